@@ -48,7 +48,9 @@ class Oracle:
 
     def _embed(self, sequence: Array) -> Array:
         if sequence.ndim == 2:
-            x = self._linear(sequence.astype(np.float64), "embedding.tokens")
+            x = sequence.astype(np.float64)
+            if self.choices["feature_projection"]:
+                x = self._linear(x, "embedding.tokens")
         else:
             x = self.weights["embedding.tokens.weight"][sequence]
         if self.choices["positions"] == "learned":

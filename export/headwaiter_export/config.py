@@ -63,6 +63,7 @@ class EncoderConfig:
     Attributes:
         vocabulary_size: token ids are 0 to vocabulary_size - 1; 0 for an encoder of features.
         feature_width: width of a feature vector; 0 for an encoder of token ids.
+        feature_projection: a linear layer takes features to d_model; without it they are the first rows as they come.
         d_model: width of a hidden row.
         heads: attention heads of a layer.
         head_dim: width of a head's queries and keys; where it is 0, the heads share d_model evenly.
@@ -72,7 +73,7 @@ class EncoderConfig:
         key_bias: the projection to keys has one.
         value_bias: the projection to values has one.
         output_projection: a linear layer follows the heads; without it their outputs are concatenated and that is all.
-        output_bias: the output projection has a bias.
+        output_bias: the output projection has a bias; false where there is none to have it.
         mask: which tokens a token attends to.
         layers: encoder layers.
         d_ff: width of the feed-forward layers; 0 for layers of attention alone.
@@ -93,6 +94,7 @@ class EncoderConfig:
 
     vocabulary_size: int = 0
     feature_width: int = 0
+    feature_projection: bool = True
     d_model: int
     heads: int
     head_dim: int = 0
@@ -130,6 +132,13 @@ class EncoderConfig:
         for name in _SWITCHES:
             if not isinstance(getattr(self, name), bool):
                 raise ConfigError(f"{name} is {getattr(self, name)!r}: it must be true or false")
+        if self.takes_tokens:
+            object.__setattr__(self, "feature_projection", False)
+        elif not self.feature_projection and self.feature_width != self.d_model:
+            raise ConfigError(
+                f"feature_projection is false, but feature_width is {self.feature_width} and d_model {self.d_model}: "
+                "make them equal, or turn it on"
+            )
         self._resolve_widths()
         if self.max_tokens < self.min_tokens:
             raise ConfigError(
@@ -149,6 +158,8 @@ class EncoderConfig:
             object.__setattr__(self, "head_dim", self.d_model // self.heads)
         if not self.value_dim:
             object.__setattr__(self, "value_dim", self.head_dim)
+        if not self.output_projection:
+            object.__setattr__(self, "output_bias", False)
         if self.width == self.d_model:
             return
         concatenated = f"{self.heads} heads of {self.value_dim} are {self.width} wide, and d_model is {self.d_model}"
@@ -231,6 +242,7 @@ _CHOICES: dict[str, type[StrEnum]] = {
     "pooling": Pooling,
 }
 _SWITCHES = (
+    "feature_projection",
     "learned_temperature",
     "query_bias",
     "key_bias",

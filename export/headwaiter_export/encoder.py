@@ -59,6 +59,9 @@ class Encoder(nn.Module):
             Pooled vectors, float32 [B, width], not scaled to unit length (None without pooling), and hidden rows
             [R, width].
         """
+        if not self.config.takes_tokens:
+            # Features come in float32 whatever the model's own precision is.
+            tokens = tokens.to(next(self.parameters()).dtype)
         x = self.embedding(tokens, lowering)
         for layer in self.layers:
             x = layer(x, lowering)
@@ -75,26 +78,17 @@ class Embedding(nn.Module):
         if config.takes_tokens:
             self.tokens = nn.Embedding(config.vocabulary_size, config.d_model)
         else:
-            self.tokens = FeatureProjection(config)
+            self.tokens = (
+                nn.Linear(config.feature_width, config.d_model) if config.feature_projection else nn.Identity()
+            )
         kinds = {Positions.LEARNED: LearnedPositions, Positions.SINUSOIDAL: SinusoidalPositions}
         self.positions = kinds[config.positions](config) if config.positions in kinds else NoPositions()
         self.norm = _layer_norm(config, config.d_model) if config.embedding_norm else nn.Identity()
 
     def forward(self, tokens: Tensor, lowering: Lowering) -> Tensor:
-        """Embed token ids [R] or features [R, feature_width] as [R, d]."""
+        """Embed token ids [R] or features [R, feature_width], in the model's precision, as [R, d]."""
         embedded: Tensor = self.norm(self.positions(self.tokens(tokens), lowering))
         return embedded
-
-
-class FeatureProjection(nn.Linear):
-    """A linear layer from float32 features to rows of the model's own precision."""
-
-    def __init__(self, config: EncoderConfig) -> None:
-        super().__init__(config.feature_width, config.d_model)
-
-    def forward(self, features: Tensor) -> Tensor:
-        """Project [R, feature_width] to [R, d]."""
-        return super().forward(features.to(self.weight.dtype))
 
 
 class AttentionLayer(nn.Module):

@@ -341,29 +341,37 @@ class GetModelRequest(_message.Message):
     def __init__(self, name: _Optional[str] = ...) -> None: ...
 
 class RequestLimits(_message.Message):
-    __slots__ = ("max_sequences", "max_tokens", "max_message_bytes")
+    __slots__ = ("max_sequences", "max_tokens", "max_message_bytes", "max_attend_bytes")
     MAX_SEQUENCES_FIELD_NUMBER: _ClassVar[int]
     MAX_TOKENS_FIELD_NUMBER: _ClassVar[int]
     MAX_MESSAGE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    MAX_ATTEND_BYTES_FIELD_NUMBER: _ClassVar[int]
     max_sequences: int
     max_tokens: int
     max_message_bytes: int
-    def __init__(self, max_sequences: _Optional[int] = ..., max_tokens: _Optional[int] = ..., max_message_bytes: _Optional[int] = ...) -> None: ...
+    max_attend_bytes: int
+    def __init__(self, max_sequences: _Optional[int] = ..., max_tokens: _Optional[int] = ..., max_message_bytes: _Optional[int] = ..., max_attend_bytes: _Optional[int] = ...) -> None: ...
 
 class SelfCheck(_message.Message):
-    __slots__ = ("sequences", "pooled_max_abs", "hidden_max_abs", "min_cosine")
+    __slots__ = ("sequences", "pooled_max_abs", "hidden_max_abs", "min_cosine", "mean_cosine", "pooled_max_relative", "hidden_max_relative")
     SEQUENCES_FIELD_NUMBER: _ClassVar[int]
     POOLED_MAX_ABS_FIELD_NUMBER: _ClassVar[int]
     HIDDEN_MAX_ABS_FIELD_NUMBER: _ClassVar[int]
     MIN_COSINE_FIELD_NUMBER: _ClassVar[int]
+    MEAN_COSINE_FIELD_NUMBER: _ClassVar[int]
+    POOLED_MAX_RELATIVE_FIELD_NUMBER: _ClassVar[int]
+    HIDDEN_MAX_RELATIVE_FIELD_NUMBER: _ClassVar[int]
     sequences: int
     pooled_max_abs: float
     hidden_max_abs: float
     min_cosine: float
-    def __init__(self, sequences: _Optional[int] = ..., pooled_max_abs: _Optional[float] = ..., hidden_max_abs: _Optional[float] = ..., min_cosine: _Optional[float] = ...) -> None: ...
+    mean_cosine: float
+    pooled_max_relative: float
+    hidden_max_relative: float
+    def __init__(self, sequences: _Optional[int] = ..., pooled_max_abs: _Optional[float] = ..., hidden_max_abs: _Optional[float] = ..., min_cosine: _Optional[float] = ..., mean_cosine: _Optional[float] = ..., pooled_max_relative: _Optional[float] = ..., hidden_max_relative: _Optional[float] = ...) -> None: ...
 
 class GraphParity(_message.Message):
-    __slots__ = ("graph", "provider", "precision", "sequences", "pooled_max_abs", "hidden_max_abs", "min_cosine")
+    __slots__ = ("graph", "provider", "precision", "sequences", "pooled_max_abs", "hidden_max_abs", "min_cosine", "mean_cosine", "pooled_max_relative", "hidden_max_relative", "same_nearest_neighbour")
     GRAPH_FIELD_NUMBER: _ClassVar[int]
     PROVIDER_FIELD_NUMBER: _ClassVar[int]
     PRECISION_FIELD_NUMBER: _ClassVar[int]
@@ -371,6 +379,10 @@ class GraphParity(_message.Message):
     POOLED_MAX_ABS_FIELD_NUMBER: _ClassVar[int]
     HIDDEN_MAX_ABS_FIELD_NUMBER: _ClassVar[int]
     MIN_COSINE_FIELD_NUMBER: _ClassVar[int]
+    MEAN_COSINE_FIELD_NUMBER: _ClassVar[int]
+    POOLED_MAX_RELATIVE_FIELD_NUMBER: _ClassVar[int]
+    HIDDEN_MAX_RELATIVE_FIELD_NUMBER: _ClassVar[int]
+    SAME_NEAREST_NEIGHBOUR_FIELD_NUMBER: _ClassVar[int]
     graph: str
     provider: str
     precision: Precision
@@ -378,7 +390,11 @@ class GraphParity(_message.Message):
     pooled_max_abs: float
     hidden_max_abs: float
     min_cosine: float
-    def __init__(self, graph: _Optional[str] = ..., provider: _Optional[str] = ..., precision: _Optional[_Union[Precision, str]] = ..., sequences: _Optional[int] = ..., pooled_max_abs: _Optional[float] = ..., hidden_max_abs: _Optional[float] = ..., min_cosine: _Optional[float] = ...) -> None: ...
+    mean_cosine: float
+    pooled_max_relative: float
+    hidden_max_relative: float
+    same_nearest_neighbour: float
+    def __init__(self, graph: _Optional[str] = ..., provider: _Optional[str] = ..., precision: _Optional[_Union[Precision, str]] = ..., sequences: _Optional[int] = ..., pooled_max_abs: _Optional[float] = ..., hidden_max_abs: _Optional[float] = ..., min_cosine: _Optional[float] = ..., mean_cosine: _Optional[float] = ..., pooled_max_relative: _Optional[float] = ..., hidden_max_relative: _Optional[float] = ..., same_nearest_neighbour: _Optional[float] = ...) -> None: ...
 
 class Execution(_message.Message):
     __slots__ = ("provider", "requested_provider", "fallback_reason", "precision", "graph", "token_budget", "cell_budget", "self_check")
@@ -401,7 +417,7 @@ class Execution(_message.Message):
     def __init__(self, provider: _Optional[str] = ..., requested_provider: _Optional[str] = ..., fallback_reason: _Optional[str] = ..., precision: _Optional[_Union[Precision, str]] = ..., graph: _Optional[str] = ..., token_budget: _Optional[int] = ..., cell_budget: _Optional[int] = ..., self_check: _Optional[_Union[SelfCheck, _Mapping]] = ...) -> None: ...
 
 class GetModelResponse(_message.Message):
-    __slots__ = ("model", "takes_tokens", "takes_features", "takes_texts", "vocabulary_size", "feature_width", "max_tokens", "max_text_tokens", "width", "layers", "heads", "pooling", "normalized", "limits", "execution", "parity")
+    __slots__ = ("model", "takes_tokens", "takes_features", "takes_texts", "vocabulary_size", "feature_width", "max_tokens", "max_text_tokens", "width", "layers", "heads", "pooling", "normalized", "limits", "execution", "parity", "min_tokens", "attends")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     TAKES_TOKENS_FIELD_NUMBER: _ClassVar[int]
     TAKES_FEATURES_FIELD_NUMBER: _ClassVar[int]
@@ -418,6 +434,8 @@ class GetModelResponse(_message.Message):
     LIMITS_FIELD_NUMBER: _ClassVar[int]
     EXECUTION_FIELD_NUMBER: _ClassVar[int]
     PARITY_FIELD_NUMBER: _ClassVar[int]
+    MIN_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    ATTENDS_FIELD_NUMBER: _ClassVar[int]
     model: ModelRef
     takes_tokens: bool
     takes_features: bool
@@ -434,4 +452,6 @@ class GetModelResponse(_message.Message):
     limits: RequestLimits
     execution: Execution
     parity: _containers.RepeatedCompositeFieldContainer[GraphParity]
-    def __init__(self, model: _Optional[_Union[ModelRef, _Mapping]] = ..., takes_tokens: bool = ..., takes_features: bool = ..., takes_texts: bool = ..., vocabulary_size: _Optional[int] = ..., feature_width: _Optional[int] = ..., max_tokens: _Optional[int] = ..., max_text_tokens: _Optional[int] = ..., width: _Optional[int] = ..., layers: _Optional[int] = ..., heads: _Optional[int] = ..., pooling: _Optional[_Union[Pooling, str]] = ..., normalized: bool = ..., limits: _Optional[_Union[RequestLimits, _Mapping]] = ..., execution: _Optional[_Union[Execution, _Mapping]] = ..., parity: _Optional[_Iterable[_Union[GraphParity, _Mapping]]] = ...) -> None: ...
+    min_tokens: int
+    attends: bool
+    def __init__(self, model: _Optional[_Union[ModelRef, _Mapping]] = ..., takes_tokens: bool = ..., takes_features: bool = ..., takes_texts: bool = ..., vocabulary_size: _Optional[int] = ..., feature_width: _Optional[int] = ..., max_tokens: _Optional[int] = ..., max_text_tokens: _Optional[int] = ..., width: _Optional[int] = ..., layers: _Optional[int] = ..., heads: _Optional[int] = ..., pooling: _Optional[_Union[Pooling, str]] = ..., normalized: bool = ..., limits: _Optional[_Union[RequestLimits, _Mapping]] = ..., execution: _Optional[_Union[Execution, _Mapping]] = ..., parity: _Optional[_Iterable[_Union[GraphParity, _Mapping]]] = ..., min_tokens: _Optional[int] = ..., attends: bool = ...) -> None: ...

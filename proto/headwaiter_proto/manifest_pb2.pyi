@@ -14,22 +14,26 @@ class Lowering(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     LOWERING_PACKED_CPU: _ClassVar[Lowering]
     LOWERING_PACKED_CUDA: _ClassVar[Lowering]
     LOWERING_PORTABLE: _ClassVar[Lowering]
+    LOWERING_ATTEND: _ClassVar[Lowering]
 LOWERING_UNSPECIFIED: Lowering
 LOWERING_PACKED_CPU: Lowering
 LOWERING_PACKED_CUDA: Lowering
 LOWERING_PORTABLE: Lowering
+LOWERING_ATTEND: Lowering
 
 class Graph(_message.Message):
-    __slots__ = ("file", "lowering", "precision", "weights_file")
+    __slots__ = ("file", "lowering", "precision", "weights_file", "float32_layers")
     FILE_FIELD_NUMBER: _ClassVar[int]
     LOWERING_FIELD_NUMBER: _ClassVar[int]
     PRECISION_FIELD_NUMBER: _ClassVar[int]
     WEIGHTS_FILE_FIELD_NUMBER: _ClassVar[int]
+    FLOAT32_LAYERS_FIELD_NUMBER: _ClassVar[int]
     file: str
     lowering: Lowering
     precision: _encoder_pb2.Precision
     weights_file: str
-    def __init__(self, file: _Optional[str] = ..., lowering: _Optional[_Union[Lowering, str]] = ..., precision: _Optional[_Union[_encoder_pb2.Precision, str]] = ..., weights_file: _Optional[str] = ...) -> None: ...
+    float32_layers: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, file: _Optional[str] = ..., lowering: _Optional[_Union[Lowering, str]] = ..., precision: _Optional[_Union[_encoder_pb2.Precision, str]] = ..., weights_file: _Optional[str] = ..., float32_layers: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class File(_message.Message):
     __slots__ = ("name", "size_bytes", "sha256")
@@ -42,7 +46,7 @@ class File(_message.Message):
     def __init__(self, name: _Optional[str] = ..., size_bytes: _Optional[int] = ..., sha256: _Optional[str] = ...) -> None: ...
 
 class Manifest(_message.Message):
-    __slots__ = ("schema_version", "name", "vocabulary_size", "feature_width", "max_tokens", "max_text_tokens", "width", "layers", "heads", "pooling", "normalized", "graphs", "files", "versions", "min_tokens")
+    __slots__ = ("schema_version", "name", "vocabulary_size", "feature_width", "max_tokens", "max_text_tokens", "width", "layers", "heads", "pooling", "normalized", "graphs", "files", "versions", "min_tokens", "attend")
     class VersionsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -65,6 +69,7 @@ class Manifest(_message.Message):
     FILES_FIELD_NUMBER: _ClassVar[int]
     VERSIONS_FIELD_NUMBER: _ClassVar[int]
     MIN_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    ATTEND_FIELD_NUMBER: _ClassVar[int]
     schema_version: int
     name: str
     vocabulary_size: int
@@ -80,7 +85,8 @@ class Manifest(_message.Message):
     files: _containers.RepeatedCompositeFieldContainer[File]
     versions: _containers.ScalarMap[str, str]
     min_tokens: int
-    def __init__(self, schema_version: _Optional[int] = ..., name: _Optional[str] = ..., vocabulary_size: _Optional[int] = ..., feature_width: _Optional[int] = ..., max_tokens: _Optional[int] = ..., max_text_tokens: _Optional[int] = ..., width: _Optional[int] = ..., layers: _Optional[int] = ..., heads: _Optional[int] = ..., pooling: _Optional[_Union[_encoder_pb2.Pooling, str]] = ..., normalized: bool = ..., graphs: _Optional[_Iterable[_Union[Graph, _Mapping]]] = ..., files: _Optional[_Iterable[_Union[File, _Mapping]]] = ..., versions: _Optional[_Mapping[str, str]] = ..., min_tokens: _Optional[int] = ...) -> None: ...
+    attend: Graph
+    def __init__(self, schema_version: _Optional[int] = ..., name: _Optional[str] = ..., vocabulary_size: _Optional[int] = ..., feature_width: _Optional[int] = ..., max_tokens: _Optional[int] = ..., max_text_tokens: _Optional[int] = ..., width: _Optional[int] = ..., layers: _Optional[int] = ..., heads: _Optional[int] = ..., pooling: _Optional[_Union[_encoder_pb2.Pooling, str]] = ..., normalized: bool = ..., graphs: _Optional[_Iterable[_Union[Graph, _Mapping]]] = ..., files: _Optional[_Iterable[_Union[File, _Mapping]]] = ..., versions: _Optional[_Mapping[str, str]] = ..., min_tokens: _Optional[int] = ..., attend: _Optional[_Union[Graph, _Mapping]] = ...) -> None: ...
 
 class Parity(_message.Message):
     __slots__ = ("graphs",)

@@ -46,6 +46,10 @@ def test_a_configuration_survives_json() -> None:
         ({"max_tokens": True}, "max_tokens is True: it must be a whole number, 1 or more"),
         ({"vocabulary_size": -1}, "vocabulary_size is -1"),
         ({"vocabulary_size": 0}, "set vocabulary_size or feature_width, not both"),
+        (
+            {"vocabulary_size": 0, "feature_width": 8, "feature_projection": False},
+            "feature_projection is false, but feature_width is 8 and d_model 32: make them equal, or turn it on",
+        ),
         ({"feature_width": 8}, "set vocabulary_size or feature_width, not both"),
         ({"activation": "mish"}, "activation is 'mish': choose one of gelu, gelu_tanh, relu, silu"),
         ({"pooling": "sum"}, "pooling is 'sum': choose one of none, mean, cls, max, last"),

@@ -66,10 +66,12 @@ FORMS: dict[str, dict[str, Any]] = {
         "value_dim": 10,
         "learned_temperature": True,
     },
-    "rotary positions, narrow values, learned temperatures, and nothing but attention": {
+    "rotary positions, narrow values, learned temperatures, and nothing but attention over the features": {
         "positions": "rotary",
         "value_dim": 5,
         "learned_temperature": True,
+        "feature_width": 24,
+        "feature_projection": False,
         "query_bias": False,
         "output_projection": False,
         "residual": False,
@@ -97,7 +99,7 @@ def hidden_of(path: Path, lowering: type[Packed | Portable], sequences: list[Arr
 
 @pytest.mark.parametrize("choices", FORMS.values(), ids=FORMS)
 def test_a_form_is_its_formula_in_every_lowering(choices: dict[str, Any], tmp_path: Path) -> None:
-    encoder = random_encoder(feature_width=6, **{"layers": 1, "embedding_norm": False, "norm_eps": 1e-5, **choices})
+    encoder = random_encoder(**{"feature_width": 6, "layers": 1, "embedding_norm": False, "norm_eps": 1e-5, **choices})
     formula = oracle_of(encoder)
     paths = write_graphs(encoder, tmp_path, *RUNTIMES)
     for lengths in BATCHES:

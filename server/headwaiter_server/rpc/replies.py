@@ -50,6 +50,7 @@ def model_reply(model: Model, settings: Settings, limits: BatchLimits) -> pb.Get
         takes_texts=manifest.max_text_tokens > 0,
         vocabulary_size=manifest.vocabulary_size,
         feature_width=manifest.feature_width,
+        min_tokens=max(1, manifest.min_tokens),
         max_tokens=manifest.max_tokens,
         max_text_tokens=manifest.max_text_tokens,
         width=manifest.width,

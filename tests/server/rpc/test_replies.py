@@ -112,7 +112,7 @@ def test_a_model_is_described_by_its_manifest_its_limits_and_where_it_runs(tmp_p
 
     assert (reply.model.name, reply.vocabulary_size, reply.feature_width) == ("tiny", 10, 0)
     assert (reply.takes_tokens, reply.takes_features, reply.takes_texts) == (True, False, True)
-    assert (reply.max_tokens, reply.max_text_tokens, reply.width) == (4, 3, 2)
+    assert (reply.min_tokens, reply.max_tokens, reply.max_text_tokens, reply.width) == (1, 4, 3, 2)
     assert (reply.layers, reply.heads, reply.pooling, reply.normalized) == (2, 1, pb.POOLING_MEAN, True)
     assert reply.limits == pb.RequestLimits(max_sequences=5, max_tokens=6, max_message_bytes=7)
     assert reply.execution == pb.Execution(
