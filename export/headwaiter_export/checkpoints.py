@@ -6,11 +6,10 @@ from the checkpoint's own is refused by name.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import safetensors.torch
 import tokenizers
 import torch
 from torch import Tensor
@@ -19,6 +18,7 @@ from headwaiter_export.config import ConfigError, EncoderConfig, Pooling, TextCo
 from headwaiter_export.encoder import Encoder
 from headwaiter_export.families import ACTIVATIONS, FAMILIES, Family
 from headwaiter_export.settings import CheckpointError, Settings, read_json
+from headwaiter_export.weights import read_safetensors
 
 # Architectures of these kinds hold a whole encoder; what else they hold is left aside.
 _ENCODERS = ("Model", "ForMaskedLM", "ForPreTraining")
@@ -208,29 +208,30 @@ def _read_tensors(folder: Path) -> dict[str, Tensor]:
     """Read safetensors, in one file or in shards."""
     whole, index = folder / "model.safetensors", folder / "model.safetensors.index.json"
     if whole.is_file():
-        return _read_safetensors(whole)
+        return read_safetensors(whole)
     if index.is_file():
         shards = sorted(set(Settings.read(index).mapping("weight_map").values()))
-        return {name: tensor for shard in shards for name, tensor in _read_safetensors(folder / shard).items()}
+        return {name: tensor for shard in shards for name, tensor in read_safetensors(folder / shard).items()}
     if any(folder.glob("*.bin")):
         raise CheckpointError(f"{folder} has pickled weights, which can run code: save it again as safetensors")
     raise CheckpointError(f"{folder} has no model.safetensors")
 
 
-def _read_safetensors(path: Path) -> dict[str, Tensor]:
-    if not path.is_file():
-        raise CheckpointError(f"{path} is missing")
-    try:
-        return safetensors.torch.load_file(path)
-    except (OSError, safetensors.SafetensorError) as error:
-        raise CheckpointError(f"{path} cannot be read: {error}") from None
-
-
 def _read_text(folder: Path, config: EncoderConfig) -> TextConfig | None:
-    """Read how the checkpoint takes texts: its tokenizer, freed of truncation and padding, and its text maximum."""
+    """Read how the checkpoint takes texts, if it does, with its text maximum."""
     path = folder / "tokenizer.json"
     if not path.is_file():
         return None
+    text = read_tokenizer(path, config)
+    return replace(text, max_tokens=int(min(_text_limit(folder), config.max_tokens)))
+
+
+def read_tokenizer(path: Path, config: EncoderConfig) -> TextConfig:
+    """Read a tokenizer, freed of truncation and padding, for texts of the most tokens that the model takes.
+
+    Raises:
+        CheckpointError: it cannot be read, or gives ids that the model does not know.
+    """
     try:
         tokenizer = tokenizers.Tokenizer.from_file(str(path))
     except Exception as error:  # noqa: BLE001 - the library raises nothing more special
@@ -242,7 +243,7 @@ def _read_text(folder: Path, config: EncoderConfig) -> TextConfig | None:
         raise CheckpointError(f"{path} gives ids up to {largest}, and the model knows {config.vocabulary_size}")
     tokenizer.no_truncation()
     tokenizer.no_padding()
-    return TextConfig(tokenizer.to_str(), int(min(_text_limit(folder), config.max_tokens)))
+    return TextConfig(tokenizer.to_str(), config.max_tokens)
 
 
 def _text_limit(folder: Path) -> float:

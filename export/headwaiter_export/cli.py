@@ -2,8 +2,17 @@
 
 import argparse
 import importlib.util
+import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from headwaiter_export.config import ConfigError, EncoderConfig, Pooling
+from headwaiter_export.presets import PRESETS
+
+if TYPE_CHECKING:
+    from headwaiter_export.checkpoints import Checkpoint
 
 # What the extra `export` installs and this command imports.
 _NEEDED = ("onnx", "onnx_ir", "onnxruntime", "onnxscript", "safetensors", "tokenizers", "torch")
@@ -14,23 +23,53 @@ def main(arguments: list[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     if missing := [package for package in _NEEDED if importlib.util.find_spec(package) is None]:
         return _fail(f"{missing[0]} is not installed: pip install 'headwaiter[export]'")
-    # Only here: without the extra these imports fail, and --help need not wait for torch.
+    # Only here, and where a model is read: without the extra these imports fail, and --help need not wait for torch.
     from headwaiter_export.bundle import BundleError, export_bundle
-    from headwaiter_export.checkpoints import read_checkpoint
-    from headwaiter_export.config import Pooling
     from headwaiter_export.settings import CheckpointError
 
-    folder, destination = options.folder, options.output
+    read: Callable[[argparse.Namespace], tuple[str, Checkpoint]] = options.read
     try:
-        checkpoint = read_checkpoint(folder, options.pooling and Pooling(options.pooling), options.normalize)
-        if checkpoint.text is None:
-            print("there is no tokenizer.json: the bundle takes token ids only")
-        name = folder.resolve().name if options.name is None else options.name
-        export_bundle(checkpoint.encoder, checkpoint.text, destination, name, print)
-    except (BundleError, CheckpointError, OSError) as error:
+        usual_name, model = read(options)
+        name = usual_name if options.name is None else options.name
+        export_bundle(model.encoder, model.text, options.output, name, print)
+    except (BundleError, CheckpointError, ConfigError, OSError) as error:
         return _fail(str(error))
-    print(f"{destination} is ready: headwaiter-server {destination}")
+    print(f"{options.output} is ready: headwaiter-server {options.output}")
     return 0
+
+
+def _read_checkpoint(options: argparse.Namespace) -> "tuple[str, Checkpoint]":
+    from headwaiter_export.checkpoints import read_checkpoint
+
+    pooling = options.pooling and Pooling(options.pooling)
+    checkpoint = read_checkpoint(options.folder, pooling, options.normalize)
+    if checkpoint.text is None and checkpoint.encoder.config.takes_tokens:
+        print("there is no tokenizer.json: the bundle takes token ids only")
+    return options.folder.resolve().name, checkpoint
+
+
+def _read_module(options: argparse.Namespace) -> "tuple[str, Checkpoint]":
+    try:
+        config = EncoderConfig.from_json(options.config.read_text(encoding="utf-8"))
+    except ConfigError as error:
+        raise ConfigError(f"{options.config}: {error}") from None
+    return options.config.stem, _with_weights(config, options.weights, options.tokenizer)
+
+
+def _read_preset(options: argparse.Namespace) -> "tuple[str, Checkpoint]":
+    config = PRESETS[options.preset](dict(options.set))
+    return options.preset, _with_weights(config, options.weights, options.tokenizer, options.seed)
+
+
+def _with_weights(config: EncoderConfig, weights: Path | None, tokenizer: Path | None, seed: int = 0) -> "Checkpoint":
+    from headwaiter_export.checkpoints import Checkpoint, read_tokenizer
+    from headwaiter_export.weights import random_encoder, read_encoder
+
+    text = None if tokenizer is None else read_tokenizer(tokenizer, config)
+    if weights is None:
+        print(f"the weights are random, from seed {seed}")
+        return Checkpoint(random_encoder(config, seed), text)
+    return Checkpoint(read_encoder(config, weights), text)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -38,25 +77,87 @@ def _parser() -> argparse.ArgumentParser:
         prog="headwaiter-export", description="Turn an encoder into a bundle that headwaiter-server can serve."
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    _add_checkpoint(commands)
+    _add_module(commands)
+    _add_preset(commands)
+    for name, command in commands.choices.items():
+        usual_name = {"checkpoint": "the folder's", "module": "CONFIG's", "preset": "the preset's"}[name]
+        command.add_argument("-o", "--output", type=Path, required=True, metavar="BUNDLE", help="folder to write")
+        command.add_argument("--name", help=f"the model's name in requests and replies; by default {usual_name}")
+    return parser
+
+
+def _add_checkpoint(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     checkpoint = commands.add_parser(
         "checkpoint",
         help="export a BERT, RoBERTa, XLM-RoBERTa or DistilBERT checkpoint folder",
         description="Export a folder saved by transformers or sentence-transformers. Token type ids are taken to be 0.",
     )
+    checkpoint.set_defaults(read=_read_checkpoint)
     checkpoint.add_argument("folder", type=Path, metavar="FOLDER")
-    checkpoint.add_argument("-o", "--output", type=Path, required=True, metavar="BUNDLE", help="folder to write")
-    checkpoint.add_argument("--name", help="the model's name in requests and replies; by default the folder's")
     checkpoint.add_argument(
-        "--pooling",
-        choices=["none", "mean", "cls", "max", "last"],
-        help="in place of the checkpoint's own; mean where it has none",
+        "--pooling", choices=[*Pooling], help="in place of the checkpoint's own; mean where it has none"
     )
     checkpoint.add_argument(
         "--normalize",
         action=argparse.BooleanOptionalAction,
         help="scale pooled vectors to unit length or not, in place of the checkpoint's own choice",
     )
-    return parser
+
+
+def _add_module(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    module = commands.add_parser(
+        "module",
+        help="export an encoder of your own: its configuration and its weights",
+        description="Export an encoder that CONFIG describes: a JSON object of EncoderConfig's fields. The tensors of "
+        "WEIGHTS are named as in Encoder.state_dict(); a wrong or missing one is refused by its name.",
+    )
+    module.set_defaults(read=_read_module)
+    module.add_argument("config", type=Path, metavar="CONFIG.json")
+    module.add_argument("weights", type=Path, metavar="WEIGHTS.safetensors")
+    _add_tokenizer(module)
+
+
+def _add_preset(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    first_lines = [f"  {name:20} {(make.__doc__ or '').partition(chr(10))[0]}" for name, make in PRESETS.items()]
+    preset = commands.add_parser(
+        "preset",
+        help="export a form of self-attention by its name, with random or given weights",
+        description="Export a named form of self-attention:\n\n" + "\n".join(first_lines),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    preset.set_defaults(read=_read_preset)
+    preset.add_argument("preset", choices=PRESETS, metavar="NAME")
+    preset.add_argument(
+        "--set",
+        type=_choice,
+        action="append",
+        default=[],
+        metavar="FIELD=VALUE",
+        help="a field of EncoderConfig, such as heads=8 or pooling=mean; may be given again for others",
+    )
+    preset.add_argument(
+        "--weights", type=Path, metavar="WEIGHTS.safetensors", help="named as for `module`; random without it"
+    )
+    preset.add_argument("--seed", type=int, default=0, help="of the random weights")
+    _add_tokenizer(preset)
+
+
+def _add_tokenizer(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--tokenizer", type=Path, metavar="TOKENIZER.json", help="a `tokenizers` file, for an encoder that takes texts"
+    )
+
+
+def _choice(text: str) -> tuple[str, Any]:
+    """Read FIELD=VALUE; a value is JSON, or a bare word."""
+    field, separator, value = text.partition("=")
+    if not (field and separator):
+        raise argparse.ArgumentTypeError(f"{text!r} is not of the form FIELD=VALUE, such as heads=8")
+    try:
+        return field, json.loads(value)
+    except ValueError:
+        return field, value
 
 
 def _fail(sentence: str) -> int:

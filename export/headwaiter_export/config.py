@@ -1,6 +1,7 @@
 """Every choice an encoder can make, validated once."""
 
 import json
+from collections.abc import Mapping
 from dataclasses import MISSING, asdict, dataclass, fields
 from enum import StrEnum
 from typing import Any, TypeVar
@@ -209,10 +210,19 @@ class EncoderConfig:
         """
         try:
             values = json.loads(text)
-        except json.JSONDecodeError as error:
+        except ValueError as error:
             raise ConfigError(f"the configuration is not JSON: {error}") from None
         if not isinstance(values, dict):
             raise ConfigError("the configuration must be a JSON object")
+        return cls.from_dict(values)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> "EncoderConfig":
+        """Take the fields by their names.
+
+        Raises:
+            ConfigError: a field is missing, unknown or wrong.
+        """
         known = {each.name for each in fields(cls)}
         if unknown := sorted(values.keys() - known):
             raise ConfigError(f"unknown field {unknown[0]!r}: the fields are {', '.join(sorted(known))}")

@@ -1,0 +1,57 @@
+"""Reads weights files, and builds encoders of given or random weights."""
+
+from pathlib import Path
+
+import safetensors.torch
+import torch
+from torch import Tensor
+
+from headwaiter_export.config import EncoderConfig
+from headwaiter_export.encoder import Encoder
+from headwaiter_export.settings import CheckpointError
+
+
+def read_safetensors(path: Path) -> dict[str, Tensor]:
+    """Read the tensors of a safetensors file.
+
+    Raises:
+        CheckpointError: it is missing or damaged.
+    """
+    if not path.is_file():
+        raise CheckpointError(f"{path} is missing")
+    try:
+        return safetensors.torch.load_file(path)
+    except (OSError, safetensors.SafetensorError) as error:
+        raise CheckpointError(f"{path} cannot be read: {error}") from None
+
+
+def read_encoder(config: EncoderConfig, path: Path) -> Encoder:
+    """Build an encoder of weights in a safetensors file, named as in our `state_dict`.
+
+    Queries, keys and values may be fused: `attention.qkv` then holds the rows of `query`, `key` and `value`.
+
+    Raises:
+        CheckpointError: the file cannot be read, or a tensor is not of floating point.
+        WeightsError: a tensor is missing, unexpected or of another shape.
+    """
+    weights = {}
+    for name, tensor in read_safetensors(path).items():
+        if not tensor.is_floating_point():
+            raise CheckpointError(f"tensor {name} of {path} is {tensor.dtype}: only floating point is known")
+        weights.update(_split_fused(config, name, tensor.float()))
+    return Encoder.with_weights(config, weights)
+
+
+def random_encoder(config: EncoderConfig, seed: int) -> Encoder:
+    """Build an encoder of PyTorch's initial weights; the same for the same seed."""
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        return Encoder(config).eval()
+
+
+def _split_fused(config: EncoderConfig, name: str, tensor: Tensor) -> dict[str, Tensor]:
+    widths = [config.heads * width for width in (config.head_dim, config.head_dim, config.value_dim)]
+    if ".attention.qkv." not in name or len(tensor) != sum(widths):
+        return {name: tensor}
+    parts = zip(("query", "key", "value"), torch.split(tensor, widths), strict=True)
+    return {name.replace(".qkv.", f".{part}."): rows for part, rows in parts}
