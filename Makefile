@@ -10,7 +10,7 @@ CODE := proto server export client examples bench tests
 # The bare package with protobuf 7; the development environment has protobuf 6.
 PROTOBUF7 := .venv-protobuf7
 
-.PHONY: demo test test-protobuf7 lint proto bench clean
+.PHONY: demo test test-protobuf7 lint proto bench numerics clean
 
 $(VENV)/.installed: pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Headwaiter needs Python 3.11 or newer")'
@@ -44,6 +44,9 @@ proto: $(VENV)/.installed
 
 bench: $(VENV)/.installed
 	$(BIN)/python -m bench
+
+numerics: $(VENV)/.installed
+	$(BIN)/python -m bench.numerics
 
 clean:
 	rm -rf $(VENV) $(PROTOBUF7) .cache bundles
