@@ -1,7 +1,7 @@
 """Exports every preset and all-MiniLM-L6-v2, and writes into docs/numerics.md how far each graph is from PyTorch.
 
-The figures are those of the bundles' parity.json, which GetModel reports for a served bundle. A graph that cannot run on
-this machine keeps the line it has.
+The figures are those of the bundles' parity.json, which GetModel reports for a served bundle. A graph that cannot run
+on this machine keeps the line it has.
 """
 
 from collections.abc import Iterator
@@ -18,11 +18,11 @@ from headwaiter_server.runtime.bundle import Bundle
 
 DOCUMENT = ROOT / "docs" / "numerics.md"
 _BEGIN, _END = "<!-- measured -->\n", "<!-- /measured -->\n"
-_HEADER = """\
-| model | graph | provider | pooled, max abs | relative | hidden, max abs | relative | cosine, min | mean | same nearest \
-neighbour |
-|---|---|---|---|---|---|---|---|---|---|
-"""
+_COLUMNS = (
+    *("model", "graph", "provider", "pooled, max abs", "relative", "hidden, max abs", "relative"),
+    *("cosine, min", "mean", "same nearest neighbour"),
+)
+_HEADER = f"| {' | '.join(_COLUMNS)} |\n{len(_COLUMNS) * '|---'}|\n"
 
 
 def main() -> None:
