@@ -6,14 +6,17 @@ import signal
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 from prometheus_client import start_http_server
 
+from headwaiter_server.batching.admission import QueueLimits
 from headwaiter_server.batching.cost import BatchLimits, CostModel, Sample, fit
 from headwaiter_server.batching.scheduler import Scheduler
+from headwaiter_server.batching.worker import Worker
 from headwaiter_server.config import Settings
 from headwaiter_server.metrics import Recorder
 from headwaiter_server.rpc.auth import BearerToken
@@ -47,6 +50,7 @@ class AddressInUse(Exception):
 @dataclass(frozen=True, eq=False)
 class _Loaded:
     model: Model
+    workers: list[Worker]
     text: TextEncoder | None
     cost: CostModel
     limits: BatchLimits
@@ -86,12 +90,16 @@ class Server:
             await self._stop_listening(0)
             raise
         self._scheduler = Scheduler(
-            loaded.model.graph, loaded.cost, loaded.limits, self._settings.max_queue_tokens, self._recorder
+            loaded.workers,
+            loaded.cost,
+            loaded.limits,
+            QueueLimits(self._settings.max_queue_tokens, self._settings.max_queue_s),
+            self._recorder,
+            self._tell_available,
         )
         self._recorder.serving(loaded.model, self._scheduler)
         self._encoder.open(Serving(loaded.model, loaded.text, self._scheduler, loaded.limits))
-        for service in ("", SERVICE):
-            await self._health.set(service, health_pb2.HealthCheckResponse.SERVING)
+        await self._set_health(serving=True)
         log.info("serving %s on port %d, metrics on port %d", _describe(loaded), self.port, self.metrics_port)
 
     async def failed(self) -> None:
@@ -127,6 +135,17 @@ class Server:
                 return
             await asyncio.sleep(_LOOK_EVERY_S)
 
+    def _tell_available(self, available: bool) -> None:
+        """Tell the health service and the metrics that the last device died, or that one is back."""
+        self._recorder.available(available)
+        self._telling = asyncio.create_task(self._set_health(serving=available))
+
+    async def _set_health(self, *, serving: bool) -> None:
+        states = health_pb2.HealthCheckResponse
+        state = states.SERVING if serving else states.NOT_SERVING
+        for service in ("", SERVICE):
+            await self._health.set(service, state)
+
     async def _listen(self) -> None:
         settings = self._settings
         token, tls = settings.token(), credentials(settings)
@@ -136,8 +155,7 @@ class Server:
         self._grpc.add_generic_rpc_handlers((self._encoder.handler(),))
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._grpc)
         reflection.enable_server_reflection((SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME), self._grpc)
-        for service in ("", SERVICE):
-            await self._health.set(service, health_pb2.HealthCheckResponse.NOT_SERVING)
+        await self._set_health(serving=False)
         try:
             if tls is None:
                 self.port = self._grpc.add_insecure_port(settings.address)
@@ -196,7 +214,9 @@ async def _first(work: "asyncio.Task[None]", stopped: "asyncio.Task[bool]") -> b
 
 def _load(settings: Settings) -> _Loaded:
     """Open the model and measure its cost; takes seconds, so it runs beside the event loop."""
-    model = open_model(settings.bundle, settings.provider, settings.precision, settings.threads or None)
+    model = open_model(
+        settings.bundle, settings.provider, settings.precision, settings.threads_of_an_instance, settings.devices[0]
+    )
     limits = batch_limits(model, settings.token_budget)
     tokenizes = model.bundle.manifest.max_text_tokens
     text = TextEncoder(settings.bundle / TOKENIZER, tokenizes) if tokenizes else None
@@ -206,7 +226,18 @@ def _load(settings: Settings) -> _Loaded:
         raise ProviderUnavailable(
             f"{model.provider} cannot run batches of {limits.tokens} tokens: {' '.join(str(error).split())}"
         ) from error
-    return _Loaded(model, text, cost, limits)
+    return _Loaded(model, _open_workers(model, settings), text, cost, limits)
+
+
+def _open_workers(model: Model, settings: Settings) -> list[Worker]:
+    """Return a worker for each instance of each device; the first has the graph that is open already."""
+    numbers = settings.devices if model.provider == "cuda" else settings.devices[:1]
+    places = [number for number in numbers for _ in range(settings.instances)]
+    graphs = [model.graph, *(model.open_again(number) for number in places[1:])]
+    return [
+        Worker(graph, partial(model.open_again, number), model.probe)
+        for graph, number in zip(graphs, places, strict=True)
+    ]
 
 
 def batch_limits(model: Model, token_budget: int) -> BatchLimits:

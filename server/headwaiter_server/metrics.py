@@ -7,6 +7,7 @@ from typing import Protocol
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
 from prometheus_client.core import GaugeMetricFamily
 
+from headwaiter_server.batching.planner import Closed
 from headwaiter_server.runtime.model import Model
 from headwaiter_server.runtime.packing import PackedBatch
 
@@ -15,6 +16,7 @@ STAGES = ("tokenize", "queue", "assemble", "compute", "respond")
 _SECONDS = (*(0.00025 * 2**power for power in range(17)), 30.0)
 _TOKENS = tuple(float(2**power) for power in range(18))
 _SEQUENCES = tuple(float(2**power) for power in range(13))
+_ERRORS = (0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0, 2.0)
 _RATIOS = (0.0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0)
 # The time at which each counter was made doubles the page, and nobody asks for it.
 disable_created_metrics()  # type: ignore[no-untyped-call]
@@ -74,6 +76,15 @@ class Recorder:
         self._batch_padding = self._histogram(
             "batch_padding_ratio", "Share of a batch's attention cells that no sequence needs.", _RATIOS
         )
+        self._cost_error = self._histogram(
+            "batch_cost_error_ratio", "|predicted − actual| / actual seconds of a batch.", _ERRORS
+        )
+        self._closed = Counter(
+            "headwaiter_batches_closed", "Batches, by why they were no larger.", ["reason"], registry=self.registry
+        )
+        self._available = Gauge(
+            "headwaiter_device_available", "1 while at least one device is in order.", registry=self.registry
+        )
         self._refused = Counter(
             "headwaiter_refused", "Requests refused before they were queued.", ["reason"], registry=self.registry
         )
@@ -88,6 +99,7 @@ class Recorder:
     def serving(self, model: Model, queue: Queue) -> None:
         """A model is ready, with a queue before it."""
         self._model = model.bundle.manifest.name
+        self._available.set(1)
         self.registry.register(_QueueCollector(queue))
         self.registry.register(_ModelCollector(model))
 
@@ -111,11 +123,20 @@ class Recorder:
         self._durations.labels(self._model, method).observe(duration_s)
         self._inflight.dec()
 
-    def batch_ran(self, batch: PackedBatch) -> None:
+    def available(self, available: bool) -> None:
+        """The last device died, or one is back."""
+        self._available.set(available)
+
+    def batch_closed(self, reason: Closed) -> None:
+        """A batch was planned, and no larger for this reason."""
+        self._closed.labels(reason).inc()
+
+    def batch_ran(self, batch: PackedBatch, predicted_s: float, actual_s: float) -> None:
         """A batch has run."""
         self._batch_sequences.observe(batch.sequences)
         self._batch_tokens.observe(batch.tokens)
         self._batch_padding.observe(batch.padding_ratio)
+        self._cost_error.observe(abs(predicted_s - actual_s) / actual_s)
 
     def expired(self, sequences: int) -> None:
         """Sequences were dropped, their deadline past."""

@@ -7,6 +7,7 @@ import pytest
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
+from headwaiter_server.batching.planner import Closed
 from headwaiter_server.metrics import STAGES, Recorder
 from headwaiter_server.runtime.packing import pack
 from tests.server.rpc.stand_ins import model, sample
@@ -65,10 +66,22 @@ def test_every_stage_is_shown_before_the_first_request(recorder: Recorder) -> No
 
 
 def test_a_batch_is_counted_by_sequences_tokens_and_padding(recorder: Recorder) -> None:
-    recorder.batch_ran(pack([np.arange(2), np.arange(4)]))
+    recorder.batch_ran(pack([np.arange(2), np.arange(4)]), predicted_s=0.5, actual_s=0.4)
     assert sample(recorder, "batch_sequences_sum") == 2
     assert sample(recorder, "batch_tokens_sum") == 6
     assert sample(recorder, "batch_padding_ratio_sum") == pytest.approx(1 - (2**2 + 4**2) / (2 * 4**2))
+    assert sample(recorder, "batch_cost_error_ratio_sum") == pytest.approx(0.25)
+
+
+def test_batches_are_counted_by_why_they_were_no_larger(recorder: Recorder) -> None:
+    recorder.batch_closed(Closed.BUDGET)
+    assert sample(recorder, "batches_closed_total", reason="budget") == 1
+
+
+def test_a_device_that_died_is_shown_until_it_is_back(recorder: Recorder) -> None:
+    for available in (False, True):
+        recorder.available(available)
+        assert sample(recorder, "device_available") == available
 
 
 def test_refusals_are_counted_by_reason_and_expired_sequences_one_by_one(recorder: Recorder) -> None:

@@ -1,5 +1,7 @@
 """What a batch costs, and how large it may be."""
 
+import statistics
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -23,18 +25,40 @@ class Sample:
 
 @dataclass(frozen=True)
 class CostModel:
-    """Seconds of a batch: launch_s + token_s·T + cell_s·B·N².
-
-    The launch is what a batch costs whatever its size: reading the weights, starting the operators.
-    """
+    """Seconds of a batch: launch_s + token_s·T + padded_s·B·N + cell_s·B·N²."""
 
     launch_s: float
     token_s: float
+    padded_s: float
     cell_s: float
+    variable_length: bool = False
 
-    def seconds(self, sequences: int, tokens: int, longest_tokens: int) -> float:
-        """Return the cost of a batch of B sequences, T tokens, and N tokens in the longest."""
-        return self.launch_s + self.token_s * tokens + self.cell_s * sequences * longest_tokens**2
+    def seconds(self, sequences: int, tokens: int, longest_tokens: int, squares: int) -> float:
+        """Return the cost of a batch of B sequences, T tokens, N tokens in the longest, and Σ n²."""
+        if self.variable_length:
+            return self.launch_s + self.token_s * tokens + self.cell_s * squares
+        padded = sequences * longest_tokens
+        return self.launch_s + self.token_s * tokens + self.padded_s * padded + self.cell_s * padded * longest_tokens
+
+    def padding_s(self, sequences: int, tokens: int, longest_tokens: int, squares: int) -> float:
+        """Return the part of it that padding costs."""
+        if self.variable_length:
+            return 0.0
+        padded = sequences * longest_tokens
+        return self.padded_s * (padded - tokens) + self.cell_s * (padded * longest_tokens - squares)
+
+
+class Pace:
+    """What batches really take, by what the cost model says: the median of the latest ratios."""
+
+    def __init__(self) -> None:
+        self._ratios: deque[float] = deque(maxlen=31)
+        self.factor = 1.0
+
+    def add(self, predicted_s: float, actual_s: float) -> None:
+        """Take note of a batch."""
+        self._ratios.append(max(actual_s / predicted_s, 1e-3))
+        self.factor = statistics.median(self._ratios)
 
 
 @dataclass(frozen=True)
@@ -66,4 +90,5 @@ def fit(samples: Sequence[Sample]) -> CostModel:
         kept.pop(int(np.argmin(solution)))
     coefficients = np.zeros(3)
     coefficients[kept] = solution
-    return CostModel(*(float(value) for value in coefficients))
+    launch_s, token_s, cell_s = (float(value) for value in coefficients)
+    return CostModel(launch_s, token_s, 0.0, cell_s)

@@ -79,7 +79,10 @@ class EncoderService:
         self.answering += 1
         try:
             outcome = await serving.scheduler.submit(
-                sequences, hidden=wants_hidden(request, serving.model), deadline_s=deadline_s
+                sequences,
+                hidden=wants_hidden(request, serving.model),
+                deadline_s=deadline_s,
+                priority=requests.priority_of(request),
             )
             if clock() >= deadline_s:
                 raise DeadlineExceeded("the answer came after the request's time-out")

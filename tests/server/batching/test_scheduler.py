@@ -3,23 +3,29 @@
 import asyncio
 import threading
 from collections.abc import AsyncIterator
+from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from headwaiter_server.batching.admission import QueueLimits
 from headwaiter_server.batching.cost import BatchLimits, CostModel
-from headwaiter_server.batching.job import Outcome
+from headwaiter_server.batching.job import Outcome, Priority
+from headwaiter_server.batching.planner import Closed
 from headwaiter_server.batching.scheduler import Scheduler
+from headwaiter_server.batching.worker import Worker
 from headwaiter_server.errors import DeadlineExceeded, InferenceFailed, InvalidInput, Overloaded, Unavailable
 from headwaiter_server.runtime.graph import Outputs
-from headwaiter_server.runtime.packing import PackedBatch
+from headwaiter_server.runtime.packing import PackedBatch, pack
 
 LIMITS = BatchLimits(tokens=8, cells=1000)
-COST = CostModel(launch_s=0.5, token_s=0.25, cell_s=0.0)
-QUEUE_TOKENS = 64
+COST = CostModel(launch_s=0.5, token_s=0.25, padded_s=0.0, cell_s=0.0)
+QUEUE = QueueLimits(tokens=64, wait_s=1000.0)
 # Values that the model raises on, answers with an infinity to, and has infinite hidden rows for.
 POISON, INFINITE, INFINITE_HIDDEN = 666, 777, 888
+# What a device in order always answers; not part of what a test counts.
+PROBE = pack([np.array([0])])
 FREELY = 1000
 
 
@@ -29,11 +35,13 @@ class Device:
     Attributes:
         batches: the sequences of each batch it was given.
         pools: whether it gives pooled vectors.
+        dead: whether it fails whatever it is given.
     """
 
     def __init__(self) -> None:
         self.batches: list[list[list[int]]] = []
         self.pools = True
+        self.dead = False
         self._allowed = threading.Semaphore(FREELY)
         self._entered = threading.Semaphore(0)
 
@@ -50,6 +58,10 @@ class Device:
         self._allowed.release(batches)
 
     def run(self, batch: PackedBatch, *, hidden: bool) -> Outputs:
+        if self.dead:
+            raise OSError("the card fell off the bus")
+        if batch is PROBE:
+            return Outputs(np.zeros((1, 1), np.float32), None)
         self.batches.append([part.tolist() for part in batch.split(batch.rows)])
         self._entered.release()
         self._allowed.acquire()
@@ -67,9 +79,13 @@ class Log:
 
     def __init__(self) -> None:
         self.ran_tokens: list[int] = []
+        self.closed: list[Closed] = []
         self.expired_sequences = 0
 
-    def batch_ran(self, batch: PackedBatch) -> None:
+    def batch_closed(self, reason: Closed) -> None:
+        self.closed.append(reason)
+
+    def batch_ran(self, batch: PackedBatch, predicted_s: float, actual_s: float) -> None:
         self.ran_tokens.append(batch.tokens)
 
     def expired(self, sequences: int) -> None:
@@ -90,13 +106,20 @@ class Bench:
 
     def __init__(self) -> None:
         self.device, self.log, self.clock = Device(), Log(), Clock()
-        self.scheduler = Scheduler(self.device, COST, LIMITS, QUEUE_TOKENS, self.log, self.clock)
+        self.available: list[bool] = []
+        self.reopened = Device()
+        workers = [Worker(self.device, self.reopen, PROBE, self.clock)]
+        self.scheduler = Scheduler(workers, COST, LIMITS, QUEUE, self.log, self.available.append, self.clock)
 
-    def submit(
-        self, *sequences: list[int], hidden: bool = False, deadline_s: float = float("inf")
-    ) -> asyncio.Task[Outcome]:
+    def reopen(self) -> Device:
+        """Open the device anew, as another."""
+        if self.reopened.dead:
+            raise OSError("there is no card")
+        return self.reopened
+
+    def submit(self, *sequences: list[int], **options: Any) -> asyncio.Task[Outcome]:
         values: list[NDArray[np.generic]] = [np.array(sequence) for sequence in sequences]
-        return asyncio.create_task(self.scheduler.submit(values, hidden=hidden, deadline_s=deadline_s))
+        return asyncio.create_task(self.scheduler.submit(values, **{"hidden": False, **options}))
 
     async def submit_behind(self, *requests: list[list[int]]) -> list[asyncio.Task[Outcome]]:
         """Queue requests while another one is held on the device."""
@@ -206,9 +229,9 @@ async def test_a_full_queue_refuses_with_the_time_after_which_to_try_again(bench
         await bench.submit([1] * 5)
     fits = bench.submit([2] * 4)
 
-    # A full batch of 8 tokens costs 0.5 + 8 × 0.25 s, and 60 tokens wait.
-    assert refusal.value.retry_after_s == pytest.approx(60 * 2.5 / 8) == bench.scheduler.estimated_wait_s
-    assert refusal.value.limit == QUEUE_TOKENS
+    # The one on the device takes 0.5 + 0.25 s, a full batch of 8 tokens 0.5 + 8 × 0.25 s, and 60 tokens wait.
+    assert refusal.value.retry_after_s == pytest.approx(0.75 + 60 * 2.5 / 8)
+    assert refusal.value.limit == QUEUE.tokens
     bench.device.release()
     assert [_sums(outcome) for outcome in await asyncio.gather(ahead, *waiting, fits)] == [[1], [60], [8]]
 
@@ -243,7 +266,7 @@ async def test_what_is_cancelled_while_it_runs_does_not_disturb_its_neighbours(b
 
 async def test_what_expired_while_it_waited_is_dropped_unrun_and_counted(bench: Bench) -> None:
     (ahead,) = await bench.submit_behind()
-    late, in_time = bench.submit([2], [3], deadline_s=5.0), bench.submit([4], deadline_s=9.0)
+    late, in_time = bench.submit([2], [3], deadline_s=5.0), bench.submit([4], deadline_s=90.0)
     await asyncio.sleep(0)
     bench.clock.now_s = 5.0
     bench.device.release()
@@ -255,20 +278,18 @@ async def test_what_expired_while_it_waited_is_dropped_unrun_and_counted(bench: 
 
 
 async def test_all_of_an_expired_request_is_dropped_and_counted_where_planning_meets_only_a_part(bench: Bench) -> None:
-    bench.device.hold()
-    ahead = bench.submit([1])
-    await bench.device.busy()
-    oldest = bench.submit([3] * 7)
+    (ahead,) = await bench.submit_behind()
+    # The bulk work leads by its age, and meets the expired among its neighbours as far as the budget goes.
+    oldest = bench.submit([3] * 3, priority=Priority.BULK)
     await asyncio.sleep(0)
-    bench.clock.now_s = 35.0
-    # The oldest leads, having waited for longer than anyone should; looking at what is longer stops at 9 tokens.
-    late, longer = bench.submit([2] * 8, [2] * 10, deadline_s=36.0), bench.submit([4] * 9)
+    bench.clock.now_s = 18.0
+    late, longer = bench.submit([2] * 4, [2] * 10, deadline_s=30.0), bench.submit([4] * 9)
     await asyncio.sleep(0)
     bench.clock.now_s = 40.0
     bench.device.release()
     with pytest.raises(DeadlineExceeded):
         await late
-    assert [_sums(outcome) for outcome in await asyncio.gather(ahead, oldest, longer)] == [[1], [21], [36]]
+    assert [_sums(outcome) for outcome in await asyncio.gather(ahead, oldest, longer)] == [[1], [9], [36]]
     assert bench.log.expired_sequences == 2
 
 
@@ -360,10 +381,10 @@ async def test_an_idle_scheduler_drains_at_once_and_still_serves_before(bench: B
 
 async def test_what_stops_the_scheduler_is_told_to_whoever_watches_it() -> None:
     class Broken(Log):
-        def batch_ran(self, batch: PackedBatch) -> None:
+        def batch_ran(self, batch: PackedBatch, predicted_s: float, actual_s: float) -> None:
             raise ZeroDivisionError
 
-    scheduler = Scheduler(Device(), COST, LIMITS, QUEUE_TOKENS, Broken(), Clock())
+    scheduler = Scheduler([Worker(Device(), Device, PROBE)], COST, LIMITS, QUEUE, Broken())
     request = asyncio.create_task(scheduler.submit([np.array([1])], hidden=False))
     with pytest.raises(ZeroDivisionError):
         await scheduler.failed()

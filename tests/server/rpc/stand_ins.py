@@ -15,7 +15,7 @@ from headwaiter_server.runtime.bundle import Bundle
 from headwaiter_server.runtime.contract import Difference
 from headwaiter_server.runtime.graph import EncoderGraph, Outputs
 from headwaiter_server.runtime.model import Model
-from headwaiter_server.runtime.packing import PackedBatch
+from headwaiter_server.runtime.packing import PackedBatch, pack
 
 
 class Graph:
@@ -37,6 +37,7 @@ def model(folder: Path, **manifest: Any) -> Model:
     return Model(
         bundle=Bundle(folder, Manifest(**about), "ab" * 32),
         graph=cast(EncoderGraph, graph),
+        probe=pack([np.array([1])]),
         file="g.onnx",
         precision=pb.PRECISION_FP32,
         provider="cpu",
@@ -44,6 +45,7 @@ def model(folder: Path, **manifest: Any) -> Model:
         self_check=Difference(pooled_max_abs=0.5, hidden_max_abs=0.125, min_cosine=0.75),
         self_check_sequences=32,
         parity=Parity(graphs=[pb.GraphParity(graph="g.onnx", pooled_max_abs=0.25)]),
+        threads=None,
     )
 
 

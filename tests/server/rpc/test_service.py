@@ -9,8 +9,10 @@ import pytest
 from numpy.typing import NDArray
 
 from headwaiter_proto import encoder_pb2 as pb
+from headwaiter_server.batching.admission import QueueLimits
 from headwaiter_server.batching.cost import BatchLimits, CostModel
 from headwaiter_server.batching.scheduler import Scheduler
+from headwaiter_server.batching.worker import Worker
 from headwaiter_server.config import Settings
 from headwaiter_server.errors import DeadlineExceeded, InvalidInput, ModelNotFound, Unavailable
 from headwaiter_server.metrics import STAGES, Recorder
@@ -36,7 +38,8 @@ class Service:
         self.recorder = Recorder()
         self.model = model(folder)
         settings = Settings(bundle=folder, max_request_sequences=3, max_request_tokens=8)
-        self.scheduler = Scheduler(self.model.graph, CostModel(1, 0, 0), LIMITS, 100, self.recorder)
+        worker = Worker(self.model.graph, lambda: self.model.graph, self.model.probe)
+        self.scheduler = Scheduler([worker], CostModel(1, 0, 0, 0), LIMITS, QueueLimits(100, 10.0), self.recorder)
         self.rpc = EncoderService(settings, self.recorder)
         self.rpc.open(Serving(self.model, cast(TextEncoder | None, text), self.scheduler, LIMITS))
 
