@@ -14,7 +14,7 @@ from onnx import NodeProto, TensorProto, helper, numpy_helper
 
 from headwaiter_proto.manifest_pb2 import Manifest
 from headwaiter_server.batching.cost import BatchLimits, CostModel
-from headwaiter_server.batching.job import Job
+from headwaiter_server.batching.job import Job, Priority
 from headwaiter_server.batching.job import Sequence as Waiting
 from headwaiter_server.batching.pending import Pending
 from headwaiter_server.batching.planner import plan
@@ -56,7 +56,7 @@ def in_process_s(
     def refill(places: int) -> None:
         for ids in islice(coming, places):
             number = next(order)
-            pending.add(Waiting(ids, len(ids), number, float(number), float("inf"), nobody, 0))
+            pending.add(Waiting(ids, len(ids), number, float(number), float("inf"), Priority.INTERACTIVE, nobody, 0))
 
     started_s = time.perf_counter()
     refill(window)

@@ -15,7 +15,7 @@ from bench.ceiling import pin
 from examples.model import bundle
 from headwaiter_server.app import batch_limits, measure_cost
 from headwaiter_server.batching.cost import BatchLimits, CostModel
-from headwaiter_server.batching.job import Job, Sequence
+from headwaiter_server.batching.job import Job, Priority, Sequence
 from headwaiter_server.batching.pending import Pending
 from headwaiter_server.batching.planner import plan
 from headwaiter_server.runtime.graph import EncoderGraph
@@ -69,7 +69,9 @@ def _run_s(lengths: list[int], graph: EncoderGraph, cost: CostModel, limits: Bat
     started_s = time.perf_counter()
     pending, order = Pending(), count()
     for length in lengths:
-        pending.add(Sequence(np.arange(length), length, next(order), 0.0, float("inf"), cast("Job", None), 0))
+        nobody = cast("Job", None)
+        ids = np.arange(length)
+        pending.add(Sequence(ids, length, next(order), 0.0, float("inf"), Priority.INTERACTIVE, nobody, 0))
     while batch := plan(pending, 0.0, cost, limits).batch:
         graph.run(pack([sequence.values for sequence in batch]), hidden=False)
         for sequence in batch:

@@ -25,7 +25,8 @@ class Outlook:
     """What a request that comes now has before it.
 
     Attributes:
-        pending: what waits.
+        pending: what waits and is not planned yet.
+        ahead_tokens: what waits in planned batches.
         busy_s: how long what each device was given should still take; one device at least.
         cost: the seconds a batch takes.
         limits: how large it may be.
@@ -33,6 +34,7 @@ class Outlook:
     """
 
     pending: Pending
+    ahead_tokens: int
     busy_s: tuple[float, ...]
     cost: CostModel
     limits: BatchLimits
@@ -74,7 +76,7 @@ def admit(outlook: Outlook, limits: QueueLimits, tokens: int, due_s: float, time
         InvalidInput: no queue could hold it.
         Overloaded: with the time after which to try again.
     """
-    waiting = outlook.pending.tokens
+    waiting = outlook.pending.tokens + outlook.ahead_tokens
     if tokens > limits.tokens:
         raise InvalidInput(
             f"the request has {tokens} tokens, and the server queues {limits.tokens} at most: split it",
@@ -82,7 +84,7 @@ def admit(outlook: Outlook, limits: QueueLimits, tokens: int, due_s: float, time
             actual=tokens,
         )
     if waiting + tokens > limits.tokens:
-        wait_s = outlook.wait_s(waiting)
+        wait_s = outlook.wait_s(outlook.pending.tokens)
         raise Overloaded(
             f"the queue holds {waiting} of {limits.tokens} tokens and the request has {tokens}: "
             f"try again in {wait_s:.2f} s",
@@ -98,7 +100,8 @@ def admit(outlook: Outlook, limits: QueueLimits, tokens: int, due_s: float, time
             retry_after_s=wait_s,
         )
     answer_s = outlook.answer_s(ahead, tokens)
-    if answer_s > time_left_s:
+    # Where there is no queue, the deadline is at fault and not the load.
+    if wait_s > 0 and answer_s > time_left_s:
         raise Overloaded(
             f"the answer would take {answer_s:.3f} s, and the deadline is in {max(0.0, time_left_s):.3f} s: "
             f"try again in {wait_s:.2f} s, or with more time",

@@ -61,7 +61,7 @@ class Job:
         sequences: how many it has.
         hidden: whether hidden rows were asked for.
         answer: resolves to the outcome, or fails.
-        waiting: its sequences that no batch has taken yet.
+        waiting: its sequences that have not started to run.
     """
 
     sequences: int
@@ -126,6 +126,10 @@ class Sequence:
     priority: Priority
     job: "Job"
     index: int
+
+    def is_wanted(self, now_s: float) -> bool:
+        """Tell whether its answer is still of use to anybody."""
+        return now_s < self.deadline_s and not self.job.answer.done()
 
 
 def due_s(arrived_s: float, deadline_s: float, priority: Priority) -> float:

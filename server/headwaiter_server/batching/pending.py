@@ -29,6 +29,10 @@ class Pending:
         """Return how many wait."""
         return len(self._by_urgency)
 
+    def __contains__(self, sequence: Sequence) -> bool:
+        """Tell whether a sequence waits."""
+        return sequence in self._by_length[sequence.priority]
+
     def add(self, sequence: Sequence) -> None:
         """Let a sequence wait."""
         self._by_urgency.add(sequence)
@@ -77,6 +81,9 @@ class _ByLength:
     def __init__(self) -> None:
         # A dict keeps the order in which its keys came, and lets go of any of them at once.
         self._buckets: SortedDict = SortedDict()
+
+    def __contains__(self, sequence: Sequence) -> bool:
+        return sequence in self._buckets.get(sequence.length_tokens, ())
 
     def add(self, sequence: Sequence) -> None:
         self._buckets.setdefault(sequence.length_tokens, {})[sequence] = None

@@ -91,13 +91,23 @@ class Scheduler:
 
     @property
     def queued_sequences(self) -> int:
-        """How many sequences wait."""
-        return len(self._pending)
+        """How many sequences wait, in planned batches too."""
+        ahead = sum(not sequence.job.answer.done() for worker in self._workers for sequence in worker.ahead)
+        return len(self._pending) + ahead
 
     @property
     def queued_tokens(self) -> int:
-        """How many tokens wait."""
-        return self._pending.tokens
+        """How many tokens wait, in planned batches too."""
+        return self._pending.tokens + self._ahead_tokens
+
+    @property
+    def _ahead_tokens(self) -> int:
+        return sum(
+            sequence.length_tokens
+            for worker in self._workers
+            for sequence in worker.ahead
+            if not sequence.job.answer.done()
+        )
 
     @property
     def estimated_wait_s(self) -> float:
@@ -178,7 +188,7 @@ class Scheduler:
     def _outlook(self, now_s: float) -> Outlook:
         busy_s = tuple(worker.busy_s(now_s) for worker in self._workers if worker.alive)
         # Where all devices are dead, nobody can say when one is back.
-        return Outlook(self._pending, busy_s or (0.0,), self._cost, self._limits, self._pace.factor)
+        return Outlook(self._pending, self._ahead_tokens, busy_s or (0.0,), self._cost, self._limits, self._pace.factor)
 
     async def _serve(self) -> None:
         while self._pending or self._running or not self._draining:
@@ -217,7 +227,6 @@ class Scheduler:
         batch = tuple(sequence for sequence in chosen.batch if not sequence.job.answer.done())
         for sequence in batch:
             self._pending.remove(sequence)
-            sequence.job.waiting.remove(sequence)
         if batch:
             self._observer.batch_closed(chosen.closed)
             self._spawn(self._running, self._finish(worker, batch, worker.give(batch, chosen.seconds)))
@@ -234,20 +243,29 @@ class Scheduler:
 
     def _withdraw(self, job: Job) -> None:
         for sequence in job.waiting:
-            self._pending.remove(sequence)
+            # What is in a planned batch is left there: it will not run, as nobody wants it.
+            if sequence in self._pending:
+                self._pending.remove(sequence)
         job.waiting.clear()
 
-    async def _finish(self, worker: Worker, batch: tuple[Sequence, ...], running: "asyncio.Future[Run]") -> None:
+    async def _finish(self, worker: Worker, batch: tuple[Sequence, ...], running: "asyncio.Future[Run | None]") -> None:
         """Hand out what a batch brings, or find out why it failed."""
         try:
             run = await running
         except Exception as error:  # noqa: BLE001 - whatever the device raises, a sequence or the device is to blame
             await self._blame(worker, batch, error)
             return
-        predicted_s = self._predict_s(batch)
-        self._observer.batch_ran(run.batch, self._pace.factor * predicted_s, run.stamps.compute_s)
-        self._pace.add(predicted_s, run.stamps.compute_s)
-        self._hand_out(batch, run)
+        ran = run.sequences if run else ()
+        late = [each for each in set(batch).difference(ran) if not each.job.answer.done()]
+        if late:
+            self._observer.expired(len(late))
+            for sequence in late:
+                self._give_up(sequence.job, DeadlineExceeded("the deadline passed before the request's turn came"))
+        if run:
+            predicted_s = self._predict_s(ran)
+            self._observer.batch_ran(run.batch, self._pace.factor * predicted_s, run.stamps.compute_s)
+            self._pace.add(predicted_s, run.stamps.compute_s)
+            self._hand_out(run)
 
     def _predict_s(self, batch: tuple[Sequence, ...]) -> float:
         lengths = [sequence.length_tokens for sequence in batch]
@@ -295,12 +313,14 @@ class Scheduler:
         log.info("the device is open again")
         self._on_available(True)
 
-    def _hand_out(self, batch: tuple[Sequence, ...], run: Run) -> None:
+    def _hand_out(self, run: Run) -> None:
         """Give each sequence its own rows; one whose rows are not finite fails alone."""
         pooled = run.outputs.pooled
         hidden = None if run.outputs.hidden is None else run.batch.split(run.outputs.hidden)
-        finite = np.ones(len(batch), bool) if pooled is None else np.logical_and.reduce(np.isfinite(pooled), axis=1)
-        for place, sequence in enumerate(batch):
+        finite = (
+            np.ones(run.batch.sequences, bool) if pooled is None else np.logical_and.reduce(np.isfinite(pooled), axis=1)
+        )
+        for place, sequence in enumerate(run.sequences):
             vector = None if pooled is None else pooled[place]
             rows = hidden[place] if hidden is not None and sequence.job.hidden else None
             if not finite[place] or (rows is not None and not np.isfinite(rows).all()):

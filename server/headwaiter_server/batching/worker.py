@@ -37,16 +37,22 @@ class DeviceLost(Exception):
     """A device died."""
 
 
+# A batch, and the seconds it took to put it together.
+_Packing = Future[tuple[PackedBatch, float]]
+
+
 @dataclass(frozen=True, eq=False)
 class Run:
     """A batch that has run.
 
     Attributes:
-        batch: as it was packed.
+        sequences: those of it that were still wanted when it started.
+        batch: as they were packed.
         outputs: the device's answer.
         stamps: its times.
     """
 
+    sequences: tuple[Sequence, ...]
     batch: PackedBatch
     outputs: Outputs
     stamps: Stamps
@@ -57,6 +63,7 @@ class Worker:
 
     Attributes:
         alive: whether it takes batches.
+        ahead: the sequences of the batch that waits behind the one that runs; empty when none does.
     """
 
     def __init__(
@@ -75,6 +82,7 @@ class Worker:
             clock: of the stamps.
         """
         self.alive = True
+        self.ahead: tuple[Sequence, ...] = ()
         self._device: Device | None = device
         self._reopen = reopen
         self._probe = probe
@@ -94,23 +102,31 @@ class Worker:
             return float("inf")
         return max(0.0, self.busy_s(now_s) - _LEAD_S)
 
-    def give(self, sequences: tuple[Sequence, ...], expected_s: float) -> "asyncio.Future[Run]":
-        """Pack sequences and run them when what was given before has run.
+    def give(self, sequences: tuple[Sequence, ...], expected_s: float) -> "asyncio.Future[Run | None]":
+        """Pack sequences and run them when what was given before has run, less those that nobody wants by then.
 
         Returns:
-            What ran; it fails with whatever the device raises, and with DeviceLost where that died meanwhile.
+            What ran, if anything did; it fails with whatever the device raises, and with DeviceLost where that died
+            meanwhile.
         """
         now_s = self._clock()
         self._free_s = now_s + self.busy_s(now_s) + expected_s
         # A batch is packed beside the one that runs; an idle device is not kept waiting for a second thread.
-        packed = self._packing.submit(self._pack, sequences) if self._inflight else None
+        packed = None
+        if self._inflight:
+            packed = self._packing.submit(self._pack, sequences)
+            self.ahead = sequences
+        else:
+            _note_started(sequences)
         self._inflight += 1
         run = asyncio.get_running_loop().run_in_executor(self._thread, self._compute, sequences, packed)
         run.add_done_callback(self._note_done)
         return run
 
-    def _note_done(self, _: "asyncio.Future[Run]") -> None:
+    def _note_done(self, _: "asyncio.Future[Run | None]") -> None:
         self._inflight -= 1
+        _note_started(self.ahead)
+        self.ahead = ()
 
     async def answers(self) -> bool:
         """Tell whether the device is in order: then a batch that failed has a sequence to blame."""
@@ -143,19 +159,24 @@ class Worker:
             thread.shutdown(wait=False, cancel_futures=True)
 
     def _pack(self, sequences: tuple[Sequence, ...]) -> tuple[PackedBatch, float]:
-        """Return the batch, and the seconds it took to put it together."""
         started_s = self._clock()
         packed = pack([sequence.values for sequence in sequences])
         return packed, self._clock() - started_s
 
-    def _compute(self, sequences: tuple[Sequence, ...], packing: "Future[tuple[PackedBatch, float]] | None") -> Run:
+    def _compute(self, sequences: tuple[Sequence, ...], packing: "_Packing | None") -> Run | None:
         packed, assemble_s = packing.result() if packing else self._pack(sequences)
         if self._device is None:
             raise DeviceLost("the device died before the batch's turn")
         started_s = self._clock()
-        outputs = self._device.run(packed, hidden=any(sequence.job.hidden for sequence in sequences))
+        wanted = tuple(each for each in sequences if each.is_wanted(started_s))
+        if not wanted:
+            return None
+        if len(wanted) < len(sequences):
+            packed, assemble_s = self._pack(wanted)
+            started_s = self._clock()
+        outputs = self._device.run(packed, hidden=any(sequence.job.hidden for sequence in wanted))
         computed_s = self._clock()
-        return Run(packed, outputs, Stamps(assemble_s, computed_s - started_s, computed_s))
+        return Run(wanted, packed, outputs, Stamps(assemble_s, computed_s - started_s, computed_s))
 
     def _answers(self) -> bool:
         if self._device is None:
@@ -166,3 +187,8 @@ class Worker:
             return False
         given = [values for values in (outputs.pooled, outputs.hidden) if values is not None]
         return all(bool(np.isfinite(values).all()) for values in given)
+
+
+def _note_started(sequences: tuple[Sequence, ...]) -> None:
+    for sequence in sequences:
+        sequence.job.waiting.discard(sequence)
