@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from headwaiter_server.batching.admission import QueueLimits
 from headwaiter_server.batching.cost import BatchLimits, CostModel
-from headwaiter_server.batching.job import Outcome
+from headwaiter_server.batching.job import Outcome, Sequence
 from headwaiter_server.batching.planner import Closed
 from headwaiter_server.batching.scheduler import Scheduler
 from headwaiter_server.batching.worker import Worker
@@ -107,6 +107,11 @@ class Bench:
         self.reopened = Device()
         self.workers = [Worker(self.device, self.reopen, PROBE, self.clock)]
         self.scheduler = Scheduler(self.workers, COST, LIMITS, QUEUE, self.log, self.note_available, self.clock)
+
+    @property
+    def ahead(self) -> list[Sequence]:
+        """The sequences of the batch that waits behind the one on the device."""
+        return list(self.workers[0].ahead)
 
     def note_available(self, available: bool) -> None:
         self.available.append(available)

@@ -165,12 +165,12 @@ async def test_the_next_batch_is_handed_over_just_before_the_device_is_done(
     (ahead,) = await bench.submit_behind()
     waiting = bench.submit([2])
     await asyncio.sleep(0.01)
-    assert bench.workers[0].ahead == ()
+    assert bench.ahead == []
     # The batch on the device is of 0.5 + 0.25 s.
     bench.clock.now_s = 0.749
     later = bench.submit([3])
     await asyncio.sleep(0.01)
-    assert len(bench.workers[0].ahead) == 2
+    assert len(bench.ahead) == 2
     assert (bench.scheduler.queued_sequences, bench.scheduler.queued_tokens) == (2, 2)
     bench.device.release()
     assert [sums(outcome) for outcome in await asyncio.gather(ahead, waiting, later)] == [[1], [2], [3]]
@@ -181,7 +181,7 @@ async def test_what_is_cancelled_or_expires_behind_a_busy_device_never_runs(benc
     gone, late, stays = bench.submit([2]), bench.submit([3], deadline_s=3.0), bench.submit([4])
     bench.clock.now_s = 0.749
     await asyncio.sleep(0.01)
-    assert len(bench.workers[0].ahead) == 3
+    assert len(bench.ahead) == 3
     gone.cancel()
     bench.clock.now_s = 3.0
     bench.device.release()
