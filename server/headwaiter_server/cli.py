@@ -16,14 +16,13 @@ def main() -> int:
         return _fail(str(error), 2)
     try:
         from headwaiter_server.app import AddressInUse, serve
-        from headwaiter_server.batching.worker import DeviceLost
         from headwaiter_server.runtime.errors import ModelRefused
     except ModuleNotFoundError as missing:
         return _fail(f"{missing.name} is not installed: pip install 'headwaiter[server]'", 1)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     try:
         done = asyncio.run(serve(settings))
-    except (AddressInUse, DeviceLost, ModelRefused) as error:
+    except (AddressInUse, ModelRefused) as error:
         return _fail(str(error), 1)
     except SettingsError as error:
         return _fail(str(error), 2)

@@ -7,7 +7,6 @@ from typing import Protocol
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
 from prometheus_client.core import GaugeMetricFamily
 
-from headwaiter_server.batching.planner import Closed
 from headwaiter_server.runtime.model import Model
 from headwaiter_server.runtime.packing import PackedBatch
 
@@ -127,7 +126,7 @@ class Recorder:
         """The last device died, or one is back."""
         self._available.set(available)
 
-    def batch_closed(self, reason: Closed) -> None:
+    def batch_closed(self, reason: str) -> None:
         """A batch was planned, and no larger for this reason."""
         self._closed.labels(reason).inc()
 

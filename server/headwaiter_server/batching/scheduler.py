@@ -15,13 +15,14 @@ from headwaiter_server.batching.cost import BatchLimits, CostModel, Pace
 from headwaiter_server.batching.job import Job, Outcome, Priority, Sequence, due_s
 from headwaiter_server.batching.pending import Pending
 from headwaiter_server.batching.planner import Closed, plan
-from headwaiter_server.batching.worker import DeviceLost, Run, Worker
+from headwaiter_server.batching.worker import Run, Worker
 from headwaiter_server.errors import (
     DeadlineExceeded,
     HeadwaiterError,
     InferenceFailed,
     Unavailable,
 )
+from headwaiter_server.runtime.errors import DeviceLost
 from headwaiter_server.runtime.packing import PackedBatch
 
 log = logging.getLogger(__name__)

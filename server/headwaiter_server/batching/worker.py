@@ -11,6 +11,7 @@ from typing import Protocol
 import numpy as np
 
 from headwaiter_server.batching.job import Sequence, Stamps
+from headwaiter_server.runtime.errors import DeviceLost
 from headwaiter_server.runtime.graph import Outputs
 from headwaiter_server.runtime.packing import PackedBatch, pack
 
@@ -31,10 +32,6 @@ class Device(Protocol):
     def run(self, batch: PackedBatch, *, hidden: bool) -> Outputs:
         """Run a packed batch."""
         ...
-
-
-class DeviceLost(Exception):
-    """A device died."""
 
 
 # A batch, and the seconds it took to put it together.

@@ -8,8 +8,9 @@ import pytest
 
 from headwaiter_server.batching.job import Outcome
 from headwaiter_server.batching.scheduler import Scheduler
-from headwaiter_server.batching.worker import DeviceLost, Worker
+from headwaiter_server.batching.worker import Worker
 from headwaiter_server.errors import InferenceFailed, Unavailable
+from headwaiter_server.runtime.errors import DeviceLost
 from headwaiter_server.runtime.packing import PackedBatch
 from tests.server.batching.stand_ins import (
     COST,
