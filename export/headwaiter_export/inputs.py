@@ -57,8 +57,8 @@ class Patches:
         patches = image.reshape(C, H // P, P, W // P, P).transpose(1, 3, 0, 2, 4).reshape(-1, C * P * P)
         features = np.concatenate([np.zeros((1, C * P * P), np.float32), patches])
 
-    Pixels come as the checkpoint's image processor leaves them. A row's place in its sequence is its position: fewer
-    rows than an image has are taken for its first ones.
+    Pixels come as the checkpoint's image processor leaves them. A row's number is its position, whatever the image's
+    size: fewer patches take the first positions.
     """
 
     def sizes(self, settings: Settings) -> dict[str, int]:
