@@ -90,13 +90,15 @@ def _parser() -> argparse.ArgumentParser:
 def _add_checkpoint(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     checkpoint = commands.add_parser(
         "checkpoint",
-        help="export a BERT, RoBERTa, XLM-RoBERTa or DistilBERT checkpoint folder",
+        help="export a BERT, RoBERTa, XLM-RoBERTa, DistilBERT or ViT checkpoint folder",
         description="Export a folder saved by transformers or sentence-transformers. Token type ids are taken to be 0.",
     )
     checkpoint.set_defaults(read=_read_checkpoint)
     checkpoint.add_argument("folder", type=Path, metavar="FOLDER")
     checkpoint.add_argument(
-        "--pooling", choices=[*Pooling], help="in place of the checkpoint's own; mean where it has none"
+        "--pooling",
+        choices=[*Pooling],
+        help="in place of the checkpoint's own; where it has none, cls for ViT and mean for the others",
     )
     checkpoint.add_argument(
         "--normalize",
