@@ -183,16 +183,6 @@ def test_with_rotary_positions_scores_depend_only_on_how_far_tokens_are_apart() 
     assert np.ptp(scores, axis=2).min() > 0.1
 
 
-def test_weights_that_are_given_leave_computed_positions_as_they_are() -> None:
-    for positions in (Positions.SINUSOIDAL, Positions.ROTARY):
-        encoder = random_encoder(feature_width=6, layers=1, positions=positions)
-        (sequence,) = draw(encoder.config, (9,))
-        rows = torch.from_numpy(sequence)
-        with torch.inference_mode():
-            again = Encoder.with_weights(encoder.config, encoder.state_dict())
-            assert torch.equal(again(rows, SingleSequence(9))[1], encoder(rows, SingleSequence(9))[1])
-
-
 def test_learned_temperatures_cost_a_graph_nothing(tmp_path: Path) -> None:
     operators = []
     for learned in (True, False):
