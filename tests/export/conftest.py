@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 
+from headwaiter_export import bundle
 from headwaiter_export.bundle import export_bundle
 from headwaiter_export.encoder import Encoder
+from headwaiter_export.lowering import PackedCpu
 from tests.export.helpers import random_encoder
 from tests.once import Once
 
@@ -16,6 +18,12 @@ from tests.once import Once
 def folder(text_checkpoint: Path, tmp_path: Path) -> Path:
     """A copy of a good sentence-transformers folder, to spoil."""
     return Path(shutil.copytree(text_checkpoint, tmp_path / "model"))
+
+
+@pytest.fixture
+def packed_cpu_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let bundles have one graph, where what is asked is the same for all: to trace one takes a second."""
+    monkeypatch.setattr(bundle, "GRAPHS", [plan for plan in bundle.GRAPHS if plan.lowering is PackedCpu])
 
 
 @pytest.fixture(scope="session")
