@@ -56,8 +56,8 @@ class Oracle:
         if self.choices["positions"] == "learned":
             x = x + self.weights["embedding.positions.table.weight"][: len(x)]
         if self.choices["positions"] == "sinusoidal":
-            turns = [turn(position, x.shape[1]) for position in range(len(x))]
-            x = x + np.stack([np.stack([turned.imag, turned.real], axis=1).ravel() for turned in turns])
+            turned = turns(*x.shape)
+            x = x + np.stack([turned.imag, turned.real], axis=-1).reshape(x.shape)
         return self._norm(x, "embedding.norm") if self.choices["embedding_norm"] else x
 
     def _block(self, x: Array, transform: Callable[[Array, str], Array], name: str) -> Array:
@@ -105,16 +105,17 @@ class Oracle:
         return layer_norm(x, self.weights[f"{name}.weight"], self.weights[f"{name}.bias"], self.choices["norm_eps"])
 
 
-def turn(position: int, width: int) -> Array:
-    """exp(i · position / 10000^(2j/width)) for each of the width / 2 pairs j."""
-    turns: Array = np.exp(1j * position / 10000 ** (2 * np.arange(width // 2) / width))
-    return turns
+def turns(n: int, width: int) -> Array:
+    """exp(i · p / 10000^(2j/width)) for each position p of n and each of the width / 2 pairs j."""
+    angles = np.arange(n)[:, None] / 10000 ** (2 * np.arange(width // 2) / width)
+    turned: Array = np.exp(1j * angles)
+    return turned
 
 
 def rotate(rows: Array) -> Array:
     """Rows [n, head_dim], each neighbouring pair a complex number that is turned by the row's position."""
-    turned = [(row[0::2] + 1j * row[1::2]) * turn(position, len(row)) for position, row in enumerate(rows)]
-    return np.stack([np.stack([row.real, row.imag], axis=1).ravel() for row in turned])
+    turned = (rows[:, 0::2] + 1j * rows[:, 1::2]) * turns(*rows.shape)
+    return np.stack([turned.real, turned.imag], axis=-1).reshape(rows.shape)
 
 
 def softmax(scores: Array) -> Array:

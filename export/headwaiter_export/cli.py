@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headwaiter_export.config import ConfigError, EncoderConfig, Pooling
+from headwaiter_export.config import ConfigError, EncoderConfig, Pooling, WeightsError
 from headwaiter_export.presets import PRESETS
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def main(arguments: list[str] | None = None) -> int:
         usual_name, model = read(options)
         name = usual_name if options.name is None else options.name
         export_bundle(model.encoder, model.text, options.output, name, print)
-    except (BundleError, CheckpointError, ConfigError, OSError) as error:
+    except (BundleError, CheckpointError, ConfigError, WeightsError, OSError) as error:
         return _fail(str(error))
     print(f"{options.output} is ready: headwaiter-server {options.output}")
     return 0

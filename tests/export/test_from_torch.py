@@ -1,6 +1,7 @@
 """PyTorch's own modules, converted, give what the modules themselves give to one sequence alone."""
 
 import copy
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -116,7 +117,8 @@ def test_every_form_of_a_transformer_encoder_is_converted(norm_first: bool, fina
 @pytest.mark.parametrize(
     "activation",
     ["relu", F.relu, torch.relu, nn.ReLU(), "gelu", F.gelu, nn.GELU(), nn.GELU("tanh"), F.silu, nn.SiLU()],
-    ids=str,
+    # Without the addresses of functions, by which two processes would not agree on the tests.
+    ids=lambda activation: re.sub(" at 0x[0-9a-f]+", "", str(activation)),
 )
 def test_every_activation_is_converted(activation: str | Callable[[torch.Tensor], torch.Tensor]) -> None:
     module = transformer(1, activation=activation)

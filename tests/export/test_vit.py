@@ -73,6 +73,7 @@ def test_vit_gives_the_answers_of_transformers(
     assert_close(hidden.numpy(), hidden_of(model, image))
 
 
+@pytest.mark.usefixtures("packed_cpu_alone")
 def test_a_bundle_of_vit_takes_images_of_several_sizes_in_one_batch(
     features_of: Callable[[Array, int], Array], tmp_path: Path
 ) -> None:
