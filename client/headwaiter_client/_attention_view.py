@@ -1,5 +1,6 @@
 """Shows what attention looked at: a row as bars in the terminal, a whole head as a heat map in a file."""
 
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,10 @@ if TYPE_CHECKING:
 _MARKS = ("##", "▁", "Ġ")
 _BAR_CELLS = 40
 _INCHES_PER_TOKEN = 0.25
+# Beyond it, where drawing takes some 400 MB, the squares get smaller, and so do the labels.
+_MOST_INCHES = 30.0
+_MARGIN_INCHES = 2.0
+_LABEL_POINTS = 10.0
 
 
 def find_token(tokens: Sequence[str], query: str) -> int:
@@ -54,16 +59,20 @@ def save_heat_map(tokens: Sequence[str], weights: NDArray[Any], title: str, path
     # Without pyplot there is no window, and nothing to choose a backend for.
     from matplotlib.figure import Figure
 
-    inches = max(4.0, len(tokens) * _INCHES_PER_TOKEN + 2)
+    inches = min(max(4.0, len(tokens) * _INCHES_PER_TOKEN + _MARGIN_INCHES), _MOST_INCHES)
+    label_points = min(_LABEL_POINTS, 60 * (inches - _MARGIN_INCHES) / len(tokens))
     figure = Figure(figsize=(inches, inches), layout="constrained")
     axes = figure.add_subplot(title=title, xlabel="looked at", ylabel="looking")
-    image = axes.imshow(weights, vmin=0.0, cmap="viridis")
+    image = axes.imshow(weights, vmin=0.0)
     positions = range(len(tokens))
     # Two dollar signs are no formula here.
-    axes.set_xticks(positions, tokens, rotation=90, parse_math=False)
-    axes.set_yticks(positions, tokens, parse_math=False)
+    axes.set_xticks(positions, tokens, rotation=90, fontsize=label_points, parse_math=False)
+    axes.set_yticks(positions, tokens, fontsize=label_points, parse_math=False)
     figure.colorbar(image, shrink=0.8)
-    figure.savefig(path, format="png")
+    with warnings.catch_warnings():
+        # A character that the font lacks becomes a box.
+        warnings.simplefilter("ignore", UserWarning)
+        figure.savefig(path, format="png")
 
 
 def _bare(token: str) -> str:
