@@ -84,7 +84,7 @@ def _check_size(layers: int, tokens: int, manifest: Manifest, limit_bytes: int) 
         return
     most_tokens = math.isqrt(limit_bytes // (manifest.heads * _WEIGHT_BYTES))
     instead = (
-        f"ask for {limit_bytes // layer_bytes} at most in one request"
+        f"ask for at most {limit_bytes // layer_bytes} of the layers in one request"
         if layer_bytes <= limit_bytes
         else f"no sequence of more than {most_tokens} tokens can be looked at"
     )

@@ -57,6 +57,8 @@ class AttentionGraph:
         options = session_options(threads=1)
         # Packed copies of the weights would save some 7 % of a run, and take as much memory as they do.
         options.add_session_config_entry("session.disable_prepacking", "1")
+        # What a run took is given back after it.
+        options.enable_cpu_mem_arena = False
         return cls(ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"]))
 
     def run(self, sequence: NDArray[np.generic], selection: Selection) -> Attention:
@@ -69,8 +71,12 @@ class AttentionGraph:
         kinds = ["weights"] if selection.query is None else ["weights", "context"]
         names = [f"{kind}_{layer}" for kind in kinds for layer in selection.layers]
         values = self._session.run(names, {self._token_input: tokens})
-        heads = list(selection.heads)
-        weights = np.stack([layer[heads] for layer in values[: len(selection.layers)]])
-        if selection.query is None:
-            return Attention(weights, None)
-        return Attention(weights, np.stack([layer[heads, selection.query] for layer in values[len(weights) :]]))
+        layers, heads = len(selection.layers), list(selection.heads)
+        # Layer by layer, as a copy of all of them on the way would cost as much again.
+        weights = np.empty((layers, len(heads), len(tokens), len(tokens)), np.float32)
+        for place, layer in enumerate(values[:layers]):
+            weights[place] = layer[heads]
+        context = None
+        if selection.query is not None:
+            context = np.stack([layer[heads, selection.query] for layer in values[layers:]])
+        return Attention(weights, context)

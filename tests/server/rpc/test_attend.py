@@ -48,7 +48,7 @@ def test_what_is_not_there_is_refused_with_what_is(
 
 def test_as_many_bytes_as_the_limit_are_computed_and_not_one_more() -> None:
     assert len(_select(2 * LAYER_BYTES, layers=[0, 1]).layers) == 2
-    with pytest.raises(InvalidInput, match=r"take 800 bytes, .* computes 799 at most: ask for 1 at most in") as refusal:
+    with pytest.raises(InvalidInput, match=r"take 800 bytes, .* computes 799 at most: ask for at most 1 of") as refusal:
         _select(2 * LAYER_BYTES - 1, layers=[0, 1])
     assert (refusal.value.field, refusal.value.limit, refusal.value.actual) == ("layers", 799, 800)
 
