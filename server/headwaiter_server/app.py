@@ -93,6 +93,7 @@ class Server:
             loaded.model.graph, loaded.cost, loaded.limits, self._settings.max_queue_tokens, self._recorder
         )
         bundle = loaded.model.bundle
+        # Opened by the first Attend, which a bundle without the graph refuses before that.
         attention = partial(AttentionGraph.open, bundle.folder / bundle.manifest.attend.file)
         self._attender = Attender(attention, self._recorder)
         self._recorder.serving(loaded.model, self._scheduler)
