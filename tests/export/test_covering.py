@@ -5,6 +5,7 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, fields
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ import torch
 from headwaiter_export.config import EncoderConfig, Pooling
 from headwaiter_export.encoder import Encoder
 from headwaiter_export.lowering import PackedCuda, SingleSequence
+from headwaiter_export.presets import PRESETS
 from headwaiter_server.runtime.contract import finish_pooled
 from headwaiter_server.runtime.graph import Outputs
 from tests import oracle
@@ -32,9 +34,28 @@ from tests.oracle import POOLINGS, Array, unit
 # So many of the set are proven in every run, the others where `exhaustive` tests are asked for.
 DOZEN = 12
 BATCHES = 30
+SMALL = {"max_tokens": 48, "pooling": "mean"}
+# Each preset in small, and the variants that it speaks of.
+PRESET_FORMS: list[tuple[str, dict[str, Any]]] = [
+    ("vit-block", {"d_model": 20, "heads": 3, "head_dim": 8}),
+    ("concat-heads", {"d_model": 24}),
+    ("projected-heads", {"d_model": 10, "head_dim": 6, "value_dim": 7}),
+    ("masked-heads", {"d_model": 24}),
+    ("transformer-encoder", {"d_model": 24, "heads": 3, "d_ff": 40, "layers": 2, "vocabulary_size": 50}),
+    ("attention-block", {"d_model": 24}),
+    ("vit-block", {"d_model": 20, "heads": 1, "head_dim": 20}),
+    ("vit-block", {"d_model": 20, "heads": 2, "d_ff": 40, "positions": "learned", "layers": 2}),
+    ("projected-heads", {"d_model": 10, "head_dim": 6, "value_dim": 7, "positions": "rotary"}),
+    ("transformer-encoder", {"d_model": 24, "heads": 3, "d_ff": 40, "vocabulary_size": 50, "positions": "learned"}),
+]
 FORMS = [
     pytest.param(config, id=str(i), marks=[pytest.mark.exhaustive] * (i >= DOZEN))
     for i, config in enumerate(covering_set())
+] + [
+    pytest.param(
+        PRESETS[name]({**SMALL, **choices}), id=f"{name}-{i}", marks=[pytest.mark.exhaustive] * (i >= len(PRESETS))
+    )
+    for i, (name, choices) in enumerate(PRESET_FORMS)
 ]
 
 
@@ -76,6 +97,10 @@ def check(config: EncoderConfig, actual: Outputs, expected: Outputs) -> None:
     else:
         assert actual.pooled is not None
         assert_close_to_scale(finish_pooled(actual.pooled, normalized=config.normalize), expected.pooled)
+
+
+def test_every_preset_is_proven_in_every_run() -> None:
+    assert [name for name, _ in PRESET_FORMS[: len(PRESETS)]] == list(PRESETS)
 
 
 def test_every_field_is_varied() -> None:
