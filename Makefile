@@ -10,7 +10,7 @@ CODE := proto server export client examples bench tests
 # The bare package with protobuf 7; the development environment has protobuf 6.
 PROTOBUF7 := .venv-protobuf7
 
-.PHONY: demo test test-protobuf7 lint proto bench numerics clean
+.PHONY: demo test test-all test-protobuf7 lint proto bench numerics clean
 
 $(VENV)/.installed: pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Headwaiter needs Python 3.11 or newer")'
@@ -29,6 +29,9 @@ $(PROTOBUF7)/.installed: pyproject.toml $(shell find proto client -name '*.py')
 
 test: lint test-protobuf7 $(VENV)/.installed
 	$(BIN)/pytest
+
+test-all: lint test-protobuf7 $(VENV)/.installed
+	$(BIN)/pytest -m ''
 
 test-protobuf7: $(PROTOBUF7)/.installed
 	$(PROTOBUF7)/bin/python -m tests.protobuf7

@@ -1,5 +1,6 @@
 """What every test may ask for: tiny bundles, made once a run by the real export."""
 
+import gc
 import os
 from contextlib import redirect_stdout
 from functools import cache
@@ -19,10 +20,21 @@ from headwaiter_export.encoder import Encoder
 from headwaiter_server.runtime.errors import ProviderUnavailable
 from headwaiter_server.runtime.graph import EncoderGraph
 from tests.checkpoints import randomize, save_bert, save_sentence_transformer, save_tokenizer
+from tests.once import Once
 
 # No test asserts a timing. Where a change is judged, its verdict must not hang on the draw.
 settings.register_profile("headwaiter", deadline=None, derandomize="CI" in os.environ)
 settings.load_profile("headwaiter")
+
+
+# Two workers share the cores, and threads that wait for each other in a spin are many times slower than one.
+torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def once(tmp_path_factory: pytest.TempPathFactory) -> Once:
+    """What makes folders that all processes of a run share."""
+    return Once(tmp_path_factory.getbasetemp())
 
 
 @pytest.fixture(scope="session")
@@ -36,13 +48,17 @@ def text_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def text_export(text_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+def text_export(text_checkpoint: Path, once: Once) -> tuple[Path, str]:
     """The bundle "tiny-text", and what headwaiter-export printed while it made it."""
-    destination = tmp_path_factory.mktemp("bundles") / "tiny-text"
-    with redirect_stdout(StringIO()) as printed:
-        status = main(["checkpoint", str(text_checkpoint), "-o", str(destination), "--name", "tiny-text"])
-    assert status == 0
-    return destination, printed.getvalue()
+
+    def export(folder: Path) -> None:
+        with redirect_stdout(StringIO()) as output:
+            status = main(["checkpoint", str(text_checkpoint), "-o", str(folder), "--name", "tiny-text"])
+        assert status == 0
+        folder.with_suffix(".printed").write_text(output.getvalue())
+
+    bundle = once("tiny-text", export)
+    return bundle, bundle.with_suffix(".printed").read_text()
 
 
 @pytest.fixture(scope="session")
@@ -73,11 +89,26 @@ def feature_encoder() -> Encoder:
 
 
 @pytest.fixture(scope="session")
-def feature_bundle(feature_encoder: Encoder, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def feature_bundle(feature_encoder: Encoder, once: Once) -> Path:
     """The bundle "tiny-features": feature vectors of width 6, at most 48 of them, width 24."""
-    destination = tmp_path_factory.mktemp("bundles") / "tiny-features"
-    export_bundle(feature_encoder, None, destination, "tiny-features")
-    return destination
+    return once("tiny-features", lambda folder: export_bundle(feature_encoder, None, folder, "tiny-features"))
+
+
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """Share all tests between two workers; run those that are named in this process, where a debugger works."""
+    return 2 if config.args == config.getini("testpaths") else 0
+
+
+def pytest_collection_finish() -> None:
+    """Keep the garbage collector from looking through torch and transformers again and again."""
+    gc.freeze()
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print what tests have recorded."""
+    for report in terminalreporter.getreports("passed"):
+        for name, value in report.user_properties:
+            terminalreporter.write_line(f"{name}: {value}")
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

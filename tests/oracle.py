@@ -39,12 +39,18 @@ class Oracle:
 
     def hidden(self, sequence: Array) -> Array:
         """Return the hidden rows [n, width] of token ids [n] or features [n, d_in]."""
+        self._attention: list[tuple[Array, Array]] = []
         x = self._embed(sequence)
         for i in range(self.choices["layers"]):
             x = self._block(x, self._attend, f"layers.{i}.attention")
             if self.choices["d_ff"]:
                 x = self._block(x, self._feed_forward, f"layers.{i}.feed_forward")
         return self._norm(x, "norm") if self.choices["final_norm"] else x
+
+    def attention(self, sequence: Array) -> list[tuple[Array, Array]]:
+        """Return each layer's attention weights [heads, n, n] and the heads' outputs [heads, n, value_dim]."""
+        self.hidden(sequence)
+        return self._attention
 
     def _embed(self, sequence: Array) -> Array:
         if sequence.ndim == 2:
@@ -56,8 +62,8 @@ class Oracle:
         if self.choices["positions"] == "learned":
             x = x + self.weights["embedding.positions.table.weight"][: len(x)]
         if self.choices["positions"] == "sinusoidal":
-            turns = [turn(position, x.shape[1]) for position in range(len(x))]
-            x = x + np.stack([np.stack([turned.imag, turned.real], axis=1).ravel() for turned in turns])
+            turned = turns(*x.shape)
+            x = x + np.stack([turned.imag, turned.real], axis=-1).reshape(x.shape)
         return self._norm(x, "embedding.norm") if self.choices["embedding_norm"] else x
 
     def _block(self, x: Array, transform: Callable[[Array, str], Array], name: str) -> Array:
@@ -73,10 +79,13 @@ class Oracle:
 
     def _attend(self, x: Array, name: str) -> Array:
         q, k, v = (self._linear(x, f"{name}.{part}") for part in ("query", "key", "value"))
-        context = np.concatenate([self._head(q, k, v, head, name) for head in range(self.choices["heads"])], axis=1)
+        heads = [self._head(q, k, v, head, name) for head in range(self.choices["heads"])]
+        weights, outputs = [weights for weights, _ in heads], [output for _, output in heads]
+        self._attention.append((np.stack(weights), np.stack(outputs)))
+        context = np.concatenate(outputs, axis=1)
         return self._linear(context, f"{name}.output") if self.choices["output_projection"] else context
 
-    def _head(self, q: Array, k: Array, v: Array, head: int, name: str) -> Array:
+    def _head(self, q: Array, k: Array, v: Array, head: int, name: str) -> tuple[Array, Array]:
         head_dim, value_dim = self.choices["head_dim"], self.choices["value_dim"]
         q, k = (rows[:, head * head_dim : (head + 1) * head_dim] for rows in (q, k))
         v = v[:, head * value_dim : (head + 1) * value_dim]
@@ -86,8 +95,8 @@ class Oracle:
         if self.choices["positions"] == "rotary":
             q, k = rotate(q), rotate(k)
         scores = np.where(self._seen(len(q)), q @ k.T / temperature, -np.inf)
-        context: Array = softmax(scores) @ v
-        return context
+        weights = softmax(scores)
+        return weights, weights @ v
 
     def _seen(self, n: int) -> Array:
         everything = np.ones((n, n), bool)
@@ -105,16 +114,17 @@ class Oracle:
         return layer_norm(x, self.weights[f"{name}.weight"], self.weights[f"{name}.bias"], self.choices["norm_eps"])
 
 
-def turn(position: int, width: int) -> Array:
-    """exp(i · position / 10000^(2j/width)) for each of the width / 2 pairs j."""
-    turns: Array = np.exp(1j * position / 10000 ** (2 * np.arange(width // 2) / width))
-    return turns
+def turns(n: int, width: int) -> Array:
+    """exp(i · p / 10000^(2j/width)) for each position p of n and each of the width / 2 pairs j."""
+    angles = np.arange(n)[:, None] / 10000 ** (2 * np.arange(width // 2) / width)
+    turned: Array = np.exp(1j * angles)
+    return turned
 
 
 def rotate(rows: Array) -> Array:
     """Rows [n, head_dim], each neighbouring pair a complex number that is turned by the row's position."""
-    turned = [(row[0::2] + 1j * row[1::2]) * turn(position, len(row)) for position, row in enumerate(rows)]
-    return np.stack([np.stack([row.real, row.imag], axis=1).ravel() for row in turned])
+    turned = (rows[:, 0::2] + 1j * rows[:, 1::2]) * turns(*rows.shape)
+    return np.stack([turned.real, turned.imag], axis=-1).reshape(rows.shape)
 
 
 def softmax(scores: Array) -> Array:

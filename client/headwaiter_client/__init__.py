@@ -5,6 +5,7 @@ with Client("localhost:50051") as client:
 encoding.pooled  # [2, width]
 """
 
+from headwaiter_client._attention import Attention
 from headwaiter_client._connection import TlsConfig
 from headwaiter_client._core import Encoding, ModelRef, RequestOptions, Timings
 from headwaiter_client.aio import AsyncClient
@@ -26,6 +27,7 @@ from headwaiter_client.errors import (
 
 __all__ = [
     "AsyncClient",
+    "Attention",
     "Cancelled",
     "Client",
     "DeadlineExceeded",

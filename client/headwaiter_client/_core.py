@@ -174,33 +174,47 @@ def encoding(response: pb.EncodeResponse, round_trip_s: float) -> Encoding:
     """
     try:
         lengths = np.array(response.lengths, dtype=np.int64)
-        pooled = _array(response.pooled) if response.HasField("pooled") else None
-        hidden = _split(_array(response.hidden), lengths) if response.HasField("hidden") else None
+        pooled = array(response.pooled) if response.HasField("pooled") else None
+        hidden = _split(array(response.hidden), lengths) if response.HasField("hidden") else None
     except (KeyError, TypeError, ValueError) as error:
         raise HeadwaiterError(f"the reply cannot be read: {error}", request_id=response.request_id) from error
-    server = response.timings
     return Encoding(
         pooled=pooled,
         hidden=hidden,
         lengths=lengths,
-        timings=Timings(
-            round_trip_s=round_trip_s,
-            tokenize_s=server.tokenize_s,
-            queue_s=server.queue_s,
-            assemble_s=server.assemble_s,
-            compute_s=server.compute_s,
-            respond_s=server.respond_s,
-            total_s=server.total_s,
-            batches=server.batches,
-        ),
+        timings=timings(response.timings, round_trip_s),
         model=model_ref(response.model),
         request_id=response.request_id,
+    )
+
+
+def timings(server: pb.Timings, round_trip_s: float) -> Timings:
+    """Puts the server's stages and the client's round trip side by side."""
+    return Timings(
+        round_trip_s=round_trip_s,
+        tokenize_s=server.tokenize_s,
+        queue_s=server.queue_s,
+        assemble_s=server.assemble_s,
+        compute_s=server.compute_s,
+        respond_s=server.respond_s,
+        total_s=server.total_s,
+        batches=server.batches,
     )
 
 
 def model_ref(message: pb.ModelRef) -> ModelRef:
     """Reads a model's name and digest."""
     return ModelRef(name=message.name, digest=message.digest)
+
+
+def array(tensor: pb.Tensor) -> NDArray[Any]:
+    """Views a tensor's bytes.
+
+    Raises:
+        KeyError: its data type is none that results come in.
+        ValueError: it has not as many bytes as its shape says.
+    """
+    return np.frombuffer(tensor.data, _TENSOR_DTYPES[tensor.dtype]).reshape(tuple(tensor.shape))
 
 
 def _envelope(
@@ -277,10 +291,6 @@ def _invalid(index: int, field: str, what: str) -> InvalidInput:
 
 def _values(packed: NDArray[Any]) -> dict[str, Any]:
     return {"dtype": _WIRE_DTYPES[packed.dtype], "data": packed.tobytes()}
-
-
-def _array(tensor: pb.Tensor) -> NDArray[Any]:
-    return np.frombuffer(tensor.data, _TENSOR_DTYPES[tensor.dtype]).reshape(tuple(tensor.shape))
 
 
 def _split(hidden: NDArray[Any], lengths: NDArray[np.int64]) -> list[NDArray[Any]]:

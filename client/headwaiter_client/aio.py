@@ -4,12 +4,12 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterable
 from types import TracebackType
-from typing import Any, Self, Unpack
+from typing import Any, Self, SupportsIndex, Unpack
 
 import grpc
 from numpy.typing import ArrayLike
 
-from headwaiter_client import _connection, _core
+from headwaiter_client import _attention, _connection, _core
 from headwaiter_client.errors import Cancelled, HeadwaiterError, from_rpc
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.encoder_pb2_grpc import EncoderStub
@@ -57,6 +57,25 @@ class AsyncClient:
     ) -> _core.Encoding:
         """Encodes feature vectors; see `Client.encode_features`."""
         return await self._encode(_core.features_request(sequences, **options), timeout_s)
+
+    async def attend(
+        self,
+        sequence: str | ArrayLike,
+        *,
+        layers: Iterable[SupportsIndex] | None = None,
+        heads: Iterable[SupportsIndex] | None = None,
+        query: SupportsIndex | None = None,
+        model: str = "",
+        request_id: str = "",
+        timeout_s: float | None = None,
+    ) -> _attention.Attention:
+        """Shows what attention looked at in one sequence; see `Client.attend`."""
+        request = _attention.attend_request(
+            sequence, layers=layers, heads=heads, query=query, model=model, request_id=request_id
+        )
+        started_s = time.perf_counter()
+        response = await self._call(self._stub.Attend, request, timeout_s, request.request_id)
+        return _attention.attention(response, round_trip_s=time.perf_counter() - started_s)
 
     async def models(self, *, timeout_s: float | None = None) -> list[_core.ModelRef]:
         """Lists the models the server holds."""

@@ -1,4 +1,4 @@
-"""The command `headwaiter-client`: encode a file of texts, ask whether a server serves, list its models."""
+"""The command `headwaiter-client`: encode a file, show attention, ask whether a server serves, list its models."""
 
 import argparse
 import os
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from headwaiter_client._attention_view import bars, find_token, save_heat_map
 from headwaiter_client._chunks import chunks
 from headwaiter_client._connection import TlsConfig
 from headwaiter_client._core import Encoding, model_ref
@@ -47,6 +48,25 @@ def encode(client: Client, arguments: argparse.Namespace) -> int:
     with Path(arguments.output).open("wb") as file:
         np.save(file, vectors)
     console.print(f"{len(lines):,} sentences, {tokens:,} tokens, {seconds:.3f} s")
+    return 0
+
+
+def attend(client: Client, arguments: argparse.Namespace) -> int:
+    """Prints what one token of a text looks at in one head of one layer, and draws the whole head if asked to."""
+    console = _console()
+    attention = client.attend(arguments.text, layers=[arguments.layer], heads=[arguments.head])
+    tokens, weights = attention.tokens, attention.weights[0, 0]
+    if tokens is None:
+        raise ValueError("the server's reply names no tokens")
+    query = find_token(tokens, arguments.query)
+    title = f"layer {arguments.layer}, head {arguments.head}"
+    console.print(f"{title}: what {tokens[query]} (position {query}) looks at")
+    console.print(bars(tokens, weights[query]))
+    if arguments.png:
+        try:
+            save_heat_map(tokens, weights, title, arguments.png)
+        except ImportError:
+            raise SystemExit("headwaiter-client: --png draws with matplotlib: pip install 'headwaiter[cli]'") from None
     return 0
 
 
@@ -130,6 +150,12 @@ def _parser() -> argparse.ArgumentParser:
     flags = _add_command(commands, encode, "encode a file of one text a line and save the pooled vectors", timeout_s=30)
     flags.add_argument("file", metavar="FILE", help="the texts, in UTF-8; - for standard input")
     flags.add_argument("-o", "--output", required=True, metavar="OUT.npy", help="where to save the pooled vectors")
+    flags = _add_command(commands, attend, "show what one token of a text looks at", timeout_s=30)
+    flags.add_argument("text", metavar="TEXT")
+    flags.add_argument("--layer", type=int, default=0, help="counted from 0 (default: 0)")
+    flags.add_argument("--head", type=int, default=0, help="counted from 0 (default: 0)")
+    flags.add_argument("--query", required=True, help="the token that looks: its text, or its position from 0")
+    flags.add_argument("--png", type=Path, metavar="FILE", help="draw the whole head as a heat map")
     # A health check has to know soon.
     _add_command(commands, probe, "exit with 0 when the server takes requests, else 1", timeout_s=3)
     _add_command(commands, models, "describe the models of the server", timeout_s=30)

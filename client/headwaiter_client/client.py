@@ -3,12 +3,12 @@
 import time
 from collections.abc import Callable, Iterable
 from types import TracebackType
-from typing import Any, Self, Unpack
+from typing import Any, Self, SupportsIndex, Unpack
 
 import grpc
 from numpy.typing import ArrayLike
 
-from headwaiter_client import _connection, _core
+from headwaiter_client import _attention, _connection, _core
 from headwaiter_client.errors import Cancelled, from_rpc
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.encoder_pb2_grpc import EncoderStub
@@ -73,6 +73,36 @@ class Client:
     ) -> _core.Encoding:
         """Encodes feature vectors, each sequence [n, width] real numbers; otherwise as `encode`."""
         return self._encode(_core.features_request(sequences, **options), timeout_s)
+
+    def attend(
+        self,
+        sequence: str | ArrayLike,
+        *,
+        layers: Iterable[SupportsIndex] | None = None,
+        heads: Iterable[SupportsIndex] | None = None,
+        query: SupportsIndex | None = None,
+        model: str = "",
+        request_id: str = "",
+        timeout_s: float | None = None,
+    ) -> _attention.Attention:
+        """Shows what attention looked at in one sequence, where the model's description says `attends`.
+
+        Args:
+            sequence: a text, token ids [n] with their special tokens, or feature vectors [n, width].
+            layers: which layers, in which order; all when None. The weights of a layer, heads · n² floats, count
+                against the server's limit, so a long sequence takes several calls.
+            heads: which heads of each layer; all when None.
+            query: the position whose context vectors to return too; none when None.
+            model: name of the model; may be left out where the server holds one.
+            request_id: what the server's log calls the request; made up when left out.
+            timeout_s: seconds until the deadline; the client's when None.
+        """
+        request = _attention.attend_request(
+            sequence, layers=layers, heads=heads, query=query, model=model, request_id=request_id
+        )
+        started_s = time.perf_counter()
+        response = self._call(self._stub.Attend, request, timeout_s, request.request_id)
+        return _attention.attention(response, round_trip_s=time.perf_counter() - started_s)
 
     def models(self, *, timeout_s: float | None = None) -> list[_core.ModelRef]:
         """Lists the models the server holds."""

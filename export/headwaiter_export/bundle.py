@@ -19,11 +19,12 @@ from google.protobuf.message import Message
 
 from headwaiter_export.config import EncoderConfig, TextConfig
 from headwaiter_export.encoder import Encoder
-from headwaiter_export.graphs import WeightsFile, trace
-from headwaiter_export.lowering import Packed, PackedCpu, PackedCuda, Portable
-from headwaiter_export.parity import Reference, draw_sequences, join, measure
+from headwaiter_export.graphs import WeightsFile, Written, trace
+from headwaiter_export.lowering import Attending, PackedCpu, PackedCuda, Portable
+from headwaiter_export.parity import Reference, draw_sequences, join, measure, measure_attention
 from headwaiter_proto.encoder_pb2 import PRECISION_FP16, PRECISION_FP32, Precision
 from headwaiter_proto.manifest_pb2 import (
+    LOWERING_ATTEND,
     LOWERING_PACKED_CPU,
     LOWERING_PACKED_CUDA,
     LOWERING_PORTABLE,
@@ -52,7 +53,7 @@ class GraphPlan:
     """One graph of a bundle: how it is written, and where it can run."""
 
     file: str
-    lowering: type[Packed | Portable]
+    lowering: type[Written]
     kind: Lowering
     precision: Precision
     provider: Provider
@@ -64,6 +65,10 @@ GRAPHS = (
     GraphPlan("portable.fp32.onnx", Portable, LOWERING_PORTABLE, PRECISION_FP32, "cpu"),
     GraphPlan("packed-cuda.fp16.onnx", PackedCuda, LOWERING_PACKED_CUDA, PRECISION_FP16, "cuda"),
 )
+# Written after the others, whose bytes are the same without it.
+ATTEND = GraphPlan("attend.fp32.onnx", Attending, LOWERING_ATTEND, PRECISION_FP32, "cpu")
+# How far attention weights, and contexts in units of their scale, may be from PyTorch's.
+_ATTENTION_MAX_ABS = 1e-5
 # A name goes into replies, labels of metrics and lines of a log.
 _NAME_CHARACTERS = 128
 WEIGHTS = {PRECISION_FP32: "weights.fp32.bin", PRECISION_FP16: "weights.fp16.bin"}
@@ -96,6 +101,7 @@ def export_bundle(
         _write_graphs(encoder.folded(), folder, report)
         reference = Reference.of(encoder)
         _write_json(_measure_graphs(folder, reference, report), folder / PARITY)
+        _check_attention(folder / ATTEND.file, encoder, reference, report)
         _write_golden(reference, folder / GOLDEN)
         if text is not None:
             (folder / TOKENIZER).write_text(text.tokenizer, encoding="utf-8")
@@ -124,7 +130,7 @@ def _write_graphs(encoder: Encoder, folder: Path, report: Report) -> None:
     models = {PRECISION_FP32: encoder, PRECISION_FP16: _halve(encoder)}
     for precision, weights in WEIGHTS.items():
         with WeightsFile(folder / weights) as shared:
-            for plan in GRAPHS:
+            for plan in (*GRAPHS, ATTEND):
                 if plan.precision == precision:
                     shared.write_graph(trace(models[precision], plan.lowering, example), folder / plan.file)
         report(f"{weights}: {(folder / weights).stat().st_size / 1e6:.1f} MB")
@@ -172,6 +178,21 @@ def _measure_graphs(folder: Path, reference: Reference, report: Report) -> Parit
     return parity
 
 
+def _check_attention(path: Path, encoder: Encoder, reference: Reference, report: Report) -> None:
+    """Measure the graph of attention weights.
+
+    Raises:
+        BundleError: it is out of tolerance.
+    """
+    measured = measure_attention(path, encoder, reference)
+    if not measured <= _ATTENTION_MAX_ABS:
+        raise BundleError(
+            f"{path.name} is out of tolerance: attention differs from PyTorch by {measured:.2e}, over "
+            f"{_ATTENTION_MAX_ABS:g}"
+        )
+    report(f"{path.name}: attention differs from PyTorch by {measured:.1e}")
+
+
 def _write_golden(reference: Reference, path: Path) -> None:
     answers = join(reference.answers)
     arrays: dict[str, Any] = {
@@ -198,10 +219,8 @@ def _describe(config: EncoderConfig, text: TextConfig | None, name: str, folder:
         heads=config.heads,
         pooling=f"POOLING_{config.pooling.name}",
         normalized=config.normalize,
-        graphs=[
-            Graph(file=plan.file, lowering=plan.kind, precision=plan.precision, weights_file=WEIGHTS[plan.precision])
-            for plan in GRAPHS
-        ],
+        graphs=[_graph(plan) for plan in GRAPHS],
+        attend=_graph(ATTEND),
         files=[
             File(name=path.name, size_bytes=path.stat().st_size, sha256=sha256_of(path))
             for path in sorted(folder.iterdir())
@@ -213,6 +232,10 @@ def _describe(config: EncoderConfig, text: TextConfig | None, name: str, folder:
             "headwaiter": version("headwaiter"),
         },
     )
+
+
+def _graph(plan: GraphPlan) -> Graph:
+    return Graph(file=plan.file, lowering=plan.kind, precision=plan.precision, weights_file=WEIGHTS[plan.precision])
 
 
 def _write_json(message: Message, path: Path) -> None:

@@ -1,8 +1,8 @@
-"""Reads checkpoint folders of the BERT family.
+"""Reads checkpoint folders of the BERT family and of the Vision Transformer.
 
 A checkpoint is what `transformers` saves (config.json, safetensors, tokenizer.json), alone or as the first module of a
-`sentence-transformers` model (modules.json). Token type ids are taken to be 0. Whatever would make our answers differ
-from the checkpoint's own is refused by name.
+`sentence-transformers` model (modules.json). What a sequence is stands in `inputs.py`. Whatever would make our answers
+differ from the checkpoint's own is refused by name.
 """
 
 import math
@@ -18,10 +18,10 @@ from headwaiter_export.config import ConfigError, EncoderConfig, Pooling, TextCo
 from headwaiter_export.encoder import Encoder
 from headwaiter_export.families import ACTIVATIONS, FAMILIES, Family
 from headwaiter_export.settings import CheckpointError, Settings, read_json
-from headwaiter_export.weights import read_safetensors
+from headwaiter_export.weights import read_safetensors, take
 
 # Architectures of these kinds hold a whole encoder; what else they hold is left aside.
-_ENCODERS = ("Model", "ForMaskedLM", "ForPreTraining")
+_ENCODERS = ("Model", "ForMaskedLM", "ForPreTraining", "ForMaskedImageModeling")
 # What `sentence-transformers` calls the poolings we have, in the settings it wrote earlier and writes now.
 _POOLINGS = {
     "cls_token": Pooling.CLS,
@@ -52,8 +52,8 @@ def read_checkpoint(folder: Path, pooling: Pooling | None = None, normalize: boo
 
     Args:
         folder: of a `transformers` or a `sentence-transformers` model.
-        pooling: in place of the model's own, which is the mean where the folder does not say, as in
-            `sentence-transformers`.
+        pooling: in place of the model's own; where the folder does not say, that is the mean, as in
+            `sentence-transformers`, and cls for a Vision Transformer.
         normalize: scale pooled vectors to unit length, in place of the model's own choice, which is not to where the
             folder does not say.
 
@@ -62,15 +62,15 @@ def read_checkpoint(folder: Path, pooling: Pooling | None = None, normalize: boo
     """
     if not folder.is_dir():
         raise CheckpointError(f"{folder} is no folder")
-    own_pooling, own_normalize = Pooling.MEAN, False
+    own_pooling: Pooling | None = None
+    own_normalize = False
     if (folder / "modules.json").is_file():
         folder, own_pooling, own_normalize = _read_modules(folder)
-    if pooling is None:
-        pooling = own_pooling
-    if normalize is None:
-        normalize = own_normalize and pooling is not Pooling.NONE
     settings = Settings.read(folder / "config.json")
     family = _family(settings)
+    pooling = pooling or own_pooling or family.pooling
+    if normalize is None:
+        normalize = own_normalize and pooling is not Pooling.NONE
     config = _encoder_config(settings, family, pooling=pooling, normalize=normalize)
     return Checkpoint(_load_encoder(folder, settings, family, config), _read_text(folder, config))
 
@@ -137,20 +137,18 @@ def _family(settings: Settings) -> Family:
 
 
 def _encoder_config(settings: Settings, family: Family, *, pooling: Pooling, normalize: bool) -> EncoderConfig:
-    counts: dict[str, Any] = {ours: settings.count(theirs) for ours, theirs in family.counts.items()}
-    counts["max_tokens"] -= _reserved_positions(settings, family)
-    activation = settings.choice(family.activation, ACTIVATIONS)
-    norm_eps = settings.values.get("layer_norm_eps", 1e-12)
+    choices: dict[str, Any] = {
+        **family.choices,
+        **family.input.sizes(settings),
+        **{ours: settings.count(theirs) for ours, theirs in family.counts.items()},
+        **{ours: settings.switch(theirs) for ours, theirs in family.switches.items() if theirs in settings.values},
+        "activation": settings.choice(family.activation, ACTIVATIONS),
+        "norm_eps": settings.values.get("layer_norm_eps", 1e-12),
+    }
     try:
-        return EncoderConfig(**counts, activation=activation, norm_eps=norm_eps, pooling=pooling, normalize=normalize)
+        return EncoderConfig(**choices, pooling=pooling, normalize=normalize)
     except ConfigError as error:
         raise CheckpointError(f"{settings.path} describes no encoder: {error}") from None
-
-
-def _reserved_positions(settings: Settings, family: Family) -> int:
-    if not family.positions_follow_padding:
-        return 0
-    return 1 + (settings.count("pad_token_id", least=0) if "pad_token_id" in settings.values else 1)
 
 
 def _load_encoder(folder: Path, settings: Settings, family: Family, config: EncoderConfig) -> Encoder:
@@ -166,42 +164,16 @@ def _load_encoder(folder: Path, settings: Settings, family: Family, config: Enco
         .replace("LayerNorm.beta", "LayerNorm.bias"): tensor
         for name, tensor in _read_tensors(folder).items()
     }
-    _fold_positions(tensors, _reserved_positions(settings, family), config)
+    family.input.fold(tensors, settings, config)
     if config.layers > len(tensors):
         raise CheckpointError(f"config.json has {config.layers} layers, and the checkpoint {len(tensors)} tensors")
     with torch.device("meta"):
         shapes = {name: tensor.shape for name, tensor in Encoder(config).state_dict().items()}
-    weights = {}
-    for ours, shape in shapes.items():
-        theirs = family.tensor(ours)
-        if theirs not in tensors:
-            raise CheckpointError(f"the checkpoint has no tensor {theirs}")
-        weights[ours] = _checked(theirs, tensors.pop(theirs), shape)
+    weights = {ours: take(tensors, family.tensor(ours), shape) for ours, shape in shapes.items()}
     for theirs in tensors:
         if not theirs.startswith(family.leftovers):
             raise CheckpointError(f"the checkpoint has a tensor {theirs}, which is no part of a known encoder")
     return Encoder.with_weights(config, weights)
-
-
-def _fold_positions(tensors: dict[str, Tensor], reserved: int, config: EncoderConfig) -> None:
-    """Leave one table of positions: without reserved rows, and with the vector of token type 0 added."""
-    name, types = "embeddings.position_embeddings.weight", "embeddings.token_type_embeddings.weight"
-    if name not in tensors:
-        return
-    tensors[name] = _checked(name, tensors[name], (reserved + config.max_tokens, config.d_model))[reserved:]
-    if types in tensors:
-        table = tensors.pop(types)
-        rows = max(1, len(table)) if table.ndim else 1
-        tensors[name] = tensors[name] + _checked(types, table, (rows, config.d_model))[0]
-
-
-def _checked(name: str, tensor: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """Return a tensor in float32, if it is one of floating point and of this shape."""
-    if not tensor.is_floating_point():
-        raise CheckpointError(f"tensor {name} is {tensor.dtype}: only floating point is known")
-    if tensor.shape != shape:
-        raise CheckpointError(f"tensor {name} is {list(tensor.shape)}: by config.json it is {list(shape)}")
-    return tensor.float()
 
 
 def _read_tensors(folder: Path) -> dict[str, Tensor]:
@@ -220,7 +192,7 @@ def _read_tensors(folder: Path) -> dict[str, Tensor]:
 def _read_text(folder: Path, config: EncoderConfig) -> TextConfig | None:
     """Read how the checkpoint takes texts, if it does, with its text maximum."""
     path = folder / "tokenizer.json"
-    if not path.is_file():
+    if not config.takes_tokens or not path.is_file():
         return None
     text = read_tokenizer(path, config)
     return replace(text, max_tokens=int(min(_text_limit(folder), config.max_tokens)))

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headwaiter_export.config import ConfigError, EncoderConfig, Pooling
+from headwaiter_export.config import ConfigError, EncoderConfig, Pooling, WeightsError
 from headwaiter_export.presets import PRESETS
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def main(arguments: list[str] | None = None) -> int:
         usual_name, model = read(options)
         name = usual_name if options.name is None else options.name
         export_bundle(model.encoder, model.text, options.output, name, print)
-    except (BundleError, CheckpointError, ConfigError, OSError) as error:
+    except (BundleError, CheckpointError, ConfigError, WeightsError, OSError) as error:
         return _fail(str(error))
     print(f"{options.output} is ready: headwaiter-server {options.output}")
     return 0
@@ -90,13 +90,15 @@ def _parser() -> argparse.ArgumentParser:
 def _add_checkpoint(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     checkpoint = commands.add_parser(
         "checkpoint",
-        help="export a BERT, RoBERTa, XLM-RoBERTa or DistilBERT checkpoint folder",
+        help="export a BERT, RoBERTa, XLM-RoBERTa, DistilBERT or ViT checkpoint folder",
         description="Export a folder saved by transformers or sentence-transformers. Token type ids are taken to be 0.",
     )
     checkpoint.set_defaults(read=_read_checkpoint)
     checkpoint.add_argument("folder", type=Path, metavar="FOLDER")
     checkpoint.add_argument(
-        "--pooling", choices=[*Pooling], help="in place of the checkpoint's own; mean where it has none"
+        "--pooling",
+        choices=[*Pooling],
+        help="in place of the checkpoint's own; where it has none, cls for ViT and mean for the others",
     )
     checkpoint.add_argument(
         "--normalize",

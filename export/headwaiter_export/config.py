@@ -13,6 +13,10 @@ class ConfigError(ValueError):
     """A field of an encoder's configuration is wrong."""
 
 
+class WeightsError(ValueError):
+    """A tensor does not fit its encoder's configuration."""
+
+
 class Activation(StrEnum):
     """The non-linearity of the feed-forward layers."""
 
@@ -150,6 +154,11 @@ class EncoderConfig:
             raise ConfigError(f"norm_eps is {self.norm_eps!r}: it must be a number between 0 and 1")
         if self.normalize and self.pooling is Pooling.NONE:
             raise ConfigError("normalize scales pooled vectors, and pooling is none: choose a pooling or turn it off")
+        if self.pooling is Pooling.CLS and not self.takes_tokens and self.positions is not Positions.LEARNED:
+            raise ConfigError(
+                "pooling is cls, but features have no class token: choose mean, max or last, or learned positions, "
+                "by which a class row that the caller sends first is told from the others"
+            )
 
     def _resolve_widths(self) -> None:
         """Fill in the widths that were left open, and refuse those that do not fit together."""

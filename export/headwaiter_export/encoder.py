@@ -13,7 +13,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from headwaiter_export.attention import LearnedTemperature, SelfAttention
-from headwaiter_export.config import Activation, EncoderConfig, Norm, Pooling, Positions
+from headwaiter_export.config import (
+    Activation,
+    ConfigError,
+    EncoderConfig,
+    Norm,
+    Pooling,
+    Positions,
+    WeightsError,
+)
 from headwaiter_export.lowering import Lowering
 from headwaiter_export.positions import LearnedPositions, NoPositions, SinusoidalPositions
 
@@ -31,10 +39,17 @@ class Encoder(nn.Module):
 
     @classmethod
     def with_weights(cls, config: EncoderConfig, weights: Mapping[str, Tensor]) -> "Encoder":
-        """Build an encoder around weights, named as in `state_dict`; they are not copied."""
+        """Build an encoder around weights, named as in `state_dict`; they are not copied.
+
+        Learned positions from max_tokens on are left aside.
+
+        Raises:
+            ConfigError: max_tokens is more than there are learned positions.
+            WeightsError: naming a tensor that is missing, has no place or is of another shape.
+        """
         with torch.device("meta"):
             encoder = cls(config)
-        encoder.load_state_dict(weights, assign=True)
+        encoder.load_state_dict(_fit(weights, encoder.state_dict()), assign=True)
         return encoder.eval()
 
     @torch.no_grad()
@@ -147,6 +162,30 @@ class FeedForward(nn.Module):
         return transformed
 
 
+def _fit(weights: Mapping[str, Tensor], places: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return weights that have the names and shapes of their places, learned positions cut to as many as needed."""
+    fitted = dict(weights)
+    if _POSITIONS in places and _POSITIONS in weights:
+        needed, held = len(places[_POSITIONS]), len(weights[_POSITIONS])
+        if held < needed:
+            raise ConfigError(
+                f"max_tokens is {needed}, but the weights hold {held} learned positions: set it to {held} or less"
+            )
+        fitted[_POSITIONS] = weights[_POSITIONS][:needed]
+    for name, place in places.items():
+        if name not in fitted:
+            raise WeightsError(f"the weights lack {name}, which the configuration needs, of shape {[*place.shape]}")
+        if fitted[name].shape != place.shape:
+            raise WeightsError(
+                f"{name} has the shape {[*fitted[name].shape]}: by the configuration it must have {[*place.shape]}"
+            )
+    if unknown := sorted(fitted.keys() - places.keys()):
+        raise WeightsError(
+            f"the configuration has no place for {unknown[0]}: leave it out of the weights, or change the configuration"
+        )
+    return fitted
+
+
 def _layer_norm(config: EncoderConfig, width: int) -> nn.LayerNorm:
     return nn.LayerNorm(width, config.norm_eps)
 
@@ -186,6 +225,7 @@ _POOLINGS: dict[Pooling, Callable[[Tensor, Lowering], Tensor]] = {
     Pooling.CLS: _cls,
     Pooling.LAST: _last,
 }
+_POSITIONS = "embedding.positions.table.weight"
 _ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
     Activation.GELU: F.gelu,
     Activation.GELU_TANH: partial(F.gelu, approximate="tanh"),

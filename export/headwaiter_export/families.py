@@ -1,9 +1,11 @@
-"""What the architectures of the BERT family call their settings and their tensors."""
+"""What the known architectures call their settings and their tensors."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import Any
 
-from headwaiter_export.config import Activation
+from headwaiter_export.config import Activation, Norm, Pooling
+from headwaiter_export.inputs import Patches, Tokens
 
 
 @dataclass(frozen=True)
@@ -11,6 +13,7 @@ class Family:
     """The names of one architecture.
 
     Attributes:
+        input: what the encoder takes.
         prefix: stands before a tensor's name where the checkpoint has a head beside the encoder.
         counts: our names of whole numbers in the configuration to those in config.json.
         activation: the name of the activation in config.json.
@@ -18,9 +21,12 @@ class Family:
         layer: stands before a layer's number.
         layer_modules: our names of modules to theirs, inside a layer.
         leftovers: beginnings of the names of tensors that the hidden rows do not depend on.
-        positions_follow_padding: the first position is one above the padding token's id, as fairseq has it.
+        switches: our names of switches in the configuration to those in config.json, where all may be left out.
+        choices: what the configuration says of every encoder of the family.
+        pooling: what a checkpoint that does not say is pooled by.
     """
 
+    input: Tokens | Patches
     prefix: str
     counts: Mapping[str, str]
     activation: str
@@ -28,7 +34,9 @@ class Family:
     layer: str
     layer_modules: Mapping[str, str]
     leftovers: tuple[str, ...]
-    positions_follow_padding: bool = False
+    switches: Mapping[str, str] = field(default_factory=dict)
+    choices: Mapping[str, Any] = field(default_factory=dict)
+    pooling: Pooling = Pooling.MEAN
 
     def tensor(self, name: str) -> str:
         """Return their name of one of our tensors."""
@@ -40,14 +48,13 @@ class Family:
 
 
 _BERT = Family(
+    input=Tokens(),
     prefix="bert.",
     counts={
-        "vocabulary_size": "vocab_size",
         "d_model": "hidden_size",
         "heads": "num_attention_heads",
         "layers": "num_hidden_layers",
         "d_ff": "intermediate_size",
-        "max_tokens": "max_position_embeddings",
     },
     activation="hidden_act",
     modules={
@@ -70,19 +77,18 @@ _BERT = Family(
 )
 _ROBERTA = replace(
     _BERT,
+    input=Tokens(positions_follow_padding=True),
     prefix="roberta.",
     leftovers=("embeddings.position_ids", "pooler.", "lm_head."),
-    positions_follow_padding=True,
 )
 _DISTILBERT = Family(
+    input=_BERT.input,
     prefix="distilbert.",
     counts={
-        "vocabulary_size": "vocab_size",
         "d_model": "dim",
         "heads": "n_heads",
         "layers": "n_layers",
         "d_ff": "hidden_dim",
-        "max_tokens": "max_position_embeddings",
     },
     activation="activation",
     modules=_BERT.modules,
@@ -99,6 +105,32 @@ _DISTILBERT = Family(
     },
     leftovers=("vocab_transform.", "vocab_layer_norm.", "vocab_projector."),
 )
+_VIT = Family(
+    input=Patches(),
+    prefix="vit.",
+    counts=_BERT.counts,
+    activation="hidden_act",
+    modules={
+        "embedding.tokens": "embeddings.patch_embeddings.projection",
+        "embedding.positions.table": "embeddings.position_embeddings",
+        "norm": "layernorm",
+    },
+    layer="encoder.layer",
+    layer_modules={
+        "attention.query": "attention.attention.query",
+        "attention.key": "attention.attention.key",
+        "attention.value": "attention.attention.value",
+        "attention.output": "attention.output.dense",
+        "attention_norm": "layernorm_before",
+        "feed_forward.up": "intermediate.dense",
+        "feed_forward.down": "output.dense",
+        "feed_forward_norm": "layernorm_after",
+    },
+    leftovers=("embeddings.mask_token", "pooler.", "decoder."),
+    switches={"query_bias": "qkv_bias", "key_bias": "qkv_bias", "value_bias": "qkv_bias"},
+    choices={"norm": Norm.PRE, "final_norm": True, "embedding_norm": False},
+    pooling=Pooling.CLS,
+)
 
 # By the `model_type` of config.json.
 FAMILIES: dict[str, Family] = {
@@ -107,6 +139,7 @@ FAMILIES: dict[str, Family] = {
     "xlm-roberta": _ROBERTA,
     "camembert": _ROBERTA,
     "distilbert": _DISTILBERT,
+    "vit": _VIT,
 }
 
 # By the name that `transformers` gives a function.

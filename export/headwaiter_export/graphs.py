@@ -13,9 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.export import Dim
 
-from headwaiter_export.config import Pooling
 from headwaiter_export.encoder import Encoder
-from headwaiter_export.lowering import Packed, Portable
+from headwaiter_export.lowering import Attending, Packed, Portable
 from headwaiter_server.runtime.packing import PackedBatch
 
 # The first opset with Gelu.
@@ -25,11 +24,14 @@ _INLINE_BYTES = 1024
 # Weights start on a cache line.
 _ALIGNMENT_BYTES = 64
 
+# The lowerings that graphs are written in.
+Written = Attending | Packed | Portable
+
 _TOKENS, _BATCH, _SEQUENCE = Dim("tokens"), Dim("batch"), Dim("sequence")
 _DIMS = {"tokens": _TOKENS, "batch": _BATCH, "sequence": _SEQUENCE, "batch + 1": _BATCH + 1}
 
 
-def trace(encoder: Encoder, lowering: type[Packed | Portable], example: PackedBatch) -> ir.Model:
+def trace(encoder: Encoder, lowering: type[Written], example: PackedBatch) -> ir.Model:
     """Trace an encoder into an ONNX graph that declares only the inputs it uses.
 
     Args:
@@ -100,17 +102,15 @@ class WeightsFile:
 class _Graph(nn.Module):
     """An encoder as a function of named inputs, which is what a graph is."""
 
-    def __init__(self, encoder: Encoder, lowering: type[Packed | Portable]) -> None:
+    def __init__(self, encoder: Encoder, lowering: type[Written]) -> None:
         super().__init__()
         self.encoder = encoder
         self.lowering = lowering
-        self.output_names = ["hidden"] if encoder.config.pooling is Pooling.NONE else ["pooled", "hidden"]
+        self.output_names = lowering.output_names(encoder.config)
 
     def forward(self, inputs: dict[str, Tensor]) -> list[Tensor]:
         lowering = self.lowering(inputs)
-        pooled, hidden = self.encoder(lowering.to_rows(inputs[self.encoder.config.token_input]), lowering)
-        hidden = lowering.from_rows(hidden)
-        return [hidden] if pooled is None else [pooled, hidden]
+        return lowering.outputs(*self.encoder(lowering.to_rows(inputs[self.encoder.config.token_input]), lowering))
 
 
 def _tidy(model: ir.Model) -> ir.Model:

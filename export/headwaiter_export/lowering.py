@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from typing_extensions import override
 
-from headwaiter_export.config import Mask
+from headwaiter_export.config import EncoderConfig, Mask, Pooling
 
 # The inputs a lowering may use beside the tokens, and the names of their axes.
 Axes = Mapping[str, tuple[str, ...]]
@@ -57,6 +57,16 @@ class Lowering(ABC):
         """Turn hidden rows [R, d] into a graph's output."""
         return rows
 
+    @classmethod
+    def output_names(cls, config: EncoderConfig) -> list[str]:
+        """Name what a graph of an encoder answers."""
+        return ["hidden"] if config.pooling is Pooling.NONE else ["pooled", "hidden"]
+
+    def outputs(self, pooled: Tensor | None, hidden: Tensor) -> list[Tensor]:
+        """Turn what the encoder returned into what its graph answers, in the order of the names."""
+        hidden = self.from_rows(hidden)
+        return [hidden] if pooled is None else [pooled, hidden]
+
     def add_and_normalize(self, x: Tensor, residual: Tensor, norm: nn.Module) -> Tensor:
         """Return norm(x + residual), [R, d], where the norm is a LayerNorm."""
         normalized: Tensor = norm(x + residual)
@@ -77,7 +87,7 @@ class SingleSequence(Lowering):
     @property
     @override
     def lengths(self) -> Tensor:
-        return torch.tensor([self._tokens])
+        return self.mask.sum(1)
 
     @property
     @override
@@ -92,6 +102,43 @@ class SingleSequence(Lowering):
     @override
     def cells(self, rows: Tensor) -> Tensor:
         return rows[None]
+
+
+class Attending(SingleSequence):
+    """One sequence, alone, of which a graph answers not what came out but what attention looked at on the way.
+
+    For layer i, `weights_i` [H, n, n], whose lines are the queries and sum to one, and `context_i` [H, n, value_dim],
+    what each head made of the values before any output projection. A masked weight is 0, and not merely small.
+    """
+
+    TOKEN_AXES = ("tokens",)
+    INPUT_AXES: ClassVar[Axes] = {}
+
+    def __init__(self, inputs: Mapping[str, Tensor]) -> None:
+        (tokens,) = inputs.values()
+        super().__init__(tokens.shape[0])
+        self._attention: list[Tensor] = []
+
+    @override
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, heads: int, mask: Mask) -> Tensor:
+        q, k, v = (rows.view(self._tokens, heads, -1).transpose(0, 1) for rows in (query, key, value))
+        scores = (q / math.sqrt(q.shape[-1])) @ k.transpose(1, 2)
+        pattern = visible(mask, self._tokens)
+        if pattern is not None:
+            scores = torch.where(pattern, scores, -torch.inf)
+        weights = scores.softmax(-1)
+        context = weights @ v
+        self._attention += [weights, context]
+        return context.transpose(0, 1).flatten(1)
+
+    @override
+    @classmethod
+    def output_names(cls, config: EncoderConfig) -> list[str]:
+        return [f"{kind}_{layer}" for layer in range(config.layers) for kind in ("weights", "context")]
+
+    @override
+    def outputs(self, pooled: Tensor | None, hidden: Tensor) -> list[Tensor]:
+        return self._attention
 
 
 class Portable(Lowering):

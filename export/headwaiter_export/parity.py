@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 
 from headwaiter_export.config import EncoderConfig
 from headwaiter_export.encoder import Encoder
-from headwaiter_export.lowering import SingleSequence
-from headwaiter_server.runtime.contract import Difference, difference, finish_pooled
+from headwaiter_export.lowering import Attending, SingleSequence
+from headwaiter_server.runtime.attention import AttentionGraph, Selection
+from headwaiter_server.runtime.contract import Difference, difference, finish_pooled, largest_difference
 from headwaiter_server.runtime.graph import EncoderGraph, Outputs, Provider
 from headwaiter_server.runtime.packing import pack
 
@@ -23,6 +24,9 @@ SEQUENCES = 32
 _EDGES = 4
 # A sequence's attention holds heads · n² scores, and every server runs these sequences when it starts.
 _LONGEST_TOKENS = 1024
+# Attention is compared in all layers and heads at once, so sequences are few and not long.
+_ATTENDED_SEQUENCES = 6
+_LONGEST_ATTENDED_TOKENS = 128
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,6 +75,31 @@ def measure(path: Path, provider: Provider, reference: Reference) -> Difference:
     ran = [graph.run(pack([reference.sequences[i] for i in batch]), hidden=True) for batch in batches]
     expected = join([reference.answers[i] for batch in batches for i in batch])
     return difference(_finish(reference.config, join(ran)), expected)
+
+
+@torch.inference_mode()
+def measure_attention(path: Path, encoder: Encoder, reference: Reference) -> float:
+    """Compare what a graph says of attention to PyTorch: the weights of all layers and heads, the contexts of a query.
+
+    Returns:
+        The largest difference, divided by the largest value of its kind and sequence where that exceeds 1, which no
+        weight does. Infinity where an answer is not finite.
+    """
+    graph, config = AttentionGraph.open(path), encoder.config
+    sequences = [each for each in reference.sequences if len(each) <= _LONGEST_ATTENDED_TOKENS]
+    differences = []
+    for sequence in sequences[:_ATTENDED_SEQUENCES]:
+        query = len(sequence) // 2
+        tokens = torch.from_numpy(sequence)
+        lowering = Attending({config.token_input: tokens})
+        expected = lowering.outputs(*encoder(tokens, lowering))
+        actual = graph.run(sequence, Selection(range(config.layers), range(config.heads), query))
+        assert actual.context is not None
+        differences += [
+            largest_difference(actual.weights, torch.stack(expected[::2]).numpy()),
+            largest_difference(actual.context, torch.stack(expected[1::2])[:, :, query].numpy()),
+        ]
+    return max(differences)
 
 
 def join(outputs: list[Outputs]) -> Outputs:

@@ -52,6 +52,13 @@ class Settings:
             raise self.refusal(name, f"it must be a whole number from {least} to {_MOST}")
         return value
 
+    def switch(self, name: str) -> bool:
+        """Return a field that must be true or false."""
+        value = self._required(name)
+        if not isinstance(value, bool):
+            raise self.refusal(name, "it must be true or false")
+        return value
+
     def choice(self, name: str, choices: Mapping[str, Choice]) -> Choice:
         """Return what a field stands for."""
         value = self._required(name)

@@ -25,6 +25,22 @@ def read_safetensors(path: Path) -> dict[str, Tensor]:
         raise CheckpointError(f"{path} cannot be read: {error}") from None
 
 
+def take(tensors: dict[str, Tensor], name: str, shape: tuple[int, ...]) -> Tensor:
+    """Remove a tensor that must be there, of floating point and of this shape, and return it in float32.
+
+    Raises:
+        CheckpointError: naming the tensor, and what it is by config.json.
+    """
+    if name not in tensors:
+        raise CheckpointError(f"the checkpoint has no tensor {name}")
+    tensor = tensors.pop(name)
+    if not tensor.is_floating_point():
+        raise CheckpointError(f"tensor {name} is {tensor.dtype}: only floating point is known")
+    if tensor.shape != shape:
+        raise CheckpointError(f"tensor {name} is {list(tensor.shape)}: by config.json it is {list(shape)}")
+    return tensor.float()
+
+
 def read_encoder(config: EncoderConfig, path: Path) -> Encoder:
     """Build an encoder of weights in a safetensors file, named as in our `state_dict`.
 

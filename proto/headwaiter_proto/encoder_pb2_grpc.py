@@ -81,7 +81,7 @@ class EncoderServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Attend(self, request, context):
-        """Returns the attention weights of one sequence.
+        """Returns what attention looked at in one sequence: UNIMPLEMENTED for a model whose GetModel does not say `attends`.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -14,6 +14,7 @@ from grpc_reflection.v1alpha import reflection
 from prometheus_client import start_http_server
 
 from headwaiter_server.batching.admission import QueueLimits
+from headwaiter_server.batching.attender import Attender
 from headwaiter_server.batching.cost import BatchLimits, CostModel, Sample, fit
 from headwaiter_server.batching.scheduler import Scheduler
 from headwaiter_server.batching.worker import Worker
@@ -22,6 +23,7 @@ from headwaiter_server.metrics import Recorder
 from headwaiter_server.rpc.auth import BearerToken
 from headwaiter_server.rpc.service import SERVICE, EncoderService, Serving
 from headwaiter_server.rpc.tls import credentials
+from headwaiter_server.runtime.attention import AttentionGraph
 from headwaiter_server.runtime.bundle import TOKENIZER
 from headwaiter_server.runtime.errors import ProviderUnavailable
 from headwaiter_server.runtime.model import Model, open_model
@@ -70,6 +72,7 @@ class Server:
         self._encoder = EncoderService(settings, self._recorder)
         self._health = health.aio.HealthServicer()
         self._scheduler: Scheduler | None = None
+        self._attender: Attender | None = None
         self.port = 0
         self.metrics_port = 0
 
@@ -97,8 +100,12 @@ class Server:
             self._recorder,
             self._tell_available,
         )
+        bundle = loaded.model.bundle
+        # Opened by the first Attend, which a bundle without the graph refuses before that.
+        attention = partial(AttentionGraph.open, bundle.folder / bundle.manifest.attend.file)
+        self._attender = Attender(attention, self._recorder)
         self._recorder.serving(loaded.model, self._scheduler)
-        self._encoder.open(Serving(loaded.model, loaded.text, self._scheduler, loaded.limits))
+        self._encoder.open(Serving(loaded.model, loaded.text, self._scheduler, self._attender, loaded.limits))
         await self._set_health(serving=True)
         log.info("serving %s on port %d, metrics on port %d", _describe(loaded), self.port, self.metrics_port)
 
@@ -117,6 +124,8 @@ class Server:
         end_s = time.monotonic() + self._settings.drain_s
         reserve_s = min(_LAST_REPLIES_S, self._settings.drain_s / 4)
         given_up = 0
+        if self._attender is not None:
+            self._attender.drain()
         if self._scheduler is not None:
             given_up = await self._scheduler.drain(self._settings.drain_s - reserve_s)
         await self._until_quiet(end_s - reserve_s)

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any, Literal, NoReturn
 
 _MIB = 1 << 20
+# A message cannot have 2 GiB.
+_MOST_ATTEND_BYTES = 1 << 30
 
 
 class SettingsError(Exception):
@@ -25,6 +27,13 @@ def _natural(text: str) -> int:
 def _positive(text: str) -> int:
     value = int(text)
     if value < 1:
+        raise ValueError
+    return value
+
+
+def _attend_bytes(text: str) -> int:
+    value = _positive(text)
+    if value > _MOST_ATTEND_BYTES:
         raise ValueError
     return value
 
@@ -108,6 +117,12 @@ class Settings:
     max_request_sequences: int = _setting(4096, _positive, "a positive number", "most sequences in a request")
     max_request_tokens: int = _setting(65_536, _positive, "a positive number", "most tokens in a request")
     max_request_bytes: int = _setting(16 * _MIB, _positive, "a positive number", "largest request message")
+    max_attend_bytes: int = _setting(
+        64 * _MIB,
+        _attend_bytes,
+        f"a number from 1 to {_MOST_ATTEND_BYTES}",
+        "largest weights of an Attend, all heads of its layers counted",
+    )
     tls_cert: Path | None = _setting(None, _file, "a PEM file", "the server's certificate chain")
     tls_key: Path | None = _setting(None, _file, "a PEM file", "the certificate's private key")
     tls_client_ca: Path | None = _setting(None, _file, "a PEM file", "require client certificates signed by this")

@@ -53,6 +53,10 @@ class TextEncoder:
                 break
         return sequences
 
+    def strings(self, ids: NDArray[np.generic]) -> list[str]:
+        """Return the tokens of ids [n] as the vocabulary spells them, with its marks of word parts and spaces."""
+        return [self._tokenizer.id_to_token(int(one)) or "" for one in ids]
+
     def _too_long(self, index: int, size: str, tokens: int | None) -> SequenceTooLong:
         return SequenceTooLong(
             f"texts.values[{index}] has {size}, and the model takes texts of at most {self._max_tokens} tokens, "

@@ -98,6 +98,10 @@ class FakeServer(EncoderServicer):
             response.ClearField("pooled")
         return response
 
+    def Attend(self, request: pb.AttendRequest, context: grpc.ServicerContext) -> pb.AttendResponse:  # noqa: N802
+        self._note(request, context)
+        return look(request)
+
     def ListModels(self, request: pb.ListModelsRequest, context: grpc.ServicerContext) -> pb.ListModelsResponse:  # noqa: N802
         self._note(request, context)
         return pb.ListModelsResponse(models=[MODEL])
@@ -144,6 +148,31 @@ def answer(request: pb.EncodeRequest) -> pb.EncodeResponse:
         response.pooled.CopyFrom(_tensor(indices / 2, request.output.dtype))
     if request.output.hidden:
         response.hidden.CopyFrom(_tensor(np.repeat(indices, lengths), request.output.dtype))
+    return response
+
+
+def look(request: pb.AttendRequest) -> pb.AttendResponse:
+    """Makes a well-formed reply for a model of two layers and three heads of two values.
+
+    In layer l and head h, token i looks at token j in proportion to 1 + l + h + i + j; contexts hold h.
+    """
+    words = [word for text in request.texts.values for word in text.split()]
+    tokens = ["[CLS]", *words, "[SEP]"] if words else []
+    n = len(tokens) or sum([*request.tokens.lengths, *request.features.lengths])
+    layers, heads = list(request.layers) or range(2), list(request.heads) or range(3)
+    layer, head, query, key = np.ix_(layers, heads, range(n), range(n))
+    shares = 1.0 + layer + head + query + key
+    weights = (shares / shares.sum(-1, keepdims=True)).astype("<f4")
+    response = pb.AttendResponse(
+        request_id=request.request_id,
+        model=MODEL,
+        tokens=tokens,
+        weights=pb.Tensor(dtype=pb.DATA_TYPE_FLOAT32, shape=weights.shape, data=weights.tobytes()),
+        timings=pb.Timings(tokenize_s=1, queue_s=2, compute_s=4, respond_s=5, total_s=12, batches=1),
+    )
+    if request.HasField("query"):
+        context = np.broadcast_to(np.array(heads, "<f4")[:, None], (len(layers), len(heads), 2))
+        response.context.CopyFrom(pb.Tensor(dtype=pb.DATA_TYPE_FLOAT32, shape=context.shape, data=context.tobytes()))
     return response
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import grpc
 import numpy as np
 import pytest
+from matplotlib.image import imread
 
 from headwaiter_client import cli
 from headwaiter_proto import encoder_pb2 as pb
@@ -142,6 +143,63 @@ def test_encode_says_in_a_line_what_is_wrong_with_the_file(
     assert error.count("\n") == 1
 
 
+def test_attend_prints_what_the_query_looks_at_as_bars(server: FakeServer, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["attend", "The cat sat", "--layer", "1", "--head", "2", "--query", "sat", "--address", server.address]
+    assert cli.main(command) == 0
+    title, *lines = capsys.readouterr().out.splitlines()
+    assert title == "layer 1, head 2: what sat (position 3) looks at"
+    # In proportion to 7, 8, 9, 10 and 11.
+    assert [line.split()[:2] for line in lines] == [
+        ["[CLS]", "0.1556"],
+        ["The", "0.1778"],
+        ["cat", "0.2000"],
+        ["sat", "0.2222"],
+        ["[SEP]", "0.2444"],
+    ]
+    lengths = [line.count("█") for line in lines]
+    assert lengths == sorted(lengths)
+    assert lengths[-1] == 40
+    (request,) = server.requests
+    assert isinstance(request, pb.AttendRequest)
+    assert (list(request.layers), list(request.heads), list(request.texts.values)) == ([1], [2], ["The cat sat"])
+
+
+def test_attend_draws_the_head_as_a_heat_map(server: FakeServer, tmp_path: Path) -> None:
+    path = tmp_path / "map.png"
+    command = ["attend", "The cat sat", "--query", "0", "--png", str(path), "--address", server.address]
+    assert cli.main(command) == 0
+    image = imread(path)
+    assert image.ndim == 3
+    assert min(image.shape[:2]) >= 400
+    assert len(np.unique(image.reshape(-1, image.shape[2]), axis=0)) > 25  # One colour a weight, at least.
+
+
+def test_attend_names_the_tokens_where_the_query_is_none(
+    server: FakeServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["attend", "The cat", "--query", "dog", "--address", server.address]) == 1
+    said = capsys.readouterr().err
+    assert said == (
+        "headwaiter-client: --query 'dog' is no token of the text and no position in it: "
+        "the tokens are 0 [CLS], 1 The, 2 cat, 3 [SEP]\n"
+    )
+
+
+def test_attend_needs_a_reply_with_tokens(server: FakeServer, capsys: pytest.CaptureFixture[str]) -> None:
+    # The stand-in makes none of a blank text.
+    assert cli.main(["attend", " ", "--query", "0", "--address", server.address]) == 1
+    assert capsys.readouterr().err == "headwaiter-client: the server's reply names no tokens\n"
+
+
+def test_a_heat_map_names_the_extra_it_needs(
+    server: FakeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    with pytest.raises(SystemExit, match=r"--png draws with matplotlib: pip install 'headwaiter\[cli\]'"):
+        cli.main(["attend", "a", "--query", "a", "--png", str(tmp_path / "m.png"), "--address", server.address])
+    assert not (tmp_path / "m.png").exists()
+
+
 def test_probe_is_quiet_about_a_server_that_serves(server: FakeServer, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["probe", "--address", server.address]) == 0
     assert capsys.readouterr() == ("", "")
@@ -203,7 +261,7 @@ def test_models_names_no_text_limit_for_a_model_that_takes_none(
     assert "text limit" not in shown
 
 
-@pytest.mark.parametrize("command", [["encode", "texts", "-o", "out.npy"], ["models"]])
+@pytest.mark.parametrize("command", [["encode", "texts", "-o", "out.npy"], ["models"], ["attend", "a", "--query", "a"]])
 def test_commands_that_print_tables_name_the_extra_they_need(
     server: FakeServer, monkeypatch: pytest.MonkeyPatch, command: list[str]
 ) -> None:

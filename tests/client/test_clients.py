@@ -50,6 +50,41 @@ def test_features_are_encoded(call: Call, server: FakeServer) -> None:
     assert result.lengths.tolist() == [4, 1]
 
 
+def test_attention_to_a_text_is_shown_for_each_layer_and_head(call: Call, server: FakeServer) -> None:
+    result = call(server, "attend", "one two", layers=[1], heads=(2, 0), query=3, model="tiny", request_id="r")
+    assert (result.weights.shape, result.context.shape) == ((1, 2, 4, 4), (1, 2, 2))
+    np.testing.assert_allclose(result.weights[0, 1, 0], np.array([2, 3, 4, 5]) / 14)
+    assert result.context.tolist() == [[[2, 2], [0, 0]]]
+    assert result.tokens == ["[CLS]", "one", "two", "[SEP]"]
+    assert (result.model, result.request_id) == (ModelRef(MODEL.name, MODEL.digest), "r")
+    assert result.timings.compute_s == 4
+    assert result.timings.round_trip_s > 0
+    assert server.requests == [
+        pb.AttendRequest(
+            model="tiny", request_id="r", texts=pb.Texts(values=["one two"]), layers=[1], heads=[2, 0], query=3
+        )
+    ]
+
+
+@pytest.mark.parametrize("sequence", [[5, 6, 7], np.array([5, 6, 7], np.uint8), np.ones((3, 2)), [[1, 2]] * 3])
+def test_attention_to_ids_and_features_is_shown_whole_unless_less_is_asked_for(
+    call: Call, server: FakeServer, sequence: object
+) -> None:
+    result = call(server, "attend", sequence)
+    assert result.weights.shape == (2, 3, 3, 3)
+    assert (result.context, result.tokens) == (None, None)
+    (request,) = server.requests
+    assert isinstance(request, pb.AttendRequest)
+    assert request.WhichOneof("input") == ("tokens" if np.ndim(sequence) == 1 else "features")  # type: ignore[arg-type]
+
+
+def test_a_call_for_attention_ends_at_its_deadline(call: Call, server: FakeServer) -> None:
+    server.released.clear()
+    with pytest.raises(DeadlineExceeded, match=r"^no answer within 0\.2 s$") as late:
+        call(server, "attend", "a", timeout_s=0.2, request_id="r")
+    assert late.value.request_id == "r"
+
+
 def test_models_are_listed(call: Call, server: FakeServer) -> None:
     assert call(server, "models") == [ModelRef(MODEL.name, MODEL.digest)]
 

@@ -7,18 +7,26 @@ import pytest
 
 from examples.model import bundle, checkpoint
 from examples.serving import Running, running_server
+from tests.once import Once
 
 
 @pytest.fixture(scope="session")
-def real_checkpoint() -> Path:
+def real_model(once: Once) -> tuple[Path, Path]:
+    """The checkpoint and the bundle of all-MiniLM-L6-v2, which stay for the next run."""
+    once("all-MiniLM-L6-v2", lambda _: (checkpoint(), bundle()))
+    return checkpoint(), bundle()
+
+
+@pytest.fixture(scope="session")
+def real_checkpoint(real_model: tuple[Path, Path]) -> Path:
     """The folder of all-MiniLM-L6-v2."""
-    return checkpoint()
+    return real_model[0]
 
 
 @pytest.fixture(scope="session")
-def real_bundle() -> Path:
+def real_bundle(real_model: tuple[Path, Path]) -> Path:
     """The bundle of all-MiniLM-L6-v2."""
-    return bundle()
+    return real_model[1]
 
 
 @pytest.fixture(scope="session")

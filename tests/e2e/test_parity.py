@@ -64,12 +64,8 @@ class Oracle:
 
 
 @pytest.fixture(scope="module")
-def oracle(real_checkpoint: Path) -> Iterator[Oracle]:
-    # Threads that wait for each other in a spin are many times slower than one where the cores are shared.
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield Oracle(real_checkpoint)
-    torch.set_num_threads(threads)
+def oracle(real_checkpoint: Path) -> Oracle:
+    return Oracle(real_checkpoint)
 
 
 @pytest.fixture(scope="module")

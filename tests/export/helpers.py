@@ -3,21 +3,39 @@
 import json
 from collections.abc import Sequence
 from dataclasses import asdict
+from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
+import pytest
 import torch
 from onnx.reference import ReferenceEvaluator
 
 from headwaiter_export.config import EncoderConfig
 from headwaiter_export.encoder import Encoder
-from headwaiter_server.runtime.graph import EncoderGraph, Outputs
+from headwaiter_export.graphs import WeightsFile, trace
+from headwaiter_export.lowering import Packed, PackedCpu, PackedCuda, Portable
+from headwaiter_server.runtime.graph import EncoderGraph, Outputs, Provider
 from headwaiter_server.runtime.packing import pack
 from tests.checkpoints import randomize, write_json
 from tests.contrib_ops import CONTRIB_OPS
 from tests.oracle import Array, Oracle
 
+Paths = dict[type[Packed | Portable], Path]
+Runtime = Provider | Literal["reference"]
+
+# Where a lowering runs without a card; CUDA's operators are onnx's reference and our own numpy.
+RUNTIMES: dict[type[Packed | Portable], Runtime] = {PackedCpu: "cpu", Portable: "cpu", PackedCuda: "reference"}
+# The graphs of a bundle that promise every digit, and where each runs.
+FP32_GRAPHS = [
+    pytest.param("packed-cpu.fp32.onnx", "cpu", id="packed-cpu"),
+    pytest.param("portable.fp32.onnx", "cpu", id="portable"),
+    pytest.param("packed-cuda.fp32.onnx", "reference", id="packed-cuda-reference"),
+    pytest.param("packed-cuda.fp32.onnx", "cuda", id="packed-cuda", marks=pytest.mark.gpu),
+]
+# Lengths of the batch that graphs are traced with.
+TRACED = (3, 2)
 # None of them is a batch that graphs are traced with: alone and together, of one token, of one length, of the most.
 BATCHES: tuple[tuple[int, ...], ...] = ((1,), (48,), (1, 1, 1), (7, 7), (48, 1, 2, 3), (5, 31, 1, 12, 47, 2))
 
@@ -45,14 +63,41 @@ def draw(config: EncoderConfig, lengths: Sequence[int], seed: int = 7) -> list[A
     return [rng.standard_normal((n, config.feature_width), np.float32) for n in lengths]
 
 
-def run(path: Path, runtime: str, sequences: list[Array]) -> Outputs:
+def write_graphs(encoder: Encoder, folder: Path, *lowerings: type[Packed | Portable]) -> Paths:
+    """Write the encoder in these lowerings, as it is exported."""
+    paths = {lowering: folder / f"{lowering.__name__}.onnx" for lowering in lowerings}
+    with WeightsFile(folder / "weights.bin") as weights:
+        for lowering, path in paths.items():
+            weights.write_graph(trace(encoder.folded(), lowering, pack(draw(encoder.config, TRACED))), path)
+    return paths
+
+
+def hidden_of(path: Path, runtime: Runtime, sequences: list[Array]) -> list[Array]:
+    """Run a graph over one batch, and return the hidden rows of each sequence."""
+    hidden = run(path, runtime, sequences).hidden
+    assert hidden is not None
+    return pack(sequences).split(hidden)
+
+
+def run(path: Path, runtime: Runtime, sequences: list[Array]) -> Outputs:
     """Run a graph over one batch: on ONNX Runtime's "cpu" or "cuda" provider, or in onnx's "reference" evaluator."""
     batch = pack(sequences)
     if runtime != "reference":
-        return EncoderGraph.open(path, runtime, threads=1).run(batch, hidden=True)  # type: ignore[arg-type]
-    evaluator = ReferenceEvaluator(str(path), new_ops=CONTRIB_OPS)
+        return _session(path, runtime).run(batch, hidden=True)
+    evaluator = _evaluator(path)
     outputs = dict(zip(evaluator.output_names, evaluator.run(None, batch.feeds(evaluator.input_names)), strict=True))
     return Outputs(outputs.get("pooled"), outputs["hidden"])
+
+
+# To load a graph takes longer than to run it. A test has a few at a time.
+@lru_cache(4)
+def _session(path: Path, provider: Provider) -> EncoderGraph:
+    return EncoderGraph.open(path, provider, threads=1)
+
+
+@lru_cache(4)
+def _evaluator(path: Path) -> ReferenceEvaluator:
+    return ReferenceEvaluator(str(path), new_ops=CONTRIB_OPS)
 
 
 def assert_close(actual: Array | None, expected: Array) -> None:
@@ -62,12 +107,10 @@ def assert_close(actual: Array | None, expected: Array) -> None:
 
 
 def assert_close_to_scale(actual: Array | None, expected: Array) -> None:
-    """Every value within 1e-5 of the largest expected one, or of 1 where all are smaller."""
-    assert_close(None if actual is None else actual / _scale(expected), expected / _scale(expected))
-
-
-def _scale(values: Array) -> float:
-    return max(1.0, float(np.abs(values).max()))
+    """Every value within 1e-5 of the largest expected one."""
+    assert actual is not None
+    scale = np.abs(expected).max()
+    assert_close(actual / scale, expected / scale)
 
 
 def edit_json(path: Path, **changes: Any) -> None:

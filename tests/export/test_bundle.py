@@ -80,6 +80,7 @@ def test_the_same_model_gives_the_same_bytes(tmp_path: Path) -> None:
     assert contents[0] == contents[1]
 
 
+@pytest.mark.usefixtures("packed_cpu_alone")
 def test_a_graph_out_of_tolerance_is_named_with_its_difference_and_nothing_is_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

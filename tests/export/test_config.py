@@ -62,6 +62,10 @@ def test_a_configuration_survives_json() -> None:
         ({"norm_eps": 0.0}, "norm_eps is 0.0: it must be a number between 0 and 1"),
         ({"embedding_norm": 1}, "embedding_norm is 1: it must be true or false"),
         ({"pooling": "none", "normalize": True}, "choose a pooling or turn it off"),
+        (
+            {"vocabulary_size": 0, "feature_width": 8, "pooling": "cls", "positions": "none"},
+            "pooling is cls, but features have no class token: choose mean, max or last, or learned positions",
+        ),
     ],
 )
 def test_a_wrong_field_is_named(change: dict[str, Any], complaint: str) -> None:

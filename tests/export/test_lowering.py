@@ -8,22 +8,23 @@ import onnxruntime
 import pytest
 import transformers
 
-from headwaiter_export.config import Activation, Pooling
 from headwaiter_export.encoder import Encoder
-from headwaiter_export.graphs import WeightsFile, trace
-from headwaiter_export.lowering import Packed, PackedCpu, Portable
-from headwaiter_server.runtime.packing import pack
+from headwaiter_export.lowering import PackedCpu
 from tests.checkpoints import VOCABULARY, bert_hidden
-from tests.export.helpers import BATCHES, assert_close, draw, oracle_of, random_encoder, run
-from tests.oracle import POOLINGS, Array, unit
+from tests.export.helpers import (
+    BATCHES,
+    FP32_GRAPHS,
+    Runtime,
+    assert_close,
+    draw,
+    oracle_of,
+    random_encoder,
+    run,
+    write_graphs,
+)
+from tests.oracle import Array, unit
 
 ON_CUDA = pytest.param("cuda", marks=pytest.mark.gpu)
-FP32_GRAPHS = [
-    pytest.param("packed-cpu.fp32.onnx", "cpu", id="packed-cpu"),
-    pytest.param("portable.fp32.onnx", "cpu", id="portable"),
-    pytest.param("packed-cuda.fp32.onnx", "reference", id="packed-cuda-reference"),
-    pytest.param("packed-cuda.fp32.onnx", "cuda", id="packed-cuda", marks=pytest.mark.gpu),
-]
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +44,7 @@ def cosines(actual: Array, expected: Array) -> Array:
 
 @pytest.mark.parametrize(("file", "runtime"), FP32_GRAPHS)
 def test_fp32_graphs_of_text_equal_transformers_bert(
-    file: str, runtime: str, text_bundle: Path, bert: transformers.BertModel
+    file: str, runtime: Runtime, text_bundle: Path, bert: transformers.BertModel
 ) -> None:
     for lengths in (*BATCHES, (64,), (64, 1, 33, 7)):
         sequences = text_batch(lengths)
@@ -55,7 +56,7 @@ def test_fp32_graphs_of_text_equal_transformers_bert(
 
 @pytest.mark.parametrize(("file", "runtime"), FP32_GRAPHS)
 def test_fp32_graphs_of_features_equal_the_formulas(
-    file: str, runtime: str, feature_bundle: Path, feature_encoder: Encoder
+    file: str, runtime: Runtime, feature_bundle: Path, feature_encoder: Encoder
 ) -> None:
     oracle = oracle_of(feature_encoder)
     for lengths in BATCHES:
@@ -68,7 +69,7 @@ def test_fp32_graphs_of_features_equal_the_formulas(
 
 @pytest.mark.parametrize("runtime", ["reference", ON_CUDA])
 def test_the_fp16_graph_has_the_direction_of_fp32(
-    runtime: str, text_bundle: Path, bert: transformers.BertModel
+    runtime: Runtime, text_bundle: Path, bert: transformers.BertModel
 ) -> None:
     for lengths in BATCHES:
         sequences = text_batch(lengths)
@@ -81,61 +82,14 @@ def test_the_fp16_graph_has_the_direction_of_fp32(
 
 
 @pytest.mark.parametrize("runtime", ["reference", ON_CUDA])
-def test_the_fp16_graph_takes_float32_features(runtime: str, feature_bundle: Path, feature_encoder: Encoder) -> None:
+def test_the_fp16_graph_takes_float32_features(
+    runtime: Runtime, feature_bundle: Path, feature_encoder: Encoder
+) -> None:
     oracle = oracle_of(feature_encoder)
     sequences = draw(feature_encoder.config, (5, 48, 1))
     outputs = run(feature_bundle / "packed-cuda.fp16.onnx", runtime, sequences)
     assert outputs.pooled is not None
     assert cosines(outputs.pooled, np.stack([oracle.hidden(each).mean(0) for each in sequences])).min() >= 0.9999
-
-
-@pytest.mark.parametrize("poison", [np.nan, np.inf, 3e38])
-@pytest.mark.parametrize(
-    ("file", "provider"),
-    [
-        ("packed-cpu.fp32.onnx", "cpu"),
-        ("portable.fp32.onnx", "cpu"),
-        pytest.param("packed-cuda.fp32.onnx", "cuda", marks=pytest.mark.gpu),
-        pytest.param("packed-cuda.fp16.onnx", "cuda", marks=pytest.mark.gpu),
-    ],
-)
-def test_a_result_is_bit_for_bit_the_same_whatever_its_neighbours_hold(
-    file: str, provider: str, poison: float, feature_bundle: Path, feature_encoder: Encoder
-) -> None:
-    lengths = (9, 5, 48, 1)
-    for kept in range(len(lengths)):
-        sequences = draw(feature_encoder.config, lengths)
-        poisoned = [each if i == kept else np.full_like(each, poison) for i, each in enumerate(sequences)]
-        before, after = (run(feature_bundle / file, provider, each) for each in (sequences, poisoned))
-        rows = slice(sum(lengths[:kept]), sum(lengths[: kept + 1]))
-        for old, new in ((before.pooled, after.pooled), (before.hidden, after.hidden)):
-            assert old is not None
-            assert new is not None
-            own = kept if new is after.pooled else rows
-            assert np.isfinite(new[own]).all()
-            assert old[own].tobytes() == new[own].tobytes()
-
-
-@pytest.mark.parametrize("lowering", [PackedCpu, Portable])
-@pytest.mark.parametrize(
-    ("activation", "pooling"),
-    [("gelu_tanh", "max"), ("relu", "cls"), ("silu", "last"), ("gelu", "none")],
-)
-def test_every_activation_and_pooling_can_be_written(
-    lowering: type[Packed | Portable], activation: Activation, pooling: Pooling, tmp_path: Path
-) -> None:
-    encoder = random_encoder(vocabulary_size=50, layers=1, activation=activation, pooling=pooling)
-    path = tmp_path / "graph.onnx"
-    with WeightsFile(tmp_path / "weights.bin") as weights:
-        weights.write_graph(trace(encoder, lowering, pack(draw(encoder.config, (3, 2)))), path)
-    sequences = draw(encoder.config, (5, 31, 1, 12))
-    outputs = run(path, "cpu", sequences)
-    expected = [oracle_of(encoder).hidden(sequence) for sequence in sequences]
-    assert_close(outputs.hidden, np.concatenate(expected))
-    if pooling == Pooling.NONE:
-        assert outputs.pooled is None
-    else:
-        assert_close(outputs.pooled, np.stack([POOLINGS[pooling](rows) for rows in expected]))
 
 
 def inputs_of(path: Path) -> set[str]:
@@ -164,3 +118,14 @@ def test_the_portable_graph_ignores_what_stands_in_the_padding(text_bundle: Path
     zeros, others = (np.where(mask == 1, 7, filler) for filler in (0, 9))
     first, second = (session.run(["pooled"], {"input_ids": ids, "attention_mask": mask})[0] for ids in (zeros, others))
     assert first.tobytes() == second.tobytes()
+
+
+def test_learned_temperatures_cost_a_graph_nothing(tmp_path: Path) -> None:
+    operators = []
+    for learned in (True, False):
+        folder = tmp_path / str(learned)
+        folder.mkdir()
+        encoder = random_encoder(feature_width=6, layers=1, learned_temperature=learned)
+        graph = onnx.load(write_graphs(encoder, folder, PackedCpu)[PackedCpu], load_external_data=False).graph
+        operators.append([node.op_type for node in graph.node])
+    assert operators[0] == operators[1]

@@ -18,6 +18,8 @@ from headwaiter_server.runtime.bundle import Bundle
 from tests.checkpoints import VOCABULARY, save_tokenizer
 from tests.export.helpers import assert_close_to_scale, draw, oracle_of, random_encoder, run
 
+pytestmark = pytest.mark.usefixtures("packed_cpu_alone")
+
 SMALL: dict[str, Any] = {"feature_width": 6, "layers": 1, "d_ff": 0, "max_tokens": 12}
 
 

@@ -25,6 +25,11 @@ def test_ids_are_those_of_transformers_without_truncation(encoder: TextEncoder, 
     assert max(len(ids) for ids in encoded) == 32
 
 
+def test_tokens_are_spelled_as_in_the_vocabulary(encoder: TextEncoder) -> None:
+    (ids,) = encoder.encode(["Tables 雨"], 999)
+    assert encoder.strings(ids) == ["[CLS]", "table", "##s", "[UNK]", "[SEP]"]
+
+
 def test_a_text_has_the_same_ids_in_any_company(encoder: TextEncoder) -> None:
     alone = [encoder.encode([text], 999)[0].tolist() for text in TEXTS]
     assert [ids.tolist() for ids in encoder.encode(TEXTS, 999)] == alone

@@ -8,6 +8,7 @@ from headwaiter_server.batching.cost import BatchLimits
 from headwaiter_server.batching.job import Outcome
 from headwaiter_server.config import Settings
 from headwaiter_server.errors import InvalidInput
+from headwaiter_server.runtime.attention import Attention
 from headwaiter_server.runtime.contract import finish_pooled
 from headwaiter_server.runtime.model import Model
 
@@ -32,6 +33,15 @@ def encode_reply(
         _fill(reply.pooled, finish_pooled(np.stack(outcome.pooled), normalized=normalized), output.dtype)
     if outcome.hidden is not None:
         _fill(reply.hidden, np.concatenate(outcome.hidden), output.hidden_dtype or output.dtype)
+    return reply
+
+
+def attend_reply(request_id: str, attention: Attention, tokens: list[str], model: Model) -> pb.AttendResponse:
+    """Write what attention looked at, but for its timings; the tokens are those of a text."""
+    reply = pb.AttendResponse(request_id=request_id, model=model_ref(model), tokens=tokens)
+    _fill(reply.weights, attention.weights, pb.DATA_TYPE_FLOAT32)
+    if attention.context is not None:
+        _fill(reply.context, attention.context, pb.DATA_TYPE_FLOAT32)
     return reply
 
 
@@ -62,6 +72,7 @@ def model_reply(model: Model, settings: Settings, limits: BatchLimits) -> pb.Get
             max_sequences=settings.max_request_sequences,
             max_tokens=settings.max_request_tokens,
             max_message_bytes=settings.max_request_bytes,
+            max_attend_bytes=settings.max_attend_bytes,
         ),
         execution=pb.Execution(
             provider=model.provider,
@@ -79,6 +90,7 @@ def model_reply(model: Model, settings: Settings, limits: BatchLimits) -> pb.Get
             ),
         ),
         parity=model.parity.graphs,
+        attends=manifest.HasField("attend"),
     )
 
 

@@ -1,4 +1,4 @@
-"""Reads Encode requests: bytes in, checked sequences out, or a sentence that says what is wrong with which one."""
+"""Reads requests: bytes in, checked sequences out, or a sentence that says what is wrong with which one."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -85,11 +85,10 @@ def check_options(request: pb.EncodeRequest, manifest: Manifest) -> None:
         "output.offsets": output.offsets,
         "truncation": request.truncation not in (pb.TRUNCATION_UNSPECIFIED, pb.TRUNCATION_ERROR),
         "partial": request.partial,
-        "texts.prompt": bool(request.texts.prompt),
     }
     for field, wanted in later.items():
         if wanted:
-            raise InvalidInput(f"{field}: this server does not offer that yet; leave the field out", field=field)
+            raise _not_yet(field)
     for field, dtype in (("output.dtype", output.dtype), ("output.hidden_dtype", output.hidden_dtype)):
         if dtype not in (pb.DATA_TYPE_UNSPECIFIED, *_FLOATS):
             raise InvalidInput(f"{field}: replies are FLOAT32 or FLOAT16", field=field)
@@ -126,8 +125,10 @@ def check_texts(texts: pb.Texts, limits: RequestLimits) -> None:
     """Refuse texts that are beyond the limits by their mere size, before anyone spends time on their tokens.
 
     Raises:
-        InvalidInput: with the limit.
+        InvalidInput: with the limit, or naming what is not offered.
     """
+    if texts.prompt:
+        raise _not_yet("texts.prompt")
     check_count(len(texts.values), limits)
     limit_bytes = limits.tokens * _TEXT_BYTES_PER_TOKEN
     if texts.ByteSize() > limit_bytes:
@@ -216,36 +217,45 @@ def read_features(message: pb.FeatureSequences, manifest: Manifest, limits: Requ
     return np.split(rows, ends[:-1])
 
 
+def check_lengths(lengths: NDArray[np.int64], field: str, manifest: Manifest) -> None:
+    """Refuse sequences that are shorter or longer than the model takes.
+
+    Raises:
+        InvalidInput: a sequence is too short.
+        SequenceTooLong: a sequence is too long.
+    """
+    kind = field.partition(".")[0]
+    if not lengths.all():
+        index = int((lengths == 0).argmax())
+        raise InvalidInput(
+            f"{kind}: sequence {index} is empty: a sequence has at least one token", sequence=index, field=field
+        )
+    if lengths.min() < manifest.min_tokens:
+        index = int((lengths < manifest.min_tokens).argmax())
+        raise InvalidInput(
+            f"{kind}: sequence {index} is shorter than the {manifest.min_tokens} tokens that the model needs, in "
+            "which no token attends to itself",
+            sequence=index,
+            field=field,
+            limit=manifest.min_tokens,
+            actual=int(lengths[index]),
+        )
+    if lengths.max() > manifest.max_tokens:
+        index = int((lengths > manifest.max_tokens).argmax())
+        raise SequenceTooLong(
+            f"{kind}: sequence {index} has {lengths[index]} tokens, and the model takes at most {manifest.max_tokens}",
+            sequence=index,
+            field=field,
+            limit=manifest.max_tokens,
+            actual=int(lengths[index]),
+        )
+
+
 def _ends(lengths: Sequence[int], field: str, manifest: Manifest, limits: RequestLimits) -> NDArray[np.int64]:
     """Return where each sequence ends among the rows, [B], once every length is known to be good."""
     check_count(len(lengths), limits)
     counts = np.array(lengths, np.int64)
-    if not counts.all():
-        index = int((counts == 0).argmax())
-        raise InvalidInput(
-            f"{field}: sequence {index} is empty: a sequence has at least one token",
-            sequence=index,
-            field=f"{field}.lengths",
-        )
-    if counts.min() < manifest.min_tokens:
-        index = int((counts < manifest.min_tokens).argmax())
-        raise InvalidInput(
-            f"{field}: sequence {index} is shorter than the {manifest.min_tokens} tokens that the model needs, in "
-            "which no token attends to itself",
-            sequence=index,
-            field=f"{field}.lengths",
-            limit=manifest.min_tokens,
-            actual=int(counts[index]),
-        )
-    if counts.max() > manifest.max_tokens:
-        index = int((counts > manifest.max_tokens).argmax())
-        raise SequenceTooLong(
-            f"{field}: sequence {index} has {counts[index]} tokens, and the model takes at most {manifest.max_tokens}",
-            sequence=index,
-            field=f"{field}.lengths",
-            limit=manifest.max_tokens,
-            actual=int(counts[index]),
-        )
+    check_lengths(counts, f"{field}.lengths", manifest)
     check_tokens(int(counts.sum()), limits)
     return np.cumsum(counts)
 
@@ -268,6 +278,10 @@ def _place(row: int, ends: NDArray[np.int64]) -> tuple[int, int]:
     """Return the sequence that holds a row, and the row's position in it."""
     index = int(np.searchsorted(ends, row, side="right"))
     return index, row - (int(ends[index - 1]) if index else 0)
+
+
+def _not_yet(field: str) -> InvalidInput:
+    return InvalidInput(f"{field}: this server does not offer that yet; leave the field out", field=field)
 
 
 def _name(dtype: pb.DataType) -> str:

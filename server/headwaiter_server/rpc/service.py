@@ -1,30 +1,31 @@
 """The Encoder service."""
 
 import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 
 import grpc
-import numpy as np
-from numpy.typing import NDArray
 
 from headwaiter_proto import encoder_pb2 as pb
+from headwaiter_server.batching.attender import Attended, Attender
 from headwaiter_server.batching.cost import BatchLimits
 from headwaiter_server.batching.job import Outcome
 from headwaiter_server.batching.scheduler import Scheduler
 from headwaiter_server.config import Settings
-from headwaiter_server.errors import DeadlineExceeded, InvalidInput, Unavailable, Unimplemented
+from headwaiter_server.errors import DeadlineExceeded, Unavailable, Unimplemented
 from headwaiter_server.metrics import Recorder
-from headwaiter_server.rpc import requests
+from headwaiter_server.rpc import attend, requests
 from headwaiter_server.rpc.endpoint import Call, clock, refusal, unary
-from headwaiter_server.rpc.replies import encode_reply, model_ref, model_reply, wants_hidden
+from headwaiter_server.rpc.inputs import read_sequences
+from headwaiter_server.rpc.replies import attend_reply, encode_reply, model_ref, model_reply, wants_hidden
 from headwaiter_server.runtime.model import Model
 from headwaiter_server.text import TextEncoder
 
 SERVICE = pb.DESCRIPTOR.services_by_name["Encoder"].full_name
 
 _LARGE_REPLY_TOKENS = 1024
-_SMALL_TEXT_BYTES = 1024
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,6 +35,7 @@ class Serving:
     model: Model
     text: TextEncoder | None
     scheduler: Scheduler
+    attender: Attender
     limits: BatchLimits
 
 
@@ -59,6 +61,7 @@ class EncoderService:
         """Return what a gRPC server dispatches to."""
         handles = {
             "Encode": self.encode,
+            "Attend": self.attend,
             "ListModels": self.list_models,
             "GetModel": self.get_model,
         }
@@ -71,13 +74,14 @@ class EncoderService:
         """Encode the sequences of a request."""
         serving = self._ready()
         request = requests.parse(raw, pb.EncodeRequest())
-        requests.check_id(request.request_id)
-        call.request_id = request.request_id or call.request_id
+        _identify(call, request.request_id)
         deadline_s = min(call.deadline_s, call.arrived_s + (request.timeout_s or float("inf")))
-        sequences = await self._sequences(request, serving)
+        manifest = serving.model.bundle.manifest
+        requests.check_model(request.model, manifest)
+        requests.check_options(request, manifest)
+        sequences = await read_sequences(request, manifest, serving.text, self._request_limits)
         admitted_s = clock()
-        self.answering += 1
-        try:
+        with self._admitted():
             outcome = await serving.scheduler.submit(
                 sequences,
                 hidden=wants_hidden(request, serving.model),
@@ -91,8 +95,24 @@ class EncoderService:
             # Hidden rows take long to copy: meanwhile others must be heard.
             large = outcome.hidden is not None and sum(lengths) > _LARGE_REPLY_TOKENS
             return await asyncio.to_thread(respond) if large else respond()
-        finally:
-            self.answering -= 1
+
+    async def attend(self, raw: bytes, call: Call) -> bytes:
+        """Return what attention looked at in one sequence."""
+        serving = self._ready()
+        request = requests.parse(raw, pb.AttendRequest())
+        _identify(call, request.request_id)
+        manifest = serving.model.bundle.manifest
+        requests.check_model(request.model, manifest)
+        attend.check_offered(manifest)
+        attend.check_single(request)
+        (sequence,) = await read_sequences(request, manifest, serving.text, self._request_limits)
+        selection = attend.select(request, len(sequence), manifest, self._settings.max_attend_bytes)
+        admitted_s = clock()
+        with self._admitted():
+            outcome = await serving.attender.submit(sequence, selection, deadline_s=call.deadline_s)
+            strings = serving.text.strings(sequence) if serving.text and request.HasField("texts") else []
+            # Weights take long to copy: meanwhile others must be heard.
+            return await asyncio.to_thread(self._respond_attend, call, admitted_s, outcome, strings, serving.model)
 
     def _respond(
         self,
@@ -104,18 +124,37 @@ class EncoderService:
         model: Model,
     ) -> bytes:
         reply = encode_reply(request, call.request_id, lengths, outcome, model)
+        reply.timings.batches = outcome.batches
+        return self._finish(reply, call, admitted_s, outcome.assemble_s, outcome.compute_s, outcome.computed_s)
+
+    def _respond_attend(
+        self, call: Call, admitted_s: float, outcome: Attended, strings: list[str], model: Model
+    ) -> bytes:
+        reply = attend_reply(call.request_id, outcome.attention, strings, model)
+        reply.timings.batches = 1
+        return self._finish(reply, call, admitted_s, 0.0, outcome.compute_s, outcome.computed_s)
+
+    def _finish(
+        self,
+        reply: pb.EncodeResponse | pb.AttendResponse,
+        call: Call,
+        admitted_s: float,
+        assemble_s: float,
+        compute_s: float,
+        computed_s: float,
+    ) -> bytes:
+        """Note where the time went, and serialise the reply."""
         finished_s = clock()
         stages = {
             "tokenize": admitted_s - call.arrived_s,
-            "queue": outcome.computed_s - admitted_s - outcome.assemble_s - outcome.compute_s,
-            "assemble": outcome.assemble_s,
-            "compute": outcome.compute_s,
-            "respond": finished_s - outcome.computed_s,
+            "queue": computed_s - admitted_s - assemble_s - compute_s,
+            "assemble": assemble_s,
+            "compute": compute_s,
+            "respond": finished_s - computed_s,
         }
         for stage, duration_s in stages.items():
             setattr(reply.timings, f"{stage}_s", duration_s)
         reply.timings.total_s = finished_s - call.arrived_s
-        reply.timings.batches = outcome.batches
         self._recorder.stages(stages)
         return reply.SerializeToString()
 
@@ -136,31 +175,20 @@ class EncoderService:
             raise Unavailable("the server is starting: wait until its health check says SERVING")
         return self._serving
 
-    async def _sequences(self, request: pb.EncodeRequest, serving: Serving) -> list[NDArray[np.generic]]:
-        manifest = serving.model.bundle.manifest
-        requests.check_model(request.model, manifest)
-        requests.check_options(request, manifest)
-        match request.WhichOneof("input"):
-            case "tokens":
-                return requests.read_tokens(request.tokens, manifest, self._request_limits)
-            case "features":
-                return requests.read_features(request.features, manifest, self._request_limits)
-            case "texts":
-                return await self._tokenize(request.texts, serving)
-            case _:
-                raise InvalidInput("the request has no input: give it tokens, features or texts")
+    @contextmanager
+    def _admitted(self) -> Iterator[None]:
+        """Count a request among those that are answered before the server stops."""
+        self.answering += 1
+        try:
+            yield
+        finally:
+            self.answering -= 1
 
-    async def _tokenize(self, texts: pb.Texts, serving: Serving) -> list[NDArray[np.generic]]:
-        if serving.text is None:
-            raise InvalidInput("texts: the model has no tokenizer; send token ids or features", field="texts")
-        requests.check_texts(texts, self._request_limits)
-        values = list(texts.values)
-        encode = partial(serving.text.encode, values, self._request_limits.tokens)
-        # A short text takes less time than a thread takes to hear of it; several wait for the tokenizer's own threads.
-        small = len(values) == 1 and texts.ByteSize() <= _SMALL_TEXT_BYTES
-        sequences = encode() if small else await asyncio.to_thread(encode)
-        requests.check_tokens(sum(map(len, sequences)), self._request_limits)
-        return list(sequences)
+
+def _identify(call: Call, request_id: str) -> None:
+    """Call a request what its caller calls it."""
+    requests.check_id(request_id)
+    call.request_id = request_id or call.request_id
 
 
 def _unimplemented() -> Unimplemented:

@@ -88,7 +88,8 @@ class Bundle:
 
     def _verify(self) -> None:
         named = {file.name for file in self.manifest.files}
-        needed = {graph.file for graph in self.manifest.graphs} | {graph.weights_file for graph in self.manifest.graphs}
+        graphs = [*self.manifest.graphs, *([self.manifest.attend] if self.manifest.HasField("attend") else [])]
+        needed = {name for graph in graphs for name in (graph.file, graph.weights_file)}
         needed |= {GOLDEN, PARITY} | ({TOKENIZER} if self.manifest.max_text_tokens else set())
         for missing in sorted(needed - named):
             raise BundleRefused(f"{self.folder / MANIFEST} gives no checksum for {missing}: export the model again")

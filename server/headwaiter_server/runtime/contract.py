@@ -61,9 +61,9 @@ def difference(actual: Outputs, expected: Outputs) -> Difference:
     vectors = actual.hidden, expected.hidden
     if expected.pooled is not None:
         assert actual.pooled is not None
-        pooled = _max_abs(actual.pooled, expected.pooled)
+        pooled = largest_difference(actual.pooled, expected.pooled)
         vectors = actual.pooled, expected.pooled
-    return Difference(pooled, _max_abs(actual.hidden, expected.hidden), _min_cosine(*vectors))
+    return Difference(pooled, largest_difference(actual.hidden, expected.hidden), _min_cosine(*vectors))
 
 
 def breach(measured: Difference, precision: Precision) -> str | None:
@@ -82,7 +82,8 @@ def breach(measured: Difference, precision: Precision) -> str | None:
     return None
 
 
-def _max_abs(actual: NDArray[np.generic], expected: NDArray[np.generic]) -> float:
+def largest_difference(actual: NDArray[np.generic], expected: NDArray[np.generic]) -> float:
+    """Return the largest |actual − expected| over max(1, largest expected value); infinity for what is not finite."""
     exact, reference = actual.astype(np.float64), expected.astype(np.float64)
     if not np.isfinite(exact).all():
         return float("inf")

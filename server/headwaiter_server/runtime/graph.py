@@ -56,7 +56,7 @@ class EncoderGraph:
         """
         if provider == "cuda":
             _require_cuda()
-        session = ort.InferenceSession(str(path), _session_options(threads), providers=[_provider(provider, device)])
+        session = ort.InferenceSession(str(path), session_options(threads), providers=[_provider(provider, device)])
         # Without CUDA's libraries ONNX Runtime logs a line and runs on the CPU instead; that is for us to decide.
         if session.get_providers()[0] != _ORT_PROVIDERS[provider]:
             raise ProviderUnavailable(
@@ -85,7 +85,8 @@ class EncoderGraph:
         return Outputs(values.get("pooled"), rows)
 
 
-def _session_options(threads: int | None) -> ort.SessionOptions:
+def session_options(threads: int | None) -> ort.SessionOptions:
+    """Return what every session is opened with; threads as in `EncoderGraph.open`."""
     options = ort.SessionOptions()
     options.log_severity_level = _QUIET
     if threads is not None:

@@ -105,7 +105,9 @@ def test_an_answer_beyond_float16_is_an_error_and_no_infinity(tmp_path: Path) ->
 
 
 def test_a_model_is_described_by_its_manifest_its_limits_and_where_it_runs(tmp_path: Path) -> None:
-    settings = Settings(bundle=tmp_path, max_request_sequences=5, max_request_tokens=6, max_request_bytes=7)
+    settings = Settings(
+        bundle=tmp_path, max_request_sequences=5, max_request_tokens=6, max_request_bytes=7, max_attend_bytes=8
+    )
     described = model(tmp_path, max_text_tokens=3, layers=2, heads=1, normalized=True)
 
     reply = model_reply(described, settings, BatchLimits(tokens=8, cells=9))
@@ -114,7 +116,8 @@ def test_a_model_is_described_by_its_manifest_its_limits_and_where_it_runs(tmp_p
     assert (reply.takes_tokens, reply.takes_features, reply.takes_texts) == (True, False, True)
     assert (reply.min_tokens, reply.max_tokens, reply.max_text_tokens, reply.width) == (1, 4, 3, 2)
     assert (reply.layers, reply.heads, reply.pooling, reply.normalized) == (2, 1, pb.POOLING_MEAN, True)
-    assert reply.limits == pb.RequestLimits(max_sequences=5, max_tokens=6, max_message_bytes=7)
+    assert reply.limits == pb.RequestLimits(max_sequences=5, max_tokens=6, max_message_bytes=7, max_attend_bytes=8)
+    assert not reply.attends
     assert reply.execution == pb.Execution(
         provider="cpu",
         requested_provider="auto",

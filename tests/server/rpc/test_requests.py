@@ -202,7 +202,6 @@ def test_bad_input_is_refused_by_field_and_sequence(
         ("truncation", pb.EncodeRequest(truncation=pb.TRUNCATION_LEFT)),
         ("truncation", pb.EncodeRequest(truncation=pb.TRUNCATION_RIGHT)),
         ("partial", pb.EncodeRequest(partial=True)),
-        ("texts.prompt", pb.EncodeRequest(texts=pb.Texts(prompt="query"))),
     ],
 )
 def test_an_option_that_is_not_offered_yet_is_refused_by_name(field: str, request_: pb.EncodeRequest) -> None:

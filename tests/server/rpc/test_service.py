@@ -9,7 +9,9 @@ import pytest
 from numpy.typing import NDArray
 
 from headwaiter_proto import encoder_pb2 as pb
+from headwaiter_proto.manifest_pb2 import Graph
 from headwaiter_server.batching.admission import QueueLimits
+from headwaiter_server.batching.attender import Attender
 from headwaiter_server.batching.cost import BatchLimits, CostModel
 from headwaiter_server.batching.scheduler import Scheduler
 from headwaiter_server.batching.worker import Worker
@@ -18,6 +20,7 @@ from headwaiter_server.errors import DeadlineExceeded, InvalidInput, ModelNotFou
 from headwaiter_server.metrics import STAGES, Recorder
 from headwaiter_server.rpc.endpoint import Call, clock
 from headwaiter_server.rpc.service import EncoderService, Serving
+from headwaiter_server.runtime.attention import Attention, Selection
 from headwaiter_server.text import TextEncoder
 from tests.server.rpc.stand_ins import model, sample
 
@@ -30,21 +33,39 @@ class WordLengths:
     def encode(self, texts: Sequence[str], max_total_tokens: int) -> list[NDArray[np.int64]]:
         return [np.array([len(word) for word in text.split()]) for text in texts]
 
+    def strings(self, ids: NDArray[np.generic]) -> list[str]:
+        return [f"<{one}>" for one in ids]
+
+
+class Ones:
+    """Looks at every token with the number of the layer, and makes the number of the head of it."""
+
+    def run(self, sequence: NDArray[np.generic], selection: Selection) -> Attention:
+        layers, heads = np.meshgrid(selection.layers, selection.heads, indexing="ij")
+        n = len(sequence)
+        weights = np.tile(layers[..., None, None], (1, 1, n, n)).astype(np.float32)
+        context = None if selection.query is None else heads[..., None].astype(np.float32)
+        return Attention(weights, context)
+
 
 class Service:
     """An open service, and its metrics."""
 
-    def __init__(self, folder: Path, text: WordLengths | None) -> None:
+    def __init__(self, folder: Path, text: WordLengths | None, **manifest: Any) -> None:
         self.recorder = Recorder()
-        self.model = model(folder)
-        settings = Settings(bundle=folder, max_request_sequences=3, max_request_tokens=8)
+        self.model = model(folder, layers=2, heads=3, attend=Graph(file="a.onnx"), **manifest)
+        settings = Settings(bundle=folder, max_request_sequences=3, max_request_tokens=8, max_attend_bytes=383)
         worker = Worker(self.model.graph, lambda: self.model.graph, self.model.probe)
         self.scheduler = Scheduler([worker], CostModel(1, 0, 0, 0), LIMITS, QueueLimits(100, 10.0), self.recorder)
         self.rpc = EncoderService(settings, self.recorder)
-        self.rpc.open(Serving(self.model, cast(TextEncoder | None, text), self.scheduler, LIMITS))
+        attender = Attender(Ones, self.recorder)
+        self.rpc.open(Serving(self.model, cast(TextEncoder | None, text), self.scheduler, attender, LIMITS))
 
     async def encode(self, request: pb.EncodeRequest) -> pb.EncodeResponse:
         return pb.EncodeResponse.FromString(await self.rpc.encode(request.SerializeToString(), _call()))
+
+    async def attend(self, request: pb.AttendRequest) -> pb.AttendResponse:
+        return pb.AttendResponse.FromString(await self.rpc.attend(request.SerializeToString(), _call()))
 
 
 def _call() -> Call:
@@ -109,9 +130,14 @@ async def test_the_stages_add_up_to_the_time_on_the_server_and_are_counted(servi
         (_tokens([1], request_id="\n"), InvalidInput, "request_id: at most 256 printable characters"),
         (_tokens([10]), InvalidInput, "sequence 0 has id 10"),
         (pb.EncodeRequest(features=pb.FeatureSequences()), InvalidInput, "takes token ids or texts, not features"),
+        (
+            pb.EncodeRequest(texts=pb.Texts(values=["a"], prompt="query")),
+            InvalidInput,
+            "texts.prompt: this server does",
+        ),
         (pb.EncodeRequest(texts=pb.Texts()), InvalidInput, "no sequences: send at least one"),
         (pb.EncodeRequest(texts=pb.Texts(values=["a"] * 4)), InvalidInput, "4 sequences, and the server takes 3"),
-        (pb.EncodeRequest(texts=pb.Texts(values=["a b c d e"] * 2)), InvalidInput, "10 tokens, and the server takes 8"),
+        (pb.EncodeRequest(texts=pb.Texts(values=["a b c"] * 3)), InvalidInput, "9 tokens, and the server takes 8"),
     ],
 )
 async def test_a_request_that_cannot_be_served_is_refused_before_it_is_queued(
@@ -129,6 +155,61 @@ async def test_a_model_without_a_tokenizer_takes_no_texts(tmp_path: Path) -> Non
     await service.scheduler.drain(30.0)
 
 
+async def test_where_no_token_attends_to_itself_a_text_of_one_token_is_refused_too(tmp_path: Path) -> None:
+    service = Service(tmp_path, WordLengths(), min_tokens=2)
+    for request in (pb.EncodeRequest(texts=pb.Texts(values=["a bcd", "ef"])), _tokens([1, 3], [2])):
+        with pytest.raises(
+            InvalidInput, match="sequence 1 is shorter than the 2 tokens that the model needs"
+        ) as refused:
+            await service.encode(request)
+        assert (refused.value.sequence, refused.value.limit, refused.value.actual) == (1, 2, 1)
+    await service.scheduler.drain(30.0)
+
+
+async def test_attention_to_a_text_comes_with_its_tokens_and_the_context_of_the_query(service: Service) -> None:
+    texts = pb.Texts(values=["a bcd"])
+    reply = await service.attend(pb.AttendRequest(texts=texts, layers=[1, 0], heads=[2], query=1, request_id="r-1"))
+    assert (reply.request_id, reply.model.name, list(reply.tokens)) == ("r-1", "tiny", ["<1>", "<3>"])
+    assert (list(reply.weights.shape), list(reply.context.shape)) == ([2, 1, 2, 2], [2, 1, 1])
+    assert np.frombuffer(reply.weights.data, "<f4").tolist() == [1] * 4 + [0] * 4
+    assert np.frombuffer(reply.context.data, "<f4").tolist() == [2, 2]
+
+
+async def test_attention_to_ids_comes_without_tokens_and_its_stages_add_up(service: Service) -> None:
+    reply = await service.attend(pb.AttendRequest(tokens=_tokens([1, 2, 3]).tokens))
+    assert (list(reply.weights.shape), list(reply.tokens), reply.HasField("context")) == ([2, 3, 3, 3], [], False)
+    stages_s = [getattr(reply.timings, f"{stage}_s") for stage in STAGES]
+    assert sum(stages_s) == pytest.approx(reply.timings.total_s)
+    assert min(stages_s) >= 0
+    assert reply.timings.batches == 1
+    assert sample(service.recorder, "stage_duration_seconds_count", stage="compute") == 1
+
+
+@pytest.mark.parametrize(
+    ("request_", "error", "phrase"),
+    [
+        (pb.AttendRequest(), InvalidInput, "has no input: give it tokens, features or texts"),
+        (pb.AttendRequest(model="large"), ModelNotFound, "no model 'large' here"),
+        (pb.AttendRequest(request_id="\n"), InvalidInput, "request_id: at most 256 printable characters"),
+        (pb.AttendRequest(tokens=_tokens([1], [2]).tokens), InvalidInput, "Attend takes exactly one"),
+        (pb.AttendRequest(tokens=_tokens([10]).tokens), InvalidInput, "sequence 0 has id 10"),
+        (pb.AttendRequest(texts=pb.Texts()), InvalidInput, "no sequences: send at least one"),
+        (
+            pb.AttendRequest(texts=pb.Texts(values=["a"], prompt="query")),
+            InvalidInput,
+            "texts.prompt: this server does",
+        ),
+        (pb.AttendRequest(texts=pb.Texts(values=["a"]), layers=[2]), InvalidInput, "layers are 0 to 1"),
+        (pb.AttendRequest(tokens=_tokens([1, 2, 3, 4]).tokens), InvalidInput, "take 384 bytes, and the server comp"),
+    ],
+)
+async def test_a_request_for_attention_that_cannot_be_served_is_refused(
+    service: Service, request_: pb.AttendRequest, error: type[Exception], phrase: str
+) -> None:
+    with pytest.raises(error, match=phrase):
+        await service.attend(request_)
+
+
 async def test_the_model_is_listed_and_described(service: Service) -> None:
     listed = pb.ListModelsResponse.FromString(await service.rpc.list_models(b"", _call()))
     assert [(one.name, one.digest) for one in listed.models] == [("tiny", "ab" * 32)]
@@ -137,6 +218,7 @@ async def test_the_model_is_listed_and_described(service: Service) -> None:
         described = pb.GetModelResponse.FromString(await service.rpc.get_model(request, _call()))
         assert described.model == listed.models[0]
         assert described.execution.token_budget == LIMITS.tokens
+        assert described.attends
 
 
 @pytest.mark.parametrize(
@@ -149,13 +231,13 @@ async def test_another_model_is_not_described(service: Service, raw: bytes, erro
 
 async def test_until_its_model_is_ready_a_server_says_that_it_is_starting(tmp_path: Path) -> None:
     starting = EncoderService(Settings(bundle=tmp_path), Recorder())
-    for method in (starting.encode, starting.get_model, starting.list_models):
+    for method in (starting.encode, starting.attend, starting.get_model, starting.list_models):
         with pytest.raises(Unavailable, match="starting: wait until its health check says SERVING"):
             await method(b"", _call())
 
 
 async def test_bytes_that_are_no_message_are_refused_by_every_method(service: Service) -> None:
-    for method in (service.rpc.encode, service.rpc.get_model, service.rpc.list_models):
+    for method in (service.rpc.encode, service.rpc.attend, service.rpc.get_model, service.rpc.list_models):
         with pytest.raises(InvalidInput, match=r"not a headwaiter\.v1\."):
             await method(b"\xff", _call())
 

@@ -14,7 +14,7 @@ from headwaiter_server.runtime.bundle import GOLDEN, MANIFEST, PARITY, TOKENIZER
 from headwaiter_server.runtime.errors import BundleRefused
 from tests.server.runtime.bundles import copy, flip_byte, read_manifest, write_manifest
 
-WEIGHTS, GRAPH = "weights.fp32.bin", "packed-cpu.fp32.onnx"
+WEIGHTS, GRAPH, ATTEND = "weights.fp32.bin", "packed-cpu.fp32.onnx", "attend.fp32.onnx"
 
 
 def _refusal(folder: Path) -> str:
@@ -62,14 +62,14 @@ def test_a_file_that_was_cut_short_is_damage(text_bundle: Path, tmp_path: Path) 
     assert _refusal(folder).startswith(f"{path} is damaged")
 
 
-@pytest.mark.parametrize("name", [WEIGHTS, GRAPH, GOLDEN, PARITY, TOKENIZER])
+@pytest.mark.parametrize("name", [WEIGHTS, GRAPH, ATTEND, GOLDEN, PARITY, TOKENIZER])
 def test_a_missing_file_is_named(text_bundle: Path, tmp_path: Path, name: str) -> None:
     folder = copy(text_bundle, tmp_path)
     (folder / name).unlink()
     assert _refusal(folder) == f"{folder / name} is missing: the bundle is not whole, copy or export it again"
 
 
-@pytest.mark.parametrize("name", [WEIGHTS, GRAPH, GOLDEN, PARITY, TOKENIZER])
+@pytest.mark.parametrize("name", [WEIGHTS, GRAPH, ATTEND, GOLDEN, PARITY, TOKENIZER])
 def test_a_file_that_is_needed_and_has_no_checksum_is_named(text_bundle: Path, tmp_path: Path, name: str) -> None:
     folder = copy(text_bundle, tmp_path)
     manifest = read_manifest(folder)
@@ -78,6 +78,20 @@ def test_a_file_that_is_needed_and_has_no_checksum_is_named(text_bundle: Path, t
     manifest.files.extend(kept)
     write_manifest(folder, manifest)
     assert _refusal(folder) == f"{folder / MANIFEST} gives no checksum for {name}: export the model again"
+
+
+def test_a_bundle_made_before_there_was_a_graph_of_attention_weights_is_whole(
+    text_bundle: Path, tmp_path: Path
+) -> None:
+    folder = copy(text_bundle, tmp_path)
+    (folder / ATTEND).unlink()
+    manifest = read_manifest(folder)
+    manifest.ClearField("attend")
+    kept = [file for file in manifest.files if file.name != ATTEND]
+    del manifest.files[:]
+    manifest.files.extend(kept)
+    write_manifest(folder, manifest)
+    assert not Bundle.open(folder).manifest.HasField("attend")
 
 
 @pytest.mark.parametrize("name", ["../weights.bin", "/etc/passwd", "sub/weights.bin"])

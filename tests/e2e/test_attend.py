@@ -1,0 +1,159 @@
+"""Attention weights over gRPC are those of transformers and of the formulas, and cost nobody else anything."""
+
+import asyncio
+import logging
+import shutil
+import subprocess
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from google.protobuf import json_format
+from matplotlib.image import imread
+from numpy.typing import NDArray
+
+from examples.model import command
+from examples.serving import Running
+from headwaiter_client import AsyncClient, Client, InferenceFailed, InvalidInput, Unavailable, Unimplemented
+from headwaiter_export.encoder import Encoder
+from headwaiter_proto.manifest_pb2 import Manifest
+from headwaiter_server.runtime.attention import Attention, AttentionGraph, Selection
+from tests.checkpoints import VOCABULARY
+from tests.e2e.inside import metrics_url, serving
+from tests.e2e.scrape import metric
+from tests.export.helpers import assert_close, oracle_of
+
+TEXT = "Rain falls on tables"
+TOKENS = ["[CLS]", "rain", "falls", "on", "table", "##s", "[SEP]"]
+
+
+@pytest.fixture
+def client(text_server: Running) -> Iterator[Client]:
+    with Client(text_server.address) as connected:
+        yield connected
+
+
+def test_a_texts_attention_is_that_of_transformers_token_by_token(client: Client, text_checkpoint: Path) -> None:
+    bert = transformers.BertModel.from_pretrained(text_checkpoint, attn_implementation="eager").eval()
+    # A token that stands there twice has the latter id.
+    ids = torch.tensor([[{token: i for i, token in enumerate(VOCABULARY)}[token] for token in TOKENS]])
+    with torch.inference_mode():
+        expected = torch.cat(bert(ids, output_attentions=True).attentions).numpy()
+    attention = client.attend(TEXT)
+    assert attention.tokens == TOKENS
+    assert attention.context is None
+    assert_close(attention.weights, expected)
+    np.testing.assert_allclose(attention.weights.sum(-1), 1, rtol=0, atol=1e-6)
+    of_ids = client.attend(ids[0].numpy(), layers=[1], heads=[3, 0])
+    assert of_ids.tokens is None
+    assert_close(of_ids.weights, expected[[1]][:, [3, 0]])
+    assert of_ids.model == attention.model
+
+
+def test_attention_to_features_is_the_formula_with_the_context_of_the_query(
+    feature_server: Running, feature_encoder: Encoder
+) -> None:
+    features = np.random.default_rng(5).standard_normal((48, 6), np.float32)
+    expected = oracle_of(feature_encoder).attention(features)
+    with Client(feature_server.address) as client:
+        attention = client.attend(features, query=47)
+    assert_close(attention.weights, np.stack([weights for weights, _ in expected]))
+    assert_close(attention.context, np.stack([context[:, 47] for _, context in expected]))
+
+
+async def test_the_limit_is_told_before_and_after_and_holds(text_bundle: Path) -> None:
+    # Two layers of four heads and ten tokens: 3,200 bytes.
+    async with serving(text_bundle, max_attend_bytes=3200) as server, _client(server.port) as client:
+        model = await client.model()
+        assert (model.attends, model.limits.max_attend_bytes) == (True, 3200)
+        assert (await client.attend([1] * 10)).weights.nbytes == 3200
+        with pytest.raises(
+            InvalidInput, match="3872 bytes, and the server computes 3200 at most: ask for at most 1 of"
+        ) as error:
+            await client.attend([1] * 11)
+        assert (error.value.field, error.value.limit, error.value.actual) == ("layers", 3200, 3872)
+        assert (await client.attend([1] * 11, layers=[1])).weights.shape == (1, 4, 11, 11)
+
+
+async def test_a_bundle_made_without_the_graph_says_how_to_get_it(text_bundle: Path, tmp_path: Path) -> None:
+    old = Path(shutil.copytree(text_bundle, tmp_path / "old"))
+    manifest = json_format.Parse((old / "manifest.json").read_text(), Manifest())
+    manifest.ClearField("attend")
+    (old / "manifest.json").write_text(json_format.MessageToJson(manifest))
+    async with serving(old) as server, _client(server.port) as client:
+        assert not (await client.model()).attends
+        with pytest.raises(Unimplemented, match="was made without the graph of attention weights: export the model ag"):
+            await client.attend(TEXT)
+        assert (await client.encode([TEXT])).pooled is not None
+
+
+async def test_encode_is_answered_while_attention_is_computed_and_a_drain_waits_for_it(text_bundle: Path) -> None:
+    entered, released = threading.Event(), threading.Event()
+    run = AttentionGraph.run
+
+    def held(graph: AttentionGraph, sequence: NDArray[np.generic], selection: Selection) -> Attention:
+        entered.set()
+        assert released.wait(10)
+        return run(graph, sequence, selection)
+
+    async with serving(text_bundle) as server, _client(server.port) as client:
+        with patch.object(AttentionGraph, "run", held):
+            looking = asyncio.create_task(client.attend(TEXT))
+            assert await asyncio.to_thread(entered.wait, 10)
+            assert (await client.encode([TEXT])).pooled is not None
+            drained = asyncio.create_task(server.drain())
+            with pytest.raises(Unavailable, match="the server is shutting down"):
+                await client.attend(TEXT)
+            assert not drained.done()
+            released.set()
+            assert (await looking).tokens == TOKENS
+            await drained
+
+
+async def test_attention_is_counted_timed_and_logged_as_encode_is(
+    text_bundle: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with serving(text_bundle) as server, _client(server.port) as client:
+        timings = (await client.attend(TEXT, request_id="look-1")).timings
+        nothing = Attention(np.full((2, 4, 7, 7), np.nan, np.float32), None)
+        with patch.object(AttentionGraph, "run", return_value=nothing), pytest.raises(InferenceFailed) as failed:
+            await client.attend(TEXT, request_id="look-2")
+        for code in ("OK", "INTERNAL"):
+            labels = {"model": "tiny-text", "method": "Attend", "code": code}
+            assert metric(metrics_url(server), "headwaiter_requests_total", **labels) == 1
+    stages_s = timings.tokenize_s + timings.queue_s + timings.assemble_s + timings.compute_s + timings.respond_s
+    assert stages_s == pytest.approx(timings.total_s, rel=0, abs=1e-6)
+    sentence = "sequence 0: the model's answer to it is not finite"
+    assert (str(failed.value), failed.value.request_id) == (sentence, "look-2")
+    logged = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+    assert logged == [f"Attend look-2: InferenceFailed: {sentence}"]
+
+
+def test_the_command_prints_bars_and_draws_a_heat_map(text_server: Running, client: Client, tmp_path: Path) -> None:
+    asked = ["--layer", "1", "--head", "2", "--query", "s", "--png", "map.png", "--address", text_server.address]
+    ended = subprocess.run(
+        [command("headwaiter-client"), "attend", TEXT, *asked],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (ended.returncode, ended.stderr) == (0, "")
+    title, *lines = ended.stdout.splitlines()
+    assert title == "layer 1, head 2: what ##s (position 5) looks at"
+    row = client.attend(TEXT, layers=[1], heads=[2]).weights[0, 0, 5]
+    assert [line.split()[:2] for line in lines] == [
+        [token, f"{weight:.4f}"] for token, weight in zip(TOKENS, row, strict=True)
+    ]
+    assert max(lines, key=lambda line: line.count("█")).split()[0] == TOKENS[int(row.argmax())]
+    assert min(imread(tmp_path / "map.png").shape[:2]) >= 400
+
+
+def _client(port: int) -> AsyncClient:
+    return AsyncClient(f"127.0.0.1:{port}")

@@ -1,0 +1,83 @@
+"""Encoders that hold every pair of values of two fields, generated from EncoderConfig's own fields.
+
+The values are small so that hundreds of sequences are answered in a second, and such that every choice fits others:
+2 heads of 12 and 4 of 6 make up a model of 24, 1 head of 5 does not.
+"""
+
+from collections.abc import Iterator
+from contextlib import suppress
+from functools import cache
+from itertools import combinations
+from random import Random
+from typing import Any
+
+from headwaiter_export.config import Activation, ConfigError, EncoderConfig, Mask, Norm, Pooling, Positions
+
+BOTH = (False, True)
+VALUES: dict[str, tuple[Any, ...]] = {
+    "vocabulary_size": (0, 50),
+    "feature_width": (0, 12, 24),
+    "feature_projection": BOTH,
+    "d_model": (12, 24),
+    "heads": (1, 2, 4),
+    "head_dim": (5, 6, 8),
+    "value_dim": (5, 6, 12),
+    "learned_temperature": BOTH,
+    "query_bias": BOTH,
+    "key_bias": BOTH,
+    "value_bias": BOTH,
+    "output_projection": BOTH,
+    "output_bias": BOTH,
+    "mask": tuple(Mask),
+    "layers": (1, 2),
+    "d_ff": (0, 20),
+    "residual": BOTH,
+    "norm": tuple(Norm),
+    "final_norm": BOTH,
+    "max_tokens": (40, 48),
+    "positions": tuple(Positions),
+    "embedding_norm": BOTH,
+    "activation": tuple(Activation),
+    "norm_eps": (1e-12, 1e-5),
+    "pooling": tuple(Pooling),
+    "normalize": BOTH,
+}
+_DRAWS = 10_000
+
+# Two fields with a value each.
+Pair = tuple[tuple[str, Any], tuple[str, Any]]
+
+
+@cache
+def covering_set() -> tuple[EncoderConfig, ...]:
+    """Return configurations that together hold every pair that any of some thousand valid ones holds.
+
+    Each is the one that adds most pairs to those before it, so that the first cover most.
+    """
+    numbers: dict[Pair, int] = {}
+    # The pairs of a configuration, each as one bit of a number.
+    bits = {
+        config: sum(1 << numbers.setdefault(pair, len(numbers)) for pair in pairs(config)) for config in valid_configs()
+    }
+    chosen: list[EncoderConfig] = []
+    missing = (1 << len(numbers)) - 1
+    while missing:
+        chosen.append(max(bits, key=lambda config: (bits[config] & missing).bit_count()))
+        missing &= ~bits[chosen[-1]]
+    return tuple(chosen)
+
+
+@cache
+def valid_configs() -> tuple[EncoderConfig, ...]:
+    """Draw values for all fields again and again, and keep what EncoderConfig takes: it knows what goes together."""
+    random = Random(0)
+    valid = []
+    for _ in range(_DRAWS):
+        with suppress(ConfigError):
+            valid.append(EncoderConfig(**{name: random.choice(values) for name, values in VALUES.items()}))
+    return tuple(valid)
+
+
+def pairs(config: EncoderConfig) -> Iterator[Pair]:
+    """Yield the pairs of a configuration, as EncoderConfig left its fields: some it resolves."""
+    return combinations([(name, getattr(config, name)) for name in VALUES], 2)

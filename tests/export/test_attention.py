@@ -1,0 +1,110 @@
+"""The graph of attention weights says what the formulas say, and changes nothing in the graphs beside it."""
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+from headwaiter_export import bundle
+from headwaiter_export.bundle import BundleError
+from headwaiter_export.encoder import Encoder
+from headwaiter_export.graphs import WeightsFile, trace
+from headwaiter_export.lowering import Attending
+from headwaiter_export.parity import Reference
+from headwaiter_proto.encoder_pb2 import PRECISION_FP32
+from headwaiter_proto.manifest_pb2 import LOWERING_ATTEND
+from headwaiter_server.runtime.attention import AttentionGraph, Selection
+from headwaiter_server.runtime.bundle import Bundle
+from headwaiter_server.runtime.packing import pack
+from tests.export.helpers import assert_close, assert_close_to_scale, draw, oracle_of, random_encoder
+
+FORMS: dict[str, dict[str, Any]] = {
+    "as in BERT": {"vocabulary_size": 50},
+    "causal, pre-norm, without biases": {
+        "feature_width": 6,
+        "mask": "causal",
+        "norm": "pre",
+        "query_bias": False,
+        "key_bias": False,
+    },
+    "self-excluding, heads concatenated, attention alone": {
+        "feature_width": 6,
+        "mask": "self_excluding",
+        "output_projection": False,
+        "d_ff": 0,
+        "positions": "sinusoidal",
+    },
+    "rotary positions, learned temperatures, wide values": {
+        "feature_width": 6,
+        "positions": "rotary",
+        "head_dim": 6,
+        "value_dim": 10,
+        "learned_temperature": True,
+    },
+}
+GRAPH = "attend.fp32.onnx"
+
+
+@pytest.mark.parametrize("choices", FORMS.values(), ids=FORMS)
+def test_weights_and_contexts_are_the_formulas(choices: dict[str, Any], tmp_path: Path) -> None:
+    encoder = random_encoder(**choices)
+    config, formula = encoder.config, oracle_of(encoder)
+    with WeightsFile(tmp_path / "weights.bin") as weights:
+        weights.write_graph(trace(encoder.folded(), Attending, pack(draw(config, (3, 2)))), tmp_path / GRAPH)
+    graph = AttentionGraph.open(tmp_path / GRAPH)
+    for length in (config.min_tokens, 3, 17, config.max_tokens):
+        (sequence,) = draw(config, (length,))
+        expected = formula.attention(sequence)
+        for query in (0, length - 1):
+            actual = graph.run(sequence, Selection(range(config.layers), range(config.heads), query))
+            assert_close(actual.weights, np.stack([layer for layer, _ in expected]))
+            assert_close_to_scale(actual.context, np.stack([context[:, query] for _, context in expected]))
+        np.testing.assert_allclose(actual.weights.sum(-1), 1, rtol=0, atol=1e-6)
+        masked = np.stack([layer for layer, _ in expected]) == 0
+        assert (actual.weights[masked] == 0).all()
+        assert masked.any() == (config.mask != "none" and length > 1)
+
+
+def test_the_graphs_beside_it_keep_their_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    encoder = random_encoder(feature_width=6, layers=1)
+    monkeypatch.setattr(bundle, "GRAPHS", bundle.GRAPHS[:1])
+    monkeypatch.setattr(bundle, "WEIGHTS", {PRECISION_FP32: "weights.fp32.bin"})
+    write = WeightsFile.write_graph
+    contents: list[dict[str, bytes]] = []
+    for attends in (True, False):
+        if not attends:
+            monkeypatch.setattr(
+                WeightsFile, "write_graph", lambda self, model, path: path.name == GRAPH or write(self, model, path)
+            )
+        folder = tmp_path / str(attends)
+        folder.mkdir()
+        bundle._write_graphs(encoder, folder, lambda line: None)
+        contents.append({path.name: path.read_bytes() for path in folder.iterdir()})
+    assert contents[0].pop(GRAPH)
+    assert contents[0] == contents[1] != {}
+
+
+def test_a_bundle_names_it_and_any_runtime_can_load_it(text_bundle: Path) -> None:
+    attend = Bundle.open(text_bundle).manifest.attend
+    assert (attend.file, attend.lowering, attend.precision) == (GRAPH, LOWERING_ATTEND, PRECISION_FP32)
+    assert attend.weights_file == "weights.fp32.bin"
+    model = onnx.load(text_bundle / GRAPH, load_external_data=False)
+    assert {node.domain for node in model.graph.node} == {""}
+    assert [value.name for value in model.graph.input] == ["input_ids"]
+    assert [value.name for value in model.graph.output] == ["weights_0", "context_0", "weights_1", "context_1"]
+
+
+def test_a_graph_out_of_tolerance_is_refused_with_its_difference(
+    feature_bundle: Path, feature_encoder: Encoder
+) -> None:
+    other = copy.deepcopy(feature_encoder)
+    other.get_submodule("layers.1.attention.query").get_parameter("weight").data *= 1.001
+    reference = Reference.of(feature_encoder)
+    bundle._check_attention(feature_bundle / GRAPH, feature_encoder, reference, lambda line: None)
+    with pytest.raises(
+        BundleError, match=r"attend\.fp32\.onnx is out of tolerance: attention differs from PyTorch by .*, over 1e-05"
+    ):
+        bundle._check_attention(feature_bundle / GRAPH, other, reference, lambda line: None)

@@ -1,0 +1,139 @@
+"""Vision Transformers give the answers that `transformers` gives, to features made as the README says."""
+
+import re
+from collections.abc import Callable
+from contextlib import redirect_stdout
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import safetensors.torch
+import torch
+import transformers
+
+from headwaiter_export.checkpoints import read_checkpoint
+from headwaiter_export.cli import main
+from headwaiter_export.config import Pooling
+from headwaiter_export.lowering import SingleSequence
+from headwaiter_export.settings import CheckpointError
+from headwaiter_proto.encoder_pb2 import POOLING_CLS
+from headwaiter_server.runtime.bundle import Bundle
+from tests.checkpoints import randomize
+from tests.export.helpers import assert_close, edit_json, run
+from tests.oracle import Array
+
+README = Path(__file__).parents[2] / "README.md"
+PATCH_SIZE = 4
+
+
+def save_vit(folder: Path, kind: str = "ViTModel", **settings: Any) -> transformers.PreTrainedModel:
+    """Save a ViT of images [3, 12, 12], which have 9 patches."""
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 32, "num_attention_heads": 4, "num_hidden_layers": 2, "intermediate_size": 64}
+    config = transformers.ViTConfig(**{**sizes, "image_size": 12, "patch_size": PATCH_SIZE, **settings})
+    model = getattr(transformers, kind)(config).eval()
+    randomize(model)
+    model.save_pretrained(folder)
+    return model
+
+
+def draw_image(side: int, seed: int) -> Array:
+    return np.random.default_rng(seed).standard_normal((3, side, side), np.float32)
+
+
+def hidden_of(model: transformers.PreTrainedModel, image: Array) -> Array:
+    """The hidden rows [1 + patches, d] that `transformers` gives to one image."""
+    with torch.inference_mode():
+        hidden: Array = model(torch.from_numpy(image)[None]).last_hidden_state[0].numpy()
+    return hidden
+
+
+@pytest.fixture(scope="module")
+def features_of() -> Callable[[Array, int], Array]:
+    """The README's own recipe."""
+    blocks = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
+    (recipe,) = (block for block in blocks if "def features_of(" in block)
+    names: dict[str, Any] = {}
+    exec(recipe, names)
+    function: Callable[[Array, int], Array] = names["features_of"]
+    return function
+
+
+@pytest.mark.parametrize("settings", [{}, {"qkv_bias": False, "hidden_act": "gelu_new", "layer_norm_eps": 1e-5}])
+def test_vit_gives_the_answers_of_transformers(
+    settings: dict[str, Any], features_of: Callable[[Array, int], Array], tmp_path: Path
+) -> None:
+    model = save_vit(tmp_path, **settings)
+    encoder = read_checkpoint(tmp_path).encoder
+    image = draw_image(12, seed=0)
+    with torch.inference_mode():
+        _, hidden = encoder(torch.from_numpy(features_of(image, PATCH_SIZE)), SingleSequence(10))
+    assert_close(hidden.numpy(), hidden_of(model, image))
+
+
+@pytest.mark.usefixtures("packed_cpu_alone")
+def test_a_bundle_of_vit_takes_images_of_several_sizes_in_one_batch(
+    features_of: Callable[[Array, int], Array], tmp_path: Path
+) -> None:
+    model = save_vit(tmp_path / "vit", num_hidden_layers=1)
+    # The positions of fewer patches are the first ones.
+    smaller = save_vit(tmp_path / "smaller", num_hidden_layers=1, image_size=8)
+    weights = model.state_dict()
+    weights["embeddings.position_embeddings"] = weights["embeddings.position_embeddings"][:, :5]
+    smaller.load_state_dict(weights)
+    with redirect_stdout(StringIO()) as printed:
+        assert main(["checkpoint", str(tmp_path / "vit"), "-o", str(tmp_path / "bundle")]) == 0
+    assert "tokenizer" not in printed.getvalue()
+    manifest = Bundle.open(tmp_path / "bundle").manifest
+    assert (manifest.feature_width, manifest.max_tokens, manifest.pooling) == (48, 10, POOLING_CLS)
+
+    images = [draw_image(side, seed) for seed, side in enumerate((12, 8, 12, 12, 8))]
+    outputs = run(tmp_path / "bundle" / "packed-cpu.fp32.onnx", "cpu", [features_of(i, PATCH_SIZE) for i in images])
+    expected = [hidden_of(smaller if image.shape[1] == 8 else model, image) for image in images]
+    assert_close(outputs.hidden, np.concatenate(expected))
+    assert_close(outputs.pooled, np.stack([rows[0] for rows in expected]))
+
+
+def test_a_head_that_paints_masked_patches_is_left_aside(
+    features_of: Callable[[Array, int], Array], tmp_path: Path
+) -> None:
+    model = save_vit(tmp_path, "ViTForMaskedImageModeling", encoder_stride=PATCH_SIZE)
+    encoder = read_checkpoint(tmp_path, Pooling.NONE).encoder
+    image = draw_image(12, seed=0)
+    with torch.inference_mode():
+        _, hidden = encoder(torch.from_numpy(features_of(image, PATCH_SIZE)), SingleSequence(10))
+    assert_close(hidden.numpy(), hidden_of(model.vit, image))
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        ({"architectures": ["ViTForImageClassification"]}, "architecture ViTForImageClassification, whose head"),
+        ({"patch_size": [4, 4]}, r"patch_size \[4, 4\]: it must be a whole number"),
+        ({"image_size": None}, "image_size None: it must be a whole number"),
+        ({"image_size": 16}, r"embeddings\.position_embeddings is \[1, 10, 32\]: by config.json it is \[1, 17, 32\]"),
+        ({"num_channels": 1}, r"projection\.weight is \[32, 3, 4, 4\]: by config.json it is \[32, 1, 4, 4\]"),
+        ({"qkv_bias": "no"}, "qkv_bias 'no': it must be true or false"),
+        ({"qkv_bias": False}, r"a tensor encoder\.layer\.0\.attention\.attention\.key\.bias"),
+        ({"hidden_act": "mish"}, "hidden_act 'mish'"),
+    ],
+)
+def test_settings_of_vit_that_we_cannot_reproduce_are_refused_by_name(
+    changes: dict[str, Any], complaint: str, tmp_path: Path
+) -> None:
+    save_vit(tmp_path)
+    edit_json(tmp_path / "config.json", **changes)
+    with pytest.raises(CheckpointError, match=complaint):
+        read_checkpoint(tmp_path)
+
+
+def test_vit_without_a_class_token_is_refused_by_its_tensor(tmp_path: Path) -> None:
+    save_vit(tmp_path)
+    path = tmp_path / "model.safetensors"
+    tensors = safetensors.torch.load_file(path)
+    del tensors["embeddings.cls_token"]
+    safetensors.torch.save_file(tensors, path, {"format": "pt"})
+    with pytest.raises(CheckpointError, match=r"no tensor embeddings\.cls_token"):
+        read_checkpoint(tmp_path)
