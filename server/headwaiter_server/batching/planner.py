@@ -40,20 +40,19 @@ def plan(pending: Pending, now_s: float, cost: CostModel, limits: BatchLimits) -
         return Plan((), tuple(expired))
     batch = [seed]
     tokens = longest = seed.length_tokens
-    needed_cells = longest**2
+    squares = longest**2
     sides = (_alive(pending.shorter(seed), now_s, expired), _alive(pending.longer(seed), now_s, expired))
     nearest = [next(side, None) for side in sides]
 
     def extra_s(candidate: Sequence) -> float:
         """Return the seconds a token that the candidate would add, infinity where it must not join."""
         length = candidate.length_tokens
-        sequences, total, widest = len(batch) + 1, tokens + length, max(longest, length)
-        cells = sequences * widest**2
-        if total > limits.tokens or cells > limits.cells:
+        joined = len(batch) + 1, tokens + length, max(longest, length), squares + length**2
+        if joined[1] > limits.tokens or joined[0] * joined[2] ** 2 > limits.cells:
             return float("inf")
-        if cost.cell_s * (cells - needed_cells - length**2) > cost.launch_s:
+        if cost.padding_s(*joined) > cost.launch_s:
             return float("inf")
-        return (cost.seconds(sequences, total, widest) - cost.seconds(len(batch), tokens, longest)) / length
+        return (cost.seconds(*joined) - cost.seconds(len(batch), tokens, longest, squares)) / length
 
     while True:
         extras_s = [extra_s(candidate) if candidate else float("inf") for candidate in nearest]
@@ -64,7 +63,7 @@ def plan(pending: Pending, now_s: float, cost: CostModel, limits: BatchLimits) -
         batch.append(joining)
         tokens += joining.length_tokens
         longest = max(longest, joining.length_tokens)
-        needed_cells += joining.length_tokens**2
+        squares += joining.length_tokens**2
         nearest[best] = next(sides[best], None)
     return Plan(tuple(batch), tuple(dict.fromkeys(expired)))
 

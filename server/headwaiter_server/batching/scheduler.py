@@ -11,7 +11,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from headwaiter_server.batching.cost import BatchLimits, CostModel
+from headwaiter_server.batching.cost import BatchLimits, CostModel, Pace
 from headwaiter_server.batching.job import Job, Outcome, Sequence, Stamps
 from headwaiter_server.batching.pending import Pending
 from headwaiter_server.batching.planner import plan
@@ -26,9 +26,6 @@ from headwaiter_server.errors import (
 from headwaiter_server.runtime.graph import Outputs
 from headwaiter_server.runtime.packing import PackedBatch, pack
 
-# Weight of the newest batch in the running mean of the pace.
-_NEWEST = 0.2
-
 
 class Device(Protocol):
     """What runs a batch; called from a thread of its own, one batch at a time."""
@@ -41,8 +38,8 @@ class Device(Protocol):
 class Observer(Protocol):
     """Hears of what happens to batches."""
 
-    def batch_ran(self, batch: PackedBatch) -> None:
-        """A batch has run."""
+    def batch_ran(self, batch: PackedBatch, predicted_s: float, actual_s: float) -> None:
+        """A batch has run, and took so long where so much was expected."""
 
     def expired(self, sequences: int) -> None:
         """Sequences were dropped, their deadline past."""
@@ -82,8 +79,7 @@ class Scheduler:
         self._clock = clock
         self._pending = Pending()
         self._order = count()
-        # What batches really take, by what the cost model says they take.
-        self._pace = 1.0
+        self._pace = Pace()
         self._jobs: set[Job] = set()
         self._work = asyncio.Event()
         self._draining = False
@@ -103,7 +99,8 @@ class Scheduler:
     @property
     def estimated_wait_s(self) -> float:
         """When a sequence that came now would start, by the pace of the latest batches."""
-        return self._pending.tokens / self._limits.tokens * self._cost.seconds(1, self._limits.tokens, 1) * self._pace
+        batches = self._pending.tokens / self._limits.tokens
+        return batches * self._cost.seconds(1, self._limits.tokens, 1, 1) * self._pace.factor
 
     async def submit(
         self, values: list[NDArray[np.generic]], *, hidden: bool, deadline_s: float = float("inf")
@@ -220,9 +217,12 @@ class Scheduler:
             await self._run(batch[:half])
             await self._run(batch[half:])
             return
-        expected_s = self._cost.seconds(run.batch.sequences, run.batch.tokens, run.batch.longest_tokens)
-        self._pace += _NEWEST * ((run.stamps.computed_s - run.stamps.started_s) / expected_s - self._pace)
-        self._observer.batch_ran(run.batch)
+        expected_s = self._cost.seconds(
+            run.batch.sequences, run.batch.tokens, run.batch.longest_tokens, run.batch.squares
+        )
+        actual_s = run.stamps.computed_s - run.stamps.started_s
+        self._observer.batch_ran(run.batch, expected_s * self._pace.factor, actual_s)
+        self._pace.learn(expected_s, actual_s)
         self._hand_out(batch, run)
 
     def _hand_out(self, batch: tuple[Sequence, ...], run: _Run) -> None:

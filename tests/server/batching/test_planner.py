@@ -11,11 +11,13 @@ from headwaiter_server.batching.job import PATIENCE_S, Sequence
 from headwaiter_server.batching.planner import plan
 from tests.server.batching.sequences import pending_of, waiting
 
-CPU = CostModel(launch_s=3e-3, token_s=1.1e-4, cell_s=5e-7)
+CPU = CostModel(launch_s=3e-3, token_s=1.1e-4, padded_s=1e-6, cell_s=5e-7)
 LIMITS = BatchLimits(tokens=512, cells=512 * 256)
 NOW_S = 40.0
 
-costs = st.just(CPU) | st.builds(CostModel, st.floats(0, 1e-2), st.floats(1e-7, 1e-3), st.floats(0, 1e-5))
+costs = st.just(CPU) | st.builds(
+    CostModel, st.floats(0, 1e-2), st.floats(1e-7, 1e-3), st.floats(0, 1e-5), st.floats(0, 1e-5), st.booleans()
+)
 limits = st.just(LIMITS) | st.builds(BatchLimits, st.integers(1, 600), st.integers(1, 100_000))
 
 
@@ -31,8 +33,7 @@ def queues(draw: st.DrawFn) -> list[Sequence]:
 
 
 def _seconds(lengths: list[int], cost: CostModel) -> float:
-    padded_cells = len(lengths) * max(lengths) ** 2
-    return cost.launch_s + cost.token_s * sum(lengths) + cost.cell_s * padded_cells
+    return cost.seconds(len(lengths), sum(lengths), max(lengths), sum(length**2 for length in lengths))
 
 
 def _lengths(batch: tuple[Sequence, ...]) -> list[int]:

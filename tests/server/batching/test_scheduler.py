@@ -16,7 +16,7 @@ from headwaiter_server.runtime.graph import Outputs
 from headwaiter_server.runtime.packing import PackedBatch
 
 LIMITS = BatchLimits(tokens=8, cells=1000)
-COST = CostModel(launch_s=0.5, token_s=0.25, cell_s=0.0)
+COST = CostModel(launch_s=0.5, token_s=0.25, padded_s=0.0, cell_s=0.0)
 QUEUE_TOKENS = 64
 # Values that the model raises on, answers with an infinity to, and has infinite hidden rows for.
 POISON, INFINITE, INFINITE_HIDDEN = 666, 777, 888
@@ -69,7 +69,7 @@ class Log:
         self.ran_tokens: list[int] = []
         self.expired_sequences = 0
 
-    def batch_ran(self, batch: PackedBatch) -> None:
+    def batch_ran(self, batch: PackedBatch, predicted_s: float, actual_s: float) -> None:
         self.ran_tokens.append(batch.tokens)
 
     def expired(self, sequences: int) -> None:
@@ -360,7 +360,7 @@ async def test_an_idle_scheduler_drains_at_once_and_still_serves_before(bench: B
 
 async def test_what_stops_the_scheduler_is_told_to_whoever_watches_it() -> None:
     class Broken(Log):
-        def batch_ran(self, batch: PackedBatch) -> None:
+        def batch_ran(self, batch: PackedBatch, predicted_s: float, actual_s: float) -> None:
             raise ZeroDivisionError
 
     scheduler = Scheduler(Device(), COST, LIMITS, QUEUE_TOKENS, Broken(), Clock())

@@ -9,7 +9,6 @@ import pytest
 from numpy.typing import NDArray
 
 from headwaiter_proto import encoder_pb2 as pb
-from headwaiter_server.batching.cost import BatchLimits, CostModel
 from headwaiter_server.batching.scheduler import Scheduler
 from headwaiter_server.config import Settings
 from headwaiter_server.errors import DeadlineExceeded, InvalidInput, ModelNotFound, Unavailable
@@ -17,9 +16,7 @@ from headwaiter_server.metrics import STAGES, Recorder
 from headwaiter_server.rpc.endpoint import Call, clock
 from headwaiter_server.rpc.service import EncoderService, Serving
 from headwaiter_server.text import TextEncoder
-from tests.server.rpc.stand_ins import model, sample
-
-LIMITS = BatchLimits(tokens=4, cells=100)
+from tests.server.rpc.stand_ins import CALIBRATION, model, sample
 
 
 class WordLengths:
@@ -36,9 +33,9 @@ class Service:
         self.recorder = Recorder()
         self.model = model(folder)
         settings = Settings(bundle=folder, max_request_sequences=3, max_request_tokens=8)
-        self.scheduler = Scheduler(self.model.graph, CostModel(1, 0, 0), LIMITS, 100, self.recorder)
+        self.scheduler = Scheduler(self.model.graph, CALIBRATION.cost, CALIBRATION.limits, 100, self.recorder)
         self.rpc = EncoderService(settings, self.recorder)
-        self.rpc.open(Serving(self.model, cast(TextEncoder | None, text), self.scheduler, LIMITS))
+        self.rpc.open(Serving(self.model, cast(TextEncoder | None, text), self.scheduler, CALIBRATION))
 
     async def encode(self, request: pb.EncodeRequest) -> pb.EncodeResponse:
         return pb.EncodeResponse.FromString(await self.rpc.encode(request.SerializeToString(), _call()))
@@ -133,7 +130,7 @@ async def test_the_model_is_listed_and_described(service: Service) -> None:
         request = pb.GetModelRequest(name=name).SerializeToString()
         described = pb.GetModelResponse.FromString(await service.rpc.get_model(request, _call()))
         assert described.model == listed.models[0]
-        assert described.execution.token_budget == LIMITS.tokens
+        assert described.execution.token_budget == CALIBRATION.limits.tokens
 
 
 @pytest.mark.parametrize(
