@@ -1,6 +1,7 @@
 """What every test may ask for: tiny bundles, made once a run by the real export."""
 
 import os
+from collections.abc import Iterator
 from contextlib import redirect_stdout
 from functools import cache
 from io import StringIO
@@ -23,6 +24,14 @@ from tests.checkpoints import randomize, save_bert, save_sentence_transformer, s
 # No test asserts a timing. Where a change is judged, its verdict must not hang on the draw.
 settings.register_profile("headwaiter", deadline=None, derandomize="CI" in os.environ)
 settings.load_profile("headwaiter")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _cache_of_its_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Keep what servers measure out of the user's cache, and what is there out of the tests."""
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from headwaiter_server.batching.cost import BatchLimits, CostModel, Sample, error_ratio, fit, smallest_budget
 from headwaiter_server.runtime.graph import Provider
 from headwaiter_server.runtime.model import Model
-from headwaiter_server.runtime.warmup import USUAL_TOKENS, Lengths, run_once, time_budgets, time_shapes, usual_batch
+from headwaiter_server.runtime.warmup import Lengths, run_once, time_budgets, time_shapes, usual_batch
 
 # How long measuring may take; a minimal set of shapes runs whatever it takes.
 _BUDGETS_S: dict[Provider, float] = {"cpu": 1.8, "cuda": 4.0}
@@ -23,21 +23,16 @@ class Calibration:
     Attributes:
         cost: the seconds a batch takes.
         limits: how large it may be.
+        service_tokens_per_s: how many tokens a second full batches of a usual length get through.
         error_ratio: median of |predicted − measured| / measured over the shapes that were timed.
         remembered: whether it was measured at an earlier start.
     """
 
     cost: CostModel
     limits: BatchLimits
+    service_tokens_per_s: float
     error_ratio: float
     remembered: bool = False
-
-    @property
-    def service_tokens_per_s(self) -> float:
-        """How many tokens a second full batches of a usual length get through."""
-        tokens = self.limits.tokens
-        length = min(USUAL_TOKENS, tokens)
-        return tokens / self.cost.seconds(tokens // length, tokens, length, tokens * length)
 
 
 def measure_cost(model: Model, token_cap: int = 0) -> Calibration:
@@ -51,9 +46,10 @@ def measure_cost(model: Model, token_cap: int = 0) -> Calibration:
     rates = time_budgets(model.graph, manifest, _candidates(model.provider, token_cap), _BUDGETS_S[model.provider])
     limits = batch_limits(model, smallest_budget(rates))
     timed = time_shapes(model.graph, manifest, limits.tokens, limits.cells, _SHAPES_S)
-    samples = [_sample(lengths, seconds) for lengths, seconds in timed.items()]
+    samples = [Sample(*_shape(lengths), seconds) for lengths, seconds in timed.items()]
     cost = fit(samples, variable_length=model.graph.variable_length)
-    return Calibration(cost, limits, error_ratio(cost, samples))
+    usual = usual_batch(manifest, limits.tokens)
+    return Calibration(cost, limits, sum(usual) / cost.seconds(*_shape(usual)), error_ratio(cost, samples))
 
 
 def batch_limits(model: Model, tokens: int) -> BatchLimits:
@@ -77,5 +73,6 @@ def _candidates(provider: Provider, token_cap: int) -> list[int]:
     return budgets
 
 
-def _sample(lengths: Lengths, seconds: float) -> Sample:
-    return Sample(len(lengths), sum(lengths), max(lengths), sum(n * n for n in lengths), seconds)
+def _shape(lengths: Lengths) -> tuple[int, int, int, int]:
+    """Return B, T, N and Σn²."""
+    return len(lengths), sum(lengths), max(lengths), sum(n * n for n in lengths)

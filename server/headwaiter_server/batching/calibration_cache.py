@@ -18,6 +18,7 @@ log = logging.getLogger(__name__)
 # Raised when what is measured, or how, changes.
 _FORMAT = 1
 _COEFFICIENTS = ("launch_s", "token_s", "padded_s", "cell_s")
+_OTHERS = ("token_budget", "service_tokens_per_s", "error_ratio")
 
 
 def calibrate(model: Model, *, threads: int, token_cap: int, folder: Path | None) -> Calibration:
@@ -59,7 +60,7 @@ def _file(folder: Path, about: dict[str, Any]) -> Path:
 def _read(file: Path, about: dict[str, Any], model: Model) -> Calibration | None:
     try:
         content = json.loads(file.read_bytes())
-        measured = {name: _measured(content[name]) for name in (*_COEFFICIENTS, "token_budget", "error_ratio")}
+        measured = {name: _measured(content[name]) for name in (*_COEFFICIENTS, *_OTHERS)}
         known = content["about"] == about
     except (OSError, ValueError, TypeError, KeyError, RecursionError):
         return None
@@ -68,7 +69,8 @@ def _read(file: Path, about: dict[str, Any], model: Model) -> Calibration | None
     if not known or tokens < 1 or launch_s + token_s + padded_s + cell_s == 0:
         return None
     cost = CostModel(launch_s, token_s, padded_s, cell_s, model.graph.variable_length)
-    return Calibration(cost, batch_limits(model, tokens), measured["error_ratio"], remembered=True)
+    rate, error_ratio = measured["service_tokens_per_s"], measured["error_ratio"]
+    return Calibration(cost, batch_limits(model, tokens), rate, error_ratio, remembered=True)
 
 
 def _measured(value: Any) -> float:

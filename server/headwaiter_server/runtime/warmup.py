@@ -15,9 +15,9 @@ from headwaiter_server.runtime.packing import PackedBatch, pack
 # Golden inputs run together up to these sizes, so that the check sees real batches and takes little memory.
 _GOLDEN_TOKENS = 1024
 _GOLDEN_CELLS = 1 << 20
-# Token budgets are compared on sequences of a usual length, and on so many tokens at least, so that a short
-# disturbance does not decide.
-USUAL_TOKENS = 64
+# Token budgets are compared on sequences of a usual length, which fills no budget: neither do requests. And on so many
+# tokens at least, so that a short disturbance does not decide.
+_USUAL_TOKENS = 48
 _COMPARED_TOKENS = 256
 _BUDGET_ROUNDS = 9
 _SHAPE_RUNS = 4
@@ -60,8 +60,8 @@ def run_once(graph: EncoderGraph, manifest: Manifest, lengths: Lengths) -> float
 
 
 def usual_batch(manifest: Manifest, tokens: int) -> Lengths:
-    """Return as many sequences of the usual length as make so many tokens."""
-    length = min(USUAL_TOKENS, manifest.max_tokens)
+    """Return as many sequences of the usual length as so many tokens hold, but at least one."""
+    length = min(_USUAL_TOKENS, manifest.max_tokens)
     return (length,) * max(1, tokens // length)
 
 

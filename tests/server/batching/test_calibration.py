@@ -21,7 +21,7 @@ from headwaiter_server.runtime.model import Model
 from headwaiter_server.runtime.packing import PackedBatch
 from tests.server.rpc.stand_ins import model as stand_in
 
-GATHERED = CostModel(launch_s=2e-3, token_s=1e-4, padded_s=4e-6, cell_s=2e-7)
+GATHERED = CostModel(launch_s=2e-4, token_s=1e-5, padded_s=4e-7, cell_s=2e-8)
 VARYING = CostModel(launch_s=2e-3, token_s=1e-6, padded_s=0.0, cell_s=2e-9, variable_length=True)
 
 
@@ -87,7 +87,8 @@ def test_the_cost_of_a_machine_is_recovered_and_its_budget_is_within_three_perce
 
 
 def _rate(cost: CostModel, tokens: int) -> float:
-    return tokens / cost.seconds(tokens // 64, tokens, 64, tokens * 64)
+    sequences = tokens // 48
+    return sequences * 48 / cost.seconds(sequences, sequences * 48, 48, sequences * 48**2)
 
 
 @pytest.mark.parametrize(("cap", "budgets"), [(100, {100}), (300, {128, 256}), (128, {128})])
@@ -157,6 +158,7 @@ def test_another_machine_measures_for_itself(name: str, simulated: tuple[Model, 
         {"token_s": None},
         {"launch_s": 0.0, "token_s": 0.0, "padded_s": 0.0, "cell_s": 0.0},
         {"token_budget": 0},
+        {"service_tokens_per_s": "fast"},
         {"token_budget": float("inf")},
         {"about": {}},
     ],
