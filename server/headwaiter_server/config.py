@@ -92,7 +92,7 @@ class Settings:
         0, _natural, "a whole number", "most tokens in a batch; 0: the fewest that are as fast as more, as measured"
     )
     cache_dir: Path | None = _setting(
-        None, _folder, "a folder", "where to remember what batches cost; unless given, the user's; '' for nowhere"
+        None, _folder, "a folder", "remembers what batches cost; '' for none; unless given, in the user's cache"
     )
     max_queue_tokens: int = _setting(262_144, _positive, "a positive number", "most tokens waiting; more are refused")
     max_request_sequences: int = _setting(4096, _positive, "a positive number", "most sequences in a request")

@@ -62,7 +62,7 @@ def _read(file: Path, about: dict[str, Any], model: Model) -> Calibration | None
         content = json.loads(file.read_bytes())
         measured = {name: _measured(content[name]) for name in (*_COEFFICIENTS, *_OTHERS)}
         known = content["about"] == about
-    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+    except (OSError, ValueError, TypeError, KeyError, OverflowError, RecursionError):
         return None
     launch_s, token_s, padded_s, cell_s = (measured[name] for name in _COEFFICIENTS)
     tokens = int(measured["token_budget"])
