@@ -17,6 +17,8 @@ log = logging.getLogger(__name__)
 
 # Raised when what is measured, or how, changes.
 _FORMAT = 1
+# A fit that is further off was measured while something else took the machine's time: better to measure again.
+_STEADY_ERROR_RATIO = 0.1
 _COEFFICIENTS = ("launch_s", "token_s", "padded_s", "cell_s")
 _OTHERS = ("token_budget", "service_tokens_per_s", "error_ratio")
 
@@ -48,6 +50,12 @@ def calibrate(model: Model, *, threads: int, token_cap: int, folder: Path | None
     calibration = measure_cost(model, token_cap)
     if file is None:
         log.info("what batches cost is measured at every start, as there is no --cache-dir to keep it in")
+    elif calibration.error_ratio > _STEADY_ERROR_RATIO:
+        log.warning(
+            "what batches cost is not remembered, as timed batches differ from it by %.0f %% at the median: "
+            "other work disturbs this machine",
+            100 * calibration.error_ratio,
+        )
     else:
         _write(file, about, calibration)
     return calibration
