@@ -16,11 +16,13 @@ from bench.serve import closed_loop
 from bench.traces import REQUESTERS, TRACES, Trace
 from examples.model import ROOT, bundle, checkpoint
 from examples.serving import running_server
-from headwaiter_server.app import batch_limits, measure_cost
+from headwaiter_server.batching.calibration import measure_cost
 from headwaiter_server.runtime.model import open_model
 
 ROUNDS = 3
 SERVER_CORE, LOAD_CORE = 0, 1
+# Nothing is remembered: in process and served are measured under the same conditions.
+FLAGS = ["--provider", "cpu", "--threads", "1", "--cache-dir", ""]
 DOCUMENT = ROOT / "docs" / "benchmarks.md"
 
 
@@ -59,7 +61,6 @@ def measure(trace: Trace, rounds: int) -> Row:
     """Measure one trace: each round the floor, in process and served, one after the other."""
     pin(SERVER_CORE)
     model = open_model(bundle(), "cpu", "fp32", threads=1)
-    limits = batch_limits(model, token_budget=0)
     manifest = model.bundle.manifest
     d_ff = json.loads((checkpoint() / "config.json").read_text())["intermediate_size"]
     sequences = trace.token_ids(manifest.vocabulary_size)
@@ -69,13 +70,14 @@ def measure(trace: Trace, rounds: int) -> Row:
     for _ in range(rounds):
         pin(SERVER_CORE)
         wrapper = ["taskset", "-c", str(SERVER_CORE)]
-        with running_server(bundle(), ["--provider", "cpu", "--threads", "1"], wrapper) as server:
+        with running_server(bundle(), FLAGS, wrapper) as server:
             pin(LOAD_CORE)
             load = closed_loop(server.address, sequences, REQUESTERS)
         seconds["served"].append(load.seconds)
         latencies_s.append(load.latencies_s)
         pin(SERVER_CORE)
-        cost = measure_cost(model, limits)
+        calibration = measure_cost(model)
+        cost, limits = calibration.cost, calibration.limits
         seconds["in_process"].append(in_process_s(sequences, REQUESTERS, model.graph, cost, limits))
         seconds["one_by_one"].append(one_by_one_s(sequences, model.graph))
         seconds["floor"].append(floor_s(sequences, manifest, d_ff, limits.tokens))

@@ -13,7 +13,7 @@ import numpy as np
 
 from bench.ceiling import pin
 from examples.model import bundle
-from headwaiter_server.app import batch_limits, measure_cost
+from headwaiter_server.batching.calibration import measure_cost
 from headwaiter_server.batching.cost import BatchLimits, CostModel
 from headwaiter_server.batching.job import Job, Priority, Sequence
 from headwaiter_server.batching.pending import Pending
@@ -30,8 +30,8 @@ def table() -> list[str]:
     """Measure every mix, together and apart, and return a table in Markdown."""
     pin(0)
     model = open_model(bundle(), "cpu", "fp32", threads=1)
-    limits = batch_limits(model, token_budget=0)
-    cost = measure_cost(model, limits)
+    calibration = measure_cost(model)
+    cost, limits = calibration.cost, calibration.limits
     lines = [
         "| mix | apart ms | together ms | together / apart | peak memory apart MiB | together MiB |",
         "|---|---|---|---|---|---|",

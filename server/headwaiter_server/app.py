@@ -15,7 +15,8 @@ from prometheus_client import start_http_server
 
 from headwaiter_server.batching.admission import QueueLimits
 from headwaiter_server.batching.attender import Attender
-from headwaiter_server.batching.cost import BatchLimits, CostModel, Sample, fit
+from headwaiter_server.batching.calibration import Calibration
+from headwaiter_server.batching.calibration_cache import calibrate
 from headwaiter_server.batching.scheduler import Scheduler
 from headwaiter_server.batching.worker import Worker
 from headwaiter_server.config import Settings
@@ -27,15 +28,10 @@ from headwaiter_server.runtime.attention import AttentionGraph
 from headwaiter_server.runtime.bundle import TOKENIZER
 from headwaiter_server.runtime.errors import ProviderUnavailable
 from headwaiter_server.runtime.model import Model, open_model
-from headwaiter_server.runtime.warmup import time_batches
 from headwaiter_server.text import TextEncoder
 
 log = logging.getLogger(__name__)
 
-# Small batches stay in a CPU's caches; a GPU needs large ones to be busy.
-_USUAL_TOKEN_BUDGET = {"cpu": 512, "cuda": 16_384}
-# The attention cells B·N² that a batch may have per token of its budget; scores take 4 bytes a cell and head.
-_CELLS_PER_TOKEN = 256
 # A reply that is ready when the server stops still has to reach its caller.
 _LAST_REPLIES_S = 1.0
 # Once gRPC stops, it calls what is on its way cancelled. So a drained server stops after so long without a request, or
@@ -54,8 +50,7 @@ class _Loaded:
     model: Model
     workers: list[Worker]
     text: TextEncoder | None
-    cost: CostModel
-    limits: BatchLimits
+    calibration: Calibration
 
 
 class Server:
@@ -94,8 +89,8 @@ class Server:
             raise
         self._scheduler = Scheduler(
             loaded.workers,
-            loaded.cost,
-            loaded.limits,
+            loaded.calibration.cost,
+            loaded.calibration.limits,
             QueueLimits(self._settings.max_queue_tokens, self._settings.max_queue_s),
             self._recorder,
             self._tell_available,
@@ -104,8 +99,8 @@ class Server:
         # Opened by the first Attend, which a bundle without the graph refuses before that.
         attention = partial(AttentionGraph.open, bundle.folder / bundle.manifest.attend.file)
         self._attender = Attender(attention, self._recorder)
-        self._recorder.serving(loaded.model, self._scheduler)
-        self._encoder.open(Serving(loaded.model, loaded.text, self._scheduler, self._attender, loaded.limits))
+        self._recorder.serving(loaded.model, loaded.calibration, self._scheduler)
+        self._encoder.open(Serving(loaded.model, loaded.text, self._scheduler, self._attender, loaded.calibration))
         await self._set_health(serving=True)
         log.info("serving %s on port %d, metrics on port %d", _describe(loaded), self.port, self.metrics_port)
 
@@ -226,16 +221,17 @@ def _load(settings: Settings) -> _Loaded:
     model = open_model(
         settings.bundle, settings.provider, settings.precision, settings.threads_of_an_instance, settings.devices[0]
     )
-    limits = batch_limits(model, settings.token_budget)
     tokenizes = model.bundle.manifest.max_text_tokens
     text = TextEncoder(settings.bundle / TOKENIZER, tokenizes) if tokenizes else None
     try:
-        cost = measure_cost(model, limits)
+        calibration = calibrate(
+            model, threads=settings.threads, token_cap=settings.token_budget, folder=settings.cache_dir
+        )
     except Exception as error:
         raise ProviderUnavailable(
-            f"{model.provider} cannot run batches of {limits.tokens} tokens: {' '.join(str(error).split())}"
+            f"{model.provider} cannot run the batches that are timed at start: {' '.join(str(error).split())}"
         ) from error
-    return _Loaded(model, _open_workers(model, settings), text, cost, limits)
+    return _Loaded(model, _open_workers(model, settings), text, calibration)
 
 
 def _open_workers(model: Model, settings: Settings) -> list[Worker]:
@@ -247,18 +243,6 @@ def _open_workers(model: Model, settings: Settings) -> list[Worker]:
         Worker(graph, partial(model.open_again, number), model.probe)
         for graph, number in zip(graphs, places, strict=True)
     ]
-
-
-def batch_limits(model: Model, token_budget: int) -> BatchLimits:
-    """Return how large a batch of the model may be; a token budget of 0 means the provider's usual one."""
-    tokens = token_budget or _USUAL_TOKEN_BUDGET[model.provider]
-    return BatchLimits(tokens, tokens * _CELLS_PER_TOKEN)
-
-
-def measure_cost(model: Model, limits: BatchLimits) -> CostModel:
-    """Time the model on a few batches, and fit its cost to them."""
-    timed = time_batches(model.graph, model.bundle.manifest, limits.tokens, limits.cells)
-    return fit([Sample(batch.tokens, batch.cells, seconds) for batch, seconds in timed])
 
 
 def _options(settings: Settings) -> list[tuple[str, int]]:
@@ -278,7 +262,10 @@ def _options(settings: Settings) -> list[tuple[str, int]]:
 def _describe(loaded: _Loaded) -> str:
     model = loaded.model
     fallback = f" (CUDA was preferred, but {model.fallback_reason})" if model.fallback_reason else ""
+    calibration = loaded.calibration
     return (
         f"{model.bundle.manifest.name} {model.bundle.digest[:12]} with {model.file} on {model.provider}{fallback}, "
-        f"{loaded.limits.tokens} tokens a batch, cosine to PyTorch at least {model.self_check.min_cosine:.7f},"
+        f"{calibration.limits.tokens:,} tokens a batch and {calibration.service_tokens_per_s:,.0f} a second "
+        f"({'remembered' if calibration.remembered else 'measured'}, within {calibration.error_ratio:.1%} at the "
+        f"median), cosine to PyTorch at least {model.self_check.min_cosine:.7f},"
     )

@@ -74,6 +74,10 @@ def _file(text: str) -> Path:
     return path
 
 
+def _folder(text: str) -> Path | None:
+    return Path(text) if text else None
+
+
 def _one_of(*choices: str) -> Callable[[str], str]:
     def choose(text: str) -> str:
         if text not in choices:
@@ -108,7 +112,10 @@ class Settings:
         1, _positive, "a positive number", "sessions on each device, each with the weights in memory once more"
     )
     token_budget: int = _setting(
-        0, _natural, "a whole number", "most tokens in a batch; 0: 512 on the CPU, 16384 on CUDA"
+        0, _natural, "a whole number", "most tokens in a batch; 0: the fewest that are as fast as more, as measured"
+    )
+    cache_dir: Path | None = _setting(
+        None, _folder, "a folder", "remembers what batches cost; '' for none; unless given, in the user's cache"
     )
     max_queue_tokens: int = _setting(262_144, _positive, "a positive number", "most tokens waiting; more are refused")
     max_queue_s: float = _setting(
@@ -195,7 +202,14 @@ def read_settings(arguments: Sequence[str], environment: Mapping[str, str]) -> S
             values["bundle"] = Path(text)
         elif text is not None:
             values[field.name] = _read(field, text)
-    return Settings(**values)
+    return Settings(**{"cache_dir": _user_cache(environment), **values})
+
+
+def _user_cache(environment: Mapping[str, str]) -> Path | None:
+    """Return our folder in the user's cache, by the XDG base directory specification; None for a user without home."""
+    home = environment.get("HOME")
+    caches = environment.get("XDG_CACHE_HOME") or (home and f"{home}/.cache")
+    return Path(caches) / "headwaiter" if caches else None
 
 
 def _read(field: "dataclasses.Field[Any]", text: str) -> Any:

@@ -10,6 +10,7 @@ from typing import Any
 from ruamel.yaml import YAML
 
 from headwaiter_server.metrics import Recorder
+from tests.server.rpc.stand_ins import CALIBRATION
 
 GRAFANA = Path(__file__).parents[2] / "deploy" / "grafana"
 DASHBOARD = json.loads((GRAFANA / "dashboards" / "headwaiter.json").read_text())
@@ -38,7 +39,7 @@ def served_series() -> set[str]:
     )
     queue: Any = SimpleNamespace(queued_sequences=0, queued_tokens=0, estimated_wait_s=0.0)
     recorder = Recorder()
-    recorder.serving(model, queue)
+    recorder.serving(model, CALIBRATION, queue)
     return {
         metric.name + suffix for metric in recorder.registry.collect() for suffix in SUFFIXES.get(metric.type, ("",))
     }

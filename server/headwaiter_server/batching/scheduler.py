@@ -265,7 +265,7 @@ class Scheduler:
         if run:
             predicted_s = self._predict_s(ran)
             self._observer.batch_ran(run.batch, self._pace.factor * predicted_s, run.stamps.compute_s)
-            self._pace.add(predicted_s, run.stamps.compute_s)
+            self._pace.learn(predicted_s, run.stamps.compute_s)
             self._hand_out(run)
 
     def _predict_s(self, batch: tuple[Sequence, ...]) -> float:

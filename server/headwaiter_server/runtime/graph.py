@@ -70,6 +70,11 @@ class EncoderGraph:
         """Whether the graph has a pooled output."""
         return "pooled" in self._outputs
 
+    @property
+    def variable_length(self) -> bool:
+        """Whether its attention takes sequences of any length as they are, rather than gathered to the longest."""
+        return "cu_seqlens" in self._inputs
+
     def run(self, batch: PackedBatch, *, hidden: bool) -> Outputs:
         """Run the graph on a batch.
 
