@@ -1,0 +1,70 @@
+"""Our planner without a server around it, for the benchmarks that run in process."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import count, islice
+from typing import cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headwaiter_server.app import batch_limits, measure_cost
+from headwaiter_server.batching.cost import BatchLimits, CostModel
+from headwaiter_server.batching.job import Job
+from headwaiter_server.batching.job import Sequence as Waiting
+from headwaiter_server.batching.pending import Pending
+from headwaiter_server.batching.planner import plan
+from headwaiter_server.runtime.model import Model
+
+Ids = NDArray[np.int64]
+
+_order = count()
+
+
+class Planner:
+    """Plans batches of sequences that no request waits for.
+
+    Attributes:
+        cost: what a batch takes, as the server measures it at its start.
+        limits: how large a batch may be.
+    """
+
+    def __init__(self, model: Model) -> None:
+        self.limits: BatchLimits = batch_limits(model, token_budget=0)
+        self.cost: CostModel = measure_cost(model, self.limits)
+
+    def batches(self, sequences: Sequence[Ids], window: int) -> Iterator[tuple[list[Ids], float]]:
+        """Yield batches of a trace with the seconds each should take.
+
+        So many sequences wait at a time; the next ones come once the batch has been run.
+        """
+        coming = iter(sequences)
+        pending = pending_of(islice(coming, window))
+        while True:
+            batch, predicted_s = self.take(pending)
+            if not batch:
+                return
+            yield [cast("Ids", sequence.values) for sequence in batch], predicted_s
+            for ids in islice(coming, len(batch)):
+                pending.add(waiting(ids))
+
+    def take(self, pending: Pending) -> tuple[tuple[Waiting, ...], float]:
+        """Plan a batch and take it out of what waits; return it and the seconds it should take."""
+        batch = plan(pending, 0.0, self.cost, self.limits).batch
+        for sequence in batch:
+            pending.remove(sequence)
+        lengths = [sequence.length_tokens for sequence in batch]
+        return batch, self.cost.seconds(len(lengths), sum(lengths), max(lengths, default=0))
+
+
+def pending_of(sequences: Iterable[Ids]) -> Pending:
+    """Let sequences wait."""
+    pending = Pending()
+    for ids in sequences:
+        pending.add(waiting(ids))
+    return pending
+
+
+def waiting(values: NDArray[np.generic]) -> Waiting:
+    """Return a sequence that waits, and nobody for it."""
+    number = next(_order)
+    return Waiting(values, len(values), number, float(number), float("inf"), cast("Job", None), 0)
