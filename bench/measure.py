@@ -9,18 +9,19 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Self
+from typing import BinaryIO, Self
 from urllib.request import urlopen
 
 import numpy as np
 from prometheus_client.parser import text_string_to_metric_families
 
 from bench.load import Load, Request
-from examples.model import bundle
+from examples.model import ROOT, bundle
 from examples.serving import Running, running_server
 
 SERVER_CORE, LOAD_CORE = 0, 1
 DEADLINE_S = 0.5
+LOG = ROOT / "build" / "servers.log"
 
 # A generator that is later than this, or busier, measures itself.
 _LATE_S = 0.005
@@ -101,6 +102,9 @@ class Fleet:
 
     def __init__(self) -> None:
         self._stack = ExitStack()
+        LOG.parent.mkdir(exist_ok=True)
+        # At twice its capacity a server has a lot to say.
+        self._log = self._stack.enter_context(LOG.open("wb"))
         self._running: dict[Contender, Running] = {}
 
     def __enter__(self) -> Self:
@@ -112,18 +116,17 @@ class Fleet:
     def __getitem__(self, contender: Contender) -> Running:
         """Return a server that serves, with one ONNX Runtime thread."""
         if contender not in self._running:
-            self._running[contender] = self._stack.enter_context(_start(contender))
+            self._running[contender] = self._stack.enter_context(_start(contender, self._log))
         return self._running[contender]
 
 
-def _start(contender: Contender) -> AbstractContextManager[Running]:
+def _start(contender: Contender, log: BinaryIO) -> AbstractContextManager[Running]:
     wrapper = ["taskset", "-c", str(SERVER_CORE)]
     module = contender.program or ("bench.baseline_server" if contender.policy else "")
     program = [sys.executable, "-m", module] if module else []
     own = ["--policy", contender.policy, "--graph", contender.graph]
-    return running_server(
-        bundle(), own if contender.policy else ["--provider", "cpu", "--threads", "1"], wrapper, program
-    )
+    flags = own if contender.policy else ["--provider", "cpu", "--threads", "1"]
+    return running_server(bundle(), flags, wrapper, program, log)
 
 
 def measure(server: Running, offer: Callable[[str], Load]) -> Run:

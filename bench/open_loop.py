@@ -48,7 +48,7 @@ def open_loops(trace: Trace, closed: Throughput, fleet: Fleet, effort: Effort) -
     A server takes part at a load that is below its own throughput in the closed loop.
     """
     capacity = median(closed.ours.runs)
-    loads = {served.contender: _within(served, capacity.requests_s) for served in closed.served if _takes_part(served)}
+    loads = {served.contender: _within(served, capacity.requests_s) for served in closed.served}
     runs: dict[tuple[Contender, float], list[Run]] = {}
     for seed in range(effort.rounds):
         for contender, within in loads.items():
@@ -65,14 +65,11 @@ def open_loops(trace: Trace, closed: Throughput, fleet: Fleet, effort: Effort) -
     return OpenLoop(trace.name, capacity.requests_s, capacity.tokens_s, loaded)
 
 
-def _takes_part(served: Served) -> bool:
-    return served.best or not served.contender.policy
-
-
 def _within(served: Served, capacity_s: float) -> list[float]:
-    """Return the loads below a server's throughput."""
+    """Return the loads below a server's throughput; of a setting that is not its family's best, the one compared."""
+    shown = SUSTAINED if served.best or not served.contender.policy else (COMPARED,)
     own_s = median(served.runs).requests_s
-    return [load for load in SUSTAINED if load * capacity_s < own_s]
+    return [load for load in shown if load * capacity_s < own_s]
 
 
 def _run(

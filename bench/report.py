@@ -64,7 +64,7 @@ def tables(figures: Figures) -> str:
 
 def _required(requirements: Iterator[Requirement]) -> str:
     rows = [
-        (each.what, f"{each.measured:.2f}", f"{each.sign} {each.bound:g}", "yes" if each.met else "**no**")
+        (each.what, _figure(each.measured, 2), f"{each.sign} {each.bound:g}", "yes" if each.met else "**no**")
         for each in requirements
     ]
     return _table(("figure", "measured", "required", "met"), rows)
@@ -98,15 +98,11 @@ def _throughput(closed: Throughput) -> str:
                 *(f"{other.tokens_s:,.0f}" for other in served.others.values()),
             )
         )
-    ceilings = {
-        "in process, window of 32": closed.in_process,
-        "in process, whole trace": closed.in_process_trace,
-        "floor": closed.floor,
-    }
-    for name, rates in ceilings.items():
-        theirs = zip((run.tokens_s for run in closed.ours.runs), rates, strict=True)
-        times = statistics.median(our / rate for our, rate in theirs)
-        rows.append((name, "", f"{statistics.median(rates):,.0f}", f"{times:.2f} ×"))
+    rates = [run.tokens_s for run in closed.ours.runs]
+    for name, ceiling in (("window of 32", closed.in_process), ("whole trace", closed.in_process_trace)):
+        times = statistics.median(ours / theirs for ours, theirs in zip(rates, ceiling, strict=True))
+        rows.append((f"in process, {name}", "", f"{statistics.median(ceiling):,.0f}", f"{times:.2f} ×"))
+    rows.append(("floor", "", "", "", f"{statistics.median(closed.floor):,.0f}"))
     return f"{closed.trace}, {REQUESTERS} requesters:\n\n{_table(header, rows)}"
 
 
@@ -135,10 +131,14 @@ def _open_loop(loop: OpenLoop) -> str:
                 f"{run.goodput_s:.1f}",
                 *(f"{latency_ms:.0f}" for latency_ms in latencies_ms),
                 f"{run.refused_s:.1f}",
-                "" if math.isnan(run.refused_p99_ms) else f"{run.refused_p99_ms:.1f}",
+                _figure(run.refused_p99_ms, 1),
             )
         )
     return f"{loop.trace}; 100 % is {loop.capacity_s:.1f} requests/s:\n\n{_table(header, rows)}"
+
+
+def _figure(value: float, digits: int) -> str:
+    return "none" if math.isnan(value) else f"{value:.{digits}f}"
 
 
 def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
