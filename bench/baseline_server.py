@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import grpc
 import numpy as np
@@ -23,9 +23,7 @@ from prometheus_client import Counter, start_http_server
 from bench.policies import Policy, read_policy
 from headwaiter_proto.manifest_pb2 import LOWERING_PORTABLE
 from headwaiter_server.app import channel_options
-from headwaiter_server.batching.cost import BatchLimits
 from headwaiter_server.batching.job import Outcome
-from headwaiter_server.batching.scheduler import Scheduler
 from headwaiter_server.config import Settings
 from headwaiter_server.metrics import Recorder
 from headwaiter_server.rpc.service import EncoderService, Serving
@@ -63,21 +61,6 @@ class PolicyScheduler:
         self._work = asyncio.Event()
         self._thread = ThreadPoolExecutor(1)
         self.task = asyncio.create_task(self._serve())
-
-    @property
-    def queued_sequences(self) -> int:
-        """How many sequences wait."""
-        return len(self._waiting)
-
-    @property
-    def queued_tokens(self) -> int:
-        """How many tokens wait."""
-        return sum(len(each.values) for each in self._waiting)
-
-    @property
-    def estimated_wait_s(self) -> float:
-        """Unknown to these policies."""
-        return 0.0
 
     async def submit(self, values: list[NDArray[np.generic]], **_: object) -> Outcome:
         """Queue the sequences of a request, and return when the last has its answer; pooled vectors only."""
@@ -150,8 +133,8 @@ async def serve(settings: Settings, policy: Policy, file: str) -> None:
     (about,) = (each for each in model.bundle.manifest.graphs if each.file == file)
     scheduler = PolicyScheduler(graph, policy, recorder, padded=about.lowering == LOWERING_PORTABLE)
     model = replace(model, graph=graph, file=file)
-    recorder.serving(model, scheduler)
-    encoder.open(Serving(model, None, cast("Scheduler", scheduler), BatchLimits(0, 0)))
+    # What GetModel says of a scheduler's cost, nobody asks of a baseline.
+    encoder.open(Serving(model, None, cast("Any", scheduler), cast("Any", None)))
     server = grpc.aio.server(options=channel_options(settings))
     server.add_generic_rpc_handlers((encoder.handler(),))
     servicer = health.aio.HealthServicer()

@@ -1,10 +1,8 @@
 """How fast one core can be: the matrix products alone, and our graph with our planner and no server around them."""
 
-import statistics
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -41,28 +39,12 @@ def floor_s(sequences: Sequence[Ids], manifest: Manifest, d_ff: int, batch_token
     return seconds
 
 
-@dataclass(frozen=True)
-class InProcess:
-    """A trace run by our planner and our graph without a server.
-
-    Attributes:
-        seconds: what it took.
-        estimate_error: |predicted − actual| / actual time of a batch, at the median.
-    """
-
-    seconds: float
-    estimate_error: float
-
-
-def in_process(sequences: Sequence[Ids], window: int, graph: EncoderGraph, planner: Planner) -> InProcess:
-    """Run a trace with so many sequences waiting, each replaced as soon as it is answered."""
-    errors = []
+def in_process_s(sequences: Sequence[Ids], window: int, graph: EncoderGraph, planner: Planner) -> float:
+    """Return the seconds to run a trace with so many sequences waiting, each replaced as soon as it is answered."""
     started_s = time.perf_counter()
-    for batch, predicted_s in planner.batches(sequences, window):
-        batch_started_s = time.perf_counter()
+    for batch in planner.batches(sequences, window):
         graph.run(pack(batch), hidden=False)
-        errors.append(abs(predicted_s / (time.perf_counter() - batch_started_s) - 1))
-    return InProcess(time.perf_counter() - started_s, statistics.median(errors))
+    return time.perf_counter() - started_s
 
 
 def alone_s(sequences: Sequence[Ids], path: Path) -> list[float]:

@@ -69,6 +69,7 @@ class Run:
         short_p99_ms: latency among the shortest quarter of the requests.
         useful_tokens: share of the rows through the linear layers that are tokens, not padding.
         useful_cells: share of the attention cells that a sequence needs, as a mean over batches.
+        predicted: share of the batches whose time the server predicted within 20 %.
         kept_up: share of the requests that were answered while requests were still being sent.
         goodput_s: good answers a second within 500 ms.
         goodput_tokens_s: their tokens a second.
@@ -88,6 +89,7 @@ class Run:
     short_p99_ms: float
     useful_tokens: float
     useful_cells: float
+    predicted: float
     kept_up: float
     goodput_s: float
     goodput_tokens_s: float
@@ -150,6 +152,7 @@ def _run(load: Load, cpu_s: float, spent: Mapping[str, float]) -> Run:
     good = [request for request in answered if request.latency_s <= DEADLINE_S]
     in_time = [request for request in answered if request.replied_s <= load.started_s + load.sending_s]
     tokens = sum(request.tokens for request in answered)
+    cost_error = "headwaiter_batch_cost_error_ratio"
     ran_tokens = spent["headwaiter_batch_tokens_sum"]
     return Run(
         requests_s=len(answered) / load.seconds,
@@ -163,6 +166,7 @@ def _run(load: Load, cpu_s: float, spent: Mapping[str, float]) -> Run:
         useful_tokens=_share(ran_tokens, spent["headwaiter_batch_rows_total"] or ran_tokens),
         useful_cells=1
         - _share(spent["headwaiter_batch_padding_ratio_sum"], spent["headwaiter_batch_padding_ratio_count"]),
+        predicted=_share(spent[f"{cost_error}_bucket 0.2"], spent[f"{cost_error}_count"]),
         kept_up=len(in_time) / len(requests),
         goodput_s=len(good) / load.sending_s,
         goodput_tokens_s=sum(request.tokens for request in good) / load.sending_s,
@@ -190,14 +194,13 @@ def pin(core: int) -> None:
 
 
 def counters(url: str) -> defaultdict[str, float]:
-    """Return a server's metrics by name, summed over their labels but for a status code, which is part of the key."""
+    """Return a server's metrics by name, with status code or bucket where there is one, summed over other labels."""
     sums: defaultdict[str, float] = defaultdict(float)
     with urlopen(url, timeout=10) as page:
         for family in text_string_to_metric_families(page.read().decode()):
             for sample in family.samples:
-                sums[" ".join([sample.name, *([sample.labels["code"]] if "code" in sample.labels else [])])] += (
-                    sample.value
-                )
+                kept = [sample.labels[label] for label in ("code", "le") if label in sample.labels]
+                sums[" ".join([sample.name, *kept])] += sample.value
     return sums
 
 

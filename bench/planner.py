@@ -32,28 +32,21 @@ class Planner:
         self.limits: BatchLimits = batch_limits(model, token_budget=0)
         self.cost: CostModel = measure_cost(model, self.limits)
 
-    def batches(self, sequences: Sequence[Ids], window: int) -> Iterator[tuple[list[Ids], float]]:
-        """Yield batches of a trace with the seconds each should take.
-
-        So many sequences wait at a time; the next ones come once the batch has been run.
-        """
+    def batches(self, sequences: Sequence[Ids], window: int) -> Iterator[list[NDArray[np.generic]]]:
+        """Yield batches of a trace of which so many sequences wait; the next ones come once a batch has been run."""
         coming = iter(sequences)
         pending = pending_of(islice(coming, window))
-        while True:
-            batch, predicted_s = self.take(pending)
-            if not batch:
-                return
-            yield [cast("Ids", sequence.values) for sequence in batch], predicted_s
+        while batch := self.take(pending):
+            yield [sequence.values for sequence in batch]
             for ids in islice(coming, len(batch)):
                 pending.add(waiting(ids))
 
-    def take(self, pending: Pending) -> tuple[tuple[Waiting, ...], float]:
-        """Plan a batch and take it out of what waits; return it and the seconds it should take."""
+    def take(self, pending: Pending) -> tuple[Waiting, ...]:
+        """Plan a batch and take it out of what waits."""
         batch = plan(pending, 0.0, self.cost, self.limits).batch
         for sequence in batch:
             pending.remove(sequence)
-        lengths = [sequence.length_tokens for sequence in batch]
-        return batch, self.cost.seconds(len(lengths), sum(lengths), max(lengths, default=0))
+        return batch
 
 
 def pending_of(sequences: Iterable[Ids]) -> Pending:

@@ -46,7 +46,7 @@ def _planning(count: int, planner: Planner, vocabulary_size: int) -> Planning:
     planned = 0
     while planned < _PLANNED:
         started_s = time.process_time()
-        batch, _ = planner.take(pending)
+        batch = planner.take(pending)
         taken_s = time.process_time()
         for sequence in batch:
             pending.add(waiting(sequence.values))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from bench.ceiling import in_process
+from bench.ceiling import in_process_s
 from bench.measure import SERVER_CORE, pin
 from bench.planner import Planner
 from examples.model import bundle
@@ -55,7 +55,7 @@ def peak_mib() -> float:
 def median_s(lengths: list[int], graph: EncoderGraph, planner: Planner) -> float:
     """Return the seconds to plan and run sequences of these lengths that all wait at once."""
     sequences = [np.arange(length) for length in lengths]
-    return statistics.median(in_process(sequences, len(lengths), graph, planner).seconds for _ in range(ROUNDS))
+    return statistics.median(in_process_s(sequences, len(lengths), graph, planner) for _ in range(ROUNDS))
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ import json
 from dataclasses import dataclass, replace
 from functools import partial
 
-from bench.ceiling import floor_s, in_process
+from bench.ceiling import floor_s, in_process_s
 from bench.effort import Effort
 from bench.load import closed_loop
 from bench.measure import HEADWAITER, SERVER_CORE, Contender, Fleet, Run, measure, median, pin
@@ -71,7 +71,6 @@ class Throughput:
         floor: the matrix products alone, in tokens for each CPU-second.
         in_process: our planner and graph with as many sequences waiting as there are requesters.
         in_process_trace: with the whole trace waiting.
-        estimate_error: of the predicted time of a batch, relative, at the median.
         served: Headwaiter first.
     """
 
@@ -79,7 +78,6 @@ class Throughput:
     floor: list[float]
     in_process: list[float]
     in_process_trace: list[float]
-    estimate_error: list[float]
     served: list[Served]
 
     @property
@@ -115,9 +113,7 @@ def throughput(trace: Trace, fleet: Fleet, effort: Effort) -> Throughput:
         Served(contender, contender in best, contender in usual, runs[contender], others[contender])
         for contender in contenders
     ]
-    return Throughput(
-        trace.name, ceiling.floor, ceiling.in_process, ceiling.in_process_trace, ceiling.estimate_error, served
-    )
+    return Throughput(trace.name, ceiling.floor, ceiling.in_process, ceiling.in_process_trace, served)
 
 
 def _best(family: Family, trace: Trace, fleet: Fleet) -> Contender:
@@ -140,7 +136,6 @@ class _Ceiling:
         self.floor: list[float] = []
         self.in_process: list[float] = []
         self.in_process_trace: list[float] = []
-        self.estimate_error: list[float] = []
         self._trace = trace
         self._model = open_model(bundle(), "cpu", "fp32", threads=1)
         self._planner = Planner(self._model)
@@ -151,9 +146,8 @@ class _Ceiling:
         pin(SERVER_CORE)
         sequences, tokens = self._trace.sequences, self._trace.tokens
         products_s = floor_s(sequences, self._model.bundle.manifest, self._d_ff, self._planner.limits.tokens)
-        window = in_process(sequences, REQUESTERS, self._model.graph, self._planner)
-        whole = in_process(sequences, len(sequences), self._model.graph, self._planner)
+        window_s = in_process_s(sequences, REQUESTERS, self._model.graph, self._planner)
+        whole_s = in_process_s(sequences, len(sequences), self._model.graph, self._planner)
         self.floor.append(tokens / products_s)
-        self.in_process.append(tokens / window.seconds)
-        self.in_process_trace.append(tokens / whole.seconds)
-        self.estimate_error.append(window.estimate_error)
+        self.in_process.append(tokens / window_s)
+        self.in_process_trace.append(tokens / whole_s)
