@@ -54,9 +54,11 @@ def _run(parts: set[str], fleet: Fleet, effort: Effort) -> report.Figures:
     if parts & {"throughput", "load"}:
         figures.throughput = [throughput(trace, fleet, effort) for trace in traces]
     if "load" in parts:
-        # Of the log-normal traces only.
+        # Of the log-normal traces only, and beyond capacity of the first.
         pairs = list(zip(traces, figures.throughput, strict=True))[:2]
-        figures.open_loops = [open_loops(trace, closed, fleet, effort) for trace, closed in pairs]
+        figures.open_loops = [
+            open_loops(trace, closed, fleet, effort, overload=trace is traces[0]) for trace, closed in pairs
+        ]
     if "alone" in parts:
         figures.alone = alone(traces[0], fleet, effort)
     if "metrics" in parts:

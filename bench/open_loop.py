@@ -42,7 +42,7 @@ class OpenLoop:
     loaded: list[Loaded]
 
 
-def open_loops(trace: Trace, closed: Throughput, fleet: Fleet, effort: Effort) -> OpenLoop:
+def open_loops(trace: Trace, closed: Throughput, fleet: Fleet, effort: Effort, *, overload: bool) -> OpenLoop:
     """Load every server below Headwaiter's capacity without deadlines, and Headwaiter above it with a deadline.
 
     A server takes part at a load that is below its own throughput in the closed loop.
@@ -58,7 +58,7 @@ def open_loops(trace: Trace, closed: Throughput, fleet: Fleet, effort: Effort) -
                     run = _run(fleet[contender], trace, load * capacity.requests_s, effort.open_s, seed)
                     runs.setdefault((contender, load), []).append(run)
     ours = closed.ours.contender
-    for load in OVERLOAD:
+    for load in OVERLOAD if overload else ():
         rate_s = load * capacity.requests_s
         runs[ours, load] = [_run(fleet[ours], trace, rate_s, effort.overload_s, 0, DEADLINE_S)]
     loaded = [Loaded(contender, load, rounds) for (contender, load), rounds in runs.items()]

@@ -54,11 +54,12 @@ def _without_nan(items: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def tables(figures: Figures) -> str:
-    """Return all tables, one after the other."""
+    """Return the tables of the parts that ran, one after the other."""
     sections = [_required(figures.requirements())]
     sections += [_throughput(closed) for closed in figures.throughput]
     sections += [_open_loop(loop) for loop in figures.open_loops]
-    sections += ["\n".join(lines) for lines in (planning.table(figures.planning), figures.shapes)]
+    sections += ["\n".join(planning.table(figures.planning))] if figures.planning else []
+    sections += ["\n".join(figures.shapes)] if figures.shapes else []
     return "\n\n".join(sections)
 
 
@@ -71,23 +72,15 @@ def _required(requirements: Iterator[Requirement]) -> str:
 
 
 def _throughput(closed: Throughput) -> str:
-    header: tuple[str, ...] = (
-        "server",
-        "requests/s",
-        "tokens/s",
-        "Headwaiter is",
-        "tokens / CPU-s",
-        "useful tokens",
-        "useful cells",
-    )
-    header += ("p50 ms", "p95 ms", "p99 ms", *(f"tokens/s at {requesters}" for requesters in OTHER_REQUESTERS))
-    rows = []
+    header = ["server", "requests/s", "tokens/s", "Headwaiter is", "tokens / CPU-s", "useful tokens", "useful cells"]
+    header += ["p50 ms", "p95 ms", "p99 ms", *(f"tokens/s at {requesters}" for requesters in OTHER_REQUESTERS)]
+    rows: list[Sequence[str]] = []
     for served in closed.served:
         run = median(served.runs)
+        tuned = served.best and not served.usual
         rows.append(
             (
-                served.contender.label
-                + (", best" if served.best and not served.usual and served.contender.policy else ""),
+                f"{served.contender.label}, best" if tuned else served.contender.label,
                 f"{run.requests_s:.0f}",
                 f"{run.tokens_s:,.0f}",
                 f"{ratio(closed.ours.runs, served.runs, 'tokens_s'):.2f} ×",
@@ -107,18 +100,8 @@ def _throughput(closed: Throughput) -> str:
 
 
 def _open_loop(loop: OpenLoop) -> str:
-    header: tuple[str, ...] = (
-        "load",
-        "server",
-        "sustained",
-        "goodput/s",
-        "p50 ms",
-        "p95 ms",
-        "p99 ms",
-        "shortest p50",
-        "shortest p99",
-    )
-    header += ("refused/s", "refusals' p99 ms")
+    header = ["load", "server", "sustained", "goodput/s", "p50 ms", "p95 ms", "p99 ms", "shortest p50", "shortest p99"]
+    header += ["refused/s", "refusals' p99 ms"]
     rows = []
     for each in sorted(loop.loaded, key=lambda each: each.load):
         run = median(each.runs)
@@ -160,6 +143,8 @@ def picture(loops: Sequence[OpenLoop], path: Path) -> None:
             axes.plot(loads, [run.p99_ms for run in runs], f"C{index}o--")
         axes.set(title=loop.trace, xlabel="load, as a share of Headwaiter's capacity", ylabel="latency, ms; p99 dashed")
         axes.set_yscale("log")
+        axes.yaxis.set_major_formatter("{x:.0f}")
+        axes.yaxis.set_minor_formatter("{x:.0f}")
         axes.legend()
     figure.savefig(path, dpi=120)
 
