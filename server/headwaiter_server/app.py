@@ -154,7 +154,8 @@ class Server:
         settings = self._settings
         token, tls = settings.token(), credentials(settings)
         self._grpc = grpc.aio.server(
-            interceptors=() if token is None else (BearerToken(token, self._recorder),), options=_options(settings)
+            interceptors=() if token is None else (BearerToken(token, self._recorder),),
+            options=channel_options(settings),
         )
         self._grpc.add_generic_rpc_handlers((self._encoder.handler(),))
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._grpc)
@@ -245,7 +246,8 @@ def _open_workers(model: Model, settings: Settings) -> list[Worker]:
     ]
 
 
-def _options(settings: Settings) -> list[tuple[str, int]]:
+def channel_options(settings: Settings) -> list[tuple[str, int]]:
+    """Return the options of the gRPC server."""
     return [
         ("grpc.max_receive_message_length", settings.max_request_bytes),
         ("grpc.max_send_message_length", -1),
