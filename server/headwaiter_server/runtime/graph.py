@@ -92,6 +92,9 @@ def session_options(threads: int | None) -> ort.SessionOptions:
         options.intra_op_num_threads = threads
     # Patterns are remembered for each set of shapes, and no two batches have the same.
     options.enable_mem_pattern = False
+    # Without VNNI the usual int8 kernels add pairs of products in 16 bits, which overflow; where there is VNNI, this
+    # changes nothing.
+    options.add_session_config_entry("session.x64quantprecision", "1")
     # Threads that spin between batches would take the cores that answer requests.
     options.add_session_config_entry("session.force_spinning_stop", "1")
     return options
