@@ -1,6 +1,6 @@
 """What int8 gains on one core over float32, and what it costs, on all-MiniLM-L6-v2.
 
-Run as `python -m bench.int8`; it prints a table, and what the export measured.
+Run as `python -m bench.int8`; it prints a table.
 """
 
 import statistics
@@ -21,28 +21,31 @@ ROUNDS = 3
 BATCH_TOKENS = 512
 
 
-def main() -> None:
-    """Print the table."""
+def table() -> list[str]:
+    """Measure both graphs in turns, and return a table in Markdown and what the export found."""
     pin(0)
     opened = Bundle.open(bundle())
     float32, int8 = (
         EncoderGraph.open(opened.folder / f"packed-cpu.{precision}.onnx", "cpu", threads=1)
         for precision in ("fp32", "int8")
     )
-    print("| trace | fp32 | int8 | int8 / fp32 |\n|---|---|---|---|")
+    lines = ["| trace | fp32 | int8 | int8 / fp32 |", "|---|---|---|---|"]
     for trace in TRACES:
         batches = in_batches(trace, opened.manifest.vocabulary_size)
         tokens = sum(batch.tokens for batch in batches)
         rounds = [(cpu_s(float32, batches), cpu_s(int8, batches)) for _ in range(ROUNDS)]
         rates = [tokens / statistics.median(seconds) for seconds in zip(*rounds, strict=True)]
         ratio = statistics.median(before / after for before, after in rounds)
-        print(f"| {trace.name} | {rates[0]:,.0f} | {rates[1]:,.0f} | {ratio:.2f} |")
+        lines.append(f"| {trace.name} | {rates[0]:,.0f} | {rates[1]:,.0f} | {ratio:.2f} |")
     (parity,) = (graph for graph in opened.parity().graphs if graph.precision == PRECISION_INT8)
     (graph,) = (graph for graph in opened.manifest.graphs if graph.precision == PRECISION_INT8)
-    print(
-        f"\ncosine to PyTorch {parity.min_cosine:.4f} or more, {parity.mean_cosine:.4f} on average; the same nearest "
-        f"neighbour for {parity.same_nearest_neighbour:.1%} of sentences; in float32: {', '.join(graph.float32_layers)}"
-    )
+    return [
+        *lines,
+        "",
+        f"Cosine to PyTorch: {parity.min_cosine:.4f} or more, {parity.mean_cosine:.4f} on average. The same nearest "
+        f"neighbour: {parity.same_nearest_neighbour:.1%} of",
+        f"1,000 sentences. Linear layers in fp32: {', '.join(graph.float32_layers) or 'none'}.",
+    ]
 
 
 def in_batches(trace: Trace, vocabulary_size: int) -> list[PackedBatch]:
@@ -66,4 +69,4 @@ def cpu_s(graph: EncoderGraph, batches: list[PackedBatch]) -> float:
 
 
 if __name__ == "__main__":
-    main()
+    print("\n".join(table()))

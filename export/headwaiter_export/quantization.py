@@ -39,19 +39,17 @@ class QuantizedLinear(nn.Module):
         factors: what each input channel is multiplied by, [d_in].
     """
 
-    factors: Tensor
     weight: Tensor
-    weight_scales: Tensor
-    bias: Tensor | None
 
     def __init__(self, linear: nn.Linear, factors: Tensor) -> None:
         super().__init__()
         weight = linear.weight.detach() / factors
         scales = weight.abs().amax(1).clamp(min=_SMALLEST) / _LARGEST
-        self.register_buffer("factors", factors)
+        self.factors = nn.Parameter(factors, requires_grad=False)
+        # A buffer, as an encoder's parameters tell in which floating-point type it computes.
         self.register_buffer("weight", (weight / scales[:, None]).round().to(torch.int8).T.contiguous())
-        self.register_buffer("weight_scales", scales)
-        self.register_buffer("bias", None if linear.bias is None else linear.bias.detach())
+        self.weight_scales = nn.Parameter(scales, requires_grad=False)
+        self.bias = linear.bias
 
     def forward(self, x: Tensor) -> Tensor:
         """Transform rows [R, d_in] to [R, d_out], one by one."""

@@ -115,10 +115,10 @@ def largest_differences(actual: NDArray[np.generic], expected: NDArray[np.generi
 
 
 def _cosines(actual: NDArray[np.generic], expected: NDArray[np.generic]) -> NDArray[np.float64]:
-    """Return one cosine a vector."""
+    """Return one cosine a vector; that of two vectors of zeros, which point nowhere, is 1."""
     exact, reference = actual.astype(np.float64), expected.astype(np.float64)
     if not np.isfinite(exact).all():
         return np.array([-1.0])
     lengths = np.linalg.norm(exact, axis=-1) * np.linalg.norm(reference, axis=-1)
-    cosines: NDArray[np.float64] = (exact * reference).sum(-1) / np.maximum(lengths, 1e-300)
-    return cosines
+    cosines = (exact * reference).sum(-1) / np.maximum(lengths, 1e-300)
+    return np.where((exact == reference).all(-1), 1.0, cosines)

@@ -64,6 +64,12 @@ def test_relative_differences_are_of_the_largest_expected_magnitude() -> None:
     assert measured.hidden_max_relative == 0.5
 
 
+def test_a_vector_of_zeros_is_in_the_direction_of_another_and_of_no_other() -> None:
+    zero, other = _outputs([[0, 0]], [[1]]), _outputs([[1, 0]], [[1]])
+    assert difference(zero, zero).min_cosine == 1
+    assert difference(zero, other).min_cosine == difference(other, zero).min_cosine == 0
+
+
 def test_the_mean_cosine_is_over_all_vectors_and_the_least_is_the_worst_one() -> None:
     measured = difference(_outputs([[1, 0], [1, 1]], [[1]]), _outputs([[2, 0], [1, 0]], [[1]]))
     assert measured.min_cosine == pytest.approx(0.5**0.5)
