@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from bench import shapes
+from bench import int8, shapes
 from bench.ceiling import floor_s, in_process_s, one_by_one_s, pin
 from bench.serve import closed_loop
 from bench.traces import REQUESTERS, TRACES, Trace
@@ -48,9 +48,9 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="write the figures here too")
     arguments = parser.parse_args()
     rows = [measure(trace, arguments.rounds) for trace in TRACES]
-    rates, mixes = "\n".join(_table(rows)), "\n".join(shapes.table())
-    print(rates, mixes, sep="\n\n")
-    DOCUMENT.write_text(_document(rates, mixes, arguments.rounds))
+    rates, mixes, precisions = ("\n".join(lines) for lines in (_table(rows), shapes.table(), int8.table()))
+    print(rates, mixes, precisions, sep="\n\n")
+    DOCUMENT.write_text(_document(rates, mixes, precisions, arguments.rounds))
     if arguments.json:
         arguments.json.write_text(json.dumps([asdict(row) for row in rows], indent=2))
 
@@ -113,7 +113,7 @@ def _table(rows: list[Row]) -> list[str]:
     return lines
 
 
-def _document(rates: str, mixes: str, rounds: int) -> str:
+def _document(rates: str, mixes: str, precisions: str, rounds: int) -> str:
     return f"""# Benchmarks
 
 Written by `make bench`; every figure is of one run on one machine.
@@ -137,6 +137,13 @@ Lengths are log-normal with σ 0.8, cut to the range in brackets.
 A long sequence among many short ones, planned and run in process, against the two apart:
 
 {mixes}
+
+## int8 on the CPU
+
+The packed CPU graphs alone, on the same core, in batches of at most {int8.BATCH_TOKENS} tokens sorted by length; tokens
+per CPU-second, medians of {int8.ROUNDS} rounds in turns.
+
+{precisions}
 
 ## GPU
 

@@ -81,7 +81,7 @@ def test_the_graphs_beside_it_keep_their_bytes(tmp_path: Path, monkeypatch: pyte
             )
         folder = tmp_path / str(attends)
         folder.mkdir()
-        bundle._write_graphs(encoder, folder, lambda line: None)
+        bundle._write_graphs({PRECISION_FP32: encoder}, folder, lambda line: None)
         contents.append({path.name: path.read_bytes() for path in folder.iterdir()})
     assert contents[0].pop(GRAPH)
     assert contents[0] == contents[1] != {}

@@ -126,6 +126,14 @@ def test_a_model_is_described_by_its_manifest_its_limits_and_where_it_runs(tmp_p
         graph="g.onnx",
         token_budget=8,
         cell_budget=9,
-        self_check=pb.SelfCheck(sequences=32, pooled_max_abs=0.5, hidden_max_abs=0.125, min_cosine=0.75),
+        self_check=pb.SelfCheck(
+            sequences=32,
+            pooled_max_abs=0.5,
+            hidden_max_abs=0.125,
+            pooled_max_relative=0.25,
+            hidden_max_relative=0.0625,
+            min_cosine=0.75,
+            mean_cosine=0.875,
+        ),
     )
     assert [(graph.graph, graph.pooled_max_abs) for graph in reply.parity] == [("g.onnx", 0.25)]
