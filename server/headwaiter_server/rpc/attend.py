@@ -64,6 +64,14 @@ def select(request: pb.AttendRequest, tokens: int, manifest: Manifest, limit_byt
 
 
 def _chosen(field: str, asked: Sequence[int], count: int) -> Sequence[int]:
+    # First: a message has room for millions.
+    if len(asked) > count:
+        raise InvalidInput(
+            f"{field} has {len(asked)} numbers, and the model has {count} {field}: name each once",
+            field=field,
+            limit=count,
+            actual=len(asked),
+        )
     for index in asked:
         if index >= count:
             raise InvalidInput(
