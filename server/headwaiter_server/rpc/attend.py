@@ -19,7 +19,8 @@ def check_offered(manifest: Manifest) -> None:
     """
     if not manifest.HasField("attend"):
         raise Unimplemented(
-            f"the bundle of {manifest.name} was made without the graph of attention weights: export the model again"
+            f"the bundle of {manifest.name} has no graph of attention weights: export the model again, and read what "
+            "the export says of it"
         )
 
 

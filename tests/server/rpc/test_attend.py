@@ -81,5 +81,5 @@ def test_two_sequences_are_refused_by_their_field(request_: pb.AttendRequest, fi
 
 def test_a_bundle_without_the_graph_says_how_to_get_it() -> None:
     check_offered(Manifest(attend=Graph(file="attend.fp32.onnx")))
-    with pytest.raises(Unimplemented, match=r"the bundle of tiny was made without .*: export the model again"):
+    with pytest.raises(Unimplemented, match=r"the bundle of tiny has no graph .*: export the model again"):
         check_offered(MODEL)
