@@ -4,7 +4,7 @@ import argparse
 import time
 from pathlib import Path
 
-from bench import report, shapes
+from bench import int8, report, shapes
 from bench.effort import FULL, QUICK, Effort
 from bench.measure import Fleet
 from bench.open_loop import open_loops
@@ -15,7 +15,7 @@ from bench.traces import MEDIAN_30, MEDIAN_90, Trace, real_sentences
 from examples.model import ROOT, bundle
 from headwaiter_server.runtime.bundle import TOKENIZER, Bundle
 
-PARTS = ("throughput", "load", "alone", "metrics", "planning", "shapes")
+PARTS = ("throughput", "load", "alone", "metrics", "planning", "shapes", "int8")
 _SEQUENCES = 2000
 
 
@@ -67,6 +67,8 @@ def _run(parts: set[str], fleet: Fleet, effort: Effort) -> report.Figures:
         figures.planning = planning()
     if "shapes" in parts:
         figures.shapes = shapes.table()
+    if "int8" in parts:
+        figures.int8 = int8.table()
     return figures
 
 

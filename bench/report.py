@@ -33,6 +33,7 @@ class Figures:
     metrics: Metrics | None = None
     planning: list[Planning] = field(default_factory=list)
     shapes: list[str] = field(default_factory=list)
+    int8: list[str] = field(default_factory=list)
 
     def json(self) -> str:
         """Return every figure of every round."""
@@ -60,6 +61,7 @@ def tables(figures: Figures) -> str:
     sections += [_open_loop(loop) for loop in figures.open_loops]
     sections += ["\n".join(planning.table(figures.planning))] if figures.planning else []
     sections += ["\n".join(figures.shapes)] if figures.shapes else []
+    sections += ["\n".join(figures.int8)] if figures.int8 else []
     return "\n\n".join(sections)
 
 
@@ -165,6 +167,7 @@ def write_document(figures: Figures, minutes: float) -> None:
             open_loops="\n\n".join(map(_open_loop, figures.open_loops)),
             planning="\n".join(planning.table(figures.planning)),
             shapes="\n".join(figures.shapes),
+            int8="\n".join(figures.int8),
         ),
         encoding="utf-8",
     )

@@ -22,7 +22,7 @@ def main() -> int:
     """Run the demo and return its exit status."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--provider", default="auto", help="auto, cuda or cpu")
-    parser.add_argument("--precision", default="auto", help="auto, fp32 or fp16")
+    parser.add_argument("--precision", default="auto", help="auto, fp32, fp16 or int8")
     arguments = parser.parse_args()
     groups, sentences = read_sentences(SENTENCES)
     flags = ["--provider", arguments.provider, "--precision", arguments.precision]

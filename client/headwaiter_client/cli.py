@@ -138,8 +138,10 @@ def _description(model: pb.GetModelResponse) -> dict[str, str]:
         "sequence limit": f"{model.max_tokens:,} tokens",
         "request limit": f"{limits.max_sequences:,} sequences, {limits.max_tokens:,} tokens, "
         f"{limits.max_message_bytes:,} bytes",
-        "self-check": f"{check.sequences} sequences: pooled within {check.pooled_max_abs:.1e}, "
-        f"hidden within {check.hidden_max_abs:.1e}, cosine {check.min_cosine:.6f} or more",
+        "self-check": f"{check.sequences} sequences: "
+        f"pooled within {check.pooled_max_abs:.1e} ({check.pooled_max_relative:.1e} of the scale), "
+        f"hidden within {check.hidden_max_abs:.1e} ({check.hidden_max_relative:.1e} of the scale), "
+        f"cosine {check.min_cosine:.6f} or more, {check.mean_cosine:.6f} on average",
     }
     if cost.service_tokens_per_s:
         source = "remembered" if cost.remembered else "measured"
@@ -148,6 +150,9 @@ def _description(model: pb.GetModelResponse) -> dict[str, str]:
             f"{cost.launch_s * 1e3:.3g} ms, {cost.token_s * 1e6:.3g} µs a token, {cost.cell_s * 1e9:.3g} ns a cell "
             f"({source}, ±{cost.error_ratio:.1%})"
         )
+    for graph in model.parity:
+        if graph.graph == execution.graph and graph.HasField("same_nearest_neighbour"):
+            rows["nearest neighbour"] = f"the one that fp32 finds, for {graph.same_nearest_neighbour:.1%} of sentences"
     return rows | {"text limit": f"{model.max_text_tokens:,} tokens"} if model.takes_texts else rows
 
 

@@ -49,8 +49,10 @@ def _read_checkpoint(options: argparse.Namespace) -> "tuple[str, Checkpoint]":
 
 
 def _read_module(options: argparse.Namespace) -> "tuple[str, Checkpoint]":
+    from headwaiter_export.settings import Settings
+
     try:
-        config = EncoderConfig.from_json(options.config.read_text(encoding="utf-8"))
+        config = EncoderConfig.from_dict(Settings.read(options.config).values)
     except ConfigError as error:
         raise ConfigError(f"{options.config}: {error}") from None
     return options.config.stem, _with_weights(config, options.weights, options.tokenizer)
@@ -65,6 +67,8 @@ def _with_weights(config: EncoderConfig, weights: Path | None, tokenizer: Path |
     from headwaiter_export.checkpoints import Checkpoint, read_tokenizer
     from headwaiter_export.weights import random_encoder, read_encoder
 
+    if tokenizer is not None and not config.takes_tokens:
+        raise ConfigError("--tokenizer is given, but the encoder takes features: leave it out, or set vocabulary_size")
     text = None if tokenizer is None else read_tokenizer(tokenizer, config)
     if weights is None:
         print(f"the weights are random, from seed {seed}")
@@ -141,7 +145,7 @@ def _add_preset(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
     preset.add_argument(
         "--weights", type=Path, metavar="WEIGHTS.safetensors", help="named as for `module`; random without it"
     )
-    preset.add_argument("--seed", type=int, default=0, help="of the random weights")
+    preset.add_argument("--seed", type=_seed, default=0, help="of the random weights")
     _add_tokenizer(preset)
 
 
@@ -160,6 +164,12 @@ def _choice(text: str) -> tuple[str, Any]:
         return field, json.loads(value)
     except ValueError:
         return field, value
+
+
+def _seed(text: str) -> int:
+    if not text.isdecimal() or int(text) >= 2**63:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 0 to 2**63 - 1")
+    return int(text)
 
 
 def _fail(sentence: str) -> int:

@@ -8,6 +8,9 @@ from typing import Any, TypeVar
 
 Choice = TypeVar("Choice", bound=StrEnum)
 
+# Far above every size of a real encoder, and low enough for products of sizes to stay within 64 bits.
+MOST = 2**24
+
 
 class ConfigError(ValueError):
     """A field of an encoder's configuration is wrong."""
@@ -127,13 +130,12 @@ class EncoderConfig:
     def __post_init__(self) -> None:
         for name, choices in _CHOICES.items():
             object.__setattr__(self, name, _choice(name, getattr(self, name), choices))
+        for name in ("d_model", "heads", "layers", "max_tokens"):
+            _require_count(name, getattr(self, name))
+        for name in ("vocabulary_size", "feature_width", "d_ff", "head_dim", "value_dim"):
+            _require_count(name, getattr(self, name), least=0)
         if bool(self.vocabulary_size) == bool(self.feature_width):
             raise ConfigError("an encoder takes token ids or features: set vocabulary_size or feature_width, not both")
-        width = "vocabulary_size" if self.takes_tokens else "feature_width"
-        for name in (width, "d_model", "heads", "layers", "max_tokens"):
-            _require_count(name, getattr(self, name))
-        for name in ("d_ff", "head_dim", "value_dim"):
-            _require_count(name, getattr(self, name), least=0)
         for name in _SWITCHES:
             if not isinstance(getattr(self, name), bool):
                 raise ConfigError(f"{name} is {getattr(self, name)!r}: it must be true or false")
@@ -283,5 +285,5 @@ def _choice(name: str, value: Any, choices: type[Choice]) -> Choice:
 
 
 def _require_count(name: str, value: Any, least: int = 1) -> None:
-    if type(value) is not int or value < least:
-        raise ConfigError(f"{name} is {value!r}: it must be a whole number, {least} or more")
+    if type(value) is not int or not least <= value <= MOST:
+        raise ConfigError(f"{name} is {value!r}: it must be a whole number from {least} to {MOST}")

@@ -45,7 +45,7 @@ class Encoder(nn.Module):
 
         Raises:
             ConfigError: max_tokens is more than there are learned positions.
-            WeightsError: naming a tensor that is missing, has no place or is of another shape.
+            WeightsError: naming a tensor that is missing, has no place, is of another shape or not finite.
         """
         with torch.device("meta"):
             encoder = cls(config)
@@ -179,6 +179,8 @@ def _fit(weights: Mapping[str, Tensor], places: Mapping[str, Tensor]) -> dict[st
             raise WeightsError(
                 f"{name} has the shape {[*fitted[name].shape]}: by the configuration it must have {[*place.shape]}"
             )
+        if not fitted[name].isfinite().all():
+            raise WeightsError(f"{name} has a NaN or an infinity: weights must be finite")
     if unknown := sorted(fitted.keys() - places.keys()):
         raise WeightsError(
             f"the configuration has no place for {unknown[0]}: leave it out of the weights, or change the configuration"

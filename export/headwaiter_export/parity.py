@@ -13,7 +13,7 @@ from headwaiter_export.config import EncoderConfig
 from headwaiter_export.encoder import Encoder
 from headwaiter_export.lowering import Attending, SingleSequence
 from headwaiter_server.runtime.attention import AttentionGraph, Selection
-from headwaiter_server.runtime.contract import Difference, difference, finish_pooled, largest_difference
+from headwaiter_server.runtime.contract import Difference, difference, finish_pooled, largest_differences
 from headwaiter_server.runtime.graph import EncoderGraph, Outputs, Provider
 from headwaiter_server.runtime.packing import pack
 
@@ -44,16 +44,16 @@ class Reference:
     answers: list[Outputs]
 
     @classmethod
-    @torch.inference_mode()
     def of(cls, encoder: Encoder) -> "Reference":
         """Compute an encoder's answers to random sequences of edge lengths and of lengths between."""
         sequences = draw_sequences(encoder.config, _lengths(encoder.config))
-        answers = []
-        for sequence in sequences:
-            pooled, hidden = encoder(torch.from_numpy(sequence), SingleSequence(len(sequence)))
-            outputs = Outputs(None if pooled is None else pooled.numpy(), hidden.numpy())
-            answers.append(_finish(encoder.config, outputs))
-        return cls(encoder.config, sequences, answers)
+        return cls(encoder.config, sequences, answer(encoder, sequences))
+
+    def shorter(self) -> "Reference":
+        """Return the second quarter by length: little work, and still enough tokens to attend to each other."""
+        by_length = sorted(range(len(self.sequences)), key=lambda i: len(self.sequences[i]))
+        quarter = by_length[len(by_length) // 4 : len(by_length) // 2]
+        return Reference(self.config, [self.sequences[i] for i in quarter], [self.answers[i] for i in quarter])
 
 
 def draw_sequences(config: EncoderConfig, lengths: Iterable[int]) -> list[Sequence]:
@@ -96,10 +96,15 @@ def measure_attention(path: Path, encoder: Encoder, reference: Reference) -> flo
         actual = graph.run(sequence, Selection(range(config.layers), range(config.heads), query))
         assert actual.context is not None
         differences += [
-            largest_difference(actual.weights, torch.stack(expected[::2]).numpy()),
-            largest_difference(actual.context, torch.stack(expected[1::2])[:, :, query].numpy()),
+            min(largest_differences(actual.weights, torch.stack(expected[::2]).numpy())),
+            min(largest_differences(actual.context, torch.stack(expected[1::2])[:, :, query].numpy())),
         ]
     return max(differences)
+
+
+def compare(encoder: Encoder, reference: Reference) -> Difference:
+    """Run a changed encoder in PyTorch and compare it to the reference."""
+    return difference(join(answer(encoder, reference.sequences)), join(reference.answers))
 
 
 def join(outputs: list[Outputs]) -> Outputs:
@@ -107,6 +112,17 @@ def join(outputs: list[Outputs]) -> Outputs:
     pooled = [each.pooled for each in outputs if each.pooled is not None]
     hidden = [each.hidden for each in outputs if each.hidden is not None]
     return Outputs(np.concatenate(pooled) if pooled else None, np.concatenate(hidden))
+
+
+@torch.inference_mode()
+def answer(encoder: Encoder, sequences: list[Sequence]) -> list[Outputs]:
+    """Run an encoder in PyTorch over each sequence alone; pooled vectors have unit length where it scales them."""
+    answers = []
+    for sequence in sequences:
+        pooled, hidden = encoder(torch.from_numpy(sequence), SingleSequence(len(sequence)))
+        outputs = Outputs(None if pooled is None else pooled.numpy(), hidden.numpy())
+        answers.append(_finish(encoder.config, outputs))
+    return answers
 
 
 def _lengths(config: EncoderConfig) -> list[int]:

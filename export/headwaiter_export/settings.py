@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-# Far above every size of a real encoder, and low enough for products of sizes to stay within 64 bits.
-_MOST = 2**24
+from headwaiter_export.config import MOST
 
 Choice = TypeVar("Choice")
 
@@ -48,8 +47,8 @@ class Settings:
     def count(self, name: str, least: int = 1) -> int:
         """Return a field that must be a whole number, `least` or more."""
         value = self._required(name)
-        if type(value) is not int or not least <= value <= _MOST:
-            raise self.refusal(name, f"it must be a whole number from {least} to {_MOST}")
+        if type(value) is not int or not least <= value <= MOST:
+            raise self.refusal(name, f"it must be a whole number from {least} to {MOST}")
         return value
 
     def switch(self, name: str) -> bool:

@@ -6,7 +6,7 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from headwaiter_export.config import EncoderConfig
+from headwaiter_export.config import EncoderConfig, WeightsError
 from headwaiter_export.encoder import Encoder
 from headwaiter_export.settings import CheckpointError
 
@@ -48,13 +48,16 @@ def read_encoder(config: EncoderConfig, path: Path) -> Encoder:
 
     Raises:
         CheckpointError: the file cannot be read, or a tensor is not of floating point.
-        WeightsError: a tensor is missing, unexpected or of another shape.
+        WeightsError: a tensor is missing, unexpected, given twice, not finite or of another shape.
     """
-    weights = {}
+    weights: dict[str, Tensor] = {}
     for name, tensor in read_safetensors(path).items():
         if not tensor.is_floating_point():
             raise CheckpointError(f"tensor {name} of {path} is {tensor.dtype}: only floating point is known")
-        weights.update(_split_fused(config, name, tensor.float()))
+        for part, rows in _split_fused(config, name, tensor.float()).items():
+            if part in weights:
+                raise WeightsError(f"{path} has {part} twice, alone and in qkv: leave one out")
+            weights[part] = rows
     return Encoder.with_weights(config, weights)
 
 
@@ -66,8 +69,13 @@ def random_encoder(config: EncoderConfig, seed: int) -> Encoder:
 
 
 def _split_fused(config: EncoderConfig, name: str, tensor: Tensor) -> dict[str, Tensor]:
-    widths = [config.heads * width for width in (config.head_dim, config.head_dim, config.value_dim)]
-    if ".attention.qkv." not in name or len(tensor) != sum(widths):
+    if ".attention.qkv." not in name:
         return {name: tensor}
+    widths = [config.heads * width for width in (config.head_dim, config.head_dim, config.value_dim)]
+    if tensor.shape[:1] != (sum(widths),):
+        raise WeightsError(
+            f"{name} has the shape {[*tensor.shape]}: by the configuration it must have {sum(widths)} rows, "
+            "those of query, key and value"
+        )
     parts = zip(("query", "key", "value"), torch.split(tensor, widths), strict=True)
     return {name.replace(".qkv.", f".{part}."): rows for part, rows in parts}

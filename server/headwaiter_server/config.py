@@ -99,8 +99,11 @@ class Settings:
     provider: Literal["auto", "cuda", "cpu"] = _setting(
         "auto", _one_of("auto", "cuda", "cpu"), "auto, cuda or cpu", "where to run; auto takes CUDA if it works"
     )
-    precision: Literal["auto", "fp32", "fp16"] = _setting(
-        "auto", _one_of("auto", "fp32", "fp16"), "auto, fp32 or fp16", "auto takes fp16 on CUDA and fp32 on the CPU"
+    precision: Literal["auto", "fp32", "fp16", "int8"] = _setting(
+        "auto",
+        _one_of("auto", "fp32", "fp16", "int8"),
+        "auto, fp32, fp16 or int8",
+        "auto takes fp16 on CUDA and fp32 on the CPU; fp16 is for CUDA, int8 for the CPU",
     )
     address: str = _setting("0.0.0.0:50051", _address, "HOST:PORT", "where to serve gRPC; port 0 takes a free one")
     metrics_port: int = _setting(9464, _port, "a port number", "where to serve Prometheus metrics; 0 takes a free port")

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator
+from dataclasses import asdict
 from typing import Protocol
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
@@ -177,9 +178,8 @@ class _ModelCollector:
             "Difference to PyTorch over the golden inputs, measured at start-up.",
             labels=("measure",),
         )
-        check.add_metric(("pooled_max_abs",), model.self_check.pooled_max_abs)
-        check.add_metric(("hidden_max_abs",), model.self_check.hidden_max_abs)
-        check.add_metric(("min_cosine",), model.self_check.min_cosine)
+        for measure, value in asdict(model.self_check).items():
+            check.add_metric((measure,), value)
         yield check
         fallback = GaugeMetricFamily(
             "headwaiter_provider_fallback", "1 when the server runs on the CPU because CUDA did not work."

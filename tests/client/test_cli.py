@@ -233,6 +233,7 @@ def test_models_shows_how_a_model_runs_and_how_far_it_is_from_pytorch(
             provider="cpu",
             fallback_reason="no CUDA [driver] here",
             precision=pb.PRECISION_FP32,
+            graph="g.onnx",
             token_budget=1024,
             cost=pb.BatchCost(
                 launch_s=0.0025,
@@ -243,8 +244,20 @@ def test_models_shows_how_a_model_runs_and_how_far_it_is_from_pytorch(
                 service_tokens_per_s=8123.4,
                 remembered=True,
             ),
-            self_check=pb.SelfCheck(sequences=32, pooled_max_abs=1.5e-7, hidden_max_abs=2e-6, min_cosine=1),
+            self_check=pb.SelfCheck(
+                sequences=32,
+                pooled_max_abs=1.5e-7,
+                hidden_max_abs=2e-6,
+                pooled_max_relative=3e-7,
+                hidden_max_relative=4e-7,
+                min_cosine=0.999,
+                mean_cosine=1,
+            ),
         ),
+        parity=[
+            pb.GraphParity(graph="other.onnx", same_nearest_neighbour=0.5),
+            pb.GraphParity(graph="g.onnx", same_nearest_neighbour=0.9625),
+        ],
     )
     assert cli.main(["models", "--address", server.address]) == 0
     shown = capsys.readouterr().out
@@ -257,7 +270,9 @@ def test_models_shows_how_a_model_runs_and_how_far_it_is_from_pytorch(
         "256 tokens",
         "4,096 sequences, 65,536 tokens, 67,108,864 bytes",
         "1,024 tokens at most, 8,123 tokens/s: 2.5 ms, 110 µs a token, 5 ns a cell (remembered, ±6.1%)",
-        "32 sequences: pooled within 1.5e-07, hidden within 2.0e-06, cosine 1.000000 or more",
+        "32 sequences: pooled within 1.5e-07 (3.0e-07 of the scale), hidden within 2.0e-06 (4.0e-07 of the scale)",
+        "cosine 0.999000 or more, 1.000000 on average",
+        "the one that fp32 finds, for 96.2% of sentences",
     ):
         assert text in shown
 

@@ -10,6 +10,7 @@ from typing import Any
 from ruamel.yaml import YAML
 
 from headwaiter_server.metrics import Recorder
+from headwaiter_server.runtime.contract import Difference
 from tests.server.rpc.stand_ins import CALIBRATION
 
 GRAFANA = Path(__file__).parents[2] / "deploy" / "grafana"
@@ -29,7 +30,7 @@ def values_of(key: str, node: Any) -> Iterator[Any]:
 def served_series() -> set[str]:
     """Return the names of all series of a serving server."""
     manifest = SimpleNamespace(name="model")
-    self_check = SimpleNamespace(pooled_max_abs=0.0, hidden_max_abs=0.0, min_cosine=1.0)
+    self_check = Difference(0.0, 0.0, 0.0, 0.0, min_cosine=1.0, mean_cosine=1.0)
     model: Any = SimpleNamespace(
         bundle=SimpleNamespace(manifest=manifest, digest="0"),
         provider="cpu",

@@ -20,7 +20,7 @@ from headwaiter_server.runtime.graph import EncoderGraph, Outputs, Provider
 from headwaiter_server.runtime.packing import pack
 from tests.checkpoints import randomize, write_json
 from tests.contrib_ops import CONTRIB_OPS
-from tests.oracle import Array, Oracle
+from tests.oracle import Array, Oracle, unit
 
 Paths = dict[type[Packed | Portable], Path]
 Runtime = Provider | Literal["reference"]
@@ -111,6 +111,12 @@ def assert_close_to_scale(actual: Array | None, expected: Array) -> None:
     assert actual is not None
     scale = np.abs(expected).max()
     assert_close(actual / scale, expected / scale)
+
+
+def cosines(actual: Array, expected: Array) -> Array:
+    """The cosine of each vector with the expected one."""
+    cosine: Array = (unit(actual.astype(np.float64)) * unit(expected)).sum(-1)
+    return cosine
 
 
 def edit_json(path: Path, **changes: Any) -> None:

@@ -17,8 +17,10 @@ def test_it_says_what_it_wrote_and_how_far_each_graph_is_from_pytorch(text_expor
     assert lines[-1] == f"{bundle} is ready: headwaiter-server {bundle}"
     for graph in ("packed-cpu.fp32.onnx", "portable.fp32.onnx"):
         assert any(line.startswith(f"{graph}: differs from PyTorch by ") for line in lines)
+    assert lines[0] == "int8: linear layers of the blocks that stay in float32: none"
+    assert any(" sentences keep their nearest neighbour" in line for line in lines)
     assert any(line.startswith("attend.fp32.onnx: attention differs from PyTorch by ") for line in lines)
-    assert len(lines) == 8
+    assert len(lines) == 12
 
 
 def test_what_is_refused_is_one_sentence_and_status_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

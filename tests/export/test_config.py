@@ -18,7 +18,7 @@ def test_a_configuration_survives_json() -> None:
     ("change", "complaint"),
     [
         ({"heads": 5}, "heads is 5, which does not divide d_model 32: set head_dim"),
-        ({"head_dim": -1}, "head_dim is -1: it must be a whole number, 0 or more"),
+        ({"head_dim": -1}, "head_dim is -1: it must be a whole number from 0 to 16777216"),
         (
             {"head_dim": 4, "output_projection": False},
             "residual is true, but 4 heads of 4 are 16 wide, and d_model is 32: turn it off, or output_projection on",
@@ -27,7 +27,7 @@ def test_a_configuration_survives_json() -> None:
             {"head_dim": 4, "output_projection": False, "residual": False},
             "layers is 2, but 4 heads of 4 are 16 wide, and d_model is 32: set it to 1, or turn output_projection on",
         ),
-        ({"value_dim": 1.5}, "value_dim is 1.5: it must be a whole number, 0 or more"),
+        ({"value_dim": 1.5}, "value_dim is 1.5: it must be a whole number from 0 to 16777216"),
         (
             {"value_dim": 6, "output_projection": False},
             "residual is true, but 4 heads of 6 are 24 wide, and d_model is 32: turn it off, or output_projection on",
@@ -41,9 +41,9 @@ def test_a_configuration_survives_json() -> None:
             "max_tokens is 1: it must be 2 or more where mask is self_excluding",
         ),
         ({"norm": "both"}, "norm is 'both': choose one of post, pre, none"),
-        ({"layers": 0}, "layers is 0: it must be a whole number, 1 or more"),
-        ({"d_ff": 2.5}, "d_ff is 2.5: it must be a whole number, 0 or more"),
-        ({"max_tokens": True}, "max_tokens is True: it must be a whole number, 1 or more"),
+        ({"layers": 0}, "layers is 0: it must be a whole number from 1 to 16777216"),
+        ({"d_ff": 2.5}, "d_ff is 2.5: it must be a whole number from 0 to 16777216"),
+        ({"max_tokens": True}, "max_tokens is True: it must be a whole number from 1 to 16777216"),
         ({"vocabulary_size": -1}, "vocabulary_size is -1"),
         ({"vocabulary_size": 0}, "set vocabulary_size or feature_width, not both"),
         (

@@ -16,13 +16,14 @@ from tests.export.helpers import (
     FP32_GRAPHS,
     Runtime,
     assert_close,
+    cosines,
     draw,
     oracle_of,
     random_encoder,
     run,
     write_graphs,
 )
-from tests.oracle import Array, unit
+from tests.oracle import Array
 
 ON_CUDA = pytest.param("cuda", marks=pytest.mark.gpu)
 
@@ -35,11 +36,6 @@ def bert(text_checkpoint: Path) -> transformers.BertModel:
 def text_batch(lengths: tuple[int, ...]) -> list[Array]:
     rng = np.random.default_rng(len(lengths))
     return [rng.integers(0, len(VOCABULARY), n) for n in lengths]
-
-
-def cosines(actual: Array, expected: Array) -> Array:
-    cosine: Array = (unit(actual.astype(np.float64)) * unit(expected)).sum(-1)
-    return cosine
 
 
 @pytest.mark.parametrize(("file", "runtime"), FP32_GRAPHS)

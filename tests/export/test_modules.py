@@ -82,12 +82,49 @@ def test_a_wrong_configuration_is_one_sentence_that_names_the_file(
 
 
 @pytest.mark.parametrize(
+    ("content", "complaint"),
+    [(b'{"d_model": "\xe9"}', "is not JSON: 'utf-8' codec"), (b"[]", "is no JSON object"), (None, "is missing")],
+)
+def test_a_file_that_is_no_configuration_is_one_sentence(
+    content: bytes | None, complaint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "config.json"
+    if content is not None:
+        path.write_bytes(content)
+    assert main(["module", str(path), "weights.safetensors", "-o", str(tmp_path / "bundle")]) == 1
+    printed = capsys.readouterr().err
+    assert printed.startswith(f"headwaiter-export: {path} {complaint}")
+    assert printed.count("\n") == 1
+
+
+def test_a_tokenizer_for_features_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    save_tokenizer(tmp_path)
+    tokenizer = ["--tokenizer", str(tmp_path / "tokenizer.json")]
+    assert main([*save_module(random_encoder(**SMALL), tmp_path), *tokenizer]) == 1
+    assert capsys.readouterr().err == (
+        "headwaiter-export: --tokenizer is given, but the encoder takes features: leave it out, or set "
+        "vocabulary_size\n"
+    )
+
+
+@pytest.mark.parametrize("seed", ["-1", "x", str(2**63)])
+def test_a_seed_that_is_none_is_refused(seed: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["preset", "concat-heads", f"--seed={seed}", "-o", str(tmp_path / "bundle")])
+    assert f"argument --seed: '{seed}' is no whole number from 0 to 2**63 - 1" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
     ("change", "complaint"),
     [
         ({"layers.0.attention.query.weight": None}, "layers.0.attention.query.weight"),
         ({"layers.0.attention.query.weight": torch.zeros(24, 7)}, "layers.0.attention.query.weight"),
         ({"stranger": torch.zeros(1)}, "stranger"),
         ({"stranger": torch.zeros(1, dtype=torch.int64)}, "tensor stranger of"),
+        ({"layers.0.attention.query.weight": torch.full((24, 24), torch.nan)}, "query.weight has a NaN or an infinity"),
+        ({"layers.0.attention.qkv.weight": torch.zeros(())}, "qkv.weight has the shape []: by the configuration it mu"),
+        ({"layers.0.attention.qkv.weight": torch.zeros(71, 24)}, "it must have 72 rows, those of query, key and value"),
+        ({"layers.0.attention.qkv.weight": torch.zeros(72, 24)}, ".weight twice, alone and in qkv: leave one out"),
     ],
 )
 def test_wrong_weights_are_one_sentence_that_names_the_tensor(
@@ -155,6 +192,8 @@ def test_a_preset_is_exported_with_random_weights_the_same_for_the_same_seed(
     ("choice", "status", "complaint"),
     [
         ("heads=3", 1, "headwaiter-export: heads is 3, which does not divide d_model 64: set head_dim\n"),
+        ("d_model=null", 1, "headwaiter-export: d_model is None: it must be a whole number from 1 to 16777216\n"),
+        ("max_tokens=100000000000", 1, "headwaiter-export: max_tokens is 100000000000: it must be a whole number from"),
         ("head=3", 1, "headwaiter-export: unknown field 'head': "),
         ("positions=alibi", 1, "headwaiter-export: positions is 'alibi': choose one of "),
         ("heads", 2, "'heads' is not of the form FIELD=VALUE, such as heads=8"),

@@ -112,7 +112,7 @@ def test_other_variables_are_none_of_ours() -> None:
         ([], {"HEADWAITER_BUNDLE": ""}, "no bundle given: name its folder"),
         (["b", "--provider", "tpu"], {}, "--provider 'tpu' is not auto, cuda or cpu"),
         (["b"], {"HEADWAITER_PROVIDER": "tpu"}, "--provider 'tpu' is not auto, cuda or cpu"),
-        (["b", "--precision", "int8"], {}, "--precision 'int8' is not auto, fp32 or fp16"),
+        (["b", "--precision", "int4"], {}, "--precision 'int4' is not auto, fp32, fp16 or int8"),
         (["b", "--address", "50051"], {}, "--address '50051' is not HOST:PORT"),
         (["b", "--address", ":50051"], {}, "--address ':50051' is not HOST:PORT"),
         (["b", "--address", "localhost:70000"], {}, "--address 'localhost:70000' is not HOST:PORT"),

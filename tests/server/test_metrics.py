@@ -126,7 +126,10 @@ def test_the_model_its_self_check_and_a_fallback_to_the_cpu_are_shown(recorder: 
     assert sample(recorder, "model_info", model="tiny", digest="ab" * 32, provider="cpu", graph="g.onnx") == 1
     assert sample(recorder, "self_check", measure="pooled_max_abs") == 0.5
     assert sample(recorder, "self_check", measure="hidden_max_abs") == 0.125
+    assert sample(recorder, "self_check", measure="pooled_max_relative") == 0.25
+    assert sample(recorder, "self_check", measure="hidden_max_relative") == 0.0625
     assert sample(recorder, "self_check", measure="min_cosine") == 0.75
+    assert sample(recorder, "self_check", measure="mean_cosine") == 0.875
     assert sample(recorder, "provider_fallback") == 1
 
 

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 import numpy as np
@@ -63,8 +64,9 @@ class Attender:
         self._clock = clock
         self._graph: Instrument | None = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="attend")
-        # Requests that wait, and the one that runs.
-        self._admitted = 0
+        # Held by a request until its run is over, though its caller may have gone: a thread cannot be stopped.
+        self._turn = asyncio.Lock()
+        self._waiting = 0
         self._latest_run_s = _USUAL_RUN_S
         self._draining = False
 
@@ -82,46 +84,60 @@ class Attender:
             Overloaded: enough others wait.
             Unavailable: the server is draining.
             DeadlineExceeded: the deadline passed while it waited.
-            InferenceFailed: the model failed on it.
+            InferenceFailed: the model failed on it, or cannot be loaded.
         """
         self._admit()
-        self._admitted += 1
-        work = self._thread.submit(self._run, sequence, selection, deadline_s)
-        try:
-            return await asyncio.wrap_future(work)
-        except asyncio.CancelledError:
-            if work.cancel() and self._clock() >= deadline_s:
-                self._observer.expired(1)
-            raise
-        finally:
-            self._admitted -= 1
+        await self._wait_for_turn(deadline_s)
+        return await asyncio.shield(asyncio.create_task(self._take_turn(sequence, selection, deadline_s)))
 
     def drain(self) -> None:
         """Refuse new work; what was admitted is still answered."""
         self._draining = True
-        self._thread.shutdown(wait=False)
 
     def _admit(self) -> None:
         if self._draining:
             raise Unavailable("the server is shutting down: send the request to another replica")
-        if self._admitted > MAX_WAITING:
-            wait_s = self._admitted * self._latest_run_s
+        if self._waiting >= MAX_WAITING:
+            wait_s = (self._waiting + 1) * self._latest_run_s
             raise Overloaded(
                 f"{MAX_WAITING} requests for attention wait already: try again in {wait_s:.2f} s",
                 retry_after_s=wait_s,
                 limit=MAX_WAITING,
             )
 
-    def _run(self, sequence: NDArray[np.generic], selection: Selection, deadline_s: float) -> Attended:
+    async def _wait_for_turn(self, deadline_s: float) -> None:
+        self._waiting += 1
         try:
-            self._graph = self._graph or self._load()
-            started_s = self._clock()
-            if started_s >= deadline_s:
+            await self._turn.acquire()
+        except asyncio.CancelledError:
+            if self._clock() >= deadline_s:
+                self._observer.expired(1)
+            raise
+        finally:
+            self._waiting -= 1
+
+    async def _take_turn(self, sequence: NDArray[np.generic], selection: Selection, deadline_s: float) -> Attended:
+        in_thread = partial(asyncio.get_running_loop().run_in_executor, self._thread)
+        try:
+            if self._graph is None:
+                self._graph = await in_thread(self._open)
+            if self._clock() >= deadline_s:
                 self._observer.expired(1)
                 raise DeadlineExceeded("the deadline passed before the request's turn came")
-            attention = self._graph.run(sequence, selection)
-        except DeadlineExceeded:
-            raise
+            return await in_thread(self._run, self._graph, sequence, selection)
+        finally:
+            self._turn.release()
+
+    def _open(self) -> Instrument:
+        try:
+            return self._load()
+        except Exception as error:
+            raise InferenceFailed("the bundle's graph of attention weights cannot be loaded") from error
+
+    def _run(self, graph: Instrument, sequence: NDArray[np.generic], selection: Selection) -> Attended:
+        started_s = self._clock()
+        try:
+            attention = graph.run(sequence, selection)
         except Exception as error:
             raise InferenceFailed("sequence 0: the model failed on it", sequence=0) from error
         if not all(

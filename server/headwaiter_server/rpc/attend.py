@@ -19,7 +19,8 @@ def check_offered(manifest: Manifest) -> None:
     """
     if not manifest.HasField("attend"):
         raise Unimplemented(
-            f"the bundle of {manifest.name} was made without the graph of attention weights: export the model again"
+            f"the bundle of {manifest.name} has no graph of attention weights: export the model again, and read what "
+            "the export says of it"
         )
 
 
@@ -64,6 +65,14 @@ def select(request: pb.AttendRequest, tokens: int, manifest: Manifest, limit_byt
 
 
 def _chosen(field: str, asked: Sequence[int], count: int) -> Sequence[int]:
+    # First: a message has room for millions.
+    if len(asked) > count:
+        raise InvalidInput(
+            f"{field} has {len(asked)} numbers, and the model has {count} {field}: name each once",
+            field=field,
+            limit=count,
+            actual=len(asked),
+        )
     for index in asked:
         if index >= count:
             raise InvalidInput(

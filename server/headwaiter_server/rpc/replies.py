@@ -1,5 +1,7 @@
 """Writes replies: the outcome of a request, or the description of a model, as messages."""
 
+from dataclasses import asdict
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -82,12 +84,7 @@ def model_reply(model: Model, settings: Settings, calibration: Calibration) -> p
             graph=model.file,
             token_budget=calibration.limits.tokens,
             cell_budget=calibration.limits.cells,
-            self_check=pb.SelfCheck(
-                sequences=model.self_check_sequences,
-                pooled_max_abs=model.self_check.pooled_max_abs,
-                hidden_max_abs=model.self_check.hidden_max_abs,
-                min_cosine=model.self_check.min_cosine,
-            ),
+            self_check=pb.SelfCheck(sequences=model.self_check_sequences, **asdict(model.self_check)),
             cost=_cost(calibration),
         ),
         parity=model.parity.graphs,

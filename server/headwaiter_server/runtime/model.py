@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from headwaiter_proto.encoder_pb2 import PRECISION_FP16, PRECISION_FP32, Precision
+from headwaiter_proto.encoder_pb2 import PRECISION_FP16, PRECISION_FP32, PRECISION_INT8, Precision
 from headwaiter_proto.manifest_pb2 import LOWERING_PACKED_CPU, LOWERING_PACKED_CUDA, Graph, Parity
 from headwaiter_server.runtime.bundle import Bundle, Golden
 from headwaiter_server.runtime.contract import Difference, breach
@@ -16,7 +16,7 @@ from headwaiter_server.runtime.warmup import check_golden
 
 log = logging.getLogger(__name__)
 
-_PRECISIONS: dict[str, Precision] = {"fp32": PRECISION_FP32, "fp16": PRECISION_FP16}
+_PRECISIONS: dict[str, Precision] = {"fp32": PRECISION_FP32, "fp16": PRECISION_FP16, "int8": PRECISION_INT8}
 _LOWERINGS = {"cuda": LOWERING_PACKED_CUDA, "cpu": LOWERING_PACKED_CPU}
 # On a GPU half precision is several times faster, and the contract says what it costs.
 _USUAL_PRECISION: dict[Provider, Precision] = {"cuda": PRECISION_FP16, "cpu": PRECISION_FP32}
@@ -70,7 +70,7 @@ class Model:
 def open_model(
     folder: Path,
     provider: Literal["auto", "cuda", "cpu"],
-    precision: Literal["auto", "fp32", "fp16"],
+    precision: Literal["auto", "fp32", "fp16", "int8"],
     threads: int | None,
     device: int = 0,
 ) -> Model:

@@ -1,8 +1,10 @@
 """Requests for attention run one at a time, and each gets its own answer or its own error."""
 
 import asyncio
+import gc
 import threading
-from collections.abc import AsyncIterator
+import weakref
+from collections.abc import AsyncIterator, Iterator
 
 import numpy as np
 import pytest
@@ -89,6 +91,23 @@ async def test_the_graph_is_loaded_once_and_when_the_first_request_comes(bench: 
     assert bench.loads == 1
 
 
+async def test_a_graph_that_cannot_be_loaded_fails_the_request_and_is_tried_again() -> None:
+    bench = Bench()
+    loads: Iterator[OSError | Graph] = iter([OSError("the disk is gone"), bench.graph])
+
+    def load() -> Graph:
+        loaded = next(loads)
+        if isinstance(loaded, Exception):
+            raise loaded
+        return loaded
+
+    bench.attender = Attender(load, bench)
+    with pytest.raises(InferenceFailed, match="bundle's graph of attention weights cannot be loaded") as failure:
+        await bench.submit(1)
+    assert (failure.value.sequence, str(failure.value.__cause__)) == (None, "the disk is gone")
+    assert (await bench.submit(2)).attention.weights.item() == 2
+
+
 async def test_beyond_a_few_that_wait_requests_are_refused_with_a_delay(bench: Bench) -> None:
     ahead = await bench.hold()
     waiting = [bench.submit(value) for value in range(MAX_WAITING)]
@@ -126,6 +145,34 @@ async def test_a_request_that_is_cancelled_while_it_waits_never_runs(bench: Benc
     await ahead
     await bench.submit(3)
     assert (bench.graph.ran, bench.expired_sequences) == ([[1], [3]], expired)
+
+
+async def test_what_is_cancelled_while_it_waits_is_let_go_at_once(bench: Bench) -> None:
+    ahead = await bench.hold()
+    sequence = np.arange(5)
+    held = weakref.ref(sequence)
+    gone = asyncio.create_task(bench.attender.submit(sequence, SELECTION))
+    del sequence
+    await asyncio.sleep(0)
+    assert held() is not None
+    gone.cancel()
+    await asyncio.wait([gone])
+    del gone
+    gc.collect()
+    assert held() is None
+    bench.graph.released.set()
+    await ahead
+
+
+async def test_a_run_whose_caller_has_gone_keeps_the_others_waiting_and_counts_them(bench: Bench) -> None:
+    ahead = await bench.hold()
+    ahead.cancel()
+    waiting = [bench.submit(value) for value in range(MAX_WAITING)]
+    await asyncio.sleep(0)
+    with pytest.raises(Overloaded):
+        await bench.submit(99)
+    bench.graph.released.set()
+    assert [answer.attention.weights.item() for answer in await asyncio.gather(*waiting)] == list(range(MAX_WAITING))
 
 
 @pytest.mark.parametrize(

@@ -52,7 +52,7 @@ def model(folder: Path, **manifest: Any) -> Model:
         precision=pb.PRECISION_FP32,
         provider="cpu",
         fallback_reason="no card",
-        self_check=Difference(pooled_max_abs=0.5, hidden_max_abs=0.125, min_cosine=0.75),
+        self_check=Difference(0.5, 0.125, 0.25, 0.0625, min_cosine=0.75, mean_cosine=0.875),
         self_check_sequences=32,
         parity=Parity(graphs=[pb.GraphParity(graph="g.onnx", pooled_max_abs=0.25)]),
         threads=None,

@@ -36,6 +36,7 @@ def test_everything_is_shown_unless_less_is_asked_for() -> None:
         ({"query": 5}, "query", 4, "query is 5, and the sequence's positions are 0 to 4"),
         ({"layers": [1, 0, 1]}, "layers", None, "layers names one of them twice: name each once"),
         ({"heads": [2, 2]}, "heads", None, "heads names one of them twice: name each once"),
+        ({"layers": [9] * 4}, "layers", 3, "layers has 4 numbers, and the model has 3 layers: name each once"),
     ],
 )
 def test_what_is_not_there_is_refused_with_what_is(
@@ -80,5 +81,5 @@ def test_two_sequences_are_refused_by_their_field(request_: pb.AttendRequest, fi
 
 def test_a_bundle_without_the_graph_says_how_to_get_it() -> None:
     check_offered(Manifest(attend=Graph(file="attend.fp32.onnx")))
-    with pytest.raises(Unimplemented, match=r"the bundle of tiny was made without .*: export the model again"):
+    with pytest.raises(Unimplemented, match=r"the bundle of tiny has no graph .*: export the model again"):
         check_offered(MODEL)

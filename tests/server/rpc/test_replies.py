@@ -125,7 +125,15 @@ def test_a_model_is_described_by_its_manifest_its_limits_and_where_it_runs(tmp_p
         graph="g.onnx",
         token_budget=4,
         cell_budget=100,
-        self_check=pb.SelfCheck(sequences=32, pooled_max_abs=0.5, hidden_max_abs=0.125, min_cosine=0.75),
+        self_check=pb.SelfCheck(
+            sequences=32,
+            pooled_max_abs=0.5,
+            hidden_max_abs=0.125,
+            pooled_max_relative=0.25,
+            hidden_max_relative=0.0625,
+            min_cosine=0.75,
+            mean_cosine=0.875,
+        ),
         cost=pb.BatchCost(
             launch_s=1.0,
             token_s=0.5,

@@ -7,7 +7,7 @@ from typing import Literal
 import onnxruntime as ort
 import pytest
 
-from headwaiter_proto.encoder_pb2 import PRECISION_FP16, PRECISION_FP32
+from headwaiter_proto.encoder_pb2 import PRECISION_FP16, PRECISION_FP32, PRECISION_INT8
 from headwaiter_server.runtime.bundle import GOLDEN, Bundle
 from headwaiter_server.runtime.errors import (
     BundleRefused,
@@ -31,7 +31,7 @@ def _refusal(
     folder: Path,
     kind: type[ModelRefused],
     provider: Literal["auto", "cuda", "cpu"] = "cpu",
-    precision: Literal["auto", "fp32", "fp16"] = "auto",
+    precision: Literal["auto", "fp32", "fp16", "int8"] = "auto",
 ) -> str:
     with pytest.raises(kind) as error:
         open_model(folder, provider, precision, 1)
@@ -119,7 +119,17 @@ def test_a_precision_that_the_bundle_has_no_graph_for_is_refused_with_what_it_ha
     text_bundle: Path, provider: Literal["auto", "cpu"]
 ) -> None:
     sentence = _refusal(text_bundle, GraphMissing, provider, "fp16")
-    assert sentence == f"{text_bundle} has no fp16 graph for cpu; it has: fp32"
+    assert sentence == f"{text_bundle} has no fp16 graph for cpu; it has: fp32, int8"
+
+
+def test_int8_runs_on_the_cpu_within_the_contract_where_it_is_asked_for(text_bundle: Path) -> None:
+    model = open_model(text_bundle, "cpu", "int8", 1)
+    assert (model.provider, model.precision, model.file) == ("cpu", PRECISION_INT8, "packed-cpu.int8.onnx")
+    assert 0.99 <= model.self_check.min_cosine < model.self_check.mean_cosine < 1
+
+
+def test_int8_on_cuda_is_refused_with_what_there_is(text_bundle: Path) -> None:
+    assert _refusal(text_bundle, GraphMissing, "cuda", "int8").endswith("no int8 graph for cuda; it has: fp32, fp16")
 
 
 @pytest.mark.gpu
