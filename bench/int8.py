@@ -3,13 +3,13 @@
 Run as `python -m bench.int8`; it prints a table.
 """
 
-import os
 import statistics
 import time
 
 import numpy as np
 from numpy.typing import NDArray
 
+from bench.measure import pin
 from bench.traces import MEDIAN_30, MEDIAN_90, Trace
 from examples.model import bundle
 from headwaiter_proto.encoder_pb2 import PRECISION_INT8
@@ -24,7 +24,7 @@ _SEQUENCES = {MEDIAN_30: 1200, MEDIAN_90: 500}
 
 def table() -> list[str]:
     """Measure both graphs in turns, and return a table in Markdown and what the export found."""
-    os.sched_setaffinity(0, {0})
+    pin(0)
     opened = Bundle.open(bundle())
     float32, int8 = (
         EncoderGraph.open(opened.folder / f"packed-cpu.{precision}.onnx", "cpu", threads=1)
