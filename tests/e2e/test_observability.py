@@ -130,3 +130,20 @@ def lines_about_failures(caplog: pytest.LogCaptureFixture) -> list[str]:
     # A disturbed machine is told of too, by what measures the model's cost.
     ours = [record for record in caplog.records if not record.name.endswith("calibration_cache")]
     return [record.getMessage() for record in ours if record.levelno >= logging.WARNING]
+
+
+async def test_a_device_that_dies_is_out_of_service_until_it_is_reopened(
+    text_bundle: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with serving(text_bundle) as server, AsyncClient(f"127.0.0.1:{server.port}") as client:
+        with patch.object(EncoderGraph, "run", side_effect=RuntimeError("the card fell off the bus")):
+            with pytest.raises(Unavailable, match="the device failed and is being reopened"):
+                await client.encode(["bread"])
+            assert not await client.is_serving()
+            assert metric(metrics_url(server), "headwaiter_device_available") == 0
+        async with asyncio.timeout(20):
+            while not await client.is_serving():
+                pass
+        assert (await client.encode(["bread"])).pooled is not None
+        assert metric(metrics_url(server), "headwaiter_device_available") == 1
+    assert any("the device died: the card fell off the bus" in line for line in lines_about_failures(caplog))
