@@ -1,5 +1,6 @@
 """What operators see: reflection, metrics, timings, request ids and the log."""
 
+import asyncio
 import logging
 import shutil
 import subprocess
@@ -13,10 +14,10 @@ from google.protobuf.descriptor_pool import DescriptorPool
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 
 from examples.serving import Running
-from headwaiter_client import AsyncClient, Client, InferenceFailed, InvalidInput
+from headwaiter_client import AsyncClient, Client, InferenceFailed, InvalidInput, Unavailable
 from headwaiter_server.runtime.graph import EncoderGraph, Outputs
 from headwaiter_server.runtime.packing import PackedBatch
-from tests.e2e.inside import serving
+from tests.e2e.inside import metrics_url, serving
 from tests.e2e.scrape import exposition, metric
 
 STAGES = ("tokenize", "queue", "assemble", "compute", "respond")
