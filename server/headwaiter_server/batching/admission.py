@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from headwaiter_server.batching.cost import BatchLimits, CostModel
+from headwaiter_server.batching.cost import BatchLimits, CostModel, allowance_s
 from headwaiter_server.batching.pending import Pending
 from headwaiter_server.errors import InvalidInput, Overloaded
 
@@ -99,7 +99,7 @@ def admit(outlook: Outlook, limits: QueueLimits, tokens: int, due_s: float, time
             f"{limits.wait_s:g} s: try again in {wait_s:.2f} s",
             retry_after_s=wait_s,
         )
-    answer_s = outlook.answer_s(ahead, tokens)
+    answer_s = allowance_s(outlook.answer_s(ahead, tokens))
     # Where there is no queue, the deadline is at fault and not the load.
     if wait_s > 0 and answer_s > time_left_s:
         raise Overloaded(

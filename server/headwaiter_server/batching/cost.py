@@ -46,6 +46,14 @@ class CostModel:
         return self.padded_s * (rows - tokens) + self.cell_s * (rows * longest_tokens - squares)
 
 
+def allowance_s(predicted_s: float) -> float:
+    """Return the time to allow for an answer whose batches should take so long.
+
+    Predictions are off by some per cent, and an answer has yet to be written and sent.
+    """
+    return 1.1 * predicted_s + 0.005
+
+
 @dataclass(frozen=True)
 class BatchLimits:
     """What a batch of more than one sequence may hold; one sequence alone may always run.

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
-from headwaiter_server.batching.cost import BatchLimits, CostModel
+from headwaiter_server.batching.cost import BatchLimits, CostModel, allowance_s
 from headwaiter_server.batching.job import Priority, Sequence
 from headwaiter_server.batching.pending import Pending
 
@@ -55,7 +55,7 @@ def plan(pending: Pending, now_s: float, cost: CostModel, limits: BatchLimits, p
     def in_time(sequences: Iterator[Sequence]) -> Iterator[Sequence]:
         for each in sequences:
             length = each.length_tokens
-            if each.deadline_s > now_s + pace * cost.seconds(1, length, length, length * length):
+            if each.deadline_s > now_s + allowance_s(pace * cost.seconds(1, length, length, length * length)):
                 yield each
             else:
                 expired.append(each)
@@ -112,7 +112,7 @@ class _Batch:
             self.closed = Closed.CELLS
             return _NEVER
         seconds = cost.seconds(sequences, tokens, longest, squares)
-        if self._now_s + self._pace * seconds > min(self._deadline_s, candidate.deadline_s):
+        if self._now_s + allowance_s(self._pace * seconds) > min(self._deadline_s, candidate.deadline_s):
             self.closed = Closed.URGENT
             return _NEVER
         return (seconds - self.seconds) / length

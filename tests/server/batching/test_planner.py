@@ -34,8 +34,13 @@ def _seconds(lengths: list[int], cost: CostModel) -> float:
     return cost.seconds(len(lengths), sum(lengths), max(lengths), sum(length**2 for length in lengths))
 
 
+def _allowed_s(predicted_s: float) -> float:
+    """A tenth for what a prediction is off by, and 5 ms for the reply."""
+    return predicted_s * 1.1 + 5e-3
+
+
 def _too_late(sequence: Sequence, cost: CostModel) -> bool:
-    return sequence.deadline_s <= NOW_S + _seconds([sequence.length_tokens], cost)
+    return sequence.deadline_s <= NOW_S + _allowed_s(_seconds([sequence.length_tokens], cost))
 
 
 def _lengths(batch: tuple[Sequence, ...]) -> list[int]:
@@ -79,7 +84,7 @@ def test_nobody_misses_a_deadline_for_company(
 ) -> None:
     chosen = plan(pending_of(queue), NOW_S, cost, limits, pace)
     if len(chosen.batch) > 1:
-        assert NOW_S + chosen.seconds <= min(sequence.deadline_s for sequence in chosen.batch) * (1 + 1e-9)
+        assert NOW_S + _allowed_s(chosen.seconds) <= min(each.deadline_s for each in chosen.batch) * (1 + 1e-9)
     if chosen.batch:
         assert chosen.seconds == pytest.approx(pace * _seconds(_lengths(chosen.batch), cost))
 
@@ -185,8 +190,8 @@ def test_the_sequence_that_costs_least_a_token_joins_first(shorter: int, longer:
         ([10] * 3, float("inf"), BatchLimits(tokens=20, cells=10**6), Closed.BUDGET),
         ([10] * 3, float("inf"), BatchLimits(tokens=512, cells=250), Closed.CELLS),
         ([10, 300], float("inf"), LIMITS, Closed.CELLS),
-        # Two take 3 ms + 20 · 0.11 ms and a little, one 1.1 ms less.
-        ([10] * 3, NOW_S + 5e-3, LIMITS, Closed.URGENT),
+        # Two take 3 ms + 20 · 0.11 ms and a little, one 1.1 ms less; to each comes a tenth and 5 ms.
+        ([10] * 3, NOW_S + 10e-3, LIMITS, Closed.URGENT),
     ],
 )
 def test_a_plan_says_why_its_batch_is_no_larger(
