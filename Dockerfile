@@ -49,8 +49,10 @@ COPY --from=requirements /wheels /wheels/requirements
 RUN pip install --no-cache-dir "$(ls /wheels/requirements/*.whl)[${EXTRAS}]"
 COPY --from=code /wheels /wheels/code
 RUN pip install --no-cache-dir --no-deps --no-index --force-reinstall /wheels/code/*.whl
+# What batches cost is measured once a machine, where a volume is mounted here.
+RUN install --directory --owner headwaiter --group headwaiter /cache
 # `compute` is what makes the container runtime mount the driver's libcuda.
-ENV HEADWAITER_BUNDLE=/bundles/default NVIDIA_DRIVER_CAPABILITIES=compute,utility
+ENV HEADWAITER_BUNDLE=/bundles/default HEADWAITER_CACHE_DIR=/cache NVIDIA_DRIVER_CAPABILITIES=compute,utility
 USER 10001:10001
 EXPOSE 50051 9464
 STOPSIGNAL SIGTERM

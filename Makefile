@@ -45,8 +45,9 @@ proto: $(VENV)/.installed
 	$(BIN)/python -m grpc_tools.protoc -I proto --python_out=proto --pyi_out=proto proto/headwaiter_proto/*.proto
 	$(BIN)/python -m grpc_tools.protoc -I proto --grpc_python_out=proto proto/headwaiter_proto/encoder.proto
 
+# About 26 minutes on two quiet cores; make bench BENCH='--quick throughput alone' runs some parts in haste.
 bench: $(VENV)/.installed
-	$(BIN)/python -m bench
+	$(BIN)/python -m bench $(BENCH)
 
 numerics: $(VENV)/.installed
 	$(BIN)/python -m bench.numerics

@@ -1,23 +1,17 @@
 """How fast one core can be: the matrix products alone, and our graph with our planner and no server around them."""
 
-import os
 import time
 from collections import Counter
 from collections.abc import Sequence
-from itertools import count, islice
-from typing import cast
+from pathlib import Path
 
 import numpy as np
 import onnxruntime as ort
 from numpy.typing import NDArray
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
+from bench.planner import Planner
 from headwaiter_proto.manifest_pb2 import Manifest
-from headwaiter_server.batching.cost import BatchLimits, CostModel
-from headwaiter_server.batching.job import Job
-from headwaiter_server.batching.job import Sequence as Waiting
-from headwaiter_server.batching.pending import Pending
-from headwaiter_server.batching.planner import plan
 from headwaiter_server.runtime.graph import EncoderGraph
 from headwaiter_server.runtime.packing import pack
 
@@ -27,7 +21,7 @@ _REPEATS = 5
 
 
 def floor_s(sequences: Sequence[Ids], manifest: Manifest, d_ff: int, batch_tokens: int) -> float:
-    """Return the seconds of the matrix products that no implementation can do without.
+    """Return the CPU-seconds of the matrix products that no implementation can do without.
 
     These are the six linear layers of each encoder layer, over all tokens in packed batches, and for each sequence
     its own attention products [H, n, d/H]·[H, d/H, n] and [H, n, n]·[H, n, d/H]. They run in ONNX Runtime's MatMul,
@@ -45,48 +39,35 @@ def floor_s(sequences: Sequence[Ids], manifest: Manifest, d_ff: int, batch_token
     return seconds
 
 
-def in_process_s(
-    sequences: Sequence[Ids], window: int, graph: EncoderGraph, cost: CostModel, limits: BatchLimits
-) -> float:
+def in_process_s(sequences: Sequence[Ids], window: int, graph: EncoderGraph, planner: Planner) -> float:
     """Return the seconds to run a trace with so many sequences waiting, each replaced as soon as it is answered."""
-    pending, order = Pending(), count()
-    coming = iter(sequences)
-    nobody = cast("Job", None)  # no request waits for the answer
-
-    def refill(places: int) -> None:
-        for ids in islice(coming, places):
-            number = next(order)
-            pending.add(Waiting(ids, len(ids), number, float(number), float("inf"), nobody, 0))
-
     started_s = time.perf_counter()
-    refill(window)
-    while batch := plan(pending, 0.0, cost, limits).batch:
-        graph.run(pack([sequence.values for sequence in batch]), hidden=False)
-        for sequence in batch:
-            pending.remove(sequence)
-        refill(len(batch))
+    for batch in planner.batches(sequences, window):
+        graph.run(pack(batch), hidden=False)
     return time.perf_counter() - started_s
 
 
-def one_by_one_s(sequences: Sequence[Ids], graph: EncoderGraph) -> float:
-    """Return the seconds to run a trace without batching."""
-    started_s = time.perf_counter()
-    for ids in sequences:
-        graph.run(pack([ids]), hidden=False)
-    return time.perf_counter() - started_s
-
-
-def pin(core: int) -> None:
-    """Keep this process on one core."""
-    os.sched_setaffinity(0, {core})
+def alone_s(sequences: Sequence[Ids], path: Path) -> list[float]:
+    """Return the seconds of a bare `session.run` of each sequence alone, its inputs made beforehand."""
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = 1
+    session = ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    names = [node.name for node in session.get_inputs()]
+    feeds = [pack([ids]).feeds(names) for ids in sequences]
+    seconds = []
+    for each in feeds:
+        started_s = time.perf_counter()
+        session.run(["pooled"], each)
+        seconds.append(time.perf_counter() - started_s)
+    return seconds
 
 
 def _best_s(session: ort.InferenceSession, feeds: dict[str, NDArray[np.float32]]) -> float:
     seconds = []
     for _ in range(_REPEATS):
-        started_s = time.perf_counter()
+        started_s = time.process_time()
         session.run(None, feeds)
-        seconds.append(time.perf_counter() - started_s)
+        seconds.append(time.process_time() - started_s)
     return min(seconds)
 
 

@@ -9,8 +9,8 @@ import time
 import numpy as np
 from numpy.typing import NDArray
 
-from bench.ceiling import pin
-from bench.traces import TRACES, Trace
+from bench.measure import pin
+from bench.traces import MEDIAN_30, MEDIAN_90, Trace
 from examples.model import bundle
 from headwaiter_proto.encoder_pb2 import PRECISION_INT8
 from headwaiter_server.runtime.bundle import Bundle
@@ -19,6 +19,7 @@ from headwaiter_server.runtime.packing import PackedBatch, pack
 
 ROUNDS = 3
 BATCH_TOKENS = 512
+_SEQUENCES = {MEDIAN_30: 1200, MEDIAN_90: 500}
 
 
 def table() -> list[str]:
@@ -30,11 +31,11 @@ def table() -> list[str]:
         for precision in ("fp32", "int8")
     )
     lines = ["| trace | fp32 | int8 | int8 / fp32 |", "|---|---|---|---|"]
-    for trace in TRACES:
-        batches = in_batches(trace, opened.manifest.vocabulary_size)
-        tokens = sum(batch.tokens for batch in batches)
+    for lengths, sequences in _SEQUENCES.items():
+        trace = lengths.trace(sequences, opened.manifest.vocabulary_size)
+        batches = in_batches(trace)
         rounds = [(cpu_s(float32, batches), cpu_s(int8, batches)) for _ in range(ROUNDS)]
-        rates = [tokens / statistics.median(seconds) for seconds in zip(*rounds, strict=True)]
+        rates = [trace.tokens / statistics.median(seconds) for seconds in zip(*rounds, strict=True)]
         ratio = statistics.median(before / after for before, after in rounds)
         lines.append(f"| {trace.name} | {rates[0]:,.0f} | {rates[1]:,.0f} | {ratio:.2f} |")
     (parity,) = (graph for graph in opened.parity().graphs if graph.precision == PRECISION_INT8)
@@ -48,11 +49,11 @@ def table() -> list[str]:
     ]
 
 
-def in_batches(trace: Trace, vocabulary_size: int) -> list[PackedBatch]:
+def in_batches(trace: Trace) -> list[PackedBatch]:
     """Return a trace's sequences, sorted by length, in batches of at most `BATCH_TOKENS`."""
     batches: list[PackedBatch] = []
     waiting: list[NDArray[np.int64]] = []
-    for sequence in sorted(trace.token_ids(vocabulary_size), key=len):
+    for sequence in sorted(trace.sequences, key=len):
         if sum(map(len, waiting)) + len(sequence) > BATCH_TOKENS:
             batches.append(pack(waiting))
             waiting = []

@@ -4,23 +4,16 @@ Run as `python -m bench.shapes`; it prints a table.
 """
 
 import statistics
-import time
-from itertools import count
 from pathlib import Path
-from typing import cast
 
 import numpy as np
 
-from bench.ceiling import pin
+from bench.ceiling import in_process_s
+from bench.measure import SERVER_CORE, pin
+from bench.planner import Planner
 from examples.model import bundle
-from headwaiter_server.app import batch_limits, measure_cost
-from headwaiter_server.batching.cost import BatchLimits, CostModel
-from headwaiter_server.batching.job import Job, Sequence
-from headwaiter_server.batching.pending import Pending
-from headwaiter_server.batching.planner import plan
 from headwaiter_server.runtime.graph import EncoderGraph
 from headwaiter_server.runtime.model import open_model
-from headwaiter_server.runtime.packing import pack
 
 MIXES = (([200], [1] * 150), ([512], [1] * 2000))
 ROUNDS = 5
@@ -28,20 +21,19 @@ ROUNDS = 5
 
 def table() -> list[str]:
     """Measure every mix, together and apart, and return a table in Markdown."""
-    pin(0)
+    pin(SERVER_CORE)
     model = open_model(bundle(), "cpu", "fp32", threads=1)
-    limits = batch_limits(model, token_budget=0)
-    cost = measure_cost(model, limits)
+    planner = Planner(model)
     lines = [
         "| mix | apart ms | together ms | together / apart | peak memory apart MiB | together MiB |",
         "|---|---|---|---|---|---|",
     ]
     for long, short in MIXES:
         forget_peak()
-        apart_s = median_s(long, model.graph, cost, limits) + median_s(short, model.graph, cost, limits)
+        apart_s = median_s(long, model.graph, planner) + median_s(short, model.graph, planner)
         apart_mib = peak_mib()
         forget_peak()
-        together_s = median_s(long + short, model.graph, cost, limits)
+        together_s = median_s(long + short, model.graph, planner)
         lines.append(
             f"| {long[0]} tokens and {len(short):,} × 1 | {apart_s * 1e3:.0f} | {together_s * 1e3:.0f} "
             f"| {together_s / apart_s:.2f} | {apart_mib:.1f} | {peak_mib():.1f} |"
@@ -60,21 +52,10 @@ def peak_mib() -> float:
     return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) / 1024
 
 
-def median_s(lengths: list[int], graph: EncoderGraph, cost: CostModel, limits: BatchLimits) -> float:
+def median_s(lengths: list[int], graph: EncoderGraph, planner: Planner) -> float:
     """Return the seconds to plan and run sequences of these lengths that all wait at once."""
-    return statistics.median(_run_s(lengths, graph, cost, limits) for _ in range(ROUNDS))
-
-
-def _run_s(lengths: list[int], graph: EncoderGraph, cost: CostModel, limits: BatchLimits) -> float:
-    started_s = time.perf_counter()
-    pending, order = Pending(), count()
-    for length in lengths:
-        pending.add(Sequence(np.arange(length), length, next(order), 0.0, float("inf"), cast("Job", None), 0))
-    while batch := plan(pending, 0.0, cost, limits).batch:
-        graph.run(pack([sequence.values for sequence in batch]), hidden=False)
-        for sequence in batch:
-            pending.remove(sequence)
-    return time.perf_counter() - started_s
+    sequences = [np.arange(length) for length in lengths]
+    return statistics.median(in_process_s(sequences, len(lengths), graph, planner) for _ in range(ROUNDS))
 
 
 if __name__ == "__main__":

@@ -1,41 +1,80 @@
-"""The sequences that benchmarks encode: log-normal lengths, as real text has them."""
+"""The sequences that benchmarks encode: log-normal lengths, as real text has them, and real sentences."""
 
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from pydoc_data.topics import topics
+from random import Random
 
 import numpy as np
 from numpy.typing import NDArray
+from tokenizers import Tokenizer
+
+Ids = NDArray[np.int64]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Trace:
-    """Lengths drawn from a log-normal distribution, cut to a range.
+    """Sequences to encode, one a request.
 
     Attributes:
         name: for tables.
-        median_tokens: of the uncut distribution.
-        sigma: standard deviation of the logarithm.
-        shortest_tokens: lower end of the range.
-        longest_tokens: upper end of the range.
-        sequences: how many.
+        sequences: token ids [n] each.
     """
 
     name: str
+    sequences: Sequence[Ids]
+
+    @property
+    def tokens(self) -> int:
+        """Of all sequences together."""
+        return sum(map(len, self.sequences))
+
+    def first(self, tokens: int) -> "Trace":
+        """Return the first sequences, up to so many tokens."""
+        ends = np.cumsum([len(ids) for ids in self.sequences])
+        return Trace(self.name, self.sequences[: int(np.searchsorted(ends, tokens, "right"))])
+
+
+@dataclass(frozen=True)
+class LogNormal:
+    """Lengths drawn from a log-normal distribution, cut to a range; σ is the logarithm's standard deviation."""
+
     median_tokens: int
-    sigma: float
     shortest_tokens: int
     longest_tokens: int
-    sequences: int
+    sigma: float = 0.8
 
-    def token_ids(self, vocabulary_size: int, seed: int = 0) -> list[NDArray[np.int64]]:
-        """Return the sequences, ids [n] drawn evenly from the vocabulary."""
+    @property
+    def name(self) -> str:
+        """For tables."""
+        return f"log-normal, median {self.median_tokens} ({self.shortest_tokens}–{self.longest_tokens})"
+
+    def trace(self, sequences: int, vocabulary_size: int, seed: int = 0) -> Trace:
+        """Return so many sequences of ids drawn evenly from the vocabulary."""
         random = np.random.default_rng(seed)
-        drawn = random.lognormal(np.log(self.median_tokens), self.sigma, self.sequences)
+        drawn = random.lognormal(np.log(self.median_tokens), self.sigma, sequences)
         lengths = np.clip(np.rint(drawn), self.shortest_tokens, self.longest_tokens).astype(int)
-        return [random.integers(0, vocabulary_size, length) for length in lengths]
+        return Trace(self.name, [random.integers(0, vocabulary_size, length) for length in lengths])
 
 
-TRACES = (
-    Trace("log-normal, median 30 (4–256)", 30, 0.8, 4, 256, 1200),
-    Trace("log-normal, median 90 (8–512)", 90, 0.8, 8, 512, 500),
-)
-REQUESTERS = 32
+MEDIAN_30, MEDIAN_90 = LogNormal(30, 4, 256), LogNormal(90, 8, 512)
+
+
+def real_sentences(sequences: int, tokenizer: Path, longest_tokens: int) -> Trace:
+    """Return so many of the sentences below, as a model's tokenizer cuts them."""
+    tokenize = Tokenizer.from_file(str(tokenizer))
+    tokenize.no_padding()
+    tokenize.no_truncation()
+    ids = [np.array(encoding.ids) for encoding in tokenize.encode_batch(sentences()[:sequences])]
+    return Trace("sentences of Python's documentation", [each for each in ids if len(each) <= longest_tokens])
+
+
+def sentences() -> list[str]:
+    """Return the distinct sentences of the language reference that Python carries, in an order that mixes lengths."""
+    prose = [part for topic in sorted(topics) for part in topics[topic].split("\n\n") if not part.startswith(" ")]
+    found = (text for part in prose for text in re.split(r"(?<=[.?!])\s+", " ".join(part.split())))
+    distinct = sorted({text for text in found if re.fullmatch(r"[A-Z].*\w.*[.?!]", text)})
+    Random(0).shuffle(distinct)
+    return distinct

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 from examples.model import command
 from headwaiter_client import Client, DeadlineExceeded, Unavailable
@@ -33,24 +34,32 @@ class Running:
 
 
 @contextmanager
-def running_server(bundle: Path, flags: Sequence[str] = (), wrapper: Sequence[str] = ()) -> Iterator[Running]:
+def running_server(
+    bundle: Path,
+    flags: Sequence[str] = (),
+    wrapper: Sequence[str] = (),
+    program: Sequence[str] = (),
+    log: BinaryIO | None = None,
+) -> Iterator[Running]:
     """Start a server on a bundle, give it once it serves, and drain it in the end.
 
     Args:
         bundle: its folder.
-        flags: more flags of headwaiter-server.
+        flags: more flags of the program.
         wrapper: a command to start it with, such as `taskset -c 0`.
+        program: what takes a bundle, `--address` and `--metrics-port`, and serves; headwaiter-server if left out.
+        log: a file for what it says; the caller's own standard error if left out.
 
     Raises:
         RuntimeError: it does not serve.
     """
     port, metrics_port = _free_port(), _free_port()
     address = f"127.0.0.1:{port}"
-    arguments = [*wrapper, command("headwaiter-server"), str(bundle)]
+    arguments = [*wrapper, *(program or [command("headwaiter-server")]), str(bundle)]
     arguments += ["--address", address, "--metrics-port", str(metrics_port), *flags]
     # What the caller's shell sets for a server of its own does not concern this one.
     environment = {name: value for name, value in os.environ.items() if not name.startswith("HEADWAITER_")}
-    with subprocess.Popen(arguments, env=environment) as server:
+    with subprocess.Popen(arguments, env=environment, stderr=log) as server:
         try:
             _wait_until_serving(server, address)
             yield Running(address, f"http://127.0.0.1:{metrics_port}/metrics", server)

@@ -2,6 +2,7 @@
 
 import gc
 import os
+from collections.abc import Iterator
 from contextlib import redirect_stdout
 from functools import cache
 from io import StringIO
@@ -35,6 +36,14 @@ torch.set_num_threads(1)
 def once(tmp_path_factory: pytest.TempPathFactory) -> Once:
     """What makes folders that all processes of a run share."""
     return Once(tmp_path_factory.getbasetemp())
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _cache_of_its_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Keep what servers measure out of the user's cache, and what is there out of the tests."""
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        yield
 
 
 @pytest.fixture(scope="session")

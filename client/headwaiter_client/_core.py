@@ -3,7 +3,7 @@
 import uuid
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, TypedDict, Unpack
+from typing import Any, Literal, TypedDict, Unpack
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
@@ -21,6 +21,7 @@ _RESULT_DTYPES: dict[np.dtype[Any], pb.DataType] = {
     np.dtype("<f2"): pb.DATA_TYPE_FLOAT16,
 }
 _WIRE_DTYPES = _RESULT_DTYPES | {np.dtype("<i4"): pb.DATA_TYPE_INT32, np.dtype("<i8"): pb.DATA_TYPE_INT64}
+_PRIORITIES = {"interactive": pb.PRIORITY_INTERACTIVE, "bulk": pb.PRIORITY_BULK}
 _TENSOR_DTYPES = {wire: dtype for dtype, wire in _RESULT_DTYPES.items()}
 
 
@@ -34,6 +35,8 @@ class RequestOptions(TypedDict, total=False):
         normalize: scale pooled vectors to unit length or not; the model's own choice when None (default).
         model: name of the model; may be left out where the server holds one.
         request_id: what the server's log calls the request; made up when left out.
+        priority: "interactive" (default), or "bulk" for work that nobody waits for: it takes the capacity that others
+            leave.
     """
 
     pooled: bool
@@ -42,6 +45,7 @@ class RequestOptions(TypedDict, total=False):
     normalize: bool | None
     model: str
     request_id: str
+    priority: Literal["interactive", "bulk"]
 
 
 @dataclass(frozen=True)
@@ -221,6 +225,7 @@ def _envelope(
     normalize: bool | None = None,
     model: str = "",
     request_id: str = "",
+    priority: Literal["interactive", "bulk"] = "interactive",
 ) -> dict[str, Any]:
     """Turns the options into the fields of a request beside its input."""
     if not (pooled or hidden):
@@ -234,7 +239,14 @@ def _envelope(
     if normalize is not None:
         output.normalize = normalize
     request_id = _text("request_id", request_id) or uuid.uuid4().hex
-    return {"model": _text("model", model), "request_id": request_id, "output": output}
+    if priority not in _PRIORITIES:
+        raise InvalidInput(f"priority is {priority!r}; it is 'interactive' or 'bulk'", field="priority")
+    return {
+        "model": _text("model", model),
+        "request_id": request_id,
+        "output": output,
+        "priority": _PRIORITIES[priority],
+    }
 
 
 def _text(field: str, value: object) -> str:

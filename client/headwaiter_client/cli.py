@@ -129,6 +129,7 @@ def _encode_chunk(client: Client, lines: Sequence[str], chunk: range, source: st
 
 def _description(model: pb.GetModelResponse) -> dict[str, str]:
     execution, limits, check = model.execution, model.limits, model.execution.self_check
+    cost = execution.cost
     fallback = f" ({execution.fallback_reason})" if execution.fallback_reason else ""
     rows = {
         "digest": model.model.digest,
@@ -142,6 +143,13 @@ def _description(model: pb.GetModelResponse) -> dict[str, str]:
         f"hidden within {check.hidden_max_abs:.1e} ({check.hidden_max_relative:.1e} of the scale), "
         f"cosine {check.min_cosine:.6f} or more, {check.mean_cosine:.6f} on average",
     }
+    if cost.service_tokens_per_s:
+        source = "remembered" if cost.remembered else "measured"
+        rows["batches"] = (
+            f"{execution.token_budget:,} tokens at most, {cost.service_tokens_per_s:,.0f} tokens/s: "
+            f"{cost.launch_s * 1e3:.3g} ms, {cost.token_s * 1e6:.3g} µs a token, {cost.cell_s * 1e9:.3g} ns a cell "
+            f"({source}, ±{cost.error_ratio:.1%})"
+        )
     for graph in model.parity:
         if graph.graph == execution.graph and graph.HasField("same_nearest_neighbour"):
             rows["nearest neighbour"] = f"the one that fp32 finds, for {graph.same_nearest_neighbour:.1%} of sentences"

@@ -396,8 +396,28 @@ class GraphParity(_message.Message):
     same_nearest_neighbour: float
     def __init__(self, graph: _Optional[str] = ..., provider: _Optional[str] = ..., precision: _Optional[_Union[Precision, str]] = ..., sequences: _Optional[int] = ..., pooled_max_abs: _Optional[float] = ..., hidden_max_abs: _Optional[float] = ..., min_cosine: _Optional[float] = ..., mean_cosine: _Optional[float] = ..., pooled_max_relative: _Optional[float] = ..., hidden_max_relative: _Optional[float] = ..., same_nearest_neighbour: _Optional[float] = ...) -> None: ...
 
+class BatchCost(_message.Message):
+    __slots__ = ("launch_s", "token_s", "padded_row_s", "cell_s", "variable_length", "error_ratio", "service_tokens_per_s", "remembered")
+    LAUNCH_S_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_S_FIELD_NUMBER: _ClassVar[int]
+    PADDED_ROW_S_FIELD_NUMBER: _ClassVar[int]
+    CELL_S_FIELD_NUMBER: _ClassVar[int]
+    VARIABLE_LENGTH_FIELD_NUMBER: _ClassVar[int]
+    ERROR_RATIO_FIELD_NUMBER: _ClassVar[int]
+    SERVICE_TOKENS_PER_S_FIELD_NUMBER: _ClassVar[int]
+    REMEMBERED_FIELD_NUMBER: _ClassVar[int]
+    launch_s: float
+    token_s: float
+    padded_row_s: float
+    cell_s: float
+    variable_length: bool
+    error_ratio: float
+    service_tokens_per_s: float
+    remembered: bool
+    def __init__(self, launch_s: _Optional[float] = ..., token_s: _Optional[float] = ..., padded_row_s: _Optional[float] = ..., cell_s: _Optional[float] = ..., variable_length: bool = ..., error_ratio: _Optional[float] = ..., service_tokens_per_s: _Optional[float] = ..., remembered: bool = ...) -> None: ...
+
 class Execution(_message.Message):
-    __slots__ = ("provider", "requested_provider", "fallback_reason", "precision", "graph", "token_budget", "cell_budget", "self_check")
+    __slots__ = ("provider", "requested_provider", "fallback_reason", "precision", "graph", "token_budget", "cell_budget", "self_check", "cost")
     PROVIDER_FIELD_NUMBER: _ClassVar[int]
     REQUESTED_PROVIDER_FIELD_NUMBER: _ClassVar[int]
     FALLBACK_REASON_FIELD_NUMBER: _ClassVar[int]
@@ -406,6 +426,7 @@ class Execution(_message.Message):
     TOKEN_BUDGET_FIELD_NUMBER: _ClassVar[int]
     CELL_BUDGET_FIELD_NUMBER: _ClassVar[int]
     SELF_CHECK_FIELD_NUMBER: _ClassVar[int]
+    COST_FIELD_NUMBER: _ClassVar[int]
     provider: str
     requested_provider: str
     fallback_reason: str
@@ -414,7 +435,8 @@ class Execution(_message.Message):
     token_budget: int
     cell_budget: int
     self_check: SelfCheck
-    def __init__(self, provider: _Optional[str] = ..., requested_provider: _Optional[str] = ..., fallback_reason: _Optional[str] = ..., precision: _Optional[_Union[Precision, str]] = ..., graph: _Optional[str] = ..., token_budget: _Optional[int] = ..., cell_budget: _Optional[int] = ..., self_check: _Optional[_Union[SelfCheck, _Mapping]] = ...) -> None: ...
+    cost: BatchCost
+    def __init__(self, provider: _Optional[str] = ..., requested_provider: _Optional[str] = ..., fallback_reason: _Optional[str] = ..., precision: _Optional[_Union[Precision, str]] = ..., graph: _Optional[str] = ..., token_budget: _Optional[int] = ..., cell_budget: _Optional[int] = ..., self_check: _Optional[_Union[SelfCheck, _Mapping]] = ..., cost: _Optional[_Union[BatchCost, _Mapping]] = ...) -> None: ...
 
 class GetModelResponse(_message.Message):
     __slots__ = ("model", "takes_tokens", "takes_features", "takes_texts", "vocabulary_size", "feature_width", "max_tokens", "max_text_tokens", "width", "layers", "heads", "pooling", "normalized", "limits", "execution", "parity", "min_tokens", "attends")

@@ -13,9 +13,12 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 from prometheus_client import start_http_server
 
+from headwaiter_server.batching.admission import QueueLimits
 from headwaiter_server.batching.attender import Attender
-from headwaiter_server.batching.cost import BatchLimits, CostModel, Sample, fit
+from headwaiter_server.batching.calibration import Calibration
+from headwaiter_server.batching.calibration_cache import calibrate
 from headwaiter_server.batching.scheduler import Scheduler
+from headwaiter_server.batching.worker import Worker
 from headwaiter_server.config import Settings
 from headwaiter_server.metrics import Recorder
 from headwaiter_server.rpc.auth import BearerToken
@@ -25,15 +28,10 @@ from headwaiter_server.runtime.attention import AttentionGraph
 from headwaiter_server.runtime.bundle import TOKENIZER
 from headwaiter_server.runtime.errors import ProviderUnavailable
 from headwaiter_server.runtime.model import Model, open_model
-from headwaiter_server.runtime.warmup import time_batches
 from headwaiter_server.text import TextEncoder
 
 log = logging.getLogger(__name__)
 
-# Small batches stay in a CPU's caches; a GPU needs large ones to be busy.
-_USUAL_TOKEN_BUDGET = {"cpu": 512, "cuda": 16_384}
-# The attention cells B·N² that a batch may have per token of its budget; scores take 4 bytes a cell and head.
-_CELLS_PER_TOKEN = 256
 # A reply that is ready when the server stops still has to reach its caller.
 _LAST_REPLIES_S = 1.0
 # Once gRPC stops, it calls what is on its way cancelled. So a drained server stops after so long without a request, or
@@ -50,9 +48,9 @@ class AddressInUse(Exception):
 @dataclass(frozen=True, eq=False)
 class _Loaded:
     model: Model
+    workers: list[Worker]
     text: TextEncoder | None
-    cost: CostModel
-    limits: BatchLimits
+    calibration: Calibration
 
 
 class Server:
@@ -90,16 +88,20 @@ class Server:
             await self._stop_listening(0)
             raise
         self._scheduler = Scheduler(
-            loaded.model.graph, loaded.cost, loaded.limits, self._settings.max_queue_tokens, self._recorder
+            loaded.workers,
+            loaded.calibration.cost,
+            loaded.calibration.limits,
+            QueueLimits(self._settings.max_queue_tokens, self._settings.max_queue_s),
+            self._recorder,
+            self._tell_available,
         )
         bundle = loaded.model.bundle
         # Opened by the first Attend, which a bundle without the graph refuses before that.
         attention = partial(AttentionGraph.open, bundle.folder / bundle.manifest.attend.file)
         self._attender = Attender(attention, self._recorder)
-        self._recorder.serving(loaded.model, self._scheduler)
-        self._encoder.open(Serving(loaded.model, loaded.text, self._scheduler, self._attender, loaded.limits))
-        for service in ("", SERVICE):
-            await self._health.set(service, health_pb2.HealthCheckResponse.SERVING)
+        self._recorder.serving(loaded.model, loaded.calibration, self._scheduler)
+        self._encoder.open(Serving(loaded.model, loaded.text, self._scheduler, self._attender, loaded.calibration))
+        await self._set_health(serving=True)
         log.info("serving %s on port %d, metrics on port %d", _describe(loaded), self.port, self.metrics_port)
 
     async def failed(self) -> None:
@@ -137,17 +139,28 @@ class Server:
                 return
             await asyncio.sleep(_LOOK_EVERY_S)
 
+    def _tell_available(self, available: bool) -> None:
+        """Tell the health service and the metrics that the last device died, or that one is back."""
+        self._recorder.available(available)
+        self._telling = asyncio.create_task(self._set_health(serving=available))
+
+    async def _set_health(self, *, serving: bool) -> None:
+        states = health_pb2.HealthCheckResponse
+        state = states.SERVING if serving else states.NOT_SERVING
+        for service in ("", SERVICE):
+            await self._health.set(service, state)
+
     async def _listen(self) -> None:
         settings = self._settings
         token, tls = settings.token(), credentials(settings)
         self._grpc = grpc.aio.server(
-            interceptors=() if token is None else (BearerToken(token, self._recorder),), options=_options(settings)
+            interceptors=() if token is None else (BearerToken(token, self._recorder),),
+            options=channel_options(settings),
         )
         self._grpc.add_generic_rpc_handlers((self._encoder.handler(),))
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._grpc)
         reflection.enable_server_reflection((SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME), self._grpc)
-        for service in ("", SERVICE):
-            await self._health.set(service, health_pb2.HealthCheckResponse.NOT_SERVING)
+        await self._set_health(serving=False)
         try:
             if tls is None:
                 self.port = self._grpc.add_insecure_port(settings.address)
@@ -206,32 +219,35 @@ async def _first(work: "asyncio.Task[None]", stopped: "asyncio.Task[bool]") -> b
 
 def _load(settings: Settings) -> _Loaded:
     """Open the model and measure its cost; takes seconds, so it runs beside the event loop."""
-    model = open_model(settings.bundle, settings.provider, settings.precision, settings.threads or None)
-    limits = batch_limits(model, settings.token_budget)
+    model = open_model(
+        settings.bundle, settings.provider, settings.precision, settings.threads_of_an_instance, settings.devices[0]
+    )
     tokenizes = model.bundle.manifest.max_text_tokens
     text = TextEncoder(settings.bundle / TOKENIZER, tokenizes) if tokenizes else None
     try:
-        cost = measure_cost(model, limits)
+        calibration = calibrate(
+            model, threads=settings.threads, token_cap=settings.token_budget, folder=settings.cache_dir
+        )
     except Exception as error:
         raise ProviderUnavailable(
-            f"{model.provider} cannot run batches of {limits.tokens} tokens: {' '.join(str(error).split())}"
+            f"{model.provider} cannot run the batches that are timed at start: {' '.join(str(error).split())}"
         ) from error
-    return _Loaded(model, text, cost, limits)
+    return _Loaded(model, _open_workers(model, settings), text, calibration)
 
 
-def batch_limits(model: Model, token_budget: int) -> BatchLimits:
-    """Return how large a batch of the model may be; a token budget of 0 means the provider's usual one."""
-    tokens = token_budget or _USUAL_TOKEN_BUDGET[model.provider]
-    return BatchLimits(tokens, tokens * _CELLS_PER_TOKEN)
+def _open_workers(model: Model, settings: Settings) -> list[Worker]:
+    """Return a worker for each instance of each device; the first has the graph that is open already."""
+    numbers = settings.devices if model.provider == "cuda" else settings.devices[:1]
+    places = [number for number in numbers for _ in range(settings.instances)]
+    graphs = [model.graph, *(model.open_again(number) for number in places[1:])]
+    return [
+        Worker(graph, partial(model.open_again, number), model.probe)
+        for graph, number in zip(graphs, places, strict=True)
+    ]
 
 
-def measure_cost(model: Model, limits: BatchLimits) -> CostModel:
-    """Time the model on a few batches, and fit its cost to them."""
-    timed = time_batches(model.graph, model.bundle.manifest, limits.tokens, limits.cells)
-    return fit([Sample(batch.tokens, batch.cells, seconds) for batch, seconds in timed])
-
-
-def _options(settings: Settings) -> list[tuple[str, int]]:
+def channel_options(settings: Settings) -> list[tuple[str, int]]:
+    """Return the options of the gRPC server."""
     return [
         ("grpc.max_receive_message_length", settings.max_request_bytes),
         ("grpc.max_send_message_length", -1),
@@ -248,7 +264,10 @@ def _options(settings: Settings) -> list[tuple[str, int]]:
 def _describe(loaded: _Loaded) -> str:
     model = loaded.model
     fallback = f" (CUDA was preferred, but {model.fallback_reason})" if model.fallback_reason else ""
+    calibration = loaded.calibration
     return (
         f"{model.bundle.manifest.name} {model.bundle.digest[:12]} with {model.file} on {model.provider}{fallback}, "
-        f"{loaded.limits.tokens} tokens a batch, cosine to PyTorch at least {model.self_check.min_cosine:.7f},"
+        f"{calibration.limits.tokens:,} tokens a batch and {calibration.service_tokens_per_s:,.0f} a second "
+        f"({'remembered' if calibration.remembered else 'measured'}, within {calibration.error_ratio:.1%} at the "
+        f"median), cosine to PyTorch at least {model.self_check.min_cosine:.7f},"
     )

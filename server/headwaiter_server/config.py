@@ -2,6 +2,7 @@
 
 import argparse
 import dataclasses
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,6 +52,13 @@ def _port(text: str) -> int:
     return value
 
 
+def _numbers(text: str) -> tuple[int, ...]:
+    values = tuple(_natural(each) for each in text.split(","))
+    if len(set(values)) < len(values):
+        raise ValueError
+    return values
+
+
 def _address(text: str) -> str:
     host, _, port = text.rpartition(":")
     _port(port)
@@ -64,6 +72,10 @@ def _file(text: str) -> Path:
     if not path.is_file():
         raise ValueError
     return path
+
+
+def _folder(text: str) -> Path | None:
+    return Path(text) if text else None
 
 
 def _one_of(*choices: str) -> Callable[[str], str]:
@@ -96,10 +108,22 @@ class Settings:
     address: str = _setting("0.0.0.0:50051", _address, "HOST:PORT", "where to serve gRPC; port 0 takes a free one")
     metrics_port: int = _setting(9464, _port, "a port number", "where to serve Prometheus metrics; 0 takes a free port")
     threads: int = _setting(0, _natural, "a whole number", "threads of the CPU provider; 0: the physical cores")
+    devices: tuple[int, ...] = _setting(
+        (0,), _numbers, "numbers of GPUs, such as 0,1", "the GPUs to run on, one queue before them; for CUDA"
+    )
+    instances: int = _setting(
+        1, _positive, "a positive number", "sessions on each device, each with the weights in memory once more"
+    )
     token_budget: int = _setting(
-        0, _natural, "a whole number", "most tokens in a batch; 0: 512 on the CPU, 16384 on CUDA"
+        0, _natural, "a whole number", "most tokens in a batch; 0: the fewest that are as fast as more, as measured"
+    )
+    cache_dir: Path | None = _setting(
+        None, _folder, "a folder", "remembers what batches cost; '' for none; unless given, in the user's cache"
     )
     max_queue_tokens: int = _setting(262_144, _positive, "a positive number", "most tokens waiting; more are refused")
+    max_queue_s: float = _setting(
+        30.0, _seconds, "seconds", "longest wait, by estimate; requests that would wait for longer are refused"
+    )
     max_request_sequences: int = _setting(4096, _positive, "a positive number", "most sequences in a request")
     max_request_tokens: int = _setting(65_536, _positive, "a positive number", "most tokens in a request")
     max_request_bytes: int = _setting(16 * _MIB, _positive, "a positive number", "largest request message")
@@ -126,6 +150,13 @@ class Settings:
                 f"--max-request-tokens {self.max_request_tokens} is over --max-queue-tokens {self.max_queue_tokens}: "
                 "such a request could never be queued"
             )
+
+    @property
+    def threads_of_an_instance(self) -> int | None:
+        """Return the threads of one session; None leaves it the machine's physical cores."""
+        if self.threads:
+            return self.threads
+        return None if self.instances == 1 else max(1, (os.cpu_count() or 1) // self.instances)
 
     def token(self) -> str | None:
         """Read the bearer token that callers must bring, if one is required.
@@ -174,7 +205,14 @@ def read_settings(arguments: Sequence[str], environment: Mapping[str, str]) -> S
             values["bundle"] = Path(text)
         elif text is not None:
             values[field.name] = _read(field, text)
-    return Settings(**values)
+    return Settings(**{"cache_dir": _user_cache(environment), **values})
+
+
+def _user_cache(environment: Mapping[str, str]) -> Path | None:
+    """Return our folder in the user's cache, by the XDG base directory specification; None for a user without home."""
+    home = environment.get("HOME")
+    caches = environment.get("XDG_CACHE_HOME") or (home and f"{home}/.cache")
+    return Path(caches) / "headwaiter" if caches else None
 
 
 def _read(field: "dataclasses.Field[Any]", text: str) -> Any:

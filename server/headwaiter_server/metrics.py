@@ -8,6 +8,7 @@ from typing import Protocol
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
 from prometheus_client.core import GaugeMetricFamily
 
+from headwaiter_server.batching.calibration import Calibration
 from headwaiter_server.runtime.model import Model
 from headwaiter_server.runtime.packing import PackedBatch
 
@@ -17,6 +18,7 @@ _SECONDS = (*(0.00025 * 2**power for power in range(17)), 30.0)
 _TOKENS = tuple(float(2**power) for power in range(18))
 _SEQUENCES = tuple(float(2**power) for power in range(13))
 _RATIOS = (0.0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0)
+_ERRORS = (0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 0.7, 1.0, 1.5, 2.0)
 # The time at which each counter was made doubles the page, and nobody asks for it.
 disable_created_metrics()  # type: ignore[no-untyped-call]
 
@@ -75,6 +77,15 @@ class Recorder:
         self._batch_padding = self._histogram(
             "batch_padding_ratio", "Share of a batch's attention cells that no sequence needs.", _RATIOS
         )
+        self._cost_error = self._histogram(
+            "batch_cost_error_ratio", "Difference between a batch's predicted and actual time, by the actual.", _ERRORS
+        )
+        self._closed = Counter(
+            "headwaiter_batches_closed", "Batches, by why they were no larger.", ["reason"], registry=self.registry
+        )
+        self._available = Gauge(
+            "headwaiter_device_available", "1 while at least one device is in order.", registry=self.registry
+        )
         self._refused = Counter(
             "headwaiter_refused", "Requests refused before they were queued.", ["reason"], registry=self.registry
         )
@@ -86,11 +97,13 @@ class Recorder:
     def _histogram(self, name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
         return Histogram(f"headwaiter_{name}", text, buckets=buckets, registry=self.registry)
 
-    def serving(self, model: Model, queue: Queue) -> None:
+    def serving(self, model: Model, calibration: Calibration, queue: Queue) -> None:
         """A model is ready, with a queue before it."""
         self._model = model.bundle.manifest.name
+        self._available.set(1)
         self.registry.register(_QueueCollector(queue))
         self.registry.register(_ModelCollector(model))
+        self.registry.register(_CalibrationCollector(calibration))
 
     def received(self) -> None:
         """A request has come."""
@@ -112,11 +125,21 @@ class Recorder:
         self._durations.labels(self._model, method).observe(duration_s)
         self._inflight.dec()
 
-    def batch_ran(self, batch: PackedBatch) -> None:
-        """A batch has run."""
+    def available(self, available: bool) -> None:
+        """The last device died, or one is back."""
+        self._available.set(available)
+
+    def batch_closed(self, reason: str) -> None:
+        """A batch was planned, and no larger for this reason."""
+        self._closed.labels(reason).inc()
+
+    def batch_ran(self, batch: PackedBatch, predicted_s: float, actual_s: float) -> None:
+        """A batch has run, and took so long where so much was expected."""
         self._batch_sequences.observe(batch.sequences)
         self._batch_tokens.observe(batch.tokens)
         self._batch_padding.observe(batch.padding_ratio)
+        if actual_s > 0:  # else the clock is too coarse to tell
+            self._cost_error.observe(abs(predicted_s - actual_s) / actual_s)
 
     def expired(self, sequences: int) -> None:
         """Sequences were dropped, their deadline past."""
@@ -163,3 +186,30 @@ class _ModelCollector:
         )
         fallback.add_metric((), float(bool(model.fallback_reason)))
         yield fallback
+
+
+class _CalibrationCollector:
+    def __init__(self, calibration: Calibration) -> None:
+        self._calibration = calibration
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        calibration, cost = self._calibration, self._calibration.cost
+        terms = GaugeMetricFamily(
+            "headwaiter_batch_cost_seconds",
+            "What a batch costs: its launch, and each of its tokens, padded rows and attention cells.",
+            labels=("term",),
+        )
+        for term in ("launch", "token", "padded", "cell"):
+            terms.add_metric((term,), getattr(cost, f"{term}_s"))
+        yield terms
+        yield GaugeMetricFamily("headwaiter_token_budget", "Most tokens in a batch.", calibration.limits.tokens)
+        yield GaugeMetricFamily(
+            "headwaiter_service_tokens_per_second",
+            "Tokens a second in full batches, as measured before serving.",
+            calibration.service_tokens_per_s,
+        )
+        yield GaugeMetricFamily(
+            "headwaiter_calibration_error_ratio",
+            "Median difference between predicted and measured time of the batches timed before serving, by the latter.",
+            calibration.error_ratio,
+        )

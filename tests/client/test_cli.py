@@ -234,6 +234,16 @@ def test_models_shows_how_a_model_runs_and_how_far_it_is_from_pytorch(
             fallback_reason="no CUDA [driver] here",
             precision=pb.PRECISION_FP32,
             graph="g.onnx",
+            token_budget=1024,
+            cost=pb.BatchCost(
+                launch_s=0.0025,
+                token_s=1.1e-4,
+                padded_row_s=4e-6,
+                cell_s=5e-9,
+                error_ratio=0.061,
+                service_tokens_per_s=8123.4,
+                remembered=True,
+            ),
             self_check=pb.SelfCheck(
                 sequences=32,
                 pooled_max_abs=1.5e-7,
@@ -259,6 +269,7 @@ def test_models_shows_how_a_model_runs_and_how_far_it_is_from_pytorch(
         "512 tokens",
         "256 tokens",
         "4,096 sequences, 65,536 tokens, 67,108,864 bytes",
+        "1,024 tokens at most, 8,123 tokens/s: 2.5 ms, 110 µs a token, 5 ns a cell (remembered, ±6.1%)",
         "32 sequences: pooled within 1.5e-07 (3.0e-07 of the scale), hidden within 2.0e-06 (4.0e-07 of the scale)",
         "cosine 0.999000 or more, 1.000000 on average",
         "the one that fp32 finds, for 96.2% of sentences",
@@ -274,6 +285,7 @@ def test_models_names_no_text_limit_for_a_model_that_takes_none(
     shown = capsys.readouterr().out
     assert "cuda" in shown
     assert "text limit" not in shown
+    assert "tokens/s" not in shown
 
 
 @pytest.mark.parametrize("command", [["encode", "texts", "-o", "out.npy"], ["models"], ["attend", "a", "--query", "a"]])

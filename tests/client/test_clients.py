@@ -34,6 +34,7 @@ def test_texts_are_encoded(call: Call, server: FakeServer) -> None:
             request_id="r",
             texts=pb.Texts(values=["one two", "three"]),
             output=pb.OutputOptions(dtype=pb.DATA_TYPE_FLOAT32),
+            priority=pb.PRIORITY_INTERACTIVE,
         )
     ]
 

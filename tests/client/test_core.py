@@ -55,6 +55,14 @@ def test_what_is_no_sequence_of_token_ids_is_refused_by_its_index(sequence: obje
     assert (caught.value.sequence, caught.value.field) == (1, "tokens.data")
 
 
+def test_work_is_interactive_unless_it_is_said_to_be_bulk() -> None:
+    assert _core.tokens_request([[1]]).priority == pb.PRIORITY_INTERACTIVE
+    assert _core.tokens_request([[1]], priority="bulk").priority == pb.PRIORITY_BULK
+    with pytest.raises(InvalidInput, match="priority is 'idle'; it is 'interactive' or 'bulk'") as caught:
+        _core.tokens_request([[1]], priority="idle")  # type: ignore[arg-type]
+    assert caught.value.field == "priority"
+
+
 @pytest.mark.parametrize(
     "tensor",
     [
@@ -138,6 +146,7 @@ def test_options_become_fields_of_the_request() -> None:
     assert request == pb.EncodeRequest(
         model="m",
         request_id="r",
+        priority=pb.PRIORITY_INTERACTIVE,
         texts=pb.Texts(values=["a"]),
         output=pb.OutputOptions(hidden=True, dtype=pb.DATA_TYPE_FLOAT16),
     )

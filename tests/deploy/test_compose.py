@@ -87,6 +87,13 @@ def test_what_the_export_writes_is_what_the_server_reads() -> None:
     assert "bundles:/bundles:ro" in server["volumes"]
 
 
+def test_what_the_server_measures_outlives_its_container() -> None:
+    (folder,) = re.findall(r"\bHEADWAITER_CACHE_DIR=(\S+)", DOCKERFILE)
+    assert f"RUN install --directory --owner headwaiter --group headwaiter {folder}\n" in DOCKERFILE
+    assert f"cache:{folder}" in GPU["services"]["server"]["volumes"]
+    assert "cache" in GPU["volumes"]
+
+
 def test_ports_are_the_same_everywhere() -> None:
     grpc_port = Settings.address.rpartition(":")[2]
     metrics_port = str(Settings.metrics_port)

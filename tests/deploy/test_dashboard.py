@@ -11,6 +11,7 @@ from ruamel.yaml import YAML
 
 from headwaiter_server.metrics import Recorder
 from headwaiter_server.runtime.contract import Difference
+from tests.server.rpc.stand_ins import CALIBRATION
 
 GRAFANA = Path(__file__).parents[2] / "deploy" / "grafana"
 DASHBOARD = json.loads((GRAFANA / "dashboards" / "headwaiter.json").read_text())
@@ -39,7 +40,7 @@ def served_series() -> set[str]:
     )
     queue: Any = SimpleNamespace(queued_sequences=0, queued_tokens=0, estimated_wait_s=0.0)
     recorder = Recorder()
-    recorder.serving(model, queue)
+    recorder.serving(model, CALIBRATION, queue)
     return {
         metric.name + suffix for metric in recorder.registry.collect() for suffix in SUFFIXES.get(metric.type, ("",))
     }

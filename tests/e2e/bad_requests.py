@@ -167,7 +167,7 @@ TO_TEXT_MODEL = (
     Bad("offsets", with_output(offsets=True), InvalidInput, f"output.offsets: {NOT_YET}"),
     Bad("an int8 answer", with_output(dtype=pb.DATA_TYPE_INT8), InvalidInput, "output.dtype: replies are FLOAT32 or"),
     Bad("truncation", with_options(truncation=pb.TRUNCATION_RIGHT), InvalidInput, f"truncation: {NOT_YET}"),
-    Bad("a priority", with_options(priority=pb.PRIORITY_BULK), InvalidInput, f"priority: {NOT_YET}"),
+    Bad("a priority", with_options(priority=9), InvalidInput, "priority: INTERACTIVE or BULK"),
     Bad("a partial answer", with_options(partial=True), InvalidInput, f"partial: {NOT_YET}"),
     Bad(
         "a prompt",

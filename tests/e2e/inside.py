@@ -1,6 +1,7 @@
 """A server in the test's own event loop, and a device that a test can hold."""
 
 import asyncio
+import os
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -16,8 +17,9 @@ from headwaiter_server.runtime.packing import PackedBatch
 
 
 def settings(bundle: Path, **changes: Any) -> Settings:
-    """Return settings for free ports of this machine."""
-    return Settings(**{"bundle": bundle, "provider": "cpu", "address": "127.0.0.1:0", "metrics_port": 0, **changes})
+    """Return settings for free ports of this machine, and for the cache of this run."""
+    usual = {"provider": "cpu", "address": "127.0.0.1:0", "metrics_port": 0}
+    return Settings(**{"bundle": bundle, "cache_dir": Path(os.environ["XDG_CACHE_HOME"]), **usual, **changes})
 
 
 @asynccontextmanager

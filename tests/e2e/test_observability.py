@@ -1,5 +1,6 @@
 """What operators see: reflection, metrics, timings, request ids and the log."""
 
+import asyncio
 import logging
 import shutil
 import subprocess
@@ -13,9 +14,10 @@ from google.protobuf.descriptor_pool import DescriptorPool
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 
 from examples.serving import Running
-from headwaiter_client import AsyncClient, Client, InferenceFailed, InvalidInput
-from headwaiter_server.runtime.graph import EncoderGraph
-from tests.e2e.inside import serving
+from headwaiter_client import AsyncClient, Client, InferenceFailed, InvalidInput, Unavailable
+from headwaiter_server.runtime.graph import EncoderGraph, Outputs
+from headwaiter_server.runtime.packing import PackedBatch
+from tests.e2e.inside import metrics_url, serving
 from tests.e2e.scrape import exposition, metric
 
 STAGES = ("tokenize", "queue", "assemble", "compute", "respond")
@@ -105,13 +107,19 @@ async def test_a_request_is_called_by_its_id_in_its_reply_and_in_the_one_log_lin
     assert lines_about_failures(caplog) == [f"Encode order-2: InvalidInput: {refused.value}"]
 
 
-async def test_a_device_that_fails_is_told_without_its_innards_and_logged_once_with_them(
+async def test_a_model_that_fails_is_told_without_its_innards_and_logged_once_with_them(
     text_bundle: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    innards = RuntimeError("out of memory\nat graph.cc:17")
+    run = EncoderGraph.run
+
+    def run_short(graph: EncoderGraph, batch: PackedBatch, *, hidden: bool) -> Outputs:
+        if batch.tokens == 30:
+            raise RuntimeError("out of memory\nat graph.cc:17")
+        return run(graph, batch, hidden=hidden)
+
     async with serving(text_bundle) as server, AsyncClient(f"127.0.0.1:{server.port}") as client:
-        with patch.object(EncoderGraph, "run", side_effect=innards), pytest.raises(InferenceFailed) as failed:
-            await client.encode(["bread"], request_id="order-3")
+        with patch.object(EncoderGraph, "run", run_short), pytest.raises(InferenceFailed) as failed:
+            await client.encode_tokens([[1] * 30], request_id="order-3")
         assert (await client.encode(["bread"])).pooled is not None
     sentence = "sequence 0: the model failed on it"
     assert (str(failed.value), failed.value.sequence) == (sentence, 0)
@@ -120,4 +128,23 @@ async def test_a_device_that_fails_is_told_without_its_innards_and_logged_once_w
 
 
 def lines_about_failures(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+    # A disturbed machine is told of too, by what measures the model's cost.
+    ours = [record for record in caplog.records if not record.name.endswith("calibration_cache")]
+    return [record.getMessage() for record in ours if record.levelno >= logging.WARNING]
+
+
+async def test_a_device_that_dies_is_out_of_service_until_it_is_reopened(
+    text_bundle: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with serving(text_bundle) as server, AsyncClient(f"127.0.0.1:{server.port}") as client:
+        with patch.object(EncoderGraph, "run", side_effect=RuntimeError("the card fell off the bus")):
+            with pytest.raises(Unavailable, match="the device failed and is being reopened"):
+                await client.encode(["bread"])
+            assert not await client.is_serving()
+            assert metric(metrics_url(server), "headwaiter_device_available") == 0
+        async with asyncio.timeout(20):
+            while not await client.is_serving():
+                pass
+        assert (await client.encode(["bread"])).pooled is not None
+        assert metric(metrics_url(server), "headwaiter_device_available") == 1
+    assert any("the device died: the card fell off the bus" in line for line in lines_about_failures(caplog))

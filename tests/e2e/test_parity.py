@@ -1,11 +1,9 @@
 """Answers through the client are those of transformers' BertModel on the same checkpoint."""
 
 import asyncio
-import re
 from collections import defaultdict
 from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
-from pydoc_data.topics import topics
 from random import Random
 from typing import Any
 
@@ -15,6 +13,7 @@ import torch
 import transformers
 from numpy.typing import NDArray
 
+from bench.traces import sentences
 from examples.serving import Running, running_server
 from headwaiter_client import AsyncClient
 
@@ -84,16 +83,16 @@ async def test_sentences_sent_together_in_groups_of_any_size_get_transformers_an
     client: AsyncClient, oracle: Oracle
 ) -> None:
     longest = (await client.model()).max_text_tokens
-    sentences = [text for text in sentences_of_pydoc() if len(oracle.tokens(text)) <= longest][:SENTENCES]
-    assert len(sentences) == SENTENCES
-    expected = oracle.hidden([oracle.tokens(text) for text in sentences])
+    texts = [text for text in sentences() if len(oracle.tokens(text)) <= longest][:SENTENCES]
+    assert len(texts) == SENTENCES
+    expected = oracle.hidden([oracle.tokens(text) for text in texts])
     groups = iter(groups_of_any_size(SENTENCES, Random(0)))
     pooled: dict[int, NDArray[np.float32]] = {}
     hidden: dict[int, NDArray[np.float32]] = {}
 
     async def send_groups() -> None:
         for group in groups:
-            encoding = await client.encode([sentences[index] for index in group], hidden=True)
+            encoding = await client.encode([texts[index] for index in group], hidden=True)
             assert encoding.pooled is not None
             assert encoding.hidden is not None
             pooled.update(zip(group, encoding.pooled, strict=True))
@@ -121,15 +120,6 @@ async def test_edge_lengths_alone_and_together_get_transformers_answers(
 
 def assert_near(actual: NDArray[Any], expected: NDArray[np.float32], max_abs: float) -> None:
     np.testing.assert_allclose(actual, expected, rtol=0, atol=max_abs)
-
-
-def sentences_of_pydoc() -> list[str]:
-    """Return the distinct sentences of the language reference that Python carries, in an order that mixes lengths."""
-    prose = [part for topic in sorted(topics) for part in topics[topic].split("\n\n") if not part.startswith(" ")]
-    found = (text for part in prose for text in re.split(r"(?<=[.?!])\s+", " ".join(part.split())))
-    sentences = sorted({text for text in found if re.fullmatch(r"[A-Z].*\w.*[.?!]", text)})
-    Random(0).shuffle(sentences)
-    return sentences
 
 
 def groups_of_any_size(count: int, random: Random) -> Iterator[range]:

@@ -99,6 +99,30 @@ async def test_auto_falls_back_to_the_cpu_and_says_so_in_the_log_to_clients_and_
     assert any("on cpu (CUDA was preferred" in message for message in caplog.messages)
 
 
+async def test_a_restart_remembers_what_batches_cost_and_says_so_in_the_log_and_to_clients(
+    text_bundle: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Whatever else the tests' machine does meanwhile.
+    monkeypatch.setattr("headwaiter_server.batching.calibration_cache._STEADY_ERROR_RATIO", float("inf"))
+    caplog.set_level(logging.INFO, "headwaiter_server")
+    costs = []
+    for word in ("measured", "remembered"):
+        async with (
+            serving(text_bundle, cache_dir=tmp_path) as server,
+            AsyncClient(f"127.0.0.1:{server.port}") as client,
+        ):
+            execution = (await client.model()).execution
+            assert (await client.encode(["bread"])).pooled is not None
+            assert metric(metrics_url(server), "headwaiter_token_budget") == execution.token_budget >= 128
+            assert metric(metrics_url(server), "headwaiter_batch_cost_error_ratio_count") == 1
+        assert any(f"a second ({word}, within " in message for message in caplog.messages)
+        costs.append(execution.cost)
+    assert [cost.remembered for cost in costs] == [False, True]
+    costs[1].remembered = False
+    assert costs[0] == costs[1]
+    assert costs[0].service_tokens_per_s > 0
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [

@@ -16,8 +16,12 @@ GIVEN = {
     "address": ("[::1]:0", "[::1]:0"),
     "metrics_port": ("0", 0),
     "threads": ("3", 3),
+    "devices": ("1,0", (1, 0)),
+    "instances": ("2", 2),
     "token_budget": ("1024", 1024),
+    "cache_dir": ("CACHE", Path("CACHE")),
     "max_queue_tokens": ("70000", 70_000),
+    "max_queue_s": ("2.5", 2.5),
     "max_request_sequences": ("5", 5),
     "max_request_tokens": ("600", 600),
     "max_request_bytes": ("7", 7),
@@ -78,6 +82,23 @@ def test_a_flag_wins_over_the_environment_even_where_that_is_wrong() -> None:
 @pytest.mark.parametrize("name", FIELDS)
 def test_an_empty_variable_is_as_good_as_none(name: str) -> None:
     assert read_settings(["b"], {variable(name): ""}) == Settings(bundle=Path("b"))
+
+
+@pytest.mark.parametrize(
+    ("environment", "folder"),
+    [
+        ({"HOME": "/h"}, Path("/h/.cache/headwaiter")),
+        ({"HOME": "/h", "XDG_CACHE_HOME": "/c"}, Path("/c/headwaiter")),
+        ({"HOME": "/h", "XDG_CACHE_HOME": ""}, Path("/h/.cache/headwaiter")),
+        ({"HOME": "/h", "HEADWAITER_CACHE_DIR": "/d"}, Path("/d")),
+        ({}, None),
+    ],
+)
+def test_what_was_measured_is_kept_in_the_users_cache_unless_a_folder_is_given(
+    environment: dict[str, str], folder: Path | None
+) -> None:
+    assert read_settings(["b"], environment).cache_dir == folder
+    assert read_settings(["b", "--cache-dir", ""], environment).cache_dir is None
 
 
 def test_other_variables_are_none_of_ours() -> None:

@@ -19,7 +19,7 @@ MODULES: dict[str, set[str]] = {
     "errors": set(),
     "config": set(),
     "text": {"errors"},
-    "metrics": {"runtime"},
+    "metrics": {"batching", "runtime"},
     "app": {"config", "metrics", "text", *LAYERS},
     "cli": {"app", "config", "runtime"},
 }

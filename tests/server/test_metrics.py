@@ -7,9 +7,10 @@ import pytest
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
+from headwaiter_server.batching.planner import Closed
 from headwaiter_server.metrics import STAGES, Recorder
 from headwaiter_server.runtime.packing import pack
-from tests.server.rpc.stand_ins import model, sample
+from tests.server.rpc.stand_ins import CALIBRATION, model, sample
 
 
 class Queue:
@@ -19,7 +20,7 @@ class Queue:
 @pytest.fixture
 def recorder(tmp_path: Path) -> Recorder:
     recorder = Recorder()
-    recorder.serving(model(tmp_path), Queue())
+    recorder.serving(model(tmp_path), CALIBRATION, Queue())
     return recorder
 
 
@@ -38,9 +39,16 @@ def test_the_metrics_are_those_that_dashboards_know(recorder: Recorder) -> None:
         "headwaiter_batch_sequences": "histogram",
         "headwaiter_batch_tokens": "histogram",
         "headwaiter_batch_padding_ratio": "histogram",
+        "headwaiter_batch_cost_seconds": "gauge",
+        "headwaiter_token_budget": "gauge",
+        "headwaiter_service_tokens_per_second": "gauge",
+        "headwaiter_calibration_error_ratio": "gauge",
         "headwaiter_refused": "counter",
         "headwaiter_expired": "counter",
         "headwaiter_inflight_requests": "gauge",
+        "headwaiter_batch_cost_error_ratio": "histogram",
+        "headwaiter_batches_closed": "counter",
+        "headwaiter_device_available": "gauge",
         "headwaiter_queue_sequences": "gauge",
         "headwaiter_queue_tokens": "gauge",
         "headwaiter_estimated_wait_seconds": "gauge",
@@ -65,10 +73,40 @@ def test_every_stage_is_shown_before_the_first_request(recorder: Recorder) -> No
 
 
 def test_a_batch_is_counted_by_sequences_tokens_and_padding(recorder: Recorder) -> None:
-    recorder.batch_ran(pack([np.arange(2), np.arange(4)]))
+    recorder.batch_ran(pack([np.arange(2), np.arange(4)]), predicted_s=0.5, actual_s=0.4)
     assert sample(recorder, "batch_sequences_sum") == 2
     assert sample(recorder, "batch_tokens_sum") == 6
     assert sample(recorder, "batch_padding_ratio_sum") == pytest.approx(1 - (2**2 + 4**2) / (2 * 4**2))
+    assert sample(recorder, "batch_cost_error_ratio_sum") == pytest.approx(0.25)
+
+
+def test_batches_are_counted_by_why_they_were_no_larger(recorder: Recorder) -> None:
+    recorder.batch_closed(Closed.BUDGET)
+    assert sample(recorder, "batches_closed_total", reason="budget") == 1
+
+
+def test_a_device_that_died_is_shown_until_it_is_back(recorder: Recorder) -> None:
+    for available in (False, True):
+        recorder.available(available)
+        assert sample(recorder, "device_available") == available
+
+
+@pytest.mark.parametrize(("predicted_s", "error"), [(1.0, 0.5), (3.0, 0.5), (2.0, 0.0)])
+def test_the_error_of_a_prediction_is_relative_to_what_the_batch_took(
+    recorder: Recorder, predicted_s: float, error: float
+) -> None:
+    recorder.batch_ran(pack([np.arange(2)]), predicted_s, actual_s=2.0)
+    assert sample(recorder, "batch_cost_error_ratio_sum") == error
+    recorder.batch_ran(pack([np.arange(2)]), predicted_s, actual_s=0.0)
+    assert sample(recorder, "batch_cost_error_ratio_count") == 1
+
+
+def test_what_batches_cost_is_shown_term_by_term(recorder: Recorder) -> None:
+    terms = {"launch": 1.0, "token": 0.5, "padded": 0.25, "cell": 0.125}
+    assert {term: sample(recorder, "batch_cost_seconds", term=term) for term in terms} == terms
+    assert sample(recorder, "token_budget") == 4
+    assert sample(recorder, "service_tokens_per_second") == 0.75
+    assert sample(recorder, "calibration_error_ratio") == 0.0625
 
 
 def test_refusals_are_counted_by_reason_and_expired_sequences_one_by_one(recorder: Recorder) -> None:
@@ -102,6 +140,7 @@ def test_the_model_its_self_check_and_a_fallback_to_the_cpu_are_shown(recorder: 
         ("stage_duration_seconds", {"stage": "compute"}, "0.00025", "30.0"),
         ("batch_tokens", {}, "1.0", "131072.0"),
         ("batch_sequences", {}, "1.0", "4096.0"),
+        ("batch_cost_error_ratio", {}, "0.05", "2.0"),
     ],
 )
 def test_buckets_reach_from_the_smallest_to_the_largest_that_is_usual(

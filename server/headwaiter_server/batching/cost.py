@@ -1,40 +1,57 @@
-"""What a batch costs, and how large it may be."""
+"""What a batch costs, how large it may be, and how far the estimate is from what batches really take."""
 
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
+from statistics import median
 
 import numpy as np
 
-
-@dataclass(frozen=True)
-class Sample:
-    """The measured time of one batch.
-
-    Attributes:
-        tokens: T, the tokens of the batch.
-        cells: B·N², the attention cells, padding included.
-        seconds: what it took.
-    """
-
-    tokens: int
-    cells: int
-    seconds: float
+# A larger token budget is worth its latency where it is faster by more than this, in most of the rounds.
+_WORTH_IT = 1 / 0.97
+_MOST = 0.75
+# Batches that the pace is the median of: half of them outvote the other half.
+_REMEMBERED_BATCHES = 31
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class CostModel:
-    """Seconds of a batch: launch_s + token_s·T + cell_s·B·N².
+    """Seconds of a batch of B sequences of lengths n, T = Σn tokens, and N tokens in the longest.
+
+    Where attention is gathered: launch_s + token_s·T + padded_s·B·N + cell_s·B·N².
+    Where its kernel takes variable lengths: launch_s + token_s·T + cell_s·Σn².
 
     The launch is what a batch costs whatever its size: reading the weights, starting the operators.
     """
 
     launch_s: float
     token_s: float
+    padded_s: float
     cell_s: float
+    variable_length: bool = False
 
-    def seconds(self, sequences: int, tokens: int, longest_tokens: int) -> float:
-        """Return the cost of a batch of B sequences, T tokens, and N tokens in the longest."""
-        return self.launch_s + self.token_s * tokens + self.cell_s * sequences * longest_tokens**2
+    def seconds(self, sequences: int, tokens: int, longest_tokens: int, squares: int) -> float:
+        """Return the cost of a batch: B, T, N and Σn²."""
+        if self.variable_length:
+            return self.launch_s + self.token_s * tokens + self.cell_s * squares
+        rows = sequences * longest_tokens
+        return self.launch_s + self.token_s * tokens + (self.padded_s + self.cell_s * longest_tokens) * rows
+
+    def padding_s(self, sequences: int, tokens: int, longest_tokens: int, squares: int) -> float:
+        """Return the part of a batch's cost that equal lengths would not have."""
+        if self.variable_length:
+            return 0.0
+        rows = sequences * longest_tokens
+        return self.padded_s * (rows - tokens) + self.cell_s * (rows * longest_tokens - squares)
+
+
+def allowance_s(predicted_s: float) -> float:
+    """Return the time to allow for an answer whose batches should take so long.
+
+    Predictions are off by some per cent, and an answer has yet to be written and sent.
+    """
+    return 1.1 * predicted_s + 0.005
 
 
 @dataclass(frozen=True)
@@ -50,20 +67,97 @@ class BatchLimits:
     cells: int
 
 
-def fit(samples: Sequence[Sample]) -> CostModel:
-    """Fit the cost model to measured batches, by least squares of the relative error.
+@dataclass(frozen=True)
+class Sample:
+    """The measured time of one batch.
 
-    No term may be negative: a term that noise drives below zero is dropped, and the others fitted again.
+    Attributes:
+        sequences: B.
+        tokens: T.
+        longest_tokens: N.
+        squares: Σn².
+        seconds: what it took.
     """
-    terms = np.array([[1.0, sample.tokens, sample.cells] for sample in samples])
-    seconds = np.array([sample.seconds for sample in samples])
-    relative = terms / seconds[:, None]
-    kept = [0, 1, 2]
-    while True:
+
+    sequences: int
+    tokens: int
+    longest_tokens: int
+    squares: int
+    seconds: float
+
+
+def fit(samples: Sequence[Sample], *, variable_length: bool = False) -> CostModel:
+    """Fit the cost model to measured batches, by least squares of the relative error, with no term below zero.
+
+    The best solution without negative coefficients is the unconstrained one over some subset of the terms, and there
+    are few enough subsets to try them all.
+    """
+    rows = [_terms(sample, variable_length) for sample in samples]
+    relative = np.array(rows) / np.array([sample.seconds for sample in samples])[:, None]
+    terms = range(relative.shape[1])
+    best, smallest_error = np.zeros(len(terms)), float("inf")
+    for kept in (list(subset) for size in range(1, len(terms) + 1) for subset in combinations(terms, size)):
         solution, *_ = np.linalg.lstsq(relative[:, kept], np.ones(len(samples)), rcond=None)
-        if (solution >= 0).all():
-            break
-        kept.pop(int(np.argmin(solution)))
-    coefficients = np.zeros(3)
-    coefficients[kept] = solution
-    return CostModel(*(float(value) for value in coefficients))
+        error = float(np.square(relative[:, kept] @ solution - 1).sum())
+        if (solution >= 0).all() and error < smallest_error:
+            best, smallest_error = np.zeros(len(terms)), error
+            best[kept] = solution
+    launch_s, token_s, *padded_s, cell_s = best.tolist()
+    return CostModel(launch_s, token_s, sum(padded_s), cell_s, variable_length)
+
+
+def _terms(sample: Sample, variable_length: bool) -> list[int]:
+    """Return what the coefficients multiply; without variable lengths, their number is that of B·N too."""
+    if variable_length:
+        return [1, sample.tokens, sample.squares]
+    rows = sample.sequences * sample.longest_tokens
+    return [1, sample.tokens, rows, rows * sample.longest_tokens]
+
+
+def error_ratio(cost: CostModel, samples: Sequence[Sample]) -> float:
+    """Return the median of |predicted − measured| / measured."""
+    return median(
+        abs(cost.seconds(one.sequences, one.tokens, one.longest_tokens, one.squares) - one.seconds) / one.seconds
+        for one in samples
+    )
+
+
+def smallest_budget(rates: Mapping[int, Sequence[float]]) -> int:
+    """Return the smallest token budget that no larger one beats by more than 3 % in most rounds.
+
+    Only rates of the same round are compared: what slows a machine for a while slows all of them. In doubt the
+    smaller wins, since requests wait less for smaller batches.
+
+    Args:
+        rates: tokens a second of each budget, one figure a round.
+    """
+
+    def beats(larger: int, smaller: int) -> bool:
+        wins = [mine > _WORTH_IT * other for mine, other in zip(rates[larger], rates[smaller], strict=True)]
+        return sum(wins) >= _MOST * len(wins)
+
+    budgets = sorted(rates)
+    return next(
+        budget
+        for place, budget in enumerate(budgets)
+        if not any(beats(larger, budget) for larger in budgets[place + 1 :])
+    )
+
+
+class Pace:
+    """What batches take now, by what the cost model says: 1 on the machine it was measured on, 2 at half its speed.
+
+    The median of the latest batches, and of as many on time before the first: a hiccup changes nothing, and a machine
+    that has become slower is believed once most of these batches say so.
+    """
+
+    def __init__(self) -> None:
+        """Start at 1."""
+        self._ratios = deque([1.0] * _REMEMBERED_BATCHES, _REMEMBERED_BATCHES)
+        self.factor = 1.0
+
+    def learn(self, predicted_s: float, actual_s: float) -> None:
+        """Take note of a batch: what the cost model said it takes, not multiplied by the factor, and what it took."""
+        if predicted_s > 0 and actual_s > 0:
+            self._ratios.append(actual_s / predicted_s)
+            self.factor = sorted(self._ratios)[_REMEMBERED_BATCHES // 2]

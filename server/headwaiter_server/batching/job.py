@@ -2,22 +2,33 @@
 
 from asyncio import Future
 from dataclasses import dataclass, field
+from enum import IntEnum
 
 import numpy as np
 from numpy.typing import NDArray
 
 from headwaiter_server.errors import HeadwaiterError
 
-# A sequence is due this long after it came at the latest, so that callers without a deadline are served too.
-PATIENCE_S = 30.0
+
+class Priority(IntEnum):
+    """Whose sequences go first; the order is that of their values."""
+
+    INTERACTIVE = 0
+    BULK = 1
+
+
+# A sequence is due this long after it came. Nothing that is due later ever leads a batch before it, so this is the age
+# bound: an interactive sequence can be overtaken by those of the next 5 s, whose deadlines are earlier, and a bulk one
+# by the interactive ones of the next 15 s and more; then it is their turn.
+PATIENCE_S = {Priority.INTERACTIVE: 5.0, Priority.BULK: 20.0}
 
 
 @dataclass(frozen=True, eq=False)
 class Stamps:
-    """When one batch went through its stages, in seconds on the scheduler's clock."""
+    """How long one batch took to assemble and to compute, and when it was done, in seconds on the scheduler's clock."""
 
-    started_s: float
-    assembled_s: float
+    assemble_s: float
+    compute_s: float
     computed_s: float
 
 
@@ -50,7 +61,7 @@ class Job:
         sequences: how many it has.
         hidden: whether hidden rows were asked for.
         answer: resolves to the outcome, or fails.
-        waiting: its sequences that no batch has taken yet.
+        waiting: its sequences that have not started to run.
     """
 
     sequences: int
@@ -79,8 +90,8 @@ class Job:
             Outcome(
                 [self._pooled[index] for index in everyone] if self._pooled else None,
                 [self._hidden[index] for index in everyone] if self.hidden else None,
-                sum(batch.assembled_s - batch.started_s for batch in self._batches),
-                sum(batch.computed_s - batch.assembled_s for batch in self._batches),
+                sum(batch.assemble_s for batch in self._batches),
+                sum(batch.compute_s for batch in self._batches),
                 stamps.computed_s,
                 len(self._batches),
             )
@@ -100,8 +111,9 @@ class Sequence:
         values: token ids [n] or features [n, d_in].
         length_tokens: n.
         order: a number that grows with each sequence that comes.
-        arrived_s: when it came, on the scheduler's clock.
+        due_s: when it should run at the latest, on the scheduler's clock; the earliest due is the most urgent.
         deadline_s: when its answer is worth nothing any more; infinity without a deadline.
+        priority: of its request.
         job: the request it belongs to.
         index: its place in the request.
     """
@@ -109,12 +121,21 @@ class Sequence:
     values: NDArray[np.generic]
     length_tokens: int
     order: int
-    arrived_s: float
+    due_s: float
     deadline_s: float
+    priority: Priority
     job: "Job"
     index: int
 
-    @property
-    def due_s(self) -> float:
-        """When it should have run; the earliest due is the most urgent."""
-        return min(self.deadline_s, self.arrived_s + PATIENCE_S)
+    def is_wanted(self, now_s: float) -> bool:
+        """Tell whether its answer is still of use to anybody."""
+        return now_s < self.deadline_s and not self.job.answer.done()
+
+
+def due_s(arrived_s: float, deadline_s: float, priority: Priority) -> float:
+    """Return when a sequence is due: at its deadline, or when its patience ends, whichever comes first.
+
+    Bulk work takes what interactive work leaves, so a deadline makes it no more urgent.
+    """
+    patient_until_s = arrived_s + PATIENCE_S[priority]
+    return patient_until_s if priority is Priority.BULK else min(deadline_s, patient_until_s)

@@ -2,10 +2,20 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from enum import StrEnum
 
-from headwaiter_server.batching.cost import BatchLimits, CostModel
-from headwaiter_server.batching.job import Sequence
+from headwaiter_server.batching.cost import BatchLimits, CostModel, allowance_s
+from headwaiter_server.batching.job import Priority, Sequence
 from headwaiter_server.batching.pending import Pending
+
+
+class Closed(StrEnum):
+    """Why no further sequence joined a batch."""
+
+    BUDGET = "budget"  # of tokens
+    CELLS = "cells"  # of attention, or their padding would cost more than a launch
+    URGENT = "urgent"  # a larger batch would be too late for one of its sequences
+    DRAINED = "drained"  # nothing else waits
 
 
 @dataclass(frozen=True)
@@ -14,65 +24,107 @@ class Plan:
 
     Attributes:
         batch: the sequences to run together, led by the most urgent; empty when none waits.
-        expired: sequences whose deadline has passed, to be dropped.
+        expired: sequences that can have no answer in time, to be dropped.
+        seconds: what the batch should take.
+        closed: why it is not larger.
     """
 
     batch: tuple[Sequence, ...]
     expired: tuple[Sequence, ...]
+    seconds: float
+    closed: Closed
 
 
-def plan(pending: Pending, now_s: float, cost: CostModel, limits: BatchLimits) -> Plan:
+def plan(pending: Pending, now_s: float, cost: CostModel, limits: BatchLimits, pace: float = 1.0) -> Plan:
     """Choose a batch that starts from the most urgent sequence and adds what costs least beside it.
 
-    A neighbour in length joins, the cheaper of the next shorter and the next longer first, as long as the batch's
-    padding costs no more than the launch of another batch: so no way of running its sequences in several batches is
-    faster. The batch exceeds a limit only when its one sequence does.
+    A neighbour in length joins, the cheaper a token of the next shorter and the next longer first, and bulk work after
+    all interactive. It joins as long as the batch's padding costs no more than the launch of another batch (so no way
+    of running the same sequences in several batches is faster), and nobody in the batch misses its deadline by it. The
+    batch exceeds a limit only when its one sequence does.
 
     Args:
         pending: what waits; it is not changed.
-        now_s: the time, on the clock of the deadlines.
+        now_s: when the batch will start, on the clock of the deadlines.
         cost: the seconds a batch takes.
         limits: how large it may be.
+        pace: what batches really take, by what the cost says.
     """
     expired: list[Sequence] = []
-    seed = next(_alive(pending.by_urgency(), now_s, expired), None)
+
+    def in_time(sequences: Iterator[Sequence]) -> Iterator[Sequence]:
+        for each in sequences:
+            length = each.length_tokens
+            if each.deadline_s > now_s + allowance_s(pace * cost.seconds(1, length, length, length * length)):
+                yield each
+            else:
+                expired.append(each)
+
+    seed = next(in_time(pending.by_urgency()), None)
     if seed is None:
-        return Plan((), tuple(expired))
-    batch = [seed]
-    tokens = longest = seed.length_tokens
-    needed_cells = longest**2
-    sides = (_alive(pending.shorter(seed), now_s, expired), _alive(pending.longer(seed), now_s, expired))
-    nearest = [next(side, None) for side in sides]
+        return Plan((), tuple(expired), 0.0, Closed.DRAINED)
+    batch = _Batch(seed, now_s, cost, limits, pace)
+    for priority in Priority:
+        batch.fill(in_time(pending.shorter(seed, priority)), in_time(pending.longer(seed, priority)))
+    return Plan(tuple(batch.members), tuple(dict.fromkeys(expired)), pace * batch.seconds, batch.closed)
 
-    def extra_s(candidate: Sequence) -> float:
-        """Return the seconds a token that the candidate would add, infinity where it must not join."""
+
+class _Batch:
+    """A batch in the making, of B sequences, T tokens, N in the longest, and Σ n² attention cells that are needed."""
+
+    def __init__(self, seed: Sequence, now_s: float, cost: CostModel, limits: BatchLimits, pace: float) -> None:
+        self.members = [seed]
+        self.closed = Closed.DRAINED
+        self._cost, self._limits, self._now_s, self._pace = cost, limits, now_s, pace
+        self._tokens = self._longest = seed.length_tokens
+        self._squares = seed.length_tokens**2
+        self._deadline_s = seed.deadline_s
+        self.seconds = cost.seconds(1, self._tokens, self._longest, self._squares)
+
+    def fill(self, shorter: Iterator[Sequence], longer: Iterator[Sequence]) -> None:
+        """Let sequences join from both sides of a length, the cheaper first, until neither side's next one may."""
+        sides = [shorter, longer]
+        nearest = [next(shorter, None), next(longer, None)]
+        extra = [self._extra_s(candidate) for candidate in nearest]
+        while True:
+            side = 0 if extra[0] <= extra[1] else 1
+            joining = nearest[side]
+            if joining is None or extra[side] == _NEVER:
+                return
+            self._join(joining)
+            nearest[side] = next(sides[side], None)
+            extra = [self._extra_s(candidate) for candidate in nearest]
+
+    def _extra_s(self, candidate: Sequence | None) -> float:
+        """Return the seconds a token that a candidate would add, infinity where it must not join."""
+        if candidate is None:
+            return _NEVER
         length = candidate.length_tokens
-        sequences, total, widest = len(batch) + 1, tokens + length, max(longest, length)
-        cells = sequences * widest**2
-        if total > limits.tokens or cells > limits.cells:
-            return float("inf")
-        if cost.cell_s * (cells - needed_cells - length**2) > cost.launch_s:
-            return float("inf")
-        return (cost.seconds(sequences, total, widest) - cost.seconds(len(batch), tokens, longest)) / length
+        sequences, tokens = len(self.members) + 1, self._tokens + length
+        longest = length if length > self._longest else self._longest
+        squares = self._squares + length * length
+        if tokens > self._limits.tokens:
+            self.closed = Closed.BUDGET
+            return _NEVER
+        cost = self._cost
+        too_padded = cost.padding_s(sequences, tokens, longest, squares) > cost.launch_s
+        if too_padded or sequences * longest * longest > self._limits.cells:
+            self.closed = Closed.CELLS
+            return _NEVER
+        seconds = cost.seconds(sequences, tokens, longest, squares)
+        if self._now_s + allowance_s(self._pace * seconds) > min(self._deadline_s, candidate.deadline_s):
+            self.closed = Closed.URGENT
+            return _NEVER
+        return (seconds - self.seconds) / length
 
-    while True:
-        extras_s = [extra_s(candidate) if candidate else float("inf") for candidate in nearest]
-        best = extras_s.index(min(extras_s))
-        joining = nearest[best]
-        if joining is None or extras_s[best] == float("inf"):
-            break
-        batch.append(joining)
-        tokens += joining.length_tokens
-        longest = max(longest, joining.length_tokens)
-        needed_cells += joining.length_tokens**2
-        nearest[best] = next(sides[best], None)
-    return Plan(tuple(batch), tuple(dict.fromkeys(expired)))
+    def _join(self, sequence: Sequence) -> None:
+        length = sequence.length_tokens
+        self.members.append(sequence)
+        self._tokens += length
+        self._squares += length * length
+        self._longest = max(self._longest, length)
+        self._deadline_s = min(self._deadline_s, sequence.deadline_s)
+        self.seconds = self._cost.seconds(len(self.members), self._tokens, self._longest, self._squares)
 
 
-def _alive(sequences: Iterator[Sequence], now_s: float, expired: list[Sequence]) -> Iterator[Sequence]:
-    """Yield the sequences whose deadline has not passed, and note the others."""
-    for sequence in sequences:
-        if sequence.deadline_s > now_s:
-            yield sequence
-        else:
-            expired.append(sequence)
+_NEVER = float("inf")

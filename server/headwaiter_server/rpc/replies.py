@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headwaiter_proto import encoder_pb2 as pb
-from headwaiter_server.batching.cost import BatchLimits
+from headwaiter_server.batching.calibration import Calibration
 from headwaiter_server.batching.job import Outcome
 from headwaiter_server.config import Settings
 from headwaiter_server.errors import InvalidInput
@@ -52,7 +52,7 @@ def model_ref(model: Model) -> pb.ModelRef:
     return pb.ModelRef(name=model.bundle.manifest.name, digest=model.bundle.digest)
 
 
-def model_reply(model: Model, settings: Settings, limits: BatchLimits) -> pb.GetModelResponse:
+def model_reply(model: Model, settings: Settings, calibration: Calibration) -> pb.GetModelResponse:
     """Describe a model: what it takes and gives, where it runs, and how far it is from PyTorch."""
     manifest = model.bundle.manifest
     return pb.GetModelResponse(
@@ -82,12 +82,27 @@ def model_reply(model: Model, settings: Settings, limits: BatchLimits) -> pb.Get
             fallback_reason=model.fallback_reason,
             precision=model.precision,
             graph=model.file,
-            token_budget=limits.tokens,
-            cell_budget=limits.cells,
+            token_budget=calibration.limits.tokens,
+            cell_budget=calibration.limits.cells,
             self_check=pb.SelfCheck(sequences=model.self_check_sequences, **asdict(model.self_check)),
+            cost=_cost(calibration),
         ),
         parity=model.parity.graphs,
         attends=manifest.HasField("attend"),
+    )
+
+
+def _cost(calibration: Calibration) -> pb.BatchCost:
+    cost = calibration.cost
+    return pb.BatchCost(
+        launch_s=cost.launch_s,
+        token_s=cost.token_s,
+        padded_row_s=cost.padded_s,
+        cell_s=cost.cell_s,
+        variable_length=cost.variable_length,
+        error_ratio=calibration.error_ratio,
+        service_tokens_per_s=calibration.service_tokens_per_s,
+        remembered=calibration.remembered,
     )
 
 

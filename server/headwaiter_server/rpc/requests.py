@@ -10,12 +10,18 @@ from numpy.typing import NDArray
 
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.manifest_pb2 import Manifest
+from headwaiter_server.batching.job import Priority
 from headwaiter_server.errors import InvalidInput, ModelNotFound, SequenceTooLong
 
 _Message = TypeVar("_Message", bound=Message)
 
 _IDS: dict[int, np.dtype[Any]] = {pb.DATA_TYPE_INT32: np.dtype("<i4"), pb.DATA_TYPE_INT64: np.dtype("<i8")}
 _FLOATS: dict[int, np.dtype[Any]] = {pb.DATA_TYPE_FLOAT32: np.dtype("<f4"), pb.DATA_TYPE_FLOAT16: np.dtype("<f2")}
+_PRIORITIES: dict[int, Priority] = {
+    pb.PRIORITY_UNSPECIFIED: Priority.INTERACTIVE,
+    pb.PRIORITY_INTERACTIVE: Priority.INTERACTIVE,
+    pb.PRIORITY_BULK: Priority.BULK,
+}
 # Ids go into the log, one line each, and into errors, which travel in HTTP/2 headers of 8 KiB.
 _MAX_ID_CHARACTERS = 256
 # A token of running text is some 4 bytes; a request within its tokens is never near this.
@@ -78,7 +84,6 @@ def check_options(request: pb.EncodeRequest, manifest: Manifest) -> None:
         "output.dimensions": output.dimensions not in (0, manifest.width),
         "output.offsets": output.offsets,
         "truncation": request.truncation not in (pb.TRUNCATION_UNSPECIFIED, pb.TRUNCATION_ERROR),
-        "priority": request.priority not in (pb.PRIORITY_UNSPECIFIED, pb.PRIORITY_INTERACTIVE),
         "partial": request.partial,
     }
     for field, wanted in later.items():
@@ -87,10 +92,17 @@ def check_options(request: pb.EncodeRequest, manifest: Manifest) -> None:
     for field, dtype in (("output.dtype", output.dtype), ("output.hidden_dtype", output.hidden_dtype)):
         if dtype not in (pb.DATA_TYPE_UNSPECIFIED, *_FLOATS):
             raise InvalidInput(f"{field}: replies are FLOAT32 or FLOAT16", field=field)
+    if request.priority not in _PRIORITIES:
+        raise InvalidInput("priority: INTERACTIVE or BULK", field="priority")
     if not 0 <= request.timeout_s < float("inf"):
         raise InvalidInput("timeout_s: seconds from now, or 0 for the deadline of the call", field="timeout_s")
     if output.pooled and manifest.pooling == pb.POOLING_NONE:
         raise InvalidInput("output.pooled: the model has no pooling; ask for hidden", field="output.pooled")
+
+
+def priority_of(request: pb.EncodeRequest) -> Priority:
+    """Return the priority of a request whose options are known to be good."""
+    return _PRIORITIES[request.priority]
 
 
 def check_count(sequences: int, limits: RequestLimits) -> None:

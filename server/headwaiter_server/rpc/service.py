@@ -10,7 +10,7 @@ import grpc
 
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_server.batching.attender import Attended, Attender
-from headwaiter_server.batching.cost import BatchLimits
+from headwaiter_server.batching.calibration import Calibration
 from headwaiter_server.batching.job import Outcome
 from headwaiter_server.batching.scheduler import Scheduler
 from headwaiter_server.config import Settings
@@ -36,7 +36,7 @@ class Serving:
     text: TextEncoder | None
     scheduler: Scheduler
     attender: Attender
-    limits: BatchLimits
+    calibration: Calibration
 
 
 class EncoderService:
@@ -83,7 +83,10 @@ class EncoderService:
         admitted_s = clock()
         with self._admitted():
             outcome = await serving.scheduler.submit(
-                sequences, hidden=wants_hidden(request, serving.model), deadline_s=deadline_s
+                sequences,
+                hidden=wants_hidden(request, serving.model),
+                deadline_s=deadline_s,
+                priority=requests.priority_of(request),
             )
             if clock() >= deadline_s:
                 raise DeadlineExceeded("the answer came after the request's time-out")
@@ -165,7 +168,7 @@ class EncoderService:
         serving = self._ready()
         name = requests.parse(raw, pb.GetModelRequest()).name
         requests.check_model(name, serving.model.bundle.manifest)
-        return model_reply(serving.model, self._settings, serving.limits).SerializeToString()
+        return model_reply(serving.model, self._settings, serving.calibration).SerializeToString()
 
     def _ready(self) -> Serving:
         if self._serving is None:

@@ -19,3 +19,7 @@ class ProviderUnavailable(ModelRefused):
 
 class ContractBroken(ModelRefused):
     """The graph's answers are further from PyTorch than the numeric contract allows."""
+
+
+class DeviceLost(ModelRefused):
+    """A device died."""

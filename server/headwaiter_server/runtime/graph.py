@@ -42,20 +42,21 @@ class EncoderGraph:
         self._outputs = {node.name for node in session.get_outputs()}
 
     @classmethod
-    def open(cls, path: Path, provider: Provider, threads: int | None = None) -> "EncoderGraph":
+    def open(cls, path: Path, provider: Provider, threads: int | None = None, device: int = 0) -> "EncoderGraph":
         """Load a graph on a provider, and on no other.
 
         Args:
             path: the ONNX file; its external weights lie beside it.
             provider: where it shall run.
             threads: threads inside one operator; None leaves ONNX Runtime its choice, the machine's physical cores.
+            device: which GPU, for CUDA.
 
         Raises:
             ProviderUnavailable: this machine cannot run the provider.
         """
         if provider == "cuda":
             _require_cuda()
-        session = ort.InferenceSession(str(path), session_options(threads), providers=[_provider(provider)])
+        session = ort.InferenceSession(str(path), session_options(threads), providers=[_provider(provider, device)])
         # Without CUDA's libraries ONNX Runtime logs a line and runs on the CPU instead; that is for us to decide.
         if session.get_providers()[0] != _ORT_PROVIDERS[provider]:
             raise ProviderUnavailable(
@@ -68,6 +69,11 @@ class EncoderGraph:
     def pools(self) -> bool:
         """Whether the graph has a pooled output."""
         return "pooled" in self._outputs
+
+    @property
+    def variable_length(self) -> bool:
+        """Whether its attention takes sequences of any length as they are, rather than gathered to the longest."""
+        return "cu_seqlens" in self._inputs
 
     def run(self, batch: PackedBatch, *, hidden: bool) -> Outputs:
         """Run the graph on a batch.
@@ -108,11 +114,15 @@ def _has_vnni() -> bool:
         return False
 
 
-def _provider(provider: Provider) -> tuple[str, dict[str, str]]:
+def _provider(provider: Provider, device: int) -> tuple[str, dict[str, str]]:
     if provider == "cpu":
         return _ORT_PROVIDERS["cpu"], {}
     # fp32 means fp32: without this CUDA multiplies in TF32, with 10 bits of mantissa.
-    return _ORT_PROVIDERS["cuda"], {"use_tf32": "0", "arena_extend_strategy": "kSameAsRequested"}
+    return _ORT_PROVIDERS["cuda"], {
+        "device_id": str(device),
+        "use_tf32": "0",
+        "arena_extend_strategy": "kSameAsRequested",
+    }
 
 
 def _require_cuda() -> None:

@@ -11,6 +11,7 @@ from headwaiter_server.runtime.bundle import Bundle, Golden
 from headwaiter_server.runtime.contract import Difference, breach
 from headwaiter_server.runtime.errors import BundleRefused, ContractBroken, GraphMissing, ProviderUnavailable
 from headwaiter_server.runtime.graph import EncoderGraph, Provider
+from headwaiter_server.runtime.packing import PackedBatch, pack
 from headwaiter_server.runtime.warmup import check_golden
 
 log = logging.getLogger(__name__)
@@ -28,6 +29,7 @@ class Model:
     Attributes:
         bundle: where it comes from.
         graph: the loaded graph.
+        probe: a batch of one short golden input.
         file: the graph's file name in the bundle.
         precision: of the graph.
         provider: where the graph really runs.
@@ -35,10 +37,12 @@ class Model:
         self_check: the graph's difference to PyTorch, measured on this machine at start-up.
         self_check_sequences: over how many golden inputs.
         parity: the differences that were measured when the bundle was made.
+        threads: of the CPU provider; None leaves ONNX Runtime its choice.
     """
 
     bundle: Bundle
     graph: EncoderGraph
+    probe: PackedBatch
     file: str
     precision: Precision
     provider: Provider
@@ -46,6 +50,21 @@ class Model:
     self_check: Difference
     self_check_sequences: int
     parity: Parity
+    threads: int | None
+
+    def open_again(self, device: int) -> EncoderGraph:
+        """Open the graph once more, on a device of the same provider, and check it there.
+
+        Raises:
+            BundleRefused: the bundle is damaged.
+            ProviderUnavailable: the device does not run it.
+            ContractBroken: its answers are too far from PyTorch's.
+        """
+        path = self.bundle.folder / self.file
+        graph, _ = _open_checked(
+            self.bundle, path, self.bundle.golden(), self.provider, self.precision, self.threads, device
+        )
+        return graph
 
 
 def open_model(
@@ -53,6 +72,7 @@ def open_model(
     provider: Literal["auto", "cuda", "cpu"],
     precision: Literal["auto", "fp32", "fp16", "int8"],
     threads: int | None,
+    device: int = 0,
 ) -> Model:
     """Open a bundle and check its golden inputs on the very graph that will serve.
 
@@ -67,37 +87,30 @@ def open_model(
     fallback_reason = ""
     if provider == "auto":
         try:
-            return _open_on(bundle, golden, "cuda", precision, threads, fallback_reason)
+            return _open_on(bundle, golden, "cuda", precision, threads, fallback_reason, device)
         except (GraphMissing, ProviderUnavailable) as unavailable:
             fallback_reason = str(unavailable)
             log.warning("running on the CPU: %s", fallback_reason)
             provider = "cpu"
-    return _open_on(bundle, golden, provider, precision, threads, fallback_reason)
+    return _open_on(bundle, golden, provider, precision, threads, fallback_reason, device)
 
 
 def _open_on(
-    bundle: Bundle, golden: Golden, provider: Provider, precision: str, threads: int | None, fallback_reason: str
+    bundle: Bundle,
+    golden: Golden,
+    provider: Provider,
+    precision: str,
+    threads: int | None,
+    fallback_reason: str,
+    device: int,
 ) -> Model:
     chosen = _choose(bundle, provider, _PRECISIONS.get(precision, _USUAL_PRECISION[provider]))
     path = bundle.folder / chosen.file
-    try:
-        graph = EncoderGraph.open(path, provider, threads)
-        measured = check_golden(graph, golden, normalized=bundle.manifest.normalized)
-    except ProviderUnavailable:
-        raise
-    except Exception as error:
-        why = " ".join(str(error).split())
-        if provider == "cuda":
-            # The file is whole, as its checksum says: what fails is the card, its memory or its driver.
-            raise ProviderUnavailable(f"CUDA cannot run {chosen.file}: {why}") from error
-        raise BundleRefused(f"ONNX Runtime cannot run {path}: {why}") from error
-    if broken := breach(measured, chosen.precision):
-        raise ContractBroken(
-            f"{path} on {provider} breaks the numeric contract on the bundle's golden inputs: {broken}"
-        )
+    graph, measured = _open_checked(bundle, path, golden, provider, chosen.precision, threads, device)
     return Model(
         bundle=bundle,
         graph=graph,
+        probe=pack([min(golden.sequences, key=len)]),
         file=chosen.file,
         precision=chosen.precision,
         provider=provider,
@@ -105,7 +118,36 @@ def _open_on(
         self_check=measured,
         self_check_sequences=len(golden.sequences),
         parity=bundle.parity(),
+        threads=threads,
     )
+
+
+def _open_checked(
+    bundle: Bundle,
+    path: Path,
+    golden: Golden,
+    provider: Provider,
+    precision: Precision,
+    threads: int | None,
+    device: int,
+) -> tuple[EncoderGraph, Difference]:
+    """Load a graph, and measure its answers to the golden inputs."""
+    try:
+        graph = EncoderGraph.open(path, provider, threads, device)
+        measured = check_golden(graph, golden, normalized=bundle.manifest.normalized)
+    except ProviderUnavailable:
+        raise
+    except Exception as error:
+        why = " ".join(str(error).split())
+        if provider == "cuda":
+            # The file is whole, as its checksum says: what fails is the card, its memory or its driver.
+            raise ProviderUnavailable(f"CUDA cannot run {path.name}: {why}") from error
+        raise BundleRefused(f"ONNX Runtime cannot run {path}: {why}") from error
+    if broken := breach(measured, precision):
+        raise ContractBroken(
+            f"{path} on {provider} breaks the numeric contract on the bundle's golden inputs: {broken}"
+        )
+    return graph, measured
 
 
 def _choose(bundle: Bundle, provider: Provider, precision: Precision) -> Graph:

@@ -45,9 +45,14 @@ class PackedBatch:
         return self.sequences * self.longest_tokens**2
 
     @property
+    def squares(self) -> int:
+        """Attention cells Σn² that the sequences need."""
+        return int(np.square(self.lengths, dtype=np.int64).sum())
+
+    @property
     def padding_ratio(self) -> float:
         """Share of the attention cells that no sequence needs: 1 − Σn²/(B·N²)."""
-        return 1.0 - float(np.square(self.lengths, dtype=np.float64).sum()) / self.cells
+        return 1.0 - self.squares / self.cells
 
     def feeds(self, names: Collection[str]) -> dict[str, NDArray[np.generic]]:
         """Return the arrays for the inputs that a graph declares.

@@ -4,13 +4,21 @@ from typing import cast
 
 import numpy as np
 
-from headwaiter_server.batching.job import Job, Sequence
+from headwaiter_server.batching.job import Job, Priority, Sequence, due_s
 from headwaiter_server.batching.pending import Pending
 
 
-def waiting(length: int, order: int, *, arrived_s: float = 0.0, deadline_s: float = float("inf")) -> Sequence:
+def waiting(
+    length: int,
+    order: int,
+    *,
+    arrived_s: float = 0.0,
+    deadline_s: float = float("inf"),
+    priority: Priority = Priority.INTERACTIVE,
+) -> Sequence:
     """Makes a sequence of no request: what waits and what is planned depends on none."""
-    return Sequence(np.zeros(length, np.int64), length, order, arrived_s, deadline_s, cast(Job, None), 0)
+    due = due_s(arrived_s, deadline_s, priority)
+    return Sequence(np.zeros(length, np.int64), length, order, due, deadline_s, priority, cast(Job, None), 0)
 
 
 def pending_of(sequences: list[Sequence]) -> Pending:

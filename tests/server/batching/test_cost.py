@@ -4,48 +4,142 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headwaiter_server.batching.cost import CostModel, Sample, fit
+from headwaiter_server.batching.cost import CostModel, Pace, Sample, error_ratio, fit, smallest_budget
 
-SHAPES = [(1, 1), (1, 16), (1, 256), (32, 16), (2, 256), (8, 64), (4, 128)]
+Lengths = tuple[int, ...]
+SHAPES: list[Lengths] = [(1,), (16,), (256,), (16,) * 32, (256, 256), (64,) * 8, (128,) * 4, (64, *(4,) * 15), (128, 1)]
+CPU = CostModel(launch_s=3e-3, token_s=1.1e-4, padded_s=4e-6, cell_s=5e-7)
 coefficients = st.floats(1e-6, 1e-2)
+costs = st.builds(CostModel, coefficients, coefficients, coefficients, coefficients, st.booleans())
+lengths_lists = st.lists(st.integers(1, 300), min_size=1, max_size=20).map(tuple)
+
+
+def _shape(lengths: Lengths) -> tuple[int, int, int, int]:
+    return len(lengths), sum(lengths), max(lengths), sum(length**2 for length in lengths)
 
 
 def _samples(cost: CostModel, noise: list[float]) -> list[Sample]:
     return [
-        Sample(sequences * length, sequences * length**2, factor * cost.seconds(sequences, sequences * length, length))
-        for (sequences, length), factor in zip(SHAPES, noise, strict=True)
+        Sample(*_shape(lengths), factor * cost.seconds(*_shape(lengths)))
+        for lengths, factor in zip(SHAPES, noise, strict=True)
     ]
 
 
-@given(launch_s=coefficients, token_s=coefficients, cell_s=coefficients)
-def test_exact_measurements_give_back_the_coefficients(launch_s: float, token_s: float, cell_s: float) -> None:
-    fitted = fit(_samples(CostModel(launch_s, token_s, cell_s), [1.0] * len(SHAPES)))
-    for sequences, length in SHAPES:
-        exact_s = launch_s + token_s * sequences * length + cell_s * sequences * length**2
-        assert fitted.seconds(sequences, sequences * length, length) == pytest.approx(exact_s, rel=1e-6)
+def test_padded_rows_and_cells_cost_where_attention_is_gathered_and_nothing_where_lengths_vary() -> None:
+    gathered = CostModel(launch_s=1.0, token_s=2.0, padded_s=10.0, cell_s=100.0)
+    assert gathered.seconds(*_shape((3, 1))) == 1 + 2 * 4 + 10 * 2 * 3 + 100 * 2 * 3 * 3
+    assert gathered.padding_s(*_shape((3, 1))) == 10 * 2 + 100 * (2 * 9 - 10)
+    varying = CostModel(launch_s=1.0, token_s=2.0, padded_s=0.0, cell_s=100.0, variable_length=True)
+    assert varying.seconds(*_shape((3, 1))) == 1 + 2 * 4 + 100 * 10
+    assert varying.padding_s(*_shape((3, 1))) == 0
+
+
+@given(cost=costs, lengths=lengths_lists)
+def test_a_batch_costs_a_launch_what_its_sequences_cost_beside_it_and_padding(
+    cost: CostModel, lengths: Lengths
+) -> None:
+    alone_s = sum(cost.seconds(*_shape((length,))) - cost.launch_s for length in lengths)
+    expected_s = cost.launch_s + alone_s + cost.padding_s(*_shape(lengths))
+    assert cost.seconds(*_shape(lengths)) == pytest.approx(expected_s)
+
+
+@given(cost=costs)
+def test_exact_measurements_give_back_the_cost_of_every_shape(cost: CostModel) -> None:
+    samples = _samples(cost, [1.0] * len(SHAPES))
+    fitted = fit(samples, variable_length=cost.variable_length)
+    assert error_ratio(fitted, samples) == pytest.approx(0, abs=1e-6)
+    for lengths in SHAPES:
+        assert fitted.seconds(*_shape(lengths)) == pytest.approx(cost.seconds(*_shape(lengths)), rel=1e-6)
 
 
 def test_the_coefficients_of_a_usual_cpu_are_recovered() -> None:
-    cost = CostModel(launch_s=3e-3, token_s=1.1e-4, cell_s=5e-7)
-    fitted = fit(_samples(cost, [1.0] * len(SHAPES)))
-    assert (fitted.launch_s, fitted.token_s, fitted.cell_s) == pytest.approx((3e-3, 1.1e-4, 5e-7))
+    fitted = fit(_samples(CPU, [1.0] * len(SHAPES)))
+    assert (fitted.launch_s, fitted.token_s) == pytest.approx((3e-3, 1.1e-4))
+    assert (fitted.padded_s, fitted.cell_s) == pytest.approx((4e-6, 5e-7))
 
 
-@given(seconds=st.lists(st.floats(1e-6, 10.0), min_size=len(SHAPES), max_size=len(SHAPES)))
-def test_whatever_was_measured_no_term_is_negative_and_work_costs_something(seconds: list[float]) -> None:
-    fitted = fit(_samples(CostModel(1.0, 0.0, 0.0), seconds))
-    assert min(fitted.launch_s, fitted.token_s, fitted.cell_s) >= 0
-    assert fitted.seconds(1, 1, 1) > 0
+@given(seconds=st.lists(st.floats(1e-6, 10.0), min_size=len(SHAPES), max_size=len(SHAPES)), varying=st.booleans())
+def test_whatever_was_measured_no_term_is_negative_and_work_costs_something(
+    seconds: list[float], varying: bool
+) -> None:
+    samples = [Sample(*_shape(lengths), one) for lengths, one in zip(SHAPES, seconds, strict=True)]
+    fitted = fit(samples, variable_length=varying)
+    assert min(fitted.launch_s, fitted.token_s, fitted.padded_s, fitted.cell_s) >= 0
+    assert fitted.seconds(1, 1, 1, 1) > 0
 
 
 @given(noise=st.lists(st.floats(0.8, 1.25), min_size=len(SHAPES), max_size=len(SHAPES)))
 def test_noisy_measurements_give_costs_that_are_off_by_little_more_than_the_noise(noise: list[float]) -> None:
-    cost = CostModel(launch_s=3e-3, token_s=1.1e-4, cell_s=5e-7)
-    fitted = fit(_samples(cost, noise))
-    for sequences, length in SHAPES:
-        exact_s = cost.seconds(sequences, sequences * length, length)
-        assert fitted.seconds(sequences, sequences * length, length) == pytest.approx(exact_s, rel=0.5)
+    fitted = fit(_samples(CPU, noise))
+    for lengths in SHAPES:
+        assert fitted.seconds(*_shape(lengths)) == pytest.approx(CPU.seconds(*_shape(lengths)), rel=0.5)
 
 
 def test_measurements_of_a_single_shape_still_give_its_cost() -> None:
-    assert fit([Sample(4, 4, 0.5)] * 3).seconds(4, 4, 1) == pytest.approx(0.5)
+    assert fit([Sample(4, 4, 1, 4, 0.5)] * 3).seconds(4, 4, 1, 4) == pytest.approx(0.5)
+
+
+def test_the_error_of_a_fit_is_that_of_the_middle_batch_and_relative_to_what_was_measured() -> None:
+    cost = CostModel(launch_s=1.0, token_s=0.0, padded_s=0.0, cell_s=0.0)
+    assert error_ratio(cost, [Sample(1, 1, 1, 1, seconds) for seconds in (1.0, 2.0, 0.01)]) == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize(
+    ("rates", "chosen"),
+    [
+        ({128: [100.0]}, 128),
+        ({128: [100.0] * 4, 256: [102.0] * 4, 512: [102.9] * 4}, 128),
+        ({128: [100.0] * 4, 256: [104.0] * 4, 512: [106.0] * 4}, 256),
+        ({128: [100.0] * 4, 256: [95.0] * 4, 512: [110.0] * 4}, 512),
+        # In one round of four everything was slower: that says nothing of the budgets.
+        ({128: [100.0, 100.0, 30.0, 100.0], 256: [101.0, 101.0, 101.0, 101.0]}, 128),
+        ({128: [100.0, 100.0, 100.0, 100.0], 256: [110.0, 110.0, 30.0, 110.0]}, 256),
+        # Half the rounds for each: in doubt the smaller.
+        ({128: [100.0] * 4, 2048: [150.0, 90.0, 150.0, 90.0]}, 128),
+    ],
+)
+def test_the_budget_is_the_smallest_that_no_larger_one_beats_by_three_percent_in_most_rounds(
+    rates: dict[int, list[float]], chosen: int
+) -> None:
+    assert smallest_budget(rates) == chosen
+
+
+def _pace(*ratios: float) -> Pace:
+    pace = Pace()
+    for ratio in ratios:
+        pace.learn(0.02, 0.02 * ratio)
+    return pace
+
+
+@pytest.mark.parametrize(
+    ("ratios", "factor"),
+    [
+        ([], 1.0),
+        ([50.0], 1.0),
+        ([2.0] * 15, 1.0),
+        ([2.0] * 16, 2.0),
+        ([2.0] * 40 + [50.0], 2.0),
+        ([2.0] * 40 + [1.0] * 16, 1.0),
+        ([0.5] * 31, 0.5),
+    ],
+)
+def test_a_hiccup_changes_nothing_and_a_slower_machine_is_believed_after_sixteen_batches(
+    ratios: list[float], factor: float
+) -> None:
+    assert _pace(*ratios).factor == pytest.approx(factor)
+
+
+@given(
+    steady=st.floats(0.1, 10.0),
+    ratios=st.lists(st.floats(1e-3, 1e3), min_size=15, max_size=15),
+    places=st.lists(st.integers(0, 30), min_size=15, max_size=15, unique=True),
+)
+def test_whatever_a_minority_of_batches_took_the_pace_is_that_of_the_others(
+    steady: float, ratios: list[float], places: list[int]
+) -> None:
+    disturbed = dict(zip(places, ratios, strict=True))
+    assert _pace(*(disturbed.get(place, steady) for place in range(31))).factor == pytest.approx(steady)
+
+
+def test_batches_that_took_no_time_on_a_coarse_clock_say_nothing() -> None:
+    assert _pace(*[0.0] * 31).factor == 1

@@ -7,7 +7,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from headwaiter_server.batching.job import PATIENCE_S, Sequence
+from headwaiter_server.batching.job import Priority, Sequence
 from headwaiter_server.batching.pending import Pending
 from tests.server.batching.sequences import pending_of, waiting
 
@@ -25,9 +25,11 @@ class PendingIsAList(RuleBasedStateMachine):
         length=st.integers(1, 4),
         arrived_s=st.integers(0, 60),
         deadline_s=st.integers(0, 90) | st.just(float("inf")),
+        priority=st.sampled_from(Priority),
     )
-    def add(self, length: int, arrived_s: float, deadline_s: float) -> None:
-        sequence = waiting(length, next(self.order), arrived_s=arrived_s, deadline_s=deadline_s)
+    def add(self, length: int, arrived_s: float, deadline_s: float, priority: Priority) -> None:
+        order = next(self.order)
+        sequence = waiting(length, order, arrived_s=arrived_s, deadline_s=deadline_s, priority=priority)
         self.pending.add(sequence)
         self.expected.append(sequence)
 
@@ -45,16 +47,27 @@ class PendingIsAList(RuleBasedStateMachine):
 
     @invariant()
     def the_most_urgent_comes_first_and_among_equals_the_oldest(self) -> None:
-        self.expected.sort(key=lambda sequence: sequence.order)
-        self.expected.sort(key=lambda sequence: min(sequence.deadline_s, sequence.arrived_s + PATIENCE_S))
+        self.expected.sort(key=lambda sequence: (sequence.due_s, sequence.order))
         assert list(self.pending.by_urgency()) == self.expected
 
     @invariant()
-    def neighbours_are_those_before_and_after_in_length(self) -> None:
-        by_length = sorted(self.expected, key=lambda sequence: (sequence.length_tokens, sequence.order))
-        for place, sequence in enumerate(by_length):
-            assert list(self.pending.shorter(sequence)) == by_length[:place][::-1]
-            assert list(self.pending.longer(sequence)) == by_length[place + 1 :]
+    def neighbours_in_length_come_nearest_first_and_among_equals_the_oldest(self) -> None:
+        for sequence in self.expected:
+            length = sequence.length_tokens
+            for priority in Priority:
+                others = [each for each in self.expected if each.priority is priority and each is not sequence]
+                shorter = [each for each in others if each.length_tokens < length]
+                longer = [each for each in others if each.length_tokens >= length]
+                shorter.sort(key=lambda each: (-each.length_tokens, each.order))
+                longer.sort(key=lambda each: (each.length_tokens, each.order))
+                assert list(self.pending.shorter(sequence, priority)) == shorter
+                assert list(self.pending.longer(sequence, priority)) == longer
+
+    @invariant()
+    def tokens_are_known_by_when_they_are_due(self) -> None:
+        for time_s in range(0, 100, 7):
+            due = sum(each.length_tokens for each in self.expected if each.due_s <= time_s)
+            assert self.pending.tokens_due_by(time_s) == due
 
 
 TestPending = PendingIsAList.TestCase

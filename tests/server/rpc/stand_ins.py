@@ -9,19 +9,29 @@ from google.rpc.status_pb2 import Status
 
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.manifest_pb2 import Manifest, Parity
+from headwaiter_server.batching.calibration import Calibration
+from headwaiter_server.batching.cost import BatchLimits, CostModel
 from headwaiter_server.metrics import Recorder
 from headwaiter_server.rpc.status import DETAILS_KEY
 from headwaiter_server.runtime.bundle import Bundle
 from headwaiter_server.runtime.contract import Difference
 from headwaiter_server.runtime.graph import EncoderGraph, Outputs
 from headwaiter_server.runtime.model import Model
-from headwaiter_server.runtime.packing import PackedBatch
+from headwaiter_server.runtime.packing import PackedBatch, pack
+
+CALIBRATION = Calibration(
+    CostModel(launch_s=1.0, token_s=0.5, padded_s=0.25, cell_s=0.125),
+    BatchLimits(tokens=4, cells=100),
+    service_tokens_per_s=0.75,
+    error_ratio=0.0625,
+)
 
 
 class Graph:
     """Pools a sequence of ids to [their sum, their number]; a hidden row is [the id, 1]."""
 
     pools = True
+    variable_length = False
 
     def run(self, batch: PackedBatch, *, hidden: bool) -> Outputs:
         rows = np.stack([batch.rows, np.ones(batch.tokens)], axis=1).astype(np.float32)
@@ -37,6 +47,7 @@ def model(folder: Path, **manifest: Any) -> Model:
     return Model(
         bundle=Bundle(folder, Manifest(**about), "ab" * 32),
         graph=cast(EncoderGraph, graph),
+        probe=pack([np.array([1])]),
         file="g.onnx",
         precision=pb.PRECISION_FP32,
         provider="cpu",
@@ -44,6 +55,7 @@ def model(folder: Path, **manifest: Any) -> Model:
         self_check=Difference(0.5, 0.125, 0.25, 0.0625, min_cosine=0.75, mean_cosine=0.875),
         self_check_sequences=32,
         parity=Parity(graphs=[pb.GraphParity(graph="g.onnx", pooled_max_abs=0.25)]),
+        threads=None,
     )
 
 

@@ -7,12 +7,11 @@ import pytest
 from numpy.typing import NDArray
 
 from headwaiter_proto import encoder_pb2 as pb
-from headwaiter_server.batching.cost import BatchLimits
 from headwaiter_server.batching.job import Outcome
 from headwaiter_server.config import Settings
 from headwaiter_server.errors import InvalidInput
 from headwaiter_server.rpc.replies import encode_reply, model_reply, wants_hidden
-from tests.server.rpc.stand_ins import model
+from tests.server.rpc.stand_ins import CALIBRATION, model
 
 POOLED = [np.array([3, 4], np.float32), np.array([0, 2], np.float32)]
 HIDDEN: list[NDArray[np.generic]] = [np.array([[1, 2]], np.float32), np.array([[3, 4], [5, 6]], np.float32)]
@@ -110,7 +109,7 @@ def test_a_model_is_described_by_its_manifest_its_limits_and_where_it_runs(tmp_p
     )
     described = model(tmp_path, max_text_tokens=3, layers=2, heads=1, normalized=True)
 
-    reply = model_reply(described, settings, BatchLimits(tokens=8, cells=9))
+    reply = model_reply(described, settings, CALIBRATION)
 
     assert (reply.model.name, reply.vocabulary_size, reply.feature_width) == ("tiny", 10, 0)
     assert (reply.takes_tokens, reply.takes_features, reply.takes_texts) == (True, False, True)
@@ -124,8 +123,8 @@ def test_a_model_is_described_by_its_manifest_its_limits_and_where_it_runs(tmp_p
         fallback_reason="no card",
         precision=pb.PRECISION_FP32,
         graph="g.onnx",
-        token_budget=8,
-        cell_budget=9,
+        token_budget=4,
+        cell_budget=100,
         self_check=pb.SelfCheck(
             sequences=32,
             pooled_max_abs=0.5,
@@ -134,6 +133,14 @@ def test_a_model_is_described_by_its_manifest_its_limits_and_where_it_runs(tmp_p
             hidden_max_relative=0.0625,
             min_cosine=0.75,
             mean_cosine=0.875,
+        ),
+        cost=pb.BatchCost(
+            launch_s=1.0,
+            token_s=0.5,
+            padded_row_s=0.25,
+            cell_s=0.125,
+            error_ratio=0.0625,
+            service_tokens_per_s=0.75,
         ),
     )
     assert [(graph.graph, graph.pooled_max_abs) for graph in reply.parity] == [("g.onnx", 0.25)]

@@ -201,7 +201,6 @@ def test_bad_input_is_refused_by_field_and_sequence(
         ("output.offsets", pb.EncodeRequest(output=pb.OutputOptions(offsets=True))),
         ("truncation", pb.EncodeRequest(truncation=pb.TRUNCATION_LEFT)),
         ("truncation", pb.EncodeRequest(truncation=pb.TRUNCATION_RIGHT)),
-        ("priority", pb.EncodeRequest(priority=pb.PRIORITY_BULK)),
         ("partial", pb.EncodeRequest(partial=True)),
     ],
 )
@@ -209,6 +208,11 @@ def test_an_option_that_is_not_offered_yet_is_refused_by_name(field: str, reques
     with pytest.raises(InvalidInput, match=f"^{re.escape(field)}: this server does not offer that yet") as refusal:
         requests.check_options(request_, TOKENS)
     assert refusal.value.field == field
+
+
+def test_a_priority_of_no_name_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="priority: INTERACTIVE or BULK"):
+        requests.check_options(pb.EncodeRequest(priority=9), TOKENS)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("dtype", [pb.DATA_TYPE_INT8, pb.DATA_TYPE_INT32, 99])

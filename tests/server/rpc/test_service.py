@@ -10,9 +10,10 @@ from numpy.typing import NDArray
 
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.manifest_pb2 import Graph
+from headwaiter_server.batching.admission import QueueLimits
 from headwaiter_server.batching.attender import Attender
-from headwaiter_server.batching.cost import BatchLimits, CostModel
 from headwaiter_server.batching.scheduler import Scheduler
+from headwaiter_server.batching.worker import Worker
 from headwaiter_server.config import Settings
 from headwaiter_server.errors import DeadlineExceeded, InvalidInput, ModelNotFound, Unavailable
 from headwaiter_server.metrics import STAGES, Recorder
@@ -20,9 +21,7 @@ from headwaiter_server.rpc.endpoint import Call, clock
 from headwaiter_server.rpc.service import EncoderService, Serving
 from headwaiter_server.runtime.attention import Attention, Selection
 from headwaiter_server.text import TextEncoder
-from tests.server.rpc.stand_ins import model, sample
-
-LIMITS = BatchLimits(tokens=4, cells=100)
+from tests.server.rpc.stand_ins import CALIBRATION, model, sample
 
 
 class WordLengths:
@@ -53,10 +52,12 @@ class Service:
         self.recorder = Recorder()
         self.model = model(folder, layers=2, heads=3, attend=Graph(file="a.onnx"), **manifest)
         settings = Settings(bundle=folder, max_request_sequences=3, max_request_tokens=8, max_attend_bytes=383)
-        self.scheduler = Scheduler(self.model.graph, CostModel(1, 0, 0), LIMITS, 100, self.recorder)
+        worker = Worker(self.model.graph, lambda: self.model.graph, self.model.probe)
+        cost, limits = CALIBRATION.cost, CALIBRATION.limits
+        self.scheduler = Scheduler([worker], cost, limits, QueueLimits(100, 10.0), self.recorder)
         self.rpc = EncoderService(settings, self.recorder)
         attender = Attender(Ones, self.recorder)
-        self.rpc.open(Serving(self.model, cast(TextEncoder | None, text), self.scheduler, attender, LIMITS))
+        self.rpc.open(Serving(self.model, cast(TextEncoder | None, text), self.scheduler, attender, CALIBRATION))
 
     async def encode(self, request: pb.EncodeRequest) -> pb.EncodeResponse:
         return pb.EncodeResponse.FromString(await self.rpc.encode(request.SerializeToString(), _call()))
@@ -214,7 +215,7 @@ async def test_the_model_is_listed_and_described(service: Service) -> None:
         request = pb.GetModelRequest(name=name).SerializeToString()
         described = pb.GetModelResponse.FromString(await service.rpc.get_model(request, _call()))
         assert described.model == listed.models[0]
-        assert described.execution.token_budget == LIMITS.tokens
+        assert described.execution.token_budget == CALIBRATION.limits.tokens
         assert described.attends
 
 

@@ -19,7 +19,8 @@ BATCH = pack([np.array([[1.0]], np.float32), np.array([[2.0], [3.0]], np.float32
 
 
 def _save(path: Path, nodes: list[onnx.NodeProto], inputs: dict[str, list[str | int]], outputs: list[str]) -> Path:
-    types = {"features": TensorProto.FLOAT, "attention_mask": TensorProto.INT64, "lengths": TensorProto.INT32}
+    types = {"features": TensorProto.FLOAT, "attention_mask": TensorProto.INT64}
+    types |= dict.fromkeys(("lengths", "cu_seqlens"), TensorProto.INT32)
     graph = helper.make_graph(
         nodes,
         "graph",
@@ -78,6 +79,16 @@ def test_a_padded_graph_is_fed_padded_cells_and_its_padding_is_dropped(padded: P
 
 def test_hidden_rows_that_nobody_asked_for_are_not_copied(padded: Path) -> None:
     assert EncoderGraph.open(padded, "cpu").run(BATCH, hidden=False).hidden is None
+
+
+def test_a_kernel_that_is_told_cumulative_lengths_is_one_of_variable_length(tmp_path: Path) -> None:
+    nodes = [helper.make_node("Cast", ["cu_seqlens"], ["hidden"], to=TensorProto.FLOAT)]
+    varying = _save(tmp_path / "varying.onnx", nodes, {"cu_seqlens": ["batch + 1"]}, ["hidden"])
+    gathered = [helper.make_node("Cast", ["lengths"], ["hidden"], to=TensorProto.FLOAT)]
+    assert EncoderGraph.open(varying, "cpu", 1).variable_length
+    assert not EncoderGraph.open(
+        _save(tmp_path / "gathered.onnx", gathered, {"lengths": ["batch"]}, ["hidden"]), "cpu", 1
+    ).variable_length
 
 
 def _cuda_is_not_built(patch: pytest.MonkeyPatch) -> None:

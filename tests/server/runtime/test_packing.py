@@ -87,6 +87,7 @@ def test_sizes_count_tokens_cells_and_the_share_that_is_padding(lengths: list[in
     needed = sum(1 for length in lengths for _ in range(length) for _ in range(length))
     assert (batch.sequences, batch.tokens, batch.longest_tokens) == (len(lengths), sum(lengths), max(lengths))
     assert batch.cells == cells
+    assert batch.squares == needed
     assert batch.padding_ratio == pytest.approx((cells - needed) / cells)
 
 

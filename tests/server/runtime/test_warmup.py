@@ -1,8 +1,12 @@
 """Before it serves, a graph is checked on the golden inputs and timed on shapes it can take."""
 
-from typing import cast
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, cast
+from unittest.mock import patch
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -11,7 +15,7 @@ from headwaiter_proto.manifest_pb2 import Manifest
 from headwaiter_server.runtime.bundle import Golden
 from headwaiter_server.runtime.graph import EncoderGraph, Outputs
 from headwaiter_server.runtime.packing import PackedBatch
-from headwaiter_server.runtime.warmup import check_golden, time_batches
+from headwaiter_server.runtime.warmup import check_golden, time_budgets, time_shapes
 
 
 class Graph:
@@ -56,22 +60,125 @@ def test_golden_answers_of_unit_length_are_compared_to_vectors_of_unit_length() 
     assert check_golden(cast(EncoderGraph, Graph()), unit, normalized=False).pooled_max_abs == 1
 
 
-@given(max_tokens=st.integers(1, 600), tokens=st.integers(1, 2000))
-def test_timed_batches_are_such_as_the_model_takes_and_the_budget_allows(max_tokens: int, tokens: int) -> None:
-    graph = Graph()
-    manifest = Manifest(vocabulary_size=7, max_tokens=max_tokens)
-    timed = list(time_batches(cast(EncoderGraph, graph), manifest, tokens, cells=256 * tokens))
-    for batch, seconds in timed:
-        assert batch.longest_tokens <= max_tokens
-        assert batch.tokens <= tokens
-        assert batch.cells <= 256 * tokens or batch.sequences == 1
+class SimulatedGraph:
+    """A graph with a clock of its own, on which a batch takes as long as a test says.
+
+    Attributes:
+        now_s: what its clock shows.
+        batches: what has run.
+    """
+
+    def __init__(self, seconds: Callable[[PackedBatch], float]) -> None:
+        self.now_s = 0.0
+        self.batches: list[PackedBatch] = []
+        self._seconds = seconds
+
+    def perf_counter(self) -> float:
+        return self.now_s
+
+    def run(self, batch: PackedBatch, *, hidden: bool) -> Outputs:
+        assert not hidden
+        self.batches.append(batch)
+        self.now_s += self._seconds(batch)
+        return Outputs(None, None)
+
+
+@contextmanager
+def _simulated(seconds: Callable[[PackedBatch], float]) -> Iterator[Any]:
+    graph = SimulatedGraph(seconds)
+    with patch("headwaiter_server.runtime.warmup.time", graph):
+        yield graph
+
+
+MANIFEST = Manifest(vocabulary_size=7, max_tokens=512)
+BUDGETS = [128, 256, 512, 1024, 2048]
+
+
+def test_budgets_are_compared_in_rounds_at_a_usual_length() -> None:
+    with _simulated(lambda batch: 1e-3 + 1e-5 * batch.tokens) as graph:
+        rates = time_budgets(graph, MANIFEST, BUDGETS, time_s=10)
+    assert list(rates) == BUDGETS
+    assert {len(measured) for measured in rates.values()} == {9}
+    for budget, measured in rates.items():
+        filled = budget // 48 * 48
+        assert measured == pytest.approx([filled / (1e-3 + 1e-5 * filled)] * 9)
+    assert {length for batch in graph.batches for length in batch.lengths} == {48}
+
+
+def test_larger_budgets_are_left_out_once_two_of_them_were_no_faster() -> None:
+    with _simulated(lambda batch: 1e-5 * batch.tokens**1.5) as graph:
+        assert list(time_budgets(graph, MANIFEST, BUDGETS, time_s=10)) == [128, 256, 512]
+
+
+@pytest.mark.parametrize("slowness", [1, 10, 1000])
+def test_on_a_slow_machine_fewer_budgets_are_looked_at_and_time_is_kept_beyond_the_first(slowness: int) -> None:
+    with _simulated(lambda batch: slowness * (1e-3 + 1e-4 * batch.tokens)) as graph:
+        rates = time_budgets(graph, MANIFEST, BUDGETS, time_s=2)
+        smallest_s = 3 * slowness * (1e-3 + 1e-4 * 128)
+    assert list(rates) == BUDGETS[: len(rates)]
+    assert graph.now_s <= 2 * 1.5 or list(rates) == [128]
+    assert graph.now_s <= max(2 * 1.5, 2 * smallest_s)
+
+
+def test_a_budget_that_does_not_fit_in_memory_ends_the_comparison() -> None:
+    def seconds(batch: PackedBatch) -> float:
+        if batch.tokens > 512:
+            raise MemoryError
+        return 1e-3
+
+    with _simulated(seconds) as graph:
+        assert list(time_budgets(graph, MANIFEST, BUDGETS, time_s=10)) == [128, 256, 512]
+        with pytest.raises(MemoryError):
+            time_budgets(graph, MANIFEST, [1024, 2048], time_s=10)
+
+
+@given(
+    max_tokens=st.integers(2, 600),
+    min_tokens=st.integers(0, 2),
+    tokens=st.integers(1, 2000),
+    cells=st.integers(1, 1 << 20),
+)
+def test_timed_shapes_are_such_as_the_model_takes_and_the_limits_allow(
+    max_tokens: int, min_tokens: int, tokens: int, cells: int
+) -> None:
+    manifest = Manifest(vocabulary_size=7, max_tokens=max_tokens, min_tokens=min_tokens)
+    with _simulated(lambda batch: 1e-6) as graph:
+        timed = time_shapes(graph, manifest, tokens, cells, time_s=10)
+    assert set(timed) == {tuple(batch.lengths.tolist()) for batch in graph.batches}
+    for batch in graph.batches:
+        assert max(1, min_tokens) <= batch.lengths.min() <= batch.longest_tokens <= max_tokens
+        assert batch.sequences == 1 or (batch.tokens <= tokens and batch.cells <= cells)
         assert 0 <= batch.rows.min() <= batch.rows.max() < 7
-        assert 0 <= seconds < float("inf")
-    # Both few long and many short sequences, or a fit could not tell tokens from cells.
-    assert max(batch.longest_tokens for batch, _ in timed) == min(max_tokens, tokens)
-    assert max(batch.sequences for batch, _ in timed) >= tokens // 16
+    assert (max_tokens,) in timed
+
+
+def test_a_shapes_time_is_the_best_of_a_few_runs() -> None:
+    hiccups = iter([1.0] + [1e-3] * 10_000)
+    with _simulated(lambda batch: next(hiccups)) as graph:
+        timed = time_shapes(graph, MANIFEST, 256, 1 << 20, time_s=10)
+    assert list(timed.values()) == pytest.approx([1e-3] * len(timed))
+
+
+def test_on_a_slow_machine_the_largest_shapes_are_left_out_and_five_are_timed_in_any_case() -> None:
+    with _simulated(lambda batch: 1e-3 * batch.tokens) as graph:
+        timed = time_shapes(graph, MANIFEST, 256, 1 << 20, time_s=1)
+        assert graph.now_s <= 1
+    assert (1,) in timed
+    assert (512,) not in timed
+    with _simulated(lambda batch: 60.0) as graph:
+        assert len(time_shapes(graph, MANIFEST, 256, 1 << 20, time_s=1)) == 5
+        assert len(graph.batches) == 5
+
+
+def test_the_timed_shapes_tell_all_terms_of_a_cost_apart() -> None:
+    with _simulated(lambda batch: 1e-6) as graph:
+        shapes = list(time_shapes(graph, MANIFEST, 128, 1 << 20, time_s=10))
+    terms = [(1, sum(shape), len(shape) * max(shape), len(shape) * max(shape) ** 2) for shape in shapes]
+    relative = np.array(terms) / np.array([sum(shape) + 16.0 for shape in shapes])[:, None]
+    assert np.linalg.cond(relative / np.linalg.norm(relative, axis=0)) < 30
 
 
 def test_a_model_of_features_is_timed_on_features() -> None:
-    timed = list(time_batches(cast(EncoderGraph, Graph()), Manifest(feature_width=3, max_tokens=8), 32, 999))
-    assert all(batch.rows.shape == (batch.tokens, 3) for batch, _ in timed)
+    with _simulated(lambda batch: 1e-6) as graph:
+        time_shapes(graph, Manifest(feature_width=3, max_tokens=8), 32, 999, time_s=10)
+    assert all(batch.rows.shape == (batch.tokens, 3) for batch in graph.batches)

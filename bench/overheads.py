@@ -1,0 +1,74 @@
+"""What Headwaiter adds: to one lonely request, and to all of them by counting and timing."""
+
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from bench.ceiling import alone_s
+from bench.effort import Effort
+from bench.load import closed_loop
+from bench.measure import HEADWAITER, LOAD_CORE, SERVER_CORE, Contender, Fleet, Run, measure, pin, ratio
+from bench.throughput import PACKED, REQUESTERS
+from bench.traces import Trace
+from examples.model import bundle
+
+_SILENT = Contender("Headwaiter without metrics", program="bench.silent_server")
+# Short runs in turn: what is measured here is less than a machine's moods from minute to minute.
+_PAIRS_A_ROUND = 3
+
+
+@dataclass(frozen=True)
+class Alone:
+    """One requester and an idle server; medians over the sequences, one for each pass.
+
+    Attributes:
+        served_ms: latency over gRPC.
+        bare_ms: `session.run` of the same sequence.
+        added_ms: the difference, sequence by sequence.
+    """
+
+    served_ms: list[float]
+    bare_ms: list[float]
+    added_ms: list[float]
+
+
+@dataclass(frozen=True)
+class Metrics:
+    """With metrics by without, medians over pairs of runs.
+
+    Attributes:
+        throughput: ratio of tokens a second.
+        cpu: ratio of tokens for each second of the server's CPU time.
+    """
+
+    throughput: float
+    cpu: float
+
+
+def alone(trace: Trace, fleet: Fleet, effort: Effort) -> Alone:
+    """Send one sequence at a time, and run the same ones bare."""
+    sequences = trace.first(effort.sweep_tokens).sequences
+    figures = Alone([], [], [])
+    address = fleet[HEADWAITER].address
+    for _ in range(_PAIRS_A_ROUND * effort.rounds):
+        pin(SERVER_CORE)
+        bare_ms = np.array(alone_s(sequences, bundle() / PACKED)) * 1e3
+        pin(LOAD_CORE)
+        load = closed_loop(address, sequences, 1)
+        served_ms = np.array([request.latency_s for request in load.requests]) * 1e3
+        figures.served_ms.append(float(np.median(served_ms)))
+        figures.bare_ms.append(float(np.median(bare_ms)))
+        figures.added_ms.append(float(np.median(served_ms - bare_ms)))
+    return figures
+
+
+def metrics(trace: Trace, fleet: Fleet, effort: Effort) -> Metrics:
+    """Run Headwaiter with its metrics and without, in turn."""
+    sequences = trace.first(effort.sweep_tokens).sequences
+    runs: dict[Contender, list[Run]] = {HEADWAITER: [], _SILENT: []}
+    for _ in range(_PAIRS_A_ROUND * effort.rounds):
+        for contender, done in runs.items():
+            done.append(measure(fleet[contender], partial(closed_loop, sequences=sequences, requesters=REQUESTERS)))
+    on, off = runs.values()
+    return Metrics(ratio(on, off, "tokens_s"), ratio(on, off, "tokens_cpu_s"))

@@ -1,0 +1,109 @@
+"""Decides whether a request may queue: a pure function of what waits, how long it should take, and the deadline."""
+
+from dataclasses import dataclass
+
+from headwaiter_server.batching.cost import BatchLimits, CostModel, allowance_s
+from headwaiter_server.batching.pending import Pending
+from headwaiter_server.errors import InvalidInput, Overloaded
+
+
+@dataclass(frozen=True)
+class QueueLimits:
+    """What may wait.
+
+    Attributes:
+        tokens: together.
+        wait_s: how long a request that comes may have to wait, by estimate.
+    """
+
+    tokens: int
+    wait_s: float
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """What a request that comes now has before it.
+
+    Attributes:
+        pending: what waits and is not planned yet.
+        ahead_tokens: what waits in planned batches.
+        busy_s: how long what each device was given should still take; one device at least.
+        cost: the seconds a batch takes.
+        limits: how large it may be.
+        pace: what batches really take, by what the cost says.
+    """
+
+    pending: Pending
+    ahead_tokens: int
+    busy_s: tuple[float, ...]
+    cost: CostModel
+    limits: BatchLimits
+    pace: float
+
+    def wait_s(self, tokens_ahead: int) -> float:
+        """Return when what comes behind so many tokens should start."""
+        return min(self.busy_s) + self._run_s(tokens_ahead) / len(self.busy_s)
+
+    def answer_s(self, tokens_ahead: int, tokens: int) -> float:
+        """Return when so many tokens behind others should have run; what fills their last batch runs with them."""
+        beside = min(self.pending.tokens - tokens_ahead, self.limits.tokens)
+        return self.wait_s(tokens_ahead) + self._run_s(tokens + beside)
+
+    def _run_s(self, tokens: int) -> float:
+        """Return the seconds of so many tokens, in full batches of sequences as long as those that wait on average."""
+        if not tokens:
+            return 0.0
+        budget = self.limits.tokens
+        length = min(budget, self.pending.tokens // max(1, len(self.pending))) or 1
+        sequences = budget // length
+        full_s = self.cost.seconds(sequences, budget, length, sequences * length**2)
+        # A batch that is not full takes a launch all the same.
+        least_s = self.cost.seconds(1, 1, 1, 1)
+        return self.pace * max(least_s, full_s * tokens / budget)
+
+
+def admit(outlook: Outlook, limits: QueueLimits, tokens: int, due_s: float, time_left_s: float) -> None:
+    """Refuse a request that the queue has no room for, or that could not be answered in time.
+
+    Args:
+        outlook: what it has before it.
+        limits: what may wait.
+        tokens: of the request.
+        due_s: how urgent it is; what is due later waits for it.
+        time_left_s: until its deadline.
+
+    Raises:
+        InvalidInput: no queue could hold it.
+        Overloaded: with the time after which to try again.
+    """
+    waiting = outlook.pending.tokens + outlook.ahead_tokens
+    if tokens > limits.tokens:
+        raise InvalidInput(
+            f"the request has {tokens} tokens, and the server queues {limits.tokens} at most: split it",
+            limit=limits.tokens,
+            actual=tokens,
+        )
+    if waiting + tokens > limits.tokens:
+        wait_s = outlook.wait_s(outlook.pending.tokens)
+        raise Overloaded(
+            f"the queue holds {waiting} of {limits.tokens} tokens and the request has {tokens}: "
+            f"try again in {wait_s:.2f} s",
+            retry_after_s=wait_s,
+            limit=limits.tokens,
+        )
+    ahead = outlook.pending.tokens_due_by(due_s)
+    wait_s = outlook.wait_s(ahead)
+    if wait_s > limits.wait_s:
+        raise Overloaded(
+            f"the request would wait for {wait_s:.2f} s, and the server lets none wait for more than "
+            f"{limits.wait_s:g} s: try again in {wait_s:.2f} s",
+            retry_after_s=wait_s,
+        )
+    answer_s = allowance_s(outlook.answer_s(ahead, tokens))
+    # Where there is no queue, the deadline is at fault and not the load.
+    if wait_s > 0 and answer_s > time_left_s:
+        raise Overloaded(
+            f"the answer would take {answer_s:.3f} s, and the deadline is in {max(0.0, time_left_s):.3f} s: "
+            f"try again in {wait_s:.2f} s, or with more time",
+            retry_after_s=wait_s,
+        )

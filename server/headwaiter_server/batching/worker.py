@@ -1,0 +1,191 @@
+"""One device: runs batches in threads of its own, keeps one ready ahead, and is reopened when it dies."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from headwaiter_server.batching.job import Sequence, Stamps
+from headwaiter_server.runtime.errors import DeviceLost
+from headwaiter_server.runtime.graph import Outputs
+from headwaiter_server.runtime.packing import PackedBatch, pack
+
+log = logging.getLogger(__name__)
+
+# One batch runs and the next is packed.
+_AT_ONCE = 2
+# A device is given its next batch so long before it should be done with the last, to have it planned and packed in
+# time; not earlier, as what comes meanwhile may make a better batch.
+_LEAD_S = 0.002
+# How long to wait after each try to reopen a device that died; a device that stays dead after the last is given up.
+_REOPEN_AFTER_S = (0.0, 1.0, 2.0, 5.0, 10.0, 30.0)
+
+
+class Device(Protocol):
+    """What runs a batch; called from one thread at a time."""
+
+    def run(self, batch: PackedBatch, *, hidden: bool) -> Outputs:
+        """Run a packed batch."""
+        ...
+
+
+# A batch, and the seconds it took to put it together.
+_Packing = Future[tuple[PackedBatch, float]]
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """A batch that has run.
+
+    Attributes:
+        sequences: those of it that were still wanted when it started.
+        batch: as they were packed.
+        outputs: the device's answer.
+        stamps: its times.
+    """
+
+    sequences: tuple[Sequence, ...]
+    batch: PackedBatch
+    outputs: Outputs
+    stamps: Stamps
+
+
+class Worker:
+    """Runs batches on a device, in the order they are given.
+
+    Attributes:
+        alive: whether it takes batches.
+        ahead: the sequences of the batch that waits behind the one that runs; empty when none does.
+    """
+
+    def __init__(
+        self,
+        device: Device,
+        reopen: Callable[[], Device],
+        probe: PackedBatch,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Take over a device.
+
+        Args:
+            device: what runs batches.
+            reopen: opens it anew, checked and warm, after it died.
+            probe: a batch that a device in order answers with finite values.
+            clock: of the stamps.
+        """
+        self.alive = True
+        self.ahead: tuple[Sequence, ...] = ()
+        self._device: Device | None = device
+        self._reopen = reopen
+        self._probe = probe
+        self._clock = clock
+        self._inflight = 0
+        self._free_s = 0.0
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="device")
+        self._packing = ThreadPoolExecutor(1, thread_name_prefix="packing")
+
+    def busy_s(self, now_s: float) -> float:
+        """Return how long what it was given should still take."""
+        return max(0.0, self._free_s - now_s) if self._inflight else 0.0
+
+    def wants_next_in_s(self, now_s: float) -> float:
+        """Return in how many seconds to give it its next batch; infinity where that hangs on other things than time."""
+        if not self.alive or self._inflight >= _AT_ONCE:
+            return float("inf")
+        return max(0.0, self.busy_s(now_s) - _LEAD_S)
+
+    def give(self, sequences: tuple[Sequence, ...], expected_s: float) -> "asyncio.Future[Run | None]":
+        """Pack sequences and run them when what was given before has run, less those that nobody wants by then.
+
+        Returns:
+            What ran, if anything did; it fails with whatever the device raises, and with DeviceLost where that died
+            meanwhile.
+        """
+        now_s = self._clock()
+        self._free_s = now_s + self.busy_s(now_s) + expected_s
+        # A batch is packed beside the one that runs; an idle device is not kept waiting for a second thread.
+        packed = None
+        if self._inflight:
+            packed = self._packing.submit(self._pack, sequences)
+            self.ahead = sequences
+        else:
+            _note_started(sequences)
+        self._inflight += 1
+        run = asyncio.get_running_loop().run_in_executor(self._thread, self._compute, sequences, packed)
+        run.add_done_callback(self._note_done)
+        return run
+
+    def _note_done(self, _: "asyncio.Future[Run | None]") -> None:
+        self._inflight -= 1
+        _note_started(self.ahead)
+        self.ahead = ()
+
+    async def answers(self) -> bool:
+        """Tell whether the device is in order: then a batch that failed has a sequence to blame."""
+        return await asyncio.get_running_loop().run_in_executor(self._thread, self._answers)
+
+    async def reopen(self) -> None:
+        """Open the device anew, and be alive again.
+
+        Raises:
+            DeviceLost: it stays dead.
+        """
+        # What is dead may hold memory that its successor needs.
+        self._device = None
+        failure: Exception | None = None
+        for wait_s in _REOPEN_AFTER_S:
+            await asyncio.sleep(wait_s)
+            try:
+                self._device = await asyncio.get_running_loop().run_in_executor(self._thread, self._reopen)
+            except Exception as error:  # noqa: BLE001 - whatever it is, the next try may succeed
+                failure = error
+                log.warning("the device cannot be reopened: %s", " ".join(str(error).split()))
+            else:
+                self.alive = True
+                return
+        raise DeviceLost("the device died and cannot be reopened") from failure
+
+    def close(self) -> None:
+        """Take no more work; what runs may still run."""
+        for thread in (self._thread, self._packing):
+            thread.shutdown(wait=False, cancel_futures=True)
+
+    def _pack(self, sequences: tuple[Sequence, ...]) -> tuple[PackedBatch, float]:
+        started_s = self._clock()
+        packed = pack([sequence.values for sequence in sequences])
+        return packed, self._clock() - started_s
+
+    def _compute(self, sequences: tuple[Sequence, ...], packing: "_Packing | None") -> Run | None:
+        packed, assemble_s = packing.result() if packing else self._pack(sequences)
+        if self._device is None:
+            raise DeviceLost("the device died before the batch's turn")
+        started_s = self._clock()
+        wanted = tuple(each for each in sequences if each.is_wanted(started_s))
+        if not wanted:
+            return None
+        if len(wanted) < len(sequences):
+            packed, assemble_s = self._pack(wanted)
+            started_s = self._clock()
+        outputs = self._device.run(packed, hidden=any(sequence.job.hidden for sequence in wanted))
+        computed_s = self._clock()
+        return Run(wanted, packed, outputs, Stamps(assemble_s, computed_s - started_s, computed_s))
+
+    def _answers(self) -> bool:
+        if self._device is None:
+            return False
+        try:
+            outputs = self._device.run(self._probe, hidden=False)
+        except Exception:  # noqa: BLE001 - that it raises is the answer
+            return False
+        given = [values for values in (outputs.pooled, outputs.hidden) if values is not None]
+        return all(bool(np.isfinite(values).all()) for values in given)
+
+
+def _note_started(sequences: tuple[Sequence, ...]) -> None:
+    for sequence in sequences:
+        sequence.job.waiting.discard(sequence)
