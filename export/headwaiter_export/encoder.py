@@ -172,9 +172,11 @@ def _fit(weights: Mapping[str, Tensor], places: Mapping[str, Tensor]) -> dict[st
                 f"max_tokens is {needed}, but the weights hold {held} learned positions: set it to {held} or less"
             )
         fitted[_POSITIONS] = weights[_POSITIONS][:needed]
+    if lacking := [f"{name} {[*place.shape]}" for name, place in places.items() if name not in fitted]:
+        unknown = sorted(fitted.keys() - places.keys())
+        strange = f"; they have {unknown[0]}, which it has no place for" if unknown else ""
+        raise WeightsError(f"the weights lack what the configuration needs: {', '.join(lacking)}{strange}")
     for name, place in places.items():
-        if name not in fitted:
-            raise WeightsError(f"the weights lack {name}, which the configuration needs, of shape {[*place.shape]}")
         if fitted[name].shape != place.shape:
             raise WeightsError(
                 f"{name} has the shape {[*fitted[name].shape]}: by the configuration it must have {[*place.shape]}"

@@ -44,7 +44,7 @@ def test_fewer_learned_positions_than_the_maximum_are_refused() -> None:
 
 def test_a_tensor_that_does_not_fit_is_named_with_what_would_be_right() -> None:
     encoder = random_encoder(feature_width=6, layers=1)
-    with pytest.raises(WeightsError, match=r"^the weights lack norm\.weight, which .* needs, of shape \[24\]$"):
+    with pytest.raises(WeightsError, match=r"^the weights lack .* needs: norm\.weight \[24\], norm\.bias \[24\]$"):
         Encoder.with_weights(changed(encoder, final_norm=True), encoder.state_dict())
     with pytest.raises(
         WeightsError, match=r"^the configuration has no place for layers\.0\.attention\.key\.bias: leave"
