@@ -30,6 +30,7 @@ settings.load_profile("headwaiter")
 
 # Two workers share the cores, and threads that wait for each other in a spin are many times slower than one.
 torch.set_num_threads(1)
+os.environ["OMP_NUM_THREADS"] = "1"  # for the processes that tests start
 
 
 @pytest.fixture(scope="session")

@@ -10,6 +10,7 @@ from headwaiter_export import bundle
 from headwaiter_export.bundle import export_bundle
 from headwaiter_export.encoder import Encoder
 from headwaiter_export.lowering import PackedCpu
+from headwaiter_proto.encoder_pb2 import PRECISION_FP32
 from tests.export.helpers import random_encoder
 from tests.once import Once
 
@@ -23,7 +24,9 @@ def folder(text_checkpoint: Path, tmp_path: Path) -> Path:
 @pytest.fixture
 def packed_cpu_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let bundles have one graph, where what is asked is the same for all: to trace one takes a second."""
-    monkeypatch.setattr(bundle, "GRAPHS", [plan for plan in bundle.GRAPHS if plan.lowering is PackedCpu])
+    alone = [plan for plan in bundle.GRAPHS if plan.lowering is PackedCpu and plan.precision == PRECISION_FP32]
+    monkeypatch.setattr(bundle, "GRAPHS", alone)
+    monkeypatch.setattr(bundle, "_measure_neighbours", lambda *_: None)  # of the graph in int8
 
 
 @pytest.fixture(scope="session")

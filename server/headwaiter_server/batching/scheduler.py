@@ -225,9 +225,11 @@ class Scheduler:
             self._give_up(
                 job, DeadlineExceeded("the deadline passed, or came too near, before the request's turn came")
             )
+        # Also what was cancelled a moment ago, and is not withdrawn yet: or it would be planned again and again.
+        for sequence in chosen.batch:
+            if sequence in self._pending:
+                self._pending.remove(sequence)
         batch = tuple(sequence for sequence in chosen.batch if not sequence.job.answer.done())
-        for sequence in batch:
-            self._pending.remove(sequence)
         if batch:
             self._observer.batch_closed(chosen.closed)
             self._spawn(self._running, self._finish(worker, batch, worker.give(batch, chosen.seconds)))

@@ -105,6 +105,19 @@ async def test_what_is_cancelled_before_its_turn_never_runs(bench: Bench) -> Non
     assert bench.log.expired_sequences == 0
 
 
+async def test_what_is_cancelled_at_the_very_moment_of_planning_is_planned_once_and_never_runs(bench: Bench) -> None:
+    ahead, gone = await bench.submit_behind([[2]])
+    await asyncio.sleep(0.01)
+    bench.clock.now_s = 0.749
+    bench.scheduler._work.set()  # planning comes first, and only then does the cancelled request hear of it
+    gone.cancel()
+    await asyncio.sleep(0.01)
+    bench.device.release()
+    assert sums(await ahead) == [1]
+    assert gone.cancelled()
+    assert bench.device.batches == [[[1]]]
+
+
 async def test_what_is_cancelled_while_it_runs_does_not_disturb_its_neighbours(bench: Bench) -> None:
     ahead, gone, stays = await bench.submit_behind([[2], [3]], [[4]])
     bench.device.release(1)
