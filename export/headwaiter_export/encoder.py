@@ -172,8 +172,8 @@ def _fit(weights: Mapping[str, Tensor], places: Mapping[str, Tensor]) -> dict[st
                 f"max_tokens is {needed}, but the weights hold {held} learned positions: set it to {held} or less"
             )
         fitted[_POSITIONS] = weights[_POSITIONS][:needed]
+    unknown = sorted(fitted.keys() - places.keys())
     if lacking := [f"{name} {[*place.shape]}" for name, place in places.items() if name not in fitted]:
-        unknown = sorted(fitted.keys() - places.keys())
         strange = f"; they have {unknown[0]}, which it has no place for" if unknown else ""
         raise WeightsError(f"the weights lack what the configuration needs: {', '.join(lacking)}{strange}")
     for name, place in places.items():
@@ -183,7 +183,7 @@ def _fit(weights: Mapping[str, Tensor], places: Mapping[str, Tensor]) -> dict[st
             )
         if not fitted[name].isfinite().all():
             raise WeightsError(f"{name} has a NaN or an infinity: weights must be finite")
-    if unknown := sorted(fitted.keys() - places.keys()):
+    if unknown:
         raise WeightsError(
             f"the configuration has no place for {unknown[0]}: leave it out of the weights, or change the configuration"
         )
