@@ -23,6 +23,7 @@ from prometheus_client import Counter, start_http_server
 from bench.policies import Policy, read_policy
 from headwaiter_proto.manifest_pb2 import LOWERING_PORTABLE
 from headwaiter_server.app import channel_options
+from headwaiter_server.batching.cost import Shape
 from headwaiter_server.batching.job import Outcome
 from headwaiter_server.config import Settings
 from headwaiter_server.metrics import Recorder
@@ -109,7 +110,7 @@ class PolicyScheduler:
             self._thread, self._compute, [each.values for each in batch]
         )
         taken_s = answers[0].computed_s - answers[0].started_s
-        self._recorder.batch_ran(packed, taken_s, taken_s)
+        self._recorder.batch_ran(Shape.of(packed.lengths.tolist()), taken_s, taken_s)
         self._rows.inc(packed.sequences * packed.longest_tokens if self._padded else packed.tokens)
         for each, answer in zip(batch, answers, strict=True):
             if not each.answer.done():

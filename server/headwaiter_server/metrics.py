@@ -9,8 +9,8 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disa
 from prometheus_client.core import GaugeMetricFamily
 
 from headwaiter_server.batching.calibration import Calibration
+from headwaiter_server.batching.cost import Shape
 from headwaiter_server.runtime.model import Model
-from headwaiter_server.runtime.packing import PackedBatch
 
 STAGES = ("tokenize", "queue", "assemble", "compute", "respond")
 
@@ -133,11 +133,11 @@ class Recorder:
         """A batch was planned, and no larger for this reason."""
         self._closed.labels(reason).inc()
 
-    def batch_ran(self, batch: PackedBatch, predicted_s: float, actual_s: float) -> None:
+    def batch_ran(self, shape: Shape, predicted_s: float, actual_s: float) -> None:
         """A batch has run, and took so long where so much was expected."""
-        self._batch_sequences.observe(batch.sequences)
-        self._batch_tokens.observe(batch.tokens)
-        self._batch_padding.observe(batch.padding_ratio)
+        self._batch_sequences.observe(shape.sequences)
+        self._batch_tokens.observe(shape.tokens)
+        self._batch_padding.observe(shape.padding_ratio)
         if actual_s > 0:  # else the clock is too coarse to tell
             self._cost_error.observe(abs(predicted_s - actual_s) / actual_s)
 

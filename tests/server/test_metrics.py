@@ -2,14 +2,13 @@
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
+from headwaiter_server.batching.cost import Shape
 from headwaiter_server.batching.planner import Closed
 from headwaiter_server.metrics import STAGES, Recorder
-from headwaiter_server.runtime.packing import pack
 from tests.server.rpc.stand_ins import CALIBRATION, model, sample
 
 
@@ -73,7 +72,7 @@ def test_every_stage_is_shown_before_the_first_request(recorder: Recorder) -> No
 
 
 def test_a_batch_is_counted_by_sequences_tokens_and_padding(recorder: Recorder) -> None:
-    recorder.batch_ran(pack([np.arange(2), np.arange(4)]), predicted_s=0.5, actual_s=0.4)
+    recorder.batch_ran(Shape.of([2, 4]), predicted_s=0.5, actual_s=0.4)
     assert sample(recorder, "batch_sequences_sum") == 2
     assert sample(recorder, "batch_tokens_sum") == 6
     assert sample(recorder, "batch_padding_ratio_sum") == pytest.approx(1 - (2**2 + 4**2) / (2 * 4**2))
@@ -95,9 +94,9 @@ def test_a_device_that_died_is_shown_until_it_is_back(recorder: Recorder) -> Non
 def test_the_error_of_a_prediction_is_relative_to_what_the_batch_took(
     recorder: Recorder, predicted_s: float, error: float
 ) -> None:
-    recorder.batch_ran(pack([np.arange(2)]), predicted_s, actual_s=2.0)
+    recorder.batch_ran(Shape.of([2]), predicted_s, actual_s=2.0)
     assert sample(recorder, "batch_cost_error_ratio_sum") == error
-    recorder.batch_ran(pack([np.arange(2)]), predicted_s, actual_s=0.0)
+    recorder.batch_ran(Shape.of([2]), predicted_s, actual_s=0.0)
     assert sample(recorder, "batch_cost_error_ratio_count") == 1
 
 

@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass
 
-from headwaiter_server.batching.cost import BatchLimits, CostModel, Sample, error_ratio, fit, smallest_budget
+from headwaiter_server.batching.cost import BatchLimits, CostModel, Sample, Shape, error_ratio, fit, smallest_budget
 from headwaiter_server.runtime.graph import Provider
 from headwaiter_server.runtime.model import Model
-from headwaiter_server.runtime.warmup import Lengths, run_once, time_budgets, time_shapes, usual_batch
+from headwaiter_server.runtime.warmup import run_once, time_budgets, time_shapes, usual_batch
 
 # How long measuring may take; a minimal set of shapes runs whatever it takes.
 _BUDGETS_S: dict[Provider, float] = {"cpu": 1.8, "cuda": 4.0}
@@ -46,10 +46,10 @@ def measure_cost(model: Model, token_cap: int = 0) -> Calibration:
     rates = time_budgets(model.graph, manifest, _candidates(model.provider, token_cap), _BUDGETS_S[model.provider])
     limits = batch_limits(model, smallest_budget(rates))
     timed = time_shapes(model.graph, manifest, limits.tokens, limits.cells, _SHAPES_S)
-    samples = [Sample(*_shape(lengths), seconds) for lengths, seconds in timed.items()]
+    samples = [Sample(Shape.of(lengths), seconds) for lengths, seconds in timed.items()]
     cost = fit(samples, variable_length=model.graph.variable_length)
     usual = usual_batch(manifest, limits.tokens)
-    return Calibration(cost, limits, sum(usual) / cost.seconds(*_shape(usual)), error_ratio(cost, samples))
+    return Calibration(cost, limits, sum(usual) / cost.seconds(*Shape.of(usual)), error_ratio(cost, samples))
 
 
 def batch_limits(model: Model, tokens: int) -> BatchLimits:
@@ -71,8 +71,3 @@ def _candidates(provider: Provider, token_cap: int) -> list[int]:
     while budgets[-1] * 2 <= largest:
         budgets.append(budgets[-1] * 2)
     return budgets
-
-
-def _shape(lengths: Lengths) -> tuple[int, int, int, int]:
-    """Return B, T, N and Σn²."""
-    return len(lengths), sum(lengths), max(lengths), sum(n * n for n in lengths)

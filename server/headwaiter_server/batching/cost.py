@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from statistics import median
+from typing import NamedTuple, Self
 
 import numpy as np
 
@@ -13,6 +14,32 @@ _WORTH_IT = 1 / 0.97
 _MOST = 0.75
 # Batches that the pace is the median of: half of them outvote the other half.
 _REMEMBERED_BATCHES = 31
+
+
+class Shape(NamedTuple):
+    """What a batch's cost depends on.
+
+    Attributes:
+        sequences: B.
+        tokens: T = Σn.
+        longest_tokens: N.
+        squares: Σn².
+    """
+
+    sequences: int
+    tokens: int
+    longest_tokens: int
+    squares: int
+
+    @classmethod
+    def of(cls, lengths: Sequence[int]) -> Self:
+        """Return the shape of sequences of these lengths; there is at least one."""
+        return cls(len(lengths), sum(lengths), max(lengths), sum(length * length for length in lengths))
+
+    @property
+    def padding_ratio(self) -> float:
+        """Share of the cells of gathered attention that no sequence needs: 1 − Σn²/(B·N²)."""
+        return 1.0 - self.squares / (self.sequences * self.longest_tokens**2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +64,11 @@ class CostModel:
             return self.launch_s + self.token_s * tokens + self.cell_s * squares
         rows = sequences * longest_tokens
         return self.launch_s + self.token_s * tokens + (self.padded_s + self.cell_s * longest_tokens) * rows
+
+    def unpadded_s(self, shape: Shape) -> float:
+        """Return what a batch would cost if its attention had no padding."""
+        rows_s = 0.0 if self.variable_length else self.padded_s * shape.tokens
+        return self.launch_s + self.token_s * shape.tokens + rows_s + self.cell_s * shape.squares
 
     def padding_s(self, sequences: int, tokens: int, longest_tokens: int, squares: int) -> float:
         """Return the part of a batch's cost that equal lengths would not have."""
@@ -72,17 +104,11 @@ class Sample:
     """The measured time of one batch.
 
     Attributes:
-        sequences: B.
-        tokens: T.
-        longest_tokens: N.
-        squares: Σn².
+        shape: of the batch.
         seconds: what it took.
     """
 
-    sequences: int
-    tokens: int
-    longest_tokens: int
-    squares: int
+    shape: Shape
     seconds: float
 
 
@@ -92,7 +118,7 @@ def fit(samples: Sequence[Sample], *, variable_length: bool = False) -> CostMode
     The best solution without negative coefficients is the unconstrained one over some subset of the terms, and there
     are few enough subsets to try them all.
     """
-    rows = [_terms(sample, variable_length) for sample in samples]
+    rows = [_terms(sample.shape, variable_length) for sample in samples]
     relative = np.array(rows) / np.array([sample.seconds for sample in samples])[:, None]
     terms = range(relative.shape[1])
     best, smallest_error = np.zeros(len(terms)), float("inf")
@@ -106,20 +132,17 @@ def fit(samples: Sequence[Sample], *, variable_length: bool = False) -> CostMode
     return CostModel(launch_s, token_s, sum(padded_s), cell_s, variable_length)
 
 
-def _terms(sample: Sample, variable_length: bool) -> list[int]:
+def _terms(shape: Shape, variable_length: bool) -> list[int]:
     """Return what the coefficients multiply; without variable lengths, their number is that of B·N too."""
     if variable_length:
-        return [1, sample.tokens, sample.squares]
-    rows = sample.sequences * sample.longest_tokens
-    return [1, sample.tokens, rows, rows * sample.longest_tokens]
+        return [1, shape.tokens, shape.squares]
+    rows = shape.sequences * shape.longest_tokens
+    return [1, shape.tokens, rows, rows * shape.longest_tokens]
 
 
 def error_ratio(cost: CostModel, samples: Sequence[Sample]) -> float:
     """Return the median of |predicted − measured| / measured."""
-    return median(
-        abs(cost.seconds(one.sequences, one.tokens, one.longest_tokens, one.squares) - one.seconds) / one.seconds
-        for one in samples
-    )
+    return median(abs(cost.seconds(*sample.shape) - sample.seconds) / sample.seconds for sample in samples)
 
 
 def smallest_budget(rates: Mapping[int, Sequence[float]]) -> int:

@@ -17,9 +17,12 @@ class Priority(IntEnum):
     BULK = 1
 
 
-# A sequence is due this long after it came. Nothing that is due later ever leads a batch before it, so this is the age
-# bound: an interactive sequence can be overtaken by those of the next 5 s, whose deadlines are earlier, and a bulk one
-# by the interactive ones of the next 15 s and more; then it is their turn.
+# A request is due when it has waited for this many times the seconds of its own work: who asks for little waits little,
+# also behind who asks for much.
+_PATIENCE = 10.0
+# And after this long at most. Nothing that is due later ever leads a batch before it, so this is the age bound: an
+# interactive sequence can be overtaken by those of the next 5 s, if they are due earlier, and a bulk one by the
+# interactive ones of the next 20 s; then it is their turn.
 PATIENCE_S = {Priority.INTERACTIVE: 5.0, Priority.BULK: 20.0}
 
 
@@ -132,10 +135,17 @@ class Sequence:
         return now_s < self.deadline_s and not self.job.answer.done()
 
 
-def due_s(arrived_s: float, deadline_s: float, priority: Priority) -> float:
+def due_s(arrived_s: float, deadline_s: float, priority: Priority, work_s: float) -> float:
     """Return when a sequence is due: at its deadline, or when its patience ends, whichever comes first.
 
-    Bulk work takes what interactive work leaves, so a deadline makes it no more urgent.
+    Bulk work takes what interactive work leaves, so neither a deadline nor its size makes it more urgent.
+
+    Args:
+        arrived_s: when its request came.
+        deadline_s: of the request.
+        priority: of the request.
+        work_s: what the request takes, alone.
     """
-    patient_until_s = arrived_s + PATIENCE_S[priority]
-    return patient_until_s if priority is Priority.BULK else min(deadline_s, patient_until_s)
+    if priority is Priority.BULK:
+        return arrived_s + PATIENCE_S[priority]
+    return min(deadline_s, arrived_s + min(PATIENCE_S[priority], _PATIENCE * work_s))

@@ -8,7 +8,7 @@ from sortedcontainers import SortedDict, SortedKeyList
 from headwaiter_server.batching.job import Priority, Sequence
 
 # How finely `tokens_due_by` tells times apart.
-_DUE_STEP_S = 0.1
+_DUE_STEP_S = 0.02
 
 
 class Pending:
@@ -62,7 +62,7 @@ class Pending:
         return (each for each in self._by_length[priority].longer(than.length_tokens) if each is not than)
 
     def tokens_due_by(self, time_s: float) -> int:
-        """Return how many tokens are due by then, to within a step of 0.1 s."""
+        """Return how many tokens are due by then, to within a step of 20 ms."""
         return sum(self._due_tokens[step] for step in self._due_tokens.irange(maximum=time_s // _DUE_STEP_S))
 
     def _count(self, sequence: Sequence, tokens: int) -> None:

@@ -1,17 +1,19 @@
 """Owns the queue: admits requests, plans batches for the devices that are free, and hands out the answers."""
 
 import asyncio
-import logging
 import time
 from collections.abc import Callable, Coroutine, Iterable
+from contextlib import suppress
+from functools import partial
 from itertools import count
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from headwaiter_server.batching.admission import Outlook, QueueLimits, admit
-from headwaiter_server.batching.cost import BatchLimits, CostModel, Pace
+from headwaiter_server.batching.cost import BatchLimits, CostModel, Pace, Shape
+from headwaiter_server.batching.devices import Devices
 from headwaiter_server.batching.job import Job, Outcome, Priority, Sequence, due_s
 from headwaiter_server.batching.pending import Pending
 from headwaiter_server.batching.planner import Closed, plan
@@ -22,13 +24,6 @@ from headwaiter_server.errors import (
     InferenceFailed,
     Unavailable,
 )
-from headwaiter_server.runtime.errors import DeviceLost
-from headwaiter_server.runtime.packing import PackedBatch
-
-log = logging.getLogger(__name__)
-
-# Nothing but an event can bring work.
-_LATER_S = 3600.0
 
 
 class Observer(Protocol):
@@ -37,7 +32,7 @@ class Observer(Protocol):
     def batch_closed(self, reason: Closed) -> None:
         """A batch was planned, and no larger for this reason."""
 
-    def batch_ran(self, batch: PackedBatch, predicted_s: float, actual_s: float) -> None:
+    def batch_ran(self, shape: Shape, predicted_s: float, actual_s: float) -> None:
         """A batch has run."""
 
     def expired(self, sequences: int) -> None:
@@ -73,28 +68,29 @@ class Scheduler:
             on_available: told False when the last device died, and True when one is back.
             clock: of deadlines.
         """
-        self._workers = list(workers)
+        self._loop = asyncio.get_running_loop()
+        self._devices = Devices(workers, on_available)
         self._cost = cost
         self._limits = limits
         self._queue = queue
         self._observer = observer
-        self._on_available = on_available
         self._clock = clock
         self._pending = Pending()
         self._order = count()
         self._pace = Pace()
         self._jobs: set[Job] = set()
-        self._work = asyncio.Event()
+        # Batches that run, or that failed and are tried in parts.
+        self._batches: set[asyncio.Future[Any]] = set()
+        self._reopening: set[asyncio.Future[Any]] = set()
+        self._planning: asyncio.Handle | None = None
         self._draining = False
-        self._running: set[asyncio.Task[None]] = set()
-        self._reopening: set[asyncio.Task[None]] = set()
-        self._task = asyncio.create_task(self._serve())
+        self._drained = asyncio.Event()
+        self._stopped: asyncio.Future[None] = self._loop.create_future()
 
     @property
     def queued_sequences(self) -> int:
         """How many sequences wait, in planned batches too."""
-        ahead = sum(not sequence.job.answer.done() for worker in self._workers for sequence in worker.ahead)
-        return len(self._pending) + ahead
+        return len(self._pending) + sum(1 for _ in self._devices.ahead())
 
     @property
     def queued_tokens(self) -> int:
@@ -103,12 +99,7 @@ class Scheduler:
 
     @property
     def _ahead_tokens(self) -> int:
-        return sum(
-            sequence.length_tokens
-            for worker in self._workers
-            for sequence in worker.ahead
-            if not sequence.job.answer.done()
-        )
+        return sum(sequence.length_tokens for sequence in self._devices.ahead())
 
     @property
     def estimated_wait_s(self) -> float:
@@ -139,21 +130,22 @@ class Scheduler:
             DeadlineExceeded: the deadline passed while it waited.
             InferenceFailed: the model failed on one of the sequences.
         """
-        arrived_s = self._clock()
-        due = due_s(arrived_s, deadline_s, priority)
         if self._draining:
             raise Unavailable("the server is shutting down: send the request to another replica")
-        if not any(worker.alive for worker in self._workers):
+        if not self._devices.alive:
             raise _dead()
-        tokens = sum(len(sequence) for sequence in values)
-        admit(self._outlook(arrived_s), self._queue, tokens, due, deadline_s - arrived_s)
-        job = Job(len(values), hidden, asyncio.get_running_loop().create_future())
+        arrived_s = self._clock()
+        shape = Shape.of([len(sequence) for sequence in values])
+        work_s = self._pace.factor * self._cost.unpadded_s(shape)
+        due = due_s(arrived_s, deadline_s, priority, work_s)
+        admit(self._outlook(arrived_s), self._queue, shape.tokens, due, deadline_s - arrived_s)
+        job = Job(len(values), hidden, self._loop.create_future())
         for index, sequence in enumerate(values):
             waiting = Sequence(sequence, len(sequence), next(self._order), due, deadline_s, priority, job, index)
             self._pending.add(waiting)
             job.waiting.add(waiting)
         self._jobs.add(job)
-        self._work.set()
+        self._plan_soon()
         try:
             return await job.answer
         except asyncio.CancelledError:
@@ -165,8 +157,8 @@ class Scheduler:
             self._withdraw(job)
 
     async def failed(self) -> None:
-        """Return only by raising what stopped the scheduler, should its task ever fail."""
-        await asyncio.shield(self._task)
+        """Return only by raising what stopped the scheduler, should anything ever."""
+        await asyncio.shield(self._stopped)
 
     async def drain(self, timeout_s: float) -> int:
         """Refuse new work, answer what was admitted, and stop.
@@ -175,50 +167,53 @@ class Scheduler:
             How many requests had no answer in time: they are told Unavailable, and a device may still be busy.
         """
         self._draining = True
-        self._work.set()
-        await asyncio.wait({self._task}, timeout=timeout_s)
+        self._plan_soon()
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._drained.wait(), timeout_s)
         given_up = [job for job in self._jobs if not job.answer.done()]
         for job in given_up:
             self._give_up(job, Unavailable("the server shut down before it came to the request: try another replica"))
-        for task in (self._task, *self._running):
-            task.cancel()
-        for worker in self._workers:
-            worker.close()
+        for running in (*self._batches, *self._reopening):
+            running.cancel()
+        self._devices.close()
         return len(given_up)
 
     def _outlook(self, now_s: float) -> Outlook:
-        busy_s = tuple(worker.busy_s(now_s) for worker in self._workers if worker.alive)
         # Where all devices are dead, nobody can say when one is back.
-        return Outlook(self._pending, self._ahead_tokens, busy_s or (0.0,), self._cost, self._limits, self._pace.factor)
+        busy_s = self._devices.busy_s(now_s) or (0.0,)
+        return Outlook(self._pending, self._ahead_tokens, busy_s, self._cost, self._limits, self._pace.factor)
 
-    async def _serve(self) -> None:
-        while self._pending or self._running or not self._draining:
-            self._work.clear()
-            while self._start_next():
-                pass
-            timer = asyncio.get_running_loop().call_later(self._next_in_s(), self._work.set)
-            await self._work.wait()
-            timer.cancel()
-            for tasks in (self._running, self._reopening):
-                for task in [task for task in tasks if task.done()]:
-                    tasks.remove(task)
-                    task.result()
-        for task in self._reopening:
-            task.cancel()
+    def _plan_soon(self, in_s: float = 0.0) -> None:
+        """Plan once all that comes at this moment has come, or later if nothing comes before."""
+        if self._planning:
+            self._planning.cancel()
+        plan_all = partial(self._safely, self._plan_all)
+        self._planning = self._loop.call_later(in_s, plan_all) if in_s else self._loop.call_soon(plan_all)
 
-    def _next_in_s(self) -> float:
-        """Return in how many seconds a worker wants a batch, if any waits."""
-        now_s = self._clock()
-        soonest_s = min((worker.wants_next_in_s(now_s) for worker in self._workers), default=_LATER_S)
-        return min(_LATER_S, soonest_s) if self._pending else _LATER_S
+    def _safely(self, act: Callable[..., None], *arguments: object) -> None:
+        """Do what nobody waits for; what it raises stops the scheduler."""
+        try:
+            act(*arguments)
+        except Exception as error:  # noqa: BLE001 - whoever watches the scheduler is to hear of it
+            if not self._stopped.done():
+                self._stopped.set_exception(error)
+
+    def _plan_all(self) -> None:
+        self._planning = None
+        while self._start_next():
+            pass
+        wanted_in_s = self._devices.wants_next_in_s(self._clock())
+        if self._pending and wanted_in_s < float("inf"):
+            self._plan_soon(wanted_in_s)
+        if self._draining and not (self._pending or self._batches):
+            self._drained.set()
 
     def _start_next(self) -> bool:
         """Give a batch to a worker that wants one; tell whether there was a batch and a worker."""
         now_s = self._clock()
-        wanting = [worker for worker in self._workers if worker.wants_next_in_s(now_s) <= 0]
-        if not self._pending or not wanting:
+        worker = self._devices.wanting(now_s) if self._pending else None
+        if not worker:
             return False
-        worker = min(wanting, key=lambda each: each.busy_s(now_s))
         chosen = plan(self._pending, now_s + worker.busy_s(now_s), self._cost, self._limits, self._pace.factor)
         for job in dict.fromkeys(sequence.job for sequence in chosen.expired):
             self._observer.expired(len(job.waiting))
@@ -232,13 +227,33 @@ class Scheduler:
         batch = tuple(sequence for sequence in chosen.batch if not sequence.job.answer.done())
         if batch:
             self._observer.batch_closed(chosen.closed)
-            self._spawn(self._running, self._finish(worker, batch, worker.give(batch, chosen.seconds)))
+            running = worker.give(batch, chosen.seconds)
+            self._batches.add(running)
+            running.add_done_callback(partial(self._safely, self._settle, worker, batch))
         return True
 
-    def _spawn(self, tasks: "set[asyncio.Task[None]]", work: Coroutine[None, None, None]) -> None:
-        task = asyncio.create_task(work)
+    def _settle(self, worker: Worker, batch: tuple[Sequence, ...], running: "asyncio.Future[Run | None]") -> None:
+        """Hand out what a batch brought, or find out why it failed before anything else runs."""
+        self._batches.discard(running)
+        if running.cancelled():
+            return
+        error = running.exception()
+        if isinstance(error, Exception):
+            self._spawn(self._batches, self._blame(worker, batch, error))
+        else:
+            self._answer(batch, running.result())
+            self._plan_soon()
+
+    def _spawn(self, tasks: "set[asyncio.Future[Any]]", work: Coroutine[None, None, None]) -> None:
+        def finish(task: "asyncio.Task[None]") -> None:
+            tasks.discard(task)
+            if not task.cancelled():
+                task.result()
+                self._plan_soon()
+
+        task = self._loop.create_task(work)
         tasks.add(task)
-        task.add_done_callback(lambda _: self._work.set())
+        task.add_done_callback(partial(self._safely, finish))
 
     def _give_up(self, job: Job, error: HeadwaiterError) -> None:
         job.fail(error)
@@ -251,13 +266,8 @@ class Scheduler:
                 self._pending.remove(sequence)
         job.waiting.clear()
 
-    async def _finish(self, worker: Worker, batch: tuple[Sequence, ...], running: "asyncio.Future[Run | None]") -> None:
-        """Hand out what a batch brings, or find out why it failed."""
-        try:
-            run = await running
-        except Exception as error:  # noqa: BLE001 - whatever the device raises, a sequence or the device is to blame
-            await self._blame(worker, batch, error)
-            return
+    def _answer(self, batch: tuple[Sequence, ...], run: Run | None) -> None:
+        """Hand out what a batch brought to those of its sequences that ran, and tell the others that they are late."""
         ran = run.sequences if run else ()
         late = [each for each in set(batch).difference(ran) if not each.job.answer.done()]
         if late:
@@ -265,14 +275,12 @@ class Scheduler:
             for sequence in late:
                 self._give_up(sequence.job, DeadlineExceeded("the deadline passed before the request's turn came"))
         if run:
-            predicted_s = self._predict_s(ran)
-            self._observer.batch_ran(run.batch, self._pace.factor * predicted_s, run.stamps.compute_s)
+            shape = _shape(ran)
+            predicted_s = self._cost.seconds(*shape)
+            self._observer.batch_ran(shape, self._pace.factor * predicted_s, run.stamps.compute_s)
             self._pace.learn(predicted_s, run.stamps.compute_s)
-            self._hand_out(run)
-
-    def _predict_s(self, batch: tuple[Sequence, ...]) -> float:
-        lengths = [sequence.length_tokens for sequence in batch]
-        return self._cost.seconds(len(batch), sum(lengths), max(lengths), sum(length * length for length in lengths))
+            for sequence in run.deliver():
+                self._give_up(sequence.job, _failure(sequence, "the model's answer to it is not finite"))
 
     async def _blame(self, worker: Worker, batch: tuple[Sequence, ...], error: Exception) -> None:
         """Halve a batch that failed, until the sequence to blame is alone, unless the device itself is dead."""
@@ -288,7 +296,15 @@ class Scheduler:
                 # By now a request may have been cancelled, or given up for another of its sequences.
                 wanted = tuple(sequence for sequence in half if not sequence.job.answer.done())
                 if wanted:
-                    await self._finish(worker, wanted, worker.give(wanted, self._pace.factor * self._predict_s(wanted)))
+                    await self._try_again(worker, wanted)
+
+    async def _try_again(self, worker: Worker, batch: tuple[Sequence, ...]) -> None:
+        try:
+            run = await worker.give(batch, self._pace.factor * self._cost.seconds(*_shape(batch)))
+        except Exception as error:  # noqa: BLE001 - whatever the device raises, a sequence or the device is to blame
+            await self._blame(worker, batch, error)
+        else:
+            self._answer(batch, run)
 
     def _bury(self, worker: Worker, batch: tuple[Sequence, ...], error: Exception) -> None:
         """Answer what a dead device leaves behind, and have it reopened."""
@@ -296,40 +312,15 @@ class Scheduler:
             self._give_up(sequence.job, _dead())
         if not worker.alive:
             return
-        worker.alive = False
-        log.error("the device died: %s", " ".join(str(error).split()))
-        self._spawn(self._reopening, self._reopen(worker))
-        if not any(each.alive for each in self._workers if each is not worker):
-            self._on_available(False)
+        self._devices.bury(worker, error)
+        self._spawn(self._reopening, self._devices.reopen(worker))
+        if not self._devices.alive:
             for job in tuple(self._jobs):
                 self._give_up(job, _dead())
 
-    async def _reopen(self, worker: Worker) -> None:
-        try:
-            await worker.reopen()
-        except DeviceLost:
-            self._workers.remove(worker)
-            if not self._workers:
-                raise
-            log.exception("one of the devices is lost; the others serve on")
-            return
-        log.info("the device is open again")
-        self._on_available(True)
 
-    def _hand_out(self, run: Run) -> None:
-        """Give each sequence its own rows; one whose rows are not finite fails alone."""
-        pooled = run.outputs.pooled
-        hidden = None if run.outputs.hidden is None else run.batch.split(run.outputs.hidden)
-        finite = (
-            np.ones(run.batch.sequences, bool) if pooled is None else np.logical_and.reduce(np.isfinite(pooled), axis=1)
-        )
-        for place, sequence in enumerate(run.sequences):
-            vector = None if pooled is None else pooled[place]
-            rows = hidden[place] if hidden is not None and sequence.job.hidden else None
-            if not finite[place] or (rows is not None and not np.isfinite(rows).all()):
-                self._give_up(sequence.job, _failure(sequence, "the model's answer to it is not finite"))
-            else:
-                sequence.job.deliver(sequence.index, vector, rows, run.stamps)
+def _shape(batch: Iterable[Sequence]) -> Shape:
+    return Shape.of([sequence.length_tokens for sequence in batch])
 
 
 def _failure(sequence: Sequence, what: str) -> InferenceFailed:

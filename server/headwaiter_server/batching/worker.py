@@ -54,6 +54,21 @@ class Run:
     outputs: Outputs
     stamps: Stamps
 
+    def deliver(self) -> list[Sequence]:
+        """Give each sequence its own rows; return those whose rows are not finite, which get none."""
+        pooled, hidden = self.outputs.pooled, self.outputs.hidden
+        rows_of = None if hidden is None else self.batch.split(hidden)
+        finite = None if pooled is None else np.logical_and.reduce(np.isfinite(pooled), axis=1)
+        failed = []
+        for place, sequence in enumerate(self.sequences):
+            vector = None if pooled is None else pooled[place]
+            rows = rows_of[place] if rows_of is not None and sequence.job.hidden else None
+            if (finite is not None and not finite[place]) or (rows is not None and not np.isfinite(rows).all()):
+                failed.append(sequence)
+            else:
+                sequence.job.deliver(sequence.index, vector, rows, self.stamps)
+        return failed
+
 
 class Worker:
     """Runs batches on a device, in the order they are given.

@@ -39,21 +39,6 @@ class PackedBatch:
         """N."""
         return int(self.lengths.max())
 
-    @property
-    def cells(self) -> int:
-        """Attention cells B·N² that gathered attention computes, padding included."""
-        return self.sequences * self.longest_tokens**2
-
-    @property
-    def squares(self) -> int:
-        """Attention cells Σn² that the sequences need."""
-        return int(np.square(self.lengths, dtype=np.int64).sum())
-
-    @property
-    def padding_ratio(self) -> float:
-        """Share of the attention cells that no sequence needs: 1 − Σn²/(B·N²)."""
-        return 1.0 - self.squares / self.cells
-
     def feeds(self, names: Collection[str]) -> dict[str, NDArray[np.generic]]:
         """Return the arrays for the inputs that a graph declares.
 

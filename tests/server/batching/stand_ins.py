@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headwaiter_server.batching.admission import QueueLimits
-from headwaiter_server.batching.cost import BatchLimits, CostModel
+from headwaiter_server.batching.cost import BatchLimits, CostModel, Shape
 from headwaiter_server.batching.job import Outcome, Sequence
 from headwaiter_server.batching.planner import Closed
 from headwaiter_server.batching.scheduler import Scheduler
@@ -81,8 +81,8 @@ class Log:
     def batch_closed(self, reason: Closed) -> None:
         self.closed.append(reason)
 
-    def batch_ran(self, batch: PackedBatch, predicted_s: float, actual_s: float) -> None:
-        self.ran_tokens.append(batch.tokens)
+    def batch_ran(self, shape: Shape, predicted_s: float, actual_s: float) -> None:
+        self.ran_tokens.append(shape.tokens)
 
     def expired(self, sequences: int) -> None:
         self.expired_sequences += sequences

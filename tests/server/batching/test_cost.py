@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headwaiter_server.batching.cost import CostModel, Pace, Sample, error_ratio, fit, smallest_budget
+from headwaiter_server.batching.cost import CostModel, Pace, Sample, Shape, error_ratio, fit, smallest_budget
 
 Lengths = tuple[int, ...]
 SHAPES: list[Lengths] = [(1,), (16,), (256,), (16,) * 32, (256, 256), (64,) * 8, (128,) * 4, (64, *(4,) * 15), (128, 1)]
@@ -14,33 +14,44 @@ costs = st.builds(CostModel, coefficients, coefficients, coefficients, coefficie
 lengths_lists = st.lists(st.integers(1, 300), min_size=1, max_size=20).map(tuple)
 
 
-def _shape(lengths: Lengths) -> tuple[int, int, int, int]:
-    return len(lengths), sum(lengths), max(lengths), sum(length**2 for length in lengths)
-
-
 def _samples(cost: CostModel, noise: list[float]) -> list[Sample]:
     return [
-        Sample(*_shape(lengths), factor * cost.seconds(*_shape(lengths)))
+        Sample(Shape.of(lengths), factor * cost.seconds(*Shape.of(lengths)))
         for lengths, factor in zip(SHAPES, noise, strict=True)
     ]
 
 
 def test_padded_rows_and_cells_cost_where_attention_is_gathered_and_nothing_where_lengths_vary() -> None:
     gathered = CostModel(launch_s=1.0, token_s=2.0, padded_s=10.0, cell_s=100.0)
-    assert gathered.seconds(*_shape((3, 1))) == 1 + 2 * 4 + 10 * 2 * 3 + 100 * 2 * 3 * 3
-    assert gathered.padding_s(*_shape((3, 1))) == 10 * 2 + 100 * (2 * 9 - 10)
+    assert gathered.seconds(*Shape.of((3, 1))) == 1 + 2 * 4 + 10 * 2 * 3 + 100 * 2 * 3 * 3
+    assert gathered.padding_s(*Shape.of((3, 1))) == 10 * 2 + 100 * (2 * 9 - 10)
     varying = CostModel(launch_s=1.0, token_s=2.0, padded_s=0.0, cell_s=100.0, variable_length=True)
-    assert varying.seconds(*_shape((3, 1))) == 1 + 2 * 4 + 100 * 10
-    assert varying.padding_s(*_shape((3, 1))) == 0
+    assert varying.seconds(*Shape.of((3, 1))) == 1 + 2 * 4 + 100 * 10
+    assert varying.padding_s(*Shape.of((3, 1))) == 0
 
 
 @given(cost=costs, lengths=lengths_lists)
 def test_a_batch_costs_a_launch_what_its_sequences_cost_beside_it_and_padding(
     cost: CostModel, lengths: Lengths
 ) -> None:
-    alone_s = sum(cost.seconds(*_shape((length,))) - cost.launch_s for length in lengths)
-    expected_s = cost.launch_s + alone_s + cost.padding_s(*_shape(lengths))
-    assert cost.seconds(*_shape(lengths)) == pytest.approx(expected_s)
+    alone_s = sum(cost.seconds(*Shape.of((length,))) - cost.launch_s for length in lengths)
+    expected_s = cost.launch_s + alone_s + cost.padding_s(*Shape.of(lengths))
+    assert cost.seconds(*Shape.of(lengths)) == pytest.approx(expected_s)
+
+
+@given(lengths=lengths_lists)
+def test_a_shape_counts_sequences_tokens_needed_cells_and_the_share_of_padding(lengths: Lengths) -> None:
+    shape = Shape.of(lengths)
+    cells = sum(1 for _ in lengths for _ in range(max(lengths)) for _ in range(max(lengths)))
+    needed = sum(1 for length in lengths for _ in range(length) for _ in range(length))
+    assert shape == (len(lengths), sum(lengths), max(lengths), needed)
+    assert shape.padding_ratio == pytest.approx((cells - needed) / cells)
+
+
+@given(cost=costs, lengths=lengths_lists)
+def test_without_padding_a_batch_costs_what_is_left_of_its_cost(cost: CostModel, lengths: Lengths) -> None:
+    shape = Shape.of(lengths)
+    assert cost.unpadded_s(shape) == pytest.approx(cost.seconds(*shape) - cost.padding_s(*shape))
 
 
 @given(cost=costs)
@@ -49,7 +60,7 @@ def test_exact_measurements_give_back_the_cost_of_every_shape(cost: CostModel) -
     fitted = fit(samples, variable_length=cost.variable_length)
     assert error_ratio(fitted, samples) == pytest.approx(0, abs=1e-6)
     for lengths in SHAPES:
-        assert fitted.seconds(*_shape(lengths)) == pytest.approx(cost.seconds(*_shape(lengths)), rel=1e-6)
+        assert fitted.seconds(*Shape.of(lengths)) == pytest.approx(cost.seconds(*Shape.of(lengths)), rel=1e-6)
 
 
 def test_the_coefficients_of_a_usual_cpu_are_recovered() -> None:
@@ -62,7 +73,7 @@ def test_the_coefficients_of_a_usual_cpu_are_recovered() -> None:
 def test_whatever_was_measured_no_term_is_negative_and_work_costs_something(
     seconds: list[float], varying: bool
 ) -> None:
-    samples = [Sample(*_shape(lengths), one) for lengths, one in zip(SHAPES, seconds, strict=True)]
+    samples = [Sample(Shape.of(lengths), one) for lengths, one in zip(SHAPES, seconds, strict=True)]
     fitted = fit(samples, variable_length=varying)
     assert min(fitted.launch_s, fitted.token_s, fitted.padded_s, fitted.cell_s) >= 0
     assert fitted.seconds(1, 1, 1, 1) > 0
@@ -72,16 +83,16 @@ def test_whatever_was_measured_no_term_is_negative_and_work_costs_something(
 def test_noisy_measurements_give_costs_that_are_off_by_little_more_than_the_noise(noise: list[float]) -> None:
     fitted = fit(_samples(CPU, noise))
     for lengths in SHAPES:
-        assert fitted.seconds(*_shape(lengths)) == pytest.approx(CPU.seconds(*_shape(lengths)), rel=0.5)
+        assert fitted.seconds(*Shape.of(lengths)) == pytest.approx(CPU.seconds(*Shape.of(lengths)), rel=0.5)
 
 
 def test_measurements_of_a_single_shape_still_give_its_cost() -> None:
-    assert fit([Sample(4, 4, 1, 4, 0.5)] * 3).seconds(4, 4, 1, 4) == pytest.approx(0.5)
+    assert fit([Sample(Shape(4, 4, 1, 4), 0.5)] * 3).seconds(4, 4, 1, 4) == pytest.approx(0.5)
 
 
 def test_the_error_of_a_fit_is_that_of_the_middle_batch_and_relative_to_what_was_measured() -> None:
     cost = CostModel(launch_s=1.0, token_s=0.0, padded_s=0.0, cell_s=0.0)
-    assert error_ratio(cost, [Sample(1, 1, 1, 1, seconds) for seconds in (1.0, 2.0, 0.01)]) == pytest.approx(0.5)
+    assert error_ratio(cost, [Sample(Shape(1, 1, 1, 1), seconds) for seconds in (1.0, 2.0, 0.01)]) == pytest.approx(0.5)
 
 
 @pytest.mark.parametrize(

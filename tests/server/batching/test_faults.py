@@ -6,12 +6,12 @@ import threading
 import numpy as np
 import pytest
 
+from headwaiter_server.batching.cost import Shape
 from headwaiter_server.batching.job import Outcome
 from headwaiter_server.batching.scheduler import Scheduler
 from headwaiter_server.batching.worker import Worker
 from headwaiter_server.errors import InferenceFailed, Unavailable
 from headwaiter_server.runtime.errors import DeviceLost
-from headwaiter_server.runtime.packing import PackedBatch
 from tests.server.batching.stand_ins import (
     COST,
     INFINITE,
@@ -73,7 +73,7 @@ async def test_a_request_that_is_cancelled_while_its_batch_fails_is_not_tried_ag
 
 async def test_what_stops_the_scheduler_is_told_to_whoever_watches_it() -> None:
     class Broken(Log):
-        def batch_ran(self, batch: PackedBatch, predicted_s: float, actual_s: float) -> None:
+        def batch_ran(self, shape: Shape, predicted_s: float, actual_s: float) -> None:
             raise ZeroDivisionError
 
     scheduler = Scheduler([Worker(Device(), Device, PROBE)], COST, LIMITS, QUEUE, Broken())

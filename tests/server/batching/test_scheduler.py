@@ -109,7 +109,7 @@ async def test_what_is_cancelled_at_the_very_moment_of_planning_is_planned_once_
     ahead, gone = await bench.submit_behind([[2]])
     await asyncio.sleep(0.01)
     bench.clock.now_s = 0.749
-    bench.scheduler._work.set()  # planning comes first, and only then does the cancelled request hear of it
+    bench.scheduler._plan_soon()  # planning comes first, and only then does the cancelled request hear of it
     gone.cancel()
     await asyncio.sleep(0.01)
     bench.device.release()
