@@ -8,14 +8,14 @@ from bench import int8, report, shapes
 from bench.effort import FULL, QUICK, Effort
 from bench.measure import Fleet
 from bench.open_loop import open_loops
-from bench.overheads import alone, metrics
+from bench.overheads import alone, metrics, poison
 from bench.planning import planning
 from bench.throughput import throughput
 from bench.traces import MEDIAN_30, MEDIAN_90, Trace, real_sentences
 from examples.model import ROOT, bundle
 from headwaiter_server.runtime.bundle import TOKENIZER, Bundle
 
-PARTS = ("throughput", "load", "alone", "metrics", "planning", "shapes", "int8")
+PARTS = ("throughput", "load", "alone", "metrics", "poison", "planning", "shapes", "int8")
 _SEQUENCES = 2000
 
 
@@ -63,6 +63,8 @@ def _run(parts: set[str], fleet: Fleet, effort: Effort) -> report.Figures:
         figures.alone = alone(traces[0], fleet, effort)
     if "metrics" in parts:
         figures.metrics = metrics(traces[0], fleet, effort)
+    if "poison" in parts:
+        figures.poison = poison(traces[0], fleet, effort)
     if "planning" in parts:
         figures.planning = planning()
     if "shapes" in parts:

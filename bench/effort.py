@@ -10,21 +10,25 @@ class Effort:
     Attributes:
         rounds: of what is compared; figures are medians over them.
         trace_tokens: length of a trace, in every round.
+        poison_repeats: how many times that, where sequences are poisoned.
         sweep_tokens: length of a trace where settings are tried, and at other numbers of requesters.
         all_requesters: whether there are runs at other numbers of requesters than 32.
         open_s: seconds of an open loop that a server can sustain.
+        compared_s: seconds of those whose tails are compared.
         overload_s: seconds of one that it cannot.
         all_traces: or the first only.
     """
 
     rounds: int
     trace_tokens: int
+    poison_repeats: int
     sweep_tokens: int
     all_requesters: bool
     open_s: float
+    compared_s: float
     overload_s: float
     all_traces: bool
 
 
-FULL = Effort(3, 12_000, 4_000, all_requesters=True, open_s=8.0, overload_s=60.0, all_traces=True)
-QUICK = Effort(1, 6_000, 2_000, all_requesters=False, open_s=5.0, overload_s=5.0, all_traces=False)
+FULL = Effort(3, 12_000, 10, 4_000, all_requesters=True, open_s=8.0, compared_s=16.0, overload_s=60.0, all_traces=True)
+QUICK = Effort(1, 6_000, 2, 2_000, all_requesters=False, open_s=5.0, compared_s=5.0, overload_s=5.0, all_traces=False)

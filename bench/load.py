@@ -88,9 +88,19 @@ class _Send(Protocol):
     def __call__(self, request: bytes, *, timeout: float | None) -> Awaitable[bytes]: ...
 
 
-def closed_loop(address: str, sequences: Sequence[Ids], requesters: int) -> Load:
-    """Send every sequence as a request of its own, so many at a time."""
-    return asyncio.run(_closed_loop(address, sequences, requesters))
+def closed_loop(
+    address: str, sequences: Sequence[Ids], requesters: int, beside: Ids | None = None, beside_s: float = 0.0
+) -> Load:
+    """Send every sequence as a request of its own, so many at a time.
+
+    Args:
+        address: of the server.
+        sequences: to send.
+        requesters: how many there are; each waits for its answer.
+        beside: what is sent meanwhile, whether it is answered or not; it is no part of the load that is returned.
+        beside_s: seconds from one of these to the next.
+    """
+    return asyncio.run(_closed_loop(address, sequences, requesters, beside, beside_s))
 
 
 def open_loop(
@@ -111,7 +121,9 @@ def open_loop(
     return asyncio.run(_open_loop(address, sequences, moments_s[moments_s < duration_s].tolist(), deadline_s))
 
 
-async def _closed_loop(address: str, sequences: Sequence[Ids], requesters: int) -> Load:
+async def _closed_loop(
+    address: str, sequences: Sequence[Ids], requesters: int, beside: Ids | None, beside_s: float
+) -> Load:
     messages = [(message(ids), len(ids)) for ids in sequences]
     coming = iter(messages)
     done: list[Request] = []
@@ -120,11 +132,21 @@ async def _closed_loop(address: str, sequences: Sequence[Ids], requesters: int) 
         for raw, tokens in coming:
             done.append(await _request(send, raw, tokens, time.perf_counter(), None))
 
+    async def request_beside(send: _Send, ids: Ids) -> None:
+        async with asyncio.TaskGroup() as group:
+            while True:
+                group.create_task(_request(send, message(ids), len(ids), time.perf_counter(), None))
+                await asyncio.sleep(beside_s)
+
     async with grpc.aio.insecure_channel(address) as channel:
         send = await _connected(channel)
         started_s, cpu_s = time.perf_counter(), time.process_time()
+        disturbing = None if beside is None else asyncio.create_task(request_beside(send, beside))
         await asyncio.gather(*(request_in_turn(send) for _ in range(requesters)))
         seconds = time.perf_counter() - started_s
+        if disturbing:
+            disturbing.cancel()
+            await asyncio.wait({disturbing})
         return Load(done, started_s, seconds, (time.process_time() - cpu_s) / seconds)
 
 

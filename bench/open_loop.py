@@ -55,7 +55,8 @@ def open_loops(trace: Trace, closed: Throughput, fleet: Fleet, effort: Effort, *
             for load in within:
                 # One round is enough of what is shown and not compared.
                 if seed == 0 or load == COMPARED:
-                    run = _run(fleet[contender], trace, load * capacity.requests_s, effort.open_s, seed)
+                    seconds = effort.compared_s if load == COMPARED else effort.open_s
+                    run = _run(fleet[contender], trace, load * capacity.requests_s, seconds, seed)
                     runs.setdefault((contender, load), []).append(run)
     ours = closed.ours.contender
     for load in OVERLOAD if overload else ():

@@ -1,4 +1,4 @@
-"""What Headwaiter adds: to one lonely request, and to all of them by counting and timing."""
+"""What costs the others: gRPC and the scheduler one lonely request, counting and timing all, poison its neighbours."""
 
 from dataclasses import dataclass
 from functools import partial
@@ -7,12 +7,15 @@ import numpy as np
 
 from bench.ceiling import alone_s
 from bench.effort import Effort
-from bench.load import closed_loop
+from bench.load import Load, closed_loop
 from bench.measure import HEADWAITER, LOAD_CORE, SERVER_CORE, Contender, Fleet, Run, measure, pin, ratio
+from bench.poisoned_server import POISON
 from bench.throughput import PACKED, REQUESTERS
 from bench.traces import Trace
 from examples.model import bundle
 
+_POISONED = Contender("Headwaiter with a graph that chokes", program="bench.poisoned_server")
+_POISON_S = 0.1
 _SILENT = Contender("Headwaiter without metrics", program="bench.silent_server")
 # Short runs in turn: what is measured here is less than a machine's moods from minute to minute.
 _PAIRS_A_ROUND = 3
@@ -46,6 +49,21 @@ class Metrics:
     cpu: float
 
 
+@dataclass(frozen=True)
+class Poison:
+    """With ten poisoned sequences a second by without, medians over pairs of runs.
+
+    Attributes:
+        throughput: ratio of the other sequences' tokens a second.
+        seconds: how long sequences were poisoned, in all runs together.
+        failed: requests among the others that had no good answer.
+    """
+
+    throughput: float
+    seconds: float
+    failed: int
+
+
 def alone(trace: Trace, fleet: Fleet, effort: Effort) -> Alone:
     """Send one sequence at a time, and run the same ones bare."""
     sequences = trace.first(effort.sweep_tokens).sequences
@@ -72,3 +90,23 @@ def metrics(trace: Trace, fleet: Fleet, effort: Effort) -> Metrics:
             done.append(measure(fleet[contender], partial(closed_loop, sequences=sequences, requesters=REQUESTERS)))
     on, off = runs.values()
     return Metrics(ratio(on, off, "tokens_s"), ratio(on, off, "tokens_cpu_s"))
+
+
+def poison(trace: Trace, fleet: Fleet, effort: Effort) -> Poison:
+    """Run Headwaiter with poisoned sequences among the others and without, in turn."""
+    sequences = list(trace.first(effort.trace_tokens).sequences) * effort.poison_repeats
+    server = fleet[_POISONED]
+    clean: list[Run] = []
+    poisoned: list[Run] = []
+    seconds, failed = 0.0, 0
+
+    def poisoned_loop(address: str) -> Load:
+        nonlocal seconds, failed
+        load = closed_loop(address, sequences, REQUESTERS, beside=POISON, beside_s=_POISON_S)
+        seconds, failed = seconds + load.seconds, failed + len(load.requests) - len(load.answered)
+        return load
+
+    for _ in range(effort.rounds):
+        clean.append(measure(server, partial(closed_loop, sequences=sequences, requesters=REQUESTERS)))
+        poisoned.append(measure(server, poisoned_loop))
+    return Poison(ratio(poisoned, clean, "tokens_s"), seconds, failed)

@@ -13,7 +13,7 @@ from typing import Any
 from bench import planning
 from bench.measure import median, ratio
 from bench.open_loop import OpenLoop
-from bench.overheads import Alone, Metrics
+from bench.overheads import Alone, Metrics, Poison
 from bench.planning import Planning
 from bench.required import Requirement, of_open_loop, of_overheads, of_planning, of_throughput, sustained
 from bench.throughput import OTHER_REQUESTERS, REQUESTERS, Throughput
@@ -31,6 +31,7 @@ class Figures:
     open_loops: list[OpenLoop] = field(default_factory=list)
     alone: Alone | None = None
     metrics: Metrics | None = None
+    poison: Poison | None = None
     planning: list[Planning] = field(default_factory=list)
     shapes: list[str] = field(default_factory=list)
     int8: list[str] = field(default_factory=list)
@@ -45,7 +46,7 @@ class Figures:
             yield from of_throughput(closed)
         for loop in self.open_loops:
             yield from of_open_loop(loop)
-        yield from of_overheads(self.alone, self.metrics)
+        yield from of_overheads(self.alone, self.metrics, self.poison)
         yield from of_planning(self.planning)
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from bench.measure import Run, median, ratio
 from bench.open_loop import COMPARED, OVERLOAD, Loaded, OpenLoop
-from bench.overheads import Alone, Metrics
+from bench.overheads import Alone, Metrics, Poison
 from bench.planning import Planning
 from bench.throughput import FAMILIES, REQUESTERS, Throughput
 from bench.traces import MEDIAN_30, MEDIAN_90
@@ -98,14 +98,18 @@ def _of_overload(run: Run, loop: OpenLoop, at: str) -> Iterator[Requirement]:
     yield Requirement(f"{at}: sequences run without an answer in time", run.in_vain, "≤", 0.0)
 
 
-def of_overheads(alone: Alone | None, metrics: Metrics | None) -> Iterator[Requirement]:
-    """Yield what is asked of one lonely request, and of the metrics' cost."""
+def of_overheads(alone: Alone | None, metrics: Metrics | None, poison: Poison | None) -> Iterator[Requirement]:
+    """Yield what is asked of one lonely request, and of the cost of metrics and of poison."""
     if alone:
         added_ms = statistics.median(alone.added_ms)
         yield Requirement("one requester: p50 over bare session.run, ms", added_ms, "≤", 1.0)
     if metrics:
         yield Requirement("metrics on by off: throughput", metrics.throughput, "≥", 0.98)
         yield Requirement("metrics on by off: tokens per CPU-second", metrics.cpu, "≥", 0.98)
+    if poison:
+        at = f"ten poisoned sequences a second for {poison.seconds:.0f} s"
+        yield Requirement(f"{at}: throughput of the others by without", poison.throughput, ">", 0.9)
+        yield Requirement(f"{at}: others without an answer", poison.failed, "≤", 0.0)
 
 
 def of_planning(rows: Sequence[Planning]) -> Iterator[Requirement]:

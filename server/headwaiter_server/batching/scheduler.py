@@ -283,10 +283,21 @@ class Scheduler:
                 self._give_up(sequence.job, _failure(sequence, "the model's answer to it is not finite"))
 
     async def _blame(self, worker: Worker, batch: tuple[Sequence, ...], error: Exception) -> None:
-        """Halve a batch that failed, until the sequence to blame is alone, unless the device itself is dead."""
-        if not (worker.alive and await worker.answers()):
+        """Fail the sequences that a batch failed for, or find the device dead."""
+        if worker.alive and await worker.answers():
+            await self._divide(worker, batch, error, [])
+        else:
+            self._bury(worker, batch, error)
+
+    async def _divide(
+        self, worker: Worker, batch: tuple[Sequence, ...], error: Exception, blamed: list[Sequence]
+    ) -> None:
+        """Halve a batch that failed, and try again, until the sequence to blame is alone."""
+        # Where more than one seems to be at fault, the device may have died meanwhile.
+        if not worker.alive or (blamed and len(batch) == 1 and not await worker.answers()):
             self._bury(worker, batch, error)
         elif len(batch) == 1:
+            blamed.append(batch[0])
             failure = _failure(batch[0], "the model failed on it")
             failure.__cause__ = error
             self._give_up(batch[0].job, failure)
@@ -296,13 +307,13 @@ class Scheduler:
                 # By now a request may have been cancelled, or given up for another of its sequences.
                 wanted = tuple(sequence for sequence in half if not sequence.job.answer.done())
                 if wanted:
-                    await self._try_again(worker, wanted)
+                    await self._try_again(worker, wanted, blamed)
 
-    async def _try_again(self, worker: Worker, batch: tuple[Sequence, ...]) -> None:
+    async def _try_again(self, worker: Worker, batch: tuple[Sequence, ...], blamed: list[Sequence]) -> None:
         try:
             run = await worker.give(batch, self._pace.factor * self._cost.seconds(*_shape(batch)))
         except Exception as error:  # noqa: BLE001 - whatever the device raises, a sequence or the device is to blame
-            await self._blame(worker, batch, error)
+            await self._divide(worker, batch, error, blamed)
         else:
             self._answer(batch, run)
 

@@ -33,12 +33,15 @@ class Device:
         batches: the sequences of each batch it was given.
         pools: whether it gives pooled vectors.
         dead: whether it fails whatever it is given.
+        chokes: whether it fails every batch that counts.
+        probes_left: after how many probes it is dead.
     """
 
     def __init__(self) -> None:
         self.batches: list[list[list[int]]] = []
         self.pools = True
-        self.dead = False
+        self.dead = self.chokes = False
+        self.probes_left = FREELY
         self._allowed = threading.Semaphore(FREELY)
         self._entered = threading.Semaphore(0)
 
@@ -55,13 +58,16 @@ class Device:
         self._allowed.release(batches)
 
     def run(self, batch: PackedBatch, *, hidden: bool) -> Outputs:
-        if batch is not PROBE:
+        if batch is PROBE:
+            self.dead |= self.probes_left == 0
+            self.probes_left -= 1
+        else:
             self.batches.append([part.tolist() for part in batch.split(batch.rows)])
             self._entered.release()
             self._allowed.acquire()
         if self.dead:
             raise OSError("the card fell off the bus")
-        if POISON in batch.rows:
+        if POISON in batch.rows or (self.chokes and batch is not PROBE):
             raise RuntimeError("the model chokes")
         rows = batch.rows.astype(np.float32)
         rows[rows == INFINITE] = np.inf
@@ -100,13 +106,13 @@ class Clock:
 class Bench:
     """A scheduler, and all that it depends on in a test's hand."""
 
-    def __init__(self) -> None:
+    def __init__(self, limits: BatchLimits = LIMITS) -> None:
         self.device, self.log, self.clock = Device(), Log(), Clock()
         self.available: list[bool] = []
         self.back = asyncio.Event()
         self.reopened = Device()
         self.workers = [Worker(self.device, self.reopen, PROBE, self.clock)]
-        self.scheduler = Scheduler(self.workers, COST, LIMITS, QUEUE, self.log, self.note_available, self.clock)
+        self.scheduler = Scheduler(self.workers, COST, limits, QUEUE, self.log, self.note_available, self.clock)
 
     @property
     def ahead(self) -> list[Sequence]:

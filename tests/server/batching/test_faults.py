@@ -6,7 +6,7 @@ import threading
 import numpy as np
 import pytest
 
-from headwaiter_server.batching.cost import Shape
+from headwaiter_server.batching.cost import BatchLimits, Shape
 from headwaiter_server.batching.job import Outcome
 from headwaiter_server.batching.scheduler import Scheduler
 from headwaiter_server.batching.worker import Worker
@@ -14,6 +14,7 @@ from headwaiter_server.errors import InferenceFailed, Unavailable
 from headwaiter_server.runtime.errors import DeviceLost
 from tests.server.batching.stand_ins import (
     COST,
+    FREELY,
     INFINITE,
     INFINITE_HIDDEN,
     LIMITS,
@@ -83,23 +84,36 @@ async def test_what_stops_the_scheduler_is_told_to_whoever_watches_it() -> None:
     request.cancel()
 
 
-async def test_a_poisoned_sequence_among_many_fails_alone(bench: Bench) -> None:
-    ahead, *tasks = await bench.submit_behind(*([[value]] for value in (2, 3, 4, POISON, 5, 6, 7, 8)))
+async def test_one_poisoned_sequence_in_a_batch_of_32_fails_alone_and_the_device_is_asked_once() -> None:
+    bench = Bench(BatchLimits(tokens=32, cells=1000))
+    values = [*range(100, 119), POISON, *range(119, 131)]
+    ahead, *tasks = await bench.submit_behind(*([[value]] for value in values))
     bench.device.release()
-    answers = await asyncio.gather(ahead, *tasks, return_exceptions=True)
-    failed = [answer for answer in answers if isinstance(answer, BaseException)]
-    assert [type(failure) for failure in failed] == [InferenceFailed]
-    assert [sums(answer) for answer in answers if isinstance(answer, Outcome)] == [
-        [1],
-        [2],
-        [3],
-        [4],
-        [5],
-        [6],
-        [7],
-        [8],
-    ]
+    await ahead
+    answers = await asyncio.gather(*tasks, return_exceptions=True)
+    assert len(bench.device.batches[1]) == 32
+    for value, answer in zip(values, answers, strict=True):
+        if value == POISON:
+            assert isinstance(answer, InferenceFailed)
+        else:
+            assert isinstance(answer, Outcome)
+            assert sums(answer) == [value]
+    assert bench.device.probes_left == FREELY - 1
     assert bench.available == []
+    await bench.scheduler.drain(30.0)
+
+
+async def test_a_device_that_dies_while_its_batch_is_tried_in_parts_is_found_out(bench: Bench) -> None:
+    ahead, first, second = await bench.submit_behind([[2]], [[3]])
+    bench.device.release(1)
+    await asyncio.gather(ahead, bench.device.busy())
+    bench.device.chokes, bench.device.probes_left = True, 1
+    bench.device.release()
+    with pytest.raises(InferenceFailed):
+        await first
+    with pytest.raises(Unavailable, match="the device failed and is being reopened"):
+        await second
+    assert bench.available[0] is False
 
 
 async def test_who_is_in_flight_when_the_device_dies_is_told_at_once_to_go_elsewhere(bench: Bench) -> None:

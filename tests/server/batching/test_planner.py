@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headwaiter_server.batching.cost import BatchLimits, CostModel
-from headwaiter_server.batching.job import Priority, Sequence
+from headwaiter_server.batching.job import PATIENCE_S, Priority, Sequence
 from headwaiter_server.batching.planner import Closed, plan
 from tests.server.batching.sequences import pending_of, waiting
 
@@ -65,6 +65,39 @@ def test_the_most_urgent_sequence_that_can_still_be_answered_leads_the_batch(
     batch = plan(pending_of(queue), NOW_S, cost, limits).batch
     by_urgency = sorted(alive, key=lambda one: (one.due_s, one.order))
     assert batch[:1] == tuple(by_urgency[:1])
+
+
+@st.composite
+def arrivals(draw: st.DrawFn) -> list[tuple[float, Sequence]]:
+    """Sequences by when they came."""
+    rows = draw(st.lists(st.tuples(st.floats(0, NOW_S), st.integers(1, 300), st.floats(0, 2)), max_size=30))
+    return [
+        (
+            arrived_s,
+            waiting(length, order, arrived_s=arrived_s, work_s=work_s, priority=draw(st.sampled_from(Priority))),
+        )
+        for order, (arrived_s, length, work_s) in enumerate(rows)
+    ]
+
+
+@given(arrived=arrivals(), cost=costs, limits=limits)
+def test_nobody_leads_a_batch_who_came_longer_after_another_than_that_ones_patience_lasts(
+    arrived: list[tuple[float, Sequence]], cost: CostModel, limits: BatchLimits
+) -> None:
+    came_s = {sequence: arrived_s for arrived_s, sequence in arrived}
+    pending = pending_of(list(came_s))
+    while pending:
+        batch = plan(pending, NOW_S, cost, limits).batch
+        for waits in pending.by_urgency():
+            assert came_s[batch[0]] <= came_s[waits] + PATIENCE_S[waits.priority]
+        for sequence in batch:
+            pending.remove(sequence)
+
+
+@pytest.mark.parametrize(("later_s", "leads"), [(0.9, True), (1.1, False)])
+def test_who_asks_for_little_overtakes_who_asks_for_much_for_ten_times_its_work(later_s: float, leads: bool) -> None:
+    much, little = waiting(300, 0, work_s=0.11), waiting(3, 1, arrived_s=later_s, work_s=0.01)
+    assert (plan(pending_of([much, little]), NOW_S, CPU, LIMITS).batch[0] is little) is leads
 
 
 @given(queue=queues(), cost=costs, limits=limits)
@@ -211,6 +244,7 @@ def test_kernels_of_variable_length_mix_all_lengths() -> None:
 
 def test_bulk_work_leads_once_nothing_interactive_came_long_enough_after_it() -> None:
     bulk = waiting(10, 0, arrived_s=0.0, priority=Priority.BULK)
+    # Interactive work of more than half a second is due 5 s after it came.
     for arrived_s, leads in ((14.0, False), (16.0, True)):
         interactive = waiting(10, 1, arrived_s=arrived_s)
         assert (plan(pending_of([bulk, interactive]), NOW_S, CPU, LIMITS).batch[0] is bulk) is leads
