@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headwaiter_server.batching.calibration import measure_cost
-from headwaiter_server.batching.job import Job, Priority
+from headwaiter_server.batching.job import PATIENCE_S, Job, Priority
 from headwaiter_server.batching.job import Sequence as Waiting
 from headwaiter_server.batching.pending import Pending
 from headwaiter_server.batching.planner import plan
@@ -59,4 +59,14 @@ def pending_of(sequences: Iterable[Ids]) -> Pending:
 def waiting(values: NDArray[np.generic]) -> Waiting:
     """Return a sequence that waits, and nobody for it."""
     number = next(_order)
-    return Waiting(values, len(values), number, float(number), float("inf"), Priority.INTERACTIVE, cast("Job", None), 0)
+    return Waiting(
+        values,
+        len(values),
+        number,
+        PATIENCE_S[Priority.INTERACTIVE],
+        number * 1e-6,
+        float("inf"),
+        Priority.INTERACTIVE,
+        cast("Job", None),
+        0,
+    )

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from headwaiter_server.batching.cost import BatchLimits, CostModel, allowance_s
+from headwaiter_server.batching.cost import BatchLimits, CostModel
 from headwaiter_server.batching.pending import Pending
 from headwaiter_server.errors import InvalidInput, Overloaded
 
@@ -28,9 +28,9 @@ class Outlook:
         pending: what waits and is not planned yet.
         ahead_tokens: what waits in planned batches.
         busy_s: how long what each device was given should still take; one device at least.
-        cost: the seconds a batch takes.
+        cost: the seconds a batch takes, as far as waits are concerned.
         limits: how large it may be.
-        pace: what batches really take, by what the cost says.
+        margin_s: how much earlier than a deadline an answer has to be expected.
     """
 
     pending: Pending
@@ -38,28 +38,25 @@ class Outlook:
     busy_s: tuple[float, ...]
     cost: CostModel
     limits: BatchLimits
-    pace: float
+    margin_s: float
 
     def wait_s(self, tokens_ahead: int) -> float:
         """Return when what comes behind so many tokens should start."""
         return min(self.busy_s) + self._run_s(tokens_ahead) / len(self.busy_s)
 
     def answer_s(self, tokens_ahead: int, tokens: int) -> float:
-        """Return when so many tokens behind others should have run; what fills their last batch runs with them."""
+        """Return when so many tokens behind others should be answered; what fills their last batch runs with them."""
         beside = min(self.pending.tokens - tokens_ahead, self.limits.tokens)
-        return self.wait_s(tokens_ahead) + self._run_s(tokens + beside)
+        return self.wait_s(tokens_ahead) + self._run_s(tokens + beside) + self.margin_s
 
     def _run_s(self, tokens: int) -> float:
         """Return the seconds of so many tokens, in full batches of sequences as long as those that wait on average."""
         if not tokens:
             return 0.0
-        budget = self.limits.tokens
-        length = min(budget, self.pending.tokens // max(1, len(self.pending))) or 1
-        sequences = budget // length
-        full_s = self.cost.seconds(sequences, budget, length, sequences * length**2)
         # A batch that is not full takes a launch all the same.
         least_s = self.cost.seconds(1, 1, 1, 1)
-        return self.pace * max(least_s, full_s * tokens / budget)
+        full_s = self.cost.in_full_batches_s(tokens, self.pending.usual_tokens, self.limits.tokens)
+        return max(least_s, full_s)
 
 
 def admit(outlook: Outlook, limits: QueueLimits, tokens: int, due_s: float, time_left_s: float) -> None:
@@ -99,7 +96,7 @@ def admit(outlook: Outlook, limits: QueueLimits, tokens: int, due_s: float, time
             f"{limits.wait_s:g} s: try again in {wait_s:.2f} s",
             retry_after_s=wait_s,
         )
-    answer_s = allowance_s(outlook.answer_s(ahead, tokens))
+    answer_s = outlook.answer_s(ahead, tokens)
     # Where there is no queue, the deadline is at fault and not the load.
     if wait_s > 0 and answer_s > time_left_s:
         raise Overloaded(

@@ -14,6 +14,10 @@ _WORTH_IT = 1 / 0.97
 _MOST = 0.75
 # Batches that the pace is the median of: half of them outvote the other half.
 _REMEMBERED_BATCHES = 31
+# An answer that is handed out has yet to be written and sent.
+_REPLY_S = 0.005
+# Of the remembered batches, three are later than the margin allows for.
+_PUNCTUAL = 28
 
 
 class Shape(NamedTuple):
@@ -37,6 +41,11 @@ class Shape(NamedTuple):
         return cls(len(lengths), sum(lengths), max(lengths), sum(length * length for length in lengths))
 
     @property
+    def usual_tokens(self) -> int:
+        """The mean length."""
+        return self.tokens // self.sequences
+
+    @property
     def padding_ratio(self) -> float:
         """Share of the cells of gathered attention that no sequence needs: 1 − Σn²/(B·N²)."""
         return 1.0 - self.squares / (self.sequences * self.longest_tokens**2)
@@ -58,6 +67,12 @@ class CostModel:
     cell_s: float
     variable_length: bool = False
 
+    def times(self, pace: float) -> "CostModel":
+        """Return the costs where all takes so many times as long."""
+        return CostModel(
+            pace * self.launch_s, pace * self.token_s, pace * self.padded_s, pace * self.cell_s, self.variable_length
+        )
+
     def seconds(self, sequences: int, tokens: int, longest_tokens: int, squares: int) -> float:
         """Return the cost of a batch: B, T, N and Σn²."""
         if self.variable_length:
@@ -70,20 +85,19 @@ class CostModel:
         rows_s = 0.0 if self.variable_length else self.padded_s * shape.tokens
         return self.launch_s + self.token_s * shape.tokens + rows_s + self.cell_s * shape.squares
 
+    def in_full_batches_s(self, tokens: int, length_tokens: int, budget_tokens: int) -> float:
+        """Return the seconds of so many tokens in full batches of sequences of a length."""
+        length_tokens = min(length_tokens, budget_tokens)
+        sequences = budget_tokens // length_tokens
+        full_s = self.seconds(sequences, budget_tokens, length_tokens, sequences * length_tokens**2)
+        return full_s * tokens / budget_tokens
+
     def padding_s(self, sequences: int, tokens: int, longest_tokens: int, squares: int) -> float:
         """Return the part of a batch's cost that equal lengths would not have."""
         if self.variable_length:
             return 0.0
         rows = sequences * longest_tokens
         return self.padded_s * (rows - tokens) + self.cell_s * (rows * longest_tokens - squares)
-
-
-def allowance_s(predicted_s: float) -> float:
-    """Return the time to allow for an answer whose batches should take so long.
-
-    Predictions are off by some per cent, and an answer has yet to be written and sent.
-    """
-    return 1.1 * predicted_s + 0.005
 
 
 @dataclass(frozen=True)
@@ -184,3 +198,17 @@ class Pace:
         if predicted_s > 0 and actual_s > 0:
             self._ratios.append(actual_s / predicted_s)
             self.factor = sorted(self._ratios)[_REMEMBERED_BATCHES // 2]
+
+
+class Margin:
+    """How much earlier than a deadline an answer has to be expected, for nine of ten to be in time."""
+
+    def __init__(self) -> None:
+        """Start with the time to write and send an answer."""
+        self._late_s = deque([0.0] * _REMEMBERED_BATCHES, _REMEMBERED_BATCHES)
+        self.seconds = _REPLY_S
+
+    def learn(self, late_s: float) -> None:
+        """Take note of a batch: by how much it was later than planned, and less than nothing if it was earlier."""
+        self._late_s.append(late_s)
+        self.seconds = _REPLY_S + max(0.0, sorted(self._late_s)[_PUNCTUAL - 1])

@@ -17,22 +17,29 @@ class Priority(IntEnum):
     BULK = 1
 
 
-# A request is due when it has waited for this many times the seconds of its own work: who asks for little waits little,
-# also behind who asks for much.
-_PATIENCE = 10.0
-# And after this long at most. Nothing that is due later ever leads a batch before it, so this is the age bound: an
-# interactive sequence can be overtaken by those of the next 5 s, if they are due earlier, and a bulk one by the
-# interactive ones of the next 20 s; then it is their turn.
+# A sequence is due this long after it came. Nothing that came later than that leads a batch before it, so this is the
+# age bound.
 PATIENCE_S = {Priority.INTERACTIVE: 5.0, Priority.BULK: 20.0}
+# As long as nobody becomes late by it, it is a request's turn when it has waited for so many times the seconds of its
+# own work: who asks for little waits little, also behind who asks for much.
+_TURNS = 10.0
 
 
 @dataclass(frozen=True, eq=False)
 class Stamps:
-    """How long one batch took to assemble and to compute, and when it was done, in seconds on the scheduler's clock."""
+    """The times of one batch, in seconds.
+
+    Attributes:
+        assemble_s: how long it took to put together.
+        compute_s: how long it ran.
+        computed_s: when it was done, on the scheduler's clock.
+        device_s: how much later that was than the end of the batch before, if it waited for that; else than its start.
+    """
 
     assemble_s: float
     compute_s: float
     computed_s: float
+    device_s: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,6 +122,7 @@ class Sequence:
         length_tokens: n.
         order: a number that grows with each sequence that comes.
         due_s: when it should run at the latest, on the scheduler's clock; the earliest due is the most urgent.
+        turn_s: when it should run if nobody is late; the earliest comes first.
         deadline_s: when its answer is worth nothing any more; infinity without a deadline.
         priority: of its request.
         job: the request it belongs to.
@@ -125,6 +133,7 @@ class Sequence:
     length_tokens: int
     order: int
     due_s: float
+    turn_s: float
     deadline_s: float
     priority: Priority
     job: "Job"
@@ -135,17 +144,15 @@ class Sequence:
         return now_s < self.deadline_s and not self.job.answer.done()
 
 
-def due_s(arrived_s: float, deadline_s: float, priority: Priority, work_s: float) -> float:
+def due_s(arrived_s: float, deadline_s: float, priority: Priority) -> float:
     """Return when a sequence is due: at its deadline, or when its patience ends, whichever comes first.
 
-    Bulk work takes what interactive work leaves, so neither a deadline nor its size makes it more urgent.
-
-    Args:
-        arrived_s: when its request came.
-        deadline_s: of the request.
-        priority: of the request.
-        work_s: what the request takes, alone.
+    Bulk work takes what interactive work leaves, so a deadline makes it no more urgent.
     """
-    if priority is Priority.BULK:
-        return arrived_s + PATIENCE_S[priority]
-    return min(deadline_s, arrived_s + min(PATIENCE_S[priority], _PATIENCE * work_s))
+    patient_until_s = arrived_s + PATIENCE_S[priority]
+    return patient_until_s if priority is Priority.BULK else min(deadline_s, patient_until_s)
+
+
+def turn_s(arrived_s: float, due_s: float, priority: Priority, work_s: float) -> float:
+    """Return when it is a sequence's turn, whose request takes so many seconds alone; of bulk work, when it is due."""
+    return due_s if priority is Priority.BULK else min(due_s, arrived_s + _TURNS * work_s)

@@ -1,4 +1,4 @@
-"""The sequences that wait, indexed by length and by urgency."""
+"""The sequences that wait, indexed by length, by when they are due and by whose turn it is."""
 
 from collections.abc import Iterator
 from itertools import chain
@@ -7,8 +7,8 @@ from sortedcontainers import SortedDict, SortedKeyList
 
 from headwaiter_server.batching.job import Priority, Sequence
 
-# How finely `tokens_due_by` tells times apart.
-_DUE_STEP_S = 0.02
+# How finely times are told apart where tokens are counted by when they are due.
+_DUE_STEP_S = 0.05
 
 
 class Pending:
@@ -20,14 +20,15 @@ class Pending:
 
     def __init__(self) -> None:
         self.tokens = 0
-        self._by_urgency = SortedKeyList(key=_urgency)
+        self._by_due = SortedKeyList(key=lambda each: (each.due_s, each.order))
+        self._by_turn = SortedKeyList(key=lambda each: (each.turn_s, each.order))
         self._by_length = {priority: _ByLength() for priority in Priority}
         # Tokens by when they are due, in steps.
         self._due_tokens = SortedDict()
 
     def __len__(self) -> int:
         """Return how many wait."""
-        return len(self._by_urgency)
+        return len(self._by_due)
 
     def __contains__(self, sequence: Sequence) -> bool:
         """Tell whether a sequence waits."""
@@ -35,7 +36,8 @@ class Pending:
 
     def add(self, sequence: Sequence) -> None:
         """Let a sequence wait."""
-        self._by_urgency.add(sequence)
+        self._by_due.add(sequence)
+        self._by_turn.add(sequence)
         self._by_length[sequence.priority].add(sequence)
         self._count(sequence, sequence.length_tokens)
 
@@ -45,13 +47,18 @@ class Pending:
         Raises:
             ValueError: it does not wait.
         """
-        self._by_urgency.remove(sequence)
+        self._by_due.remove(sequence)
+        self._by_turn.remove(sequence)
         self._by_length[sequence.priority].remove(sequence)
         self._count(sequence, -sequence.length_tokens)
 
-    def by_urgency(self) -> Iterator[Sequence]:
+    def by_due(self) -> Iterator[Sequence]:
         """Yield the sequences, the most urgent first."""
-        return iter(self._by_urgency)
+        return iter(self._by_due)
+
+    def by_turn(self) -> Iterator[Sequence]:
+        """Yield the sequences in the order of their turns."""
+        return iter(self._by_turn)
 
     def shorter(self, than: Sequence, priority: Priority) -> Iterator[Sequence]:
         """Yield a priority's sequences that are shorter than a sequence, the longest first."""
@@ -61,9 +68,31 @@ class Pending:
         """Yield a priority's other sequences that are as long as a sequence or longer, the shortest first."""
         return (each for each in self._by_length[priority].longer(than.length_tokens) if each is not than)
 
+    @property
+    def usual_tokens(self) -> int:
+        """The mean length of what waits; 1 where nothing does."""
+        return self.tokens // len(self) if self else 1
+
     def tokens_due_by(self, time_s: float) -> int:
-        """Return how many tokens are due by then, to within a step of 20 ms."""
+        """Return how many tokens are due by then, to within a step of 50 ms."""
         return sum(self._due_tokens[step] for step in self._due_tokens.irange(maximum=time_s // _DUE_STEP_S))
+
+    def all_in_time(self, start_s: float, token_s: float) -> bool:
+        """Tell whether all would be in time if they ran from some moment on in the order they are due.
+
+        Args:
+            start_s: the moment.
+            token_s: seconds a token, when they run.
+        """
+        tokens = 0
+        done_s = start_s + token_s * self.tokens
+        for step, due_tokens in self._due_tokens.items():
+            tokens += due_tokens
+            if step * _DUE_STEP_S < start_s + token_s * tokens:
+                return False
+            if step * _DUE_STEP_S >= done_s:
+                break
+        return True
 
     def _count(self, sequence: Sequence, tokens: int) -> None:
         self.tokens += tokens
@@ -100,7 +129,3 @@ class _ByLength:
 
     def longer(self, length: int) -> Iterator[Sequence]:
         return chain.from_iterable(self._buckets[each] for each in self._buckets.irange(minimum=length))
-
-
-def _urgency(sequence: Sequence) -> tuple[float, int]:
-    return sequence.due_s, sequence.order

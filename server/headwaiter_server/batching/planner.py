@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
-from headwaiter_server.batching.cost import BatchLimits, CostModel, allowance_s
+from headwaiter_server.batching.cost import BatchLimits, CostModel
 from headwaiter_server.batching.job import Priority, Sequence
 from headwaiter_server.batching.pending import Pending
 
@@ -23,7 +23,7 @@ class Plan:
     """What to do next.
 
     Attributes:
-        batch: the sequences to run together, led by the most urgent; empty when none waits.
+        batch: the sequences to run together, the one that leads it first; empty when none waits.
         expired: sequences that can have no answer in time, to be dropped.
         seconds: what the batch should take.
         closed: why it is not larger.
@@ -35,9 +35,10 @@ class Plan:
     closed: Closed
 
 
-def plan(pending: Pending, now_s: float, cost: CostModel, limits: BatchLimits, pace: float = 1.0) -> Plan:
-    """Choose a batch that starts from the most urgent sequence and adds what costs least beside it.
+def plan(pending: Pending, now_s: float, cost: CostModel, limits: BatchLimits, margin_s: float = 0.0) -> Plan:
+    """Choose a batch that starts from the sequence whose turn it is and adds what costs least beside it.
 
+    Turns are by arrival and size; but where a full batch more could make somebody late, the most urgent sequence leads.
     A neighbour in length joins, the cheaper a token of the next shorter and the next longer first, and bulk work after
     all interactive. It joins as long as the batch's padding costs no more than the launch of another batch (so no way
     of running the same sequences in several batches is faster), and nobody in the batch misses its deadline by it. The
@@ -48,34 +49,42 @@ def plan(pending: Pending, now_s: float, cost: CostModel, limits: BatchLimits, p
         now_s: when the batch will start, on the clock of the deadlines.
         cost: the seconds a batch takes.
         limits: how large it may be.
-        pace: what batches really take, by what the cost says.
+        margin_s: how much earlier than a deadline an answer has to be expected.
     """
     expired: list[Sequence] = []
 
     def in_time(sequences: Iterator[Sequence]) -> Iterator[Sequence]:
         for each in sequences:
             length = each.length_tokens
-            if each.deadline_s > now_s + allowance_s(pace * cost.seconds(1, length, length, length * length)):
+            if each.deadline_s > now_s + margin_s + cost.seconds(1, length, length, length * length):
                 yield each
             else:
                 expired.append(each)
 
-    seed = next(in_time(pending.by_urgency()), None)
+    turns = _time_for_turns(pending, now_s + margin_s, cost, limits)
+    seed = next(in_time(pending.by_turn() if turns else pending.by_due()), None)
     if seed is None:
         return Plan((), tuple(expired), 0.0, Closed.DRAINED)
-    batch = _Batch(seed, now_s, cost, limits, pace)
+    batch = _Batch(seed, now_s + margin_s, cost, limits)
     for priority in Priority:
         batch.fill(in_time(pending.shorter(seed, priority)), in_time(pending.longer(seed, priority)))
-    return Plan(tuple(batch.members), tuple(dict.fromkeys(expired)), pace * batch.seconds, batch.closed)
+    return Plan(tuple(batch.members), tuple(dict.fromkeys(expired)), batch.seconds, batch.closed)
+
+
+def _time_for_turns(pending: Pending, now_s: float, cost: CostModel, limits: BatchLimits) -> bool:
+    """Tell whether all that waits can be in time behind another full batch, if the most urgent go first then."""
+    budget = limits.tokens
+    batch_s = cost.in_full_batches_s(budget, pending.usual_tokens, budget)
+    return pending.all_in_time(now_s + batch_s, batch_s / budget)
 
 
 class _Batch:
     """A batch in the making, of B sequences, T tokens, N in the longest, and Σ n² attention cells that are needed."""
 
-    def __init__(self, seed: Sequence, now_s: float, cost: CostModel, limits: BatchLimits, pace: float) -> None:
+    def __init__(self, seed: Sequence, now_s: float, cost: CostModel, limits: BatchLimits) -> None:
         self.members = [seed]
         self.closed = Closed.DRAINED
-        self._cost, self._limits, self._now_s, self._pace = cost, limits, now_s, pace
+        self._cost, self._limits, self._now_s = cost, limits, now_s
         self._tokens = self._longest = seed.length_tokens
         self._squares = seed.length_tokens**2
         self._deadline_s = seed.deadline_s
@@ -112,7 +121,7 @@ class _Batch:
             self.closed = Closed.CELLS
             return _NEVER
         seconds = cost.seconds(sequences, tokens, longest, squares)
-        if self._now_s + allowance_s(self._pace * seconds) > min(self._deadline_s, candidate.deadline_s):
+        if self._now_s + seconds > min(self._deadline_s, candidate.deadline_s):
             self.closed = Closed.URGENT
             return _NEVER
         return (seconds - self.seconds) / length

@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headwaiter_server.batching.admission import Outlook, QueueLimits, admit
-from headwaiter_server.batching.cost import BatchLimits, CostModel, Pace, Shape
+from headwaiter_server.batching.cost import BatchLimits, CostModel, Margin, Pace, Shape
 from headwaiter_server.batching.devices import Devices
-from headwaiter_server.batching.job import Job, Outcome, Priority, Sequence, due_s
+from headwaiter_server.batching.job import Job, Outcome, Priority, Sequence, due_s, turn_s
 from headwaiter_server.batching.pending import Pending
 from headwaiter_server.batching.planner import Closed, plan
 from headwaiter_server.batching.worker import Run, Worker
@@ -77,7 +77,9 @@ class Scheduler:
         self._clock = clock
         self._pending = Pending()
         self._order = count()
-        self._pace = Pace()
+        # What batches take by what they should, and what work takes from batch to batch by what full ones should.
+        self._pace, self._queue_pace = Pace(), Pace()
+        self._margin = Margin()
         self._jobs: set[Job] = set()
         # Batches that run, or that failed and are tried in parts.
         self._batches: set[asyncio.Future[Any]] = set()
@@ -136,12 +138,12 @@ class Scheduler:
             raise _dead()
         arrived_s = self._clock()
         shape = Shape.of([len(sequence) for sequence in values])
-        work_s = self._pace.factor * self._cost.unpadded_s(shape)
-        due = due_s(arrived_s, deadline_s, priority, work_s)
+        due = due_s(arrived_s, deadline_s, priority)
+        turn = turn_s(arrived_s, due, priority, self._pace.factor * self._cost.unpadded_s(shape))
         admit(self._outlook(arrived_s), self._queue, shape.tokens, due, deadline_s - arrived_s)
         job = Job(len(values), hidden, self._loop.create_future())
         for index, sequence in enumerate(values):
-            waiting = Sequence(sequence, len(sequence), next(self._order), due, deadline_s, priority, job, index)
+            waiting = Sequence(sequence, len(sequence), next(self._order), due, turn, deadline_s, priority, job, index)
             self._pending.add(waiting)
             job.waiting.add(waiting)
         self._jobs.add(job)
@@ -181,7 +183,8 @@ class Scheduler:
     def _outlook(self, now_s: float) -> Outlook:
         # Where all devices are dead, nobody can say when one is back.
         busy_s = self._devices.busy_s(now_s) or (0.0,)
-        return Outlook(self._pending, self._ahead_tokens, busy_s, self._cost, self._limits, self._pace.factor)
+        cost = self._cost.times(self._queue_pace.factor)
+        return Outlook(self._pending, self._ahead_tokens, busy_s, cost, self._limits, self._margin.seconds)
 
     def _plan_soon(self, in_s: float = 0.0) -> None:
         """Plan once all that comes at this moment has come, or later if nothing comes before."""
@@ -214,7 +217,8 @@ class Scheduler:
         worker = self._devices.wanting(now_s) if self._pending else None
         if not worker:
             return False
-        chosen = plan(self._pending, now_s + worker.busy_s(now_s), self._cost, self._limits, self._pace.factor)
+        start_s, cost = now_s + worker.busy_s(now_s), self._cost.times(self._pace.factor)
+        chosen = plan(self._pending, start_s, cost, self._limits, self._margin.seconds)
         for job in dict.fromkeys(sequence.job for sequence in chosen.expired):
             self._observer.expired(len(job.waiting))
             self._give_up(
@@ -229,10 +233,12 @@ class Scheduler:
             self._observer.batch_closed(chosen.closed)
             running = worker.give(batch, chosen.seconds)
             self._batches.add(running)
-            running.add_done_callback(partial(self._safely, self._settle, worker, batch))
+            running.add_done_callback(partial(self._safely, self._settle, worker, batch, start_s + chosen.seconds))
         return True
 
-    def _settle(self, worker: Worker, batch: tuple[Sequence, ...], running: "asyncio.Future[Run | None]") -> None:
+    def _settle(
+        self, worker: Worker, batch: tuple[Sequence, ...], done_s: float, running: "asyncio.Future[Run | None]"
+    ) -> None:
         """Hand out what a batch brought, or find out why it failed before anything else runs."""
         self._batches.discard(running)
         if running.cancelled():
@@ -242,6 +248,7 @@ class Scheduler:
             self._spawn(self._batches, self._blame(worker, batch, error))
         else:
             self._answer(batch, running.result())
+            self._margin.learn(self._clock() - done_s)
             self._plan_soon()
 
     def _spawn(self, tasks: "set[asyncio.Future[Any]]", work: Coroutine[None, None, None]) -> None:
@@ -279,6 +286,8 @@ class Scheduler:
             predicted_s = self._cost.seconds(*shape)
             self._observer.batch_ran(shape, self._pace.factor * predicted_s, run.stamps.compute_s)
             self._pace.learn(predicted_s, run.stamps.compute_s)
+            in_full_batches_s = self._cost.in_full_batches_s(shape.tokens, shape.usual_tokens, self._limits.tokens)
+            self._queue_pace.learn(in_full_batches_s, run.stamps.device_s)
             for sequence in run.deliver():
                 self._give_up(sequence.job, _failure(sequence, "the model's answer to it is not finite"))
 

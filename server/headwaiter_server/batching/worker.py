@@ -100,7 +100,7 @@ class Worker:
         self._probe = probe
         self._clock = clock
         self._inflight = 0
-        self._free_s = 0.0
+        self._free_s = self._computed_s = 0.0
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="device")
         self._packing = ThreadPoolExecutor(1, thread_name_prefix="packing")
 
@@ -176,6 +176,7 @@ class Worker:
         return packed, self._clock() - started_s
 
     def _compute(self, sequences: tuple[Sequence, ...], packing: "_Packing | None") -> Run | None:
+        began_s = self._computed_s if packing else self._clock()
         packed, assemble_s = packing.result() if packing else self._pack(sequences)
         if self._device is None:
             raise DeviceLost("the device died before the batch's turn")
@@ -187,8 +188,9 @@ class Worker:
             packed, assemble_s = self._pack(wanted)
             started_s = self._clock()
         outputs = self._device.run(packed, hidden=any(sequence.job.hidden for sequence in wanted))
-        computed_s = self._clock()
-        return Run(wanted, packed, outputs, Stamps(assemble_s, computed_s - started_s, computed_s))
+        self._computed_s = self._clock()
+        compute_s, device_s = self._computed_s - started_s, self._computed_s - began_s
+        return Run(wanted, packed, outputs, Stamps(assemble_s, compute_s, self._computed_s, device_s))
 
     def _answers(self) -> bool:
         if self._device is None:

@@ -4,7 +4,7 @@ from typing import cast
 
 import numpy as np
 
-from headwaiter_server.batching.job import Job, Priority, Sequence, due_s
+from headwaiter_server.batching.job import Job, Priority, Sequence, due_s, turn_s
 from headwaiter_server.batching.pending import Pending
 
 
@@ -18,8 +18,9 @@ def waiting(
     work_s: float = 1.0,
 ) -> Sequence:
     """Makes a sequence of no request: what waits and what is planned depends on none."""
-    due = due_s(arrived_s, deadline_s, priority, work_s)
-    return Sequence(np.zeros(length, np.int64), length, order, due, deadline_s, priority, cast(Job, None), 0)
+    due = due_s(arrived_s, deadline_s, priority)
+    turn = turn_s(arrived_s, due, priority, work_s)
+    return Sequence(np.zeros(length, np.int64), length, order, due, turn, deadline_s, priority, cast(Job, None), 0)
 
 
 def pending_of(sequences: list[Sequence]) -> Pending:

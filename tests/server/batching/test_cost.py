@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headwaiter_server.batching.cost import CostModel, Pace, Sample, Shape, error_ratio, fit, smallest_budget
+from headwaiter_server.batching.cost import CostModel, Margin, Pace, Sample, Shape, error_ratio, fit, smallest_budget
 
 Lengths = tuple[int, ...]
 SHAPES: list[Lengths] = [(1,), (16,), (256,), (16,) * 32, (256, 256), (64,) * 8, (128,) * 4, (64, *(4,) * 15), (128, 1)]
@@ -154,3 +154,35 @@ def test_whatever_a_minority_of_batches_took_the_pace_is_that_of_the_others(
 
 def test_batches_that_took_no_time_on_a_coarse_clock_say_nothing() -> None:
     assert _pace(*[0.0] * 31).factor == 1
+
+
+@pytest.mark.parametrize(
+    ("late_s", "margin_s"),
+    [
+        ([], 0.005),
+        # Of the 31 latest, three count for nothing, and what is early allows for no less than the reply takes.
+        ([9.0] * 3, 0.005),
+        ([9.0] * 3 + [0.02], 0.025),
+        ([-1.0] * 31, 0.005),
+        ([9.0] * 4 + [0.0] * 28, 0.005),
+    ],
+)
+def test_the_margin_is_what_nine_of_ten_answers_keep(late_s: list[float], margin_s: float) -> None:
+    margin = Margin()
+    for one in late_s:
+        margin.learn(one)
+    assert margin.seconds == pytest.approx(margin_s)
+
+
+@given(cost=costs, lengths=lengths_lists, pace=st.floats(0.1, 10))
+def test_at_another_pace_all_takes_so_many_times_as_long(cost: CostModel, lengths: Lengths, pace: float) -> None:
+    shape = Shape.of(lengths)
+    assert cost.times(pace).seconds(*shape) == pytest.approx(pace * cost.seconds(*shape))
+
+
+@given(cost=costs, length=st.integers(1, 300), sequences=st.integers(1, 20))
+def test_work_in_full_batches_takes_what_they_take(cost: CostModel, length: int, sequences: int) -> None:
+    budget = length * sequences
+    full_s = cost.seconds(*Shape.of([length] * sequences))
+    assert cost.in_full_batches_s(3 * budget, length, budget) == pytest.approx(3 * full_s)
+    assert cost.in_full_batches_s(budget, 2 * budget, budget) == pytest.approx(cost.seconds(*Shape.of([budget])))

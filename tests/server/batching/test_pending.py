@@ -26,10 +26,11 @@ class PendingIsAList(RuleBasedStateMachine):
         arrived_s=st.integers(0, 60),
         deadline_s=st.integers(0, 90) | st.just(float("inf")),
         priority=st.sampled_from(Priority),
+        work_s=st.floats(0, 1),
     )
-    def add(self, length: int, arrived_s: float, deadline_s: float, priority: Priority) -> None:
-        order = next(self.order)
-        sequence = waiting(length, order, arrived_s=arrived_s, deadline_s=deadline_s, priority=priority)
+    def add(self, length: int, arrived_s: float, deadline_s: float, priority: Priority, work_s: float) -> None:
+        order, times = next(self.order), {"arrived_s": arrived_s, "deadline_s": deadline_s, "work_s": work_s}
+        sequence = waiting(length, order, priority=priority, **times)
         self.pending.add(sequence)
         self.expected.append(sequence)
 
@@ -48,7 +49,29 @@ class PendingIsAList(RuleBasedStateMachine):
     @invariant()
     def the_most_urgent_comes_first_and_among_equals_the_oldest(self) -> None:
         self.expected.sort(key=lambda sequence: (sequence.due_s, sequence.order))
-        assert list(self.pending.by_urgency()) == self.expected
+        assert list(self.pending.by_due()) == self.expected
+
+    @invariant()
+    def whose_turn_it_is_comes_first_and_among_equals_the_oldest(self) -> None:
+        self.expected.sort(key=lambda sequence: (sequence.turn_s, sequence.order))
+        assert list(self.pending.by_turn()) == self.expected
+
+    @invariant()
+    def all_are_in_time_if_each_is_behind_those_that_are_due_before(self) -> None:
+        for start_s, token_s in ((0.0, 0.5), (10.0, 1.5), (30.0, 0.1)):
+            late_s = self._latest_s(start_s, token_s)
+            # Times are told apart by steps of 50 ms.
+            if abs(late_s) > 0.05:
+                assert self.pending.all_in_time(start_s, token_s) is (late_s < 0)
+
+    def _latest_s(self, start_s: float, token_s: float) -> float:
+        """By how much the latest is late."""
+        self.expected.sort(key=lambda sequence: (sequence.due_s, sequence.order))
+        done_s, late_s = start_s, float("-inf")
+        for sequence in self.expected:
+            done_s += token_s * sequence.length_tokens
+            late_s = max(late_s, done_s - sequence.due_s)
+        return late_s
 
     @invariant()
     def neighbours_in_length_come_nearest_first_and_among_equals_the_oldest(self) -> None:
@@ -79,5 +102,5 @@ def test_removing_what_does_not_wait_is_a_value_error_and_changes_nothing() -> N
     pending = pending_of([present])
     with pytest.raises(ValueError, match="not in list"):
         pending.remove(absent)
-    assert list(pending.by_urgency()) == [present]
+    assert list(pending.by_due()) == [present]
     assert pending.tokens == 2
