@@ -76,7 +76,7 @@ class Run:
         refused_s: requests a second that were refused for want of capacity.
         refused_p99_ms: how long they waited to hear of it.
         too_late: answers that the server gave and no caller got in time.
-        in_vain: sequences that ran without a good answer in time.
+        in_vain: share of the sequences that ran whose answer came too late.
     """
 
     requests_s: float
@@ -173,7 +173,7 @@ def _run(load: Load, cpu_s: float, spent: Mapping[str, float]) -> Run:
         refused_s=len(load.refused) / load.sending_s,
         refused_p99_ms=_latency_ms(load.refused, 0.99),
         too_late=spent["headwaiter_requests_total OK"] - len(answered),
-        in_vain=spent["headwaiter_batch_sequences_sum"] - len(answered),
+        in_vain=1 - _share(len(answered), spent["headwaiter_batch_sequences_sum"]),
     )
 
 

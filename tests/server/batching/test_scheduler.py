@@ -237,7 +237,7 @@ async def test_a_request_whose_deadline_the_queue_cannot_meet_is_refused_at_once
     with pytest.raises(Overloaded, match=r"the deadline is in 10\.000 s: try again in 10\.75 s") as refusal:
         await bench.submit([3], deadline_s=10.0)
     assert refusal.value.retry_after_s == pytest.approx(10.75)
-    tasks.append(bench.submit([3], deadline_s=14.0))
+    tasks.append(bench.submit([3], deadline_s=15.0))
     await asyncio.sleep(0)
     assert bench.scheduler.queued_sequences == 5
     bench.device.release()
