@@ -217,8 +217,10 @@ class Scheduler:
         worker = self._devices.wanting(now_s) if self._pending else None
         if not worker:
             return False
-        start_s, cost = now_s + worker.busy_s(now_s), self._cost.times(self._pace.factor)
-        chosen = plan(self._pending, start_s, cost, self._limits, self._margin.seconds)
+        busy_s, cost = worker.busy_s(now_s), self._cost.times(self._pace.factor)
+        # A device with nothing to do tries what may come too late: else a margin once too large would stay so.
+        margin_s = self._margin.seconds if busy_s else 0.0
+        chosen = plan(self._pending, now_s + busy_s, cost, self._limits, margin_s)
         for job in dict.fromkeys(sequence.job for sequence in chosen.expired):
             self._observer.expired(len(job.waiting))
             self._give_up(
@@ -233,7 +235,9 @@ class Scheduler:
             self._observer.batch_closed(chosen.closed)
             running = worker.give(batch, chosen.seconds)
             self._batches.add(running)
-            running.add_done_callback(partial(self._safely, self._settle, worker, batch, start_s + chosen.seconds))
+            running.add_done_callback(
+                partial(self._safely, self._settle, worker, batch, now_s + busy_s + chosen.seconds)
+            )
         return True
 
     def _settle(
