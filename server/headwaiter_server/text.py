@@ -10,8 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from headwaiter_server.errors import InvalidInput, SequenceTooLong
-from headwaiter_server.failures import Failures
+from headwaiter_server.errors import Failures, InvalidInput, SequenceTooLong
 
 # A token of running text is some 4 characters; no text within its tokens is near this.
 _CHARACTERS_PER_TOKEN = 64

@@ -8,8 +8,7 @@ import tokenizers
 import transformers
 from tokenizers import processors
 
-from headwaiter_server.errors import InvalidInput, SequenceTooLong
-from headwaiter_server.failures import Failures
+from headwaiter_server.errors import Failures, InvalidInput, SequenceTooLong
 from headwaiter_server.runtime.bundle import TOKENIZER
 from headwaiter_server.text import TextEncoder, TextForm, Tokens, Truncation
 

@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.manifest_pb2 import Manifest
-from headwaiter_server.errors import InvalidInput
-from headwaiter_server.failures import Failures
+from headwaiter_server.errors import Failures, InvalidInput
 from headwaiter_server.rpc import requests
 from headwaiter_server.text import TextEncoder, TextForm, Truncation
 

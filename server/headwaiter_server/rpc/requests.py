@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.manifest_pb2 import Manifest
 from headwaiter_server.batching.job import Priority
-from headwaiter_server.errors import InvalidInput, ModelNotFound, SequenceTooLong
-from headwaiter_server.failures import Failures
+from headwaiter_server.errors import Failures, InvalidInput, ModelNotFound, SequenceTooLong
 from headwaiter_server.text import Truncation
 
 _Message = TypeVar("_Message", bound=Message)

@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_server.batching.job import Outcome
 from headwaiter_server.config import Settings
-from headwaiter_server.errors import InferenceFailed, InvalidInput
-from headwaiter_server.failures import Failures
+from headwaiter_server.errors import Failures, InferenceFailed, InvalidInput
 from headwaiter_server.rpc.inputs import Inputs
 from headwaiter_server.rpc.outputs import read_output
 from headwaiter_server.rpc.replies import encode_reply, model_reply

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.manifest_pb2 import Manifest
-from headwaiter_server.errors import HeadwaiterError, InvalidInput, ModelNotFound, SequenceTooLong
-from headwaiter_server.failures import Failures
+from headwaiter_server.errors import Failures, HeadwaiterError, InvalidInput, ModelNotFound, SequenceTooLong
 from headwaiter_server.rpc import requests
 from headwaiter_server.text import Truncation
 

@@ -15,8 +15,7 @@ from headwaiter_server.batching.attender import Attender
 from headwaiter_server.batching.scheduler import Scheduler
 from headwaiter_server.batching.worker import Worker
 from headwaiter_server.config import Settings
-from headwaiter_server.errors import DeadlineExceeded, InvalidInput, ModelNotFound, Unavailable
-from headwaiter_server.failures import Failures
+from headwaiter_server.errors import DeadlineExceeded, Failures, InvalidInput, ModelNotFound, Unavailable
 from headwaiter_server.metrics import STAGES, Recorder
 from headwaiter_server.rpc.endpoint import Call, clock
 from headwaiter_server.rpc.service import EncoderService, Serving
