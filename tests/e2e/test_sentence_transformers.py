@@ -163,7 +163,7 @@ def test_int8_vectors_are_within_a_step_of_those_of_sentence_transformers(pair: 
 
 def test_float16_vectors_are_those_of_sentence_transformers_rounded(pair: Pair) -> None:
     reply = pair.encode(pair.texts, output=pb.OutputOptions(dtype=pb.DATA_TYPE_FLOAT16))
-    half = np.finfo(np.float16).eps / 2
+    half = float(np.finfo(np.float16).eps) / 2
     assert_near(values(reply.pooled), pair.reference.encode(pair.texts), half + MAX_ABS)
 
 

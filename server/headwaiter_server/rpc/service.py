@@ -103,8 +103,9 @@ class EncoderService:
                 raise DeadlineExceeded("the answer came after the request's time-out")
             log_failures(call, outcome.failures)
             respond = partial(self._respond, call, inputs, output, admitted_s, outcome, serving.model)
-            # Hidden rows take long to copy: meanwhile others must be heard.
-            large = outcome.hidden is not None and sum(map(len, inputs.sequences)) > _LARGE_REPLY_TOKENS
+            # What there is for each token takes long to write: meanwhile others must be heard.
+            by_token = outcome.hidden is not None or inputs.offsets is not None
+            large = by_token and sum(map(len, inputs.sequences)) > _LARGE_REPLY_TOKENS
             return await asyncio.to_thread(respond) if large else respond()
 
     async def attend(self, raw: bytes, call: Call) -> bytes:
