@@ -1,6 +1,6 @@
 """Turns texts into token ids with the bundle's own tokenizer."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from pathlib import Path
@@ -46,12 +46,12 @@ class Tokens:
 
     Attributes:
         ids: [n].
-        original: how many there were before the text was cut.
+        original_tokens: how many there were before the text was cut.
         offsets: [n, 2], where each token begins and ends in the text, in code points; None unless asked for.
     """
 
     ids: NDArray[np.int64]
-    original: int
+    original_tokens: int
     offsets: NDArray[np.int64] | None
 
 
@@ -76,12 +76,13 @@ class TextEncoder:
         encode_batch = self._tokenizer.encode_batch if form.offsets else self._tokenizer.encode_batch_fast
         found = [_NONE] * len(texts)
         total_tokens = 0
-        for indices in _slices(texts, (index for index in range(len(texts)) if index not in failures)):
-            encodings = encode_batch([form.prompt + texts[index] for index in indices])
+        prompted = {index: form.prompt + text for index, text in enumerate(texts) if index not in failures}
+        for indices in _slices(prompted):
+            encodings = encode_batch([prompted[index] for index in indices])
             for index, encoding in zip(indices, encodings, strict=True):
                 tokens = self._cut(_read(encoding, form), encoding, form.truncation)
                 if len(tokens.ids) > self._max_tokens:
-                    failures.add(self._too_long(index, f"{tokens.original} tokens", tokens.original))
+                    failures.add(self._too_long(index, f"{tokens.original_tokens} tokens", tokens.original_tokens))
                 else:
                     found[index] = tokens
                     total_tokens += len(tokens.ids)
@@ -108,13 +109,15 @@ class TextEncoder:
 
     def _cut(self, tokens: Tokens, encoding: Any, truncation: Truncation) -> Tokens:
         """Drop tokens from one end of a text that is too long; special tokens stay, as in `transformers`."""
-        if tokens.original <= self._max_tokens or truncation is Truncation.ERROR:
+        if tokens.original_tokens <= self._max_tokens or truncation is Truncation.ERROR:
             return tokens
         kept = np.array(encoding.special_tokens_mask, bool)
         words = np.flatnonzero(~kept)
         room = max(0, self._max_tokens - (len(kept) - len(words)))
         kept[words[:room] if truncation is Truncation.RIGHT else words[len(words) - room :]] = True
-        return Tokens(tokens.ids[kept], tokens.original, None if tokens.offsets is None else tokens.offsets[kept])
+        return Tokens(
+            tokens.ids[kept], tokens.original_tokens, None if tokens.offsets is None else tokens.offsets[kept]
+        )
 
     def _too_long(self, index: int, size: str, tokens: int | None) -> SequenceTooLong:
         return SequenceTooLong(
@@ -139,13 +142,13 @@ def _read(encoding: Any, form: TextForm) -> Tokens:
     return Tokens(ids, len(ids), np.maximum(offsets - len(form.prompt), 0))
 
 
-def _slices(texts: Sequence[str], indices: Iterable[int]) -> Iterator[list[int]]:
+def _slices(texts: Mapping[int, str]) -> Iterator[list[int]]:
     """Yield the indices of texts in order, some at a time, so that what is wrong with one is found before the end."""
     some: list[int] = []
     characters = 0
-    for index in indices:
+    for index, text in texts.items():
         some.append(index)
-        characters += len(texts[index])
+        characters += len(text)
         if characters >= _SLICE_CHARACTERS:
             yield some
             some, characters = [], 0

@@ -33,12 +33,14 @@ class Pair:
     """A served model and sentence-transformers' own of the same checkpoint.
 
     Attributes:
+        model: what the server says of its model.
         encode: what the served model answers to texts.
         reference: of modules Transformer, Pooling and Normalize.
         texts: short ones.
         long: one that is far over the text maximum.
     """
 
+    model: pb.GetModelResponse
     encode: Callable[..., pb.EncodeResponse]
     reference: SentenceTransformer
     texts: list[str]
@@ -58,13 +60,15 @@ def connect(server: Running, checkpoint: Path, texts: list[str]) -> Iterator[Pai
     """Give both models of a checkpoint."""
     with grpc.insecure_channel(server.address) as channel:
         call: Any = channel.unary_unary("/headwaiter.v1.Encoder/Encode")
+        describe: Any = channel.unary_unary("/headwaiter.v1.Encoder/GetModel")
+        model = pb.GetModelResponse.FromString(describe(b"", timeout=TIMEOUT_S))
 
         def encode(texts: list[str], prompt: str = "", **fields: Any) -> pb.EncodeResponse:
             message = pb.EncodeRequest(texts=pb.Texts(values=texts, prompt=prompt), **fields)
             return pb.EncodeResponse.FromString(call(message.SerializeToString(), timeout=TIMEOUT_S))
 
         reference = SentenceTransformer(str(checkpoint), device="cpu")
-        yield Pair(encode, reference, texts, " ".join(texts * 12)[:LONG_CHARACTERS])
+        yield Pair(model, encode, reference, texts, " ".join(texts * 12)[:LONG_CHARACTERS])
 
 
 @pytest.fixture(scope="module")
@@ -115,6 +119,14 @@ def test_a_text_with_a_prompt_has_the_vector_of_sentence_transformers(tiny: Pair
     texts = [*tiny.texts, tiny.long]
     reply = tiny.encode(texts, name, truncation=pb.TRUNCATION_RIGHT)
     assert_near(values(reply.pooled), tiny.reference.encode(texts, prompt_name=name))
+
+
+def test_a_prompt_has_the_tokens_that_sentence_transformers_counts(tiny: Pair) -> None:
+    counted = {
+        name: tiny.reference[0]._get_prompt_length(text) for name, text in tiny.reference.prompts.items() if text
+    }
+    assert {prompt.name: prompt.tokens for prompt in tiny.model.prompts if prompt.text} == counted
+    assert {prompt.name: prompt.text for prompt in tiny.model.prompts} == tiny.reference.prompts
 
 
 def test_vectors_of_fewer_dimensions_are_those_of_sentence_transformers(pair: Pair) -> None:

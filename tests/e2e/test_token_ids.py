@@ -92,4 +92,4 @@ def test_ids_are_those_of_transformers(
     found = encoder.encode(strings, TextForm(truncation=truncation), Failures(), 1 << 40)
     wrong = [text for text, tokens, ids in zip(strings, found, expected, strict=True) if tokens.ids.tolist() != ids]
     assert not wrong
-    assert sum(tokens.original > longest for tokens in found) > len(PIECES)
+    assert sum(tokens.original_tokens > longest for tokens in found) > len(PIECES)

@@ -53,23 +53,35 @@ def test_a_text_that_is_too_long_is_cut_as_transformers_cuts_it(
     found = _encode(encoder, texts, truncation=truncation, prompt=prompt)
     assert [tokens.ids.tolist() for tokens in found] == expected
     whole = reference(prompted, truncation=False, padding=False)["input_ids"]
-    assert [tokens.original for tokens in found] == [*map(len, whole)]
+    assert [tokens.original_tokens for tokens in found] == [*map(len, whole)]
 
 
 @pytest.mark.parametrize("truncation", SIDES)
+@pytest.mark.parametrize(
+    "processor",
+    [
+        processors.TemplateProcessing("[CLS] [MASK] $A [SEP]", None, [("[CLS]", 2), ("[SEP]", 3), ("[MASK]", 4)]),
+        processors.RobertaProcessing(("[SEP]", 3), ("[CLS]", 2)),
+        processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2)),
+        processors.TemplateProcessing("$A", None, []),
+    ],
+    ids=["two before", "RoBERTa", "BERT", "none"],
+)
 def test_special_tokens_survive_a_cut_wherever_they_stand_and_those_in_the_text_do_not(
-    truncation: Truncation, text_checkpoint: Path, tmp_path: Path
+    truncation: Truncation, processor: Any, text_checkpoint: Path, tmp_path: Path
 ) -> None:
     tokenizer = tokenizers.Tokenizer.from_file(str(text_checkpoint / "tokenizer.json"))
-    special = [("[CLS]", 2), ("[SEP]", 3), ("[MASK]", 4)]
-    tokenizer.post_processor = processors.TemplateProcessing(single="[CLS] [MASK] $A [SEP]", special_tokens=special)
+    tokenizer.add_special_tokens(["[CLS]", "[SEP]"])
+    tokenizer.post_processor = processor
     tokenizer.no_padding()
     tokenizer.enable_truncation(7, direction=SIDES[truncation])
-    expected = tokenizer.encode("[SEP] a b c d e [CLS]").ids
+    expected = tokenizer.encode("[SEP] a b c d e f [CLS]")
     tokenizer.no_truncation()
     tokenizer.save(str(tmp_path / TOKENIZER))
     encoder = TextEncoder(tmp_path / TOKENIZER, 7)
-    assert _ids(encoder, ["[SEP] a b c d e [CLS]"], truncation=truncation) == [expected]
+    (found,) = _encode(encoder, ["[SEP] a b c d e f [CLS]"], truncation=truncation, offsets=True)
+    assert found.offsets is not None
+    assert (found.ids.tolist(), [*map(tuple, found.offsets.tolist())]) == (expected.ids, expected.offsets)
 
 
 @pytest.mark.parametrize("truncation", SIDES)

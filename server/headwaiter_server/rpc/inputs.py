@@ -103,7 +103,7 @@ async def _tokenize(
     return Inputs(
         [each.ids for each in tokens],
         failures,
-        {index: each.original for index, each in enumerate(tokens) if each.original > len(each.ids)},
+        {index: each.original_tokens for index, each in enumerate(tokens) if each.original_tokens > len(each.ids)},
         [each.offsets for each in tokens if each.offsets is not None] if form.offsets else None,
         skipped_tokens,
     )

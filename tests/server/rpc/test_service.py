@@ -1,5 +1,7 @@
 """The methods of the Encoder service, from message bytes to message bytes."""
 
+import asyncio
+import threading
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -101,6 +103,23 @@ async def test_texts_are_tokenised_by_the_server(service: Service) -> None:
     reply = await service.encode(pb.EncodeRequest(texts=pb.Texts(values=["a bcd", "ef"])))
     assert _pooled(reply) == [[4, 2], [2, 1]]
     assert list(reply.lengths) == [2, 1]
+
+
+async def test_while_texts_are_tokenised_others_are_answered(tmp_path: Path) -> None:
+    answered = threading.Event()
+
+    class Slow(WordLengths):
+        def encode(self, *arguments: Any) -> list[Tokens]:
+            assert answered.wait(30.0)
+            return super().encode(*arguments)
+
+    service = Service(tmp_path, Slow())
+    slow = asyncio.create_task(service.encode(pb.EncodeRequest(texts=pb.Texts(values=["a bcd", "ef"]))))
+    await asyncio.sleep(0)
+    assert _pooled(await service.encode(_tokens([3]))) == [[3, 1]]
+    answered.set()
+    assert _pooled(await slow) == [[4, 2], [2, 1]]
+    await service.scheduler.drain(30.0)
 
 
 async def test_a_request_without_an_id_is_given_one_of_its_own(service: Service) -> None:
