@@ -11,11 +11,12 @@ from bench.open_loop import open_loops
 from bench.overheads import alone, metrics, poison
 from bench.planning import planning
 from bench.throughput import throughput
+from bench.tokenizing import tokenizing
 from bench.traces import MEDIAN_30, MEDIAN_90, Trace, real_sentences
 from examples.model import ROOT, bundle
 from headwaiter_server.runtime.bundle import TOKENIZER, Bundle
 
-PARTS = ("throughput", "load", "alone", "metrics", "poison", "planning", "shapes", "int8")
+PARTS = ("throughput", "load", "alone", "metrics", "poison", "planning", "shapes", "int8", "tokenizing")
 _SEQUENCES = 2000
 
 
@@ -71,6 +72,8 @@ def _run(parts: set[str], fleet: Fleet, effort: Effort) -> report.Figures:
         figures.shapes = shapes.table()
     if "int8" in parts:
         figures.int8 = int8.table()
+    if "tokenizing" in parts:
+        figures.tokenizing = tokenizing()
     return figures
 
 

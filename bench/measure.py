@@ -188,9 +188,9 @@ def ratio(ours: Sequence[Run], theirs: Sequence[Run], figure: str) -> float:
     return float(statistics.median(getattr(our, figure) / getattr(their, figure) for our, their in pairs))
 
 
-def pin(core: int) -> None:
-    """Keep this process on one core."""
-    os.sched_setaffinity(0, {core})
+def pin(*cores: int) -> None:
+    """Keep this process on one core, or on some."""
+    os.sched_setaffinity(0, cores)
 
 
 def counters(url: str) -> defaultdict[str, float]:

@@ -10,13 +10,22 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from bench import planning
+from bench import planning, tokenizing
 from bench.measure import median, ratio
 from bench.open_loop import OpenLoop
 from bench.overheads import Alone, Metrics, Poison
 from bench.planning import Planning
-from bench.required import Requirement, of_open_loop, of_overheads, of_planning, of_throughput, sustained
+from bench.required import (
+    Requirement,
+    of_open_loop,
+    of_overheads,
+    of_planning,
+    of_throughput,
+    of_tokenizing,
+    sustained,
+)
 from bench.throughput import OTHER_REQUESTERS, REQUESTERS, Throughput
+from bench.tokenizing import Tokenizing
 from examples.model import ROOT
 
 DOCUMENT, PICTURE = ROOT / "docs" / "benchmarks.md", ROOT / "docs" / "benchmarks.png"
@@ -35,6 +44,7 @@ class Figures:
     planning: list[Planning] = field(default_factory=list)
     shapes: list[str] = field(default_factory=list)
     int8: list[str] = field(default_factory=list)
+    tokenizing: list[Tokenizing] = field(default_factory=list)
 
     def json(self) -> str:
         """Return every figure of every round."""
@@ -48,6 +58,7 @@ class Figures:
             yield from of_open_loop(loop)
         yield from of_overheads(self.alone, self.metrics, self.poison)
         yield from of_planning(self.planning)
+        yield from of_tokenizing(self.tokenizing)
 
 
 def _without_nan(items: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -63,6 +74,7 @@ def tables(figures: Figures) -> str:
     sections += ["\n".join(planning.table(figures.planning))] if figures.planning else []
     sections += ["\n".join(figures.shapes)] if figures.shapes else []
     sections += ["\n".join(figures.int8)] if figures.int8 else []
+    sections += ["\n".join(tokenizing.table(figures.tokenizing))] if figures.tokenizing else []
     return "\n\n".join(sections)
 
 
@@ -169,6 +181,7 @@ def write_document(figures: Figures, minutes: float) -> None:
             planning="\n".join(planning.table(figures.planning)),
             shapes="\n".join(figures.shapes),
             int8="\n".join(figures.int8),
+            tokenizing="\n".join(tokenizing.table(figures.tokenizing)),
         ),
         encoding="utf-8",
     )

@@ -9,6 +9,7 @@ from bench.open_loop import COMPARED, OVERLOAD, Loaded, OpenLoop
 from bench.overheads import Alone, Metrics, Poison
 from bench.planning import Planning
 from bench.throughput import FAMILIES, REQUESTERS, Throughput
+from bench.tokenizing import Tokenizing
 from bench.traces import MEDIAN_30, MEDIAN_90
 
 _ALONE_PACKED, _ALONE_PORTABLE, _FIFO_COUNT, _, _FIFO_TOKENS, _ = (family.usual for family in FAMILIES)
@@ -117,6 +118,12 @@ def of_planning(rows: Sequence[Planning]) -> Iterator[Requirement]:
     """Yield what is asked of the planner."""
     for row in rows:
         yield Requirement(f"planning with {row.pending:,} waiting, µs a sequence", row.plan_us, "≤", 10.0)
+
+
+def of_tokenizing(rows: Sequence[Tokenizing]) -> Iterator[Requirement]:
+    """Yield what is asked of the tokeniser."""
+    for row in rows:
+        yield Requirement(f"tokenised by encoded, {row.texts} texts a request", row.ratio, "≥", 5.0)
 
 
 def sustained(loaded: Loaded) -> bool:

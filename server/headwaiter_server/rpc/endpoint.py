@@ -4,7 +4,7 @@ import asyncio
 import logging
 import time
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 
 import grpc
@@ -64,6 +64,14 @@ def refusal(
         await _settle(method, context, recorder, refuse)
 
     return grpc.stream_stream_rpc_method_handler(answer)
+
+
+def log_failures(call: Call, failures: Mapping[int, HeadwaiterError]) -> None:
+    """Log what failed of a request that is answered all the same: in one line, as it may be thousands of sequences."""
+    if failures:
+        _, error = min(failures.items())
+        what = f"{len(failures)} sequences failed, the first: {_with_cause(error)}"
+        log.warning("%s %s: %s: %s", call.method, call.request_id, type(error).__name__, what)
 
 
 async def _settle(

@@ -17,9 +17,10 @@ from headwaiter_server.config import Settings
 from headwaiter_server.errors import DeadlineExceeded, Unavailable, Unimplemented
 from headwaiter_server.metrics import Recorder
 from headwaiter_server.rpc import attend, requests
-from headwaiter_server.rpc.endpoint import Call, clock, refusal, unary
-from headwaiter_server.rpc.inputs import read_sequences
-from headwaiter_server.rpc.replies import attend_reply, encode_reply, model_ref, model_reply, wants_hidden
+from headwaiter_server.rpc.endpoint import Call, clock, log_failures, refusal, unary
+from headwaiter_server.rpc.inputs import Inputs, read_inputs
+from headwaiter_server.rpc.outputs import Output, read_output
+from headwaiter_server.rpc.replies import attend_reply, encode_reply, model_ref, model_reply
 from headwaiter_server.runtime.model import Model
 from headwaiter_server.text import TextEncoder
 
@@ -78,22 +79,33 @@ class EncoderService:
         deadline_s = min(call.deadline_s, call.arrived_s + (request.timeout_s or float("inf")))
         manifest = serving.model.bundle.manifest
         requests.check_model(request.model, manifest)
-        requests.check_options(request, manifest)
-        sequences = await read_sequences(request, manifest, serving.text, self._request_limits)
+        requests.check_options(request)
+        output = read_output(request.output, manifest)
+        inputs = await read_inputs(
+            request,
+            manifest,
+            serving.text,
+            self._request_limits,
+            truncation=requests.truncation_of(request),
+            offsets=request.output.offsets,
+            keep_failures=request.partial,
+        )
         admitted_s = clock()
         with self._admitted():
             outcome = await serving.scheduler.submit(
-                sequences,
-                hidden=wants_hidden(request, serving.model),
+                inputs.sequences,
+                hidden=output.needs_rows(inputs.skipped_tokens),
                 deadline_s=deadline_s,
                 priority=requests.priority_of(request),
+                failures=inputs.failures.by_sequence if request.partial else None,
             )
             if clock() >= deadline_s:
                 raise DeadlineExceeded("the answer came after the request's time-out")
-            lengths = [len(sequence) for sequence in sequences]
-            respond = partial(self._respond, request, call, lengths, admitted_s, outcome, serving.model)
-            # Hidden rows take long to copy: meanwhile others must be heard.
-            large = outcome.hidden is not None and sum(lengths) > _LARGE_REPLY_TOKENS
+            log_failures(call, outcome.failures)
+            respond = partial(self._respond, call, inputs, output, admitted_s, outcome, serving.model)
+            # What there is for each token takes long to write: meanwhile others must be heard.
+            by_token = outcome.hidden is not None or inputs.offsets is not None
+            large = by_token and sum(map(len, inputs.sequences)) > _LARGE_REPLY_TOKENS
             return await asyncio.to_thread(respond) if large else respond()
 
     async def attend(self, raw: bytes, call: Call) -> bytes:
@@ -105,7 +117,7 @@ class EncoderService:
         requests.check_model(request.model, manifest)
         attend.check_offered(manifest)
         attend.check_single(request)
-        (sequence,) = await read_sequences(request, manifest, serving.text, self._request_limits)
+        (sequence,) = (await read_inputs(request, manifest, serving.text, self._request_limits)).sequences
         selection = attend.select(request, len(sequence), manifest, self._settings.max_attend_bytes)
         admitted_s = clock()
         with self._admitted():
@@ -115,17 +127,13 @@ class EncoderService:
             return await asyncio.to_thread(self._respond_attend, call, admitted_s, outcome, strings, serving.model)
 
     def _respond(
-        self,
-        request: pb.EncodeRequest,
-        call: Call,
-        lengths: list[int],
-        admitted_s: float,
-        outcome: Outcome,
-        model: Model,
+        self, call: Call, inputs: Inputs, output: Output, admitted_s: float, outcome: Outcome, model: Model
     ) -> bytes:
-        reply = encode_reply(request, call.request_id, lengths, outcome, model)
+        # Where nothing ran, there was nothing but waiting.
+        computed_s = clock() if outcome.computed_s is None else outcome.computed_s
+        reply = encode_reply(call.request_id, inputs, output, outcome, model)
         reply.timings.batches = outcome.batches
-        return self._finish(reply, call, admitted_s, outcome.assemble_s, outcome.compute_s, outcome.computed_s)
+        return self._finish(reply, call, admitted_s, outcome.assemble_s, outcome.compute_s, computed_s)
 
     def _respond_attend(
         self, call: Call, admitted_s: float, outcome: Attended, strings: list[str], model: Model
