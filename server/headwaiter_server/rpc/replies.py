@@ -14,10 +14,18 @@ from headwaiter_server.runtime.attention import Attention
 from headwaiter_server.runtime.contract import finish_pooled
 from headwaiter_server.runtime.model import Model
 
+_FLOAT_BYTES = 4
+
 
 def wants_hidden(request: pb.EncodeRequest, model: Model) -> bool:
     """Tell whether hidden rows are part of the answer: asked for, or all that the model has."""
     return request.output.hidden or not model.graph.pools
+
+
+def answer_bytes(request: pb.EncodeRequest, lengths: list[int], model: Model) -> int:
+    """Return how many bytes of numbers the answer to sequences of these lengths has, at most."""
+    vectors = len(lengths) + (sum(lengths) if wants_hidden(request, model) else 0)
+    return vectors * model.bundle.manifest.width * _FLOAT_BYTES
 
 
 def encode_reply(
