@@ -7,6 +7,7 @@ import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from itertools import count
 from types import TracebackType
 from typing import NoReturn, TypeAlias
 
@@ -22,6 +23,8 @@ log = logging.getLogger(__name__)
 
 clock = time.monotonic
 
+# A random number for every request would cost a system call each.
+_PROCESS, _NUMBERS = uuid.uuid4().hex[:16], count(1)
 # Calls come and go; nobody can tell when the next one goes.
 _RETRY_AFTER_S = 1.0
 
@@ -40,7 +43,7 @@ class Call:
     method: str
     arrived_s: float
     deadline_s: float
-    request_id: str = field(default_factory=lambda: uuid.uuid4().hex)
+    request_id: str = field(default_factory=lambda: f"{_PROCESS}-{next(_NUMBERS)}")
 
 
 Context: TypeAlias = "ServicerContext[bytes, bytes]"

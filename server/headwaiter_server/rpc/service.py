@@ -111,10 +111,12 @@ class EncoderService:
         manifest = serving.model.bundle.manifest
         requests.check_model(request.model, manifest)
         requests.check_options(request, manifest)
-        deadline_s = min(call.deadline_s, call.arrived_s + (request.timeout_s or float("inf")))
+        if not request.timeout_s:
+            # When the call's own deadline passes, gRPC cancels it.
+            return await self._answer(request, call, serving, call.deadline_s, make_room)
+        deadline_s = min(call.deadline_s, call.arrived_s + request.timeout_s)
         try:
-            # Nobody but us knows of the request's own time-out; when the call's deadline passes, gRPC cancels it.
-            async with asyncio.timeout_at(deadline_s if request.timeout_s else None):
+            async with asyncio.timeout_at(deadline_s):
                 return await self._answer(request, call, serving, deadline_s, make_room)
         except TimeoutError:
             raise DeadlineExceeded("the request's timeout_s passed before its answer was ready") from None
