@@ -10,13 +10,15 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from bench import planning, tokenizing
+from bench import front_end, planning, tokenizing
+from bench.front_end import FrontEnd
 from bench.measure import median, ratio
 from bench.open_loop import OpenLoop
 from bench.overheads import Alone, Metrics, Poison
 from bench.planning import Planning
 from bench.required import (
     Requirement,
+    of_front_end,
     of_open_loop,
     of_overheads,
     of_planning,
@@ -41,6 +43,7 @@ class Figures:
     alone: Alone | None = None
     metrics: Metrics | None = None
     poison: Poison | None = None
+    front_end: FrontEnd | None = None
     planning: list[Planning] = field(default_factory=list)
     shapes: list[str] = field(default_factory=list)
     int8: list[str] = field(default_factory=list)
@@ -57,6 +60,7 @@ class Figures:
         for loop in self.open_loops:
             yield from of_open_loop(loop)
         yield from of_overheads(self.alone, self.metrics, self.poison)
+        yield from of_front_end(self.front_end)
         yield from of_planning(self.planning)
         yield from of_tokenizing(self.tokenizing)
 
@@ -71,6 +75,7 @@ def tables(figures: Figures) -> str:
     sections = [_required(figures.requirements())]
     sections += [_throughput(closed) for closed in figures.throughput]
     sections += [_open_loop(loop) for loop in figures.open_loops]
+    sections += ["\n".join(front_end.table(figures.front_end.costs))] if figures.front_end else []
     sections += ["\n".join(planning.table(figures.planning))] if figures.planning else []
     sections += ["\n".join(figures.shapes)] if figures.shapes else []
     sections += ["\n".join(figures.int8)] if figures.int8 else []
@@ -178,6 +183,7 @@ def write_document(figures: Figures, minutes: float) -> None:
             required=_required(figures.requirements()),
             throughput="\n\n".join(map(_throughput, figures.throughput)),
             open_loops="\n\n".join(map(_open_loop, figures.open_loops)),
+            front_end="\n".join(front_end.table(figures.front_end.costs) if figures.front_end else ()),
             planning="\n".join(planning.table(figures.planning)),
             shapes="\n".join(figures.shapes),
             int8="\n".join(figures.int8),

@@ -16,7 +16,6 @@ from headwaiter_client import (
     MessageTooLarge,
     ModelNotFound,
     SequenceTooLong,
-    Unimplemented,
 )
 from headwaiter_proto import encoder_pb2 as pb
 from tests.checkpoints import VOCABULARY
@@ -197,14 +196,8 @@ TO_TEXT_MODEL = (
     Bad("a layer too high", lambda c: c.attend("bread", layers=[2]), InvalidInput, "the model's layers are 0 to 1"),
     Bad("a head too high", lambda c: c.attend("bread", heads=[9]), InvalidInput, "the model's heads are 0 to 3"),
     Bad("a query beyond the text", lambda c: c.attend("bread", query=3), InvalidInput, "positions are 0 to 2"),
-    Bad(
-        "a stream",
-        pb.EncodeRequest(),
-        Unimplemented,
-        "does not offer the method yet",
-        grpc.StatusCode.UNIMPLEMENTED,
-        "EncodeStream",
-    ),
+    Bad("no id in a stream", pb.EncodeRequest(), InvalidInput, "a stream needs one", method="EncodeStream"),
+    Bad("bytes to a stream", NO_MESSAGE, InvalidInput, f"{MALFORMED}EncodeRequest", method="EncodeStream"),
 )
 
 TO_FEATURE_MODEL = (

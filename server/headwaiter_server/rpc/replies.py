@@ -17,6 +17,14 @@ from headwaiter_server.runtime.contract import finish_pooled
 from headwaiter_server.runtime.model import Model
 from headwaiter_server.runtime.pooling import POOLINGS, pool
 
+_FLOAT_BYTES = 4
+
+
+def answer_bytes(inputs: Inputs, output: Output, model: Model) -> int:
+    """Return how many bytes of numbers there are on the way to the answer, at most."""
+    rows = sum(map(len, inputs.sequences)) if output.needs_rows(inputs.skipped_tokens) else 0
+    return (len(inputs.sequences) + rows) * model.bundle.manifest.width * _FLOAT_BYTES
+
 
 def encode_reply(request_id: str, inputs: Inputs, output: Output, outcome: Outcome, model: Model) -> pb.EncodeResponse:
     """Write the answer, but for its timings.

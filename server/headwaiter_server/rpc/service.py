@@ -1,7 +1,7 @@
 """The Encoder service."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -14,13 +14,14 @@ from headwaiter_server.batching.calibration import Calibration
 from headwaiter_server.batching.job import Outcome
 from headwaiter_server.batching.scheduler import Scheduler
 from headwaiter_server.config import Settings
-from headwaiter_server.errors import DeadlineExceeded, Unavailable, Unimplemented
+from headwaiter_server.errors import DeadlineExceeded, Unavailable
 from headwaiter_server.metrics import Recorder
 from headwaiter_server.rpc import attend, requests
-from headwaiter_server.rpc.endpoint import Call, clock, log_failures, refusal, unary
+from headwaiter_server.rpc.endpoint import Call, Context, Gate, clock, log_failures, stream, unary
 from headwaiter_server.rpc.inputs import Inputs, read_inputs
 from headwaiter_server.rpc.outputs import Output, read_output
-from headwaiter_server.rpc.replies import attend_reply, encode_reply, model_ref, model_reply
+from headwaiter_server.rpc.replies import answer_bytes, attend_reply, encode_reply, model_ref, model_reply
+from headwaiter_server.rpc.stream import EncodeStream, MakeRoom, StreamLimits
 from headwaiter_server.runtime.model import Model
 from headwaiter_server.text import TextEncoder
 
@@ -44,7 +45,7 @@ class EncoderService:
     """Answers the methods of headwaiter.v1.Encoder; until a model is given to it, with Unavailable.
 
     Attributes:
-        answering: requests that were admitted and have no reply yet.
+        answering: requests that were admitted and have no reply yet, and open streams.
     """
 
     def __init__(self, settings: Settings, recorder: Recorder) -> None:
@@ -52,11 +53,20 @@ class EncoderService:
         self._request_limits = requests.RequestLimits(settings.max_request_sequences, settings.max_request_tokens)
         self._recorder = recorder
         self._serving: Serving | None = None
+        self._stream_limits = StreamLimits(settings.max_stream_requests, settings.max_stream_bytes)
+        self._streams: set[EncodeStream] = set()
+        self._draining = False
         self.answering = 0
 
     def open(self, serving: Serving) -> None:
         """Start answering."""
         self._serving = serving
+
+    def drain(self) -> None:
+        """Read no further request of any stream, and end each when it has answered what it read."""
+        self._draining = True
+        for opened in self._streams:
+            opened.drain()
 
     def handler(self) -> grpc.GenericRpcHandler:
         """Return what a gRPC server dispatches to."""
@@ -66,20 +76,49 @@ class EncoderService:
             "ListModels": self.list_models,
             "GetModel": self.get_model,
         }
-        methods = {name: unary(name, handle, self._recorder) for name, handle in handles.items()}
-        for name in set(pb.DESCRIPTOR.services_by_name["Encoder"].methods_by_name) - handles.keys():
-            methods[name] = refusal(name, _unimplemented, self._recorder)
+        gate = Gate(self._settings.max_calls)
+        methods = {name: unary(name, handle, self._recorder, gate) for name, handle in handles.items()}
+        methods["EncodeStream"] = stream("EncodeStream", self.encode_stream, self._recorder, gate)
         return grpc.method_handlers_generic_handler(SERVICE, methods)
 
     async def encode(self, raw: bytes, call: Call) -> bytes:
         """Encode the sequences of a request."""
-        serving = self._ready()
         request = requests.parse(raw, pb.EncodeRequest())
         _identify(call, request.request_id)
-        deadline_s = min(call.deadline_s, call.arrived_s + (request.timeout_s or float("inf")))
+        return await self._encode(request, call, _as_it_comes)
+
+    async def encode_stream(self, messages: AsyncIterator[bytes], context: Context, call: Call) -> None:
+        """Encode the sequences of each request of a stream."""
+        opened = EncodeStream(messages, context, call, self._encode, self._recorder, self._stream_limits)
+        with self._admitted():
+            self._streams.add(opened)
+            try:
+                if self._draining:
+                    opened.drain()
+                await opened.serve()
+            finally:
+                self._streams.remove(opened)
+
+    async def _encode(self, request: pb.EncodeRequest, call: Call, make_room: MakeRoom) -> bytes:
+        """Return the serialised answer to a request, which waits for room for it before it is queued."""
+        serving = self._ready()
         manifest = serving.model.bundle.manifest
         requests.check_model(request.model, manifest)
         requests.check_options(request)
+        if not request.timeout_s:
+            # When the call's own deadline passes, gRPC cancels it.
+            return await self._answer(request, call, serving, call.deadline_s, make_room)
+        deadline_s = min(call.deadline_s, call.arrived_s + request.timeout_s)
+        try:
+            async with asyncio.timeout_at(deadline_s):
+                return await self._answer(request, call, serving, deadline_s, make_room)
+        except TimeoutError:
+            raise DeadlineExceeded("the request's timeout_s passed before its answer was ready") from None
+
+    async def _answer(
+        self, request: pb.EncodeRequest, call: Call, serving: Serving, deadline_s: float, make_room: MakeRoom
+    ) -> bytes:
+        manifest = serving.model.bundle.manifest
         output = read_output(request.output, manifest)
         inputs = await read_inputs(
             request,
@@ -92,6 +131,7 @@ class EncoderService:
         )
         admitted_s = clock()
         with self._admitted():
+            await make_room(answer_bytes(inputs, output, serving.model))
             outcome = await serving.scheduler.submit(
                 inputs.sequences,
                 hidden=output.needs_rows(inputs.skipped_tokens),
@@ -199,5 +239,5 @@ def _identify(call: Call, request_id: str) -> None:
     call.request_id = request_id or call.request_id
 
 
-def _unimplemented() -> Unimplemented:
-    return Unimplemented("this server does not offer the method yet")
+async def _as_it_comes(_: int) -> None:
+    """Hold an answer of any size: a call without a stream has no more than one."""
