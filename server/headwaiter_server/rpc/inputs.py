@@ -97,8 +97,8 @@ async def _tokenize(
     # A short text takes less time than a thread takes to hear of it; several wait for the tokenizer's own threads.
     small = len(values) == 1 and texts.ByteSize() <= _SMALL_TEXT_BYTES
     tokens = encode() if small else await asyncio.to_thread(encode)
-    lengths = np.array([len(each.ids) for each in tokens])
-    requests.check_tokens(int(lengths.sum()), limits)
+    lengths = [len(each.ids) for each in tokens]
+    requests.check_tokens(sum(lengths), limits)
     requests.check_lengths(lengths, "texts", manifest, failures)
     return Inputs(
         [each.ids for each in tokens],
