@@ -6,7 +6,7 @@ One asyncio process that sends bytes made beforehand and does not read the repli
 import asyncio
 import time
 from collections.abc import Awaitable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import grpc
@@ -56,12 +56,14 @@ class Load:
         started_s: when the load began.
         sending_s: how long requests were sent.
         busy: share of a core that the generator took; near 1, it measures itself.
+        beside: what became of the requests that are no part of the load.
     """
 
     requests: list[Request]
     started_s: float
     sending_s: float
     busy: float
+    beside: list[Request] = field(default_factory=list)
 
     @property
     def answered(self) -> list[Request]:
@@ -97,7 +99,7 @@ def closed_loop(
         address: of the server.
         sequences: to send.
         requesters: how many there are; each waits for its answer.
-        beside: what is sent meanwhile, whether it is answered or not; it is no part of the load that is returned.
+        beside: what is sent meanwhile, and is no part of the load.
         beside_s: seconds from one of these to the next.
     """
     return asyncio.run(_closed_loop(address, sequences, requesters, beside, beside_s))
@@ -132,11 +134,12 @@ async def _closed_loop(
         for raw, tokens in coming:
             done.append(await _request(send, raw, tokens, time.perf_counter(), None))
 
+    asked: list[asyncio.Task[Request]] = []
+
     async def request_beside(send: _Send, ids: Ids) -> None:
-        async with asyncio.TaskGroup() as group:
-            while True:
-                group.create_task(_request(send, message(ids), len(ids), time.perf_counter(), None))
-                await asyncio.sleep(beside_s)
+        while True:
+            asked.append(asyncio.create_task(_request(send, message(ids), len(ids), time.perf_counter(), None)))
+            await asyncio.sleep(beside_s)
 
     async with grpc.aio.insecure_channel(address) as channel:
         send = await _connected(channel)
@@ -146,8 +149,8 @@ async def _closed_loop(
         seconds = time.perf_counter() - started_s
         if disturbing:
             disturbing.cancel()
-            await asyncio.wait({disturbing})
-        return Load(done, started_s, seconds, (time.process_time() - cpu_s) / seconds)
+        others = list(await asyncio.gather(*asked))
+        return Load(done, started_s, seconds, (time.process_time() - cpu_s) / seconds, others)
 
 
 async def _open_loop(address: str, sequences: Sequence[Ids], moments_s: list[float], deadline_s: float | None) -> Load:

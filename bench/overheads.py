@@ -56,11 +56,13 @@ class Poison:
     Attributes:
         throughput: ratio of the other sequences' tokens a second.
         seconds: how long sequences were poisoned, in all runs together.
+        blamed: poisoned sequences that failed as they should, by ten a second.
         failed: requests among the others that had no good answer.
     """
 
     throughput: float
     seconds: float
+    blamed: float
     failed: int
 
 
@@ -98,15 +100,16 @@ def poison(trace: Trace, fleet: Fleet, effort: Effort) -> Poison:
     server = fleet[_POISONED]
     clean: list[Run] = []
     poisoned: list[Run] = []
-    seconds, failed = 0.0, 0
+    loads: list[Load] = []
 
     def poisoned_loop(address: str) -> Load:
-        nonlocal seconds, failed
-        load = closed_loop(address, sequences, REQUESTERS, beside=POISON, beside_s=_POISON_S)
-        seconds, failed = seconds + load.seconds, failed + len(load.requests) - len(load.answered)
-        return load
+        loads.append(closed_loop(address, sequences, REQUESTERS, beside=POISON, beside_s=_POISON_S))
+        return loads[-1]
 
     for _ in range(effort.rounds):
         clean.append(measure(server, partial(closed_loop, sequences=sequences, requesters=REQUESTERS)))
         poisoned.append(measure(server, poisoned_loop))
-    return Poison(ratio(poisoned, clean, "tokens_s"), seconds, failed)
+    seconds = sum(load.seconds for load in loads)
+    blamed = sum(request.outcome == "INTERNAL" for load in loads for request in load.beside) * _POISON_S / seconds
+    failed = sum(len(load.requests) - len(load.answered) for load in loads)
+    return Poison(ratio(poisoned, clean, "tokens_s"), seconds, blamed, failed)

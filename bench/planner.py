@@ -63,7 +63,7 @@ def waiting(values: NDArray[np.generic]) -> Waiting:
         values,
         len(values),
         number,
-        PATIENCE_S[Priority.INTERACTIVE],
+        PATIENCE_S[Priority.INTERACTIVE] * (number % 1000) / 1000,
         number * 1e-6,
         float("inf"),
         Priority.INTERACTIVE,

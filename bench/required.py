@@ -95,8 +95,7 @@ def of_open_loop(loop: OpenLoop) -> Iterator[Requirement]:
 def _of_overload(run: Run, loop: OpenLoop, at: str) -> Iterator[Requirement]:
     yield Requirement(f"{at}: goodput by capacity, requests", run.goodput_s / loop.capacity_s, "≥", 0.95)
     yield Requirement(f"{at}: goodput by capacity, tokens", run.goodput_tokens_s / loop.capacity_tokens_s, "≥", 0.95)
-    if run.refused_s:
-        yield Requirement(f"{at}: refusals' p99, ms", run.refused_p99_ms, "<", 10.0)
+    yield Requirement(f"{at}: refusals' p99, ms", run.refused_p99_ms, "<", 10.0)
     yield Requirement(f"{at}: answers after their deadline", run.too_late, "≤", 0.0)
     yield Requirement(f"{at}: share of what ran that was not in time", run.in_vain, "≤", 0.01)
 
@@ -112,6 +111,7 @@ def of_overheads(alone: Alone | None, metrics: Metrics | None, poison: Poison | 
     if poison:
         at = f"ten poisoned sequences a second for {poison.seconds:.0f} s"
         yield Requirement(f"{at}: throughput of the others by without", poison.throughput, ">", 0.9)
+        yield Requirement(f"{at}: share of them that failed", poison.blamed, "≥", 0.95)
         yield Requirement(f"{at}: others without an answer", poison.failed, "≤", 0.0)
 
 

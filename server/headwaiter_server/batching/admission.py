@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from headwaiter_server.batching.cost import BatchLimits, CostModel
+from headwaiter_server.batching.cost import BatchLimits, CostModel, Shape
 from headwaiter_server.batching.pending import Pending
 from headwaiter_server.errors import InvalidInput, Overloaded
 
@@ -47,10 +47,12 @@ class Outlook:
         """Return when what comes behind so many tokens should start."""
         return min(self.busy_s) + self._run_s(tokens_ahead) / len(self.busy_s)
 
-    def answer_s(self, tokens_ahead: int, tokens: int) -> float:
-        """Return when so many tokens behind others should be answered; what fills their last batch runs with them."""
+    def answer_s(self, tokens_ahead: int, shape: Shape) -> float:
+        """Return when a request behind so many tokens should be answered; what fills its last batch runs with it."""
         beside = min(self.pending.tokens - tokens_ahead, self.limits.tokens)
-        return self.wait_s(tokens_ahead) + self._run_s(tokens + beside) + self.margin_s
+        longest = shape.longest_tokens
+        alone_s = self.cost.seconds(1, longest, longest, longest * longest)
+        return self.wait_s(tokens_ahead) + max(alone_s, self._run_s(shape.tokens + beside)) + self.margin_s
 
     def _run_s(self, tokens: int) -> float:
         """Return the seconds of so many tokens, in full batches of sequences as long as those that wait on average."""
@@ -58,17 +60,17 @@ class Outlook:
             return 0.0
         # A batch that is not full takes a launch all the same.
         least_s = self.cost.seconds(1, 1, 1, 1)
-        full_s = self.cost.in_full_batches_s(tokens, self.pending.usual_tokens, self.limits.tokens)
+        full_s = self.cost.in_full_batches_s(tokens, self.pending.mean_tokens, self.limits.tokens)
         return max(least_s, full_s)
 
 
-def admit(outlook: Outlook, limits: QueueLimits, tokens: int, due_s: float, time_left_s: float) -> None:
+def admit(outlook: Outlook, limits: QueueLimits, shape: Shape, due_s: float, time_left_s: float) -> None:
     """Refuse a request that the queue has no room for, or that could not be answered in time.
 
     Args:
         outlook: what it has before it.
         limits: what may wait.
-        tokens: of the request.
+        shape: of the request.
         due_s: how urgent it is; what is due later waits for it.
         time_left_s: until its deadline.
 
@@ -76,6 +78,7 @@ def admit(outlook: Outlook, limits: QueueLimits, tokens: int, due_s: float, time
         InvalidInput: no queue could hold it.
         Overloaded: with the time after which to try again.
     """
+    tokens = shape.tokens
     waiting = outlook.pending.tokens + outlook.ahead_tokens
     if tokens > limits.tokens:
         raise InvalidInput(
@@ -99,7 +102,7 @@ def admit(outlook: Outlook, limits: QueueLimits, tokens: int, due_s: float, time
             f"{limits.wait_s:g} s: try again in {wait_s:.2f} s",
             retry_after_s=wait_s,
         )
-    answer_s = _CAUTION * outlook.answer_s(ahead, tokens)
+    answer_s = _CAUTION * outlook.answer_s(ahead, shape)
     # Where there is no queue, the deadline is at fault and not the load.
     if wait_s > 0 and answer_s > time_left_s:
         raise Overloaded(

@@ -16,8 +16,8 @@ _MOST = 0.75
 _REMEMBERED_BATCHES = 31
 # An answer that is handed out has yet to be written and sent.
 _REPLY_S = 0.005
-# Of the remembered batches, three are later than the margin allows for.
-_PUNCTUAL = 28
+# Of the remembered batches, one is later than the margin allows for.
+_PUNCTUAL = 30
 
 
 class Shape(NamedTuple):
@@ -41,8 +41,8 @@ class Shape(NamedTuple):
         return cls(len(lengths), sum(lengths), max(lengths), sum(length * length for length in lengths))
 
     @property
-    def usual_tokens(self) -> int:
-        """The mean length."""
+    def mean_tokens(self) -> int:
+        """The mean length, rounded down."""
         return self.tokens // self.sequences
 
     @property
@@ -80,17 +80,12 @@ class CostModel:
         rows = sequences * longest_tokens
         return self.launch_s + self.token_s * tokens + (self.padded_s + self.cell_s * longest_tokens) * rows
 
-    def unpadded_s(self, shape: Shape) -> float:
-        """Return what a batch would cost if its attention had no padding."""
-        rows_s = 0.0 if self.variable_length else self.padded_s * shape.tokens
-        return self.launch_s + self.token_s * shape.tokens + rows_s + self.cell_s * shape.squares
-
     def in_full_batches_s(self, tokens: int, length_tokens: int, budget_tokens: int) -> float:
         """Return the seconds of so many tokens in full batches of sequences of a length."""
-        length_tokens = min(length_tokens, budget_tokens)
-        sequences = budget_tokens // length_tokens
-        full_s = self.seconds(sequences, budget_tokens, length_tokens, sequences * length_tokens**2)
-        return full_s * tokens / budget_tokens
+        sequences = max(1, budget_tokens // length_tokens)
+        full_tokens = sequences * length_tokens
+        full_s = self.seconds(sequences, full_tokens, length_tokens, sequences * length_tokens**2)
+        return full_s * tokens / full_tokens
 
     def padding_s(self, sequences: int, tokens: int, longest_tokens: int, squares: int) -> float:
         """Return the part of a batch's cost that equal lengths would not have."""
@@ -201,7 +196,7 @@ class Pace:
 
 
 class Margin:
-    """How much earlier than a deadline an answer has to be expected, for nine of ten to be in time."""
+    """How much earlier than a deadline an answer has to be expected, for nearly all to be in time."""
 
     def __init__(self) -> None:
         """Start with the time to write and send an answer."""

@@ -24,9 +24,9 @@ class Devices:
         self._on_available = on_available
 
     @property
-    def alive(self) -> bool:
-        """Whether any is."""
-        return any(worker.alive for worker in self._workers)
+    def living(self) -> int:
+        """How many are alive."""
+        return sum(worker.alive for worker in self._workers)
 
     def busy_s(self, now_s: float) -> tuple[float, ...]:
         """Return how long what each living device was given should still take."""
@@ -49,7 +49,7 @@ class Devices:
         """Give a worker nothing more until `reopen` has brought it back."""
         worker.alive = False
         log.error("the device died: %s", " ".join(str(error).split()))
-        if not self.alive:
+        if not self.living:
             self._on_available(False)
 
     async def reopen(self, worker: Worker) -> None:

@@ -3,16 +3,16 @@
 from collections.abc import Iterator
 from itertools import chain
 
-from sortedcontainers import SortedDict, SortedKeyList
+from sortedcontainers import SortedDict, SortedList
 
 from headwaiter_server.batching.job import Priority, Sequence
 
 # How finely times are told apart where tokens are counted by when they are due.
-_DUE_STEP_S = 0.05
+_DUE_STEP_S = 0.1
 
 
 class Pending:
-    """A set of waiting sequences; every operation takes logarithmic time.
+    """A set of waiting sequences; an operation takes logarithmic time, or the number of steps in which they are due.
 
     Attributes:
         tokens: of all of them together.
@@ -20,8 +20,9 @@ class Pending:
 
     def __init__(self) -> None:
         self.tokens = 0
-        self._by_due = SortedKeyList(key=lambda each: (each.due_s, each.order))
-        self._by_turn = SortedKeyList(key=lambda each: (each.turn_s, each.order))
+        # Of (seconds, order, sequence); no two have the same order.
+        self._by_due = SortedList()
+        self._by_turn = SortedList()
         self._by_length = {priority: _ByLength() for priority in Priority}
         # Tokens by when they are due, in steps.
         self._due_tokens = SortedDict()
@@ -36,8 +37,8 @@ class Pending:
 
     def add(self, sequence: Sequence) -> None:
         """Let a sequence wait."""
-        self._by_due.add(sequence)
-        self._by_turn.add(sequence)
+        self._by_due.add((sequence.due_s, sequence.order, sequence))
+        self._by_turn.add((sequence.turn_s, sequence.order, sequence))
         self._by_length[sequence.priority].add(sequence)
         self._count(sequence, sequence.length_tokens)
 
@@ -47,18 +48,18 @@ class Pending:
         Raises:
             ValueError: it does not wait.
         """
-        self._by_due.remove(sequence)
-        self._by_turn.remove(sequence)
+        self._by_due.remove((sequence.due_s, sequence.order, sequence))
+        self._by_turn.remove((sequence.turn_s, sequence.order, sequence))
         self._by_length[sequence.priority].remove(sequence)
         self._count(sequence, -sequence.length_tokens)
 
     def by_due(self) -> Iterator[Sequence]:
         """Yield the sequences, the most urgent first."""
-        return iter(self._by_due)
+        return (sequence for _, _, sequence in self._by_due)
 
     def by_turn(self) -> Iterator[Sequence]:
         """Yield the sequences in the order of their turns."""
-        return iter(self._by_turn)
+        return (sequence for _, _, sequence in self._by_turn)
 
     def shorter(self, than: Sequence, priority: Priority) -> Iterator[Sequence]:
         """Yield a priority's sequences that are shorter than a sequence, the longest first."""
@@ -69,12 +70,12 @@ class Pending:
         return (each for each in self._by_length[priority].longer(than.length_tokens) if each is not than)
 
     @property
-    def usual_tokens(self) -> int:
-        """The mean length of what waits; 1 where nothing does."""
+    def mean_tokens(self) -> int:
+        """The mean length of what waits, rounded down; 1 where nothing does."""
         return self.tokens // len(self) if self else 1
 
     def tokens_due_by(self, time_s: float) -> int:
-        """Return how many tokens are due by then, to within a step of 50 ms."""
+        """Return how many tokens are due by then, to within a step of 0.1 s."""
         return sum(self._due_tokens[step] for step in self._due_tokens.irange(maximum=time_s // _DUE_STEP_S))
 
     def all_in_time(self, start_s: float, token_s: float) -> bool:

@@ -35,7 +35,9 @@ class Plan:
     closed: Closed
 
 
-def plan(pending: Pending, now_s: float, cost: CostModel, limits: BatchLimits, margin_s: float = 0.0) -> Plan:
+def plan(
+    pending: Pending, now_s: float, cost: CostModel, limits: BatchLimits, margin_s: float = 0.0, devices: int = 1
+) -> Plan:
     """Choose a batch that starts from the sequence whose turn it is and adds what costs least beside it.
 
     Turns are by arrival and size; but where a full batch more could make somebody late, the most urgent sequence leads.
@@ -50,6 +52,7 @@ def plan(pending: Pending, now_s: float, cost: CostModel, limits: BatchLimits, m
         cost: the seconds a batch takes.
         limits: how large it may be.
         margin_s: how much earlier than a deadline an answer has to be expected.
+        devices: how many share the work.
     """
     expired: list[Sequence] = []
 
@@ -61,7 +64,7 @@ def plan(pending: Pending, now_s: float, cost: CostModel, limits: BatchLimits, m
             else:
                 expired.append(each)
 
-    turns = _time_for_turns(pending, now_s + margin_s, cost, limits)
+    turns = _time_for_turns(pending, now_s + margin_s, cost, limits, devices)
     seed = next(in_time(pending.by_turn() if turns else pending.by_due()), None)
     if seed is None:
         return Plan((), tuple(expired), 0.0, Closed.DRAINED)
@@ -71,11 +74,11 @@ def plan(pending: Pending, now_s: float, cost: CostModel, limits: BatchLimits, m
     return Plan(tuple(batch.members), tuple(dict.fromkeys(expired)), batch.seconds, batch.closed)
 
 
-def _time_for_turns(pending: Pending, now_s: float, cost: CostModel, limits: BatchLimits) -> bool:
+def _time_for_turns(pending: Pending, now_s: float, cost: CostModel, limits: BatchLimits, devices: int) -> bool:
     """Tell whether all that waits can be in time behind another full batch, if the most urgent go first then."""
     budget = limits.tokens
-    batch_s = cost.in_full_batches_s(budget, pending.usual_tokens, budget)
-    return pending.all_in_time(now_s + batch_s, batch_s / budget)
+    batch_s = cost.in_full_batches_s(budget, pending.mean_tokens, budget)
+    return pending.all_in_time(now_s + batch_s, batch_s / budget / devices)
 
 
 class _Batch:
@@ -100,7 +103,7 @@ class _Batch:
             joining = nearest[side]
             if joining is None or extra[side] == _NEVER:
                 return
-            self._join(joining)
+            self._join(joining, extra[side])
             nearest[side] = next(sides[side], None)
             extra = [self._extra_s(candidate) for candidate in nearest]
 
@@ -126,14 +129,14 @@ class _Batch:
             return _NEVER
         return (seconds - self.seconds) / length
 
-    def _join(self, sequence: Sequence) -> None:
+    def _join(self, sequence: Sequence, token_s: float) -> None:
         length = sequence.length_tokens
         self.members.append(sequence)
         self._tokens += length
         self._squares += length * length
         self._longest = max(self._longest, length)
         self._deadline_s = min(self._deadline_s, sequence.deadline_s)
-        self.seconds = self._cost.seconds(len(self.members), self._tokens, self._longest, self._squares)
+        self.seconds += token_s * length
 
 
 _NEVER = float("inf")

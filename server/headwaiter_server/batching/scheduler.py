@@ -137,7 +137,7 @@ class Scheduler:
         """
         if self._draining:
             raise Unavailable("the server is shutting down: send the request to another replica")
-        if not self._devices.alive:
+        if not self._devices.living:
             raise _dead()
         job = Job(len(values), hidden, self._loop.create_future(), None if failures is None else dict(failures))
         if job.answer.done():
@@ -146,8 +146,9 @@ class Scheduler:
         arrived_s = self._clock()
         shape = Shape.of([len(sequence) for sequence in sound.values()])
         due = due_s(arrived_s, deadline_s, priority)
-        turn = turn_s(arrived_s, due, priority, self._pace.factor * self._cost.unpadded_s(shape))
-        admit(self._outlook(arrived_s), self._queue, shape.tokens, due, deadline_s - arrived_s)
+        work_s = self._pace.factor * (self._cost.seconds(*shape) - self._cost.padding_s(*shape))
+        turn = turn_s(arrived_s, due, priority, work_s)
+        admit(self._outlook(arrived_s), self._queue, shape, due, deadline_s - arrived_s)
         for index, sequence in sound.items():
             waiting = Sequence(sequence, len(sequence), next(self._order), due, turn, deadline_s, priority, job, index)
             self._pending.add(waiting)
@@ -183,6 +184,8 @@ class Scheduler:
             self._give_up(job, Unavailable("the server shut down before it came to the request: try another replica"))
         for running in (*self._batches, *self._reopening):
             running.cancel()
+        if self._planning:
+            self._planning.cancel()
         self._devices.close()
         return len(given_up)
 
@@ -226,7 +229,10 @@ class Scheduler:
         busy_s, cost = worker.busy_s(now_s), self._cost.times(self._pace.factor)
         # A device with nothing to do tries what may come too late: else a margin once too large would stay so.
         margin_s = self._margin.seconds if busy_s else 0.0
-        chosen = plan(self._pending, now_s + busy_s, cost, self._limits, margin_s)
+        chosen = plan(self._pending, now_s + busy_s, cost, self._limits, margin_s, self._devices.living)
+        if chosen.expired and not (chosen.batch or busy_s):
+            # Nobody can be in time on an idle device, they say: they may be wrong, and without batches would stay so.
+            self._pace.learn(1.0, 1.0)
         for job in dict.fromkeys(sequence.job for sequence in chosen.expired):
             self._observer.expired(len(job.waiting))
             self._give_up(
@@ -241,15 +247,19 @@ class Scheduler:
             self._observer.batch_closed(chosen.closed)
             running = worker.give(batch, chosen.seconds)
             self._batches.add(running)
-            running.add_done_callback(
-                partial(self._safely, self._settle, worker, batch, now_s + busy_s + chosen.seconds)
-            )
+            done_s = now_s + busy_s + chosen.seconds
+            running.add_done_callback(partial(self._safely, self._settle, worker, batch, chosen.closed, done_s))
         return True
 
     def _settle(
-        self, worker: Worker, batch: tuple[Sequence, ...], done_s: float, running: "asyncio.Future[Run | None]"
+        self,
+        worker: Worker,
+        batch: tuple[Sequence, ...],
+        closed: Closed,
+        done_s: float,
+        running: "asyncio.Future[Run | None]",
     ) -> None:
-        """Hand out what a batch brought, or find out why it failed before anything else runs."""
+        """Hand out what a batch brought, and learn from its times; or find out why it failed."""
         self._batches.discard(running)
         if running.cancelled():
             return
@@ -257,8 +267,18 @@ class Scheduler:
         if isinstance(error, Exception):
             self._spawn(self._batches, self._blame(worker, batch, error))
         else:
-            self._answer(batch, running.result())
+            run = running.result()
+            self._answer(batch, run)
             self._margin.learn(self._clock() - done_s)
+            if run:
+                shape = _shape(run.sequences)
+                # Where nothing else waited, a batch is not small for want of skill.
+                in_queue_s = (
+                    self._cost.seconds(*shape)
+                    if closed is Closed.DRAINED
+                    else self._cost.in_full_batches_s(shape.tokens, shape.mean_tokens, self._limits.tokens)
+                )
+                self._queue_pace.learn(in_queue_s, run.stamps.device_s)
             self._plan_soon()
 
     def _spawn(self, tasks: "set[asyncio.Future[Any]]", work: Coroutine[None, None, None]) -> None:
@@ -289,17 +309,14 @@ class Scheduler:
         """Hand out what a batch brought to those of its sequences that ran, and tell the others that they are late."""
         ran = run.sequences if run else ()
         late = [each for each in set(batch).difference(ran) if not each.job.answer.done()]
-        if late:
-            self._observer.expired(len(late))
-            for sequence in late:
-                self._give_up(sequence.job, DeadlineExceeded("the deadline passed before the request's turn came"))
+        for sequence in late:
+            self._observer.expired(1 + len(sequence.job.waiting))
+            self._give_up(sequence.job, DeadlineExceeded("the deadline passed before the request's turn came"))
         if run:
             shape = _shape(ran)
             predicted_s = self._cost.seconds(*shape)
             self._observer.batch_ran(shape, self._pace.factor * predicted_s, run.stamps.compute_s)
             self._pace.learn(predicted_s, run.stamps.compute_s)
-            in_full_batches_s = self._cost.in_full_batches_s(shape.tokens, shape.usual_tokens, self._limits.tokens)
-            self._queue_pace.learn(in_full_batches_s, run.stamps.device_s)
             for sequence in run.deliver():
                 self._give_up(sequence.job, _failure(sequence, "the model's answer to it is not finite"))
 
@@ -346,7 +363,7 @@ class Scheduler:
             return
         self._devices.bury(worker, error)
         self._spawn(self._reopening, self._devices.reopen(worker))
-        if not self._devices.alive:
+        if not self._devices.living:
             for job in tuple(self._jobs):
                 self._give_up(job, _dead())
 

@@ -3,9 +3,11 @@
 import asyncio
 import logging
 import time
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import chain
 from typing import Protocol
 
 import numpy as np
@@ -75,7 +77,6 @@ class Worker:
 
     Attributes:
         alive: whether it takes batches.
-        ahead: the sequences of the batch that waits behind the one that runs; empty when none does.
     """
 
     def __init__(
@@ -94,7 +95,7 @@ class Worker:
             clock: of the stamps.
         """
         self.alive = True
-        self.ahead: tuple[Sequence, ...] = ()
+        self._ahead: deque[tuple[Sequence, ...]] = deque()
         self._device: Device | None = device
         self._reopen = reopen
         self._probe = probe
@@ -103,6 +104,11 @@ class Worker:
         self._free_s = self._computed_s = 0.0
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="device")
         self._packing = ThreadPoolExecutor(1, thread_name_prefix="packing")
+
+    @property
+    def ahead(self) -> tuple[Sequence, ...]:
+        """The sequences of batches that wait behind the one that runs."""
+        return tuple(chain.from_iterable(self._ahead))
 
     def busy_s(self, now_s: float) -> float:
         """Return how long what it was given should still take."""
@@ -127,7 +133,7 @@ class Worker:
         packed = None
         if self._inflight:
             packed = self._packing.submit(self._pack, sequences)
-            self.ahead = sequences
+            self._ahead.append(sequences)
         else:
             _note_started(sequences)
         self._inflight += 1
@@ -137,8 +143,8 @@ class Worker:
 
     def _note_done(self, _: "asyncio.Future[Run | None]") -> None:
         self._inflight -= 1
-        _note_started(self.ahead)
-        self.ahead = ()
+        if self._ahead:
+            _note_started(self._ahead.popleft())
 
     async def answers(self) -> bool:
         """Tell whether the device is in order: then a batch that failed has a sequence to blame."""
@@ -187,8 +193,10 @@ class Worker:
         if len(wanted) < len(sequences):
             packed, assemble_s = self._pack(wanted)
             started_s = self._clock()
-        outputs = self._device.run(packed, hidden=any(sequence.job.hidden for sequence in wanted))
-        self._computed_s = self._clock()
+        try:
+            outputs = self._device.run(packed, hidden=any(sequence.job.hidden for sequence in wanted))
+        finally:
+            self._computed_s = self._clock()
         compute_s, device_s = self._computed_s - started_s, self._computed_s - began_s
         return Run(wanted, packed, outputs, Stamps(assemble_s, compute_s, self._computed_s, device_s))
 

@@ -202,7 +202,11 @@ async def test_no_thread_outlives_the_scheduler() -> None:
     await bench.back.wait()
     assert sums(await bench.submit([2])) == [2]
     await bench.scheduler.drain(30.0)
-    started = [thread for thread in threading.enumerate() if thread not in before and thread.name.startswith("device")]
+    started = [
+        thread
+        for thread in threading.enumerate()
+        if thread not in before and thread.name.startswith(("device", "packing"))
+    ]
     assert started
     for thread in started:
         await asyncio.to_thread(thread.join, 10)
