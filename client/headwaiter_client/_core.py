@@ -3,18 +3,28 @@
 import uuid
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Literal, TypedDict, Unpack
+from typing import Any, Literal, TypedDict, TypeVar, Unpack
 
 import numpy as np
+from google.protobuf.message import DecodeError, Message
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from headwaiter_client.errors import HeadwaiterError, InvalidInput
 from headwaiter_proto import encoder_pb2 as pb
 
+# Paths of the contract's methods, by their names.
+METHODS = {
+    method.name: f"/{service.full_name}/{method.name}"
+    for service in pb.DESCRIPTOR.services_by_name.values()
+    for method in service.methods
+}
+
 # The health protocol is two tiny messages; written out here, they save the package that defines them.
 HEALTH_METHOD = "/grpc.health.v1.Health/Check"
 HEALTH_REQUEST = b""  # The server as a whole.
 HEALTH_SERVING = b"\x08\x01"  # status: SERVING
+
+_Message = TypeVar("_Message", bound=Message)
 
 _RESULT_DTYPES: dict[np.dtype[Any], pb.DataType] = {
     np.dtype("<f4"): pb.DATA_TYPE_FLOAT32,
@@ -164,6 +174,20 @@ def model_request(name: str) -> pb.GetModelRequest:
         InvalidInput: the name is no text.
     """
     return pb.GetModelRequest(name=_text("name", name))
+
+
+def parse(raw: bytes, kind: type[_Message], request_id: str | None) -> _Message:
+    """Reads the message of a reply.
+
+    Raises:
+        HeadwaiterError: it is no such message.
+    """
+    try:
+        return kind.FromString(raw)
+    except DecodeError as error:
+        raise HeadwaiterError(
+            "INTERNAL: the reply is not the message the contract names", request_id=request_id
+        ) from error
 
 
 def encoding(response: pb.EncodeResponse, round_trip_s: float) -> Encoding:

@@ -1,17 +1,18 @@
 """The client for threads."""
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from types import TracebackType
-from typing import Any, Self, SupportsIndex, Unpack
+from typing import Self, SupportsIndex, TypeVar, Unpack
 
-import grpc
+from google.protobuf.message import Message
 from numpy.typing import ArrayLike
 
 from headwaiter_client import _attention, _connection, _core
-from headwaiter_client.errors import Cancelled, from_rpc
+from headwaiter_client._transport import GrpcTransport, Transport
 from headwaiter_proto import encoder_pb2 as pb
-from headwaiter_proto.encoder_pb2_grpc import EncoderStub
+
+_Reply = TypeVar("_Reply", bound=Message)
 
 
 class Client:
@@ -41,14 +42,7 @@ class Client:
         timeout_s: float = 30.0,
     ) -> None:
         self._timeout_s = timeout_s
-        self._metadata = _connection.authorization(token)
-        self._channel = (
-            grpc.secure_channel(address, tls.credentials(), _connection.CHANNEL_OPTIONS)
-            if tls
-            else grpc.insecure_channel(address, _connection.CHANNEL_OPTIONS)
-        )
-        self._stub = EncoderStub(self._channel)  # type: ignore[no-untyped-call]
-        self._check_health: Callable[..., bytes] = self._channel.unary_unary(_core.HEALTH_METHOD)
+        self._transport: Transport = GrpcTransport(address, token=token, tls=tls)
 
     def encode(
         self, texts: Iterable[str], *, timeout_s: float | None = None, **options: Unpack[_core.RequestOptions]
@@ -101,12 +95,12 @@ class Client:
             sequence, layers=layers, heads=heads, query=query, model=model, request_id=request_id
         )
         started_s = time.perf_counter()
-        response = self._call(self._stub.Attend, request, timeout_s, request.request_id)
+        response = self._call("Attend", pb.AttendResponse, request, timeout_s, request.request_id)
         return _attention.attention(response, round_trip_s=time.perf_counter() - started_s)
 
     def models(self, *, timeout_s: float | None = None) -> list[_core.ModelRef]:
         """Lists the models the server holds."""
-        response = self._call(self._stub.ListModels, pb.ListModelsRequest(), timeout_s)
+        response = self._call("ListModels", pb.ListModelsResponse, pb.ListModelsRequest(), timeout_s)
         return [_core.model_ref(model) for model in response.models]
 
     def model(self, name: str = "", *, timeout_s: float | None = None) -> pb.GetModelResponse:
@@ -116,16 +110,16 @@ class Client:
             name: the model; may be left out where the server holds one.
             timeout_s: seconds until the deadline; the client's when None.
         """
-        response: pb.GetModelResponse = self._call(self._stub.GetModel, _core.model_request(name), timeout_s)
-        return response
+        return self._call("GetModel", pb.GetModelResponse, _core.model_request(name), timeout_s)
 
     def is_serving(self, *, timeout_s: float | None = None) -> bool:
         """Asks the server's health service whether it takes requests."""
-        return bool(self._call(self._check_health, _core.HEALTH_REQUEST, timeout_s) == _core.HEALTH_SERVING)
+        raw = self._transport.unary(_core.HEALTH_METHOD, _core.HEALTH_REQUEST, self._within_s(timeout_s))
+        return raw == _core.HEALTH_SERVING
 
     def close(self) -> None:
         """Closes the connection; calls in flight, and later ones, end as `Cancelled`."""
-        self._channel.close()
+        self._transport.close()
 
     def __enter__(self) -> Self:
         return self
@@ -137,20 +131,21 @@ class Client:
 
     def _encode(self, request: pb.EncodeRequest, timeout_s: float | None) -> _core.Encoding:
         started_s = time.perf_counter()
-        response = self._call(self._stub.Encode, request, timeout_s, request.request_id)
+        response = self._call("Encode", pb.EncodeResponse, request, timeout_s, request.request_id)
         return _core.encoding(response, round_trip_s=time.perf_counter() - started_s)
 
     def _call(
         self,
-        method: Callable[..., Any],
-        request: object,
+        method: str,
+        kind: type[_Reply],
+        request: Message,
         timeout_s: float | None,
         request_id: str | None = None,
-    ) -> Any:
-        timeout_s = _connection.remaining_s(self._timeout_s if timeout_s is None else timeout_s, request_id)
-        try:
-            return method(request, timeout=timeout_s, metadata=self._metadata)
-        except grpc.RpcError as error:
-            raise from_rpc(error, timeout_s=timeout_s, request_id=request_id) from error
-        except ValueError as error:  # What gRPC says of a closed channel, and of nothing else that we hand it.
-            raise Cancelled("the client is closed", request_id=request_id) from error
+    ) -> _Reply:
+        raw = self._transport.unary(
+            _core.METHODS[method], request.SerializeToString(), self._within_s(timeout_s), request_id
+        )
+        return _core.parse(raw, kind, request_id)
+
+    def _within_s(self, timeout_s: float | None) -> float:
+        return self._timeout_s if timeout_s is None else timeout_s
