@@ -8,6 +8,7 @@ encoding.pooled  # [2, width]
 from headwaiter_client._attention import Attention
 from headwaiter_client._connection import TlsConfig
 from headwaiter_client._core import Encoding, ModelRef, RequestOptions, Timings
+from headwaiter_client._retry import RetryPolicy
 from headwaiter_client.aio import AsyncClient
 from headwaiter_client.client import Client
 from headwaiter_client.errors import (
@@ -40,6 +41,7 @@ __all__ = [
     "ModelRef",
     "Overloaded",
     "RequestOptions",
+    "RetryPolicy",
     "SequenceTooLong",
     "Timings",
     "TlsConfig",

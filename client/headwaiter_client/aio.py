@@ -1,7 +1,7 @@
 """The client for asyncio."""
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Self, SupportsIndex, TypeVar, Unpack
 
@@ -9,6 +9,7 @@ from google.protobuf.message import Message
 from numpy.typing import ArrayLike
 
 from headwaiter_client import _attention, _connection, _core
+from headwaiter_client._retry import DEFAULT_RETRY, RetryPolicy
 from headwaiter_client._transport import AsyncGrpcTransport, AsyncTransport
 from headwaiter_proto import encoder_pb2 as pb
 
@@ -24,14 +25,17 @@ class AsyncClient:
 
     def __init__(
         self,
-        address: str,
+        address: str | Sequence[str],
         *,
         token: str | None = None,
         tls: _connection.TlsConfig | None = None,
+        metadata: Mapping[str, str] | None = None,
+        retry: RetryPolicy = DEFAULT_RETRY,
         timeout_s: float = 30.0,
     ) -> None:
         self._timeout_s = timeout_s
-        self._transport: AsyncTransport = AsyncGrpcTransport(address, token=token, tls=tls)
+        connection = _connection.Connection(address, token, tls, metadata)
+        self._transport: AsyncTransport = AsyncGrpcTransport(connection, retry)
 
     async def encode(
         self, texts: Iterable[str], *, timeout_s: float | None = None, **options: Unpack[_core.RequestOptions]

@@ -1,7 +1,7 @@
 """The client for threads."""
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Self, SupportsIndex, TypeVar, Unpack
 
@@ -9,6 +9,7 @@ from google.protobuf.message import Message
 from numpy.typing import ArrayLike
 
 from headwaiter_client import _attention, _connection, _core
+from headwaiter_client._retry import DEFAULT_RETRY, RetryPolicy
 from headwaiter_client._transport import GrpcTransport, Transport
 from headwaiter_proto import encoder_pb2 as pb
 
@@ -16,33 +17,38 @@ _Reply = TypeVar("_Reply", bound=Message)
 
 
 class Client:
-    """Calls a Headwaiter server over one connection; threads may share it.
+    """Calls a Headwaiter server, or the healthy ones of several replicas in turns; threads may share it.
 
     Every method raises a `HeadwaiterError` when its call fails: `InvalidInput` for what cannot be sent, `Cancelled`
     once the client is closed. Arguments that do not fit the signature, such as an option that does not exist, are a
     `TypeError`.
 
     Args:
-        address: the server, as host:port.
+        address: the server, as host:port; or a list of replicas, where one name may stand for several.
         token: bearer token to send with each call.
         tls: talk TLS, with these files; plain text when None.
+        metadata: what else to send with each call.
+        retry: whether a call that failed is sent again, and when.
         timeout_s: seconds until the deadline of calls that name none.
 
     Raises:
-        ValueError: the token cannot be sent in a header.
+        ValueError: there is no address, or the token or the metadata cannot be sent in a header.
         OSError: a TLS file cannot be read.
     """
 
     def __init__(
         self,
-        address: str,
+        address: str | Sequence[str],
         *,
         token: str | None = None,
         tls: _connection.TlsConfig | None = None,
+        metadata: Mapping[str, str] | None = None,
+        retry: RetryPolicy = DEFAULT_RETRY,
         timeout_s: float = 30.0,
     ) -> None:
         self._timeout_s = timeout_s
-        self._transport: Transport = GrpcTransport(address, token=token, tls=tls)
+        connection = _connection.Connection(address, token, tls, metadata)
+        self._transport: Transport = GrpcTransport(connection, retry)
 
     def encode(
         self, texts: Iterable[str], *, timeout_s: float | None = None, **options: Unpack[_core.RequestOptions]
