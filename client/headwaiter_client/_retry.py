@@ -37,7 +37,7 @@ class RetryPolicy:
         if not 0 <= self.initial_backoff_s <= self.max_backoff_s < threading.TIMEOUT_MAX:
             raise ValueError(
                 f"initial_backoff_s is {self.initial_backoff_s:g} and max_backoff_s {self.max_backoff_s:g}; "
-                "they are seconds from 0, and the first is not above the second"
+                "they are seconds from 0 to some limit, and the first is not above the second"
             )
 
     def wait_s(self, error: HeadwaiterError, attempts: int, remaining_s: float, jitter: float) -> float | None:

@@ -19,6 +19,9 @@ from headwaiter_client._replicas import Replicas
 from headwaiter_client._retry import Retries, RetryPolicy
 from headwaiter_client.errors import Cancelled, DeadlineExceeded, HeadwaiterError, Unavailable, from_rpc
 
+# What gRPC says of a server that does not answer, and of one that stops.
+_UNREACHED = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
+
 
 class Transport(Protocol):
     """Carries calls for threads, which may share it."""
@@ -110,6 +113,8 @@ class GrpcTransport:
         try:
             return call(request, timeout=end_s - time.monotonic(), metadata=self._metadata)
         except grpc.RpcError as error:
+            if self._closed.is_set():
+                raise Cancelled("the client was closed before the answer came", request_id=request_id) from error
             failure = from_rpc(error, timeout_s=timeout_s, request_id=request_id)
             if isinstance(failure, Unavailable):
                 self._mark(index, up=False)
@@ -132,9 +137,8 @@ class GrpcTransport:
         """Asks a replica for its health in the background; with `wait`, as soon as gRPC finds it healthy."""
 
         def note(call: "grpc.Future[bytes]") -> None:
-            code = cast("grpc.Call", call).code()
-            if code is not grpc.StatusCode.CANCELLED:
-                self._mark(index, up=wait or code is not grpc.StatusCode.UNAVAILABLE)
+            if not self._closed.is_set():
+                self._mark(index, up=wait or cast("grpc.Call", call).code() not in _UNREACHED)
 
         check: grpc.UnaryUnaryMultiCallable[bytes, bytes] = self._channels[index].unary_unary(_core.HEALTH_METHOD)
         with suppress(ValueError):  # The client is closed.
@@ -227,8 +231,8 @@ class AsyncGrpcTransport:
             )
             with suppress(grpc.aio.UsageError):  # The client is closed.
                 code = await check(_core.HEALTH_REQUEST, wait_for_ready=wait).code()
-                if code is not grpc.StatusCode.CANCELLED:
-                    self._mark(index, up=wait or code is not grpc.StatusCode.UNAVAILABLE)
+                if not self._closed.is_set():
+                    self._mark(index, up=wait or code not in _UNREACHED)
 
         task = asyncio.create_task(look())
         self._looks.add(task)

@@ -127,7 +127,8 @@ BY_CODE: dict[grpc.StatusCode, type[HeadwaiterError]] = {
     grpc.StatusCode.NOT_FOUND: ModelNotFound,
     grpc.StatusCode.RESOURCE_EXHAUSTED: MessageTooLarge,
     grpc.StatusCode.DEADLINE_EXCEEDED: DeadlineExceeded,
-    grpc.StatusCode.CANCELLED: Cancelled,
+    # Nobody here cancelled: gRPC says it of calls that come to a server while it stops.
+    grpc.StatusCode.CANCELLED: Unavailable,
     grpc.StatusCode.UNAVAILABLE: Unavailable,
     grpc.StatusCode.UNAUTHENTICATED: Unauthenticated,
     grpc.StatusCode.UNIMPLEMENTED: Unimplemented,
@@ -150,6 +151,8 @@ def from_rpc(error: grpc.RpcError, *, timeout_s: float, request_id: str | None) 
     info, retry, request = (details.get(kind.DESCRIPTOR.full_name) for kind in _DETAILS)
     if info is None and code is grpc.StatusCode.DEADLINE_EXCEEDED:
         message = f"no answer within {timeout_s:g} s"
+    elif info is None and code is grpc.StatusCode.CANCELLED:
+        message = "the server gave the call up; it may be stopping"
     return from_status(
         code,
         message or code.name,
