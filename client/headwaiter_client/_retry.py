@@ -1,14 +1,15 @@
 """Whether a failed call is worth another try, and when: no clock and no randomness of its own."""
 
+import math
 import threading
 from dataclasses import dataclass
 
 from headwaiter_client.errors import HeadwaiterError, Overloaded, Unavailable
 
-# Retries that a client may make before a call of it has succeeded.
+# What a client may retry before any of its calls has succeeded, and at most.
 _FIRST_RETRIES = 10.0
-_RETRIES_PER_SUCCESS = 0.2
 _MAX_RETRIES = 100.0
+_RETRIES_PER_SUCCESS = 0.2
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,7 @@ class RetryPolicy:
         max_backoff_s: what doubling ends at.
 
     Raises:
-        ValueError: there is no attempt, or a wait is negative or does not end.
+        ValueError: no attempt is allowed, or the waits are none.
     """
 
     max_attempts: int = 5
@@ -34,10 +35,10 @@ class RetryPolicy:
     def __post_init__(self) -> None:
         if self.max_attempts < 1:
             raise ValueError(f"max_attempts is {self.max_attempts}; a call takes at least 1")
-        if not 0 <= self.initial_backoff_s <= self.max_backoff_s < threading.TIMEOUT_MAX:
+        if not 0 <= self.initial_backoff_s <= self.max_backoff_s < math.inf:
             raise ValueError(
                 f"initial_backoff_s is {self.initial_backoff_s:g} and max_backoff_s {self.max_backoff_s:g}; "
-                "they are seconds from 0 to some limit, and the first is not above the second"
+                "they are finite, not negative, and the first is not above the second"
             )
 
     def wait_s(self, error: HeadwaiterError, attempts: int, remaining_s: float, jitter: float) -> float | None:
@@ -59,7 +60,7 @@ class RetryPolicy:
         worthwhile = isinstance(error, Unavailable) or (isinstance(error, Overloaded) and asked_s is not None)
         if not worthwhile or attempts >= self.max_attempts:
             return None
-        # Beyond 2**60 the product is above any limit that one would wait for, and then above any float.
+        # No limit is beyond 2**60 times a back-off that matters, and 2.0**1024 is beyond any float.
         backoff_s = min(self.max_backoff_s, self.initial_backoff_s * 2.0 ** min(attempts - 1, 60))
         wait_s = (asked_s or 0.0) + jitter * backoff_s
         return wait_s if wait_s < remaining_s else None

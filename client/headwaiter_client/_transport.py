@@ -243,8 +243,7 @@ async def _within(event: asyncio.Event, timeout_s: float) -> bool:
     """Waits for an event; tells whether it came in time."""
     if not event.is_set():
         with suppress(TimeoutError):
-            async with asyncio.timeout(timeout_s):
-                await event.wait()
+            await asyncio.wait_for(event.wait(), timeout_s)
     return event.is_set()
 
 

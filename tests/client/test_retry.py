@@ -93,7 +93,7 @@ def test_a_call_that_is_not_sent_again_costs_no_retry() -> None:
         ({"max_attempts": 0}, "max_attempts is 0; a call takes at least 1"),
         (
             {"initial_backoff_s": -1},
-            "initial_backoff_s is -1 and max_backoff_s 1; they are seconds from 0 to some limit",
+            "initial_backoff_s is -1 and max_backoff_s 1; they are finite",
         ),
         ({"initial_backoff_s": 2}, "the first is not above the second"),
         ({"max_backoff_s": math.inf}, "max_backoff_s inf; they"),
