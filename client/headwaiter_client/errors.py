@@ -11,10 +11,13 @@ HeadwaiterError
 ├── Unavailable
 ├── InferenceFailed
 ├── Unauthenticated
-└── Unimplemented
+├── Unimplemented
+└── ModelChanged
 """
 
+import re
 from collections.abc import Mapping
+from copy import copy
 from typing import Any, cast
 
 import grpc
@@ -103,6 +106,10 @@ class Unauthenticated(HeadwaiterError):
 
 class Unimplemented(HeadwaiterError):
     """The server does not offer the method."""
+
+
+class ModelChanged(HeadwaiterError):
+    """The requests of one call were answered by different weights, whose vectors must not be compared."""
 
 
 # By the names of the contract's ErrorReason.
@@ -195,6 +202,18 @@ def from_status(
         retry_after_s=retry_after_s,
         request_id=request_id,
     )
+
+
+def located(error: HeadwaiterError, first: int) -> HeadwaiterError:
+    """Returns an error that counts sequences as the caller does, whose list the request began to send at `first`."""
+    if error.sequence is None or not first:
+        return error
+    moved = copy(error)
+    moved.sequence = error.sequence + first
+    # What the server's sentence counts, the caller never saw.
+    place = rf"(texts\.values\[|\bsequence )({error.sequence})(?!\d)"
+    moved.args = (re.sub(place, lambda found: f"{found[1]}{moved.sequence}", str(error)),)
+    return moved
 
 
 def _details(call: grpc.Call) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from headwaiter_client import AsyncClient, Client, RetryPolicy
+from tests.client.drive import Drive
 from tests.client.fake_server import Call, FakeServer
 
 
@@ -36,3 +37,9 @@ def call(request: pytest.FixtureRequest) -> Call:
             return getattr(client, method)(*arguments, **options)
 
     return call_once
+
+
+@pytest.fixture(params=[Client, AsyncClient], ids=["sync", "async"])
+def drive(request: pytest.FixtureRequest) -> Drive:
+    """Makes calls with each kind of client, without a network."""
+    return Drive(request.param)
