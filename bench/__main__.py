@@ -6,16 +6,18 @@ from pathlib import Path
 
 from bench import int8, report, shapes
 from bench.effort import FULL, QUICK, Effort
+from bench.front_end import front_end
 from bench.measure import Fleet
 from bench.open_loop import open_loops
 from bench.overheads import alone, metrics, poison
 from bench.planning import planning
 from bench.throughput import throughput
+from bench.tokenizing import tokenizing
 from bench.traces import MEDIAN_30, MEDIAN_90, Trace, real_sentences
 from examples.model import ROOT, bundle
 from headwaiter_server.runtime.bundle import TOKENIZER, Bundle
 
-PARTS = ("throughput", "load", "alone", "metrics", "poison", "planning", "shapes", "int8")
+PARTS = ("throughput", "load", "alone", "metrics", "poison", "front-end", "planning", "shapes", "int8", "tokenizing")
 _SEQUENCES = 2000
 
 
@@ -65,12 +67,16 @@ def _run(parts: set[str], fleet: Fleet, effort: Effort) -> report.Figures:
         figures.metrics = metrics(traces[0], fleet, effort)
     if "poison" in parts:
         figures.poison = poison(traces[0], fleet, effort)
+    if "front-end" in parts:
+        figures.front_end = front_end(fleet, effort)
     if "planning" in parts:
         figures.planning = planning()
     if "shapes" in parts:
         figures.shapes = shapes.table()
     if "int8" in parts:
         figures.int8 = int8.table()
+    if "tokenizing" in parts:
+        figures.tokenizing = tokenizing()
     return figures
 
 

@@ -135,14 +135,14 @@ def measure(server: Running, offer: Callable[[str], Load]) -> Run:
     """Offer a load to a server that has nothing else to do, from a core of its own."""
     pin(LOAD_CORE)
     _until_quiet(server)
-    before, cpu_s = counters(server.metrics_url), _cpu_s(server.process.pid)
+    before, before_s = counters(server.metrics_url), cpu_s(server.process.pid)
     load = offer(server.address)
     _until_quiet(server)
-    cpu_s = _cpu_s(server.process.pid) - cpu_s
+    spent_s = cpu_s(server.process.pid) - before_s
     after = counters(server.metrics_url)
     if load.late_s > _LATE_S or load.busy > _BUSY:
         print(f"the load generator was late by {load.late_s * 1e3:.0f} ms at p99, {load.busy:.0%} busy", flush=True)
-    return _run(load, cpu_s, defaultdict(float, {name: value - before[name] for name, value in after.items()}))
+    return _run(load, spent_s, defaultdict(float, {name: value - before[name] for name, value in after.items()}))
 
 
 def _run(load: Load, cpu_s: float, spent: Mapping[str, float]) -> Run:
@@ -188,9 +188,9 @@ def ratio(ours: Sequence[Run], theirs: Sequence[Run], figure: str) -> float:
     return float(statistics.median(getattr(our, figure) / getattr(their, figure) for our, their in pairs))
 
 
-def pin(core: int) -> None:
-    """Keep this process on one core."""
-    os.sched_setaffinity(0, {core})
+def pin(*cores: int) -> None:
+    """Keep this process on one core, or on some."""
+    os.sched_setaffinity(0, cores)
 
 
 def counters(url: str) -> defaultdict[str, float]:
@@ -210,7 +210,7 @@ def _until_quiet(server: Running) -> None:
         time.sleep(_QUIET_S)
 
 
-def _cpu_s(pid: int) -> float:
+def cpu_s(pid: int) -> float:
     """Return the CPU time, user and system, that a process has taken."""
     # The name before it may hold spaces, and ends with the last parenthesis.
     after_name = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()

@@ -10,13 +10,24 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from bench import planning
+from bench import front_end, planning, tokenizing
+from bench.front_end import FrontEnd
 from bench.measure import median, ratio
 from bench.open_loop import OpenLoop
 from bench.overheads import Alone, Metrics, Poison
 from bench.planning import Planning
-from bench.required import Requirement, of_open_loop, of_overheads, of_planning, of_throughput, sustained
+from bench.required import (
+    Requirement,
+    of_front_end,
+    of_open_loop,
+    of_overheads,
+    of_planning,
+    of_throughput,
+    of_tokenizing,
+    sustained,
+)
 from bench.throughput import OTHER_REQUESTERS, REQUESTERS, Throughput
+from bench.tokenizing import Tokenizing
 from examples.model import ROOT
 
 DOCUMENT, PICTURE = ROOT / "docs" / "benchmarks.md", ROOT / "docs" / "benchmarks.png"
@@ -32,9 +43,11 @@ class Figures:
     alone: Alone | None = None
     metrics: Metrics | None = None
     poison: Poison | None = None
+    front_end: FrontEnd | None = None
     planning: list[Planning] = field(default_factory=list)
     shapes: list[str] = field(default_factory=list)
     int8: list[str] = field(default_factory=list)
+    tokenizing: list[Tokenizing] = field(default_factory=list)
 
     def json(self) -> str:
         """Return every figure of every round."""
@@ -47,7 +60,9 @@ class Figures:
         for loop in self.open_loops:
             yield from of_open_loop(loop)
         yield from of_overheads(self.alone, self.metrics, self.poison)
+        yield from of_front_end(self.front_end)
         yield from of_planning(self.planning)
+        yield from of_tokenizing(self.tokenizing)
 
 
 def _without_nan(items: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -60,9 +75,11 @@ def tables(figures: Figures) -> str:
     sections = [_required(figures.requirements())]
     sections += [_throughput(closed) for closed in figures.throughput]
     sections += [_open_loop(loop) for loop in figures.open_loops]
+    sections += ["\n".join(front_end.table(figures.front_end.costs))] if figures.front_end else []
     sections += ["\n".join(planning.table(figures.planning))] if figures.planning else []
     sections += ["\n".join(figures.shapes)] if figures.shapes else []
     sections += ["\n".join(figures.int8)] if figures.int8 else []
+    sections += ["\n".join(tokenizing.table(figures.tokenizing))] if figures.tokenizing else []
     return "\n\n".join(sections)
 
 
@@ -166,9 +183,11 @@ def write_document(figures: Figures, minutes: float) -> None:
             required=_required(figures.requirements()),
             throughput="\n\n".join(map(_throughput, figures.throughput)),
             open_loops="\n\n".join(map(_open_loop, figures.open_loops)),
+            front_end="\n".join(front_end.table(figures.front_end.costs) if figures.front_end else ()),
             planning="\n".join(planning.table(figures.planning)),
             shapes="\n".join(figures.shapes),
             int8="\n".join(figures.int8),
+            tokenizing="\n".join(tokenizing.table(figures.tokenizing)),
         ),
         encoding="utf-8",
     )

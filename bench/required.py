@@ -4,11 +4,13 @@ import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from bench.front_end import FrontEnd
 from bench.measure import Run, median, ratio
 from bench.open_loop import COMPARED, OVERLOAD, Loaded, OpenLoop
 from bench.overheads import Alone, Metrics, Poison
 from bench.planning import Planning
 from bench.throughput import FAMILIES, REQUESTERS, Throughput
+from bench.tokenizing import Tokenizing
 from bench.traces import MEDIAN_30, MEDIAN_90
 
 _ALONE_PACKED, _ALONE_PORTABLE, _FIFO_COUNT, _, _FIFO_TOKENS, _ = (family.usual for family in FAMILIES)
@@ -113,10 +115,33 @@ def of_overheads(alone: Alone | None, metrics: Metrics | None, poison: Poison | 
         yield Requirement(f"{at}: others without an answer", poison.failed, "≤", 0.0)
 
 
+def of_front_end(front: FrontEnd | None) -> Iterator[Requirement]:
+    """Yield what is asked of the front end."""
+    if front is None:
+        return
+    one, many, _ = front.costs
+    yield Requirement("unary of 1, null model: requests/s by an echo server's", one.ratio, "≥", 0.5)
+    sequences = _ratio(many.ours_s, one.ours_s) * many.sequences
+    yield Requirement(f"null model: sequences/s, unary of {many.sequences} by unary of 1", sequences, "≥", 10.0)
+    stall, given_up = front.stall, front.given_up
+    yield Requirement("others' p99 beside a stream that nobody reads", statistics.median(stall.p99), "≤", 1.1)
+    yield Requirement("memory that it takes, MiB", stall.held_mib, "≤", 128.0)
+    yield Requirement("its answers once it is read, by its requests", stall.answered / stall.sent, "≥", 1.0)
+    yield Requirement("cancellation seen after, ms", given_up.cancelled_ms, "≤", 50.0)
+    yield Requirement("deadline seen after, ms", given_up.late_ms, "≤", 50.0)
+    yield Requirement("sequences run though given up", given_up.run, "≤", 0.0)
+
+
 def of_planning(rows: Sequence[Planning]) -> Iterator[Requirement]:
     """Yield what is asked of the planner."""
     for row in rows:
         yield Requirement(f"planning with {row.pending:,} waiting, µs a sequence", row.plan_us, "≤", 10.0)
+
+
+def of_tokenizing(rows: Sequence[Tokenizing]) -> Iterator[Requirement]:
+    """Yield what is asked of the tokeniser."""
+    for row in rows:
+        yield Requirement(f"tokenised by encoded, {row.texts} texts a request", row.ratio, "≥", 5.0)
 
 
 def sustained(loaded: Loaded) -> bool:

@@ -60,7 +60,7 @@ def save_tokenizer(folder: Path) -> None:
 def save_sentence_transformer(
     folder: Path, *, modules: tuple[str, ...] = ("Transformer", "Pooling", "Normalize")
 ) -> None:
-    """Add what `sentence-transformers` writes beside a checkpoint: modules, mean pooling, a text maximum of 32."""
+    """Add what `sentence-transformers` writes beside a checkpoint: modules, means, texts of 32 tokens, prompts."""
     paths = {"Transformer": "", "Pooling": "1_Pooling"}
     listed = [
         {
@@ -73,6 +73,8 @@ def save_sentence_transformer(
     ]
     write_json(folder / "modules.json", listed)
     write_json(folder / "sentence_bert_config.json", {"max_seq_length": 32, "do_lower_case": False})
+    prompts = {"query": "rain on a ", "passage": "the table: ", "document": None}
+    write_json(folder / "config_sentence_transformers.json", {"prompts": prompts, "default_prompt_name": None})
     pooling = {"word_embedding_dimension": 32, "pooling_mode_cls_token": False, "pooling_mode_mean_tokens": True}
     write_json(folder / "1_Pooling" / "config.json", pooling)
 

@@ -17,6 +17,7 @@ from torch import Tensor
 from headwaiter_export.config import ConfigError, EncoderConfig, Pooling, TextConfig
 from headwaiter_export.encoder import Encoder
 from headwaiter_export.families import ACTIVATIONS, FAMILIES, Family
+from headwaiter_export.prompts import with_prompts
 from headwaiter_export.settings import CheckpointError, Settings, read_json
 from headwaiter_export.weights import read_safetensors, take
 
@@ -62,22 +63,41 @@ def read_checkpoint(folder: Path, pooling: Pooling | None = None, normalize: boo
     """
     if not folder.is_dir():
         raise CheckpointError(f"{folder} is no folder")
-    own_pooling: Pooling | None = None
-    own_normalize = False
-    if (folder / "modules.json").is_file():
-        folder, own_pooling, own_normalize = _read_modules(folder)
+    modules = _read_modules(folder) if (folder / "modules.json").is_file() else _Modules(folder)
+    folder = modules.transformer
     settings = Settings.read(folder / "config.json")
     family = _family(settings)
-    pooling = pooling or own_pooling or family.pooling
+    pooling = pooling or modules.pooling or family.pooling
     if normalize is None:
-        normalize = own_normalize and pooling is not Pooling.NONE
+        normalize = modules.normalize and pooling is not Pooling.NONE
     config = _encoder_config(settings, family, pooling=pooling, normalize=normalize)
-    return Checkpoint(_load_encoder(folder, settings, family, config), _read_text(folder, config))
+    text = _read_text(folder, config)
+    if text is not None and modules.prompts is not None:
+        text = with_prompts(text, modules.prompts, pooled=modules.pools_prompt)
+    return Checkpoint(_load_encoder(folder, settings, family, config), text)
 
 
-def _read_modules(folder: Path) -> tuple[Path, Pooling, bool]:
-    """Return the folder of the transformer, the pooling, and whether pooled vectors have unit length."""
-    _refuse_default_prompt(Settings.read_if_there(folder / "config_sentence_transformers.json"))
+@dataclass(frozen=True)
+class _Modules:
+    """What a folder says beside its transformer.
+
+    Attributes:
+        transformer: the transformer's own folder.
+        pooling: how a sequence becomes one vector; None where it does not say.
+        pools_prompt: the rows of a prompt take part in that.
+        normalize: pooled vectors have unit length.
+        prompts: where prompts stand, if anywhere.
+    """
+
+    transformer: Path
+    pooling: Pooling | None = None
+    pools_prompt: bool = True
+    normalize: bool = False
+    prompts: Settings | None = None
+
+
+def _read_modules(folder: Path) -> _Modules:
+    """Read what `sentence-transformers` writes beside a transformer."""
     modules = read_json(folder / "modules.json")
     if not isinstance(modules, list) or not all(_is_module(module) for module in modules):
         raise CheckpointError(f"{folder / 'modules.json'} is no list of modules with a type and a path")
@@ -92,30 +112,29 @@ def _read_modules(folder: Path) -> tuple[Path, Pooling, bool]:
             f"modules.json lists {', '.join(kinds)}: it must be Transformer, Pooling and perhaps Normalize"
         )
     transformer, pooling = (folder / module["path"] for module in modules[:2])
-    return transformer, _read_pooling(pooling / "config.json"), len(kinds) == 3
+    settings = Settings.read(pooling / "config.json")
+    return _Modules(
+        transformer,
+        _read_pooling(settings),
+        pools_prompt="include_prompt" not in settings.values or settings.switch("include_prompt"),
+        normalize=len(kinds) == 3,
+        prompts=Settings.read_if_there(folder / "config_sentence_transformers.json"),
+    )
 
 
 def _is_module(module: object) -> bool:
     return isinstance(module, dict) and all(isinstance(module.get(name), str) for name in ("type", "path"))
 
 
-def _refuse_default_prompt(settings: Settings) -> None:
-    """Refuse a prompt that `sentence-transformers` puts before every text; others it uses only when asked to."""
-    if settings.values.get("default_prompt_name") is None:
-        return
-    # The pooling's own include_prompt matters only where there is a prompt.
-    if settings.choice("default_prompt_name", settings.mapping("prompts")):
-        raise settings.refusal("default_prompt_name", "it goes before every text, and prompts are not applied yet")
-
-
-def _read_pooling(path: Path) -> Pooling:
-    settings = Settings.read(path)
+def _read_pooling(settings: Settings) -> Pooling:
     flags = "pooling_mode_"
     modes = [key.removeprefix(flags) for key, on in settings.values.items() if key.startswith(flags) and on]
     if not modes:
         return settings.choice("pooling_mode", _POOLINGS)
     if len(modes) > 1 or modes[0] not in _POOLINGS:
-        raise CheckpointError(f"{path} pools by {' and '.join(modes)}: only cls, mean, max and lasttoken are known")
+        raise CheckpointError(
+            f"{settings.path} pools by {' and '.join(modes)}: only cls, mean, max and lasttoken are known"
+        )
     return _POOLINGS[modes[0]]
 
 

@@ -243,16 +243,37 @@ class EncoderConfig:
 
 
 @dataclass(frozen=True)
+class Prompt:
+    """A text that goes before texts of one kind.
+
+    Attributes:
+        name: what requests call it.
+        text: itself.
+        tokens: how many stand before those of the text, special ones included; 0 for an empty prompt.
+    """
+
+    name: str
+    text: str
+    tokens: int
+
+
+@dataclass(frozen=True)
 class TextConfig:
     """How texts become token ids.
 
     Attributes:
         tokenizer: a `tokenizers` file (tokenizer.json) that neither truncates nor pads.
         max_tokens: most tokens of a text, special tokens included.
+        prompts: what texts may have put before them.
+        default_prompt: name of the one that they have unless they ask for another; empty for none.
+        pooling_skips_prompt: pooled vectors leave out the rows of a prompt, and of special tokens before it.
     """
 
     tokenizer: str
     max_tokens: int
+    prompts: tuple[Prompt, ...] = ()
+    default_prompt: str = ""
+    pooling_skips_prompt: bool = False
 
 
 _CHOICES: dict[str, type[StrEnum]] = {

@@ -74,7 +74,10 @@ class EncoderServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def EncodeStream(self, request_iterator, context):
-        """Encodes a stream of requests; replies come as they are ready, matched by `request_id`.
+        """Encodes a stream of requests; replies come as they are ready, matched by `request_id`. What fails in one request is
+        told in a StreamError, and the stream goes on; it ends in an error where a reply could not be matched (a message
+        that does not parse, an id that is missing or in flight) and, UNAVAILABLE, where the server shuts down. Whatever has
+        no reply by then may be sent again. A stream is read no faster than its replies are.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

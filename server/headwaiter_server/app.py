@@ -119,6 +119,7 @@ class Server:
         end_s = time.monotonic() + self._settings.drain_s
         reserve_s = min(_LAST_REPLIES_S, self._settings.drain_s / 4)
         given_up = 0
+        self._encoder.drain()
         if self._attender is not None:
             self._attender.drain()
         if self._scheduler is not None:

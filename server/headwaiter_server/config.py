@@ -127,6 +127,15 @@ class Settings:
     max_request_sequences: int = _setting(4096, _positive, "a positive number", "most sequences in a request")
     max_request_tokens: int = _setting(65_536, _positive, "a positive number", "most tokens in a request")
     max_request_bytes: int = _setting(16 * _MIB, _positive, "a positive number", "largest request message")
+    max_calls: int = _setting(
+        8192, _positive, "a positive number", "most calls answered at a time, streams included; more are refused"
+    )
+    max_stream_requests: int = _setting(
+        1024, _positive, "a positive number", "most requests of one stream in flight; it is read no further meanwhile"
+    )
+    max_stream_bytes: int = _setting(
+        32 * _MIB, _positive, "a positive number", "most bytes of the requests of one stream, and of their answers"
+    )
     max_attend_bytes: int = _setting(
         64 * _MIB,
         _attend_bytes,

@@ -3,13 +3,15 @@
 import time
 from collections.abc import Iterator
 from dataclasses import asdict
+from functools import cache
 from typing import Protocol
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
+from prometheus_client import CollectorRegistry, Counter, Gauge, disable_created_metrics
 from prometheus_client.core import GaugeMetricFamily
 
 from headwaiter_server.batching.calibration import Calibration
 from headwaiter_server.batching.cost import Shape
+from headwaiter_server.histogram import Histogram
 from headwaiter_server.runtime.model import Model
 
 STAGES = ("tokenize", "queue", "assemble", "compute", "respond")
@@ -54,35 +56,30 @@ class Recorder:
         self.registry = CollectorRegistry()
         self.last_received_s = float("-inf")
         self._model = ""
-        self._requests = Counter(
+        requests = Counter(
             "headwaiter_requests", "Requests answered.", ["model", "method", "code"], registry=self.registry
         )
-        self._durations = Histogram(
-            "headwaiter_request_duration_seconds",
-            "From a request's arrival to its reply.",
-            ["model", "method"],
-            buckets=_SECONDS,
-            registry=self.registry,
+        # prometheus_client looks labels up with a lock and a check of each.
+        self._requests = cache(requests.labels)
+        self._durations = self._histogram(
+            "request_duration_seconds", "From a request's arrival to its reply.", _SECONDS, "model", "method"
         )
-        stages = Histogram(
-            "headwaiter_stage_duration_seconds",
-            "Stages of a request, which add up to its duration.",
-            ["stage"],
-            buckets=_SECONDS,
-            registry=self.registry,
+        stages = self._histogram(
+            "stage_duration_seconds", "Stages of a request, which add up to its duration.", _SECONDS, "stage"
         )
         self._stages = {stage: stages.labels(stage) for stage in STAGES}
-        self._batch_sequences = self._histogram("batch_sequences", "Sequences in a batch.", _SEQUENCES)
-        self._batch_tokens = self._histogram("batch_tokens", "Tokens in a batch.", _TOKENS)
+        self._batch_sequences = self._histogram("batch_sequences", "Sequences in a batch.", _SEQUENCES).labels()
+        self._batch_tokens = self._histogram("batch_tokens", "Tokens in a batch.", _TOKENS).labels()
         self._batch_padding = self._histogram(
             "batch_padding_ratio", "Share of a batch's attention cells that no sequence needs.", _RATIOS
-        )
+        ).labels()
         self._cost_error = self._histogram(
             "batch_cost_error_ratio", "Difference between a batch's predicted and actual time, by the actual.", _ERRORS
-        )
-        self._closed = Counter(
+        ).labels()
+        closed = Counter(
             "headwaiter_batches_closed", "Batches, by why they were no larger.", ["reason"], registry=self.registry
         )
+        self._closed = cache(closed.labels)
         self._available = Gauge(
             "headwaiter_device_available", "1 while at least one device is in order.", registry=self.registry
         )
@@ -94,8 +91,8 @@ class Recorder:
         )
         self._inflight = Gauge("headwaiter_inflight_requests", "Requests being answered.", registry=self.registry)
 
-    def _histogram(self, name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
-        return Histogram(f"headwaiter_{name}", text, buckets=buckets, registry=self.registry)
+    def _histogram(self, name: str, text: str, bounds: tuple[float, ...], *labels: str) -> Histogram:
+        return Histogram(f"headwaiter_{name}", text, bounds, self.registry, labels)
 
     def serving(self, model: Model, calibration: Calibration, queue: Queue) -> None:
         """A model is ready, with a queue before it."""
@@ -121,7 +118,7 @@ class Recorder:
 
     def finished(self, method: str, code: str, duration_s: float) -> None:
         """A request has its reply or its error."""
-        self._requests.labels(self._model, method, code).inc()
+        self._requests(self._model, method, code).inc()
         self._durations.labels(self._model, method).observe(duration_s)
         self._inflight.dec()
 
@@ -131,7 +128,7 @@ class Recorder:
 
     def batch_closed(self, reason: str) -> None:
         """A batch was planned, and no larger for this reason."""
-        self._closed.labels(reason).inc()
+        self._closed(reason).inc()
 
     def batch_ran(self, shape: Shape, predicted_s: float, actual_s: float) -> None:
         """A batch has run, and took so long where so much was expected."""

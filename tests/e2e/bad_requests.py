@@ -16,7 +16,6 @@ from headwaiter_client import (
     MessageTooLarge,
     ModelNotFound,
     SequenceTooLong,
-    Unimplemented,
 )
 from headwaiter_proto import encoder_pb2 as pb
 from tests.checkpoints import VOCABULARY
@@ -68,7 +67,6 @@ def features(value: float, width: int = 6) -> NDArray[np.float32]:
 
 
 FAR = len(VOCABULARY)
-NOT_YET = "this server does not offer that yet"
 MALFORMED = "the message is not a headwaiter.v1."
 
 # To a server that takes at most 8 sequences, 96 tokens and 8 KiB a request.
@@ -178,19 +176,30 @@ TO_TEXT_MODEL = (
         InvalidInput,
         "128 tokens, and the server",
     ),
-    Bad("another pooling", with_output(pooling=pb.POOLING_CLS), InvalidInput, f"output.pooling: {NOT_YET}"),
-    Bad("fewer dimensions", with_output(dimensions=3), InvalidInput, f"output.dimensions: {NOT_YET}"),
-    Bad("offsets", with_output(offsets=True), InvalidInput, f"output.offsets: {NOT_YET}"),
-    Bad("an int8 answer", with_output(dtype=pb.DATA_TYPE_INT8), InvalidInput, "output.dtype: replies are FLOAT32 or"),
-    Bad("truncation", with_options(truncation=pb.TRUNCATION_RIGHT), InvalidInput, f"truncation: {NOT_YET}"),
-    Bad("a priority", with_options(priority=9), InvalidInput, "priority: INTERACTIVE or BULK"),
-    Bad("a partial answer", with_options(partial=True), InvalidInput, f"partial: {NOT_YET}"),
+    Bad("an unknown pooling", with_output(pooling=9), InvalidInput, "output.pooling: MEAN, CLS, MAX, LAST or NONE"),
     Bad(
-        "a prompt",
-        pb.EncodeRequest(texts=pb.Texts(values=["bread"], prompt="query")),
+        "more dimensions",
+        with_output(dimensions=33),
         InvalidInput,
-        f"texts.prompt: {NOT_YET}",
+        "output.dimensions is 33, and the model's vectors have 32",
     ),
+    Bad("offsets of tokens", with_output(offsets=True), InvalidInput, "output.offsets: that is for texts"),
+    Bad("an int32 answer", with_output(dtype=pb.DATA_TYPE_INT32), InvalidInput, "replies are FLOAT32, FLOAT16 or INT8"),
+    Bad(
+        "truncated tokens",
+        with_options(truncation=pb.TRUNCATION_RIGHT),
+        InvalidInput,
+        "truncation: that is for texts; leave the field out",
+    ),
+    Bad("a truncation", with_options(truncation=9), InvalidInput, "truncation: ERROR, LEFT or RIGHT"),
+    Bad("a priority", with_options(priority=9), InvalidInput, "priority: INTERACTIVE or BULK"),
+    Bad(
+        "an unknown prompt",
+        pb.EncodeRequest(texts=pb.Texts(values=["bread"], prompt="question")),
+        InvalidInput,
+        "texts.prompt: the model has no prompt 'question'; it has 'query', 'passage', 'document'",
+    ),
+    Bad("a bad whole", with_options(partial=True, truncation=9), InvalidInput, "truncation: ERROR, LEFT or RIGHT"),
     Bad(
         "attention to two sequences",
         pb.AttendRequest(tokens=tokens([1, 2], [1, 1])),
@@ -203,14 +212,8 @@ TO_TEXT_MODEL = (
     Bad("a layer too high", lambda c: c.attend("bread", layers=[2]), InvalidInput, "the model's layers are 0 to 1"),
     Bad("a head too high", lambda c: c.attend("bread", heads=[9]), InvalidInput, "the model's heads are 0 to 3"),
     Bad("a query beyond the text", lambda c: c.attend("bread", query=3), InvalidInput, "positions are 0 to 2"),
-    Bad(
-        "a stream",
-        pb.EncodeRequest(),
-        Unimplemented,
-        "does not offer the method yet",
-        grpc.StatusCode.UNIMPLEMENTED,
-        "EncodeStream",
-    ),
+    Bad("no id in a stream", pb.EncodeRequest(), InvalidInput, "a stream needs one", method="EncodeStream"),
+    Bad("bytes to a stream", NO_MESSAGE, InvalidInput, f"{MALFORMED}EncodeRequest", method="EncodeStream"),
 )
 
 TO_FEATURE_MODEL = (

@@ -30,6 +30,13 @@ def real_bundle(real_model: tuple[Path, Path]) -> Path:
 
 
 @pytest.fixture(scope="session")
+def real_server(real_bundle: Path) -> Iterator[Running]:
+    """A server of all-MiniLM-L6-v2 in float32 on one core."""
+    with running_server(real_bundle, ["--provider", "cpu", "--threads", "1"]) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
 def text_server(text_bundle: Path) -> Iterator[Running]:
     """A server of "tiny-text" that takes at most 8 sequences, 96 tokens and 8 KiB a request."""
     limits = ["--max-request-sequences", "8", "--max-request-tokens", "96", "--max-request-bytes", "8192"]

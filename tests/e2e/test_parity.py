@@ -14,7 +14,7 @@ import transformers
 from numpy.typing import NDArray
 
 from bench.traces import sentences
-from examples.serving import Running, running_server
+from examples.serving import Running
 from headwaiter_client import AsyncClient
 
 # The first run fetches and exports the model.
@@ -67,15 +67,9 @@ def oracle(real_checkpoint: Path) -> Oracle:
     return Oracle(real_checkpoint)
 
 
-@pytest.fixture(scope="module")
-def server(real_bundle: Path) -> Iterator[Running]:
-    with running_server(real_bundle, ["--provider", "cpu", "--threads", "1"]) as running:
-        yield running
-
-
 @pytest.fixture
-async def client(server: Running) -> AsyncIterator[AsyncClient]:
-    async with AsyncClient(server.address, timeout_s=60) as connected:
+async def client(real_server: Running) -> AsyncIterator[AsyncClient]:
+    async with AsyncClient(real_server.address, timeout_s=60) as connected:
         yield connected
 
 

@@ -12,7 +12,7 @@ import torch
 import transformers
 
 from headwaiter_export.checkpoints import Checkpoint, read_checkpoint
-from headwaiter_export.config import Pooling
+from headwaiter_export.config import Pooling, Prompt
 from headwaiter_export.lowering import SingleSequence
 from headwaiter_export.settings import CheckpointError
 from tests.checkpoints import (
@@ -230,25 +230,32 @@ def test_further_modules_of_a_sentence_transformer_are_refused_by_name(
         read_checkpoint(folder)
 
 
-@pytest.mark.parametrize("settings", [{}, {"default_prompt_name": None}, {"default_prompt_name": "document"}])
-def test_prompts_that_are_not_used_unasked_change_nothing(settings: dict[str, Any], folder: Path) -> None:
-    prompts = {"query": "query: ", "document": ""}
-    write_json(folder / "config_sentence_transformers.json", {"prompts": prompts, **settings})
-    edit_json(folder / "1_Pooling" / "config.json", include_prompt=False)
-    assert read_checkpoint(folder).encoder.config.pooling is Pooling.MEAN
+@pytest.mark.parametrize("default", [None, "query"])
+@pytest.mark.parametrize("pooled", [True, False])
+def test_prompts_are_taken_with_their_tokens_and_what_pooling_makes_of_them(
+    default: str | None, pooled: bool, folder: Path
+) -> None:
+    prompts = {"query": "please: ", "document": None}
+    write_json(folder / "config_sentence_transformers.json", {"prompts": prompts, "default_prompt_name": default})
+    edit_json(folder / "1_Pooling" / "config.json", include_prompt=pooled)
+    text = read_checkpoint(folder).text
+    assert text is not None
+    # [CLS], please and [UNK] stand before the text's own tokens.
+    assert text.prompts == (Prompt("query", "please: ", 3), Prompt("document", "", 0))
+    assert (text.default_prompt, text.pooling_skips_prompt) == (default or "", not pooled)
 
 
 @pytest.mark.parametrize(
-    ("name", "complaint"),
+    ("settings", "complaint"),
     [
-        ("query", "default_prompt_name 'query': it goes before every text, and prompts are not applied yet"),
-        ("passage", "default_prompt_name 'passage': the known ones are query"),
+        ({"prompts": {"query": "a"}, "default_prompt_name": "passage"}, "'passage': the known ones are query"),
+        ({"prompts": {"query": 1}}, "prompts .*: it must be an object of texts"),
+        ({"prompts": {"query": "rain " * 30}}, "the prompt 'query' has 32 tokens, .* at most 32: nothing is left"),
     ],
 )
-def test_a_prompt_before_every_text_is_refused_by_name(name: str, complaint: str, folder: Path) -> None:
-    settings = {"prompts": {"query": "query: "}, "default_prompt_name": name}
+def test_prompts_that_no_text_can_have_are_refused(settings: dict[str, Any], complaint: str, folder: Path) -> None:
     write_json(folder / "config_sentence_transformers.json", settings)
-    with pytest.raises(CheckpointError, match=rf"config_sentence_transformers\.json has {complaint}"):
+    with pytest.raises(CheckpointError, match=complaint):
         read_checkpoint(folder)
 
 

@@ -19,7 +19,8 @@ MODULES: dict[str, set[str]] = {
     "errors": set(),
     "config": set(),
     "text": {"errors"},
-    "metrics": {"batching", "runtime"},
+    "histogram": set(),
+    "metrics": {"batching", "histogram", "runtime"},
     "app": {"config", "metrics", "text", *LAYERS},
     "cli": {"app", "config", "runtime"},
 }

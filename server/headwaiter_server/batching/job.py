@@ -1,6 +1,7 @@
 """A request split into sequences, the unit of work, and joined again when the last has its answer."""
 
 from asyncio import Future
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 
@@ -47,20 +48,23 @@ class Outcome:
     """The answer to a request.
 
     Attributes:
-        pooled: one vector [width] a sequence, not scaled to unit length; None for a model without pooling.
-        hidden: rows [n_i, width] of each sequence; None unless asked for.
+        pooled: one vector [width] a sequence but those that failed, not scaled to unit length; None for a model without
+            pooling, or where all failed.
+        hidden: rows [n_i, width] of each sequence but those that failed; None unless asked for.
         assemble_s: time spent packing its batches.
         compute_s: time its batches ran.
-        computed_s: when the last of them was done, on the scheduler's clock.
+        computed_s: when the last of them was done, on the scheduler's clock; None where none ran.
         batches: in how many batches its sequences ran.
+        failures: why sequences have no result, by index; of a request that shall be answered all the same.
     """
 
     pooled: list[NDArray[np.float32]] | None
     hidden: list[NDArray[np.generic]] | None
     assemble_s: float
     compute_s: float
-    computed_s: float
+    computed_s: float | None
     batches: int
+    failures: Mapping[int, HeadwaiterError] = field(default_factory=dict)
 
 
 @dataclass(eq=False)
@@ -71,17 +75,23 @@ class Job:
         sequences: how many it has.
         hidden: whether hidden rows were asked for.
         answer: resolves to the outcome, or fails.
+        failures: why sequences have no result, by index, where the others shall be answered all the same; None where
+            the first failure is that of the request.
         waiting: its sequences that have not started to run.
     """
 
     sequences: int
     hidden: bool
     answer: Future[Outcome]
+    failures: dict[int, HeadwaiterError] | None = None
     waiting: "set[Sequence]" = field(default_factory=set)
     _pooled: dict[int, NDArray[np.float32]] = field(default_factory=dict)
     _hidden: dict[int, NDArray[np.generic]] = field(default_factory=dict)
     _batches: set[Stamps] = field(default_factory=set)
     _delivered: int = 0
+
+    def __post_init__(self) -> None:
+        self._settle()
 
     def deliver(
         self, index: int, pooled: NDArray[np.float32] | None, hidden: NDArray[np.generic] | None, stamps: Stamps
@@ -93,24 +103,34 @@ class Job:
             self._hidden[index] = hidden
         self._batches.add(stamps)
         self._delivered += 1
-        if self._delivered < self.sequences or self.answer.done():
-            return
-        everyone = range(self.sequences)
-        self.answer.set_result(
-            Outcome(
-                [self._pooled[index] for index in everyone] if self._pooled else None,
-                [self._hidden[index] for index in everyone] if self.hidden else None,
-                sum(batch.assemble_s for batch in self._batches),
-                sum(batch.compute_s for batch in self._batches),
-                stamps.computed_s,
-                len(self._batches),
-            )
-        )
+        self._settle()
 
     def fail(self, error: HeadwaiterError) -> None:
-        """Fail the answer, unless it is settled already: the first error is the one that is told."""
-        if not self.answer.done():
+        """Take the failure of one sequence or of all, unless the answer is settled: the first error is told."""
+        if self.answer.done():
+            return
+        if self.failures is None or error.sequence is None:
             self.answer.set_exception(error)
+        else:
+            self.failures.setdefault(error.sequence, error)
+            self._settle()
+
+    def _settle(self) -> None:
+        """Resolve the answer, once every sequence has a result or has failed."""
+        failures = self.failures or {}
+        if self._delivered + len(failures) < self.sequences or self.answer.done():
+            return
+        self.answer.set_result(
+            Outcome(
+                [self._pooled[index] for index in sorted(self._pooled)] if self._pooled else None,
+                [self._hidden[index] for index in sorted(self._hidden)] if self.hidden else None,
+                sum(batch.assemble_s for batch in self._batches),
+                sum(batch.compute_s for batch in self._batches),
+                max((batch.computed_s for batch in self._batches), default=None),
+                len(self._batches),
+                failures,
+            )
+        )
 
 
 @dataclass(frozen=True, eq=False, slots=True)

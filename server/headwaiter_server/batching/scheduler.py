@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
 from itertools import count
@@ -115,6 +115,7 @@ class Scheduler:
         hidden: bool,
         deadline_s: float = float("inf"),
         priority: Priority = Priority.INTERACTIVE,
+        failures: Mapping[int, HeadwaiterError] | None = None,
     ) -> Outcome:
         """Queue the sequences of a request, and return when the last has its answer.
 
@@ -125,24 +126,29 @@ class Scheduler:
             hidden: return hidden rows too.
             deadline_s: on the scheduler's clock.
             priority: bulk work yields to interactive work, until it has waited long.
+            failures: what is wrong with sequences, by index, that must not run; where it is given, be it empty, others
+                may fail too, and the rest is answered all the same.
 
         Raises:
             Overloaded: the queue has no room for it, or is too long for its deadline.
             Unavailable: the server is draining, or its device died.
             DeadlineExceeded: the deadline passed while it waited.
-            InferenceFailed: the model failed on one of the sequences.
+            InferenceFailed: the model failed on one of the sequences; not where `failures` are given.
         """
         if self._draining:
             raise Unavailable("the server is shutting down: send the request to another replica")
         if not self._devices.alive:
             raise _dead()
+        job = Job(len(values), hidden, self._loop.create_future(), None if failures is None else dict(failures))
+        if job.answer.done():
+            return job.answer.result()
+        sound = {index: sequence for index, sequence in enumerate(values) if not failures or index not in failures}
         arrived_s = self._clock()
-        shape = Shape.of([len(sequence) for sequence in values])
+        shape = Shape.of([len(sequence) for sequence in sound.values()])
         due = due_s(arrived_s, deadline_s, priority)
         turn = turn_s(arrived_s, due, priority, self._pace.factor * self._cost.unpadded_s(shape))
         admit(self._outlook(arrived_s), self._queue, shape.tokens, due, deadline_s - arrived_s)
-        job = Job(len(values), hidden, self._loop.create_future())
-        for index, sequence in enumerate(values):
+        for index, sequence in sound.items():
             waiting = Sequence(sequence, len(sequence), next(self._order), due, turn, deadline_s, priority, job, index)
             self._pending.add(waiting)
             job.waiting.add(waiting)
@@ -217,8 +223,10 @@ class Scheduler:
         worker = self._devices.wanting(now_s) if self._pending else None
         if not worker:
             return False
-        start_s, cost = now_s + worker.busy_s(now_s), self._cost.times(self._pace.factor)
-        chosen = plan(self._pending, start_s, cost, self._limits, self._margin.seconds)
+        busy_s, cost = worker.busy_s(now_s), self._cost.times(self._pace.factor)
+        # A device with nothing to do tries what may come too late: else a margin once too large would stay so.
+        margin_s = self._margin.seconds if busy_s else 0.0
+        chosen = plan(self._pending, now_s + busy_s, cost, self._limits, margin_s)
         for job in dict.fromkeys(sequence.job for sequence in chosen.expired):
             self._observer.expired(len(job.waiting))
             self._give_up(
@@ -233,7 +241,9 @@ class Scheduler:
             self._observer.batch_closed(chosen.closed)
             running = worker.give(batch, chosen.seconds)
             self._batches.add(running)
-            running.add_done_callback(partial(self._safely, self._settle, worker, batch, start_s + chosen.seconds))
+            running.add_done_callback(
+                partial(self._safely, self._settle, worker, batch, now_s + busy_s + chosen.seconds)
+            )
         return True
 
     def _settle(
@@ -264,7 +274,9 @@ class Scheduler:
 
     def _give_up(self, job: Job, error: HeadwaiterError) -> None:
         job.fail(error)
-        self._withdraw(job)
+        # The rest of a request may be answered though one of its sequences failed.
+        if job.answer.done():
+            self._withdraw(job)
 
     def _withdraw(self, job: Job) -> None:
         for sequence in job.waiting:

@@ -9,41 +9,70 @@ from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_server.batching.calibration import Calibration
 from headwaiter_server.batching.job import Outcome
 from headwaiter_server.config import Settings
-from headwaiter_server.errors import InvalidInput
+from headwaiter_server.rpc.inputs import Inputs
+from headwaiter_server.rpc.outputs import Output
+from headwaiter_server.rpc.tensors import fill
 from headwaiter_server.runtime.attention import Attention
 from headwaiter_server.runtime.contract import finish_pooled
 from headwaiter_server.runtime.model import Model
+from headwaiter_server.runtime.pooling import POOLINGS, pool
+
+_FLOAT_BYTES = 4
 
 
-def wants_hidden(request: pb.EncodeRequest, model: Model) -> bool:
-    """Tell whether hidden rows are part of the answer: asked for, or all that the model has."""
-    return request.output.hidden or not model.graph.pools
+def answer_bytes(inputs: Inputs, output: Output, model: Model) -> int:
+    """Return how many bytes of numbers there are on the way to the answer, at most."""
+    rows = sum(map(len, inputs.sequences)) if output.needs_rows(inputs.skipped_tokens) else 0
+    return (len(inputs.sequences) + rows) * model.bundle.manifest.width * _FLOAT_BYTES
 
 
-def encode_reply(
-    request: pb.EncodeRequest, request_id: str, lengths: list[int], outcome: Outcome, model: Model
-) -> pb.EncodeResponse:
+def encode_reply(request_id: str, inputs: Inputs, output: Output, outcome: Outcome, model: Model) -> pb.EncodeResponse:
     """Write the answer, but for its timings.
 
     Raises:
         InvalidInput: float16 was asked for and cannot hold the answer.
     """
-    output = request.output
+    lengths = [0 if index in outcome.failures else len(each) for index, each in enumerate(inputs.sequences)]
     reply = pb.EncodeResponse(request_id=request_id, model=model_ref(model), lengths=lengths)
-    if outcome.pooled is not None and (output.pooled or not output.hidden):
-        normalized = output.normalize if output.HasField("normalize") else model.bundle.manifest.normalized
-        _fill(reply.pooled, finish_pooled(np.stack(outcome.pooled), normalized=normalized), output.dtype)
-    if outcome.hidden is not None:
-        _fill(reply.hidden, np.concatenate(outcome.hidden), output.hidden_dtype or output.dtype)
+    if output.pooled:
+        fill(reply.pooled, _with_zeros(_finished(inputs, output, outcome), lengths), output.pooled_dtype)
+    if output.hidden:
+        none = np.empty((0, model.bundle.manifest.width), np.float16)
+        fill(reply.hidden, np.concatenate([none, *(outcome.hidden or ())]), output.hidden_dtype)
+    for index, original_tokens in inputs.truncated.items():
+        reply.truncated.add(sequence=index, original_tokens=original_tokens)
+    for length, offsets in zip(lengths, inputs.offsets or (), strict=False):
+        reply.offsets.add(begin=offsets[:length, 0].tolist(), end=offsets[:length, 1].tolist())
+    for index, error in sorted(outcome.failures.items()):
+        reply.failures.add(sequence=index, reason=error.reason, message=str(error))
     return reply
+
+
+def _finished(inputs: Inputs, output: Output, outcome: Outcome) -> NDArray[np.float32]:
+    """Return the pooled vectors [answered, dimensions], the graph's or those of hidden rows."""
+    vectors = outcome.pooled or []
+    if not output.graph_pools or inputs.skipped_tokens:
+        vectors = [pool(rows, output.pooling, inputs.skipped_tokens) for rows in outcome.hidden or ()]
+    if not vectors:
+        return np.empty((0, output.dimensions), np.float32)
+    return finish_pooled(np.stack(vectors)[:, : output.dimensions], normalized=output.normalized)
+
+
+def _with_zeros(vectors: NDArray[np.float32], lengths: list[int]) -> NDArray[np.float32]:
+    """Put vectors of zeros where sequences have no tokens, which are those that failed."""
+    if len(vectors) == len(lengths):
+        return vectors
+    aligned = np.zeros((len(lengths), vectors.shape[1]), np.float32)
+    aligned[np.flatnonzero(lengths)] = vectors
+    return aligned
 
 
 def attend_reply(request_id: str, attention: Attention, tokens: list[str], model: Model) -> pb.AttendResponse:
     """Write what attention looked at, but for its timings; the tokens are those of a text."""
     reply = pb.AttendResponse(request_id=request_id, model=model_ref(model), tokens=tokens)
-    _fill(reply.weights, attention.weights, pb.DATA_TYPE_FLOAT32)
+    fill(reply.weights, attention.weights, pb.DATA_TYPE_FLOAT32)
     if attention.context is not None:
-        _fill(reply.context, attention.context, pb.DATA_TYPE_FLOAT32)
+        fill(reply.context, attention.context, pb.DATA_TYPE_FLOAT32)
     return reply
 
 
@@ -89,6 +118,9 @@ def model_reply(model: Model, settings: Settings, calibration: Calibration) -> p
         ),
         parity=model.parity.graphs,
         attends=manifest.HasField("attend"),
+        prompts=manifest.prompts,
+        default_prompt=manifest.default_prompt,
+        poolings=POOLINGS,
     )
 
 
@@ -104,14 +136,3 @@ def _cost(calibration: Calibration) -> pb.BatchCost:
         service_tokens_per_s=calibration.service_tokens_per_s,
         remembered=calibration.remembered,
     )
-
-
-def _fill(tensor: pb.Tensor, values: NDArray[np.generic], dtype: pb.DataType) -> None:
-    half = dtype == pb.DATA_TYPE_FLOAT16
-    with np.errstate(over="ignore"):
-        cast = values.astype("<f2" if half else "<f4", copy=False)
-    if half and not np.isfinite(cast).all():
-        raise InvalidInput("output.dtype: the answer is beyond FLOAT16's range; ask for FLOAT32", field="output.dtype")
-    tensor.dtype = pb.DATA_TYPE_FLOAT16 if half else pb.DATA_TYPE_FLOAT32
-    tensor.shape.extend(cast.shape)
-    tensor.data = cast.tobytes()

@@ -1,7 +1,8 @@
 """Reads requests: bytes in, checked sequences out, or a sentence that says what is wrong with which one."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 from typing import Any, TypeVar
 
 import numpy as np
@@ -11,7 +12,8 @@ from numpy.typing import NDArray
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.manifest_pb2 import Manifest
 from headwaiter_server.batching.job import Priority
-from headwaiter_server.errors import InvalidInput, ModelNotFound, SequenceTooLong
+from headwaiter_server.errors import Failures, InvalidInput, ModelNotFound, SequenceTooLong
+from headwaiter_server.text import Truncation
 
 _Message = TypeVar("_Message", bound=Message)
 
@@ -22,10 +24,14 @@ _PRIORITIES: dict[int, Priority] = {
     pb.PRIORITY_INTERACTIVE: Priority.INTERACTIVE,
     pb.PRIORITY_BULK: Priority.BULK,
 }
+_TRUNCATIONS: dict[int, Truncation] = {
+    pb.TRUNCATION_UNSPECIFIED: Truncation.ERROR,
+    pb.TRUNCATION_ERROR: Truncation.ERROR,
+    pb.TRUNCATION_LEFT: Truncation.LEFT,
+    pb.TRUNCATION_RIGHT: Truncation.RIGHT,
+}
 # Ids go into the log, one line each, and into errors, which travel in HTTP/2 headers of 8 KiB.
 _MAX_ID_CHARACTERS = 256
-# A token of running text is some 4 bytes; a request within its tokens is never near this.
-_TEXT_BYTES_PER_TOKEN = 16
 
 
 @dataclass(frozen=True)
@@ -72,37 +78,35 @@ def check_model(name: str, manifest: Manifest) -> None:
         )
 
 
-def check_options(request: pb.EncodeRequest, manifest: Manifest) -> None:
-    """Refuse what the model or this version cannot do.
+def check_options(request: pb.EncodeRequest) -> None:
+    """Refuse what no model can do; `outputs` looks at what is asked of the reply.
 
     Raises:
         InvalidInput: naming the field.
     """
-    output = request.output
-    later = {
-        "output.pooling": output.pooling not in (pb.POOLING_UNSPECIFIED, manifest.pooling),
-        "output.dimensions": output.dimensions not in (0, manifest.width),
-        "output.offsets": output.offsets,
-        "truncation": request.truncation not in (pb.TRUNCATION_UNSPECIFIED, pb.TRUNCATION_ERROR),
-        "partial": request.partial,
-    }
-    for field, wanted in later.items():
-        if wanted:
-            raise _not_yet(field)
-    for field, dtype in (("output.dtype", output.dtype), ("output.hidden_dtype", output.hidden_dtype)):
-        if dtype not in (pb.DATA_TYPE_UNSPECIFIED, *_FLOATS):
-            raise InvalidInput(f"{field}: replies are FLOAT32 or FLOAT16", field=field)
     if request.priority not in _PRIORITIES:
         raise InvalidInput("priority: INTERACTIVE or BULK", field="priority")
+    if request.truncation not in _TRUNCATIONS:
+        raise InvalidInput("truncation: ERROR, LEFT or RIGHT", field="truncation")
     if not 0 <= request.timeout_s < float("inf"):
         raise InvalidInput("timeout_s: seconds from now, or 0 for the deadline of the call", field="timeout_s")
-    if output.pooled and manifest.pooling == pb.POOLING_NONE:
-        raise InvalidInput("output.pooled: the model has no pooling; ask for hidden", field="output.pooled")
+    for_texts = {
+        "truncation": truncation_of(request) is not Truncation.ERROR,
+        "output.offsets": request.output.offsets,
+    }
+    for field, wanted in for_texts.items():
+        if wanted and request.WhichOneof("input") in ("tokens", "features"):
+            raise InvalidInput(f"{field}: that is for texts; leave the field out", field=field)
 
 
 def priority_of(request: pb.EncodeRequest) -> Priority:
     """Return the priority of a request whose options are known to be good."""
     return _PRIORITIES[request.priority]
+
+
+def truncation_of(request: pb.EncodeRequest) -> Truncation:
+    """Return the truncation of a request whose options are known to be good."""
+    return _TRUNCATIONS[request.truncation]
 
 
 def check_count(sequences: int, limits: RequestLimits) -> None:
@@ -121,25 +125,6 @@ def check_count(sequences: int, limits: RequestLimits) -> None:
         )
 
 
-def check_texts(texts: pb.Texts, limits: RequestLimits) -> None:
-    """Refuse texts that are beyond the limits by their mere size, before anyone spends time on their tokens.
-
-    Raises:
-        InvalidInput: with the limit, or naming what is not offered.
-    """
-    if texts.prompt:
-        raise _not_yet("texts.prompt")
-    check_count(len(texts.values), limits)
-    limit_bytes = limits.tokens * _TEXT_BYTES_PER_TOKEN
-    if texts.ByteSize() > limit_bytes:
-        raise InvalidInput(
-            f"texts: {texts.ByteSize()} bytes in all, and the server takes {limit_bytes} in a request: split it",
-            field="texts",
-            limit=limit_bytes,
-            actual=texts.ByteSize(),
-        )
-
-
 def check_tokens(tokens: int, limits: RequestLimits) -> None:
     """Refuse a request of too many tokens.
 
@@ -154,11 +139,19 @@ def check_tokens(tokens: int, limits: RequestLimits) -> None:
         )
 
 
-def read_tokens(message: pb.TokenSequences, manifest: Manifest, limits: RequestLimits) -> list[NDArray[np.generic]]:
+def read_tokens(
+    message: pb.TokenSequences, manifest: Manifest, limits: RequestLimits, failures: Failures
+) -> list[NDArray[np.generic]]:
     """Return the token ids [n_i] of each sequence, views into the message's bytes.
 
+    Args:
+        message: the ids.
+        manifest: of the model.
+        limits: what one request may hold.
+        failures: takes what is wrong with single sequences.
+
     Raises:
-        InvalidInput: what is wrong, and with which sequence.
+        InvalidInput: what is wrong with all of them.
     """
     if not manifest.vocabulary_size:
         raise InvalidInput(
@@ -167,29 +160,29 @@ def read_tokens(message: pb.TokenSequences, manifest: Manifest, limits: RequestL
     dtype = _IDS.get(message.dtype)
     if dtype is None:
         raise InvalidInput(f"tokens.dtype: ids are INT32 or INT64, not {_name(message.dtype)}", field="tokens.dtype")
-    ends = _ends(message.lengths, "tokens", manifest, limits)
-    rows = _rows(message.data, dtype, 1, int(ends[-1]), "tokens")[:, 0]
-    outside = (rows < 0) | (rows >= manifest.vocabulary_size)
-    if outside.any():
-        row = int(outside.argmax())
-        index, position = _place(row, ends)
-        raise InvalidInput(
-            f"tokens: sequence {index} has id {rows[row]} at position {position}, and ids are 0 to "
-            f"{manifest.vocabulary_size - 1}",
-            sequence=index,
-            field="tokens.data",
-            limit=manifest.vocabulary_size - 1,
-            actual=int(rows[row]),
+    ends = _ends(message.lengths, "tokens", manifest, limits, failures)
+    rows = _rows(message.data, dtype, 1, ends[-1], "tokens")[:, 0]
+    # A negative id is a very large one to whoever knows no signs: so one look tells that all are good.
+    if rows.view(dtype.str.replace("i", "u")).max(initial=0) < manifest.vocabulary_size:
+        return _split(rows, ends)
+    for index, row, position in _first_of_each((rows < 0) | (rows >= manifest.vocabulary_size), ends):
+        failures.add(
+            InvalidInput(
+                f"tokens: sequence {index} has id {rows[row]} at position {position}, and ids are 0 to "
+                f"{manifest.vocabulary_size - 1}",
+                sequence=index,
+                field="tokens.data",
+                limit=manifest.vocabulary_size - 1,
+                actual=int(rows[row]),
+            )
         )
-    return np.split(rows, ends[:-1])
+    return _split(rows, ends)
 
 
-def read_features(message: pb.FeatureSequences, manifest: Manifest, limits: RequestLimits) -> list[NDArray[np.generic]]:
-    """Return the features [n_i, width] of each sequence.
-
-    Raises:
-        InvalidInput: what is wrong, and with which sequence.
-    """
+def read_features(
+    message: pb.FeatureSequences, manifest: Manifest, limits: RequestLimits, failures: Failures
+) -> list[NDArray[np.generic]]:
+    """Return the features [n_i, width] of each sequence, views into the message's bytes; otherwise as `read_tokens`."""
     if not manifest.feature_width:
         raise InvalidInput("features: the model takes token ids or texts, not features", field="features")
     if message.width != manifest.feature_width:
@@ -204,60 +197,59 @@ def read_features(message: pb.FeatureSequences, manifest: Manifest, limits: Requ
         raise InvalidInput(
             f"features.dtype: features are FLOAT32 or FLOAT16, not {_name(message.dtype)}", field="features.dtype"
         )
-    ends = _ends(message.lengths, "features", manifest, limits)
-    rows = _rows(message.data, dtype, message.width, int(ends[-1]), "features")
-    wrong = ~np.isfinite(rows).all(axis=1)
-    if wrong.any():
-        index, position = _place(int(wrong.argmax()), ends)
-        raise InvalidInput(
-            f"features: sequence {index} has a NaN or an infinity at position {position}: features must be finite",
-            sequence=index,
-            field="features.data",
+    ends = _ends(message.lengths, "features", manifest, limits, failures)
+    rows = _rows(message.data, dtype, message.width, ends[-1], "features")
+    for index, _, position in _first_of_each(~np.isfinite(rows).all(axis=1), ends):
+        failures.add(
+            InvalidInput(
+                f"features: sequence {index} has a NaN or an infinity at position {position}: features must be finite",
+                sequence=index,
+                field="features.data",
+            )
         )
-    return np.split(rows, ends[:-1])
+    return _split(rows, ends)
 
 
-def check_lengths(lengths: NDArray[np.int64], field: str, manifest: Manifest) -> None:
-    """Refuse sequences that are shorter or longer than the model takes.
+def check_lengths(lengths: Sequence[int], field: str, manifest: Manifest, failures: Failures) -> None:
+    """Look for sequences that are shorter or longer than the model takes.
 
-    Raises:
-        InvalidInput: a sequence is too short.
-        SequenceTooLong: a sequence is too long.
+    Args:
+        lengths: tokens of each sequence.
+        field: where they stand in the request.
+        manifest: of the model.
+        failures: takes an InvalidInput for each that is too short, and a SequenceTooLong.
     """
     kind = field.partition(".")[0]
-    if not lengths.all():
-        index = int((lengths == 0).argmax())
-        raise InvalidInput(
-            f"{kind}: sequence {index} is empty: a sequence has at least one token", sequence=index, field=field
-        )
-    if lengths.min() < manifest.min_tokens:
-        index = int((lengths < manifest.min_tokens).argmax())
-        raise InvalidInput(
-            f"{kind}: sequence {index} is shorter than the {manifest.min_tokens} tokens that the model needs, in "
-            "which no token attends to itself",
-            sequence=index,
-            field=field,
-            limit=manifest.min_tokens,
-            actual=int(lengths[index]),
-        )
-    if lengths.max() > manifest.max_tokens:
-        index = int((lengths > manifest.max_tokens).argmax())
-        raise SequenceTooLong(
-            f"{kind}: sequence {index} has {lengths[index]} tokens, and the model takes at most {manifest.max_tokens}",
-            sequence=index,
-            field=field,
-            limit=manifest.max_tokens,
-            actual=int(lengths[index]),
-        )
+    least, most = max(1, manifest.min_tokens), manifest.max_tokens
+    # So it is almost always, and every request pays for the look.
+    if least <= min(lengths) and max(lengths) <= most:
+        return
+    for index, length in enumerate(lengths):
+        if length == 0:
+            sentence = f"{kind}: sequence {index} is empty: a sequence has at least one token"
+            failures.add(InvalidInput(sentence, sequence=index, field=field))
+        elif length < least:
+            sentence = (
+                f"{kind}: sequence {index} is shorter than the {least} tokens that the model needs, in which no token "
+                "attends to itself"
+            )
+            failures.add(InvalidInput(sentence, sequence=index, field=field, limit=least, actual=length))
+        elif length > most:
+            sentence = f"{kind}: sequence {index} has {length} tokens, and the model takes at most {most}"
+            failures.add(SequenceTooLong(sentence, sequence=index, field=field, limit=most, actual=length))
 
 
-def _ends(lengths: Sequence[int], field: str, manifest: Manifest, limits: RequestLimits) -> NDArray[np.int64]:
-    """Return where each sequence ends among the rows, [B], once every length is known to be good."""
+def _ends(
+    lengths: Sequence[int], field: str, manifest: Manifest, limits: RequestLimits, failures: Failures
+) -> list[int]:
+    """Return where each sequence ends among the rows, once the lengths have been looked at."""
     check_count(len(lengths), limits)
-    counts = np.array(lengths, np.int64)
-    check_lengths(counts, f"{field}.lengths", manifest)
-    check_tokens(int(counts.sum()), limits)
-    return np.cumsum(counts)
+    # For the few sequences that most requests have, numpy takes longer to start than Python takes in all.
+    counts = list(lengths)
+    ends = list(accumulate(counts))
+    check_lengths(counts, f"{field}.lengths", manifest, failures)
+    check_tokens(ends[-1], limits)
+    return ends
 
 
 def _rows(data: bytes, dtype: np.dtype[Any], width: int, count: int, field: str) -> NDArray[Any]:
@@ -274,14 +266,19 @@ def _rows(data: bytes, dtype: np.dtype[Any], width: int, count: int, field: str)
     return np.frombuffer(data, dtype).reshape(count, width)
 
 
-def _place(row: int, ends: NDArray[np.int64]) -> tuple[int, int]:
-    """Return the sequence that holds a row, and the row's position in it."""
-    index = int(np.searchsorted(ends, row, side="right"))
-    return index, row - (int(ends[index - 1]) if index else 0)
+def _split(rows: NDArray[Any], ends: list[int]) -> list[NDArray[np.generic]]:
+    """Return one view of the rows a sequence."""
+    return [rows[begin:end] for begin, end in pairwise([0, *ends])]
 
 
-def _not_yet(field: str) -> InvalidInput:
-    return InvalidInput(f"{field}: this server does not offer that yet; leave the field out", field=field)
+def _first_of_each(wrong: NDArray[np.bool_], ends: list[int]) -> Iterator[tuple[int, int, int]]:
+    """Yield each sequence that has a wrong row, with the first such row and its position in the sequence."""
+    if not wrong.any():
+        return
+    rows = np.flatnonzero(wrong)
+    sequences, firsts = np.unique(np.searchsorted(ends, rows, side="right"), return_index=True)
+    for index, row in zip(sequences.tolist(), rows[firsts].tolist(), strict=True):
+        yield index, row, row - (ends[index - 1] if index else 0)
 
 
 def _name(dtype: pb.DataType) -> str:

@@ -1,7 +1,7 @@
 """The Encoder service."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -14,12 +14,14 @@ from headwaiter_server.batching.calibration import Calibration
 from headwaiter_server.batching.job import Outcome
 from headwaiter_server.batching.scheduler import Scheduler
 from headwaiter_server.config import Settings
-from headwaiter_server.errors import DeadlineExceeded, Unavailable, Unimplemented
+from headwaiter_server.errors import DeadlineExceeded, Unavailable
 from headwaiter_server.metrics import Recorder
 from headwaiter_server.rpc import attend, requests
-from headwaiter_server.rpc.endpoint import Call, clock, refusal, unary
-from headwaiter_server.rpc.inputs import read_sequences
-from headwaiter_server.rpc.replies import attend_reply, encode_reply, model_ref, model_reply, wants_hidden
+from headwaiter_server.rpc.endpoint import Call, Context, Gate, clock, log_failures, stream, unary
+from headwaiter_server.rpc.inputs import Inputs, read_inputs
+from headwaiter_server.rpc.outputs import Output, read_output
+from headwaiter_server.rpc.replies import answer_bytes, attend_reply, encode_reply, model_ref, model_reply
+from headwaiter_server.rpc.stream import EncodeStream, MakeRoom, StreamLimits
 from headwaiter_server.runtime.model import Model
 from headwaiter_server.text import TextEncoder
 
@@ -43,7 +45,7 @@ class EncoderService:
     """Answers the methods of headwaiter.v1.Encoder; until a model is given to it, with Unavailable.
 
     Attributes:
-        answering: requests that were admitted and have no reply yet.
+        answering: requests that were admitted and have no reply yet, and open streams.
     """
 
     def __init__(self, settings: Settings, recorder: Recorder) -> None:
@@ -51,11 +53,20 @@ class EncoderService:
         self._request_limits = requests.RequestLimits(settings.max_request_sequences, settings.max_request_tokens)
         self._recorder = recorder
         self._serving: Serving | None = None
+        self._stream_limits = StreamLimits(settings.max_stream_requests, settings.max_stream_bytes)
+        self._streams: set[EncodeStream] = set()
+        self._draining = False
         self.answering = 0
 
     def open(self, serving: Serving) -> None:
         """Start answering."""
         self._serving = serving
+
+    def drain(self) -> None:
+        """Read no further request of any stream, and end each when it has answered what it read."""
+        self._draining = True
+        for opened in self._streams:
+            opened.drain()
 
     def handler(self) -> grpc.GenericRpcHandler:
         """Return what a gRPC server dispatches to."""
@@ -65,35 +76,76 @@ class EncoderService:
             "ListModels": self.list_models,
             "GetModel": self.get_model,
         }
-        methods = {name: unary(name, handle, self._recorder) for name, handle in handles.items()}
-        for name in set(pb.DESCRIPTOR.services_by_name["Encoder"].methods_by_name) - handles.keys():
-            methods[name] = refusal(name, _unimplemented, self._recorder)
+        gate = Gate(self._settings.max_calls)
+        methods = {name: unary(name, handle, self._recorder, gate) for name, handle in handles.items()}
+        methods["EncodeStream"] = stream("EncodeStream", self.encode_stream, self._recorder, gate)
         return grpc.method_handlers_generic_handler(SERVICE, methods)
 
     async def encode(self, raw: bytes, call: Call) -> bytes:
         """Encode the sequences of a request."""
-        serving = self._ready()
         request = requests.parse(raw, pb.EncodeRequest())
         _identify(call, request.request_id)
-        deadline_s = min(call.deadline_s, call.arrived_s + (request.timeout_s or float("inf")))
+        return await self._encode(request, call, _as_it_comes)
+
+    async def encode_stream(self, messages: AsyncIterator[bytes], context: Context, call: Call) -> None:
+        """Encode the sequences of each request of a stream."""
+        opened = EncodeStream(messages, context, call, self._encode, self._recorder, self._stream_limits)
+        with self._admitted():
+            self._streams.add(opened)
+            try:
+                if self._draining:
+                    opened.drain()
+                await opened.serve()
+            finally:
+                self._streams.remove(opened)
+
+    async def _encode(self, request: pb.EncodeRequest, call: Call, make_room: MakeRoom) -> bytes:
+        """Return the serialised answer to a request, which waits for room for it before it is queued."""
+        serving = self._ready()
         manifest = serving.model.bundle.manifest
         requests.check_model(request.model, manifest)
-        requests.check_options(request, manifest)
-        sequences = await read_sequences(request, manifest, serving.text, self._request_limits)
+        requests.check_options(request)
+        if not request.timeout_s:
+            # When the call's own deadline passes, gRPC cancels it.
+            return await self._answer(request, call, serving, call.deadline_s, make_room)
+        deadline_s = min(call.deadline_s, call.arrived_s + request.timeout_s)
+        try:
+            async with asyncio.timeout_at(deadline_s):
+                return await self._answer(request, call, serving, deadline_s, make_room)
+        except TimeoutError:
+            raise DeadlineExceeded("the request's timeout_s passed before its answer was ready") from None
+
+    async def _answer(
+        self, request: pb.EncodeRequest, call: Call, serving: Serving, deadline_s: float, make_room: MakeRoom
+    ) -> bytes:
+        manifest = serving.model.bundle.manifest
+        output = read_output(request.output, manifest)
+        inputs = await read_inputs(
+            request,
+            manifest,
+            serving.text,
+            self._request_limits,
+            truncation=requests.truncation_of(request),
+            offsets=request.output.offsets,
+            keep_failures=request.partial,
+        )
         admitted_s = clock()
         with self._admitted():
+            await make_room(answer_bytes(inputs, output, serving.model))
             outcome = await serving.scheduler.submit(
-                sequences,
-                hidden=wants_hidden(request, serving.model),
+                inputs.sequences,
+                hidden=output.needs_rows(inputs.skipped_tokens),
                 deadline_s=deadline_s,
                 priority=requests.priority_of(request),
+                failures=inputs.failures.by_sequence if request.partial else None,
             )
             if clock() >= deadline_s:
                 raise DeadlineExceeded("the answer came after the request's time-out")
-            lengths = [len(sequence) for sequence in sequences]
-            respond = partial(self._respond, request, call, lengths, admitted_s, outcome, serving.model)
-            # Hidden rows take long to copy: meanwhile others must be heard.
-            large = outcome.hidden is not None and sum(lengths) > _LARGE_REPLY_TOKENS
+            log_failures(call, outcome.failures)
+            respond = partial(self._respond, call, inputs, output, admitted_s, outcome, serving.model)
+            # What there is for each token takes long to write: meanwhile others must be heard.
+            by_token = outcome.hidden is not None or inputs.offsets is not None
+            large = by_token and sum(map(len, inputs.sequences)) > _LARGE_REPLY_TOKENS
             return await asyncio.to_thread(respond) if large else respond()
 
     async def attend(self, raw: bytes, call: Call) -> bytes:
@@ -105,7 +157,7 @@ class EncoderService:
         requests.check_model(request.model, manifest)
         attend.check_offered(manifest)
         attend.check_single(request)
-        (sequence,) = await read_sequences(request, manifest, serving.text, self._request_limits)
+        (sequence,) = (await read_inputs(request, manifest, serving.text, self._request_limits)).sequences
         selection = attend.select(request, len(sequence), manifest, self._settings.max_attend_bytes)
         admitted_s = clock()
         with self._admitted():
@@ -115,17 +167,13 @@ class EncoderService:
             return await asyncio.to_thread(self._respond_attend, call, admitted_s, outcome, strings, serving.model)
 
     def _respond(
-        self,
-        request: pb.EncodeRequest,
-        call: Call,
-        lengths: list[int],
-        admitted_s: float,
-        outcome: Outcome,
-        model: Model,
+        self, call: Call, inputs: Inputs, output: Output, admitted_s: float, outcome: Outcome, model: Model
     ) -> bytes:
-        reply = encode_reply(request, call.request_id, lengths, outcome, model)
+        # Where nothing ran, there was nothing but waiting.
+        computed_s = clock() if outcome.computed_s is None else outcome.computed_s
+        reply = encode_reply(call.request_id, inputs, output, outcome, model)
         reply.timings.batches = outcome.batches
-        return self._finish(reply, call, admitted_s, outcome.assemble_s, outcome.compute_s, outcome.computed_s)
+        return self._finish(reply, call, admitted_s, outcome.assemble_s, outcome.compute_s, computed_s)
 
     def _respond_attend(
         self, call: Call, admitted_s: float, outcome: Attended, strings: list[str], model: Model
@@ -191,5 +239,5 @@ def _identify(call: Call, request_id: str) -> None:
     call.request_id = request_id or call.request_id
 
 
-def _unimplemented() -> Unimplemented:
-    return Unimplemented("this server does not offer the method yet")
+async def _as_it_comes(_: int) -> None:
+    """Hold an answer of any size: a call without a stream has no more than one."""

@@ -41,10 +41,9 @@ def status_of(error: HeadwaiterError, request_id: str) -> Status:
     Details are a google.rpc.ErrorInfo (reason, domain, metadata), a RequestInfo, for bad input a BadRequest that names
     the field, and for overload a RetryInfo.
     """
-    known = {"sequence": error.sequence, "field": error.field, "limit": error.limit, "actual": error.actual}
-    metadata = {name: str(value) for name, value in known.items() if value is not None}
+    reason = pb.ErrorReason.Name(error.reason)
     details: list[Message] = [
-        error_details_pb2.ErrorInfo(reason=pb.ErrorReason.Name(error.reason), domain=DOMAIN, metadata=metadata),
+        error_details_pb2.ErrorInfo(reason=reason, domain=DOMAIN, metadata=_metadata(error)),
         error_details_pb2.RequestInfo(request_id=request_id),
     ]
     if isinstance(error, InvalidInput) and error.field is not None:
@@ -60,3 +59,19 @@ def status_of(error: HeadwaiterError, request_id: str) -> Status:
         packed.Pack(detail)
         status.details.append(packed)
     return status
+
+
+def stream_error(error: HeadwaiterError) -> pb.StreamError:
+    """Return what a stream says of an error, which ends one request and not the call."""
+    return pb.StreamError(
+        code=code_of(error).value[0],
+        reason=error.reason,
+        message=str(error),
+        metadata=_metadata(error),
+        retry_after_s=error.retry_after_s if isinstance(error, Overloaded) else 0.0,
+    )
+
+
+def _metadata(error: HeadwaiterError) -> dict[str, str]:
+    known = {"sequence": error.sequence, "field": error.field, "limit": error.limit, "actual": error.actual}
+    return {name: str(value) for name, value in known.items() if value is not None}

@@ -10,7 +10,7 @@ from headwaiter_server.batching.cost import BatchLimits, Shape
 from headwaiter_server.batching.job import Outcome
 from headwaiter_server.batching.scheduler import Scheduler
 from headwaiter_server.batching.worker import Worker
-from headwaiter_server.errors import InferenceFailed, Unavailable
+from headwaiter_server.errors import InferenceFailed, InvalidInput, Unavailable
 from headwaiter_server.runtime.errors import DeviceLost
 from tests.server.batching.stand_ins import (
     COST,
@@ -51,6 +51,31 @@ async def test_hidden_rows_that_are_not_finite_fail_only_who_asked_for_them(benc
     assert sums(await unasked) == [INFINITE_HIDDEN]
     with pytest.raises(InferenceFailed, match="sequence 1: the model's answer to it is not finite"):
         await asked
+
+
+@pytest.mark.parametrize("bad", [POISON, INFINITE])
+async def test_a_sequence_that_the_model_fails_on_leaves_the_rest_of_a_partial_request_its_answers(
+    bench: Bench, bad: int
+) -> None:
+    unfit = InvalidInput("sequence 1: unfit", sequence=1)
+    outcome = await bench.submit([2], [9], [bad], [3] * 8, hidden=True, failures={1: unfit})
+    assert (sums(outcome), halves(outcome)) == ([2, 24], [[1.0], [1.5] * 8])
+    assert outcome.failures[1] is unfit
+    assert {index: type(error) for index, error in outcome.failures.items()} == {1: InvalidInput, 2: InferenceFailed}
+    # What was known to be unfit did not run.
+    assert all([9] not in batch for batch in bench.device.batches)
+
+
+async def test_a_partial_request_whose_sequences_all_fail_has_an_outcome_all_the_same(bench: Bench) -> None:
+    outcome = await bench.submit([POISON], [POISON], failures={})
+    assert (outcome.pooled, outcome.computed_s, outcome.batches) == (None, None, 0)
+    assert sorted(outcome.failures) == [0, 1]
+
+
+async def test_a_partial_request_fails_where_the_device_does(bench: Bench) -> None:
+    bench.device.dead = True
+    with pytest.raises(Unavailable):
+        await bench.submit([2], [3], failures={})
 
 
 async def test_what_is_left_of_a_failed_request_does_not_run(bench: Bench) -> None:

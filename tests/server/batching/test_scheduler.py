@@ -244,6 +244,18 @@ async def test_a_request_whose_deadline_the_queue_cannot_meet_is_refused_at_once
     await asyncio.gather(*tasks)
 
 
+async def test_a_server_that_was_slow_for_a_while_serves_deadlines_again(bench: Bench) -> None:
+    bench.device.hold()
+    for _ in range(4):
+        slow = bench.submit([2])
+        await bench.device.busy()
+        bench.clock.now_s += 100.0
+        bench.device.release(1)
+        await slow
+    bench.device.release()
+    assert sums(await bench.submit([3], deadline_s=bench.clock.now_s + 50.0)) == [3]
+
+
 async def test_a_request_that_would_wait_too_long_is_refused_without_a_deadline(bench: Bench) -> None:
     device, limits = Device(), QueueLimits(tokens=64, wait_s=3.0)
     device.hold()

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from typing import Any
 
 import grpc
 import pytest
@@ -9,12 +10,12 @@ from google.rpc import error_details_pb2
 
 from headwaiter_server.errors import DeadlineExceeded, HeadwaiterError, InferenceFailed, InvalidInput, Overloaded
 from headwaiter_server.metrics import Recorder
-from headwaiter_server.rpc.endpoint import Call, Handle, clock, unary
+from headwaiter_server.rpc.endpoint import Call, Gate, Handle, clock, stream, unary
 from tests.server.rpc.stand_ins import Aborted, Context, sample
 
 
 async def _call(handle: Handle, recorder: Recorder, context: Context) -> bytes:
-    answer = unary("Encode", handle, recorder).unary_unary
+    answer = unary("Encode", handle, recorder, Gate(1)).unary_unary
     assert answer is not None
     reply: bytes = await answer(b"raw", context)  # type: ignore[arg-type, misc]
     return reply
@@ -129,3 +130,43 @@ async def test_a_call_that_grpc_cancels_counts_as_cancelled_or_late(
         await _call(_raising(asyncio.CancelledError()), recorder, Context(remaining_s))
     assert caplog.messages == [f"Encode r-7: {why}"]
     assert _counted(recorder, code)
+
+
+async def test_a_call_beyond_the_gate_is_refused_at_once_and_the_next_one_has_its_place() -> None:
+    recorder, gate, released = Recorder(), Gate(1), asyncio.Event()
+
+    async def handle(raw: bytes, call: Call) -> bytes:
+        await released.wait()
+        return raw
+
+    answer: Any = unary("Encode", handle, recorder, gate).unary_unary
+    first = asyncio.create_task(answer(b"first", Context()))
+    await asyncio.sleep(0)
+    refused = Context()
+    with pytest.raises(Aborted):
+        await answer(b"second", refused)
+    assert refused.code == grpc.StatusCode.RESOURCE_EXHAUSTED
+    (retry,) = [detail for detail in refused.status.details if detail.Is(error_details_pb2.RetryInfo.DESCRIPTOR)]
+    assert error_details_pb2.RetryInfo.FromString(retry.value).retry_delay.ToMilliseconds() == 1000
+    assert sample(recorder, "refused_total", reason="OVERLOADED") == 1
+    released.set()
+    assert await first == b"first"
+    assert await answer(b"third", Context()) == b"third"
+
+
+async def test_a_stream_that_ends_in_a_failure_gets_its_status_and_counts_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def handle(messages: object, context: object, call: Call) -> None:
+        raise ZeroDivisionError("secret")
+
+    recorder, gate, context = Recorder(), Gate(1), Context()
+    answer: Any = stream("EncodeStream", handle, recorder, gate).stream_stream
+    with pytest.raises(Aborted):
+        await answer(None, context)
+    assert context.code == grpc.StatusCode.INTERNAL
+    assert "secret" not in context.sentence
+    assert "ZeroDivisionError: secret" in caplog.text
+    assert sample(recorder, "requests_total", model="", method="EncodeStream", code="INTERNAL") == 1
+    with gate:  # has room again
+        pass

@@ -1,6 +1,7 @@
 """Replies hold the answer in the form that was asked for."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,23 +10,30 @@ from numpy.typing import NDArray
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_server.batching.job import Outcome
 from headwaiter_server.config import Settings
-from headwaiter_server.errors import InvalidInput
-from headwaiter_server.rpc.replies import encode_reply, model_reply, wants_hidden
+from headwaiter_server.errors import Failures, InferenceFailed, InvalidInput
+from headwaiter_server.rpc.inputs import Inputs
+from headwaiter_server.rpc.outputs import read_output
+from headwaiter_server.rpc.replies import encode_reply, model_reply
 from tests.server.rpc.stand_ins import CALIBRATION, model
 
 POOLED = [np.array([3, 4], np.float32), np.array([0, 2], np.float32)]
 HIDDEN: list[NDArray[np.generic]] = [np.array([[1, 2]], np.float32), np.array([[3, 4], [5, 6]], np.float32)]
 
 
+def _inputs(*lengths: int, **fields: Any) -> Inputs:
+    return Inputs([np.zeros(length, np.int64) for length in lengths], Failures(keep=True), **fields)
+
+
 def _reply(folder: Path, output: pb.OutputOptions, *, normalized: bool = True, scale: float = 1) -> pb.EncodeResponse:
-    outcome = Outcome(
-        [vector * np.float32(scale) for vector in POOLED], HIDDEN if output.hidden else None, 0.0, 0.0, 0.0, 1
-    )
-    return encode_reply(pb.EncodeRequest(output=output), "r-1", [1, 2], outcome, model(folder, normalized=normalized))
+    described = model(folder, normalized=normalized)
+    form = read_output(output, described.bundle.manifest)
+    pooled = [vector * np.float32(scale) for vector in POOLED]
+    outcome = Outcome(pooled, HIDDEN if form.needs_rows(0) else None, 0.0, 0.0, 0.0, 1)
+    return encode_reply("r-1", _inputs(1, 2), form, outcome, described)
 
 
 def _values(tensor: pb.Tensor) -> list[list[float]]:
-    stored = {pb.DATA_TYPE_FLOAT32: "<f4", pb.DATA_TYPE_FLOAT16: "<f2"}[tensor.dtype]
+    stored = {pb.DATA_TYPE_FLOAT32: "<f4", pb.DATA_TYPE_FLOAT16: "<f2", pb.DATA_TYPE_INT8: "i1"}[tensor.dtype]
     rows: list[list[float]] = np.frombuffer(tensor.data, stored).reshape(tuple(tensor.shape)).tolist()
     return rows
 
@@ -51,14 +59,12 @@ def test_a_reply_holds_what_was_asked_for_and_pooled_vectors_by_default(
 ) -> None:
     reply = _reply(tmp_path, output)
     assert (reply.HasField("pooled"), reply.HasField("hidden")) == (pooled, hidden)
-    assert wants_hidden(pb.EncodeRequest(output=output), model(tmp_path)) is hidden
 
 
 def test_a_model_without_pooling_gives_hidden_rows_without_being_asked(tmp_path: Path) -> None:
     unpooled = model(tmp_path, pooling=pb.POOLING_NONE)
-    outcome = Outcome(None, HIDDEN, 0.0, 0.0, 0.0, 1)
-    assert wants_hidden(pb.EncodeRequest(), unpooled)
-    reply = encode_reply(pb.EncodeRequest(), "r-1", [1, 2], outcome, unpooled)
+    output = read_output(pb.OutputOptions(), unpooled.bundle.manifest)
+    reply = encode_reply("r-1", _inputs(1, 2), output, Outcome(None, HIDDEN, 0.0, 0.0, 0.0, 1), unpooled)
     assert not reply.HasField("pooled")
     assert _values(reply.hidden) == [[1, 2], [3, 4], [5, 6]]
 
@@ -103,11 +109,109 @@ def test_an_answer_beyond_float16_is_an_error_and_no_infinity(tmp_path: Path) ->
     assert _values(_reply(tmp_path, pb.OutputOptions(normalize=False), scale=30_000).pooled)[0] == [90_000, 120_000]
 
 
+@pytest.mark.parametrize(
+    ("pooling", "vectors"),
+    [
+        (pb.POOLING_MEAN, [[1, 2], [4, 5]]),
+        (pb.POOLING_CLS, [[1, 2], [3, 4]]),
+        (pb.POOLING_MAX, [[1, 2], [5, 6]]),
+        (pb.POOLING_LAST, [[1, 2], [5, 6]]),
+    ],
+)
+def test_a_model_without_pooling_pools_as_it_is_asked_to(
+    pooling: pb.Pooling, vectors: list[list[float]], tmp_path: Path
+) -> None:
+    unpooled = model(tmp_path, pooling=pb.POOLING_NONE)
+    output = read_output(pb.OutputOptions(pooling=pooling), unpooled.bundle.manifest)
+    assert output.needs_rows(0)
+    reply = encode_reply("r-1", _inputs(1, 2), output, Outcome(None, HIDDEN, 0.0, 0.0, 0.0, 1), unpooled)
+    assert (_values(reply.pooled), reply.HasField("hidden")) == (vectors, False)
+
+
+def test_pooled_vectors_are_those_of_the_rows_after_a_prompt_that_pooling_leaves_out(tmp_path: Path) -> None:
+    described = model(tmp_path)
+    output = read_output(pb.OutputOptions(), described.bundle.manifest)
+    assert (output.needs_rows(1), output.needs_rows(0)) == (True, False)
+    outcome = Outcome(POOLED, HIDDEN, 0.0, 0.0, 0.0, 1)
+    reply = encode_reply("r-1", _inputs(1, 2, skipped_tokens=1), output, outcome, described)
+    assert _values(reply.pooled) == [[1, 2], [5, 6]]
+
+
+def test_vectors_of_fewer_dimensions_have_unit_length_again(tmp_path: Path) -> None:
+    assert _values(_reply(tmp_path, pb.OutputOptions(dimensions=1)).pooled) == [[1], [0]]
+    raw = pb.OutputOptions(dimensions=1, normalize=False, hidden=True, pooled=True)
+    assert _values(_reply(tmp_path, raw).pooled) == [[3], [0]]
+    assert _values(_reply(tmp_path, raw).hidden) == [[1, 2], [3, 4], [5, 6]]
+
+
+def test_int8_values_times_their_rows_scale_are_the_answer(tmp_path: Path) -> None:
+    output = pb.OutputOptions(dtype=pb.DATA_TYPE_INT8, normalize=False, pooled=True, hidden=True)
+    reply = _reply(tmp_path, output)
+    assert (_values(reply.pooled), _values(reply.hidden)) == (
+        [[95, 127], [0, 127]],
+        [[64, 127], [95, 127], [106, 127]],
+    )
+    assert list(reply.pooled.row_scales) == pytest.approx([4 / 127, 2 / 127])
+    assert list(reply.hidden.row_scales) == pytest.approx([2 / 127, 4 / 127, 6 / 127])
+
+
+def test_hidden_rows_may_have_a_type_of_their_own(tmp_path: Path) -> None:
+    output = pb.OutputOptions(pooled=True, hidden=True, hidden_dtype=pb.DATA_TYPE_FLOAT16)
+    reply = _reply(tmp_path, output)
+    assert (reply.pooled.dtype, reply.hidden.dtype) == (pb.DATA_TYPE_FLOAT32, pb.DATA_TYPE_FLOAT16)
+    assert list(reply.hidden.row_scales) == []
+
+
+@pytest.mark.parametrize(
+    ("failed", "outcome", "lengths", "pooled"),
+    [
+        ([1], (POOLED, HIDDEN), [1, 0, 2], [[3, 4], [0, 0], [0, 2]]),
+        ([0, 1, 2], (None, []), [0, 0, 0], [[0, 0], [0, 0], [0, 0]]),
+    ],
+)
+def test_a_sequence_that_failed_has_a_vector_of_zeros_no_rows_and_a_reason(
+    failed: list[int], outcome: tuple[Any, Any], lengths: list[int], pooled: list[list[float]], tmp_path: Path
+) -> None:
+    described = model(tmp_path)
+    output = read_output(pb.OutputOptions(pooled=True, hidden=True, normalize=True), described.bundle.manifest)
+    errors = {index: InferenceFailed(f"sequence {index}: no", sequence=index) for index in failed}
+    inputs = _inputs(1, 2, 2, offsets=[np.zeros((length, 2), np.int64) for length in (1, 2, 2)])
+    reply = encode_reply("r-1", inputs, output, Outcome(*outcome, 0.0, 0.0, None, 0, errors), described)
+
+    assert list(reply.lengths) == lengths
+    units = [np.array(vector) / max(1, np.linalg.norm(vector)) for vector in pooled]
+    np.testing.assert_allclose(_values(reply.pooled), units, rtol=1e-6)
+    assert list(reply.hidden.shape) == [sum(lengths), 2]
+    assert [len(each.begin) for each in reply.offsets] == lengths
+    assert list(reply.failures) == [
+        pb.Failure(sequence=index, reason=pb.INFERENCE_FAILED, message=f"sequence {index}: no") for index in failed
+    ]
+
+
+def test_a_text_that_was_cut_is_reported_with_its_length_before(tmp_path: Path) -> None:
+    described = model(tmp_path)
+    output = read_output(pb.OutputOptions(), described.bundle.manifest)
+    outcome = Outcome(POOLED, None, 0.0, 0.0, 0.0, 1)
+    reply = encode_reply("r-1", _inputs(1, 2, truncated={1: 7}), output, outcome, described)
+    assert list(reply.truncated) == [pb.Truncated(sequence=1, original_tokens=7)]
+
+
+def test_offsets_come_as_begins_and_ends_of_each_token(tmp_path: Path) -> None:
+    described = model(tmp_path)
+    output = read_output(pb.OutputOptions(), described.bundle.manifest)
+    inputs = _inputs(1, 2, offsets=[np.array([[0, 0]]), np.array([[0, 3], [4, 7]])])
+    reply = encode_reply("r-1", inputs, output, Outcome(POOLED, None, 0.0, 0.0, 0.0, 1), described)
+    assert [(list(each.begin), list(each.end)) for each in reply.offsets] == [([0], [0]), ([0, 4], [3, 7])]
+
+
 def test_a_model_is_described_by_its_manifest_its_limits_and_where_it_runs(tmp_path: Path) -> None:
     settings = Settings(
         bundle=tmp_path, max_request_sequences=5, max_request_tokens=6, max_request_bytes=7, max_attend_bytes=8
     )
-    described = model(tmp_path, max_text_tokens=3, layers=2, heads=1, normalized=True)
+    prompts = [pb.Prompt(name="query", text="query: ", tokens=3)]
+    described = model(
+        tmp_path, max_text_tokens=3, layers=2, heads=1, normalized=True, prompts=prompts, default_prompt="query"
+    )
 
     reply = model_reply(described, settings, CALIBRATION)
 
@@ -117,6 +221,8 @@ def test_a_model_is_described_by_its_manifest_its_limits_and_where_it_runs(tmp_p
     assert (reply.layers, reply.heads, reply.pooling, reply.normalized) == (2, 1, pb.POOLING_MEAN, True)
     assert reply.limits == pb.RequestLimits(max_sequences=5, max_tokens=6, max_message_bytes=7, max_attend_bytes=8)
     assert not reply.attends
+    assert (list(reply.prompts), reply.default_prompt) == (prompts, "query")
+    assert set(reply.poolings) == {pb.POOLING_MEAN, pb.POOLING_CLS, pb.POOLING_MAX, pb.POOLING_LAST}
     assert reply.execution == pb.Execution(
         provider="cpu",
         requested_provider="auto",

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.manifest_pb2 import Manifest
-from headwaiter_server.errors import HeadwaiterError, InvalidInput, ModelNotFound, SequenceTooLong
+from headwaiter_server.errors import Failures, HeadwaiterError, InvalidInput, ModelNotFound, SequenceTooLong
 from headwaiter_server.rpc import requests
+from headwaiter_server.text import Truncation
 
 TOKENS = Manifest(name="tiny", vocabulary_size=10, max_tokens=4, width=8, pooling=pb.POOLING_MEAN)
 FEATURES = Manifest(name="tiny", feature_width=2, max_tokens=4, width=8, pooling=pb.POOLING_NONE)
@@ -29,8 +30,8 @@ def _features(values: list[float], lengths: list[int], **changes: Any) -> pb.Fea
 
 def _read(message: pb.TokenSequences | pb.FeatureSequences, manifest: Manifest | None = None) -> list[list[Any]]:
     if isinstance(message, pb.TokenSequences):
-        return [row.tolist() for row in requests.read_tokens(message, manifest or TOKENS, LIMITS)]
-    return [row.tolist() for row in requests.read_features(message, manifest or FEATURES, LIMITS)]
+        return [row.tolist() for row in requests.read_tokens(message, manifest or TOKENS, LIMITS, Failures())]
+    return [row.tolist() for row in requests.read_features(message, manifest or FEATURES, LIMITS, Failures())]
 
 
 @pytest.mark.parametrize(("dtype", "stored"), [(pb.DATA_TYPE_INT32, "<i4"), (pb.DATA_TYPE_INT64, "<i8")])
@@ -45,7 +46,7 @@ def test_features_are_read_from_either_float_type(dtype: pb.DataType, stored: st
 
 
 def test_sequences_are_views_of_one_buffer_and_not_copies() -> None:
-    first, second = requests.read_tokens(_tokens([1, 2, 3], [1, 2]), TOKENS, LIMITS)
+    first, second = requests.read_tokens(_tokens([1, 2, 3], [1, 2]), TOKENS, LIMITS, Failures())
     assert first.base is second.base is not None
     assert not first.flags.writeable
 
@@ -193,63 +194,48 @@ def test_bad_input_is_refused_by_field_and_sequence(
     assert "\n" not in str(found)
 
 
-@pytest.mark.parametrize(
-    ("field", "request_"),
-    [
-        ("output.pooling", pb.EncodeRequest(output=pb.OutputOptions(pooling=pb.POOLING_CLS))),
-        ("output.dimensions", pb.EncodeRequest(output=pb.OutputOptions(dimensions=4))),
-        ("output.offsets", pb.EncodeRequest(output=pb.OutputOptions(offsets=True))),
-        ("truncation", pb.EncodeRequest(truncation=pb.TRUNCATION_LEFT)),
-        ("truncation", pb.EncodeRequest(truncation=pb.TRUNCATION_RIGHT)),
-        ("partial", pb.EncodeRequest(partial=True)),
-    ],
-)
-def test_an_option_that_is_not_offered_yet_is_refused_by_name(field: str, request_: pb.EncodeRequest) -> None:
-    with pytest.raises(InvalidInput, match=f"^{re.escape(field)}: this server does not offer that yet") as refusal:
-        requests.check_options(request_, TOKENS)
-    assert refusal.value.field == field
+def test_what_is_wrong_with_each_sequence_is_found_where_failures_are_kept() -> None:
+    limits = requests.RequestLimits(sequences=9, tokens=99)
+    failures = Failures(keep=True)
+    message = _tokens([1, 2, 9, 10, 11, *[1] * 5, 12, 3], [2, 3, 0, 5, 2])
+    sequences = requests.read_tokens(message, TOKENS, limits, failures)
+    assert sequences[0].tolist() == [1, 2]
+    found = {index: (type(error), error.actual) for index, error in failures.by_sequence.items()}
+    # Of several wrong ids, the first.
+    assert found == {1: (InvalidInput, 10), 2: (InvalidInput, None), 3: (SequenceTooLong, 5), 4: (InvalidInput, 12)}
 
-
-def test_a_priority_of_no_name_is_refused() -> None:
-    with pytest.raises(InvalidInput, match="priority: INTERACTIVE or BULK"):
-        requests.check_options(pb.EncodeRequest(priority=9), TOKENS)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("dtype", [pb.DATA_TYPE_INT8, pb.DATA_TYPE_INT32, 99])
-def test_a_reply_of_another_type_than_float_is_refused(dtype: Any) -> None:
-    request = pb.EncodeRequest(output=pb.OutputOptions(dtype=dtype))
-    with pytest.raises(InvalidInput, match="replies are FLOAT32 or FLOAT16") as refusal:
-        requests.check_options(request, TOKENS)
-    assert refusal.value.field == "output.dtype"
-
-
-def test_pooled_vectors_of_a_model_without_pooling_are_refused() -> None:
-    with pytest.raises(InvalidInput, match="the model has no pooling; ask for hidden") as refusal:
-        requests.check_options(pb.EncodeRequest(output=pb.OutputOptions(pooled=True)), FEATURES)
-    assert refusal.value.field == "output.pooled"
+    failures = Failures(keep=True)
+    message = _features([0, 0, float("nan"), 0, 1, 2, 3, float("inf")], [1, 1, 2])
+    first, _, _ = requests.read_features(message, FEATURES, limits, failures)
+    assert first.tolist() == [[0, 0]]
+    assert {index: error.sequence for index, error in failures.by_sequence.items()} == {1: 1, 2: 2}
 
 
 @pytest.mark.parametrize(
-    "request_",
+    ("field", "phrase", "request_"),
     [
-        pb.EncodeRequest(),
-        pb.EncodeRequest(
-            truncation=pb.TRUNCATION_ERROR,
-            priority=pb.PRIORITY_INTERACTIVE,
-            output=pb.OutputOptions(
-                pooled=True,
-                hidden=True,
-                dtype=pb.DATA_TYPE_FLOAT16,
-                pooling=pb.POOLING_MEAN,
-                normalize=False,
-                dimensions=8,
-            ),
+        ("priority", "INTERACTIVE or BULK", pb.EncodeRequest(priority=9)),  # type: ignore[arg-type]
+        ("truncation", "ERROR, LEFT or RIGHT", pb.EncodeRequest(truncation=9)),  # type: ignore[arg-type]
+        ("truncation", "that is for texts", pb.EncodeRequest(truncation=pb.TRUNCATION_LEFT, tokens=_tokens([], []))),
+        ("timeout_s", "seconds from now", pb.EncodeRequest(timeout_s=float("nan"))),
+        (
+            "output.offsets",
+            "that is for texts",
+            pb.EncodeRequest(output=pb.OutputOptions(offsets=True), features=_features([], [])),
         ),
     ],
 )
-def test_what_the_model_does_anyway_may_be_asked_for(request_: pb.EncodeRequest) -> None:
-    requests.check_options(request_, TOKENS)
-    assert request_.WhichOneof("input") is None
+def test_options_that_no_model_has_are_refused_by_name(field: str, phrase: str, request_: pb.EncodeRequest) -> None:
+    with pytest.raises(InvalidInput, match=f"^{re.escape(field)}: {phrase}") as refusal:
+        requests.check_options(request_)
+    assert refusal.value.field == field
+
+
+def test_options_that_are_for_texts_may_go_with_them() -> None:
+    request = pb.EncodeRequest(truncation=pb.TRUNCATION_LEFT, output=pb.OutputOptions(offsets=True))
+    request.texts.values.append("bread")
+    requests.check_options(request)
+    assert requests.truncation_of(request) is Truncation.LEFT
 
 
 @pytest.mark.parametrize("raw", [b"\xff", b"\x0a\x05abc", b"not a message"])

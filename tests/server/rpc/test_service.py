@@ -1,5 +1,7 @@
 """The methods of the Encoder service, from message bytes to message bytes."""
 
+import asyncio
+import threading
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -15,20 +17,21 @@ from headwaiter_server.batching.attender import Attender
 from headwaiter_server.batching.scheduler import Scheduler
 from headwaiter_server.batching.worker import Worker
 from headwaiter_server.config import Settings
-from headwaiter_server.errors import DeadlineExceeded, InvalidInput, ModelNotFound, Unavailable
+from headwaiter_server.errors import DeadlineExceeded, Failures, InvalidInput, ModelNotFound, Unavailable
 from headwaiter_server.metrics import STAGES, Recorder
 from headwaiter_server.rpc.endpoint import Call, clock
 from headwaiter_server.rpc.service import EncoderService, Serving
 from headwaiter_server.runtime.attention import Attention, Selection
-from headwaiter_server.text import TextEncoder
+from headwaiter_server.text import TextEncoder, TextForm, Tokens
 from tests.server.rpc.stand_ins import CALIBRATION, model, sample
 
 
 class WordLengths:
     """Takes each word for the id that is its length."""
 
-    def encode(self, texts: Sequence[str], max_total_tokens: int) -> list[NDArray[np.int64]]:
-        return [np.array([len(word) for word in text.split()]) for text in texts]
+    def encode(self, texts: Sequence[str], form: TextForm, failures: Failures, max_total_tokens: int) -> list[Tokens]:
+        encoded = [np.array([len(word) for word in (form.prompt + text).split()]) for text in texts]
+        return [Tokens(ids, len(ids), np.zeros((len(ids), 2), np.int64)) for ids in encoded]
 
     def strings(self, ids: NDArray[np.generic]) -> list[str]:
         return [f"<{one}>" for one in ids]
@@ -102,6 +105,23 @@ async def test_texts_are_tokenised_by_the_server(service: Service) -> None:
     assert list(reply.lengths) == [2, 1]
 
 
+async def test_while_texts_are_tokenised_others_are_answered(tmp_path: Path) -> None:
+    answered = threading.Event()
+
+    class Slow(WordLengths):
+        def encode(self, *arguments: Any) -> list[Tokens]:
+            assert answered.wait(30.0)
+            return super().encode(*arguments)
+
+    service = Service(tmp_path, Slow())
+    slow = asyncio.create_task(service.encode(pb.EncodeRequest(texts=pb.Texts(values=["a bcd", "ef"]))))
+    await asyncio.sleep(0)
+    assert _pooled(await service.encode(_tokens([3]))) == [[3, 1]]
+    answered.set()
+    assert _pooled(await slow) == [[4, 2], [2, 1]]
+    await service.scheduler.drain(30.0)
+
+
 async def test_a_request_without_an_id_is_given_one_of_its_own(service: Service) -> None:
     first, second = await service.encode(_tokens([1])), await service.encode(_tokens([1]))
     assert first.request_id
@@ -124,14 +144,15 @@ async def test_the_stages_add_up_to_the_time_on_the_server_and_are_counted(servi
     [
         (pb.EncodeRequest(), InvalidInput, "has no input: give it tokens, features or texts"),
         (_tokens([1], model="large"), ModelNotFound, "no model 'large' here"),
-        (_tokens([1], partial=True), InvalidInput, "partial: this server does not offer that yet"),
+        (_tokens([1], truncation=pb.TRUNCATION_LEFT), InvalidInput, "truncation: that is for texts"),
+        (_tokens([1], output=pb.OutputOptions(dimensions=3)), InvalidInput, "output.dimensions is 3, and the model's"),
         (_tokens([1], request_id="\n"), InvalidInput, "request_id: at most 256 printable characters"),
         (_tokens([10]), InvalidInput, "sequence 0 has id 10"),
         (pb.EncodeRequest(features=pb.FeatureSequences()), InvalidInput, "takes token ids or texts, not features"),
         (
             pb.EncodeRequest(texts=pb.Texts(values=["a"], prompt="query")),
             InvalidInput,
-            "texts.prompt: this server does",
+            "texts.prompt: the model has no prompt 'query'; it has none",
         ),
         (pb.EncodeRequest(texts=pb.Texts()), InvalidInput, "no sequences: send at least one"),
         (pb.EncodeRequest(texts=pb.Texts(values=["a"] * 4)), InvalidInput, "4 sequences, and the server takes 3"),
@@ -195,7 +216,7 @@ async def test_attention_to_ids_comes_without_tokens_and_its_stages_add_up(servi
         (
             pb.AttendRequest(texts=pb.Texts(values=["a"], prompt="query")),
             InvalidInput,
-            "texts.prompt: this server does",
+            "texts.prompt: the model has no prompt 'query'; it has none",
         ),
         (pb.AttendRequest(texts=pb.Texts(values=["a"]), layers=[2]), InvalidInput, "layers are 0 to 1"),
         (pb.AttendRequest(tokens=_tokens([1, 2, 3, 4]).tokens), InvalidInput, "take 384 bytes, and the server comp"),
@@ -248,6 +269,55 @@ async def test_texts_too_large_for_their_tokens_are_refused_before_they_are_toke
 async def test_a_request_may_be_worth_nothing_before_its_call_is(service: Service) -> None:
     with pytest.raises(DeadlineExceeded):
         await service.encode(_tokens([1], timeout_s=1e-9))
+
+
+async def test_texts_have_the_prompt_that_they_ask_for_or_else_the_default_one(tmp_path: Path) -> None:
+    prompts = [pb.Prompt(name="query", text="ab ", tokens=1), pb.Prompt(name="none")]
+    service = Service(tmp_path, WordLengths(), prompts=prompts, default_prompt="query", pooling_skips_prompt=False)
+    for name, pooled in (("", [5, 2]), ("query", [5, 2]), ("none", [3, 1])):
+        reply = await service.encode(pb.EncodeRequest(texts=pb.Texts(values=["cde"], prompt=name)))
+        assert _pooled(reply) == [pooled]
+    with pytest.raises(InvalidInput, match="the model has no prompt 'passage'; it has 'query', 'none'"):
+        await service.encode(pb.EncodeRequest(texts=pb.Texts(values=["a"], prompt="passage")))
+    assert list((await service.attend(pb.AttendRequest(texts=pb.Texts(values=["cde"])))).tokens) == ["<2>", "<3>"]
+    await service.scheduler.drain(30.0)
+
+
+async def test_pooling_leaves_out_a_prompt_where_the_model_does(tmp_path: Path) -> None:
+    prompts = [pb.Prompt(name="query", text="ab ", tokens=1), pb.Prompt(name="none")]
+    service = Service(tmp_path, WordLengths(), prompts=prompts, pooling_skips_prompt=True)
+    for name, pooled in (("", [4, 3]), ("none", [4, 3]), ("query", [2, 1])):
+        reply = await service.encode(pb.EncodeRequest(texts=pb.Texts(values=["c d ef"], prompt=name)))
+        # The graph gives sums; the mean of the rows after the prompt is what is expected of the last.
+        assert _pooled(reply) == [pooled if name != "query" else [pytest.approx(4 / 3), 1]]
+    await service.scheduler.drain(30.0)
+
+
+async def test_a_partial_request_gets_the_answers_of_the_sequences_that_are_good(
+    service: Service, caplog: pytest.LogCaptureFixture
+) -> None:
+    reply = await service.encode(_tokens([1, 2], [3, 10], [4], partial=True, request_id="r-1"))
+    assert (_pooled(reply), list(reply.lengths)) == ([[3, 2], [0, 0], [4, 1]], [2, 0, 1])
+    (failure,) = reply.failures
+    assert (failure.sequence, failure.reason) == (1, pb.INVALID_INPUT)
+    assert failure.message == "tokens: sequence 1 has id 10 at position 1, and ids are 0 to 9"
+    assert [record.getMessage() for record in caplog.records] == [
+        f"Encode r-1: InvalidInput: 1 sequences failed, the first: {failure.message}"
+    ]
+
+
+async def test_a_partial_request_whose_sequences_are_all_bad_is_answered_without_running_any(service: Service) -> None:
+    reply = await service.encode(_tokens([10], [11], partial=True, output=pb.OutputOptions(pooled=True, hidden=True)))
+    assert (_pooled(reply), list(reply.lengths), list(reply.hidden.shape)) == ([[0, 0], [0, 0]], [0, 0], [0, 2])
+    assert [failure.sequence for failure in reply.failures] == [0, 1]
+    stages_s = [getattr(reply.timings, f"{stage}_s") for stage in STAGES]
+    assert (sum(stages_s), reply.timings.batches) == (pytest.approx(reply.timings.total_s), 0)
+    assert min(stages_s) >= 0
+
+
+async def test_a_partial_request_that_is_wrong_as_a_whole_is_refused(service: Service) -> None:
+    with pytest.raises(InvalidInput, match="4 sequences, and the server takes 3"):
+        await service.encode(_tokens([1], [1], [1], [1], partial=True))
 
 
 async def test_large_hidden_rows_come_back_as_small_ones_do(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:

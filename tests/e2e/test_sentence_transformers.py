@@ -1,0 +1,190 @@
+"""What a request may ask of texts and vectors is what sentence-transformers gives for the same checkpoint."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import Pooling
+from sentence_transformers.util.quantization import quantize_embeddings
+
+from bench.traces import sentences
+from examples.serving import Running
+from headwaiter_proto import encoder_pb2 as pb
+
+# The first run fetches and exports the model.
+pytestmark = pytest.mark.timeout(600)
+
+MAX_ABS = 1e-5
+SENTENCES = 16
+LONG_CHARACTERS = 2000
+TIMEOUT_S = 60.0
+DTYPES = {pb.DATA_TYPE_FLOAT32: "<f4", pb.DATA_TYPE_FLOAT16: "<f2", pb.DATA_TYPE_INT8: "i1"}
+
+
+@dataclass
+class Pair:
+    """A served model and sentence-transformers' own of the same checkpoint.
+
+    Attributes:
+        model: what the server says of its model.
+        encode: what the served model answers to texts.
+        reference: of modules Transformer, Pooling and Normalize.
+        texts: short ones.
+        long: one that is far over the text maximum.
+    """
+
+    model: pb.GetModelResponse
+    encode: Callable[..., pb.EncodeResponse]
+    reference: SentenceTransformer
+    texts: list[str]
+    long: str
+
+    def unnormalized(self, pooling: str = "mean") -> SentenceTransformer:
+        """The reference with another pooling and without the scaling to unit length."""
+        return SentenceTransformer(modules=[self.reference[0], Pooling(self.width, pooling)], device="cpu")
+
+    @property
+    def width(self) -> int:
+        return int(self.reference.get_embedding_dimension() or 0)
+
+
+@contextmanager
+def connect(server: Running, checkpoint: Path, texts: list[str]) -> Iterator[Pair]:
+    """Give both models of a checkpoint."""
+    with grpc.insecure_channel(server.address) as channel:
+        call: Any = channel.unary_unary("/headwaiter.v1.Encoder/Encode")
+        describe: Any = channel.unary_unary("/headwaiter.v1.Encoder/GetModel")
+        model = pb.GetModelResponse.FromString(describe(b"", timeout=TIMEOUT_S))
+
+        def encode(texts: list[str], prompt: str = "", **fields: Any) -> pb.EncodeResponse:
+            message = pb.EncodeRequest(texts=pb.Texts(values=texts, prompt=prompt), **fields)
+            return pb.EncodeResponse.FromString(call(message.SerializeToString(), timeout=TIMEOUT_S))
+
+        reference = SentenceTransformer(str(checkpoint), device="cpu")
+        yield Pair(model, encode, reference, texts, " ".join(texts * 12)[:LONG_CHARACTERS])
+
+
+@pytest.fixture(scope="module")
+def tiny(text_server: Running, text_checkpoint: Path) -> Iterator[Pair]:
+    texts = ["the bread is fresh", "two tables for rain, please", "Rain falls on stones — ΑΒΓ 雨", "a"]
+    with connect(text_server, text_checkpoint, texts) as both:
+        yield both
+
+
+@pytest.fixture(scope="module")
+def real(real_server: Running, real_checkpoint: Path) -> Iterator[Pair]:
+    with connect(real_server, real_checkpoint, sentences()[:SENTENCES]) as both:
+        yield both
+
+
+@pytest.fixture(params=["tiny", "real"])
+def pair(request: pytest.FixtureRequest) -> Pair:
+    both: Pair = request.getfixturevalue(request.param)
+    return both
+
+
+def values(tensor: pb.Tensor) -> NDArray[np.float64]:
+    """What a tensor stands for."""
+    rows = np.frombuffer(tensor.data, DTYPES[tensor.dtype]).reshape(tuple(tensor.shape)).astype(np.float64)
+    return rows * np.array(tensor.row_scales)[:, None] if tensor.row_scales else rows
+
+
+def assert_near(actual: NDArray[Any], expected: NDArray[Any], max_abs: float = MAX_ABS) -> None:
+    np.testing.assert_allclose(actual, expected, rtol=0, atol=max_abs)
+
+
+@pytest.mark.parametrize(("truncation", "side"), [(pb.TRUNCATION_RIGHT, "right"), (pb.TRUNCATION_LEFT, "left")])
+def test_a_text_that_is_cut_has_the_vector_of_sentence_transformers(
+    pair: Pair, truncation: pb.Truncation, side: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokenizer = pair.reference.tokenizer
+    monkeypatch.setattr(tokenizer, "truncation_side", side)
+    texts = [pair.long, pair.texts[0]]
+    reply = pair.encode(texts, truncation=truncation)
+    assert_near(values(reply.pooled), pair.reference.encode(texts))
+    (truncated,) = reply.truncated
+    assert (truncated.sequence, truncated.original_tokens) == (0, len(tokenizer(pair.long)["input_ids"]))
+    assert reply.lengths[0] == pair.reference.max_seq_length < truncated.original_tokens
+
+
+@pytest.mark.parametrize("name", ["query", "passage", "document"])
+def test_a_text_with_a_prompt_has_the_vector_of_sentence_transformers(tiny: Pair, name: str) -> None:
+    texts = [*tiny.texts, tiny.long]
+    reply = tiny.encode(texts, name, truncation=pb.TRUNCATION_RIGHT)
+    assert_near(values(reply.pooled), tiny.reference.encode(texts, prompt_name=name))
+
+
+def test_a_prompt_has_the_tokens_that_sentence_transformers_counts(tiny: Pair) -> None:
+    counted = {
+        name: tiny.reference[0]._get_prompt_length(text) for name, text in tiny.reference.prompts.items() if text
+    }
+    assert {prompt.name: prompt.tokens for prompt in tiny.model.prompts if prompt.text} == counted
+    assert {prompt.name: prompt.text for prompt in tiny.model.prompts} == tiny.reference.prompts
+
+
+def test_vectors_of_fewer_dimensions_are_those_of_sentence_transformers(pair: Pair) -> None:
+    for dimensions in (1, pair.width // 2):
+        unit = pair.encode(pair.texts, output=pb.OutputOptions(dimensions=dimensions))
+        expected = pair.reference.encode(pair.texts, truncate_dim=dimensions, normalize_embeddings=True)
+        assert_near(values(unit.pooled), expected)
+        raw = pair.encode(pair.texts, output=pb.OutputOptions(dimensions=dimensions, normalize=False))
+        assert_near(values(raw.pooled), pair.unnormalized().encode(pair.texts, truncate_dim=dimensions))
+
+
+@pytest.mark.parametrize(
+    ("pooling", "name"),
+    [
+        (pb.POOLING_MEAN, "mean"),
+        (pb.POOLING_CLS, "cls"),
+        (pb.POOLING_MAX, "max"),
+        (pb.POOLING_LAST, "lasttoken"),
+    ],
+)
+def test_vectors_of_another_pooling_are_those_of_sentence_transformers(
+    pair: Pair, pooling: pb.Pooling, name: str
+) -> None:
+    reply = pair.encode(pair.texts, output=pb.OutputOptions(pooling=pooling, normalize=False))
+    assert_near(values(reply.pooled), pair.unnormalized(name).encode(pair.texts))
+
+
+def test_int8_vectors_are_within_a_step_of_those_of_sentence_transformers(pair: Pair) -> None:
+    exact = pair.reference.encode(pair.texts)
+    pooled = pair.encode(pair.texts, output=pb.OutputOptions(dtype=pb.DATA_TYPE_INT8)).pooled
+    scales = np.array(pooled.row_scales)[:, None]
+    assert pooled.dtype == pb.DATA_TYPE_INT8
+    assert_near(values(pooled), exact, scales.max() / 2 + MAX_ABS)
+
+    # sentence-transformers cuts the range of each dimension into 255 steps, and gives the step that a value lies in.
+    by_dimension = np.stack([exact.min(axis=0), exact.max(axis=0)])
+    steps = (by_dimension[1] - by_dimension[0]) / 255
+    theirs = quantize_embeddings(exact, "int8", ranges=by_dimension) + 128.5
+    assert (np.abs(values(pooled) - (by_dimension[0] + theirs * steps)) <= np.maximum(scales, steps) + MAX_ABS).all()
+
+    # Given a row's own steps, it gives our values, but for those that are halfway between two.
+    for row, step, vector in zip(np.frombuffer(pooled.data, "i1").reshape(exact.shape), scales, exact, strict=True):
+        ranges = np.stack([np.full(pair.width, -128.5 * step), np.full(pair.width, 126.5 * step)])
+        assert_near(row, quantize_embeddings(vector[None], "int8", ranges=ranges)[0], 1)
+
+
+def test_float16_vectors_are_those_of_sentence_transformers_rounded(pair: Pair) -> None:
+    reply = pair.encode(pair.texts, output=pb.OutputOptions(dtype=pb.DATA_TYPE_FLOAT16))
+    half = float(np.finfo(np.float16).eps) / 2
+    assert_near(values(reply.pooled), pair.reference.encode(pair.texts), half + MAX_ABS)
+
+
+def test_the_good_texts_of_a_partial_request_have_their_vectors(pair: Pair) -> None:
+    texts = ["", pair.texts[0], pair.long, pair.texts[1]]
+    reply = pair.encode(texts, partial=True)
+    assert_near(values(reply.pooled)[[1, 3]], pair.reference.encode([texts[1], texts[3]]))
+    assert not values(reply.pooled)[[0, 2]].any()
+    assert [(failure.sequence, failure.reason) for failure in reply.failures] == [
+        (0, pb.INVALID_INPUT),
+        (2, pb.SEQUENCE_TOO_LONG),
+    ]

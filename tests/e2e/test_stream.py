@@ -1,0 +1,140 @@
+"""EncodeStream over real gRPC: what a caller sends, gives up or leaves unread, and what the server does about it."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+
+from headwaiter_client import AsyncClient, Overloaded
+from headwaiter_proto import encoder_pb2 as pb
+from headwaiter_server.app import Server
+from tests.e2e.inside import held_device, metrics_url, serving, until
+from tests.e2e.scrape import metric
+
+
+@asynccontextmanager
+async def streaming(server: Server) -> AsyncIterator[Any]:
+    """Open a stream to a server."""
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel:
+        call: Any = channel.stream_stream(
+            "/headwaiter.v1.Encoder/EncodeStream",
+            request_serializer=pb.EncodeRequest.SerializeToString,
+            response_deserializer=pb.EncodeStreamResponse.FromString,
+        )
+        yield call
+
+
+def request(request_id: str, length: int, **fields: Any) -> pb.EncodeRequest:
+    tokens = pb.TokenSequences(dtype=pb.DATA_TYPE_INT32, data=bytes(4 * length), lengths=[length])
+    return pb.EncodeRequest(request_id=request_id, tokens=tokens, **fields)
+
+
+async def test_a_stream_answers_as_unary_calls_do_and_tells_of_a_failure_in_between(text_bundle: Path) -> None:
+    words = ["bread", "rain", "bread and rain"]
+    async with (
+        serving(text_bundle) as server,
+        AsyncClient(f"127.0.0.1:{server.port}") as client,
+        streaming(server) as open_stream,
+    ):
+        sent = [pb.EncodeRequest(request_id=word, texts=pb.Texts(values=[word])) for word in words]
+        answers = {answer.request_id: answer async for answer in open_stream([*sent, request("long", 65)])}
+        expected = (await client.encode(words)).pooled
+        assert expected is not None
+    assert answers.keys() == {*words, "long"}
+    assert answers["long"].error.reason == pb.SEQUENCE_TOO_LONG
+    pooled = [np.frombuffer(answers[word].response.pooled.data, "<f4") for word in words]
+    np.testing.assert_allclose(pooled, expected, rtol=0, atol=1e-5)
+
+
+async def test_what_a_caller_gives_up_is_withdrawn_and_never_runs(text_bundle: Path) -> None:
+    async with (
+        serving(text_bundle) as server,
+        AsyncClient(f"127.0.0.1:{server.port}") as client,
+        streaming(server) as open_stream,
+    ):
+        with held_device() as device:
+            first = asyncio.create_task(client.encode_tokens([[1] * 3]))
+            await device.busy()
+            for stop, code in (("cancel", "CANCELLED"), ("deadline", "DEADLINE_EXCEEDED")):
+                call = open_stream(timeout=0.5 if stop == "deadline" else None)
+                for number in range(3):
+                    await call.write(request(str(number), 5))
+                if stop == "cancel":
+                    await until(client, lambda: metric(metrics_url(server), "headwaiter_queue_sequences") == 3)
+                    call.cancel()
+                labels = {"method": "EncodeStream", "code": code}
+                counted = partial(metric, metrics_url(server), "headwaiter_requests_total", **labels)
+                await until(client, lambda counted=counted: counted() == 3)  # type: ignore[misc]
+                assert metric(metrics_url(server), "headwaiter_queue_sequences") == 0
+            device.released.set()
+            assert (await first).lengths.tolist() == [3]
+        assert device.lengths == [[3]]
+
+
+async def test_a_requests_own_time_out_is_told_when_it_passes_and_it_never_runs(text_bundle: Path) -> None:
+    async with (
+        serving(text_bundle) as server,
+        AsyncClient(f"127.0.0.1:{server.port}") as client,
+        streaming(server) as open_stream,
+    ):
+        with held_device() as device:
+            first = asyncio.create_task(client.encode_tokens([[1] * 3]))
+            await device.busy()
+            call = open_stream()
+            await call.write(request("patient", 7))
+            await call.write(request("hasty", 5, timeout_s=0.1))
+            late = await call.read()
+            assert (late.request_id, late.error.reason) == ("hasty", pb.DEADLINE_EXCEEDED)
+            assert metric(metrics_url(server), "headwaiter_expired_total") == 1
+            device.released.set()
+            await call.done_writing()
+            assert (await call.read()).response.request_id == "patient"
+            await first
+        assert device.lengths == [[3], [7]]
+
+
+async def test_a_drain_answers_what_was_read_of_a_stream_and_ends_it(text_bundle: Path) -> None:
+    async with (
+        serving(text_bundle) as server,
+        AsyncClient(f"127.0.0.1:{server.port}") as client,
+        streaming(server) as open_stream,
+    ):
+        with held_device() as device:
+            call = open_stream()
+            await call.write(request("a", 3))
+            await device.busy()
+            await call.write(request("b", 5))
+            await until(client, lambda: metric(metrics_url(server), "headwaiter_queue_sequences") == 1)
+            draining = asyncio.create_task(server.drain())
+            await asyncio.sleep(0)
+            device.released.set()
+            assert [(await call.read()).response.request_id for _ in range(2)] == ["a", "b"]
+            with pytest.raises(grpc.aio.AioRpcError, match="send what has no answer to another replica") as ended:
+                await call.read()
+            assert ended.value.code() is grpc.StatusCode.UNAVAILABLE
+            await draining
+
+
+async def test_a_call_beyond_the_servers_bound_is_told_when_to_come_again(text_bundle: Path) -> None:
+    async with (
+        serving(text_bundle, max_calls=1) as server,
+        AsyncClient(f"127.0.0.1:{server.port}") as client,
+        streaming(server) as open_stream,
+    ):
+        call = open_stream()
+        await call.write(request("a", 3))
+        assert (await call.read()).HasField("response")
+        with pytest.raises(Overloaded, match="the server answers 1 calls at a time") as refused:
+            await client.encode_tokens([[1]])
+        assert refused.value.retry_after_s == 1.0
+        second = open_stream()
+        assert await second.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        await call.done_writing()
+        assert await call.read() is grpc.aio.EOF
+        assert (await client.encode_tokens([[1]])).lengths.tolist() == [1]

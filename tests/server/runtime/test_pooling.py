@@ -1,0 +1,35 @@
+"""Rows pooled on the host are those that sentence-transformers pools."""
+
+import numpy as np
+import pytest
+import torch
+from sentence_transformers.sentence_transformer.modules import Pooling
+
+from headwaiter_proto import encoder_pb2 as pb
+from headwaiter_server.runtime.pooling import POOLINGS, pool
+
+NAMES = {pb.POOLING_MEAN: "mean", pb.POOLING_CLS: "cls", pb.POOLING_MAX: "max", pb.POOLING_LAST: "lasttoken"}
+
+
+@pytest.mark.parametrize("pooling", POOLINGS)
+@pytest.mark.parametrize("skipped", [0, 3])
+def test_a_vector_is_that_of_sentence_transformers(pooling: pb.Pooling, skipped: int) -> None:
+    reference = Pooling(16, NAMES[pooling], include_prompt=False)
+    for n in (4, 5, 200):
+        rows = np.random.default_rng(n).normal(size=(n, 16)).astype(np.float32)
+        features = {"token_embeddings": torch.from_numpy(rows)[None], "attention_mask": torch.ones(1, n)}
+        expected = reference({**features, "prompt_length": skipped})["sentence_embedding"][0].numpy()
+        vector = pool(rows, pooling, skipped)
+        assert vector.dtype == np.float32
+        np.testing.assert_allclose(vector, expected, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("pooling", POOLINGS)
+def test_rows_in_half_precision_are_pooled_in_single(pooling: pb.Pooling) -> None:
+    rows = np.full((4096, 2), 60_000, np.float16)
+    assert pool(rows, pooling).tolist() == [np.float16(60_000)] * 2
+
+
+def test_the_last_row_counts_though_all_belong_to_a_prompt() -> None:
+    rows = np.array([[1, 2], [3, 4]], np.float32)
+    assert pool(rows, pb.POOLING_MEAN, 2).tolist() == [3, 4]
