@@ -10,7 +10,7 @@ CODE := proto server export client examples bench tests
 # The bare package with protobuf 7; the development environment has protobuf 6.
 PROTOBUF7 := .venv-protobuf7
 
-.PHONY: demo test test-all test-protobuf7 lint proto bench numerics clean
+.PHONY: demo test test-all test-protobuf7 coverage lint proto bench numerics clean
 
 $(VENV)/.installed: pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Headwaiter needs Python 3.11 or newer")'
@@ -35,6 +35,11 @@ test-all: lint test-protobuf7 $(VENV)/.installed
 
 test-protobuf7: $(PROTOBUF7)/.installed
 	$(PROTOBUF7)/bin/python -m tests.protobuf7
+
+# Every line and branch of the client.
+coverage: $(VENV)/.installed
+	$(BIN)/coverage run --branch --source=headwaiter_client -m pytest -n0 tests/client
+	$(BIN)/coverage report --fail-under=100 --show-missing --skip-covered
 
 lint: $(VENV)/.installed
 	$(BIN)/ruff format --check $(CODE)

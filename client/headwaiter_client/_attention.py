@@ -1,18 +1,16 @@
 """What attention looked at: requests out, results in, without any I/O."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
-from operator import index
+from dataclasses import dataclass, field
 from typing import Any, SupportsIndex
 
-import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from headwaiter_client import _core
+from headwaiter_client import _options, _results
+from headwaiter_client._inputs import form_of, whole_number
+from headwaiter_client._tensors import array
 from headwaiter_client.errors import HeadwaiterError, InvalidInput
 from headwaiter_proto import encoder_pb2 as pb
-
-_MOST = 2**32 - 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,11 +27,11 @@ class Attention:
         request_id: what the server's log calls the request.
     """
 
-    weights: NDArray[Any]
-    context: NDArray[Any] | None
+    weights: NDArray[Any] = field(repr=False)
+    context: NDArray[Any] | None = field(repr=False)
     tokens: list[str] | None
-    timings: _core.Timings
-    model: _core.ModelRef
+    timings: _results.Timings
+    model: _results.ModelRef
     request_id: str
 
 
@@ -51,18 +49,19 @@ def attend_request(
     Raises:
         InvalidInput: the sequence is no text, ids or features, or an index cannot be one.
     """
-    encode = _input(sequence, {"model": model, "request_id": request_id})
+    form = form_of(sequence)
+    # Its forms of input are those of Encode, to the letter.
+    encode = _options.envelope(model=model, request_id=request_id)
+    form.fill(encode, [form.read(0, sequence)])
     request = pb.AttendRequest(
         model=encode.model,
         request_id=encode.request_id,
         layers=_chosen("layers", layers),
         heads=_chosen("heads", heads),
     )
-    kind = encode.WhichOneof("input")
-    assert kind is not None
-    getattr(request, kind).CopyFrom(getattr(encode, kind))
+    getattr(request, form.name).CopyFrom(getattr(encode, form.name))
     if query is not None:
-        request.query = _index("query", query)
+        request.query = whole_number("query", query)
     return request
 
 
@@ -73,49 +72,27 @@ def attention(response: pb.AttendResponse, round_trip_s: float) -> Attention:
         HeadwaiterError: the reply does not hold what it says.
     """
     try:
-        weights = _core.array(response.weights)
-        context = _core.array(response.context) if response.HasField("context") else None
+        weights = array(response.weights)
+        context = array(response.context) if response.HasField("context") else None
     except (KeyError, ValueError) as error:
         raise HeadwaiterError(f"the reply cannot be read: {error}", request_id=response.request_id) from error
     return Attention(
         weights=weights,
         context=context,
         tokens=list(response.tokens) or None,
-        timings=_core.timings(response.timings, round_trip_s),
-        model=_core.model_ref(response.model),
+        timings=_results.timings(response.timings, round_trip_s),
+        model=_results.model_ref(response.model),
         request_id=response.request_id,
     )
-
-
-def _input(sequence: str | ArrayLike, names: _core.RequestOptions) -> pb.EncodeRequest:
-    """Lets the builders of Encode's requests look at the sequence and the names."""
-    if isinstance(sequence, str):
-        return _core.texts_request([sequence], **names)
-    try:
-        rows = np.ndim(sequence) == 2
-    except (ValueError, TypeError, RuntimeError):  # No array: for the builder of requests to say.
-        rows = False
-    build = _core.features_request if rows else _core.tokens_request
-    return build([sequence], **names)
 
 
 def _chosen(field: str, indices: Iterable[SupportsIndex] | None) -> list[int]:
     if indices is None:
         return []
     try:
-        chosen = [_index(field, one) for one in indices]
+        chosen = [whole_number(field, one) for one in indices]
     except TypeError as error:
         raise InvalidInput(f"{field} is {indices!r}; pass a list, such as [0]", field=field) from error
     if not chosen:
         raise InvalidInput(f"{field} is empty; leave it out for all of them", field=field)
     return chosen
-
-
-def _index(field: str, value: SupportsIndex) -> int:
-    try:
-        number = index(value)
-    except TypeError as error:
-        raise InvalidInput(f"{field} has {value!r}; it takes whole numbers from 0", field=field) from error
-    if not 0 <= number <= _MOST:
-        raise InvalidInput(f"{field} has {number}; it takes whole numbers from 0", field=field)
-    return number

@@ -1,38 +1,168 @@
-"""Splits texts into requests that the server takes."""
+"""Cuts sequences into requests that a server takes."""
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
 
+from headwaiter_client._inputs import Form, form_of
+from headwaiter_client.errors import HeadwaiterError, InvalidInput, MessageTooLarge
 from headwaiter_proto import encoder_pb2 as pb
 
-# Enough to fill batches, few enough to see progress.
-_MAX_TEXTS = 256
-# Room in a message for all that is not text.
+# Enough to fill batches, few enough to see progress and to share the work among replicas.
+_MOST_SEQUENCES = 256
+# Room in a message for all that is not sequences.
 _ENVELOPE_BYTES = 1024
-# Most that the wire adds to a text: its tag and its length.
-_TEXT_OVERHEAD_BYTES = 6
-# The server takes no more bytes of text than this for each token that a request may have.
-_BYTES_PER_TOKEN = 16
+# Rows of hidden states make replies a thousand times their requests.
+_MOST_HIDDEN_BYTES = 8 << 20
+_FLOAT_BYTES = 4
+# What is in flight should take the server this share of a request's deadline, and leave it the rest for others' work.
+_DEADLINE_SHARE = 0.25
 
 
-def chunks(texts: Sequence[str], model: pb.GetModelResponse) -> Iterator[range]:
-    """Yields the indices of the texts of each request, in order.
+@dataclass(frozen=True)
+class Limits:
+    """What one request may hold.
 
-    How many tokens a text has, only the server knows: a chunk stays within the request's limit even if each text has as
-    many as the model takes. A text that is beyond the limits by itself is alone, for the server to refuse.
+    Attributes:
+        sequences: most sequences.
+        tokens: most tokens of all sequences.
+        size_bytes: largest message.
+        text_tokens: most tokens of one text.
+    """
+
+    sequences: int
+    tokens: int
+    size_bytes: int
+    text_tokens: int
+
+
+# Less than servers are set to take: so much goes without asking what this one takes.
+UNASKED = Limits(sequences=32, tokens=4096, size_bytes=1 << 16, text_tokens=4096)
+
+
+@dataclass
+class Chunk:
+    """The sequences of one request.
+
+    Attributes:
+        form: what the sequences are.
+        first: index of the first one in the caller's list.
+        sequences: as they will be sent.
+        failures: why an empty one stands for a sequence, by its index in the caller's list.
+    """
+
+    form: Form
+    first: int
+    sequences: list[Any]
+    failures: dict[int, HeadwaiterError] = field(default_factory=dict)
+
+
+class Cutter:
+    """Cuts what it is given into chunks within the limits; a sequence beyond them by itself is alone in its chunk.
 
     Args:
-        texts: Unicode texts, at least one.
-        model: what the server says of a model that takes texts.
+        limits: of a request.
+        form: what the sequences are; as the first one looks when None.
+        partial: let an empty sequence stand for one that cannot be sent, rather than raise.
     """
-    limits = model.limits
-    most_texts = min(_MAX_TEXTS, limits.max_sequences, limits.max_tokens // model.max_text_tokens)
-    most_bytes = min(limits.max_message_bytes - _ENVELOPE_BYTES, limits.max_tokens * _BYTES_PER_TOKEN)
-    first, size_bytes = 0, 0
-    for index, text in enumerate(texts):
-        text_bytes = len(text.encode()) + _TEXT_OVERHEAD_BYTES
-        full = index - first >= most_texts or size_bytes + text_bytes > most_bytes
-        if full and index > first:
-            yield range(first, index)
-            first, size_bytes = index, 0
-        size_bytes += text_bytes
-    yield range(first, len(texts))
+
+    def __init__(self, limits: Limits, form: Form | None, *, partial: bool) -> None:
+        self._limits = limits
+        self._form = form
+        self._partial = partial
+        self._count = 0
+        self._chunk: Chunk | None = None
+        self._tokens = 0
+        self._size_bytes = 0
+
+    def add(self, sequence: Any) -> Chunk | None:
+        """Takes the next sequence, and returns the chunk that has no room for it.
+
+        Raises:
+            InvalidInput: it cannot be sent.
+        """
+        self._form = form = self._form or form_of(sequence)
+        failures: dict[int, HeadwaiterError] = {}
+        try:
+            sequence = form.read(self._count, sequence)
+        except InvalidInput as error:
+            sequence = form.empty()
+            if sequence is None or not self._partial:
+                raise
+            failures[self._count] = error
+        tokens, size_bytes = form.size(sequence, self._limits.text_tokens)
+        done = None
+        if self._chunk is None or not self._has_room(self._chunk, tokens, size_bytes):
+            done, self._chunk = self._chunk, Chunk(form, self._count, [])
+            self._tokens, self._size_bytes = 0, _ENVELOPE_BYTES
+        self._chunk.sequences.append(sequence)
+        self._chunk.failures.update(failures)
+        self._count += 1
+        self._tokens += tokens
+        self._size_bytes += size_bytes
+        return done
+
+    def end(self) -> Chunk | None:
+        """Returns the last chunk, if there is one."""
+        return self._chunk
+
+    def _has_room(self, chunk: Chunk, tokens: int, size_bytes: int) -> bool:
+        return (
+            len(chunk.sequences) < self._limits.sequences
+            and self._tokens + tokens <= self._limits.tokens
+            and self._size_bytes + size_bytes <= self._limits.size_bytes
+        )
+
+
+def limits_of(model: pb.GetModelResponse, *, hidden: bool, timeout_s: float, in_flight: int) -> Limits:
+    """Chooses how large a model's requests may be.
+
+    Args:
+        model: what the server says of the model.
+        hidden: whether the replies hold a vector a token.
+        timeout_s: until the deadline of a request.
+        in_flight: requests that the caller has on their way at once.
+    """
+    limits, rate = model.limits, model.execution.cost.service_tokens_per_s
+    in_time_tokens = rate * timeout_s * _DEADLINE_SHARE / in_flight if rate else math.inf
+    reply_tokens = _MOST_HIDDEN_BYTES / (_FLOAT_BYTES * max(1, model.width)) if hidden else math.inf
+    return Limits(
+        sequences=min(_MOST_SEQUENCES, limits.max_sequences),
+        tokens=int(min(limits.max_tokens, in_time_tokens, reply_tokens)),
+        size_bytes=limits.max_message_bytes,
+        text_tokens=model.max_text_tokens,
+    )
+
+
+def cut(cutter: Cutter, sequences: Iterable[Any]) -> Iterator[Chunk]:
+    """Yields the chunks of all sequences, in order."""
+    for sequence in sequences:
+        if chunk := cutter.add(sequence):
+            yield chunk
+    if chunk := cutter.end():
+        yield chunk
+
+
+def is_too_much(error: Exception) -> bool:
+    """Tells whether a request was refused for all that it holds together, and fewer sequences may be taken.
+
+    How many tokens a text has, only the server knows, and it may have been restarted with other limits.
+    """
+    if isinstance(error, InvalidInput):
+        return error.sequence is None and error.limit is not None and error.field in (None, "texts")
+    return isinstance(error, MessageTooLarge)
+
+
+def halves(chunk: Chunk) -> list[Chunk]:
+    """Splits a chunk of several sequences into two."""
+    middle = chunk.first + len(chunk.sequences) // 2
+    return [
+        Chunk(
+            chunk.form,
+            part.start,
+            chunk.sequences[part.start - chunk.first : part.stop - chunk.first],
+            {index: error for index, error in chunk.failures.items() if index in part},
+        )
+        for part in (range(chunk.first, middle), range(middle, chunk.first + len(chunk.sequences)))
+    ]

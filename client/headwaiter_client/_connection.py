@@ -1,12 +1,15 @@
-"""How a client reaches its server: channel options, TLS, the bearer token and deadlines."""
+"""How a client reaches its servers: addresses, channel options, TLS, metadata and deadlines."""
 
+import json
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import grpc
 
 from headwaiter_client.errors import DeadlineExceeded
+from headwaiter_proto import encoder_pb2 as pb
 
 CHANNEL_OPTIONS = (
     # Hidden states of a large request are far beyond gRPC's default of 4 MiB; what a request may hold, the server says.
@@ -18,7 +21,18 @@ CHANNEL_OPTIONS = (
     ("grpc.keepalive_timeout_ms", 10_000),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
+    # A server that restarts is found again within seconds; gRPC's own waits grow to two minutes.
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 3_000),
 )
+
+_BALANCED = {
+    # A name may stand for several replicas: take turns among them too.
+    "loadBalancingConfig": [{"round_robin": {}}],
+    # Watch the standard health service of each, and send calls only where it says SERVING.
+    "healthCheckConfig": {"serviceName": pb.DESCRIPTOR.services_by_name["Encoder"].full_name},
+}
+REPLICA_OPTIONS = (*CHANNEL_OPTIONS, ("grpc.service_config", json.dumps(_BALANCED)))
 
 # gRPC turns a deadline too far in the future into one that has passed.
 _MAX_TIMEOUT_S = 365 * 24 * 3600.0
@@ -55,18 +69,75 @@ class TlsConfig:
         return grpc.ssl_channel_credentials(root_certificates=ca, private_key=key, certificate_chain=cert)
 
 
-def authorization(token: str | None) -> tuple[tuple[str, str], ...]:
-    """Returns the metadata that carries a bearer token.
+@dataclass(frozen=True)
+class Connection:
+    """What connects a client to its servers.
+
+    Attributes:
+        address: the server, as host:port; or a list of replicas, where one name may stand for several.
+        token: bearer token to send with each call.
+        tls: talk TLS, with these files; plain text when None.
+        metadata: what else to send with each call.
 
     Raises:
-        ValueError: the token holds what no header can.
+        ValueError: there is no address, or the token or the metadata cannot be sent.
     """
-    if token is None:
-        return ()
-    if not re.fullmatch("[!-~]+", token):
-        raise ValueError("the token must be of visible ASCII characters, without blanks or line ends")
-    # As plain metadata: gRPC's call credentials refuse to go without TLS.
-    return (("authorization", f"Bearer {token}"),)
+
+    address: str | Sequence[str]
+    token: str | None = field(default=None, repr=False)
+    tls: TlsConfig | None = None
+    metadata: Mapping[str, str] | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        if not self.address:
+            raise ValueError("address is empty: name a server as host:port, or a list of replicas")
+        for key, value in (self.metadata or {}).items():
+            if not re.fullmatch("[0-9a-z_.-]+", key) or key.startswith("grpc-") or key.endswith("-bin"):
+                raise ValueError(
+                    f"metadata has the key {key!r}; keys are of lower-case letters, digits and _.-, do not start with "
+                    "grpc- and do not end with -bin"
+                )
+            if not re.fullmatch("[ -~]*", value):
+                raise ValueError(f"metadata has a value for {key!r} that is not of printable ASCII characters")
+        if self.token is not None and not re.fullmatch("[!-~]+", self.token):
+            raise ValueError("the token must be of visible ASCII characters, without blanks or line ends")
+
+    @property
+    def balanced(self) -> bool:
+        """Whether calls go to several replicas in turns."""
+        return not isinstance(self.address, str)
+
+    def channels(self) -> list[grpc.Channel]:
+        """Opens a channel to each address.
+
+        Raises:
+            OSError: a TLS file cannot be read.
+        """
+        if self.tls is None:
+            return [grpc.insecure_channel(address, self._options) for address in self._addresses]
+        credentials = self.tls.credentials()
+        return [grpc.secure_channel(address, credentials, self._options) for address in self._addresses]
+
+    def aio_channels(self) -> list[grpc.aio.Channel]:
+        """Opens channels for asyncio; otherwise as `channels`."""
+        if self.tls is None:
+            return [grpc.aio.insecure_channel(address, self._options) for address in self._addresses]
+        credentials = self.tls.credentials()
+        return [grpc.aio.secure_channel(address, credentials, self._options) for address in self._addresses]
+
+    def call_metadata(self) -> tuple[tuple[str, str], ...]:
+        """Returns what goes with each call."""
+        entries = tuple((self.metadata or {}).items())
+        # As plain metadata: gRPC's call credentials refuse to go without TLS.
+        return entries if self.token is None else (*entries, ("authorization", f"Bearer {self.token}"))
+
+    @property
+    def _addresses(self) -> Sequence[str]:
+        return [self.address] if isinstance(self.address, str) else self.address
+
+    @property
+    def _options(self) -> tuple[tuple[str, str | int], ...]:
+        return REPLICA_OPTIONS if self.balanced else CHANNEL_OPTIONS
 
 
 def remaining_s(timeout_s: float, request_id: str | None) -> float:

@@ -1,18 +1,27 @@
 """The client for asyncio."""
 
 import asyncio
-import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import aclosing
 from types import TracebackType
-from typing import Any, Self, SupportsIndex, Unpack
+from typing import Any, Self, SupportsIndex, TypeVar, Unpack
 
-import grpc
 from numpy.typing import ArrayLike
 
-from headwaiter_client import _attention, _connection, _core
-from headwaiter_client.errors import Cancelled, HeadwaiterError, from_rpc
+from headwaiter_client import _attention, _core
+from headwaiter_client._chunks import Chunk, Cutter
+from headwaiter_client._connection import Connection, TlsConfig
+from headwaiter_client._encode import Gathering, Job, Jobs, Progress
+from headwaiter_client._inputs import Features, Form, Texts, Tokens
+from headwaiter_client._options import RequestOptions
+from headwaiter_client._results import Encoding, ModelRef, SequenceEncoding
+from headwaiter_client._retry import DEFAULT_RETRY, RetryPolicy
+from headwaiter_client._transport import AsyncGrpcTransport, AsyncTransport
+from headwaiter_client.errors import HeadwaiterError
 from headwaiter_proto import encoder_pb2 as pb
-from headwaiter_proto.encoder_pb2_grpc import EncoderStub
+
+_Item = TypeVar("_Item")
+_Result = TypeVar("_Result")
 
 
 class AsyncClient:
@@ -24,39 +33,65 @@ class AsyncClient:
 
     def __init__(
         self,
-        address: str,
+        address: str | Sequence[str] | None = None,
         *,
         token: str | None = None,
-        tls: _connection.TlsConfig | None = None,
+        tls: TlsConfig | None = None,
+        metadata: Mapping[str, str] | None = None,
+        retry: RetryPolicy = DEFAULT_RETRY,
         timeout_s: float = 30.0,
+        max_in_flight: int = 8,
+        transport: AsyncTransport | None = None,
     ) -> None:
-        self._timeout_s = timeout_s
-        self._metadata = _connection.authorization(token)
-        self._channel = (
-            grpc.aio.secure_channel(address, tls.credentials(), _connection.CHANNEL_OPTIONS)
-            if tls
-            else grpc.aio.insecure_channel(address, _connection.CHANNEL_OPTIONS)
-        )
-        self._stub = EncoderStub(self._channel)  # type: ignore[no-untyped-call]
-        self._check_health: Callable[..., Awaitable[bytes]] = self._channel.unary_unary(_core.HEALTH_METHOD)
+        self._jobs = Jobs(timeout_s, max_in_flight)
+        self._transport = transport or AsyncGrpcTransport(Connection(address or (), token, tls, metadata), retry)
 
     async def encode(
-        self, texts: Iterable[str], *, timeout_s: float | None = None, **options: Unpack[_core.RequestOptions]
-    ) -> _core.Encoding:
+        self,
+        texts: Iterable[str],
+        *,
+        timeout_s: float | None = None,
+        progress: Progress | None = None,
+        **options: Unpack[RequestOptions],
+    ) -> Encoding:
         """Encodes texts; see `Client.encode`."""
-        return await self._encode(_core.texts_request(texts, **options), timeout_s)
+        return await self._encode(Texts(), texts, timeout_s, progress, options)
 
     async def encode_tokens(
-        self, sequences: Iterable[ArrayLike], *, timeout_s: float | None = None, **options: Unpack[_core.RequestOptions]
-    ) -> _core.Encoding:
+        self,
+        sequences: Iterable[ArrayLike],
+        *,
+        timeout_s: float | None = None,
+        progress: Progress | None = None,
+        **options: Unpack[RequestOptions],
+    ) -> Encoding:
         """Encodes token ids; see `Client.encode_tokens`."""
-        return await self._encode(_core.tokens_request(sequences, **options), timeout_s)
+        return await self._encode(Tokens(), sequences, timeout_s, progress, options)
 
     async def encode_features(
-        self, sequences: Iterable[ArrayLike], *, timeout_s: float | None = None, **options: Unpack[_core.RequestOptions]
-    ) -> _core.Encoding:
+        self,
+        sequences: Iterable[ArrayLike],
+        *,
+        timeout_s: float | None = None,
+        progress: Progress | None = None,
+        **options: Unpack[RequestOptions],
+    ) -> Encoding:
         """Encodes feature vectors; see `Client.encode_features`."""
-        return await self._encode(_core.features_request(sequences, **options), timeout_s)
+        return await self._encode(Features(), sequences, timeout_s, progress, options)
+
+    def encode_stream(
+        self,
+        sequences: Iterable[str | ArrayLike] | AsyncIterable[str | ArrayLike],
+        *,
+        ordered: bool = True,
+        timeout_s: float | None = None,
+        **options: Unpack[RequestOptions],
+    ) -> AsyncGenerator[SequenceEncoding, None]:
+        """Encodes what an iterable of either kind yields; see `Client.encode_stream`.
+
+        Closing the iterator cancels the requests on their way; `contextlib.aclosing` does so whatever happens.
+        """
+        return self._stream(self._jobs.of_stream(sequences, timeout_s, options), sequences, ordered)
 
     async def attend(
         self,
@@ -73,27 +108,27 @@ class AsyncClient:
         request = _attention.attend_request(
             sequence, layers=layers, heads=heads, query=query, model=model, request_id=request_id
         )
-        started_s = time.perf_counter()
-        response = await self._call(self._stub.Attend, request, timeout_s, request.request_id)
-        return _attention.attention(response, round_trip_s=time.perf_counter() - started_s)
+        return await self._run(_core.attend(request, self._jobs.within_s(timeout_s)))
 
-    async def models(self, *, timeout_s: float | None = None) -> list[_core.ModelRef]:
+    async def models(self, *, timeout_s: float | None = None) -> list[ModelRef]:
         """Lists the models the server holds."""
-        response = await self._call(self._stub.ListModels, pb.ListModelsRequest(), timeout_s)
-        return [_core.model_ref(model) for model in response.models]
+        return await self._run(_core.models(self._jobs.within_s(timeout_s)))
 
     async def model(self, name: str = "", *, timeout_s: float | None = None) -> pb.GetModelResponse:
         """Describes one model; see `Client.model`."""
-        response: pb.GetModelResponse = await self._call(self._stub.GetModel, _core.model_request(name), timeout_s)
-        return response
+        return await self._run(_core.model(name, self._jobs.within_s(timeout_s)))
 
     async def is_serving(self, *, timeout_s: float | None = None) -> bool:
         """Asks the server's health service whether it takes requests."""
-        return bool(await self._call(self._check_health, _core.HEALTH_REQUEST, timeout_s) == _core.HEALTH_SERVING)
+        return await self._run(_core.is_serving(self._jobs.within_s(timeout_s)))
+
+    async def wait_ready(self, *, timeout_s: float | None = None) -> None:
+        """Returns once the server takes requests; see `Client.wait_ready`."""
+        await self._run(_core.wait_ready(self._jobs.within_s(timeout_s)))
 
     async def close(self) -> None:
         """Closes the connection; calls in flight, and later ones, end as `Cancelled`."""
-        await self._channel.close()
+        await self._transport.close()
 
     async def __aenter__(self) -> Self:
         return self
@@ -103,31 +138,96 @@ class AsyncClient:
     ) -> None:
         await self.close()
 
-    async def _encode(self, request: pb.EncodeRequest, timeout_s: float | None) -> _core.Encoding:
-        started_s = time.perf_counter()
-        response = await self._call(self._stub.Encode, request, timeout_s, request.request_id)
-        return _core.encoding(response, round_trip_s=time.perf_counter() - started_s)
-
-    async def _call(
+    async def _encode(
         self,
-        method: Callable[..., Awaitable[Any]],
-        request: object,
+        form: Form,
+        sequences: Iterable[Any],
         timeout_s: float | None,
-        request_id: str | None = None,
-    ) -> Any:
-        timeout_s = _connection.remaining_s(self._timeout_s if timeout_s is None else timeout_s, request_id)
+        progress: Progress | None,
+        options: RequestOptions,
+    ) -> Encoding:
+        job = self._jobs.of_list(form, sequences, timeout_s, options)
+        chunks = await self._run(job.plan(sequences))
+        gathering = Gathering(chunks, progress)
+        async with aclosing(self._each(map(job.send, chunks), ordered=True)) as parts:
+            async for part in parts:
+                gathering.add(part)
+        return gathering.result()
+
+    async def _stream(
+        self, job: Job, sequences: Iterable[Any] | AsyncIterable[Any], ordered: bool
+    ) -> AsyncGenerator[SequenceEncoding, None]:
+        chunks = _cut(job.cutter(await self._run(job.limits())), sequences)
+        exchanges = (job.send_apart(chunk) async for chunk in chunks)
+        async with aclosing(self._each(exchanges, ordered=ordered)) as parts:
+            async for part in parts:
+                for one in part:
+                    yield one
+
+    async def _each(
+        self,
+        exchanges: Iterable[_core.Exchange[_Result]] | AsyncIterable[_core.Exchange[_Result]],
+        *,
+        ordered: bool,
+    ) -> AsyncGenerator[_Result, None]:
+        """Runs exchanges, some at once, and yields their results."""
+        pending: list[asyncio.Task[_Result]] = []
         try:
-            response = await method(request, timeout=timeout_s, metadata=self._metadata)
-        except grpc.RpcError as error:
-            raise from_rpc(error, timeout_s=timeout_s, request_id=request_id) from error
-        except grpc.aio.UsageError as error:
-            raise Cancelled("the client is closed", request_id=request_id) from error
-        except asyncio.CancelledError as error:
-            task = asyncio.current_task()
-            if task and task.cancelling():
-                raise
-            # Nobody cancelled the task: the channel was closed under the call.
-            raise Cancelled("the client was closed before the answer came", request_id=request_id) from error
-        if response is None:  # Where the other kind of channel fails with INTERNAL, this one only logs.
-            raise HeadwaiterError("INTERNAL: the reply is not the message the contract names", request_id=request_id)
-        return response
+            async for exchange in _each_of(exchanges):
+                pending.append(asyncio.create_task(self._run(exchange)))
+                if len(pending) == self._jobs.in_flight:
+                    yield await _next(pending, ordered)
+            while pending:
+                yield await _next(pending, ordered)
+        finally:
+            for task in pending:
+                task.cancel()
+            await asyncio.gather(*pending, return_exceptions=True)
+
+    async def _run(self, exchange: _core.Exchange[_Result]) -> _Result:
+        """Takes the steps of an exchange until its result is there."""
+        outcome: bytes | HeadwaiterError | None = None
+        try:
+            while True:
+                step = exchange.throw(outcome) if isinstance(outcome, HeadwaiterError) else exchange.send(outcome)
+                outcome = await self._take(step)
+        except StopIteration as end:
+            result: _Result = end.value
+            return result
+
+    async def _take(self, step: _core.Call | _core.Pause) -> bytes | HeadwaiterError:
+        if isinstance(step, _core.Pause):
+            await asyncio.sleep(step.pause_s)
+            return b""
+        try:
+            return await self._transport.unary(step.method, step.request, step.timeout_s, step.request_id)
+        except HeadwaiterError as error:
+            return error
+
+
+async def _next(pending: list[asyncio.Task[_Result]], ordered: bool) -> _Result:
+    if not ordered:
+        await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+    task = pending[0] if ordered else next(task for task in pending if task.done())
+    # Only then, so that it is cancelled with the others where this task is.
+    result = await task
+    pending.remove(task)
+    return result
+
+
+async def _cut(cutter: Cutter, sequences: Iterable[Any] | AsyncIterable[Any]) -> AsyncIterator[Chunk]:
+    """Yields the chunks of all sequences, in order."""
+    async for sequence in _each_of(sequences):
+        if chunk := cutter.add(sequence):
+            yield chunk
+    if chunk := cutter.end():
+        yield chunk
+
+
+async def _each_of(items: Iterable[_Item] | AsyncIterable[_Item]) -> AsyncIterator[_Item]:
+    if isinstance(items, AsyncIterable):
+        async for item in items:
+            yield item
+    else:
+        for item in items:
+            yield item

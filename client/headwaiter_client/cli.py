@@ -13,9 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headwaiter_client._attention_view import bars, find_token, save_heat_map
-from headwaiter_client._chunks import chunks
 from headwaiter_client._connection import TlsConfig
-from headwaiter_client._core import Encoding, model_ref
 from headwaiter_client.client import Client
 from headwaiter_client.errors import HeadwaiterError
 from headwaiter_proto import encoder_pb2 as pb
@@ -93,38 +91,27 @@ def models(client: Client, _arguments: argparse.Namespace) -> int:
 
 def _encode_lines(client: Client, lines: Sequence[str], source: str) -> tuple[NDArray[Any], int]:
     """Returns the pooled vectors [lines, width] and how many tokens the lines have."""
-    from rich.progress import track
+    from rich.progress import Progress
 
     model = client.model()
     if not model.max_text_tokens:
         raise ValueError(f"the model {model.model.name} takes no texts")
-    vectors, tokens = [], 0
-    parts = list(chunks(lines, model))
     quiet = not sys.stderr.isatty()
-    for part in track(parts, "Encoding", console=_console(stderr=True), transient=True, disable=quiet):
-        encoding = _encode_chunk(client, lines, part, source)
-        if encoding.model != model_ref(model.model):
-            raise ValueError(
-                "the server changed its model meanwhile, and vectors of two models do not mix: encode the file again"
+    with Progress(console=_console(stderr=True), transient=True, disable=quiet) as bar:
+        task = bar.add_task("Encoding", total=len(lines))
+        try:
+            encoding = client.encode(lines, progress=lambda done, _total: bar.update(task, completed=done))
+        except HeadwaiterError as error:
+            if error.sequence is None:
+                raise
+            line = f"line {error.sequence + 1} of {source}"
+            sentence, places = re.subn(
+                rf"texts\.values\[{error.sequence}\]|\bsequence {error.sequence}\b", lambda _: line, str(error)
             )
-        if encoding.pooled is None:
-            raise ValueError(f"the model {encoding.model.name} has no pooled output")
-        vectors.append(encoding.pooled)
-        tokens += int(encoding.lengths.sum())
-    return np.concatenate(vectors), tokens
-
-
-def _encode_chunk(client: Client, lines: Sequence[str], chunk: range, source: str) -> Encoding:
-    try:
-        return client.encode(lines[chunk.start : chunk.stop])
-    except HeadwaiterError as error:
-        if error.sequence is None:
-            raise HeadwaiterError(f"lines {chunk.start + 1} to {chunk.stop} of {source}: {error}") from error
-        line = f"line {chunk.start + error.sequence + 1} of {source}"
-        # The sentence counts sequences from the start of its request, which the user never saw.
-        place = rf"texts\.values\[{error.sequence}\]|\bsequence {error.sequence}\b"
-        sentence, places = re.subn(place, lambda _: line, str(error))
-        raise HeadwaiterError(sentence if places else f"{line}: {sentence}") from error
+            raise HeadwaiterError(sentence if places else f"{line}: {sentence}") from error
+    if encoding.pooled is None:
+        raise ValueError(f"the model {encoding.model.name} has no pooled output")
+    return encoding.pooled, int(encoding.lengths.sum())
 
 
 def _description(model: pb.GetModelResponse) -> dict[str, str]:

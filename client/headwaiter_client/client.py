@@ -1,78 +1,130 @@
 """The client for threads."""
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import closing
 from types import TracebackType
-from typing import Any, Self, SupportsIndex, Unpack
+from typing import Any, Self, SupportsIndex, TypeVar, Unpack
 
-import grpc
 from numpy.typing import ArrayLike
 
-from headwaiter_client import _attention, _connection, _core
-from headwaiter_client.errors import Cancelled, from_rpc
+from headwaiter_client import _attention, _chunks, _core
+from headwaiter_client._connection import Connection, TlsConfig
+from headwaiter_client._encode import Gathering, Job, Jobs, Progress
+from headwaiter_client._inputs import Features, Form, Texts, Tokens
+from headwaiter_client._options import RequestOptions
+from headwaiter_client._results import Encoding, ModelRef, SequenceEncoding
+from headwaiter_client._retry import DEFAULT_RETRY, RetryPolicy
+from headwaiter_client._transport import GrpcTransport, Transport
+from headwaiter_client.errors import HeadwaiterError
 from headwaiter_proto import encoder_pb2 as pb
-from headwaiter_proto.encoder_pb2_grpc import EncoderStub
+
+_Result = TypeVar("_Result")
 
 
 class Client:
-    """Calls a Headwaiter server over one connection; threads may share it.
+    """Calls a Headwaiter server, or the healthy ones of several replicas in turns; threads may share it.
 
     Every method raises a `HeadwaiterError` when its call fails: `InvalidInput` for what cannot be sent, `Cancelled`
     once the client is closed. Arguments that do not fit the signature, such as an option that does not exist, are a
     `TypeError`.
 
     Args:
-        address: the server, as host:port.
+        address: the server, as host:port; or a list of replicas, where one name may stand for several.
         token: bearer token to send with each call.
         tls: talk TLS, with these files; plain text when None.
-        timeout_s: seconds until the deadline of calls that name none.
+        metadata: what else to send with each call.
+        retry: whether a call that failed is sent again, and when.
+        timeout_s: seconds until the deadline of calls that name none; of each request, where a list takes several.
+        max_in_flight: most requests of one list or stream on their way at once.
+        transport: carries the calls, in place of all that connects, such as a `FakeEncoder`.
 
     Raises:
-        ValueError: the token cannot be sent in a header.
+        ValueError: there is no address, the token or the metadata cannot be sent in a header, or no request may be on
+            its way.
         OSError: a TLS file cannot be read.
     """
 
     def __init__(
         self,
-        address: str,
+        address: str | Sequence[str] | None = None,
         *,
         token: str | None = None,
-        tls: _connection.TlsConfig | None = None,
+        tls: TlsConfig | None = None,
+        metadata: Mapping[str, str] | None = None,
+        retry: RetryPolicy = DEFAULT_RETRY,
         timeout_s: float = 30.0,
+        max_in_flight: int = 8,
+        transport: Transport | None = None,
     ) -> None:
-        self._timeout_s = timeout_s
-        self._metadata = _connection.authorization(token)
-        self._channel = (
-            grpc.secure_channel(address, tls.credentials(), _connection.CHANNEL_OPTIONS)
-            if tls
-            else grpc.insecure_channel(address, _connection.CHANNEL_OPTIONS)
-        )
-        self._stub = EncoderStub(self._channel)  # type: ignore[no-untyped-call]
-        self._check_health: Callable[..., bytes] = self._channel.unary_unary(_core.HEALTH_METHOD)
+        self._jobs = Jobs(timeout_s, max_in_flight)
+        self._transport = transport or GrpcTransport(Connection(address or (), token, tls, metadata), retry)
 
     def encode(
-        self, texts: Iterable[str], *, timeout_s: float | None = None, **options: Unpack[_core.RequestOptions]
-    ) -> _core.Encoding:
+        self,
+        texts: Iterable[str],
+        *,
+        timeout_s: float | None = None,
+        progress: Progress | None = None,
+        **options: Unpack[RequestOptions],
+    ) -> Encoding:
         """Encodes texts, which the server tokenises with the model's own tokenizer.
+
+        A list of any size takes as many requests as the server's limits make it. Unless it is `partial`, the first
+        failure in the list's order is raised.
 
         Args:
             texts: the texts; not a single str.
-            timeout_s: seconds until the deadline; the client's when None.
+            timeout_s: seconds until the deadline of the whole call; when None, each request has the client's.
+            progress: called after each request, in the list's order, with how many texts are done and how many there
+                are.
             **options: see `RequestOptions`.
         """
-        return self._encode(_core.texts_request(texts, **options), timeout_s)
+        return self._encode(Texts(), texts, timeout_s, progress, options)
 
     def encode_tokens(
-        self, sequences: Iterable[ArrayLike], *, timeout_s: float | None = None, **options: Unpack[_core.RequestOptions]
-    ) -> _core.Encoding:
+        self,
+        sequences: Iterable[ArrayLike],
+        *,
+        timeout_s: float | None = None,
+        progress: Progress | None = None,
+        **options: Unpack[RequestOptions],
+    ) -> Encoding:
         """Encodes token ids, each sequence [n] integers with its special tokens; otherwise as `encode`."""
-        return self._encode(_core.tokens_request(sequences, **options), timeout_s)
+        return self._encode(Tokens(), sequences, timeout_s, progress, options)
 
     def encode_features(
-        self, sequences: Iterable[ArrayLike], *, timeout_s: float | None = None, **options: Unpack[_core.RequestOptions]
-    ) -> _core.Encoding:
+        self,
+        sequences: Iterable[ArrayLike],
+        *,
+        timeout_s: float | None = None,
+        progress: Progress | None = None,
+        **options: Unpack[RequestOptions],
+    ) -> Encoding:
         """Encodes feature vectors, each sequence [n, width] real numbers; otherwise as `encode`."""
-        return self._encode(_core.features_request(sequences, **options), timeout_s)
+        return self._encode(Features(), sequences, timeout_s, progress, options)
+
+    def encode_stream(
+        self,
+        sequences: Iterable[str | ArrayLike],
+        *,
+        ordered: bool = True,
+        timeout_s: float | None = None,
+        **options: Unpack[RequestOptions],
+    ) -> Generator[SequenceEncoding, None, None]:
+        """Encodes what an iterable yields, one result a sequence, in memory that does not grow with their number.
+
+        Sequences are read ahead of the results, as many as `max_in_flight` requests hold. Close the iterator, or run
+        it to its end: requests on their way when it is dropped are still answered.
+
+        Args:
+            sequences: all of them texts, or all token ids [n], or all features [n, width].
+            ordered: yield the results in the order of the sequences, rather than as they come; each knows its index.
+            timeout_s: seconds until the deadline of each request; the client's when None.
+            **options: see `RequestOptions`.
+        """
+        return self._stream(self._jobs.of_stream(sequences, timeout_s, options), sequences, ordered)
 
     def attend(
         self,
@@ -100,14 +152,11 @@ class Client:
         request = _attention.attend_request(
             sequence, layers=layers, heads=heads, query=query, model=model, request_id=request_id
         )
-        started_s = time.perf_counter()
-        response = self._call(self._stub.Attend, request, timeout_s, request.request_id)
-        return _attention.attention(response, round_trip_s=time.perf_counter() - started_s)
+        return self._run(_core.attend(request, self._jobs.within_s(timeout_s)))
 
-    def models(self, *, timeout_s: float | None = None) -> list[_core.ModelRef]:
+    def models(self, *, timeout_s: float | None = None) -> list[ModelRef]:
         """Lists the models the server holds."""
-        response = self._call(self._stub.ListModels, pb.ListModelsRequest(), timeout_s)
-        return [_core.model_ref(model) for model in response.models]
+        return self._run(_core.models(self._jobs.within_s(timeout_s)))
 
     def model(self, name: str = "", *, timeout_s: float | None = None) -> pb.GetModelResponse:
         """Describes one model in the contract's own message: inputs, limits, how it runs, how far from PyTorch.
@@ -116,16 +165,26 @@ class Client:
             name: the model; may be left out where the server holds one.
             timeout_s: seconds until the deadline; the client's when None.
         """
-        response: pb.GetModelResponse = self._call(self._stub.GetModel, _core.model_request(name), timeout_s)
-        return response
+        return self._run(_core.model(name, self._jobs.within_s(timeout_s)))
 
     def is_serving(self, *, timeout_s: float | None = None) -> bool:
         """Asks the server's health service whether it takes requests."""
-        return bool(self._call(self._check_health, _core.HEALTH_REQUEST, timeout_s) == _core.HEALTH_SERVING)
+        return self._run(_core.is_serving(self._jobs.within_s(timeout_s)))
+
+    def wait_ready(self, *, timeout_s: float | None = None) -> None:
+        """Returns once the server takes requests.
+
+        Args:
+            timeout_s: seconds to wait at most; the client's when None.
+
+        Raises:
+            DeadlineExceeded: it does not by then; the message says why.
+        """
+        self._run(_core.wait_ready(self._jobs.within_s(timeout_s)))
 
     def close(self) -> None:
         """Closes the connection; calls in flight, and later ones, end as `Cancelled`."""
-        self._channel.close()
+        self._transport.close()
 
     def __enter__(self) -> Self:
         return self
@@ -135,22 +194,69 @@ class Client:
     ) -> None:
         self.close()
 
-    def _encode(self, request: pb.EncodeRequest, timeout_s: float | None) -> _core.Encoding:
-        started_s = time.perf_counter()
-        response = self._call(self._stub.Encode, request, timeout_s, request.request_id)
-        return _core.encoding(response, round_trip_s=time.perf_counter() - started_s)
-
-    def _call(
+    def _encode(
         self,
-        method: Callable[..., Any],
-        request: object,
+        form: Form,
+        sequences: Iterable[Any],
         timeout_s: float | None,
-        request_id: str | None = None,
-    ) -> Any:
-        timeout_s = _connection.remaining_s(self._timeout_s if timeout_s is None else timeout_s, request_id)
+        progress: Progress | None,
+        options: RequestOptions,
+    ) -> Encoding:
+        job = self._jobs.of_list(form, sequences, timeout_s, options)
+        chunks = self._run(job.plan(sequences))
+        gathering = Gathering(chunks, progress)
+        if len(chunks) == 1:  # No need of a thread.
+            gathering.add(self._run(job.send(chunks[0])))
+        else:
+            with closing(self._each(map(job.send, chunks), ordered=True)) as parts:
+                for part in parts:
+                    gathering.add(part)
+        return gathering.result()
+
+    def _stream(self, job: Job, sequences: Iterable[Any], ordered: bool) -> Generator[SequenceEncoding, None, None]:
+        chunks = _chunks.cut(job.cutter(self._run(job.limits())), sequences)
+        with closing(self._each(map(job.send_apart, chunks), ordered=ordered)) as parts:
+            for part in parts:
+                yield from part
+
+    def _each(self, exchanges: Iterable[_core.Exchange[_Result]], *, ordered: bool) -> Generator[_Result, None, None]:
+        """Runs exchanges, some at once, and yields their results."""
+        threads = ThreadPoolExecutor(self._jobs.in_flight, "headwaiter")
+        pending: list[Future[_Result]] = []
         try:
-            return method(request, timeout=timeout_s, metadata=self._metadata)
-        except grpc.RpcError as error:
-            raise from_rpc(error, timeout_s=timeout_s, request_id=request_id) from error
-        except ValueError as error:  # What gRPC says of a closed channel, and of nothing else that we hand it.
-            raise Cancelled("the client is closed", request_id=request_id) from error
+            for exchange in exchanges:
+                pending.append(threads.submit(self._run, exchange))
+                if len(pending) == self._jobs.in_flight:
+                    yield _next(pending, ordered)
+            while pending:
+                yield _next(pending, ordered)
+        finally:
+            threads.shutdown(wait=False, cancel_futures=True)
+
+    def _run(self, exchange: _core.Exchange[_Result]) -> _Result:
+        """Takes the steps of an exchange until its result is there."""
+        outcome: bytes | HeadwaiterError | None = None
+        try:
+            while True:
+                step = exchange.throw(outcome) if isinstance(outcome, HeadwaiterError) else exchange.send(outcome)
+                outcome = self._take(step)
+        except StopIteration as end:
+            result: _Result = end.value
+            return result
+
+    def _take(self, step: _core.Call | _core.Pause) -> bytes | HeadwaiterError:
+        if isinstance(step, _core.Pause):
+            time.sleep(step.pause_s)
+            return b""
+        try:
+            return self._transport.unary(step.method, step.request, step.timeout_s, step.request_id)
+        except HeadwaiterError as error:
+            return error
+
+
+def _next(pending: list[Future[_Result]], ordered: bool) -> _Result:
+    if not ordered:
+        wait(pending, return_when=FIRST_COMPLETED)
+    future = pending[0] if ordered else next(future for future in pending if future.done())
+    pending.remove(future)
+    return future.result()

@@ -11,10 +11,13 @@ HeadwaiterError
 ├── Unavailable
 ├── InferenceFailed
 ├── Unauthenticated
-└── Unimplemented
+├── Unimplemented
+└── ModelChanged
 """
 
+import re
 from collections.abc import Mapping
+from copy import copy
 from typing import Any, cast
 
 import grpc
@@ -105,6 +108,10 @@ class Unimplemented(HeadwaiterError):
     """The server does not offer the method."""
 
 
+class ModelChanged(HeadwaiterError):
+    """The requests of one call were answered by different weights, whose vectors must not be compared."""
+
+
 # By the names of the contract's ErrorReason.
 BY_REASON: dict[str, type[HeadwaiterError]] = {
     "INVALID_INPUT": InvalidInput,
@@ -127,7 +134,8 @@ BY_CODE: dict[grpc.StatusCode, type[HeadwaiterError]] = {
     grpc.StatusCode.NOT_FOUND: ModelNotFound,
     grpc.StatusCode.RESOURCE_EXHAUSTED: MessageTooLarge,
     grpc.StatusCode.DEADLINE_EXCEEDED: DeadlineExceeded,
-    grpc.StatusCode.CANCELLED: Cancelled,
+    # Nobody here cancelled: gRPC says it of calls that come to a server while it stops.
+    grpc.StatusCode.CANCELLED: Unavailable,
     grpc.StatusCode.UNAVAILABLE: Unavailable,
     grpc.StatusCode.UNAUTHENTICATED: Unauthenticated,
     grpc.StatusCode.UNIMPLEMENTED: Unimplemented,
@@ -150,6 +158,8 @@ def from_rpc(error: grpc.RpcError, *, timeout_s: float, request_id: str | None) 
     info, retry, request = (details.get(kind.DESCRIPTOR.full_name) for kind in _DETAILS)
     if info is None and code is grpc.StatusCode.DEADLINE_EXCEEDED:
         message = f"no answer within {timeout_s:g} s"
+    elif info is None and code is grpc.StatusCode.CANCELLED:
+        message = "the server gave the call up; it may be stopping"
     return from_status(
         code,
         message or code.name,
@@ -192,6 +202,18 @@ def from_status(
         retry_after_s=retry_after_s,
         request_id=request_id,
     )
+
+
+def located(error: HeadwaiterError, first: int) -> HeadwaiterError:
+    """Returns an error that counts sequences as the caller does, whose list the request began to send at `first`."""
+    if error.sequence is None or not first:
+        return error
+    moved = copy(error)
+    moved.sequence = error.sequence + first
+    # What the server's sentence counts, the caller never saw.
+    place = rf"(texts\.values\[|\bsequence )({error.sequence})(?!\d)"
+    moved.args = (re.sub(place, lambda found: f"{found[1]}{moved.sequence}", str(error)),)
+    return moved
 
 
 def _details(call: grpc.Call) -> dict[str, Any]:

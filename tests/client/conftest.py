@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from headwaiter_client import AsyncClient, Client
+from headwaiter_client import AsyncClient, Client, RetryPolicy
+from tests.client.drive import Drive
 from tests.client.fake_server import Call, FakeServer
 
 
@@ -19,18 +20,26 @@ def server() -> Iterator[FakeServer]:
 
 @pytest.fixture(params=[Client, AsyncClient], ids=["sync", "async"])
 def call(request: pytest.FixtureRequest) -> Call:
-    """Makes the call once with each kind of client."""
+    """Makes the call once with each kind of client; what fails is not sent again, unless the test says so."""
 
     def call_once(
         server: FakeServer, method: str, *arguments: object, connect: dict[str, Any] | None = None, **options: object
     ) -> Any:
+        settings = {"retry": RetryPolicy(max_attempts=1), **(connect or {})}
+
         async def call_async() -> Any:
-            async with AsyncClient(server.address, **connect or {}) as client:
+            async with AsyncClient(server.address, **settings) as client:
                 return await getattr(client, method)(*arguments, **options)
 
         if request.param is AsyncClient:
             return asyncio.run(call_async())
-        with Client(server.address, **connect or {}) as client:
+        with Client(server.address, **settings) as client:
             return getattr(client, method)(*arguments, **options)
 
     return call_once
+
+
+@pytest.fixture(params=[Client, AsyncClient], ids=["sync", "async"])
+def drive(request: pytest.FixtureRequest) -> Drive:
+    """Makes calls with each kind of client, without a network."""
+    return Drive(request.param)

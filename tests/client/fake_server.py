@@ -1,5 +1,6 @@
 """A stand-in for the server: answers over real gRPC what a test tells it to, and keeps what it was sent."""
 
+import math
 import threading
 from collections.abc import Callable
 from concurrent import futures
@@ -31,6 +32,7 @@ class FakeServer(EncoderServicer):
         metadata: of the last call.
         remaining_s: what the last call had left of its deadline.
         refusal: the status to end every call with.
+        refusals_left: how many calls to end with it.
         bad_text: the text to refuse.
         complaint: the sentence to refuse it with; {} is its index, which the details then name too.
         released: while clear, calls wait.
@@ -46,6 +48,7 @@ class FakeServer(EncoderServicer):
         self.metadata: dict[str, str | bytes] = {}
         self.remaining_s = 0.0
         self.refusal: grpc.Status | None = None
+        self.refusals_left = math.inf
         self.bad_text = ""
         self.complaint = "texts.values[{}] is bad"
         self.serving = True
@@ -122,7 +125,8 @@ class FakeServer(EncoderServicer):
         context.add_callback(self._note_end)
         self.entered.set()
         self.released.wait()
-        if self.refusal:
+        if self.refusal and self.refusals_left:
+            self.refusals_left -= 1
             context.abort_with_status(self.refusal)
 
     def _note_end(self) -> None:

@@ -49,12 +49,13 @@ def test_encode_reads_standard_input(server: FakeServer, tmp_path: Path, monkeyp
 def test_a_file_goes_in_requests_that_the_server_takes_and_comes_back_in_order(
     server: FakeServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    server.description.limits.max_sequences = 3
-    (tmp_path / "texts").write_text("a\nb\nc\nd\ne\n")
+    server.description.limits.max_sequences = 16
+    (tmp_path / "texts").write_text("".join(f"text {line}\n" for line in range(40)))
     assert _encode(server, tmp_path) == 0
-    assert _texts(server) == [["a", "b", "c"], ["d", "e"]]
-    np.testing.assert_array_equal(np.load(tmp_path / "out.npy"), [[0] * 3, [0.5] * 3, [1] * 3, [0] * 3, [0.5] * 3])
-    assert capsys.readouterr().out.startswith("5 sentences, 15 tokens, ")
+    assert sorted(map(len, _texts(server))) == [8, 16, 16]
+    rows = [*range(16), *range(16), *range(8)]
+    np.testing.assert_array_equal(np.load(tmp_path / "out.npy"), [[row / 2] * 3 for row in rows])
+    assert capsys.readouterr().out.startswith("40 sentences, 160 tokens, ")
 
 
 @pytest.mark.parametrize("blank", ["", " \t"])
@@ -81,13 +82,12 @@ def test_a_file_without_lines_is_refused(
     [
         ("texts.values[{}] has 9 tokens", "line 4 of {} has 9 tokens"),
         ("sequence {}: not a number", "line 4 of {}: not a number"),
-        ("sequence {}0 is another", "line 4 of {}: sequence 10 is another"),
+        ("sequence {}0 is another", "line 4 of {}: sequence 30 is another"),
     ],
 )
 def test_what_the_server_says_of_a_text_is_said_of_its_line(
     server: FakeServer, tmp_path: Path, capsys: pytest.CaptureFixture[str], complaint: str, sentence: str
 ) -> None:
-    server.description.limits.max_sequences = 2
     server.bad_text, server.complaint = "bad", complaint
     (tmp_path / "texts").write_text("a\nb\nc\nbad\n")
     assert _encode(server, tmp_path) == 1
@@ -95,22 +95,13 @@ def test_what_the_server_says_of_a_text_is_said_of_its_line(
     assert not (tmp_path / "out.npy").exists()
 
 
-def test_what_the_server_says_of_a_whole_request_is_said_of_its_lines(
+def test_what_the_server_says_of_no_text_is_said_as_it_is(
     server: FakeServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "texts").write_text("a\nb\n")
     server.bad_text, server.complaint = "b", "too much text"
     assert _encode(server, tmp_path) == 1
-    assert capsys.readouterr().err == f"headwaiter-client: lines 1 to 2 of {tmp_path / 'texts'}: too much text\n"
-
-
-def test_vectors_of_two_models_are_never_mixed(
-    server: FakeServer, sentences: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    server.description.model.digest = "cd" * 32
-    assert cli.main(["encode", str(sentences), "-o", str(tmp_path / "out.npy"), "--address", server.address]) == 1
-    assert "vectors of two models do not mix" in capsys.readouterr().err
-    assert not (tmp_path / "out.npy").exists()
+    assert capsys.readouterr().err == "headwaiter-client: too much text\n"
 
 
 def test_a_model_that_takes_no_texts_is_sent_none(

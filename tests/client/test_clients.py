@@ -35,6 +35,7 @@ def test_texts_are_encoded(call: Call, server: FakeServer) -> None:
             texts=pb.Texts(values=["one two", "three"]),
             output=pb.OutputOptions(dtype=pb.DATA_TYPE_FLOAT32),
             priority=pb.PRIORITY_INTERACTIVE,
+            truncation=pb.TRUNCATION_ERROR,
         )
     ]
 

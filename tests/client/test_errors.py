@@ -39,7 +39,7 @@ _CLASSES = {
     "NOT_FOUND": "ModelNotFound",
     "RESOURCE_EXHAUSTED": "MessageTooLarge",
     "DEADLINE_EXCEEDED": "DeadlineExceeded",
-    "CANCELLED": "Cancelled",
+    "CANCELLED": "Unavailable",
     "UNAVAILABLE": "Unavailable",
     "UNAUTHENTICATED": "Unauthenticated",
     "UNIMPLEMENTED": "Unimplemented",

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import grpc
 import pytest
@@ -45,6 +46,12 @@ def test_a_token_goes_over_tls(call: Call, tls_server: TlsServer, ca: Path) -> N
     server = tls_server(require_client_cert=False)
     assert call(server, "is_serving", connect={"tls": TlsConfig(ca=ca), "token": "s3cret"})
     assert server.metadata["authorization"] == "Bearer s3cret"
+
+
+def test_each_replica_is_known_by_a_certificate_of_its_own(call: Call, tls_server: TlsServer, ca: Path) -> None:
+    addresses = [tls_server(require_client_cert=False).address for _ in range(2)]
+    for _ in range(2):
+        assert call(SimpleNamespace(address=addresses), "encode", ["a"], connect={"tls": TlsConfig(ca=ca)})
 
 
 def test_a_server_that_asks_for_a_certificate_gets_the_clients(

@@ -153,13 +153,29 @@ TO_TEXT_MODEL = (
         grpc.StatusCode.RESOURCE_EXHAUSTED,
     ),
     Bad(
-        "too many sequences", lambda c: c.encode_tokens([[1]] * 9), InvalidInput, "9 sequences, and the server takes 8"
+        "too many sequences",
+        pb.EncodeRequest(tokens=tokens([1] * 9, [1] * 9)),
+        InvalidInput,
+        "9 sequences, and the server takes 8",
     ),
-    Bad("too many texts", lambda c: c.encode(["bread"] * 9), InvalidInput, "9 sequences, and the server takes 8"),
     Bad(
-        "too many tokens", lambda c: c.encode_tokens([[1] * 49] * 2), InvalidInput, "98 tokens, and the server takes 96"
+        "too many texts",
+        pb.EncodeRequest(texts=pb.Texts(values=["bread"] * 9)),
+        InvalidInput,
+        "9 sequences, and the server takes 8",
     ),
-    Bad("texts of too many tokens", lambda c: c.encode(["rain " * 30] * 4), InvalidInput, "128 tokens, and the server"),
+    Bad(
+        "too many tokens",
+        pb.EncodeRequest(tokens=tokens([1] * 98, [49] * 2)),
+        InvalidInput,
+        "98 tokens, and the server takes 96",
+    ),
+    Bad(
+        "texts of too many tokens",
+        pb.EncodeRequest(texts=pb.Texts(values=["rain " * 30] * 4)),
+        InvalidInput,
+        "128 tokens, and the server",
+    ),
     Bad("an unknown pooling", with_output(pooling=9), InvalidInput, "output.pooling: MEAN, CLS, MAX, LAST or NONE"),
     Bad(
         "more dimensions",

@@ -10,7 +10,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from examples.serving import running_server
-from headwaiter_client import AsyncClient, Unavailable
+from headwaiter_client import AsyncClient, RetryPolicy, Unavailable
 from tests.e2e.inside import held_device, metrics_url, serving, until
 from tests.e2e.load import REQUESTS, Load
 from tests.e2e.scrape import metric
@@ -25,7 +25,9 @@ NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 
 async def test_sigterm_under_load_loses_no_admitted_request_and_exits_with_0(text_bundle: Path) -> None:
     with running_server(text_bundle, ["--provider", "cpu"]) as server:
-        async with AsyncClient(server.address) as client, grpc.aio.insecure_channel(server.address) as channel:
+        # A client that tries again would hide what was lost.
+        once = AsyncClient(server.address, retry=RetryPolicy(max_attempts=1))
+        async with once as client, grpc.aio.insecure_channel(server.address) as channel:
             health: Any = health_pb2_grpc.HealthStub(channel)  # Its types lack Watch.
             watch = health.Watch(health_pb2.HealthCheckRequest())
             assert (await watch.read()).status == SERVING

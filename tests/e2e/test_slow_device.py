@@ -7,7 +7,7 @@ from typing import cast
 import grpc
 import pytest
 
-from headwaiter_client import AsyncClient, DeadlineExceeded, HeadwaiterError, Overloaded
+from headwaiter_client import AsyncClient, DeadlineExceeded, HeadwaiterError, Overloaded, RetryPolicy
 from tests.e2e.inside import held_device, metrics_url, serving, until
 from tests.e2e.scrape import metric
 
@@ -49,7 +49,10 @@ async def test_a_request_whose_caller_went_away_never_runs(text_bundle: Path) ->
 
 async def test_a_request_beyond_the_queues_bound_is_told_when_to_come_again(text_bundle: Path) -> None:
     bounds = {"max_queue_tokens": 10, "max_request_tokens": 10}
-    async with serving(text_bundle, **bounds) as server, AsyncClient(f"127.0.0.1:{server.port}") as client:
+    async with (
+        serving(text_bundle, **bounds) as server,
+        AsyncClient(f"127.0.0.1:{server.port}", retry=RetryPolicy(max_attempts=1)) as client,
+    ):
         with held_device() as device:
             running = asyncio.create_task(client.encode_tokens([[1] * 3]))
             await device.busy()

@@ -1,0 +1,117 @@
+"""What users' own tests may expect of the encoder that needs no server."""
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from headwaiter_client import (
+    Cancelled,
+    Client,
+    FakeEncoder,
+    InvalidInput,
+    ModelNotFound,
+    ModelRef,
+    Overloaded,
+    SequenceTooLong,
+    Unimplemented,
+)
+from headwaiter_proto import encoder_pb2 as pb
+
+
+@pytest.fixture
+def client() -> Client:
+    return Client(transport=FakeEncoder(max_tokens=16))
+
+
+def _pooled(client: Client, text: str, **options: object) -> NDArray[np.float32]:
+    pooled = client.encode([text], **options).pooled  # type: ignore[arg-type]
+    assert pooled is not None
+    row: NDArray[np.float32] = pooled[0]
+    return row
+
+
+def test_equal_texts_have_equal_vectors_in_every_run_and_others_have_others(client: Client) -> None:
+    cat = _pooled(client, "a cat sat")
+    np.testing.assert_array_equal(cat, _pooled(Client(transport=FakeEncoder()), "a cat sat"))
+    assert cat @ cat == pytest.approx(1)
+    assert cat @ _pooled(client, "a cat ate") > cat @ _pooled(client, "wholly different words")
+
+
+def test_output_options_are_obeyed(client: Client) -> None:
+    encoding = client.encode(["one two"], hidden=True, pooling="max", normalize=False, dtype="float16")
+    assert encoding.hidden is not None
+    assert encoding.pooled is not None
+    np.testing.assert_array_equal(encoding.pooled[0], encoding.hidden[0].max(axis=0))
+    assert encoding.pooled.dtype == np.float16
+    assert client.encode(["one"], pooled=False, hidden=True).pooled is None
+    for pooling, row in (("cls", 0), ("last", -1)):
+        pooled = _pooled(client, "one two", pooling=pooling, normalize=False)
+        np.testing.assert_array_equal(pooled, client.encode(["one two"], hidden=True).hidden[0][row])  # type: ignore[index]
+    short = _pooled(client, "one two", dimensions=3)
+    assert short.shape == (3,)
+    assert np.linalg.norm(short) == pytest.approx(1)
+
+
+def test_ids_and_features_are_encoded_by_their_values(client: Client) -> None:
+    first, second, third = client.encode_tokens([[5, 6], [5, 6], [5, 7]]).pooled  # type: ignore[misc]
+    assert (first == second).all()
+    assert (first != third).any()
+    rows = np.ones((2, 3))
+    first, second, third = client.encode_features([rows, rows, 2 * rows]).pooled  # type: ignore[misc]
+    assert (first == second).all()
+    assert (first != third).any()
+
+
+def test_it_refuses_what_servers_refuse(client: Client) -> None:
+    with pytest.raises(InvalidInput, match="sequence 1 is empty"):
+        client.encode(["a", ""])
+    with pytest.raises(SequenceTooLong) as caught:
+        client.encode_tokens([[1] * 17])
+    assert (caught.value.limit, caught.value.actual) == (16, 17)
+    with pytest.raises(ModelNotFound):
+        client.encode(["a"], model="another")
+    with pytest.raises(ModelNotFound):
+        client.model("another")
+
+
+def test_it_fails_as_told_once_for_each_error() -> None:
+    fake = FakeEncoder()
+    fake.errors.extend([Overloaded("full", retry_after_s=1.0), Cancelled("gone")])
+    client = Client(transport=fake)
+    for error in (Overloaded, Cancelled):
+        with pytest.raises(error):
+            client.encode(["a"])
+    assert len(client.encode(["a"]).lengths) == 1
+    assert [type(request) for request in fake.requests] == [pb.EncodeRequest]
+
+
+@pytest.mark.parametrize(("sequence", "tokens"), [("one two", ["[CLS]", "one", "two", "[SEP]"]), ([7] * 4, None)])
+def test_attention_is_the_same_everywhere(client: Client, sequence: object, tokens: list[str] | None) -> None:
+    attention = client.attend(sequence, layers=[1], query=0)  # type: ignore[arg-type]
+    np.testing.assert_array_equal(attention.weights, np.full((1, 3, 4, 4), 0.25))
+    assert attention.tokens == tokens
+    assert attention.context is not None
+    assert attention.context.shape == (1, 3, 8)
+    assert client.attend(sequence, heads=[0, 2]).context is None  # type: ignore[arg-type]
+
+
+def test_it_says_what_it_is() -> None:
+    fake = FakeEncoder(model="mine", width=16)
+    client = Client(transport=fake)
+    (ref,) = client.models()
+    assert (ref, ref.name) == (ModelRef("mine", client.model().model.digest), "mine")
+    assert client.model("mine").width == 16
+    assert client.is_serving()
+    fake.serving = False
+    assert not client.is_serving()
+
+
+def test_once_closed_it_says_so(client: Client) -> None:
+    client.close()
+    with pytest.raises(Cancelled, match=r"^the client is closed$"):
+        client.encode(["a"])
+
+
+def test_a_method_that_servers_do_not_have_is_unimplemented() -> None:
+    with pytest.raises(Unimplemented, match="there is no method"):
+        FakeEncoder().unary("/headwaiter.v1.Encoder/Decode", b"", timeout_s=1.0)

@@ -1,0 +1,130 @@
+"""Streams of any length, with both clients."""
+
+import asyncio
+import itertools
+import tracemalloc
+from collections.abc import AsyncIterator, Iterator
+from contextlib import aclosing
+from typing import Any
+
+import numpy as np
+import pytest
+
+from headwaiter_client import AsyncClient, AsyncFakeEncoder, Client, FakeEncoder, InvalidInput
+from tests.client.drive import TEXTS, Drive
+from tests.client.gates import AsyncGate, Gate
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+@pytest.mark.parametrize(
+    "sequences",
+    [TEXTS, [[1, n] for n in range(300)], [[[0.5, n]] for n in range(300)], []],
+    ids=["texts", "ids", "features", "nothing"],
+)
+def test_a_stream_answers_each_sequence_of_a_generator(drive: Drive, sequences: list[Any], ordered: bool) -> None:
+    method = {str: "encode", int: "encode_tokens"}.get(type(next(iter(sequences[:1] and sequences[0]), 0.0)), "")
+    results = drive.stream(FakeEncoder(), (sequence for sequence in sequences), ordered=ordered)
+    indices = [one.index for one in results]
+    assert (indices if ordered else sorted(indices)) == list(range(len(sequences)))
+    if sequences:
+        expected = drive.call(FakeEncoder(), method or "encode_features", sequences).pooled
+        np.testing.assert_array_equal(np.stack([one.pooled for one in results]), expected[indices])  # type: ignore[misc]
+
+
+def test_a_result_of_a_stream_holds_all_there_is_to_know_of_its_sequence(drive: Drive) -> None:
+    fake = FakeEncoder(max_tokens=5)
+    texts = ["one two three four", "", "one"]
+    cut, bad, good = drive.stream(
+        fake, texts, truncation="right", partial=True, offsets=True, hidden=True, dtype="int8"
+    )
+
+    assert (cut.index, cut.length, cut.original_tokens, cut.failure) == (0, 5, 6, None)
+    assert (cut.pooled_int8.shape, cut.hidden_int8.shape, cut.offsets.shape) == ((8,), (5, 8), (5, 2))  # type: ignore[union-attr]
+    assert (cut.pooled, cut.hidden) == (None, None)
+    assert (bad.index, bad.length, bad.pooled_int8, bad.hidden_int8, bad.offsets) == (1, 0, None, None, None)
+    assert repr(bad.failure).startswith("InvalidInput('sequence 1 is empty")
+    assert (good.index, good.length, good.original_tokens, good.model.name) == (2, 3, None, "fake")
+
+
+def test_a_failure_in_a_stream_names_the_sequence_as_the_caller_counts(drive: Drive) -> None:
+    with pytest.raises(InvalidInput, match=r"^sequence 599 is empty") as caught:
+        drive.stream(FakeEncoder(), [*TEXTS[:599], " "])
+    assert caught.value.sequence == 599
+
+
+def test_a_stream_reads_no_further_ahead_than_the_requests_on_their_way_hold() -> None:
+    read = 0
+
+    def texts() -> Iterator[str]:
+        nonlocal read
+        for read in itertools.count(1):
+            yield f"text {read}"
+
+    with Client(transport=FakeEncoder(), max_in_flight=3) as client:
+        for one in itertools.islice(client.encode_stream(texts()), 1000):
+            assert read <= one.index + 3 * 256 + 1
+
+
+def test_a_stream_may_be_of_an_async_iterable() -> None:
+    async def texts() -> AsyncIterator[str]:
+        for text in TEXTS:
+            yield text
+            await asyncio.sleep(0)
+
+    async def stream() -> list[int]:
+        async with AsyncClient(transport=AsyncFakeEncoder(FakeEncoder())) as client:
+            return [one.index async for one in client.encode_stream(texts())]
+
+    assert asyncio.run(stream()) == list(range(600))
+
+
+def test_a_stream_yields_results_as_they_come_where_order_does_not_matter() -> None:
+    with Client(transport=Gate(others=3), max_in_flight=2) as client:
+        results = list(client.encode_stream(TEXTS * 2, ordered=False, request_id="r"))
+    assert results[0].index == 256
+    assert sorted(one.index for one in results) == list(range(1200))
+
+
+async def test_an_async_stream_yields_results_as_they_come_where_order_does_not_matter() -> None:
+    async with AsyncClient(transport=AsyncGate(others=3), max_in_flight=2) as client:
+        results = [one async for one in client.encode_stream(TEXTS * 2, ordered=False, request_id="r")]
+    assert results[0].index == 256
+    assert sorted(one.index for one in results) == list(range(1200))
+
+
+async def test_closing_an_async_stream_cancels_its_requests() -> None:
+    gate = AsyncGate()
+    async with AsyncClient(transport=gate) as client:
+        async with aclosing(client.encode_stream(TEXTS, request_id="r")) as stream:
+            assert (await anext(stream)).index == 0
+        assert gate.cancelled == ["r.256", "r.512"]
+
+
+def test_closing_a_stream_sends_no_more() -> None:
+    fake = FakeEncoder()
+    with Client(transport=fake, max_in_flight=1) as client:
+        stream = client.encode_stream(TEXTS)
+        assert next(stream).index == 0
+        stream.close()
+    assert len(fake.requests) == 1
+
+
+def test_the_memory_of_a_stream_does_not_grow_with_it() -> None:
+    def peak_bytes(count: int) -> int:
+        with Client(transport=_Forgetful(), max_in_flight=2) as client:
+            tracemalloc.start()
+            assert sum(1 for _ in client.encode_stream(f"text {number % 10}" for number in range(count))) == count
+            peak = tracemalloc.get_traced_memory()[1]
+            tracemalloc.stop()
+        return peak
+
+    peak_bytes(1)
+    assert peak_bytes(6_000) < 2 * peak_bytes(1_500)
+
+
+class _Forgetful(FakeEncoder):
+    """Keeps no requests."""
+
+    def unary(self, method: str, request: bytes, timeout_s: float, request_id: str | None = None) -> bytes:
+        self.requests.clear()
+        return super().unary(method, request, timeout_s, request_id)
