@@ -1,9 +1,11 @@
 """What costs the others: gRPC and the scheduler one lonely request, counting and timing all, poison its neighbours."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
+from numpy.typing import NDArray
 
 from bench.ceiling import alone_s
 from bench.effort import Effort
@@ -11,9 +13,10 @@ from bench.load import Load, closed_loop
 from bench.measure import HEADWAITER, LOAD_CORE, SERVER_CORE, Contender, Fleet, Run, measure, pin, ratio
 from bench.poisoned_server import POISON
 from bench.throughput import PACKED, REQUESTERS
-from bench.traces import Trace
+from bench.traces import Ids, Trace
 from examples.model import bundle
 
+_LEAST = Contender("the least that a server can do", program="bench.bare_server")
 _POISONED = Contender("Headwaiter with a graph that chokes", program="bench.poisoned_server")
 _POISON_S = 0.1
 _SILENT = Contender("Headwaiter without metrics", program="bench.silent_server")
@@ -29,11 +32,13 @@ class Alone:
         served_ms: latency over gRPC.
         bare_ms: `session.run` of the same sequence.
         added_ms: the difference, sequence by sequence.
+        least_ms: the same difference for a server that does nothing but run the graph.
     """
 
     served_ms: list[float]
     bare_ms: list[float]
     added_ms: list[float]
+    least_ms: list[float]
 
 
 @dataclass(frozen=True)
@@ -69,18 +74,21 @@ class Poison:
 def alone(trace: Trace, fleet: Fleet, effort: Effort) -> Alone:
     """Send one sequence at a time, and run the same ones bare."""
     sequences = trace.first(effort.sweep_tokens).sequences
-    figures = Alone([], [], [])
-    address = fleet[HEADWAITER].address
+    figures = Alone([], [], [], [])
     for _ in range(_PAIRS_A_ROUND * effort.rounds):
         pin(SERVER_CORE)
         bare_ms = np.array(alone_s(sequences, bundle() / PACKED)) * 1e3
         pin(LOAD_CORE)
-        load = closed_loop(address, sequences, 1)
-        served_ms = np.array([request.latency_s for request in load.requests]) * 1e3
+        served_ms, least_ms = (_latencies_ms(fleet[each].address, sequences) for each in (HEADWAITER, _LEAST))
         figures.served_ms.append(float(np.median(served_ms)))
         figures.bare_ms.append(float(np.median(bare_ms)))
         figures.added_ms.append(float(np.median(served_ms - bare_ms)))
+        figures.least_ms.append(float(np.median(least_ms - bare_ms)))
     return figures
+
+
+def _latencies_ms(address: str, sequences: Sequence[Ids]) -> NDArray[np.float64]:
+    return np.array([request.latency_s for request in closed_loop(address, sequences, 1).requests]) * 1e3
 
 
 def metrics(trace: Trace, fleet: Fleet, effort: Effort) -> Metrics:

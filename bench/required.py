@@ -104,7 +104,9 @@ def of_overheads(alone: Alone | None, metrics: Metrics | None, poison: Poison | 
     """Yield what is asked of one lonely request, and of the cost of metrics and of poison."""
     if alone:
         added_ms = statistics.median(alone.added_ms)
-        yield Requirement("one requester: p50 over bare session.run, ms", added_ms, "≤", 1.0)
+        least_ms = statistics.median(alone.least_ms)
+        what = f"one requester: p50 over bare session.run, ms ({least_ms:.2f} for a server that only runs it)"
+        yield Requirement(what, added_ms, "≤", 1.0)
     if metrics:
         yield Requirement("metrics on by off: throughput", metrics.throughput, "≥", 0.98)
         yield Requirement("metrics on by off: tokens per CPU-second", metrics.cpu, "≥", 0.98)

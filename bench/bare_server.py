@@ -1,0 +1,61 @@
+"""The least that a grpc.aio server of a graph can do: parse, run the graph in a thread, answer the vector's bytes.
+
+Run as `python -m bench.bare_server BUNDLE --address HOST:PORT` with any flags of headwaiter-server, which it ignores.
+"""
+
+import argparse
+import asyncio
+import signal
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import grpc
+import numpy as np
+from grpc.aio import ServicerContext
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+
+from headwaiter_proto import encoder_pb2 as pb
+from headwaiter_server.rpc.service import SERVICE
+from headwaiter_server.runtime.graph import EncoderGraph
+from headwaiter_server.runtime.packing import pack
+
+
+async def serve(graph: EncoderGraph, address: str) -> None:
+    """Serve until SIGTERM."""
+    thread = ThreadPoolExecutor(1)
+
+    def run(ids: bytes) -> bytes:
+        pooled = graph.run(pack([np.frombuffer(ids, "<i4")]), hidden=False).pooled
+        assert pooled is not None
+        return pooled.tobytes()
+
+    async def encode(raw: bytes, context: "ServicerContext[bytes, bytes]") -> bytes:
+        ids = pb.EncodeRequest.FromString(raw).tokens.data
+        return await asyncio.get_running_loop().run_in_executor(thread, run, ids)
+
+    server = grpc.aio.server()
+    handler: grpc.RpcMethodHandler[bytes, bytes] = grpc.unary_unary_rpc_method_handler(encode)
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, {"Encode": handler}),))
+    servicer = health.aio.HealthServicer()
+    health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
+    await servicer.set("", health_pb2.HealthCheckResponse.SERVING)
+    server.add_insecure_port(address)
+    await server.start()
+    stopped = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopped.set)
+    await stopped.wait()
+    await server.stop(0)
+
+
+def main() -> None:
+    """Read the command line and serve."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("bundle", type=Path)
+    parser.add_argument("--address", required=True)
+    known, _ = parser.parse_known_args()
+    graph = EncoderGraph.open(known.bundle / "packed-cpu.fp32.onnx", "cpu", threads=1)
+    asyncio.run(serve(graph, known.address))
+
+
+if __name__ == "__main__":
+    main()
