@@ -86,6 +86,9 @@ def admit(outlook: Outlook, limits: QueueLimits, shape: Shape, due_s: float, tim
             limit=limits.tokens,
             actual=tokens,
         )
+    # Where there is no queue, a deadline that cannot be met is at fault itself, and not the load.
+    if not (waiting or min(outlook.busy_s)):
+        return
     if waiting + tokens > limits.tokens:
         wait_s = outlook.wait_s(outlook.pending.tokens)
         raise Overloaded(
@@ -103,7 +106,6 @@ def admit(outlook: Outlook, limits: QueueLimits, shape: Shape, due_s: float, tim
             retry_after_s=wait_s,
         )
     answer_s = _CAUTION * outlook.answer_s(ahead, shape)
-    # Where there is no queue, the deadline is at fault and not the load.
     if wait_s > 0 and answer_s > time_left_s:
         raise Overloaded(
             f"the answer could take {answer_s:.3f} s, and the deadline is in {max(0.0, time_left_s):.3f} s: "

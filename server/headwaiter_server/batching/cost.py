@@ -16,8 +16,8 @@ _MOST = 0.75
 _REMEMBERED_BATCHES = 31
 # An answer that is handed out has yet to be written and sent.
 _REPLY_S = 0.005
-# Of the remembered batches, one is later than the margin allows for.
-_PUNCTUAL = 30
+# Of the remembered batches, three are later than the margin allows for.
+_PUNCTUAL = 28
 
 
 class Shape(NamedTuple):
@@ -196,7 +196,7 @@ class Pace:
 
 
 class Margin:
-    """How much earlier than a deadline an answer has to be expected, for nearly all to be in time."""
+    """How much earlier than a deadline an answer has to be expected, for nine of ten to be in time."""
 
     def __init__(self) -> None:
         """Start with the time to write and send an answer."""

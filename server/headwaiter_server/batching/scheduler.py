@@ -84,7 +84,8 @@ class Scheduler:
         # Batches that run, or that failed and are tried in parts.
         self._batches: set[asyncio.Future[Any]] = set()
         self._reopening: set[asyncio.Future[Any]] = set()
-        self._planning: asyncio.Handle | None = None
+        self._soon = False
+        self._later: asyncio.TimerHandle | None = None
         self._draining = False
         self._drained = asyncio.Event()
         self._stopped: asyncio.Future[None] = self._loop.create_future()
@@ -184,8 +185,8 @@ class Scheduler:
             self._give_up(job, Unavailable("the server shut down before it came to the request: try another replica"))
         for running in (*self._batches, *self._reopening):
             running.cancel()
-        if self._planning:
-            self._planning.cancel()
+        if self._later:
+            self._later.cancel()
         self._devices.close()
         return len(given_up)
 
@@ -195,12 +196,11 @@ class Scheduler:
         cost = self._cost.times(self._queue_pace.factor)
         return Outlook(self._pending, self._ahead_tokens, busy_s, cost, self._limits, self._margin.seconds)
 
-    def _plan_soon(self, in_s: float = 0.0) -> None:
-        """Plan once all that comes at this moment has come, or later if nothing comes before."""
-        if self._planning:
-            self._planning.cancel()
-        plan_all = partial(self._safely, self._plan_all)
-        self._planning = self._loop.call_later(in_s, plan_all) if in_s else self._loop.call_soon(plan_all)
+    def _plan_soon(self) -> None:
+        """Plan once all that comes at this moment has come."""
+        if not self._soon:
+            self._soon = True
+            self._loop.call_soon(self._safely, self._plan_all)
 
     def _safely(self, act: Callable[..., None], *arguments: object) -> None:
         """Do what nobody waits for; what it raises stops the scheduler."""
@@ -211,12 +211,14 @@ class Scheduler:
                 self._stopped.set_exception(error)
 
     def _plan_all(self) -> None:
-        self._planning = None
+        self._soon = False
+        if self._later:
+            self._later.cancel()
         while self._start_next():
             pass
-        wanted_in_s = self._devices.wants_next_in_s(self._clock())
-        if self._pending and wanted_in_s < float("inf"):
-            self._plan_soon(wanted_in_s)
+        wanted_in_s = self._devices.wants_next_in_s(self._clock()) if self._pending else float("inf")
+        if wanted_in_s < float("inf"):
+            self._later = self._loop.call_later(wanted_in_s, self._plan_soon)
         if self._draining and not (self._pending or self._batches):
             self._drained.set()
 

@@ -6,9 +6,12 @@ import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
-from typing import Protocol
+from queue import SimpleQueue
+from threading import Thread
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
@@ -102,7 +105,7 @@ class Worker:
         self._clock = clock
         self._inflight = 0
         self._free_s = self._computed_s = 0.0
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="device")
+        self._thread = _Thread("device")
         self._packing = ThreadPoolExecutor(1, thread_name_prefix="packing")
 
     @property
@@ -137,7 +140,7 @@ class Worker:
         else:
             _note_started(sequences)
         self._inflight += 1
-        run = asyncio.get_running_loop().run_in_executor(self._thread, self._compute, sequences, packed)
+        run = self._thread.do(self._compute, sequences, packed)
         run.add_done_callback(self._note_done)
         return run
 
@@ -148,7 +151,7 @@ class Worker:
 
     async def answers(self) -> bool:
         """Tell whether the device is in order: then a batch that failed has a sequence to blame."""
-        return await asyncio.get_running_loop().run_in_executor(self._thread, self._answers)
+        return await self._thread.do(self._answers)
 
     async def reopen(self) -> None:
         """Open the device anew, and be alive again.
@@ -162,7 +165,7 @@ class Worker:
         for wait_s in _REOPEN_AFTER_S:
             await asyncio.sleep(wait_s)
             try:
-                self._device = await asyncio.get_running_loop().run_in_executor(self._thread, self._reopen)
+                self._device = await self._thread.do(self._reopen)
             except Exception as error:  # noqa: BLE001 - whatever it is, the next try may succeed
                 failure = error
                 log.warning("the device cannot be reopened: %s", " ".join(str(error).split()))
@@ -173,8 +176,8 @@ class Worker:
 
     def close(self) -> None:
         """Take no more work; what runs may still run."""
-        for thread in (self._thread, self._packing):
-            thread.shutdown(wait=False, cancel_futures=True)
+        self._thread.close()
+        self._packing.shutdown(wait=False, cancel_futures=True)
 
     def _pack(self, sequences: tuple[Sequence, ...]) -> tuple[PackedBatch, float]:
         started_s = self._clock()
@@ -214,3 +217,54 @@ class Worker:
 def _note_started(sequences: tuple[Sequence, ...]) -> None:
     for sequence in sequences:
         sequence.job.waiting.discard(sequence)
+
+
+_Result = TypeVar("_Result")
+
+
+class _Thread:
+    """Does one thing after the other, and hands each result to the event loop in one step.
+
+    An executor takes several: its own future, asyncio's, and what passes between the two.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._acts: SimpleQueue[_Act | None] = SimpleQueue()
+        # What an unclosed thread waits for must not keep the process.
+        Thread(target=self._do_all, name=name, daemon=True).start()
+
+    def do(self, act: Callable[..., _Result], *arguments: object) -> "asyncio.Future[_Result]":
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[_Result] = loop.create_future()
+        self._acts.put((loop, future, act, arguments))
+        return future
+
+    def close(self) -> None:
+        """End when all is done that was asked for."""
+        self._acts.put(None)
+
+    def _do_all(self) -> None:
+        while (asked := self._acts.get()) is not None:
+            loop, future, act, arguments = asked
+            result = error = None
+            try:
+                result = act(*arguments)
+            except Exception as raised:  # noqa: BLE001 - it is for whoever asked
+                error = raised
+            # A loop that is closed has nobody left who waits.
+            with suppress(RuntimeError):
+                loop.call_soon_threadsafe(_settle, future, result, error)
+            # Until the next is asked for, nothing of this one is kept.
+            del asked, future, act, arguments, result, error
+
+
+_Act = tuple[asyncio.AbstractEventLoop, "asyncio.Future[Any]", Callable[..., Any], tuple[object, ...]]
+
+
+def _settle(future: "asyncio.Future[Any]", result: object, error: Exception | None) -> None:
+    if future.done():
+        return
+    if error:
+        future.set_exception(error)
+    else:
+        future.set_result(result)
