@@ -155,7 +155,7 @@ class Features:
 
 
 def form_of(sequence: Any) -> Form:
-    """Returns the form that a sequence is in: a text, rows of features, or else token ids; `read` refuses what is none of them."""
+    """Returns the form that a sequence is in, or is nearest to: a text, rows of features, or else token ids."""
     if isinstance(sequence, str):
         return Texts()
     try:

@@ -43,8 +43,11 @@ def encode_texts(
         ValueError: the model has no pooled output.
     """
     try:
-        with closing(client.encode_stream(texts.values[first:], **options)) as results:
-            for one in tracked(results, len(texts.values), first):
+        with (
+            closing(client.encode_stream(texts.values[first:], **options)) as results,
+            closing(tracked(results, len(texts.values), first)) as ones,
+        ):
+            for one in ones:
                 if one.model.digest != model.model.digest:
                     raise ModelChanged("the server changed its model, and vectors of two models do not mix: run again")
                 if one.pooled is None and one.pooled_int8 is None:

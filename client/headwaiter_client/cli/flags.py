@@ -45,9 +45,9 @@ def connection(arguments: argparse.Namespace) -> dict[str, Any]:
         ValueError: a TLS flag came without another that it needs.
     """
     files = (arguments.tls_ca, arguments.tls_cert, arguments.tls_key)
-    addresses = arguments.address.split(",")
+    addresses = [address.strip() for address in arguments.address.split(",")]
     return {
-        "address": addresses if len(addresses) > 1 else arguments.address,
+        "address": addresses if len(addresses) > 1 else addresses[0],
         "token": arguments.token_file.read_text().strip() if arguments.token_file else None,
         "tls": TlsConfig(*files) if any(files) else None,
         "timeout_s": arguments.timeout_s,

@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def bars(labels: Sequence[str], figures: Sequence[str], values: Sequence[float])
     return table
 
 
-def tracked(items: Iterable[_Item], total: int, done: int) -> Iterator[_Item]:
+def tracked(items: Iterable[_Item], total: int, done: int) -> Generator[_Item, None, None]:
     """Yields items; a bar on a terminal shows how many there were, how many come in a second, and the time left.
 
     Args:

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
-# What files of these names are for certain not read without.
+# Without them, files of these names would be taken for plain lines.
 _FLAGS = {".jsonl": "--field", ".parquet": "--column"}
 
 
@@ -63,6 +63,7 @@ def _checked(source: str, unit: str, items: Iterable[Any], read: Callable[[Any],
                 raise ValueError(f"holds a value of type {type(text).__name__}; texts are strings")
             if not text.strip():
                 raise ValueError(f"is empty: each {unit} is a text")
+            text.encode()  # JSON can say what is no Unicode.
         except ValueError as error:
             raise ValueError(f"{texts.place(len(texts.values))} {_what(error)}") from error
         texts.values.append(text)
@@ -72,8 +73,8 @@ def _checked(source: str, unit: str, items: Iterable[Any], read: Callable[[Any],
 
 
 def _what(error: ValueError) -> str:
-    if isinstance(error, UnicodeDecodeError):
-        return "is not UTF-8"
+    if isinstance(error, UnicodeError):
+        return "is not Unicode text in UTF-8"
     return f"is not JSON: {error.msg}" if isinstance(error, json.JSONDecodeError) else str(error)
 
 

@@ -88,7 +88,6 @@ def test_what_came_before_a_bad_line_is_kept_until_it_is_mended(
     for _ in range(2):  # The line's number is the same where part of the file was done before.
         assert main(command) == 1
         assert f"line 6 of {six} has 10 tokens" in capsys.readouterr().err
-        assert len(fake.texts) == 6
     fake.requests.clear()
     six.write_text(good)
     assert main(command) == 0
@@ -104,11 +103,9 @@ def test_a_call_that_got_nothing_leaves_nothing(fake: Lasting, six: Path, tmp_pa
 def test_vectors_of_two_models_are_not_mixed(
     fake: Lasting, six: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    description = fake._description
-    before = Client(transport=Lasting(model="before")).model()
+    before = Client(transport=FakeEncoder(model="before")).model()
     monkeypatch.setattr("headwaiter_client.cli.encode.describe", lambda _: before)
     assert main(["encode", str(six), "-o", str(tmp_path / "out.npy")]) == 1
-    assert description.model.digest != before.model.digest
     assert capsys.readouterr().err.startswith("headwaiter-client: the server changed its model")
 
 
