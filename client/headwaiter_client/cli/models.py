@@ -2,6 +2,7 @@
 
 import argparse
 import json
+from typing import Any
 
 from google.protobuf.json_format import MessageToDict
 
@@ -23,7 +24,7 @@ def run(arguments: argparse.Namespace) -> int:
     with Client(**connection(arguments)) as client:
         models = [client.model(ref.name) for ref in client.models()]
     if screen is None:
-        print(json.dumps([_plain(model) for model in models], indent=2))
+        print(json.dumps([_every_field(model) for model in models], indent=2))
         return 0
     from rich.table import Column, Table
 
@@ -35,11 +36,8 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _plain(model: pb.GetModelResponse) -> dict[str, object]:
-    plain: dict[str, object] = MessageToDict(
-        model, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
-    )
-    return plain
+def _every_field(model: pb.GetModelResponse) -> dict[str, Any]:
+    return MessageToDict(model, preserving_proto_field_name=True, always_print_fields_with_no_presence=True)
 
 
 def _contract(model: pb.GetModelResponse) -> dict[str, str]:

@@ -24,7 +24,7 @@ def console(*, stderr: bool = False) -> "Console":
         from rich.console import Console
     except ImportError:
         raise SystemExit("headwaiter-client: this command prints with rich: pip install 'headwaiter[cli]'") from None
-    return Console(highlight=False, markup=False, stderr=stderr)
+    return Console(highlight=False, markup=False, emoji=False, stderr=stderr)
 
 
 def bars(labels: Sequence[str], figures: Sequence[str], values: Sequence[float]) -> "Table":

@@ -12,18 +12,18 @@ from tests.client.cli.conftest import Lasting
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
     file = tmp_path / "texts"
-    file.write_text("rain on stone\nthe cat sat\nthe cat ran\n")
+    file.write_text("rain on stone\nthe cat sat\nthe cat :cat: [red]\n")
     return file
 
 
-def test_the_nearest_texts_come_first_with_their_lines(
+def test_the_nearest_texts_come_first_as_they_are_with_their_lines(
     fake: Lasting, file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["similar", "the cat sat", str(file), "--top", "2"]) == 0
     (same, cosine), (near, lower) = (
         (place, float(cosine)) for cosine, _, place in (line.partition("  ") for line in _lines(capsys))
     )
-    assert (same, near) == ("line 2  the cat sat", "line 3  the cat ran")
+    assert (same, near) == ("line 2  the cat sat", "line 3  the cat :cat: [red]")
     assert 1 - 1e-4 <= cosine <= 1 + 1e-4
     assert lower < 1
 
