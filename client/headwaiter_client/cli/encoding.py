@@ -27,13 +27,13 @@ def describe(client: Client) -> pb.GetModelResponse:
 
 
 def encode_texts(
-    client: Client, model: pb.GetModelResponse, texts: Texts, *, first: int = 0, **options: Unpack[RequestOptions]
+    client: Client, described: pb.GetModelResponse, texts: Texts, *, first: int = 0, **options: Unpack[RequestOptions]
 ) -> Iterator[SequenceEncoding]:
     """Yields the pooled results of texts, in their order.
 
     Args:
         client: what calls the server.
-        model: whose vectors they have to be.
+        described: the model whose vectors they have to be.
         texts: what to encode.
         first: index of the text to begin with.
         **options: see `RequestOptions`.
@@ -48,10 +48,10 @@ def encode_texts(
             closing(tracked(results, len(texts.values), first)) as ones,
         ):
             for one in ones:
-                if one.model.digest != model.model.digest:
+                if one.model.digest != described.model.digest:
                     raise ModelChanged("the server changed its model, and vectors of two models do not mix: run again")
                 if one.pooled is None and one.pooled_int8 is None:
-                    raise ValueError(f"the model {model.model.name} has no pooled output")
+                    raise ValueError(f"the model {described.model.name} has no pooled output")
                 yield one
     except HeadwaiterError as error:
         if error.sequence is None:

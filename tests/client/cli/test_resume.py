@@ -21,7 +21,12 @@ def out(fake: Lasting, six: Path, tmp_path: Path) -> Path:
     return out
 
 
-def test_an_interruption_is_said_and_leaves_no_half_result(out: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_interruption_is_said_and_leaves_no_half_result(
+    fake: Lasting, six: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out.npy"
+    fake.at["text 4"] = KeyboardInterrupt()
+    assert main(["encode", str(six), "-o", str(out)]) == 130
     assert capsys.readouterr() == ("", "headwaiter-client: interrupted\n")
     assert _files(out) == ["out.npy.journal", "out.npy.partial"]
 

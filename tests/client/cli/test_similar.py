@@ -30,7 +30,7 @@ def test_the_nearest_texts_come_first_as_they_are_with_their_lines(
 
 def test_the_query_may_have_a_prompt_of_its_own(fake: Lasting, file: Path) -> None:
     assert main(["similar", "sat", str(file), "--prompt", "passage", "--query-prompt", "query"]) == 0
-    prompts = {}
+    prompts: dict[str, str] = {}
     for request in fake.requests:
         assert isinstance(request, pb.EncodeRequest)
         prompts |= dict.fromkeys(request.texts.values, request.texts.prompt)
