@@ -49,6 +49,8 @@ def attend_request(
     Raises:
         InvalidInput: the sequence is no text, ids or features, or an index cannot be one.
     """
+    if isinstance(sequence, (list, tuple)) and any(isinstance(one, str) for one in sequence):
+        raise InvalidInput("sequence is a list of texts; pass one text by itself", field="texts")
     form = form_of(sequence)
     # Its forms of input are those of Encode, to the letter.
     encode = _options.envelope(model=model, request_id=request_id)

@@ -155,11 +155,11 @@ class Features:
 
 
 def form_of(sequence: Any) -> Form:
-    """Returns the form that a sequence is in: a text, rows of features, or else token ids."""
+    """Returns the form that a sequence is in, or is nearest to: a text, rows of features, or else token ids."""
     if isinstance(sequence, str):
         return Texts()
     try:
-        rows = np.ndim(sequence) == 2
+        rows = np.ndim(sequence) >= 2
     except (ValueError, TypeError, RuntimeError):  # No array: for `read` to say.
         rows = False
     return Features() if rows else Tokens()

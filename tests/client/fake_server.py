@@ -56,6 +56,7 @@ class FakeServer(EncoderServicer):
         self.description = pb.GetModelResponse(
             model=MODEL,
             max_text_tokens=256,
+            width=WIDTH,
             limits=pb.RequestLimits(max_sequences=4096, max_tokens=65536, max_message_bytes=67108864),
         )
         self.released = threading.Event()

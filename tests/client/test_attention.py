@@ -1,22 +1,15 @@
-"""What requests for attention hold, what is read from replies, and how it is shown, without a network."""
+"""What requests for attention hold, and what is read from replies, without a network."""
 
-import io
 import re
-import warnings
-from pathlib import Path
 
 import numpy as np
 import pytest
 from numpy.typing import ArrayLike
-from rich.console import Console
 
 from headwaiter_client import HeadwaiterError, InvalidInput
 from headwaiter_client._attention import attend_request, attention
-from headwaiter_client._attention_view import bars, find_token, save_heat_map
 from headwaiter_proto import encoder_pb2 as pb
 from tests.client.fake_server import look
-
-PNG = b"\x89PNG\r\n\x1a\n"
 
 
 @pytest.mark.parametrize("field", ["layers", "heads"])
@@ -52,7 +45,8 @@ def test_numbers_of_numpy_are_taken_for_indices() -> None:
     ("sequence", "field", "sentence"),
     [
         ([1.5, 2.0], "tokens.data", "sequence 0 holds float64 values"),
-        ([[[1.0]]], "tokens.data", "sequence 0 has 3 dimensions"),
+        ([[[1.0]]], "features.data", "sequence 0 has 3 dimensions; a sequence of features has 2"),
+        (["a text"], "texts", "sequence is a list of texts; pass one text by itself"),
         ([[1.0], [2.0, 3.0]], "tokens.data", "sequence 0 is no array"),
         ([["a"]], "features.data", "sequence 0 holds <U1 values"),
         ("\ud800", "texts.values", "sequence 0 is not Unicode text"),
@@ -84,45 +78,3 @@ def test_a_reply_that_does_not_hold_what_it_says_is_an_error(field: str, dtype: 
     with pytest.raises(HeadwaiterError, match="the reply cannot be read") as error:
         attention(reply, 0.0)
     assert error.value.request_id == "r"
-
-
-@pytest.mark.parametrize(
-    ("tokens", "query", "position"),
-    [
-        (["[CLS]", "the", "cat", "the"], "the", 1),
-        (["un", "##believ", "##able"], "able", 2),
-        (["▁The", "▁cat"], "cat", 1),
-        (["The", "Ġcat", "Ġthe"], "the", 2),
-        (["[CLS]", "sat", "[SEP]"], "Sat", 1),
-        (["7", "of", "0"], "0", 2),
-        (["7", "of", "9"], "1", 1),
-        (["##", "a"], "##", 0),
-        (["▁", "▁"], "1", 1),
-    ],
-)
-def test_a_query_is_found_by_its_text_with_or_without_marks_or_by_its_position(
-    tokens: list[str], query: str, position: int
-) -> None:
-    assert find_token(tokens, query) == position
-
-
-@pytest.mark.parametrize("query", ["dog", "2", "-1", "²"])
-def test_a_query_that_is_not_there_is_answered_with_the_tokens(query: str) -> None:
-    with pytest.raises(
-        ValueError, match=f"^--query '{query}' is no token of the text and no position in it: .* 0 the, 1 cat$"
-    ):
-        find_token(["the", "cat"], query)
-
-
-def test_bars_are_as_long_as_the_weights_and_tokens_are_no_markup() -> None:
-    console = Console(width=80, record=True, file=io.StringIO())
-    console.print(bars(["[red]", "cat", "sat"], np.array([0.5, 0.25, 0.0], np.float32)))
-    lines = [line.split() for line in console.export_text().splitlines()]
-    assert lines == [["[red]", "0.5000", "█" * 40], ["cat", "0.2500", "█" * 20], ["sat", "0.0000"]]
-
-
-def test_tokens_of_any_script_and_dollar_signs_are_drawn_without_a_word(tmp_path: Path) -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        save_heat_map(["$", "雨", "$x_{", "##s"], np.eye(4), "layer 0, head 1", tmp_path / "map.image")
-    assert (tmp_path / "map.image").read_bytes().startswith(PNG)

@@ -3,7 +3,17 @@
 import subprocess
 import sys
 
-_HEAVY = ("torch", "onnxruntime", "onnx", "tokenizers", "transformers", "rich", "matplotlib", "headwaiter_server")
+_HEAVY = (
+    "torch",
+    "onnxruntime",
+    "onnx",
+    "tokenizers",
+    "transformers",
+    "rich",
+    "matplotlib",
+    "pyarrow",
+    "headwaiter_server",
+)
 
 
 def test_importing_the_client_and_its_command_loads_nothing_but_its_own_dependencies() -> None:

@@ -240,12 +240,7 @@ TO_FEATURE_MODEL = (
         InvalidInput,
         "lengths add up to 2 × 6 values of 4 bytes, 48 bytes in all, but data has 24",
     ),
-    Bad(
-        "no sequences",
-        pb.EncodeRequest(features=pb.FeatureSequences(dtype=pb.DATA_TYPE_FLOAT32, width=6)),
-        InvalidInput,
-        "no sequences",
-    ),
+    Bad("no sequences", lambda c: c.encode_features([]), InvalidInput, "the request has no sequences"),
     Bad("a sequence of none", lambda c: c.encode_features([np.ones((0, 6))]), InvalidInput, "sequence 0 is empty"),
     Bad(
         "a sequence over the maximum",

@@ -43,6 +43,22 @@ def test_encode_takes_a_file_beyond_the_limits_of_a_request(text_server: Running
     np.testing.assert_allclose(np.load(tmp_path / "out.npy"), np.array(alone)[:, 0], rtol=0, atol=1e-5)
 
 
+def test_similar_finds_the_line_that_says_the_same(text_server: Running, tmp_path: Path) -> None:
+    (tmp_path / "sentences.txt").write_text("rain falls on stone\nthe bread is fresh\na table for two please\n")
+    asked = ("similar", "the bread is fresh", "sentences.txt", "--top", "1")
+    ended = run("headwaiter-client", *asked, "--address", text_server.address, cwd=tmp_path)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert ended.stdout == "1.0000  line 2  the bread is fresh\n"
+
+
+def test_bench_is_answered_by_the_server(text_server: Running, tmp_path: Path) -> None:
+    (tmp_path / "sentences.txt").write_text("the bread is fresh\n")
+    asked = ("bench", "sentences.txt", "--requests", "20")
+    ended = run("headwaiter-client", *asked, "--address", text_server.address, cwd=tmp_path)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert ended.stdout.startswith("20 of 20 requests answered in ")
+
+
 @pytest.mark.parametrize(
     ("line", "sentence"),
     [

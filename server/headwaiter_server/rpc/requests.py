@@ -185,7 +185,8 @@ def read_features(
     """Return the features [n_i, width] of each sequence, views into the message's bytes; otherwise as `read_tokens`."""
     if not manifest.feature_width:
         raise InvalidInput("features: the model takes token ids or texts, not features", field="features")
-    if message.width != manifest.feature_width:
+    # Who sends no sequences cannot know their width; that there are none is said below.
+    if message.lengths and message.width != manifest.feature_width:
         raise InvalidInput(
             f"features.width is {message.width}, and the model takes features of width {manifest.feature_width}",
             field="features.width",

@@ -145,6 +145,7 @@ def test_what_was_sent_is_what_is_read(sequences: list[list[int]]) -> None:
             "takes features of width 2, not token ids",
         ),
         (_features([], []), FEATURES, InvalidInput, (None, None, None, None), "no sequences: send at least one"),
+        (_features([], [], width=0), FEATURES, InvalidInput, (None, None, None, None), "no sequences"),
         (_features([1, 2], [0, 1]), FEATURES, InvalidInput, ("features.lengths", 0, None, None), "sequence 0 is empty"),
         (_features([1] * 10, [5]), FEATURES, SequenceTooLong, ("features.lengths", 0, 4, 5), "takes at most 4"),
         (_features([1, 2, 3], [2]), FEATURES, InvalidInput, ("features.data", None, 16, 12), "2 × 2 values of 4 bytes"),

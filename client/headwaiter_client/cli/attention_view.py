@@ -1,18 +1,14 @@
-"""Shows what attention looked at: a row as bars in the terminal, a whole head as a heat map in a file."""
+"""Finds the token that looks, and draws what a whole head looks at."""
 
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    from rich.table import Table
-
 # What tokenizers put before a token: WordPiece inside a word, SentencePiece and byte-level BPE where one starts.
 _MARKS = ("##", "▁", "Ġ")
-_BAR_CELLS = 40
 _INCHES_PER_TOKEN = 0.25
 # Beyond it, where drawing takes some 400 MB, the squares get smaller, and so do the labels.
 _MOST_INCHES = 30.0
@@ -34,19 +30,6 @@ def find_token(tokens: Sequence[str], query: str) -> int:
         return int(query)
     listed = ", ".join(f"{position} {token}" for position, token in enumerate(tokens))
     raise ValueError(f"--query {query!r} is no token of the text and no position in it: the tokens are {listed}")
-
-
-def bars(tokens: Sequence[str], row: NDArray[Any]) -> "Table":
-    """Draws how much a query looks at each token: a line a token, the longest bar for the largest weight."""
-    from rich.bar import Bar
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table.grid(padding=(0, 2))
-    largest = float(row.max())
-    for token, weight in zip(tokens, row.tolist(), strict=True):
-        table.add_row(Text(token), f"{weight:.4f}", Bar(largest, 0, weight, width=_BAR_CELLS))
-    return table
 
 
 def save_heat_map(tokens: Sequence[str], weights: NDArray[Any], title: str, path: Path) -> None:

@@ -1,0 +1,22 @@
+"""The command `probe`: whether a server takes requests. It needs no extra."""
+
+import argparse
+import sys
+
+from headwaiter_client.cli.flags import Commands, add_command, connection
+from headwaiter_client.client import Client
+
+
+def add_to(commands: Commands) -> None:
+    """Adds the command."""
+    # A health check has to know soon.
+    add_command(commands, "probe", run, "exit with 0 when the server takes requests, else 1", timeout_s=3.0)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Returns 0 when the server takes requests."""
+    with Client(**connection(arguments)) as client:
+        if client.is_serving():
+            return 0
+    print(f"headwaiter-client: the server at {arguments.address} does not take requests", file=sys.stderr)
+    return 1

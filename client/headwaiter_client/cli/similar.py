@@ -1,0 +1,42 @@
+"""The command `similar`: the texts of a file that are nearest to another."""
+
+import argparse
+import heapq
+
+from headwaiter_client._options import RequestOptions
+from headwaiter_client._results import SequenceEncoding
+from headwaiter_client.cli.encoding import describe, encode_texts
+from headwaiter_client.cli.flags import Commands, add_command, add_text_flags, connection, count, text_options
+from headwaiter_client.cli.terminal import console
+from headwaiter_client.cli.texts import Texts, read_texts
+from headwaiter_client.client import Client
+
+
+def add_to(commands: Commands) -> None:
+    """Adds the command."""
+    flags = add_command(commands, "similar", run, "show the texts of a file that are nearest to a text")
+    flags.add_argument("query", metavar="TEXT", help="the text to look for")
+    add_text_flags(flags)
+    flags.add_argument("--query-prompt", default="", metavar="NAME", help="the model's prompt to put before TEXT")
+    flags.add_argument("--top", type=count, default=10, help="how many to show (default: 10)")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Prints the cosine of each of the nearest texts, and where it stands."""
+    screen = console()
+    texts = read_texts(arguments)
+    options: RequestOptions = {**text_options(arguments), "normalize": True}
+    query_options: RequestOptions = {**options, "prompt": arguments.query_prompt}
+    with Client(**connection(arguments)) as client:
+        model = describe(client)
+        (query,) = encode_texts(client, model, Texts("the query", "text", [arguments.query]), **query_options)
+        cosines = [_cosine(one, query) for one in encode_texts(client, model, texts, **options)]
+    for index in heapq.nlargest(arguments.top, range(len(cosines)), key=cosines.__getitem__):
+        screen.print(f"{cosines[index]:.4f}  {texts.unit} {index + 1}  {texts.values[index]}", soft_wrap=True)
+    return 0
+
+
+def _cosine(one: SequenceEncoding, other: SequenceEncoding) -> float:
+    assert one.pooled is not None
+    assert other.pooled is not None
+    return float(one.pooled @ other.pooled)  # Of unit vectors.

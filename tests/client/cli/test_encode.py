@@ -1,0 +1,144 @@
+"""The command `encode`: what it sends, what it saves, and what it says."""
+
+import io
+import re
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from headwaiter_client import Client, FakeEncoder
+from headwaiter_client.cli import main
+from headwaiter_proto import encoder_pb2 as pb
+from tests.client.cli.conftest import Lasting
+from tests.client.fake_server import FakeServer
+
+
+@pytest.fixture
+def sentences(tmp_path: Path) -> Path:
+    file = tmp_path / "sentences.txt"
+    file.write_bytes("one two\r\na form\ffeed\nünïcode\u2028line".encode())
+    return file
+
+
+def test_encode_saves_one_vector_a_line_and_prints_the_figures(
+    server: FakeServer, sentences: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = tmp_path / "vectors"
+    assert main(["encode", str(sentences), "-o", str(output), "--address", server.address]) == 0
+
+    assert _texts(server) == [["one two", "a form\ffeed", "ünïcode\u2028line"]]
+    np.testing.assert_array_equal(np.load(output), [[0] * 3, [0.5] * 3, [1] * 3])
+    assert capsys.readouterr().out.startswith("3 sentences, 13 tokens, ")
+
+
+def test_encode_reads_standard_input(server: FakeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # As in a container that sets no locale.
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO("one\ntwö\n".encode()), "ascii"))
+    assert main(["encode", "-", "-o", str(tmp_path / "out.npy"), "--address", server.address]) == 0
+    assert _texts(server) == [["one", "twö"]]
+
+
+def test_a_file_goes_in_requests_that_the_server_takes_and_comes_back_in_order(
+    server: FakeServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server.description.limits.max_sequences = 16
+    (tmp_path / "texts").write_text("".join(f"text {line}\n" for line in range(40)))
+    assert _encode(server, tmp_path) == 0
+    assert sorted(map(len, _texts(server))) == [8, 16, 16]
+    rows = [*range(16), *range(16), *range(8)]
+    np.testing.assert_array_equal(np.load(tmp_path / "out.npy"), [[row / 2] * 3 for row in rows])
+    assert capsys.readouterr().out.startswith("40 sentences, 160 tokens, ")
+
+
+@pytest.mark.parametrize(
+    ("complaint", "sentence"),
+    [
+        ("texts.values[{}] has 9 tokens", "line 4 of {} has 9 tokens"),
+        ("sequence {}: not a number", "line 4 of {}: not a number"),
+        ("sequence {}0 is another", "line 4 of {}: sequence 30 is another"),
+    ],
+)
+def test_what_the_server_says_of_a_text_is_said_of_its_line(
+    server: FakeServer, tmp_path: Path, capsys: pytest.CaptureFixture[str], complaint: str, sentence: str
+) -> None:
+    server.bad_text, server.complaint = "bad", complaint
+    (tmp_path / "texts").write_text("a\nb\nc\nbad\n")
+    assert _encode(server, tmp_path) == 1
+    assert capsys.readouterr() == ("", f"headwaiter-client: {sentence.format(tmp_path / 'texts')}\n")
+    assert not (tmp_path / "out.npy").exists()
+
+
+def test_what_the_server_says_of_no_text_is_said_as_it_is(
+    server: FakeServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "texts").write_text("a\nb\n")
+    server.bad_text, server.complaint = "b", "too much text"
+    assert _encode(server, tmp_path) == 1
+    assert capsys.readouterr().err == "headwaiter-client: too much text\n"
+
+
+def test_a_model_that_takes_no_texts_is_sent_none(
+    server: FakeServer, sentences: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server.description.max_text_tokens = 0
+    assert main(["encode", str(sentences), "-o", "out.npy", "--address", server.address]) == 1
+    assert capsys.readouterr().err == "headwaiter-client: the model tiny takes no texts\n"
+    assert _texts(server) == []
+
+
+def test_encode_says_when_the_model_pools_nothing(
+    server: FakeServer, sentences: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server.pools = False
+    assert main(["encode", str(sentences), "-o", str(tmp_path / "out.npy"), "--address", server.address]) == 1
+    assert capsys.readouterr().err == "headwaiter-client: the model tiny has no pooled output\n"
+    assert not (tmp_path / "out.npy").exists()
+
+
+def test_options_reach_the_server(fake: Lasting, six: Path, tmp_path: Path) -> None:
+    options = ["--prompt", "query", "--truncation", "left", "--dimensions", "3", "--dtype", "float16", "--no-normalize"]
+    assert main(["encode", str(six), "-o", str(tmp_path / "out.npy"), *options]) == 0
+    for request in fake.requests:
+        assert isinstance(request, pb.EncodeRequest)
+        assert (request.texts.prompt, request.truncation) == ("query", pb.TRUNCATION_LEFT)
+        assert request.output == pb.OutputOptions(dimensions=3, dtype=pb.DATA_TYPE_FLOAT16, normalize=False)
+    vectors = np.load(tmp_path / "out.npy")
+    assert (vectors.shape, vectors.dtype) == ((6, 3), np.float16)
+
+
+def test_int8_vectors_are_saved_with_their_scales(fake: Lasting, six: Path, tmp_path: Path) -> None:
+    assert main(["encode", str(six), "-o", str(tmp_path / "out.npy"), "--dtype", "int8"]) == 0
+    saved = np.load(tmp_path / "out.npy")
+    expected = Client(transport=FakeEncoder()).encode(six.read_text().splitlines(), dtype="int8").pooled_int8
+    assert expected is not None
+    np.testing.assert_array_equal(saved["values"], expected.values)
+    np.testing.assert_array_equal(saved["scale"], expected.scales)
+
+
+def test_how_many_texts_were_cut_is_said(fake: Lasting, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "texts").write_text("a b c d e f\na b c d e f g\n")
+    command = ["encode", str(tmp_path / "texts"), "-o", str(tmp_path / "out.npy")]
+    assert main([*command, "--truncation", "right"]) == 0
+    first, second = capsys.readouterr().out.splitlines()
+    assert first.startswith("2 sentences, 16 tokens, ")
+    assert second == "1 were cut to 8 tokens"
+
+
+def test_a_terminal_shows_a_bar_with_the_rate(
+    fake: Lasting, six: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    assert main(["encode", str(six), "-o", str(tmp_path / "out.npy")]) == 0
+    assert re.search(r"Encoding .*6/6\S* [\d,]+/s .*\d:\d\d:\d\d", capsys.readouterr().err)
+
+
+def _encode(server: FakeServer, folder: Path) -> int:
+    output = str(folder / "out.npy")
+    return main(["encode", str(folder / "texts"), "-o", output, "--address", server.address])
+
+
+def _texts(server: FakeServer) -> list[list[str]]:
+    return [list(request.texts.values) for request in server.requests if isinstance(request, pb.EncodeRequest)]

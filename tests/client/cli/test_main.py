@@ -1,0 +1,96 @@
+"""What all commands share: flags, errors, and the extra they need."""
+
+import sys
+from pathlib import Path
+
+import grpc
+import pytest
+
+from headwaiter_client.cli import main
+from tests.client.fake_server import FakeServer
+
+
+def test_flags_can_be_given_as_environment_variables(
+    server: FakeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "token").write_text("s3cret\n")
+    monkeypatch.setenv("HEADWAITER_CLIENT_ADDRESS", server.address)
+    monkeypatch.setenv("HEADWAITER_CLIENT_TIMEOUT_S", "5000")
+    monkeypatch.setenv("HEADWAITER_CLIENT_TOKEN_FILE", str(tmp_path / "token"))
+    monkeypatch.setenv("HEADWAITER_CLIENT_TLS_CA", "")  # As compose passes a variable that is not set.
+    assert main(["probe"]) == 0
+    assert server.metadata["authorization"] == "Bearer s3cret"
+    assert server.remaining_s > 4000
+
+
+def test_a_flag_is_stronger_than_its_variable(server: FakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEADWAITER_CLIENT_ADDRESS", "localhost:1")
+    assert main(["probe", "--address", server.address]) == 0
+
+
+def test_several_addresses_are_of_replicas_and_one_that_is_down_is_left_out(
+    server: FakeServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["models", "--address", f"127.0.0.1:1,{server.address}"]) == 0
+    assert "tiny" in capsys.readouterr().out
+
+
+def test_any_tls_flag_turns_tls_on(server: FakeServer, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["probe", "--address", server.address, "--tls-cert", "client.pem"]) == 1
+    assert "a client certificate needs its key" in capsys.readouterr().err
+
+
+def test_the_servers_sentence_reaches_the_user(server: FakeServer, capsys: pytest.CaptureFixture[str]) -> None:
+    server.refuse(grpc.StatusCode.UNAUTHENTICATED, "the token is wrong")
+    assert main(["models", "--address", server.address]) == 1
+    assert capsys.readouterr().err == "headwaiter-client: the token is wrong\n"
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    missing = tmp_path / "token"
+    assert main(["probe", "--token-file", str(missing)]) == 1
+    assert capsys.readouterr().err == f"headwaiter-client: {missing}: No such file or directory\n"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["encode", "texts", "-o", "out.npy"],
+        ["similar", "a", "texts"],
+        ["models"],
+        ["attend", "a", "--query", "a"],
+        ["bench", "texts"],
+    ],
+)
+def test_commands_that_print_tables_name_the_extra_they_need(
+    server: FakeServer, monkeypatch: pytest.MonkeyPatch, command: list[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "rich.console", None)
+    with pytest.raises(SystemExit, match=r"pip install 'headwaiter\[cli\]'"):
+        main([*command, "--address", server.address])
+    assert server.requests == []
+
+
+@pytest.mark.parametrize("command", [["probe"], ["models", "--json"]])
+def test_what_programs_read_needs_no_extra(
+    server: FakeServer, monkeypatch: pytest.MonkeyPatch, command: list[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "rich.console", None)
+    assert main([*command, "--address", server.address]) == 0
+
+
+@pytest.mark.parametrize(
+    ("flags", "sentence"),
+    [
+        (["--requests", "0"], "'0' is no whole number from 1"),
+        (["--requests", "many"], "'many' is no whole number from 1"),
+        (["--rate", "0"], "'0' is no number of requests a second"),
+        (["--rate", "fast"], "'fast' is no number of requests a second"),
+    ],
+)
+def test_a_number_that_makes_no_sense_is_refused(
+    flags: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["bench", "texts", *flags])
+    assert sentence in capsys.readouterr().err

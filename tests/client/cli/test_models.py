@@ -1,0 +1,104 @@
+"""The command `models`."""
+
+import json
+
+import pytest
+from google.protobuf.json_format import ParseDict
+
+from headwaiter_client.cli import main
+from headwaiter_proto import encoder_pb2 as pb
+from tests.client.fake_server import MODEL, FakeServer
+
+
+def test_models_shows_how_a_model_runs_and_how_far_it_is_from_pytorch(
+    server: FakeServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server.description = pb.GetModelResponse(
+        model=MODEL,
+        takes_tokens=True,
+        takes_texts=True,
+        vocabulary_size=30522,
+        min_tokens=2,
+        max_tokens=512,
+        width=384,
+        layers=6,
+        heads=12,
+        pooling=pb.POOLING_MEAN,
+        poolings=[pb.POOLING_MEAN, pb.POOLING_CLS, pb.POOLING_LAST],
+        normalized=True,
+        attends=True,
+        prompts=[pb.Prompt(name="query", text="query: ", tokens=3), pb.Prompt(name="passage", text="passage: ")],
+        default_prompt="passage",
+        max_text_tokens=256,
+        limits=pb.RequestLimits(max_sequences=4096, max_tokens=65536, max_message_bytes=67108864),
+        execution=pb.Execution(
+            provider="cpu",
+            fallback_reason="no CUDA [driver] here",
+            precision=pb.PRECISION_FP32,
+            graph="g.onnx",
+            token_budget=1024,
+            cost=pb.BatchCost(
+                launch_s=0.0025,
+                token_s=1.1e-4,
+                padded_row_s=4e-6,
+                cell_s=5e-9,
+                error_ratio=0.061,
+                service_tokens_per_s=8123.4,
+                remembered=True,
+            ),
+            self_check=pb.SelfCheck(
+                sequences=32,
+                pooled_max_abs=1.5e-7,
+                hidden_max_abs=2e-6,
+                pooled_max_relative=3e-7,
+                hidden_max_relative=4e-7,
+                min_cosine=0.999,
+                mean_cosine=1,
+            ),
+        ),
+        parity=[
+            pb.GraphParity(graph="other.onnx", same_nearest_neighbour=0.5),
+            pb.GraphParity(graph="g.onnx", same_nearest_neighbour=0.9625),
+        ],
+    )
+    assert main(["models", "--address", server.address]) == 0
+    shown = capsys.readouterr().out
+    for text in (
+        MODEL.name,
+        MODEL.digest,
+        "cpu (no CUDA [driver] here)",
+        "fp32",
+        "token ids below 30,522, texts of 256 tokens at most",
+        "2 to 512 tokens",
+        "width 384, pooling mean, of unit length",
+        "cls, last",
+        "query 'query: ', passage (the default) 'passage: '",
+        "6 layers of 12 heads",
+        "shown by Attend",
+        "4,096 sequences, 65,536 tokens, 67,108,864 bytes",
+        "1,024 tokens at most, 8,123 tokens/s: 2.5 ms, 110 µs a token, 5 ns a cell (remembered, ±6.1%)",
+        "32 sequences: pooled within 1.5e-07 (3.0e-07 of the scale), hidden within 2.0e-06 (4.0e-07 of the scale)",
+        "cosine 0.999000 or more, 1.000000 on average",
+        "the one that fp32 finds, for 96.2% of sentences",
+    ):
+        assert text in shown
+
+
+def test_models_leaves_out_what_a_model_has_not(server: FakeServer, capsys: pytest.CaptureFixture[str]) -> None:
+    server.description = pb.GetModelResponse(
+        model=MODEL, takes_features=True, feature_width=16, execution=pb.Execution(provider="cuda")
+    )
+    assert main(["models", "--address", server.address]) == 0
+    shown = capsys.readouterr().out
+    assert "cuda" in shown
+    assert "features of width 16" in shown
+    assert "not offered" in shown
+    for absent in ("texts", "prompts", "other pooling", "unit length", "tokens/s"):
+        assert absent not in shown
+
+
+def test_models_as_json_are_the_contracts_own_messages(server: FakeServer, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["models", "--json", "--address", server.address]) == 0
+    (described,) = json.loads(capsys.readouterr().out)
+    assert ParseDict(described, pb.GetModelResponse()) == server.description
+    assert described["takes_texts"] is False  # What is off is said too.

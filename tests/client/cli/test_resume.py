@@ -1,0 +1,122 @@
+"""What `encode` keeps where it is interrupted, and what it makes of that."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from headwaiter_client import Client, FakeEncoder
+from headwaiter_client.cli import main
+from tests.client.cli.conftest import Lasting, connect
+
+
+@pytest.fixture
+def out(fake: Lasting, six: Path, tmp_path: Path) -> Path:
+    """Where four texts of six had been encoded when it was interrupted."""
+    out = tmp_path / "out.npy"
+    fake.at["text 4"] = KeyboardInterrupt()
+    assert main(["encode", str(six), "-o", str(out)]) == 130
+    fake.at.clear()
+    fake.requests.clear()
+    return out
+
+
+def test_an_interruption_is_said_and_leaves_no_half_result(
+    fake: Lasting, six: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out.npy"
+    fake.at["text 4"] = KeyboardInterrupt()
+    assert main(["encode", str(six), "-o", str(out)]) == 130
+    assert capsys.readouterr() == ("", "headwaiter-client: interrupted\n")
+    assert _files(out) == ["out.npy.journal", "out.npy.partial"]
+
+
+def test_the_same_call_encodes_what_is_left(
+    out: Path, fake: Lasting, six: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    capsys.readouterr()
+    assert main(["encode", str(six), "-o", str(out)]) == 0
+    assert fake.texts == ["text 4", "text 5"]
+    assert capsys.readouterr().out.startswith("6 sentences (4 of them before), 8 tokens, ")
+    np.testing.assert_array_equal(np.load(out), _expected(six))
+    assert _files(out) == ["out.npy"]
+
+
+@pytest.mark.parametrize(
+    ("lines", "sent"),
+    [
+        (["text 0", "text 1", "other", "text 3", "text 4"], ["other", "text 3", "text 4"]),
+        (["text 0", "text 1", "text 2", "text 3"], []),
+        (["text 0", "text 1", "text 2"], []),
+        ([f"text {number}" for number in range(12)], [f"text {number}" for number in (10, 11, 4, 5, 6, 7, 8, 9)]),
+    ],
+)
+def test_what_is_there_counts_up_to_the_first_text_that_is_another(
+    out: Path, fake: Lasting, six: Path, lines: list[str], sent: list[str]
+) -> None:
+    six.write_text("\n".join(lines))
+    assert main(["encode", str(six), "-o", str(out)]) == 0
+    assert fake.texts == sent
+    np.testing.assert_array_equal(np.load(out), _expected(six))
+
+
+@pytest.mark.parametrize("options", [["--dtype", "float16"], ["--prompt", "query"], ["--dimensions", "3"]])
+def test_rows_of_other_options_do_not_count(out: Path, fake: Lasting, six: Path, options: list[str]) -> None:
+    assert main(["encode", str(six), "-o", str(out), *options]) == 0
+    assert len(fake.texts) == len(np.load(out)) == 6
+
+
+def test_rows_of_another_model_do_not_count(out: Path, six: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    other = connect(monkeypatch, Lasting(model="other"))
+    assert main(["encode", str(six), "-o", str(out)]) == 0
+    assert len(other.texts) == 6
+
+
+@pytest.mark.parametrize("file", ["out.npy.partial", "out.npy.journal"])
+@pytest.mark.parametrize("lost_bytes", [1, 10_000])
+def test_a_row_that_was_not_written_to_its_end_does_not_count(
+    out: Path, fake: Lasting, six: Path, file: str, lost_bytes: int
+) -> None:
+    damaged = out.with_name(file)
+    damaged.write_bytes(damaged.read_bytes()[:-lost_bytes])
+    assert main(["encode", str(six), "-o", str(out)]) == 0
+    assert len(fake.texts) == (3 if lost_bytes == 1 else 6)
+    np.testing.assert_array_equal(np.load(out), _expected(six))
+
+
+def test_what_came_before_a_bad_line_is_kept_until_it_is_mended(
+    fake: Lasting, six: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["encode", str(six), "-o", str(tmp_path / "out.npy")]
+    good = six.read_text()
+    six.write_text(good.replace("text 5", "a b c d e f g h"))
+    for _ in range(2):  # The line's number is the same where part of the file was done before.
+        assert main(command) == 1
+        assert f"line 6 of {six} has 10 tokens" in capsys.readouterr().err
+    fake.requests.clear()
+    six.write_text(good)
+    assert main(command) == 0
+    assert fake.texts == ["text 4", "text 5"]
+
+
+def test_a_call_that_got_nothing_leaves_nothing(fake: Lasting, six: Path, tmp_path: Path) -> None:
+    fake.at["text 0"] = KeyboardInterrupt()
+    assert main(["encode", str(six), "-o", str(tmp_path / "out.npy")]) == 130
+    assert _files(tmp_path / "out.npy") == []
+
+
+def test_vectors_of_two_models_are_not_mixed(
+    fake: Lasting, six: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = Client(transport=FakeEncoder(model="before")).model()
+    monkeypatch.setattr("headwaiter_client.cli.encode.describe", lambda _: before)
+    assert main(["encode", str(six), "-o", str(tmp_path / "out.npy")]) == 1
+    assert capsys.readouterr().err.startswith("headwaiter-client: the server changed its model")
+
+
+def _files(out: Path) -> list[str]:
+    return sorted(path.name for path in out.parent.glob("out.npy*"))
+
+
+def _expected(file: Path) -> object:
+    return Client(transport=FakeEncoder()).encode(file.read_text().splitlines()).pooled
