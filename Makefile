@@ -49,6 +49,7 @@ lint: $(VENV)/.installed
 proto: $(VENV)/.installed
 	$(BIN)/python -m grpc_tools.protoc -I proto --python_out=proto --pyi_out=proto proto/headwaiter_proto/*.proto
 	$(BIN)/python -m grpc_tools.protoc -I proto --grpc_python_out=proto proto/headwaiter_proto/encoder.proto
+	$(BIN)/python proto/api_page.py > docs/api.md
 
 # About 26 minutes on two quiet cores; make bench BENCH='--quick throughput alone' runs some parts in haste.
 bench: $(VENV)/.installed
