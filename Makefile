@@ -10,6 +10,9 @@ CODE := proto server export client examples bench tests
 # The bare package with protobuf 7; the development environment has protobuf 6.
 PROTOBUF7 := .venv-protobuf7
 
+# What the example in Node.js needs; without npm, the test that runs it is skipped.
+NODE_PACKAGES := examples/node/node_modules/.package-lock.json
+
 .PHONY: demo test test-all test-protobuf7 coverage lint proto bench numerics clean
 
 $(VENV)/.installed: pyproject.toml
@@ -27,10 +30,13 @@ $(PROTOBUF7)/.installed: pyproject.toml $(shell find proto client -name '*.py')
 	$(PROTOBUF7)/bin/pip install -q . 'protobuf>=7,<8'
 	touch $@
 
-test: lint test-protobuf7 $(VENV)/.installed
+$(NODE_PACKAGES): examples/node/package-lock.json
+	-if command -v npm > /dev/null; then npm ci --prefix examples/node --no-audit --no-fund --fetch-timeout=20000; fi
+
+test: lint test-protobuf7 $(VENV)/.installed $(NODE_PACKAGES)
 	$(BIN)/pytest
 
-test-all: lint test-protobuf7 $(VENV)/.installed
+test-all: lint test-protobuf7 $(VENV)/.installed $(NODE_PACKAGES)
 	$(BIN)/pytest -m ''
 
 test-protobuf7: $(PROTOBUF7)/.installed
@@ -49,6 +55,7 @@ lint: $(VENV)/.installed
 proto: $(VENV)/.installed
 	$(BIN)/python -m grpc_tools.protoc -I proto --python_out=proto --pyi_out=proto proto/headwaiter_proto/*.proto
 	$(BIN)/python -m grpc_tools.protoc -I proto --grpc_python_out=proto proto/headwaiter_proto/encoder.proto
+	$(BIN)/python proto/api_page.py > docs/api.md
 
 # About 26 minutes on two quiet cores; make bench BENCH='--quick throughput alone' runs some parts in haste.
 bench: $(VENV)/.installed
@@ -58,4 +65,4 @@ numerics: $(VENV)/.installed
 	$(BIN)/python -m bench.numerics
 
 clean:
-	rm -rf $(VENV) $(PROTOBUF7) .cache bundles
+	rm -rf $(VENV) $(PROTOBUF7) .cache bundles examples/node/node_modules

@@ -43,7 +43,7 @@ class TlsConfig:
     """The files of a TLS connection, in PEM.
 
     Attributes:
-        ca: certificates to trust in place of the system's.
+        ca: certificates to trust in place of the public ones that grpcio brings.
         cert: the client's certificate chain, for a server that asks for one.
         key: the private key of `cert`.
 

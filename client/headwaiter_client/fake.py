@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
-from google.protobuf.message import Message
 from numpy.typing import NDArray
 
 from headwaiter_client import _core
@@ -77,7 +76,7 @@ class FakeEncoder:
         max_request_tokens: int = 65536,
         model: str = "fake",
     ) -> None:
-        self.requests: list[Message] = []
+        self.requests: list[pb.EncodeRequest | pb.AttendRequest] = []
         self.errors: deque[HeadwaiterError] = deque()
         self.serving = True
         self._closed = False

@@ -1,6 +1,5 @@
 """Vision Transformers give the answers that `transformers` gives, to features made as the README says."""
 
-import re
 from collections.abc import Callable
 from contextlib import redirect_stdout
 from io import StringIO
@@ -21,10 +20,10 @@ from headwaiter_export.settings import CheckpointError
 from headwaiter_proto.encoder_pb2 import POOLING_CLS
 from headwaiter_server.runtime.bundle import Bundle
 from tests.checkpoints import randomize
+from tests.documents import README, blocks
 from tests.export.helpers import assert_close, edit_json, run
 from tests.oracle import Array
 
-README = Path(__file__).parents[2] / "README.md"
 PATCH_SIZE = 4
 
 
@@ -53,8 +52,7 @@ def hidden_of(model: transformers.PreTrainedModel, image: Array) -> Array:
 @pytest.fixture(scope="module")
 def features_of() -> Callable[[Array, int], Array]:
     """The README's own recipe."""
-    blocks = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
-    (recipe,) = (block for block in blocks if "def features_of(" in block)
+    (recipe,) = (block for block in blocks(README, "python") if "def features_of(" in block)
     names: dict[str, Any] = {}
     exec(recipe, names)
     function: Callable[[Array, int], Array] = names["features_of"]

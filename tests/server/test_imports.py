@@ -121,3 +121,8 @@ def test_the_generated_code_is_what_the_contract_generates(tmp_path: Path) -> No
     same, different, missing = filecmp.cmpfiles(tmp_path / "headwaiter_proto", PACKAGES["proto"], made, shallow=False)
     assert (different, missing) == ([], []), "run `make proto`"
     assert same == sorted(path.name for path in PACKAGES["proto"].glob("*_pb2*"))
+
+
+def test_the_page_about_the_wire_is_what_the_contract_says() -> None:
+    made = subprocess.run([sys.executable, "proto/api_page.py"], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert made.stdout == (ROOT / "docs" / "api.md").read_text(encoding="utf-8"), "run `make proto`"

@@ -1,0 +1,17 @@
+"""One vector a token, and where in the text the token stands: python examples/client/hidden.py [host:port]."""
+
+import sys
+
+from headwaiter_client import Client
+
+[address] = sys.argv[1:] or ["localhost:50051"]
+text = "the bread is fresh"
+
+with Client(address) as client:
+    encoding = client.encode([text], pooled=False, hidden=True, offsets=True)
+
+assert encoding.hidden is not None
+assert encoding.offsets is not None
+for (begin, end), row in zip(encoding.offsets[0], encoding.hidden[0], strict=True):
+    # Special tokens stand nowhere in the text.
+    print(f"{text[begin:end] or '(special)':<10} {row[:3].round(3).tolist()} …")

@@ -1,0 +1,27 @@
+"""Fewer dimensions and fewer bits: python examples/client/small_vectors.py [host:port]."""
+
+import sys
+
+from headwaiter_client import Client
+
+[address] = sys.argv[1:] or ["localhost:50051"]
+texts = ["the bread is fresh", "the table is for two"]
+
+with Client(address) as client:
+    whole = client.encode(texts).pooled
+    # For models trained to allow it; of unit length again where the model's vectors are.
+    short = client.encode(texts, dimensions=16).pooled
+    half = client.encode(texts, dtype="float16").pooled
+    small = client.encode(texts, dtype="int8").pooled_int8
+
+assert whole is not None
+assert short is not None
+assert half is not None
+assert small is not None
+for name, vectors, size_bytes in [
+    ("float32", whole, whole.nbytes),
+    ("16 dimensions", short, short.nbytes),
+    ("float16", half.astype("float32"), half.nbytes),
+    ("int8", small.to_float32(), small.values.nbytes + small.scales.nbytes),
+]:
+    print(f"{name}: {size_bytes} bytes, cosine {vectors[0] @ vectors[1]:.3f}")

@@ -1,0 +1,140 @@
+"""Prints docs/api.md: the contract's own comments, in Markdown.
+
+Run by `make proto`, as `python proto/api_page.py > docs/api.md`.
+"""
+
+import sys
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from google.protobuf.descriptor_pb2 import (
+    DescriptorProto,
+    EnumDescriptorProto,
+    FieldDescriptorProto,
+    FileDescriptorProto,
+    FileDescriptorSet,
+    ServiceDescriptorProto,
+)
+from grpc_tools import protoc
+
+ROOT = Path(__file__).resolve().parent
+CONTRACT = "headwaiter_proto/encoder.proto"
+
+# A place in the file, as descriptor.proto counts it: field numbers and indices from the root down.
+Place = tuple[int, ...]
+Comments = defaultdict[Place, str]
+
+
+def main() -> None:
+    """Print the page."""
+    print("\n".join(page(compile_contract())))
+
+
+def compile_contract() -> FileDescriptorProto:
+    """Return what protoc reads of the contract, comments included."""
+    with TemporaryDirectory() as folder:
+        output = Path(folder) / "contract"
+        flags = ["-I", str(ROOT), "--include_source_info", f"--descriptor_set_out={output}"]
+        if protoc.main(["protoc", *flags, CONTRACT]):
+            sys.exit(f"{CONTRACT} does not compile")
+        (contract,) = FileDescriptorSet.FromString(output.read_bytes()).file
+    return contract
+
+
+def page(contract: FileDescriptorProto) -> Iterator[str]:
+    """Yield the lines of the page."""
+    comments: Comments = defaultdict(str)
+    for location in contract.source_code_info.location:
+        comments[tuple(location.path)] = location.leading_comments
+    yield "# The wire"
+    yield ""
+    yield f"<!-- Made by `make proto` from the comments of {CONTRACT}: change those. -->"
+    yield ""
+    # The file's own comment stands before its first statement.
+    yield from paragraphs(comments[(FileDescriptorProto.SYNTAX_FIELD_NUMBER,)])
+    for index, service in enumerate(contract.service):
+        yield from service_lines(service, contract.package, (FileDescriptorProto.SERVICE_FIELD_NUMBER, index), comments)
+    yield from ["", "## Messages"]
+    for index, message in enumerate(contract.message_type):
+        yield from message_lines(message, (FileDescriptorProto.MESSAGE_TYPE_FIELD_NUMBER, index), comments)
+    yield from ["", "## Enumerations"]
+    for index, enum in enumerate(contract.enum_type):
+        yield from enum_lines(enum, (FileDescriptorProto.ENUM_TYPE_FIELD_NUMBER, index), comments)
+
+
+def service_lines(service: ServiceDescriptorProto, package: str, place: Place, comments: Comments) -> Iterator[str]:
+    """Yield a service and its methods."""
+    yield from ["", f"## The service {package}.{service.name}", ""]
+    yield from paragraphs(comments[place])
+    for index, method in enumerate(service.method):
+        request, response = link(method.input_type), link(method.output_type)
+        if method.client_streaming:
+            request = f"a stream of {request}"
+        if method.server_streaming:
+            response = f"a stream of {response}"
+        yield from ["", f"### {method.name}", "", f"{request} → {response}", ""]
+        yield from paragraphs(comments[*place, ServiceDescriptorProto.METHOD_FIELD_NUMBER, index])
+
+
+def message_lines(message: DescriptorProto, place: Place, comments: Comments) -> Iterator[str]:
+    """Yield a message and a table of its fields."""
+    yield from ["", f"### {message.name}", ""]
+    yield from paragraphs(comments[place])
+    if not message.field:
+        yield "It has no fields."
+        return
+    if comments[place]:
+        yield ""
+    yield from ["| field | number | type | |", "|---|---|---|---|"]
+    for index, field in enumerate(message.field):
+        comment = comments[*place, DescriptorProto.FIELD_FIELD_NUMBER, index]
+        yield row(f"`{field.name}`", str(field.number), type_of(field, message), comment)
+
+
+def enum_lines(enum: EnumDescriptorProto, place: Place, comments: Comments) -> Iterator[str]:
+    """Yield an enumeration and a table of its values."""
+    yield from ["", f"### {enum.name}", ""]
+    yield from paragraphs(comments[place])
+    if comments[place]:
+        yield ""
+    yield from ["| value | number | |", "|---|---|---|"]
+    for index, value in enumerate(enum.value):
+        comment = comments[*place, EnumDescriptorProto.VALUE_FIELD_NUMBER, index]
+        yield row(f"`{value.name}`", str(value.number), comment)
+
+
+def type_of(field: FieldDescriptorProto, message: DescriptorProto) -> str:
+    """Return the type of a field, as the contract writes it."""
+    for nested in message.nested_type:
+        if field.type_name.endswith(f".{message.name}.{nested.name}"):  # An entry of a map.
+            key, value = (type_of(part, nested) for part in nested.field)
+            return f"map of {key} to {value}"
+    scalar = FieldDescriptorProto.Type.Name(field.type).removeprefix("TYPE_").lower()
+    plain = link(field.type_name) if field.type_name else scalar
+    if field.proto3_optional:
+        return f"optional {plain}"
+    if field.HasField("oneof_index"):
+        return f"{plain}, one of `{message.oneof_decl[field.oneof_index].name}`"
+    return f"repeated {plain}" if field.label == FieldDescriptorProto.LABEL_REPEATED else plain
+
+
+def link(full_name: str) -> str:
+    """Return a link to the part of the page that describes a type."""
+    name = full_name.rpartition(".")[2]
+    return f"[{name}](#{name.lower()})"
+
+
+def row(*cells: str) -> str:
+    """Return a row of a table."""
+    return "| " + " | ".join(" ".join(cell.split()).replace("|", r"\|") for cell in cells) + " |"
+
+
+def paragraphs(comment: str) -> list[str]:
+    """Return the lines of a comment without the blank after its slashes."""
+    return [line.strip() for line in comment.strip().splitlines()]
+
+
+if __name__ == "__main__":
+    main()
