@@ -54,6 +54,6 @@ def test_the_commands_of_the_readme_do_what_they_say(
             ran.add(arguments[0])
         if program == "headwaiter-server":
             assert read_settings(arguments, {}).bundle == Path("my-bundle")
-    assert ran >= {"probe", "models", "encode", "attend"}
+    assert ran >= {"probe", "models", "encode", "similar", "bench", "attend"}
     assert np.load("vectors.npy").shape == (3, 32)
     assert Path("head.png").stat().st_size

@@ -28,7 +28,7 @@ class Lasting(FakeEncoder):
     @property
     def texts(self) -> list[str]:
         """What it was sent and did not raise at, in alphabetical order."""
-        return sorted(text for request in self.requests for text in request.texts.values)  # type: ignore[attr-defined]
+        return sorted(text for request in self.requests for text in request.texts.values)
 
     def unary(self, method: str, request: bytes, timeout_s: float, request_id: str | None = None) -> bytes:
         for text, error in self.at.items():
