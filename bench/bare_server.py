@@ -5,23 +5,22 @@ Run as `python -m bench.bare_server BUNDLE --address HOST:PORT` with any flags o
 
 import argparse
 import asyncio
-import signal
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import grpc
 import numpy as np
 from grpc.aio import ServicerContext
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
+from bench.echo_server import serve
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_server.rpc.service import SERVICE
 from headwaiter_server.runtime.graph import EncoderGraph
 from headwaiter_server.runtime.packing import pack
 
 
-async def serve(graph: EncoderGraph, address: str) -> None:
-    """Serve until SIGTERM."""
+def encoder(graph: EncoderGraph) -> grpc.GenericRpcHandler:
+    """Return what answers Encode."""
     thread = ThreadPoolExecutor(1)
 
     def run(ids: bytes) -> bytes:
@@ -33,18 +32,8 @@ async def serve(graph: EncoderGraph, address: str) -> None:
         ids = pb.EncodeRequest.FromString(raw).tokens.data
         return await asyncio.get_running_loop().run_in_executor(thread, run, ids)
 
-    server = grpc.aio.server()
     handler: grpc.RpcMethodHandler[bytes, bytes] = grpc.unary_unary_rpc_method_handler(encode)
-    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, {"Encode": handler}),))
-    servicer = health.aio.HealthServicer()
-    health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
-    await servicer.set("", health_pb2.HealthCheckResponse.SERVING)
-    server.add_insecure_port(address)
-    await server.start()
-    stopped = asyncio.Event()
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopped.set)
-    await stopped.wait()
-    await server.stop(0)
+    return grpc.method_handlers_generic_handler(SERVICE, {"Encode": handler})
 
 
 def main() -> None:
@@ -54,7 +43,7 @@ def main() -> None:
     parser.add_argument("--address", required=True)
     known, _ = parser.parse_known_args()
     graph = EncoderGraph.open(known.bundle / "packed-cpu.fp32.onnx", "cpu", threads=1)
-    asyncio.run(serve(graph, known.address))
+    asyncio.run(serve(encoder(graph), known.address))
 
 
 if __name__ == "__main__":

@@ -34,10 +34,10 @@ class _Echo(grpc.GenericRpcHandler):
         return grpc.stream_stream_rpc_method_handler(stream)
 
 
-async def serve(address: str) -> None:
-    """Serve until SIGTERM."""
+async def serve(handler: grpc.GenericRpcHandler, address: str) -> None:
+    """Serve with a bare grpc.aio server, which says that it does, until SIGTERM."""
     server = grpc.aio.server()
-    server.add_generic_rpc_handlers((_Echo(),))
+    server.add_generic_rpc_handlers((handler,))
     servicer = health.aio.HealthServicer()
     health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
     await servicer.set("", health_pb2.HealthCheckResponse.SERVING)
@@ -54,7 +54,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--address", required=True)
     known, _ = parser.parse_known_args()
-    asyncio.run(serve(known.address))
+    asyncio.run(serve(_Echo(), known.address))
 
 
 if __name__ == "__main__":

@@ -94,7 +94,7 @@ def test_a_call_that_was_refused_for_the_moment_is_sent_again(
 
 
 @pytest.mark.parametrize(
-    "code", set(grpc.StatusCode) - {grpc.StatusCode.OK, grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED}
+    "code", [code for code in grpc.StatusCode if code.name not in ("OK", "UNAVAILABLE", "CANCELLED")]
 )
 def test_what_another_attempt_would_not_mend_is_sent_once(
     call: Call, server: FakeServer, code: grpc.StatusCode
