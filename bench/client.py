@@ -63,7 +63,7 @@ def _stream_short_texts(address: str) -> float:
 def _with_client(address: str, texts: Sequence[str]) -> float:
     started_s = time.perf_counter()
     with Client(address) as client:
-        for _ in client.encode_stream(iter(texts)):
+        for _ in client.encode_stream(iter(texts), truncation="right"):
             pass
     return time.perf_counter() - started_s
 
@@ -73,7 +73,9 @@ async def _raw(address: str, texts: Sequence[str]) -> float:
     starts = range(0, len(texts), _IN_A_REQUEST)
     messages = iter(
         [
-            pb.EncodeRequest(texts=pb.Texts(values=texts[start : start + _IN_A_REQUEST])).SerializeToString()
+            pb.EncodeRequest(
+                texts=pb.Texts(values=texts[start : start + _IN_A_REQUEST]), truncation=pb.TRUNCATION_RIGHT
+            ).SerializeToString()
             for start in starts
         ]
     )
