@@ -270,10 +270,9 @@ class Scheduler:
             self._spawn(self._batches, self._blame(worker, batch, error))
         else:
             run = running.result()
-            self._answer(batch, run)
+            shape = self._answer(batch, run)
             self._margin.learn(self._clock() - done_s)
-            if run:
-                shape = _shape(run.sequences)
+            if run and shape:
                 # Where nothing else waited, a batch is not small for want of skill.
                 in_queue_s = (
                     self._cost.seconds(*shape)
@@ -307,20 +306,26 @@ class Scheduler:
                 self._pending.remove(sequence)
         job.waiting.clear()
 
-    def _answer(self, batch: tuple[Sequence, ...], run: Run | None) -> None:
-        """Hand out what a batch brought to those of its sequences that ran, and tell the others that they are late."""
+    def _answer(self, batch: tuple[Sequence, ...], run: Run | None) -> Shape | None:
+        """Hand out what a batch brought to those of its sequences that ran, and tell the others that they are late.
+
+        Returns:
+            The shape of what ran, if anything did.
+        """
         ran = run.sequences if run else ()
         late = [each for each in set(batch).difference(ran) if not each.job.answer.done()]
         for sequence in late:
             self._observer.expired(1 + len(sequence.job.waiting))
             self._give_up(sequence.job, DeadlineExceeded("the deadline passed before the request's turn came"))
-        if run:
-            shape = _shape(ran)
-            predicted_s = self._cost.seconds(*shape)
-            self._observer.batch_ran(shape, self._pace.factor * predicted_s, run.stamps.compute_s)
-            self._pace.learn(predicted_s, run.stamps.compute_s)
-            for sequence in run.deliver():
-                self._give_up(sequence.job, _failure(sequence, "the model's answer to it is not finite"))
+        if not run:
+            return None
+        shape = _shape(ran)
+        predicted_s = self._cost.seconds(*shape)
+        self._observer.batch_ran(shape, self._pace.factor * predicted_s, run.stamps.compute_s)
+        self._pace.learn(predicted_s, run.stamps.compute_s)
+        for sequence in run.deliver():
+            self._give_up(sequence.job, _failure(sequence, "the model's answer to it is not finite"))
+        return shape
 
     async def _blame(self, worker: Worker, batch: tuple[Sequence, ...], error: Exception) -> None:
         """Fail the sequences that a batch failed for, or find the device dead."""
