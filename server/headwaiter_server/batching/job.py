@@ -20,7 +20,7 @@ class Priority(IntEnum):
 
 # A sequence is due this long after it came. Nothing that came later than that leads a batch before it, so this is the
 # age bound.
-PATIENCE_S = {Priority.INTERACTIVE: 5.0, Priority.BULK: 20.0}
+PATIENCE_S = {Priority.INTERACTIVE: 30.0, Priority.BULK: 60.0}
 # As long as nobody becomes late by it, it is a request's turn when it has waited for so many times the seconds of its
 # own work: who asks for little waits little, also behind who asks for much.
 _TURNS = 10.0

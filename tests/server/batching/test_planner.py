@@ -252,9 +252,9 @@ def test_kernels_of_variable_length_mix_all_lengths() -> None:
 
 def test_bulk_work_leads_once_nothing_interactive_came_long_enough_after_it() -> None:
     bulk = waiting(10, 0, arrived_s=0.0, priority=Priority.BULK)
-    # Interactive work of more than half a second is due 5 s after it came.
-    for arrived_s, leads in ((14.0, False), (16.0, True)):
-        interactive = waiting(10, 1, arrived_s=arrived_s)
+    # Interactive work that takes long is due 30 s after it came, bulk work after 60 s.
+    for arrived_s, leads in ((29.0, False), (31.0, True)):
+        interactive = waiting(10, 1, arrived_s=arrived_s, work_s=3.1)
         assert (plan(pending_of([bulk, interactive]), NOW_S, CPU, LIMITS).batch[0] is bulk) is leads
 
 

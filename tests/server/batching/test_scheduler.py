@@ -126,7 +126,7 @@ async def test_what_is_cancelled_while_it_runs_does_not_disturb_its_neighbours(b
     gone.cancel()
     bench.device.release()
     assert sums(await stays) == [4]
-    assert bench.device.batches == [[[1]], [[2], [3], [4]]]
+    assert bench.device.batches == [[[1]], [[4], [2], [3]]]
     with pytest.raises(asyncio.CancelledError):
         await gone
 
@@ -234,11 +234,12 @@ async def test_a_request_whose_deadline_the_queue_cannot_meet_is_refused_at_once
     bench: Bench,
 ) -> None:
     tasks = await bench.submit_behind(*([[2] * 8] for _ in range(4)))
-    # The batch on the device takes 0.75 s, each of the four 2.5 s.
-    with pytest.raises(Overloaded, match=r"the deadline is in 10\.000 s: try again in 10\.75 s") as refusal:
-        await bench.submit([3], deadline_s=10.0)
-    assert refusal.value.retry_after_s == pytest.approx(10.75)
-    tasks.append(bench.submit([3], deadline_s=15.0))
+    # Each of the four takes 2.5 s, and is due 30 s after it came.
+    bench.clock.now_s = 24.0
+    with pytest.raises(Overloaded, match=r"the deadline is in 10\.000 s: try again in 10\.00 s") as refusal:
+        await bench.submit([3], deadline_s=34.0)
+    assert refusal.value.retry_after_s == pytest.approx(10.0)
+    tasks.append(bench.submit([3], deadline_s=39.0))
     await asyncio.sleep(0)
     assert bench.scheduler.queued_sequences == 5
     bench.device.release()
@@ -276,7 +277,7 @@ async def test_a_request_that_would_wait_too_long_is_refused_without_a_deadline(
 
 async def test_urgent_work_is_not_refused_for_work_that_can_wait(bench: Bench) -> None:
     tasks = await bench.submit_behind(*([[2] * 8] for _ in range(4)))
-    # Due before the others, whose patience lasts for 5 s.
+    # Due before the others, whose patience lasts for 30 s.
     tasks.append(bench.submit([3], deadline_s=4.5))
     await asyncio.sleep(0)
     assert bench.scheduler.queued_sequences == 5
