@@ -32,7 +32,7 @@ from tests.export.helpers import (
 from tests.oracle import POOLINGS, Array, unit
 
 # So many of the set are proven in every run, the others where `exhaustive` tests are asked for.
-DOZEN = 12
+EVERY_RUN = 8
 BATCHES = 30
 SMALL = {"max_tokens": 48, "pooling": "mean"}
 # Each preset in small, and the variants that it speaks of.
@@ -49,7 +49,7 @@ PRESET_FORMS: list[tuple[str, dict[str, Any]]] = [
     ("transformer-encoder", {"d_model": 24, "heads": 3, "d_ff": 40, "vocabulary_size": 50, "positions": "learned"}),
 ]
 FORMS = [
-    pytest.param(config, id=str(i), marks=[pytest.mark.exhaustive] * (i >= DOZEN))
+    pytest.param(config, id=str(i), marks=[pytest.mark.exhaustive] * (i >= EVERY_RUN))
     for i, config in enumerate(covering_set())
 ] + [
     pytest.param(
@@ -107,22 +107,22 @@ def test_every_field_is_varied() -> None:
     for field in fields(EncoderConfig):
         assert field.name in VALUES, f"{field.name} is not varied: give it values in tests/export/covering.py"
     for name, values in VALUES.items():
-        for configs in (valid_configs(), covering_set()[:DOZEN]):
+        for configs in (valid_configs(), covering_set()[:EVERY_RUN]):
             assert {getattr(config, name) for config in configs} == set(values), f"{name} does not take all its values"
         assert len(values) > 1, f"{name} has one value in tests/export/covering.py: give it others"
 
 
 def test_every_pair_of_values_that_can_occur_does(record_property: Callable[[str, object], None]) -> None:
-    dozen, whole, possible = (
+    proven, whole, possible = (
         {pair for config in configs for pair in pairs(config)}
-        for configs in (covering_set()[:DOZEN], covering_set(), valid_configs())
+        for configs in (covering_set()[:EVERY_RUN], covering_set(), valid_configs())
     )
     assert whole == possible
-    assert len(dozen) > 0.9 * len(possible)
+    assert len(proven) > 0.8 * len(possible)
     record_property(
         "pairwise covering set of EncoderConfig's fields",
         f"{len(covering_set())} configurations hold all {len(possible)} pairs of values, "
-        f"the first {DOZEN} hold {len(dozen)}",
+        f"the first {EVERY_RUN} hold {len(proven)}",
     )
 
 
