@@ -1,4 +1,7 @@
-"""What every test may ask for: tiny bundles, made once a run by the real export."""
+"""What every test may ask for: tiny bundles, made once a run by the real export.
+
+Fixtures import for themselves what takes seconds to import: the process that hands out the tests runs none.
+"""
 
 import gc
 import os
@@ -8,29 +11,26 @@ from functools import cache
 from io import StringIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
 
-import onnx
 import pytest
-import torch
 from hypothesis import settings
 
-from headwaiter_export.bundle import export_bundle
 from headwaiter_export.cli import main
 from headwaiter_export.config import EncoderConfig, Positions
-from headwaiter_export.encoder import Encoder
-from headwaiter_server.runtime.errors import ProviderUnavailable
-from headwaiter_server.runtime.graph import EncoderGraph
-from tests.checkpoints import randomize, save_bert, save_sentence_transformer, save_tokenizer
 from tests.once import Once
+
+if TYPE_CHECKING:
+    from headwaiter_export.encoder import Encoder
 
 # No test asserts a timing. Where a change is judged, its verdict must not hang on the draw.
 settings.register_profile("headwaiter", deadline=None, derandomize="CI" in os.environ)
 settings.load_profile("headwaiter")
 
 
-# Two workers share the cores, and threads that wait for each other in a spin are many times slower than one.
-torch.set_num_threads(1)
-os.environ["OMP_NUM_THREADS"] = "1"  # for the processes that tests start
+# Two workers share the cores, and threads that wait for each other in a spin are many times slower than one: set before
+# torch is imported, for the workers and the processes that tests start too.
+os.environ["OMP_NUM_THREADS"] = "1"
 
 
 @pytest.fixture(scope="session")
@@ -50,6 +50,8 @@ def _cache_of_its_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None
 @pytest.fixture(scope="session")
 def text_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A sentence-transformers folder: a BERT of 64 positions, texts of at most 32 tokens, unit-length means."""
+    from tests.checkpoints import save_bert, save_sentence_transformer, save_tokenizer
+
     folder = tmp_path_factory.mktemp("checkpoint")
     save_bert(folder)
     save_tokenizer(folder)
@@ -58,7 +60,17 @@ def text_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def text_export(text_checkpoint: Path, once: Once) -> tuple[Path, str]:
+def operators() -> Iterator[None]:
+    """Let PyTorch's tracer read the sources of its operators once, and not for each graph: a fifth of its time."""
+    from torch.onnx._internal.exporter._registration import ONNXRegistry
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(ONNXRegistry, "from_torchlib", staticmethod(cache(ONNXRegistry.from_torchlib)))
+        yield
+
+
+@pytest.fixture(scope="session")
+def text_export(text_checkpoint: Path, once: Once, operators: None) -> tuple[Path, str]:
     """The bundle "tiny-text", and what headwaiter-export printed while it made it."""
 
     def export(folder: Path) -> None:
@@ -78,8 +90,13 @@ def text_bundle(text_export: tuple[Path, str]) -> Path:
 
 
 @pytest.fixture(scope="session")
-def feature_encoder() -> Encoder:
+def feature_encoder() -> "Encoder":
     """An encoder of at most 48 feature vectors of width 6, which knows no positions and does not normalise."""
+    import torch
+
+    from headwaiter_export.encoder import Encoder
+    from tests.checkpoints import randomize
+
     torch.manual_seed(1)
     encoder = Encoder(
         EncoderConfig(
@@ -99,8 +116,10 @@ def feature_encoder() -> Encoder:
 
 
 @pytest.fixture(scope="session")
-def feature_bundle(feature_encoder: Encoder, once: Once) -> Path:
+def feature_bundle(feature_encoder: "Encoder", once: Once, operators: None) -> Path:
     """The bundle "tiny-features": feature vectors of width 6, at most 48 of them, width 24."""
+    from headwaiter_export.bundle import export_bundle
+
     return once("tiny-features", lambda folder: export_bundle(feature_encoder, None, folder, "tiny-features"))
 
 
@@ -129,6 +148,11 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @cache
 def _why_no_cuda() -> str | None:
+    import onnx
+
+    from headwaiter_server.runtime.errors import ProviderUnavailable
+    from headwaiter_server.runtime.graph import EncoderGraph
+
     rows = onnx.helper.make_tensor_value_info("rows", onnx.TensorProto.FLOAT, [None])
     same = onnx.helper.make_tensor_value_info("same", onnx.TensorProto.FLOAT, [None])
     graph = onnx.helper.make_graph([onnx.helper.make_node("Identity", ["rows"], ["same"])], "probe", [rows], [same])

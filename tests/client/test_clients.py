@@ -15,7 +15,6 @@ from headwaiter_client import (
     DeadlineExceeded,
     InvalidInput,
     ModelRef,
-    Unavailable,
     Unimplemented,
 )
 from headwaiter_client._connection import CHANNEL_OPTIONS
@@ -160,12 +159,6 @@ def test_a_deadline_that_has_passed_sends_nothing(call: Call, server: FakeServer
 def test_an_option_that_does_not_exist_is_a_type_error(call: Call, server: FakeServer) -> None:
     with pytest.raises(TypeError, match="hiden"):
         call(server, "encode", ["a"], hiden=True)
-
-
-def test_a_server_that_is_gone_is_unavailable(call: Call, server: FakeServer) -> None:
-    server.stop()
-    with pytest.raises(Unavailable):
-        call(server, "encode", ["a"])
 
 
 def test_a_method_that_the_server_does_not_have_is_unimplemented(call: Call, server: FakeServer) -> None:

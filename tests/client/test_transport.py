@@ -197,9 +197,10 @@ def test_a_replica_that_cannot_be_reached_costs_no_call(
     assert len(server.requests) == 4
 
 
-def test_where_no_replica_can_be_reached_the_call_is_unavailable(call: Call, nowhere: str) -> None:
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_where_no_replica_can_be_reached_the_call_is_unavailable(call: Call, nowhere: str, replicas: int) -> None:
     with pytest.raises(Unavailable, match="Connection refused"):
-        call(_at(nowhere, nowhere), "encode", ["a"], connect=EAGER)
+        call(_at(*[nowhere] * replicas), "encode", ["a"], connect=EAGER)
 
 
 def test_a_call_waits_for_a_first_replica_until_its_deadline(call: Call, silent: str) -> None:

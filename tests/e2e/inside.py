@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from headwaiter_client import AsyncClient
+from headwaiter_client import AsyncClient, RetryPolicy
 from headwaiter_server.app import Server
 from headwaiter_server.config import Settings
 from headwaiter_server.runtime.graph import EncoderGraph, Outputs
@@ -31,6 +31,11 @@ async def serving(bundle: Path, **changes: Any) -> AsyncIterator[Server]:
         yield server
     finally:
         await server.drain()
+
+
+def connect(server: Server) -> AsyncClient:
+    """Return a client of a server; it sends nothing again, so that a test hears of a refusal at once."""
+    return AsyncClient(f"127.0.0.1:{server.port}", retry=RetryPolicy(max_attempts=1))
 
 
 def metrics_url(server: Server) -> str:

@@ -18,12 +18,12 @@ from numpy.typing import NDArray
 
 from examples.model import command
 from examples.serving import Running
-from headwaiter_client import AsyncClient, Client, InferenceFailed, InvalidInput, Unavailable, Unimplemented
+from headwaiter_client import Client, InferenceFailed, InvalidInput, Unavailable, Unimplemented
 from headwaiter_export.encoder import Encoder
 from headwaiter_proto.manifest_pb2 import Manifest
 from headwaiter_server.runtime.attention import Attention, AttentionGraph, Selection
 from tests.checkpoints import VOCABULARY
-from tests.e2e.inside import metrics_url, serving
+from tests.e2e.inside import connect, metrics_url, serving
 from tests.e2e.scrape import metric
 from tests.export.helpers import assert_close, oracle_of
 
@@ -67,7 +67,7 @@ def test_attention_to_features_is_the_formula_with_the_context_of_the_query(
 
 async def test_the_limit_is_told_before_and_after_and_holds(text_bundle: Path) -> None:
     # Two layers of four heads and ten tokens: 3,200 bytes.
-    async with serving(text_bundle, max_attend_bytes=3200) as server, _client(server.port) as client:
+    async with serving(text_bundle, max_attend_bytes=3200) as server, connect(server) as client:
         model = await client.model()
         assert (model.attends, model.limits.max_attend_bytes) == (True, 3200)
         assert (await client.attend([1] * 10)).weights.nbytes == 3200
@@ -84,7 +84,7 @@ async def test_a_bundle_made_without_the_graph_says_how_to_get_it(text_bundle: P
     manifest = json_format.Parse((old / "manifest.json").read_text(), Manifest())
     manifest.ClearField("attend")
     (old / "manifest.json").write_text(json_format.MessageToJson(manifest))
-    async with serving(old) as server, _client(server.port) as client:
+    async with serving(old) as server, connect(server) as client:
         assert not (await client.model()).attends
         with pytest.raises(Unimplemented, match="has no graph of attention weights: export the model again"):
             await client.attend(TEXT)
@@ -100,7 +100,7 @@ async def test_encode_is_answered_while_attention_is_computed_and_a_drain_waits_
         assert released.wait(10)
         return run(graph, sequence, selection)
 
-    async with serving(text_bundle) as server, _client(server.port) as client:
+    async with serving(text_bundle) as server, connect(server) as client:
         with patch.object(AttentionGraph, "run", held):
             looking = asyncio.create_task(client.attend(TEXT))
             assert await asyncio.to_thread(entered.wait, 10)
@@ -117,7 +117,7 @@ async def test_encode_is_answered_while_attention_is_computed_and_a_drain_waits_
 async def test_attention_is_counted_timed_and_logged_as_encode_is(
     text_bundle: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with serving(text_bundle) as server, _client(server.port) as client:
+    async with serving(text_bundle) as server, connect(server) as client:
         timings = (await client.attend(TEXT, request_id="look-1")).timings
         nothing = Attention(np.full((2, 4, 7, 7), np.nan, np.float32), None)
         with patch.object(AttentionGraph, "run", return_value=nothing), pytest.raises(InferenceFailed) as failed:
@@ -152,7 +152,3 @@ def test_the_command_prints_bars_and_draws_a_heat_map(text_server: Running, clie
     ]
     assert max(lines, key=lambda line: line.count("█")).split()[0] == TOKENS[int(row.argmax())]
     assert min(imread(tmp_path / "map.png").shape[:2]) >= 400
-
-
-def _client(port: int) -> AsyncClient:
-    return AsyncClient(f"127.0.0.1:{port}")

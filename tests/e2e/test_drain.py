@@ -11,7 +11,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from examples.serving import running_server
 from headwaiter_client import AsyncClient, RetryPolicy, Unavailable
-from tests.e2e.inside import held_device, metrics_url, serving, until
+from tests.e2e.inside import connect, held_device, metrics_url, serving, until
 from tests.e2e.load import REQUESTS, Load
 from tests.e2e.scrape import metric
 
@@ -45,7 +45,7 @@ async def test_sigterm_under_load_loses_no_admitted_request_and_exits_with_0(tex
 
 
 async def test_a_drain_answers_what_was_admitted_and_refuses_what_comes_after(text_bundle: Path) -> None:
-    async with serving(text_bundle) as server, AsyncClient(f"127.0.0.1:{server.port}") as client:
+    async with serving(text_bundle) as server, connect(server) as client:
         with held_device() as device:
             running = asyncio.create_task(client.encode_tokens([[1] * 3]))
             await device.busy()

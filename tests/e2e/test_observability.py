@@ -14,10 +14,10 @@ from google.protobuf.descriptor_pool import DescriptorPool
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 
 from examples.serving import Running
-from headwaiter_client import AsyncClient, Client, InferenceFailed, InvalidInput, Unavailable
+from headwaiter_client import Client, InferenceFailed, InvalidInput, Unavailable
 from headwaiter_server.runtime.graph import EncoderGraph, Outputs
 from headwaiter_server.runtime.packing import PackedBatch
-from tests.e2e.inside import metrics_url, serving
+from tests.e2e.inside import connect, metrics_url, serving
 from tests.e2e.scrape import exposition, metric
 
 STAGES = ("tokenize", "queue", "assemble", "compute", "respond")
@@ -98,7 +98,7 @@ def test_the_stages_of_a_reply_add_up_to_its_total_which_is_within_the_round_tri
 async def test_a_request_is_called_by_its_id_in_its_reply_and_in_the_one_log_line_of_its_failure(
     text_bundle: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with serving(text_bundle) as server, AsyncClient(f"127.0.0.1:{server.port}") as client:
+    async with serving(text_bundle) as server, connect(server) as client:
         assert (await client.encode(["bread"], request_id="order-1")).request_id == "order-1"
         assert (await client.encode(["bread"])).request_id
         with pytest.raises(InvalidInput) as refused:
@@ -117,7 +117,7 @@ async def test_a_model_that_fails_is_told_without_its_innards_and_logged_once_wi
             raise RuntimeError("out of memory\nat graph.cc:17")
         return run(graph, batch, hidden=hidden)
 
-    async with serving(text_bundle) as server, AsyncClient(f"127.0.0.1:{server.port}") as client:
+    async with serving(text_bundle) as server, connect(server) as client:
         with patch.object(EncoderGraph, "run", run_short), pytest.raises(InferenceFailed) as failed:
             await client.encode_tokens([[1] * 30], request_id="order-3")
         assert (await client.encode(["bread"])).pooled is not None
@@ -136,7 +136,7 @@ def lines_about_failures(caplog: pytest.LogCaptureFixture) -> list[str]:
 async def test_a_device_that_dies_is_out_of_service_until_it_is_reopened(
     text_bundle: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with serving(text_bundle) as server, AsyncClient(f"127.0.0.1:{server.port}") as client:
+    async with serving(text_bundle) as server, connect(server) as client:
         with patch.object(EncoderGraph, "run", side_effect=RuntimeError("the card fell off the bus")):
             with pytest.raises(Unavailable, match="the device failed and is being reopened"):
                 await client.encode(["bread"])

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.timeout(600)
 
 POOLED_MAX_ABS = 1e-5
 HIDDEN_MAX_ABS = 1e-4
-SENTENCES = 500
+SENTENCES = 250
 TASKS = 16
 MOST_IN_A_REQUEST = 12
 # Around the shortest, powers of two, and the longest.

@@ -7,7 +7,7 @@ import grpc
 import pytest
 import trustme
 
-from headwaiter_client import AsyncClient, HeadwaiterError, TlsConfig, Unauthenticated, Unavailable
+from headwaiter_client import AsyncClient, HeadwaiterError, RetryPolicy, TlsConfig, Unauthenticated, Unavailable
 from headwaiter_server.config import SettingsError
 from tests.e2e.inside import serving
 
@@ -48,7 +48,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def client(files: Path, port: int, tls: dict[str, str] | None, token: str | None) -> AsyncClient:
     config = TlsConfig(**{name: files / file for name, file in tls.items()}) if tls else None
-    return AsyncClient(f"127.0.0.1:{port}", tls=config, token=token)
+    return AsyncClient(f"127.0.0.1:{port}", tls=config, token=token, retry=RetryPolicy(max_attempts=1))
 
 
 def server_settings(files: Path, tls: str, *, token: bool) -> dict[str, Any]:

@@ -7,20 +7,20 @@ from typing import cast
 import grpc
 import pytest
 
-from headwaiter_client import AsyncClient, DeadlineExceeded, HeadwaiterError, Overloaded, RetryPolicy
-from tests.e2e.inside import held_device, metrics_url, serving, until
+from headwaiter_client import DeadlineExceeded, HeadwaiterError, Overloaded
+from tests.e2e.inside import connect, held_device, metrics_url, serving, until
 from tests.e2e.scrape import metric
 
 
 async def test_a_deadline_that_passed_before_the_call_is_told_without_a_call(text_bundle: Path) -> None:
-    async with serving(text_bundle) as server, AsyncClient(f"127.0.0.1:{server.port}") as client:
+    async with serving(text_bundle) as server, connect(server) as client:
         with pytest.raises(DeadlineExceeded, match="the deadline had passed before the call"):
             await client.encode(["bread"], timeout_s=0)
         assert (await client.encode(["bread"])).pooled is not None
 
 
 async def test_a_request_whose_deadline_passes_while_it_waits_never_runs(text_bundle: Path) -> None:
-    async with serving(text_bundle) as server, AsyncClient(f"127.0.0.1:{server.port}") as client:
+    async with serving(text_bundle) as server, connect(server) as client:
         with held_device() as device:
             first = asyncio.create_task(client.encode_tokens([[1] * 3]))
             await device.busy()
@@ -34,7 +34,7 @@ async def test_a_request_whose_deadline_passes_while_it_waits_never_runs(text_bu
 
 
 async def test_a_request_whose_caller_went_away_never_runs(text_bundle: Path) -> None:
-    async with serving(text_bundle) as server, AsyncClient(f"127.0.0.1:{server.port}") as client:
+    async with serving(text_bundle) as server, connect(server) as client:
         with held_device() as device:
             first = asyncio.create_task(client.encode_tokens([[1] * 3]))
             await device.busy()
@@ -51,7 +51,7 @@ async def test_a_request_beyond_the_queues_bound_is_told_when_to_come_again(text
     bounds = {"max_queue_tokens": 10, "max_request_tokens": 10}
     async with (
         serving(text_bundle, **bounds) as server,
-        AsyncClient(f"127.0.0.1:{server.port}", retry=RetryPolicy(max_attempts=1)) as client,
+        connect(server) as client,
     ):
         with held_device() as device:
             running = asyncio.create_task(client.encode_tokens([[1] * 3]))

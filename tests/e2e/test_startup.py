@@ -18,12 +18,12 @@ import numpy as np
 import pytest
 
 from examples.model import command
-from headwaiter_client import AsyncClient, Unavailable
+from headwaiter_client import Unavailable
 from headwaiter_server.app import Server
 from headwaiter_server.runtime.errors import ProviderUnavailable
 from headwaiter_server.runtime.graph import EncoderGraph
 from headwaiter_server.runtime.model import Model, open_model
-from tests.e2e.inside import metrics_url, serving, settings
+from tests.e2e.inside import connect, metrics_url, serving, settings
 from tests.e2e.scrape import metric
 
 CPU_GRAPH = "packed-cpu.fp32.onnx"
@@ -89,7 +89,7 @@ async def test_auto_falls_back_to_the_cpu_and_says_so_in_the_log_to_clients_and_
 ) -> None:
     reason = why_no_cuda(text_bundle)
     caplog.set_level(logging.INFO, "headwaiter_server")
-    async with serving(text_bundle, provider="auto") as server, AsyncClient(f"127.0.0.1:{server.port}") as client:
+    async with serving(text_bundle, provider="auto") as server, connect(server) as client:
         execution = (await client.model()).execution
         assert (execution.provider, execution.requested_provider) == ("cpu", "auto")
         assert execution.fallback_reason == reason
@@ -109,7 +109,7 @@ async def test_a_restart_remembers_what_batches_cost_and_says_so_in_the_log_and_
     for word in ("measured", "remembered"):
         async with (
             serving(text_bundle, cache_dir=tmp_path) as server,
-            AsyncClient(f"127.0.0.1:{server.port}") as client,
+            connect(server) as client,
         ):
             execution = (await client.model()).execution
             assert (await client.encode(["bread"])).pooled is not None
@@ -171,7 +171,7 @@ async def test_until_its_model_is_ready_a_server_is_not_serving_and_its_methods_
     with patch("headwaiter_server.app.open_model", open_slowly):
         starting = asyncio.create_task(server.start())
         assert await asyncio.to_thread(loading.wait, 10)
-        async with AsyncClient(f"127.0.0.1:{server.port}") as client:
+        async with connect(server) as client:
             assert not await client.is_serving()
             for call in (client.encode(["bread"]), client.model(), client.models()):
                 with pytest.raises(Unavailable, match="the server is starting: wait until its health check says SERV"):

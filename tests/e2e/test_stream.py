@@ -14,20 +14,24 @@ import pytest
 from headwaiter_client import AsyncClient, Overloaded
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_server.app import Server
-from tests.e2e.inside import held_device, metrics_url, serving, until
+from tests.e2e.inside import connect, held_device, metrics_url, serving, until
 from tests.e2e.scrape import metric
 
 
 @asynccontextmanager
-async def streaming(server: Server) -> AsyncIterator[Any]:
-    """Open a stream to a server."""
-    async with grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel:
-        call: Any = channel.stream_stream(
+async def streaming(bundle: Path, **changes: Any) -> AsyncIterator[tuple[Server, AsyncClient, Any]]:
+    """Start a server; give it, a client of it, and what opens a stream to it."""
+    async with (
+        serving(bundle, **changes) as server,
+        connect(server) as client,
+        grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel,
+    ):
+        open_stream: Any = channel.stream_stream(
             "/headwaiter.v1.Encoder/EncodeStream",
             request_serializer=pb.EncodeRequest.SerializeToString,
             response_deserializer=pb.EncodeStreamResponse.FromString,
         )
-        yield call
+        yield server, client, open_stream
 
 
 def request(request_id: str, length: int, **fields: Any) -> pb.EncodeRequest:
@@ -37,11 +41,7 @@ def request(request_id: str, length: int, **fields: Any) -> pb.EncodeRequest:
 
 async def test_a_stream_answers_as_unary_calls_do_and_tells_of_a_failure_in_between(text_bundle: Path) -> None:
     words = ["bread", "rain", "bread and rain"]
-    async with (
-        serving(text_bundle) as server,
-        AsyncClient(f"127.0.0.1:{server.port}") as client,
-        streaming(server) as open_stream,
-    ):
+    async with streaming(text_bundle) as (_, client, open_stream):
         sent = [pb.EncodeRequest(request_id=word, texts=pb.Texts(values=[word])) for word in words]
         answers = {answer.request_id: answer async for answer in open_stream([*sent, request("long", 65)])}
         expected = (await client.encode(words)).pooled
@@ -53,11 +53,7 @@ async def test_a_stream_answers_as_unary_calls_do_and_tells_of_a_failure_in_betw
 
 
 async def test_what_a_caller_gives_up_is_withdrawn_and_never_runs(text_bundle: Path) -> None:
-    async with (
-        serving(text_bundle) as server,
-        AsyncClient(f"127.0.0.1:{server.port}") as client,
-        streaming(server) as open_stream,
-    ):
+    async with streaming(text_bundle) as (server, client, open_stream):
         with held_device() as device:
             first = asyncio.create_task(client.encode_tokens([[1] * 3]))
             await device.busy()
@@ -78,11 +74,7 @@ async def test_what_a_caller_gives_up_is_withdrawn_and_never_runs(text_bundle: P
 
 
 async def test_a_requests_own_time_out_is_told_when_it_passes_and_it_never_runs(text_bundle: Path) -> None:
-    async with (
-        serving(text_bundle) as server,
-        AsyncClient(f"127.0.0.1:{server.port}") as client,
-        streaming(server) as open_stream,
-    ):
+    async with streaming(text_bundle) as (server, client, open_stream):
         with held_device() as device:
             first = asyncio.create_task(client.encode_tokens([[1] * 3]))
             await device.busy()
@@ -100,11 +92,7 @@ async def test_a_requests_own_time_out_is_told_when_it_passes_and_it_never_runs(
 
 
 async def test_a_drain_answers_what_was_read_of_a_stream_and_ends_it(text_bundle: Path) -> None:
-    async with (
-        serving(text_bundle) as server,
-        AsyncClient(f"127.0.0.1:{server.port}") as client,
-        streaming(server) as open_stream,
-    ):
+    async with streaming(text_bundle) as (server, client, open_stream):
         with held_device() as device:
             call = open_stream()
             await call.write(request("a", 3))
@@ -122,11 +110,7 @@ async def test_a_drain_answers_what_was_read_of_a_stream_and_ends_it(text_bundle
 
 
 async def test_a_call_beyond_the_servers_bound_is_told_when_to_come_again(text_bundle: Path) -> None:
-    async with (
-        serving(text_bundle, max_calls=1) as server,
-        AsyncClient(f"127.0.0.1:{server.port}") as client,
-        streaming(server) as open_stream,
-    ):
+    async with streaming(text_bundle, max_calls=1) as (_, client, open_stream):
         call = open_stream()
         await call.write(request("a", 3))
         assert (await call.read()).HasField("response")

@@ -1,6 +1,7 @@
 """What every test of the export may ask for."""
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +10,14 @@ import pytest
 from headwaiter_export import bundle
 from headwaiter_export.bundle import export_bundle
 from headwaiter_export.encoder import Encoder
-from headwaiter_export.lowering import PackedCpu
-from headwaiter_proto.encoder_pb2 import PRECISION_FP32
+from headwaiter_proto.encoder_pb2 import PRECISION_INT8, PRECISION_UNSPECIFIED
 from tests.export.helpers import random_encoder
 from tests.once import Once
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _operators(operators: None) -> None:
+    """Read the tracer's operators once for all the graphs that are traced here."""
 
 
 @pytest.fixture
@@ -21,12 +26,26 @@ def folder(text_checkpoint: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(text_checkpoint, tmp_path / "model"))
 
 
+def keep_graphs(monkeypatch: pytest.MonkeyPatch, *files: str) -> None:
+    """Let bundles have these graphs alone: to trace one takes a second or two."""
+    monkeypatch.setattr(bundle, "GRAPHS", [plan for plan in bundle.GRAPHS if plan.file in files])
+    monkeypatch.setattr(bundle, "_measure_neighbours", lambda *_: None)  # of the graph in int8
+    # Of no precision that is written.
+    monkeypatch.setattr(bundle, "ATTEND", replace(bundle.ATTEND, precision=PRECISION_UNSPECIFIED))
+    monkeypatch.setattr(bundle, "_check_attention", lambda *_: False)
+
+
 @pytest.fixture
 def packed_cpu_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let bundles have one graph, where what is asked is the same for all: to trace one takes a second."""
-    alone = [plan for plan in bundle.GRAPHS if plan.lowering is PackedCpu and plan.precision == PRECISION_FP32]
-    monkeypatch.setattr(bundle, "GRAPHS", alone)
-    monkeypatch.setattr(bundle, "_measure_neighbours", lambda *_: None)  # of the graph in int8
+    """Let bundles have one graph, where what is asked is the same for all."""
+    keep_graphs(monkeypatch, "packed-cpu.fp32.onnx")
+
+
+def export_masked(encoder: Encoder, folder: Path) -> None:
+    """Export without int8, which changes linear layers alone, and without Attend, whose masks have their own test."""
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        keep_graphs(monkeypatch, *(plan.file for plan in bundle.GRAPHS if plan.precision != PRECISION_INT8))
+        export_bundle(encoder, None, folder, folder.name)
 
 
 @pytest.fixture(scope="session")
@@ -38,7 +57,7 @@ def causal_encoder() -> Encoder:
 @pytest.fixture(scope="session")
 def causal_bundle(causal_encoder: Encoder, once: Once) -> Path:
     """The bundle "tiny-causal"."""
-    return once("tiny-causal", lambda folder: export_bundle(causal_encoder, None, folder, "tiny-causal"))
+    return once("tiny-causal", lambda folder: export_masked(causal_encoder, folder))
 
 
 @pytest.fixture(scope="session")
@@ -57,5 +76,4 @@ def self_excluding_encoder() -> Encoder:
 @pytest.fixture(scope="session")
 def self_excluding_bundle(self_excluding_encoder: Encoder, once: Once) -> Path:
     """The bundle "tiny-self-excluding"."""
-    name = "tiny-self-excluding"
-    return once(name, lambda folder: export_bundle(self_excluding_encoder, None, folder, name))
+    return once("tiny-self-excluding", lambda folder: export_masked(self_excluding_encoder, folder))

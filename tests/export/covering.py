@@ -1,4 +1,4 @@
-"""Encoders that hold every pair of values of two fields, generated from EncoderConfig's own fields.
+"""Encoders that hold every pair of values of two fields: the presets, and others generated from EncoderConfig's fields.
 
 The values are small so that hundreds of sequences are answered in a second, and such that every choice fits others:
 2 heads of 12 and 4 of 6 make up a model of 24, 1 head of 5 does not.
@@ -12,6 +12,7 @@ from random import Random
 from typing import Any
 
 from headwaiter_export.config import Activation, ConfigError, EncoderConfig, Mask, Norm, Pooling, Positions
+from headwaiter_export.presets import PRESETS
 
 BOTH = (False, True)
 VALUES: dict[str, tuple[Any, ...]] = {
@@ -42,6 +43,15 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "pooling": tuple(Pooling),
     "normalize": BOTH,
 }
+# Each preset in small, of values above.
+PRESET_CHOICES: dict[str, dict[str, Any]] = {
+    "vit-block": {"d_model": 24, "heads": 2, "head_dim": 5},
+    "concat-heads": {"d_model": 24},
+    "projected-heads": {"d_model": 12, "heads": 2, "head_dim": 8, "value_dim": 12},
+    "masked-heads": {"d_model": 24},
+    "transformer-encoder": {"d_model": 24, "heads": 4, "d_ff": 20, "layers": 2, "vocabulary_size": 50},
+    "attention-block": {"d_model": 12, "heads": 2},
+}
 _DRAWS = 10_000
 
 # Two fields with a value each.
@@ -52,15 +62,19 @@ Pair = tuple[tuple[str, Any], tuple[str, Any]]
 def covering_set() -> tuple[EncoderConfig, ...]:
     """Return configurations that together hold every pair that any of some thousand valid ones holds.
 
-    Each is the one that adds most pairs to those before it, so that the first cover most.
+    The presets come first. Each of the others is the one that adds most pairs to those before it.
     """
     numbers: dict[Pair, int] = {}
     # The pairs of a configuration, each as one bit of a number.
     bits = {
         config: sum(1 << numbers.setdefault(pair, len(numbers)) for pair in pairs(config)) for config in valid_configs()
     }
-    chosen: list[EncoderConfig] = []
+    chosen = [
+        PRESETS[name]({"max_tokens": 48, "pooling": "mean", **choices}) for name, choices in PRESET_CHOICES.items()
+    ]
     missing = (1 << len(numbers)) - 1
+    for config in chosen:
+        missing &= ~sum(1 << numbers[pair] for pair in pairs(config))
     while missing:
         chosen.append(max(bits, key=lambda config: (bits[config] & missing).bit_count()))
         missing &= ~bits[chosen[-1]]

@@ -2,6 +2,7 @@
 
 import copy
 import shutil
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +73,8 @@ def test_the_graphs_beside_it_keep_their_bytes(tmp_path: Path, monkeypatch: pyte
     encoder = random_encoder(feature_width=6, layers=1)
     monkeypatch.setattr(bundle, "GRAPHS", bundle.GRAPHS[:1])
     monkeypatch.setattr(bundle, "WEIGHTS", {PRECISION_FP32: "weights.fp32.bin"})
+    traced = cache(lambda lowering: trace(encoder, lowering, pack(draw(encoder.config, (3, 2)))))
+    monkeypatch.setattr(bundle, "trace", lambda _encoder, lowering, _example: traced(lowering))
     write = WeightsFile.write_graph
     contents: list[dict[str, bytes]] = []
     for attends in (True, False):

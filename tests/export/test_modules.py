@@ -1,6 +1,7 @@
 """Encoders by configuration and weights, and by name."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from headwaiter_export.config import EncoderConfig
 from headwaiter_export.encoder import Encoder
 from headwaiter_export.presets import PRESETS
 from headwaiter_export.weights import random_encoder as initial_encoder
+from headwaiter_export.weights import read_encoder
 from headwaiter_server.runtime.bundle import Bundle
 from tests.checkpoints import VOCABULARY, save_tokenizer
 from tests.export.helpers import assert_close_to_scale, draw, oracle_of, random_encoder, run
@@ -43,23 +45,34 @@ def fused(weights: dict[str, Tensor]) -> dict[str, Tensor]:
     return whole
 
 
-@pytest.mark.parametrize("fuse", [False, True])
-def test_given_weights_answer_by_their_formula(fuse: bool, tmp_path: Path) -> None:
-    encoder = random_encoder(**SMALL, head_dim=6, value_dim=5)
-    weights = dict(encoder.state_dict())
-    assert main(save_module(encoder, tmp_path, fused(weights) if fuse else weights)) == 0
-    assert Bundle.open(tmp_path / "bundle").manifest.name == "config"
+def halved(weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The same weights, rounded to half precision."""
+    return {name: tensor.half() for name, tensor in weights.items()}
+
+
+def test_a_module_with_a_tokenizer_takes_texts_and_answers_by_its_formula(tmp_path: Path) -> None:
+    sizes: dict[str, Any] = {**SMALL, "feature_width": 0, "vocabulary_size": len(VOCABULARY)}
+    encoder = random_encoder(**sizes, head_dim=6, value_dim=5)
+    save_tokenizer(tmp_path)
+    tokenizer = ["--tokenizer", str(tmp_path / "tokenizer.json")]
+    assert main([*save_module(encoder, tmp_path), *tokenizer]) == 0
+    manifest = Bundle.open(tmp_path / "bundle").manifest
+    assert (manifest.name, manifest.max_text_tokens) == ("config", 12)
     sequences = draw(encoder.config, (12, 1, 5))
     outputs = run(tmp_path / "bundle" / "packed-cpu.fp32.onnx", "cpu", sequences)
     assert_close_to_scale(outputs.hidden, np.concatenate([oracle_of(encoder).hidden(each) for each in sequences]))
 
 
-def test_a_module_with_a_tokenizer_takes_texts(tmp_path: Path) -> None:
-    encoder = random_encoder(vocabulary_size=len(VOCABULARY), layers=1, d_ff=0, max_tokens=12)
-    save_tokenizer(tmp_path)
-    tokenizer = ["--tokenizer", str(tmp_path / "tokenizer.json")]
-    assert main([*save_module(encoder, tmp_path), *tokenizer]) == 0
-    assert Bundle.open(tmp_path / "bundle").manifest.max_text_tokens == 12
+@pytest.mark.parametrize("give", [dict, fused, halved])
+def test_weights_are_taken_as_they_are_given_and_become_float32(
+    give: Callable[[dict[str, Tensor]], dict[str, Tensor]], tmp_path: Path
+) -> None:
+    encoder = random_encoder(**SMALL, head_dim=6, value_dim=5)
+    save_file(give(encoder.state_dict()), tmp_path / "weights.safetensors")
+    taken = read_encoder(encoder.config, tmp_path / "weights.safetensors").state_dict()
+    assert {tensor.dtype for tensor in taken.values()} == {torch.float32}
+    for name, tensor in encoder.state_dict().items():
+        assert torch.equal(taken[name], tensor.half().float() if give is halved else tensor)
 
 
 @pytest.mark.parametrize(
@@ -138,16 +151,6 @@ def test_wrong_weights_are_one_sentence_that_names_the_tensor(
     printed = capsys.readouterr().err
     assert complaint in printed
     assert printed.count("\n") == 1
-
-
-def test_weights_of_half_precision_become_float32(tmp_path: Path) -> None:
-    encoder = random_encoder(**SMALL)
-    half = {name: tensor.half() for name, tensor in encoder.state_dict().items()}
-    assert main(save_module(encoder, tmp_path, half)) == 0
-    sequences = draw(encoder.config, (12, 1, 5))
-    hidden = run(tmp_path / "bundle" / "packed-cpu.fp32.onnx", "cpu", sequences).hidden
-    rounded = oracle_of(Encoder.with_weights(encoder.config, {name: each.float() for name, each in half.items()}))
-    assert_close_to_scale(hidden, np.concatenate([rounded.hidden(each) for each in sequences]))
 
 
 @pytest.mark.parametrize("name", PRESETS)

@@ -1,15 +1,19 @@
-"""What Attend may ask for, and the sentence that refuses the rest before anything is computed."""
+"""What Attend may ask for and what it answers, and the sentence that refuses the rest before anything is computed."""
 
 import re
 from typing import Any
 
+import numpy as np
 import pytest
 
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.manifest_pb2 import Graph, Manifest
-from headwaiter_server.errors import InvalidInput, Unimplemented
+from headwaiter_server.errors import InvalidInput, ModelNotFound, Unimplemented
+from headwaiter_server.metrics import STAGES
 from headwaiter_server.rpc.attend import check_offered, check_single, select
 from headwaiter_server.runtime.attention import Selection
+from tests.server.rpc.opened import Service, token_request
+from tests.server.rpc.stand_ins import sample
 
 MODEL = Manifest(name="tiny", layers=3, heads=4)
 # The weights of 5 tokens take 4 heads · 25 · 4 bytes = 400 bytes a layer.
@@ -83,3 +87,51 @@ def test_a_bundle_without_the_graph_says_how_to_get_it() -> None:
     check_offered(Manifest(attend=Graph(file="attend.fp32.onnx")))
     with pytest.raises(Unimplemented, match=r"the bundle of tiny has no graph .*: export the model again"):
         check_offered(MODEL)
+
+
+async def test_attention_to_a_text_comes_with_its_tokens_and_the_context_of_the_query(service: Service) -> None:
+    texts = pb.Texts(values=["a bcd"])
+    reply = await service.attend(pb.AttendRequest(texts=texts, layers=[1, 0], heads=[2], query=1, request_id="r-1"))
+    assert (reply.request_id, reply.model.name, list(reply.tokens)) == ("r-1", "tiny", ["<1>", "<3>"])
+    assert (list(reply.weights.shape), list(reply.context.shape)) == ([2, 1, 2, 2], [2, 1, 1])
+    assert np.frombuffer(reply.weights.data, "<f4").tolist() == [1] * 4 + [0] * 4
+    assert np.frombuffer(reply.context.data, "<f4").tolist() == [2, 2]
+
+
+async def test_attention_to_ids_comes_without_tokens_and_its_stages_add_up(service: Service) -> None:
+    reply = await service.attend(pb.AttendRequest(tokens=token_request([1, 2, 3]).tokens))
+    assert (list(reply.weights.shape), list(reply.tokens), reply.HasField("context")) == ([2, 3, 3, 3], [], False)
+    stages_s = [getattr(reply.timings, f"{stage}_s") for stage in STAGES]
+    assert sum(stages_s) == pytest.approx(reply.timings.total_s)
+    assert min(stages_s) >= 0
+    assert reply.timings.batches == 1
+    assert sample(service.recorder, "stage_duration_seconds_count", stage="compute") == 1
+
+
+@pytest.mark.parametrize(
+    ("request_", "error", "phrase"),
+    [
+        (pb.AttendRequest(), InvalidInput, "has no input: give it tokens, features or texts"),
+        (pb.AttendRequest(model="large"), ModelNotFound, "no model 'large' here"),
+        (pb.AttendRequest(request_id="\n"), InvalidInput, "request_id: at most 256 printable characters"),
+        (pb.AttendRequest(tokens=token_request([1], [2]).tokens), InvalidInput, "Attend takes exactly one"),
+        (pb.AttendRequest(tokens=token_request([10]).tokens), InvalidInput, "sequence 0 has id 10"),
+        (pb.AttendRequest(texts=pb.Texts()), InvalidInput, "no sequences: send at least one"),
+        (
+            pb.AttendRequest(texts=pb.Texts(values=["a"], prompt="query")),
+            InvalidInput,
+            "texts.prompt: the model has no prompt 'query'; it has none",
+        ),
+        (pb.AttendRequest(texts=pb.Texts(values=["a"]), layers=[2]), InvalidInput, "layers are 0 to 1"),
+        (
+            pb.AttendRequest(tokens=token_request([1, 2, 3, 4]).tokens),
+            InvalidInput,
+            "take 384 bytes, and the server comp",
+        ),
+    ],
+)
+async def test_a_request_for_attention_that_cannot_be_served_is_refused(
+    service: Service, request_: pb.AttendRequest, error: type[Exception], phrase: str
+) -> None:
+    with pytest.raises(error, match=phrase):
+        await service.attend(request_)

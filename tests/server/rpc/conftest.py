@@ -1,0 +1,15 @@
+"""What the tests of the service share."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from tests.server.rpc.opened import Service, WordLengths
+
+
+@pytest.fixture
+async def service(tmp_path: Path) -> AsyncIterator[Service]:
+    service = Service(tmp_path, WordLengths())
+    yield service
+    await service.scheduler.drain(30.0)

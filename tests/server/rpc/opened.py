@@ -1,0 +1,84 @@
+"""An open service before a model that a test can reckon with, and the messages it is sent."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headwaiter_proto import encoder_pb2 as pb
+from headwaiter_proto.manifest_pb2 import Graph
+from headwaiter_server.batching.admission import QueueLimits
+from headwaiter_server.batching.attender import Attender
+from headwaiter_server.batching.scheduler import Scheduler
+from headwaiter_server.batching.worker import Worker
+from headwaiter_server.config import Settings
+from headwaiter_server.errors import Failures
+from headwaiter_server.metrics import Recorder
+from headwaiter_server.rpc.endpoint import Call, clock
+from headwaiter_server.rpc.service import EncoderService, Serving
+from headwaiter_server.runtime.attention import Attention, Selection
+from headwaiter_server.text import TextEncoder, TextForm, Tokens
+from tests.server.rpc.stand_ins import CALIBRATION, model
+
+
+class WordLengths:
+    """Takes each word for the id that is its length."""
+
+    def encode(self, texts: Sequence[str], form: TextForm, failures: Failures, max_total_tokens: int) -> list[Tokens]:
+        encoded = [np.array([len(word) for word in (form.prompt + text).split()]) for text in texts]
+        return [Tokens(ids, len(ids), np.zeros((len(ids), 2), np.int64)) for ids in encoded]
+
+    def strings(self, ids: NDArray[np.generic]) -> list[str]:
+        return [f"<{one}>" for one in ids]
+
+
+class Ones:
+    """Looks at every token with the number of the layer, and makes the number of the head of it."""
+
+    def run(self, sequence: NDArray[np.generic], selection: Selection) -> Attention:
+        layers, heads = np.meshgrid(selection.layers, selection.heads, indexing="ij")
+        n = len(sequence)
+        weights = np.tile(layers[..., None, None], (1, 1, n, n)).astype(np.float32)
+        context = None if selection.query is None else heads[..., None].astype(np.float32)
+        return Attention(weights, context)
+
+
+class Service:
+    """An open service, and its metrics."""
+
+    def __init__(self, folder: Path, text: WordLengths | None, **manifest: Any) -> None:
+        self.recorder = Recorder()
+        self.model = model(folder, layers=2, heads=3, attend=Graph(file="a.onnx"), **manifest)
+        settings = Settings(bundle=folder, max_request_sequences=3, max_request_tokens=8, max_attend_bytes=383)
+        worker = Worker(self.model.graph, lambda: self.model.graph, self.model.probe)
+        cost, limits = CALIBRATION.cost, CALIBRATION.limits
+        self.scheduler = Scheduler([worker], cost, limits, QueueLimits(100, 10.0), self.recorder)
+        self.rpc = EncoderService(settings, self.recorder)
+        attender = Attender(Ones, self.recorder)
+        self.rpc.open(Serving(self.model, cast(TextEncoder | None, text), self.scheduler, attender, CALIBRATION))
+
+    async def encode(self, request: pb.EncodeRequest) -> pb.EncodeResponse:
+        return pb.EncodeResponse.FromString(await self.rpc.encode(request.SerializeToString(), endless_call()))
+
+    async def attend(self, request: pb.AttendRequest) -> pb.AttendResponse:
+        return pb.AttendResponse.FromString(await self.rpc.attend(request.SerializeToString(), endless_call()))
+
+
+def endless_call() -> Call:
+    """A call without a deadline."""
+    return Call("Encode", clock(), float("inf"))
+
+
+def token_request(*sequences: list[int], **fields: Any) -> pb.EncodeRequest:
+    """A request for sequences of token ids."""
+    ids = np.concatenate([*map(np.array, sequences)]).astype("<i4")
+    tokens = pb.TokenSequences(dtype=pb.DATA_TYPE_INT32, data=ids.tobytes(), lengths=map(len, sequences))
+    return pb.EncodeRequest(tokens=tokens, **fields)
+
+
+def pooled_rows(reply: pb.EncodeResponse) -> list[list[float]]:
+    """The pooled vectors of a reply."""
+    rows: list[list[float]] = np.frombuffer(reply.pooled.data, "<f4").reshape(tuple(reply.pooled.shape)).tolist()
+    return rows
