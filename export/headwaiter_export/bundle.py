@@ -106,7 +106,7 @@ def export_bundle(
         sentences = [] if text is None else token_ids(text, encoder.config.min_tokens)
         quantized, float32_layers = quantize(folded, reference, sentences[SENTENCES:] or reference.sequences)
         report(f"int8: linear layers of the blocks that stay in float32: {', '.join(float32_layers) or 'none'}")
-        models = {PRECISION_FP32: folded, PRECISION_FP16: _halve(folded), PRECISION_INT8: quantized}
+        models = {PRECISION_FP32: folded, PRECISION_FP16: halve(folded), PRECISION_INT8: quantized}
         _write_graphs(models, folder, report)
         parity = _measure_graphs(folder, reference, report)
         if len(sentences) > 1 and encoder.config.pooling is not Pooling.NONE:
@@ -146,7 +146,7 @@ def _write_graphs(models: Mapping[Precision, Encoder], folder: Path, report: Rep
         report(f"{weights}: {(folder / weights).stat().st_size / 1e6:.1f} MB")
 
 
-def _halve(encoder: Encoder) -> Encoder:
+def halve(encoder: Encoder) -> Encoder:
     """Return the encoder in half precision.
 
     Raises:

@@ -53,8 +53,8 @@ TYPES = dict.fromkeys(("lengths", "cu_seqlens", "token_offset", "key_spans"), np
 def test_each_index_array_is_what_its_definition_says(lengths: list[int]) -> None:
     batch = _batch(lengths)
     grid = len(lengths), max(lengths)
-    shapes = {"lengths": (len(lengths),), "cu_seqlens": (len(lengths) + 1,), "key_spans": (3 * len(lengths) + 2,)}
-    shapes |= {"gather": grid, "token_offset": grid}
+    shapes: dict[str, tuple[int, ...]] = {"gather": grid, "token_offset": grid, "lengths": (len(lengths),)}
+    shapes |= {"cu_seqlens": (len(lengths) + 1,), "key_spans": (3 * len(lengths) + 2,)}
 
     fed = batch.feeds(list(ORACLES))
 
