@@ -85,8 +85,9 @@ def gather(batch: PackedBatch) -> NDArray[np.int64]:
     A padding cell repeats its own sequence's last row: nothing of a neighbour ever enters a sequence's view, where
     even a weight of zero times an infinity would be NaN.
     """
-    within = np.minimum(np.arange(batch.line_cells, dtype=np.int64), batch.lengths[:, None] - 1)
-    return batch.starts[:, None] + within
+    cells = batch.starts[:, None] + np.arange(batch.line_cells, dtype=np.int64)
+    last_rows = batch.starts + batch.lengths - 1
+    return np.minimum(cells, last_rows[:, None], out=cells)
 
 
 def scatter(batch: PackedBatch) -> NDArray[np.int64]:
@@ -97,7 +98,7 @@ def scatter(batch: PackedBatch) -> NDArray[np.int64]:
 
 def attention_mask(batch: PackedBatch) -> NDArray[np.int64]:
     """Return 1 for the cells that hold a token and 0 for padding, [B, N]."""
-    return (np.arange(batch.line_cells) < batch.lengths[:, None]).astype(np.int64)
+    return (~_padding(batch)).astype(np.int64)
 
 
 def cu_seqlens(batch: PackedBatch) -> NDArray[np.int32]:
@@ -118,8 +119,13 @@ def key_spans(batch: PackedBatch) -> NDArray[np.int32]:
 
 def token_offset(batch: PackedBatch) -> NDArray[np.int32]:
     """Return the cells that hold a token, then the padding cells, [B, N]: PackedMultiHeadAttention's order."""
-    padding = np.flatnonzero(attention_mask(batch).ravel() == 0)
-    return np.concatenate([scatter(batch), padding]).astype(np.int32).reshape(batch.sequences, -1)
+    cells = np.concatenate([scatter(batch), np.flatnonzero(_padding(batch))], dtype=np.int32, casting="same_kind")
+    return cells.reshape(batch.sequences, -1)
+
+
+def _padding(batch: PackedBatch) -> NDArray[np.bool_]:
+    """Return whether a cell holds no token, [B, N]."""
+    return np.arange(batch.line_cells, dtype=np.int32) >= batch.lengths[:, None]
 
 
 _Maker = Callable[[PackedBatch], NDArray[np.generic]]
