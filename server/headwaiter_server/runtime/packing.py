@@ -87,7 +87,8 @@ def gather(batch: PackedBatch) -> NDArray[np.int64]:
     """
     cells = batch.starts[:, None] + np.arange(batch.line_cells, dtype=np.int64)
     last_rows = batch.starts + batch.lengths - 1
-    return np.minimum(cells, last_rows[:, None], out=cells)
+    np.minimum(cells, last_rows[:, None], out=cells)
+    return cells
 
 
 def scatter(batch: PackedBatch) -> NDArray[np.int64]:
