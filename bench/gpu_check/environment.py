@@ -6,6 +6,7 @@ import subprocess
 from contextlib import redirect_stdout
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Any
 
 import onnxruntime as ort
 import torch
@@ -56,7 +57,8 @@ def _card(findings: Findings) -> None:
     with findings.attempt("driver"):
         query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
         findings.see("driver", subprocess.run(query, capture_output=True, text=True, check=True).stdout.split()[0])
-    findings.see("PyTorch's CUDA, cuDNN", f"{torch.version.cuda}, {torch.backends.cudnn.version()}")
+    cudnn: Any = torch.backends.cudnn
+    findings.see("PyTorch's CUDA, cuDNN", f"{torch.version.cuda}, {cudnn.version()}")
 
 
 def _routes(setting: Setting, findings: Findings) -> None:

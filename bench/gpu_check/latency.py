@@ -6,27 +6,24 @@ from collections.abc import Callable
 
 import numpy as np
 import torch
-from torch.autograd import DeviceType
 
 from bench.gpu_check.findings import Findings
 from bench.gpu_check.setting import Setting
 from bench.load import closed_loop
-from examples.serving import running_server
-from headwaiter_server.runtime.model import Model
+from examples.serving import Running
+from headwaiter_server.runtime.graph import EncoderGraph
 from headwaiter_server.runtime.packing import pack
 
 TOKENS = 32
 _PROFILED_RUNS = 50
 
 
-def latency(model: Model, setting: Setting, findings: Findings) -> None:
+def latency(server: Running, graph: EncoderGraph, setting: Setting, findings: Findings) -> None:
     """Send one sequence of 32 tokens again and again, each when the last was answered."""
     ids = np.arange(TOKENS, dtype=np.int64)
     requests = setting.effort.requests
-    flags = ["--provider", setting.provider, "--precision", setting.fastest, "--cache-dir", ""]
-    with running_server(model.bundle.folder, flags) as server:
-        closed_loop(server.address, [ids] * (requests // 10), 1)
-        load = closed_loop(server.address, [ids] * requests, 1)
+    closed_loop(server.address, [ids] * (requests // 10), 1)
+    load = closed_loop(server.address, [ids] * requests, 1)
     served_ms = np.array([request.latency_s for request in load.answered]) * 1e3
     p50_ms, p99_ms = np.quantile(served_ms, (0.5, 0.99))
     at = f"one sequence of {TOKENS} tokens, {setting.fastest}"
@@ -34,7 +31,7 @@ def latency(model: Model, setting: Setting, findings: Findings) -> None:
     findings.see(f"{at}: served, p99 ms", float(p99_ms))
 
     def run() -> None:
-        model.graph.run(pack([ids]), hidden=False)
+        graph.run(pack([ids]), hidden=False)
 
     alone_ms = _median_s(run, requests) * 1e3
     findings.see(f"{at}: in process, p50 ms", alone_ms)
@@ -70,10 +67,10 @@ def kernels_ms(run: Callable[[], None]) -> float:
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiler:
         for _ in range(_PROFILED_RUNS):
             run()
-    kernels = [
+    kernels: list[float] = [
         event.self_device_time_total
-        for event in profiler.events()
-        if event.device_type == DeviceType.CUDA and not event.name.startswith(("Memcpy", "Memset"))
+        for event in profiler.events() or ()
+        if event.device_type.name == "CUDA" and not event.name.startswith(("Memcpy", "Memset"))
     ]
     if not kernels:
         raise RuntimeError("PyTorch's profiler saw no kernels of ONNX Runtime's")

@@ -7,11 +7,11 @@ import numpy as np
 import torch
 
 from bench.gpu_check.findings import Findings
-from bench.gpu_check.models import MINILM, random_model, write_bundle
+from bench.gpu_check.models import minilm_bundle
 from bench.gpu_check.setting import Setting
 from headwaiter_proto.manifest_pb2 import Manifest
 from headwaiter_server.batching.calibration import measure_cost, warm_up
-from headwaiter_server.batching.planner import BatchLimits
+from headwaiter_server.batching.cost import BatchLimits
 from headwaiter_server.runtime.model import open_model
 from headwaiter_server.runtime.warmup import Lengths, run_once
 
@@ -21,8 +21,7 @@ _ALLOWED_GROWTH = 1.05
 def memory(setting: Setting, findings: Findings) -> None:
     """Start as a server does, run random shapes, and compare the memory that is held."""
     before = _held_bytes(setting)
-    folder = write_bundle(random_model(MINILM, setting), None, "all-minilm-l6-v2-shape", setting)
-    model = open_model(folder, setting.provider, setting.fastest, None)
+    model = open_model(minilm_bundle(setting), setting.provider, setting.fastest, None)
     limits = measure_cost(model).limits
     warm_up(model, limits)
     # On a card, what this process holds for other things is not counted.

@@ -80,6 +80,14 @@ def write(encoder: Encoder, lowering: type[Written], precision: str, path: Path)
     return path
 
 
+def minilm_bundle(setting: Setting) -> Path:
+    """Write the bundle of all-MiniLM-L6-v2, or of its shape, and return its folder."""
+    if setting.checkpoint is None:
+        return write_bundle(random_model(MINILM, setting), None, "all-MiniLM-L6-v2-shape", setting)
+    model = read_checkpoint(setting.checkpoint)
+    return write_bundle(model.encoder, model.text, "all-MiniLM-L6-v2", setting)
+
+
 def write_bundle(encoder: Encoder, text: TextConfig | None, name: str, setting: Setting) -> Path:
     """Write a bundle of the graphs that a server runs on the provider, and return its folder."""
     folder = setting.folder / name

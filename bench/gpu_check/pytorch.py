@@ -108,11 +108,5 @@ class Runner:
             name: torch.from_numpy(rows).to(self._setting.device, non_blocking=True) for name, rows in feeds.items()
         }
         lowering = self._lowering(inputs)
-        pooled, _ = self._encoder(lowering.to_rows(inputs[self._token_input]), lowering)
-        assert pooled is not None
+        pooled: Tensor = self._encoder(lowering.to_rows(inputs[self._token_input]), lowering)[0]
         return pooled
-
-
-def in_batches(sequences: Sequence[Ids], size: int) -> list[Sequence[Ids]]:
-    """Cut a trace into batches of so many sequences."""
-    return [sequences[start : start + size] for start in range(0, len(sequences), size)]

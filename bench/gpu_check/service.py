@@ -6,12 +6,11 @@ from pathlib import Path
 import numpy as np
 
 from bench.gpu_check.findings import Findings
-from bench.gpu_check.models import MINILM, random_model, served_plan, write_bundle
+from bench.gpu_check.models import minilm_bundle, served_plan
 from bench.gpu_check.setting import Setting
 from examples.demo import REQUIRED_SHARE, SENTENCES, print_neighbours, print_stages, read_sentences
 from examples.serving import running_server
 from headwaiter_client import Client, Encoding
-from headwaiter_export.checkpoints import read_checkpoint
 from headwaiter_export.optimized import optimized_operators
 from headwaiter_proto.encoder_pb2 import Execution
 
@@ -20,7 +19,7 @@ _MEMCPY = ("MemcpyToHost", "MemcpyFromHost")
 
 def service(setting: Setting, findings: Findings) -> None:
     """Serve at every precision, encode what the demo encodes, and look into the graphs."""
-    folder = _bundle(setting)
+    folder = minilm_bundle(setting)
     for precision in setting.precisions:
         with findings.attempt(f"served, {precision}"):
             _serve(folder, precision, setting, findings)
@@ -29,20 +28,13 @@ def service(setting: Setting, findings: Findings) -> None:
             _look_into(f"optimised graph, {precision}", optimized_operators(graph, setting.provider), setting, findings)
 
 
-def _bundle(setting: Setting) -> Path:
-    if setting.checkpoint is None:
-        return write_bundle(random_model(MINILM, setting), None, "all-minilm-l6-v2-shape", setting)
-    model = read_checkpoint(setting.checkpoint)
-    return write_bundle(model.encoder, model.text, "all-MiniLM-L6-v2", setting)
-
-
 def _serve(folder: Path, precision: str, setting: Setting, findings: Findings) -> None:
     flags = ["--provider", setting.provider, "--precision", precision]
     with running_server(folder, flags) as server, Client(server.address) as client:
         model = client.model()
-        client.encode([np.arange(8)])  # connects
+        client.encode_tokens([np.arange(8)])  # connects
         if setting.checkpoint is None:
-            encoding = client.encode([np.arange(n) for n in range(4, 60)])
+            encoding = client.encode_tokens([np.arange(n) for n in range(4, 60)])
             findings.skip(
                 f"served, {precision}: neighbours of the same group", "there is no checkpoint with a tokenizer"
             )

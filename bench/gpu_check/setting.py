@@ -2,10 +2,13 @@
 
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 import torch
 
 from headwaiter_server.runtime.graph import Provider
+
+Precision = Literal["fp32", "fp16"]
 
 
 @dataclass(frozen=True)
@@ -60,12 +63,12 @@ class Setting:
         return self.provider == "cpu"
 
     @property
-    def precisions(self) -> tuple[str, ...]:
+    def precisions(self) -> tuple[Precision, ...]:
         """The precisions that the provider serves of those that are checked, the fastest last."""
         return ("fp32",) if self.provider == "cpu" else ("fp32", "fp16")
 
     @property
-    def fastest(self) -> str:
+    def fastest(self) -> Precision:
         """The precision that is timed."""
         return self.precisions[-1]
 
