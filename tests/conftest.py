@@ -4,22 +4,18 @@ import gc
 import os
 from collections.abc import Iterator
 from contextlib import redirect_stdout
-from functools import cache
 from io import StringIO
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
-import onnx
 import pytest
 import torch
 from hypothesis import settings
 
+from bench.gpu_check.card import why_no_cuda
 from headwaiter_export.bundle import export_bundle
 from headwaiter_export.cli import main
 from headwaiter_export.config import EncoderConfig, Positions
 from headwaiter_export.encoder import Encoder
-from headwaiter_server.runtime.errors import ProviderUnavailable
-from headwaiter_server.runtime.graph import EncoderGraph
 from tests.checkpoints import randomize, save_bert, save_sentence_transformer, save_tokenizer
 from tests.once import Once
 
@@ -123,20 +119,5 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skip what needs a card where there is none, with the runtime's own reason."""
-    if item.get_closest_marker("gpu") and (reason := _why_no_cuda()):
+    if item.get_closest_marker("gpu") and (reason := why_no_cuda()):
         pytest.skip(reason)
-
-
-@cache
-def _why_no_cuda() -> str | None:
-    rows = onnx.helper.make_tensor_value_info("rows", onnx.TensorProto.FLOAT, [None])
-    same = onnx.helper.make_tensor_value_info("same", onnx.TensorProto.FLOAT, [None])
-    graph = onnx.helper.make_graph([onnx.helper.make_node("Identity", ["rows"], ["same"])], "probe", [rows], [same])
-    with TemporaryDirectory() as folder:
-        path = Path(folder) / "probe.onnx"
-        onnx.save(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 20)], ir_version=10), path)
-        try:
-            EncoderGraph.open(path, "cuda")
-        except ProviderUnavailable as error:
-            return str(error)
-    return None

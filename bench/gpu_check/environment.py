@@ -11,6 +11,7 @@ from typing import Any
 import onnxruntime as ort
 import torch
 
+from bench.gpu_check.card import why_no_cuda
 from bench.gpu_check.findings import Findings
 from bench.gpu_check.models import MINILM, random_model, served_plan, write
 from bench.gpu_check.routes import SEQUENCES, attention_routes
@@ -26,10 +27,10 @@ _CAPI = Path(ort.__file__).parent / "capi"
 
 def why_no_card() -> str:
     """Return in a sentence why this machine cannot be checked with --provider cuda; empty where it can."""
-    if not torch.cuda.is_available():
-        build = "is built without CUDA" if torch.version.cuda is None else "finds no card that it can use"
-        return f"PyTorch {torch.__version__} {build}: run on a machine with an NVIDIA card, or with --provider cpu"
-    return ""
+    if torch.cuda.is_available():
+        return why_no_cuda()
+    build = "is built without CUDA" if torch.version.cuda is None else "finds no card that it can use"
+    return f"PyTorch {torch.__version__} {build}: run on a machine with an NVIDIA card, or with --provider cpu"
 
 
 def environment(setting: Setting, findings: Findings) -> None:
@@ -41,6 +42,7 @@ def environment(setting: Setting, findings: Findings) -> None:
     findings.see("ONNX Runtime's CUDA library", _load_cuda_library())
     findings.see("CUDA's libraries from pip", _wheels() or "none")
     findings.see("PyTorch", torch.__version__)
+    findings.see("models", "reduced to next to nothing, as there is no card" if setting.tiny else "in full size")
     if setting.provider == "cuda":
         _card(findings)
         _routes(setting, findings)
