@@ -57,13 +57,16 @@ def _check(name: str, encoder: Encoder, setting: Setting, findings: Findings) ->
 def batches_of_lengths(config: EncoderConfig, ragged_tokens: int) -> list[list[int]]:
     """Return the lengths of the batches that a model is checked on.
 
-    Each edge alone, all edges together, and every length up to 512 in two batches, the odd ones and the even ones, of
-    65,536 tokens or more each; a model of more tokens also has a ragged batch with lengths up to its maximum.
+    Each edge alone, all edges together, and every length up to 512 in two ragged batches, one of the odd ones and one of
+    the even ones, of 65,536 tokens and some more. Lengths are repeated where that is less than what is asked for, and passed over where
+    it is more. A model of more tokens also has a ragged batch with lengths up to its maximum.
     """
     shortest, longest = config.min_tokens, config.max_tokens
     edges = [n for n in _EDGES if shortest <= n <= longest]
     every = range(shortest, min(longest, _EVERY_LENGTH) + 1)
-    batches = [[n] for n in edges] + [edges, list(every[::2]), list(every[1::2])]
+    step = max(1, round(sum(every) / (2 * ragged_tokens)))
+    halves = [every[:: 2 * step], every[step :: 2 * step]]
+    batches = [[n] for n in edges] + [edges] + [[*half] * max(1, ragged_tokens // sum(half)) for half in halves]
     if longest > _EVERY_LENGTH:
         batches.append(list(_ragged(_EVERY_LENGTH, longest, ragged_tokens)))
     return batches
