@@ -77,8 +77,10 @@ def _run(arguments: argparse.Namespace, folder: Path) -> list[Finding]:
     for name, part in PARTS.items():
         if name in (arguments.parts or PARTS):
             findings = Findings(name)
+            part_started_s = time.monotonic()
             with findings.attempt(name):
                 part(setting, findings)
+            findings.see("seconds that this part took", time.monotonic() - part_started_s)
             found += findings.found
             # After every part, so that what was found outlives a card that hangs.
             arguments.json.write_text(to_json(found, run), encoding="utf-8")

@@ -57,9 +57,9 @@ def _check(name: str, encoder: Encoder, setting: Setting, findings: Findings) ->
 def batches_of_lengths(config: EncoderConfig, ragged_tokens: int) -> list[list[int]]:
     """Return the lengths of the batches that a model is checked on.
 
-    Each edge alone, all edges together, and every length up to 512 in two ragged batches, one of the odd ones and one of
-    the even ones, of 65,536 tokens and some more. Lengths are repeated where that is less than what is asked for, and passed over where
-    it is more. A model of more tokens also has a ragged batch with lengths up to its maximum.
+    Each edge alone, all edges together, and every length up to 512 in two ragged batches of 65,536 tokens and more: the
+    odd lengths, and the even ones. Lengths are repeated where that is less than what is asked for, and passed over
+    where it is more. A model of more tokens also has a ragged batch with lengths up to its maximum.
     """
     shortest, longest = config.min_tokens, config.max_tokens
     edges = [n for n in _EDGES if shortest <= n <= longest]

@@ -1,5 +1,6 @@
 """Whether memory stays where it is when no two batches have the same shape."""
 
+import gc
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -58,6 +59,7 @@ def random_shapes(manifest: Manifest, limits: BatchLimits, count: int) -> Iterat
 
 def _held_bytes(setting: Setting) -> int:
     """Return the memory in use on the card, or this process's own where there is none."""
+    gc.collect()  # What other parts have left behind must not go while we look.
     if setting.provider == "cuda":
         torch.cuda.synchronize()
         torch.cuda.empty_cache()

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from bench.gpu_check.setting import Setting
+from bench.gpu_check.setting import Precision, Setting
 from headwaiter_export.bundle import GRAPHS, GraphPlan, export_bundle, halve
 from headwaiter_export.checkpoints import read_checkpoint
 from headwaiter_export.config import EncoderConfig, Positions, TextConfig
@@ -13,6 +13,7 @@ from headwaiter_export.graphs import Written, write_graph
 from headwaiter_export.presets import PRESETS
 from headwaiter_export.weights import random_encoder
 from headwaiter_proto.encoder_pb2 import PRECISION_FP16, PRECISION_FP32
+from headwaiter_proto.encoder_pb2 import Precision as ProtoPrecision
 from headwaiter_proto.manifest_pb2 import LOWERING_PORTABLE
 
 _BERT_WORDS = 30_522
@@ -23,7 +24,7 @@ BERT_BASE = EncoderConfig(vocabulary_size=_BERT_WORDS, d_model=768, heads=12, la
 BERT_LARGE = EncoderConfig(vocabulary_size=_BERT_WORDS, d_model=1024, heads=16, layers=24, d_ff=4096, max_tokens=512)
 ROTARY = replace(BERT_BASE, layers=6, max_tokens=4096, positions=Positions.ROTARY)
 
-_PRECISIONS = {"fp32": PRECISION_FP32, "fp16": PRECISION_FP16}
+_PRECISIONS: dict[Precision, ProtoPrecision] = {"fp32": PRECISION_FP32, "fp16": PRECISION_FP16}
 
 
 def every_model(setting: Setting) -> Iterator[tuple[str, Encoder]]:
@@ -62,7 +63,7 @@ def _reduced(config: EncoderConfig) -> EncoderConfig:
     )
 
 
-def served_plan(setting: Setting, precision: str) -> GraphPlan:
+def served_plan(setting: Setting, precision: Precision) -> GraphPlan:
     """Return which graph a server runs on the provider at a precision."""
     return next(
         plan
@@ -73,7 +74,7 @@ def served_plan(setting: Setting, precision: str) -> GraphPlan:
     )
 
 
-def write(encoder: Encoder, lowering: type[Written], precision: str, path: Path) -> Path:
+def write(encoder: Encoder, lowering: type[Written], precision: Precision, path: Path) -> Path:
     """Write one graph of an encoder in float32 at a precision, and return where."""
     folded = encoder.folded()
     write_graph(halve(folded) if precision == "fp16" else folded, lowering, path)

@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 
 from bench.gpu_check.findings import Findings
 from bench.gpu_check.latency import latency
-from bench.gpu_check.models import BERT_BASE, random_model, write, write_bundle
+from bench.gpu_check.models import BERT_BASE, random_model, served_plan, write, write_bundle
 from bench.gpu_check.pytorch import PADDED_SEQUENCES, Padded, Runner, VariableLength, why_no_variable_length
 from bench.gpu_check.rates import encoder_flops, matrix_rate
 from bench.gpu_check.served import send
-from bench.gpu_check.setting import Setting
+from bench.gpu_check.setting import Precision, Setting
 from bench.gpu_check.timing import median_seconds, ratio, rounds_of
 from bench.planner import Planner
 from bench.traces import MEDIAN_90, LogNormal, Trace
@@ -213,9 +213,13 @@ def _time_graph(bench: Bench, what: str, graph: EncoderGraph, batches: Batches) 
     bench.findings.see(what, bench.trace.tokens / seconds)
 
 
-def _graph(bench: Bench, lowering: type[Written], precision: str) -> EncoderGraph:
+def _graph(bench: Bench, lowering: type[Written], precision: Precision) -> EncoderGraph:
+    """Open a graph, written unless it is there already; the bundle holds those that are served."""
+    plan = served_plan(bench.setting, precision)
     path = bench.setting.folder / f"{lowering.__name__}.{precision}.onnx"
-    if not path.exists():
+    if lowering is plan.lowering:
+        path = bench.model.bundle.folder / plan.file
+    elif not path.exists():
         write(bench.encoder, lowering, precision, path)
     return EncoderGraph.open(path, bench.setting.provider)
 

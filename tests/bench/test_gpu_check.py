@@ -22,7 +22,7 @@ from headwaiter_export.lowering import SingleSequence
 from headwaiter_export.parity import answer, draw_sequences, join
 from headwaiter_proto.manifest_pb2 import Manifest
 from headwaiter_server.batching.cost import BatchLimits
-from tests.export.helpers import random_encoder
+from tests.export.helpers import assert_close, random_encoder
 
 SETTING = Setting("cpu", CPU, None, Path())
 
@@ -47,7 +47,7 @@ def test_a_finding_holds_or_not_or_was_not_measured(finding: Finding, verdict: s
 def test_an_error_in_one_thing_is_a_line_and_the_next_is_measured() -> None:
     findings = Findings("speed")
     with findings.attempt("first"):
-        raise RuntimeError("out\nof memory")
+        run_out_of_memory()
     findings.hold("second", 0.99991, "≥", 0.9999)
     findings.hold("third", 0.3, "≥", 0.45, aim=True)
     findings.see("fourth", "a | b")
@@ -64,6 +64,10 @@ def test_an_error_in_one_thing_is_a_line_and_the_next_is_measured() -> None:
     )
     written = json.loads(to_json(findings.found, {"python": "3"}))
     assert [line["verdict"] for line in written["findings"][1:3]] == ["holds", "does not hold"]
+
+
+def run_out_of_memory() -> None:
+    raise RuntimeError("out\nof memory")
 
 
 @pytest.mark.parametrize("choices", [{}, {"head_dim": 4, "value_dim": 6}, {"d_ff": 0}])
@@ -122,8 +126,8 @@ def test_variable_length_attention_in_pytorch_is_told_where_sequences_begin_and_
         query, key, value, starts, same, longest, same_longest = rows_and_bounds
         assert starts is same
         assert longest == same_longest == int(starts.diff().max())
-        bounds = starts.diff().tolist()
-        heads = (rows.transpose(0, 1).split(bounds, dim=1) for rows in (query, key, value))
+        lengths = starts.diff().tolist()
+        heads = (torch.split(rows.transpose(0, 1), lengths, dim=1) for rows in (query, key, value))
         attend = torch.nn.functional.scaled_dot_product_attention
         return torch.cat([attend(q, k, v) for q, k, v in zip(*heads, strict=True)], dim=1).transpose(0, 1)
 
@@ -134,8 +138,9 @@ def test_variable_length_attention_in_pytorch_is_told_where_sequences_begin_and_
 def assert_answers_as_alone(encoder: Encoder, lowering: type[pytorch.Padded | pytorch.VariableLength]) -> None:
     sequences = [ids.astype(np.int64) for ids in draw_sequences(encoder.config, (5, 1, 48, 13))]
     runner = pytorch.Runner(encoder, lowering, SETTING)
-    actual = runner.run([sequences[:3], sequences[3:]])
-    np.testing.assert_allclose(actual, join(answer(encoder, list(sequences))).pooled, rtol=0, atol=1e-5)
+    expected = join(answer(encoder, list(sequences))).pooled
+    assert expected is not None
+    assert_close(runner.run([sequences[:3], sequences[3:]]), expected)
 
 
 def test_batches_keep_to_their_tokens_and_to_the_order() -> None:
