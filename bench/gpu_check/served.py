@@ -15,7 +15,6 @@ Ids = NDArray[np.int64]
 
 # So the server is never without work, and its batches are full.
 _IN_A_REQUEST, _IN_FLIGHT = 64, 16
-_NO_LIMIT = [("grpc.max_receive_message_length", -1)]
 
 
 def send(address: str, sequences: Sequence[Ids]) -> None:
@@ -40,7 +39,7 @@ def message(sequences: Sequence[Ids]) -> bytes:
 
 async def _send(address: str, messages: Sequence[bytes]) -> None:
     coming = iter(messages)
-    async with grpc.aio.insecure_channel(address, _NO_LIMIT) as channel:
+    async with grpc.aio.insecure_channel(address) as channel:
         # Without serializers: bytes in, bytes out, as the client is not what is measured.
         encode: Any = channel.unary_unary(ENCODE)
 

@@ -101,7 +101,7 @@ def test_every_length_and_64k_tokens_in_a_batch_are_checked() -> None:
     assert {n for batch in batches for n in batch} == set(range(1, 513))
     assert sorted(map(sum, batches))[-2:] == [65_536, 65_792]
     few = batches_of_lengths(BERT_BASE, 1024)
-    assert all(900 < tokens < 1300 for tokens in map(sum, few[-2:]))
+    assert all(700 < tokens < 1300 for tokens in map(sum, few[-2:]))
     longer = batches_of_lengths(ROTARY, 65_536)
     assert [4096] in longer
     assert max(longer[-1]) == 4096
