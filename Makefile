@@ -61,7 +61,7 @@ proto: $(VENV)/.installed
 bench: $(VENV)/.installed
 	$(BIN)/python -m bench $(BENCH)
 
-# On a card, under 8 minutes; make gpu-check GPU_CHECK='--quick speed memory' runs some parts in haste.
+# On a card, meant to take less than 8 minutes; make gpu-check GPU_CHECK='--quick speed memory' runs some parts in haste.
 gpu-check: $(VENV)/.installed
 	$(if $(findstring --provider cpu,$(GPU_CHECK)),,$(BIN)/pip install -q -e '.[cuda]')
 	$(BIN)/python -m bench.gpu_check $(GPU_CHECK)

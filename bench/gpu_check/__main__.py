@@ -1,7 +1,8 @@
 """Checks on this machine what only a card can show, in one go, and prints one table of what is required and measured.
 
-`python -m bench.gpu_check` runs on the card, in under 8 minutes; with --provider cpu it shows on models of next to
-nothing that everything runs. The exit status is 1 where something required does not hold or the card cannot be used.
+`python -m bench.gpu_check` runs on the card, and is meant to take less than 8 minutes; with --provider cpu it shows on
+models of next to nothing that everything runs. The exit status is 1 where something required does not hold, where an
+error kept something from being measured, or where the card cannot be used.
 """
 
 import argparse

@@ -23,9 +23,7 @@ def median_seconds(run: Callable[[], object], setting: Setting, rounds: int) -> 
 
 
 def rounds_of(runs: Mapping[str, Callable[[], object]], setting: Setting) -> dict[str, list[float]]:
-    """Return the seconds of runs that are compared, which take turns, after one each that does not count."""
-    for run in runs.values():
-        run()
+    """Return the seconds of runs that are compared, which take turns; each has run before."""
     taken: dict[str, list[float]] = {name: [] for name in runs}
     for _ in range(setting.effort.rounds):
         for name, run in runs.items():
