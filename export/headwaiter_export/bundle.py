@@ -3,7 +3,7 @@
 import copy
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
@@ -83,6 +83,7 @@ def export_bundle(
     destination: Path,
     name: str,
     report: Report = lambda line: None,
+    plans: Collection[GraphPlan] = GRAPHS,
 ) -> None:
     """Write a bundle that appears at `destination` whole or not at all.
 
@@ -92,6 +93,7 @@ def export_bundle(
         destination: where the bundle shall be; nothing, or an empty folder, may be there.
         name: the model's name, which is in every reply: at most 128 printable characters.
         report: takes a line for each thing done.
+        plans: the graphs it shall hold, beside the one of attention weights; a server runs those of its provider.
 
     Raises:
         BundleError: the name is wrong, the destination is taken, or a graph answers otherwise than PyTorch.
@@ -104,19 +106,24 @@ def export_bundle(
         reference = Reference.of(encoder)
         folded = encoder.folded()
         sentences = [] if text is None else token_ids(text, encoder.config.min_tokens)
-        quantized, float32_layers = quantize(folded, reference, sentences[SENTENCES:] or reference.sequences)
-        report(f"int8: linear layers of the blocks that stay in float32: {', '.join(float32_layers) or 'none'}")
-        models = {PRECISION_FP32: folded, PRECISION_FP16: _halve(folded), PRECISION_INT8: quantized}
-        _write_graphs(models, folder, report)
-        parity = _measure_graphs(folder, reference, report)
-        if len(sentences) > 1 and encoder.config.pooling is not Pooling.NONE:
+        models, float32_layers = {PRECISION_FP32: folded}, list[str]()
+        precisions = {plan.precision for plan in plans}
+        if PRECISION_FP16 in precisions:
+            models[PRECISION_FP16] = halve(folded)
+        if PRECISION_INT8 in precisions:
+            calibration = sentences[SENTENCES:] or reference.sequences
+            models[PRECISION_INT8], float32_layers = quantize(folded, reference, calibration)
+            report(f"int8: linear layers of the blocks that stay in float32: {', '.join(float32_layers) or 'none'}")
+        _write_graphs(models, plans, folder, report)
+        parity = _measure_graphs(plans, folder, reference, report)
+        if PRECISION_INT8 in precisions and len(sentences) > 1 and encoder.config.pooling is not Pooling.NONE:
             _measure_neighbours(parity, folder, sentences[:SENTENCES], report)
         _write_json(parity, folder / PARITY)
         _check_attention(folder / ATTEND.file, encoder, reference, report)
         _write_golden(reference, folder / GOLDEN)
         if text is not None:
             (folder / TOKENIZER).write_text(text.tokenizer, encoding="utf-8")
-        _write_json(_describe(encoder.config, text, name, float32_layers, folder), folder / MANIFEST)
+        _write_json(_describe(encoder.config, text, name, plans, float32_layers, folder), folder / MANIFEST)
 
 
 @contextmanager
@@ -136,17 +143,20 @@ def _appearing_whole(destination: Path) -> Iterator[Path]:
         raise
 
 
-def _write_graphs(models: Mapping[Precision, Encoder], folder: Path, report: Report) -> None:
+def _write_graphs(
+    models: Mapping[Precision, Encoder], plans: Collection[GraphPlan], folder: Path, report: Report
+) -> None:
     example = pack(draw_sequences(models[PRECISION_FP32].config, (3, 2)))
-    for precision, weights in WEIGHTS.items():
+    for precision, model in models.items():
+        weights = WEIGHTS[precision]
         with WeightsFile(folder / weights) as shared:
-            for plan in (*GRAPHS, ATTEND):
+            for plan in (*plans, ATTEND):
                 if plan.precision == precision:
-                    shared.write_graph(trace(models[precision], plan.lowering, example), folder / plan.file)
+                    shared.write_graph(trace(model, plan.lowering, example), folder / plan.file)
         report(f"{weights}: {(folder / weights).stat().st_size / 1e6:.1f} MB")
 
 
-def _halve(encoder: Encoder) -> Encoder:
+def halve(encoder: Encoder) -> Encoder:
     """Return the encoder in half precision.
 
     Raises:
@@ -159,14 +169,14 @@ def _halve(encoder: Encoder) -> Encoder:
     return half
 
 
-def _measure_graphs(folder: Path, reference: Reference, report: Report) -> Parity:
+def _measure_graphs(plans: Collection[GraphPlan], folder: Path, reference: Reference, report: Report) -> Parity:
     """Measure the graphs that run on this machine.
 
     Raises:
         BundleError: naming the graph that is out of tolerance, its difference and the limit.
     """
     parity = Parity()
-    for plan in GRAPHS:
+    for plan in plans:
         try:
             measured = measure(folder / plan.file, plan.provider, reference)
         except ProviderUnavailable:
@@ -224,7 +234,12 @@ def _write_golden(reference: Reference, path: Path) -> None:
 
 
 def _describe(
-    config: EncoderConfig, text: TextConfig | None, name: str, float32_layers: list[str], folder: Path
+    config: EncoderConfig,
+    text: TextConfig | None,
+    name: str,
+    plans: Collection[GraphPlan],
+    float32_layers: list[str],
+    folder: Path,
 ) -> Manifest:
     return Manifest(
         schema_version=SCHEMA_VERSION,
@@ -242,7 +257,7 @@ def _describe(
         heads=config.heads,
         pooling=f"POOLING_{config.pooling.name}",
         normalized=config.normalize,
-        graphs=[_graph(plan, float32_layers if plan.precision == PRECISION_INT8 else ()) for plan in GRAPHS],
+        graphs=[_graph(plan, float32_layers if plan.precision == PRECISION_INT8 else ()) for plan in plans],
         attend=_graph(ATTEND) if (folder / ATTEND.file).is_file() else None,
         files=[
             File(name=path.name, size_bytes=path.stat().st_size, sha256=sha256_of(path))

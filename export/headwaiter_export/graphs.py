@@ -15,7 +15,8 @@ from torch.export import Dim
 
 from headwaiter_export.encoder import Encoder
 from headwaiter_export.lowering import Attending, Packed, Portable
-from headwaiter_server.runtime.packing import PackedBatch
+from headwaiter_export.parity import draw_sequences
+from headwaiter_server.runtime.packing import PackedBatch, pack
 
 # The first opset with Gelu.
 OPSET = 20
@@ -28,7 +29,13 @@ _ALIGNMENT_BYTES = 64
 Written = Attending | Packed | Portable
 
 _TOKENS, _BATCH, _SEQUENCE = Dim("tokens"), Dim("batch"), Dim("sequence")
-_DIMS = {"tokens": _TOKENS, "batch": _BATCH, "sequence": _SEQUENCE, "batch + 1": _BATCH + 1}
+_DIMS = {
+    "tokens": _TOKENS,
+    "batch": _BATCH,
+    "sequence": _SEQUENCE,
+    "batch + 1": _BATCH + 1,
+    "3 * batch + 2": 3 * _BATCH + 2,
+}
 
 
 def trace(encoder: Encoder, lowering: type[Written], example: PackedBatch) -> ir.Model:
@@ -55,7 +62,16 @@ def trace(encoder: Encoder, lowering: type[Written], example: PackedBatch) -> ir
             verbose=False,
         )
     assert program is not None
+    for fuse in lowering.FUSIONS:
+        fuse(program.model)
     return _tidy(program.model)
+
+
+def write_graph(encoder: Encoder, lowering: type[Written], path: Path) -> None:
+    """Write one graph, in the encoder's own precision, and beside it its weights, in a file of the suffix `.bin`."""
+    example = pack(draw_sequences(encoder.config, (3, 2)))
+    with WeightsFile(path.with_suffix(".bin")) as weights:
+        weights.write_graph(trace(encoder, lowering, example), path)
 
 
 class WeightsFile:

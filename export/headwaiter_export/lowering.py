@@ -6,25 +6,36 @@ row: attention, and the view for pooling. Shapes: R rows, B sequences, N tokens 
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import ClassVar
 
+import onnx_ir as ir
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from typing_extensions import override
 
 from headwaiter_export.config import EncoderConfig, Mask, Pooling
+from headwaiter_export.fusion import defer_biases, fuse_projections
 
 # The inputs a lowering may use beside the tokens, and the names of their axes.
 Axes = Mapping[str, tuple[str, ...]]
+
+# Rewrites of a traced graph, in their order.
+Fusions = tuple[Callable[[ir.Model], None], ...]
 
 # Stands for the score of a cell without a token. ONNX Runtime's own choice, −10,000, is not below every score.
 MASKED = torch.finfo(torch.float32).min
 
 
 class Lowering(ABC):
-    """One layout of sequences, and attention over it."""
+    """One layout of sequences, and attention over it.
+
+    Attributes:
+        FUSIONS: rewrites that pay where its graphs run.
+    """
+
+    FUSIONS: ClassVar[Fusions] = ()
 
     @property
     @abstractmethod
@@ -244,7 +255,19 @@ class PackedCpu(Packed):
     """
 
 
-class PackedCuda(Packed):
+class Cuda(Packed):
+    """What all graphs for CUDA have in common."""
+
+    FUSIONS: ClassVar[Fusions] = (defer_biases,)
+
+    @override
+    def add_and_normalize(self, x: Tensor, residual: Tensor, norm: nn.Module) -> Tensor:
+        assert isinstance(norm, nn.LayerNorm)
+        # One kernel instead of two. Not so on the CPU, where it is a scalar loop: 7 times slower than the two there.
+        return _contrib("SkipLayerNormalization", (x, residual, norm.weight, norm.bias), like=x, epsilon=norm.eps)
+
+
+class PackedCuda(Cuda):
     """PackedMultiHeadAttention, which takes rows and finds the sequences by their cumulative lengths.
 
     It knows no masks: attention with one is gathered.
@@ -268,11 +291,39 @@ class PackedCuda(Packed):
             mask_filter_value=MASKED,
         )
 
+
+class FusedCuda(PackedCuda):
+    """`PackedCuda` with queries, keys and values from one product: a candidate, no bundle has it."""
+
+    FUSIONS: ClassVar[Fusions] = (*PackedCuda.FUSIONS, fuse_projections)
+
+
+class GatheredCuda(Cuda):
+    """MultiHeadAttention over gathered cells: a candidate, no bundle has it.
+
+    Its key mask has the form that CUDA's memory-efficient kernel takes; with the lengths alone the slowest would run.
+    """
+
+    INPUT_AXES: ClassVar[Axes] = {**Packed.INPUT_AXES, "key_spans": ("3 * batch + 2",)}
+
     @override
-    def add_and_normalize(self, x: Tensor, residual: Tensor, norm: nn.Module) -> Tensor:
-        assert isinstance(norm, nn.LayerNorm)
-        # One kernel instead of two. Not so on the CPU, where it is a scalar loop: 7 times slower than the two there.
-        return _contrib("SkipLayerNormalization", (x, residual, norm.weight, norm.bias), like=x, epsilon=norm.eps)
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, heads: int, mask: Mask) -> Tensor:
+        q, k, v = (self.cells(rows) for rows in (query, key, value))
+        bias = None
+        if mask is Mask.SELF_EXCLUDING:
+            seen = visible(mask, q.shape[1])
+            assert seen is not None
+            # In the type of the scores: the lowest number that it has is below all of them.
+            bias = torch.where(seen, 0.0, torch.finfo(q.dtype).min).to(q.dtype)[None, None]
+        context = _contrib(
+            "MultiHeadAttention",
+            (q, k, v, None, self._inputs["key_spans"], bias),
+            like=v,
+            num_heads=heads,
+            mask_filter_value=MASKED,
+            unidirectional=int(mask is Mask.CAUSAL),
+        )
+        return context.flatten(0, 1).index_select(0, self._inputs["scatter"])
 
 
 def visible(mask: Mask, tokens: int) -> Tensor | None:

@@ -221,7 +221,12 @@ async def _first(work: "asyncio.Task[None]", stopped: "asyncio.Task[bool]") -> b
 def _load(settings: Settings) -> _Loaded:
     """Open the model and measure its cost; takes seconds, so it runs beside the event loop."""
     model = open_model(
-        settings.bundle, settings.provider, settings.precision, settings.threads_of_an_instance, settings.devices[0]
+        settings.bundle,
+        settings.provider,
+        settings.precision,
+        settings.threads_of_an_instance,
+        settings.devices[0],
+        settings.max_gpu_bytes,
     )
     tokenizes = model.bundle.manifest.max_text_tokens
     text = TextEncoder(settings.bundle / TOKENIZER, tokenizes) if tokenizes else None

@@ -111,6 +111,9 @@ class Settings:
     devices: tuple[int, ...] = _setting(
         (0,), _numbers, "numbers of GPUs, such as 0,1", "the GPUs to run on, one queue before them; for CUDA"
     )
+    max_gpu_bytes: int = _setting(
+        0, _natural, "a whole number", "most memory of a GPU that one session's weights and batches take; 0: all of it"
+    )
     instances: int = _setting(
         1, _positive, "a positive number", "sessions on each device, each with the weights in memory once more"
     )

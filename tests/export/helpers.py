@@ -16,20 +16,22 @@ from headwaiter_export.config import EncoderConfig
 from headwaiter_export.encoder import Encoder
 from headwaiter_export.graphs import WeightsFile, trace
 from headwaiter_export.lowering import Packed, PackedCpu, PackedCuda, Portable
-from headwaiter_server.runtime.graph import EncoderGraph, Outputs, Provider
+from headwaiter_server.runtime.graph import EncoderGraph, Outputs, Provider, open_session, session_options
 from headwaiter_server.runtime.packing import pack
+from headwaiter_server.runtime.rounding import round_up
 from tests.checkpoints import randomize, write_json
 from tests.contrib_ops import CONTRIB_OPS
 from tests.oracle import Array, Oracle, unit
 
 Paths = dict[type[Packed | Portable], Path]
-Runtime = Provider | Literal["reference"]
+Runtime = Provider | Literal["bound", "reference"]
 
 # Where a lowering runs without a card; CUDA's operators are onnx's reference and our own numpy.
 RUNTIMES: dict[type[Packed | Portable], Runtime] = {PackedCpu: "cpu", Portable: "cpu", PackedCuda: "reference"}
 # The graphs of a bundle that promise every digit, and where each runs.
 FP32_GRAPHS = [
     pytest.param("packed-cpu.fp32.onnx", "cpu", id="packed-cpu"),
+    pytest.param("packed-cpu.fp32.onnx", "bound", id="packed-cpu-bound"),
     pytest.param("portable.fp32.onnx", "cpu", id="portable"),
     pytest.param("packed-cuda.fp32.onnx", "reference", id="packed-cuda-reference"),
     pytest.param("packed-cuda.fp32.onnx", "cuda", id="packed-cuda", marks=pytest.mark.gpu),
@@ -80,19 +82,26 @@ def hidden_of(path: Path, runtime: Runtime, sequences: list[Array]) -> list[Arra
 
 
 def run(path: Path, runtime: Runtime, sequences: list[Array]) -> Outputs:
-    """Run a graph over one batch: on ONNX Runtime's "cpu" or "cuda" provider, or in onnx's "reference" evaluator."""
+    """Run a graph over one batch.
+
+    On ONNX Runtime's "cpu" or "cuda" provider, "bound" on the CPU as it is on CUDA, or in onnx's "reference" evaluator,
+    which is fed what CUDA is fed.
+    """
     batch = pack(sequences)
     if runtime != "reference":
         return _session(path, runtime).run(batch, hidden=True)
-    evaluator = _evaluator(path)
-    outputs = dict(zip(evaluator.output_names, evaluator.run(None, batch.feeds(evaluator.input_names)), strict=True))
-    return Outputs(outputs.get("pooled"), outputs["hidden"])
+    evaluator, fed = _evaluator(path), round_up(batch)
+    outputs = dict(zip(evaluator.output_names, evaluator.run(None, fed.feeds(evaluator.input_names)), strict=True))
+    pooled = outputs.get("pooled")
+    return Outputs(None if pooled is None else pooled[: batch.sequences], outputs["hidden"][: batch.tokens])
 
 
 # To load a graph takes longer than to run it. A test has a few at a time.
 @lru_cache(4)
-def _session(path: Path, provider: Provider) -> EncoderGraph:
-    return EncoderGraph.open(path, provider, threads=1)
+def _session(path: Path, runtime: Provider | Literal["bound"]) -> EncoderGraph:
+    if runtime == "bound":
+        return EncoderGraph(open_session(path, "cpu", session_options(threads=1)), ("cpu", 0))
+    return EncoderGraph.open(path, runtime, threads=1)
 
 
 @lru_cache(4)

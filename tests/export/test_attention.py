@@ -71,8 +71,6 @@ def test_weights_and_contexts_are_the_formulas(choices: dict[str, Any], tmp_path
 
 def test_the_graphs_beside_it_keep_their_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     encoder = random_encoder(feature_width=6, layers=1)
-    monkeypatch.setattr(bundle, "GRAPHS", bundle.GRAPHS[:1])
-    monkeypatch.setattr(bundle, "WEIGHTS", {PRECISION_FP32: "weights.fp32.bin"})
     traced = cache(lambda lowering: trace(encoder, lowering, pack(draw(encoder.config, (3, 2)))))
     monkeypatch.setattr(bundle, "trace", lambda _encoder, lowering, _example: traced(lowering))
     write = WeightsFile.write_graph
@@ -84,7 +82,7 @@ def test_the_graphs_beside_it_keep_their_bytes(tmp_path: Path, monkeypatch: pyte
             )
         folder = tmp_path / str(attends)
         folder.mkdir()
-        bundle._write_graphs({PRECISION_FP32: encoder}, folder, lambda line: None)
+        bundle._write_graphs({PRECISION_FP32: encoder}, bundle.GRAPHS[:1], folder, lambda line: None)
         contents.append({path.name: path.read_bytes() for path in folder.iterdir()})
     assert contents[0].pop(GRAPH)
     assert contents[0] == contents[1] != {}
@@ -115,4 +113,4 @@ def test_a_graph_out_of_tolerance_is_left_out_and_its_difference_told(
     assert lines[2:] == [f"{GRAPH} is left out, as that is over 1e-05: the bundle does not offer Attend"]
     assert not (copied / GRAPH).exists()
     (copied / "manifest.json").unlink()
-    assert not bundle._describe(feature_encoder.config, None, "tiny", [], copied).HasField("attend")
+    assert not bundle._describe(feature_encoder.config, None, "tiny", bundle.GRAPHS, [], copied).HasField("attend")

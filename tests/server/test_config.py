@@ -17,6 +17,7 @@ GIVEN = {
     "metrics_port": ("0", 0),
     "threads": ("3", 3),
     "devices": ("1,0", (1, 0)),
+    "max_gpu_bytes": ("4294967296", 1 << 32),
     "instances": ("2", 2),
     "token_budget": ("1024", 1024),
     "cache_dir": ("CACHE", Path("CACHE")),

@@ -41,6 +41,7 @@ def calibrate(model: Model, *, threads: int, token_cap: int, folder: Path | None
         "provider": model.provider,
         "threads": threads,
         "token_cap": token_cap,
+        "max_gpu_bytes": model.resources.max_gpu_bytes,
         **describe_machine(),
     }
     file = None if folder is None else _file(folder, about)

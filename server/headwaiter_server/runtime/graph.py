@@ -10,8 +10,10 @@ import numpy as np
 import onnxruntime as ort
 from numpy.typing import NDArray
 
+from headwaiter_server.runtime.binding import BoundSession
 from headwaiter_server.runtime.errors import ProviderUnavailable
 from headwaiter_server.runtime.packing import PackedBatch
+from headwaiter_server.runtime.rounding import round_up
 
 Provider = Literal["cuda", "cpu"]
 
@@ -36,13 +38,24 @@ class Outputs:
 class EncoderGraph:
     """A loaded graph, packed or padded, that takes packed batches."""
 
-    def __init__(self, session: ort.InferenceSession) -> None:
-        self._session = session
+    def __init__(self, session: ort.InferenceSession, memory: tuple[str, int] | None = None) -> None:
+        """Take over a session.
+
+        Args:
+            session: of a graph.
+            memory: type and number of a device whose memory the session shall find its inputs in. Packed batches are
+                rounded up then, as such memory is scarce. None gives it the host's arrays as they are.
+        """
         self._inputs = [node.name for node in session.get_inputs()]
         self._outputs = {node.name for node in session.get_outputs()}
+        self._session = session if memory is None else BoundSession(session, *memory)
+        # The cells of a padded graph may have no position beyond the longest sequence.
+        self._rounds = memory is not None and "attention_mask" not in self._inputs
 
     @classmethod
-    def open(cls, path: Path, provider: Provider, threads: int | None = None, device: int = 0) -> "EncoderGraph":
+    def open(
+        cls, path: Path, provider: Provider, threads: int | None = None, device: int = 0, max_gpu_bytes: int = 0
+    ) -> "EncoderGraph":
         """Load a graph on a provider, and on no other.
 
         Args:
@@ -50,20 +63,13 @@ class EncoderGraph:
             provider: where it shall run.
             threads: threads inside one operator; None leaves ONNX Runtime its choice, the machine's physical cores.
             device: which GPU, for CUDA.
+            max_gpu_bytes: of its memory, for the weights and what batches need; 0 for all there is.
 
         Raises:
             ProviderUnavailable: this machine cannot run the provider.
         """
-        if provider == "cuda":
-            _require_cuda()
-        session = ort.InferenceSession(str(path), session_options(threads), providers=[_provider(provider, device)])
-        # Without CUDA's libraries ONNX Runtime logs a line and runs on the CPU instead; that is for us to decide.
-        if session.get_providers()[0] != _ORT_PROVIDERS[provider]:
-            raise ProviderUnavailable(
-                "ONNX Runtime could not load its CUDA provider: install the NVIDIA libraries with "
-                "pip install 'headwaiter[cuda]' and a driver new enough for CUDA 13"
-            )
-        return cls(session)
+        session = open_session(path, provider, session_options(threads), device, max_gpu_bytes)
+        return cls(session, None if provider == "cpu" else (provider, device))
 
     @property
     def pools(self) -> bool:
@@ -83,11 +89,31 @@ class EncoderGraph:
             hidden: return the hidden rows too, which costs their copy; a model without pooling has no other answer.
         """
         names = ["pooled"] * self.pools + ["hidden"] * (hidden or not self.pools)
-        values = dict(zip(names, self._session.run(names, batch.feeds(self._inputs)), strict=True))
-        rows = values.get("hidden")
+        fed = round_up(batch) if self._rounds else batch
+        values = dict(zip(names, self._session.run(names, fed.feeds(self._inputs)), strict=True))
+        pooled, rows = values.get("pooled"), values.get("hidden")
         if rows is not None and rows.ndim == 3:
             rows = batch.drop_padding(rows)
-        return Outputs(values.get("pooled"), rows)
+        # What rounding added stands last.
+        return Outputs(
+            None if pooled is None else pooled[: batch.sequences], None if rows is None else rows[: batch.tokens]
+        )
+
+
+def open_session(
+    path: Path, provider: Provider, options: ort.SessionOptions, device: int = 0, max_gpu_bytes: int = 0
+) -> ort.InferenceSession:
+    """Load a graph as `EncoderGraph.open` does, with options that begin as `session_options`."""
+    if provider == "cuda":
+        _require_cuda()
+    session = ort.InferenceSession(str(path), options, providers=[_provider(provider, device, max_gpu_bytes)])
+    # Without CUDA's libraries ONNX Runtime logs a line and runs on the CPU instead; that is for us to decide.
+    if session.get_providers()[0] != _ORT_PROVIDERS[provider]:
+        raise ProviderUnavailable(
+            "ONNX Runtime could not load its CUDA provider: install the NVIDIA libraries with "
+            "pip install 'headwaiter[cuda]' and a driver new enough for CUDA 13"
+        )
+    return session
 
 
 def session_options(threads: int | None) -> ort.SessionOptions:
@@ -114,15 +140,18 @@ def _has_vnni() -> bool:
         return False
 
 
-def _provider(provider: Provider, device: int) -> tuple[str, dict[str, str]]:
+def _provider(provider: Provider, device: int, max_gpu_bytes: int) -> tuple[str, dict[str, str]]:
     if provider == "cpu":
         return _ORT_PROVIDERS["cpu"], {}
-    # fp32 means fp32: without this CUDA multiplies in TF32, with 10 bits of mantissa.
-    return _ORT_PROVIDERS["cuda"], {
+    options = {
         "device_id": str(device),
+        # fp32 means fp32: without this CUDA multiplies in TF32, with 10 bits of mantissa.
         "use_tf32": "0",
         "arena_extend_strategy": "kSameAsRequested",
     }
+    if max_gpu_bytes:
+        options["gpu_mem_limit"] = str(max_gpu_bytes)
+    return _ORT_PROVIDERS["cuda"], options
 
 
 def _require_cuda() -> None:

@@ -3,7 +3,7 @@
 import logging
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from headwaiter_proto.encoder_pb2 import PRECISION_FP16, PRECISION_FP32, PRECISION_INT8, Precision
 from headwaiter_proto.manifest_pb2 import LOWERING_PACKED_CPU, LOWERING_PACKED_CUDA, Graph, Parity
@@ -22,6 +22,20 @@ _LOWERINGS = {"cuda": LOWERING_PACKED_CUDA, "cpu": LOWERING_PACKED_CPU}
 _USUAL_PRECISION: dict[Provider, Precision] = {"cuda": PRECISION_FP16, "cpu": PRECISION_FP32}
 
 
+class Resources(NamedTuple):
+    """What a session may take of the machine.
+
+    Attributes:
+        threads: of the CPU provider; None leaves ONNX Runtime its choice.
+        device: which GPU.
+        max_gpu_bytes: of its memory; 0 for all there is.
+    """
+
+    threads: int | None
+    device: int = 0
+    max_gpu_bytes: int = 0
+
+
 @dataclass(frozen=True, eq=False)
 class Model:
     """A bundle on the provider that runs it.
@@ -37,7 +51,7 @@ class Model:
         self_check: the graph's difference to PyTorch, measured on this machine at start-up.
         self_check_sequences: over how many golden inputs.
         parity: the differences that were measured when the bundle was made.
-        threads: of the CPU provider; None leaves ONNX Runtime its choice.
+        resources: what its session may take.
     """
 
     bundle: Bundle
@@ -50,7 +64,7 @@ class Model:
     self_check: Difference
     self_check_sequences: int
     parity: Parity
-    threads: int | None
+    resources: Resources
 
     def open_again(self, device: int) -> EncoderGraph:
         """Open the graph once more, on a device of the same provider, and check it there.
@@ -60,10 +74,8 @@ class Model:
             ProviderUnavailable: the device does not run it.
             ContractBroken: its answers are too far from PyTorch's.
         """
-        path = self.bundle.folder / self.file
-        graph, _ = _open_checked(
-            self.bundle, path, self.bundle.golden(), self.provider, self.precision, self.threads, device
-        )
+        path, resources = self.bundle.folder / self.file, self.resources._replace(device=device)
+        graph, _ = _open_checked(self.bundle, path, self.bundle.golden(), self.provider, self.precision, resources)
         return graph
 
 
@@ -73,6 +85,7 @@ def open_model(
     precision: Literal["auto", "fp32", "fp16", "int8"],
     threads: int | None,
     device: int = 0,
+    max_gpu_bytes: int = 0,
 ) -> Model:
     """Open a bundle and check its golden inputs on the very graph that will serve.
 
@@ -84,15 +97,16 @@ def open_model(
     """
     bundle = Bundle.open(folder)
     golden = bundle.golden()
+    resources = Resources(threads, device, max_gpu_bytes)
     fallback_reason = ""
     if provider == "auto":
         try:
-            return _open_on(bundle, golden, "cuda", precision, threads, fallback_reason, device)
+            return _open_on(bundle, golden, "cuda", precision, resources, fallback_reason)
         except (GraphMissing, ProviderUnavailable) as unavailable:
             fallback_reason = str(unavailable)
             log.warning("running on the CPU: %s", fallback_reason)
             provider = "cpu"
-    return _open_on(bundle, golden, provider, precision, threads, fallback_reason, device)
+    return _open_on(bundle, golden, provider, precision, resources, fallback_reason)
 
 
 def _open_on(
@@ -100,13 +114,12 @@ def _open_on(
     golden: Golden,
     provider: Provider,
     precision: str,
-    threads: int | None,
+    resources: Resources,
     fallback_reason: str,
-    device: int,
 ) -> Model:
     chosen = _choose(bundle, provider, _PRECISIONS.get(precision, _USUAL_PRECISION[provider]))
     path = bundle.folder / chosen.file
-    graph, measured = _open_checked(bundle, path, golden, provider, chosen.precision, threads, device)
+    graph, measured = _open_checked(bundle, path, golden, provider, chosen.precision, resources)
     return Model(
         bundle=bundle,
         graph=graph,
@@ -118,7 +131,7 @@ def _open_on(
         self_check=measured,
         self_check_sequences=len(golden.sequences),
         parity=bundle.parity(),
-        threads=threads,
+        resources=resources,
     )
 
 
@@ -128,12 +141,11 @@ def _open_checked(
     golden: Golden,
     provider: Provider,
     precision: Precision,
-    threads: int | None,
-    device: int,
+    resources: Resources,
 ) -> tuple[EncoderGraph, Difference]:
     """Load a graph, and measure its answers to the golden inputs."""
     try:
-        graph = EncoderGraph.open(path, provider, threads, device)
+        graph = EncoderGraph.open(path, provider, *resources)
         measured = check_golden(graph, golden, normalized=bundle.manifest.normalized)
     except ProviderUnavailable:
         raise

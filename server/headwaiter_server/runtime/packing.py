@@ -12,17 +12,19 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True, eq=False)
 class PackedBatch:
-    """B sequences of lengths n_1..n_B packed into T = Σ n_i rows; N is the longest length.
+    """B sequences of lengths n_1..n_B packed into T = Σ n_i rows; N cells hold each where they are padded.
 
     Attributes:
         rows: int64 [T] token ids, or float32 [T, d_in] features.
         lengths: int32 [B] tokens of each sequence.
         starts: int64 [B] first row of each sequence.
+        line_cells: N, the longest length, or more where sizes are rounded up.
     """
 
     rows: NDArray[np.generic]
     lengths: NDArray[np.int32]
     starts: NDArray[np.int64]
+    line_cells: int
 
     @property
     def sequences(self) -> int:
@@ -36,7 +38,7 @@ class PackedBatch:
 
     @property
     def longest_tokens(self) -> int:
-        """N."""
+        """The longest length."""
         return int(self.lengths.max())
 
     def feeds(self, names: Collection[str]) -> dict[str, NDArray[np.generic]]:
@@ -68,7 +70,8 @@ def pack(sequences: Sequence[NDArray[np.generic]]) -> PackedBatch:
     lengths = np.fromiter((len(sequence) for sequence in sequences), np.int32, len(sequences))
     rows = np.concatenate(sequences)
     dtype = np.int64 if rows.ndim == 1 else np.float32
-    return PackedBatch(rows.astype(dtype, copy=False), lengths, np.cumsum(lengths, dtype=np.int64) - lengths)
+    starts = np.cumsum(lengths, dtype=np.int64) - lengths
+    return PackedBatch(rows.astype(dtype, copy=False), lengths, starts, int(lengths.max()))
 
 
 def positions(batch: PackedBatch) -> NDArray[np.int64]:
@@ -82,19 +85,21 @@ def gather(batch: PackedBatch) -> NDArray[np.int64]:
     A padding cell repeats its own sequence's last row: nothing of a neighbour ever enters a sequence's view, where
     even a weight of zero times an infinity would be NaN.
     """
-    within = np.minimum(np.arange(batch.longest_tokens, dtype=np.int64), batch.lengths[:, None] - 1)
-    return batch.starts[:, None] + within
+    cells = batch.starts[:, None] + np.arange(batch.line_cells, dtype=np.int64)
+    last_rows = batch.starts + batch.lengths - 1
+    np.minimum(cells, last_rows[:, None], out=cells)
+    return cells
 
 
 def scatter(batch: PackedBatch) -> NDArray[np.int64]:
     """Return the padded cell of each row, [T]."""
-    first_cells = np.arange(batch.sequences, dtype=np.int64) * batch.longest_tokens
+    first_cells = np.arange(batch.sequences, dtype=np.int64) * batch.line_cells
     return np.repeat(first_cells, batch.lengths) + positions(batch)
 
 
 def attention_mask(batch: PackedBatch) -> NDArray[np.int64]:
     """Return 1 for the cells that hold a token and 0 for padding, [B, N]."""
-    return (np.arange(batch.longest_tokens) < batch.lengths[:, None]).astype(np.int64)
+    return (~_padding(batch)).astype(np.int64)
 
 
 def cu_seqlens(batch: PackedBatch) -> NDArray[np.int32]:
@@ -102,10 +107,26 @@ def cu_seqlens(batch: PackedBatch) -> NDArray[np.int32]:
     return np.concatenate([[0], np.cumsum(batch.lengths)]).astype(np.int32)
 
 
+def key_spans(batch: PackedBatch) -> NDArray[np.int32]:
+    """Return the key padding mask of MultiHeadAttention that CUDA's memory-efficient kernel takes, [3B+2].
+
+    The lengths; the first cell of each sequence's queries and where the last one's end; the same of its keys. The
+    operator's schema knows its size alone: the meaning is that of MASK_1D_KEY_SEQ_LEN_START in ONNX Runtime's
+    attention_common.h, and that the starts count padding cells is how its kernel uses them.
+    """
+    first_cells = np.arange(batch.sequences + 1) * batch.line_cells
+    return np.concatenate([batch.lengths, first_cells, first_cells]).astype(np.int32)
+
+
 def token_offset(batch: PackedBatch) -> NDArray[np.int32]:
     """Return the cells that hold a token, then the padding cells, [B, N]: PackedMultiHeadAttention's order."""
-    padding = np.flatnonzero(attention_mask(batch).ravel() == 0)
-    return np.concatenate([scatter(batch), padding]).astype(np.int32).reshape(batch.sequences, -1)
+    cells = np.concatenate([scatter(batch), np.flatnonzero(_padding(batch))], dtype=np.int32, casting="same_kind")
+    return cells.reshape(batch.sequences, -1)
+
+
+def _padding(batch: PackedBatch) -> NDArray[np.bool_]:
+    """Return whether a cell holds no token, [B, N]."""
+    return np.arange(batch.line_cells, dtype=np.int32) >= batch.lengths[:, None]
 
 
 _Maker = Callable[[PackedBatch], NDArray[np.generic]]
@@ -119,6 +140,7 @@ _PACKED: dict[str, _Maker] = {
     "scatter": scatter,
     "cu_seqlens": cu_seqlens,
     "token_offset": token_offset,
+    "key_spans": key_spans,
 }
 
 _PADDED: dict[str, _Maker] = {

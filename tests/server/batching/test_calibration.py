@@ -17,7 +17,7 @@ from headwaiter_server.batching.cost import CostModel
 from headwaiter_server.runtime import machine
 from headwaiter_server.runtime.graph import Outputs
 from headwaiter_server.runtime.machine import describe_machine
-from headwaiter_server.runtime.model import Model
+from headwaiter_server.runtime.model import Model, Resources
 from headwaiter_server.runtime.packing import PackedBatch
 from tests.server.rpc.stand_ins import model as stand_in
 
@@ -125,7 +125,15 @@ def test_a_restart_remembers_what_was_measured_and_runs_only_a_few_batches(
 
 @pytest.mark.parametrize(
     "change",
-    [{"file": "other.onnx"}, {"provider": "cuda"}, {"threads": 2}, {"token_cap": 256}, {"digest": "cd" * 32}, {}],
+    [
+        {"file": "other.onnx"},
+        {"provider": "cuda"},
+        {"threads": 2},
+        {"token_cap": 256},
+        {"resources": Resources(threads=None, max_gpu_bytes=1 << 30)},
+        {"digest": "cd" * 32},
+        {},
+    ],
     ids=str,
 )
 def test_what_was_measured_of_something_else_is_not_taken_for_it(

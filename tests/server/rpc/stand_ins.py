@@ -16,7 +16,7 @@ from headwaiter_server.rpc.status import DETAILS_KEY
 from headwaiter_server.runtime.bundle import Bundle
 from headwaiter_server.runtime.contract import Difference
 from headwaiter_server.runtime.graph import EncoderGraph, Outputs
-from headwaiter_server.runtime.model import Model
+from headwaiter_server.runtime.model import Model, Resources
 from headwaiter_server.runtime.packing import PackedBatch, pack
 
 CALIBRATION = Calibration(
@@ -55,7 +55,7 @@ def model(folder: Path, **manifest: Any) -> Model:
         self_check=Difference(0.5, 0.125, 0.25, 0.0625, min_cosine=0.75, mean_cosine=0.875),
         self_check_sequences=32,
         parity=Parity(graphs=[pb.GraphParity(graph="g.onnx", pooled_max_abs=0.25)]),
-        threads=None,
+        resources=Resources(threads=None),
     )
 
 

@@ -4,6 +4,7 @@ import ctypes
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import onnx
@@ -12,7 +13,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from headwaiter_server.runtime.errors import ProviderUnavailable
-from headwaiter_server.runtime.graph import EncoderGraph
+from headwaiter_server.runtime.graph import EncoderGraph, open_session, session_options
 from headwaiter_server.runtime.packing import pack
 
 BATCH = pack([np.array([[1.0]], np.float32), np.array([[2.0], [3.0]], np.float32)])
@@ -79,6 +80,50 @@ def test_a_padded_graph_is_fed_padded_cells_and_its_padding_is_dropped(padded: P
 
 def test_hidden_rows_that_nobody_asked_for_are_not_copied(padded: Path) -> None:
     assert EncoderGraph.open(padded, "cpu").run(BATCH, hidden=False).hidden is None
+
+
+def test_a_graph_on_a_device_with_memory_of_its_own_answers_what_it_answers_on_the_host(
+    unpooled: Path, padded: Path
+) -> None:
+    rng = np.random.default_rng(0)
+    for path in (unpooled, padded):
+        session = open_session(path, "cpu", session_options(threads=1))
+        on_host, on_device = EncoderGraph(session), EncoderGraph(session, ("cpu", 0))
+        # One shape twice, others between; with hidden rows and without. Answers are kept while other batches run.
+        shapes = ((1, 2), (1, 2), (40, 3, 17, 1), (5,), (1, 2))
+        batches = [pack([rng.standard_normal((n, 1), np.float32) for n in lengths]) for lengths in shapes]
+        ran = [(batch, hidden) for batch in batches for hidden in (True, False)]
+        answers = [on_device.run(batch, hidden=hidden) for batch, hidden in ran]
+        for (batch, hidden), actual in zip(ran, answers, strict=True):
+            expected = on_host.run(batch, hidden=hidden)
+            np.testing.assert_array_equal(actual.pooled, expected.pooled)
+            np.testing.assert_array_equal(actual.hidden, expected.hidden)
+
+
+def test_a_graph_on_a_device_answers_again_after_a_batch_that_failed(unpooled: Path) -> None:
+    graph = EncoderGraph(open_session(unpooled, "cpu", session_options(threads=1)), ("cpu", 0))
+    with pytest.raises(Exception, match="invalid dimensions"):
+        graph.run(pack([np.ones((2, 5), np.float32)]), hidden=True)
+    hidden = graph.run(BATCH, hidden=True).hidden
+    assert hidden is not None
+    assert hidden.tolist() == [[-1.0], [-2.0], [-3.0]]
+
+
+def test_cuda_is_told_to_keep_every_bit_of_float32_and_how_much_memory_it_may_take(
+    unpooled: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: dict[str, Any] = {}
+
+    def open_on_a_card(*_: object, providers: list[tuple[str, dict[str, str]]]) -> SimpleNamespace:
+        opened.update(providers)
+        return SimpleNamespace(get_providers=lambda: ["CUDAExecutionProvider"])
+
+    _silent_fallback(monkeypatch)
+    monkeypatch.setattr(ort, "InferenceSession", open_on_a_card)
+    for max_gpu_bytes, limit in ((0, {}), (1 << 33, {"gpu_mem_limit": "8589934592"})):
+        open_session(unpooled, "cuda", session_options(threads=None), device=3, max_gpu_bytes=max_gpu_bytes)
+        options = {"device_id": "3", "use_tf32": "0", "arena_extend_strategy": "kSameAsRequested", **limit}
+        assert opened == {"CUDAExecutionProvider": options}
 
 
 def test_a_kernel_that_is_told_cumulative_lengths_is_one_of_variable_length(tmp_path: Path) -> None:

@@ -43,16 +43,18 @@ ORACLES: dict[str, Callable[[list[int]], list[int]]] = {
     "scatter": lambda lengths: _token_offset(lengths)[: sum(lengths)],
     "cu_seqlens": lambda lengths: [sum(lengths[:count]) for count in range(len(lengths) + 1)],
     "token_offset": _token_offset,
+    "key_spans": lambda lengths: [*lengths, *2 * [max(lengths) * count for count in range(len(lengths) + 1)]],
     "input_ids": lambda lengths: [100 * index + place for index, n in enumerate(lengths) for place in range(n)],
 }
-TYPES = {"lengths": np.int32, "cu_seqlens": np.int32, "token_offset": np.int32}
+TYPES = dict.fromkeys(("lengths", "cu_seqlens", "token_offset", "key_spans"), np.int32)
 
 
 @given(lengths=lengths_lists)
 def test_each_index_array_is_what_its_definition_says(lengths: list[int]) -> None:
     batch = _batch(lengths)
     grid = len(lengths), max(lengths)
-    shapes = {"lengths": (len(lengths),), "cu_seqlens": (len(lengths) + 1,), "gather": grid, "token_offset": grid}
+    shapes: dict[str, tuple[int, ...]] = {"gather": grid, "token_offset": grid, "lengths": (len(lengths),)}
+    shapes |= {"cu_seqlens": (len(lengths) + 1,), "key_spans": (3 * len(lengths) + 2,)}
 
     fed = batch.feeds(list(ORACLES))
 
