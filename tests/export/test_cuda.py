@@ -27,7 +27,7 @@ def with_bias(nodes: list[onnx.NodeProto], operator: str, place: int) -> int:
 
 
 @pytest.mark.parametrize(
-    ("lowering", "choices", "operators"),
+    ("lowering", "choices", "nodes"),
     [
         (PackedCuda, {"activation": "gelu_tanh", "norm": "pre"}, {"FastGelu": 1, "Gemm": 7}),
         # With the projection of the features, three products less two; those that are turned first stay apart.
@@ -38,12 +38,12 @@ def with_bias(nodes: list[onnx.NodeProto], operator: str, place: int) -> int:
     ],
 )
 def test_graphs_for_cuda_equal_the_formulas(
-    lowering: type[Cuda], choices: dict[str, Any], operators: dict[str, int], tmp_path: Path
+    lowering: type[Cuda], choices: dict[str, Any], nodes: dict[str, int], tmp_path: Path
 ) -> None:
     encoder = random_encoder(feature_width=6, layers=1, **choices)
     path = tmp_path / "graph.onnx"
     write_graph(encoder, lowering, path)
-    assert operators.items() <= Counter(node.op_type for node in nodes_of(path)).items()
+    assert nodes.items() <= Counter(node.op_type for node in nodes_of(path)).items()
     oracle = oracle_of(encoder)
     for lengths in BATCHES:
         sequences = draw(encoder.config, lengths)
