@@ -18,12 +18,12 @@ class Priority(IntEnum):
     BULK = 1
 
 
-# A sequence is due this long after it came. Nothing that came later than that leads a batch before it, so this is the
-# age bound.
-PATIENCE_S = {Priority.INTERACTIVE: 30.0, Priority.BULK: 60.0}
+# A sequence is due this long after it came, or its turn's own wait where that is longer. Nothing that came later than
+# that leads a batch before it, so this is the age bound.
+PATIENCE_S = {Priority.INTERACTIVE: 5.0, Priority.BULK: 20.0}
 # As long as nobody becomes late by it, it is a request's turn when it has waited for so many times the seconds of its
 # own work: who asks for little waits little, also behind who asks for much.
-_TURNS = 10.0
+TURNS = 10.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -164,15 +164,24 @@ class Sequence:
         return now_s < self.deadline_s and not self.job.answer.done()
 
 
-def due_s(arrived_s: float, deadline_s: float, priority: Priority) -> float:
+def patience_s(priority: Priority, work_s: float) -> float:
+    """Return how long a sequence may wait at most, whose request takes so many seconds alone.
+
+    Were a request of long work due before its turn, a queue of a few such would be late by its mere length, and all of
+    it would go before those who ask for little.
+    """
+    return max(PATIENCE_S[priority], TURNS * work_s)
+
+
+def due_s(arrived_s: float, deadline_s: float, priority: Priority, work_s: float) -> float:
     """Return when a sequence is due: at its deadline, or when its patience ends, whichever comes first.
 
     Bulk work takes what interactive work leaves, so a deadline makes it no more urgent.
     """
-    patient_until_s = arrived_s + PATIENCE_S[priority]
+    patient_until_s = arrived_s + patience_s(priority, work_s)
     return patient_until_s if priority is Priority.BULK else min(deadline_s, patient_until_s)
 
 
 def turn_s(arrived_s: float, due_s: float, priority: Priority, work_s: float) -> float:
     """Return when it is a sequence's turn, whose request takes so many seconds alone; of bulk work, when it is due."""
-    return due_s if priority is Priority.BULK else min(due_s, arrived_s + _TURNS * work_s)
+    return due_s if priority is Priority.BULK else min(due_s, arrived_s + TURNS * work_s)

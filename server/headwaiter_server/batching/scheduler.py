@@ -27,8 +27,8 @@ from headwaiter_server.errors import (
 
 # Callers who were answered together come again together, but not at one moment: where each found the device idle, it
 # would run alone. So, where the last batch served several requests and less than a full one waits, the event loop turns
-# so often before the next is planned, some 0.1 ms in all.
-_TURNS = 8
+# so often before the next is planned: some 0.1 ms where it has nothing else to do.
+_COMPANY_TURNS = 8
 
 
 class Observer(Protocol):
@@ -153,8 +153,8 @@ class Scheduler:
         sound = {index: sequence for index, sequence in enumerate(values) if not failures or index not in failures}
         arrived_s = self._clock()
         shape = Shape.of([len(sequence) for sequence in sound.values()])
-        due = due_s(arrived_s, deadline_s, priority)
         work_s = self._pace.factor * (self._cost.seconds(*shape) - self._cost.padding_s(*shape))
+        due = due_s(arrived_s, deadline_s, priority, work_s)
         turn = turn_s(arrived_s, due, priority, work_s)
         admit(self._outlook(arrived_s), self._queue, shape, due, deadline_s - arrived_s)
         for index, sequence in sound.items():
@@ -208,7 +208,7 @@ class Scheduler:
         if not self._soon:
             self._soon = True
             company = self._together and self._pending.tokens < self._limits.tokens
-            self._plan_after(_TURNS if company else 0)
+            self._plan_after(_COMPANY_TURNS if company else 0)
 
     def _plan_after(self, turns: int) -> None:
         if turns:

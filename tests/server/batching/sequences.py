@@ -15,10 +15,10 @@ def waiting(
     arrived_s: float = 0.0,
     deadline_s: float = float("inf"),
     priority: Priority = Priority.INTERACTIVE,
-    work_s: float = 1.0,
+    work_s: float = 0.5,
 ) -> Sequence:
     """Makes a sequence of no request: what waits and what is planned depends on none."""
-    due = due_s(arrived_s, deadline_s, priority)
+    due = due_s(arrived_s, deadline_s, priority, work_s)
     turn = turn_s(arrived_s, due, priority, work_s)
     return Sequence(np.zeros(length, np.int64), length, order, due, turn, deadline_s, priority, cast(Job, None), 0)
 

@@ -69,12 +69,13 @@ def test_a_batch_is_led_by_whose_turn_it_is_or_by_the_most_urgent_that_can_still
 
 
 @st.composite
-def arrivals(draw: st.DrawFn) -> list[tuple[float, Sequence]]:
-    """Sequences by when they came."""
+def arrivals(draw: st.DrawFn) -> list[tuple[float, float, Sequence]]:
+    """Sequences, by when they came and how long their requests take."""
     rows = draw(st.lists(st.tuples(st.floats(0, NOW_S), st.integers(1, 300), st.floats(0, 2)), max_size=30))
     return [
         (
             arrived_s,
+            work_s,
             waiting(length, order, arrived_s=arrived_s, work_s=work_s, priority=draw(st.sampled_from(Priority))),
         )
         for order, (arrived_s, length, work_s) in enumerate(rows)
@@ -83,14 +84,15 @@ def arrivals(draw: st.DrawFn) -> list[tuple[float, Sequence]]:
 
 @given(arrived=arrivals(), cost=costs, limits=limits)
 def test_nobody_leads_a_batch_who_came_longer_after_another_than_that_ones_patience_lasts(
-    arrived: list[tuple[float, Sequence]], cost: CostModel, limits: BatchLimits
+    arrived: list[tuple[float, float, Sequence]], cost: CostModel, limits: BatchLimits
 ) -> None:
-    came_s = {sequence: arrived_s for arrived_s, sequence in arrived}
+    came_s = {sequence: arrived_s for arrived_s, _, sequence in arrived}
+    work_s = {sequence: seconds for _, seconds, sequence in arrived}
     pending = pending_of(list(came_s))
     while pending:
         batch = plan(pending, NOW_S, cost, limits).batch
         for waits in pending.by_due():
-            assert came_s[batch[0]] <= came_s[waits] + PATIENCE_S[waits.priority]
+            assert came_s[batch[0]] <= came_s[waits] + max(PATIENCE_S[waits.priority], 10 * work_s[waits])
         for sequence in batch:
             pending.remove(sequence)
 
@@ -252,10 +254,18 @@ def test_kernels_of_variable_length_mix_all_lengths() -> None:
 
 def test_bulk_work_leads_once_nothing_interactive_came_long_enough_after_it() -> None:
     bulk = waiting(10, 0, arrived_s=0.0, priority=Priority.BULK)
-    # Interactive work that takes long is due 30 s after it came, bulk work after 60 s.
-    for arrived_s, leads in ((29.0, False), (31.0, True)):
-        interactive = waiting(10, 1, arrived_s=arrived_s, work_s=3.1)
+    # Interactive work of half a second is due 5 s after it came.
+    for arrived_s, leads in ((14.0, False), (16.0, True)):
+        interactive = waiting(10, 1, arrived_s=arrived_s)
         assert (plan(pending_of([bulk, interactive]), NOW_S, CPU, LIMITS).batch[0] is bulk) is leads
+
+
+def test_a_queue_of_long_requests_does_not_pass_those_that_ask_for_little_by_its_mere_length() -> None:
+    # Each of these takes 3 s, and together they take longer than the 5 s that anybody's patience lasts at least.
+    long = [waiting(300, order, arrived_s=order, work_s=3.0) for order in range(8)]
+    little = waiting(3, 8, arrived_s=8.0, work_s=0.01)
+    slow = CostModel(launch_s=0.0, token_s=0.01, padded_s=0.0, cell_s=0.0)
+    assert plan(pending_of([*long, little]), 8.5, slow, LIMITS).batch[0] is little
 
 
 def test_nothing_waiting_is_nothing_to_do() -> None:

@@ -234,7 +234,7 @@ async def test_a_request_whose_deadline_the_queue_cannot_meet_is_refused_at_once
     bench: Bench,
 ) -> None:
     tasks = await bench.submit_behind(*([[2] * 8] for _ in range(4)))
-    # Each of the four takes 2.5 s, and is due 30 s after it came.
+    # Each of the four takes 2.5 s, and is due ten times as long after it came.
     bench.clock.now_s = 24.0
     with pytest.raises(Overloaded, match=r"the deadline is in 10\.000 s: try again in 10\.00 s") as refusal:
         await bench.submit([3], deadline_s=34.0)
@@ -277,7 +277,7 @@ async def test_a_request_that_would_wait_too_long_is_refused_without_a_deadline(
 
 async def test_urgent_work_is_not_refused_for_work_that_can_wait(bench: Bench) -> None:
     tasks = await bench.submit_behind(*([[2] * 8] for _ in range(4)))
-    # Due before the others, whose patience lasts for 30 s.
+    # Due before the others, whose patience lasts for 25 s.
     tasks.append(bench.submit([3], deadline_s=4.5))
     await asyncio.sleep(0)
     assert bench.scheduler.queued_sequences == 5
