@@ -134,8 +134,8 @@ class Job:
         self._models.add(model)
         if len(self._models) > 1:
             raise ModelChanged(
-                "the server changed its model between two requests of this call, and vectors of two models do not "
-                "mix: call again",
+                f"two requests of this call were answered by {' and by '.join(sorted(map(str, self._models)))}, whose "
+                "vectors do not mix: call again, and let all replicas serve one model in one precision",
                 request_id=self._envelope.request_id,
             )
 

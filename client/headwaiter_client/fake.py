@@ -81,7 +81,8 @@ class FakeEncoder:
         self.serving = True
         self._closed = False
         self._vectors: dict[object, NDArray[np.float32]] = {}
-        ref = pb.ModelRef(name=model, digest=hashlib.sha256(model.encode()).hexdigest())
+        digest = hashlib.sha256(model.encode()).hexdigest()
+        ref = pb.ModelRef(name=model, digest=digest, precision=pb.PRECISION_FP32)
         self._description = pb.GetModelResponse(
             model=ref,
             takes_tokens=True,

@@ -164,12 +164,15 @@ def test_cut_texts_and_offsets_of_a_long_list_keep_their_places(drive: Drive) ->
     assert result.offsets[300].tolist() == [[0, 0], [4, 7], [8, 13], [14, 18], [0, 0]]
 
 
-def test_vectors_of_two_models_are_never_mixed(drive: Drive) -> None:
+@pytest.mark.parametrize(
+    ("other", "named"), [({"digest": "another"}, "fake another in fp32"), ({"precision": pb.PRECISION_INT8}, "in int8")]
+)
+def test_vectors_of_two_models_or_precisions_are_never_mixed(drive: Drive, other: dict[str, Any], named: str) -> None:
     def change(request: pb.EncodeRequest, reply: pb.EncodeResponse) -> None:
         if request.request_id == "r.512":
-            reply.model.digest = "another"
+            reply.model.MergeFrom(pb.ModelRef(**other))
 
-    with pytest.raises(ModelChanged, match="do not mix: call again") as caught:
+    with pytest.raises(ModelChanged, match=rf"{named}\b.* do not mix: call again") as caught:
         drive.call(Recorder(change), "encode", TEXTS, request_id="r")
     assert caught.value.request_id == "r"
     with pytest.raises(ModelChanged):

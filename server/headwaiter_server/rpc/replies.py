@@ -70,6 +70,7 @@ def _with_zeros(vectors: NDArray[np.float32], lengths: list[int]) -> NDArray[np.
 def attend_reply(request_id: str, attention: Attention, tokens: list[str], model: Model) -> pb.AttendResponse:
     """Write what attention looked at, but for its timings; the tokens are those of a text."""
     reply = pb.AttendResponse(request_id=request_id, model=model_ref(model), tokens=tokens)
+    reply.model.precision = pb.PRECISION_FP32  # Its graph has no other.
     fill(reply.weights, attention.weights, pb.DATA_TYPE_FLOAT32)
     if attention.context is not None:
         fill(reply.context, attention.context, pb.DATA_TYPE_FLOAT32)
@@ -78,7 +79,8 @@ def attend_reply(request_id: str, attention: Attention, tokens: list[str], model
 
 def model_ref(model: Model) -> pb.ModelRef:
     """Name the weights that answer."""
-    return pb.ModelRef(name=model.bundle.manifest.name, digest=model.bundle.digest)
+    manifest = model.bundle.manifest
+    return pb.ModelRef(name=manifest.name, digest=model.bundle.digest, precision=model.precision)
 
 
 def model_reply(model: Model, settings: Settings, calibration: Calibration) -> pb.GetModelResponse:

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from headwaiter_client import AsyncFakeEncoder, FakeEncoder
+from headwaiter_proto import encoder_pb2 as pb
 
 
 @pytest.fixture(autouse=True)
@@ -21,8 +22,9 @@ class Lasting(FakeEncoder):
         at: what to raise from a request, by a text it holds.
     """
 
-    def __init__(self, model: str = "fake") -> None:
+    def __init__(self, model: str = "fake", precision: pb.Precision = pb.PRECISION_FP32) -> None:
         super().__init__(max_tokens=8, max_request_sequences=2, model=model)
+        self._description.model.precision = precision
         self.at: dict[str, BaseException] = {}
 
     @property

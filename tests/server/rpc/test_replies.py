@@ -41,7 +41,7 @@ def _values(tensor: pb.Tensor) -> list[list[float]]:
 def test_a_reply_names_the_request_the_weights_and_the_lengths(tmp_path: Path) -> None:
     reply = _reply(tmp_path, pb.OutputOptions())
     assert reply.request_id == "r-1"
-    assert (reply.model.name, reply.model.digest) == ("tiny", "ab" * 32)
+    assert reply.model == pb.ModelRef(name="tiny", digest="ab" * 32, precision=pb.PRECISION_FP32)
     assert list(reply.lengths) == [1, 2]
 
 
