@@ -103,9 +103,17 @@ def test_options_reach_the_server(fake: Lasting, six: Path, tmp_path: Path) -> N
     for request in fake.requests:
         assert isinstance(request, pb.EncodeRequest)
         assert (request.texts.prompt, request.truncation) == ("query", pb.TRUNCATION_LEFT)
+        assert request.priority == pb.PRIORITY_BULK
         assert request.output == pb.OutputOptions(dimensions=3, dtype=pb.DATA_TYPE_FLOAT16, normalize=False)
     vectors = np.load(tmp_path / "out.npy")
     assert (vectors.shape, vectors.dtype) == ((6, 3), np.float16)
+
+
+def test_a_file_that_somebody_waits_for_may_take_turns(fake: Lasting, six: Path, tmp_path: Path) -> None:
+    assert main(["encode", str(six), "-o", str(tmp_path / "out.npy"), "--priority", "interactive"]) == 0
+    assert {request.priority for request in fake.requests if isinstance(request, pb.EncodeRequest)} == {
+        pb.PRIORITY_INTERACTIVE
+    }
 
 
 def test_int8_vectors_are_saved_with_their_scales(fake: Lasting, six: Path, tmp_path: Path) -> None:
