@@ -119,7 +119,7 @@ class AsyncClient:
         return await self._run(_core.model(name, self._jobs.within_s(timeout_s)))
 
     async def is_serving(self, *, timeout_s: float | None = None) -> bool:
-        """Asks the server's health service whether it takes requests."""
+        """Asks whether the server takes requests; see `Client.is_serving`."""
         return await self._run(_core.is_serving(self._jobs.within_s(timeout_s)))
 
     async def wait_ready(self, *, timeout_s: float | None = None) -> None:

@@ -168,7 +168,7 @@ class Client:
         return self._run(_core.model(name, self._jobs.within_s(timeout_s)))
 
     def is_serving(self, *, timeout_s: float | None = None) -> bool:
-        """Asks the server's health service whether it takes requests."""
+        """Asks the server's health service whether it takes requests; one that cannot be reached takes none."""
         return self._run(_core.is_serving(self._jobs.within_s(timeout_s)))
 
     def wait_ready(self, *, timeout_s: float | None = None) -> None:
