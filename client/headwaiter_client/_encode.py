@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from copy import copy
 from dataclasses import replace
-from typing import Any, TypeAlias
+from typing import Any, SupportsFloat, TypeAlias
 
 from headwaiter_client import _chunks, _core, _options, _results
 from headwaiter_client._chunks import Chunk, is_too_much
@@ -157,10 +157,15 @@ class Jobs:
         in_flight: most requests of one job on their way at once.
 
     Raises:
-        ValueError: there may be no request on its way.
+        TypeError: the timeout is no number.
+        ValueError: the deadline has always passed, or there may be no request on its way.
     """
 
     def __init__(self, timeout_s: float, in_flight: int) -> None:
+        if not isinstance(timeout_s, SupportsFloat):
+            raise TypeError(f"timeout_s is {timeout_s!r}; it must be a number of seconds")
+        if not timeout_s > 0:
+            raise ValueError(f"timeout_s is {timeout_s:g}; it must be above 0")
         if in_flight < 1:
             raise ValueError(f"max_in_flight is {in_flight}; it must be 1 at least")
         self._timeout_s = timeout_s
