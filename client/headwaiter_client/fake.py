@@ -4,12 +4,13 @@ import hashlib
 import re
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from headwaiter_client import _core
+from headwaiter_client._transport import Flight
 from headwaiter_client.errors import (
     BY_REASON,
     Cancelled,
@@ -102,12 +103,17 @@ class FakeEncoder:
             attends=True,
         )
 
-    def unary(self, method: str, request: bytes, timeout_s: float, request_id: str | None = None) -> bytes:
+    def unary(
+        self, method: str, request: bytes, timeout_s: float, request_id: str | None = None, flight: Flight | None = None
+    ) -> bytes:
         """Answers a call, at once."""
         if self._closed:
             raise Cancelled("the client is closed", request_id=request_id)
         if self.errors:
-            raise self.errors.popleft()
+            error = cast("object", self.errors.popleft())
+            if not isinstance(error, HeadwaiterError):
+                raise TypeError(f"errors holds {error!r}; append errors, such as Overloaded('the queue is full')")
+            raise error
         if method == _core.HEALTH_METHOD:
             return _core.HEALTH_SERVING if self.serving else b""
         match method.rpartition("/")[2]:

@@ -85,6 +85,13 @@ def test_it_fails_as_told_once_for_each_error() -> None:
     assert [type(request) for request in fake.requests] == [pb.EncodeRequest]
 
 
+def test_an_error_to_raise_is_no_class() -> None:
+    fake = FakeEncoder()
+    fake.errors.append(Overloaded)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"^errors holds <class .*Overloaded'>; append errors, such as Overloaded"):
+        Client(transport=fake).encode(["a"])
+
+
 @pytest.mark.parametrize(("sequence", "tokens"), [("one two", ["[CLS]", "one", "two", "[SEP]"]), ([7] * 4, None)])
 def test_attention_is_the_same_everywhere(client: Client, sequence: object, tokens: list[str] | None) -> None:
     attention = client.attend(sequence, layers=[1], query=0)  # type: ignore[arg-type]
@@ -99,7 +106,7 @@ def test_it_says_what_it_is() -> None:
     fake = FakeEncoder(model="mine", width=16)
     client = Client(transport=fake)
     (ref,) = client.models()
-    assert (ref, ref.name) == (ModelRef("mine", client.model().model.digest), "mine")
+    assert (ref, ref.name) == (ModelRef("mine", client.model().model.digest, "fp32"), "mine")
     assert client.model("mine").width == 16
     assert client.is_serving()
     fake.serving = False

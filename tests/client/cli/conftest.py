@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from headwaiter_client import AsyncFakeEncoder, FakeEncoder
+from headwaiter_client._transport import Flight
 from headwaiter_proto import encoder_pb2 as pb
 
 
@@ -32,11 +33,13 @@ class Lasting(FakeEncoder):
         """What it was sent and did not raise at, in alphabetical order."""
         return sorted(text for request in self.requests for text in request.texts.values)
 
-    def unary(self, method: str, request: bytes, timeout_s: float, request_id: str | None = None) -> bytes:
+    def unary(
+        self, method: str, request: bytes, timeout_s: float, request_id: str | None = None, flight: Flight | None = None
+    ) -> bytes:
         for text, error in self.at.items():
             if text.encode() in request:
                 raise error
-        return super().unary(method, request, timeout_s, request_id)
+        return super().unary(method, request, timeout_s, request_id, flight)
 
     def close(self) -> None:
         """Stays open for the next."""

@@ -1,5 +1,6 @@
 """Replies hold the answer in the form that was asked for."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,8 @@ from headwaiter_server.config import Settings
 from headwaiter_server.errors import Failures, InferenceFailed, InvalidInput
 from headwaiter_server.rpc.inputs import Inputs
 from headwaiter_server.rpc.outputs import read_output
-from headwaiter_server.rpc.replies import encode_reply, model_reply
+from headwaiter_server.rpc.replies import attend_reply, encode_reply, model_ref, model_reply
+from headwaiter_server.runtime.attention import Attention
 from tests.server.rpc.stand_ins import CALIBRATION, model
 
 POOLED = [np.array([3, 4], np.float32), np.array([0, 2], np.float32)]
@@ -250,3 +252,10 @@ def test_a_model_is_described_by_its_manifest_its_limits_and_where_it_runs(tmp_p
         ),
     )
     assert [(graph.graph, graph.pooled_max_abs) for graph in reply.parity] == [("g.onnx", 0.25)]
+
+
+def test_attention_weights_are_named_by_their_own_precision(tmp_path: Path) -> None:
+    int8 = replace(model(tmp_path), precision=pb.PRECISION_INT8)
+    assert model_ref(int8).precision == pb.PRECISION_INT8
+    attention = Attention(np.ones((1, 1, 1, 1), np.float32), None)
+    assert attend_reply("r", attention, [], int8).model.precision == pb.PRECISION_FP32
