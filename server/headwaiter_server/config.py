@@ -107,7 +107,7 @@ class Settings:
     )
     address: str = _setting("0.0.0.0:50051", _address, "HOST:PORT", "where to serve gRPC; port 0 takes a free one")
     metrics_port: int = _setting(9464, _port, "a port number", "where to serve Prometheus metrics; 0 takes a free port")
-    threads: int = _setting(0, _natural, "a whole number", "threads of the CPU provider; 0: the physical cores")
+    threads: int = _setting(0, _natural, "a whole number from 0", "threads of the CPU provider; 0: the physical cores")
     devices: tuple[int, ...] = _setting(
         (0,), _numbers, "numbers of GPUs, such as 0,1", "the GPUs to run on, one queue before them; for CUDA"
     )
@@ -115,29 +115,37 @@ class Settings:
         0, _natural, "a whole number", "most memory of a GPU that one session's weights and batches take; 0: all of it"
     )
     instances: int = _setting(
-        1, _positive, "a positive number", "sessions on each device, each with the weights in memory once more"
+        1, _positive, "a whole number from 1", "sessions on each device, each with the weights in memory once more"
     )
     token_budget: int = _setting(
-        0, _natural, "a whole number", "most tokens in a batch; 0: the fewest that are as fast as more, as measured"
+        0,
+        _natural,
+        "a whole number from 0",
+        "most tokens in a batch; 0: the fewest that are as fast as more, as measured",
     )
     cache_dir: Path | None = _setting(
         None, _folder, "a folder", "remembers what batches cost; '' for none; unless given, in the user's cache"
     )
-    max_queue_tokens: int = _setting(262_144, _positive, "a positive number", "most tokens waiting; more are refused")
+    max_queue_tokens: int = _setting(
+        262_144, _positive, "a whole number from 1", "most tokens waiting; more are refused"
+    )
     max_queue_s: float = _setting(
         30.0, _seconds, "seconds", "longest wait, by estimate; requests that would wait for longer are refused"
     )
-    max_request_sequences: int = _setting(4096, _positive, "a positive number", "most sequences in a request")
-    max_request_tokens: int = _setting(65_536, _positive, "a positive number", "most tokens in a request")
-    max_request_bytes: int = _setting(16 * _MIB, _positive, "a positive number", "largest request message")
+    max_request_sequences: int = _setting(4096, _positive, "a whole number from 1", "most sequences in a request")
+    max_request_tokens: int = _setting(65_536, _positive, "a whole number from 1", "most tokens in a request")
+    max_request_bytes: int = _setting(16 * _MIB, _positive, "a whole number from 1", "largest request message")
     max_calls: int = _setting(
-        8192, _positive, "a positive number", "most calls answered at a time, streams included; more are refused"
+        8192, _positive, "a whole number from 1", "most calls answered at a time, streams included; more are refused"
     )
     max_stream_requests: int = _setting(
-        1024, _positive, "a positive number", "most requests of one stream in flight; it is read no further meanwhile"
+        1024,
+        _positive,
+        "a whole number from 1",
+        "most requests of one stream in flight; it is read no further meanwhile",
     )
     max_stream_bytes: int = _setting(
-        32 * _MIB, _positive, "a positive number", "most bytes of the requests of one stream, and of their answers"
+        32 * _MIB, _positive, "a whole number from 1", "most bytes of the requests of one stream, and of their answers"
     )
     max_attend_bytes: int = _setting(
         64 * _MIB,
@@ -145,10 +153,14 @@ class Settings:
         f"a number from 1 to {_MOST_ATTEND_BYTES}",
         "largest weights of an Attend, all heads of its layers counted",
     )
-    tls_cert: Path | None = _setting(None, _file, "a PEM file", "the server's certificate chain")
-    tls_key: Path | None = _setting(None, _file, "a PEM file", "the certificate's private key")
-    tls_client_ca: Path | None = _setting(None, _file, "a PEM file", "require client certificates signed by this")
-    token_file: Path | None = _setting(None, _file, "a file", "require the bearer token that this file holds")
+    tls_cert: Path | None = _setting(None, _file, "a file that is there", "the server's certificate chain")
+    tls_key: Path | None = _setting(None, _file, "a file that is there", "the certificate's private key")
+    tls_client_ca: Path | None = _setting(
+        None, _file, "a file that is there", "require client certificates signed by this"
+    )
+    token_file: Path | None = _setting(
+        None, _file, "a file that is there", "require the bearer token that this file holds"
+    )
     drain_s: float = _setting(30.0, _seconds, "seconds", "how long to finish admitted work after SIGTERM")
 
     def __post_init__(self) -> None:
