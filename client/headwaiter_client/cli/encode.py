@@ -74,9 +74,10 @@ def run(arguments: argparse.Namespace) -> int:
                 cut += one.original_tokens is not None
     kept = f" ({partial.kept:,} of them before)" if partial.kept else ""
     seconds = time.perf_counter() - started_s
-    screen.print(f"{len(texts.values):,} sentences{kept}, {tokens:,} tokens, {seconds:.3f} s")
+    texts_count = len(texts.values)
+    screen.print(f"{texts_count:,} sentence{'' if texts_count == 1 else 's'}{kept}, {tokens:,} tokens, {seconds:.3f} s")
     if cut:
-        screen.print(f"{cut:,} were cut to {model.max_text_tokens:,} tokens")
+        screen.print(f"{cut:,} {'was' if cut == 1 else 'were'} cut to {model.max_text_tokens:,} tokens")
     return 0
 
 

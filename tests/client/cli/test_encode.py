@@ -33,6 +33,12 @@ def test_encode_saves_one_vector_a_line_and_prints_the_figures(
     assert capsys.readouterr().out.startswith("3 sentences, 13 tokens, ")
 
 
+def test_one_sentence_is_one(fake: Lasting, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "texts").write_text("a\n")
+    assert main(["encode", str(tmp_path / "texts"), "-o", str(tmp_path / "out.npy")]) == 0
+    assert capsys.readouterr().out.startswith("1 sentence, 3 tokens, ")
+
+
 def test_encode_reads_standard_input(server: FakeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # As in a container that sets no locale.
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO("one\ntwö\n".encode()), "ascii"))
@@ -131,7 +137,7 @@ def test_how_many_texts_were_cut_is_said(fake: Lasting, tmp_path: Path, capsys: 
     assert main([*command, "--truncation", "right"]) == 0
     first, second = capsys.readouterr().out.splitlines()
     assert first.startswith("2 sentences, 16 tokens, ")
-    assert second == "1 were cut to 8 tokens"
+    assert second == "1 was cut to 8 tokens"
 
 
 def test_a_terminal_shows_a_bar_with_the_rate(
