@@ -1,7 +1,8 @@
 """A call of encode, without any I/O: which requests it takes, and what their replies amount to."""
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import AsyncIterable, Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from copy import copy
 from dataclasses import replace
 from typing import Any, SupportsFloat, TypeAlias
@@ -93,7 +94,7 @@ class Job:
             response = yield from _core.unary("Encode", request, pb.EncodeResponse, timeout_s, request.request_id)
         except HeadwaiterError as error:
             parts = []
-            for smaller in self._smaller(chunk, error):
+            for smaller in (yield from self._smaller(chunk, error, request.ByteSize())):
                 part = yield from self.send(smaller)
                 parts.append(part)
             return _results.join(parts)
@@ -117,17 +118,30 @@ class Job:
         chunk.form.fill(request, chunk.sequences)
         return request
 
-    def _smaller(self, chunk: Chunk, error: HeadwaiterError) -> list[Chunk]:
+    def _smaller(self, chunk: Chunk, error: HeadwaiterError, size_bytes: int) -> _core.Exchange[list[Chunk]]:
         """Returns what to send in place of a refused request, or raises the refusal as the caller should see it."""
-        if is_too_much(error):
-            if len(chunk.sequences) > 1:
-                return _chunks.halves(chunk)
-            empty = chunk.form.empty()
-            if self._envelope.partial and empty is not None and not chunk.failures:
-                failure = copy(error)
-                failure.sequence = chunk.first
-                return [Chunk(chunk.form, chunk.first, [empty], {chunk.first: failure})]
-        raise located(error, chunk.first) from error.__cause__
+        if not is_too_much(error) or not chunk.sequences:
+            raise located(error, chunk.first) from error.__cause__
+        if len(chunk.sequences) > 1:
+            return _chunks.halves(chunk)
+        failure = yield from self._alone(chunk.first, error, size_bytes)
+        empty = chunk.form.empty()
+        if self._envelope.partial and empty is not None and not chunk.failures:
+            return [Chunk(chunk.form, chunk.first, [empty], {chunk.first: failure})]
+        raise failure from error.__cause__
+
+    def _alone(self, index: int, error: HeadwaiterError, size_bytes: int) -> _core.Exchange[HeadwaiterError]:
+        """Says of a request's refusal that its one sequence is to blame, and of which limit, where gRPC did not."""
+        failure = copy(error)
+        failure.sequence = index
+        what = str(error).removesuffix(": split it")
+        failure.args = (f"sequence {index} is too much for a request by itself: {what}; shorten it or split it",)
+        if failure.limit is None:
+            with suppress(HeadwaiterError):  # It is the refusal that has to be told.
+                limit_bytes = (yield from self.limits()).size_bytes
+                if size_bytes > limit_bytes:
+                    failure.limit, failure.actual = limit_bytes, size_bytes
+        return failure
 
     def _check_model(self, model: _results.ModelRef) -> None:
         # Of two threads that add at the same time, at least one then sees both.
@@ -232,3 +246,6 @@ class Gathering:
 def _check_many(sequences: object) -> None:
     if isinstance(sequences, str):
         raise InvalidInput("texts is one str; pass a list of texts, such as [text]", field="texts")
+    # A dict and a set are iterable too, but nobody means their keys, or an order by chance.
+    if isinstance(sequences, bytes | Mapping | set | frozenset) or not isinstance(sequences, Iterable | AsyncIterable):
+        raise InvalidInput(f"the sequences are of type {type(sequences).__name__}; pass a list of them")

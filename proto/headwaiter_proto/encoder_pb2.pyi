@@ -343,16 +343,18 @@ class GetModelRequest(_message.Message):
     def __init__(self, name: _Optional[str] = ...) -> None: ...
 
 class RequestLimits(_message.Message):
-    __slots__ = ("max_sequences", "max_tokens", "max_message_bytes", "max_attend_bytes")
+    __slots__ = ("max_sequences", "max_tokens", "max_message_bytes", "max_attend_bytes", "max_text_bytes")
     MAX_SEQUENCES_FIELD_NUMBER: _ClassVar[int]
     MAX_TOKENS_FIELD_NUMBER: _ClassVar[int]
     MAX_MESSAGE_BYTES_FIELD_NUMBER: _ClassVar[int]
     MAX_ATTEND_BYTES_FIELD_NUMBER: _ClassVar[int]
+    MAX_TEXT_BYTES_FIELD_NUMBER: _ClassVar[int]
     max_sequences: int
     max_tokens: int
     max_message_bytes: int
     max_attend_bytes: int
-    def __init__(self, max_sequences: _Optional[int] = ..., max_tokens: _Optional[int] = ..., max_message_bytes: _Optional[int] = ..., max_attend_bytes: _Optional[int] = ...) -> None: ...
+    max_text_bytes: int
+    def __init__(self, max_sequences: _Optional[int] = ..., max_tokens: _Optional[int] = ..., max_message_bytes: _Optional[int] = ..., max_attend_bytes: _Optional[int] = ..., max_text_bytes: _Optional[int] = ...) -> None: ...
 
 class SelfCheck(_message.Message):
     __slots__ = ("sequences", "pooled_max_abs", "hidden_max_abs", "min_cosine", "mean_cosine", "pooled_max_relative", "hidden_max_relative")

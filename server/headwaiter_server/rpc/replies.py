@@ -11,6 +11,7 @@ from headwaiter_server.batching.job import Outcome
 from headwaiter_server.config import Settings
 from headwaiter_server.rpc.inputs import Inputs
 from headwaiter_server.rpc.outputs import Output
+from headwaiter_server.rpc.requests import RequestLimits
 from headwaiter_server.rpc.tensors import fill
 from headwaiter_server.runtime.attention import Attention
 from headwaiter_server.runtime.contract import finish_pooled
@@ -86,6 +87,7 @@ def model_ref(model: Model) -> pb.ModelRef:
 def model_reply(model: Model, settings: Settings, calibration: Calibration) -> pb.GetModelResponse:
     """Describe a model: what it takes and gives, where it runs, and how far it is from PyTorch."""
     manifest = model.bundle.manifest
+    limits = RequestLimits(settings.max_request_sequences, settings.max_request_tokens)
     return pb.GetModelResponse(
         model=model_ref(model),
         takes_tokens=manifest.vocabulary_size > 0,
@@ -102,10 +104,12 @@ def model_reply(model: Model, settings: Settings, calibration: Calibration) -> p
         pooling=manifest.pooling,
         normalized=manifest.normalized,
         limits=pb.RequestLimits(
-            max_sequences=settings.max_request_sequences,
-            max_tokens=settings.max_request_tokens,
+            max_sequences=limits.sequences,
+            max_tokens=limits.tokens,
             max_message_bytes=settings.max_request_bytes,
             max_attend_bytes=settings.max_attend_bytes,
+            # More would not fit into a message.
+            max_text_bytes=min(limits.text_bytes, settings.max_request_bytes),
         ),
         execution=pb.Execution(
             provider=model.provider,

@@ -208,7 +208,7 @@ def test_offsets_come_as_begins_and_ends_of_each_token(tmp_path: Path) -> None:
 
 def test_a_model_is_described_by_its_manifest_its_limits_and_where_it_runs(tmp_path: Path) -> None:
     settings = Settings(
-        bundle=tmp_path, max_request_sequences=5, max_request_tokens=6, max_request_bytes=7, max_attend_bytes=8
+        bundle=tmp_path, max_request_sequences=5, max_request_tokens=6, max_request_bytes=97, max_attend_bytes=8
     )
     prompts = [pb.Prompt(name="query", text="query: ", tokens=3)]
     described = model(
@@ -221,7 +221,9 @@ def test_a_model_is_described_by_its_manifest_its_limits_and_where_it_runs(tmp_p
     assert (reply.takes_tokens, reply.takes_features, reply.takes_texts) == (True, False, True)
     assert (reply.min_tokens, reply.max_tokens, reply.max_text_tokens, reply.width) == (1, 4, 3, 2)
     assert (reply.layers, reply.heads, reply.pooling, reply.normalized) == (2, 1, pb.POOLING_MEAN, True)
-    assert reply.limits == pb.RequestLimits(max_sequences=5, max_tokens=6, max_message_bytes=7, max_attend_bytes=8)
+    assert reply.limits == pb.RequestLimits(
+        max_sequences=5, max_tokens=6, max_message_bytes=97, max_attend_bytes=8, max_text_bytes=6 * 16
+    )
     assert not reply.attends
     assert (list(reply.prompts), reply.default_prompt) == (prompts, "query")
     assert set(reply.poolings) == {pb.POOLING_MEAN, pb.POOLING_CLS, pb.POOLING_MAX, pb.POOLING_LAST}
