@@ -112,10 +112,13 @@ class Settings:
         (0,), _numbers, "numbers of GPUs, such as 0,1", "the GPUs to run on, one queue before them; for CUDA"
     )
     max_gpu_bytes: int = _setting(
-        0, _natural, "a whole number", "most memory of a GPU that one session's weights and batches take; 0: all of it"
+        0,
+        _natural,
+        "a whole number from 0",
+        "most memory of a GPU that one session's weights and batches take; 0: all of it",
     )
     instances: int = _setting(
-        1, _positive, "a whole number from 1", "sessions on each device, each with the weights in memory once more"
+        1, _positive, "a positive number", "sessions on each device, each with the weights in memory once more"
     )
     token_budget: int = _setting(
         0,
@@ -126,26 +129,21 @@ class Settings:
     cache_dir: Path | None = _setting(
         None, _folder, "a folder", "remembers what batches cost; '' for none; unless given, in the user's cache"
     )
-    max_queue_tokens: int = _setting(
-        262_144, _positive, "a whole number from 1", "most tokens waiting; more are refused"
-    )
+    max_queue_tokens: int = _setting(262_144, _positive, "a positive number", "most tokens waiting; more are refused")
     max_queue_s: float = _setting(
         30.0, _seconds, "seconds", "longest wait, by estimate; requests that would wait for longer are refused"
     )
-    max_request_sequences: int = _setting(4096, _positive, "a whole number from 1", "most sequences in a request")
-    max_request_tokens: int = _setting(65_536, _positive, "a whole number from 1", "most tokens in a request")
-    max_request_bytes: int = _setting(16 * _MIB, _positive, "a whole number from 1", "largest request message")
+    max_request_sequences: int = _setting(4096, _positive, "a positive number", "most sequences in a request")
+    max_request_tokens: int = _setting(65_536, _positive, "a positive number", "most tokens in a request")
+    max_request_bytes: int = _setting(16 * _MIB, _positive, "a positive number", "largest request message")
     max_calls: int = _setting(
-        8192, _positive, "a whole number from 1", "most calls answered at a time, streams included; more are refused"
+        8192, _positive, "a positive number", "most calls answered at a time, streams included; more are refused"
     )
     max_stream_requests: int = _setting(
-        1024,
-        _positive,
-        "a whole number from 1",
-        "most requests of one stream in flight; it is read no further meanwhile",
+        1024, _positive, "a positive number", "most requests of one stream in flight; it is read no further meanwhile"
     )
     max_stream_bytes: int = _setting(
-        32 * _MIB, _positive, "a whole number from 1", "most bytes of the requests of one stream, and of their answers"
+        32 * _MIB, _positive, "a positive number", "most bytes of the requests of one stream, and of their answers"
     )
     max_attend_bytes: int = _setting(
         64 * _MIB,

@@ -130,7 +130,7 @@ async def test_a_restart_remembers_what_batches_cost_and_says_so_in_the_log_and_
         (["b", "--provider", "gpu"], "--provider 'gpu' is not auto, cuda or cpu"),
         (["b", "--address", "50051"], "--address '50051' is not HOST:PORT"),
         (["b", "--metrics-port", "70000"], "--metrics-port '70000' is not a port number"),
-        (["b", "--max-queue-tokens", "0"], "--max-queue-tokens '0' is not a whole number from 1"),
+        (["b", "--max-queue-tokens", "0"], "--max-queue-tokens '0' is not a positive number"),
         (["b", "--tls-cert", "/nowhere.pem"], "--tls-cert '/nowhere.pem' is not a file that is there"),
         (["b", "--port", "50051"], "unrecognized arguments: --port 50051"),
     ],
