@@ -59,7 +59,7 @@ def encode_texts(
     except HeadwaiterError as error:
         if error.sequence is None:
             raise
-        advice = ": --truncation right, or left, cuts it" if isinstance(error, SequenceTooLong) else ""
+        advice = " (--truncation right, or left, cuts it)" if isinstance(error, SequenceTooLong) else ""
         raise HeadwaiterError(_placed(error, error.sequence, texts.place(first + error.sequence)) + advice) from error
 
 
