@@ -49,6 +49,10 @@ def attend_request(
     Raises:
         InvalidInput: the sequence is no text, ids or features, or an index cannot be one.
     """
+    if sequence is None or isinstance(sequence, bytes):
+        raise InvalidInput(
+            f"sequence is of type {type(sequence).__name__}; pass a str, token ids [n] or features [n, width]"
+        )
     if isinstance(sequence, (list, tuple)) and any(isinstance(one, str) for one in sequence):
         raise InvalidInput("sequence is a list of texts; pass one text by itself", field="texts")
     form = form_of(sequence)

@@ -34,6 +34,12 @@ _BALANCED = {
 }
 REPLICA_OPTIONS = (*CHANNEL_OPTIONS, ("grpc.service_config", json.dumps(_BALANCED)))
 
+# What gRPC takes for a server. It would take nearly anything else too, for a name that it then does not find.
+_PLACE = r"(\[[0-9A-Fa-f:.]+(%\w+)?\]|[^\s:/,\[\]@]+):[0-9]+"
+_HOSTS = re.compile(rf"(dns:(//[^/\s]*/)?)?{_PLACE}|ipv[46]:{_PLACE}(,{_PLACE})*")
+_SOCKET = re.compile(r"(unix|unix-abstract|vsock|xds):\S+")
+_PORTS = range(1, 1 << 16)
+
 # gRPC turns a deadline too far in the future into one that has passed.
 _MAX_TIMEOUT_S = 365 * 24 * 3600.0
 
@@ -64,8 +70,16 @@ class TlsConfig:
 
         Raises:
             OSError: a file cannot be read.
+            ValueError: a file holds something else.
         """
         ca, key, cert = (None if file is None else Path(file).read_bytes() for file in (self.ca, self.key, self.cert))
+        for name, content, kind in (
+            ("ca", ca, "CERTIFICATE"),
+            ("cert", cert, "CERTIFICATE"),
+            ("key", key, "PRIVATE KEY"),
+        ):
+            if content is not None and not re.search(rb"-----BEGIN [A-Z0-9 ]*%s-----" % kind.encode(), content):
+                raise ValueError(f"{name}: {getattr(self, name)} holds no {kind} in PEM")
         return grpc.ssl_channel_credentials(root_certificates=ca, private_key=key, certificate_chain=cert)
 
 
@@ -80,7 +94,8 @@ class Connection:
         metadata: what else to send with each call.
 
     Raises:
-        ValueError: there is no address, or the token or the metadata cannot be sent.
+        TypeError: an argument is of another type.
+        ValueError: an address is none, or the token or the metadata cannot be sent.
     """
 
     address: str | Sequence[str]
@@ -91,6 +106,12 @@ class Connection:
     def __post_init__(self) -> None:
         if not self.address:
             raise ValueError("address is empty: name a server as host:port, or a list of replicas")
+        for address in self._addresses:
+            _check_address(address)
+        if not isinstance(self.token, str | None):
+            raise TypeError(f"token is of type {type(self.token).__name__}; it must be a str")
+        if not isinstance(self.tls, TlsConfig | None):
+            raise TypeError(f"tls is {self.tls!r}; it must be a TlsConfig, such as TlsConfig() for public certificates")
         for key, value in (self.metadata or {}).items():
             if not re.fullmatch("[0-9a-z_.-]+", key) or key.startswith("grpc-") or key.endswith("-bin"):
                 raise ValueError(
@@ -138,6 +159,17 @@ class Connection:
     @property
     def _options(self) -> tuple[tuple[str, str | int], ...]:
         return REPLICA_OPTIONS if self.balanced else CHANNEL_OPTIONS
+
+
+def _check_address(address: object) -> None:
+    if isinstance(address, str):
+        ports = re.findall(r":([0-9]+)(?=,|$)", address)
+        if _SOCKET.fullmatch(address) or (_HOSTS.fullmatch(address) and all(int(port) in _PORTS for port in ports)):
+            return
+    raise ValueError(
+        f"address {address!r} is none: a server is host:port, such as localhost:50051 or [::1]:50051, or unix:path; "
+        "several replicas are a list of these"
+    )
 
 
 def remaining_s(timeout_s: float, request_id: str | None) -> float:

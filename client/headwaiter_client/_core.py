@@ -89,8 +89,10 @@ def model(name: str, timeout_s: float) -> Exchange[pb.GetModelResponse]:
 
 def is_serving(timeout_s: float) -> Exchange[bool]:
     """See `Client.is_serving`."""
-    raw = yield Call(HEALTH_METHOD, HEALTH_REQUEST, timeout_s)
-    return raw == HEALTH_SERVING
+    try:
+        return (yield from _says_serving(timeout_s))
+    except Unavailable:
+        return False
 
 
 def wait_ready(timeout_s: float) -> Exchange[None]:
@@ -100,7 +102,7 @@ def wait_ready(timeout_s: float) -> Exchange[None]:
     reason = "the time was up before it was asked"
     while (left_s := deadline_s - time.monotonic()) > 0:
         try:
-            if (yield from is_serving(min(left_s, _HEALTH_TIMEOUT_S))):
+            if (yield from _says_serving(min(left_s, _HEALTH_TIMEOUT_S))):
                 return
             reason = "it does not take requests"
         except (Unavailable, DeadlineExceeded) as error:
@@ -108,3 +110,8 @@ def wait_ready(timeout_s: float) -> Exchange[None]:
         yield Pause(min(pause_s, left_s))
         pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
     raise DeadlineExceeded(f"the server was not ready within {timeout_s:g} s: {reason}")
+
+
+def _says_serving(timeout_s: float) -> Exchange[bool]:
+    raw = yield Call(HEALTH_METHOD, HEALTH_REQUEST, timeout_s)
+    return raw == HEALTH_SERVING

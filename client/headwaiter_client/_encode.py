@@ -1,10 +1,11 @@
 """A call of encode, without any I/O: which requests it takes, and what their replies amount to."""
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import AsyncIterable, Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from copy import copy
 from dataclasses import replace
-from typing import Any, TypeAlias
+from typing import Any, SupportsFloat, TypeAlias
 
 from headwaiter_client import _chunks, _core, _options, _results
 from headwaiter_client._chunks import Chunk, is_too_much
@@ -93,7 +94,7 @@ class Job:
             response = yield from _core.unary("Encode", request, pb.EncodeResponse, timeout_s, request.request_id)
         except HeadwaiterError as error:
             parts = []
-            for smaller in self._smaller(chunk, error):
+            for smaller in (yield from self._smaller(chunk, error, request.ByteSize())):
                 part = yield from self.send(smaller)
                 parts.append(part)
             return _results.join(parts)
@@ -117,25 +118,38 @@ class Job:
         chunk.form.fill(request, chunk.sequences)
         return request
 
-    def _smaller(self, chunk: Chunk, error: HeadwaiterError) -> list[Chunk]:
+    def _smaller(self, chunk: Chunk, error: HeadwaiterError, size_bytes: int) -> _core.Exchange[list[Chunk]]:
         """Returns what to send in place of a refused request, or raises the refusal as the caller should see it."""
-        if is_too_much(error):
-            if len(chunk.sequences) > 1:
-                return _chunks.halves(chunk)
-            empty = chunk.form.empty()
-            if self._envelope.partial and empty is not None and not chunk.failures:
-                failure = copy(error)
-                failure.sequence = chunk.first
-                return [Chunk(chunk.form, chunk.first, [empty], {chunk.first: failure})]
-        raise located(error, chunk.first) from error.__cause__
+        if not is_too_much(error) or not chunk.sequences:
+            raise located(error, chunk.first) from error.__cause__
+        if len(chunk.sequences) > 1:
+            return _chunks.halves(chunk)
+        failure = yield from self._alone(chunk.first, error, size_bytes)
+        empty = chunk.form.empty()
+        if self._envelope.partial and empty is not None and not chunk.failures:
+            return [Chunk(chunk.form, chunk.first, [empty], {chunk.first: failure})]
+        raise failure from error.__cause__
+
+    def _alone(self, index: int, error: HeadwaiterError, size_bytes: int) -> _core.Exchange[HeadwaiterError]:
+        """Says of a request's refusal that its one sequence is to blame, and of which limit, where gRPC did not."""
+        failure = copy(error)
+        failure.sequence = index
+        what = str(error).removesuffix(": split it")
+        failure.args = (f"sequence {index} is too much for a request by itself: {what}; shorten it or split it",)
+        if failure.limit is None:
+            with suppress(HeadwaiterError):  # It is the refusal that has to be told.
+                limit_bytes = (yield from self.limits()).size_bytes
+                if size_bytes > limit_bytes:
+                    failure.limit, failure.actual = limit_bytes, size_bytes
+        return failure
 
     def _check_model(self, model: _results.ModelRef) -> None:
         # Of two threads that add at the same time, at least one then sees both.
         self._models.add(model)
         if len(self._models) > 1:
             raise ModelChanged(
-                "the server changed its model between two requests of this call, and vectors of two models do not "
-                "mix: call again",
+                f"two requests of this call were answered by {' and by '.join(sorted(map(str, self._models)))}, whose "
+                "vectors do not mix: call again, and let all replicas serve one model in one precision",
                 request_id=self._envelope.request_id,
             )
 
@@ -157,10 +171,15 @@ class Jobs:
         in_flight: most requests of one job on their way at once.
 
     Raises:
-        ValueError: there may be no request on its way.
+        TypeError: the timeout is no number.
+        ValueError: the deadline has always passed, or there may be no request on its way.
     """
 
     def __init__(self, timeout_s: float, in_flight: int) -> None:
+        if not isinstance(timeout_s, SupportsFloat):
+            raise TypeError(f"timeout_s is {timeout_s!r}; it must be a number of seconds")
+        if not timeout_s > 0:
+            raise ValueError(f"timeout_s is {timeout_s:g}; it must be above 0")
         if in_flight < 1:
             raise ValueError(f"max_in_flight is {in_flight}; it must be 1 at least")
         self._timeout_s = timeout_s
@@ -227,3 +246,6 @@ class Gathering:
 def _check_many(sequences: object) -> None:
     if isinstance(sequences, str):
         raise InvalidInput("texts is one str; pass a list of texts, such as [text]", field="texts")
+    # A dict and a set are iterable too, but nobody means their keys, or an order by chance.
+    if isinstance(sequences, bytes | Mapping | set | frozenset) or not isinstance(sequences, Iterable | AsyncIterable):
+        raise InvalidInput(f"the sequences are of type {type(sequences).__name__}; pass a list of them")

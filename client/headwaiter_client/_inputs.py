@@ -186,7 +186,8 @@ def _array(index: int, sequence: ArrayLike, field: str, rank: int) -> NDArray[An
     except (ValueError, TypeError, RuntimeError) as error:  # The latter two from tensors on a GPU or with a gradient.
         raise _invalid(index, f"{field}.data", f"is no array: {error}") from error
     if array.ndim != rank:
-        raise _invalid(index, f"{field}.data", f"has {array.ndim} dimensions; a sequence of {field} has {rank}")
+        one = f"; for one sequence pass [{'ids' if rank == 1 else 'rows'}]" if array.ndim == rank - 1 else ""
+        raise _invalid(index, f"{field}.data", f"has {array.ndim} dimensions; a sequence of {field} has {rank}{one}")
     return array
 
 

@@ -16,18 +16,30 @@ from headwaiter_proto import encoder_pb2 as pb
 
 _Rows = TypeVar("_Rows")
 
+_PRECISIONS = {
+    pb.PRECISION_FP32: "fp32",
+    pb.PRECISION_FP16: "fp16",
+    pb.PRECISION_BF16: "bf16",
+    pb.PRECISION_INT8: "int8",
+}
+
 
 @dataclass(frozen=True)
 class ModelRef:
-    """Which weights answered: vectors of two digests must not be compared.
+    """Which weights answered: vectors of two digests, or of two precisions, must not be compared.
 
     Attributes:
         name: the model's name.
         digest: SHA-256 of its bundle's manifest, in hexadecimal.
+        precision: of the graph that answered: "fp32", "fp16", "bf16" or "int8"; empty where the server does not say.
     """
 
     name: str
     digest: str
+    precision: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.digest[:12]} in {self.precision or 'unknown precision'}"
 
 
 @dataclass(frozen=True)
@@ -219,8 +231,13 @@ def timings(server: pb.Timings, round_trip_s: float) -> Timings:
 
 
 def model_ref(message: pb.ModelRef) -> ModelRef:
-    """Reads a model's name and digest."""
-    return ModelRef(name=message.name, digest=message.digest)
+    """Reads which weights answered."""
+    return ModelRef(message.name, message.digest, precision_name(message.precision))
+
+
+def precision_name(precision: pb.Precision) -> str:
+    """Returns what people call a precision; nothing where it is none that we know."""
+    return _PRECISIONS.get(precision, "")
 
 
 def _vectors(

@@ -74,9 +74,14 @@ class Retries:
 
     There are some retries to begin with, and one more for every five calls that succeed: where everything is refused, a
     client soon stops trying again, and does not add to the load. Threads may share it.
+
+    Raises:
+        TypeError: the policy is none.
     """
 
     def __init__(self, policy: RetryPolicy) -> None:
+        if not isinstance(policy, RetryPolicy):
+            raise TypeError(f"retry is {policy!r}; it must be a RetryPolicy, such as RetryPolicy(max_attempts=3)")
         self._policy = policy
         self._left = _FIRST_RETRIES
         self._lock = threading.Lock()

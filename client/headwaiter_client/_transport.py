@@ -23,10 +23,47 @@ from headwaiter_client.errors import Cancelled, DeadlineExceeded, HeadwaiterErro
 _UNREACHED = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
 
 
+class Flight:
+    """Calls of several threads that end together."""
+
+    def __init__(self) -> None:
+        self._calls: set[grpc.Future[bytes]] = set()
+        self._cancelled = False
+        self._lock = threading.Lock()
+
+    def result(self, call: "grpc.Future[bytes]") -> bytes:
+        """Waits for the reply to a call.
+
+        Raises:
+            grpc.RpcError: it failed.
+            grpc.FutureCancelledError: it was cancelled.
+        """
+        with self._lock:
+            self._calls.add(call)
+            cancelled = self._cancelled
+        try:
+            if cancelled:
+                call.cancel()
+            return call.result()
+        finally:
+            with self._lock:
+                self._calls.remove(call)
+
+    def cancel(self) -> None:
+        """Cancels the calls on their way, on the server too, and later ones."""
+        with self._lock:
+            self._cancelled = True
+            calls = list(self._calls)
+        for call in calls:
+            call.cancel()
+
+
 class Transport(Protocol):
     """Carries calls for threads, which may share it."""
 
-    def unary(self, method: str, request: bytes, timeout_s: float, request_id: str | None = None) -> bytes:
+    def unary(
+        self, method: str, request: bytes, timeout_s: float, request_id: str | None = None, flight: Flight | None = None
+    ) -> bytes:
         """Makes a call.
 
         Args:
@@ -34,6 +71,7 @@ class Transport(Protocol):
             request: the message.
             timeout_s: seconds until the deadline.
             request_id: what errors call the request.
+            flight: what may cancel it, with others; nothing may when None.
 
         Raises:
             HeadwaiterError: the call failed.
@@ -79,7 +117,9 @@ class GrpcTransport:
         else:
             self._known.set()
 
-    def unary(self, method: str, request: bytes, timeout_s: float, request_id: str | None = None) -> bytes:
+    def unary(
+        self, method: str, request: bytes, timeout_s: float, request_id: str | None = None, flight: Flight | None = None
+    ) -> bytes:
         """Makes a call; see `Transport.unary`."""
         timeout_s = remaining_s(timeout_s, request_id)
         end_s = time.monotonic() + timeout_s
@@ -87,7 +127,7 @@ class GrpcTransport:
         while True:
             attempts += 1
             try:
-                reply = self._attempt(method, request, timeout_s, end_s, request_id)
+                reply = self._attempt(method, request, timeout_s, end_s, request_id, flight)
             except HeadwaiterError as error:
                 wait_s = self._retries.wait_s(error, attempts, end_s - time.monotonic(), _jitter())
                 if wait_s is None:
@@ -104,14 +144,27 @@ class GrpcTransport:
             channel.close()
         self._known.set()
 
-    def _attempt(self, method: str, request: bytes, timeout_s: float, end_s: float, request_id: str | None) -> bytes:
+    def _attempt(
+        self,
+        method: str,
+        request: bytes,
+        timeout_s: float,
+        end_s: float,
+        request_id: str | None,
+        flight: Flight | None,
+    ) -> bytes:
         if not self._known.wait(end_s - time.monotonic()):
             raise DeadlineExceeded(f"no answer within {timeout_s:g} s", request_id=request_id)
         with self._lock:
             index = self._replicas.next()
         call: grpc.UnaryUnaryMultiCallable[bytes, bytes] = self._channels[index].unary_unary(method)
+        left_s = end_s - time.monotonic()
         try:
-            return call(request, timeout=end_s - time.monotonic(), metadata=self._metadata)
+            if flight is None:  # Which is faster.
+                return call(request, timeout=left_s, metadata=self._metadata)
+            return flight.result(call.future(request, timeout=left_s, metadata=self._metadata))
+        except grpc.FutureCancelledError as error:
+            raise Cancelled("the call was cancelled with others", request_id=request_id) from error
         except grpc.RpcError as error:
             if self._closed.is_set():
                 raise Cancelled("the client was closed before the answer came", request_id=request_id) from error

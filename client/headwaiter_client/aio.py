@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import aclosing
+from inspect import iscoroutinefunction
 from types import TracebackType
 from typing import Any, Self, SupportsIndex, TypeVar, Unpack
 
@@ -44,6 +45,11 @@ class AsyncClient:
         transport: AsyncTransport | None = None,
     ) -> None:
         self._jobs = Jobs(timeout_s, max_in_flight)
+        if transport is not None and not iscoroutinefunction(transport.unary):
+            raise TypeError(
+                f"transport is of type {type(transport).__name__}, which cannot be awaited; of a FakeEncoder, "
+                "AsyncFakeEncoder(fake) can"
+            )
         self._transport = transport or AsyncGrpcTransport(Connection(address or (), token, tls, metadata), retry)
 
     async def encode(
@@ -119,7 +125,7 @@ class AsyncClient:
         return await self._run(_core.model(name, self._jobs.within_s(timeout_s)))
 
     async def is_serving(self, *, timeout_s: float | None = None) -> bool:
-        """Asks the server's health service whether it takes requests."""
+        """Asks whether the server takes requests; see `Client.is_serving`."""
         return await self._run(_core.is_serving(self._jobs.within_s(timeout_s)))
 
     async def wait_ready(self, *, timeout_s: float | None = None) -> None:

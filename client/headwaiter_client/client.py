@@ -4,6 +4,7 @@ import time
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import closing
+from inspect import iscoroutinefunction
 from types import TracebackType
 from typing import Any, Self, SupportsIndex, TypeVar, Unpack
 
@@ -16,7 +17,7 @@ from headwaiter_client._inputs import Features, Form, Texts, Tokens
 from headwaiter_client._options import RequestOptions
 from headwaiter_client._results import Encoding, ModelRef, SequenceEncoding
 from headwaiter_client._retry import DEFAULT_RETRY, RetryPolicy
-from headwaiter_client._transport import GrpcTransport, Transport
+from headwaiter_client._transport import Flight, GrpcTransport, Transport
 from headwaiter_client.errors import HeadwaiterError
 from headwaiter_proto import encoder_pb2 as pb
 
@@ -41,8 +42,9 @@ class Client:
         transport: carries the calls, in place of all that connects, such as a `FakeEncoder`.
 
     Raises:
-        ValueError: there is no address, the token or the metadata cannot be sent in a header, or no request may be on
-            its way.
+        TypeError: an argument is of another type.
+        ValueError: an address is none, the token or the metadata cannot be sent in a header, a TLS file holds something
+            else, the deadline has always passed, or no request may be on its way.
         OSError: a TLS file cannot be read.
     """
 
@@ -59,6 +61,8 @@ class Client:
         transport: Transport | None = None,
     ) -> None:
         self._jobs = Jobs(timeout_s, max_in_flight)
+        if transport is not None and iscoroutinefunction(transport.unary):
+            raise TypeError(f"transport is of type {type(transport).__name__}, which only AsyncClient can await")
         self._transport = transport or GrpcTransport(Connection(address or (), token, tls, metadata), retry)
 
     def encode(
@@ -115,8 +119,8 @@ class Client:
     ) -> Generator[SequenceEncoding, None, None]:
         """Encodes what an iterable yields, one result a sequence, in memory that does not grow with their number.
 
-        Sequences are read ahead of the results, as many as `max_in_flight` requests hold. Close the iterator, or run
-        it to its end: requests on their way when it is dropped are still answered.
+        Sequences are read ahead of the results, as many as `max_in_flight` requests hold. Closing the iterator before
+        its end cancels the requests on their way.
 
         Args:
             sequences: all of them texts, or all token ids [n], or all features [n, width].
@@ -168,7 +172,7 @@ class Client:
         return self._run(_core.model(name, self._jobs.within_s(timeout_s)))
 
     def is_serving(self, *, timeout_s: float | None = None) -> bool:
-        """Asks the server's health service whether it takes requests."""
+        """Asks the server's health service whether it takes requests; one that cannot be reached takes none."""
         return self._run(_core.is_serving(self._jobs.within_s(timeout_s)))
 
     def wait_ready(self, *, timeout_s: float | None = None) -> None:
@@ -222,34 +226,36 @@ class Client:
     def _each(self, exchanges: Iterable[_core.Exchange[_Result]], *, ordered: bool) -> Generator[_Result, None, None]:
         """Runs exchanges, some at once, and yields their results."""
         threads = ThreadPoolExecutor(self._jobs.in_flight, "headwaiter")
+        flight = Flight()
         pending: list[Future[_Result]] = []
         try:
             for exchange in exchanges:
-                pending.append(threads.submit(self._run, exchange))
+                pending.append(threads.submit(self._run, exchange, flight))
                 if len(pending) == self._jobs.in_flight:
                     yield _next(pending, ordered)
             while pending:
                 yield _next(pending, ordered)
         finally:
             threads.shutdown(wait=False, cancel_futures=True)
+            flight.cancel()
 
-    def _run(self, exchange: _core.Exchange[_Result]) -> _Result:
+    def _run(self, exchange: _core.Exchange[_Result], flight: Flight | None = None) -> _Result:
         """Takes the steps of an exchange until its result is there."""
         outcome: bytes | HeadwaiterError | None = None
         try:
             while True:
                 step = exchange.throw(outcome) if isinstance(outcome, HeadwaiterError) else exchange.send(outcome)
-                outcome = self._take(step)
+                outcome = self._take(step, flight)
         except StopIteration as end:
             result: _Result = end.value
             return result
 
-    def _take(self, step: _core.Call | _core.Pause) -> bytes | HeadwaiterError:
+    def _take(self, step: _core.Call | _core.Pause, flight: Flight | None) -> bytes | HeadwaiterError:
         if isinstance(step, _core.Pause):
             time.sleep(step.pause_s)
             return b""
         try:
-            return self._transport.unary(step.method, step.request, step.timeout_s, step.request_id)
+            return self._transport.unary(step.method, step.request, step.timeout_s, step.request_id, flight)
         except HeadwaiterError as error:
             return error
 

@@ -4,12 +4,14 @@ import hashlib
 import re
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from headwaiter_client import _core
+from headwaiter_client import _core, _fake_checks
+from headwaiter_client._connection import remaining_s
+from headwaiter_client._transport import Flight
 from headwaiter_client.errors import (
     BY_REASON,
     Cancelled,
@@ -23,6 +25,7 @@ from headwaiter_proto import encoder_pb2 as pb
 
 _SPECIAL_TOKENS = 2
 _LAYERS, _HEADS = 2, 3
+_PROMPTS = [pb.Prompt(name=name, text=f"{name}: ", tokens=2) for name in ("query", "passage")]
 _REASONS = {kind: pb.ErrorReason.Value(name) for name, kind in BY_REASON.items()}
 _POOLINGS: dict[int, Callable[[NDArray[Any]], NDArray[Any]]] = {
     pb.POOLING_UNSPECIFIED: lambda hidden: hidden.mean(axis=0),
@@ -52,7 +55,8 @@ class FakeEncoder:
     """A transport that answers what is sent like a server: `Client(transport=FakeEncoder())`.
 
     Its vectors are made up, but the same each time: equal sequences have equal vectors, texts that share words have
-    vectors near each other. A text's tokens are its words and two special ones.
+    vectors near each other. A text's tokens are its words and two special ones. It has the prompts "query" and
+    "passage".
 
     Args:
         width: of its vectors.
@@ -81,7 +85,8 @@ class FakeEncoder:
         self.serving = True
         self._closed = False
         self._vectors: dict[object, NDArray[np.float32]] = {}
-        ref = pb.ModelRef(name=model, digest=hashlib.sha256(model.encode()).hexdigest())
+        digest = hashlib.sha256(model.encode()).hexdigest()
+        ref = pb.ModelRef(name=model, digest=digest, precision=pb.PRECISION_FP32)
         self._description = pb.GetModelResponse(
             model=ref,
             takes_tokens=True,
@@ -99,14 +104,21 @@ class FakeEncoder:
             ),
             min_tokens=1,
             attends=True,
+            prompts=_PROMPTS,
         )
 
-    def unary(self, method: str, request: bytes, timeout_s: float, request_id: str | None = None) -> bytes:
+    def unary(
+        self, method: str, request: bytes, timeout_s: float, request_id: str | None = None, flight: Flight | None = None
+    ) -> bytes:
         """Answers a call, at once."""
+        remaining_s(timeout_s, request_id)
         if self._closed:
             raise Cancelled("the client is closed", request_id=request_id)
         if self.errors:
-            raise self.errors.popleft()
+            error = cast("object", self.errors.popleft())
+            if not isinstance(error, HeadwaiterError):
+                raise TypeError(f"errors holds {error!r}; append errors, such as Overloaded('the queue is full')")
+            raise error
         if method == _core.HEALTH_METHOD:
             return _core.HEALTH_SERVING if self.serving else b""
         match method.rpartition("/")[2]:
@@ -128,6 +140,7 @@ class FakeEncoder:
 
     def _noted(self, request: _Request) -> _Request:
         self.requests.append(request)
+        _fake_checks.check_id(request.request_id)
         self._check_model(request.model)
         return request
 
@@ -137,6 +150,7 @@ class FakeEncoder:
 
     def _encode(self, request: pb.EncodeRequest) -> pb.EncodeResponse:
         output = request.output
+        _fake_checks.check_options(request, self._description.width)
         reply = pb.EncodeResponse(request_id=request.request_id, model=self._description.model)
         all_hidden, all_pooled = [], []
         for index, tokens in enumerate(self._sequences(request)):
@@ -162,7 +176,8 @@ class FakeEncoder:
         """Returns the tokens of each sequence, whether the model takes them or not."""
         limits, texts = self._description.limits, request.texts
         if request.WhichOneof("input") == "texts":
-            sequences = [_words(text, texts.prompt) for text in texts.values]
+            prompt = _fake_checks.checked_prompt(texts.prompt, self._description.prompts)
+            sequences = [_words(text, prompt) for text in texts.values]
         else:
             sequences = _rows(request.tokens if request.HasField("tokens") else request.features)
         if not sequences:
@@ -185,17 +200,8 @@ class FakeEncoder:
     ) -> list[_Token]:
         """Returns the tokens that the model takes of a sequence."""
         most = self._description.max_tokens
-        if not tokens:
-            raise InvalidInput(f"sequence {index} is empty: a sequence has at least one token", sequence=index)
-        if len(tokens) <= most:
-            return tokens
-        if request.truncation not in (pb.TRUNCATION_LEFT, pb.TRUNCATION_RIGHT):
-            raise SequenceTooLong(
-                f"sequence {index} has {len(tokens)} tokens, and the model takes at most {most}",
-                sequence=index,
-                limit=most,
-                actual=len(tokens),
-            )
+        if len(tokens) <= most or request.truncation not in (pb.TRUNCATION_LEFT, pb.TRUNCATION_RIGHT):
+            return self._checked(index, tokens)
         reply.truncated.add(sequence=index, original_tokens=len(tokens))
         words = tokens[1:-1]
         kept = (
@@ -204,6 +210,23 @@ class FakeEncoder:
             else words[_SPECIAL_TOKENS - most :]
         )
         return [tokens[0], *kept, tokens[-1]]
+
+    def _checked(self, index: int, tokens: list[_Token]) -> list[_Token]:
+        """Returns tokens that the model takes as they are."""
+        most = self._description.max_tokens
+        if not tokens:
+            raise InvalidInput(f"sequence {index} is empty: a sequence has at least one token", sequence=index)
+        if len(tokens) > most:
+            raise SequenceTooLong(
+                f"sequence {index} has {len(tokens)} tokens, and the model takes at most {most}",
+                sequence=index,
+                limit=most,
+                actual=len(tokens),
+            )
+        for one in tokens:
+            if isinstance(one.key, int) and one.key < 0:
+                raise InvalidInput(f"sequence {index} has id {one.key}, and ids are 0 or more", sequence=index)
+        return tokens
 
     def _hidden(self, tokens: Sequence[_Token]) -> NDArray[np.float32]:
         width = self._description.width
@@ -226,7 +249,10 @@ class FakeEncoder:
     def _attend(self, request: pb.AttendRequest) -> pb.AttendResponse:
         """Answers that every token looks at all tokens alike."""
         (tokens,) = self._sequences(request)
-        layers, heads = list(request.layers) or range(_LAYERS), list(request.heads) or range(_HEADS)
+        self._checked(0, tokens)
+        layers = _fake_checks.chosen("layers", request.layers, _LAYERS)
+        heads = _fake_checks.chosen("heads", request.heads, _HEADS)
+        _fake_checks.check_index("query is", request.query, "the sequence's positions", len(tokens))
         reply = pb.AttendResponse(request_id=request.request_id, model=self._description.model)
         if request.HasField("texts"):
             reply.tokens.extend(str(one.key) for one in tokens)
@@ -266,9 +292,10 @@ def _words(text: str, prompt: str) -> list[_Token]:
 
 def _rows(packed: pb.TokenSequences | pb.FeatureSequences) -> list[list[_Token]]:
     values = np.frombuffer(packed.data, _DTYPES[packed.dtype])
-    # [rows, 1] for ids; of no rows, any width.
-    keys = iter(values.reshape(sum(packed.lengths) or 1, -1).tolist())
-    return [[_Token(tuple(next(keys)), 0, 0) for _ in range(length)] for length in packed.lengths]
+    # Of no rows, any width.
+    rows = map(tuple, values.reshape(sum(packed.lengths) or 1, -1).tolist())
+    keys = iter(values.tolist()) if isinstance(packed, pb.TokenSequences) else rows
+    return [[_Token(next(keys), 0, 0) for _ in range(length)] for length in packed.lengths]
 
 
 def _fill(tensor: pb.Tensor, values: NDArray[Any], dtype: pb.DataType) -> None:

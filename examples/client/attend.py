@@ -14,5 +14,5 @@ assert attention.tokens is not None
 assert attention.context is not None
 for head, weights in enumerate(attention.weights[0]):
     looks_at = attention.tokens[weights[query].argmax()]
-    made = attention.context[0, head, :3].round(3).tolist()
+    made = attention.context[0, head, :3].astype(float).round(3).tolist()
     print(f"head {head}: {attention.tokens[query]} looks at {looks_at} most, and makes {made} … of all")

@@ -9,10 +9,12 @@ from headwaiter_client import Client
 [address] = sys.argv[1:] or ["localhost:50051"]
 
 with Client(address) as client:
-    width = client.model().feature_width
+    model = client.model()
+    if not model.takes_features:
+        raise SystemExit(f"{model.model.name} takes no features: serve a model that does, such as a vision encoder")
     random = np.random.default_rng(0)
     # float32 unless all are float16, which halves what is sent.
-    sequences = [random.standard_normal((length, width), np.float32) for length in (5, 20)]
+    sequences = [random.standard_normal((length, model.feature_width), np.float32) for length in (5, 20)]
     # A model without pooling has rows only.
     encoding = client.encode_features(sequences, pooled=False, hidden=True)
 

@@ -14,4 +14,4 @@ assert encoding.hidden is not None
 assert encoding.offsets is not None
 for (begin, end), row in zip(encoding.offsets[0], encoding.hidden[0], strict=True):
     # Special tokens stand nowhere in the text.
-    print(f"{text[begin:end] or '(special)':<10} {row[:3].round(3).tolist()} …")
+    print(f"{text[begin:end] or '(special)':<10} {row[:3].astype(float).round(3).tolist()} …")

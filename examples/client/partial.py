@@ -13,4 +13,4 @@ with Client(address) as client:
 assert encoding.pooled is not None  # A row for each text: of zeros for one that failed.
 for index, text in enumerate(texts):
     failure = encoding.failures.get(index)
-    print(f"{text!r}: {failure or encoding.pooled[index, :3].round(3).tolist()}")
+    print(f"{text!r}: {failure or encoding.pooled[index, :3].astype(float).round(3).tolist()}")

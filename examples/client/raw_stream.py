@@ -20,4 +20,4 @@ with grpc.insecure_channel(address) as channel:
         else:
             pooled = answer.response.pooled
             vectors = np.frombuffer(pooled.data, "<f4").reshape(pooled.shape)
-            print(f"{answer.request_id}: {vectors[0, :3].round(3).tolist()} …")
+            print(f"{answer.request_id}: {vectors[0, :3].astype(float).round(3).tolist()} …")

@@ -17,4 +17,4 @@ with Client(address) as client:
 
 assert encoding.pooled is not None
 for length, vector in zip(encoding.lengths, encoding.pooled, strict=True):
-    print(f"{length} tokens: {vector[:3].round(3).tolist()} …")
+    print(f"{length} tokens: {vector[:3].astype(float).round(3).tolist()} …")

@@ -184,12 +184,14 @@ class EncodeRequest(_message.Message):
     def __init__(self, model: _Optional[str] = ..., request_id: _Optional[str] = ..., tokens: _Optional[_Union[TokenSequences, _Mapping]] = ..., features: _Optional[_Union[FeatureSequences, _Mapping]] = ..., texts: _Optional[_Union[Texts, _Mapping]] = ..., output: _Optional[_Union[OutputOptions, _Mapping]] = ..., truncation: _Optional[_Union[Truncation, str]] = ..., priority: _Optional[_Union[Priority, str]] = ..., partial: bool = ..., timeout_s: _Optional[float] = ...) -> None: ...
 
 class ModelRef(_message.Message):
-    __slots__ = ("name", "digest")
+    __slots__ = ("name", "digest", "precision")
     NAME_FIELD_NUMBER: _ClassVar[int]
     DIGEST_FIELD_NUMBER: _ClassVar[int]
+    PRECISION_FIELD_NUMBER: _ClassVar[int]
     name: str
     digest: str
-    def __init__(self, name: _Optional[str] = ..., digest: _Optional[str] = ...) -> None: ...
+    precision: Precision
+    def __init__(self, name: _Optional[str] = ..., digest: _Optional[str] = ..., precision: _Optional[_Union[Precision, str]] = ...) -> None: ...
 
 class Timings(_message.Message):
     __slots__ = ("tokenize_s", "queue_s", "assemble_s", "compute_s", "respond_s", "total_s", "batches")
@@ -341,16 +343,18 @@ class GetModelRequest(_message.Message):
     def __init__(self, name: _Optional[str] = ...) -> None: ...
 
 class RequestLimits(_message.Message):
-    __slots__ = ("max_sequences", "max_tokens", "max_message_bytes", "max_attend_bytes")
+    __slots__ = ("max_sequences", "max_tokens", "max_message_bytes", "max_attend_bytes", "max_text_bytes")
     MAX_SEQUENCES_FIELD_NUMBER: _ClassVar[int]
     MAX_TOKENS_FIELD_NUMBER: _ClassVar[int]
     MAX_MESSAGE_BYTES_FIELD_NUMBER: _ClassVar[int]
     MAX_ATTEND_BYTES_FIELD_NUMBER: _ClassVar[int]
+    MAX_TEXT_BYTES_FIELD_NUMBER: _ClassVar[int]
     max_sequences: int
     max_tokens: int
     max_message_bytes: int
     max_attend_bytes: int
-    def __init__(self, max_sequences: _Optional[int] = ..., max_tokens: _Optional[int] = ..., max_message_bytes: _Optional[int] = ..., max_attend_bytes: _Optional[int] = ...) -> None: ...
+    max_text_bytes: int
+    def __init__(self, max_sequences: _Optional[int] = ..., max_tokens: _Optional[int] = ..., max_message_bytes: _Optional[int] = ..., max_attend_bytes: _Optional[int] = ..., max_text_bytes: _Optional[int] = ...) -> None: ...
 
 class SelfCheck(_message.Message):
     __slots__ = ("sequences", "pooled_max_abs", "hidden_max_abs", "min_cosine", "mean_cosine", "pooled_max_relative", "hidden_max_relative")

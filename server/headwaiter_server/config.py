@@ -107,18 +107,24 @@ class Settings:
     )
     address: str = _setting("0.0.0.0:50051", _address, "HOST:PORT", "where to serve gRPC; port 0 takes a free one")
     metrics_port: int = _setting(9464, _port, "a port number", "where to serve Prometheus metrics; 0 takes a free port")
-    threads: int = _setting(0, _natural, "a whole number", "threads of the CPU provider; 0: the physical cores")
+    threads: int = _setting(0, _natural, "a whole number from 0", "threads of the CPU provider; 0: the physical cores")
     devices: tuple[int, ...] = _setting(
         (0,), _numbers, "numbers of GPUs, such as 0,1", "the GPUs to run on, one queue before them; for CUDA"
     )
     max_gpu_bytes: int = _setting(
-        0, _natural, "a whole number", "most memory of a GPU that one session's weights and batches take; 0: all of it"
+        0,
+        _natural,
+        "a whole number from 0",
+        "most memory of a GPU that one session's weights and batches take; 0: all of it",
     )
     instances: int = _setting(
         1, _positive, "a positive number", "sessions on each device, each with the weights in memory once more"
     )
     token_budget: int = _setting(
-        0, _natural, "a whole number", "most tokens in a batch; 0: the fewest that are as fast as more, as measured"
+        0,
+        _natural,
+        "a whole number from 0",
+        "most tokens in a batch; 0: the fewest that are as fast as more, as measured",
     )
     cache_dir: Path | None = _setting(
         None, _folder, "a folder", "remembers what batches cost; '' for none; unless given, in the user's cache"
@@ -145,10 +151,14 @@ class Settings:
         f"a number from 1 to {_MOST_ATTEND_BYTES}",
         "largest weights of an Attend, all heads of its layers counted",
     )
-    tls_cert: Path | None = _setting(None, _file, "a PEM file", "the server's certificate chain")
-    tls_key: Path | None = _setting(None, _file, "a PEM file", "the certificate's private key")
-    tls_client_ca: Path | None = _setting(None, _file, "a PEM file", "require client certificates signed by this")
-    token_file: Path | None = _setting(None, _file, "a file", "require the bearer token that this file holds")
+    tls_cert: Path | None = _setting(None, _file, "a file that is there", "the server's certificate chain")
+    tls_key: Path | None = _setting(None, _file, "a file that is there", "the certificate's private key")
+    tls_client_ca: Path | None = _setting(
+        None, _file, "a file that is there", "require client certificates signed by this"
+    )
+    token_file: Path | None = _setting(
+        None, _file, "a file that is there", "require the bearer token that this file holds"
+    )
     drain_s: float = _setting(30.0, _seconds, "seconds", "how long to finish admitted work after SIGTERM")
 
     def __post_init__(self) -> None:

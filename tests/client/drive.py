@@ -7,6 +7,7 @@ from typing import Any
 
 from headwaiter_client import AsyncClient, AsyncFakeEncoder, Client, FakeEncoder, SequenceEncoding
 from headwaiter_client._core import METHODS
+from headwaiter_client._transport import Flight
 from headwaiter_proto import encoder_pb2 as pb
 
 # More than one request holds.
@@ -54,9 +55,11 @@ class Recorder(FakeEncoder):
         self.calls: list[tuple[str, float]] = []
         self._then = then
 
-    def unary(self, method: str, request: bytes, timeout_s: float, request_id: str | None = None) -> bytes:
+    def unary(
+        self, method: str, request: bytes, timeout_s: float, request_id: str | None = None, flight: Flight | None = None
+    ) -> bytes:
         self.calls.append((method.rpartition("/")[2], timeout_s))
-        reply = super().unary(method, request, timeout_s, request_id)
+        reply = super().unary(method, request, timeout_s, request_id, flight)
         if self._then and method == METHODS["Encode"]:
             response = pb.EncodeResponse.FromString(reply)
             self._then(pb.EncodeRequest.FromString(request), response)

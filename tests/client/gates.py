@@ -4,6 +4,7 @@ import asyncio
 import threading
 
 from headwaiter_client import AsyncFakeEncoder, FakeEncoder
+from headwaiter_client._transport import Flight
 
 
 class Gate(FakeEncoder):
@@ -14,10 +15,12 @@ class Gate(FakeEncoder):
         self.opened = threading.Event()
         self._others = others
 
-    def unary(self, method: str, request: bytes, timeout_s: float, request_id: str | None = None) -> bytes:
+    def unary(
+        self, method: str, request: bytes, timeout_s: float, request_id: str | None = None, flight: Flight | None = None
+    ) -> bytes:
         if request_id and (request_id == "r") is (self._others is not None):
             assert self.opened.wait(30)
-        reply = super().unary(method, request, timeout_s, request_id)
+        reply = super().unary(method, request, timeout_s, request_id, flight)
         if request_id and len(self.requests) == self._others:
             self.opened.set()
         return reply
@@ -67,13 +70,15 @@ class Crowd(FakeEncoder):
         self._door = door
         self._lock = threading.Lock()
 
-    def unary(self, method: str, request: bytes, timeout_s: float, request_id: str | None = None) -> bytes:
+    def unary(
+        self, method: str, request: bytes, timeout_s: float, request_id: str | None = None, flight: Flight | None = None
+    ) -> bytes:
         if not request_id:
-            return super().unary(method, request, timeout_s, request_id)
+            return super().unary(method, request, timeout_s, request_id, flight)
         with self._lock:
             self._inside += 1
             self.most = max(self.most, self._inside)
         self._door.wait(30)
         with self._lock:
             self._inside -= 1
-        return super().unary(method, request, timeout_s, request_id)
+        return super().unary(method, request, timeout_s, request_id, flight)

@@ -102,6 +102,11 @@ def test_health_is_asked_of_the_standard_service(call: Call, server: FakeServer,
     assert call(server, "is_serving") is serving
 
 
+def test_a_server_that_cannot_be_reached_does_not_serve(call: Call, server: FakeServer) -> None:
+    server.stop()
+    assert call(server, "is_serving") is False
+
+
 def test_the_round_trip_is_measured(call: Call, server: FakeServer) -> None:
     assert call(server, "encode", ["a"]).timings.round_trip_s > 0
 

@@ -3,6 +3,8 @@
 import asyncio
 import signal
 import socket
+import subprocess
+import sys
 from collections import Counter
 from typing import Any
 
@@ -71,3 +73,15 @@ def _free_ports(count: int) -> list[int]:
     for listener in sockets:
         listener.close()
     return ports
+
+
+def test_parent_and_child_may_both_go_on_with_a_client_after_a_fork() -> None:
+    # In a process of its own: pytest has threads.
+    program = (
+        "import os, sys; from headwaiter_client import Client; client = Client(sys.argv[1], timeout_s=20); "
+        "client.encode_tokens([[1]]); child = os.fork(); lengths = client.encode_tokens([[1, 2]]).lengths.tolist(); "
+        "child or os._exit(lengths != [2]); print(lengths, os.waitpid(child, 0)[1])"
+    )
+    with running_replicas(_free_ports(1)) as (replica,):
+        command = [sys.executable, "-c", program, f"localhost:{replica.port}"]
+        assert subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout == "[2] 0\n"

@@ -1,5 +1,8 @@
 """What users' own tests may expect of the encoder that needs no server."""
 
+import math
+from typing import Any
+
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -7,6 +10,7 @@ from numpy.typing import NDArray
 from headwaiter_client import (
     Cancelled,
     Client,
+    DeadlineExceeded,
     FakeEncoder,
     InvalidInput,
     ModelNotFound,
@@ -74,6 +78,38 @@ def test_it_refuses_what_servers_refuse(client: Client) -> None:
         client.model("another")
 
 
+@pytest.mark.parametrize(
+    ("method", "sequence", "options", "sentence"),
+    [
+        ("encode", "a", {"prompt": "title"}, "the model has no prompt 'title'; it has 'query', 'passage'"),
+        ("encode", "a", {"dimensions": 9}, "output.dimensions is 9, and the model's vectors have 8"),
+        ("encode", "a", {"request_id": "a\nb"}, "request_id: at most 256 printable characters"),
+        ("encode", "a", {"request_id": "a" * 300}, "request_id: at most 256 printable characters"),
+        ("encode_tokens", [1], {"truncation": "left"}, "truncation: that is for texts"),
+        ("encode_tokens", [1], {"offsets": True}, "output.offsets: that is for texts"),
+        ("encode_tokens", [1, -2], {}, "sequence 0 has id -2, and ids are 0 or more"),
+        ("attend", "", {}, "sequence 0 is empty"),
+        ("attend", "a " * 15, {}, "sequence 0 has 17 tokens, and the model takes at most 16"),
+        ("attend", "a", {"layers": [99]}, "layers has 99, and the model's layers are 0 to 1"),
+        ("attend", "a", {"heads": [0, 0]}, "heads names one of them twice"),
+        ("attend", "a", {"query": 99}, "query is 99, and the sequence's positions are 0 to 2"),
+        ("attend", None, {}, "sequence is of type NoneType; pass a str"),
+        ("attend", b"a", {}, "sequence is of type bytes; pass a str"),
+    ],
+)
+def test_it_refuses_options_that_servers_refuse(
+    client: Client, method: str, sequence: Any, options: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(InvalidInput, match=sentence):
+        getattr(client, method)(sequence if method == "attend" else [sequence], **options)
+
+
+@pytest.mark.parametrize("timeout_s", [0, -1, math.nan])
+def test_a_deadline_that_has_passed_is_one(client: Client, timeout_s: float) -> None:
+    with pytest.raises(DeadlineExceeded, match="had passed before the call"):
+        client.encode(["a"], timeout_s=timeout_s)
+
+
 def test_it_fails_as_told_once_for_each_error() -> None:
     fake = FakeEncoder()
     fake.errors.extend([Overloaded("full", retry_after_s=1.0), Cancelled("gone")])
@@ -83,6 +119,13 @@ def test_it_fails_as_told_once_for_each_error() -> None:
             client.encode(["a"])
     assert len(client.encode(["a"]).lengths) == 1
     assert [type(request) for request in fake.requests] == [pb.EncodeRequest]
+
+
+def test_an_error_to_raise_is_no_class() -> None:
+    fake = FakeEncoder()
+    fake.errors.append(Overloaded)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"^errors holds <class .*Overloaded'>; append errors, such as Overloaded"):
+        Client(transport=fake).encode(["a"])
 
 
 @pytest.mark.parametrize(("sequence", "tokens"), [("one two", ["[CLS]", "one", "two", "[SEP]"]), ([7] * 4, None)])
@@ -99,7 +142,7 @@ def test_it_says_what_it_is() -> None:
     fake = FakeEncoder(model="mine", width=16)
     client = Client(transport=fake)
     (ref,) = client.models()
-    assert (ref, ref.name) == (ModelRef("mine", client.model().model.digest), "mine")
+    assert (ref, ref.name) == (ModelRef("mine", client.model().model.digest, "fp32"), "mine")
     assert client.model("mine").width == 16
     assert client.is_serving()
     fake.serving = False

@@ -2,11 +2,17 @@
 
 import asyncio
 import threading
+from collections.abc import Iterator
 
+import grpc
 import pytest
 
-from headwaiter_client import AsyncClient, Client, InvalidInput
+from headwaiter_client import AsyncClient, Cancelled, Client, InvalidInput
+from headwaiter_client._core import METHODS
+from headwaiter_client._transport import Flight
+from headwaiter_proto import encoder_pb2 as pb
 from tests.client.drive import TEXTS
+from tests.client.fake_server import FakeServer, answer
 from tests.client.gates import AsyncGate, Crowd, Gate
 
 
@@ -49,3 +55,43 @@ async def test_no_more_async_requests_are_on_their_way_than_said() -> None:
     async with AsyncClient(transport=gate, max_in_flight=3) as client:
         await client.encode(TEXTS * 2 + TEXTS[:300])
     assert gate.most == 3
+
+
+class _HoldsTheSecond(FakeServer):
+    """Answers the request "r", and holds the others back."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.held, self.gone = threading.Event(), threading.Event()
+
+    def Encode(self, request: pb.EncodeRequest, context: grpc.ServicerContext) -> pb.EncodeResponse:  # noqa: N802
+        if request.request_id != "r":
+            self.released.clear()
+            context.add_callback(self.gone.set)
+            self.held.set()
+            self.released.wait()
+        return answer(request)
+
+
+@pytest.fixture
+def holding() -> Iterator[_HoldsTheSecond]:
+    fake = _HoldsTheSecond()
+    yield fake
+    fake.stop()
+
+
+def test_closing_a_stream_cancels_its_requests_on_the_server(holding: _HoldsTheSecond) -> None:
+    with Client(holding.address) as client:
+        stream = client.encode_stream(TEXTS[:300], request_id="r")
+        assert next(stream).index == 0
+        assert holding.held.wait(30)
+        stream.close()
+        assert holding.gone.wait(30)
+
+
+def test_a_request_that_comes_after_its_stream_was_closed_is_cancelled_too(server: FakeServer) -> None:
+    flight = Flight()
+    flight.cancel()
+    with Client(server.address) as client, pytest.raises(Cancelled, match="cancelled with others") as caught:
+        client._transport.unary(METHODS["Encode"], b"", 30.0, "r", flight)
+    assert caught.value.request_id == "r"

@@ -1,5 +1,6 @@
 """Lists of any size, with both clients."""
 
+import re
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from headwaiter_client import (
     Overloaded,
     SequenceTooLong,
 )
+from headwaiter_client._transport import Flight
 from headwaiter_proto import encoder_pb2 as pb
 from tests.client.drive import TEXTS, Drive, Recorder
 
@@ -144,6 +146,39 @@ def test_a_sequence_too_much_for_a_request_fails_alone_in_a_partial_call(drive: 
     assert result.lengths.tolist() == [4, 0, 3]
 
 
+def test_a_text_too_much_for_a_request_is_named_with_what_to_do(drive: Drive) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        drive.call(FakeEncoder(max_request_tokens=20), "encode", ["a b", "word " * 30], truncation="right")
+    assert str(caught.value) == (
+        "sequence 1 is too much for a request by itself: the request has 32 tokens, and the server takes 20 at most; "
+        "shorten it or split it"
+    )
+    assert (caught.value.sequence, caught.value.limit, caught.value.actual) == (1, 20, 32)
+
+
+@pytest.mark.parametrize(("words", "limit", "actual"), [(3_500_000, 1 << 24, 17_500_000), (1, None, None)])
+def test_a_sequence_that_fits_no_message_is_named_with_the_servers_limit(
+    drive: Drive, words: int, limit: int | None, actual: int | None
+) -> None:
+    class Narrow(FakeEncoder):
+        def unary(
+            self,
+            method: str,
+            request: bytes,
+            timeout_s: float,
+            request_id: str | None = None,
+            flight: Flight | None = None,
+        ) -> bytes:
+            if b"word" in request:
+                raise MessageTooLarge("larger than max")
+            return super().unary(method, request, timeout_s, request_id, flight)
+
+    with pytest.raises(MessageTooLarge, match=r"^sequence 1 is too much .* by itself: larger than max; ") as caught:
+        drive.call(Narrow(), "encode", ["a", "word " * words])
+    assert (caught.value.sequence, caught.value.limit) == (1, limit)
+    assert caught.value.actual == pytest.approx(actual, abs=200)
+
+
 def test_int8_vectors_of_a_long_list_keep_their_scales(drive: Drive) -> None:
     exact = drive.call(FakeEncoder(), "encode", TEXTS, hidden=True)
     rough = drive.call(FakeEncoder(), "encode", TEXTS, hidden=True, dtype="int8")
@@ -164,12 +199,15 @@ def test_cut_texts_and_offsets_of_a_long_list_keep_their_places(drive: Drive) ->
     assert result.offsets[300].tolist() == [[0, 0], [4, 7], [8, 13], [14, 18], [0, 0]]
 
 
-def test_vectors_of_two_models_are_never_mixed(drive: Drive) -> None:
+@pytest.mark.parametrize(
+    ("other", "named"), [({"digest": "another"}, "fake another in fp32"), ({"precision": pb.PRECISION_INT8}, "in int8")]
+)
+def test_vectors_of_two_models_or_precisions_are_never_mixed(drive: Drive, other: dict[str, Any], named: str) -> None:
     def change(request: pb.EncodeRequest, reply: pb.EncodeResponse) -> None:
         if request.request_id == "r.512":
-            reply.model.digest = "another"
+            reply.model.MergeFrom(pb.ModelRef(**other))
 
-    with pytest.raises(ModelChanged, match="do not mix: call again") as caught:
+    with pytest.raises(ModelChanged, match=rf"{named}\b.* do not mix: call again") as caught:
         drive.call(Recorder(change), "encode", TEXTS, request_id="r")
     assert caught.value.request_id == "r"
     with pytest.raises(ModelChanged):
@@ -204,6 +242,27 @@ def test_a_prompt_is_for_texts(drive: Drive) -> None:
 def test_one_str_in_place_of_a_list_of_texts_is_refused(method: str) -> None:
     with pytest.raises(InvalidInput, match="pass a list of texts"):
         getattr(Client(transport=FakeEncoder()), method)("a text")
+
+
+@pytest.mark.parametrize("sequences", [None, b"a text", {"a text": 1}, {"a text"}, 5])
+@pytest.mark.parametrize("method", ["encode", "encode_tokens", "encode_stream"])
+def test_what_is_no_list_of_sequences_is_refused(method: str, sequences: object) -> None:
+    kind = type(sequences).__name__
+    with pytest.raises(InvalidInput, match=f"^the sequences are of type {kind}; pass a list of them$"):
+        getattr(Client(transport=FakeEncoder()), method)(sequences)
+
+
+@pytest.mark.parametrize(
+    ("method", "one", "advice"),
+    [
+        ("encode_tokens", [101, 5], "[ids]"),
+        ("encode_tokens", np.ones(3, int), "[ids]"),
+        ("encode_features", np.ones((2, 3)), "[rows]"),
+    ],
+)
+def test_one_sequence_in_place_of_a_list_is_told_what_to_pass(method: str, one: Any, advice: str) -> None:
+    with pytest.raises(InvalidInput, match=f"; for one sequence pass {re.escape(advice)}$"):
+        getattr(Client(transport=FakeEncoder()), method)(one)
 
 
 @pytest.mark.parametrize("kind", [Client, AsyncClient])

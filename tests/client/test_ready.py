@@ -3,6 +3,7 @@
 import pytest
 
 from headwaiter_client import DeadlineExceeded, FakeEncoder, Unauthenticated, Unavailable
+from headwaiter_client._transport import Flight
 from tests.client.drive import Drive, Recorder
 
 
@@ -15,11 +16,13 @@ def test_ready_is_when_the_server_takes_requests(drive: Drive) -> None:
 class _Starting(Recorder):
     """Cannot be reached at first, then is there but does not serve, then serves."""
 
-    def unary(self, method: str, request: bytes, timeout_s: float, request_id: str | None = None) -> bytes:
+    def unary(
+        self, method: str, request: bytes, timeout_s: float, request_id: str | None = None, flight: Flight | None = None
+    ) -> bytes:
         self.serving = len(self.calls) == 2
         if not self.calls:
             self.errors.append(Unavailable("connection refused"))
-        return super().unary(method, request, timeout_s, request_id)
+        return super().unary(method, request, timeout_s, request_id, flight)
 
 
 @pytest.mark.parametrize(

@@ -123,7 +123,7 @@ def test_a_result_shows_what_it_holds() -> None:
 def test_a_result_of_a_stream_shows_all_but_its_arrays() -> None:
     (one,) = each_sequence(_encoding(answer(texts_request(["one two"]))), first=7)
     model = ModelRef(MODEL.name, MODEL.digest)
-    assert repr(one) == (f"SequenceEncoding(index=7, length=4, original_tokens=None, failure=None, model={model})")
+    assert repr(one) == (f"SequenceEncoding(index=7, length=4, original_tokens=None, failure=None, model={model!r})")
 
 
 @pytest.mark.parametrize(

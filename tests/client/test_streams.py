@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from headwaiter_client import AsyncClient, AsyncFakeEncoder, Client, FakeEncoder, InvalidInput
+from headwaiter_client._transport import Flight
 from tests.client.drive import TEXTS, Drive
 from tests.client.gates import AsyncGate, Gate
 
@@ -125,6 +126,8 @@ def test_the_memory_of_a_stream_does_not_grow_with_it() -> None:
 class _Forgetful(FakeEncoder):
     """Keeps no requests."""
 
-    def unary(self, method: str, request: bytes, timeout_s: float, request_id: str | None = None) -> bytes:
+    def unary(
+        self, method: str, request: bytes, timeout_s: float, request_id: str | None = None, flight: Flight | None = None
+    ) -> bytes:
         self.requests.clear()
-        return super().unary(method, request, timeout_s, request_id)
+        return super().unary(method, request, timeout_s, request_id, flight)

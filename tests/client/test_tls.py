@@ -8,7 +8,7 @@ import grpc
 import pytest
 import trustme
 
-from headwaiter_client import TlsConfig, Unavailable
+from headwaiter_client import Client, TlsConfig, Unavailable
 from tests.client.fake_server import Call, FakeServer
 
 TlsServer = Callable[..., FakeServer]
@@ -80,6 +80,25 @@ def test_a_server_that_the_client_has_no_reason_to_trust_is_unavailable(
 def test_a_certificate_without_its_key_is_refused(half: dict[str, str]) -> None:
     with pytest.raises(ValueError, match="give both cert and key, or neither"):
         TlsConfig(**half)
+
+
+@pytest.mark.parametrize(
+    ("files", "sentence"),
+    [
+        ({"ca": "text"}, "ca: {}/text holds no CERTIFICATE in PEM"),
+        ({"cert": "key", "key": "cert"}, "cert: {}/key holds no CERTIFICATE in PEM"),
+        ({"cert": "cert", "key": "cert"}, "key: {}/cert holds no PRIVATE KEY in PEM"),
+    ],
+)
+def test_a_file_that_holds_something_else_is_named(
+    authority: trustme.CA, tmp_path: Path, files: dict[str, str], sentence: str
+) -> None:
+    (tmp_path / "text").write_text("not PEM")
+    issued = authority.issue_cert("client@example.org")
+    issued.cert_chain_pems[0].write_to_path(tmp_path / "cert")
+    issued.private_key_pem.write_to_path(tmp_path / "key")
+    with pytest.raises(ValueError, match=f"^{sentence.format(tmp_path)}$"):
+        Client("localhost:1", tls=TlsConfig(**{name: tmp_path / file for name, file in files.items()}))
 
 
 def test_a_missing_file_is_named(call: Call, server: FakeServer, tmp_path: Path) -> None:

@@ -47,7 +47,15 @@ def test_an_example_prints_what_it_shows(
     addresses = [server.address] * (2 if name == "replicas" else 1)
     monkeypatch.setattr("sys.argv", [f"{name}.py", *addresses])
     runpy.run_path(str(PYTHON / f"{name}.py"))
-    assert PRINTED[name] in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert PRINTED[name] in printed
+    assert not re.search(r"\d\.\d{7}", printed)  # Nobody rounded it.
+
+
+def test_features_are_not_sent_to_a_model_of_texts(text_server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.argv", ["features.py", text_server.address])
+    with pytest.raises(SystemExit, match=r"^tiny-text takes no features: serve a model that does"):
+        runpy.run_path(str(PYTHON / "features.py"))
 
 
 def test_node_gets_the_vectors_that_the_client_gets(text_server: Running) -> None:

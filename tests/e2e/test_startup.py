@@ -131,7 +131,7 @@ async def test_a_restart_remembers_what_batches_cost_and_says_so_in_the_log_and_
         (["b", "--address", "50051"], "--address '50051' is not HOST:PORT"),
         (["b", "--metrics-port", "70000"], "--metrics-port '70000' is not a port number"),
         (["b", "--max-queue-tokens", "0"], "--max-queue-tokens '0' is not a positive number"),
-        (["b", "--tls-cert", "/nowhere.pem"], "--tls-cert '/nowhere.pem' is not a PEM file"),
+        (["b", "--tls-cert", "/nowhere.pem"], "--tls-cert '/nowhere.pem' is not a file that is there"),
         (["b", "--port", "50051"], "unrecognized arguments: --port 50051"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
@@ -143,7 +143,7 @@ def test_a_wrong_setting_is_named(arguments: list[str], sentence: str) -> None:
 
 
 def test_a_wrong_environment_variable_is_named_by_its_flag() -> None:
-    assert failure("b", HEADWAITER_THREADS="many") == (2, "--threads 'many' is not a whole number")
+    assert failure("b", HEADWAITER_THREADS="many") == (2, "--threads 'many' is not a whole number from 0")
 
 
 def test_a_taken_port_is_named(text_bundle: Path, taken_port: int) -> None:

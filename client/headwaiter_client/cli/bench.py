@@ -16,6 +16,7 @@ from headwaiter_client.cli.flags import Commands, add_command, add_text_flags, c
 from headwaiter_client.cli.load import Outcome, closed_loop, histogram, open_loop
 from headwaiter_client.cli.terminal import bars, console
 from headwaiter_client.cli.texts import read_texts
+from headwaiter_client.errors import Unavailable
 
 
 def add_to(commands: Commands) -> None:
@@ -65,7 +66,8 @@ async def _offer(arguments: argparse.Namespace, texts: Sequence[str]) -> tuple[l
         async def send(request: Sequence[str]) -> int:
             return int((await client.encode(request, **options)).lengths.sum())
 
-        await client.wait_ready()
+        if not await client.is_serving():
+            raise Unavailable(f"the server at {arguments.address} does not take requests")
         started_s = time.perf_counter()
         if arguments.rate:
             outcomes = await open_loop(send, requests, arguments.rate)

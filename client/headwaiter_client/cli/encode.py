@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from headwaiter_client._options import RequestOptions
-from headwaiter_client._results import SequenceEncoding
+from headwaiter_client._results import SequenceEncoding, precision_name
 from headwaiter_client.cli.encoding import describe, encode_texts
 from headwaiter_client.cli.flags import Commands, add_command, add_text_flags, connection, count, text_options
 from headwaiter_client.cli.partial import Partial
@@ -41,6 +41,13 @@ def add_to(commands: Commands) -> None:
         action=argparse.BooleanOptionalAction,
         help="scale vectors to unit length or not (default: as the model does)",
     )
+    flags.add_argument(
+        "--priority",
+        choices=("bulk", "interactive"),
+        default="bulk",
+        help="bulk (default) lets the work of others pass first, interactive takes turns with it",
+    )
+    flags.add_argument("--restart", action="store_true", help="drop what an interrupted call has encoded")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -58,17 +65,19 @@ def run(arguments: argparse.Namespace) -> int:
     with Client(**connection(arguments)) as client:
         model = describe(client)
         row = _row(arguments.dtype, arguments.dimensions or model.width)
-        terms = {"model": model.model.digest, **options}
-        with Partial(arguments.output, terms, texts.values, row) as partial:
+        terms = {"model": model.model.digest, "precision": precision_name(model.model.precision), **options}
+        options["priority"] = arguments.priority  # Which makes no other vectors.
+        with Partial(arguments.output, terms, texts.values, row, restart=arguments.restart) as partial:
             for one in encode_texts(client, model, texts, first=partial.kept, **options):
                 partial.append(_bytes(one))
                 tokens += one.length
                 cut += one.original_tokens is not None
     kept = f" ({partial.kept:,} of them before)" if partial.kept else ""
     seconds = time.perf_counter() - started_s
-    screen.print(f"{len(texts.values):,} sentences{kept}, {tokens:,} tokens, {seconds:.3f} s")
+    texts_count = len(texts.values)
+    screen.print(f"{texts_count:,} sentence{'' if texts_count == 1 else 's'}{kept}, {tokens:,} tokens, {seconds:.3f} s")
     if cut:
-        screen.print(f"{cut:,} were cut to {model.max_text_tokens:,} tokens")
+        screen.print(f"{cut:,} {'was' if cut == 1 else 'were'} cut to {model.max_text_tokens:,} tokens")
     return 0
 
 

@@ -6,11 +6,11 @@ from contextlib import closing
 from typing import Unpack
 
 from headwaiter_client._options import RequestOptions
-from headwaiter_client._results import SequenceEncoding
+from headwaiter_client._results import SequenceEncoding, model_ref
 from headwaiter_client.cli.terminal import tracked
 from headwaiter_client.cli.texts import Texts
 from headwaiter_client.client import Client
-from headwaiter_client.errors import HeadwaiterError, ModelChanged
+from headwaiter_client.errors import HeadwaiterError, ModelChanged, SequenceTooLong
 from headwaiter_proto import encoder_pb2 as pb
 
 
@@ -48,15 +48,19 @@ def encode_texts(
             closing(tracked(results, len(texts.values), first)) as ones,
         ):
             for one in ones:
-                if one.model.digest != described.model.digest:
-                    raise ModelChanged("the server changed its model, and vectors of two models do not mix: run again")
+                if one.model != model_ref(described.model):
+                    raise ModelChanged(
+                        f"{one.model} answered in place of {model_ref(described.model)}, and their vectors do not mix: "
+                        "run again, and let all replicas serve one model in one precision"
+                    )
                 if one.pooled is None and one.pooled_int8 is None:
                     raise ValueError(f"the model {described.model.name} has no pooled output")
                 yield one
     except HeadwaiterError as error:
         if error.sequence is None:
             raise
-        raise HeadwaiterError(_placed(error, error.sequence, texts.place(first + error.sequence))) from error
+        advice = " (--truncation right, or left, cuts it)" if isinstance(error, SequenceTooLong) else ""
+        raise HeadwaiterError(_placed(error, error.sequence, texts.place(first + error.sequence)) + advice) from error
 
 
 def _placed(error: HeadwaiterError, sequence: int, place: str) -> str:

@@ -11,6 +11,8 @@ from headwaiter_client._options import RequestOptions
 
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"  # noqa: SLF001  # It has no other name.
 
+_TLS_VARIABLE = "HEADWAITER_CLIENT_TLS"
+
 
 def add_command(
     commands: Commands, name: str, run: Callable[[argparse.Namespace], int], summary: str, timeout_s: float = 30.0
@@ -31,7 +33,13 @@ def add_command(
     add("--address", str, "localhost:50051", "host:port of the server; of several replicas, with commas between")
     add("--timeout-s", float, timeout_s, "seconds to wait for an answer")
     add("--token-file", Path, None, "file that holds the bearer token")
-    add("--tls-ca", Path, None, "certificates to trust; any --tls flag turns TLS on")
+    parser.add_argument(
+        "--tls",
+        action="store_true",
+        default=os.environ.get(_TLS_VARIABLE, "") not in ("", "0"),
+        help=f"talk TLS, trusting the public authorities (or {_TLS_VARIABLE}=1)",
+    )
+    add("--tls-ca", Path, None, "certificates to trust in their place; any --tls flag turns TLS on")
     add("--tls-cert", Path, None, "the client's certificate chain")
     add("--tls-key", Path, None, "the private key of --tls-cert")
     return parser
@@ -49,7 +57,7 @@ def connection(arguments: argparse.Namespace) -> dict[str, Any]:
     return {
         "address": addresses if len(addresses) > 1 else addresses[0],
         "token": arguments.token_file.read_text().strip() if arguments.token_file else None,
-        "tls": TlsConfig(*files) if any(files) else None,
+        "tls": TlsConfig(*files) if arguments.tls or any(files) else None,
         "timeout_s": arguments.timeout_s,
     }
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from google.protobuf.json_format import MessageToDict
 
+from headwaiter_client._results import precision_name
 from headwaiter_client.cli.flags import Commands, add_command, connection
 from headwaiter_client.cli.terminal import console
 from headwaiter_client.client import Client
@@ -71,7 +72,7 @@ def _operation(model: pb.GetModelResponse) -> dict[str, str]:
     fallback = f" ({execution.fallback_reason})" if execution.fallback_reason else ""
     rows = {
         "provider": execution.provider + fallback,
-        "precision": pb.Precision.Name(execution.precision).removeprefix("PRECISION_").lower(),
+        "precision": precision_name(execution.precision),
         "request limit": f"{limits.max_sequences:,} sequences, {limits.max_tokens:,} tokens, "
         f"{limits.max_message_bytes:,} bytes",
         "self-check": f"{check.sequences} sequences: "

@@ -7,6 +7,7 @@ Beside OUT.npy lie, until it is whole,
   BLAKE2b of its text.
 
 What fits the same call is not encoded again: rows of the same model and options, up to the first text that is another.
+Rows of another call are never thrown away unless that was asked for.
 """
 
 import io
@@ -30,28 +31,34 @@ class Partial:
         terms: what all its rows have in common; as JSON has it.
         texts: what its rows stand for.
         row: data type of a row.
+        restart: keep nothing from before.
 
     Attributes:
         kept: how many rows are there from before.
 
     Raises:
         OSError: a file cannot be written.
+        ValueError: the rows from before are of another call.
     """
 
-    def __init__(self, output: Path, terms: Mapping[str, Any], texts: Sequence[str], row: np.dtype[Any]) -> None:
+    def __init__(
+        self, output: Path, terms: Mapping[str, Any], texts: Sequence[str], row: np.dtype[Any], *, restart: bool
+    ) -> None:
         self._output = output
         self._texts = texts
-        head = json.dumps(terms, sort_keys=True).encode() + b"\n"
-        header = _header(row, len(texts))
         self._paths = Path(f"{output}.partial"), Path(f"{output}.journal")
-        self._vectors, self._journal = files = [_opened(path) for path in self._paths]
+        known = 0 if restart else _known(*self._paths, terms, texts)
+        self._vectors, self._journal = [_opened(path) for path in self._paths]
+        header = _header(row, len(texts))
         rows = max(0, self._vectors.seek(0, io.SEEK_END) - len(header)) // row.itemsize
-        self.kept = self._rows = min(rows, _same(self._journal.read(), head, texts))
-        for file, start, record_bytes in zip(files, (header, head), (row.itemsize, _FINGERPRINT_BYTES), strict=True):
-            file.seek(0)
-            file.write(start)
-            file.seek(self.kept * record_bytes, io.SEEK_CUR)
-            file.truncate()
+        self.kept = self._rows = min(rows, known)
+        self._vectors.seek(0)
+        self._vectors.write(header)
+        self._vectors.seek(self.kept * row.itemsize, io.SEEK_CUR)
+        self._vectors.truncate()
+        # The head may have grown, and then the records move.
+        self._journal.write(_head(terms) + b"".join(map(_fingerprint, texts[: self.kept])))
+        self._journal.truncate()
 
     def append(self, row: bytes) -> None:
         """Adds the row of the next text."""
@@ -90,15 +97,44 @@ def _header(row: np.dtype[Any], rows: int) -> bytes:
     return header.getvalue()
 
 
-def _same(journal: bytes, head: bytes, texts: Sequence[str]) -> int:
-    """Returns how many rows of a journal stand for the first of the texts, under the same head."""
-    if not journal.startswith(head):
+def _known(partial: Path, journal: Path, terms: Mapping[str, Any], texts: Sequence[str]) -> int:
+    """Returns how many rows stand for the first of the texts, by their journal.
+
+    Raises:
+        ValueError: none does, or they are of other terms.
+    """
+    head, _, records = journal.read_bytes().partition(b"\n") if journal.exists() else (b"", b"", b"")
+    rows = len(records) // _FINGERPRINT_BYTES
+    if not rows:
         return 0
-    known = range(len(head), len(journal), _FINGERPRINT_BYTES)
-    for count, (start, text) in enumerate(zip(known, texts, strict=False)):
-        if journal[start : start + _FINGERPRINT_BYTES] != _fingerprint(text):
+    former = json.loads(head)
+    same = _same(records, texts)
+    differences = [
+        f"{name} was {former.get(name)!r} and is {value!r}"
+        for name, value in terms.items()
+        # What came through without being cut is no other where the rest may be cut.
+        if former.get(name) != value and (name, former.get(name)) != ("truncation", "error")
+    ]
+    if not differences and same:
+        return same
+    what = ", ".join(differences) or "the first text is another"
+    raise ValueError(
+        f"{partial} holds {rows:,} rows of another call, where {what}: "
+        "repeat that call to go on with it, or drop its rows with --restart"
+    )
+
+
+def _same(records: bytes, texts: Sequence[str]) -> int:
+    """Returns how many records stand for the first of the texts."""
+    starts = range(0, len(records) - _FINGERPRINT_BYTES + 1, _FINGERPRINT_BYTES)
+    for count, (start, text) in enumerate(zip(starts, texts, strict=False)):
+        if records[start : start + _FINGERPRINT_BYTES] != _fingerprint(text):
             return count
-    return min(len(known), len(texts))
+    return min(len(starts), len(texts))
+
+
+def _head(terms: Mapping[str, Any]) -> bytes:
+    return json.dumps(terms, sort_keys=True).encode() + b"\n"
 
 
 def _fingerprint(text: str) -> bytes:

@@ -84,6 +84,8 @@ def _line(line: bytes) -> str:
 
 
 def _field(line: bytes, name: str) -> object:
+    if not line.strip():
+        raise ValueError(f"is empty: each line is an object with the field {name!r}")
     record = json.loads(_line(line))
     if not isinstance(record, dict) or name not in record:
         raise ValueError(f"has no field {name!r}")

@@ -15,7 +15,15 @@ import grpc
 from grpc.aio import ServicerContext
 
 from headwaiter_proto import encoder_pb2 as pb
-from headwaiter_server.errors import DeadlineExceeded, HeadwaiterError, InferenceFailed, Overloaded
+from headwaiter_server.errors import (
+    DeadlineExceeded,
+    HeadwaiterError,
+    InferenceFailed,
+    InvalidInput,
+    ModelNotFound,
+    Overloaded,
+    Unimplemented,
+)
 from headwaiter_server.metrics import Recorder
 from headwaiter_server.rpc.status import DETAILS_KEY, code_of, status_of
 
@@ -166,7 +174,8 @@ def log_failures(call: Call, failures: Mapping[int, HeadwaiterError]) -> None:
     if failures:
         _, error = min(failures.items())
         what = f"{len(failures)} sequences failed, the first: {_with_cause(error)}"
-        log.warning("%s %s: %s: %s", call.method, call.request_id, type(error).__name__, what)
+        level = max(map(_level, failures.values()))
+        log.log(level, "%s %s: %s: %s", call.method, call.request_id, type(error).__name__, what)
 
 
 def _call(method: str, context: Context) -> Call:
@@ -179,7 +188,7 @@ def _note(call: Call, error: Exception, recorder: Recorder) -> HeadwaiterError:
     """Log and count a failure, and return what the caller shall hear of it."""
     if isinstance(error, HeadwaiterError):
         failure = error
-        log.warning("%s %s: %s: %s", call.method, call.request_id, type(error).__name__, _with_cause(error))
+        log.log(_level(error), "%s %s: %s: %s", call.method, call.request_id, type(error).__name__, _with_cause(error))
         if not isinstance(error, InferenceFailed | DeadlineExceeded):
             recorder.refused(pb.ErrorReason.Name(error.reason))
     else:
@@ -194,6 +203,11 @@ async def _abort(context: Context, call: Call, failure: HeadwaiterError) -> NoRe
     status = status_of(failure, call.request_id)
     await context.abort(code_of(failure), status.message, ((DETAILS_KEY, status.SerializeToString()),))
     raise AssertionError("abort raises")
+
+
+def _level(error: HeadwaiterError) -> int:
+    """Return how loudly to log an error: what callers do wrong is nothing an operator has to act on."""
+    return logging.INFO if isinstance(error, InvalidInput | ModelNotFound | Unimplemented) else logging.WARNING
 
 
 def _with_cause(error: HeadwaiterError) -> str:

@@ -16,8 +16,6 @@ from headwaiter_server.rpc import requests
 from headwaiter_server.text import TextEncoder, TextForm, Truncation
 
 _SMALL_TEXT_BYTES = 1024
-# A token of running text is some 4 bytes; a request within its tokens is never near this.
-_TEXT_BYTES_PER_TOKEN = 16
 # An error travels in HTTP/2 headers of 8 KiB.
 _QUOTED_CHARACTERS = 256
 
@@ -125,7 +123,7 @@ def _prompt_of(texts: pb.Texts, manifest: Manifest) -> pb.Prompt:
 def _check_size(texts: pb.Texts, limits: requests.RequestLimits) -> None:
     """Refuse texts that are beyond the limits by their mere size, before anyone spends time on their tokens."""
     requests.check_count(len(texts.values), limits)
-    limit_bytes = limits.tokens * _TEXT_BYTES_PER_TOKEN
+    limit_bytes = limits.text_bytes
     if texts.ByteSize() > limit_bytes:
         raise InvalidInput(
             f"texts: {texts.ByteSize()} bytes in all, and the server takes {limit_bytes} in a request: split it",

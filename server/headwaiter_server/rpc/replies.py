@@ -11,6 +11,7 @@ from headwaiter_server.batching.job import Outcome
 from headwaiter_server.config import Settings
 from headwaiter_server.rpc.inputs import Inputs
 from headwaiter_server.rpc.outputs import Output
+from headwaiter_server.rpc.requests import RequestLimits
 from headwaiter_server.rpc.tensors import fill
 from headwaiter_server.runtime.attention import Attention
 from headwaiter_server.runtime.contract import finish_pooled
@@ -70,6 +71,7 @@ def _with_zeros(vectors: NDArray[np.float32], lengths: list[int]) -> NDArray[np.
 def attend_reply(request_id: str, attention: Attention, tokens: list[str], model: Model) -> pb.AttendResponse:
     """Write what attention looked at, but for its timings; the tokens are those of a text."""
     reply = pb.AttendResponse(request_id=request_id, model=model_ref(model), tokens=tokens)
+    reply.model.precision = pb.PRECISION_FP32  # Its graph has no other.
     fill(reply.weights, attention.weights, pb.DATA_TYPE_FLOAT32)
     if attention.context is not None:
         fill(reply.context, attention.context, pb.DATA_TYPE_FLOAT32)
@@ -78,12 +80,14 @@ def attend_reply(request_id: str, attention: Attention, tokens: list[str], model
 
 def model_ref(model: Model) -> pb.ModelRef:
     """Name the weights that answer."""
-    return pb.ModelRef(name=model.bundle.manifest.name, digest=model.bundle.digest)
+    manifest = model.bundle.manifest
+    return pb.ModelRef(name=manifest.name, digest=model.bundle.digest, precision=model.precision)
 
 
 def model_reply(model: Model, settings: Settings, calibration: Calibration) -> pb.GetModelResponse:
     """Describe a model: what it takes and gives, where it runs, and how far it is from PyTorch."""
     manifest = model.bundle.manifest
+    limits = RequestLimits(settings.max_request_sequences, settings.max_request_tokens)
     return pb.GetModelResponse(
         model=model_ref(model),
         takes_tokens=manifest.vocabulary_size > 0,
@@ -100,10 +104,12 @@ def model_reply(model: Model, settings: Settings, calibration: Calibration) -> p
         pooling=manifest.pooling,
         normalized=manifest.normalized,
         limits=pb.RequestLimits(
-            max_sequences=settings.max_request_sequences,
-            max_tokens=settings.max_request_tokens,
+            max_sequences=limits.sequences,
+            max_tokens=limits.tokens,
             max_message_bytes=settings.max_request_bytes,
             max_attend_bytes=settings.max_attend_bytes,
+            # More would not fit into a message.
+            max_text_bytes=min(limits.text_bytes, settings.max_request_bytes),
         ),
         execution=pb.Execution(
             provider=model.provider,

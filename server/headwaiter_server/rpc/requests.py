@@ -32,6 +32,8 @@ _TRUNCATIONS: dict[int, Truncation] = {
 }
 # Ids go into the log, one line each, and into errors, which travel in HTTP/2 headers of 8 KiB.
 _MAX_ID_CHARACTERS = 256
+# A token of running text is some 4 bytes; a request within its tokens is never near this.
+_TEXT_BYTES_PER_TOKEN = 16
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,11 @@ class RequestLimits:
 
     sequences: int
     tokens: int
+
+    @property
+    def text_bytes(self) -> int:
+        """Return the most bytes of all texts."""
+        return self.tokens * _TEXT_BYTES_PER_TOKEN
 
 
 def parse(raw: bytes, message: _Message) -> _Message:

@@ -99,6 +99,8 @@ def open_model(
     golden = bundle.golden()
     resources = Resources(threads, device, max_gpu_bytes)
     fallback_reason = ""
+    if provider == "auto" and precision == "int8":
+        provider = "cpu"  # No GPU runs it, so none is missed.
     if provider == "auto":
         try:
             return _open_on(bundle, golden, "cuda", precision, resources, fallback_reason)

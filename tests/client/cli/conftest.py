@@ -5,11 +5,13 @@ from pathlib import Path
 import pytest
 
 from headwaiter_client import AsyncFakeEncoder, FakeEncoder
+from headwaiter_client._transport import Flight
+from headwaiter_proto import encoder_pb2 as pb
 
 
 @pytest.fixture(autouse=True)
 def no_settings_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("ADDRESS", "TIMEOUT_S", "TOKEN_FILE", "TLS_CA", "TLS_CERT", "TLS_KEY"):
+    for name in ("ADDRESS", "TIMEOUT_S", "TOKEN_FILE", "TLS", "TLS_CA", "TLS_CERT", "TLS_KEY"):
         monkeypatch.delenv(f"HEADWAITER_CLIENT_{name}", raising=False)
     monkeypatch.setenv("COLUMNS", "200")
 
@@ -21,8 +23,9 @@ class Lasting(FakeEncoder):
         at: what to raise from a request, by a text it holds.
     """
 
-    def __init__(self, model: str = "fake") -> None:
+    def __init__(self, model: str = "fake", precision: pb.Precision = pb.PRECISION_FP32) -> None:
         super().__init__(max_tokens=8, max_request_sequences=2, model=model)
+        self._description.model.precision = precision
         self.at: dict[str, BaseException] = {}
 
     @property
@@ -30,11 +33,13 @@ class Lasting(FakeEncoder):
         """What it was sent and did not raise at, in alphabetical order."""
         return sorted(text for request in self.requests for text in request.texts.values)
 
-    def unary(self, method: str, request: bytes, timeout_s: float, request_id: str | None = None) -> bytes:
+    def unary(
+        self, method: str, request: bytes, timeout_s: float, request_id: str | None = None, flight: Flight | None = None
+    ) -> bytes:
         for text, error in self.at.items():
             if text.encode() in request:
                 raise error
-        return super().unary(method, request, timeout_s, request_id)
+        return super().unary(method, request, timeout_s, request_id, flight)
 
     def close(self) -> None:
         """Stays open for the next."""

@@ -44,6 +44,14 @@ def test_bench_fails_where_nothing_is_answered(fake: Lasting, six: Path, capsys:
     assert second == "3 HeadwaiterError, such as: down"
 
 
+def test_bench_does_not_wait_for_a_server_that_is_not_there(
+    fake: Lasting, six: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fake.serving = False
+    assert main(["bench", str(six)]) == 1
+    assert capsys.readouterr().err == "headwaiter-client: the server at localhost:50051 does not take requests\n"
+
+
 async def test_in_the_closed_loop_as_many_wait_for_an_answer_as_there_are_requesters() -> None:
     inside = most = 0
     door = asyncio.Barrier(3)

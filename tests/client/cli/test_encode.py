@@ -33,6 +33,12 @@ def test_encode_saves_one_vector_a_line_and_prints_the_figures(
     assert capsys.readouterr().out.startswith("3 sentences, 13 tokens, ")
 
 
+def test_one_sentence_is_one(fake: Lasting, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "texts").write_text("a\n")
+    assert main(["encode", str(tmp_path / "texts"), "-o", str(tmp_path / "out.npy")]) == 0
+    assert capsys.readouterr().out.startswith("1 sentence, 3 tokens, ")
+
+
 def test_encode_reads_standard_input(server: FakeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # As in a container that sets no locale.
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO("one\ntwö\n".encode()), "ascii"))
@@ -103,9 +109,17 @@ def test_options_reach_the_server(fake: Lasting, six: Path, tmp_path: Path) -> N
     for request in fake.requests:
         assert isinstance(request, pb.EncodeRequest)
         assert (request.texts.prompt, request.truncation) == ("query", pb.TRUNCATION_LEFT)
+        assert request.priority == pb.PRIORITY_BULK
         assert request.output == pb.OutputOptions(dimensions=3, dtype=pb.DATA_TYPE_FLOAT16, normalize=False)
     vectors = np.load(tmp_path / "out.npy")
     assert (vectors.shape, vectors.dtype) == ((6, 3), np.float16)
+
+
+def test_a_file_that_somebody_waits_for_may_take_turns(fake: Lasting, six: Path, tmp_path: Path) -> None:
+    assert main(["encode", str(six), "-o", str(tmp_path / "out.npy"), "--priority", "interactive"]) == 0
+    assert {request.priority for request in fake.requests if isinstance(request, pb.EncodeRequest)} == {
+        pb.PRIORITY_INTERACTIVE
+    }
 
 
 def test_int8_vectors_are_saved_with_their_scales(fake: Lasting, six: Path, tmp_path: Path) -> None:
@@ -123,7 +137,7 @@ def test_how_many_texts_were_cut_is_said(fake: Lasting, tmp_path: Path, capsys: 
     assert main([*command, "--truncation", "right"]) == 0
     first, second = capsys.readouterr().out.splitlines()
     assert first.startswith("2 sentences, 16 tokens, ")
-    assert second == "1 were cut to 8 tokens"
+    assert second == "1 was cut to 8 tokens"
 
 
 def test_a_terminal_shows_a_bar_with_the_rate(

@@ -40,6 +40,15 @@ def test_any_tls_flag_turns_tls_on(server: FakeServer, capsys: pytest.CaptureFix
     assert "a client certificate needs its key" in capsys.readouterr().err
 
 
+def test_tls_with_the_public_authorities_needs_no_file(server: FakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    command = ["probe", "--address", server.address]
+    assert main([*command, "--tls"]) == 1  # It talks plain text.
+    monkeypatch.setenv("HEADWAITER_CLIENT_TLS", "1")
+    assert main(command) == 1
+    monkeypatch.setenv("HEADWAITER_CLIENT_TLS", "0")
+    assert main(command) == 0
+
+
 def test_the_servers_sentence_reaches_the_user(server: FakeServer, capsys: pytest.CaptureFixture[str]) -> None:
     server.refuse(grpc.StatusCode.UNAUTHENTICATED, "the token is wrong")
     assert main(["models", "--address", server.address]) == 1

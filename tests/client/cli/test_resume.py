@@ -1,12 +1,14 @@
 """What `encode` keeps where it is interrupted, and what it makes of that."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from headwaiter_client import Client, FakeEncoder
 from headwaiter_client.cli import main
+from headwaiter_proto import encoder_pb2 as pb
 from tests.client.cli.conftest import Lasting, connect
 
 
@@ -60,16 +62,65 @@ def test_what_is_there_counts_up_to_the_first_text_that_is_another(
     np.testing.assert_array_equal(np.load(out), _expected(six))
 
 
-@pytest.mark.parametrize("options", [["--dtype", "float16"], ["--prompt", "query"], ["--dimensions", "3"]])
-def test_rows_of_other_options_do_not_count(out: Path, fake: Lasting, six: Path, options: list[str]) -> None:
-    assert main(["encode", str(six), "-o", str(out), *options]) == 0
+@pytest.mark.parametrize(
+    ("options", "difference"),
+    [
+        (["--dtype", "float16"], "dtype was 'float32' and is 'float16'"),
+        (["--prompt", "query", "--dimensions", "3"], "prompt was '' and is 'query', dimensions was None and is 3"),
+    ],
+)
+def test_rows_of_other_options_are_neither_mixed_nor_lost_unless_that_is_asked_for(
+    out: Path, fake: Lasting, six: Path, options: list[str], difference: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    capsys.readouterr()
+    command = ["encode", str(six), "-o", str(out), *options]
+    assert main(command) == 1
+    assert capsys.readouterr().err == (
+        f"headwaiter-client: {out}.partial holds 4 rows of another call, where {difference}: repeat that call to go on "
+        "with it, or drop its rows with --restart\n"
+    )
+    assert main(["encode", str(six), "-o", str(out)]) == 0
+    assert fake.texts == ["text 4", "text 5"]
+    fake.at["text 4"] = KeyboardInterrupt()
+    assert main(["encode", str(six), "-o", str(out)]) == 130
+    fake.at.clear()
+    fake.requests.clear()
+    assert main([*command, "--restart"]) == 0
     assert len(fake.texts) == len(np.load(out)) == 6
 
 
-def test_rows_of_another_model_do_not_count(out: Path, six: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    other = connect(monkeypatch, Lasting(model="other"))
-    assert main(["encode", str(six), "-o", str(out)]) == 0
-    assert len(other.texts) == 6
+def test_what_was_not_too_long_counts_where_the_rest_is_cut(out: Path, fake: Lasting, six: Path) -> None:
+    command = ["encode", str(six), "-o", str(out), "--truncation", "right"]
+    fake.at["text 5"] = KeyboardInterrupt()
+    fake.at["text 4"] = KeyboardInterrupt()
+    assert main(command) == 130
+    fake.at.clear()
+    assert main([*command[:-2], "--truncation", "left"]) == 1
+    assert main(command) == 0
+    assert fake.texts == ["text 4", "text 5"]
+    np.testing.assert_array_equal(np.load(out), _expected(six))
+
+
+def test_rows_of_another_file_are_not_lost(out: Path, six: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    six.write_text("something else\n")
+    assert main(["encode", str(six), "-o", str(out)]) == 1
+    assert "another call, where the first text is another" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("other", "name"), [({"model": "other"}, "model"), ({"precision": pb.PRECISION_INT8}, "precision")]
+)
+def test_rows_of_another_model_or_precision_do_not_mix(
+    out: Path,
+    six: Path,
+    other: dict[str, Any],
+    name: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    connect(monkeypatch, Lasting(**other))
+    assert main(["encode", str(six), "-o", str(out)]) == 1
+    assert f"another call, where {name} was '" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("file", ["out.npy.partial", "out.npy.journal"])
@@ -92,7 +143,10 @@ def test_what_came_before_a_bad_line_is_kept_until_it_is_mended(
     six.write_text(good.replace("text 5", "a b c d e f g h"))
     for _ in range(2):  # The line's number is the same where part of the file was done before.
         assert main(command) == 1
-        assert f"line 6 of {six} has 10 tokens" in capsys.readouterr().err
+        sentence = (
+            f"line 6 of {six} has 10 tokens, and the model takes at most 8 (--truncation right, or left, cuts it)"
+        )
+        assert capsys.readouterr().err == f"headwaiter-client: {sentence}\n"
     fake.requests.clear()
     six.write_text(good)
     assert main(command) == 0
@@ -111,7 +165,7 @@ def test_vectors_of_two_models_are_not_mixed(
     before = Client(transport=FakeEncoder(model="before")).model()
     monkeypatch.setattr("headwaiter_client.cli.encode.describe", lambda _: before)
     assert main(["encode", str(six), "-o", str(tmp_path / "out.npy")]) == 1
-    assert capsys.readouterr().err.startswith("headwaiter-client: the server changed its model")
+    assert "in fp32 answered in place of before " in capsys.readouterr().err
 
 
 def _files(out: Path) -> list[str]:

@@ -46,7 +46,7 @@ def test_parquet_may_come_through_a_pipe(fake: Lasting, tmp_path: Path, monkeypa
         (b"one\n\xff", [], "line 2 of {} is not Unicode text in UTF-8"),
         (b"", [], "{} is empty: it needs one text a line"),
         (b'{"body": "a"}\n{"body": ', JSONL, "line 2 of {} is not JSON: Expecting value"),
-        (b'{"body": "a"}\n\n', JSONL, "line 2 of {} is not JSON: Expecting value"),
+        (b'{"body": "a"}\n\n', JSONL, "line 2 of {} is empty: each line is an object with the field 'body'"),
         (b'{"text": "a"}', JSONL, "line 1 of {} has no field 'body'"),
         (b'"body"', JSONL, "line 1 of {} has no field 'body'"),
         (b'{"body": "\\ud800"}', JSONL, "line 1 of {} is not Unicode text in UTF-8"),

@@ -59,24 +59,26 @@ async def test_a_method_gets_the_raw_message_and_the_deadline_and_its_reply_goes
 
 
 @pytest.mark.parametrize(
-    ("error", "code", "reason"),
+    ("error", "code", "reason", "level"),
     [
-        (InvalidInput("no", field="model"), "INVALID_ARGUMENT", "INVALID_INPUT"),
-        (Overloaded("full", retry_after_s=1), "RESOURCE_EXHAUSTED", "OVERLOADED"),
-        (InferenceFailed("nan"), "INTERNAL", None),
-        (DeadlineExceeded("late"), "DEADLINE_EXCEEDED", None),
+        (InvalidInput("no", field="model"), "INVALID_ARGUMENT", "INVALID_INPUT", logging.INFO),
+        (Overloaded("full", retry_after_s=1), "RESOURCE_EXHAUSTED", "OVERLOADED", logging.WARNING),
+        (InferenceFailed("nan"), "INTERNAL", None, logging.WARNING),
+        (DeadlineExceeded("late"), "DEADLINE_EXCEEDED", None, logging.WARNING),
     ],
 )
 async def test_an_error_becomes_a_status_and_counts_as_refused_where_it_never_was_queued(
-    error: HeadwaiterError, code: str, reason: str | None, caplog: pytest.LogCaptureFixture
+    error: HeadwaiterError, code: str, reason: str | None, level: int, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level(logging.INFO)
     recorder, context = Recorder(), Context()
     with pytest.raises(Aborted):
         await _call(_raising(error), recorder, context)
     assert (context.code, context.sentence) == (grpc.StatusCode[code], str(error))
     (about,) = [detail for detail in context.status.details if detail.Is(error_details_pb2.RequestInfo.DESCRIPTOR)]
     assert error_details_pb2.RequestInfo.FromString(about.value).request_id == "r-7"
-    assert caplog.messages == [f"Encode r-7: {type(error).__name__}: {error}"]
+    line = f"Encode r-7: {type(error).__name__}: {error}"
+    assert caplog.record_tuples == [("headwaiter_server.rpc.endpoint", level, line)]
     assert _counted(recorder, code)
     refused = [
         one.labels["reason"]

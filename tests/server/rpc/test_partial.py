@@ -1,5 +1,7 @@
 """A partial request: the good sequences are answered, and the others named."""
 
+import logging
+
 import pytest
 
 from headwaiter_proto import encoder_pb2 as pb
@@ -11,6 +13,7 @@ from tests.server.rpc.opened import Service, pooled_rows, token_request
 async def test_a_partial_request_gets_the_answers_of_the_sequences_that_are_good(
     service: Service, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level(logging.INFO, "headwaiter_server")
     reply = await service.encode(token_request([1, 2], [3, 10], [4], partial=True, request_id="r-1"))
     assert (pooled_rows(reply), list(reply.lengths)) == ([[3, 2], [0, 0], [4, 1]], [2, 0, 1])
     (failure,) = reply.failures

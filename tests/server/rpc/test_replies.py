@@ -1,5 +1,6 @@
 """Replies hold the answer in the form that was asked for."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,8 @@ from headwaiter_server.config import Settings
 from headwaiter_server.errors import Failures, InferenceFailed, InvalidInput
 from headwaiter_server.rpc.inputs import Inputs
 from headwaiter_server.rpc.outputs import read_output
-from headwaiter_server.rpc.replies import encode_reply, model_reply
+from headwaiter_server.rpc.replies import attend_reply, encode_reply, model_ref, model_reply
+from headwaiter_server.runtime.attention import Attention
 from tests.server.rpc.stand_ins import CALIBRATION, model
 
 POOLED = [np.array([3, 4], np.float32), np.array([0, 2], np.float32)]
@@ -41,7 +43,7 @@ def _values(tensor: pb.Tensor) -> list[list[float]]:
 def test_a_reply_names_the_request_the_weights_and_the_lengths(tmp_path: Path) -> None:
     reply = _reply(tmp_path, pb.OutputOptions())
     assert reply.request_id == "r-1"
-    assert (reply.model.name, reply.model.digest) == ("tiny", "ab" * 32)
+    assert reply.model == pb.ModelRef(name="tiny", digest="ab" * 32, precision=pb.PRECISION_FP32)
     assert list(reply.lengths) == [1, 2]
 
 
@@ -206,7 +208,7 @@ def test_offsets_come_as_begins_and_ends_of_each_token(tmp_path: Path) -> None:
 
 def test_a_model_is_described_by_its_manifest_its_limits_and_where_it_runs(tmp_path: Path) -> None:
     settings = Settings(
-        bundle=tmp_path, max_request_sequences=5, max_request_tokens=6, max_request_bytes=7, max_attend_bytes=8
+        bundle=tmp_path, max_request_sequences=5, max_request_tokens=6, max_request_bytes=97, max_attend_bytes=8
     )
     prompts = [pb.Prompt(name="query", text="query: ", tokens=3)]
     described = model(
@@ -219,7 +221,9 @@ def test_a_model_is_described_by_its_manifest_its_limits_and_where_it_runs(tmp_p
     assert (reply.takes_tokens, reply.takes_features, reply.takes_texts) == (True, False, True)
     assert (reply.min_tokens, reply.max_tokens, reply.max_text_tokens, reply.width) == (1, 4, 3, 2)
     assert (reply.layers, reply.heads, reply.pooling, reply.normalized) == (2, 1, pb.POOLING_MEAN, True)
-    assert reply.limits == pb.RequestLimits(max_sequences=5, max_tokens=6, max_message_bytes=7, max_attend_bytes=8)
+    assert reply.limits == pb.RequestLimits(
+        max_sequences=5, max_tokens=6, max_message_bytes=97, max_attend_bytes=8, max_text_bytes=6 * 16
+    )
     assert not reply.attends
     assert (list(reply.prompts), reply.default_prompt) == (prompts, "query")
     assert set(reply.poolings) == {pb.POOLING_MEAN, pb.POOLING_CLS, pb.POOLING_MAX, pb.POOLING_LAST}
@@ -250,3 +254,10 @@ def test_a_model_is_described_by_its_manifest_its_limits_and_where_it_runs(tmp_p
         ),
     )
     assert [(graph.graph, graph.pooled_max_abs) for graph in reply.parity] == [("g.onnx", 0.25)]
+
+
+def test_attention_weights_are_named_by_their_own_precision(tmp_path: Path) -> None:
+    int8 = replace(model(tmp_path), precision=pb.PRECISION_INT8)
+    assert model_ref(int8).precision == pb.PRECISION_INT8
+    attention = Attention(np.ones((1, 1, 1, 1), np.float32), None)
+    assert attend_reply("r", attention, [], int8).model.precision == pb.PRECISION_FP32

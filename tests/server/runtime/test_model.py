@@ -122,9 +122,12 @@ def test_a_precision_that_the_bundle_has_no_graph_for_is_refused_with_what_it_ha
     assert sentence == f"{text_bundle} has no fp16 graph for cpu; it has: fp32, int8"
 
 
-def test_int8_runs_on_the_cpu_within_the_contract_where_it_is_asked_for(text_bundle: Path) -> None:
-    model = open_model(text_bundle, "cpu", "int8", 1)
+def test_int8_runs_on_the_cpu_within_the_contract_and_misses_no_gpu(
+    text_bundle: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = open_model(text_bundle, "auto", "int8", 1)
     assert (model.provider, model.precision, model.file) == ("cpu", PRECISION_INT8, "packed-cpu.int8.onnx")
+    assert (model.fallback_reason, caplog.messages) == ("", [])
     assert 0.99 <= model.self_check.min_cosine < model.self_check.mean_cosine < 1
 
 
