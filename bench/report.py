@@ -176,6 +176,7 @@ def write_document(figures: Figures, minutes: float) -> None:
         _DOCUMENT.format(
             processor=_processor(),
             onnxruntime=version("onnxruntime-gpu"),
+            grpcio=version("grpcio"),
             python=platform.python_version(),
             rounds=figures.rounds,
             minutes=minutes,
