@@ -13,7 +13,7 @@ _SHAPES_S = 1.2
 _SMALLEST_BUDGET_TOKENS = 128
 _LARGEST_BUDGET_TOKENS: dict[Provider, int] = {"cpu": 4096, "cuda": 65_536}
 # Memory that the attention scores of a batch may take: heads · cells · 4 bytes.
-_SCORES_BYTES: dict[Provider, int] = {"cpu": 64 << 20, "cuda": 1 << 30}
+_SCORES_BYTES: dict[Provider, int] = {"cpu": 64 << 20, "cuda": 2 << 30}
 
 
 @dataclass(frozen=True)
@@ -59,9 +59,17 @@ def batch_limits(model: Model, tokens: int) -> BatchLimits:
 
 
 def warm_up(model: Model, limits: BatchLimits) -> None:
-    """Run a batch of one sequence and a full one, so that the first requests find memory allocated."""
-    for tokens in (1, limits.tokens):
-        run_once(model.graph, model.bundle.manifest, usual_batch(model.bundle.manifest, tokens))
+    """Run a batch of one sequence and a full one, so that the first requests find memory allocated.
+
+    On a card a full one of the longest sequences too: what it takes is all that any batch takes.
+    """
+    manifest = model.bundle.manifest
+    shapes = [usual_batch(manifest, tokens) for tokens in (1, limits.tokens)]
+    if model.provider == "cuda":
+        longest = manifest.max_tokens
+        shapes.append((longest,) * max(1, min(limits.tokens // longest, limits.cells // longest**2)))
+    for lengths in shapes:
+        run_once(model.graph, manifest, lengths)
 
 
 def _candidates(provider: Provider, token_cap: int) -> list[int]:

@@ -49,6 +49,8 @@ def calibrate(model: Model, *, threads: int, token_cap: int, folder: Path | None
         warm_up(model, remembered.limits)
         return remembered
     calibration = measure_cost(model, token_cap)
+    # Short of time, measuring leaves the largest batches out.
+    warm_up(model, calibration.limits)
     if file is None:
         log.info("what batches cost is measured at every start, as there is no --cache-dir to keep it in")
     elif calibration.error_ratio > _STEADY_ERROR_RATIO:
