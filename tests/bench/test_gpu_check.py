@@ -149,11 +149,14 @@ def test_batches_keep_to_their_tokens_and_to_the_order() -> None:
 
 
 def test_random_shapes_are_what_a_server_may_run() -> None:
-    limits = BatchLimits(tokens=300, cells=4096)
+    limits = BatchLimits(tokens=300, cells=4096, padded_tokens=500)
     shapes = list(random_shapes(Manifest(min_tokens=2, max_tokens=64), limits, 200))
     assert len(set(shapes)) > 100
     for lengths in shapes:
         assert min(lengths) >= 2
         assert max(lengths) <= 64
         assert len(lengths) * max(lengths) ** 2 <= 4096
+        assert len(lengths) * max(lengths) <= 500
         assert sum(lengths) <= 300
+    full = [lengths for lengths in shapes if len(lengths) > 1 and sum(lengths) > 200]
+    assert len(full) > 10
