@@ -15,7 +15,8 @@ from onnx.reference import ReferenceEvaluator
 from headwaiter_export.config import EncoderConfig
 from headwaiter_export.encoder import Encoder
 from headwaiter_export.graphs import WeightsFile, trace
-from headwaiter_export.lowering import Packed, PackedCpu, PackedCuda, Portable
+from headwaiter_export.lowering import Packed, PackedCpu, Portable
+from headwaiter_export.lowering_cuda import PackedCuda
 from headwaiter_server.runtime.graph import EncoderGraph, Outputs, Provider, open_session, session_options
 from headwaiter_server.runtime.packing import pack
 from headwaiter_server.runtime.rounding import round_up
