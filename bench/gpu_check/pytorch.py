@@ -45,7 +45,12 @@ class Padded(Portable):
 class VariableLength(Packed):
     """Sequences end to end, with PyTorch's flash attention by cumulative lengths."""
 
-    INPUT_AXES: ClassVar[Axes] = {**Packed.INPUT_AXES, "cu_seqlens": ("batch + 1",)}
+    INPUT_AXES: ClassVar[Axes] = {
+        "positions": ("tokens",),
+        "lengths": ("batch",),
+        "gather": ("batch", "sequence"),
+        "cu_seqlens": ("batch + 1",),
+    }
 
     def __init__(self, inputs: Mapping[str, Tensor]) -> None:
         super().__init__(inputs)
@@ -103,10 +108,13 @@ class Runner:
         return torch.cat([self._pooled(batch) for batch in batches]).cpu().numpy()
 
     def _pooled(self, batch: Sequence[Ids]) -> Tensor:
-        feeds = pack(batch).feeds(self._names)
-        inputs = {
-            name: torch.from_numpy(rows).to(self._setting.device, non_blocking=True) for name, rows in feeds.items()
-        }
+        inputs = {name: self._upload(rows) for name, rows in pack(batch).feeds(self._names).items()}
         lowering = self._lowering(inputs)
         pooled: Tensor = self._encoder(lowering.to_rows(inputs[self._token_input]), lowering)[0]
         return pooled
+
+    def _upload(self, rows: NDArray[np.generic]) -> Tensor:
+        tensor = torch.from_numpy(rows)
+        # From memory that may be paged out, a copy would wait for all that the device was given before it.
+        pinned = tensor.pin_memory() if self._setting.provider == "cuda" else tensor
+        return pinned.to(self._setting.device, non_blocking=True)
