@@ -1,6 +1,5 @@
 """The same encoder in PyTorch, as one would serve it there: padded batches, and variable-length attention."""
 
-import copy
 from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
 from typing import Any, ClassVar
@@ -92,15 +91,13 @@ class Runner:
         self._token_input = encoder.config.token_input
         self._names = {self._token_input, *lowering.INPUT_AXES}
 
-    def compiled(self) -> "Runner":
-        """Return the same with its layers compiled for any shape, which the first batches do.
+    def compile(self) -> None:
+        """Have the encoder's layers compiled for any shape, which the first batches do.
 
         All layers run what was compiled for the first, which saves minutes; what is around them is little.
         """
-        encoder = copy.deepcopy(self._encoder)
-        for layer in encoder.layers:
+        for layer in self._encoder.layers:
             layer.compile(dynamic=True)
-        return Runner(encoder, self._lowering, self._setting)
 
     @torch.inference_mode()
     def run(self, batches: Sequence[Sequence[Ids]]) -> NDArray[np.float32]:

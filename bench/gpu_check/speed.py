@@ -152,11 +152,12 @@ def _portable(bench: Bench) -> dict[str, Run]:
 
 def _padded(bench: Bench) -> dict[str, Run]:
     """Return PyTorch's ways to run padded batches; one that fails is a line in the findings."""
-    eager = Runner(_in_pytorch(bench), Padded, bench.setting)
     runs: dict[str, Run] = {}
     for way, compiled in (("PyTorch, eager", False), ("PyTorch, torch.compile", True)):
         with bench.findings.attempt(way):
-            runner = eager.compiled() if compiled else eager
+            runner = Runner(_in_pytorch(bench), Padded, bench.setting)
+            if compiled:
+                runner.compile()
             _see_likeness(bench, way, runner)
             runs |= {f"{way}, padded, {order}": partial(runner.run, batches) for order, batches in _orders(bench)}
     return runs
