@@ -20,11 +20,11 @@ def round_up(batch: PackedBatch) -> PackedBatch:
     than the longest of the batch, so that no position occurs that a model may not have. They need a token each, for
     which T is rounded further where there are many short sequences.
 
-    Fewer than 8 sequences get none of these, which would be more than an eighth of their cells, and keep their T: so
-    few are small beside a full batch, and find room in what that has left.
+    Fewer than 8 sequences get none of these, as one alone would be more than an eighth of their cells, and keep their
+    T: so few find room in the memory that a full batch has left.
     """
-    line_cells = _round(batch.line_cells, _LINE_CELLS)
     sequences, tokens = _sizes(batch)
+    line_cells = _round(batch.line_cells, _LINE_CELLS)
     dummies, spare = sequences - batch.sequences, tokens - batch.tokens
     if not dummies:
         return replace(batch, line_cells=line_cells)
@@ -39,7 +39,7 @@ def round_up(batch: PackedBatch) -> PackedBatch:
 
 
 def _sizes(batch: PackedBatch) -> tuple[int, int]:
-    """Return the fewest B and T that leave each dummy 1 to `longest_tokens` tokens."""
+    """Return the fewest T, and the fewest B for it, that leave each dummy 1 to `longest_tokens` tokens."""
     if batch.sequences < _STEPS:
         return batch.sequences, batch.tokens
     tokens = _round(batch.tokens)
