@@ -110,7 +110,7 @@ def time_shapes(
 ) -> dict[Lengths, float]:
     """Measure the seconds of batches of many shapes within so many tokens and cells, each the best of a few runs.
 
-    One sequence alone may have more. Small shapes come first, and large ones are left out where time or memory is short.
+    One sequence alone may have more. Small shapes come first; large ones are left out where time or memory is short.
     """
     started_s = time.perf_counter()
     shapes = _grid(manifest, tokens, cells)
