@@ -63,7 +63,7 @@ bench: $(VENV)/.installed
 
 # On a card, meant to take less than 8 minutes; make gpu-check GPU_CHECK='--quick speed memory' runs some parts in haste.
 gpu-check: $(VENV)/.installed
-	$(if $(findstring --provider cpu,$(GPU_CHECK)),,$(BIN)/pip install -q -e '.[cuda]')
+	$(if $(findstring --provider cpu,$(subst =, ,$(GPU_CHECK))),,$(BIN)/pip install -q -e '.[cuda]')
 	$(BIN)/python -m bench.gpu_check $(GPU_CHECK)
 
 numerics: $(VENV)/.installed

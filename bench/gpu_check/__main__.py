@@ -2,21 +2,21 @@
 
 `python -m bench.gpu_check` runs on the card, and is meant to take less than 8 minutes; with --provider cpu it shows on
 models of next to nothing that everything runs. The exit status is 1 where something required does not hold, where an
-error kept something from being measured, or where the card cannot be used.
+error kept something from being measured, or where the card cannot be used. The card and the versions stand above
+the table.
 """
 
 import argparse
 import logging
-import platform
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NoReturn
 
 from bench.gpu_check.correctness import correctness
-from bench.gpu_check.environment import environment, why_no_card
+from bench.gpu_check.environment import environment, versions, why_no_card
 from bench.gpu_check.findings import Finding, Findings, summary, table, to_json
 from bench.gpu_check.memory import memory
 from bench.gpu_check.service import service
@@ -42,10 +42,12 @@ def main() -> int:
         _fail(why, 1)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
     started_s = time.monotonic()
+    run = {"command": " ".join(sys.argv[1:]), **versions(arguments.provider)}
     with TemporaryDirectory(prefix="gpu-check-") as folder:
-        found = _run(arguments, Path(folder))
+        found = _run(arguments, run, Path(folder))
     minutes = (time.monotonic() - started_s) / 60
-    print(table(found), summary(found), f"{minutes:.1f} minutes", sep="\n\n")
+    about = "\n".join(f"- {what}: {seen}" for what, seen in run.items() if seen)
+    print(about, table(found), summary(found), f"{minutes:.1f} minutes", sep="\n\n")
     return int(any(finding.fails for finding in found))
 
 
@@ -64,7 +66,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _run(arguments: argparse.Namespace, folder: Path) -> list[Finding]:
+def _run(arguments: argparse.Namespace, run: Mapping[str, str], folder: Path) -> list[Finding]:
     efforts = {("cuda", False): FULL, ("cuda", True): QUICK, ("cpu", False): CPU, ("cpu", True): CPU_QUICK}
     setting = Setting(
         arguments.provider,
@@ -72,7 +74,6 @@ def _run(arguments: argparse.Namespace, folder: Path) -> list[Finding]:
         arguments.model if arguments.model.is_dir() else None,
         folder,
     )
-    run = {"command": " ".join(sys.argv[1:]), "python": platform.python_version()}
     found: list[Finding] = []
     arguments.json.parent.mkdir(parents=True, exist_ok=True)
     for name, part in PARTS.items():

@@ -115,11 +115,14 @@ def _compare(
     findings: Findings,
 ) -> None:
     measured = difference(join(list(actual)), join(list(expected)))
-    relative = max(
-        hidden_relative_error(mine, theirs)
-        for batch, ours, pytorchs in zip(batches, actual, expected, strict=True)
-        for mine, theirs in zip(_split(batch, ours), _split(batch, pytorchs), strict=True)
-    )
+    # numpy's maximum, which is NaN where any of them is.
+    relative = np.max(
+        [
+            hidden_relative_error(mine, theirs)
+            for batch, ours, pytorchs in zip(batches, actual, expected, strict=True)
+            for mine, theirs in zip(_split(batch, ours), _split(batch, pytorchs), strict=True)
+        ]
+    ).item()
     if precision == "fp32":
         pooled = min(measured.pooled_max_abs, measured.pooled_max_relative)
         findings.hold(f"{name}: pooled, largest difference", pooled, "≤", 1e-5)

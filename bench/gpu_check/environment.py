@@ -14,10 +14,11 @@ import torch
 
 from bench.gpu_check.card import why_no_cuda
 from bench.gpu_check.findings import Findings
-from bench.gpu_check.models import MINILM, random_model, served_plan, write
+from bench.gpu_check.models import BERT_BASE, random_model, served_plan, write
 from bench.gpu_check.routes import SEQUENCES, attention_routes
 from bench.gpu_check.setting import Setting
-from headwaiter_export.lowering import GatheredCuda
+from headwaiter_export.lowering_cuda import GatheredCuda
+from headwaiter_server.runtime.graph import Provider
 from headwaiter_server.runtime.machine import describe_machine
 
 _WHEELS = ("cublas", "cuda-runtime", "cuda-nvrtc", "cudnn-cu13", "cufft", "curand")
@@ -34,39 +35,52 @@ def why_no_card() -> str:
     return f"PyTorch {torch.__version__} {build}: run on a machine with an NVIDIA card, or with --provider cpu"
 
 
-def environment(setting: Setting, findings: Findings) -> None:
-    """Describe the machine, and ask for the route of attention in short and in long sequences."""
+def versions(provider: Provider) -> dict[str, str]:
+    """Name what every figure depends on: processor, card, and the versions of what runs on them."""
     machine = describe_machine()
-    findings.see("processor", f"{machine['processor']}, {machine['processors']} cores")
-    findings.see("Python", platform.python_version())
-    findings.see("ONNX Runtime", f"{ort.__version__}, built for CUDA {getattr(ort, 'cuda_version', '') or 'none'}")
+    named = {
+        "processor": f"{machine['processor']}, {machine['processors']} cores",
+        "Python": platform.python_version(),
+        "ONNX Runtime": f"{ort.__version__}, built for CUDA {getattr(ort, 'cuda_version', '') or 'none'}",
+        "PyTorch": str(torch.__version__),
+        "CUDA's libraries from pip": _wheels() or "none",
+    }
+    return named | _card() if provider == "cuda" else named | {"card": "none in use"}
+
+
+def environment(setting: Setting, findings: Findings) -> None:
+    """See whether ONNX Runtime's library loads, and ask for the route of attention in short and in long sequences."""
     findings.see("ONNX Runtime's CUDA library", _load_cuda_library())
-    findings.see("CUDA's libraries from pip", _wheels() or "none")
-    findings.see("PyTorch", torch.__version__)
     findings.see("models", "reduced to next to nothing, as there is no card" if setting.tiny else "in full size")
     if setting.provider == "cuda":
-        _card(findings)
         _routes(setting, findings)
     else:
-        for what in ("card", "route of attention"):
-            findings.skip(what, "there is no card in use")
+        findings.skip("route of attention", "there is no card in use")
 
 
-def _card(findings: Findings) -> None:
+def _card() -> dict[str, str]:
     properties = torch.cuda.get_device_properties(0)
     memory_gib = properties.total_memory / 2**30
-    findings.see("card", f"{properties.name}, {memory_gib:.0f} GiB, {properties.multi_processor_count} multiprocessors")
-    findings.see("compute capability", f"{properties.major}.{properties.minor}")
-    with findings.attempt("driver"):
-        query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
-        findings.see("driver", subprocess.run(query, capture_output=True, text=True, check=True).stdout.split()[0])
     cudnn: Any = torch.backends.cudnn
-    findings.see("PyTorch's CUDA, cuDNN", f"{torch.version.cuda}, {cudnn.version()}")
+    return {
+        "card": f"{properties.name}, {memory_gib:.0f} GiB, {properties.multi_processor_count} multiprocessors",
+        "compute capability": f"{properties.major}.{properties.minor}",
+        "driver": _driver(),
+        "PyTorch's CUDA, cuDNN": f"{torch.version.cuda}, {cudnn.version()}",
+    }
+
+
+def _driver() -> str:
+    query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    try:
+        return subprocess.run(query, capture_output=True, text=True, check=True).stdout.split()[0]
+    except (OSError, subprocess.CalledProcessError, IndexError) as error:
+        return f"not known: {error}"
 
 
 def _routes(setting: Setting, findings: Findings) -> None:
-    # All layers take the same route.
-    encoder = random_model(replace(MINILM, layers=1), setting)
+    # All layers take the same route. The shape is the one that is timed: a route may hang on the size of a head.
+    encoder = random_model(replace(BERT_BASE, layers=1), setting)
     for precision in setting.precisions:
         for lowering in (served_plan(setting, precision).lowering, GatheredCuda):
             what = f"route of attention, {lowering.__name__}, {precision}"

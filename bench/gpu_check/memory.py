@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from bench.gpu_check.findings import Findings
 from bench.gpu_check.models import minilm_bundle
@@ -23,8 +24,7 @@ def memory(setting: Setting, findings: Findings) -> None:
     """Start as a server does, run random shapes, and compare the memory that is held."""
     before = _held_bytes(setting)
     model = open_model(minilm_bundle(setting), setting.provider, setting.fastest, None)
-    limits = measure_cost(model).limits
-    warm_up(model, limits)
+    limits = warm_up(model, measure_cost(model).limits)
     # On a card, what this process holds for other things is not counted.
     least = before if setting.provider == "cuda" else 0
     warm = _held_bytes(setting) - least
@@ -43,18 +43,19 @@ def random_shapes(manifest: Manifest, limits: BatchLimits, count: int) -> Iterat
     """Yield so many batches as a server would run them: lengths and tokens drawn log-uniformly, within the limits."""
     random = np.random.default_rng(0)
 
-    def draw(least: int, most: int) -> int:
-        return int(np.exp(random.uniform(np.log(least), np.log(most + 1))))
+    def draw(least: int, most: int, size: int = 1) -> NDArray[np.int64]:
+        return np.exp(random.uniform(np.log(least), np.log(most + 1), size)).astype(np.int64)
 
     for _ in range(count):
-        tokens, longest = draw(1, limits.tokens), draw(manifest.min_tokens, manifest.max_tokens)
-        lengths = [longest]
-        while len(lengths) < limits.cells // longest**2:
-            length = draw(manifest.min_tokens, longest)
-            if sum(lengths) + length > tokens:
-                break
-            lengths.append(length)
-        yield tuple(lengths)
+        (tokens,), (longest,) = draw(1, limits.tokens), draw(manifest.min_tokens, manifest.max_tokens)
+        beside = min(
+            limits.cells // longest**2 - 1,
+            limits.padded_tokens // longest - 1,
+            (tokens - longest) // manifest.min_tokens,
+        )
+        others = draw(manifest.min_tokens, longest, max(0, beside))
+        fitting = np.searchsorted(others.cumsum(), tokens - longest, side="right")
+        yield (int(longest), *others[:fitting].tolist())
 
 
 def _held_bytes(setting: Setting) -> int:

@@ -1,6 +1,5 @@
 """The same encoder in PyTorch, as one would serve it there: padded batches, and variable-length attention."""
 
-import copy
 from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
 from typing import Any, ClassVar
@@ -45,7 +44,12 @@ class Padded(Portable):
 class VariableLength(Packed):
     """Sequences end to end, with PyTorch's flash attention by cumulative lengths."""
 
-    INPUT_AXES: ClassVar[Axes] = {**Packed.INPUT_AXES, "cu_seqlens": ("batch + 1",)}
+    INPUT_AXES: ClassVar[Axes] = {
+        "positions": ("tokens",),
+        "lengths": ("batch",),
+        "gather": ("batch", "sequence"),
+        "cu_seqlens": ("batch + 1",),
+    }
 
     def __init__(self, inputs: Mapping[str, Tensor]) -> None:
         super().__init__(inputs)
@@ -87,15 +91,13 @@ class Runner:
         self._token_input = encoder.config.token_input
         self._names = {self._token_input, *lowering.INPUT_AXES}
 
-    def compiled(self) -> "Runner":
-        """Return the same with its layers compiled for any shape, which the first batches do.
+    def compile(self) -> None:
+        """Have the encoder's layers compiled for any shape, which the first batches do.
 
         All layers run what was compiled for the first, which saves minutes; what is around them is little.
         """
-        encoder = copy.deepcopy(self._encoder)
-        for layer in encoder.layers:
+        for layer in self._encoder.layers:
             layer.compile(dynamic=True)
-        return Runner(encoder, self._lowering, self._setting)
 
     @torch.inference_mode()
     def run(self, batches: Sequence[Sequence[Ids]]) -> NDArray[np.float32]:
@@ -103,10 +105,13 @@ class Runner:
         return torch.cat([self._pooled(batch) for batch in batches]).cpu().numpy()
 
     def _pooled(self, batch: Sequence[Ids]) -> Tensor:
-        feeds = pack(batch).feeds(self._names)
-        inputs = {
-            name: torch.from_numpy(rows).to(self._setting.device, non_blocking=True) for name, rows in feeds.items()
-        }
+        inputs = {name: self._upload(rows) for name, rows in pack(batch).feeds(self._names).items()}
         lowering = self._lowering(inputs)
         pooled: Tensor = self._encoder(lowering.to_rows(inputs[self._token_input]), lowering)[0]
         return pooled
+
+    def _upload(self, rows: NDArray[np.generic]) -> Tensor:
+        tensor = torch.from_numpy(rows)
+        # From memory that may be paged out, a copy would wait for all that the device was given before it.
+        pinned = tensor.pin_memory() if self._setting.provider == "cuda" else tensor
+        return pinned.to(self._setting.device, non_blocking=True)

@@ -29,7 +29,7 @@ def service(setting: Setting, findings: Findings) -> None:
 
 
 def _serve(folder: Path, precision: str, setting: Setting, findings: Findings) -> None:
-    flags = ["--provider", setting.provider, "--precision", precision]
+    flags = ["--provider", setting.provider, "--precision", precision, "--cache-dir", ""]
     with running_server(folder, flags) as server, Client(server.address) as client:
         model = client.model()
         client.encode_tokens([np.arange(8)])  # connects

@@ -4,6 +4,7 @@ import statistics
 import time
 from collections.abc import Callable, Mapping
 
+from bench.gpu_check.findings import Findings
 from bench.gpu_check.setting import Setting
 
 
@@ -22,13 +23,19 @@ def median_seconds(run: Callable[[], object], setting: Setting, rounds: int) -> 
     return statistics.median(seconds(run, setting) for _ in range(rounds))
 
 
-def rounds_of(runs: Mapping[str, Callable[[], object]], setting: Setting) -> dict[str, list[float]]:
-    """Return the seconds of runs that are compared, which take turns; each has run before."""
+def rounds_of(runs: Mapping[str, Callable[[], object]], setting: Setting, findings: Findings) -> dict[str, list[float]]:
+    """Return the seconds of runs that are compared, which take turns, after a round that does not count.
+
+    One that fails is a line in the findings, and runs no more.
+    """
     taken: dict[str, list[float]] = {name: [] for name in runs}
-    for _ in range(setting.effort.rounds):
+    rounds = setting.effort.rounds + 1
+    for ran in range(rounds):
         for name, run in runs.items():
-            taken[name].append(seconds(run, setting))
-    return taken
+            if len(taken[name]) == ran:
+                with findings.attempt(name):
+                    taken[name].append(seconds(run, setting))
+    return {name: each[1:] for name, each in taken.items() if len(each) == rounds}
 
 
 def ratio(ours: list[float], theirs: list[float]) -> float:

@@ -20,7 +20,8 @@ from google.protobuf.message import Message
 from headwaiter_export.config import EncoderConfig, Pooling, TextConfig
 from headwaiter_export.encoder import Encoder
 from headwaiter_export.graphs import WeightsFile, Written, trace
-from headwaiter_export.lowering import Attending, PackedCpu, PackedCuda, Portable
+from headwaiter_export.lowering import Attending, PackedCpu, Portable
+from headwaiter_export.lowering_cuda import PackedCuda
 from headwaiter_export.neighbours import PROMISED_SHARE, SENTENCES, same_nearest_neighbour, token_ids
 from headwaiter_export.parity import Reference, Sequence, draw_sequences, join, measure, measure_attention
 from headwaiter_export.quantization import quantize
@@ -98,22 +99,13 @@ def export_bundle(
     Raises:
         BundleError: the name is wrong, the destination is taken, or a graph answers otherwise than PyTorch.
     """
-    if not name.strip() or not name.isprintable() or len(name) > _NAME_CHARACTERS:
-        raise BundleError(
-            f"the model's name is {name!r}: it must be 1 to {_NAME_CHARACTERS} printable characters, not spaces alone"
-        )
+    _check_name(name)
     with _appearing_whole(destination) as folder:
         reference = Reference.of(encoder)
-        folded = encoder.folded()
         sentences = [] if text is None else token_ids(text, encoder.config.min_tokens)
-        models, float32_layers = {PRECISION_FP32: folded}, list[str]()
         precisions = {plan.precision for plan in plans}
-        if PRECISION_FP16 in precisions:
-            models[PRECISION_FP16] = halve(folded)
-        if PRECISION_INT8 in precisions:
-            calibration = sentences[SENTENCES:] or reference.sequences
-            models[PRECISION_INT8], float32_layers = quantize(folded, reference, calibration)
-            report(f"int8: linear layers of the blocks that stay in float32: {', '.join(float32_layers) or 'none'}")
+        calibration = sentences[SENTENCES:] or reference.sequences
+        models, float32_layers = _in_precisions(precisions, encoder.folded(), reference, calibration, report)
         _write_graphs(models, plans, folder, report)
         parity = _measure_graphs(plans, folder, reference, report)
         if PRECISION_INT8 in precisions and len(sentences) > 1 and encoder.config.pooling is not Pooling.NONE:
@@ -124,6 +116,13 @@ def export_bundle(
         if text is not None:
             (folder / TOKENIZER).write_text(text.tokenizer, encoding="utf-8")
         _write_json(_describe(encoder.config, text, name, plans, float32_layers, folder), folder / MANIFEST)
+
+
+def _check_name(name: str) -> None:
+    if not name.strip() or not name.isprintable() or len(name) > _NAME_CHARACTERS:
+        raise BundleError(
+            f"the model's name is {name!r}: it must be 1 to {_NAME_CHARACTERS} printable characters, not spaces alone"
+        )
 
 
 @contextmanager
@@ -141,6 +140,23 @@ def _appearing_whole(destination: Path) -> Iterator[Path]:
     except BaseException:
         shutil.rmtree(folder)
         raise
+
+
+def _in_precisions(
+    precisions: Collection[Precision],
+    folded: Encoder,
+    reference: Reference,
+    calibration: list[Sequence],
+    report: Report,
+) -> tuple[dict[Precision, Encoder], list[str]]:
+    """Return the encoder in float32 and in the precisions asked for, and the layers that int8 leaves in float32."""
+    models, float32_layers = {PRECISION_FP32: folded}, list[str]()
+    if PRECISION_FP16 in precisions:
+        models[PRECISION_FP16] = halve(folded)
+    if PRECISION_INT8 in precisions:
+        models[PRECISION_INT8], float32_layers = quantize(folded, reference, calibration)
+        report(f"int8: linear layers of the blocks that stay in float32: {', '.join(float32_layers) or 'none'}")
+    return models, float32_layers
 
 
 def _write_graphs(

@@ -5,7 +5,7 @@ import logging
 import signal
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import grpc
@@ -15,8 +15,9 @@ from prometheus_client import start_http_server
 
 from headwaiter_server.batching.admission import QueueLimits
 from headwaiter_server.batching.attender import Attender
-from headwaiter_server.batching.calibration import Calibration
+from headwaiter_server.batching.calibration import Calibration, warm_up
 from headwaiter_server.batching.calibration_cache import calibrate
+from headwaiter_server.batching.cost import BatchLimits
 from headwaiter_server.batching.scheduler import Scheduler
 from headwaiter_server.batching.worker import Worker
 from headwaiter_server.config import Settings
@@ -26,7 +27,8 @@ from headwaiter_server.rpc.service import SERVICE, EncoderService, Serving
 from headwaiter_server.rpc.tls import credentials
 from headwaiter_server.runtime.attention import AttentionGraph
 from headwaiter_server.runtime.bundle import TOKENIZER
-from headwaiter_server.runtime.errors import ProviderUnavailable
+from headwaiter_server.runtime.errors import ModelRefused, ProviderUnavailable
+from headwaiter_server.runtime.graph import EncoderGraph
 from headwaiter_server.runtime.model import Model, open_model
 from headwaiter_server.text import TextEncoder
 
@@ -234,22 +236,42 @@ def _load(settings: Settings) -> _Loaded:
         calibration = calibrate(
             model, threads=settings.threads, token_cap=settings.token_budget, folder=settings.cache_dir
         )
+        workers, limits = _open_workers(model, settings, calibration.limits)
+    except ModelRefused:
+        raise
     except Exception as error:
         raise ProviderUnavailable(
             f"{model.provider} cannot run the batches that are timed at start: {' '.join(str(error).split())}"
         ) from error
-    return _Loaded(model, _open_workers(model, settings), text, calibration)
+    return _Loaded(model, workers, text, replace(calibration, limits=limits))
 
 
-def _open_workers(model: Model, settings: Settings) -> list[Worker]:
-    """Return a worker for each instance of each device; the first has the graph that is open already."""
+def _open_workers(model: Model, settings: Settings, limits: BatchLimits) -> tuple[list[Worker], BatchLimits]:
+    """Return a worker for each instance of each device, and the limits of batches that ran on all of them.
+
+    The first worker has the graph that is open, and warm, already.
+    """
+
+    def reopen(number: int) -> EncoderGraph:
+        # It should find the memory that the dead one had; where it does not, batches are halved when they run.
+        return _open_warm(model, number, limits)[0]
+
     numbers = settings.devices if model.provider == "cuda" else settings.devices[:1]
     places = [number for number in numbers for _ in range(settings.instances)]
-    graphs = [model.graph, *(model.open_again(number) for number in places[1:])]
-    return [
-        Worker(graph, partial(model.open_again, number), model.probe)
-        for graph, number in zip(graphs, places, strict=True)
+    graphs = [model.graph]
+    for number in places[1:]:
+        graph, limits = _open_warm(model, number, limits)
+        graphs.append(graph)
+    workers = [
+        Worker(graph, partial(reopen, number), model.probe) for graph, number in zip(graphs, places, strict=True)
     ]
+    return workers, limits
+
+
+def _open_warm(model: Model, number: int, limits: BatchLimits) -> tuple[EncoderGraph, BatchLimits]:
+    """Open the graph once more, on a device, checked and warm, and return the limits of batches that ran there."""
+    graph = model.open_again(number)
+    return graph, warm_up(replace(model, graph=graph), limits)
 
 
 def channel_options(settings: Settings) -> list[tuple[str, int]]:

@@ -115,7 +115,7 @@ class Settings:
         0,
         _natural,
         "a whole number from 0",
-        "most memory of a GPU that one session's weights and batches take; 0: all of it",
+        "most memory of a GPU that one session's weights and batches take, inputs aside; 0: all of it",
     )
     instances: int = _setting(
         1, _positive, "a positive number", "sessions on each device, each with the weights in memory once more"

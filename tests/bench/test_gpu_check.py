@@ -17,6 +17,7 @@ from bench.gpu_check.rates import encoder_flops
 from bench.gpu_check.routes import read_routes
 from bench.gpu_check.setting import CPU, Setting
 from bench.gpu_check.speed import in_batches
+from bench.gpu_check.timing import rounds_of
 from headwaiter_export.encoder import Encoder
 from headwaiter_export.lowering import SingleSequence
 from headwaiter_export.parity import answer, draw_sequences, join
@@ -144,16 +145,32 @@ def assert_answers_as_alone(encoder: Encoder, lowering: type[pytorch.Padded | py
 
 
 def test_batches_keep_to_their_tokens_and_to_the_order() -> None:
-    sequences = [np.arange(n) for n in (3, 3, 2, 9, 1)]
-    assert [[len(ids) for ids in batch] for batch in in_batches(sequences, 8)] == [[3, 3, 2], [9], [1]]
+    sequences = [np.arange(n) for n in (9, 3, 3, 2, 9, 1)]
+    assert [[len(ids) for ids in batch] for batch in in_batches(sequences, 8)] == [[9], [3, 3, 2], [9], [1]]
+
+
+def test_of_what_is_compared_one_that_fails_keeps_no_other_from_being_timed() -> None:
+    ran: list[str] = []
+
+    def fail_later() -> None:
+        ran.append("fails")
+        if len(ran) > 2:
+            run_out_of_memory()
+
+    findings = Findings("speed")
+    taken = rounds_of({"fails": fail_later, "runs": lambda: ran.append("runs")}, SETTING, findings)
+    assert ran == ["fails", "runs", "fails", "runs", "runs", "runs"]
+    assert {name: len(seconds) for name, seconds in taken.items()} == {"runs": SETTING.effort.rounds}
+    assert [(line.what, line.broke) for line in findings.found] == [("fails", True)]
 
 
 def test_random_shapes_are_what_a_server_may_run() -> None:
-    limits = BatchLimits(tokens=300, cells=4096)
+    limits = BatchLimits(tokens=300, cells=4096, padded_tokens=250)
     shapes = list(random_shapes(Manifest(min_tokens=2, max_tokens=64), limits, 200))
     assert len(set(shapes)) > 100
     for lengths in shapes:
         assert min(lengths) >= 2
         assert max(lengths) <= 64
-        assert len(lengths) * max(lengths) ** 2 <= 4096
-        assert sum(lengths) <= 300
+    assert 150 < max(map(sum, shapes)) <= 300
+    assert 200 < max(len(lengths) * max(lengths) for lengths in shapes) <= 250
+    assert 4000 < max(len(lengths) * max(lengths) ** 2 for lengths in shapes) <= 4096

@@ -9,6 +9,7 @@ import shutil
 import socket
 import subprocess
 import threading
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,9 +21,12 @@ import pytest
 from examples.model import command
 from headwaiter_client import Unavailable
 from headwaiter_server.app import Server
+from headwaiter_server.runtime.bundle import Bundle
 from headwaiter_server.runtime.errors import ProviderUnavailable
-from headwaiter_server.runtime.graph import EncoderGraph
+from headwaiter_server.runtime.graph import EncoderGraph, Outputs
 from headwaiter_server.runtime.model import Model, open_model
+from headwaiter_server.runtime.packing import PackedBatch
+from headwaiter_server.runtime.warmup import Lengths, usual_batch
 from tests.e2e.inside import connect, metrics_url, serving, settings
 from tests.e2e.scrape import metric
 
@@ -181,6 +185,21 @@ async def test_until_its_model_is_ready_a_server_is_not_serving_and_its_methods_
             assert await client.is_serving()
             assert (await client.encode(["bread"])).pooled is not None
     await server.drain()
+
+
+async def test_every_session_has_run_a_full_batch_before_requests_come(text_bundle: Path) -> None:
+    run, ran = EncoderGraph.run, defaultdict[EncoderGraph, set[Lengths]](set)
+
+    def note(graph: EncoderGraph, batch: PackedBatch, *, hidden: bool) -> Outputs:
+        ran[graph].add(tuple(batch.lengths.tolist()))
+        return run(graph, batch, hidden=hidden)
+
+    with patch.object(EncoderGraph, "run", note):
+        async with serving(text_bundle, instances=2) as server, connect(server) as client:
+            budget_tokens = (await client.model()).execution.token_budget
+    assert len(ran) == 2
+    full = usual_batch(Bundle.open(text_bundle).manifest, budget_tokens)
+    assert all(full in lengths for lengths in ran.values())
 
 
 def failure(*arguments: str, **variables: str) -> tuple[int, str]:

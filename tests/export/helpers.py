@@ -15,7 +15,8 @@ from onnx.reference import ReferenceEvaluator
 from headwaiter_export.config import EncoderConfig
 from headwaiter_export.encoder import Encoder
 from headwaiter_export.graphs import WeightsFile, trace
-from headwaiter_export.lowering import Packed, PackedCpu, PackedCuda, Portable
+from headwaiter_export.lowering import Packed, PackedCpu, Portable
+from headwaiter_export.lowering_cuda import PackedCuda
 from headwaiter_server.runtime.graph import EncoderGraph, Outputs, Provider, open_session, session_options
 from headwaiter_server.runtime.packing import pack
 from headwaiter_server.runtime.rounding import round_up
@@ -38,8 +39,9 @@ FP32_GRAPHS = [
 ]
 # Lengths of the batch that graphs are traced with.
 TRACED = (3, 2)
-# None of them is a batch that graphs are traced with: alone and together, of one token, of one length, of the most.
-BATCHES: tuple[tuple[int, ...], ...] = ((1,), (48,), (1, 1, 1), (7, 7), (48, 1, 2, 3), (5, 31, 1, 12, 47, 2))
+# None of them is a batch that graphs are traced with: alone and together, of one token, of one length, of the most, and
+# so many that CUDA is fed dummies behind them.
+BATCHES: tuple[tuple[int, ...], ...] = ((1,), (48,), (1, 1, 1), (7, 7), (48, 1, 2, 3), (5, 31, 1, 12, 47, 2, 9, 3, 7))
 
 
 def random_encoder(**choices: Any) -> Encoder:

@@ -13,7 +13,8 @@ import torch
 
 from headwaiter_export.config import EncoderConfig, Pooling
 from headwaiter_export.encoder import Encoder
-from headwaiter_export.lowering import PackedCuda, SingleSequence
+from headwaiter_export.lowering import SingleSequence
+from headwaiter_export.lowering_cuda import PackedCuda
 from headwaiter_export.presets import PRESETS
 from headwaiter_server.runtime.contract import finish_pooled
 from headwaiter_server.runtime.graph import Outputs

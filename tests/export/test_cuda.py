@@ -10,7 +10,7 @@ import pytest
 
 from headwaiter_export.bundle import halve
 from headwaiter_export.graphs import write_graph
-from headwaiter_export.lowering import Cuda, FusedCuda, GatheredCuda, PackedCuda
+from headwaiter_export.lowering_cuda import Cuda, FusedCuda, GatheredCuda, PackedCuda
 from headwaiter_export.optimized import optimized_operators
 from headwaiter_proto.manifest_pb2 import LOWERING_PACKED_CUDA
 from headwaiter_server.runtime.bundle import Bundle

@@ -4,6 +4,7 @@ import hashlib
 import json
 import logging
 import math
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -26,7 +27,8 @@ _OTHERS = ("token_budget", "service_tokens_per_s", "error_ratio")
 def calibrate(model: Model, *, threads: int, token_cap: int, folder: Path | None) -> Calibration:
     """Return what was measured of the model on this machine at an earlier start; else measure it, and remember it.
 
-    A file that is damaged, or that is about something else, counts as none.
+    Its limits are those of batches that have run just now. A file that is damaged, or that is about something else,
+    counts as none.
 
     Args:
         model: what to measure.
@@ -45,10 +47,15 @@ def calibrate(model: Model, *, threads: int, token_cap: int, folder: Path | None
         **describe_machine(),
     }
     file = None if folder is None else _file(folder, about)
-    if file is not None and (remembered := _read(file, about, model)):
-        warm_up(model, remembered.limits)
-        return remembered
-    calibration = measure_cost(model, token_cap)
+    calibration = None if file is None else _read(file, about, model)
+    if calibration is None:
+        calibration = measure_cost(model, token_cap)
+        _remember(file, about, calibration)
+    # What memory is left for batches may differ from start to start, so that what it makes of the limits is not kept.
+    return replace(calibration, limits=warm_up(model, calibration.limits))
+
+
+def _remember(file: Path | None, about: dict[str, Any], calibration: Calibration) -> None:
     if file is None:
         log.info("what batches cost is measured at every start, as there is no --cache-dir to keep it in")
     elif calibration.error_ratio > _STEADY_ERROR_RATIO:
@@ -59,7 +66,6 @@ def calibrate(model: Model, *, threads: int, token_cap: int, folder: Path | None
         )
     else:
         _write(file, about, calibration)
-    return calibration
 
 
 def _file(folder: Path, about: dict[str, Any]) -> Path:

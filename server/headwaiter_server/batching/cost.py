@@ -1,5 +1,6 @@
 """What a batch costs, how large it may be, and how far the estimate is from what batches really take."""
 
+import sys
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -102,10 +103,16 @@ class BatchLimits:
     Attributes:
         tokens: T at most.
         cells: B·N² at most, which bounds the memory of the attention scores.
+        padded_tokens: B·N at most, which bounds the memory of rows that are padded, as they are for pooling.
     """
 
     tokens: int
     cells: int
+    padded_tokens: int = sys.maxsize
+
+    def halved(self) -> "BatchLimits":
+        """Return the limits of batches of half the memory."""
+        return BatchLimits(self.tokens // 2, self.cells // 2, self.padded_tokens // 2)
 
 
 @dataclass(frozen=True)

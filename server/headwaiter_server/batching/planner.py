@@ -13,7 +13,7 @@ class Closed(StrEnum):
     """Why no further sequence joined a batch."""
 
     BUDGET = "budget"  # of tokens
-    CELLS = "cells"  # of attention, or their padding would cost more than a launch
+    CELLS = "cells"  # of attention or pooling, or their padding would cost more than a launch
     URGENT = "urgent"  # a larger batch would be too late for one of its sequences
     DRAINED = "drained"  # nothing else waits
 
@@ -120,7 +120,9 @@ class _Batch:
             return _NEVER
         cost = self._cost
         too_padded = cost.padding_s(sequences, tokens, longest, squares) > cost.launch_s
-        if too_padded or sequences * longest * longest > self._limits.cells:
+        padded_tokens = sequences * longest
+        too_large = padded_tokens > self._limits.padded_tokens or padded_tokens * longest > self._limits.cells
+        if too_padded or too_large:
             self.closed = Closed.CELLS
             return _NEVER
         seconds = cost.seconds(sequences, tokens, longest, squares)

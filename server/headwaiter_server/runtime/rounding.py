@@ -19,6 +19,9 @@ def round_up(batch: PackedBatch) -> PackedBatch:
     which costs no token. Sequences of zeros behind the batch's own take the rest of T and B: none of them is longer
     than the longest of the batch, so that no position occurs that a model may not have. They need a token each, for
     which T is rounded further where there are many short sequences.
+
+    Fewer than 8 sequences get none of these, as one alone would be more than an eighth of their cells, and keep their
+    T: so few find room in the memory that a full batch has left.
     """
     sequences, tokens = _sizes(batch)
     line_cells = _round(batch.line_cells, _LINE_CELLS)
@@ -37,6 +40,8 @@ def round_up(batch: PackedBatch) -> PackedBatch:
 
 def _sizes(batch: PackedBatch) -> tuple[int, int]:
     """Return the fewest T, and the fewest B for it, that leave each dummy 1 to `longest_tokens` tokens."""
+    if batch.sequences < _STEPS:
+        return batch.sequences, batch.tokens
     tokens = _round(batch.tokens)
     while True:
         spare = tokens - batch.tokens

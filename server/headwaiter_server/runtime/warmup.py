@@ -110,7 +110,7 @@ def time_shapes(
 ) -> dict[Lengths, float]:
     """Measure the seconds of batches of many shapes within so many tokens and cells, each the best of a few runs.
 
-    One sequence alone may have more. Small shapes come first, and large ones are left out where time is short.
+    One sequence alone may have more. Small shapes come first; large ones are left out where time or memory is short.
     """
     started_s = time.perf_counter()
     shapes = _grid(manifest, tokens, cells)
@@ -121,7 +121,13 @@ def time_shapes(
             expected_s = best_s[before] * _size(lengths) / _size(before)
             if time.perf_counter() - started_s + expected_s > time_s:
                 break
-        best_s[lengths] = run_once(graph, manifest, lengths)
+        try:
+            best_s[lengths] = run_once(graph, manifest, lengths)
+        except Exception:
+            # As with budgets, what cannot run at all is the caller's affair.
+            if place < _FEWEST_SHAPES:
+                raise
+            break
     for _ in range(_SHAPE_RUNS - 1):
         for lengths, fastest_s in best_s.items():
             if time.perf_counter() - started_s + fastest_s > time_s:

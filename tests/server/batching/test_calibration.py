@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-import numpy as np
 import pytest
 
 from headwaiter_server.batching.calibration import Calibration, measure_cost
 from headwaiter_server.batching.calibration_cache import calibrate
-from headwaiter_server.batching.cost import CostModel
+from headwaiter_server.batching.cost import CostModel, Shape
 from headwaiter_server.runtime import machine
 from headwaiter_server.runtime.graph import Outputs
 from headwaiter_server.runtime.machine import describe_machine
@@ -30,14 +29,16 @@ class Simulated:
 
     Attributes:
         now_s: what the clock shows.
-        runs: how many batches have run.
-        broken: whether batches fail.
+        ran: the shapes of the batches that have run.
+        most_tokens: larger batches fail.
     """
 
     pools = True
 
     def __init__(self, cost: CostModel) -> None:
-        self.now_s, self.runs, self.broken = 0.0, 0, False
+        self.now_s = 0.0
+        self.ran: list[Shape] = []
+        self.most_tokens = 1 << 20
         self._cost = cost
         self.variable_length = cost.variable_length
 
@@ -45,17 +46,16 @@ class Simulated:
         return self.now_s
 
     def run(self, batch: PackedBatch, *, hidden: bool) -> Outputs:
-        if self.broken:
+        if batch.tokens > self.most_tokens:
             raise RuntimeError("out of memory")
-        squares = int(np.square(batch.lengths).sum())
-        self.now_s += self._cost.seconds(batch.sequences, batch.tokens, batch.longest_tokens, squares)
-        self.runs += 1
+        self.ran.append(Shape.of(batch.lengths.tolist()))
+        self.now_s += self._cost.seconds(*self.ran[-1])
         return Outputs(None, None)
 
 
-def _model(folder: Path, cost: CostModel, **changes: Any) -> tuple[Model, Simulated]:
+def _model(folder: Path, cost: CostModel, width: int = 2, **changes: Any) -> tuple[Model, Simulated]:
     graph: Any = Simulated(cost)
-    return replace(stand_in(folder, max_tokens=512, heads=12), graph=graph, **changes), graph
+    return replace(stand_in(folder, max_tokens=512, heads=12, width=width), graph=graph, **changes), graph
 
 
 @pytest.fixture
@@ -118,9 +118,51 @@ def test_a_restart_remembers_what_was_measured_and_runs_only_a_few_batches(
     model, graph = simulated
     measured = _calibrate(model, tmp_path / "new" / "cache")
     assert not measured.remembered
-    measuring_runs, graph.runs = graph.runs, 0
+    measuring_runs = len(graph.ran)
+    graph.ran.clear()
     assert _calibrate(model, tmp_path / "new" / "cache") == replace(measured, remembered=True)
-    assert 1 <= graph.runs <= 3 < measuring_runs
+    assert 1 <= len(graph.ran) <= 3 < measuring_runs
+
+
+def test_on_a_card_every_start_runs_batches_as_large_as_the_limits_in_tokens_in_padding_and_in_cells(
+    tmp_path: Path,
+) -> None:
+    model, graph = _model(tmp_path, VARYING, provider="cuda", width=768)
+    with patch("headwaiter_server.runtime.warmup.time", graph):
+        for remembered in (False, True):
+            graph.ran.clear()
+            calibration = _calibrate(model, tmp_path)
+            assert calibration.remembered is remembered
+            # Before them, what was measured at the first start.
+            limits, ran = calibration.limits, graph.ran[-3:]
+            padded = [shape.sequences * shape.longest_tokens for shape in ran]
+            cells = [shape.sequences * shape.longest_tokens**2 for shape in ran]
+            for largest, most in (
+                (max(shape.tokens for shape in ran), limits.tokens),
+                (max(padded), limits.padded_tokens),
+                (max(cells), limits.cells),
+            ):
+                assert 0.99 * most <= largest <= most
+            # Nothing has more cells that its sequences need.
+            assert max(shape.squares for shape in ran) >= 0.99 * min(limits.tokens * 512, limits.cells)
+
+
+@pytest.mark.parametrize("provider", ["cpu", "cuda"])
+def test_limits_are_halved_until_the_largest_batches_find_memory_and_a_start_with_more_has_them_all(
+    provider: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    model, graph = _model(tmp_path, VARYING, provider=provider)
+    with patch("headwaiter_server.runtime.warmup.time", graph):
+        measured = _calibrate(model, tmp_path).limits
+        graph.most_tokens = measured.tokens // 3
+        halved = _calibrate(model, tmp_path).limits
+        graph.most_tokens = measured.tokens
+        assert _calibrate(model, tmp_path).limits == measured
+    assert halved == measured.halved().halved()
+    assert [message for message in caplog.messages if message.startswith("full batches")] == [
+        f"full batches of {tokens} tokens cannot run, half of that is tried: out of memory"
+        for tokens in (measured.tokens, measured.tokens // 2)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -241,7 +283,7 @@ def test_a_remembered_model_that_cannot_run_is_an_error_as_it_is_when_measured(
 ) -> None:
     model, graph = simulated
     _calibrate(model, tmp_path)
-    graph.broken = True
+    graph.most_tokens = 0
     for folder in (tmp_path, None):
         with pytest.raises(RuntimeError, match="out of memory"):
             _calibrate(model, folder)

@@ -16,7 +16,7 @@ NOW_S = 40.0
 costs = st.just(CPU) | st.builds(
     CostModel, st.floats(0, 1e-2), st.floats(1e-7, 1e-3), st.floats(0, 1e-4), st.floats(0, 1e-5), st.booleans()
 )
-limits = st.just(LIMITS) | st.builds(BatchLimits, st.integers(1, 600), st.integers(1, 100_000))
+limits = st.just(LIMITS) | st.builds(BatchLimits, st.integers(1, 600), st.integers(1, 100_000), st.integers(1, 2000))
 
 
 @st.composite
@@ -50,6 +50,7 @@ def test_a_batch_is_over_a_limit_only_where_one_sequence_alone_is(
     if len(lengths) > 1:
         assert sum(lengths) <= limits.tokens
         assert len(lengths) * max(lengths) ** 2 <= limits.cells
+        assert len(lengths) * max(lengths) <= limits.padded_tokens
 
 
 @given(queue=queues(), cost=costs, limits=limits)
@@ -212,6 +213,7 @@ def test_sequences_of_similar_length_fill_a_batch_whichever_side_of_the_most_urg
         (BatchLimits(tokens=49, cells=10**6), 4),
         (BatchLimits(tokens=10**6, cells=700), 7),
         (BatchLimits(tokens=10**6, cells=799), 7),
+        (BatchLimits(tokens=10**6, cells=10**6, padded_tokens=59), 5),
     ],
 )
 def test_a_batch_of_equals_is_filled_up_to_its_limit(limits: BatchLimits, most: int) -> None:

@@ -90,7 +90,7 @@ def test_a_graph_on_a_device_with_memory_of_its_own_answers_what_it_answers_on_t
         session = open_session(path, "cpu", session_options(threads=1))
         on_host, on_device = EncoderGraph(session), EncoderGraph(session, ("cpu", 0))
         # One shape twice, others between; with hidden rows and without. Answers are kept while other batches run.
-        shapes = ((1, 2), (1, 2), (40, 3, 17, 1), (5,), (1, 2))
+        shapes = ((1, 2), (1, 2), (40, 3, 17, 1, 2, 2, 5, 9, 4), (5,), (1, 2))
         batches = [pack([rng.standard_normal((n, 1), np.float32) for n in lengths]) for lengths in shapes]
         ran = [(batch, hidden) for batch in batches for hidden in (True, False)]
         answers = [on_device.run(batch, hidden=hidden) for batch, hidden in ran]

@@ -171,6 +171,22 @@ def test_on_a_slow_machine_the_largest_shapes_are_left_out_and_five_are_timed_in
         assert len(graph.batches) == 5
 
 
+def test_shapes_that_do_not_fit_in_memory_are_left_out() -> None:
+    def seconds(batch: PackedBatch) -> float:
+        if batch.sequences * batch.longest_tokens**2 > most_cells:
+            raise MemoryError
+        return 1e-3
+
+    with _simulated(seconds) as graph:
+        most_cells = 1 << 16
+        timed = time_shapes(graph, MANIFEST, 256, 1 << 20, time_s=10)
+        assert len(timed) > 5
+        assert (512,) not in timed
+        most_cells = 0
+        with pytest.raises(MemoryError):
+            time_shapes(graph, MANIFEST, 256, 1 << 20, time_s=10)
+
+
 def test_the_timed_shapes_tell_all_terms_of_a_cost_apart() -> None:
     with _simulated(lambda batch: 1e-6) as graph:
         shapes = list(time_shapes(graph, MANIFEST, 128, 1 << 20, time_s=10))
