@@ -269,7 +269,7 @@ async def test_a_request_that_would_wait_too_long_is_refused_without_a_deadline(
     tasks = [asyncio.create_task(scheduler.submit([np.full(8, value)], hidden=False)) for value in (2, 3)]
     await device.busy()
     with pytest.raises(Overloaded, match=r"would wait for 5\.00 s, and the server lets none wait for more than 3 s"):
-        await scheduler.submit([np.array([4])], hidden=False)
+        await scheduler.submit([np.full(8, 4)], hidden=False)
     device.release()
     await asyncio.gather(*tasks)
     await scheduler.drain(30.0)
