@@ -84,7 +84,7 @@ def export_bundle(
     destination: Path,
     name: str,
     report: Report = lambda line: None,
-    plans: Collection[GraphPlan] = GRAPHS,
+    plans: Collection[GraphPlan] | None = None,
 ) -> None:
     """Write a bundle that appears at `destination` whole or not at all.
 
@@ -94,12 +94,13 @@ def export_bundle(
         destination: where the bundle shall be; nothing, or an empty folder, may be there.
         name: the model's name, which is in every reply: at most 128 printable characters.
         report: takes a line for each thing done.
-        plans: the graphs it shall hold, beside the one of attention weights; a server runs those of its provider.
+        plans: the graphs it shall hold, beside the one of attention weights; all that any server runs when None.
 
     Raises:
         BundleError: the name is wrong, the destination is taken, or a graph answers otherwise than PyTorch.
     """
     _check_name(name)
+    plans = GRAPHS if plans is None else plans
     with _appearing_whole(destination) as folder:
         reference = Reference.of(encoder)
         sentences = [] if text is None else token_ids(text, encoder.config.min_tokens)
