@@ -23,7 +23,7 @@ class Priority(IntEnum):
 PATIENCE_S = {Priority.INTERACTIVE: 5.0, Priority.BULK: 20.0}
 # As long as nobody becomes late by it, it is a request's turn when it has waited for so many times the seconds of its
 # own work: who asks for little waits little, also behind who asks for much.
-TURNS = 10.0
+_TURNS = 10.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -170,7 +170,7 @@ def patience_s(priority: Priority, work_s: float) -> float:
     Were a request of long work due before its turn, a queue of a few such would be late by its mere length, and all of
     it would go before those who ask for little.
     """
-    return max(PATIENCE_S[priority], TURNS * work_s)
+    return max(PATIENCE_S[priority], _TURNS * work_s)
 
 
 def due_s(arrived_s: float, deadline_s: float, priority: Priority, work_s: float) -> float:
@@ -184,4 +184,4 @@ def due_s(arrived_s: float, deadline_s: float, priority: Priority, work_s: float
 
 def turn_s(arrived_s: float, due_s: float, priority: Priority, work_s: float) -> float:
     """Return when it is a sequence's turn, whose request takes so many seconds alone; of bulk work, when it is due."""
-    return due_s if priority is Priority.BULK else min(due_s, arrived_s + TURNS * work_s)
+    return due_s if priority is Priority.BULK else min(due_s, arrived_s + _TURNS * work_s)
