@@ -1,6 +1,7 @@
 """Owns the queue: admits requests, plans batches for the devices that are free, and hands out the answers."""
 
 import asyncio
+import os
 import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from contextlib import suppress
@@ -26,9 +27,9 @@ from headwaiter_server.errors import (
 )
 
 # Callers who were answered together come again together, but not at one moment: where each found the device idle, it
-# would run alone. So, where the last batch served several requests and less than a full one waits, the event loop turns
-# so often before the next is planned: some 0.1 ms where it has nothing else to do.
-_COMPANY_TURNS = 8
+# would run alone. So, where the last batch served several requests, the device is kept for as many sequences as
+# this, or until the event loop has turned so often without any; more of them would save little more.
+_COMPANY_SEQUENCES = _COMPANY_TURNS = 8
 
 
 class Observer(Protocol):
@@ -90,8 +91,8 @@ class Scheduler:
         self._batches: set[asyncio.Future[Any]] = set()
         self._reopening: set[asyncio.Future[Any]] = set()
         self._soon = False
-        # Whether the last batch served more than one request.
-        self._together = False
+        # Whether the last batch served more than one request, and how often the event loop has turned since one came.
+        self._together, self._lonely_turns = False, 0
         self._later: asyncio.TimerHandle | None = None
         self._draining = False
         self._drained = asyncio.Event()
@@ -162,6 +163,7 @@ class Scheduler:
             self._pending.add(waiting)
             job.waiting.add(waiting)
         self._jobs.add(job)
+        self._lonely_turns = 0
         self._plan_soon()
         try:
             return await job.answer
@@ -205,16 +207,20 @@ class Scheduler:
 
     def _plan_soon(self) -> None:
         """Plan once all that comes at this moment has come, and its company."""
-        if not self._soon:
+        if not self._soon and (self._pending or self._draining):
             self._soon = True
-            company = self._together and self._pending.tokens < self._limits.tokens
-            self._plan_after(_COMPANY_TURNS if company else 0)
+            self._loop.call_soon(self._safely, self._plan_in_company)
 
-    def _plan_after(self, turns: int) -> None:
-        if turns:
-            self._loop.call_soon(self._plan_after, turns - 1)
+    def _plan_in_company(self) -> None:
+        expected = self._together and self._lonely_turns < _COMPANY_TURNS
+        few = len(self._pending) < _COMPANY_SEQUENCES and self._pending.tokens < self._limits.tokens
+        if expected and few and self._devices.wanting(self._clock()):
+            self._lonely_turns += 1
+            # What brings requests, gRPC's threads, may have to share a core with this one.
+            os.sched_yield()
+            self._loop.call_soon(self._safely, self._plan_in_company)
         else:
-            self._loop.call_soon(self._safely, self._plan_all)
+            self._plan_all()
 
     def _safely(self, act: Callable[..., None], *arguments: object) -> None:
         """Do what nobody waits for; what it raises stops the scheduler."""
