@@ -62,7 +62,6 @@ def waiting(values: NDArray[np.generic]) -> Waiting:
     return Waiting(
         values,
         len(values),
-        number,
         PATIENCE_S[Priority.INTERACTIVE] * (number % 1000) / 1000,
         number * 1e-6,
         float("inf"),

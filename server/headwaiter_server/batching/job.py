@@ -140,7 +140,6 @@ class Sequence:
     Attributes:
         values: token ids [n] or features [n, d_in].
         length_tokens: n.
-        order: a number that grows with each sequence that comes.
         due_s: when it should run at the latest, on the scheduler's clock; the earliest due is the most urgent.
         turn_s: when it should run if nobody is late; the earliest comes first.
         deadline_s: when its answer is worth nothing any more; infinity without a deadline.
@@ -151,7 +150,6 @@ class Sequence:
 
     values: NDArray[np.generic]
     length_tokens: int
-    order: int
     due_s: float
     turn_s: float
     deadline_s: float

@@ -20,54 +20,55 @@ class Pending:
 
     def __init__(self) -> None:
         self.tokens = 0
-        # Of (seconds, order, sequence); no two have the same order.
-        self._by_due = SortedList()
-        self._by_turn = SortedList()
-        self._by_length = {priority: _ByLength() for priority in Priority}
+        self._by_due, self._by_turn = _Index(), _Index()
+        self._by_length = {priority: _Index() for priority in Priority}
+        self._sequences = 0
         # Tokens by when they are due, in steps.
         self._due_tokens = SortedDict()
 
     def __len__(self) -> int:
         """Return how many wait."""
-        return len(self._by_due)
+        return self._sequences
 
     def __contains__(self, sequence: Sequence) -> bool:
         """Tell whether a sequence waits."""
-        return sequence in self._by_length[sequence.priority]
+        return self._by_length[sequence.priority].contains(sequence.length_tokens, sequence)
 
     def add(self, sequence: Sequence) -> None:
         """Let a sequence wait."""
-        self._by_due.add((sequence.due_s, sequence.order, sequence))
-        self._by_turn.add((sequence.turn_s, sequence.order, sequence))
-        self._by_length[sequence.priority].add(sequence)
+        self._by_length[sequence.priority].add(sequence.length_tokens, sequence)
+        self._by_due.add(sequence.due_s, sequence)
+        self._by_turn.add(sequence.turn_s, sequence)
+        self._sequences += 1
         self._count(sequence, sequence.length_tokens)
 
     def remove(self, sequence: Sequence) -> None:
         """Take a sequence out.
 
         Raises:
-            ValueError: it does not wait.
+            KeyError: it does not wait.
         """
-        self._by_due.remove((sequence.due_s, sequence.order, sequence))
-        self._by_turn.remove((sequence.turn_s, sequence.order, sequence))
-        self._by_length[sequence.priority].remove(sequence)
+        self._by_length[sequence.priority].remove(sequence.length_tokens, sequence)
+        self._by_due.remove(sequence.due_s, sequence)
+        self._by_turn.remove(sequence.turn_s, sequence)
+        self._sequences -= 1
         self._count(sequence, -sequence.length_tokens)
 
     def by_due(self) -> Iterator[Sequence]:
         """Yield the sequences, the most urgent first."""
-        return (sequence for _, _, sequence in self._by_due)
+        return self._by_due.at_least(float("-inf"))
 
     def by_turn(self) -> Iterator[Sequence]:
         """Yield the sequences in the order of their turns."""
-        return (sequence for _, _, sequence in self._by_turn)
+        return self._by_turn.at_least(float("-inf"))
 
     def shorter(self, than: Sequence, priority: Priority) -> Iterator[Sequence]:
         """Yield a priority's sequences that are shorter than a sequence, the longest first."""
-        return self._by_length[priority].shorter(than.length_tokens)
+        return self._by_length[priority].below(than.length_tokens)
 
     def longer(self, than: Sequence, priority: Priority) -> Iterator[Sequence]:
         """Yield a priority's other sequences that are as long as a sequence or longer, the shortest first."""
-        return (each for each in self._by_length[priority].longer(than.length_tokens) if each is not than)
+        return (each for each in self._by_length[priority].at_least(than.length_tokens) if each is not than)
 
     @property
     def mean_tokens(self) -> int:
@@ -105,28 +106,44 @@ class Pending:
             del self._due_tokens[step]
 
 
-class _ByLength:
-    """Sequences of each length in the order they came, and the lengths in order."""
+class _Index:
+    """Sequences by a number of theirs, those of the same number in the order they came."""
 
     def __init__(self) -> None:
+        self._keys = SortedList()
         # A dict keeps the order in which its keys came, and lets go of any of them at once.
-        self._buckets: SortedDict = SortedDict()
+        self._buckets: dict[float, dict[Sequence, None]] = {}
 
-    def __contains__(self, sequence: Sequence) -> bool:
-        return sequence in self._buckets.get(sequence.length_tokens, ())
+    def contains(self, key: float, sequence: Sequence) -> bool:
+        """Tell whether a sequence is there."""
+        return sequence in self._buckets.get(key, ())
 
-    def add(self, sequence: Sequence) -> None:
-        self._buckets.setdefault(sequence.length_tokens, {})[sequence] = None
+    def add(self, key: float, sequence: Sequence) -> None:
+        """Take a sequence in."""
+        bucket = self._buckets.get(key)
+        if bucket is None:
+            self._buckets[key] = {sequence: None}
+            self._keys.add(key)
+        else:
+            bucket[sequence] = None
 
-    def remove(self, sequence: Sequence) -> None:
-        bucket = self._buckets[sequence.length_tokens]
+    def remove(self, key: float, sequence: Sequence) -> None:
+        """Take a sequence out.
+
+        Raises:
+            KeyError: it is not there.
+        """
+        bucket = self._buckets[key]
         del bucket[sequence]
         if not bucket:
-            del self._buckets[sequence.length_tokens]
+            del self._buckets[key]
+            self._keys.remove(key)
 
-    def shorter(self, length: int) -> Iterator[Sequence]:
-        lengths = self._buckets.irange(maximum=length, inclusive=(True, False), reverse=True)
-        return chain.from_iterable(self._buckets[each] for each in lengths)
+    def below(self, key: float) -> Iterator[Sequence]:
+        """Yield the sequences of smaller numbers, the largest first."""
+        keys = self._keys.irange(maximum=key, inclusive=(True, False), reverse=True)
+        return chain.from_iterable(self._buckets[each] for each in keys)
 
-    def longer(self, length: int) -> Iterator[Sequence]:
-        return chain.from_iterable(self._buckets[each] for each in self._buckets.irange(minimum=length))
+    def at_least(self, key: float) -> Iterator[Sequence]:
+        """Yield the sequences of a number and of larger ones, the smallest first."""
+        return chain.from_iterable(self._buckets[each] for each in self._keys.irange(minimum=key))

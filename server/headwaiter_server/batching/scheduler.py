@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
-from itertools import count
 from typing import Any, Protocol
 
 import numpy as np
@@ -82,7 +81,6 @@ class Scheduler:
         self._observer = observer
         self._clock = clock
         self._pending = Pending()
-        self._order = count()
         # What batches take by what they should, and what work takes from batch to batch by what full ones should.
         self._pace, self._queue_pace = Pace(), Pace()
         self._margin = Margin()
@@ -159,7 +157,7 @@ class Scheduler:
         turn = turn_s(arrived_s, due, priority, work_s)
         admit(self._outlook(arrived_s), self._queue, shape, due, deadline_s - arrived_s)
         for index, sequence in sound.items():
-            waiting = Sequence(sequence, len(sequence), next(self._order), due, turn, deadline_s, priority, job, index)
+            waiting = Sequence(sequence, len(sequence), due, turn, deadline_s, priority, job, index)
             self._pending.add(waiting)
             job.waiting.add(waiting)
         self._jobs.add(job)

@@ -10,7 +10,7 @@ from headwaiter_server.batching.pending import Pending
 
 def waiting(
     length: int,
-    order: int,
+    index: int,
     *,
     arrived_s: float = 0.0,
     deadline_s: float = float("inf"),
@@ -20,7 +20,7 @@ def waiting(
     """Makes a sequence of no request: what waits and what is planned depends on none."""
     due = due_s(arrived_s, deadline_s, priority, work_s)
     turn = turn_s(arrived_s, due, priority, work_s)
-    return Sequence(np.zeros(length, np.int64), length, order, due, turn, deadline_s, priority, cast(Job, None), 0)
+    return Sequence(np.zeros(length, np.int64), length, due, turn, deadline_s, priority, cast(Job, None), index)
 
 
 def pending_of(sequences: list[Sequence]) -> Pending:

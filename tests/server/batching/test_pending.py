@@ -19,7 +19,7 @@ class PendingIsAList(RuleBasedStateMachine):
         super().__init__()
         self.pending = Pending()
         self.expected: list[Sequence] = []
-        self.order = count()
+        self.coming = count()
 
     @rule(
         length=st.integers(1, 4),
@@ -29,8 +29,8 @@ class PendingIsAList(RuleBasedStateMachine):
         work_s=st.floats(0, 1),
     )
     def add(self, length: int, arrived_s: float, deadline_s: float, priority: Priority, work_s: float) -> None:
-        order, times = next(self.order), {"arrived_s": arrived_s, "deadline_s": deadline_s, "work_s": work_s}
-        sequence = waiting(length, order, priority=priority, **times)
+        index, times = next(self.coming), {"arrived_s": arrived_s, "deadline_s": deadline_s, "work_s": work_s}
+        sequence = waiting(length, index, priority=priority, **times)
         self.pending.add(sequence)
         self.expected.append(sequence)
 
@@ -48,12 +48,12 @@ class PendingIsAList(RuleBasedStateMachine):
 
     @invariant()
     def the_most_urgent_comes_first_and_among_equals_the_oldest(self) -> None:
-        self.expected.sort(key=lambda sequence: (sequence.due_s, sequence.order))
+        self.expected.sort(key=lambda sequence: (sequence.due_s, sequence.index))
         assert list(self.pending.by_due()) == self.expected
 
     @invariant()
     def whose_turn_it_is_comes_first_and_among_equals_the_oldest(self) -> None:
-        self.expected.sort(key=lambda sequence: (sequence.turn_s, sequence.order))
+        self.expected.sort(key=lambda sequence: (sequence.turn_s, sequence.index))
         assert list(self.pending.by_turn()) == self.expected
 
     @invariant()
@@ -66,7 +66,7 @@ class PendingIsAList(RuleBasedStateMachine):
 
     def _latest_s(self, start_s: float, token_s: float) -> float:
         """By how much the latest is late."""
-        self.expected.sort(key=lambda sequence: (sequence.due_s, sequence.order))
+        self.expected.sort(key=lambda sequence: (sequence.due_s, sequence.index))
         done_s, late_s = start_s, float("-inf")
         for sequence in self.expected:
             done_s += token_s * sequence.length_tokens
@@ -81,8 +81,8 @@ class PendingIsAList(RuleBasedStateMachine):
                 others = [each for each in self.expected if each.priority is priority and each is not sequence]
                 shorter = [each for each in others if each.length_tokens < length]
                 longer = [each for each in others if each.length_tokens >= length]
-                shorter.sort(key=lambda each: (-each.length_tokens, each.order))
-                longer.sort(key=lambda each: (each.length_tokens, each.order))
+                shorter.sort(key=lambda each: (-each.length_tokens, each.index))
+                longer.sort(key=lambda each: (each.length_tokens, each.index))
                 assert list(self.pending.shorter(sequence, priority)) == shorter
                 assert list(self.pending.longer(sequence, priority)) == longer
 
@@ -97,10 +97,10 @@ TestPending = PendingIsAList.TestCase
 TestPending.settings = settings(max_examples=50, stateful_step_count=20)
 
 
-def test_removing_what_does_not_wait_is_a_value_error_and_changes_nothing() -> None:
+def test_removing_what_does_not_wait_is_a_key_error_and_changes_nothing() -> None:
     present, absent = waiting(2, 0), waiting(2, 1)
     pending = pending_of([present])
-    with pytest.raises(ValueError, match="not in list"):
+    with pytest.raises(KeyError):
         pending.remove(absent)
     assert list(pending.by_due()) == [present]
     assert pending.tokens == 2

@@ -60,8 +60,8 @@ def test_a_batch_is_led_by_whose_turn_it_is_or_by_the_most_urgent_that_can_still
     alive = [sequence for sequence in queue if not _too_late(sequence, cost)]
     batch = plan(pending_of(queue), NOW_S, cost, limits).batch
     if alive:
-        first = min(alive, key=lambda one: (one.turn_s, one.order))
-        most_urgent = min(alive, key=lambda one: (one.due_s, one.order))
+        first = min(alive, key=lambda one: (one.turn_s, one.index))
+        most_urgent = min(alive, key=lambda one: (one.due_s, one.index))
         assert batch[0] in (first, most_urgent)
         if any(sequence.due_s < NOW_S for sequence in queue):
             assert batch[0] is most_urgent
@@ -153,7 +153,7 @@ def test_planning_again_and_again_gives_every_sequence_one_turn(
         for sequence in turn:
             pending.remove(sequence)
         served += turn
-    assert sorted(sequence.order for sequence in served) == list(range(len(queue)))
+    assert sorted(sequence.index for sequence in served) == list(range(len(queue)))
 
 
 @given(queue=queues(), gone=queues(first=1000), cost=costs, limits=limits)
