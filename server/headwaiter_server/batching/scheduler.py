@@ -28,7 +28,7 @@ from headwaiter_server.errors import (
 # Callers who were answered together come again together, but not at one moment: where each found the device idle, it
 # would run alone. So, where the last batch served several requests, the device is kept for as many sequences as
 # this, or until the event loop has turned so often without any; more of them would save little more.
-_COMPANY_SEQUENCES = _COMPANY_TURNS = 8
+_COMPANY_SEQUENCES, _COMPANY_TURNS = 4, 8
 
 
 class Observer(Protocol):
