@@ -14,16 +14,12 @@ from numpy.typing import NDArray
 from headwaiter_server.batching.admission import Outlook, QueueLimits, admit
 from headwaiter_server.batching.cost import BatchLimits, CostModel, Margin, Pace, Shape
 from headwaiter_server.batching.devices import Devices
+from headwaiter_server.batching.faults import Faults, device_failed, sequence_failed
 from headwaiter_server.batching.job import Job, Outcome, Priority, Sequence, due_s, turn_s
 from headwaiter_server.batching.pending import Pending
 from headwaiter_server.batching.planner import Closed, plan
 from headwaiter_server.batching.worker import Run, Worker
-from headwaiter_server.errors import (
-    DeadlineExceeded,
-    HeadwaiterError,
-    InferenceFailed,
-    Unavailable,
-)
+from headwaiter_server.errors import DeadlineExceeded, HeadwaiterError, Unavailable
 
 # Callers who were answered together come again together, but not at one moment: where each found the device idle, it
 # would run alone. So, where the last batch served several requests, the device is kept for as many sequences as
@@ -47,9 +43,8 @@ class Observer(Protocol):
 class Scheduler:
     """Queues sequences and runs them in packed batches.
 
-    A device is given its next batch just before it is done with the last. Expired and cancelled sequences never run. A
-    batch that fails on a device in order is halved and tried again, so that a sequence the model fails on fails alone;
-    a device that is not is reopened, and what it was given is answered Unavailable.
+    A device is given its next batch just before it is done with the last. Expired and cancelled sequences never run.
+    What becomes of a batch that fails, `Faults` says.
     """
 
     def __init__(
@@ -81,6 +76,7 @@ class Scheduler:
         self._observer = observer
         self._clock = clock
         self._pending = Pending()
+        self._faults = Faults(self._try_again, self._give_up, self._bury)
         # What batches take by what they should, and what work takes from batch to batch by what full ones should.
         self._pace, self._queue_pace = Pace(), Pace()
         self._margin = Margin()
@@ -145,7 +141,7 @@ class Scheduler:
         if self._draining:
             raise Unavailable("the server is shutting down: send the request to another replica")
         if not self._devices.living:
-            raise _dead()
+            raise device_failed()
         job = Job(len(values), hidden, self._loop.create_future(), None if failures is None else dict(failures))
         if job.answer.done():
             return job.answer.result()
@@ -286,7 +282,7 @@ class Scheduler:
             return
         error = running.exception()
         if isinstance(error, Exception):
-            self._spawn(self._batches, self._blame(worker, batch, error))
+            self._spawn(self._batches, self._faults.blame(worker, batch, error))
         else:
             run = running.result()
             shape = self._answer(batch, run)
@@ -343,64 +339,26 @@ class Scheduler:
         self._observer.batch_ran(shape, self._pace.factor * predicted_s, run.stamps.compute_s)
         self._pace.learn(predicted_s, run.stamps.compute_s)
         for sequence in run.deliver():
-            self._give_up(sequence.job, _failure(sequence, "the model's answer to it is not finite"))
+            self._give_up(sequence.job, sequence_failed(sequence, "the model's answer to it is not finite"))
         return shape
 
-    async def _blame(self, worker: Worker, batch: tuple[Sequence, ...], error: Exception) -> None:
-        """Fail the sequences that a batch failed for, or find the device dead."""
-        if worker.alive and await worker.answers():
-            await self._divide(worker, batch, error, [])
-        else:
-            self._bury(worker, batch, error)
-
-    async def _divide(
-        self, worker: Worker, batch: tuple[Sequence, ...], error: Exception, blamed: list[Sequence]
-    ) -> None:
-        """Halve a batch that failed, and try again, until the sequence to blame is alone."""
-        # Where more than one seems to be at fault, the device may have died meanwhile.
-        if not worker.alive or (blamed and len(batch) == 1 and not await worker.answers()):
-            self._bury(worker, batch, error)
-        elif len(batch) == 1:
-            blamed.append(batch[0])
-            failure = _failure(batch[0], "the model failed on it")
-            failure.__cause__ = error
-            self._give_up(batch[0].job, failure)
-        else:
-            middle = len(batch) // 2
-            for half in (batch[:middle], batch[middle:]):
-                # By now a request may have been cancelled, or given up for another of its sequences.
-                wanted = tuple(sequence for sequence in half if not sequence.job.answer.done())
-                if wanted:
-                    await self._try_again(worker, wanted, blamed)
-
-    async def _try_again(self, worker: Worker, batch: tuple[Sequence, ...], blamed: list[Sequence]) -> None:
+    async def _try_again(self, worker: Worker, batch: tuple[Sequence, ...]) -> Exception | None:
+        """Run part of a batch that failed, and hand out what it brings; or return what the device raised."""
         try:
             run = await worker.give(batch, self._pace.factor * self._cost.seconds(*_shape(batch)))
         except Exception as error:  # noqa: BLE001 - whatever the device raises, a sequence or the device is to blame
-            await self._divide(worker, batch, error, blamed)
-        else:
-            self._answer(batch, run)
+            return error
+        self._answer(batch, run)
+        return None
 
-    def _bury(self, worker: Worker, batch: tuple[Sequence, ...], error: Exception) -> None:
-        """Answer what a dead device leaves behind, and have it reopened."""
-        for sequence in batch:
-            self._give_up(sequence.job, _dead())
-        if not worker.alive:
-            return
+    def _bury(self, worker: Worker, error: Exception) -> None:
+        """Have a dead device reopened; where none lives, nobody is kept waiting."""
         self._devices.bury(worker, error)
         self._spawn(self._reopening, self._devices.reopen(worker))
         if not self._devices.living:
             for job in tuple(self._jobs):
-                self._give_up(job, _dead())
+                self._give_up(job, device_failed())
 
 
 def _shape(batch: Iterable[Sequence]) -> Shape:
     return Shape.of([sequence.length_tokens for sequence in batch])
-
-
-def _failure(sequence: Sequence, what: str) -> InferenceFailed:
-    return InferenceFailed(f"sequence {sequence.index}: {what}", sequence=sequence.index)
-
-
-def _dead() -> Unavailable:
-    return Unavailable("the device failed and is being reopened: try another replica, or again in some seconds")
