@@ -26,8 +26,8 @@ async def test_who_was_alone_is_not_kept_for_company(bench: Bench) -> None:
 
 async def test_company_is_kept_for_as_long_as_more_comes(bench: Bench) -> None:
     await _answer_two_together(bench)
-    await asyncio.gather(*await _submit_in_turn(bench, [4], [5], [6], [7], turns=5))
-    assert bench.device.batches == [[[4], [5], [6], [7]]]
+    await asyncio.gather(*await _submit_in_turn(bench, [4], [5], [6], turns=5))
+    assert bench.device.batches == [[[4], [5], [6]]]
 
 
 async def test_who_stays_alone_is_not_kept_for_long(bench: Bench) -> None:
@@ -38,8 +38,8 @@ async def test_who_stays_alone_is_not_kept_for_long(bench: Bench) -> None:
 
 @pytest.mark.parametrize(
     ("limits", "first"),
-    [(ROOMY, 8), (BatchLimits(tokens=3, cells=10**6), 3)],
-    ids=["eight sequences", "a full batch"],
+    [(ROOMY, 4), (BatchLimits(tokens=3, cells=10**6), 3)],
+    ids=["four sequences", "a full batch"],
 )
 async def test_nobody_is_kept_for_more_than(limits: BatchLimits, first: int) -> None:
     bench = Bench(limits)
