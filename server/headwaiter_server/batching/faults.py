@@ -1,4 +1,4 @@
-"""Finds out whom a batch failed for: single sequences, each to fail alone, or the device."""
+"""Finds out what is to blame for a batch that failed: single sequences, each of which fails alone, or the device."""
 
 from collections.abc import Awaitable, Callable
 
@@ -10,8 +10,8 @@ from headwaiter_server.errors import HeadwaiterError, InferenceFailed, Unavailab
 class Faults:
     """Looks into batches that failed.
 
-    On a device in order a batch is halved and tried again, so that a sequence the model fails on fails alone. A device
-    that is not is buried, and what it was given is answered Unavailable.
+    On a device in order a batch is halved and tried again, so that a sequence the model fails on fails alone. A dead
+    device is buried, and what it was given is answered Unavailable.
     """
 
     def __init__(
@@ -25,7 +25,7 @@ class Faults:
         Args:
             try_again: runs sequences and hands out their answers, or returns what the device raised.
             give_up: fails a request, or a sequence of it.
-            bury: gives a dead device nothing more, and has it reopened.
+            bury: takes a device for dead and has it reopened.
         """
         self._try_again = try_again
         self._give_up = give_up
@@ -36,7 +36,7 @@ class Faults:
         if worker.alive and await worker.answers():
             await self._divide(worker, batch, error, [])
         else:
-            self._leave(worker, batch, error)
+            self._abandon(worker, batch, error)
 
     async def _divide(
         self, worker: Worker, batch: tuple[Sequence, ...], error: Exception, blamed: list[Sequence]
@@ -44,7 +44,7 @@ class Faults:
         """Halve a batch that failed, and try again, until the sequence to blame is alone."""
         # Where more than one seems to be at fault, the device may have died meanwhile.
         if not worker.alive or (blamed and len(batch) == 1 and not await worker.answers()):
-            self._leave(worker, batch, error)
+            self._abandon(worker, batch, error)
         elif len(batch) == 1:
             blamed.append(batch[0])
             failure = sequence_failed(batch[0], "the model failed on it")
@@ -55,10 +55,10 @@ class Faults:
             for half in (batch[:middle], batch[middle:]):
                 # By now a request may have been cancelled, or given up for another of its sequences.
                 wanted = tuple(sequence for sequence in half if not sequence.job.answer.done())
-                if wanted and (again := await self._try_again(worker, wanted)):
+                if wanted and (again := await self._try_again(worker, wanted)) is not None:
                     await self._divide(worker, wanted, again, blamed)
 
-    def _leave(self, worker: Worker, batch: tuple[Sequence, ...], error: Exception) -> None:
+    def _abandon(self, worker: Worker, batch: tuple[Sequence, ...], error: Exception) -> None:
         """Answer what was given to a dead device, and bury it, unless that is done."""
         for sequence in batch:
             self._give_up(sequence.job, device_failed())

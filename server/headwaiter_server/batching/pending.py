@@ -107,7 +107,7 @@ class Pending:
 
 
 class _Index:
-    """Sequences by a number of theirs, those of the same number in the order they came."""
+    """Sequences by a key, those of the same key in the order they came."""
 
     def __init__(self) -> None:
         self._keys = SortedList()
@@ -140,10 +140,10 @@ class _Index:
             self._keys.remove(key)
 
     def below(self, key: float) -> Iterator[Sequence]:
-        """Yield the sequences of smaller numbers, the largest first."""
+        """Yield the sequences of smaller keys, the largest first."""
         keys = self._keys.irange(maximum=key, inclusive=(True, False), reverse=True)
         return chain.from_iterable(self._buckets[each] for each in keys)
 
     def at_least(self, key: float) -> Iterator[Sequence]:
-        """Yield the sequences of a number and of larger ones, the smallest first."""
+        """Yield the sequences of a key and of larger ones, the smallest first."""
         return chain.from_iterable(self._buckets[each] for each in self._keys.irange(minimum=key))

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headwaiter_server.batching.admission import Outlook, QueueLimits, admit
+from headwaiter_server.batching.company import Company
 from headwaiter_server.batching.cost import BatchLimits, CostModel, Margin, Pace, Shape
 from headwaiter_server.batching.devices import Devices
 from headwaiter_server.batching.faults import Faults, device_failed, sequence_failed
@@ -20,11 +21,6 @@ from headwaiter_server.batching.pending import Pending
 from headwaiter_server.batching.planner import Closed, plan
 from headwaiter_server.batching.worker import Run, Worker
 from headwaiter_server.errors import DeadlineExceeded, HeadwaiterError, Unavailable
-
-# Callers who were answered together come again together, but not at one moment: where each found the device idle, it
-# would run alone. So, where the last batch served several requests, the device is kept for as many sequences as
-# this, or until the event loop has turned so often without any; more of them would save little more.
-_COMPANY_SEQUENCES, _COMPANY_TURNS = 4, 8
 
 
 class Observer(Protocol):
@@ -44,7 +40,7 @@ class Scheduler:
     """Queues sequences and runs them in packed batches.
 
     A device is given its next batch just before it is done with the last. Expired and cancelled sequences never run.
-    What becomes of a batch that fails, `Faults` says.
+    `Faults` says what becomes of a batch that fails.
     """
 
     def __init__(
@@ -85,8 +81,7 @@ class Scheduler:
         self._batches: set[asyncio.Future[Any]] = set()
         self._reopening: set[asyncio.Future[Any]] = set()
         self._soon = False
-        # Whether the last batch served more than one request, and how often the event loop has turned since one came.
-        self._together, self._lonely_turns = False, 0
+        self._company = Company()
         self._later: asyncio.TimerHandle | None = None
         self._draining = False
         self._drained = asyncio.Event()
@@ -157,7 +152,7 @@ class Scheduler:
             self._pending.add(waiting)
             job.waiting.add(waiting)
         self._jobs.add(job)
-        self._lonely_turns = 0
+        self._company.came(arrived_s)
         self._plan_soon()
         try:
             return await job.answer
@@ -203,15 +198,18 @@ class Scheduler:
         """Plan once all that comes at this moment has come, and its company."""
         if not self._soon and (self._pending or self._draining):
             self._soon = True
+            if self._later:
+                self._later.cancel()
             self._loop.call_soon(self._safely, self._plan_in_company)
 
     def _plan_in_company(self) -> None:
-        expected = self._together and self._lonely_turns < _COMPANY_TURNS
-        few = len(self._pending) < _COMPANY_SEQUENCES and self._pending.tokens < self._limits.tokens
-        if expected and few and self._devices.wanting(self._clock()):
-            self._lonely_turns += 1
-            # What brings requests, gRPC's threads, may have to share a core with this one.
-            os.sched_yield()
+        now_s = self._clock()
+        full = self._pending.tokens >= self._limits.tokens
+        keep = not (full or self._draining) and self._company.may_come(len(self._pending), now_s)
+        if keep and self._devices.wanting(now_s):
+            # The threads that receive requests may have to share a core with this one; so may a device that works.
+            if not self._batches:
+                os.sched_yield()
             self._loop.call_soon(self._safely, self._plan_in_company)
         else:
             self._plan_all()
@@ -226,8 +224,6 @@ class Scheduler:
 
     def _plan_all(self) -> None:
         self._soon = False
-        if self._later:
-            self._later.cancel()
         while self._start_next():
             pass
         wanted_in_s = self._devices.wants_next_in_s(self._clock()) if self._pending else float("inf")
@@ -260,7 +256,7 @@ class Scheduler:
                 self._pending.remove(sequence)
         batch = tuple(sequence for sequence in chosen.batch if not sequence.job.answer.done())
         if batch:
-            self._together = any(sequence.job is not batch[0].job for sequence in batch)
+            self._company.served(together=any(sequence.job is not batch[0].job for sequence in batch))
             self._observer.batch_closed(chosen.closed)
             running = worker.give(batch, chosen.seconds)
             self._batches.add(running)
@@ -352,7 +348,7 @@ class Scheduler:
         return None
 
     def _bury(self, worker: Worker, error: Exception) -> None:
-        """Have a dead device reopened; where none lives, nobody is kept waiting."""
+        """Take a device for dead and have it reopened; where none lives, fail all that waits."""
         self._devices.bury(worker, error)
         self._spawn(self._reopening, self._devices.reopen(worker))
         if not self._devices.living:

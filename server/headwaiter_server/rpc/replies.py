@@ -56,7 +56,7 @@ def _finished(inputs: Inputs, output: Output, outcome: Outcome) -> NDArray[np.fl
         vectors = [pool(rows, output.pooling, inputs.skipped_tokens) for rows in outcome.hidden or ()]
     if not vectors:
         return np.empty((0, output.dimensions), np.float32)
-    return finish_pooled(np.stack(vectors)[:, : output.dimensions], normalized=output.normalized)
+    return finish_pooled(np.array(vectors)[:, : output.dimensions], normalized=output.normalized)
 
 
 def _with_zeros(vectors: NDArray[np.float32], lengths: list[int]) -> NDArray[np.float32]:

@@ -4,11 +4,9 @@ import asyncio
 
 import pytest
 
-from headwaiter_server.batching.cost import BatchLimits
+from headwaiter_server.batching.company import Company
 from headwaiter_server.batching.job import Outcome
-from tests.server.batching.stand_ins import Bench, sums
-
-ROOMY = BatchLimits(tokens=1000, cells=10**6)
+from tests.server.batching.stand_ins import LIMITS, Bench, sums
 
 
 async def test_who_was_answered_together_runs_together_again(bench: Bench) -> None:
@@ -36,20 +34,53 @@ async def test_who_stays_alone_is_not_kept_for_long(bench: Bench) -> None:
     assert bench.device.batches == [[[4]], [[5]]]
 
 
-@pytest.mark.parametrize(
-    ("limits", "first"),
-    [(ROOMY, 4), (BatchLimits(tokens=3, cells=10**6), 3)],
-    ids=["four sequences", "a full batch"],
-)
-async def test_nobody_is_kept_for_more_than(limits: BatchLimits, first: int) -> None:
-    bench = Bench(limits)
+async def test_nobody_is_kept_for_more_than_four_sequences(bench: Bench) -> None:
     await _answer_two_together(bench)
     bench.device.hold()
-    tasks = await _submit_in_turn(bench, *([id_] for id_ in range(1, first + 2)), turns=3)
+    tasks = await _submit_in_turn(bench, [1], [2], [3], [4], [5], turns=3)
     bench.device.release()
     await asyncio.gather(*tasks)
-    assert bench.device.batches[0] == [[id_] for id_ in range(1, first + 1)]
-    await bench.scheduler.drain(1.0)
+    assert bench.device.batches == [[[1], [2], [3], [4]], [[5]]]
+
+
+@pytest.mark.parametrize(("tokens", "planned"), [(LIMITS.tokens, True), (1, False)], ids=["full", "not full"])
+async def test_only_a_batch_that_is_not_full_is_kept(bench: Bench, tokens: int, planned: bool) -> None:
+    await _answer_two_together(bench)
+    before = len(bench.log.closed)
+    (task,) = await _submit_in_turn(bench, [1] * tokens, turns=3)
+    assert (len(bench.log.closed) > before) is planned
+    await task
+
+
+async def test_while_the_server_stops_nobody_is_kept(bench: Bench) -> None:
+    await _answer_two_together(bench)
+    before = len(bench.log.closed)
+    task = bench.submit([1])
+    await asyncio.sleep(0)
+    draining = asyncio.create_task(bench.scheduler.drain(30.0))
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert len(bench.log.closed) > before
+    await asyncio.gather(task, draining)
+
+
+def test_a_moment_after_the_last_came_nobody_is_expected_any_more() -> None:
+    company = Company()
+    company.served(together=True)
+    company.came(10.0)
+    assert company.may_come(1, 10.002)
+    assert not company.may_come(1, 10.004)
+    company.came(10.004)
+    assert company.may_come(2, 10.004)
+
+
+def test_turns_are_counted_from_the_last_that_came() -> None:
+    company = Company()
+    company.served(together=True)
+    company.came(0.0)
+    assert [company.may_come(1, 0.0) for _ in range(10)] == [True] * 8 + [False] * 2
+    company.came(0.0)
+    assert company.may_come(2, 0.0)
 
 
 async def _answer_two_together(bench: Bench) -> None:
