@@ -23,7 +23,7 @@ class QueueLimits:
     wait_s: float
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Outlook:
     """What a request that comes now has before it.
 

@@ -52,7 +52,7 @@ class Shape(NamedTuple):
         return 1.0 - self.squares / (self.sequences * self.longest_tokens**2)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class CostModel:
     """Seconds of a batch of B sequences of lengths n, T = Σn tokens, and N tokens in the longest.
 

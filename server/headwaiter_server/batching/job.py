@@ -26,7 +26,8 @@ PATIENCE_S = {Priority.INTERACTIVE: 5.0, Priority.BULK: 20.0}
 _TURNS = 10.0
 
 
-@dataclass(frozen=True, eq=False)
+# What is made for each sequence, request or batch is not frozen: to set a field of a frozen class takes a call.
+@dataclass(eq=False, slots=True)
 class Stamps:
     """The times of one batch, in seconds.
 
@@ -43,7 +44,7 @@ class Stamps:
     device_s: float
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False, slots=True)
 class Outcome:
     """The answer to a request.
 
@@ -67,7 +68,7 @@ class Outcome:
     failures: Mapping[int, HeadwaiterError] = field(default_factory=dict)
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class Job:
     """A request being served.
 
@@ -133,7 +134,7 @@ class Job:
         )
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@dataclass(eq=False, slots=True)
 class Sequence:
     """One sequence of a request: the unit of work.
 

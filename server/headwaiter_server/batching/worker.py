@@ -43,7 +43,7 @@ class Device(Protocol):
 _Packing = Future[tuple[PackedBatch, float]]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False, slots=True)
 class Run:
     """A batch that has run.
 

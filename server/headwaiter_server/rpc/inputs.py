@@ -20,7 +20,7 @@ _SMALL_TEXT_BYTES = 1024
 _QUOTED_CHARACTERS = 256
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False, slots=True)
 class Inputs:
     """The sequences of a request.
 

@@ -9,7 +9,7 @@ from headwaiter_server.rpc.tensors import DTYPES
 from headwaiter_server.runtime.pooling import POOLINGS
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Output:
     """What a reply holds.
 

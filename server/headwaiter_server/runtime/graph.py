@@ -22,7 +22,7 @@ _ORT_PROVIDERS = {"cuda": "CUDAExecutionProvider", "cpu": "CPUExecutionProvider"
 _QUIET = 4
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False, slots=True)
 class Outputs:
     """What a graph answers to a batch of B sequences and T tokens.
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False, slots=True)
 class PackedBatch:
     """B sequences of lengths n_1..n_B packed into T = Σ n_i rows; N cells hold each where they are padded.
 
