@@ -56,11 +56,11 @@ class Pending:
 
     def by_due(self) -> Iterator[Sequence]:
         """Yield the sequences, the most urgent first."""
-        return self._by_due.at_least(float("-inf"))
+        return iter(self._by_due)
 
     def by_turn(self) -> Iterator[Sequence]:
         """Yield the sequences in the order of their turns."""
-        return self._by_turn.at_least(float("-inf"))
+        return iter(self._by_turn)
 
     def shorter(self, than: Sequence, priority: Priority) -> Iterator[Sequence]:
         """Yield a priority's sequences that are shorter than a sequence, the longest first."""
@@ -113,6 +113,10 @@ class _Index:
         self._keys = SortedList()
         # A dict keeps the order in which its keys came, and lets go of any of them at once.
         self._buckets: dict[float, dict[Sequence, None]] = {}
+
+    def __iter__(self) -> Iterator[Sequence]:
+        """Yield the sequences, those of the smallest key first."""
+        return chain.from_iterable(self._buckets[key] for key in self._keys)
 
     def contains(self, key: float, sequence: Sequence) -> bool:
         """Tell whether a sequence is there."""
