@@ -22,6 +22,9 @@ from headwaiter_server.batching.planner import Closed, plan
 from headwaiter_server.batching.worker import Run, Worker
 from headwaiter_server.errors import DeadlineExceeded, HeadwaiterError, Unavailable
 
+# Who leaves the core for longer has left it to a process that computes, and is not to leave it again and again.
+_YIELD_S = 0.001
+
 
 class Observer(Protocol):
     """Hears of what happens to batches."""
@@ -152,7 +155,7 @@ class Scheduler:
             self._pending.add(waiting)
             job.waiting.add(waiting)
         self._jobs.add(job)
-        self._company.came(arrived_s)
+        self._company.came()
         self._plan_soon()
         try:
             return await job.answer
@@ -205,11 +208,13 @@ class Scheduler:
     def _plan_in_company(self) -> None:
         now_s = self._clock()
         full = self._pending.tokens >= self._limits.tokens
-        keep = not (full or self._draining) and self._company.may_come(len(self._pending), now_s)
-        if keep and self._devices.wanting(now_s):
-            # The threads that receive requests may have to share a core with this one; so may a device that works.
-            if not self._batches:
-                os.sched_yield()
+        keep = not (full or self._draining) and self._company.may_come(len(self._pending))
+        keep = keep and self._devices.wanting(now_s) is not None
+        if keep:
+            # The threads that receive requests may have to share a core with this one.
+            os.sched_yield()
+            keep = self._clock() - now_s < _YIELD_S
+        if keep:
             self._loop.call_soon(self._safely, self._plan_in_company)
         else:
             self._plan_all()

@@ -34,13 +34,13 @@ async def test_who_stays_alone_is_not_kept_for_long(bench: Bench) -> None:
     assert bench.device.batches == [[[4]], [[5]]]
 
 
-async def test_nobody_is_kept_for_more_than_four_sequences(bench: Bench) -> None:
+async def test_nobody_is_kept_for_more_than_six_sequences(bench: Bench) -> None:
     await _answer_two_together(bench)
     bench.device.hold()
-    tasks = await _submit_in_turn(bench, [1], [2], [3], [4], [5], turns=3)
+    tasks = await _submit_in_turn(bench, *([each] for each in range(7)), turns=3)
     bench.device.release()
     await asyncio.gather(*tasks)
-    assert bench.device.batches == [[[1], [2], [3], [4]], [[5]]]
+    assert bench.device.batches == [[[each] for each in range(6)], [[6]]]
 
 
 @pytest.mark.parametrize(("tokens", "planned"), [(LIMITS.tokens, True), (1, False)], ids=["full", "not full"])
@@ -64,23 +64,13 @@ async def test_while_the_server_stops_nobody_is_kept(bench: Bench) -> None:
     await asyncio.gather(task, draining)
 
 
-def test_a_moment_after_the_last_came_nobody_is_expected_any_more() -> None:
-    company = Company()
-    company.served(together=True)
-    company.came(10.0)
-    assert company.may_come(1, 10.002)
-    assert not company.may_come(1, 10.004)
-    company.came(10.004)
-    assert company.may_come(2, 10.004)
-
-
 def test_turns_are_counted_from_the_last_that_came() -> None:
     company = Company()
     company.served(together=True)
-    company.came(0.0)
-    assert [company.may_come(1, 0.0) for _ in range(10)] == [True] * 8 + [False] * 2
-    company.came(0.0)
-    assert company.may_come(2, 0.0)
+    company.came()
+    assert [company.may_come(1) for _ in range(10)] == [True] * 8 + [False] * 2
+    company.came()
+    assert company.may_come(2)
 
 
 async def _answer_two_together(bench: Bench) -> None:
