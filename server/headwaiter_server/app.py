@@ -7,10 +7,11 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection
+from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 from prometheus_client import start_http_server
 
 from headwaiter_server.batching.admission import QueueLimits
@@ -23,6 +24,7 @@ from headwaiter_server.batching.worker import Worker
 from headwaiter_server.config import Settings
 from headwaiter_server.metrics import Recorder
 from headwaiter_server.rpc.auth import BearerToken
+from headwaiter_server.rpc.generic import GenericHandlers
 from headwaiter_server.rpc.service import SERVICE, EncoderService, Serving
 from headwaiter_server.rpc.tls import credentials
 from headwaiter_server.runtime.attention import AttentionGraph
@@ -161,8 +163,11 @@ class Server:
             options=channel_options(settings),
         )
         self._grpc.add_generic_rpc_handlers((self._encoder.handler(),))
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._grpc)
-        reflection.enable_server_reflection((SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME), self._grpc)
+        others: Any = GenericHandlers(self._grpc)
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, others)
+        names = (SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME)
+        servicer = reflection.aio.ReflectionServicer(names)
+        reflection_pb2_grpc.add_ServerReflectionServicer_to_server(servicer, others)  # type: ignore[no-untyped-call]
         await self._set_health(serving=False)
         try:
             if tls is None:
