@@ -42,9 +42,9 @@ async def serve(handler: grpc.GenericRpcHandler, address: str) -> None:
     server = grpc.aio.server()
     server.add_generic_rpc_handlers((handler,))
     servicer = health.aio.HealthServicer()
-    # As bare as Headwaiter's own: a service of registered methods would cost every call.
-    others: Any = GenericHandlers(server)
-    health_pb2_grpc.add_HealthServicer_to_server(servicer, others)
+    # As Headwaiter does: a service with registered methods would slow every call.
+    adder: Any = GenericHandlers(server)
+    health_pb2_grpc.add_HealthServicer_to_server(servicer, adder)
     await servicer.set("", health_pb2.HealthCheckResponse.SERVING)
     server.add_insecure_port(address)
     await server.start()

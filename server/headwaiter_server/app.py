@@ -163,11 +163,12 @@ class Server:
             options=channel_options(settings),
         )
         self._grpc.add_generic_rpc_handlers((self._encoder.handler(),))
-        others: Any = GenericHandlers(self._grpc)
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, others)
+        # Generated functions are typed for another server.
+        adder: Any = GenericHandlers(self._grpc)
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, adder)
         names = (SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME)
         servicer = reflection.aio.ReflectionServicer(names)
-        reflection_pb2_grpc.add_ServerReflectionServicer_to_server(servicer, others)  # type: ignore[no-untyped-call]
+        reflection_pb2_grpc.add_ServerReflectionServicer_to_server(servicer, adder)  # type: ignore[no-untyped-call]
         await self._set_health(serving=False)
         try:
             if tls is None:

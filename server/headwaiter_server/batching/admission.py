@@ -23,7 +23,7 @@ class QueueLimits:
     wait_s: float
 
 
-@dataclass(slots=True)
+@dataclass(eq=False, slots=True)
 class Outlook:
     """What a request that comes now has before it.
 

@@ -25,7 +25,7 @@ class Faults:
         Args:
             try_again: runs sequences and hands out their answers, or returns what the device raised.
             give_up: fails a request, or a sequence of it.
-            bury: takes a device for dead and has it reopened.
+            bury: marks a device dead and has it reopened.
         """
         self._try_again = try_again
         self._give_up = give_up

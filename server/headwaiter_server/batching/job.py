@@ -26,7 +26,8 @@ PATIENCE_S = {Priority.INTERACTIVE: 5.0, Priority.BULK: 20.0}
 _TURNS = 10.0
 
 
-# What is made for each sequence, request or batch is not frozen: to set a field of a frozen class takes a call.
+# Classes made for each sequence, request or batch are not frozen, here and elsewhere: a frozen one makes a call to set
+# each field.
 @dataclass(eq=False, slots=True)
 class Stamps:
     """The times of one batch, in seconds.

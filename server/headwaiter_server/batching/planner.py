@@ -18,7 +18,7 @@ class Closed(StrEnum):
     DRAINED = "drained"  # nothing else waits
 
 
-@dataclass(slots=True)
+@dataclass(eq=False, slots=True)
 class Plan:
     """What to do next.
 

@@ -22,7 +22,7 @@ from headwaiter_server.batching.planner import Closed, plan
 from headwaiter_server.batching.worker import Run, Worker
 from headwaiter_server.errors import DeadlineExceeded, HeadwaiterError, Unavailable
 
-# Who leaves the core for longer has left it to a process that computes, and is not to leave it again and again.
+# A yield that takes longer has left the core to a process that computes: it is not to be repeated.
 _YIELD_S = 0.001
 
 
@@ -208,7 +208,7 @@ class Scheduler:
     def _plan_in_company(self) -> None:
         now_s = self._clock()
         full = self._pending.tokens >= self._limits.tokens
-        keep = not (full or self._draining) and self._company.may_come(len(self._pending))
+        keep = not (full or self._draining) and self._company.keep_another_turn(len(self._pending))
         keep = keep and self._devices.wanting(now_s) is not None
         if keep:
             # The threads that receive requests may have to share a core with this one.
@@ -353,7 +353,7 @@ class Scheduler:
         return None
 
     def _bury(self, worker: Worker, error: Exception) -> None:
-        """Take a device for dead and have it reopened; where none lives, fail all that waits."""
+        """Mark a device dead and have it reopened; where none lives, fail all that waits."""
         self._devices.bury(worker, error)
         self._spawn(self._reopening, self._devices.reopen(worker))
         if not self._devices.living:

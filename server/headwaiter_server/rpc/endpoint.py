@@ -37,7 +37,7 @@ _PROCESS, _NUMBERS = uuid.uuid4().hex[:16], count(1)
 _RETRY_AFTER_S = 1.0
 
 
-@dataclass(slots=True)
+@dataclass(eq=False, slots=True)
 class Call:
     """One request being answered.
 

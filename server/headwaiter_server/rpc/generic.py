@@ -1,4 +1,4 @@
-"""Adds services that others wrote to a server, at no cost to the calls of ours."""
+"""Adds services of other packages to a server, without slowing the calls of our own."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -7,13 +7,13 @@ import grpc
 
 
 class GenericHandlers:
-    """Stands for a server where a generated function adds a service to it, and takes the service's handlers alone.
+    """Stands in for a server when a generated function adds a service, and passes on its generic handlers alone.
 
-    Such a function registers each method by its name, too. Newer versions of grpcio's asyncio server then wait for a
-    call of each registered method at once, so that every call of any method pays for all of them.
+    Such a function also registers each method by name. The asyncio server of newer grpcio then keeps a separate wait
+    for each registered method, and every call of any method pays for all of them.
 
     Args:
-        server: what serves.
+        server: takes the handlers.
     """
 
     def __init__(self, server: grpc.aio.Server) -> None:

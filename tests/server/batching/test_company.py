@@ -1,6 +1,7 @@
 """Requests that come nearly together run together, where those before them did."""
 
 import asyncio
+import os
 
 import pytest
 
@@ -34,7 +35,7 @@ async def test_who_stays_alone_is_not_kept_for_long(bench: Bench) -> None:
     assert bench.device.batches == [[[4]], [[5]]]
 
 
-async def test_nobody_is_kept_for_more_than_six_sequences(bench: Bench) -> None:
+async def test_six_sequences_are_kept_no_longer(bench: Bench) -> None:
     await _answer_two_together(bench)
     bench.device.hold()
     tasks = await _submit_in_turn(bench, *([each] for each in range(7)), turns=3)
@@ -44,7 +45,7 @@ async def test_nobody_is_kept_for_more_than_six_sequences(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize(("tokens", "planned"), [(LIMITS.tokens, True), (1, False)], ids=["full", "not full"])
-async def test_only_a_batch_that_is_not_full_is_kept(bench: Bench, tokens: int, planned: bool) -> None:
+async def test_a_full_batch_is_not_kept_waiting(bench: Bench, tokens: int, planned: bool) -> None:
     await _answer_two_together(bench)
     before = len(bench.log.closed)
     (task,) = await _submit_in_turn(bench, [1] * tokens, turns=3)
@@ -64,13 +65,25 @@ async def test_while_the_server_stops_nobody_is_kept(bench: Bench) -> None:
     await asyncio.gather(task, draining)
 
 
+async def test_beside_a_process_that_computes_nobody_is_kept(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    def yield_for_long() -> None:
+        bench.clock.now_s += 0.01
+
+    await _answer_two_together(bench)
+    before = len(bench.log.closed)
+    monkeypatch.setattr(os, "sched_yield", yield_for_long)
+    (task,) = await _submit_in_turn(bench, [1], turns=3)
+    assert len(bench.log.closed) > before
+    await task
+
+
 def test_turns_are_counted_from_the_last_that_came() -> None:
     company = Company()
     company.served(together=True)
     company.came()
-    assert [company.may_come(1) for _ in range(10)] == [True] * 8 + [False] * 2
+    assert [company.keep_another_turn(1) for _ in range(10)] == [True] * 8 + [False] * 2
     company.came()
-    assert company.may_come(2)
+    assert company.keep_another_turn(2)
 
 
 async def _answer_two_together(bench: Bench) -> None:
