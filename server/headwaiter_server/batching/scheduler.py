@@ -206,18 +206,21 @@ class Scheduler:
             self._loop.call_soon(self._safely, self._plan_in_company)
 
     def _plan_in_company(self) -> None:
-        now_s = self._clock()
-        full = self._pending.tokens >= self._limits.tokens
-        keep = not (full or self._draining) and self._company.keep_another_turn(len(self._pending))
-        keep = keep and self._devices.wanting(now_s) is not None
-        if keep:
-            # The threads that receive requests may have to share a core with this one.
-            os.sched_yield()
-            keep = self._clock() - now_s < _YIELD_S
-        if keep:
+        if self._keeps_device():
             self._loop.call_soon(self._safely, self._plan_in_company)
         else:
             self._plan_all()
+
+    def _keeps_device(self) -> bool:
+        """Leave the core for a moment where company may come; tell whether to do so again."""
+        if self._draining or self._pending.tokens >= self._limits.tokens:
+            return False
+        now_s = self._clock()
+        if not self._company.keep_another_turn(len(self._pending)) or not self._devices.wanting(now_s):
+            return False
+        # The threads that receive requests may have to share a core with this one.
+        os.sched_yield()
+        return self._clock() - now_s < _YIELD_S
 
     def _safely(self, act: Callable[..., None], *arguments: object) -> None:
         """Do what nobody waits for; what it raises stops the scheduler."""
