@@ -1,7 +1,6 @@
-"""What a batch costs, how large it may be, and how far the estimate is from what batches really take."""
+"""What a batch costs, by measurement, and how large it may be."""
 
 import sys
-from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
@@ -13,12 +12,6 @@ import numpy as np
 # A larger token budget is worth its latency where it is faster by more than this, in most of the rounds.
 _WORTH_IT = 1 / 0.97
 _MOST = 0.75
-# Batches that the pace is the median of: half of them outvote the other half.
-_REMEMBERED_BATCHES = 31
-# An answer that is handed out has yet to be written and sent.
-_REPLY_S = 0.005
-# Of the remembered batches, three are later than the margin allows for.
-_PUNCTUAL = 28
 
 
 class Shape(NamedTuple):
@@ -181,36 +174,3 @@ def smallest_budget(rates: Mapping[int, Sequence[float]]) -> int:
         for place, budget in enumerate(budgets)
         if not any(beats(larger, budget) for larger in budgets[place + 1 :])
     )
-
-
-class Pace:
-    """What batches take now, by what the cost model says: 1 on the machine it was measured on, 2 at half its speed.
-
-    The median of the latest batches, and of as many on time before the first: a hiccup changes nothing, and a machine
-    that has become slower is believed once most of these batches say so.
-    """
-
-    def __init__(self) -> None:
-        """Start at 1."""
-        self._ratios = deque([1.0] * _REMEMBERED_BATCHES, _REMEMBERED_BATCHES)
-        self.factor = 1.0
-
-    def learn(self, predicted_s: float, actual_s: float) -> None:
-        """Take note of a batch: what the cost model said it takes, not multiplied by the factor, and what it took."""
-        if predicted_s > 0 and actual_s > 0:
-            self._ratios.append(actual_s / predicted_s)
-            self.factor = sorted(self._ratios)[_REMEMBERED_BATCHES // 2]
-
-
-class Margin:
-    """How much earlier than a deadline an answer has to be expected, for nine of ten to be in time."""
-
-    def __init__(self) -> None:
-        """Start with the time to write and send an answer."""
-        self._late_s = deque([0.0] * _REMEMBERED_BATCHES, _REMEMBERED_BATCHES)
-        self.seconds = _REPLY_S
-
-    def learn(self, late_s: float) -> None:
-        """Take note of a batch: by how much it was later than planned, and less than nothing if it was earlier."""
-        self._late_s.append(late_s)
-        self.seconds = _REPLY_S + max(0.0, sorted(self._late_s)[_PUNCTUAL - 1])

@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 
 from headwaiter_server.batching.admission import Outlook, QueueLimits, admit
 from headwaiter_server.batching.company import Company
-from headwaiter_server.batching.cost import BatchLimits, CostModel, Margin, Pace, Shape
+from headwaiter_server.batching.cost import BatchLimits, CostModel, Shape
 from headwaiter_server.batching.devices import Devices
+from headwaiter_server.batching.expectations import Expectations
 from headwaiter_server.batching.faults import Faults, device_failed, sequence_failed
 from headwaiter_server.batching.job import Job, Outcome, Priority, Sequence, due_s, turn_s
 from headwaiter_server.batching.pending import Pending
@@ -69,16 +70,13 @@ class Scheduler:
         """
         self._loop = asyncio.get_running_loop()
         self._devices = Devices(workers, on_available)
-        self._cost = cost
+        self._expected = Expectations(cost, limits.tokens)
         self._limits = limits
         self._queue = queue
         self._observer = observer
         self._clock = clock
         self._pending = Pending()
         self._faults = Faults(self._try_again, self._give_up, self._bury)
-        # What batches take by what they should, and what work takes from batch to batch by what full ones should.
-        self._pace, self._queue_pace = Pace(), Pace()
-        self._margin = Margin()
         self._jobs: set[Job] = set()
         # Batches that run, or that failed and are tried in parts.
         self._batches: set[asyncio.Future[Any]] = set()
@@ -146,7 +144,7 @@ class Scheduler:
         sound = {index: sequence for index, sequence in enumerate(values) if not failures or index not in failures}
         arrived_s = self._clock()
         shape = Shape.of([len(sequence) for sequence in sound.values()])
-        work_s = self._pace.factor * (self._cost.seconds(*shape) - self._cost.padding_s(*shape))
+        work_s = self._expected.work_s(shape)
         due = due_s(arrived_s, deadline_s, priority, work_s)
         turn = turn_s(arrived_s, due, priority, work_s)
         admit(self._outlook(arrived_s), self._queue, shape, due, deadline_s - arrived_s)
@@ -194,8 +192,8 @@ class Scheduler:
     def _outlook(self, now_s: float) -> Outlook:
         # Where all devices are dead, nobody can say when one is back.
         busy_s = self._devices.busy_s(now_s) or (0.0,)
-        cost = self._cost.times(self._queue_pace.factor)
-        return Outlook(self._pending, self._ahead_tokens, busy_s, cost, self._limits, self._margin.seconds)
+        expected = self._expected
+        return Outlook(self._pending, self._ahead_tokens, busy_s, expected.queue_cost, self._limits, expected.margin_s)
 
     def _plan_soon(self) -> None:
         """Plan once all that comes at this moment has come, and its company."""
@@ -246,13 +244,14 @@ class Scheduler:
         worker = self._devices.wanting(now_s) if self._pending else None
         if not worker:
             return False
-        busy_s, cost = worker.busy_s(now_s), self._cost.times(self._pace.factor)
+        busy_s = worker.busy_s(now_s)
         # A device with nothing to do tries what may come too late: else a margin once too large would stay so.
-        margin_s = self._margin.seconds if busy_s else 0.0
-        chosen = plan(self._pending, now_s + busy_s, cost, self._limits, margin_s, self._devices.living)
+        margin_s = self._expected.margin_s if busy_s else 0.0
+        starts_s = now_s + busy_s
+        chosen = plan(self._pending, starts_s, self._expected.cost, self._limits, margin_s, self._devices.living)
         if chosen.expired and not (chosen.batch or busy_s):
-            # Nobody can be in time on an idle device, they say: they may be wrong, and without batches would stay so.
-            self._pace.learn(1.0, 1.0)
+            # Not even on an idle device, that is.
+            self._expected.doubt()
         for job in dict.fromkeys(sequence.job for sequence in chosen.expired):
             self._observer.expired(len(job.waiting))
             self._give_up(
@@ -268,7 +267,7 @@ class Scheduler:
             self._observer.batch_closed(chosen.closed)
             running = worker.give(batch, chosen.seconds)
             self._batches.add(running)
-            done_s = now_s + busy_s + chosen.seconds
+            done_s = starts_s + chosen.seconds
             running.add_done_callback(partial(self._safely, self._settle, worker, batch, chosen.closed, done_s))
         return True
 
@@ -290,15 +289,9 @@ class Scheduler:
         else:
             run = running.result()
             shape = self._answer(batch, run)
-            self._margin.learn(self._clock() - done_s)
+            self._expected.answered(self._clock() - done_s)
             if run and shape:
-                # Where nothing else waited, a batch is not small for want of skill.
-                in_queue_s = (
-                    self._cost.seconds(*shape)
-                    if closed is Closed.DRAINED
-                    else self._cost.in_full_batches_s(shape.tokens, shape.mean_tokens, self._limits.tokens)
-                )
-                self._queue_pace.learn(in_queue_s, run.stamps.device_s)
+                self._expected.left_queue(shape, run.stamps.device_s, last=closed is Closed.DRAINED)
             self._plan_soon()
 
     def _spawn(self, tasks: "set[asyncio.Future[Any]]", work: Coroutine[None, None, None]) -> None:
@@ -339,9 +332,8 @@ class Scheduler:
         if not run:
             return None
         shape = _shape(ran)
-        predicted_s = self._cost.seconds(*shape)
-        self._observer.batch_ran(shape, self._pace.factor * predicted_s, run.stamps.compute_s)
-        self._pace.learn(predicted_s, run.stamps.compute_s)
+        compute_s = run.stamps.compute_s
+        self._observer.batch_ran(shape, self._expected.ran(shape, compute_s), compute_s)
         for sequence in run.deliver():
             self._give_up(sequence.job, sequence_failed(sequence, "the model's answer to it is not finite"))
         return shape
@@ -349,7 +341,7 @@ class Scheduler:
     async def _try_again(self, worker: Worker, batch: tuple[Sequence, ...]) -> Exception | None:
         """Run part of a batch that failed, and hand out what it brings; or return what the device raised."""
         try:
-            run = await worker.give(batch, self._pace.factor * self._cost.seconds(*_shape(batch)))
+            run = await worker.give(batch, self._expected.cost.seconds(*_shape(batch)))
         except Exception as error:  # noqa: BLE001 - whatever the device raises, a sequence or the device is to blame
             return error
         self._answer(batch, run)

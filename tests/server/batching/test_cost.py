@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headwaiter_server.batching.cost import CostModel, Margin, Pace, Sample, Shape, error_ratio, fit, smallest_budget
+from headwaiter_server.batching.cost import CostModel, Sample, Shape, error_ratio, fit, smallest_budget
 
 Lengths = tuple[int, ...]
 SHAPES: list[Lengths] = [(1,), (16,), (256,), (16,) * 32, (256, 256), (64,) * 8, (128,) * 4, (64, *(4,) * 15), (128, 1)]
@@ -107,65 +107,6 @@ def test_the_budget_is_the_smallest_that_no_larger_one_beats_by_three_percent_in
     rates: dict[int, list[float]], chosen: int
 ) -> None:
     assert smallest_budget(rates) == chosen
-
-
-def _pace(*ratios: float) -> Pace:
-    pace = Pace()
-    for ratio in ratios:
-        pace.learn(0.02, 0.02 * ratio)
-    return pace
-
-
-@pytest.mark.parametrize(
-    ("ratios", "factor"),
-    [
-        ([], 1.0),
-        ([50.0], 1.0),
-        ([2.0] * 15, 1.0),
-        ([2.0] * 16, 2.0),
-        ([2.0] * 40 + [50.0], 2.0),
-        ([2.0] * 40 + [1.0] * 16, 1.0),
-        ([0.5] * 31, 0.5),
-    ],
-)
-def test_a_hiccup_changes_nothing_and_a_slower_machine_is_believed_after_sixteen_batches(
-    ratios: list[float], factor: float
-) -> None:
-    assert _pace(*ratios).factor == pytest.approx(factor)
-
-
-@given(
-    steady=st.floats(0.1, 10.0),
-    ratios=st.lists(st.floats(1e-3, 1e3), min_size=15, max_size=15),
-    places=st.lists(st.integers(0, 30), min_size=15, max_size=15, unique=True),
-)
-def test_whatever_a_minority_of_batches_took_the_pace_is_that_of_the_others(
-    steady: float, ratios: list[float], places: list[int]
-) -> None:
-    disturbed = dict(zip(places, ratios, strict=True))
-    assert _pace(*(disturbed.get(place, steady) for place in range(31))).factor == pytest.approx(steady)
-
-
-def test_batches_that_took_no_time_on_a_coarse_clock_say_nothing() -> None:
-    assert _pace(*[0.0] * 31).factor == 1
-
-
-@pytest.mark.parametrize(
-    ("late_s", "margin_s"),
-    [
-        ([], 0.005),
-        # Of the 31 latest, three count for nothing, and what is early allows for no less than the reply takes.
-        ([9.0] * 3, 0.005),
-        ([9.0] * 3 + [0.02], 0.025),
-        ([-1.0] * 31, 0.005),
-        ([9.0] * 4 + [0.0] * 30, 0.005),
-    ],
-)
-def test_the_margin_is_what_nine_of_ten_answers_keep(late_s: list[float], margin_s: float) -> None:
-    margin = Margin()
-    for one in late_s:
-        margin.learn(one)
-    assert margin.seconds == pytest.approx(margin_s)
 
 
 @given(cost=costs, lengths=lengths_lists, pace=st.floats(0.1, 10))
