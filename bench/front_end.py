@@ -6,6 +6,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,8 @@ _RUN_S = 4.0
 _IDS = 4 * _REQUESTERS
 _BYSTANDERS = 4
 _STALL_S = 10.0
+# The p99 of ten seconds differs from that of the next ten by up to a quarter, with nothing beside.
+_STALLS_A_ROUND = 3
 _STILL_S = 0.3
 # Some 400 MB of answers.
 _UNREAD = 200
@@ -72,7 +75,7 @@ class Stall:
     """A caller that takes none of its stream's answers for 10 s.
 
     Attributes:
-        p99: of other callers meanwhile, by without it; round by round.
+        p99: of other callers meanwhile, by the mean of before and after; round by round.
         held_mib: what the server's memory grew by.
         sent: requests of the stream.
         answered: those of them with a good answer once it reads again.
@@ -117,7 +120,8 @@ def front_end(fleet: Fleet, effort: Effort) -> FrontEnd:
         _cost(fleet, effort, "stream", 1),
     ]
     null = fleet[NULL]
-    return FrontEnd(costs, asyncio.run(_stall(null, effort.rounds)), asyncio.run(_give_up(null, effort.rounds)))
+    stall = asyncio.run(_stall(null, _STALLS_A_ROUND * effort.rounds))
+    return FrontEnd(costs, stall, asyncio.run(_give_up(null, effort.rounds)))
 
 
 def table(costs: list[Cost]) -> list[str]:
@@ -185,21 +189,28 @@ async def _load(address: str, kind: str, method: str, messages: list[bytes]) -> 
 
 
 async def _stall(server: Running, rounds: int) -> Stall:
-    p99, held_mib, answered = [], 0.0, 0
-    for _ in range(rounds):
-        async with _channel(server) as others, _channel(server) as channel:
-            alone = await unary(others, ENCODE, _request(1), _BYSTANDERS, _STALL_S)
+    alone_ms, beside_ms, held_mib, answered = [], [], 0.0, 0
+    async with _channel(server) as others:
+        alone_ms.append(await _bystanders_p99_ms(others))
+        for _ in range(rounds):
             before_mib = _memory_mib(server)
-            call: Any = channel.stream_stream(ENCODE_STREAM)()
-            writing = asyncio.create_task(_write_all(call))
-            await _until_still(server)
-            beside = await unary(others, ENCODE, _request(1), _BYSTANDERS, _STALL_S)
-            p99.append(beside.p99_ms / alone.p99_ms)
-            held_mib = max(held_mib, _memory_mib(server) - before_mib)
-            async for raw in call:
-                answered += pb.EncodeStreamResponse.FromString(raw).HasField("response")
-            await writing
+            async with _channel(server) as channel:
+                call: Any = channel.stream_stream(ENCODE_STREAM)()
+                writing = asyncio.create_task(_write_all(call))
+                await _until_still(server)
+                beside_ms.append(await _bystanders_p99_ms(others))
+                held_mib = max(held_mib, _memory_mib(server) - before_mib)
+                async for raw in call:
+                    answered += pb.EncodeStreamResponse.FromString(raw).HasField("response")
+                await writing
+            alone_ms.append(await _bystanders_p99_ms(others))
+    around_ms = [statistics.mean(pair) for pair in pairwise(alone_ms)]
+    p99 = [ms / alone for ms, alone in zip(beside_ms, around_ms, strict=True)]
     return Stall(p99, held_mib, rounds * _UNREAD, answered)
+
+
+async def _bystanders_p99_ms(channel: grpc.aio.Channel) -> float:
+    return (await unary(channel, ENCODE, _request(1), _BYSTANDERS, _STALL_S)).p99_ms
 
 
 def _channel(server: Running) -> grpc.aio.Channel:

@@ -12,6 +12,7 @@ from bench.effort import Effort
 from bench.load import Load, closed_loop
 from bench.measure import HEADWAITER, LOAD_CORE, SERVER_CORE, Contender, Fleet, Run, measure, pin, ratio
 from bench.poisoned_server import POISON
+from bench.silent_server import RECORD, SILENCE
 from bench.throughput import PACKED, REQUESTERS
 from bench.traces import Ids, Trace
 from examples.model import bundle
@@ -19,7 +20,7 @@ from examples.model import bundle
 _LEAST = Contender("the least that a server can do", program="bench.bare_server")
 _POISONED = Contender("Headwaiter with a graph that chokes", program="bench.poisoned_server")
 _POISON_S = 0.1
-_SILENT = Contender("Headwaiter without metrics", program="bench.silent_server")
+_SILENCEABLE = Contender("Headwaiter with metrics or without", program="bench.silent_server")
 # Short runs in turn: what is measured here is less than a machine's moods from minute to minute.
 _PAIRS_A_ROUND = 3
 
@@ -93,12 +94,14 @@ def _latencies_ms(address: str, sequences: Sequence[Ids]) -> NDArray[np.float64]
 
 def metrics(trace: Trace, fleet: Fleet, effort: Effort) -> Metrics:
     """Run Headwaiter with its metrics and without, in turn."""
-    sequences = trace.first(effort.sweep_tokens).sequences
-    runs: dict[Contender, list[Run]] = {HEADWAITER: [], _SILENT: []}
+    sequences = trace.first(effort.trace_tokens).sequences
+    server = fleet[_SILENCEABLE]
+    on: list[Run] = []
+    off: list[Run] = []
     for _ in range(_PAIRS_A_ROUND * effort.rounds):
-        for contender, done in runs.items():
-            done.append(measure(fleet[contender], partial(closed_loop, sequences=sequences, requesters=REQUESTERS)))
-    on, off = runs.values()
+        for told, runs in ((RECORD, on), (SILENCE, off)):
+            server.process.send_signal(told)
+            runs.append(measure(server, partial(closed_loop, sequences=sequences, requesters=REQUESTERS)))
     return Metrics(ratio(on, off, "tokens_s"), ratio(on, off, "tokens_cpu_s"))
 
 

@@ -1,27 +1,43 @@
-"""Headwaiter's own server with a recorder that records nothing, to tell what metrics cost.
+"""Headwaiter's own server with a recorder that can be told to record nothing, to tell what metrics cost.
 
-Run as `python -m bench.silent_server BUNDLE` with the flags of headwaiter-server.
+Run as `python -m bench.silent_server BUNDLE` with the flags of headwaiter-server. One process with metrics and without:
+two processes of the same code differ by more than what is to be measured.
 """
 
+import functools
+import signal
 import sys
+import threading
+from collections.abc import Callable
 from unittest.mock import patch
 
 from headwaiter_server import app, cli
 from headwaiter_server.metrics import Recorder
 
+# Signals that say so; it records until it is told otherwise.
+SILENCE, RECORD = signal.SIGUSR1, signal.SIGUSR2
+
 # What tells the recorder what is there; the other methods tell it what happens.
 _KEPT = {"serving"}
 
 
-def _nothing(*_: object, **__: object) -> None:
-    pass
-
-
 def main() -> int:
     """Serve."""
-    events = [name for name in vars(Recorder) if not name.startswith("_") and name not in _KEPT]
-    silent = type("SilentRecorder", (Recorder,), dict.fromkeys(events, _nothing))
-    with patch.object(app, "Recorder", silent):
+    silenced = threading.Event()
+    signal.signal(SILENCE, lambda *_: silenced.set())
+    signal.signal(RECORD, lambda *_: silenced.clear())
+
+    def unless_silenced(record: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(record)
+        def wrapped(*arguments: object, **named: object) -> None:
+            if not silenced.is_set():
+                record(*arguments, **named)
+
+        return wrapped
+
+    events = {name: record for name, record in vars(Recorder).items() if not name.startswith("_") and name not in _KEPT}
+    wrapped = {name: unless_silenced(record) for name, record in events.items()}
+    with patch.object(app, "Recorder", type("SilenceableRecorder", (Recorder,), wrapped)):
         return cli.main()
 
 
