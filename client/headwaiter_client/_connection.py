@@ -2,6 +2,7 @@
 
 import json
 import re
+import ssl
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -70,7 +71,7 @@ class TlsConfig:
 
         Raises:
             OSError: a file cannot be read.
-            ValueError: a file holds something else.
+            ValueError: a file holds something else, or the key is another one's.
         """
         ca, key, cert = (None if file is None else Path(file).read_bytes() for file in (self.ca, self.key, self.cert))
         for name, content, kind in (
@@ -80,6 +81,12 @@ class TlsConfig:
         ):
             if content is not None and not re.search(rb"-----BEGIN [A-Z0-9 ]*%s-----" % kind.encode(), content):
                 raise ValueError(f"{name}: {getattr(self, name)} holds no {kind} in PEM")
+        if self.cert is not None:
+            # gRPC would only say, at the first call, that it cannot connect.
+            try:
+                ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_cert_chain(self.cert, self.key, password="")
+            except ssl.SSLError as error:
+                raise ValueError(f"key: {self.key} does not go with {self.cert}: {error}") from None
         return grpc.ssl_channel_credentials(root_certificates=ca, private_key=key, certificate_chain=cert)
 
 

@@ -88,6 +88,7 @@ def test_a_certificate_without_its_key_is_refused(half: dict[str, str]) -> None:
         ({"ca": "text"}, "ca: {}/text holds no CERTIFICATE in PEM"),
         ({"cert": "key", "key": "cert"}, "cert: {}/key holds no CERTIFICATE in PEM"),
         ({"cert": "cert", "key": "cert"}, "key: {}/cert holds no PRIVATE KEY in PEM"),
+        ({"cert": "cert", "key": "other"}, "key: {0}/other does not go with {0}/cert: .*(?i:mismatch).*"),
     ],
 )
 def test_a_file_that_holds_something_else_is_named(
@@ -97,6 +98,7 @@ def test_a_file_that_holds_something_else_is_named(
     issued = authority.issue_cert("client@example.org")
     issued.cert_chain_pems[0].write_to_path(tmp_path / "cert")
     issued.private_key_pem.write_to_path(tmp_path / "key")
+    authority.issue_cert("another@example.org").private_key_pem.write_to_path(tmp_path / "other")
     with pytest.raises(ValueError, match=f"^{sentence.format(tmp_path)}$"):
         Client("localhost:1", tls=TlsConfig(**{name: tmp_path / file for name, file in files.items()}))
 

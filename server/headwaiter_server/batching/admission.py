@@ -106,9 +106,12 @@ def admit(outlook: Outlook, limits: QueueLimits, shape: Shape, due_s: float, tim
             retry_after_s=wait_s,
         )
     answer_s = _CAUTION * outlook.answer_s(ahead, shape)
+    time_left_s = max(0.0, time_left_s)
     if wait_s > 0 and answer_s > time_left_s:
+        # It may have little to wait for, and much to do, which would fit no better at once.
+        retry_after_s = max(wait_s, answer_s - time_left_s)
         raise Overloaded(
-            f"the answer could take {answer_s:.3f} s, and the deadline is in {max(0.0, time_left_s):.3f} s: "
-            f"try again in {wait_s:.2f} s, or with more time",
-            retry_after_s=wait_s,
+            f"the answer could take {answer_s:.3f} s, and the deadline is in {time_left_s:.3f} s: "
+            f"try again in {retry_after_s:.3f} s, or with more time",
+            retry_after_s=retry_after_s,
         )
