@@ -57,7 +57,7 @@ proto: $(VENV)/.installed
 	$(BIN)/python -m grpc_tools.protoc -I proto --grpc_python_out=proto proto/headwaiter_proto/encoder.proto
 	$(BIN)/python proto/api_page.py > docs/api.md
 
-# About 40 minutes on two quiet cores; make bench BENCH='--quick throughput alone' runs some parts in haste.
+# About an hour on two quiet cores; make bench BENCH='--quick throughput alone' runs some parts in haste.
 bench: $(VENV)/.installed
 	$(BIN)/python -m bench $(BENCH)
 

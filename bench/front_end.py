@@ -24,7 +24,8 @@ NULL, ECHO = Contender("null model", program="bench.null_server"), Contender("ec
 
 _LENGTH_TOKENS, _MANY = 20, 64
 _REQUESTERS = 32
-_RUN_S = 4.0
+_RUN_S = 3.0
+_FLEETS_A_ROUND = 2
 # No id comes again while it is in flight.
 _IDS = 4 * _REQUESTERS
 _BYSTANDERS = 4
@@ -154,7 +155,8 @@ def _cost(fleet: Fleet, effort: Effort, kind: str, sequences: int) -> Cost:
     method = ENCODE if kind == "unary" else ENCODE_STREAM
     reply_bytes = asyncio.run(_reply_bytes(fleet[NULL].address, kind, messages[0]))
     cost = Cost(kind, sequences, len(messages[0]), reply_bytes, [], [], [], [])
-    for _ in range(effort.rounds):
+    for _ in range(_FLEETS_A_ROUND * effort.rounds):
+        fleet.renew()
         for server, called, rates_s, cpu_us in (
             (fleet[NULL], method, cost.ours_s, cost.ours_us),
             (fleet[ECHO], f"/echo/{kind}-{reply_bytes}", cost.echo_s, cost.echo_us),

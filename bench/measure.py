@@ -103,23 +103,33 @@ class Fleet:
     """Servers side by side on one core, each started when it is first asked for; one that rests takes no time of it."""
 
     def __init__(self) -> None:
-        self._stack = ExitStack()
         LOG.parent.mkdir(exist_ok=True)
         # At twice its capacity a server has a lot to say.
-        self._log = self._stack.enter_context(LOG.open("wb"))
+        self._log = LOG.open("wb")
+        self._servers = ExitStack()
         self._running: dict[Contender, Running] = {}
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._stack.close()
+        self.renew()
+        self._log.close()
 
     def __getitem__(self, contender: Contender) -> Running:
         """Return a server that serves, with one ONNX Runtime thread."""
         if contender not in self._running:
-            self._running[contender] = self._stack.enter_context(_start(contender, self._log))
+            self._running[contender] = self._servers.enter_context(_start(contender, self._log))
         return self._running[contender]
+
+    def renew(self) -> None:
+        """Stop all servers; whichever is asked for next starts anew.
+
+        Two processes of the same code differ by up to a tenth, for as long as they live: a fleet for each round makes
+        that part of what a median is taken of.
+        """
+        self._running.clear()
+        self._servers.close()
 
 
 def _start(contender: Contender, log: BinaryIO) -> AbstractContextManager[Running]:

@@ -51,6 +51,7 @@ def open_loops(trace: Trace, closed: Throughput, fleet: Fleet, effort: Effort, *
     loads = {served.contender: _within(served, capacity.requests_s) for served in closed.served}
     runs: dict[tuple[Contender, float], list[Run]] = {}
     for seed in range(effort.rounds):
+        fleet.renew()
         for contender, within in loads.items():
             for load in within:
                 # One round is enough of what is shown and not compared.

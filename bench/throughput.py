@@ -102,6 +102,7 @@ def throughput(trace: Trace, fleet: Fleet, effort: Effort) -> Throughput:
     runs: dict[Contender, list[Run]] = {contender: [] for contender in contenders}
     others: dict[Contender, dict[int, Run]] = {contender: {} for contender in contenders}
     for _ in range(effort.rounds):
+        fleet.renew()
         for contender in contenders:
             runs[contender].append(_run(fleet[contender], whole, REQUESTERS))
         ceiling.measure()
