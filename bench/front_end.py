@@ -30,7 +30,8 @@ _FLEETS_A_ROUND = 2
 _IDS = 4 * _REQUESTERS
 _BYSTANDERS = 4
 _STALL_S = 10.0
-# The p99 of ten seconds differs from that of the next ten by up to a quarter, with nothing beside.
+# The p99 of ten seconds differs from that of the next ten by up to a quarter, with nothing beside: a median of so many
+# is good to some 5 %.
 _STALLS_A_ROUND = 3
 _STILL_S = 0.3
 # Some 400 MB of answers.
@@ -76,7 +77,7 @@ class Stall:
     """A caller that takes none of its stream's answers for 10 s.
 
     Attributes:
-        p99: of other callers meanwhile, by the mean of before and after; round by round.
+        p99: of other callers meanwhile, by the mean of before and after; one for each time.
         held_mib: what the server's memory grew by.
         sent: requests of the stream.
         answered: those of them with a good answer once it reads again.
@@ -190,11 +191,11 @@ async def _load(address: str, kind: str, method: str, messages: list[bytes]) -> 
         return await stream(channel, method, messages, _REQUESTERS, _RUN_S)
 
 
-async def _stall(server: Running, rounds: int) -> Stall:
+async def _stall(server: Running, stalls: int) -> Stall:
     alone_ms, beside_ms, held_mib, answered = [], [], 0.0, 0
     async with _channel(server) as others:
         alone_ms.append(await _bystanders_p99_ms(others))
-        for _ in range(rounds):
+        for _ in range(stalls):
             before_mib = _memory_mib(server)
             async with _channel(server) as channel:
                 call: Any = channel.stream_stream(ENCODE_STREAM)()
@@ -208,7 +209,7 @@ async def _stall(server: Running, rounds: int) -> Stall:
             alone_ms.append(await _bystanders_p99_ms(others))
     around_ms = [statistics.mean(pair) for pair in pairwise(alone_ms)]
     p99 = [ms / alone for ms, alone in zip(beside_ms, around_ms, strict=True)]
-    return Stall(p99, held_mib, rounds * _UNREAD, answered)
+    return Stall(p99, held_mib, stalls * _UNREAD, answered)
 
 
 async def _bystanders_p99_ms(channel: grpc.aio.Channel) -> float:

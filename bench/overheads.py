@@ -98,8 +98,11 @@ def metrics(trace: Trace, fleet: Fleet, effort: Effort) -> Metrics:
     server = fleet[_SILENCEABLE]
     on: list[Run] = []
     off: list[Run] = []
+    turns = [(RECORD, on), (SILENCE, off)]
     for _ in range(_PAIRS_A_ROUND * effort.rounds):
-        for told, runs in ((RECORD, on), (SILENCE, off)):
+        # What comes second is not always the same.
+        turns.reverse()
+        for told, runs in turns:
             server.process.send_signal(told)
             runs.append(measure(server, partial(closed_loop, sequences=sequences, requesters=REQUESTERS)))
     return Metrics(ratio(on, off, "tokens_s"), ratio(on, off, "tokens_cpu_s"))

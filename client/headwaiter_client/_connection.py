@@ -39,6 +39,8 @@ REPLICA_OPTIONS = (*CHANNEL_OPTIONS, ("grpc.service_config", json.dumps(_BALANCE
 _PLACE = r"(\[[0-9A-Fa-f:.]+(%\w+)?\]|[^\s:/,\[\]@]+):[0-9]+"
 _HOSTS = re.compile(rf"(dns:(//[^/\s]*/)?)?{_PLACE}|ipv[46]:{_PLACE}(,{_PLACE})*")
 _SOCKET = re.compile(r"(unix|unix-abstract|vsock|xds):\S+")
+# What OpenSSL says of a key that is another certificate's, of the same kind or of another.
+_MISMATCHES = ("KEY_VALUES_MISMATCH", "KEY_TYPE_MISMATCH", "NO_CERTIFICATE_ASSIGNED")
 _PORTS = range(1, 1 << 16)
 
 # gRPC turns a deadline too far in the future into one that has passed.
@@ -71,7 +73,7 @@ class TlsConfig:
 
         Raises:
             OSError: a file cannot be read.
-            ValueError: a file holds something else, or the key is another one's.
+            ValueError: a file holds something else, or a key that is encrypted or another certificate's.
         """
         ca, key, cert = (None if file is None else Path(file).read_bytes() for file in (self.ca, self.key, self.cert))
         for name, content, kind in (
@@ -81,12 +83,16 @@ class TlsConfig:
         ):
             if content is not None and not re.search(rb"-----BEGIN [A-Z0-9 ]*%s-----" % kind.encode(), content):
                 raise ValueError(f"{name}: {getattr(self, name)} holds no {kind} in PEM")
+        if key is not None and b"ENCRYPTED" in key:
+            raise ValueError(f"key: {self.key} is encrypted, and gRPC asks for no password: decrypt it")
         if self.cert is not None:
             # gRPC would only say, at the first call, that it cannot connect.
             try:
-                ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_cert_chain(self.cert, self.key, password="")
+                ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_cert_chain(self.cert, self.key)
             except ssl.SSLError as error:
-                raise ValueError(f"key: {self.key} does not go with {self.cert}: {error}") from None
+                # What else OpenSSL has against them, such as a short key, is no trouble to gRPC.
+                if error.reason in _MISMATCHES:
+                    raise ValueError(f"key: {self.key} is not the key of the certificate in {self.cert}") from None
         return grpc.ssl_channel_credentials(root_certificates=ca, private_key=key, certificate_chain=cert)
 
 
@@ -140,6 +146,7 @@ class Connection:
 
         Raises:
             OSError: a TLS file cannot be read.
+            ValueError: a TLS file holds something else.
         """
         if self.tls is None:
             return [grpc.insecure_channel(address, self._options) for address in self._addresses]

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import grpc
 import pytest
 import trustme
+from cryptography.hazmat.primitives import serialization
 
 from headwaiter_client import Client, TlsConfig, Unavailable
 from tests.client.fake_server import Call, FakeServer
@@ -88,7 +89,9 @@ def test_a_certificate_without_its_key_is_refused(half: dict[str, str]) -> None:
         ({"ca": "text"}, "ca: {}/text holds no CERTIFICATE in PEM"),
         ({"cert": "key", "key": "cert"}, "cert: {}/key holds no CERTIFICATE in PEM"),
         ({"cert": "cert", "key": "cert"}, "key: {}/cert holds no PRIVATE KEY in PEM"),
-        ({"cert": "cert", "key": "other"}, "key: {0}/other does not go with {0}/cert: .*(?i:mismatch).*"),
+        ({"cert": "cert", "key": "other"}, "key: {0}/other is not the key of the certificate in {0}/cert"),
+        ({"cert": "cert", "key": "rsa"}, "key: {0}/rsa is not the key of the certificate in {0}/cert"),
+        ({"cert": "cert", "key": "locked"}, "key: {}/locked is encrypted, and gRPC asks for no password: decrypt it"),
     ],
 )
 def test_a_file_that_holds_something_else_is_named(
@@ -98,7 +101,17 @@ def test_a_file_that_holds_something_else_is_named(
     issued = authority.issue_cert("client@example.org")
     issued.cert_chain_pems[0].write_to_path(tmp_path / "cert")
     issued.private_key_pem.write_to_path(tmp_path / "key")
-    authority.issue_cert("another@example.org").private_key_pem.write_to_path(tmp_path / "other")
+    for name, kind in (("other", trustme.KeyType.ECDSA), ("rsa", trustme.KeyType.RSA)):
+        another = authority.issue_cert("another@example.org", key_type=kind)
+        another.private_key_pem.write_to_path(tmp_path / name)
+    key = serialization.load_pem_private_key(issued.private_key_pem.bytes(), None)
+    (tmp_path / "locked").write_bytes(
+        key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.BestAvailableEncryption(b"s3cret"),
+        )
+    )
     with pytest.raises(ValueError, match=f"^{sentence.format(tmp_path)}$"):
         Client("localhost:1", tls=TlsConfig(**{name: tmp_path / file for name, file in files.items()}))
 

@@ -8,6 +8,8 @@ from headwaiter_server.errors import InvalidInput, Overloaded
 
 # What is admitted should be answered, and a wait is hard to foretell: what comes next may go first.
 _CAUTION = 1.25
+# Who comes again sooner finds all as it was.
+_SOONEST_S = 0.01
 
 
 @dataclass(frozen=True)
@@ -90,28 +92,19 @@ def admit(outlook: Outlook, limits: QueueLimits, shape: Shape, due_s: float, tim
     if not (waiting or min(outlook.busy_s)):
         return
     if waiting + tokens > limits.tokens:
-        wait_s = outlook.wait_s(outlook.pending.tokens)
-        raise Overloaded(
-            f"the queue holds {waiting} of {limits.tokens} tokens and the request has {tokens}: "
-            f"try again in {wait_s:.2f} s",
-            retry_after_s=wait_s,
-            limit=limits.tokens,
-        )
+        what = f"the queue holds {waiting} of {limits.tokens} tokens and the request has {tokens}"
+        raise _overloaded(what, outlook.wait_s(outlook.pending.tokens), limits.tokens)
     ahead = outlook.pending.tokens_due_by(due_s)
     wait_s = outlook.wait_s(ahead)
     if wait_s > limits.wait_s:
-        raise Overloaded(
-            f"the request would wait for {wait_s:.2f} s, and the server lets none wait for more than "
-            f"{limits.wait_s:g} s: try again in {wait_s:.2f} s",
-            retry_after_s=wait_s,
-        )
+        what = f"the request would wait for {wait_s:.2f} s, and the server lets none wait for more than"
+        raise _overloaded(f"{what} {limits.wait_s:g} s", wait_s)
     answer_s = _CAUTION * outlook.answer_s(ahead, shape)
-    time_left_s = max(0.0, time_left_s)
     if wait_s > 0 and answer_s > time_left_s:
-        # It may have little to wait for, and much to do, which would fit no better at once.
-        retry_after_s = max(wait_s, answer_s - time_left_s)
-        raise Overloaded(
-            f"the answer could take {answer_s:.3f} s, and the deadline is in {time_left_s:.3f} s: "
-            f"try again in {retry_after_s:.3f} s, or with more time",
-            retry_after_s=retry_after_s,
-        )
+        what = f"the answer could take {answer_s:.3f} s, and the deadline is in {max(0.0, time_left_s):.3f} s"
+        raise _overloaded(what, wait_s)
+
+
+def _overloaded(what: str, wait_s: float, limit: int | None = None) -> Overloaded:
+    retry_after_s = max(wait_s, _SOONEST_S)
+    return Overloaded(f"{what}: try again in {retry_after_s:.2f} s", retry_after_s=retry_after_s, limit=limit)

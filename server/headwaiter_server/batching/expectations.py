@@ -18,7 +18,6 @@ class Expectations:
     Attributes:
         cost: the seconds that a batch takes.
         queue_cost: the seconds from batch to batch that work takes in a queue.
-        margin_s: how much earlier than a deadline an answer has to be expected.
     """
 
     def __init__(self, cost: CostModel, budget_tokens: int) -> None:
@@ -31,7 +30,11 @@ class Expectations:
         self._measured = self.cost = self.queue_cost = cost
         self._budget_tokens = budget_tokens
         self._pace, self._queue_pace, self._margin = Pace(), Pace(), Margin()
-        self.margin_s = self._margin.seconds
+
+    @property
+    def margin_s(self) -> float:
+        """How much earlier than a deadline an answer has to be expected."""
+        return self._margin.seconds
 
     def work_s(self, shape: Shape) -> float:
         """Return the seconds of a request's own work: how it is padded is up to who plans its batches."""
@@ -63,7 +66,6 @@ class Expectations:
     def answered(self, late_s: float) -> None:
         """Take note of by how much the answers of a batch were later than planned, or less than nothing if earlier."""
         self._margin.learn(late_s)
-        self.margin_s = self._margin.seconds
 
     def doubt(self) -> None:
         """Believe a little less in the pace: nobody can be in time by it, and without batches it would stay so."""

@@ -250,7 +250,7 @@ class Scheduler:
         starts_s = now_s + busy_s
         chosen = plan(self._pending, starts_s, self._expected.cost, self._limits, margin_s, self._devices.living)
         if chosen.expired and not (chosen.batch or busy_s):
-            # Not even on an idle device, that is.
+            # Nobody can be in time on an idle device, by the estimates: they may be wrong.
             self._expected.doubt()
         for job in dict.fromkeys(sequence.job for sequence in chosen.expired):
             self._observer.expired(len(job.waiting))

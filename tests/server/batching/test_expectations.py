@@ -39,16 +39,17 @@ def test_batches_that_take_three_times_as_long_are_expected_to_and_tell_what_was
 @pytest.mark.parametrize(
     ("last", "undisturbed_s"),
     [
-        (True, UNEVEN_S),
-        # Two sequences of three tokens fill eight tokens best: as much work in such batches takes as long as one.
-        (False, 1 + 3 + 6 * 0.25),
+        # A launch, twelve tokens, three rows of four.
+        (True, 1 + 6 + 3),
+        # Two of these sequences fill a batch: what takes a launch, eight tokens and two rows of four for eight tokens.
+        (False, (1 + 4 + 2) * 12 / 8),
     ],
 )
 def test_a_queue_moves_as_full_batches_would_but_for_the_last_one(
     expected: Expectations, last: bool, undisturbed_s: float
 ) -> None:
     for _ in range(A_MAJORITY):
-        expected.left_queue(UNEVEN, 2 * undisturbed_s, last=last)
+        expected.left_queue(Shape.of([4, 4, 4]), 2 * undisturbed_s, last=last)
     assert expected.queue_cost.seconds(*UNEVEN) == pytest.approx(2 * UNEVEN_S)
     assert expected.cost == COST
 
