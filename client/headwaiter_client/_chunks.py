@@ -1,6 +1,7 @@
 """Cuts sequences into requests that a server takes."""
 
 import math
+import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,6 +19,8 @@ _MOST_HIDDEN_BYTES = 8 << 20
 _FLOAT_BYTES = 4
 # What is in flight should take the server this share of a request's deadline, and leave it the rest for others' work.
 _DEADLINE_SHARE = 0.25
+# A stream whose sequences take longer to read than this sends what it has, rather than fill a request.
+_PATIENCE_S = 0.1
 
 
 @dataclass(frozen=True)
@@ -75,9 +78,14 @@ class Cutter:
         self._chunk: Chunk | None = None
         self._tokens = 0
         self._size_bytes = 0
+        self._read_s = 0.0
 
-    def add(self, sequence: Any) -> Chunk | None:
-        """Takes the next sequence, and returns the chunk that has no room for it.
+    def add(self, sequence: Any, read_s: float = 0.0) -> list[Chunk]:
+        """Takes the next sequence, and returns what can be sent: chunks without room, or that were long in the making.
+
+        Args:
+            sequence: as the caller has it.
+            read_s: seconds that its source took to give it.
 
         Raises:
             InvalidInput: it cannot be sent.
@@ -92,20 +100,23 @@ class Cutter:
                 raise
             failures[self._count] = error
         tokens, size_bytes = form.size(sequence, self._limits.text_tokens)
-        done = None
+        done = []
         if self._chunk is None or not self._has_room(self._chunk, tokens, size_bytes):
-            done, self._chunk = self._chunk, Chunk(form, self._count, [])
-            self._tokens, self._size_bytes = 0, _ENVELOPE_BYTES
+            done = self.end()
+            self._chunk = Chunk(form, self._count, [])
+            self._tokens, self._size_bytes, self._read_s = 0, _ENVELOPE_BYTES, 0.0
         self._chunk.sequences.append(sequence)
         self._chunk.failures.update(failures)
         self._count += 1
         self._tokens += tokens
         self._size_bytes += size_bytes
-        return done
+        self._read_s += read_s
+        return done + self.end() if self._read_s > _PATIENCE_S else done
 
-    def end(self) -> Chunk | None:
-        """Returns the last chunk, if there is one."""
-        return self._chunk
+    def end(self) -> list[Chunk]:
+        """Returns the chunk that was begun, if there is one."""
+        begun, self._chunk = self._chunk, None
+        return [begun] if begun else []
 
     def _has_room(self, chunk: Chunk, tokens: int, size_bytes: int) -> bool:
         return (
@@ -138,10 +149,17 @@ def limits_of(model: pb.GetModelResponse, *, hidden: bool, timeout_s: float, in_
 def cut(cutter: Cutter, sequences: Iterable[Any]) -> Iterator[Chunk]:
     """Yields the chunks of all sequences, in order."""
     for sequence in sequences:
-        if chunk := cutter.add(sequence):
-            yield chunk
-    if chunk := cutter.end():
-        yield chunk
+        yield from cutter.add(sequence)
+    yield from cutter.end()
+
+
+def cut_as_read(cutter: Cutter, sequences: Iterable[Any]) -> Iterator[Chunk]:
+    """Yields the chunks of all that a source gives, in order, and smaller ones where it is slow."""
+    asked_s = time.monotonic()
+    for sequence in sequences:
+        yield from cutter.add(sequence, time.monotonic() - asked_s)
+        asked_s = time.monotonic()
+    yield from cutter.end()
 
 
 def is_too_much(error: Exception) -> bool:

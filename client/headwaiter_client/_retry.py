@@ -4,6 +4,7 @@ import math
 import threading
 from dataclasses import dataclass
 
+from headwaiter_client._core import HEALTH_METHOD
 from headwaiter_client.errors import HeadwaiterError, Overloaded, Unavailable
 
 # What a client may retry before any of its calls has succeeded, and at most.
@@ -70,7 +71,7 @@ DEFAULT_RETRY = RetryPolicy()
 
 
 class Retries:
-    """The retries of a client: what its policy asks for, within a budget that all its calls share.
+    """What a policy asks for, within a budget that all calls share.
 
     There are some retries to begin with, and one more for every five calls that succeed: where everything is refused, a
     client soon stops trying again, and does not add to the load. Threads may share it.
@@ -99,3 +100,14 @@ class Retries:
                 return None
             self._left -= 1
         return wait_s
+
+
+class Budgets:
+    """The retries of calls, and those of asking for health: who waits for a server to start has yet to call it."""
+
+    def __init__(self, policy: RetryPolicy) -> None:
+        self._calls, self._checks = Retries(policy), Retries(policy)
+
+    def of(self, method: str) -> Retries:
+        """Returns the retries that a call of a method may take."""
+        return self._checks if method == HEALTH_METHOD else self._calls

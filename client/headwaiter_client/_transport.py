@@ -16,7 +16,7 @@ import grpc
 from headwaiter_client import _core
 from headwaiter_client._connection import Connection, remaining_s
 from headwaiter_client._replicas import Replicas
-from headwaiter_client._retry import Retries, RetryPolicy
+from headwaiter_client._retry import Budgets, RetryPolicy
 from headwaiter_client.errors import Cancelled, DeadlineExceeded, HeadwaiterError, Unavailable, from_rpc
 
 # What gRPC says of a server that does not answer, and of one that stops.
@@ -105,7 +105,7 @@ class GrpcTransport:
     def __init__(self, connection: Connection, retry: RetryPolicy) -> None:
         self._metadata = connection.call_metadata()
         self._channels = connection.channels()
-        self._retries = Retries(retry)
+        self._retries = Budgets(retry)
         self._closed = threading.Event()
         self._lock = threading.Lock()
         self._replicas = _replicas(len(self._channels))
@@ -123,17 +123,18 @@ class GrpcTransport:
         """Makes a call; see `Transport.unary`."""
         timeout_s = remaining_s(timeout_s, request_id)
         end_s = time.monotonic() + timeout_s
+        retries = self._retries.of(method)
         attempts = 0
         while True:
             attempts += 1
             try:
                 reply = self._attempt(method, request, timeout_s, end_s, request_id, flight)
             except HeadwaiterError as error:
-                wait_s = self._retries.wait_s(error, attempts, end_s - time.monotonic(), _jitter())
+                wait_s = retries.wait_s(error, attempts, end_s - time.monotonic(), _jitter())
                 if wait_s is None:
                     raise
             else:
-                self._retries.succeeded()
+                retries.succeeded()
                 return reply
             self._closed.wait(wait_s)
 
@@ -204,7 +205,7 @@ class AsyncGrpcTransport:
     def __init__(self, connection: Connection, retry: RetryPolicy) -> None:
         self._metadata = connection.call_metadata()
         self._channels = connection.aio_channels()
-        self._retries = Retries(retry)
+        self._retries = Budgets(retry)
         self._closed = asyncio.Event()
         self._replicas = _replicas(len(self._channels))
         self._known = asyncio.Event()
@@ -221,17 +222,18 @@ class AsyncGrpcTransport:
         """Makes a call; see `AsyncTransport.unary`."""
         timeout_s = remaining_s(timeout_s, request_id)
         end_s = time.monotonic() + timeout_s
+        retries = self._retries.of(method)
         attempts = 0
         while True:
             attempts += 1
             try:
                 reply = await self._attempt(method, request, timeout_s, end_s, request_id)
             except HeadwaiterError as error:
-                wait_s = self._retries.wait_s(error, attempts, end_s - time.monotonic(), _jitter())
+                wait_s = retries.wait_s(error, attempts, end_s - time.monotonic(), _jitter())
                 if wait_s is None:
                     raise
             else:
-                self._retries.succeeded()
+                retries.succeeded()
                 return reply
             await _within(self._closed, wait_s)
 

@@ -1,6 +1,7 @@
 """The client for asyncio."""
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from inspect import iscoroutinefunction
@@ -181,7 +182,7 @@ class AsyncClient:
         try:
             async for exchange in _each_of(exchanges):
                 pending.append(asyncio.create_task(self._run(exchange)))
-                if len(pending) == self._jobs.in_flight:
+                while len(pending) == self._jobs.in_flight or any(task.done() for task in _next_of(pending, ordered)):
                     yield await _next(pending, ordered)
             while pending:
                 yield await _next(pending, ordered)
@@ -211,10 +212,15 @@ class AsyncClient:
             return error
 
 
+def _next_of(pending: list[asyncio.Task[_Result]], ordered: bool) -> list[asyncio.Task[_Result]]:
+    """Returns those whose result may be the next."""
+    return pending[:1] if ordered else pending
+
+
 async def _next(pending: list[asyncio.Task[_Result]], ordered: bool) -> _Result:
-    if not ordered:
-        await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
-    task = pending[0] if ordered else next(task for task in pending if task.done())
+    candidates = _next_of(pending, ordered)
+    await asyncio.wait(candidates, return_when=asyncio.FIRST_COMPLETED)
+    task = next(task for task in candidates if task.done())
     # Only then, so that it is cancelled with the others where this task is.
     result = await task
     pending.remove(task)
@@ -222,11 +228,13 @@ async def _next(pending: list[asyncio.Task[_Result]], ordered: bool) -> _Result:
 
 
 async def _cut(cutter: Cutter, sequences: Iterable[Any] | AsyncIterable[Any]) -> AsyncIterator[Chunk]:
-    """Yields the chunks of all sequences, in order."""
+    """Yields the chunks of all sequences, in order; see `_chunks.cut_as_read`."""
+    asked_s = time.monotonic()
     async for sequence in _each_of(sequences):
-        if chunk := cutter.add(sequence):
+        for chunk in cutter.add(sequence, time.monotonic() - asked_s):
             yield chunk
-    if chunk := cutter.end():
+        asked_s = time.monotonic()
+    for chunk in cutter.end():
         yield chunk
 
 

@@ -119,8 +119,9 @@ class Client:
     ) -> Generator[SequenceEncoding, None, None]:
         """Encodes what an iterable yields, one result a sequence, in memory that does not grow with their number.
 
-        Sequences are read ahead of the results, as many as `max_in_flight` requests hold. Closing the iterator before
-        its end cancels the requests on their way.
+        Sequences are read ahead of the results, as many as `max_in_flight` requests hold; of a source that gives them
+        slowly, what there is goes at once, and its results come when the next one has been read. Closing the iterator
+        before its end cancels the requests on their way.
 
         Args:
             sequences: all of them texts, or all token ids [n], or all features [n, width].
@@ -218,7 +219,7 @@ class Client:
         return gathering.result()
 
     def _stream(self, job: Job, sequences: Iterable[Any], ordered: bool) -> Generator[SequenceEncoding, None, None]:
-        chunks = _chunks.cut(job.cutter(self._run(job.limits())), sequences)
+        chunks = _chunks.cut_as_read(job.cutter(self._run(job.limits())), sequences)
         with closing(self._each(map(job.send_apart, chunks), ordered=ordered)) as parts:
             for part in parts:
                 yield from part
@@ -231,7 +232,7 @@ class Client:
         try:
             for exchange in exchanges:
                 pending.append(threads.submit(self._run, exchange, flight))
-                if len(pending) == self._jobs.in_flight:
+                while len(pending) == self._jobs.in_flight or any(call.done() for call in _next_of(pending, ordered)):
                     yield _next(pending, ordered)
             while pending:
                 yield _next(pending, ordered)
@@ -260,9 +261,14 @@ class Client:
             return error
 
 
+def _next_of(pending: list[Future[_Result]], ordered: bool) -> list[Future[_Result]]:
+    """Returns those whose result may be the next."""
+    return pending[:1] if ordered else pending
+
+
 def _next(pending: list[Future[_Result]], ordered: bool) -> _Result:
-    if not ordered:
-        wait(pending, return_when=FIRST_COMPLETED)
-    future = pending[0] if ordered else next(future for future in pending if future.done())
+    candidates = _next_of(pending, ordered)
+    wait(candidates, return_when=FIRST_COMPLETED)
+    future = next(future for future in candidates if future.done())
     pending.remove(future)
     return future.result()

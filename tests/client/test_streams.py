@@ -3,7 +3,8 @@
 import asyncio
 import itertools
 import tracemalloc
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import aclosing
 from typing import Any
 
@@ -91,6 +92,48 @@ async def test_an_async_stream_yields_results_as_they_come_where_order_does_not_
         results = [one async for one in client.encode_stream(TEXTS * 2, ordered=False, request_id="r")]
     assert results[0].index == 256
     assert sorted(one.index for one in results) == list(range(1200))
+
+
+class _AtOnce(ThreadPoolExecutor):
+    """Has done what it is given when it returns."""
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        done = super().submit(fn, *args, **kwargs)
+        wait([done])
+        return done
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+def test_a_slow_source_is_answered_while_it_is_read(monkeypatch: pytest.MonkeyPatch, ordered: bool) -> None:
+    monkeypatch.setattr("headwaiter_client._chunks._PATIENCE_S", -1.0)
+    monkeypatch.setattr("headwaiter_client.client.ThreadPoolExecutor", _AtOnce)
+    read = 0
+
+    def texts() -> Iterator[str]:
+        nonlocal read
+        for read in itertools.count(1):
+            yield f"text {read}"
+
+    with Client(transport=FakeEncoder()) as client:
+        for one in itertools.islice(client.encode_stream(texts(), ordered=ordered), 20):
+            assert read == one.index + 1
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+async def test_a_slow_async_source_is_answered_while_it_is_read(monkeypatch: pytest.MonkeyPatch, ordered: bool) -> None:
+    monkeypatch.setattr("headwaiter_client._chunks._PATIENCE_S", -1.0)
+    read = 0
+
+    async def texts() -> AsyncIterator[str]:
+        nonlocal read
+        for read in range(20):
+            yield f"text {read}"
+            for _ in range(20):  # Time enough for an answer.
+                await asyncio.sleep(0)
+
+    async with AsyncClient(transport=AsyncFakeEncoder(FakeEncoder())) as client:
+        async for one in client.encode_stream(texts(), ordered=ordered):
+            assert read <= one.index + 1
 
 
 async def test_closing_an_async_stream_cancels_its_requests() -> None:

@@ -2,10 +2,11 @@
 
 import asyncio
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from types import SimpleNamespace
+from typing import Any
 
 import grpc
 import pytest
@@ -144,6 +145,24 @@ async def test_where_everything_is_refused_clients_add_at_most_a_fifth_to_the_lo
             refused += sum(isinstance(outcome, Unavailable | Overloaded) for outcome in outcomes)
     assert refused == 100  # Not one failed in another way.
     assert 100 < len(server.requests) + len(other.requests) <= 120
+
+
+@pytest.mark.parametrize("kind", [Client, AsyncClient], ids=["sync", "async"])
+async def test_asking_for_health_leaves_calls_their_retries(
+    kind: type[Client] | type[AsyncClient], server: FakeServer
+) -> None:
+    server.refuse(grpc.StatusCode.UNAVAILABLE, "starting")
+    client = kind(server.address, retry=EAGER_RETRY)
+
+    async def result(of: Callable[[], Any]) -> Any:
+        return await of() if isinstance(client, AsyncClient) else of()
+
+    for _ in range(20):
+        assert not await result(client.is_serving)
+    with pytest.raises(Unavailable):
+        await result(lambda: client.encode(["a"]))
+    assert len(server.requests) == EAGER_RETRY.max_attempts
+    await result(client.close)
 
 
 def test_closing_a_client_ends_the_waits_of_other_threads(server: FakeServer) -> None:
