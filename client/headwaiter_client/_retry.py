@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from headwaiter_client._core import HEALTH_METHOD
 from headwaiter_client.errors import HeadwaiterError, Overloaded, Unavailable
 
-# What a client may retry before any of its calls has succeeded, and at most.
+# What a client may retry before any of its calls has succeeded, and at most; or what its policy allows a single call.
 _FIRST_RETRIES = 10.0
 _MAX_RETRIES = 100.0
 _RETRIES_PER_SUCCESS = 0.2
@@ -73,8 +73,9 @@ DEFAULT_RETRY = RetryPolicy()
 class Retries:
     """What a policy asks for, within a budget that all calls share.
 
-    There are some retries to begin with, and one more for every five calls that succeed: where everything is refused, a
-    client soon stops trying again, and does not add to the load. Threads may share it.
+    There are ten retries to begin with, or as many as the policy allows one call if that is more, and one more for
+    every five calls that succeed: where everything is refused, a client soon stops trying again, and does not add to
+    the load. Threads may share it.
 
     Raises:
         TypeError: the policy is none.
@@ -84,13 +85,14 @@ class Retries:
         if not isinstance(policy, RetryPolicy):
             raise TypeError(f"retry is {policy!r}; it must be a RetryPolicy, such as RetryPolicy(max_attempts=3)")
         self._policy = policy
-        self._left = _FIRST_RETRIES
+        self._left = max(_FIRST_RETRIES, policy.max_attempts - 1.0)
+        self._most = max(_MAX_RETRIES, self._left)
         self._lock = threading.Lock()
 
     def succeeded(self) -> None:
         """Notes that a call has succeeded."""
         with self._lock:
-            self._left = min(_MAX_RETRIES, self._left + _RETRIES_PER_SUCCESS)
+            self._left = min(self._most, self._left + _RETRIES_PER_SUCCESS)
 
     def wait_s(self, error: HeadwaiterError, attempts: int, remaining_s: float, jitter: float) -> float | None:
         """Decides as `RetryPolicy.wait_s`, and takes a retry from the budget; None where there is none left."""

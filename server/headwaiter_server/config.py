@@ -3,6 +3,7 @@
 import argparse
 import dataclasses
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -184,7 +185,7 @@ class Settings:
         """Read the bearer token that callers must bring, if one is required.
 
         Raises:
-            SettingsError: the file holds none.
+            SettingsError: the file holds none that a caller could send.
         """
         if self.token_file is None:
             return None
@@ -194,6 +195,11 @@ class Settings:
             raise SettingsError(f"--token-file {self.token_file} cannot be read: {error}") from None
         if not token:
             raise SettingsError(f"--token-file {self.token_file} is empty")
+        if not re.fullmatch("[!-~]+", token):
+            raise SettingsError(
+                f"--token-file {self.token_file} holds more than visible ASCII characters without blanks: "
+                "no caller can send that"
+            )
         return token
 
 

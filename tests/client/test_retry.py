@@ -84,6 +84,14 @@ def test_a_client_that_always_succeeded_saves_up_a_hundred_retries() -> None:
     assert sum(retries.wait_s(REFUSAL, 1, 10, 1) is not None for _ in range(1000)) == 100
 
 
+def test_a_policy_that_lets_a_call_try_longer_begins_with_as_many_retries() -> None:
+    retries = Retries(RetryPolicy(max_attempts=300))
+    taken = [retries.wait_s(REFUSAL, attempts, math.inf, 0) is not None for attempts in range(1, 301)]
+    assert taken == [True] * 299 + [False]
+    retries.succeeded()
+    assert retries.wait_s(REFUSAL, 1, math.inf, 0) is None
+
+
 def test_a_call_that_is_not_sent_again_costs_no_retry() -> None:
     retries = Retries(POLICY)
     for _ in range(100):

@@ -171,6 +171,13 @@ def test_an_empty_token_file_lets_nobody_in_by_mistake() -> None:
         Settings(bundle=Path("b"), token_file=Path("EMPTY")).token()
 
 
+@pytest.mark.parametrize("text", ["two words", "zwölf", "two\nlines"])
+def test_a_token_that_no_caller_can_send_is_refused_at_start(text: str) -> None:
+    Path("ODD").write_text(text, encoding="utf-8")
+    with pytest.raises(SettingsError, match="--token-file ODD holds more than visible ASCII characters without blanks"):
+        Settings(bundle=Path("b"), token_file=Path("ODD")).token()
+
+
 def test_a_token_file_that_is_no_text_is_named() -> None:
     Path("BINARY").write_bytes(b"\xff\xfe")
     with pytest.raises(SettingsError, match="--token-file BINARY cannot be read: "):

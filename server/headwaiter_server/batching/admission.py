@@ -102,9 +102,9 @@ def admit(outlook: Outlook, limits: QueueLimits, shape: Shape, due_s: float, tim
     answer_s = _CAUTION * outlook.answer_s(ahead, shape)
     if wait_s > 0 and answer_s > time_left_s:
         what = f"the answer could take {answer_s:.3f} s, and the deadline is in {max(0.0, time_left_s):.3f} s"
-        raise _overloaded(what, wait_s)
+        raise _overloaded(what, wait_s, advice=", or with more time")
 
 
-def _overloaded(what: str, wait_s: float, limit: int | None = None) -> Overloaded:
+def _overloaded(what: str, wait_s: float, limit: int | None = None, advice: str = "") -> Overloaded:
     retry_after_s = max(wait_s, _SOONEST_S)
-    return Overloaded(f"{what}: try again in {retry_after_s:.2f} s", retry_after_s=retry_after_s, limit=limit)
+    return Overloaded(f"{what}: try again in {retry_after_s:.2f} s{advice}", retry_after_s=retry_after_s, limit=limit)
