@@ -194,6 +194,6 @@ def remaining_s(timeout_s: float, request_id: str | None) -> float:
     """
     if not timeout_s > 0:
         raise DeadlineExceeded(
-            f"timeout_s is {timeout_s:g}: the deadline had passed before the call", request_id=request_id
+            f"the deadline had passed before the call: {timeout_s:.3g} s were left", request_id=request_id
         )
     return min(timeout_s, _MAX_TIMEOUT_S)
