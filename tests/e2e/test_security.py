@@ -1,5 +1,8 @@
 """TLS, client certificates and tokens: who brings what the server asks for is served, and nobody else is."""
 
+import asyncio
+import re
+import runpy
 from pathlib import Path
 from typing import Any, cast
 
@@ -9,6 +12,7 @@ import trustme
 
 from headwaiter_client import AsyncClient, HeadwaiterError, RetryPolicy, TlsConfig, Unauthenticated, Unavailable
 from headwaiter_server.config import SettingsError
+from tests.documents import ROOT
 from tests.e2e.inside import serving
 
 TOKEN = "s3cret"
@@ -80,6 +84,17 @@ async def test_who_brings_no_token_or_a_wrong_one_is_unauthenticated(text_bundle
                     assert code_of(refused.value) is grpc.StatusCode.UNAUTHENTICATED
         async with client(files, server.port, CERTIFIED, TOKEN) as caller:
             assert (await caller.encode(["bread"])).pooled is not None
+
+
+async def test_the_example_brings_what_is_asked_for(
+    text_bundle: Path, files: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with serving(text_bundle, **server_settings(files, "mutual tls", token=True)) as server:
+        monkeypatch.setattr("sys.argv", ["secure.py", f"127.0.0.1:{server.port}", str(files)])
+        await asyncio.to_thread(runpy.run_path, str(ROOT / "examples" / "client" / "secure.py"))
+    assert re.fullmatch(
+        "with the token: 6 tokens by tiny-text\nwithout it: .*authorization: Bearer TOKEN.*\n", capsys.readouterr().out
+    )
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,22 @@
+// What the examples share: a client made of gRPC and the .proto file, without one of ours.
+import { credentials, loadPackageDefinition } from "@grpc/grpc-js";
+import { loadSync } from "@grpc/proto-loader";
+import { fileURLToPath } from "node:url";
+
+const proto = fileURLToPath(new URL("../../proto/headwaiter_proto/encoder.proto", import.meta.url));
+const { Encoder } = loadPackageDefinition(loadSync(proto, { enums: String })).headwaiter.v1;
+export const client = new Encoder(process.argv[2] ?? "localhost:50051", credentials.createInsecure());
+
+export const in30s = () => ({ deadline: Date.now() + 30_000 });
+
+export function encode(request) {
+  return new Promise((resolve, reject) => {
+    client.encode(request, in30s(), (error, reply) => (error ? reject(error) : resolve(reply)));
+  });
+}
+
+// [rows, width] float32, little-endian, row after row.
+export function rows({ shape: [count, width], data }) {
+  const value = (row, column) => data.readFloatLE(4 * (row * width + column));
+  return Array.from({ length: count }, (_, row) => Array.from({ length: width }, (_, column) => value(row, column)));
+}

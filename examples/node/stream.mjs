@@ -1,0 +1,29 @@
+// Encodes a stream of requests in one call: npm ci && node stream.mjs [host:port]
+import { Readable } from "node:stream";
+import { client, in30s, rows } from "./encoder.mjs";
+
+const texts = new Map([
+  ["a", "the bread is fresh"],
+  ["b", ""],
+  ["c", "rain falls on stone"],
+]);
+
+function* requests() {
+  for (const [requestId, text] of texts) {
+    yield { requestId, texts: { values: [text] } };
+  }
+}
+
+// A pipe sends no faster than the server reads, and the server reads no faster than its answers are read.
+const call = client.encodeStream(in30s());
+Readable.from(requests()).pipe(call);
+for await (const { requestId, response, error } of call) {
+  // Answers come as they are ready, so known by their ids. What fails in one request leaves the others alone.
+  if (error) {
+    console.log(`${requestId}: ${error.reason}: ${error.message}`);
+  } else {
+    const [vector] = rows(response.pooled);
+    console.log(`${texts.get(requestId)}: ${response.lengths[0]} tokens, ${vector.slice(0, 3).join(" ")} …`);
+  }
+}
+client.close();
