@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headwaiter_client._tensors import Int8Array, array, int8_array, join_int8, split
-from headwaiter_client.errors import BY_REASON, HeadwaiterError, located
+from headwaiter_client.errors import BY_REASON, HeadwaiterError, from_metadata, located
 from headwaiter_proto import encoder_pb2 as pb
 
 _Rows = TypeVar("_Rows")
@@ -273,4 +273,5 @@ def _end_to_end(lists: Iterable[list[_Rows] | None]) -> list[_Rows] | None:
 def _failure(failure: pb.Failure, first: int, request_id: str) -> HeadwaiterError:
     reason = pb.ErrorReason.DESCRIPTOR.values_by_number.get(failure.reason)
     kind = BY_REASON.get(reason.name, HeadwaiterError) if reason else HeadwaiterError
-    return located(kind(failure.message, sequence=failure.sequence, request_id=request_id), first)
+    metadata = {**failure.metadata, "sequence": str(failure.sequence)}
+    return located(from_metadata(kind, failure.message, metadata, request_id=request_id), first)

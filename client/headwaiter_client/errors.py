@@ -160,41 +160,40 @@ def from_rpc(error: grpc.RpcError, *, timeout_s: float, request_id: str | None) 
         message = f"no answer within {timeout_s:g} s"
     elif info is None and code is grpc.StatusCode.CANCELLED:
         message = "the server gave the call up; it may be stopping"
-    return from_status(
-        code,
-        message or code.name,
-        reason=info.reason if info else "",
-        metadata=info.metadata if info else {},
+    reason = info.reason if info else ""
+    kind = BY_REASON.get(reason) or BY_CODE.get(code, HeadwaiterError)
+    if kind is MessageTooLarge and retry:
+        kind = Overloaded
+    message = message or code.name
+    return from_metadata(
+        kind,
+        f"{code.name}: {message}" if kind is HeadwaiterError else message,
+        info.metadata if info else {},
         retry_after_s=retry.retry_delay.ToTimedelta().total_seconds() if retry else None,
         # A server that refused the call before it read the request made up another id.
         request_id=request.request_id if request else request_id,
     )
 
 
-def from_status(
-    code: grpc.StatusCode,
+def from_metadata(
+    kind: type[HeadwaiterError],
     message: str,
-    *,
-    reason: str = "",
     metadata: Mapping[str, str],
+    *,
     retry_after_s: float | None = None,
     request_id: str | None = None,
 ) -> HeadwaiterError:
-    """Makes the exception of a status: the class its reason names, else the one of its code.
+    """Makes an exception that says what the server knows of the place.
 
     Args:
-        code: the status code.
+        kind: its class.
         message: the server's sentence.
-        reason: name of the contract's ErrorReason; empty when the server gave none.
         metadata: may hold `sequence`, `field`, `limit` and `actual`.
         retry_after_s: seconds after which the server asks to be called again.
         request_id: the id the request carried.
     """
-    kind = BY_REASON.get(reason) or BY_CODE.get(code, HeadwaiterError)
-    if kind is MessageTooLarge and retry_after_s is not None:
-        kind = Overloaded
     return kind(
-        f"{code.name}: {message}" if kind is HeadwaiterError else message,
+        message,
         sequence=_integer(metadata.get("sequence")),
         field=metadata.get("field"),
         limit=_integer(metadata.get("limit")),

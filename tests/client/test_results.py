@@ -80,7 +80,14 @@ def test_offsets_cuts_and_failures_are_found_by_the_index_in_the_callers_list() 
         lengths=[2, 0, 1],
         offsets=[pb.Offsets(begin=[0, 4], end=[3, 9]), pb.Offsets(), pb.Offsets(begin=[0], end=[1])],
         truncated=[pb.Truncated(sequence=2, original_tokens=9)],
-        failures=[pb.Failure(sequence=1, reason=pb.SEQUENCE_TOO_LONG, message="texts.values[1] has 99 tokens, not 10")],
+        failures=[
+            pb.Failure(
+                sequence=1,
+                reason=pb.SEQUENCE_TOO_LONG,
+                message="texts.values[1] has 99 tokens, not 10",
+                metadata={"sequence": "1", "field": "texts", "limit": "10", "actual": "99"},
+            )
+        ],
     )
     result = _encoding(reply, first=100)
 
@@ -88,13 +95,16 @@ def test_offsets_cuts_and_failures_are_found_by_the_index_in_the_callers_list() 
     assert [pairs.tolist() for pairs in result.offsets] == [[[0, 3], [4, 9]], [], [[0, 1]]]
     assert result.truncated == {102: 9}
     (failure,) = result.failures.values()
-    assert repr(failure) == ("SequenceTooLong('texts.values[101] has 99 tokens, not 10', sequence=101, request_id='r')")
+    assert repr(failure) == (
+        "SequenceTooLong('texts.values[101] has 99 tokens, not 10', sequence=101, field='texts', limit=10, actual=99, "
+        "request_id='r')"
+    )
 
 
 @pytest.mark.parametrize("reason", [pb.ERROR_REASON_UNSPECIFIED, 99])
 def test_a_failure_for_a_reason_that_is_unknown_here_is_the_trees_root(reason: Any) -> None:
     reply = pb.EncodeResponse(lengths=[0], failures=[pb.Failure(reason=reason, message="on strike")])
-    assert type(_encoding(reply).failures[0]) is HeadwaiterError
+    assert repr(_encoding(reply).failures[0]) == "HeadwaiterError('on strike', sequence=0, request_id='')"
 
 
 def test_results_of_several_requests_are_joined_in_order() -> None:

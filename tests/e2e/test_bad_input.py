@@ -6,14 +6,14 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from random import Random
-from typing import cast
+from typing import Any, cast
 
 import grpc
 import numpy as np
 import pytest
 
 from examples.serving import Running
-from headwaiter_client import Client, HeadwaiterError
+from headwaiter_client import Client, HeadwaiterError, SequenceTooLong
 from headwaiter_client.errors import from_rpc
 from tests.checkpoints import VOCABULARY
 from tests.e2e.bad_requests import TO_FEATURE_MODEL, TO_TEXT_MODEL, Bad
@@ -74,6 +74,23 @@ def test_a_refusal_names_sequence_field_limit_and_actual_for_programs_too(text_m
         text_model.client.encode_tokens([[1], [1] * 65])
     error = refused.value
     assert (error.sequence, error.field, error.limit, error.actual) == (1, "tokens.lengths", 64, 65)
+
+
+@pytest.mark.parametrize(
+    ("method", "sequences", "field"),
+    [("encode", ["rain", "rain " * 70], "texts"), ("encode_tokens", [[1], [1] * 65], "tokens.lengths")],
+    ids=["texts", "tokens"],
+)
+def test_a_failure_of_a_partial_call_knows_what_the_error_of_a_whole_call_knows(
+    text_model: Caller, method: str, sequences: list[Any], field: str
+) -> None:
+    encode = getattr(text_model.client, method)
+    with pytest.raises(SequenceTooLong) as refused:
+        encode(sequences, request_id="r-1")
+    (failure,) = encode(sequences, request_id="r-1", partial=True).failures.values()
+    assert (type(failure), str(failure), vars(failure)) == (SequenceTooLong, str(refused.value), vars(refused.value))
+    assert (failure.sequence, failure.field) == (1, field)
+    assert failure.actual > failure.limit > 0
 
 
 def test_good_requests_are_answered_right_while_bad_ones_come(text_model: Caller) -> None:

@@ -12,6 +12,7 @@ from headwaiter_server.config import Settings
 from headwaiter_server.rpc.inputs import Inputs
 from headwaiter_server.rpc.outputs import Output
 from headwaiter_server.rpc.requests import RequestLimits
+from headwaiter_server.rpc.status import failure
 from headwaiter_server.rpc.tensors import fill
 from headwaiter_server.runtime.attention import Attention
 from headwaiter_server.runtime.contract import finish_pooled
@@ -44,8 +45,7 @@ def encode_reply(request_id: str, inputs: Inputs, output: Output, outcome: Outco
         reply.truncated.add(sequence=index, original_tokens=original_tokens)
     for length, offsets in zip(lengths, inputs.offsets or (), strict=False):
         reply.offsets.add(begin=offsets[:length, 0].tolist(), end=offsets[:length, 1].tolist())
-    for index, error in sorted(outcome.failures.items()):
-        reply.failures.add(sequence=index, reason=error.reason, message=str(error))
+    reply.failures.extend(failure(index, error) for index, error in sorted(outcome.failures.items()))
     return reply
 
 

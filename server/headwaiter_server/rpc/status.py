@@ -1,4 +1,4 @@
-"""The one place where an error becomes a gRPC status."""
+"""The one place where an error becomes what the wire says of it: the status of a call, or a part of an answer."""
 
 from google.protobuf.any_pb2 import Any
 from google.protobuf.duration_pb2 import Duration
@@ -70,6 +70,11 @@ def stream_error(error: HeadwaiterError) -> pb.StreamError:
         metadata=_metadata(error),
         retry_after_s=error.retry_after_s if isinstance(error, Overloaded) else 0.0,
     )
+
+
+def failure(sequence: int, error: HeadwaiterError) -> pb.Failure:
+    """Return what a partial answer says of an error, which ends one sequence and not the request."""
+    return pb.Failure(sequence=sequence, reason=error.reason, message=str(error), metadata=_metadata(error))
 
 
 def _metadata(error: HeadwaiterError) -> dict[str, str]:

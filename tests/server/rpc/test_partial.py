@@ -19,6 +19,7 @@ async def test_a_partial_request_gets_the_answers_of_the_sequences_that_are_good
     (failure,) = reply.failures
     assert (failure.sequence, failure.reason) == (1, pb.INVALID_INPUT)
     assert failure.message == "tokens: sequence 1 has id 10 at position 1, and ids are 0 to 9"
+    assert failure.metadata == {"sequence": "1", "field": "tokens.data", "limit": "9", "actual": "10"}
     assert [record.getMessage() for record in caplog.records] == [
         f"Encode r-1: InvalidInput: 1 sequences failed, the first: {failure.message}"
     ]

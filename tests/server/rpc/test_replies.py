@@ -186,7 +186,13 @@ def test_a_sequence_that_failed_has_a_vector_of_zeros_no_rows_and_a_reason(
     assert list(reply.hidden.shape) == [sum(lengths), 2]
     assert [len(each.begin) for each in reply.offsets] == lengths
     assert list(reply.failures) == [
-        pb.Failure(sequence=index, reason=pb.INFERENCE_FAILED, message=f"sequence {index}: no") for index in failed
+        pb.Failure(
+            sequence=index,
+            reason=pb.INFERENCE_FAILED,
+            message=f"sequence {index}: no",
+            metadata={"sequence": str(index)},
+        )
+        for index in failed
     ]
 
 
