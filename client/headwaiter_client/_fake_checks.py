@@ -2,10 +2,11 @@
 
 from collections.abc import Sequence
 
-from headwaiter_client.errors import InvalidInput
+from headwaiter_client.errors import InvalidInput, SequenceTooLong
 from headwaiter_proto import encoder_pb2 as pb
 
 _MOST_ID_CHARACTERS = 256
+_WEIGHT_BYTES = 4
 
 
 def check_id(request_id: str) -> None:
@@ -51,6 +52,89 @@ def checked_prompt(name: str, prompts: Sequence[pb.Prompt]) -> str:
         offered = ", ".join(repr(prompt.name) for prompt in prompts)
         raise InvalidInput(f"texts.prompt: the model has no prompt {name!r}; it has {offered}", field="texts.prompt")
     return texts[name]
+
+
+def check_width(features: pb.FeatureSequences, width: int) -> None:
+    """Refuses feature vectors that are not so wide.
+
+    Raises:
+        InvalidInput: with the width that would be right.
+    """
+    if features.lengths and features.width != width:
+        raise InvalidInput(
+            f"features.width is {features.width}, and the model takes features of width {width}",
+            field="features.width",
+            limit=width,
+            actual=features.width,
+        )
+
+
+def check_amounts(sequences: int, text_bytes: int, tokens: int, limits: pb.RequestLimits) -> None:
+    """Refuses a request of no sequences, or of too much.
+
+    Raises:
+        InvalidInput: with the limit.
+    """
+    if not sequences:
+        raise InvalidInput("the request has no sequences: send at least one")
+    for what, field, actual, limit in (
+        ("sequences", None, sequences, limits.max_sequences),
+        ("bytes of text", "texts", text_bytes, limits.max_text_bytes),
+        ("tokens", None, tokens, limits.max_tokens),
+    ):
+        if actual > limit:
+            raise InvalidInput(
+                f"the request has {actual} {what}, and the server takes {limit} at most: split it",
+                field=field,
+                limit=limit,
+                actual=actual,
+            )
+
+
+def check_sequence(index: int, keys: Sequence[object], kind: str | None, model: pb.GetModelResponse) -> None:
+    """Refuses a sequence, in a request's field `kind`, that the model does not take as it is.
+
+    Raises:
+        InvalidInput: naming the sequence.
+    """
+    field = "texts" if kind == "texts" else f"{kind}.lengths"
+    if not keys:
+        raise InvalidInput(f"sequence {index} is empty: a sequence has at least one token", sequence=index, field=field)
+    if len(keys) > model.max_tokens:
+        raise SequenceTooLong(
+            f"sequence {index} has {len(keys)} tokens, and the model takes at most {model.max_tokens}",
+            sequence=index,
+            field=field,
+            limit=model.max_tokens,
+            actual=len(keys),
+        )
+    largest = model.vocabulary_size - 1
+    for one in keys:
+        if isinstance(one, int) and not 0 <= one <= largest:
+            raise InvalidInput(
+                f"sequence {index} has id {one}, and ids are 0 to {largest}",
+                sequence=index,
+                field="tokens.data",
+                limit=largest,
+                actual=one,
+            )
+
+
+def check_weights(layers: int, heads: int, tokens: int, limit_bytes: int) -> None:
+    """Refuses to show more attention than the limit, of so many heads a layer.
+
+    Raises:
+        InvalidInput: with the limit.
+    """
+    size_bytes = _WEIGHT_BYTES * layers * heads * tokens**2
+    if size_bytes > limit_bytes:
+        raise InvalidInput(
+            f"layers: the weights of {layers} layers, {heads} heads and {tokens} × {tokens} tokens take {size_bytes} "
+            f"bytes, and the server computes {limit_bytes} at most",
+            field="layers",
+            limit=limit_bytes,
+            actual=size_bytes,
+        )
 
 
 def chosen(field: str, asked: Sequence[int], count: int) -> Sequence[int]:

@@ -18,7 +18,6 @@ from headwaiter_client.errors import (
     HeadwaiterError,
     InvalidInput,
     ModelNotFound,
-    SequenceTooLong,
     Unimplemented,
 )
 from headwaiter_proto import encoder_pb2 as pb
@@ -26,8 +25,11 @@ from headwaiter_proto import encoder_pb2 as pb
 _SPECIAL_TOKENS = 2
 _LAYERS, _HEADS = 2, 3
 _PROMPTS = [pb.Prompt(name=name, text=f"{name}: ", tokens=2) for name in ("query", "passage")]
-_REASONS = {kind: pb.ErrorReason.Value(name) for name, kind in BY_REASON.items()}
-_POOLINGS: dict[int, Callable[[NDArray[Any]], NDArray[Any]]] = {
+_MAX_MESSAGE_BYTES = 1 << 24
+_MAX_ATTEND_BYTES = 1 << 26
+_TEXT_BYTES_PER_TOKEN = 16
+_REASONS = {kind: name for name, kind in BY_REASON.items()}
+_POOLINGS: dict[pb.Pooling, Callable[[NDArray[Any]], NDArray[Any]]] = {
     pb.POOLING_UNSPECIFIED: lambda hidden: hidden.mean(axis=0),
     pb.POOLING_MEAN: lambda hidden: hidden.mean(axis=0),
     pb.POOLING_MAX: lambda hidden: hidden.max(axis=0),
@@ -60,6 +62,8 @@ class FakeEncoder:
 
     Args:
         width: of its vectors.
+        vocabulary_size: token ids are below it.
+        feature_width: of the feature vectors it takes.
         max_tokens: most tokens of a sequence.
         max_request_sequences: most sequences of a request.
         max_request_tokens: most tokens of a request.
@@ -75,6 +79,8 @@ class FakeEncoder:
         self,
         *,
         width: int = 8,
+        vocabulary_size: int = 30522,
+        feature_width: int = 8,
         max_tokens: int = 512,
         max_request_sequences: int = 4096,
         max_request_tokens: int = 65536,
@@ -92,6 +98,8 @@ class FakeEncoder:
             takes_tokens=True,
             takes_features=True,
             takes_texts=True,
+            vocabulary_size=vocabulary_size,
+            feature_width=feature_width,
             max_tokens=max_tokens,
             max_text_tokens=max_tokens,
             width=width,
@@ -100,11 +108,16 @@ class FakeEncoder:
             pooling=pb.POOLING_MEAN,
             normalized=True,
             limits=pb.RequestLimits(
-                max_sequences=max_request_sequences, max_tokens=max_request_tokens, max_message_bytes=1 << 24
+                max_sequences=max_request_sequences,
+                max_tokens=max_request_tokens,
+                max_message_bytes=_MAX_MESSAGE_BYTES,
+                max_attend_bytes=_MAX_ATTEND_BYTES,
+                max_text_bytes=min(max_request_tokens * _TEXT_BYTES_PER_TOKEN, _MAX_MESSAGE_BYTES),
             ),
             min_tokens=1,
             attends=True,
             prompts=_PROMPTS,
+            poolings=[pooling for pooling in _POOLINGS if pooling],
         )
 
     def unary(
@@ -159,7 +172,7 @@ class FakeEncoder:
             except InvalidInput as error:
                 if not request.partial:
                     raise
-                reply.failures.add(sequence=index, reason=_REASONS[type(error)], message=str(error))
+                reply.failures.append(_failure(index, error))
                 tokens = []
             reply.lengths.append(len(tokens))
             if output.offsets:
@@ -174,25 +187,14 @@ class FakeEncoder:
 
     def _sequences(self, request: pb.EncodeRequest | pb.AttendRequest) -> list[list[_Token]]:
         """Returns the tokens of each sequence, whether the model takes them or not."""
-        limits, texts = self._description.limits, request.texts
+        texts = request.texts
         if request.WhichOneof("input") == "texts":
             prompt = _fake_checks.checked_prompt(texts.prompt, self._description.prompts)
             sequences = [_words(text, prompt) for text in texts.values]
         else:
+            _fake_checks.check_width(request.features, self._description.feature_width)
             sequences = _rows(request.tokens if request.HasField("tokens") else request.features)
-        if not sequences:
-            raise InvalidInput("the request has no sequences: send at least one")
-        tokens = sum(map(len, sequences))
-        for name, actual, limit in (
-            ("sequences", len(sequences), limits.max_sequences),
-            ("tokens", tokens, limits.max_tokens),
-        ):
-            if actual > limit:
-                raise InvalidInput(
-                    f"the request has {actual} {name}, and the server takes {limit} at most: split it",
-                    limit=limit,
-                    actual=actual,
-                )
+        _fake_checks.check_amounts(len(sequences), texts.ByteSize(), sum(map(len, sequences)), self._description.limits)
         return sequences
 
     def _fitted(
@@ -201,7 +203,8 @@ class FakeEncoder:
         """Returns the tokens that the model takes of a sequence."""
         most = self._description.max_tokens
         if len(tokens) <= most or request.truncation not in (pb.TRUNCATION_LEFT, pb.TRUNCATION_RIGHT):
-            return self._checked(index, tokens)
+            self._check_tokens(index, tokens, request)
+            return tokens
         reply.truncated.add(sequence=index, original_tokens=len(tokens))
         words = tokens[1:-1]
         kept = (
@@ -211,22 +214,9 @@ class FakeEncoder:
         )
         return [tokens[0], *kept, tokens[-1]]
 
-    def _checked(self, index: int, tokens: list[_Token]) -> list[_Token]:
-        """Returns tokens that the model takes as they are."""
-        most = self._description.max_tokens
-        if not tokens:
-            raise InvalidInput(f"sequence {index} is empty: a sequence has at least one token", sequence=index)
-        if len(tokens) > most:
-            raise SequenceTooLong(
-                f"sequence {index} has {len(tokens)} tokens, and the model takes at most {most}",
-                sequence=index,
-                limit=most,
-                actual=len(tokens),
-            )
-        for one in tokens:
-            if isinstance(one.key, int) and one.key < 0:
-                raise InvalidInput(f"sequence {index} has id {one.key}, and ids are 0 or more", sequence=index)
-        return tokens
+    def _check_tokens(self, index: int, tokens: list[_Token], request: pb.EncodeRequest | pb.AttendRequest) -> None:
+        keys = [one.key for one in tokens]
+        _fake_checks.check_sequence(index, keys, request.WhichOneof("input"), self._description)
 
     def _hidden(self, tokens: Sequence[_Token]) -> NDArray[np.float32]:
         width = self._description.width
@@ -249,10 +239,11 @@ class FakeEncoder:
     def _attend(self, request: pb.AttendRequest) -> pb.AttendResponse:
         """Answers that every token looks at all tokens alike."""
         (tokens,) = self._sequences(request)
-        self._checked(0, tokens)
+        self._check_tokens(0, tokens, request)
         layers = _fake_checks.chosen("layers", request.layers, _LAYERS)
         heads = _fake_checks.chosen("heads", request.heads, _HEADS)
         _fake_checks.check_index("query is", request.query, "the sequence's positions", len(tokens))
+        _fake_checks.check_weights(len(layers), _HEADS, len(tokens), self._description.limits.max_attend_bytes)
         reply = pb.AttendResponse(request_id=request.request_id, model=self._description.model)
         if request.HasField("texts"):
             reply.tokens.extend(str(one.key) for one in tokens)
@@ -296,6 +287,12 @@ def _rows(packed: pb.TokenSequences | pb.FeatureSequences) -> list[list[_Token]]
     rows = map(tuple, values.reshape(sum(packed.lengths) or 1, -1).tolist())
     keys = iter(values.tolist()) if isinstance(packed, pb.TokenSequences) else rows
     return [[_Token(next(keys), 0, 0) for _ in range(length)] for length in packed.lengths]
+
+
+def _failure(index: int, error: HeadwaiterError) -> pb.Failure:
+    known = {name: getattr(error, name) for name in ("sequence", "field", "limit", "actual")}
+    metadata = {name: str(value) for name, value in known.items() if value is not None}
+    return pb.Failure(sequence=index, reason=_REASONS[type(error)], message=str(error), metadata=metadata)
 
 
 def _fill(tensor: pb.Tensor, values: NDArray[Any], dtype: pb.DataType) -> None:

@@ -60,7 +60,7 @@ def test_ids_and_features_are_encoded_by_their_values(client: Client) -> None:
     first, second, third = client.encode_tokens([[5, 6], [5, 6], [5, 7]]).pooled  # type: ignore[misc]
     assert (first == second).all()
     assert (first != third).any()
-    rows = np.ones((2, 3))
+    rows = np.ones((2, 8))
     first, second, third = client.encode_features([rows, rows, 2 * rows]).pooled  # type: ignore[misc]
     assert (first == second).all()
     assert (first != third).any()
@@ -71,7 +71,7 @@ def test_it_refuses_what_servers_refuse(client: Client) -> None:
         client.encode(["a", ""])
     with pytest.raises(SequenceTooLong) as caught:
         client.encode_tokens([[1] * 17])
-    assert (caught.value.limit, caught.value.actual) == (16, 17)
+    assert (caught.value.field, caught.value.limit, caught.value.actual) == ("tokens.lengths", 16, 17)
     with pytest.raises(ModelNotFound):
         client.encode(["a"], model="another")
     with pytest.raises(ModelNotFound):
@@ -87,7 +87,9 @@ def test_it_refuses_what_servers_refuse(client: Client) -> None:
         ("encode", "a", {"request_id": "a" * 300}, "request_id: at most 256 printable characters"),
         ("encode_tokens", [1], {"truncation": "left"}, "truncation: that is for texts"),
         ("encode_tokens", [1], {"offsets": True}, "output.offsets: that is for texts"),
-        ("encode_tokens", [1, -2], {}, "sequence 0 has id -2, and ids are 0 or more"),
+        ("encode_tokens", [1, -2], {}, "sequence 0 has id -2, and ids are 0 to 30521"),
+        ("encode_tokens", [30522], {}, "sequence 0 has id 30522, and ids are 0 to 30521"),
+        ("encode_features", np.ones((2, 9)), {}, "features.width is 9, and the model takes features of width 8"),
         ("attend", "", {}, "sequence 0 is empty"),
         ("attend", "a " * 15, {}, "sequence 0 has 17 tokens, and the model takes at most 16"),
         ("attend", "a", {"layers": [99]}, "layers has 99, and the model's layers are 0 to 1"),
@@ -102,6 +104,52 @@ def test_it_refuses_options_that_servers_refuse(
 ) -> None:
     with pytest.raises(InvalidInput, match=sentence):
         getattr(client, method)(sequence if method == "attend" else [sequence], **options)
+
+
+@pytest.mark.parametrize(
+    ("method", "good", "bad"),
+    [
+        ("encode", "a", "a " * 20),
+        ("encode_tokens", [1], [1] * 17),
+        ("encode_features", np.ones((1, 8)), np.ones((17, 8))),
+    ],
+)
+def test_a_failure_of_a_partial_call_knows_what_the_error_of_a_whole_call_knows(
+    client: Client, method: str, good: Any, bad: Any
+) -> None:
+    encode = getattr(client, method)
+    with pytest.raises(SequenceTooLong) as caught:
+        encode([good, bad])
+    (failure,) = encode([good, bad], partial=True).failures.values()
+    assert (type(failure), str(failure)) == (SequenceTooLong, str(caught.value))
+    names = ("sequence", "field", "limit", "actual")
+    known = [getattr(failure, name) for name in names]
+    assert known == [getattr(caught.value, name) for name in names]
+    assert None not in known
+
+
+def test_all_that_it_says_it_takes_it_takes() -> None:
+    client = Client(transport=FakeEncoder(vocabulary_size=100, feature_width=3, max_request_tokens=64))
+    model = client.model()
+    assert (model.vocabulary_size, model.feature_width) == (100, 3)
+    assert client.encode_tokens([[0, model.vocabulary_size - 1]]).lengths.tolist() == [2]
+    assert client.encode_features([np.ones((2, model.feature_width))]).lengths.tolist() == [2]
+    assert list(model.poolings) == [pb.POOLING_MEAN, pb.POOLING_MAX, pb.POOLING_CLS, pb.POOLING_LAST]
+    for pooling in model.poolings:
+        name = pb.Pooling.Name(pooling).removeprefix("POOLING_").lower()
+        assert _pooled(client, "a b", pooling=name).any()
+
+
+def test_it_refuses_texts_and_attention_beyond_what_it_says_it_takes() -> None:
+    client = Client(transport=FakeEncoder(max_tokens=4096, max_request_tokens=4096))
+    limits = client.model().limits
+    assert limits.max_text_bytes == 16 * 4096
+    with pytest.raises(InvalidInput, match=f"bytes of text, and the server takes {limits.max_text_bytes}") as caught:
+        client.encode(["a" * (limits.max_text_bytes + 1)])
+    assert (caught.value.field, caught.value.limit) == ("texts", limits.max_text_bytes)
+    with pytest.raises(InvalidInput, match="layers: the weights of 2 layers, 3 heads and 4096") as caught:
+        client.attend([1] * 4096)
+    assert (caught.value.limit, caught.value.actual) == (limits.max_attend_bytes, 4 * 2 * 3 * 4096**2)
 
 
 @pytest.mark.parametrize("timeout_s", [0, -1, math.nan])

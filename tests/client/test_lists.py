@@ -41,10 +41,12 @@ def test_a_list_of_any_size_is_answered_in_order(drive: Drive) -> None:
     [("encode_tokens", [[1, n] for n in range(300)]), ("encode_features", [[[0.5, n]] * 2 for n in range(300)])],
 )
 def test_ids_and_features_are_split_too(drive: Drive, method: str, sequences: list[Any]) -> None:
-    fake = FakeEncoder()
+    fake = FakeEncoder(feature_width=2)
     result = drive.call(fake, method, iter(sequences))
     assert len(fake.requests) == 2
-    np.testing.assert_array_equal(result.pooled[299], drive.call(FakeEncoder(), method, sequences[299:]).pooled[0])
+    np.testing.assert_array_equal(
+        result.pooled[299], drive.call(FakeEncoder(feature_width=2), method, sequences[299:]).pooled[0]
+    )
 
 
 def test_progress_is_told_in_order(drive: Drive) -> None:

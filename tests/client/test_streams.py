@@ -25,11 +25,11 @@ from tests.client.gates import AsyncGate, Gate
 )
 def test_a_stream_answers_each_sequence_of_a_generator(drive: Drive, sequences: list[Any], ordered: bool) -> None:
     method = {str: "encode", int: "encode_tokens"}.get(type(next(iter(sequences[:1] and sequences[0]), 0.0)), "")
-    results = drive.stream(FakeEncoder(), (sequence for sequence in sequences), ordered=ordered)
+    results = drive.stream(FakeEncoder(feature_width=2), (sequence for sequence in sequences), ordered=ordered)
     indices = [one.index for one in results]
     assert (indices if ordered else sorted(indices)) == list(range(len(sequences)))
     if sequences:
-        expected = drive.call(FakeEncoder(), method or "encode_features", sequences).pooled
+        expected = drive.call(FakeEncoder(feature_width=2), method or "encode_features", sequences).pooled
         np.testing.assert_array_equal(np.stack([one.pooled for one in results]), expected[indices])  # type: ignore[misc]
 
 
