@@ -1,13 +1,16 @@
 """TLS, client certificates and tokens, with certificates made for the test."""
 
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 
 import grpc
 import pytest
 import trustme
-from cryptography.hazmat.primitives import serialization
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
 
 from headwaiter_client import Client, TlsConfig, Unavailable
 from tests.client.fake_server import Call, FakeServer
@@ -114,6 +117,18 @@ def test_a_file_that_holds_something_else_is_named(
     )
     with pytest.raises(ValueError, match=f"^{sentence.format(tmp_path)}$"):
         Client("localhost:1", tls=TlsConfig(**{name: tmp_path / file for name, file in files.items()}))
+
+
+def test_a_key_that_openssl_finds_short_is_left_to_grpc(tmp_path: Path) -> None:
+    key = rsa.generate_private_key(65537, 1024)
+    name, now = x509.Name([]), datetime.now(UTC)
+    unsigned = x509.CertificateBuilder(name, name, key.public_key(), 1, now, now + timedelta(days=1))
+    cert = unsigned.sign(key, hashes.SHA256())
+    (tmp_path / "cert").write_bytes(cert.public_bytes(serialization.Encoding.PEM))
+    (tmp_path / "key").write_bytes(
+        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    )
+    Client("localhost:1", tls=TlsConfig(cert=tmp_path / "cert", key=tmp_path / "key")).close()
 
 
 def test_a_missing_file_is_named(call: Call, server: FakeServer, tmp_path: Path) -> None:
