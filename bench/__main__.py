@@ -5,7 +5,9 @@ import time
 from pathlib import Path
 
 from bench import int8, report, shapes
+from bench.client import client
 from bench.effort import FULL, QUICK, Effort
+from bench.failover import failover
 from bench.front_end import front_end
 from bench.measure import Fleet
 from bench.open_loop import open_loops
@@ -17,7 +19,20 @@ from bench.traces import MEDIAN_30, MEDIAN_90, Trace, real_sentences
 from examples.model import ROOT, bundle
 from headwaiter_server.runtime.bundle import TOKENIZER, Bundle
 
-PARTS = ("throughput", "load", "alone", "metrics", "poison", "front-end", "planning", "shapes", "int8", "tokenizing")
+PARTS = (
+    "throughput",
+    "load",
+    "alone",
+    "metrics",
+    "poison",
+    "front-end",
+    "client",
+    "failover",
+    "planning",
+    "shapes",
+    "int8",
+    "tokenizing",
+)
 _SEQUENCES = 2000
 
 
@@ -69,6 +84,10 @@ def _run(parts: set[str], fleet: Fleet, effort: Effort) -> report.Figures:
         figures.poison = poison(traces[0], fleet, effort)
     if "front-end" in parts:
         figures.front_end = front_end(fleet, effort)
+    if "client" in parts:
+        figures.client = client(fleet, effort)
+    if "failover" in parts:
+        figures.failover = failover(effort)
     if "planning" in parts:
         figures.planning = planning()
     if "shapes" in parts:

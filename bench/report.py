@@ -11,12 +11,15 @@ from pathlib import Path
 from typing import Any
 
 from bench import front_end, planning, tokenizing
+from bench.client import Streaming
+from bench.failover import Failover
 from bench.front_end import FrontEnd
 from bench.measure import median, ratio
 from bench.open_loop import OpenLoop
 from bench.overheads import Alone, Metrics, Poison
 from bench.planning import Planning
 from bench.required import (
+    of_client,
     of_front_end,
     of_open_loop,
     of_overheads,
@@ -44,6 +47,8 @@ class Figures:
     metrics: Metrics | None = None
     poison: Poison | None = None
     front_end: FrontEnd | None = None
+    client: Streaming | None = None
+    failover: Failover | None = None
     planning: list[Planning] = field(default_factory=list)
     shapes: list[str] = field(default_factory=list)
     int8: list[str] = field(default_factory=list)
@@ -61,6 +66,7 @@ class Figures:
             yield from of_open_loop(loop)
         yield from of_overheads(self.alone, self.metrics, self.poison)
         yield from of_front_end(self.front_end)
+        yield from of_client(self.client, self.failover)
         yield from of_planning(self.planning)
         yield from of_tokenizing(self.tokenizing)
 

@@ -3,6 +3,8 @@
 import statistics
 from collections.abc import Iterator, Sequence
 
+from bench.client import Streaming
+from bench.failover import Failover
 from bench.front_end import FrontEnd
 from bench.measure import Run, median, ratio
 from bench.open_loop import COMPARED, OVERLOAD, Loaded, OpenLoop
@@ -102,6 +104,22 @@ def of_front_end(front: FrontEnd | None) -> Iterator[Requirement]:
     yield Requirement("cancellation seen after, ms", given_up.cancelled_ms, "≤", 50.0)
     yield Requirement("deadline seen after, ms", given_up.late_ms, "≤", 50.0)
     yield Requirement("sequences run though given up", given_up.run, "≤", 0.0)
+
+
+def of_client(streaming: Streaming | None, failover: Failover | None) -> Iterator[Requirement]:
+    """Yield what is asked of our own client."""
+    if streaming:
+        short = streaming.short
+        at = f"{short.texts:,} short texts through encode_stream, null model"
+        yield Requirement(f"{at}: peak memory of the client, MiB", short.peak_mib, "<", 200.0)
+        yield Requirement(f"{at}: results that are missing, out of order or of another text", short.wrong, "≤", 0.0)
+        what = f"{streaming.sentences:,} sentences through encode_stream: throughput by raw requests'"
+        yield Requirement(what, streaming.ratio, "≥", 0.9)
+    if failover:
+        at = f"three replicas, one killed, one drained, {failover.calls:,} calls in {failover.seconds:.0f} s"
+        yield Requirement(f"{at}: failed", failover.failed, "≤", 0.0)
+        yield Requirement(f"{at}: answered wrongly", failover.wrong, "≤", 0.0)
+        yield Requirement(f"{at}: replicas that answer again", failover.answering, "≥", 3.0)
 
 
 def of_planning(rows: Sequence[Planning]) -> Iterator[Requirement]:

@@ -40,6 +40,7 @@ def running_server(
     wrapper: Sequence[str] = (),
     program: Sequence[str] = (),
     log: BinaryIO | None = None,
+    address: str = "",
 ) -> Iterator[Running]:
     """Start a server on a bundle, give it once it serves, and drain it in the end.
 
@@ -49,12 +50,13 @@ def running_server(
         wrapper: a command to start it with, such as `taskset -c 0`.
         program: what takes a bundle, `--address` and `--metrics-port`, and serves; headwaiter-server if left out.
         log: a file for what it says; the caller's own standard error if left out.
+        address: where to serve gRPC, such as that of a server that is gone; a free port if left out.
 
     Raises:
         RuntimeError: it does not serve.
     """
-    port, metrics_port = _free_port(), _free_port()
-    address = f"127.0.0.1:{port}"
+    address = address or f"127.0.0.1:{_free_port()}"
+    metrics_port = _free_port()
     arguments = [*wrapper, *(program or [command("headwaiter-server")]), str(bundle)]
     arguments += ["--address", address, "--metrics-port", str(metrics_port), *flags]
     # What the caller's shell sets for a server of its own does not concern this one.

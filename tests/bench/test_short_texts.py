@@ -1,0 +1,34 @@
+"""A result that is missing, out of order or of another text is counted."""
+
+import numpy as np
+import pytest
+
+from bench.null_server import NullGraph
+from bench.short_texts import Rows, count_wrong, row
+from headwaiter_client import ModelRef, SequenceEncoding
+from headwaiter_server.runtime.packing import pack
+
+EXPECTED: Rows = np.array([[0, 3, 40], [1, 3, 41], [2, 4, 42]])
+
+
+def test_a_vector_of_unit_length_still_tells_the_sum_of_the_ids() -> None:
+    ids = np.random.default_rng(0).integers(0, 30_522, 256)
+    pooled = NullGraph(384).run(pack([ids]), hidden=False).pooled
+    assert pooled is not None
+    vector = pooled[0] / np.linalg.norm(pooled[0])
+    encoding = SequenceEncoding(5, vector, None, None, None, len(ids), None, None, None, ModelRef("null", ""))
+    assert row(encoding) == (5, 256, ids.sum())
+
+
+@pytest.mark.parametrize(
+    ("found", "wrong"),
+    [
+        (EXPECTED, 0),
+        (EXPECTED * [[0], [1], [1]], 1),
+        (EXPECTED[[1, 0, 2]], 2),
+        (np.add(EXPECTED, [0, 0, 1]), 3),
+    ],
+    ids=["as expected", "missing", "out of order", "of other texts"],
+)
+def test_every_text_without_its_own_result_in_its_place_is_wrong(found: Rows, wrong: int) -> None:
+    assert count_wrong(found, EXPECTED) == wrong
