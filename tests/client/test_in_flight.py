@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from collections.abc import Iterator
+from typing import cast
 
 import grpc
 import pytest
@@ -58,7 +59,7 @@ async def test_no_more_async_requests_are_on_their_way_than_said() -> None:
 
 
 class _HoldsTheSecond(FakeServer):
-    """Answers the request "r", and holds the others back."""
+    """Answers the request "r" when another has come, and holds that back."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -70,6 +71,7 @@ class _HoldsTheSecond(FakeServer):
             context.add_callback(self.gone.set)
             self.held.set()
             self.released.wait()
+        assert self.held.wait(30)
         return answer(request)
 
 
@@ -84,9 +86,28 @@ def test_closing_a_stream_cancels_its_requests_on_the_server(holding: _HoldsTheS
     with Client(holding.address) as client:
         stream = client.encode_stream(TEXTS[:300], request_id="r")
         assert next(stream).index == 0
-        assert holding.held.wait(30)
         stream.close()
         assert holding.gone.wait(30)
+
+
+def test_a_flight_cancels_the_calls_that_are_waited_for() -> None:
+    flight = Flight()
+
+    class Waited:
+        """Is cancelled while it is waited for."""
+
+        cancelled = False
+
+        def result(self) -> bytes:
+            flight.cancel()
+            return b"late"
+
+        def cancel(self) -> None:
+            self.cancelled = True
+
+    call = Waited()
+    assert flight.result(cast("grpc.Future[bytes]", call)) == b"late"
+    assert call.cancelled
 
 
 def test_a_request_that_comes_after_its_stream_was_closed_is_cancelled_too(server: FakeServer) -> None:
