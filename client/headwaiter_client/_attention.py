@@ -7,6 +7,7 @@ from typing import Any, SupportsIndex
 from numpy.typing import ArrayLike, NDArray
 
 from headwaiter_client import _options, _results
+from headwaiter_client._arguments import check_type
 from headwaiter_client._inputs import form_of, whole_number
 from headwaiter_client._tensors import array
 from headwaiter_client.errors import HeadwaiterError, InvalidInput
@@ -47,6 +48,7 @@ def attend_request(
     """Builds a request; its arguments are those of `Client.attend`.
 
     Raises:
+        TypeError: another argument than the sequence is of another type.
         InvalidInput: the sequence is no text, ids or features, or an index cannot be one.
     """
     if sequence is None or isinstance(sequence, bytes):
@@ -95,10 +97,8 @@ def attention(response: pb.AttendResponse, round_trip_s: float) -> Attention:
 def _chosen(field: str, indices: Iterable[SupportsIndex] | None) -> list[int]:
     if indices is None:
         return []
-    try:
-        chosen = [whole_number(field, one) for one in indices]
-    except TypeError as error:
-        raise InvalidInput(f"{field} is {indices!r}; pass a list, such as [0]", field=field) from error
+    check_type(field, indices, Iterable, "a list, such as [0]")
+    chosen = [whole_number(field, one) for one in indices]
     if not chosen:
         raise InvalidInput(f"{field} is empty; leave it out for all of them", field=field)
     return chosen

@@ -5,10 +5,12 @@ import re
 import ssl
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from os import PathLike
 from pathlib import Path
 
 import grpc
 
+from headwaiter_client._arguments import check_type
 from headwaiter_client.errors import DeadlineExceeded
 from headwaiter_proto import encoder_pb2 as pb
 
@@ -39,6 +41,7 @@ REPLICA_OPTIONS = (*CHANNEL_OPTIONS, ("grpc.service_config", json.dumps(_BALANCE
 _PLACE = r"(\[[0-9A-Fa-f:.]+(%\w+)?\]|[^\s:/,\[\]@]+):[0-9]+"
 _HOSTS = re.compile(rf"(dns:(//[^/\s]*/)?)?{_PLACE}|ipv[46]:{_PLACE}(,{_PLACE})*")
 _SOCKET = re.compile(r"(unix|unix-abstract|vsock|xds):\S+")
+_ADDRESS = 'a str, such as "localhost:50051", or a list of these'
 # What OpenSSL says of a key that is another certificate's, of the same kind or of another.
 _MISMATCHES = ("KEY_VALUES_MISMATCH", "KEY_TYPE_MISMATCH", "NO_CERTIFICATE_ASSIGNED")
 _PORTS = range(1, 1 << 16)
@@ -57,14 +60,17 @@ class TlsConfig:
         key: the private key of `cert`.
 
     Raises:
+        TypeError: one of them is no path, such as what a file holds.
         ValueError: one of `cert` and `key` came without the other.
     """
 
-    ca: Path | str | None = None
-    cert: Path | str | None = None
-    key: Path | str | None = None
+    ca: PathLike[str] | str | None = None
+    cert: PathLike[str] | str | None = None
+    key: PathLike[str] | str | None = None
 
     def __post_init__(self) -> None:
+        for name in ("ca", "cert", "key"):
+            check_type(name, getattr(self, name), PathLike | str | None, "the path of a file in PEM")
         if (self.cert is None) != (self.key is None):
             raise ValueError("a client certificate needs its key: give both cert and key, or neither")
 
@@ -117,15 +123,20 @@ class Connection:
     metadata: Mapping[str, str] | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
+        for name, kind, what in (
+            ("address", str | bytes | Sequence, _ADDRESS),
+            ("token", str | None, "a str"),
+            ("tls", TlsConfig | None, "a TlsConfig, such as TlsConfig() for public certificates"),
+            ("metadata", Mapping | None, 'a mapping, such as {"x-team": "search"}'),
+        ):
+            check_type(name, getattr(self, name), kind, what)
         if not self.address:
             raise ValueError("address is empty: name a server as host:port, or a list of replicas")
         for address in self._addresses:
             _check_address(address)
-        if not isinstance(self.token, str | None):
-            raise TypeError(f"token is of type {type(self.token).__name__}; it must be a str")
-        if not isinstance(self.tls, TlsConfig | None):
-            raise TypeError(f"tls is {self.tls!r}; it must be a TlsConfig, such as TlsConfig() for public certificates")
         for key, value in (self.metadata or {}).items():
+            check_type("a key of metadata", key, str, "a str")
+            check_type(f"metadata[{key!r}]", value, str, "a str")
             if not re.fullmatch("[0-9a-z_.-]+", key) or key.startswith("grpc-") or key.endswith("-bin"):
                 raise ValueError(
                     f"metadata has the key {key!r}; keys are of lower-case letters, digits and _.-, do not start with "
@@ -168,22 +179,21 @@ class Connection:
 
     @property
     def _addresses(self) -> Sequence[str]:
-        return [self.address] if isinstance(self.address, str) else self.address
+        return [self.address] if isinstance(self.address, str | bytes) else self.address
 
     @property
     def _options(self) -> tuple[tuple[str, str | int], ...]:
         return REPLICA_OPTIONS if self.balanced else CHANNEL_OPTIONS
 
 
-def _check_address(address: object) -> None:
-    if isinstance(address, str):
-        ports = re.findall(r":([0-9]+)(?=,|$)", address)
-        if _SOCKET.fullmatch(address) or (_HOSTS.fullmatch(address) and all(int(port) in _PORTS for port in ports)):
-            return
-    raise ValueError(
-        f"address {address!r} is none: a server is host:port, such as localhost:50051 or [::1]:50051, or unix:path; "
-        "several replicas are a list of these"
-    )
+def _check_address(address: str) -> None:
+    check_type("address", address, str, _ADDRESS)
+    ports = re.findall(r":([0-9]+)(?=,|$)", address)
+    if not (_SOCKET.fullmatch(address) or (_HOSTS.fullmatch(address) and all(int(port) in _PORTS for port in ports))):
+        raise ValueError(
+            f"address {address!r} is none: a server is host:port, such as localhost:50051 or [::1]:50051, or "
+            "unix:path; several replicas are a list of these"
+        )
 
 
 def remaining_s(timeout_s: float, request_id: str | None) -> float:

@@ -89,10 +89,20 @@ def model(name: str, timeout_s: float) -> Exchange[pb.GetModelResponse]:
 
 def is_serving(timeout_s: float) -> Exchange[bool]:
     """See `Client.is_serving`."""
+    return not (yield from unready(timeout_s))
+
+
+def unready(timeout_s: float) -> Exchange[str]:
+    """Asks why the server takes no requests; the answer is empty when it does.
+
+    Raises:
+        HeadwaiterError: it can be reached, but does not say.
+    """
     try:
-        return (yield from _says_serving(timeout_s))
-    except Unavailable:
-        return False
+        raw = yield Call(HEALTH_METHOD, HEALTH_REQUEST, timeout_s)
+    except Unavailable as error:
+        return str(error)
+    return "" if raw == HEALTH_SERVING else "it does not take requests"
 
 
 def wait_ready(timeout_s: float) -> Exchange[None]:
@@ -102,16 +112,11 @@ def wait_ready(timeout_s: float) -> Exchange[None]:
     reason = "the time was up before it was asked"
     while (left_s := deadline_s - time.monotonic()) > 0:
         try:
-            if (yield from _says_serving(min(left_s, _HEALTH_TIMEOUT_S))):
+            reason = yield from unready(min(left_s, _HEALTH_TIMEOUT_S))
+            if not reason:
                 return
-            reason = "it does not take requests"
-        except (Unavailable, DeadlineExceeded) as error:
+        except DeadlineExceeded as error:
             reason = str(error)
         yield Pause(min(pause_s, left_s))
         pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
     raise DeadlineExceeded(f"the server was not ready within {timeout_s:g} s: {reason}")
-
-
-def _says_serving(timeout_s: float) -> Exchange[bool]:
-    raw = yield Call(HEALTH_METHOD, HEALTH_REQUEST, timeout_s)
-    return raw == HEALTH_SERVING

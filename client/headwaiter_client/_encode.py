@@ -5,9 +5,10 @@ from collections.abc import AsyncIterable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from copy import copy
 from dataclasses import replace
-from typing import Any, SupportsFloat, TypeAlias
+from typing import Any, SupportsFloat, SupportsIndex, TypeAlias
 
 from headwaiter_client import _chunks, _core, _options, _results
+from headwaiter_client._arguments import check_progress, check_type
 from headwaiter_client._chunks import Chunk, is_too_much
 from headwaiter_client._inputs import Form, Texts
 from headwaiter_client.errors import HeadwaiterError, InvalidInput, ModelChanged, located
@@ -28,6 +29,7 @@ class Job:
         in_flight: requests that are on their way at once.
 
     Raises:
+        TypeError: an option is of another type, or does not exist.
         InvalidInput: an option has a value that cannot be sent.
     """
 
@@ -171,13 +173,13 @@ class Jobs:
         in_flight: most requests of one job on their way at once.
 
     Raises:
-        TypeError: the timeout is no number.
+        TypeError: one of them is no number.
         ValueError: the deadline has always passed, or there may be no request on its way.
     """
 
     def __init__(self, timeout_s: float, in_flight: int) -> None:
-        if not isinstance(timeout_s, SupportsFloat):
-            raise TypeError(f"timeout_s is {timeout_s!r}; it must be a number of seconds")
+        check_type("timeout_s", timeout_s, SupportsFloat, "a number of seconds")
+        check_type("max_in_flight", in_flight, SupportsIndex, "a whole number")
         if not timeout_s > 0:
             raise ValueError(f"timeout_s is {timeout_s:g}; it must be above 0")
         if in_flight < 1:
@@ -187,16 +189,30 @@ class Jobs:
         self._descriptions: dict[str, pb.GetModelResponse] = {}
 
     def within_s(self, timeout_s: float | None) -> float:
-        """Returns the seconds until the deadline of a call."""
+        """Returns the seconds until the deadline of a call.
+
+        Raises:
+            TypeError: the call's own are no number.
+        """
+        check_type("timeout_s", timeout_s, SupportsFloat | None, "a number of seconds or None")
         return self._timeout_s if timeout_s is None else timeout_s
 
-    def of_list(self, form: Form, sequences: object, timeout_s: float | None, options: _options.RequestOptions) -> Job:
+    def of_list(
+        self,
+        form: Form,
+        sequences: object,
+        timeout_s: float | None,
+        progress: Progress | None,
+        options: _options.RequestOptions,
+    ) -> Job:
         """Makes the job of a list, with a deadline for all of it where the call names one.
 
         Raises:
+            TypeError: an argument is of another type, or an option does not exist.
             InvalidInput: a text in place of a list, or an option has a value that cannot be sent.
         """
         _check_many(sequences)
+        check_progress(progress)
         return self._job(form, options, self.within_s(timeout_s), timeout_s)
 
     def of_stream(self, sequences: object, timeout_s: float | None, options: _options.RequestOptions) -> Job:

@@ -169,14 +169,16 @@ def whole_number(field: str, value: SupportsIndex, least: int = 0) -> int:
     """Returns a number that the wire can hold.
 
     Raises:
-        InvalidInput: it is none.
+        TypeError: it is of another type.
+        InvalidInput: it is too small or too large.
     """
+    refusal = f"{field} has {value!r}; it takes whole numbers from {least}"
     try:
         number = as_index(value)
     except TypeError:
-        number = -1
+        raise TypeError(refusal) from None
     if not least <= number <= _MOST_UINT32:
-        raise InvalidInput(f"{field} has {value!r}; it takes whole numbers from {least}", field=field)
+        raise InvalidInput(refusal, field=field)
     return number
 
 

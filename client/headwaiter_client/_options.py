@@ -2,11 +2,13 @@
 
 import uuid
 from collections.abc import Mapping
-from typing import Any, Literal, SupportsIndex, TypedDict, TypeVar
+from types import UnionType
+from typing import Any, Literal, SupportsIndex, TypedDict, TypeVar, Unpack
 
 import numpy as np
 from numpy.typing import DTypeLike
 
+from headwaiter_client._arguments import check_type
 from headwaiter_client._inputs import whole_number
 from headwaiter_client.errors import InvalidInput
 from headwaiter_proto import encoder_pb2 as pb
@@ -69,7 +71,42 @@ class RequestOptions(TypedDict, total=False):
     priority: Literal["interactive", "bulk"]
 
 
-def envelope(
+_FLAG: tuple[type | UnionType, str] = (bool | np.bool_, "a bool")
+_TEXT: tuple[type | UnionType, str] = (str, "a str")
+# Of what type each option is, and what messages call that; NumPy knows what is a data type.
+_TYPES = {
+    "pooled": _FLAG,
+    "hidden": _FLAG,
+    "dtype": (object, "a data type"),
+    "hidden_dtype": (object, "a data type"),
+    "pooling": (str | None, "a str or None"),
+    "normalize": (bool | np.bool_ | None, "a bool or None"),
+    "dimensions": (SupportsIndex | None, "a whole number or None"),
+    "truncation": _TEXT,
+    "prompt": _TEXT,
+    "offsets": _FLAG,
+    "partial": _FLAG,
+    "model": _TEXT,
+    "request_id": _TEXT,
+    "priority": _TEXT,
+}
+
+
+def envelope(**options: Unpack[RequestOptions]) -> pb.EncodeRequest:
+    """Builds a request without sequences.
+
+    Raises:
+        TypeError: an option is of another type, or there is none of that name.
+        InvalidInput: an option has a value that cannot be sent.
+    """
+    for name, value in options.items():
+        if name not in _TYPES:
+            raise TypeError(f"there is no option {name} here; there are {', '.join(_TYPES)}")
+        check_type(name, value, *_TYPES[name])
+    return _envelope(**options)
+
+
+def _envelope(
     *,
     pooled: bool = True,
     hidden: bool = False,
@@ -86,11 +123,6 @@ def envelope(
     request_id: str = "",
     priority: Literal["interactive", "bulk"] = "interactive",
 ) -> pb.EncodeRequest:
-    """Builds a request without sequences; its options are those of `RequestOptions`.
-
-    Raises:
-        InvalidInput: an option has a value that cannot be sent.
-    """
     if not (pooled or hidden):
         raise InvalidInput("the request asks for no output; ask for pooled, hidden or both", field="output")
     output = pb.OutputOptions(
@@ -118,14 +150,14 @@ def envelope(
     return request
 
 
-def checked_text(field: str, value: object) -> str:
+def checked_text(field: str, value: str) -> str:
     """Returns a text that the wire can hold.
 
     Raises:
-        InvalidInput: it is none.
+        TypeError: it is none.
+        InvalidInput: it is not Unicode.
     """
-    if not isinstance(value, str):
-        raise InvalidInput(f"{field} is of type {type(value).__name__}; it must be a str", field=field)
+    check_type(field, value, str, "a str")
     try:
         value.encode()
     except UnicodeEncodeError as error:

@@ -3,7 +3,9 @@
 import math
 import threading
 from dataclasses import dataclass
+from typing import SupportsFloat, SupportsIndex
 
+from headwaiter_client._arguments import check_type
 from headwaiter_client._core import HEALTH_METHOD
 from headwaiter_client.errors import HeadwaiterError, Overloaded, Unavailable
 
@@ -26,6 +28,7 @@ class RetryPolicy:
         max_backoff_s: what doubling ends at.
 
     Raises:
+        TypeError: one of them is no number.
         ValueError: no attempt is allowed, or the waits are none.
     """
 
@@ -34,6 +37,9 @@ class RetryPolicy:
     max_backoff_s: float = 1.0
 
     def __post_init__(self) -> None:
+        check_type("max_attempts", self.max_attempts, SupportsIndex, "a whole number")
+        for name in ("initial_backoff_s", "max_backoff_s"):
+            check_type(name, getattr(self, name), SupportsFloat, "a number of seconds")
         if self.max_attempts < 1:
             raise ValueError(f"max_attempts is {self.max_attempts}; a call takes at least 1")
         if not 0 <= self.initial_backoff_s <= self.max_backoff_s < math.inf:
@@ -82,8 +88,7 @@ class Retries:
     """
 
     def __init__(self, policy: RetryPolicy) -> None:
-        if not isinstance(policy, RetryPolicy):
-            raise TypeError(f"retry is {policy!r}; it must be a RetryPolicy, such as RetryPolicy(max_attempts=3)")
+        check_type("retry", policy, RetryPolicy, "a RetryPolicy, such as RetryPolicy(max_attempts=3)")
         self._policy = policy
         self._left = max(_FIRST_RETRIES, policy.max_attempts - 1.0)
         self._most = max(_MAX_RETRIES, self._left)

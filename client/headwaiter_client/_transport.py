@@ -104,8 +104,8 @@ class GrpcTransport:
 
     def __init__(self, connection: Connection, retry: RetryPolicy) -> None:
         self._metadata = connection.call_metadata()
-        self._channels = connection.channels()
         self._retries = Budgets(retry)
+        self._channels = connection.channels()
         self._closed = threading.Event()
         self._lock = threading.Lock()
         self._replicas = _replicas(len(self._channels))
@@ -204,8 +204,8 @@ class AsyncGrpcTransport:
 
     def __init__(self, connection: Connection, retry: RetryPolicy) -> None:
         self._metadata = connection.call_metadata()
-        self._channels = connection.aio_channels()
         self._retries = Budgets(retry)
+        self._channels = connection.aio_channels()
         self._closed = asyncio.Event()
         self._replicas = _replicas(len(self._channels))
         self._known = asyncio.Event()

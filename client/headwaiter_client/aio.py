@@ -51,7 +51,9 @@ class AsyncClient:
                 f"transport is of type {type(transport).__name__}, which cannot be awaited; of a FakeEncoder, "
                 "AsyncFakeEncoder(fake) can"
             )
-        self._transport = transport or AsyncGrpcTransport(Connection(address or (), token, tls, metadata), retry)
+        self._transport = transport or AsyncGrpcTransport(
+            Connection(() if address is None else address, token, tls, metadata), retry
+        )
 
     async def encode(
         self,
@@ -153,7 +155,7 @@ class AsyncClient:
         progress: Progress | None,
         options: RequestOptions,
     ) -> Encoding:
-        job = self._jobs.of_list(form, sequences, timeout_s, options)
+        job = self._jobs.of_list(form, sequences, timeout_s, progress, options)
         chunks = await self._run(job.plan(sequences))
         gathering = Gathering(chunks, progress)
         async with aclosing(self._each(map(job.send, chunks), ordered=True)) as parts:

@@ -28,8 +28,8 @@ class Client:
     """Calls a Headwaiter server, or the healthy ones of several replicas in turns; threads may share it.
 
     Every method raises a `HeadwaiterError` when its call fails: `InvalidInput` for what cannot be sent, `Cancelled`
-    once the client is closed. Arguments that do not fit the signature, such as an option that does not exist, are a
-    `TypeError`.
+    once the client is closed. An option that does not exist, and an argument but the sequences that is of another type,
+    are a `TypeError`.
 
     Args:
         address: the server, as host:port; or a list of replicas, where one name may stand for several.
@@ -63,7 +63,9 @@ class Client:
         self._jobs = Jobs(timeout_s, max_in_flight)
         if transport is not None and iscoroutinefunction(transport.unary):
             raise TypeError(f"transport is of type {type(transport).__name__}, which only AsyncClient can await")
-        self._transport = transport or GrpcTransport(Connection(address or (), token, tls, metadata), retry)
+        self._transport = transport or GrpcTransport(
+            Connection(() if address is None else address, token, tls, metadata), retry
+        )
 
     def encode(
         self,
@@ -207,7 +209,7 @@ class Client:
         progress: Progress | None,
         options: RequestOptions,
     ) -> Encoding:
-        job = self._jobs.of_list(form, sequences, timeout_s, options)
+        job = self._jobs.of_list(form, sequences, timeout_s, progress, options)
         chunks = self._run(job.plan(sequences))
         gathering = Gathering(chunks, progress)
         if len(chunks) == 1:  # No need of a thread.

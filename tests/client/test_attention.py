@@ -1,6 +1,7 @@
 """What requests for attention hold, and what is read from replies, without a network."""
 
 import re
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,11 +17,9 @@ from tests.client.fake_server import look
 @pytest.mark.parametrize(
     ("indices", "sentence"),
     [
-        (1, "{} is 1; pass a list, such as [0]"),
         ([], "{} is empty; leave it out for all of them"),
         ([0, -1], "{} has -1; it takes whole numbers from 0"),
         ([2**32], "{} has 4294967296; it takes whole numbers from 0"),
-        ([0.5], "{} has 0.5; it takes whole numbers from 0"),
     ],
 )
 def test_layers_and_heads_that_cannot_be_any_are_refused(field: str, indices: object, sentence: str) -> None:
@@ -29,10 +28,24 @@ def test_layers_and_heads_that_cannot_be_any_are_refused(field: str, indices: ob
     assert refused.value.field == field
 
 
-@pytest.mark.parametrize("query", [-1, 1.0, "sat"])
-def test_a_query_is_a_position(query: object) -> None:
+@pytest.mark.parametrize(
+    ("argument", "value", "sentence"),
+    [
+        ("layers", 1, "layers is of type int; it must be a list, such as [0]"),
+        ("layers", [0.5], "layers has 0.5; it takes whole numbers from 0"),
+        ("heads", "01", "heads has '0'; it takes whole numbers from 0"),
+        ("query", 1.0, "query has 1.0; it takes whole numbers from 0"),
+        ("model", 3, "model is of type int; it must be a str"),
+    ],
+)
+def test_an_argument_of_another_type_is_a_type_error(argument: str, value: Any, sentence: str) -> None:
+    with pytest.raises(TypeError, match=f"^{re.escape(sentence)}$"):
+        attend_request("a", **{argument: value})
+
+
+def test_a_query_is_a_position() -> None:
     with pytest.raises(InvalidInput, match="it takes whole numbers from 0") as refused:
-        attend_request("a", query=query)  # type: ignore[arg-type]
+        attend_request("a", query=-1)
     assert refused.value.field == "query"
 
 

@@ -161,11 +161,6 @@ def test_a_deadline_that_has_passed_sends_nothing(call: Call, server: FakeServer
     assert server.requests == []
 
 
-def test_an_option_that_does_not_exist_is_a_type_error(call: Call, server: FakeServer) -> None:
-    with pytest.raises(TypeError, match="hiden"):
-        call(server, "encode", ["a"], hiden=True)
-
-
 def test_a_method_that_the_server_does_not_have_is_unimplemented(call: Call, server: FakeServer) -> None:
     server.refuse(grpc.StatusCode.UNIMPLEMENTED, "Method not found!")
     with pytest.raises(Unimplemented):

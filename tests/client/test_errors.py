@@ -198,12 +198,9 @@ async def test_a_closed_async_client_says_so(server: FakeServer, method: str) ->
         await getattr(client, method)(*([["a"]] if method == "encode" else []))
 
 
-@pytest.mark.parametrize(
-    ("name", "sentence"), [(3, "name is of type int; it must be a str"), ("\ud800", "name is not Unicode text")]
-)
-def test_a_model_is_asked_for_by_a_name(call: Call, server: FakeServer, name: object, sentence: str) -> None:
-    with pytest.raises(InvalidInput, match=sentence) as caught:
-        call(server, "model", name)
+def test_a_model_is_asked_for_by_a_name(call: Call, server: FakeServer) -> None:
+    with pytest.raises(InvalidInput, match=r"^name is not Unicode text") as caught:
+        call(server, "model", "\ud800")
     assert caught.value.field == "name"
     assert server.requests == []
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from numpy.typing import DTypeLike
 
 from headwaiter_client import InvalidInput
+from headwaiter_client._options import RequestOptions
 from headwaiter_proto import encoder_pb2 as pb
 from tests.client.requests import features_request, texts_request, tokens_request
 
@@ -188,13 +189,10 @@ def test_normalisation_is_the_models_own_choice_unless_asked_for(normalize: bool
     assert (output.normalize if output.HasField("normalize") else None) is normalize
 
 
-@pytest.mark.parametrize("field", ["model", "request_id"])
-@pytest.mark.parametrize(
-    ("value", "sentence"), [(3, "{} is of type int; it must be a str"), ("\ud800", "{} is not Unicode text")]
-)
-def test_what_is_no_name_is_refused_by_its_field(field: str, value: object, sentence: str) -> None:
-    with pytest.raises(InvalidInput, match=_literal(sentence.format(field))) as caught:
-        texts_request(["a"], **{field: value})
+@pytest.mark.parametrize("field", ["model", "request_id", "prompt"])
+def test_what_is_no_name_is_refused_by_its_field(field: str) -> None:
+    with pytest.raises(InvalidInput, match=f"^{field} is not Unicode text") as caught:
+        texts_request(["a"], **{field: "\ud800"})
     assert caught.value.field == field
 
 
@@ -212,11 +210,9 @@ def test_a_request_for_no_output_is_refused() -> None:
     ("option", "value", "field", "sentence"),
     [
         ("priority", "idle", "priority", "priority is 'idle'; it is 'interactive' or 'bulk'"),
-        ("truncation", None, "truncation", "truncation is None; it is 'error', 'left' or 'right'"),
+        ("truncation", "middle", "truncation", "truncation is 'middle'; it is 'error', 'left' or 'right'"),
         ("pooling", "sum", "output.pooling", "pooling is 'sum'; it is None, 'mean', 'cls', 'max' or 'last'"),
         ("dimensions", 0, "output.dimensions", "output.dimensions has 0; it takes whole numbers from 1"),
-        ("dimensions", 1.5, "output.dimensions", "output.dimensions has 1.5; it takes whole numbers from 1"),
-        ("prompt", b"query", "prompt", "prompt is of type bytes; it must be a str"),
         (
             "hidden_dtype",
             "float64",
@@ -231,6 +227,33 @@ def test_an_option_with_a_value_that_it_does_not_take_is_refused(
     with pytest.raises(InvalidInput, match=_literal(sentence) + "$") as caught:
         texts_request(["a"], **{option: value})
     assert caught.value.field == field
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "what"),
+    [
+        *((option, "no", "a bool") for option in ("pooled", "hidden", "offsets", "partial")),
+        *((option, None, "a str") for option in ("truncation", "prompt", "model", "request_id", "priority")),
+        ("truncation", True, "a str"),
+        ("pooling", ["cls"], "a str or None"),
+        ("normalize", "no", "a bool or None"),
+        ("dimensions", 1.5, "a whole number or None"),
+    ],
+)
+def test_an_option_of_another_type_is_a_type_error_that_names_it(option: str, value: object, what: str) -> None:
+    with pytest.raises(TypeError, match=f"^{option} is of type {type(value).__name__}; it must be {what}$"):
+        texts_request(["a"], **{option: value})
+
+
+def test_the_booleans_of_numpy_are_booleans() -> None:
+    output = texts_request(["a"], hidden=np.True_, normalize=np.False_).output
+    assert (output.hidden, output.HasField("normalize"), output.normalize) == (True, True, False)
+
+
+def test_all_options_of_requests_are_known_and_no_others() -> None:
+    with pytest.raises(TypeError) as caught:
+        texts_request(["a"], hiden=True)
+    assert str(caught.value) == f"there is no option hiden here; there are {', '.join(RequestOptions.__annotations__)}"
 
 
 @pytest.mark.parametrize("dtype", ["float64", "nonsense", "f4,(", {"names": ["a"]}])

@@ -267,6 +267,34 @@ def test_one_sequence_in_place_of_a_list_is_told_what_to_pass(method: str, one: 
         getattr(Client(transport=FakeEncoder()), method)(one)
 
 
+async def _progress(done: int, total: int) -> None:
+    """A callback that nothing would await."""
+
+
+@pytest.mark.parametrize(
+    ("method", "arguments", "sentence"),
+    [
+        ("encode", {"model": 3}, "model is of type int; it must be a str"),
+        ("encode", {"foo": 1}, "there is no option foo here; there are pooled, hidden, dtype"),
+        ("encode_stream", {"progress": print}, "there is no option progress here; there are pooled, hidden, dtype"),
+        ("encode", {"progress": 3}, "progress is of type int; it must be a function of two numbers, done and total"),
+        ("encode_tokens", {"progress": _progress}, "progress is a coroutine function, which nothing would await"),
+        ("encode", {"timeout_s": "3"}, "timeout_s is of type str; it must be a number of seconds or None"),
+        ("encode_stream", {"timeout_s": "3"}, "timeout_s is of type str; it must be a number of seconds or None"),
+        ("attend", {"timeout_s": "3"}, "timeout_s is of type str; it must be a number of seconds or None"),
+        ("attend", {"request_id": 4}, "request_id is of type int; it must be a str"),
+        ("model", {}, "name is of type list; it must be a str"),
+    ],
+)
+def test_an_argument_of_another_type_is_a_type_error_and_nothing_is_sent(
+    drive: Drive, method: str, arguments: dict[str, Any], sentence: str
+) -> None:
+    fake = FakeEncoder()
+    with pytest.raises(TypeError, match=f"^{sentence}"):
+        drive.call(fake, method, [1], **arguments)
+    assert fake.requests == []
+
+
 @pytest.mark.parametrize("kind", [Client, AsyncClient])
 def test_a_client_that_may_have_no_request_on_its_way_is_none(kind: Any) -> None:
     with pytest.raises(ValueError, match=r"^max_in_flight is 0; it must be 1 at least$"):

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from headwaiter_client import AsyncClient, AsyncFakeEncoder, Client, FakeEncoder
+from headwaiter_client import AsyncClient, AsyncFakeEncoder, Client, FakeEncoder, RetryPolicy
 from headwaiter_client._connection import Connection
 
 
@@ -19,8 +19,8 @@ def test_a_metadata_value_that_cannot_be_sent_is_refused() -> None:
         Client("localhost:1", metadata={"x-a": "ü"})
 
 
-@pytest.mark.parametrize("address", ["", []])
-def test_a_client_needs_an_address(address: str | list[str]) -> None:
+@pytest.mark.parametrize("address", ["", [], None])
+def test_a_client_needs_an_address(address: str | list[str] | None) -> None:
     with pytest.raises(ValueError, match=r"^address is empty: name a server as host:port, or a list of replicas$"):
         Client(address)
 
@@ -39,7 +39,6 @@ def test_a_client_needs_an_address(address: str | list[str]) -> None:
         "dns:///localhost",
         "a:1,b:2",
         ["localhost:50051", ""],
-        [b"localhost:50051"],
     ],
 )
 @pytest.mark.parametrize("kind", [Client, AsyncClient])
@@ -73,23 +72,38 @@ def test_an_address_that_grpc_takes_is_taken(address: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "kind", "sentence"),
     [
-        ({"retry": 3}, TypeError, "retry is 3; it must be a RetryPolicy"),
-        ({"tls": True}, TypeError, "tls is True; it must be a TlsConfig"),
-        ({"token": 5}, TypeError, "token is of type int; it must be a str"),
-        ({"timeout_s": "5"}, TypeError, "timeout_s is '5'; it must be a number of seconds"),
-        ({"timeout_s": 0}, ValueError, "timeout_s is 0; it must be above 0"),
-        (
-            {"transport": AsyncFakeEncoder(FakeEncoder())},
-            TypeError,
-            "transport is of type AsyncFakeEncoder, which only",
+        *(
+            ({"address": address}, TypeError, f'address is of type {name}; it must be a str, such as "localhost:50051"')
+            for address, name in ((50051, "int"), (0, "int"), ([b"a:1"], "bytes"), (b"a:1", "bytes"), ({"a:1"}, "set"))
         ),
+        ({"retry": 3}, TypeError, "retry is of type int; it must be a RetryPolicy"),
+        ({"tls": True}, TypeError, "tls is of type bool; it must be a TlsConfig"),
+        ({"token": 5}, TypeError, "token is of type int; it must be a str"),
+        ({"metadata": [("x", "y")]}, TypeError, "metadata is of type list; it must be a mapping"),
+        ({"metadata": {"x": 3}}, TypeError, r"metadata\['x'\] is of type int; it must be a str"),
+        ({"metadata": {3: "x"}}, TypeError, "a key of metadata is of type int; it must be a str"),
+        ({"max_in_flight": 2.5}, TypeError, "max_in_flight is of type float; it must be a whole number"),
+        ({"timeout_s": "5"}, TypeError, "timeout_s is of type str; it must be a number of seconds"),
+        ({"timeout_s": 0}, ValueError, "timeout_s is 0; it must be above 0"),
     ],
 )
+@pytest.mark.parametrize("client", [Client, AsyncClient])
 def test_what_a_client_cannot_be_made_with_is_refused(
-    arguments: dict[str, Any], kind: type[Exception], sentence: str
+    client: Any, arguments: dict[str, Any], kind: type[Exception], sentence: str
 ) -> None:
     with pytest.raises(kind, match=f"^{sentence}"):
-        Client(**{"address": "localhost:1", **arguments})
+        client(**{"address": "localhost:1", **arguments})
+
+
+def test_a_transport_that_has_to_be_awaited_is_refused() -> None:
+    with pytest.raises(TypeError, match=r"^transport is of type AsyncFakeEncoder, which only AsyncClient can await$"):
+        Client(transport=AsyncFakeEncoder(FakeEncoder()))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("argument", ["max_attempts", "initial_backoff_s", "max_backoff_s"])
+def test_a_policy_is_of_numbers(argument: str) -> None:
+    with pytest.raises(TypeError, match=f"^{argument} is of type str; it must be a "):
+        RetryPolicy(**{argument: "3"})  # type: ignore[arg-type]
 
 
 def test_a_transport_that_cannot_be_awaited_is_refused() -> None:

@@ -86,6 +86,12 @@ def test_a_certificate_without_its_key_is_refused(half: dict[str, str]) -> None:
         TlsConfig(**half)
 
 
+@pytest.mark.parametrize("name", ["ca", "cert", "key"])
+def test_what_a_file_holds_is_no_path_and_not_shown(name: str) -> None:
+    with pytest.raises(TypeError, match=f"^{name} is of type bytes; it must be the path of a file in PEM$"):
+        TlsConfig(**{name: b"s3cret"})  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(
     ("files", "sentence"),
     [

@@ -20,8 +20,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     run: Callable[[argparse.Namespace], int] = arguments.run
     try:
         return run(arguments)
-    except KeyboardInterrupt:
-        print("headwaiter-client: interrupted", file=sys.stderr)
+    except KeyboardInterrupt as interruption:
+        print(": ".join(["headwaiter-client: interrupted", *map(str, interruption.args)]), file=sys.stderr)
         return _INTERRUPTED
     except (HeadwaiterError, OSError, ValueError) as error:
         print(f"headwaiter-client: {_sentence(error)}", file=sys.stderr)

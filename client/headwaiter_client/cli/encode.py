@@ -68,10 +68,13 @@ def run(arguments: argparse.Namespace) -> int:
         terms = {"model": model.model.digest, "precision": precision_name(model.model.precision), **options}
         options["priority"] = arguments.priority  # Which makes no other vectors.
         with Partial(arguments.output, terms, texts.values, row, restart=arguments.restart) as partial:
-            for one in encode_texts(client, model, texts, first=partial.kept, **options):
-                partial.append(_bytes(one))
-                tokens += one.length
-                cut += one.original_tokens is not None
+            try:
+                for one in encode_texts(client, model, texts, first=partial.kept, **options):
+                    partial.append(_bytes(one))
+                    tokens += one.length
+                    cut += one.original_tokens is not None
+            except KeyboardInterrupt:
+                raise KeyboardInterrupt(*_advice(partial, restart=arguments.restart)) from None
     kept = f" ({partial.kept:,} of them before)" if partial.kept else ""
     seconds = time.perf_counter() - started_s
     texts_count = len(texts.values)
@@ -79,6 +82,12 @@ def run(arguments: argparse.Namespace) -> int:
     if cut:
         screen.print(f"{cut:,} {'was' if cut == 1 else 'were'} cut to {model.max_text_tokens:,} tokens")
     return 0
+
+
+def _advice(partial: Partial, *, restart: bool) -> list[str]:
+    """Says how to go on with what was encoded, if anything was."""
+    command = "the same command without --restart" if restart else "the same command"
+    return [f"{command} goes on where it stopped"] if partial.rows else []
 
 
 def _row(dtype: str, width: int) -> np.dtype[Any]:

@@ -3,6 +3,7 @@
 import argparse
 import sys
 
+from headwaiter_client import _core
 from headwaiter_client.cli.flags import Commands, add_command, connection
 from headwaiter_client.client import Client
 
@@ -16,7 +17,8 @@ def add_to(commands: Commands) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Returns 0 when the server takes requests."""
     with Client(**connection(arguments)) as client:
-        if client.is_serving():
-            return 0
-    print(f"headwaiter-client: the server at {arguments.address} does not take requests", file=sys.stderr)
-    return 1
+        # Who probes by hand wants to know why not; programs that call `is_serving` do not.
+        reason = client._run(_core.unready(arguments.timeout_s))  # noqa: SLF001
+    if reason:
+        print(f"headwaiter-client: the server at {arguments.address} is not ready: {reason}", file=sys.stderr)
+    return int(bool(reason))

@@ -23,13 +23,15 @@ def out(fake: Lasting, six: Path, tmp_path: Path) -> Path:
     return out
 
 
-def test_an_interruption_is_said_and_leaves_no_half_result(
-    fake: Lasting, six: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(("flags", "command"), [([], ""), (["--restart"], " without --restart")])
+def test_an_interruption_says_how_to_go_on_and_leaves_no_half_result(
+    fake: Lasting, six: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], flags: list[str], command: str
 ) -> None:
     out = tmp_path / "out.npy"
     fake.at["text 4"] = KeyboardInterrupt()
-    assert main(["encode", str(six), "-o", str(out)]) == 130
-    assert capsys.readouterr() == ("", "headwaiter-client: interrupted\n")
+    assert main(["encode", str(six), "-o", str(out), *flags]) == 130
+    advice = f"the same command{command} goes on where it stopped"
+    assert capsys.readouterr() == ("", f"headwaiter-client: interrupted: {advice}\n")
     assert _files(out) == ["out.npy.journal", "out.npy.partial"]
 
 
@@ -153,9 +155,12 @@ def test_what_came_before_a_bad_line_is_kept_until_it_is_mended(
     assert fake.texts == ["text 4", "text 5"]
 
 
-def test_a_call_that_got_nothing_leaves_nothing(fake: Lasting, six: Path, tmp_path: Path) -> None:
+def test_a_call_that_got_nothing_leaves_nothing(
+    fake: Lasting, six: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     fake.at["text 0"] = KeyboardInterrupt()
     assert main(["encode", str(six), "-o", str(tmp_path / "out.npy")]) == 130
+    assert capsys.readouterr().err == "headwaiter-client: interrupted\n"
     assert _files(tmp_path / "out.npy") == []
 
 
