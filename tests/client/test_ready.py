@@ -35,6 +35,13 @@ def test_who_waits_for_a_server_learns_why_it_is_not_ready(drive: Drive, timeout
         drive.call(fake, "wait_ready", timeout_s=timeout_s)
 
 
+def test_a_server_that_does_not_answer_in_time_is_not_ready_and_that_is_said(drive: Drive) -> None:
+    fake = FakeEncoder()
+    fake.errors.extend([DeadlineExceeded("no answer within 5 s")] * 9)
+    with pytest.raises(DeadlineExceeded, match=r"^the server was not ready within 0\.04 s: no answer within 5 s$"):
+        drive.call(fake, "wait_ready", timeout_s=0.04)
+
+
 def test_waiting_does_not_help_against_a_wrong_token(drive: Drive) -> None:
     fake = FakeEncoder()
     fake.errors.append(Unauthenticated("a wrong token"))
