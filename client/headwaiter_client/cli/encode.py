@@ -85,9 +85,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _advice(partial: Partial, *, restart: bool) -> list[str]:
-    """Says how to go on with what was encoded, if anything was."""
+    """Says how to go on with what was begun."""
     command = "the same command without --restart" if restart else "the same command"
-    return [f"{command} goes on where it stopped"] if partial.rows else []
+    return [f"{command} goes on where it stopped"] if partial.begun else []
 
 
 def _row(dtype: str, width: int) -> np.dtype[Any]:

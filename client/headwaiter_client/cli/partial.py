@@ -35,7 +35,6 @@ class Partial:
 
     Attributes:
         kept: how many rows are there from before.
-        rows: how many there are by now.
 
     Raises:
         OSError: a file cannot be written.
@@ -52,7 +51,7 @@ class Partial:
         self._vectors, self._journal = [_opened(path) for path in self._paths]
         header = _header(row, len(texts))
         rows = max(0, self._vectors.seek(0, io.SEEK_END) - len(header)) // row.itemsize
-        self.kept = self.rows = min(rows, known)
+        self.kept = self._rows = min(rows, known)
         self._vectors.seek(0)
         self._vectors.write(header)
         self._vectors.seek(self.kept * row.itemsize, io.SEEK_CUR)
@@ -64,8 +63,13 @@ class Partial:
     def append(self, row: bytes) -> None:
         """Adds the row of the next text."""
         self._vectors.write(row)
-        self._journal.write(_fingerprint(self._texts[self.rows]))
-        self.rows += 1
+        self._journal.write(_fingerprint(self._texts[self._rows]))
+        self._rows += 1
+
+    @property
+    def begun(self) -> bool:
+        """Whether some rows are there, but not all."""
+        return 0 < self._rows < len(self._texts)
 
     def __enter__(self) -> Self:
         return self
@@ -76,10 +80,10 @@ class Partial:
         self._vectors.close()
         self._journal.close()
         vectors, journal = self._paths
-        if self.rows == len(self._texts):
+        if self._rows == len(self._texts):
             vectors.replace(self._output)
             journal.unlink()
-        elif not self.rows:  # Nothing was encoded: leave nothing behind.
+        elif not self._rows:  # Nothing was encoded: leave nothing behind.
             vectors.unlink()
             journal.unlink()
 
