@@ -41,7 +41,7 @@ class Failover:
         seconds: how long they called.
         calls: of all callers.
         failed: calls that raised an error.
-        wrong: calls with another answer than a replica gave before.
+        wrong: calls with another answer than the first replica gave before.
         answering: replicas that answer in the end.
     """
 

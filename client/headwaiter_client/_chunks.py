@@ -53,12 +53,14 @@ class Chunk:
         first: index of the first one in the caller's list.
         sequences: as they will be sent.
         failures: why an empty one stands for a sequence, by its index in the caller's list.
+        hurried: whether it goes before it is full, for its source is slow.
     """
 
     form: Form
     first: int
     sequences: list[Any]
     failures: dict[int, HeadwaiterError] = field(default_factory=dict)
+    hurried: bool = False
 
 
 class Cutter:
@@ -111,7 +113,10 @@ class Cutter:
         self._tokens += tokens
         self._size_bytes += size_bytes
         self._read_s += read_s
-        return done + self.end() if self._read_s > _PATIENCE_S else done
+        if self._read_s > _PATIENCE_S:
+            self._chunk.hurried = True
+            done += self.end()
+        return done
 
     def end(self) -> list[Chunk]:
         """Returns the chunk that was begun, if there is one."""
@@ -154,7 +159,7 @@ def cut(cutter: Cutter, sequences: Iterable[Any]) -> Iterator[Chunk]:
 
 
 def cut_as_read(cutter: Cutter, sequences: Iterable[Any]) -> Iterator[Chunk]:
-    """Yields the chunks of all that a source gives, in order, and smaller ones where it is slow."""
+    """Yields the chunks of all that a source gives, in order, and hurried ones where it is slow."""
     asked_s = time.monotonic()
     for sequence in sequences:
         yield from cutter.add(sequence, time.monotonic() - asked_s)

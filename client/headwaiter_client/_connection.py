@@ -203,7 +203,5 @@ def remaining_s(timeout_s: float, request_id: str | None) -> float:
         DeadlineExceeded: nothing is left.
     """
     if not timeout_s > 0:
-        raise DeadlineExceeded(
-            f"the deadline had passed before the call: {timeout_s:.3g} s were left", request_id=request_id
-        )
+        raise DeadlineExceeded("the deadline had passed before the call", request_id=request_id)
     return min(timeout_s, _MAX_TIMEOUT_S)

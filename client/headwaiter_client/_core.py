@@ -89,11 +89,11 @@ def model(name: str, timeout_s: float) -> Exchange[pb.GetModelResponse]:
 
 def is_serving(timeout_s: float) -> Exchange[bool]:
     """See `Client.is_serving`."""
-    return not (yield from unready(timeout_s))
+    return (yield from unready(timeout_s)) is None
 
 
-def unready(timeout_s: float) -> Exchange[str]:
-    """Asks why the server takes no requests; the answer is empty when it does.
+def unready(timeout_s: float) -> Exchange[str | None]:
+    """Asks why the server takes no requests; None when it does.
 
     Raises:
         HeadwaiterError: it can be reached, but does not say.
@@ -102,18 +102,18 @@ def unready(timeout_s: float) -> Exchange[str]:
         raw = yield Call(HEALTH_METHOD, HEALTH_REQUEST, timeout_s)
     except Unavailable as error:
         return str(error)
-    return "" if raw == HEALTH_SERVING else "it does not take requests"
+    return None if raw == HEALTH_SERVING else "it does not take requests"
 
 
 def wait_ready(timeout_s: float) -> Exchange[None]:
     """See `Client.wait_ready`."""
     deadline_s = time.monotonic() + timeout_s
     pause_s = _FIRST_PAUSE_S
-    reason = "the time was up before it was asked"
+    reason: str | None = "the time was up before it was asked"
     while (left_s := deadline_s - time.monotonic()) > 0:
         try:
             reason = yield from unready(min(left_s, _HEALTH_TIMEOUT_S))
-            if not reason:
+            if reason is None:
                 return
         except DeadlineExceeded as error:
             reason = str(error)

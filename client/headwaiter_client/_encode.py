@@ -180,11 +180,11 @@ class Jobs:
     def __init__(self, timeout_s: float, in_flight: int) -> None:
         check_type("timeout_s", timeout_s, SupportsFloat, "a number of seconds")
         check_type("max_in_flight", in_flight, SupportsIndex, "a whole number")
-        if not timeout_s > 0:
-            raise ValueError(f"timeout_s is {timeout_s:g}; it must be above 0")
+        self._timeout_s = float(timeout_s)
+        if not self._timeout_s > 0:
+            raise ValueError(f"timeout_s is {self._timeout_s:g}; it must be above 0")
         if in_flight < 1:
             raise ValueError(f"max_in_flight is {in_flight}; it must be 1 at least")
-        self._timeout_s = timeout_s
         self.in_flight = in_flight
         self._descriptions: dict[str, pb.GetModelResponse] = {}
 
@@ -195,7 +195,7 @@ class Jobs:
             TypeError: the call's own are no number.
         """
         check_type("timeout_s", timeout_s, SupportsFloat | None, "a number of seconds or None")
-        return self._timeout_s if timeout_s is None else timeout_s
+        return self._timeout_s if timeout_s is None else float(timeout_s)
 
     def of_list(
         self,
@@ -213,7 +213,8 @@ class Jobs:
         """
         _check_many(sequences)
         check_progress(progress)
-        return self._job(form, options, self.within_s(timeout_s), timeout_s)
+        within_s = self.within_s(timeout_s)
+        return self._job(form, options, within_s, None if timeout_s is None else within_s)
 
     def of_stream(self, sequences: object, timeout_s: float | None, options: _options.RequestOptions) -> Job:
         """Makes the job of a stream, with a deadline for each request alone; otherwise as `of_list`."""

@@ -3,7 +3,6 @@
 import math
 import threading
 from dataclasses import dataclass
-from typing import SupportsFloat, SupportsIndex
 
 from headwaiter_client._arguments import check_type
 from headwaiter_client._core import HEALTH_METHOD
@@ -37,9 +36,9 @@ class RetryPolicy:
     max_backoff_s: float = 1.0
 
     def __post_init__(self) -> None:
-        check_type("max_attempts", self.max_attempts, SupportsIndex, "a whole number")
+        check_type("max_attempts", self.max_attempts, int, "an int")
         for name in ("initial_backoff_s", "max_backoff_s"):
-            check_type(name, getattr(self, name), SupportsFloat, "a number of seconds")
+            check_type(name, getattr(self, name), float | int, "a float of seconds")
         if self.max_attempts < 1:
             raise ValueError(f"max_attempts is {self.max_attempts}; a call takes at least 1")
         if not 0 <= self.initial_backoff_s <= self.max_backoff_s < math.inf:

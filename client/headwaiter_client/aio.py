@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from inspect import iscoroutinefunction
 from types import TracebackType
@@ -10,7 +10,7 @@ from typing import Any, Self, SupportsIndex, TypeVar, Unpack
 
 from numpy.typing import ArrayLike
 
-from headwaiter_client import _attention, _core
+from headwaiter_client import _attention, _chunks, _core
 from headwaiter_client._chunks import Chunk, Cutter
 from headwaiter_client._connection import Connection, TlsConfig
 from headwaiter_client._encode import Gathering, Job, Jobs, Progress
@@ -96,7 +96,7 @@ class AsyncClient:
         timeout_s: float | None = None,
         **options: Unpack[RequestOptions],
     ) -> AsyncGenerator[SequenceEncoding, None]:
-        """Encodes what an iterable of either kind yields; see `Client.encode_stream`.
+        """Encodes what an iterable of either kind yields, an async one if it is slow; see `Client.encode_stream`.
 
         Closing the iterator cancels the requests on their way; `contextlib.aclosing` does so whatever happens.
         """
@@ -158,7 +158,7 @@ class AsyncClient:
         job = self._jobs.of_list(form, sequences, timeout_s, progress, options)
         chunks = await self._run(job.plan(sequences))
         gathering = Gathering(chunks, progress)
-        async with aclosing(self._each(map(job.send, chunks), ordered=True)) as parts:
+        async with aclosing(self._each(chunks, job.send, ordered=True)) as parts:
             async for part in parts:
                 gathering.add(part)
         return gathering.result()
@@ -167,24 +167,26 @@ class AsyncClient:
         self, job: Job, sequences: Iterable[Any] | AsyncIterable[Any], ordered: bool
     ) -> AsyncGenerator[SequenceEncoding, None]:
         chunks = _cut(job.cutter(await self._run(job.limits())), sequences)
-        exchanges = (job.send_apart(chunk) async for chunk in chunks)
-        async with aclosing(self._each(exchanges, ordered=ordered)) as parts:
+        async with aclosing(self._each(chunks, job.send_apart, ordered=ordered)) as parts:
             async for part in parts:
                 for one in part:
                     yield one
 
     async def _each(
         self,
-        exchanges: Iterable[_core.Exchange[_Result]] | AsyncIterable[_core.Exchange[_Result]],
+        chunks: Iterable[Chunk] | AsyncIterable[Chunk],
+        send: Callable[[Chunk], _core.Exchange[_Result]],
         *,
         ordered: bool,
     ) -> AsyncGenerator[_Result, None]:
-        """Runs exchanges, some at once, and yields their results."""
+        """Sends chunks, some at once, and yields their results: late, to keep the server busy, but for slow sources."""
         pending: list[asyncio.Task[_Result]] = []
         try:
-            async for exchange in _each_of(exchanges):
-                pending.append(asyncio.create_task(self._run(exchange)))
-                while len(pending) == self._jobs.in_flight or any(task.done() for task in _next_of(pending, ordered)):
+            async for chunk in _each_of(chunks):
+                pending.append(asyncio.create_task(self._run(send(chunk))))
+                while len(pending) == self._jobs.in_flight or (
+                    chunk.hurried and any(task.done() for task in _next_of(pending, ordered))
+                ):
                     yield await _next(pending, ordered)
             while pending:
                 yield await _next(pending, ordered)
@@ -230,9 +232,13 @@ async def _next(pending: list[asyncio.Task[_Result]], ordered: bool) -> _Result:
 
 
 async def _cut(cutter: Cutter, sequences: Iterable[Any] | AsyncIterable[Any]) -> AsyncIterator[Chunk]:
-    """Yields the chunks of all sequences, in order; see `_chunks.cut_as_read`."""
+    """Yields the chunks of all sequences, in order; of a source that lets others run, as `_chunks.cut_as_read`."""
+    if not isinstance(sequences, AsyncIterable):
+        for chunk in _chunks.cut(cutter, sequences):
+            yield chunk
+        return
     asked_s = time.monotonic()
-    async for sequence in _each_of(sequences):
+    async for sequence in sequences:
         for chunk in cutter.add(sequence, time.monotonic() - asked_s):
             yield chunk
         asked_s = time.monotonic()

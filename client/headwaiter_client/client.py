@@ -1,7 +1,7 @@
 """The client for threads."""
 
 import time
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import closing
 from inspect import iscoroutinefunction
@@ -11,6 +11,7 @@ from typing import Any, Self, SupportsIndex, TypeVar, Unpack
 from numpy.typing import ArrayLike
 
 from headwaiter_client import _attention, _chunks, _core
+from headwaiter_client._chunks import Chunk
 from headwaiter_client._connection import Connection, TlsConfig
 from headwaiter_client._encode import Gathering, Job, Jobs, Progress
 from headwaiter_client._inputs import Features, Form, Texts, Tokens
@@ -121,9 +122,9 @@ class Client:
     ) -> Generator[SequenceEncoding, None, None]:
         """Encodes what an iterable yields, one result a sequence, in memory that does not grow with their number.
 
-        Sequences are read ahead of the results, as many as `max_in_flight` requests hold; of a source that gives them
-        slowly, what there is goes at once, and its results come when the next one has been read. Closing the iterator
-        before its end cancels the requests on their way.
+        Sequences are read ahead of the results, as many as `max_in_flight` requests hold; where that takes long, what
+        there is goes, and results come between one sequence and the next. Closing the iterator before its end cancels
+        the requests on their way.
 
         Args:
             sequences: all of them texts, or all token ids [n], or all features [n, width].
@@ -215,26 +216,30 @@ class Client:
         if len(chunks) == 1:  # No need of a thread.
             gathering.add(self._run(job.send(chunks[0])))
         else:
-            with closing(self._each(map(job.send, chunks), ordered=True)) as parts:
+            with closing(self._each(chunks, job.send, ordered=True)) as parts:
                 for part in parts:
                     gathering.add(part)
         return gathering.result()
 
     def _stream(self, job: Job, sequences: Iterable[Any], ordered: bool) -> Generator[SequenceEncoding, None, None]:
         chunks = _chunks.cut_as_read(job.cutter(self._run(job.limits())), sequences)
-        with closing(self._each(map(job.send_apart, chunks), ordered=ordered)) as parts:
+        with closing(self._each(chunks, job.send_apart, ordered=ordered)) as parts:
             for part in parts:
                 yield from part
 
-    def _each(self, exchanges: Iterable[_core.Exchange[_Result]], *, ordered: bool) -> Generator[_Result, None, None]:
-        """Runs exchanges, some at once, and yields their results."""
+    def _each(
+        self, chunks: Iterable[Chunk], send: Callable[[Chunk], _core.Exchange[_Result]], *, ordered: bool
+    ) -> Generator[_Result, None, None]:
+        """Sends chunks, some at once, and yields their results: late, to keep the server busy, but for slow sources."""
         threads = ThreadPoolExecutor(self._jobs.in_flight, "headwaiter")
         flight = Flight()
         pending: list[Future[_Result]] = []
         try:
-            for exchange in exchanges:
-                pending.append(threads.submit(self._run, exchange, flight))
-                while len(pending) == self._jobs.in_flight or any(call.done() for call in _next_of(pending, ordered)):
+            for chunk in chunks:
+                pending.append(threads.submit(self._run, send(chunk), flight))
+                while len(pending) == self._jobs.in_flight or (
+                    chunk.hurried and any(call.done() for call in _next_of(pending, ordered))
+                ):
                     yield _next(pending, ordered)
             while pending:
                 yield _next(pending, ordered)

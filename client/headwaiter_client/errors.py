@@ -77,7 +77,7 @@ class ModelNotFound(HeadwaiterError):
 
 
 class Overloaded(HeadwaiterError):
-    """The queue is full; worth another try after `retry_after_s`."""
+    """The queue is full, or too long for the deadline; worth another try after `retry_after_s`."""
 
 
 class MessageTooLarge(HeadwaiterError):

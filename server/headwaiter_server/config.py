@@ -197,8 +197,8 @@ class Settings:
             raise SettingsError(f"--token-file {self.token_file} is empty")
         if not re.fullmatch("[!-~]+", token):
             raise SettingsError(
-                f"--token-file {self.token_file} holds more than visible ASCII characters without blanks: "
-                "no caller can send that"
+                f"--token-file {self.token_file} holds what no caller can send: a token is of visible ASCII "
+                "characters, without blanks"
             )
         return token
 

@@ -45,22 +45,24 @@ def test_every_sequence_goes_once_in_order_and_every_request_is_within_the_limit
 
 
 @pytest.mark.parametrize(
-    ("read_s", "sizes"),
+    ("read_s", "sizes", "hurried"),
     [
-        ([0.0] * 7, [3, 3, 1]),
-        ([0.03] * 7, [3, 3, 1]),
-        # What was slow to come waits for nothing more.
-        ([9.0] * 4, [1, 1, 1, 1]),
-        ([0.06] * 5, [2, 2, 1]),
-        ([0.0, 0.0, 0.0, 9.0, 0.0, 0.0], [3, 1, 2]),
+        ([0.0] * 7, [3, 3, 1], [False] * 3),
         # The time it took to read a full request is not held against the next.
-        ([0.03, 0.03, 0.03, 0.03, 0.03, 0.03], [3, 3]),
+        ([0.03] * 7, [3, 3, 1], [False] * 3),
+        # What was slow to come waits for nothing more.
+        ([9.0] * 4, [1, 1, 1, 1], [True] * 4),
+        ([0.06] * 5, [2, 2, 1], [True, True, False]),
+        ([0.0, 0.0, 0.0, 9.0, 0.0, 0.0], [3, 1, 2], [False, True, False]),
     ],
 )
-def test_what_a_slow_source_gave_is_not_kept_until_a_request_is_full(read_s: list[float], sizes: list[int]) -> None:
+def test_what_a_slow_source_gave_is_not_kept_until_a_request_is_full(
+    read_s: list[float], sizes: list[int], hurried: list[bool]
+) -> None:
     cutter = Cutter(Limits(3, 99, 9999, 9), None, partial=False)
     chunks = [chunk for one_s in read_s for chunk in cutter.add("text", one_s)] + cutter.end()
     assert [len(chunk.sequences) for chunk in chunks] == sizes
+    assert [chunk.hurried for chunk in chunks] == hurried
 
 
 def _most_tokens(chunk: Chunk, limits: Limits) -> int:

@@ -102,7 +102,7 @@ def test_a_transport_that_has_to_be_awaited_is_refused() -> None:
 
 @pytest.mark.parametrize("argument", ["max_attempts", "initial_backoff_s", "max_backoff_s"])
 def test_a_policy_is_of_numbers(argument: str) -> None:
-    with pytest.raises(TypeError, match=f"^{argument} is of type str; it must be a "):
+    with pytest.raises(TypeError, match=f"^{argument} is of type str; it must be an? "):
         RetryPolicy(**{argument: "3"})  # type: ignore[arg-type]
 
 

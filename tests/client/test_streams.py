@@ -80,6 +80,7 @@ def test_a_stream_may_be_of_an_async_iterable() -> None:
     assert asyncio.run(stream()) == list(range(600))
 
 
+@pytest.mark.usefixtures("clock")
 def test_a_stream_yields_results_as_they_come_where_order_does_not_matter() -> None:
     with Client(transport=Gate(others=3), max_in_flight=2) as client:
         results = list(client.encode_stream(TEXTS * 2, ordered=False, request_id="r"))
@@ -87,6 +88,7 @@ def test_a_stream_yields_results_as_they_come_where_order_does_not_matter() -> N
     assert sorted(one.index for one in results) == list(range(1200))
 
 
+@pytest.mark.usefixtures("clock")
 async def test_an_async_stream_yields_results_as_they_come_where_order_does_not_matter() -> None:
     async with AsyncClient(transport=AsyncGate(others=3), max_in_flight=2) as client:
         results = [one async for one in client.encode_stream(TEXTS * 2, ordered=False, request_id="r")]
@@ -103,30 +105,50 @@ class _AtOnce(ThreadPoolExecutor):
         return done
 
 
+class _Clock:
+    """Stands still until a test moves it."""
+
+    now_s = 0.0
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> _Clock:
+    """Tells how long sources take."""
+    clock = _Clock()
+    monkeypatch.setattr("headwaiter_client._chunks.time", clock)
+    monkeypatch.setattr("headwaiter_client.aio.time", clock)
+    return clock
+
+
 @pytest.mark.parametrize("ordered", [True, False])
-def test_a_slow_source_is_answered_while_it_is_read(monkeypatch: pytest.MonkeyPatch, ordered: bool) -> None:
-    monkeypatch.setattr("headwaiter_client._chunks._PATIENCE_S", -1.0)
+def test_a_slow_source_is_answered_while_it_is_read(
+    monkeypatch: pytest.MonkeyPatch, clock: _Clock, ordered: bool
+) -> None:
     monkeypatch.setattr("headwaiter_client.client.ThreadPoolExecutor", _AtOnce)
     read = 0
 
     def texts() -> Iterator[str]:
         nonlocal read
-        for read in itertools.count(1):
+        for read in range(20):
+            clock.now_s += 1.0
             yield f"text {read}"
 
     with Client(transport=FakeEncoder()) as client:
-        for one in itertools.islice(client.encode_stream(texts(), ordered=ordered), 20):
-            assert read == one.index + 1
+        for one in client.encode_stream(texts(), ordered=ordered):
+            assert read == one.index
 
 
 @pytest.mark.parametrize("ordered", [True, False])
-async def test_a_slow_async_source_is_answered_while_it_is_read(monkeypatch: pytest.MonkeyPatch, ordered: bool) -> None:
-    monkeypatch.setattr("headwaiter_client._chunks._PATIENCE_S", -1.0)
+async def test_a_slow_async_source_is_answered_while_it_is_read(clock: _Clock, ordered: bool) -> None:
     read = 0
 
     async def texts() -> AsyncIterator[str]:
         nonlocal read
         for read in range(20):
+            clock.now_s += 1.0
             yield f"text {read}"
             for _ in range(20):  # Time enough for an answer.
                 await asyncio.sleep(0)
@@ -134,6 +156,34 @@ async def test_a_slow_async_source_is_answered_while_it_is_read(monkeypatch: pyt
     async with AsyncClient(transport=AsyncFakeEncoder(FakeEncoder())) as client:
         async for one in client.encode_stream(texts(), ordered=ordered):
             assert read <= one.index + 1
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+def test_a_slow_reader_finds_as_many_requests_on_their_way_as_may_be(
+    monkeypatch: pytest.MonkeyPatch, clock: _Clock, ordered: bool
+) -> None:
+    monkeypatch.setattr("headwaiter_client.client.ThreadPoolExecutor", _AtOnce)
+    fake = FakeEncoder()
+    with Client(transport=fake, max_in_flight=3) as client:
+        for one in client.encode_stream((f"text {number}" for number in range(256 * 7)), ordered=ordered):
+            clock.now_s += 1.0
+            assert len(fake.requests) == min(7, one.index // 256 + 3)
+
+
+async def test_an_async_slow_reader_finds_as_many_requests_on_their_way_as_may_be(clock: _Clock) -> None:
+    fake = FakeEncoder()
+
+    async def texts() -> AsyncIterator[str]:
+        for number in range(256 * 7):
+            yield f"text {number}"
+            await asyncio.sleep(0)
+
+    async with AsyncClient(transport=AsyncFakeEncoder(fake), max_in_flight=3) as client:
+        async for one in client.encode_stream(texts()):
+            clock.now_s += 1.0
+            for _ in range(20):  # Time enough for all that was sent.
+                await asyncio.sleep(0)
+            assert len(fake.requests) == min(7, one.index // 256 + 3)
 
 
 async def test_closing_an_async_stream_cancels_its_requests() -> None:

@@ -174,7 +174,9 @@ def test_an_empty_token_file_lets_nobody_in_by_mistake() -> None:
 @pytest.mark.parametrize("text", ["two words", "zwölf", "two\nlines"])
 def test_a_token_that_no_caller_can_send_is_refused_at_start(text: str) -> None:
     Path("ODD").write_text(text, encoding="utf-8")
-    with pytest.raises(SettingsError, match="--token-file ODD holds more than visible ASCII characters without blanks"):
+    with pytest.raises(
+        SettingsError, match="--token-file ODD holds what no caller can send: a token is of visible ASCII"
+    ):
         Settings(bundle=Path("b"), token_file=Path("ODD")).token()
 
 

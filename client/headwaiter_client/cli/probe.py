@@ -19,6 +19,6 @@ def run(arguments: argparse.Namespace) -> int:
     with Client(**connection(arguments)) as client:
         # Who probes by hand wants to know why not; programs that call `is_serving` do not.
         reason = client._run(_core.unready(arguments.timeout_s))  # noqa: SLF001
-    if reason:
+    if reason is not None:
         print(f"headwaiter-client: the server at {arguments.address} is not ready: {reason}", file=sys.stderr)
-    return int(bool(reason))
+    return int(reason is not None)
