@@ -89,7 +89,7 @@ def _wait_until_serving(server: subprocess.Popen[bytes], address: str) -> None:
 
 def _free_port() -> int:
     while True:
-        port = random.choice(_PORTS)  # noqa: S311 - no secret
+        port = random.choice(_PORTS)
         with socket.socket() as probe, suppress(OSError):
             probe.bind(("127.0.0.1", port))
             return port
