@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import statistics
 import subprocess
 import sys
 import time
@@ -16,7 +15,7 @@ import grpc
 from bench.calls import ENCODE
 from bench.effort import Effort
 from bench.front_end import NULL
-from bench.measure import HEADWAITER, LOAD_CORE, Fleet, pin
+from bench.measure import HEADWAITER, LOAD_CORE, Fleet, median_ratio, pin
 from bench.short_texts import ShortTexts
 from bench.traces import sentences
 from headwaiter_client import Client
@@ -46,7 +45,7 @@ class Streaming:
     @property
     def ratio(self) -> float:
         """Throughput by the server's own."""
-        return statistics.median(raw / ours for ours, raw in zip(self.client_s, self.raw_s, strict=True))
+        return median_ratio(self.raw_s, self.client_s)
 
 
 def client(fleet: Fleet, effort: Effort) -> Streaming:

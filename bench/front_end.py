@@ -15,7 +15,7 @@ import numpy as np
 
 from bench.calls import ENCODE, ENCODE_STREAM, Calls, stream, unary
 from bench.effort import Effort
-from bench.measure import LOAD_CORE, Contender, Fleet, counters, cpu_s, pin
+from bench.measure import LOAD_CORE, Contender, Fleet, counters, cpu_s, median_ratio, pin
 from bench.null_server import PAUSE_ID
 from examples.serving import Running
 from headwaiter_proto import encoder_pb2 as pb
@@ -69,7 +69,7 @@ class Cost:
     @property
     def ratio(self) -> float:
         """Requests a second by those of the echo server."""
-        return statistics.median(ours / echo for ours, echo in zip(self.ours_s, self.echo_s, strict=True))
+        return median_ratio(self.ours_s, self.echo_s)
 
 
 @dataclass(frozen=True)

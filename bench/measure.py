@@ -193,9 +193,13 @@ def median(runs: Sequence[Run]) -> Run:
 
 
 def ratio(ours: Sequence[Run], theirs: Sequence[Run], figure: str) -> float:
-    """Return the median over the rounds of one server's figure by another's: what disturbs a round disturbs both."""
-    pairs = zip(ours, theirs, strict=True)
-    return float(statistics.median(getattr(our, figure) / getattr(their, figure) for our, their in pairs))
+    """Return the median over the rounds of one server's figure by another's."""
+    return median_ratio([getattr(run, figure) for run in ours], [getattr(run, figure) for run in theirs])
+
+
+def median_ratio(ours: Sequence[float], theirs: Sequence[float]) -> float:
+    """Return the median of the ratios in each round: what disturbs a round disturbs both."""
+    return float(statistics.median(our / their for our, their in zip(ours, theirs, strict=True)))
 
 
 def pin(*cores: int) -> None:

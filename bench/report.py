@@ -14,7 +14,7 @@ from bench import front_end, planning, tokenizing
 from bench.client import Streaming
 from bench.failover import Failover
 from bench.front_end import FrontEnd
-from bench.measure import median, ratio
+from bench.measure import median, median_ratio, ratio
 from bench.open_loop import OpenLoop
 from bench.overheads import Alone, Metrics, Poison
 from bench.planning import Planning
@@ -119,7 +119,7 @@ def _throughput(closed: Throughput) -> str:
         )
     rates = [run.tokens_s for run in closed.ours.runs]
     for name, ceiling in (("window of 32", closed.in_process), ("whole trace", closed.in_process_trace)):
-        times = statistics.median(ours / theirs for ours, theirs in zip(rates, ceiling, strict=True))
+        times = median_ratio(rates, ceiling)
         rows.append((f"in process, {name}", "", f"{statistics.median(ceiling):,.0f}", f"{times:.2f} ×"))
     rows.append(("floor", "", "", "", f"{statistics.median(closed.floor):,.0f}"))
     return f"{closed.trace}, {REQUESTERS} requesters:\n\n{_table(header, rows)}"

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from bench.client import Streaming
 from bench.failover import Failover
 from bench.front_end import FrontEnd
-from bench.measure import Run, median, ratio
+from bench.measure import Run, median, median_ratio, ratio
 from bench.open_loop import COMPARED, OVERLOAD, Loaded, OpenLoop
 from bench.overheads import Alone, Metrics, Poison
 from bench.planning import Planning
@@ -36,9 +36,9 @@ def of_throughput(closed: Throughput) -> Iterator[Requirement]:
     nearest = min(by_best, key=lambda label: by_best[label])
     yield Requirement(f"{at}: by the fastest at its best, {nearest}", by_best[nearest], ">", 1.0)
     rates = [run.tokens_s for run in ours]
-    yield Requirement(f"{at}: by in process with a window of 32", _ratio(rates, closed.in_process), "≥", 0.9)
+    yield Requirement(f"{at}: by in process with a window of 32", median_ratio(rates, closed.in_process), "≥", 0.9)
     cpu = [run.tokens_cpu_s for run in ours]
-    yield Requirement(f"{at}: tokens per CPU-second by the floor", _ratio(cpu, closed.floor), "≥", 0.65)
+    yield Requirement(f"{at}: tokens per CPU-second by the floor", median_ratio(cpu, closed.floor), "≥", 0.65)
     # The median error is within 20 % where half of the batches are.
     predicted = statistics.median(run.predicted for run in ours)
     yield Requirement(f"{at}: share of batches whose time was predicted within 20 %", predicted, "≥", 0.5)
@@ -95,7 +95,7 @@ def of_front_end(front: FrontEnd | None) -> Iterator[Requirement]:
         return
     one, many, _ = front.costs
     yield Requirement("unary of 1, null model: requests/s by an echo server's", one.ratio, "≥", 0.5)
-    sequences = _ratio(many.ours_s, one.ours_s) * many.sequences
+    sequences = median_ratio(many.ours_s, one.ours_s) * many.sequences
     yield Requirement(f"null model: sequences/s, unary of {many.sequences} by unary of 1", sequences, "≥", 10.0)
     stall, given_up = front.stall, front.given_up
     yield Requirement("others' p99 beside a stream that nobody reads", statistics.median(stall.p99), "≤", 1.1)
@@ -137,7 +137,3 @@ def of_tokenizing(rows: Sequence[Tokenizing]) -> Iterator[Requirement]:
 def sustained(loaded: Loaded) -> bool:
     """Tell whether a server answered as fast as requests came."""
     return median(loaded.runs).kept_up >= 0.95
-
-
-def _ratio(ours: Sequence[float], theirs: Sequence[float]) -> float:
-    return statistics.median(our / their for our, their in zip(ours, theirs, strict=True))

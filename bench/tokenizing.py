@@ -9,7 +9,7 @@ import time
 from dataclasses import dataclass
 
 from bench.int8 import in_batches
-from bench.measure import LOAD_CORE, SERVER_CORE, pin
+from bench.measure import LOAD_CORE, SERVER_CORE, median_ratio, pin
 from bench.traces import real_sentences, sentences
 from examples.model import bundle
 from headwaiter_proto import encoder_pb2 as pb
@@ -47,7 +47,7 @@ class Tokenizing:
     @property
     def ratio(self) -> float:
         """How much faster texts are tokenised than encoded."""
-        return statistics.median(fast / slow for fast, slow in zip(self.tokenized, self.encoded, strict=True))
+        return median_ratio(self.tokenized, self.encoded)
 
 
 def tokenizing() -> list[Tokenizing]:

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from copy import copy
 from dataclasses import replace
-from typing import Any, SupportsFloat, SupportsIndex, TypeAlias
+from typing import Any, SupportsFloat, SupportsIndex, TypeAlias, TypeVar
 
 from headwaiter_client import _chunks, _core, _options, _results
 from headwaiter_client._arguments import check_progress, check_type
@@ -14,6 +14,7 @@ from headwaiter_client._inputs import Form, Texts
 from headwaiter_client.errors import HeadwaiterError, InvalidInput, ModelChanged, located
 from headwaiter_proto import encoder_pb2 as pb
 
+_Pending = TypeVar("_Pending")
 Progress: TypeAlias = Callable[[int, int], None]
 
 
@@ -258,6 +259,11 @@ class Gathering:
     def result(self) -> _results.Encoding:
         """Joins the results."""
         return _results.join(self._parts)
+
+
+def next_of(pending: list[_Pending], ordered: bool) -> list[_Pending]:
+    """Returns those of the requests on their way whose result may be the next."""
+    return pending[:1] if ordered else pending
 
 
 def _check_many(sequences: object) -> None:

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 from headwaiter_client import _attention, _chunks, _core
 from headwaiter_client._chunks import Chunk, Cutter
 from headwaiter_client._connection import Connection, TlsConfig
-from headwaiter_client._encode import Gathering, Job, Jobs, Progress
+from headwaiter_client._encode import Gathering, Job, Jobs, Progress, next_of
 from headwaiter_client._inputs import Features, Form, Texts, Tokens
 from headwaiter_client._options import RequestOptions
 from headwaiter_client._results import Encoding, ModelRef, SequenceEncoding
@@ -166,7 +166,11 @@ class AsyncClient:
     async def _stream(
         self, job: Job, sequences: Iterable[Any] | AsyncIterable[Any], ordered: bool
     ) -> AsyncGenerator[SequenceEncoding, None]:
-        chunks = _cut(job.cutter(await self._run(job.limits())), sequences)
+        cutter = job.cutter(await self._run(job.limits()))
+        # A plain iterable lets nothing be sent while it is read: how long that takes does not matter.
+        chunks = (
+            _cut_as_read(cutter, sequences) if isinstance(sequences, AsyncIterable) else _chunks.cut(cutter, sequences)
+        )
         async with aclosing(self._each(chunks, job.send_apart, ordered=ordered)) as parts:
             async for part in parts:
                 for one in part:
@@ -185,7 +189,7 @@ class AsyncClient:
             async for chunk in _each_of(chunks):
                 pending.append(asyncio.create_task(self._run(send(chunk))))
                 while len(pending) == self._jobs.in_flight or (
-                    chunk.hurried and any(task.done() for task in _next_of(pending, ordered))
+                    chunk.hurried and any(task.done() for task in next_of(pending, ordered))
                 ):
                     yield await _next(pending, ordered)
             while pending:
@@ -216,13 +220,8 @@ class AsyncClient:
             return error
 
 
-def _next_of(pending: list[asyncio.Task[_Result]], ordered: bool) -> list[asyncio.Task[_Result]]:
-    """Returns those whose result may be the next."""
-    return pending[:1] if ordered else pending
-
-
 async def _next(pending: list[asyncio.Task[_Result]], ordered: bool) -> _Result:
-    candidates = _next_of(pending, ordered)
+    candidates = next_of(pending, ordered)
     await asyncio.wait(candidates, return_when=asyncio.FIRST_COMPLETED)
     task = next(task for task in candidates if task.done())
     # Only then, so that it is cancelled with the others where this task is.
@@ -231,12 +230,8 @@ async def _next(pending: list[asyncio.Task[_Result]], ordered: bool) -> _Result:
     return result
 
 
-async def _cut(cutter: Cutter, sequences: Iterable[Any] | AsyncIterable[Any]) -> AsyncIterator[Chunk]:
-    """Yields the chunks of all sequences, in order; of a source that lets others run, as `_chunks.cut_as_read`."""
-    if not isinstance(sequences, AsyncIterable):
-        for chunk in _chunks.cut(cutter, sequences):
-            yield chunk
-        return
+async def _cut_as_read(cutter: Cutter, sequences: AsyncIterable[Any]) -> AsyncIterator[Chunk]:
+    """Yields the chunks of all that a source gives; see `_chunks.cut_as_read`."""
     asked_s = time.monotonic()
     async for sequence in sequences:
         for chunk in cutter.add(sequence, time.monotonic() - asked_s):

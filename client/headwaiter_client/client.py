@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 from headwaiter_client import _attention, _chunks, _core
 from headwaiter_client._chunks import Chunk
 from headwaiter_client._connection import Connection, TlsConfig
-from headwaiter_client._encode import Gathering, Job, Jobs, Progress
+from headwaiter_client._encode import Gathering, Job, Jobs, Progress, next_of
 from headwaiter_client._inputs import Features, Form, Texts, Tokens
 from headwaiter_client._options import RequestOptions
 from headwaiter_client._results import Encoding, ModelRef, SequenceEncoding
@@ -238,7 +238,7 @@ class Client:
             for chunk in chunks:
                 pending.append(threads.submit(self._run, send(chunk), flight))
                 while len(pending) == self._jobs.in_flight or (
-                    chunk.hurried and any(call.done() for call in _next_of(pending, ordered))
+                    chunk.hurried and any(call.done() for call in next_of(pending, ordered))
                 ):
                     yield _next(pending, ordered)
             while pending:
@@ -268,13 +268,8 @@ class Client:
             return error
 
 
-def _next_of(pending: list[Future[_Result]], ordered: bool) -> list[Future[_Result]]:
-    """Returns those whose result may be the next."""
-    return pending[:1] if ordered else pending
-
-
 def _next(pending: list[Future[_Result]], ordered: bool) -> _Result:
-    candidates = _next_of(pending, ordered)
+    candidates = next_of(pending, ordered)
     wait(candidates, return_when=FIRST_COMPLETED)
     future = next(future for future in candidates if future.done())
     pending.remove(future)
