@@ -2,6 +2,8 @@
 
 import asyncio
 import logging
+import os
+import sys
 import time
 from collections import deque
 from collections.abc import Callable
@@ -27,6 +29,8 @@ _AT_ONCE = 2
 # A device is given its next batch so long before it should be done with the last, to have it planned and packed in
 # time; not earlier, as what comes meanwhile may make a better batch.
 _LEAD_S = 0.002
+# To receive a request takes little, and a batch long: with this, who is refused on a busy core hears of it sooner.
+_NICE = 5
 # How long to wait after each try to reopen a device that died; a device that stays dead after the last is given up.
 _REOPEN_AFTER_S = (0.0, 1.0, 2.0, 5.0, 10.0, 30.0)
 
@@ -88,6 +92,8 @@ class Worker:
         reopen: Callable[[], Device],
         probe: PackedBatch,
         clock: Callable[[], float] = time.monotonic,
+        *,
+        gives_way: bool = False,
     ) -> None:
         """Take over a device.
 
@@ -96,26 +102,30 @@ class Worker:
             reopen: opens it anew, checked and warm, after it died.
             probe: a batch that a device in order answers with finite values.
             clock: of the stamps.
+            gives_way: whether whatever else the process does goes before it: it computes on the same cores.
         """
         self.alive = True
-        self._ahead: deque[tuple[Sequence, ...]] = deque()
+        # What waits behind the batch that runs, with the seconds it should take.
+        self._ahead: deque[tuple[tuple[Sequence, ...], float]] = deque()
         self._device: Device | None = device
         self._reopen = reopen
         self._probe = probe
         self._clock = clock
         self._inflight = 0
-        self._free_s = self._computed_s = 0.0
-        self._thread = _Thread("device")
+        self._done_s = self._computed_s = 0.0
+        self._thread = _Thread("device", _NICE if gives_way else 0)
         self._packing = ThreadPoolExecutor(1, thread_name_prefix="packing")
 
     @property
     def ahead(self) -> tuple[Sequence, ...]:
         """The sequences of batches that wait behind the one that runs."""
-        return tuple(chain.from_iterable(self._ahead))
+        return tuple(chain.from_iterable(sequences for sequences, _ in self._ahead))
 
     def busy_s(self, now_s: float) -> float:
         """Return how long what it was given should still take."""
-        return max(0.0, self._free_s - now_s) if self._inflight else 0.0
+        if not self._inflight:
+            return 0.0
+        return max(0.0, self._done_s - now_s) + sum(expected_s for _, expected_s in self._ahead)
 
     def wants_next_in_s(self, now_s: float) -> float:
         """Return in how many seconds to give it its next batch; infinity where that hangs on other things than time."""
@@ -130,15 +140,13 @@ class Worker:
             What ran, if anything did; it fails with whatever the device raises, and with DeviceLost where that died
             meanwhile.
         """
-        now_s = self._clock()
-        self._free_s = now_s + self.busy_s(now_s) + expected_s
         # A batch is packed beside the one that runs; an idle device is not kept waiting for a second thread.
         packed = None
         if self._inflight:
             packed = self._packing.submit(self._pack, sequences)
-            self._ahead.append(sequences)
+            self._ahead.append((sequences, expected_s))
         else:
-            _note_started(sequences)
+            self._note_started(sequences, expected_s)
         self._inflight += 1
         run = self._thread.do(self._compute, sequences, packed)
         run.add_done_callback(self._note_done)
@@ -147,7 +155,13 @@ class Worker:
     def _note_done(self, _: "asyncio.Future[Run | None]") -> None:
         self._inflight -= 1
         if self._ahead:
-            _note_started(self._ahead.popleft())
+            self._note_started(*self._ahead.popleft())
+
+    def _note_started(self, sequences: tuple[Sequence, ...], expected_s: float) -> None:
+        # From now on, not from when it should have started: or one batch that is late made all that follow late too.
+        self._done_s = self._clock() + expected_s
+        for sequence in sequences:
+            sequence.job.waiting.discard(sequence)
 
     async def answers(self) -> bool:
         """Tell whether the device is in order: then a batch that failed has a sequence to blame."""
@@ -214,11 +228,6 @@ class Worker:
         return all(bool(np.isfinite(values).all()) for values in given)
 
 
-def _note_started(sequences: tuple[Sequence, ...]) -> None:
-    for sequence in sequences:
-        sequence.job.waiting.discard(sequence)
-
-
 _Result = TypeVar("_Result")
 
 
@@ -228,8 +237,9 @@ class _Thread:
     An executor takes several: its own future, asyncio's, and what passes between the two.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, nice: int) -> None:
         self._acts: SimpleQueue[_Act | None] = SimpleQueue()
+        self._nice = nice
         # What an unclosed thread waits for must not keep the process.
         Thread(target=self._do_all, name=name, daemon=True).start()
 
@@ -244,6 +254,9 @@ class _Thread:
         self._acts.put(None)
 
     def _do_all(self) -> None:
+        # On Linux this is of the thread alone; elsewhere it would be of the process.
+        if sys.platform == "linux":
+            os.nice(self._nice)
         while (asked := self._acts.get()) is not None:
             loop, future, act, arguments = asked
             result = error = None

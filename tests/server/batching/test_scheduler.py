@@ -1,6 +1,9 @@
 """Every admitted request gets its own answer, in time and in batches as large as may be, whatever its neighbours do."""
 
 import asyncio
+import os
+import sys
+import threading
 from contextlib import suppress
 
 import numpy as np
@@ -11,6 +14,8 @@ from headwaiter_server.batching.job import Priority
 from headwaiter_server.batching.scheduler import Scheduler
 from headwaiter_server.batching.worker import Worker
 from headwaiter_server.errors import DeadlineExceeded, InvalidInput, Overloaded
+from headwaiter_server.runtime.graph import Outputs
+from headwaiter_server.runtime.packing import PackedBatch
 from tests.server.batching.stand_ins import COST, LIMITS, PROBE, QUEUE, Bench, Device, Log, halves, sums
 
 
@@ -117,6 +122,27 @@ async def test_what_is_cancelled_at_the_very_moment_of_planning_is_planned_once_
     assert sums(await ahead) == [1]
     assert gone.cancelled()
     assert bench.device.batches == [[[1]]]
+
+
+async def test_a_batch_that_was_late_makes_nobody_expect_the_next_one_sooner_than_it_takes(bench: Bench) -> None:
+    ahead, second = await bench.submit_behind([[2]])
+    bench.clock.now_s = 0.749
+    bench.scheduler._plan_soon()
+    await asyncio.sleep(0.01)
+    assert len(bench.ahead) == 1
+    bench.clock.now_s = 10.0
+    bench.device.release(1)
+    await asyncio.gather(ahead, bench.device.busy())
+
+    third = bench.submit([3])
+    await asyncio.sleep(0.01)
+
+    # The second takes 0.5 + 0.25 s from now on, and until then there may be better company for the third.
+    assert bench.ahead == []
+    bench.clock.now_s = 10.5
+    assert bench.scheduler.estimated_wait_s == pytest.approx(0.25 + 0.75)
+    bench.device.release()
+    assert [sums(outcome) for outcome in await asyncio.gather(second, third)] == [[2], [3]]
 
 
 async def test_what_is_cancelled_while_it_runs_does_not_disturb_its_neighbours(bench: Bench) -> None:
@@ -284,3 +310,22 @@ async def test_urgent_work_is_not_refused_for_work_that_can_wait(bench: Bench) -
     bench.device.release()
     assert sums((await asyncio.gather(*tasks))[-1]) == [3]
     assert bench.device.batches[1] == [[3]]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a thread has no priority of its own")
+@pytest.mark.parametrize(("gives_way", "lower"), [(True, 5), (False, 0)])
+async def test_a_device_that_computes_on_the_cores_of_the_front_end_gives_way_to_it(
+    gives_way: bool, lower: int
+) -> None:
+    def niceness() -> int:
+        return os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+
+    class Nice(Device):
+        def run(self, batch: PackedBatch, *, hidden: bool) -> Outputs:
+            return Outputs(np.array([[niceness()]], np.float32), None)
+
+    before, log = niceness(), Log()
+    scheduler = Scheduler([Worker(Nice(), Device, PROBE, gives_way=gives_way)], COST, LIMITS, QUEUE, log)
+    assert sums(await scheduler.submit([np.array([1])], hidden=False)) == [before + lower]
+    assert niceness() == before
+    await scheduler.drain(30.0)
