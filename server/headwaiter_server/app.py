@@ -6,7 +6,6 @@ import logging
 import signal
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -17,23 +16,15 @@ from prometheus_client import start_http_server
 
 from headwaiter_server.batching.admission import QueueLimits
 from headwaiter_server.batching.attender import Attender
-from headwaiter_server.batching.calibration import Calibration, warm_up
-from headwaiter_server.batching.calibration_cache import calibrate
-from headwaiter_server.batching.cost import BatchLimits
 from headwaiter_server.batching.scheduler import Scheduler
-from headwaiter_server.batching.worker import Worker
 from headwaiter_server.config import Settings
+from headwaiter_server.loading import load
 from headwaiter_server.metrics import Recorder
 from headwaiter_server.rpc.auth import BearerToken
 from headwaiter_server.rpc.generic import GenericHandlers
 from headwaiter_server.rpc.service import SERVICE, EncoderService, Serving
 from headwaiter_server.rpc.tls import credentials
 from headwaiter_server.runtime.attention import AttentionGraph
-from headwaiter_server.runtime.bundle import TOKENIZER
-from headwaiter_server.runtime.errors import ModelRefused, ProviderUnavailable
-from headwaiter_server.runtime.graph import EncoderGraph
-from headwaiter_server.runtime.model import Model, open_model
-from headwaiter_server.text import TextEncoder
 
 log = logging.getLogger(__name__)
 
@@ -50,14 +41,6 @@ _OBJECTS_A_COLLECTION = 10_000
 
 class AddressInUse(Exception):
     """A port cannot be served; the message is one sentence."""
-
-
-@dataclass(frozen=True, eq=False)
-class _Loaded:
-    model: Model
-    workers: list[Worker]
-    text: TextEncoder | None
-    calibration: Calibration
 
 
 class Server:
@@ -89,7 +72,7 @@ class Server:
         await self._listen()
         try:
             loaded = await asyncio.get_running_loop().run_in_executor(
-                ThreadPoolExecutor(1, thread_name_prefix="loader"), _load, self._settings
+                ThreadPoolExecutor(1, thread_name_prefix="loader"), load, self._settings
             )
         except BaseException:
             await self._stop_listening(0)
@@ -109,7 +92,7 @@ class Server:
         self._recorder.serving(loaded.model, loaded.calibration, self._scheduler)
         self._encoder.open(Serving(loaded.model, loaded.text, self._scheduler, self._attender, loaded.calibration))
         await self._set_health(serving=True)
-        log.info("serving %s on port %d, metrics on port %d", _describe(loaded), self.port, self.metrics_port)
+        log.info("serving %s on port %d, metrics on port %d", loaded.describe(), self.port, self.metrics_port)
 
     async def failed(self) -> None:
         """Return only by raising what stopped the scheduler."""
@@ -240,60 +223,6 @@ async def _first(work: "asyncio.Task[None]", stopped: "asyncio.Task[bool]") -> b
     return False
 
 
-def _load(settings: Settings) -> _Loaded:
-    """Open the model and measure its cost; takes seconds, so it runs beside the event loop."""
-    model = open_model(
-        settings.bundle,
-        settings.provider,
-        settings.precision,
-        settings.threads_of_an_instance,
-        settings.devices[0],
-        settings.max_gpu_bytes,
-    )
-    tokenizes = model.bundle.manifest.max_text_tokens
-    text = TextEncoder(settings.bundle / TOKENIZER, tokenizes) if tokenizes else None
-    try:
-        calibration = calibrate(
-            model, threads=settings.threads, token_cap=settings.token_budget, folder=settings.cache_dir
-        )
-        workers, limits = _open_workers(model, settings, calibration.limits)
-    except ModelRefused:
-        raise
-    except Exception as error:
-        raise ProviderUnavailable(
-            f"{model.provider} cannot run the batches that are timed at start: {' '.join(str(error).split())}"
-        ) from error
-    return _Loaded(model, workers, text, replace(calibration, limits=limits))
-
-
-def _open_workers(model: Model, settings: Settings, limits: BatchLimits) -> tuple[list[Worker], BatchLimits]:
-    """Return a worker for each instance of each device, and the limits of batches that ran on all of them.
-
-    The first worker has the graph that is open, and warm, already.
-    """
-
-    def reopen(number: int) -> EncoderGraph:
-        # It should find the memory that the dead one had; where it does not, batches are halved when they run.
-        return _open_warm(model, number, limits)[0]
-
-    numbers = settings.devices if model.provider == "cuda" else settings.devices[:1]
-    places = [number for number in numbers for _ in range(settings.instances)]
-    graphs = [model.graph]
-    for number in places[1:]:
-        graph, limits = _open_warm(model, number, limits)
-        graphs.append(graph)
-    workers = [
-        Worker(graph, partial(reopen, number), model.probe) for graph, number in zip(graphs, places, strict=True)
-    ]
-    return workers, limits
-
-
-def _open_warm(model: Model, number: int, limits: BatchLimits) -> tuple[EncoderGraph, BatchLimits]:
-    """Open the graph once more, on a device, checked and warm, and return the limits of batches that ran there."""
-    graph = model.open_again(number)
-    return graph, warm_up(replace(model, graph=graph), limits)
-
-
 def channel_options(settings: Settings) -> list[tuple[str, int]]:
     """Return the options of the gRPC server."""
     return [
@@ -307,15 +236,3 @@ def channel_options(settings: Settings) -> list[tuple[str, int]]:
         # No algorithm but identity: gRPC checks a message's size only after it is inflated.
         ("grpc.compression_enabled_algorithms_bitset", 1),
     ]
-
-
-def _describe(loaded: _Loaded) -> str:
-    model = loaded.model
-    fallback = f" (CUDA was preferred, but {model.fallback_reason})" if model.fallback_reason else ""
-    calibration = loaded.calibration
-    return (
-        f"{model.bundle.manifest.name} {model.bundle.digest[:12]} with {model.file} on {model.provider}{fallback}, "
-        f"{calibration.limits.tokens:,} tokens a batch and {calibration.service_tokens_per_s:,.0f} a second "
-        f"({'remembered' if calibration.remembered else 'measured'}, within {calibration.error_ratio:.1%} at the "
-        f"median), cosine to PyTorch at least {model.self_check.min_cosine:.7f},"
-    )

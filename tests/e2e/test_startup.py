@@ -172,7 +172,7 @@ async def test_until_its_model_is_ready_a_server_is_not_serving_and_its_methods_
         return open_model(*arguments)
 
     server = Server(settings(text_bundle))
-    with patch("headwaiter_server.app.open_model", open_slowly):
+    with patch("headwaiter_server.loading.open_model", open_slowly):
         starting = asyncio.create_task(server.start())
         assert await asyncio.to_thread(loading.wait, 10)
         async with connect(server) as client:

@@ -21,7 +21,8 @@ MODULES: dict[str, set[str]] = {
     "text": {"errors"},
     "histogram": set(),
     "metrics": {"batching", "histogram", "runtime"},
-    "app": {"config", "metrics", "text", *LAYERS},
+    "loading": {"config", "text", "batching", "runtime"},
+    "app": {"config", "loading", "metrics", "rpc", "batching", "runtime"},
     "cli": {"app", "config", "runtime"},
 }
 
