@@ -52,30 +52,31 @@ def main() -> None:
     if unknown := parts - set(PARTS):
         parser.error(f"no part is called {', '.join(sorted(unknown))}: there are {', '.join(PARTS)}")
     effort = QUICK if arguments.quick else FULL
-    started_s = time.monotonic()
-    with Fleet() as fleet:
-        figures = _run(parts, fleet, effort)
-    minutes = (time.monotonic() - started_s) / 60
-    print(report.tables(figures), f"{minutes:.1f} minutes", sep="\n\n")
-    arguments.json.parent.mkdir(exist_ok=True)
-    arguments.json.write_text(figures.json(), encoding="utf-8")
-    if figures.open_loops:
-        report.picture(figures.open_loops, arguments.json.with_suffix(".png"))
+    figures, started_s = report.Figures(effort.rounds), time.monotonic()
+    try:
+        with Fleet() as fleet:
+            _run(parts, figures, fleet, effort)
+    finally:
+        # A run that breaks off leaves what it has found.
+        minutes = (time.monotonic() - started_s) / 60
+        print(report.tables(figures), f"{minutes:.1f} minutes", sep="\n\n")
+        arguments.json.parent.mkdir(exist_ok=True)
+        arguments.json.write_text(figures.json(), encoding="utf-8")
+        if figures.open_loops:
+            report.picture(figures.open_loops, arguments.json.with_suffix(".png"))
     if effort is FULL and parts == set(PARTS):
         report.write_document(figures, minutes)
 
 
-def _run(parts: set[str], fleet: Fleet, effort: Effort) -> report.Figures:
-    figures = report.Figures(effort.rounds)
+def _run(parts: set[str], figures: report.Figures, fleet: Fleet, effort: Effort) -> None:
     traces = _traces(effort)
     if parts & {"throughput", "load"}:
-        figures.throughput = [throughput(trace, fleet, effort) for trace in traces]
+        for trace in traces:
+            figures.throughput.append(throughput(trace, fleet, effort))
     if "load" in parts:
         # Of the log-normal traces only, and beyond capacity of the first.
-        pairs = list(zip(traces, figures.throughput, strict=True))[:2]
-        figures.open_loops = [
-            open_loops(trace, closed, fleet, effort, overload=trace is traces[0]) for trace, closed in pairs
-        ]
+        for trace, closed in list(zip(traces, figures.throughput, strict=True))[:2]:
+            figures.open_loops.append(open_loops(trace, closed, fleet, effort, overload=trace is traces[0]))
     if "alone" in parts:
         figures.alone = alone(traces[0], fleet, effort)
     if "metrics" in parts:
@@ -96,7 +97,6 @@ def _run(parts: set[str], fleet: Fleet, effort: Effort) -> report.Figures:
         figures.int8 = int8.table()
     if "tokenizing" in parts:
         figures.tokenizing = tokenizing()
-    return figures
 
 
 def _traces(effort: Effort) -> list[Trace]:

@@ -13,7 +13,7 @@ from unittest.mock import patch
 
 import numpy as np
 
-from headwaiter_server import app, cli
+from headwaiter_server import cli, loading
 from headwaiter_server.runtime.graph import EncoderGraph, Outputs
 from headwaiter_server.runtime.model import Model, open_model
 from headwaiter_server.runtime.packing import PackedBatch
@@ -60,7 +60,7 @@ def open_null_model(*arguments: Any, **options: Any) -> Model:
 
 def main() -> int:
     """Serve."""
-    with patch.object(app, "open_model", open_null_model):
+    with patch.object(loading, "open_model", open_null_model):
         return cli.main()
 
 
