@@ -59,9 +59,9 @@ def main() -> None:
     finally:
         # A run that breaks off leaves what it has found.
         minutes = (time.monotonic() - started_s) / 60
-        print(report.tables(figures), f"{minutes:.1f} minutes", sep="\n\n")
         arguments.json.parent.mkdir(exist_ok=True)
         arguments.json.write_text(figures.json(), encoding="utf-8")
+        print(report.tables(figures), f"{minutes:.1f} minutes", sep="\n\n")
         if figures.open_loops:
             report.picture(figures.open_loops, arguments.json.with_suffix(".png"))
     if effort is FULL and parts == set(PARTS):

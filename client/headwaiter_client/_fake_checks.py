@@ -1,5 +1,6 @@
 """What a FakeEncoder refuses of a request's options, as servers do."""
 
+import math
 from collections.abc import Sequence
 
 from headwaiter_client.errors import InvalidInput, SequenceTooLong
@@ -109,7 +110,13 @@ def check_sequence(index: int, keys: Sequence[object], kind: str | None, model: 
             actual=len(keys),
         )
     largest = model.vocabulary_size - 1
-    for one in keys:
+    for position, one in enumerate(keys):
+        if isinstance(one, tuple) and not all(map(math.isfinite, one)):
+            raise InvalidInput(
+                f"features: sequence {index} has a NaN or an infinity at position {position}: features must be finite",
+                sequence=index,
+                field="features.data",
+            )
         if isinstance(one, int) and not 0 <= one <= largest:
             raise InvalidInput(
                 f"sequence {index} has id {one}, and ids are 0 to {largest}",

@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 _LAST_REPLIES_S = 1.0
 # Once gRPC stops, it calls what is on its way cancelled. So a drained server stops after so long without a request, or
 # after so long in all: until then, who comes is told that it is unavailable.
-_QUIET_S = 0.1
+_QUIET_S = 0.3
 _LATECOMERS_S = 2.0
 _LOOK_EVERY_S = 0.02
 # More than the requests in flight leave; Python's own 700 are soon there.

@@ -1,4 +1,4 @@
-"""The benchmarks' own servers start, and differ from Headwaiter's in what they are for."""
+"""The servers that are Headwaiter's own but for one thing start, and differ in that."""
 
 import sys
 from collections.abc import Iterator

@@ -90,6 +90,8 @@ def test_it_refuses_what_servers_refuse(client: Client) -> None:
         ("encode_tokens", [1, -2], {}, "sequence 0 has id -2, and ids are 0 to 30521"),
         ("encode_tokens", [30522], {}, "sequence 0 has id 30522, and ids are 0 to 30521"),
         ("encode_features", np.ones((2, 9)), {}, "features.width is 9, and the model takes features of width 8"),
+        ("encode_features", np.array([np.ones(8), np.full(8, np.nan)]), {}, "sequence 0 has a NaN or .* at position 1"),
+        ("encode_features", np.full((1, 8), 1e39), {}, "sequence 0 has a NaN or an infinity at position 0"),
         ("attend", "", {}, "sequence 0 is empty"),
         ("attend", "a " * 15, {}, "sequence 0 has 17 tokens, and the model takes at most 16"),
         ("attend", "a", {"layers": [99]}, "layers has 99, and the model's layers are 0 to 1"),

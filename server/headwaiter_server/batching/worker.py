@@ -2,8 +2,6 @@
 
 import asyncio
 import logging
-import os
-import sys
 import time
 from collections import deque
 from collections.abc import Callable
@@ -21,6 +19,7 @@ from headwaiter_server.batching.job import Sequence, Stamps
 from headwaiter_server.runtime.errors import DeviceLost
 from headwaiter_server.runtime.graph import Outputs
 from headwaiter_server.runtime.packing import PackedBatch, pack
+from headwaiter_server.runtime.priority import give_way
 
 log = logging.getLogger(__name__)
 
@@ -29,8 +28,6 @@ _AT_ONCE = 2
 # A device is given its next batch so long before it should be done with the last, to have it planned and packed in
 # time; not earlier, as what comes meanwhile may make a better batch.
 _LEAD_S = 0.002
-# To receive a request takes little, and a batch long: with this, who is refused on a busy core hears of it sooner.
-_NICE = 5
 # How long to wait after each try to reopen a device that died; a device that stays dead after the last is given up.
 _REOPEN_AFTER_S = (0.0, 1.0, 2.0, 5.0, 10.0, 30.0)
 
@@ -102,7 +99,7 @@ class Worker:
             reopen: opens it anew, checked and warm, after it died.
             probe: a batch that a device in order answers with finite values.
             clock: of the stamps.
-            gives_way: whether whatever else the process does goes before it: it computes on the same cores.
+            gives_way: whether its thread lets others go first, as it computes on the same cores.
         """
         self.alive = True
         # What waits behind the batch that runs, with the seconds it should take.
@@ -113,13 +110,18 @@ class Worker:
         self._clock = clock
         self._inflight = 0
         self._done_s = self._computed_s = 0.0
-        self._thread = _Thread("device", _NICE if gives_way else 0)
+        self._thread = _Thread("device", give_way if gives_way else None)
         self._packing = ThreadPoolExecutor(1, thread_name_prefix="packing")
 
     @property
     def ahead(self) -> tuple[Sequence, ...]:
         """The sequences of batches that wait behind the one that runs."""
         return tuple(chain.from_iterable(sequences for sequences, _ in self._ahead))
+
+    @property
+    def idle(self) -> bool:
+        """Whether it has nothing to do, rather than being late with it."""
+        return not self._inflight
 
     def busy_s(self, now_s: float) -> float:
         """Return how long what it was given should still take."""
@@ -146,7 +148,7 @@ class Worker:
             packed = self._packing.submit(self._pack, sequences)
             self._ahead.append((sequences, expected_s))
         else:
-            self._note_started(sequences, expected_s)
+            self._note_started(sequences, expected_s, self._clock())
         self._inflight += 1
         run = self._thread.do(self._compute, sequences, packed)
         run.add_done_callback(self._note_done)
@@ -155,11 +157,11 @@ class Worker:
     def _note_done(self, _: "asyncio.Future[Run | None]") -> None:
         self._inflight -= 1
         if self._ahead:
-            self._note_started(*self._ahead.popleft())
+            self._note_started(*self._ahead.popleft(), self._computed_s)
 
-    def _note_started(self, sequences: tuple[Sequence, ...], expected_s: float) -> None:
-        # From now on, not from when it should have started: or one batch that is late made all that follow late too.
-        self._done_s = self._clock() + expected_s
+    def _note_started(self, sequences: tuple[Sequence, ...], expected_s: float, started_s: float) -> None:
+        # Not by when it should have started: one batch that is late would make all that follow late too.
+        self._done_s = started_s + expected_s
         for sequence in sequences:
             sequence.job.waiting.discard(sequence)
 
@@ -237,9 +239,9 @@ class _Thread:
     An executor takes several: its own future, asyncio's, and what passes between the two.
     """
 
-    def __init__(self, name: str, nice: int) -> None:
+    def __init__(self, name: str, initializer: Callable[[], None] | None) -> None:
         self._acts: SimpleQueue[_Act | None] = SimpleQueue()
-        self._nice = nice
+        self._initializer = initializer
         # What an unclosed thread waits for must not keep the process.
         Thread(target=self._do_all, name=name, daemon=True).start()
 
@@ -254,9 +256,8 @@ class _Thread:
         self._acts.put(None)
 
     def _do_all(self) -> None:
-        # On Linux this is of the thread alone; elsewhere it would be of the process.
-        if sys.platform == "linux":
-            os.nice(self._nice)
+        if self._initializer:
+            self._initializer()
         while (asked := self._acts.get()) is not None:
             loop, future, act, arguments = asked
             result = error = None

@@ -2,7 +2,9 @@
 
 import ctypes
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -13,6 +15,7 @@ from numpy.typing import NDArray
 from headwaiter_server.runtime.binding import BoundSession
 from headwaiter_server.runtime.errors import ProviderUnavailable
 from headwaiter_server.runtime.packing import PackedBatch
+from headwaiter_server.runtime.priority import give_way
 from headwaiter_server.runtime.rounding import round_up
 
 Provider = Literal["cuda", "cpu"]
@@ -106,7 +109,13 @@ def open_session(
     """Load a graph as `EncoderGraph.open` does, with options that begin as `session_options`."""
     if provider == "cuda":
         _require_cuda()
-    session = ort.InferenceSession(str(path), options, providers=[_provider(provider, device, max_gpu_bytes)])
+    open_it = partial(ort.InferenceSession, str(path), options, providers=[_provider(provider, device, max_gpu_bytes)])
+    if provider == "cpu":
+        # ONNX Runtime's threads are begun here, and give way as the one does that begins them.
+        with ThreadPoolExecutor(1, initializer=give_way) as thread:
+            session = thread.submit(open_it).result()
+    else:
+        session = open_it()
     # Without CUDA's libraries ONNX Runtime logs a line and runs on the CPU instead; that is for us to decide.
     if session.get_providers()[0] != _ORT_PROVIDERS[provider]:
         raise ProviderUnavailable(
