@@ -246,10 +246,10 @@ class Scheduler:
             return False
         busy_s = worker.busy_s(now_s)
         # A device with nothing to do tries what may come too late: else a margin once too large would stay so.
-        margin_s = 0.0 if worker.idle else self._expected.margin_s
+        margin_s = self._expected.margin_s if busy_s else 0.0
         starts_s = now_s + busy_s
         chosen = plan(self._pending, starts_s, self._expected.cost, self._limits, margin_s, self._devices.living)
-        if chosen.expired and worker.idle and not chosen.batch:
+        if chosen.expired and not (chosen.batch or busy_s):
             # Nobody can be in time on an idle device, by the estimates: they may be wrong.
             self._expected.doubt()
         for job in dict.fromkeys(sequence.job for sequence in chosen.expired):

@@ -28,6 +28,8 @@ _AT_ONCE = 2
 # A device is given its next batch so long before it should be done with the last, to have it planned and packed in
 # time; not earlier, as what comes meanwhile may make a better batch.
 _LEAD_S = 0.002
+# What is late should be done so soon.
+_ANY_MOMENT_S = 0.001
 # How long to wait after each try to reopen a device that died; a device that stays dead after the last is given up.
 _REOPEN_AFTER_S = (0.0, 1.0, 2.0, 5.0, 10.0, 30.0)
 
@@ -109,7 +111,8 @@ class Worker:
         self._probe = probe
         self._clock = clock
         self._inflight = 0
-        self._done_s = self._computed_s = 0.0
+        # When the device was done with its last batch, and when it should be with the one that runs.
+        self._done_s = self._expected_s = 0.0
         self._thread = _Thread("device", give_way if gives_way else None)
         self._packing = ThreadPoolExecutor(1, thread_name_prefix="packing")
 
@@ -118,16 +121,11 @@ class Worker:
         """The sequences of batches that wait behind the one that runs."""
         return tuple(chain.from_iterable(sequences for sequences, _ in self._ahead))
 
-    @property
-    def idle(self) -> bool:
-        """Whether it has nothing to do, rather than being late with it."""
-        return not self._inflight
-
     def busy_s(self, now_s: float) -> float:
-        """Return how long what it was given should still take."""
+        """Return how long what it was given should still take; 0 where it has nothing to do."""
         if not self._inflight:
             return 0.0
-        return max(0.0, self._done_s - now_s) + sum(expected_s for _, expected_s in self._ahead)
+        return max(_ANY_MOMENT_S, self._expected_s - now_s) + sum(expected_s for _, expected_s in self._ahead)
 
     def wants_next_in_s(self, now_s: float) -> float:
         """Return in how many seconds to give it its next batch; infinity where that hangs on other things than time."""
@@ -157,11 +155,11 @@ class Worker:
     def _note_done(self, _: "asyncio.Future[Run | None]") -> None:
         self._inflight -= 1
         if self._ahead:
-            self._note_started(*self._ahead.popleft(), self._computed_s)
+            self._note_started(*self._ahead.popleft(), self._done_s)
 
     def _note_started(self, sequences: tuple[Sequence, ...], expected_s: float, started_s: float) -> None:
         # Not by when it should have started: one batch that is late would make all that follow late too.
-        self._done_s = started_s + expected_s
+        self._expected_s = started_s + expected_s
         for sequence in sequences:
             sequence.job.waiting.discard(sequence)
 
@@ -201,23 +199,23 @@ class Worker:
         return packed, self._clock() - started_s
 
     def _compute(self, sequences: tuple[Sequence, ...], packing: "_Packing | None") -> Run | None:
-        began_s = self._computed_s if packing else self._clock()
-        packed, assemble_s = packing.result() if packing else self._pack(sequences)
-        if self._device is None:
-            raise DeviceLost("the device died before the batch's turn")
-        started_s = self._clock()
-        wanted = tuple(each for each in sequences if each.is_wanted(started_s))
-        if not wanted:
-            return None
-        if len(wanted) < len(sequences):
-            packed, assemble_s = self._pack(wanted)
-            started_s = self._clock()
+        began_s = self._done_s if packing else self._clock()
         try:
+            packed, assemble_s = packing.result() if packing else self._pack(sequences)
+            if self._device is None:
+                raise DeviceLost("the device died before the batch's turn")
+            started_s = self._clock()
+            wanted = tuple(each for each in sequences if each.is_wanted(started_s))
+            if not wanted:
+                return None
+            if len(wanted) < len(sequences):
+                packed, assemble_s = self._pack(wanted)
+                started_s = self._clock()
             outputs = self._device.run(packed, hidden=any(sequence.job.hidden for sequence in wanted))
         finally:
-            self._computed_s = self._clock()
-        compute_s, device_s = self._computed_s - started_s, self._computed_s - began_s
-        return Run(wanted, packed, outputs, Stamps(assemble_s, compute_s, self._computed_s, device_s))
+            self._done_s = self._clock()
+        compute_s, device_s = self._done_s - started_s, self._done_s - began_s
+        return Run(wanted, packed, outputs, Stamps(assemble_s, compute_s, self._done_s, device_s))
 
     def _answers(self) -> bool:
         if self._device is None:

@@ -53,6 +53,10 @@ class Device:
         """Return once a batch has come to the device, after what `busy` has seen already."""
         await asyncio.to_thread(self._entered.acquire)
 
+    def busy_now(self) -> None:
+        """Do the same, while the event loop stands still."""
+        assert self._entered.acquire(timeout=30.0)
+
     def release(self, batches: int = FREELY) -> None:
         """Let so many batches run."""
         self._allowed.release(batches)
