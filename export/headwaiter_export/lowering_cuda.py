@@ -26,7 +26,9 @@ class Cuda(Packed):
 class PackedCuda(Cuda):
     """PackedMultiHeadAttention, which takes rows and finds the sequences by their cumulative lengths.
 
-    It knows no masks: attention with one is gathered.
+    It knows no masks, so attention with one is gathered. So are values of more than twice the width of the keys: where
+    no fused kernel takes part, the operator writes its answer over queries and keys, and beyond them over the values
+    that it still reads.
     """
 
     INPUT_AXES: ClassVar[Axes] = {
@@ -37,7 +39,7 @@ class PackedCuda(Cuda):
 
     @override
     def attend(self, query: Tensor, key: Tensor, value: Tensor, heads: int, mask: Mask) -> Tensor:
-        if mask is not Mask.NONE:
+        if mask is not Mask.NONE or value.shape[1] > 2 * key.shape[1]:
             return super().attend(query, key, value, heads, mask)
         return _contrib(
             "PackedMultiHeadAttention",

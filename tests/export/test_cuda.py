@@ -30,6 +30,9 @@ def with_bias(nodes: list[onnx.NodeProto], operator: str, place: int) -> int:
     ("lowering", "choices", "nodes"),
     [
         (PackedCuda, {"activation": "gelu_tanh", "norm": "pre"}, {"FastGelu": 1, "Gemm": 7}),
+        # The operator may write over values that are wider than queries and keys together.
+        (PackedCuda, {"head_dim": 4, "value_dim": 8}, {"PackedMultiHeadAttention": 1}),
+        (PackedCuda, {"head_dim": 4, "value_dim": 9}, {"Softmax": 1}),
         # With the projection of the features, three products less two; those that are turned first stay apart.
         (FusedCuda, {}, {"PackedMultiHeadAttention": 1, "Gemm": 5}),
         (FusedCuda, {"positions": "rotary"}, {"PackedMultiHeadAttention": 1, "Gemm": 7}),

@@ -175,18 +175,19 @@ class Worker:
         """
         # What is dead may hold memory that its successor needs.
         self._device = None
-        failure: Exception | None = None
+        why = ""
         for wait_s in _REOPEN_AFTER_S:
             await asyncio.sleep(wait_s)
             try:
                 self._device = await self._thread.do(self._reopen)
             except Exception as error:  # noqa: BLE001 - whatever it is, the next try may succeed
-                failure = error
-                log.warning("the device cannot be reopened: %s", " ".join(str(error).split()))
+                # Not the error itself is kept: what was opened would stay with it.
+                why = " ".join(str(error).split())
+                log.warning("the device cannot be reopened: %s", why)
             else:
                 self.alive = True
                 return
-        raise DeviceLost("the device died and cannot be reopened") from failure
+        raise DeviceLost(f"the device died and cannot be reopened: {why}")
 
     def close(self) -> None:
         """Take no more work; what runs may still run."""

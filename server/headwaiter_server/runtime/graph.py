@@ -21,6 +21,11 @@ from headwaiter_server.runtime.rounding import round_up
 Provider = Literal["cuda", "cpu"]
 
 _ORT_PROVIDERS = {"cuda": "CUDAExecutionProvider", "cpu": "CPUExecutionProvider"}
+# The smallest graph: y = Identity(x), of one float. What writes graphs is no part of a server.
+_IDENTITY = (
+    b'\x08\n:7\n\x10\n\x01x\x12\x01y"\x08Identity\x12\x01gZ\x0f\n\x01x\x12\n\n\x08\x08\x01\x12\x04\n\x02\x08\x01'
+    b"b\x0f\n\x01y\x12\n\n\x08\x08\x01\x12\x04\n\x02\x08\x01B\x04\n\x00\x10\x14"
+)
 # ONNX Runtime's severity 4 is "fatal": what it would log, we raise.
 _QUIET = 4
 
@@ -107,21 +112,18 @@ def open_session(
     path: Path, provider: Provider, options: ort.SessionOptions, device: int = 0, max_gpu_bytes: int = 0
 ) -> ort.InferenceSession:
     """Load a graph as `EncoderGraph.open` does, with options that begin as `session_options`."""
-    if provider == "cuda":
-        _require_cuda()
-    open_it = partial(ort.InferenceSession, str(path), options, providers=[_provider(provider, device, max_gpu_bytes)])
+    providers = [_provider(provider, device, max_gpu_bytes)]
+    open_it = partial(ort.InferenceSession, str(path), options, providers=providers)
     if provider == "cpu":
         # ONNX Runtime's threads are begun here, and give way as the one does that begins them.
         with ThreadPoolExecutor(1, initializer=give_way) as thread:
             session = thread.submit(open_it).result()
     else:
+        _require_cuda()
+        # First a graph that the CPU could run: one of CUDA's own operators would fail there, in other words.
+        _require_no_fallback(ort.InferenceSession(_IDENTITY, session_options(1), providers=providers))
         session = open_it()
-    # Without CUDA's libraries ONNX Runtime logs a line and runs on the CPU instead; that is for us to decide.
-    if session.get_providers()[0] != _ORT_PROVIDERS[provider]:
-        raise ProviderUnavailable(
-            "ONNX Runtime could not load its CUDA provider: install the NVIDIA libraries with "
-            "pip install 'headwaiter[cuda]' and a driver new enough for CUDA 13"
-        )
+        _require_no_fallback(session)
     return session
 
 
@@ -176,3 +178,12 @@ def _require_cuda() -> None:
             "install one, give the container a GPU, or use --provider cpu"
         ) from None
     ort.preload_dlls()
+
+
+def _require_no_fallback(session: ort.InferenceSession) -> None:
+    """Look whether a session for CUDA is one: without its libraries, ONNX Runtime logs a line and runs on the CPU."""
+    if session.get_providers()[0] != _ORT_PROVIDERS["cuda"]:
+        raise ProviderUnavailable(
+            "ONNX Runtime could not load its CUDA provider: install the NVIDIA libraries with "
+            "pip install 'headwaiter[cuda]' and a driver new enough for CUDA 13"
+        )

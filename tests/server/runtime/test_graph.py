@@ -12,6 +12,7 @@ import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper
 
+from bench.gpu_check.card import why_no_cuda
 from headwaiter_server.runtime.errors import ProviderUnavailable
 from headwaiter_server.runtime.graph import EncoderGraph, open_session, session_options
 from headwaiter_server.runtime.packing import pack
@@ -124,6 +125,17 @@ def test_cuda_is_told_to_keep_every_bit_of_float32_and_how_much_memory_it_may_ta
         open_session(unpooled, "cuda", session_options(threads=None), device=3, max_gpu_bytes=max_gpu_bytes)
         options = {"device_id": "3", "use_tf32": "0", "arena_extend_strategy": "kSameAsRequested", **limit}
         assert opened == {"CUDAExecutionProvider": options}
+
+
+def test_without_cudas_libraries_a_graph_of_its_own_operators_says_what_is_missing(
+    text_bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not why_no_cuda():
+        pytest.skip("CUDA works here")
+    # With a driver, as far as anybody can tell; what follows is ONNX Runtime's own doing.
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: None)
+    with pytest.raises(ProviderUnavailable, match="could not load its CUDA provider: install the NVIDIA libraries"):
+        EncoderGraph.open(text_bundle / "packed-cuda.fp32.onnx", "cuda")
 
 
 def test_a_kernel_that_is_told_cumulative_lengths_is_one_of_variable_length(tmp_path: Path) -> None:
