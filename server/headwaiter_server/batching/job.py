@@ -18,12 +18,14 @@ class Priority(IntEnum):
     BULK = 1
 
 
-# A sequence is due this long after it came, or its turn's own wait where that is longer. Nothing that came later than
-# that leads a batch before it, so this is the age bound.
+# A sequence is due this long after it came, or so many times the seconds of its request's work where that is longer.
+# Nothing that came later than that leads a batch before it, so this is the age bound.
 PATIENCE_S = {Priority.INTERACTIVE: 5.0, Priority.BULK: 20.0}
+_PATIENCE = 10.0
 # As long as nobody becomes late by it, it is a request's turn when it has waited for so many times the seconds of its
-# own work: who asks for little waits little, also behind who asks for much.
-_TURNS = 10.0
+# own work: who asks for little waits little, also behind who asks for much. More of it would help them little, and keep
+# those who ask for much waiting where the server is busy; never more than the patience above.
+_TURN = 4.0
 
 
 # Classes made for each sequence, request or batch are not frozen, here and elsewhere: a frozen one makes a call to set
@@ -170,7 +172,7 @@ def patience_s(priority: Priority, work_s: float) -> float:
     Were a request of long work due before its turn, a queue of a few such would be late by its mere length, and all of
     it would go before those who ask for little.
     """
-    return max(PATIENCE_S[priority], _TURNS * work_s)
+    return max(PATIENCE_S[priority], _PATIENCE * work_s)
 
 
 def due_s(arrived_s: float, deadline_s: float, priority: Priority, work_s: float) -> float:
@@ -184,4 +186,4 @@ def due_s(arrived_s: float, deadline_s: float, priority: Priority, work_s: float
 
 def turn_s(arrived_s: float, due_s: float, priority: Priority, work_s: float) -> float:
     """Return when it is a sequence's turn, whose request takes so many seconds alone; of bulk work, when it is due."""
-    return due_s if priority is Priority.BULK else min(due_s, arrived_s + _TURNS * work_s)
+    return due_s if priority is Priority.BULK else min(due_s, arrived_s + _TURN * work_s)

@@ -99,15 +99,15 @@ def test_nobody_leads_a_batch_who_came_longer_after_another_than_that_ones_patie
 
 
 @pytest.mark.parametrize(("later_s", "leads"), [(0.9, True), (1.1, False)])
-def test_who_asks_for_little_overtakes_who_asks_for_much_for_ten_times_its_work(later_s: float, leads: bool) -> None:
-    much, little = waiting(300, 0, work_s=0.11), waiting(3, 1, arrived_s=later_s, work_s=0.01)
+def test_who_asks_for_little_overtakes_who_asks_for_much_for_four_times_its_work(later_s: float, leads: bool) -> None:
+    much, little = waiting(300, 0, work_s=0.26), waiting(3, 1, arrived_s=later_s, work_s=0.01)
     assert (plan(pending_of([much, little]), 1.2, CPU, LIMITS).batch[0] is little) is leads
 
 
 @pytest.mark.parametrize(("deadline_s", "leads"), [(1.5, True), (1.3, False)])
 def test_nobody_overtakes_who_could_become_late_by_it(deadline_s: float, leads: bool) -> None:
     # A full batch of sequences as long as these two on average takes 0.1 s, and the two as much.
-    much, little = waiting(300, 0, deadline_s=deadline_s, work_s=0.11), waiting(3, 1, arrived_s=0.9, work_s=0.01)
+    much, little = waiting(300, 0, deadline_s=deadline_s, work_s=0.26), waiting(3, 1, arrived_s=0.9, work_s=0.01)
     assert (plan(pending_of([much, little]), 1.2, CPU, LIMITS).batch[0] is little) is leads
 
 
