@@ -31,7 +31,6 @@ from headwaiter_server.rpc.service import EncoderService, Serving
 from headwaiter_server.runtime.graph import EncoderGraph
 from headwaiter_server.runtime.model import open_model
 from headwaiter_server.runtime.packing import PackedBatch, pack
-from headwaiter_server.runtime.priority import give_way
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,7 +60,7 @@ class PolicyScheduler:
         self._rows = Counter("headwaiter_batch_rows", "Rows computed, padding included.", registry=recorder.registry)
         self._waiting: list[_Waiting] = []
         self._work = asyncio.Event()
-        self._thread = ThreadPoolExecutor(1, initializer=give_way)
+        self._thread = ThreadPoolExecutor(1)
         self.task = asyncio.create_task(self._serve())
 
     async def submit(self, values: list[NDArray[np.generic]], **_: object) -> Outcome:

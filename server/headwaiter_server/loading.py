@@ -92,8 +92,7 @@ def _open_workers(model: Model, settings: Settings, limits: BatchLimits) -> tupl
         graph, limits = _open_warm(model, number, limits)
         graphs.append(graph)
     workers = [
-        Worker(graph, partial(reopen, number), model.probe, gives_way=model.provider == "cpu")
-        for graph, number in zip(graphs, places, strict=True)
+        Worker(graph, partial(reopen, number), model.probe) for graph, number in zip(graphs, places, strict=True)
     ]
     return workers, limits
 

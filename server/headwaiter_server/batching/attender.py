@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from headwaiter_server.errors import DeadlineExceeded, InferenceFailed, Overloaded, Unavailable
 from headwaiter_server.runtime.attention import Attention, Selection
-from headwaiter_server.runtime.priority import give_way
 
 # Few: each may take seconds, and whoever waits longer than a moment had better ask again.
 MAX_WAITING = 8
@@ -64,7 +63,7 @@ class Attender:
         self._observer = observer
         self._clock = clock
         self._graph: Instrument | None = None
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="attend", initializer=give_way)
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="attend")
         # Held by a request until its run is over, though its caller may have gone: a thread cannot be stopped.
         self._turn = asyncio.Lock()
         self._waiting = 0

@@ -19,7 +19,6 @@ from headwaiter_server.batching.job import Sequence, Stamps
 from headwaiter_server.runtime.errors import DeviceLost
 from headwaiter_server.runtime.graph import Outputs
 from headwaiter_server.runtime.packing import PackedBatch, pack
-from headwaiter_server.runtime.priority import give_way
 
 log = logging.getLogger(__name__)
 
@@ -91,8 +90,6 @@ class Worker:
         reopen: Callable[[], Device],
         probe: PackedBatch,
         clock: Callable[[], float] = time.monotonic,
-        *,
-        gives_way: bool = False,
     ) -> None:
         """Take over a device.
 
@@ -101,7 +98,6 @@ class Worker:
             reopen: opens it anew, checked and warm, after it died.
             probe: a batch that a device in order answers with finite values.
             clock: of the stamps.
-            gives_way: whether its thread lets others go first, as it computes on the same cores.
         """
         self.alive = True
         # What waits behind the batch that runs, with the seconds it should take.
@@ -113,7 +109,7 @@ class Worker:
         self._inflight = 0
         # When the device was done with its last batch, and when it should be with the one that runs.
         self._done_s = self._expected_s = 0.0
-        self._thread = _Thread("device", give_way if gives_way else None)
+        self._thread = _Thread("device")
         self._packing = ThreadPoolExecutor(1, thread_name_prefix="packing")
 
     @property
@@ -238,9 +234,8 @@ class _Thread:
     An executor takes several: its own future, asyncio's, and what passes between the two.
     """
 
-    def __init__(self, name: str, initializer: Callable[[], None] | None) -> None:
+    def __init__(self, name: str) -> None:
         self._acts: SimpleQueue[_Act | None] = SimpleQueue()
-        self._initializer = initializer
         # What an unclosed thread waits for must not keep the process.
         Thread(target=self._do_all, name=name, daemon=True).start()
 
@@ -255,8 +250,6 @@ class _Thread:
         self._acts.put(None)
 
     def _do_all(self) -> None:
-        if self._initializer:
-            self._initializer()
         while (asked := self._acts.get()) is not None:
             loop, future, act, arguments = asked
             result = error = None

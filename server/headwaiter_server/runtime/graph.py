@@ -2,9 +2,7 @@
 
 import ctypes
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -15,7 +13,6 @@ from numpy.typing import NDArray
 from headwaiter_server.runtime.binding import BoundSession
 from headwaiter_server.runtime.errors import ProviderUnavailable
 from headwaiter_server.runtime.packing import PackedBatch
-from headwaiter_server.runtime.priority import give_way
 from headwaiter_server.runtime.rounding import round_up
 
 Provider = Literal["cuda", "cpu"]
@@ -113,16 +110,12 @@ def open_session(
 ) -> ort.InferenceSession:
     """Load a graph as `EncoderGraph.open` does, with options that begin as `session_options`."""
     providers = [_provider(provider, device, max_gpu_bytes)]
-    open_it = partial(ort.InferenceSession, str(path), options, providers=providers)
-    if provider == "cpu":
-        # ONNX Runtime's threads are begun here, and give way as the one does that begins them.
-        with ThreadPoolExecutor(1, initializer=give_way) as thread:
-            session = thread.submit(open_it).result()
-    else:
+    if provider == "cuda":
         _require_cuda()
         # First a graph that the CPU could run: one of CUDA's own operators would fail there, in other words.
         _require_no_fallback(ort.InferenceSession(_IDENTITY, session_options(1), providers=providers))
-        session = open_it()
+    session = ort.InferenceSession(str(path), options, providers=providers)
+    if provider == "cuda":
         _require_no_fallback(session)
     return session
 

@@ -1,9 +1,6 @@
 """Every admitted request gets its own answer, in time and in batches as large as may be, whatever its neighbours do."""
 
 import asyncio
-import os
-import sys
-import threading
 from contextlib import suppress
 
 import numpy as np
@@ -14,8 +11,6 @@ from headwaiter_server.batching.job import Priority
 from headwaiter_server.batching.scheduler import Scheduler
 from headwaiter_server.batching.worker import Worker
 from headwaiter_server.errors import DeadlineExceeded, InvalidInput, Overloaded
-from headwaiter_server.runtime.graph import Outputs
-from headwaiter_server.runtime.packing import PackedBatch
 from tests.server.batching.stand_ins import COST, LIMITS, PROBE, QUEUE, Bench, Device, Log, halves, sums
 
 
@@ -331,22 +326,3 @@ async def test_urgent_work_is_not_refused_for_work_that_can_wait(bench: Bench) -
     bench.device.release()
     assert sums((await asyncio.gather(*tasks))[-1]) == [3]
     assert bench.device.batches[1] == [[3]]
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a thread has no priority of its own")
-@pytest.mark.parametrize(("gives_way", "lower"), [(True, 5), (False, 0)])
-async def test_a_device_that_computes_on_the_cores_of_the_front_end_gives_way_to_it(
-    gives_way: bool, lower: int
-) -> None:
-    def niceness() -> int:
-        return os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
-
-    class Nice(Device):
-        def run(self, batch: PackedBatch, *, hidden: bool) -> Outputs:
-            return Outputs(np.array([[niceness()]], np.float32), None)
-
-    before = niceness()
-    scheduler = Scheduler([Worker(Nice(), Device, PROBE, gives_way=gives_way)], COST, LIMITS, QUEUE, Log())
-    assert sums(await scheduler.submit([np.array([1])], hidden=False)) == [min(19, before + lower)]
-    assert niceness() == before
-    await scheduler.drain(30.0)
