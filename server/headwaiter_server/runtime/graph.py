@@ -109,15 +109,9 @@ def open_session(
     path: Path, provider: Provider, options: ort.SessionOptions, device: int = 0, max_gpu_bytes: int = 0
 ) -> ort.InferenceSession:
     """Load a graph as `EncoderGraph.open` does, with options that begin as `session_options`."""
-    providers = [_provider(provider, device, max_gpu_bytes)]
     if provider == "cuda":
-        _require_cuda()
-        # First a graph that the CPU could run: one of CUDA's own operators would fail there, in other words.
-        _require_no_fallback(ort.InferenceSession(_IDENTITY, session_options(1), providers=providers))
-    session = ort.InferenceSession(str(path), options, providers=providers)
-    if provider == "cuda":
-        _require_no_fallback(session)
-    return session
+        require_cuda(device, max_gpu_bytes)
+    return _open(str(path), provider, options, device, max_gpu_bytes)
 
 
 def session_options(threads: int | None) -> ort.SessionOptions:
@@ -158,8 +152,16 @@ def _provider(provider: Provider, device: int, max_gpu_bytes: int) -> tuple[str,
     return _ORT_PROVIDERS["cuda"], options
 
 
-def _require_cuda() -> None:
-    """Find out why CUDA cannot run, before ONNX Runtime falls back in silence."""
+def require_cuda(device: int = 0, max_gpu_bytes: int = 0) -> None:
+    """Find out why CUDA cannot run, before ONNX Runtime falls back in silence.
+
+    Args:
+        device: which GPU.
+        max_gpu_bytes: of its memory, as for `EncoderGraph.open`.
+
+    Raises:
+        ProviderUnavailable: with the reason.
+    """
     if _ORT_PROVIDERS["cuda"] not in ort.get_available_providers():
         raise ProviderUnavailable("this build of ONNX Runtime has no CUDA provider: pip install onnxruntime-gpu")
     driver = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
@@ -171,12 +173,18 @@ def _require_cuda() -> None:
             "install one, give the container a GPU, or use --provider cpu"
         ) from None
     ort.preload_dlls()
+    # With a graph that the CPU could run: one of CUDA's own operators would fail there, in other words.
+    _open(_IDENTITY, "cuda", session_options(1), device, max_gpu_bytes)
 
 
-def _require_no_fallback(session: ort.InferenceSession) -> None:
-    """Look whether a session for CUDA is one: without its libraries, ONNX Runtime logs a line and runs on the CPU."""
-    if session.get_providers()[0] != _ORT_PROVIDERS["cuda"]:
+def _open(
+    graph: str | bytes, provider: Provider, options: ort.SessionOptions, device: int, max_gpu_bytes: int
+) -> ort.InferenceSession:
+    session = ort.InferenceSession(graph, options, providers=[_provider(provider, device, max_gpu_bytes)])
+    # Without CUDA's libraries ONNX Runtime logs a line and runs on the CPU instead; that is for us to decide.
+    if session.get_providers()[0] != _ORT_PROVIDERS[provider]:
         raise ProviderUnavailable(
             "ONNX Runtime could not load its CUDA provider: install the NVIDIA libraries with "
             "pip install 'headwaiter[cuda]' and a driver new enough for CUDA 13"
         )
+    return session
