@@ -5,7 +5,7 @@ TORCH_INDEX_URL ?=
 TORCH := torch==2.13.0
 VENV := .venv
 BIN := $(VENV)/bin
-CODE := proto server export client examples bench tests
+CODE := proto server export client testbed examples bench tests
 
 # The bare package with protobuf 7; the development environment has protobuf 6.
 PROTOBUF7 := .venv-protobuf7
@@ -64,10 +64,10 @@ bench: $(VENV)/.installed
 # On a card, meant to take less than 8 minutes; make gpu-check GPU_CHECK='--quick speed memory' runs some parts in haste.
 gpu-check: $(VENV)/.installed
 	$(if $(findstring --provider cpu,$(subst =, ,$(GPU_CHECK))),,$(BIN)/pip install -q -e '.[cuda]')
-	$(BIN)/python -m bench.gpu_check $(GPU_CHECK)
+	$(BIN)/python -m bench.gpu $(GPU_CHECK)
 
 numerics: $(VENV)/.installed
-	$(BIN)/python -m bench.numerics
+	$(BIN)/python -m bench.studies.numerics
 
 clean:
 	rm -rf $(VENV) $(PROTOBUF7) .cache bundles examples/node/node_modules

@@ -4,20 +4,21 @@ import argparse
 import time
 from pathlib import Path
 
-from bench import int8, report, shapes
-from bench.client import client
+from bench import report
 from bench.effort import FULL, QUICK, Effort
-from bench.failover import failover
-from bench.front_end import front_end
+from bench.loads.traces import MEDIAN_30, MEDIAN_90, Trace, real_sentences
 from bench.measure import Fleet
-from bench.open_loop import open_loops
-from bench.overheads import alone, metrics, poison
-from bench.planning import planning
-from bench.throughput import throughput
-from bench.tokenizing import tokenizing
-from bench.traces import MEDIAN_30, MEDIAN_90, Trace, real_sentences
-from examples.model import ROOT, bundle
+from bench.studies import int8, shapes
+from bench.studies.client import client
+from bench.studies.failover import failover
+from bench.studies.front_end import front_end
+from bench.studies.open_loop import open_loops
+from bench.studies.overheads import alone, metrics, poison
+from bench.studies.planning_cost import planning
+from bench.studies.throughput import throughput
+from bench.studies.tokenizing import tokenizing
 from headwaiter_server.runtime.bundle import TOKENIZER, Bundle
+from testbed.minilm import ROOT, bundle
 
 PARTS = (
     "throughput",

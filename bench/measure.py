@@ -15,9 +15,9 @@ from urllib.request import urlopen
 import numpy as np
 from prometheus_client.parser import text_string_to_metric_families
 
-from bench.load import Load, Request
-from examples.model import ROOT, bundle
-from examples.serving import Running, running_server
+from bench.loads.load import Load, Request
+from testbed.minilm import ROOT, bundle
+from testbed.server_process import Running, running_server
 
 SERVER_CORE, LOAD_CORE = 0, 1
 DEADLINE_S = 0.5
@@ -134,7 +134,7 @@ class Fleet:
 
 def _start(contender: Contender, log: BinaryIO) -> AbstractContextManager[Running]:
     wrapper = ["taskset", "-c", str(SERVER_CORE)]
-    module = contender.program or ("bench.baseline_server" if contender.policy else "")
+    module = contender.program or ("bench.servers.baseline" if contender.policy else "")
     program = [sys.executable, "-m", module] if module else []
     own = ["--policy", contender.policy, "--graph", contender.graph]
     flags = own if contender.policy else ["--provider", "cpu", "--threads", "1", "--cache-dir", ""]

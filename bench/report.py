@@ -10,14 +10,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from bench import front_end, planning, tokenizing
-from bench.client import Streaming
-from bench.failover import Failover
-from bench.front_end import FrontEnd
 from bench.measure import median, median_ratio, ratio
-from bench.open_loop import OpenLoop
-from bench.overheads import Alone, Metrics, Poison
-from bench.planning import Planning
 from bench.required import (
     of_client,
     of_front_end,
@@ -29,9 +22,17 @@ from bench.required import (
     sustained,
 )
 from bench.requirement import Requirement
-from bench.throughput import OTHER_REQUESTERS, REQUESTERS, Throughput
-from bench.tokenizing import Tokenizing
-from examples.model import ROOT
+from bench.studies import front_end, tokenizing
+from bench.studies import planning_cost as planning
+from bench.studies.client import Streaming
+from bench.studies.failover import Failover
+from bench.studies.front_end import FrontEnd
+from bench.studies.open_loop import OpenLoop
+from bench.studies.overheads import Alone, Metrics, Poison
+from bench.studies.planning_cost import Planning
+from bench.studies.throughput import OTHER_REQUESTERS, REQUESTERS, Throughput
+from bench.studies.tokenizing import Tokenizing
+from testbed.minilm import ROOT
 
 DOCUMENT, PICTURE = ROOT / "docs" / "benchmarks.md", ROOT / "docs" / "benchmarks.png"
 

@@ -3,17 +3,17 @@
 import statistics
 from collections.abc import Iterator, Sequence
 
-from bench.client import Streaming
-from bench.failover import Failover
-from bench.front_end import FrontEnd
+from bench.loads.traces import MEDIAN_30, MEDIAN_90
 from bench.measure import Run, median, median_ratio, ratio
-from bench.open_loop import COMPARED, OVERLOAD, Loaded, OpenLoop
-from bench.overheads import Alone, Metrics, Poison
-from bench.planning import Planning
 from bench.requirement import Requirement
-from bench.throughput import FAMILIES, REQUESTERS, Throughput
-from bench.tokenizing import Tokenizing
-from bench.traces import MEDIAN_30, MEDIAN_90
+from bench.studies.client import Streaming
+from bench.studies.failover import Failover
+from bench.studies.front_end import FrontEnd
+from bench.studies.open_loop import COMPARED, OVERLOAD, Loaded, OpenLoop
+from bench.studies.overheads import Alone, Metrics, Poison
+from bench.studies.planning_cost import Planning
+from bench.studies.throughput import FAMILIES, REQUESTERS, Throughput
+from bench.studies.tokenizing import Tokenizing
 
 _ALONE_PACKED, _ALONE_PORTABLE, _FIFO_COUNT, _, _FIFO_TOKENS, _ = (family.usual for family in FAMILIES)
 # At least so many times as fast, by trace.

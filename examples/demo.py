@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from examples.model import bundle
-from examples.serving import running_server
 from headwaiter_client import Client, Encoding
+from testbed.minilm import bundle
+from testbed.server_process import running_server
 
 SENTENCES = Path(__file__).with_name("sentences.txt")
 REQUIRED_SHARE = 0.9

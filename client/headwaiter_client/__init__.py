@@ -5,13 +5,11 @@ with Client("localhost:50051") as client:
 encoding.pooled  # [2, width]
 """
 
-from headwaiter_client._attention import Attention
-from headwaiter_client._connection import TlsConfig
-from headwaiter_client._options import RequestOptions
-from headwaiter_client._results import Encoding, ModelRef, SequenceEncoding, Timings
-from headwaiter_client._retry import RetryPolicy
-from headwaiter_client._tensors import Int8Array
 from headwaiter_client.aio import AsyncClient
+from headwaiter_client.calls.attention_weights import Attention
+from headwaiter_client.calls.options import RequestOptions
+from headwaiter_client.calls.results import Encoding, ModelRef, SequenceEncoding, Timings
+from headwaiter_client.calls.tensors import Int8Array
 from headwaiter_client.client import Client
 from headwaiter_client.errors import (
     Cancelled,
@@ -28,7 +26,9 @@ from headwaiter_client.errors import (
     Unavailable,
     Unimplemented,
 )
-from headwaiter_client.fake import AsyncFakeEncoder, FakeEncoder
+from headwaiter_client.testing import AsyncFakeEncoder, FakeEncoder
+from headwaiter_client.transport.connection import TlsConfig
+from headwaiter_client.transport.retries import RetryPolicy
 
 __all__ = [
     "AsyncClient",

@@ -10,16 +10,18 @@ from typing import Any, Self, SupportsIndex, TypeVar, Unpack
 
 from numpy.typing import ArrayLike
 
-from headwaiter_client import _attention, _chunks, _core
-from headwaiter_client._chunks import Chunk, Cutter
-from headwaiter_client._connection import Connection, TlsConfig
-from headwaiter_client._encode import Gathering, Job, Jobs, Progress, next_of
-from headwaiter_client._inputs import Features, Form, Texts, Tokens
-from headwaiter_client._options import RequestOptions
-from headwaiter_client._results import Encoding, ModelRef, SequenceEncoding
-from headwaiter_client._retry import DEFAULT_RETRY, RetryPolicy
-from headwaiter_client._transport import AsyncGrpcTransport, AsyncTransport
+from headwaiter_client.calls import attention_weights as _attention
+from headwaiter_client.calls import splitting as _chunks
+from headwaiter_client.calls import steps as _core
+from headwaiter_client.calls.encode import Gathering, Job, Jobs, Progress, next_of
+from headwaiter_client.calls.inputs import Features, Form, Texts, Tokens
+from headwaiter_client.calls.options import RequestOptions
+from headwaiter_client.calls.results import Encoding, ModelRef, SequenceEncoding
+from headwaiter_client.calls.splitting import Chunk, Cutter
 from headwaiter_client.errors import HeadwaiterError
+from headwaiter_client.transport.connection import Connection, TlsConfig
+from headwaiter_client.transport.grpc_transport import AsyncGrpcTransport, AsyncTransport
+from headwaiter_client.transport.retries import DEFAULT_RETRY, RetryPolicy
 from headwaiter_proto import encoder_pb2 as pb
 
 _Item = TypeVar("_Item")

@@ -5,8 +5,8 @@ import math
 import torch
 from torch import Tensor, nn
 
+from headwaiter_export.attention_layout import Lowering
 from headwaiter_export.config import EncoderConfig, Positions
-from headwaiter_export.lowering import Lowering
 from headwaiter_export.positions import NoPositions, RotaryPositions
 
 

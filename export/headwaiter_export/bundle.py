@@ -17,11 +17,11 @@ import torch
 from google.protobuf import json_format
 from google.protobuf.message import Message
 
+from headwaiter_export.attention_layout import Attending, PackedCpu, Portable
+from headwaiter_export.attention_layout_cuda import PackedCuda
 from headwaiter_export.config import EncoderConfig, Pooling, TextConfig
 from headwaiter_export.encoder import Encoder
 from headwaiter_export.graphs import WeightsFile, Written, trace
-from headwaiter_export.lowering import Attending, PackedCpu, Portable
-from headwaiter_export.lowering_cuda import PackedCuda
 from headwaiter_export.neighbours import PROMISED_SHARE, SENTENCES, same_nearest_neighbour, token_ids
 from headwaiter_export.parity import Reference, Sequence, draw_sequences, join, measure, measure_attention
 from headwaiter_export.quantization import quantize
@@ -38,10 +38,10 @@ from headwaiter_proto.manifest_pb2 import (
     Parity,
 )
 from headwaiter_server.runtime.bundle import GOLDEN, MANIFEST, PARITY, SCHEMA_VERSION, TOKENIZER, sha256_of
-from headwaiter_server.runtime.contract import breach
 from headwaiter_server.runtime.errors import ProviderUnavailable
 from headwaiter_server.runtime.graph import Provider
 from headwaiter_server.runtime.packing import pack
+from headwaiter_server.runtime.tolerance import breach
 
 # Takes a line for each thing done.
 Report = Callable[[str], object]

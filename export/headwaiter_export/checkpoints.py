@@ -14,11 +14,11 @@ import tokenizers
 import torch
 from torch import Tensor
 
+from headwaiter_export.checkpoint_json import CheckpointError, Settings, read_json
 from headwaiter_export.config import ConfigError, EncoderConfig, Pooling, TextConfig
 from headwaiter_export.encoder import Encoder
 from headwaiter_export.families import ACTIVATIONS, FAMILIES, Family
 from headwaiter_export.prompts import with_prompts
-from headwaiter_export.settings import CheckpointError, Settings, read_json
 from headwaiter_export.weights import read_safetensors, take
 
 # Architectures of these kinds hold a whole encoder; what else they hold is left aside.

@@ -25,7 +25,7 @@ def main(arguments: list[str] | None = None) -> int:
         return _fail(f"{missing[0]} is not installed: pip install 'headwaiter[export]'")
     # Only here, and where a model is read: without the extra these imports fail, and --help need not wait for torch.
     from headwaiter_export.bundle import BundleError, export_bundle
-    from headwaiter_export.settings import CheckpointError
+    from headwaiter_export.checkpoint_json import CheckpointError
 
     read: Callable[[argparse.Namespace], tuple[str, Checkpoint]] = options.read
     try:
@@ -49,7 +49,7 @@ def _read_checkpoint(options: argparse.Namespace) -> "tuple[str, Checkpoint]":
 
 
 def _read_module(options: argparse.Namespace) -> "tuple[str, Checkpoint]":
-    from headwaiter_export.settings import Settings
+    from headwaiter_export.checkpoint_json import Settings
 
     try:
         config = EncoderConfig.from_dict(Settings.read(options.config).values)

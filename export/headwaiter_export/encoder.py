@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from headwaiter_export.attention import LearnedTemperature, SelfAttention
+from headwaiter_export.attention_layout import Lowering
 from headwaiter_export.config import (
     Activation,
     ConfigError,
@@ -22,7 +23,6 @@ from headwaiter_export.config import (
     Positions,
     WeightsError,
 )
-from headwaiter_export.lowering import Lowering
 from headwaiter_export.positions import LearnedPositions, NoPositions, SinusoidalPositions
 
 

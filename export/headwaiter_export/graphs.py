@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.export import Dim
 
+from headwaiter_export.attention_layout import Attending, Packed, Portable
 from headwaiter_export.encoder import Encoder
-from headwaiter_export.lowering import Attending, Packed, Portable
 from headwaiter_export.parity import draw_sequences
 from headwaiter_server.runtime.packing import PackedBatch, pack
 

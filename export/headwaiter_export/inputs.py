@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from headwaiter_export.checkpoint_json import Settings
 from headwaiter_export.config import EncoderConfig
-from headwaiter_export.settings import Settings
 from headwaiter_export.weights import take
 
 _POSITIONS = "embeddings.position_embeddings"

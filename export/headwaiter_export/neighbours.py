@@ -11,9 +11,9 @@ from tokenizers import Tokenizer
 
 from headwaiter_export.config import TextConfig
 from headwaiter_export.parity import Sequence
-from headwaiter_server.runtime.contract import finish_pooled
 from headwaiter_server.runtime.graph import EncoderGraph
 from headwaiter_server.runtime.packing import pack
+from headwaiter_server.runtime.tolerance import finish_pooled
 
 # What the contract promises of real sentences.
 PROMISED_SHARE = 0.95

@@ -9,13 +9,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from headwaiter_export.attention_layout import Attending, SingleSequence
 from headwaiter_export.config import EncoderConfig
 from headwaiter_export.encoder import Encoder
-from headwaiter_export.lowering import Attending, SingleSequence
-from headwaiter_server.runtime.attention import AttentionGraph, Selection
-from headwaiter_server.runtime.contract import Difference, difference, finish_pooled, largest_differences
+from headwaiter_server.runtime.attention_weights import AttentionGraph, Selection
 from headwaiter_server.runtime.graph import EncoderGraph, Outputs, Provider
 from headwaiter_server.runtime.packing import pack
+from headwaiter_server.runtime.tolerance import Difference, difference, finish_pooled, largest_differences
 
 Sequence = NDArray[np.generic]
 

@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor, nn
 
+from headwaiter_export.attention_layout import Lowering
 from headwaiter_export.config import EncoderConfig
-from headwaiter_export.lowering import Lowering
 
 
 class NoPositions(nn.Module):

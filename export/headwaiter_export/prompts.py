@@ -6,8 +6,8 @@ from dataclasses import replace
 import numpy as np
 import tokenizers
 
+from headwaiter_export.checkpoint_json import CheckpointError, Settings
 from headwaiter_export.config import Prompt, TextConfig
-from headwaiter_export.settings import CheckpointError, Settings
 
 
 def with_prompts(text: TextConfig, settings: Settings, *, pooled: bool) -> TextConfig:

@@ -6,9 +6,9 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
+from headwaiter_export.checkpoint_json import CheckpointError
 from headwaiter_export.config import EncoderConfig, WeightsError
 from headwaiter_export.encoder import Encoder
-from headwaiter_export.settings import CheckpointError
 
 
 def read_safetensors(path: Path) -> dict[str, Tensor]:

@@ -14,17 +14,17 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 from prometheus_client import start_http_server
 
-from headwaiter_server.batching.admission import QueueLimits
-from headwaiter_server.batching.attender import Attender
-from headwaiter_server.batching.scheduler import Scheduler
 from headwaiter_server.config import Settings
-from headwaiter_server.loading import load
 from headwaiter_server.metrics import Recorder
+from headwaiter_server.models.loading import load
 from headwaiter_server.rpc.auth import BearerToken
-from headwaiter_server.rpc.generic import GenericHandlers
+from headwaiter_server.rpc.handlers import GenericHandlers
 from headwaiter_server.rpc.service import SERVICE, EncoderService, Serving
 from headwaiter_server.rpc.tls import credentials
-from headwaiter_server.runtime.attention import AttentionGraph
+from headwaiter_server.runtime.attention_weights import AttentionGraph
+from headwaiter_server.scheduling.admission import QueueLimits
+from headwaiter_server.scheduling.attention_weights import Attender
+from headwaiter_server.scheduling.scheduler import Scheduler
 
 log = logging.getLogger(__name__)
 

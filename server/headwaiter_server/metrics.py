@@ -9,10 +9,10 @@ from typing import Protocol
 from prometheus_client import CollectorRegistry, Counter, Gauge, disable_created_metrics
 from prometheus_client.core import GaugeMetricFamily
 
-from headwaiter_server.batching.calibration import Calibration
-from headwaiter_server.batching.cost import Shape
 from headwaiter_server.histogram import Histogram
 from headwaiter_server.runtime.model import Model
+from headwaiter_server.scheduling.calibration import Calibration
+from headwaiter_server.scheduling.cost import Shape
 
 STAGES = ("tokenize", "queue", "assemble", "compute", "respond")
 

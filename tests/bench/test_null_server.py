@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from bench.null_server import PAUSE_ID, NullGraph
+from bench.servers.null import PAUSE_ID, NullGraph
 from headwaiter_server.runtime.packing import pack
 
 
@@ -18,6 +18,6 @@ def test_a_vector_has_the_sum_of_a_sequences_ids_and_their_number() -> None:
 @pytest.mark.parametrize(("ids", "pauses"), [([PAUSE_ID], 1), ([PAUSE_ID, PAUSE_ID], 0), ([1], 0)])
 def test_one_id_alone_keeps_the_device(monkeypatch: pytest.MonkeyPatch, ids: list[int], pauses: int) -> None:
     slept: list[float] = []
-    monkeypatch.setattr("bench.null_server.time.sleep", slept.append)
+    monkeypatch.setattr("bench.servers.null.time.sleep", slept.append)
     NullGraph(2).run(pack([np.array(ids)]), hidden=False)
     assert len(slept) == pauses

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from bench.baseline_server import PolicyScheduler
-from bench.policies import read_policy
+from bench.servers.baseline import PolicyScheduler
+from bench.servers.policies import read_policy
 from headwaiter_server.metrics import Recorder
 from headwaiter_server.runtime.graph import EncoderGraph
 from tests.server.rpc.stand_ins import Graph

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from bench.measure import counters
-from bench.poisoned_server import POISON
-from bench.silent_server import RECORD, SILENCE
-from examples.serving import Running, running_server
+from bench.servers.poisoned import POISON
+from bench.servers.silent import RECORD, SILENCE
 from headwaiter_client import Client, InferenceFailed
+from testbed.server_process import Running, running_server
 
 
 @contextmanager
@@ -25,21 +25,21 @@ def _serving(module: str, bundle: Path) -> Iterator[tuple[Running, Client]]:
 
 
 def test_the_null_server_answers_with_the_sum_of_the_ids_and_their_number(text_bundle: Path) -> None:
-    with _serving("bench.null_server", text_bundle) as (_, client):
+    with _serving("bench.servers.null", text_bundle) as (_, client):
         pooled = client.encode_tokens([[9, 6, 20]], normalize=False).pooled
         assert pooled is not None
         assert pooled[0, :3].tolist() == [35, 3, 0]
 
 
 def test_the_poisoned_server_fails_on_poison_alone(text_bundle: Path) -> None:
-    with _serving("bench.poisoned_server", text_bundle) as (_, client):
+    with _serving("bench.servers.poisoned", text_bundle) as (_, client):
         assert client.encode_tokens([[9, 6, 20]]).pooled is not None
         with pytest.raises(InferenceFailed):
             client.encode_tokens([POISON])
 
 
 def test_the_silent_server_counts_nothing_until_it_is_told_to(text_bundle: Path) -> None:
-    with _serving("bench.silent_server", text_bundle) as (server, client):
+    with _serving("bench.servers.silent", text_bundle) as (server, client):
 
         def counted() -> float:
             client.encode_tokens([[9, 6, 20]])

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from bench.null_server import NullGraph
-from bench.short_texts import Rows, count_wrong, row
+from bench.servers.null import NullGraph
+from bench.studies.short_texts import Rows, count_wrong, row
 from headwaiter_client import ModelRef, SequenceEncoding
 from headwaiter_server.runtime.packing import pack
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from headwaiter_client import AsyncClient, AsyncFakeEncoder, Client, FakeEncoder, SequenceEncoding
-from headwaiter_client._core import METHODS
-from headwaiter_client._transport import Flight
+from headwaiter_client.calls.steps import METHODS
+from headwaiter_client.transport.grpc_transport import Flight
 from headwaiter_proto import encoder_pb2 as pb
 
 # More than one request holds.

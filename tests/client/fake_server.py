@@ -12,7 +12,7 @@ from google.protobuf import any_pb2, message
 from google.rpc import error_details_pb2, status_pb2
 from grpc_status import rpc_status
 
-from headwaiter_client import _core
+from headwaiter_client.calls import steps as _core
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.encoder_pb2_grpc import EncoderServicer, add_EncoderServicer_to_server
 

@@ -4,7 +4,7 @@ import asyncio
 import threading
 
 from headwaiter_client import AsyncFakeEncoder, FakeEncoder
-from headwaiter_client._transport import Flight
+from headwaiter_client.transport.grpc_transport import Flight
 
 
 class Gate(FakeEncoder):

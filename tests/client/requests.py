@@ -3,8 +3,8 @@
 from collections.abc import Iterable
 from typing import Any
 
-from headwaiter_client._inputs import Features, Form, Texts, Tokens
-from headwaiter_client._options import envelope
+from headwaiter_client.calls.inputs import Features, Form, Texts, Tokens
+from headwaiter_client.calls.options import envelope
 from headwaiter_proto import encoder_pb2 as pb
 
 

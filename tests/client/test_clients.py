@@ -17,7 +17,7 @@ from headwaiter_client import (
     ModelRef,
     Unimplemented,
 )
-from headwaiter_client._connection import CHANNEL_OPTIONS
+from headwaiter_client.transport.connection import CHANNEL_OPTIONS
 from headwaiter_proto import encoder_pb2 as pb
 from tests.client.fake_server import MODEL, Call, FakeServer
 

@@ -9,8 +9,8 @@ import grpc
 import pytest
 
 from headwaiter_client import AsyncClient, Cancelled, Client, InvalidInput
-from headwaiter_client._core import METHODS
-from headwaiter_client._transport import Flight
+from headwaiter_client.calls.steps import METHODS
+from headwaiter_client.transport.grpc_transport import Flight
 from headwaiter_proto import encoder_pb2 as pb
 from tests.client.drive import TEXTS
 from tests.client.fake_server import FakeServer, answer

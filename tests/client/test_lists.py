@@ -16,7 +16,7 @@ from headwaiter_client import (
     Overloaded,
     SequenceTooLong,
 )
-from headwaiter_client._transport import Flight
+from headwaiter_client.transport.grpc_transport import Flight
 from headwaiter_proto import encoder_pb2 as pb
 from tests.client.drive import TEXTS, Drive, Recorder
 

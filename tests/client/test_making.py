@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from headwaiter_client import AsyncClient, AsyncFakeEncoder, Client, FakeEncoder, RetryPolicy
-from headwaiter_client._connection import Connection
+from headwaiter_client.transport.connection import Connection
 
 
 @pytest.mark.parametrize("key", ["", "X-Tenant", "a b", "grpc-timeout", "x-bin"])

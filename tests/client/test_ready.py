@@ -3,7 +3,7 @@
 import pytest
 
 from headwaiter_client import DeadlineExceeded, FakeEncoder, Unauthenticated, Unavailable
-from headwaiter_client._transport import Flight
+from headwaiter_client.transport.grpc_transport import Flight
 from tests.client.drive import Drive, Recorder
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from headwaiter_client import AsyncClient, AsyncFakeEncoder, Client, FakeEncoder, InvalidInput
-from headwaiter_client._transport import Flight
+from headwaiter_client.transport.grpc_transport import Flight
 from tests.client.drive import TEXTS, Drive
 from tests.client.gates import AsyncGate, Gate
 
@@ -118,7 +118,7 @@ class _Clock:
 def clock(monkeypatch: pytest.MonkeyPatch) -> _Clock:
     """Tells how long sources take."""
     clock = _Clock()
-    monkeypatch.setattr("headwaiter_client._chunks.time", clock)
+    monkeypatch.setattr("headwaiter_client.calls.splitting.time", clock)
     monkeypatch.setattr("headwaiter_client.aio.time", clock)
     return clock
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from examples.model import bundle, checkpoint
-from examples.serving import Running, running_server
+from testbed.minilm import bundle, checkpoint
+from testbed.server_process import Running, running_server
 from tests.once import Once
 
 

@@ -16,12 +16,12 @@ from google.protobuf import json_format
 from matplotlib.image import imread
 from numpy.typing import NDArray
 
-from examples.model import command
-from examples.serving import Running
 from headwaiter_client import Client, InferenceFailed, InvalidInput, Unavailable, Unimplemented
 from headwaiter_export.encoder import Encoder
 from headwaiter_proto.manifest_pb2 import Manifest
-from headwaiter_server.runtime.attention import Attention, AttentionGraph, Selection
+from headwaiter_server.runtime.attention_weights import Attention, AttentionGraph, Selection
+from testbed.minilm import command
+from testbed.server_process import Running
 from tests.checkpoints import VOCABULARY
 from tests.e2e.inside import connect, metrics_url, serving
 from tests.e2e.scrape import metric

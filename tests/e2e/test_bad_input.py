@@ -12,9 +12,9 @@ import grpc
 import numpy as np
 import pytest
 
-from examples.serving import Running
 from headwaiter_client import Client, HeadwaiterError, SequenceTooLong
 from headwaiter_client.errors import from_rpc
+from testbed.server_process import Running
 from tests.checkpoints import VOCABULARY
 from tests.e2e.bad_requests import TO_FEATURE_MODEL, TO_TEXT_MODEL, Bad
 

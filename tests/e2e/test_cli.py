@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from examples.model import command
-from examples.serving import Running
 from headwaiter_client import Client
 from headwaiter_server.config import Settings, flag
+from testbed.minilm import command
+from testbed.server_process import Running
 
 Ended = subprocess.CompletedProcess[str]
 

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 import trustme
 
-from examples.serving import Running
 from headwaiter_client import Client
 from headwaiter_client.cli import main
 from headwaiter_server.config import read_settings
+from testbed.server_process import Running
 from tests.documents import CLIENT, README, blocks, commands
 
 TEXTS = "the bread is fresh\nrain falls on stone\na table for two please\n"

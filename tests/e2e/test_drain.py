@@ -9,8 +9,8 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from examples.serving import running_server
 from headwaiter_client import AsyncClient, RetryPolicy, Unavailable
+from testbed.server_process import running_server
 from tests.e2e.inside import connect, held_device, metrics_url, serving, until
 from tests.e2e.load import REQUESTS, Load
 from tests.e2e.scrape import metric

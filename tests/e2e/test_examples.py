@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 from examples import demo
-from examples.serving import Running
 from headwaiter_client import Client
 from headwaiter_server.config import read_settings
+from testbed.server_process import Running
 from tests.documents import ROOT
 
 PYTHON = ROOT / "examples" / "client"

@@ -5,8 +5,8 @@ from statistics import mean
 
 import psutil
 
-from examples.serving import running_server
 from headwaiter_client import AsyncClient
+from testbed.server_process import running_server
 from tests.e2e.inside import until
 from tests.e2e.load import CANCELLED, REQUESTS, Load
 from tests.e2e.scrape import metric

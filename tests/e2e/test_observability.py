@@ -13,10 +13,10 @@ import pytest
 from google.protobuf.descriptor_pool import DescriptorPool
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 
-from examples.serving import Running
 from headwaiter_client import Client, InferenceFailed, InvalidInput, Unavailable
 from headwaiter_server.runtime.graph import EncoderGraph, Outputs
 from headwaiter_server.runtime.packing import PackedBatch
+from testbed.server_process import Running
 from tests.e2e.inside import connect, metrics_url, serving
 from tests.e2e.scrape import exposition, metric
 

@@ -13,9 +13,9 @@ import torch
 import transformers
 from numpy.typing import NDArray
 
-from bench.traces import sentences
-from examples.serving import Running
+from bench.loads.traces import sentences
 from headwaiter_client import AsyncClient
+from testbed.server_process import Running
 
 # The first run fetches and exports the model.
 pytestmark = pytest.mark.timeout(600)

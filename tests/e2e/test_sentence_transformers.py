@@ -14,9 +14,9 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Pooling
 from sentence_transformers.util.quantization import quantize_embeddings
 
-from bench.traces import sentences
-from examples.serving import Running
+from bench.loads.traces import sentences
 from headwaiter_proto import encoder_pb2 as pb
+from testbed.server_process import Running
 
 # The first run fetches and exports the model.
 pytestmark = pytest.mark.timeout(600)

@@ -18,7 +18,6 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 
-from examples.model import command
 from headwaiter_client import Unavailable
 from headwaiter_server.app import Server
 from headwaiter_server.runtime.bundle import Bundle
@@ -27,6 +26,7 @@ from headwaiter_server.runtime.graph import EncoderGraph, Outputs
 from headwaiter_server.runtime.model import Model, open_model
 from headwaiter_server.runtime.packing import PackedBatch
 from headwaiter_server.runtime.warmup import Lengths, usual_batch
+from testbed.minilm import command
 from tests.e2e.inside import connect, metrics_url, serving, settings
 from tests.e2e.scrape import metric
 
@@ -107,7 +107,7 @@ async def test_a_restart_remembers_what_batches_cost_and_says_so_in_the_log_and_
     text_bundle: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Whatever else the tests' machine does meanwhile.
-    monkeypatch.setattr("headwaiter_server.batching.calibration_cache._STEADY_ERROR_RATIO", float("inf"))
+    monkeypatch.setattr("headwaiter_server.scheduling.calibration_cache._STEADY_ERROR_RATIO", float("inf"))
     caplog.set_level(logging.INFO, "headwaiter_server")
     costs = []
     for word in ("measured", "remembered"):
@@ -172,7 +172,7 @@ async def test_until_its_model_is_ready_a_server_is_not_serving_and_its_methods_
         return open_model(*arguments)
 
     server = Server(settings(text_bundle))
-    with patch("headwaiter_server.loading.open_model", open_slowly):
+    with patch("headwaiter_server.models.loading.open_model", open_slowly):
         starting = asyncio.create_task(server.start())
         assert await asyncio.to_thread(loading.wait, 10)
         async with connect(server) as client:

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 import transformers
 
-from bench.traces import sentences
+from bench.loads.traces import sentences
 from headwaiter_server.errors import Failures
+from headwaiter_server.models.tokenizer import TextEncoder, TextForm, Truncation
 from headwaiter_server.runtime.bundle import TOKENIZER, Bundle
-from headwaiter_server.text import TextEncoder, TextForm, Truncation
 
 # The first run fetches and exports the model.
 pytestmark = pytest.mark.timeout(600)

@@ -12,14 +12,14 @@ import pytest
 import torch
 from onnx.reference import ReferenceEvaluator
 
+from headwaiter_export.attention_layout import Packed, PackedCpu, Portable
+from headwaiter_export.attention_layout_cuda import PackedCuda
 from headwaiter_export.config import EncoderConfig
 from headwaiter_export.encoder import Encoder
 from headwaiter_export.graphs import WeightsFile, trace
-from headwaiter_export.lowering import Packed, PackedCpu, Portable
-from headwaiter_export.lowering_cuda import PackedCuda
 from headwaiter_server.runtime.graph import EncoderGraph, Outputs, Provider, open_session, session_options
 from headwaiter_server.runtime.packing import pack
-from headwaiter_server.runtime.rounding import round_up
+from headwaiter_server.runtime.shape_buckets import round_up
 from tests.checkpoints import randomize, write_json
 from tests.contrib_ops import CONTRIB_OPS
 from tests.oracle import Array, Oracle, unit

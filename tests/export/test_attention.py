@@ -11,13 +11,13 @@ import onnx
 import pytest
 
 from headwaiter_export import bundle
+from headwaiter_export.attention_layout import Attending
 from headwaiter_export.encoder import Encoder
 from headwaiter_export.graphs import WeightsFile, trace
-from headwaiter_export.lowering import Attending
 from headwaiter_export.parity import Reference
 from headwaiter_proto.encoder_pb2 import PRECISION_FP32
 from headwaiter_proto.manifest_pb2 import LOWERING_ATTEND
-from headwaiter_server.runtime.attention import AttentionGraph, Selection
+from headwaiter_server.runtime.attention_weights import AttentionGraph, Selection
 from headwaiter_server.runtime.bundle import Bundle
 from headwaiter_server.runtime.packing import pack
 from tests.export.helpers import assert_close, assert_close_to_scale, draw, oracle_of, random_encoder

@@ -7,11 +7,11 @@ import onnx
 import pytest
 import transformers
 
-from headwaiter_export import lowering
+from headwaiter_export import attention_layout as lowering
+from headwaiter_export.attention_layout import PackedCpu
 from headwaiter_export.bundle import BundleError, export_bundle
 from headwaiter_export.encoder import Encoder
 from headwaiter_export.graphs import WeightsFile, trace
-from headwaiter_export.lowering import PackedCpu
 from headwaiter_proto.encoder_pb2 import POOLING_MEAN, PRECISION_FP32
 from headwaiter_server.runtime.bundle import Bundle
 from headwaiter_server.runtime.packing import pack

@@ -11,10 +11,10 @@ import tokenizers
 import torch
 import transformers
 
+from headwaiter_export.attention_layout import SingleSequence
+from headwaiter_export.checkpoint_json import CheckpointError
 from headwaiter_export.checkpoints import Checkpoint, read_checkpoint
 from headwaiter_export.config import Pooling, Prompt
-from headwaiter_export.lowering import SingleSequence
-from headwaiter_export.settings import CheckpointError
 from tests.checkpoints import (
     VOCABULARY,
     bert_hidden,

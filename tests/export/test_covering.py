@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 import torch
 
+from headwaiter_export.attention_layout import SingleSequence
+from headwaiter_export.attention_layout_cuda import PackedCuda
 from headwaiter_export.config import EncoderConfig, Pooling
 from headwaiter_export.encoder import Encoder
-from headwaiter_export.lowering import SingleSequence
-from headwaiter_export.lowering_cuda import PackedCuda
 from headwaiter_export.presets import PRESETS
-from headwaiter_server.runtime.contract import finish_pooled
 from headwaiter_server.runtime.graph import Outputs
+from headwaiter_server.runtime.tolerance import finish_pooled
 from tests import oracle
 from tests.export.covering import PRESET_CHOICES, VALUES, covering_set, pairs, valid_configs
 from tests.export.helpers import (

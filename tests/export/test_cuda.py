@@ -8,10 +8,10 @@ import numpy as np
 import onnx
 import pytest
 
+from headwaiter_export.attention_layout_cuda import Cuda, FusedCuda, GatheredCuda, PackedCuda
 from headwaiter_export.bundle import halve
 from headwaiter_export.graphs import write_graph
-from headwaiter_export.lowering_cuda import Cuda, FusedCuda, GatheredCuda, PackedCuda
-from headwaiter_export.optimized import optimized_operators
+from headwaiter_export.optimized_graph import optimized_operators
 from headwaiter_proto.manifest_pb2 import LOWERING_PACKED_CUDA
 from headwaiter_server.runtime.bundle import Bundle
 from tests.export.helpers import BATCHES, assert_close_to_scale, cosines, draw, oracle_of, random_encoder, run

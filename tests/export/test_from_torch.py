@@ -12,11 +12,11 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from headwaiter_export.attention_layout import PackedCpu, SingleSequence
 from headwaiter_export.config import ConfigError, Mask, Pooling
 from headwaiter_export.encoder import Encoder
 from headwaiter_export.from_torch import ConversionError, from_multihead_attention, from_transformer_encoder
 from headwaiter_export.graphs import WeightsFile, trace
-from headwaiter_export.lowering import PackedCpu, SingleSequence
 from headwaiter_server.runtime.packing import pack
 from tests.checkpoints import randomize
 from tests.export.helpers import BATCHES, assert_close_to_scale, draw, run

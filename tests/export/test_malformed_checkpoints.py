@@ -8,8 +8,8 @@ import pytest
 import safetensors.torch
 import torch
 
+from headwaiter_export.checkpoint_json import CheckpointError
 from headwaiter_export.checkpoints import read_checkpoint
-from headwaiter_export.settings import CheckpointError
 from tests.checkpoints import save_bert, write_json
 from tests.export.helpers import edit_json
 

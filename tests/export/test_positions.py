@@ -7,9 +7,9 @@ import onnxruntime
 import pytest
 import torch
 
+from headwaiter_export.attention_layout import SingleSequence
 from headwaiter_export.config import EncoderConfig, Positions
 from headwaiter_export.encoder import Encoder
-from headwaiter_export.lowering import SingleSequence
 from headwaiter_export.positions import RotaryPositions
 from headwaiter_server.runtime.packing import pack
 from tests.export.helpers import FP32_GRAPHS, Runtime, assert_close, draw, hidden_of

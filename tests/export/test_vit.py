@@ -12,11 +12,11 @@ import safetensors.torch
 import torch
 import transformers
 
+from headwaiter_export.attention_layout import SingleSequence
+from headwaiter_export.checkpoint_json import CheckpointError
 from headwaiter_export.checkpoints import read_checkpoint
 from headwaiter_export.cli import main
 from headwaiter_export.config import Pooling
-from headwaiter_export.lowering import SingleSequence
-from headwaiter_export.settings import CheckpointError
 from headwaiter_proto.encoder_pb2 import POOLING_CLS
 from headwaiter_server.runtime.bundle import Bundle
 from tests.checkpoints import randomize

@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from headwaiter_export.attention_layout import SingleSequence
 from headwaiter_export.config import ConfigError, EncoderConfig, Positions, WeightsError
 from headwaiter_export.encoder import Encoder
-from headwaiter_export.lowering import SingleSequence
 from tests.export.helpers import draw, random_encoder
 
 

@@ -13,16 +13,14 @@ ROOT = Path(__file__).parents[2]
 PACKAGES = {name: ROOT / name / f"headwaiter_{name}" for name in ("proto", "server", "export", "client")}
 SERVER = "headwaiter_server"
 # Layers of the server, the lowest first: a layer imports from itself and from those before it.
-LAYERS = ["runtime", "batching", "rpc"]
+LAYERS = ["runtime", "scheduling", "models", "rpc"]
 # What the modules beside the layers may import of the server.
 MODULES: dict[str, set[str]] = {
     "errors": set(),
     "config": set(),
-    "text": {"errors"},
     "histogram": set(),
-    "metrics": {"batching", "histogram", "runtime"},
-    "loading": {"config", "text", "batching", "runtime"},
-    "app": {"config", "loading", "metrics", "rpc", "batching", "runtime"},
+    "metrics": {"histogram", "runtime", "scheduling"},
+    "app": {"config", "metrics", "models", "rpc", "runtime", "scheduling"},
     "cli": {"app", "config", "runtime"},
 }
 
@@ -67,7 +65,12 @@ def test_a_package_imports_only_those_it_stands_on(package: str, allowed: tuple[
 @pytest.mark.parametrize("layer", LAYERS)
 def test_a_layer_of_the_server_imports_nothing_upwards(layer: str) -> None:
     below = LAYERS[: LAYERS.index(layer) + 1]
-    beside = {"runtime": (), "batching": ("errors",), "rpc": ("errors", "config", "metrics", "text")}[layer]
+    beside = {
+        "runtime": (),
+        "scheduling": ("errors",),
+        "models": ("errors", "config"),
+        "rpc": ("errors", "config", "metrics"),
+    }[layer]
     for file in (PACKAGES["server"] / layer).glob("*.py"):
         used = {name.split(".")[1] for name in _ours(file) if name.startswith(f"{SERVER}.")}
         assert used <= {*below, *beside}, file
@@ -90,7 +93,7 @@ def test_every_module_of_the_server_has_its_place_in_the_plan() -> None:
     ("folder", "allowed"),
     [
         (PACKAGES["server"] / "runtime", {"numpy", "onnxruntime", "google"}),
-        (PACKAGES["server"] / "batching", {"numpy", "sortedcontainers"}),
+        (PACKAGES["server"] / "scheduling", {"numpy", "sortedcontainers"}),
     ],
 )
 def test_the_lower_layers_know_nothing_of_grpc_or_requests(folder: Path, allowed: set[str]) -> None:

@@ -6,9 +6,9 @@ import pytest
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from headwaiter_server.batching.cost import Shape
-from headwaiter_server.batching.planner import Closed
 from headwaiter_server.metrics import STAGES, Recorder
+from headwaiter_server.scheduling.cost import Shape
+from headwaiter_server.scheduling.planner import Closed
 from tests.server.rpc.stand_ins import CALIBRATION, model, sample
 
 

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from contextlib import closing
 from typing import Unpack
 
-from headwaiter_client._options import RequestOptions
-from headwaiter_client._results import SequenceEncoding, model_ref
+from headwaiter_client.calls.options import RequestOptions
+from headwaiter_client.calls.results import SequenceEncoding, model_ref
 from headwaiter_client.cli.terminal import tracked
 from headwaiter_client.cli.texts import Texts
 from headwaiter_client.client import Client

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from headwaiter_client._connection import TlsConfig
-from headwaiter_client._options import RequestOptions
+from headwaiter_client.calls.options import RequestOptions
+from headwaiter_client.transport.connection import TlsConfig
 
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"  # noqa: SLF001  # It has no other name.
 

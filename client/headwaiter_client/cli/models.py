@@ -6,7 +6,7 @@ from typing import Any
 
 from google.protobuf.json_format import MessageToDict
 
-from headwaiter_client._results import precision_name
+from headwaiter_client.calls.results import precision_name
 from headwaiter_client.cli.flags import Commands, add_command, connection
 from headwaiter_client.cli.terminal import console
 from headwaiter_client.client import Client

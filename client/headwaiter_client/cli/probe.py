@@ -3,7 +3,7 @@
 import argparse
 import sys
 
-from headwaiter_client import _core
+from headwaiter_client.calls import steps as _core
 from headwaiter_client.cli.flags import Commands, add_command, connection
 from headwaiter_client.client import Client
 

@@ -3,8 +3,8 @@
 import argparse
 import heapq
 
-from headwaiter_client._options import RequestOptions
-from headwaiter_client._results import SequenceEncoding
+from headwaiter_client.calls.options import RequestOptions
+from headwaiter_client.calls.results import SequenceEncoding
 from headwaiter_client.cli.encoding import describe, encode_texts
 from headwaiter_client.cli.flags import Commands, add_command, add_text_flags, connection, count, text_options
 from headwaiter_client.cli.terminal import console

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.manifest_pb2 import Manifest
 from headwaiter_server.errors import Failures, InvalidInput
+from headwaiter_server.models.tokenizer import TextEncoder, TextForm, Truncation
 from headwaiter_server.rpc import requests
-from headwaiter_server.text import TextEncoder, TextForm, Truncation
 
 _SMALL_TEXT_BYTES = 1024
 # An error travels in HTTP/2 headers of 8 KiB.

@@ -6,18 +6,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headwaiter_proto import encoder_pb2 as pb
-from headwaiter_server.batching.calibration import Calibration
-from headwaiter_server.batching.job import Outcome
 from headwaiter_server.config import Settings
 from headwaiter_server.rpc.inputs import Inputs
 from headwaiter_server.rpc.outputs import Output
 from headwaiter_server.rpc.requests import RequestLimits
 from headwaiter_server.rpc.status import failure
 from headwaiter_server.rpc.tensors import fill
-from headwaiter_server.runtime.attention import Attention
-from headwaiter_server.runtime.contract import finish_pooled
+from headwaiter_server.runtime.attention_weights import Attention
 from headwaiter_server.runtime.model import Model
 from headwaiter_server.runtime.pooling import POOLINGS, pool
+from headwaiter_server.runtime.tolerance import finish_pooled
+from headwaiter_server.scheduling.calibration import Calibration
+from headwaiter_server.scheduling.job import Outcome
 
 _FLOAT_BYTES = 4
 

@@ -9,21 +9,22 @@ from functools import partial
 import grpc
 
 from headwaiter_proto import encoder_pb2 as pb
-from headwaiter_server.batching.attender import Attended, Attender
-from headwaiter_server.batching.calibration import Calibration
-from headwaiter_server.batching.job import Outcome
-from headwaiter_server.batching.scheduler import Scheduler
 from headwaiter_server.config import Settings
 from headwaiter_server.errors import DeadlineExceeded, Unavailable
 from headwaiter_server.metrics import Recorder
-from headwaiter_server.rpc import attend, requests
+from headwaiter_server.models.tokenizer import TextEncoder
+from headwaiter_server.rpc import attention_weights as attend
+from headwaiter_server.rpc import requests
 from headwaiter_server.rpc.endpoint import Call, Context, Gate, clock, log_failures, stream, unary
 from headwaiter_server.rpc.inputs import Inputs, read_inputs
 from headwaiter_server.rpc.outputs import Output, read_output
 from headwaiter_server.rpc.replies import answer_bytes, attend_reply, encode_reply, model_ref, model_reply
 from headwaiter_server.rpc.stream import EncodeStream, MakeRoom, StreamLimits
 from headwaiter_server.runtime.model import Model
-from headwaiter_server.text import TextEncoder
+from headwaiter_server.scheduling.attention_weights import Attended, Attender
+from headwaiter_server.scheduling.calibration import Calibration
+from headwaiter_server.scheduling.job import Outcome
+from headwaiter_server.scheduling.scheduler import Scheduler
 
 SERVICE = pb.DESCRIPTOR.services_by_name["Encoder"].full_name
 

@@ -10,10 +10,10 @@ import numpy as np
 import onnxruntime as ort
 from numpy.typing import NDArray
 
-from headwaiter_server.runtime.binding import BoundSession
 from headwaiter_server.runtime.errors import ProviderUnavailable
+from headwaiter_server.runtime.io_binding import BoundSession
 from headwaiter_server.runtime.packing import PackedBatch
-from headwaiter_server.runtime.rounding import round_up
+from headwaiter_server.runtime.shape_buckets import round_up
 
 Provider = Literal["cuda", "cpu"]
 

@@ -8,10 +8,10 @@ from typing import Literal, NamedTuple
 from headwaiter_proto.encoder_pb2 import PRECISION_FP16, PRECISION_FP32, PRECISION_INT8, Precision
 from headwaiter_proto.manifest_pb2 import LOWERING_PACKED_CPU, LOWERING_PACKED_CUDA, Graph, Parity
 from headwaiter_server.runtime.bundle import Bundle, Golden
-from headwaiter_server.runtime.contract import Difference, breach
 from headwaiter_server.runtime.errors import BundleRefused, ContractBroken, GraphMissing, ProviderUnavailable
 from headwaiter_server.runtime.graph import EncoderGraph, Provider
 from headwaiter_server.runtime.packing import PackedBatch, pack
+from headwaiter_server.runtime.tolerance import Difference, breach
 from headwaiter_server.runtime.warmup import check_golden
 
 log = logging.getLogger(__name__)

@@ -8,9 +8,9 @@ from numpy.typing import NDArray
 
 from headwaiter_proto.manifest_pb2 import Manifest
 from headwaiter_server.runtime.bundle import Golden
-from headwaiter_server.runtime.contract import Difference, difference, finish_pooled
 from headwaiter_server.runtime.graph import EncoderGraph, Outputs
 from headwaiter_server.runtime.packing import PackedBatch, pack
+from headwaiter_server.runtime.tolerance import Difference, difference, finish_pooled
 
 # Golden inputs run together up to these sizes, so that the check sees real batches and takes little memory.
 _GOLDEN_TOKENS = 1024

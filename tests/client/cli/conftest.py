@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from headwaiter_client import AsyncFakeEncoder, FakeEncoder
-from headwaiter_client._transport import Flight
+from headwaiter_client.transport.grpc_transport import Flight
 from headwaiter_proto import encoder_pb2 as pb
 
 

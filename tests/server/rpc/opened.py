@@ -9,17 +9,17 @@ from numpy.typing import NDArray
 
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.manifest_pb2 import Graph
-from headwaiter_server.batching.admission import QueueLimits
-from headwaiter_server.batching.attender import Attender
-from headwaiter_server.batching.scheduler import Scheduler
-from headwaiter_server.batching.worker import Worker
 from headwaiter_server.config import Settings
 from headwaiter_server.errors import Failures
 from headwaiter_server.metrics import Recorder
+from headwaiter_server.models.tokenizer import TextEncoder, TextForm, Tokens
 from headwaiter_server.rpc.endpoint import Call, clock
 from headwaiter_server.rpc.service import EncoderService, Serving
-from headwaiter_server.runtime.attention import Attention, Selection
-from headwaiter_server.text import TextEncoder, TextForm, Tokens
+from headwaiter_server.runtime.attention_weights import Attention, Selection
+from headwaiter_server.scheduling.admission import QueueLimits
+from headwaiter_server.scheduling.attention_weights import Attender
+from headwaiter_server.scheduling.scheduler import Scheduler
+from headwaiter_server.scheduling.worker import Worker
 from tests.server.rpc.stand_ins import CALIBRATION, model
 
 

@@ -9,15 +9,15 @@ from google.rpc.status_pb2 import Status
 
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.manifest_pb2 import Manifest, Parity
-from headwaiter_server.batching.calibration import Calibration
-from headwaiter_server.batching.cost import BatchLimits, CostModel
 from headwaiter_server.metrics import Recorder
 from headwaiter_server.rpc.status import DETAILS_KEY
 from headwaiter_server.runtime.bundle import Bundle
-from headwaiter_server.runtime.contract import Difference
 from headwaiter_server.runtime.graph import EncoderGraph, Outputs
 from headwaiter_server.runtime.model import Model, Resources
 from headwaiter_server.runtime.packing import PackedBatch, pack
+from headwaiter_server.runtime.tolerance import Difference
+from headwaiter_server.scheduling.calibration import Calibration
+from headwaiter_server.scheduling.cost import BatchLimits, CostModel
 
 CALIBRATION = Calibration(
     CostModel(launch_s=1.0, token_s=0.5, padded_s=0.25, cell_s=0.125),

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.manifest_pb2 import Manifest
 from headwaiter_server.errors import Failures, HeadwaiterError, InvalidInput, ModelNotFound, SequenceTooLong
+from headwaiter_server.models.tokenizer import Truncation
 from headwaiter_server.rpc import requests
-from headwaiter_server.text import Truncation
 
 TOKENS = Manifest(name="tiny", vocabulary_size=10, max_tokens=4, width=8, pooling=pb.POOLING_MEAN)
 FEATURES = Manifest(name="tiny", feature_width=2, max_tokens=4, width=8, pooling=pb.POOLING_NONE)

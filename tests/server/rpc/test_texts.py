@@ -9,7 +9,7 @@ import pytest
 
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_server.errors import InvalidInput
-from headwaiter_server.text import Tokens
+from headwaiter_server.models.tokenizer import Tokens
 from tests.server.rpc.opened import Service, WordLengths, pooled_rows, token_request
 
 

@@ -12,7 +12,7 @@ import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper
 
-from bench.gpu_check.card import why_no_cuda
+from bench.gpu.card import why_no_cuda
 from headwaiter_server.runtime.errors import ProviderUnavailable
 from headwaiter_server.runtime.graph import EncoderGraph, open_session, session_options
 from headwaiter_server.runtime.packing import pack

@@ -1,0 +1,1 @@
+"""What benchmarks send: sequences, requests, and how they are offered."""

@@ -1,0 +1,1 @@
+"""Servers that benchmarks compare with, each in a process of its own."""

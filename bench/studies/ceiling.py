@@ -1,0 +1,114 @@
+"""How fast one core can be: the matrix products alone, and our graph with our planner and no server around them."""
+
+import time
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import onnxruntime as ort
+from numpy.typing import NDArray
+from onnx import NodeProto, TensorProto, helper, numpy_helper
+
+from bench.studies.in_process import Planner
+from headwaiter_proto.manifest_pb2 import Manifest
+from headwaiter_server.runtime.graph import EncoderGraph
+from headwaiter_server.runtime.packing import pack
+
+Ids = NDArray[np.int64]
+
+_REPEATS = 5
+
+
+def floor_s(sequences: Sequence[Ids], manifest: Manifest, d_ff: int, batch_tokens: int) -> float:
+    """Return the CPU-seconds of the matrix products that no implementation can do without.
+
+    These are the six linear layers of each encoder layer, over all tokens in packed batches, and for each sequence
+    its own attention products [H, n, d/H]·[H, d/H, n] and [H, n, n]·[H, n, d/H]. They run in ONNX Runtime's MatMul,
+    which was faster on the CPU than PyTorch's. Softmax, norms, activations and gathers are left out.
+    """
+    tokens = sum(map(len, sequences))
+    linear = _linear_products(manifest.width, d_ff, manifest.layers)
+    rows = np.random.default_rng(0).standard_normal((batch_tokens, manifest.width), np.float32)
+    seconds = _best_s(linear, {"x": rows}) * tokens / batch_tokens
+    attention = _attention_products()
+    for length, times in Counter(map(len, sequences)).items():
+        head = np.ones((manifest.heads, length, manifest.width // manifest.heads), np.float32)
+        feeds = {"q": head, "k": head.transpose(0, 2, 1).copy(), "v": head}
+        seconds += _best_s(attention, feeds) * times * manifest.layers
+    return seconds
+
+
+def in_process_s(sequences: Sequence[Ids], window: int, graph: EncoderGraph, planner: Planner) -> float:
+    """Return the seconds to run a trace with so many sequences waiting, each replaced as soon as it is answered."""
+    started_s = time.perf_counter()
+    for batch in planner.batches(sequences, window):
+        graph.run(pack(batch), hidden=False)
+    return time.perf_counter() - started_s
+
+
+def alone_s(sequences: Sequence[Ids], path: Path) -> list[float]:
+    """Return the seconds of a bare `session.run` of each sequence alone, its inputs made beforehand."""
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = 1
+    session = ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    names = [node.name for node in session.get_inputs()]
+    feeds = [pack([ids]).feeds(names) for ids in sequences]
+    seconds = []
+    for each in feeds:
+        started_s = time.perf_counter()
+        session.run(["pooled"], each)
+        seconds.append(time.perf_counter() - started_s)
+    return seconds
+
+
+def _best_s(session: ort.InferenceSession, feeds: dict[str, NDArray[np.float32]]) -> float:
+    seconds = []
+    for _ in range(_REPEATS):
+        started_s = time.process_time()
+        session.run(None, feeds)
+        seconds.append(time.process_time() - started_s)
+    return min(seconds)
+
+
+def _linear_products(d_model: int, d_ff: int, layers: int) -> ort.InferenceSession:
+    """q, k, v, out, up and down of every layer, with weights of their own, so that they come from memory as usual."""
+    random = np.random.default_rng(0)
+    nodes, weights, outputs = [], [], []
+    rows = "x"
+    for layer in range(layers):
+        for name, source, target, widths in (
+            ("q", rows, f"q{layer}", (d_model, d_model)),
+            ("k", rows, f"k{layer}", (d_model, d_model)),
+            ("v", rows, f"v{layer}", (d_model, d_model)),
+            ("out", f"v{layer}", f"out{layer}", (d_model, d_model)),
+            ("up", f"out{layer}", f"up{layer}", (d_model, d_ff)),
+            ("down", f"up{layer}", f"down{layer}", (d_ff, d_model)),
+        ):
+            weight = random.standard_normal(widths, np.float32) / np.float32(np.sqrt(widths[0]))
+            weights.append(numpy_helper.from_array(weight, f"{name}{layer}.weight"))
+            nodes.append(helper.make_node("MatMul", [source, weights[-1].name], [target]))
+        rows = f"down{layer}"
+        outputs += [f"q{layer}", f"k{layer}"]
+    return _session(nodes, {"x": [None, d_model]}, [*outputs, rows], weights)
+
+
+def _attention_products() -> ort.InferenceSession:
+    nodes = [helper.make_node("MatMul", ["q", "k"], ["scores"]), helper.make_node("MatMul", ["scores", "v"], ["out"])]
+    return _session(nodes, {name: [None, None, None] for name in "qkv"}, ["out"], [])
+
+
+def _session(
+    nodes: list[NodeProto], inputs: dict[str, list[int | None]], outputs: list[str], weights: list[TensorProto]
+) -> ort.InferenceSession:
+    graph = helper.make_graph(
+        nodes,
+        "products",
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in inputs.items()],
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in outputs],
+        weights,
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = 1
+    return ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])

@@ -1,0 +1,71 @@
+"""Our planner without a server around it, for the benchmarks that run in process."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import count, islice
+from typing import cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headwaiter_server.runtime.model import Model
+from headwaiter_server.scheduling.calibration import measure_cost
+from headwaiter_server.scheduling.job import PATIENCE_S, Job, Priority
+from headwaiter_server.scheduling.job import Sequence as Waiting
+from headwaiter_server.scheduling.pending import Pending
+from headwaiter_server.scheduling.planner import plan
+
+Ids = NDArray[np.int64]
+
+_order = count()
+
+
+class Planner:
+    """Plans batches of sequences that no request waits for.
+
+    Attributes:
+        cost: what a batch takes, as the server measures it at its start.
+        limits: how large a batch may be.
+    """
+
+    def __init__(self, model: Model) -> None:
+        calibration = measure_cost(model)
+        self.cost, self.limits = calibration.cost, calibration.limits
+
+    def batches(self, sequences: Sequence[Ids], window: int) -> Iterator[list[NDArray[np.generic]]]:
+        """Yield batches of a trace of which so many sequences wait; the next ones come once a batch has been run."""
+        coming = iter(sequences)
+        pending = pending_of(islice(coming, window))
+        while batch := self.take(pending):
+            yield [sequence.values for sequence in batch]
+            for ids in islice(coming, len(batch)):
+                pending.add(waiting(ids))
+
+    def take(self, pending: Pending) -> tuple[Waiting, ...]:
+        """Plan a batch and take it out of what waits."""
+        batch = plan(pending, 0.0, self.cost, self.limits).batch
+        for sequence in batch:
+            pending.remove(sequence)
+        return batch
+
+
+def pending_of(sequences: Iterable[Ids]) -> Pending:
+    """Let sequences wait."""
+    pending = Pending()
+    for ids in sequences:
+        pending.add(waiting(ids))
+    return pending
+
+
+def waiting(values: NDArray[np.generic]) -> Waiting:
+    """Return a sequence that waits, and nobody for it."""
+    number = next(_order)
+    return Waiting(
+        values,
+        len(values),
+        PATIENCE_S[Priority.INTERACTIVE] * (number % 1000) / 1000,
+        number * 1e-6,
+        float("inf"),
+        Priority.INTERACTIVE,
+        cast("Job", None),
+        0,
+    )

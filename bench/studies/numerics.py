@@ -1,0 +1,72 @@
+"""Exports every preset and all-MiniLM-L6-v2, and writes into docs/numerics.md how far each graph is from PyTorch.
+
+The figures are those of the bundles' parity.json, which GetModel reports for a served bundle. A graph that cannot run
+on this machine keeps the line it has.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from headwaiter_export.bundle import GRAPHS, export_bundle
+from headwaiter_export.checkpoints import read_checkpoint
+from headwaiter_export.presets import PRESETS
+from headwaiter_export.weights import random_encoder
+from headwaiter_proto.encoder_pb2 import GraphParity
+from headwaiter_server.runtime.bundle import Bundle
+from testbed.minilm import ROOT, checkpoint
+
+DOCUMENT = ROOT / "docs" / "numerics.md"
+_BEGIN, _END = "<!-- measured -->\n", "<!-- /measured -->\n"
+_COLUMNS = (
+    *("model", "graph", "provider", "pooled, max abs", "relative", "hidden, max abs", "relative"),
+    *("cosine, min", "mean", "same nearest neighbour"),
+)
+_HEADER = f"| {' | '.join(_COLUMNS)} |\n{len(_COLUMNS) * '|---'}|\n"
+
+
+def main() -> None:
+    """Export, measure, write."""
+    before, _, rest = DOCUMENT.read_text(encoding="utf-8").partition(_BEGIN)
+    old, _, after = rest.partition(_END)
+    lines = dict(_keyed(line) for line in old.splitlines())
+    with TemporaryDirectory() as folder:
+        for name, bundle in _bundles(Path(folder)):
+            measured = {parity.graph: parity for parity in bundle.parity().graphs}
+            for plan in GRAPHS:
+                key = f"| {name} | {plan.file.removesuffix('.onnx')} | {plan.provider} |"
+                if plan.file in measured:
+                    lines[key] = _figures(measured[plan.file])
+                lines.setdefault(key, " not yet measured | | | | | | |")
+                print(key + lines[key], flush=True)
+    table = _HEADER + "".join(f"{key}{figures}\n" for key, figures in sorted(lines.items()) if key)
+    DOCUMENT.write_text(before + _BEGIN + table + _END + after, encoding="utf-8")
+
+
+def _bundles(folder: Path) -> Iterator[tuple[str, Bundle]]:
+    model = read_checkpoint(checkpoint())
+    export_bundle(model.encoder, model.text, folder / "model", "all-MiniLM-L6-v2")
+    yield "all-MiniLM-L6-v2", Bundle.open(folder / "model")
+    for name, preset in PRESETS.items():
+        # Pooled too, so that every column has its figure.
+        export_bundle(random_encoder(preset({"pooling": "mean"}), seed=0), None, folder / name, name)
+        yield f"{name}, random weights", Bundle.open(folder / name)
+
+
+def _figures(parity: GraphParity) -> str:
+    neighbour = f"{parity.same_nearest_neighbour:.1%}" if parity.HasField("same_nearest_neighbour") else ""
+    return (
+        f" {parity.pooled_max_abs:.1e} | {parity.pooled_max_relative:.1e} | {parity.hidden_max_abs:.1e} "
+        f"| {parity.hidden_max_relative:.1e} | {parity.min_cosine:.7f} | {parity.mean_cosine:.7f} | {neighbour} |"
+    )
+
+
+def _keyed(line: str) -> tuple[str, str]:
+    """Split a line of the table after its first three cells, which say what was measured; a header has no key."""
+    cells = line.split("|")
+    is_figure = len(cells) > 4 and not cells[1].startswith("---") and cells[1] != " model "
+    return ("|".join(cells[:4]) + "|", "|".join(cells[4:])) if is_figure else ("", "")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""How a call travels: channels, replicas, retries, TLS."""

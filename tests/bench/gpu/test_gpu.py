@@ -1,0 +1,176 @@
+"""What the check of a card makes of its figures is right, whatever they are."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from bench.gpu import pytorch
+from bench.gpu.correctness import batches_of_lengths, hidden_relative_error
+from bench.gpu.findings import Finding, Findings, summary, table, to_json
+from bench.gpu.memory import random_shapes
+from bench.gpu.models import BERT_BASE, ROTARY
+from bench.gpu.rates import encoder_flops
+from bench.gpu.routes import read_routes
+from bench.gpu.setting import CPU, Setting
+from bench.gpu.speed import in_batches
+from bench.gpu.timing import rounds_of
+from headwaiter_export.attention_layout import SingleSequence
+from headwaiter_export.encoder import Encoder
+from headwaiter_export.parity import answer, draw_sequences, join
+from headwaiter_proto.manifest_pb2 import Manifest
+from headwaiter_server.scheduling.cost import BatchLimits
+from tests.export.helpers import assert_close, random_encoder
+
+SETTING = Setting("cpu", CPU, None, Path())
+
+
+@pytest.mark.parametrize(
+    ("finding", "verdict", "fails"),
+    [
+        (Finding("speed", "ratio", 2.0, "≥", 2.0), "holds", False),
+        (Finding("speed", "ratio", 1.9, "≥", 2.0), "does not hold", True),
+        (Finding("speed", "ratio", float("nan"), "≥", 2.0), "does not hold", True),
+        (Finding("speed", "share", 0.4, "≥", 0.45, aim=True), "does not hold", False),
+        (Finding("memory", "growth", 1.06, "≤", 1.05), "does not hold", True),
+        (Finding("speed", "rate", 7.0), "", False),
+        (Finding("speed", "flash", why="this version has none"), "not measured: this version has none", False),
+        (Finding("speed", "flash", why="Fail: out of memory", broke=True), "not measured: Fail: out of memory", True),
+    ],
+)
+def test_a_finding_holds_or_not_or_was_not_measured(finding: Finding, verdict: str, fails: bool) -> None:
+    assert (finding.verdict, finding.fails) == (verdict, fails)
+
+
+def test_an_error_in_one_thing_is_a_line_and_the_next_is_measured() -> None:
+    findings = Findings("speed")
+    with findings.attempt("first"):
+        run_out_of_memory()
+    findings.hold("second", 0.99991, "≥", 0.9999)
+    findings.hold("third", 0.3, "≥", 0.45, aim=True)
+    findings.see("fourth", "a | b")
+    findings.see("fifth", 1234567.8)
+    assert table(findings.found).splitlines()[2:] == [
+        "| speed | first |  |  | not measured: RuntimeError: out of memory |",
+        "| speed | second | 0.99991 | ≥ 0.9999 | holds |",
+        "| speed | third | 0.3 | aim ≥ 0.45 | does not hold |",
+        "| speed | fourth | a / b |  |  |",
+        "| speed | fifth | 1,234,568 |  |  |",
+    ]
+    assert summary(findings.found) == (
+        "1 requirements hold, 0 do not; 1 lines were not measured, 1 of them for an error"
+    )
+    written = json.loads(to_json(findings.found, {"python": "3"}))
+    assert [line["verdict"] for line in written["findings"][1:3]] == ["holds", "does not hold"]
+
+
+def run_out_of_memory() -> None:
+    raise RuntimeError("out\nof memory")
+
+
+@pytest.mark.parametrize("choices", [{}, {"head_dim": 4, "value_dim": 6}, {"d_ff": 0}])
+def test_the_arithmetic_of_a_model_is_what_pytorch_counts(choices: dict[str, int]) -> None:
+    encoder = random_encoder(vocabulary_size=10, **choices)
+    lengths = (1, 7, 32)
+    with torch.inference_mode(), FlopCounterMode(display=False) as counter:
+        for n in lengths:
+            encoder(torch.zeros(n, dtype=torch.long), SingleSequence(n))
+    assert encoder_flops(encoder.config, lengths) == counter.get_total_flops()
+
+
+def test_the_route_is_read_from_what_onnx_runtime_prints() -> None:
+    printed = (
+        "some warning\nbatch of sequences of 32\n"
+        "\x1b[36mOperator=PackedMultiHeadAttention Node=node_1 DataType=fp16 SdpaKernel=FLASH_ATTENTION\x1b[0m\n"
+        "\x1b[36mOperator=PackedMultiHeadAttention Node=node_2 DataType=fp16 SdpaKernel=FLASH_ATTENTION\x1b[0m\n"
+        "batch of sequences of 200\n"
+        "\x1b[36mOperator=MultiHeadAttention Node=node_1 DataType=fp32 SdpaKernel=MATH\x1b[0m\n"
+        "batch of sequences of 512\n"
+    )
+    assert read_routes(printed) == {
+        32: "PackedMultiHeadAttention: flash",
+        200: "MultiHeadAttention: unfused",
+        512: "no operator says which",
+    }
+
+
+def test_every_length_and_64k_tokens_in_a_batch_are_checked() -> None:
+    batches = batches_of_lengths(BERT_BASE, 65_536)
+    assert {n for batch in batches for n in batch} == set(range(1, 513))
+    assert sorted(map(sum, batches))[-2:] == [65_536, 65_792]
+    few = batches_of_lengths(BERT_BASE, 1024)
+    assert all(700 < tokens < 1300 for tokens in map(sum, few[-2:]))
+    longer = batches_of_lengths(ROTARY, 65_536)
+    assert [4096] in longer
+    assert max(longer[-1]) == 4096
+    assert 61_440 < sum(longer[-1]) <= 65_536
+
+
+def test_the_relative_error_is_that_of_the_frobenius_norm() -> None:
+    expected = np.array([[3.0, 4.0], [0.0, 12.0]])
+    assert hidden_relative_error(expected * 1.25, expected) == pytest.approx(0.25)
+    assert hidden_relative_error(np.array([[3.0, 4.0], [5.0, 12.0]]), expected) == pytest.approx(5 / 13)
+
+
+def test_padded_batches_in_pytorch_answer_as_each_sequence_alone() -> None:
+    encoder = random_encoder(vocabulary_size=10)
+    assert_answers_as_alone(encoder, pytorch.Padded)
+
+
+def test_variable_length_attention_in_pytorch_is_told_where_sequences_begin_and_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def varlen_attn(*rows_and_bounds: torch.Tensor) -> torch.Tensor:
+        query, key, value, starts, same, longest, same_longest = rows_and_bounds
+        assert starts is same
+        assert longest == same_longest == int(starts.diff().max())
+        lengths = starts.diff().tolist()
+        heads = (torch.split(rows.transpose(0, 1), lengths, dim=1) for rows in (query, key, value))
+        attend = torch.nn.functional.scaled_dot_product_attention
+        return torch.cat([attend(q, k, v) for q, k, v in zip(*heads, strict=True)], dim=1).transpose(0, 1)
+
+    monkeypatch.setattr("torch.nn.attention.varlen.varlen_attn", varlen_attn)
+    assert_answers_as_alone(random_encoder(vocabulary_size=10), pytorch.VariableLength)
+
+
+def assert_answers_as_alone(encoder: Encoder, lowering: type[pytorch.Padded | pytorch.VariableLength]) -> None:
+    sequences = [ids.astype(np.int64) for ids in draw_sequences(encoder.config, (5, 1, 48, 13))]
+    runner = pytorch.Runner(encoder, lowering, SETTING)
+    expected = join(answer(encoder, list(sequences))).pooled
+    assert expected is not None
+    assert_close(runner.run([sequences[:3], sequences[3:]]), expected)
+
+
+def test_batches_keep_to_their_tokens_and_to_the_order() -> None:
+    sequences = [np.arange(n) for n in (9, 3, 3, 2, 9, 1)]
+    assert [[len(ids) for ids in batch] for batch in in_batches(sequences, 8)] == [[9], [3, 3, 2], [9], [1]]
+
+
+def test_of_what_is_compared_one_that_fails_keeps_no_other_from_being_timed() -> None:
+    ran: list[str] = []
+
+    def fail_later() -> None:
+        ran.append("fails")
+        if len(ran) > 2:
+            run_out_of_memory()
+
+    findings = Findings("speed")
+    taken = rounds_of({"fails": fail_later, "runs": lambda: ran.append("runs")}, SETTING, findings)
+    assert ran == ["fails", "runs", "fails", "runs", "runs", "runs"]
+    assert {name: len(seconds) for name, seconds in taken.items()} == {"runs": SETTING.effort.rounds}
+    assert [(line.what, line.broke) for line in findings.found] == [("fails", True)]
+
+
+def test_random_shapes_are_what_a_server_may_run() -> None:
+    limits = BatchLimits(tokens=300, cells=4096, padded_tokens=250)
+    shapes = list(random_shapes(Manifest(min_tokens=2, max_tokens=64), limits, 200))
+    assert len(set(shapes)) > 100
+    for lengths in shapes:
+        assert min(lengths) >= 2
+        assert max(lengths) <= 64
+    assert 150 < max(map(sum, shapes)) <= 300
+    assert 200 < max(len(lengths) * max(lengths) for lengths in shapes) <= 250
+    assert 4000 < max(len(lengths) * max(lengths) ** 2 for lengths in shapes) <= 4096

@@ -1,0 +1,169 @@
+"""What results are read from replies, without a network."""
+
+import pickle
+from typing import Any
+
+import numpy as np
+import pytest
+
+from headwaiter_client import Encoding, HeadwaiterError, ModelRef, Timings
+from headwaiter_client.calls.results import each_sequence, encoding, join
+from headwaiter_proto import encoder_pb2 as pb
+from tests.client.fake_server import MODEL, answer
+from tests.client.requests import texts_request, tokens_request
+
+
+def _floats(shape: list[int], size_bytes: int) -> pb.Tensor:
+    return pb.Tensor(dtype=pb.DATA_TYPE_FLOAT32, shape=shape, data=bytes(size_bytes))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_a_reply_is_read_into_arrays_one_row_a_sequence_and_one_a_token(dtype: str) -> None:
+    reply = answer(tokens_request([[1, 2], [3], [4, 5, 6]], hidden=True, dtype=dtype))
+    result = _encoding(reply, round_trip_s=20.0)
+
+    assert result.pooled is not None
+    assert result.hidden is not None
+    assert result.pooled.tolist() == [[0, 0, 0], [0.5, 0.5, 0.5], [1, 1, 1]]
+    assert [rows.tolist() for rows in result.hidden] == [[[0] * 3] * 2, [[1] * 3], [[2] * 3] * 3]
+    assert {rows.dtype for rows in (result.pooled, *result.hidden)} == {np.dtype(dtype)}
+    assert result.lengths.tolist() == [2, 1, 3]
+    assert result.model == ModelRef(MODEL.name, MODEL.digest)
+    assert result.request_id == reply.request_id
+
+
+def test_the_servers_stages_and_the_clients_round_trip_stand_side_by_side() -> None:
+    timings = _encoding(answer(texts_request(["a"])), round_trip_s=20.0).timings
+    assert timings == Timings(
+        round_trip_s=20, tokenize_s=1, queue_s=2, assemble_s=3, compute_s=4, respond_s=5, total_s=15, batches=2
+    )
+
+
+def test_hidden_states_are_views_that_lie_end_to_end_in_one_buffer() -> None:
+    hidden = _encoding(answer(tokens_request([[1, 2], [3], [4]], hidden=True))).hidden
+    assert hidden is not None
+    starts = [rows.ctypes.data for rows in hidden]
+    assert starts[1:] == [start + rows.nbytes for start, rows in zip(starts[:-1], hidden[:-1], strict=True)]
+
+
+def test_outputs_that_the_reply_does_not_hold_are_none() -> None:
+    assert _encoding(answer(texts_request(["a"]))).hidden is None
+    assert _encoding(answer(texts_request(["a"], pooled=False, hidden=True))).pooled is None
+
+
+def test_a_result_survives_pickling() -> None:
+    result = _encoding(answer(tokens_request([[1, 2], [3]], hidden=True)))
+    copy: Encoding = pickle.loads(pickle.dumps(result))
+    np.testing.assert_array_equal(copy.pooled, result.pooled)
+    assert (copy.timings, copy.model) == (result.timings, result.model)
+
+
+def test_vectors_in_8_bits_come_with_a_scale_a_row() -> None:
+    reply = pb.EncodeResponse(lengths=[2, 1])
+    reply.pooled.CopyFrom(_int8([[127, -127], [1, 2]], [0.5, 2.0]))
+    reply.hidden.CopyFrom(_int8([[1, 0], [2, 0], [3, 0]], [1.0, 10.0, 100.0]))
+    result = _encoding(reply)
+
+    assert (result.pooled, result.hidden) == (None, None)
+    assert result.pooled_int8 is not None
+    assert result.hidden_int8 is not None
+    assert result.pooled_int8.to_float32().tolist() == [[63.5, -63.5], [2, 4]]
+    assert result.pooled_int8[1].to_float32().tolist() == [2, 4]
+    assert repr(result.pooled_int8) == "<Int8Array [2, 2]>"
+    assert result.pooled_int8.to_float32().dtype == np.float32
+    assert [rows.to_float32().tolist() for rows in result.hidden_int8] == [[[1, 0], [20, 0]], [[300, 0]]]
+
+
+def test_offsets_cuts_and_failures_are_found_by_the_index_in_the_callers_list() -> None:
+    reply = pb.EncodeResponse(
+        request_id="r",
+        lengths=[2, 0, 1],
+        offsets=[pb.Offsets(begin=[0, 4], end=[3, 9]), pb.Offsets(), pb.Offsets(begin=[0], end=[1])],
+        truncated=[pb.Truncated(sequence=2, original_tokens=9)],
+        failures=[
+            pb.Failure(
+                sequence=1,
+                reason=pb.SEQUENCE_TOO_LONG,
+                message="texts.values[1] has 99 tokens, not 10",
+                metadata={"sequence": "1", "field": "texts", "limit": "10", "actual": "99"},
+            )
+        ],
+    )
+    result = _encoding(reply, first=100)
+
+    assert result.offsets is not None
+    assert [pairs.tolist() for pairs in result.offsets] == [[[0, 3], [4, 9]], [], [[0, 1]]]
+    assert result.truncated == {102: 9}
+    (failure,) = result.failures.values()
+    assert repr(failure) == (
+        "SequenceTooLong('texts.values[101] has 99 tokens, not 10', sequence=101, field='texts', limit=10, actual=99, "
+        "request_id='r')"
+    )
+
+
+@pytest.mark.parametrize("reason", [pb.ERROR_REASON_UNSPECIFIED, 99])
+def test_a_failure_for_a_reason_that_is_unknown_here_is_the_trees_root(reason: Any) -> None:
+    reply = pb.EncodeResponse(lengths=[0], failures=[pb.Failure(reason=reason, message="on strike")])
+    assert repr(_encoding(reply).failures[0]) == "HeadwaiterError('on strike', sequence=0, request_id='')"
+
+
+def test_results_of_several_requests_are_joined_in_order() -> None:
+    first = _encoding(answer(tokens_request([[1, 2], [3]], hidden=True)), round_trip_s=1.0)
+    second = _encoding(answer(tokens_request([[4]], hidden=True)), first=2, round_trip_s=2.0)
+    result = join([first, second])
+
+    assert result.pooled is not None
+    assert result.hidden is not None
+    assert result.pooled.tolist() == [[0] * 3, [0.5] * 3, [0] * 3]
+    assert [rows.tolist() for rows in result.hidden] == [[[0] * 3] * 2, [[1] * 3], [[0] * 3]]
+    assert result.lengths.tolist() == [2, 1, 1]
+    assert (result.timings.round_trip_s, result.timings.compute_s, result.timings.batches) == (3.0, 8.0, 4)
+    assert (result.pooled_int8, result.hidden_int8, result.offsets) == (None, None, None)
+
+
+def test_a_result_shows_what_it_holds() -> None:
+    result = _encoding(answer(texts_request(["one two", "three"], request_id="r")))
+    assert repr(result) == (
+        "<Encoding of 2 sequences, 7 tokens: pooled [2, 3], 0 truncated, 0 failed, model 'tiny', request_id 'r'>"
+    )
+    hidden = _encoding(answer(texts_request(["one"], pooled=False, hidden=True)))
+    assert "tokens: pooled None," in repr(hidden)
+
+
+def test_a_result_of_a_stream_shows_all_but_its_arrays() -> None:
+    (one,) = each_sequence(_encoding(answer(texts_request(["one two"]))), first=7)
+    model = ModelRef(MODEL.name, MODEL.digest)
+    assert repr(one) == (f"SequenceEncoding(index=7, length=4, original_tokens=None, failure=None, model={model!r})")
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        pb.EncodeResponse(lengths=[1, 1]),
+        pb.EncodeResponse(lengths=[1], pooled=_floats([3, 1], 12)),
+        pb.EncodeResponse(lengths=[1], pooled=_floats([2, 3], 4)),
+        pb.EncodeResponse(lengths=[1], hidden=_floats([2, 1], 8)),
+        pb.EncodeResponse(lengths=[1], hidden=_floats([], 4)),
+        pb.EncodeResponse(lengths=[1], pooled=pb.Tensor(dtype=pb.DATA_TYPE_INT8, shape=[1, 1], data=b"\0")),
+        pb.EncodeResponse(lengths=[1], pooled=pb.Tensor(dtype=pb.DATA_TYPE_INT64, shape=[1, 1], data=b"\0" * 8)),
+        pb.EncodeResponse(lengths=[1], offsets=[pb.Offsets(begin=[1], end=[1, 2])]),
+        pb.EncodeResponse(lengths=[1], offsets=[pb.Offsets()] * 2),
+    ],
+    ids=["lengths", "rows", "bytes", "hidden rows", "no rank", "no scales", "integers", "no pairs", "offsets"],
+)
+def test_a_reply_that_does_not_hold_what_it_says_is_an_error(reply: pb.EncodeResponse) -> None:
+    reply.request_id = "r"
+    with pytest.raises(HeadwaiterError, match="the reply cannot be read") as caught:
+        _encoding(reply, count=1)
+    assert caught.value.request_id == "r"
+
+
+def _encoding(
+    reply: pb.EncodeResponse, *, first: int = 0, count: int | None = None, round_trip_s: float = 0.0
+) -> Encoding:
+    return encoding(reply, first, len(reply.lengths) if count is None else count, round_trip_s)
+
+
+def _int8(values: list[list[int]], scales: list[float]) -> pb.Tensor:
+    array = np.array(values, np.int8)
+    return pb.Tensor(dtype=pb.DATA_TYPE_INT8, shape=array.shape, data=array.tobytes(), row_scales=scales)

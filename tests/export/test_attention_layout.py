@@ -1,0 +1,127 @@
+"""The graphs, over batches they were not traced with, against independent answers."""
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+import transformers
+
+from headwaiter_export.attention_layout import PackedCpu
+from headwaiter_export.encoder import Encoder
+from tests.checkpoints import VOCABULARY, bert_hidden
+from tests.export.helpers import (
+    BATCHES,
+    FP32_GRAPHS,
+    Runtime,
+    assert_close,
+    cosines,
+    draw,
+    oracle_of,
+    random_encoder,
+    run,
+    write_graphs,
+)
+from tests.oracle import Array
+
+ON_CUDA = pytest.param("cuda", marks=pytest.mark.gpu)
+
+
+@pytest.fixture(scope="module")
+def bert(text_checkpoint: Path) -> transformers.BertModel:
+    return transformers.BertModel.from_pretrained(text_checkpoint).eval()
+
+
+def text_batch(lengths: tuple[int, ...]) -> list[Array]:
+    rng = np.random.default_rng(len(lengths))
+    return [rng.integers(0, len(VOCABULARY), n) for n in lengths]
+
+
+@pytest.mark.parametrize(("file", "runtime"), FP32_GRAPHS)
+def test_fp32_graphs_of_text_equal_transformers_bert(
+    file: str, runtime: Runtime, text_bundle: Path, bert: transformers.BertModel
+) -> None:
+    for lengths in (*BATCHES, (64,), (64, 1, 33, 7)):
+        sequences = text_batch(lengths)
+        outputs = run(text_bundle / file, runtime, sequences)
+        expected = [bert_hidden(bert, sequence) for sequence in sequences]
+        assert_close(outputs.hidden, np.concatenate(expected))
+        assert_close(outputs.pooled, np.stack([rows.mean(0) for rows in expected]))
+
+
+@pytest.mark.parametrize(("file", "runtime"), FP32_GRAPHS)
+def test_fp32_graphs_of_features_equal_the_formulas(
+    file: str, runtime: Runtime, feature_bundle: Path, feature_encoder: Encoder
+) -> None:
+    oracle = oracle_of(feature_encoder)
+    for lengths in BATCHES:
+        sequences = draw(feature_encoder.config, lengths)
+        outputs = run(feature_bundle / file, runtime, sequences)
+        expected = [oracle.hidden(sequence) for sequence in sequences]
+        assert_close(outputs.hidden, np.concatenate(expected))
+        assert_close(outputs.pooled, np.stack([rows.mean(0) for rows in expected]))
+
+
+@pytest.mark.parametrize("runtime", ["reference", ON_CUDA])
+def test_the_fp16_graph_has_the_direction_of_fp32(
+    runtime: Runtime, text_bundle: Path, bert: transformers.BertModel
+) -> None:
+    for lengths in BATCHES:
+        sequences = text_batch(lengths)
+        outputs = run(text_bundle / "packed-cuda.fp16.onnx", runtime, sequences)
+        assert outputs.pooled is not None
+        assert outputs.hidden is not None
+        expected = [bert_hidden(bert, sequence) for sequence in sequences]
+        assert (outputs.pooled.dtype.name, outputs.hidden.dtype.name) == ("float32", "float16")
+        assert cosines(outputs.pooled, np.stack([rows.mean(0) for rows in expected])).min() >= 0.9999
+
+
+@pytest.mark.parametrize("runtime", ["reference", ON_CUDA])
+def test_the_fp16_graph_takes_float32_features(
+    runtime: Runtime, feature_bundle: Path, feature_encoder: Encoder
+) -> None:
+    oracle = oracle_of(feature_encoder)
+    sequences = draw(feature_encoder.config, (5, 48, 1))
+    outputs = run(feature_bundle / "packed-cuda.fp16.onnx", runtime, sequences)
+    assert outputs.pooled is not None
+    assert cosines(outputs.pooled, np.stack([oracle.hidden(each).mean(0) for each in sequences])).min() >= 0.9999
+
+
+def inputs_of(path: Path) -> set[str]:
+    return {value.name for value in onnx.load(path, load_external_data=False).graph.input}
+
+
+def test_a_graph_declares_the_inputs_it_uses_and_no_others(text_bundle: Path, feature_bundle: Path) -> None:
+    pooled = {"lengths", "gather"}
+    assert inputs_of(text_bundle / "packed-cpu.fp32.onnx") == {"input_ids", "positions", "scatter", *pooled}
+    assert inputs_of(feature_bundle / "packed-cpu.fp32.onnx") == {"features", "scatter", *pooled}
+    cuda = {"token_offset", "cu_seqlens", *pooled}
+    assert inputs_of(text_bundle / "packed-cuda.fp16.onnx") == {"input_ids", "positions", *cuda}
+    assert inputs_of(text_bundle / "portable.fp32.onnx") == {"input_ids", "attention_mask"}
+
+
+@pytest.mark.parametrize("file", ["portable.fp32.onnx", "packed-cpu.fp32.onnx"])
+def test_graphs_for_the_cpu_have_only_standard_operators(file: str, text_bundle: Path) -> None:
+    model = onnx.load(text_bundle / file, load_external_data=False)
+    assert {node.domain for node in model.graph.node} == {""}
+    assert not model.functions
+
+
+def test_the_portable_graph_ignores_what_stands_in_the_padding(text_bundle: Path) -> None:
+    session = onnxruntime.InferenceSession(text_bundle / "portable.fp32.onnx", providers=["CPUExecutionProvider"])
+    mask = np.array([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]])
+    zeros, others = (np.where(mask == 1, 7, filler) for filler in (0, 9))
+    first, second = (session.run(["pooled"], {"input_ids": ids, "attention_mask": mask})[0] for ids in (zeros, others))
+    assert first.tobytes() == second.tobytes()
+
+
+def test_learned_temperatures_cost_a_graph_nothing(tmp_path: Path) -> None:
+    operators = []
+    for learned in (True, False):
+        folder = tmp_path / str(learned)
+        folder.mkdir()
+        encoder = random_encoder(feature_width=6, layers=1, learned_temperature=learned)
+        graph = onnx.load(write_graphs(encoder, folder, PackedCpu)[PackedCpu], load_external_data=False).graph
+        operators.append([node.op_type for node in graph.node])
+    assert operators[0] == operators[1]
