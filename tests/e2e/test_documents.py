@@ -19,13 +19,18 @@ from headwaiter_client.cli import main
 from headwaiter_server.config import Settings, flag, read_settings
 from testbed.server_process import Running
 from tests.documents import (
+    ARCHITECTURE,
     CLIENT,
     DOCS,
     GETTING_STARTED,
+    PAGES,
     README,
+    ROOT,
     SERVER,
+    anchors,
     blocks,
     commands,
+    links,
     printed_result,
     table_rows,
 )
@@ -118,6 +123,25 @@ def test_the_tables_of_metrics_are_those_of_the_server(text_server: Running) -> 
     for name, family in names.items():
         for sample in family.samples:
             assert sample.labels.keys() - {"le"} == documented[name], name
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_the_links_of_a_page_lead_somewhere(page: Path) -> None:
+    for link in links(page):
+        file, _, anchor = link.partition("#")
+        target = page.parent / file if file else page
+        assert target.exists(), link
+        if anchor:
+            assert anchor in anchors(target), link
+
+
+def test_the_files_that_the_architecture_page_names_exist() -> None:
+    files = set(re.findall(r"`((?:[\w.-]+/)*\w+\.py)`", ARCHITECTURE.read_text("utf-8")))
+    assert len(files) > 30
+    packages = ("proto", "export", "server", "client", "tests", "bench")
+    existing = [str(path) for package in packages for path in (ROOT / package).rglob("*.py")]
+    for file in files:
+        assert any(path.endswith(f"/{file}") for path in existing), file
 
 
 def test_the_picture_of_a_packed_batch_is_the_one_that_its_script_draws() -> None:
