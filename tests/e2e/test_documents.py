@@ -1,24 +1,45 @@
-"""The pages for users hold what they say: their code runs against a server as it stands there."""
+"""The pages for users are true: their code runs, their tables are complete, and their links lead somewhere."""
 
+import contextlib
+import dataclasses
+import io
+import re
+import runpy
+import urllib.request
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import trustme
+from prometheus_client.parser import text_string_to_metric_families
 
 from headwaiter_client import Client
 from headwaiter_client.cli import main
-from headwaiter_server.config import read_settings
+from headwaiter_server.config import Settings, flag, read_settings
 from testbed.server_process import Running
-from tests.documents import CLIENT, README, blocks, commands
+from tests.documents import (
+    ARCHITECTURE,
+    CLIENT,
+    DOCS,
+    GETTING_STARTED,
+    PAGES,
+    README,
+    ROOT,
+    SERVER,
+    anchors,
+    blocks,
+    commands,
+    links,
+    printed_result,
+    table_rows,
+)
 
 TEXTS = "the bread is fresh\nrain falls on stone\na table for two please\n"
 
 
 @pytest.fixture(autouse=True)
-def _where_a_reader_might_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Go to a folder with the files that pages name."""
+def _folder_with_the_files_that_pages_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("texts.txt").write_text(TEXTS)
     authority = trustme.CA()
@@ -28,32 +49,101 @@ def _where_a_reader_might_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     issued.private_key_pem.write_to_path("client-key.pem")
 
 
-@pytest.mark.parametrize("page", [README, CLIENT], ids=lambda page: page.name)
+@pytest.mark.parametrize("page", [README, GETTING_STARTED, CLIENT], ids=lambda page: page.name)
 def test_the_python_of_a_page_runs_from_top_to_bottom(page: Path, text_server: Running) -> None:
     names: dict[str, Any] = {}
-    ran = 0
     for block in blocks(page, "python"):
-        if "headwaiter_export" not in block:  # Which tests/export runs.
-            exec(compile(block.replace("localhost:50051", text_server.address), page.name, "exec"), names)
-            ran += 1
+        exec(compile(block.replace("localhost:50051", text_server.address), page.name, "exec"), names)
     for value in names.values():
         if isinstance(value, Client):
             value.close()
-    assert ran
     assert names["encoding"].model.name == "tiny-text"
 
 
-def test_the_commands_of_the_readme_do_what_they_say(
-    text_server: Running, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_the_readme_shows_what_its_python_prints(real_server: Running) -> None:
+    snippet, *_ = blocks(README, "python")
+    assert len(snippet.splitlines()) <= 8
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        exec(compile(snippet.replace("localhost:50051", real_server.address), README.name, "exec"), {})
+    assert printed.getvalue() == printed_result(README)
+
+
+@pytest.mark.parametrize(
+    ("page", "expected", "texts"),
+    [
+        (GETTING_STARTED, {"probe", "models", "encode", "similar"}, 2),
+        (CLIENT, {"probe", "models", "encode", "similar", "bench", "attend"}, 3),
+    ],
+    ids=lambda value: value.name if isinstance(value, Path) else "",
+)
+def test_the_commands_of_a_page_run(
+    page: Path, expected: set[str], texts: int, text_server: Running, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HEADWAITER_CLIENT_ADDRESS", text_server.address)
     ran = set()
-    for program, *arguments in commands(README, tmp_path):
+    for program, *arguments in commands(page, tmp_path):
         if program == "headwaiter-client":
             assert main(arguments) == 0, arguments
             ran.add(arguments[0])
         if program == "headwaiter-server":
             assert read_settings(arguments, {}).bundle == Path("my-bundle")
-    assert ran >= {"probe", "models", "encode", "similar", "bench", "attend"}
-    assert np.load("vectors.npy").shape == (3, 32)
-    assert Path("head.png").stat().st_size
+    assert ran == expected
+    assert np.load("vectors.npy").shape == (texts, 32)
+    assert Path("head.png").exists() == ("attend" in expected)
+
+
+def test_the_tables_of_flags_are_those_of_the_server() -> None:
+    documented = {
+        name: default.strip("`")
+        for names, default, _ in table_rows(SERVER, "Flags")
+        for name in re.findall(r"`(--[a-z-]+)`", names)
+    }
+    fields = {flag(field.name): field.default for field in dataclasses.fields(Settings) if field.name != "bundle"}
+    assert documented.keys() == fields.keys()
+    for name, default in fields.items():
+        if name == "--cache-dir":  # The default depends on the environment.
+            continue
+        expected = "" if default is None else ",".join(map(str, default)) if isinstance(default, tuple) else default
+        assert documented[name] == (f"{expected:g}" if isinstance(expected, float) else str(expected)), name
+
+
+def test_the_tables_of_metrics_are_those_of_the_server(text_server: Running) -> None:
+    documented = {
+        name: set(labels.split(",")) - {""}
+        for names, _ in table_rows(SERVER, "Metrics")
+        for name, labels in re.findall(r"`(headwaiter_\w+)(?:\{([\w,]*)\})?`", names)
+    }
+    with Client(text_server.address) as client:
+        client.encode(["the bread is fresh"])
+    with urllib.request.urlopen(text_server.metrics_url) as response:
+        families = list(text_string_to_metric_families(response.read().decode()))
+    # The parser takes `_total` from the names of counters.
+    names = {family.name + "_total" * (family.type == "counter"): family for family in families}
+    assert documented.keys() == names.keys()
+    for name, family in names.items():
+        for sample in family.samples:
+            assert sample.labels.keys() - {"le"} == documented[name], name
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_the_links_of_a_page_lead_somewhere(page: Path) -> None:
+    for link in links(page):
+        file, _, anchor = link.partition("#")
+        target = page.parent / file if file else page
+        assert target.exists(), link
+        if anchor:
+            assert anchor in anchors(target), link
+
+
+def test_the_files_that_the_architecture_page_names_exist() -> None:
+    files = set(re.findall(r"`((?:[\w.-]+/)*\w+\.py)`", ARCHITECTURE.read_text("utf-8")))
+    assert len(files) > 30
+    packages = ("proto", "export", "server", "client", "tests", "bench")
+    existing = [str(path) for package in packages for path in (ROOT / package).rglob("*.py")]
+    for file in files:
+        assert any(path.endswith(f"/{file}") for path in existing), file
+
+
+def test_the_picture_of_a_packed_batch_is_the_one_that_its_script_draws() -> None:
+    script = runpy.run_path(str(DOCS / "pictures" / "draw_packed_batch.py"))
+    assert script["PICTURE"].read_text("utf-8") == script["svg"]()

@@ -1,4 +1,4 @@
-"""The README's ways to a bundle lead to one."""
+"""Each way to a bundle that the page on models shows makes a bundle."""
 
 import json
 import shutil
@@ -12,17 +12,17 @@ from headwaiter_export.cli import main
 from headwaiter_export.config import EncoderConfig
 from headwaiter_export.weights import random_encoder
 from headwaiter_server.runtime.bundle import Bundle
-from tests.documents import README, blocks, commands
+from tests.documents import MODELS, blocks, commands
 
 pytestmark = pytest.mark.usefixtures("packed_cpu_alone")
 
 
-def test_the_exports_of_the_readme_make_bundles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_export_commands_of_the_page_make_bundles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    exports = [arguments for program, *arguments in commands(README, tmp_path) if program == "headwaiter-export"]
+    exports = [arguments for program, *arguments in commands(MODELS, tmp_path) if program == "headwaiter-export"]
     config = EncoderConfig.from_dict(json.loads(Path("config.json").read_text()))
     save_file(random_encoder(config, seed=0).state_dict(), "weights.safetensors")
-    # The first is how the bundle "tiny-text" is made.
+    # The fixture text_bundle runs `checkpoint`.
     assert [arguments[0] for arguments in exports] == ["checkpoint", "module", "preset"]
     for arguments in exports[1:]:
         assert main(arguments) == 0, arguments
@@ -30,10 +30,10 @@ def test_the_exports_of_the_readme_make_bundles(tmp_path: Path, monkeypatch: pyt
         shutil.rmtree("my-bundle")
 
 
-def test_the_readmes_encoder_of_pytorch_becomes_a_bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_pytorch_example_of_the_page_makes_a_bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    (block,) = (block for block in blocks(README, "python") if "from_transformer_encoder" in block)
+    (block,) = (block for block in blocks(MODELS, "python") if "from_transformer_encoder" in block)
     layer = torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
     module = torch.nn.TransformerEncoder(layer, 1, enable_nested_tensor=False).eval()
-    exec(compile(block, README.name, "exec"), {"module": module})
+    exec(compile(block, MODELS.name, "exec"), {"module": module})
     assert Bundle.open(tmp_path / "my-bundle").manifest.width == 8

@@ -1,4 +1,4 @@
-"""Vision Transformers give the answers that `transformers` gives, to features made as the README says."""
+"""Vision Transformers give the answers that `transformers` gives, to features made as docs/models.md says."""
 
 from collections.abc import Callable
 from contextlib import redirect_stdout
@@ -20,7 +20,7 @@ from headwaiter_export.config import Pooling
 from headwaiter_proto.encoder_pb2 import POOLING_CLS
 from headwaiter_server.runtime.bundle import Bundle
 from tests.checkpoints import randomize
-from tests.documents import README, blocks
+from tests.documents import MODELS, blocks
 from tests.export.helpers import assert_close, edit_json, run
 from tests.oracle import Array
 
@@ -51,8 +51,8 @@ def hidden_of(model: transformers.PreTrainedModel, image: Array) -> Array:
 
 @pytest.fixture(scope="module")
 def features_of() -> Callable[[Array, int], Array]:
-    """The README's own recipe."""
-    (recipe,) = (block for block in blocks(README, "python") if "def features_of(" in block)
+    """The recipe of docs/models.md."""
+    (recipe,) = (block for block in blocks(MODELS, "python") if "def features_of(" in block)
     names: dict[str, Any] = {}
     exec(recipe, names)
     function: Callable[[Array, int], Array] = names["features_of"]
