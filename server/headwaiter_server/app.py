@@ -21,7 +21,7 @@ from headwaiter_server.rpc.auth import BearerToken
 from headwaiter_server.rpc.handlers import GenericHandlers
 from headwaiter_server.rpc.service import SERVICE, EncoderService, Serving
 from headwaiter_server.rpc.tls import credentials
-from headwaiter_server.runtime.attention_weights import AttentionGraph
+from headwaiter_server.runtime.attention_weights import AttentionWeightsGraph
 from headwaiter_server.scheduling.admission import QueueLimits
 from headwaiter_server.scheduling.attention_weights import Attender
 from headwaiter_server.scheduling.scheduler import Scheduler
@@ -87,7 +87,7 @@ class Server:
         )
         bundle = loaded.model.bundle
         # Opened by the first Attend, which a bundle without the graph refuses before that.
-        attention = partial(AttentionGraph.open, bundle.folder / bundle.manifest.attend.file)
+        attention = partial(AttentionWeightsGraph.open, bundle.folder / bundle.manifest.attend.file)
         self._attender = Attender(attention, self._recorder)
         self._recorder.serving(loaded.model, loaded.calibration, self._scheduler)
         self._encoder.open(Serving(loaded.model, loaded.text, self._scheduler, self._attender, loaded.calibration))

@@ -175,7 +175,7 @@ class Settings:
             )
 
     @property
-    def threads_of_an_instance(self) -> int | None:
+    def threads_per_instance(self) -> int | None:
         """Return the threads of one session; None leaves it the machine's physical cores."""
         if self.threads:
             return self.threads

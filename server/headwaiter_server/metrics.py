@@ -168,7 +168,7 @@ class _ModelCollector:
             "The model being served; always 1.",
             labels=("model", "digest", "provider", "graph"),
         )
-        info.add_metric((model.bundle.manifest.name, model.bundle.digest, model.provider, model.file), 1)
+        info.add_metric((model.bundle.manifest.name, model.bundle.digest, model.provider, model.graph_file), 1)
         yield info
         check = GaugeMetricFamily(
             "headwaiter_self_check",

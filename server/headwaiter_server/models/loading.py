@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from headwaiter_server.config import Settings
-from headwaiter_server.models.tokenizer import TextEncoder
+from headwaiter_server.models.tokenizer import BundleTokenizer
 from headwaiter_server.runtime.bundle import TOKENIZER
 from headwaiter_server.runtime.errors import ModelRefused, ProviderUnavailable
 from headwaiter_server.runtime.graph import EncoderGraph
@@ -16,7 +16,7 @@ from headwaiter_server.scheduling.worker import Worker
 
 
 @dataclass(frozen=True, eq=False)
-class Loaded:
+class LoadedModel:
     """A model that is ready to be served.
 
     Attributes:
@@ -28,7 +28,7 @@ class Loaded:
 
     model: Model
     workers: list[Worker]
-    text: TextEncoder | None
+    text: BundleTokenizer | None
     calibration: Calibration
 
     def describe(self) -> str:
@@ -37,14 +37,14 @@ class Loaded:
         fallback = f" (CUDA was preferred, but {model.fallback_reason})" if model.fallback_reason else ""
         calibration = self.calibration
         return (
-            f"{model.bundle.manifest.name} {model.bundle.digest[:12]} with {model.file} on {model.provider}{fallback}, "
-            f"{calibration.limits.tokens:,} tokens a batch and {calibration.service_tokens_per_s:,.0f} a second "
+            f"{model.bundle.manifest.name} {model.bundle.digest[:12]} with {model.graph_file} on "
+            f"{model.provider}{fallback}, {calibration.limits.tokens:,} tokens a batch and {calibration.service_tokens_per_s:,.0f} a second "
             f"({'remembered' if calibration.remembered else 'measured'}, within {calibration.error_ratio:.1%} at the "
             f"median), cosine to PyTorch at least {model.self_check.min_cosine:.7f},"
         )
 
 
-def load(settings: Settings) -> Loaded:
+def load(settings: Settings) -> LoadedModel:
     """Open the model and measure its cost; takes seconds, so it runs beside the event loop.
 
     Raises:
@@ -55,12 +55,12 @@ def load(settings: Settings) -> Loaded:
         settings.bundle,
         settings.provider,
         settings.precision,
-        settings.threads_of_an_instance,
+        settings.threads_per_instance,
         settings.devices[0],
         settings.max_gpu_bytes,
     )
     tokenizes = model.bundle.manifest.max_text_tokens
-    text = TextEncoder(settings.bundle / TOKENIZER, tokenizes) if tokenizes else None
+    text = BundleTokenizer(settings.bundle / TOKENIZER, tokenizes) if tokenizes else None
     try:
         calibration = calibrate(
             model, threads=settings.threads, token_cap=settings.token_budget, folder=settings.cache_dir
@@ -72,7 +72,7 @@ def load(settings: Settings) -> Loaded:
         raise ProviderUnavailable(
             f"{model.provider} cannot run the batches that are timed at start: {' '.join(str(error).split())}"
         ) from error
-    return Loaded(model, workers, text, replace(calibration, limits=limits))
+    return LoadedModel(model, workers, text, replace(calibration, limits=limits))
 
 
 def _open_workers(model: Model, settings: Settings, limits: BatchLimits) -> tuple[list[Worker], BatchLimits]:
@@ -99,5 +99,5 @@ def _open_workers(model: Model, settings: Settings, limits: BatchLimits) -> tupl
 
 def _open_warm(model: Model, number: int, limits: BatchLimits) -> tuple[EncoderGraph, BatchLimits]:
     """Open the graph once more, on a device, checked and warm, and return the limits of batches that ran there."""
-    graph = model.open_again(number)
+    graph = model.open_on(number)
     return graph, warm_up(replace(model, graph=graph), limits)

@@ -26,7 +26,7 @@ class Truncation(Enum):
 
 
 @dataclass(frozen=True)
-class TextForm:
+class TokenizeOptions:
     """How texts are tokenised.
 
     Attributes:
@@ -41,7 +41,7 @@ class TextForm:
 
 
 @dataclass(frozen=True, eq=False)
-class Tokens:
+class TokenizedText:
     """A text as token ids, special tokens included.
 
     Attributes:
@@ -55,14 +55,16 @@ class Tokens:
     offsets: NDArray[np.int64] | None
 
 
-class TextEncoder:
+class BundleTokenizer:
     """A tokenizer with the model's text maximum."""
 
     def __init__(self, file: Path, max_tokens: int) -> None:
         self._tokenizer = Tokenizer.from_file(str(file))
         self._max_tokens = max_tokens
 
-    def encode(self, texts: Sequence[str], form: TextForm, failures: Failures, max_total_tokens: int) -> list[Tokens]:
+    def tokenize(
+        self, texts: Sequence[str], form: TokenizeOptions, failures: Failures, max_total_tokens: int
+    ) -> list[TokenizedText]:
         """Return the tokens of each text; none of one that failed.
 
         Args:
@@ -90,11 +92,11 @@ class TextEncoder:
                 break
         return found
 
-    def strings(self, ids: NDArray[np.generic]) -> list[str]:
+    def token_strings(self, ids: NDArray[np.generic]) -> list[str]:
         """Return the tokens of ids [n] as the vocabulary spells them, with its marks of word parts and spaces."""
         return [self._tokenizer.id_to_token(int(one)) or "" for one in ids]
 
-    def _check(self, texts: Sequence[str], form: TextForm, failures: Failures) -> None:
+    def _check(self, texts: Sequence[str], form: TokenizeOptions, failures: Failures) -> None:
         """Look for texts that need no tokenizer to be refused."""
         most_characters = self._max_tokens * _CHARACTERS_PER_TOKEN
         for index, text in enumerate(texts):
@@ -107,7 +109,7 @@ class TextEncoder:
             elif form.truncation is Truncation.ERROR and len(text) > most_characters:
                 failures.add(self._too_long(index, f"{len(text)} characters", None))
 
-    def _cut(self, tokens: Tokens, encoding: Any, truncation: Truncation) -> Tokens:
+    def _cut(self, tokens: TokenizedText, encoding: Any, truncation: Truncation) -> TokenizedText:
         """Drop tokens from one end of a text that is too long; special tokens stay, as in `transformers`."""
         if tokens.original_tokens <= self._max_tokens or truncation is Truncation.ERROR:
             return tokens
@@ -115,7 +117,7 @@ class TextEncoder:
         words = np.flatnonzero(~kept)
         room = max(0, self._max_tokens - (len(kept) - len(words)))
         kept[words[:room] if truncation is Truncation.RIGHT else words[len(words) - room :]] = True
-        return Tokens(
+        return TokenizedText(
             tokens.ids[kept], tokens.original_tokens, None if tokens.offsets is None else tokens.offsets[kept]
         )
 
@@ -130,16 +132,16 @@ class TextEncoder:
         )
 
 
-_NONE = Tokens(np.empty(0, np.int64), 0, np.empty((0, 2), np.int64))
+_NONE = TokenizedText(np.empty(0, np.int64), 0, np.empty((0, 2), np.int64))
 
 
-def _read(encoding: Any, form: TextForm) -> Tokens:
+def _read(encoding: Any, form: TokenizeOptions) -> TokenizedText:
     """Take the tokens out of what the tokenizer made of a text and its prompt."""
     ids = np.array(encoding.ids, np.int64)
     if not form.offsets:
-        return Tokens(ids, len(ids), None)
+        return TokenizedText(ids, len(ids), None)
     offsets = np.array(encoding.offsets, np.int64).reshape(-1, 2)
-    return Tokens(ids, len(ids), np.maximum(offsets - len(form.prompt), 0))
+    return TokenizedText(ids, len(ids), np.maximum(offsets - len(form.prompt), 0))
 
 
 def _slices(texts: Mapping[int, str]) -> Iterator[list[int]]:

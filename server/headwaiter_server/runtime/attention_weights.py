@@ -12,7 +12,7 @@ from headwaiter_server.runtime.graph import session_options
 
 
 @dataclass(frozen=True)
-class Selection:
+class AttentionSelection:
     """What to show of a sequence's attention.
 
     Attributes:
@@ -27,7 +27,7 @@ class Selection:
 
 
 @dataclass(frozen=True, eq=False)
-class Attention:
+class AttentionWeights:
     """What the selected heads of the selected layers looked at in n tokens.
 
     Attributes:
@@ -39,7 +39,7 @@ class Attention:
     context: NDArray[np.float32] | None
 
 
-class AttentionGraph:
+class AttentionWeightsGraph:
     """A loaded graph that takes one sequence, always on the CPU, in float32 and on the caller's own thread.
 
     It is an instrument: the device and its memory belong to Encode. What it costs in the host's memory is one mapping
@@ -52,7 +52,7 @@ class AttentionGraph:
         (self._token_input,) = (node.name for node in session.get_inputs())
 
     @classmethod
-    def open(cls, path: Path) -> "AttentionGraph":
+    def open(cls, path: Path) -> "AttentionWeightsGraph":
         """Load a graph; its external weights lie beside it."""
         options = session_options(threads=1)
         # Packed copies of the weights would save some 7 % of a run, and take as much memory as they do.
@@ -61,7 +61,7 @@ class AttentionGraph:
         options.enable_cpu_mem_arena = False
         return cls(ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"]))
 
-    def run(self, sequence: NDArray[np.generic], selection: Selection) -> Attention:
+    def run(self, sequence: NDArray[np.generic], selection: AttentionSelection) -> AttentionWeights:
         """Look at token ids [n] or features [n, d_in].
 
         Fewer layers take less memory but no less time: ONNX Runtime runs a graph to its end whatever is asked of it,
@@ -79,4 +79,4 @@ class AttentionGraph:
         context = None
         if selection.query is not None:
             context = np.stack([layer[heads, selection.query] for layer in values[layers:]])
-        return Attention(weights, context)
+        return AttentionWeights(weights, context)

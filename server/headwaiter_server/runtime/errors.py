@@ -17,7 +17,7 @@ class ProviderUnavailable(ModelRefused):
     """The execution provider that was asked for does not run on this machine."""
 
 
-class ContractBroken(ModelRefused):
+class ToleranceExceeded(ModelRefused):
     """The graph's answers are further from PyTorch than the numeric contract allows."""
 
 

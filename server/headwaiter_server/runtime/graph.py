@@ -11,9 +11,9 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 
 from headwaiter_server.runtime.errors import ProviderUnavailable
-from headwaiter_server.runtime.io_binding import BoundSession
+from headwaiter_server.runtime.io_binding import DeviceMemorySession
 from headwaiter_server.runtime.packing import PackedBatch
-from headwaiter_server.runtime.shape_buckets import round_up
+from headwaiter_server.runtime.shape_buckets import round_up_to_buckets
 
 Provider = Literal["cuda", "cpu"]
 
@@ -53,7 +53,7 @@ class EncoderGraph:
         """
         self._inputs = [node.name for node in session.get_inputs()]
         self._outputs = {node.name for node in session.get_outputs()}
-        self._session = session if memory is None else BoundSession(session, *memory)
+        self._session = session if memory is None else DeviceMemorySession(session, *memory)
         # The cells of a padded graph may have no position beyond the longest sequence.
         self._rounds = memory is not None and "attention_mask" not in self._inputs
 
@@ -94,7 +94,7 @@ class EncoderGraph:
             hidden: return the hidden rows too, which costs their copy; a model without pooling has no other answer.
         """
         names = ["pooled"] * self.pools + ["hidden"] * (hidden or not self.pools)
-        fed = round_up(batch) if self._rounds else batch
+        fed = round_up_to_buckets(batch) if self._rounds else batch
         values = dict(zip(names, self._session.run(names, fed.feeds(self._inputs)), strict=True))
         pooled, rows = values.get("pooled"), values.get("hidden")
         if rows is not None and rows.ndim == 3:

@@ -10,7 +10,7 @@ _CPU_INFO = Path("/proc/cpuinfo")
 _CARDS = Path("/proc/driver/nvidia/gpus")
 
 
-def describe_machine() -> dict[str, str | int]:
+def describe_hardware() -> dict[str, str | int]:
     """Name the processor, how many of it this process may use, the NVIDIA cards, and ONNX Runtime's version."""
     cards = [_value(card / "information", "Model") for card in sorted(_CARDS.glob("*"))]
     return {

@@ -7,7 +7,7 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 
 
-class BoundSession:
+class DeviceMemorySession:
     """A session whose inputs and outputs lie in its device's memory.
 
     An input's buffer is used again as long as its shape and type are the same, and each output is copied to the host

@@ -8,10 +8,10 @@ from typing import Literal, NamedTuple
 from headwaiter_proto.encoder_pb2 import PRECISION_FP16, PRECISION_FP32, PRECISION_INT8, Precision
 from headwaiter_proto.manifest_pb2 import LOWERING_PACKED_CPU, LOWERING_PACKED_CUDA, Graph, Parity
 from headwaiter_server.runtime.bundle import Bundle, Golden
-from headwaiter_server.runtime.errors import BundleRefused, ContractBroken, GraphMissing, ProviderUnavailable
+from headwaiter_server.runtime.errors import BundleRefused, GraphMissing, ProviderUnavailable, ToleranceExceeded
 from headwaiter_server.runtime.graph import EncoderGraph, Provider
 from headwaiter_server.runtime.packing import PackedBatch, pack
-from headwaiter_server.runtime.tolerance import Difference, breach
+from headwaiter_server.runtime.tolerance import Difference, violation
 from headwaiter_server.runtime.warmup import check_golden
 
 log = logging.getLogger(__name__)
@@ -44,7 +44,7 @@ class Model:
         bundle: where it comes from.
         graph: the loaded graph.
         probe: a batch of one short golden input.
-        file: the graph's file name in the bundle.
+        graph_file: the graph's file name in the bundle.
         precision: of the graph.
         provider: where the graph really runs.
         fallback_reason: why that is not the GPU that `auto` prefers; empty when it is, or when nobody asked.
@@ -57,7 +57,7 @@ class Model:
     bundle: Bundle
     graph: EncoderGraph
     probe: PackedBatch
-    file: str
+    graph_file: str
     precision: Precision
     provider: Provider
     fallback_reason: str
@@ -66,15 +66,15 @@ class Model:
     parity: Parity
     resources: Resources
 
-    def open_again(self, device: int) -> EncoderGraph:
+    def open_on(self, device: int) -> EncoderGraph:
         """Open the graph once more, on a device of the same provider, and check it there.
 
         Raises:
             BundleRefused: the bundle is damaged.
             ProviderUnavailable: the device does not run it.
-            ContractBroken: its answers are too far from PyTorch's.
+            ToleranceExceeded: its answers are too far from PyTorch's.
         """
-        path, resources = self.bundle.folder / self.file, self.resources._replace(device=device)
+        path, resources = self.bundle.folder / self.graph_file, self.resources._replace(device=device)
         graph, _ = _open_checked(self.bundle, path, self.bundle.golden(), self.provider, self.precision, resources)
         return graph
 
@@ -93,7 +93,7 @@ def open_model(
         BundleRefused: the bundle is damaged.
         GraphMissing: it has no graph for the provider and precision.
         ProviderUnavailable: `cuda` was asked for and this machine cannot run it.
-        ContractBroken: the answers are too far from PyTorch's.
+        ToleranceExceeded: the answers are too far from PyTorch's.
     """
     bundle = Bundle.open(folder)
     golden = bundle.golden()
@@ -126,7 +126,7 @@ def _open_on(
         bundle=bundle,
         graph=graph,
         probe=pack([min(golden.sequences, key=len)]),
-        file=chosen.file,
+        graph_file=chosen.file,
         precision=chosen.precision,
         provider=provider,
         fallback_reason=fallback_reason,
@@ -157,8 +157,8 @@ def _open_checked(
             # The file is whole, as its checksum says: what fails is the card, its memory or its driver.
             raise ProviderUnavailable(f"CUDA cannot run {path.name}: {why}") from error
         raise BundleRefused(f"ONNX Runtime cannot run {path}: {why}") from error
-    if broken := breach(measured, precision):
-        raise ContractBroken(
+    if broken := violation(measured, precision):
+        raise ToleranceExceeded(
             f"{path} on {provider} breaks the numeric contract on the bundle's golden inputs: {broken}"
         )
     return graph, measured

@@ -18,13 +18,13 @@ class PackedBatch:
         rows: int64 [T] token ids, or float32 [T, d_in] features.
         lengths: int32 [B] tokens of each sequence.
         starts: int64 [B] first row of each sequence.
-        line_cells: N, the longest length, or more where sizes are rounded up.
+        padded_length: N, the longest length, or more where sizes are rounded up.
     """
 
     rows: NDArray[np.generic]
     lengths: NDArray[np.int32]
     starts: NDArray[np.int64]
-    line_cells: int
+    padded_length: int
 
     @property
     def sequences(self) -> int:
@@ -85,7 +85,7 @@ def gather(batch: PackedBatch) -> NDArray[np.int64]:
     A padding cell repeats its own sequence's last row: nothing of a neighbour ever enters a sequence's view, where
     even a weight of zero times an infinity would be NaN.
     """
-    cells = batch.starts[:, None] + np.arange(batch.line_cells, dtype=np.int64)
+    cells = batch.starts[:, None] + np.arange(batch.padded_length, dtype=np.int64)
     last_rows = batch.starts + batch.lengths - 1
     np.minimum(cells, last_rows[:, None], out=cells)
     return cells
@@ -93,7 +93,7 @@ def gather(batch: PackedBatch) -> NDArray[np.int64]:
 
 def scatter(batch: PackedBatch) -> NDArray[np.int64]:
     """Return the padded cell of each row, [T]."""
-    first_cells = np.arange(batch.sequences, dtype=np.int64) * batch.line_cells
+    first_cells = np.arange(batch.sequences, dtype=np.int64) * batch.padded_length
     return np.repeat(first_cells, batch.lengths) + positions(batch)
 
 
@@ -114,7 +114,7 @@ def key_spans(batch: PackedBatch) -> NDArray[np.int32]:
     operator's schema knows its size alone: the meaning is that of MASK_1D_KEY_SEQ_LEN_START in ONNX Runtime's
     attention_common.h, and that the starts count padding cells is how its kernel uses them.
     """
-    first_cells = np.arange(batch.sequences + 1) * batch.line_cells
+    first_cells = np.arange(batch.sequences + 1) * batch.padded_length
     return np.concatenate([batch.lengths, first_cells, first_cells]).astype(np.int32)
 
 
@@ -126,7 +126,7 @@ def token_offset(batch: PackedBatch) -> NDArray[np.int32]:
 
 def _padding(batch: PackedBatch) -> NDArray[np.bool_]:
     """Return whether a cell holds no token, [B, N]."""
-    return np.arange(batch.line_cells, dtype=np.int32) >= batch.lengths[:, None]
+    return np.arange(batch.padded_length, dtype=np.int32) >= batch.lengths[:, None]
 
 
 _Maker = Callable[[PackedBatch], NDArray[np.generic]]

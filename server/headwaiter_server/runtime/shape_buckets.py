@@ -12,7 +12,7 @@ _STEPS = 8
 _LINE_CELLS = 8
 
 
-def round_up(batch: PackedBatch) -> PackedBatch:
+def round_up_to_buckets(batch: PackedBatch) -> PackedBatch:
     """Return a batch that begins with the same rows, and whose B, T and N are each of few sizes.
 
     Those are the multiples of 1/8 of the power of two below; N is a multiple of 8 too. Lines of cells get more padding,
@@ -24,17 +24,17 @@ def round_up(batch: PackedBatch) -> PackedBatch:
     T: so few find room in the memory that a full batch has left.
     """
     sequences, tokens = _sizes(batch)
-    line_cells = _round(batch.line_cells, _LINE_CELLS)
+    padded_length = _round(batch.padded_length, _LINE_CELLS)
     dummies, spare = sequences - batch.sequences, tokens - batch.tokens
     if not dummies:
-        return replace(batch, line_cells=line_cells)
+        return replace(batch, padded_length=padded_length)
     lengths = np.full(dummies, spare // dummies, np.int32)
     lengths[: spare % dummies] += 1
     return PackedBatch(
         np.concatenate([batch.rows, np.zeros((spare, *batch.rows.shape[1:]), batch.rows.dtype)]),
         np.concatenate([batch.lengths, lengths]),
         np.concatenate([batch.starts, batch.tokens + np.cumsum(lengths, dtype=np.int64) - lengths]),
-        line_cells,
+        padded_length,
     )
 
 

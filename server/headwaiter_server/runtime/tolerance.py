@@ -31,7 +31,7 @@ class Difference:
 
 
 @dataclass(frozen=True)
-class Limits:
+class Tolerance:
     """What the contract allows; None where it says nothing.
 
     Attributes:
@@ -46,14 +46,14 @@ class Limits:
     min_cosine: float | None = None
 
 
-CONTRACT: dict[Precision, Limits] = {
-    PRECISION_FP32: Limits(pooled=1e-5, hidden=1e-4),
-    PRECISION_FP16: Limits(min_cosine=0.9999),
-    PRECISION_INT8: Limits(min_cosine=0.99),
+TOLERANCES: dict[Precision, Tolerance] = {
+    PRECISION_FP32: Tolerance(pooled=1e-5, hidden=1e-4),
+    PRECISION_FP16: Tolerance(min_cosine=0.9999),
+    PRECISION_INT8: Tolerance(min_cosine=0.99),
 }
 
 
-def finish_pooled(pooled: NDArray[np.float32], *, normalized: bool) -> NDArray[np.float32]:
+def normalize_pooled(pooled: NDArray[np.float32], *, normalized: bool) -> NDArray[np.float32]:
     """Scale pooled vectors [B, width] to unit length where the model says so: v / max(‖v‖₂, 1e-12)."""
     if not normalized:
         return pooled
@@ -88,9 +88,9 @@ def difference(actual: Outputs, expected: Outputs) -> Difference:
     )
 
 
-def breach(measured: Difference, precision: Precision) -> str | None:
+def violation(measured: Difference, precision: Precision) -> str | None:
     """Return what breaks the contract of a precision, in words, or None."""
-    limits = CONTRACT[precision]
+    limits = TOLERANCES[precision]
     if not np.isfinite([measured.pooled_max_abs, measured.hidden_max_abs]).all():
         return "its answers are not finite"
     for name, absolute, relative, limit in (

@@ -10,7 +10,7 @@ from headwaiter_proto.manifest_pb2 import Manifest
 from headwaiter_server.runtime.bundle import Golden
 from headwaiter_server.runtime.graph import EncoderGraph, Outputs
 from headwaiter_server.runtime.packing import PackedBatch, pack
-from headwaiter_server.runtime.tolerance import Difference, difference, finish_pooled
+from headwaiter_server.runtime.tolerance import Difference, difference, normalize_pooled
 
 # Golden inputs run together up to these sizes, so that the check sees real batches and takes little memory.
 _GOLDEN_TOKENS = 1024
@@ -36,7 +36,7 @@ def check_golden(graph: EncoderGraph, golden: Golden, *, normalized: bool) -> Di
     answers = [graph.run(batch, hidden=True) for batch in _golden_batches(golden)]
     hidden = np.concatenate([answer.hidden for answer in answers if answer.hidden is not None])
     pooled = [answer.pooled for answer in answers if answer.pooled is not None]
-    finished = finish_pooled(np.concatenate(pooled), normalized=normalized) if pooled else None
+    finished = normalize_pooled(np.concatenate(pooled), normalized=normalized) if pooled else None
     return difference(Outputs(finished, hidden), golden.answers)
 
 
@@ -51,7 +51,7 @@ def _golden_batches(golden: Golden) -> Iterator[PackedBatch]:
     yield pack(batch)
 
 
-def run_once(graph: EncoderGraph, manifest: Manifest, lengths: Lengths) -> float:
+def time_batch(graph: EncoderGraph, manifest: Manifest, lengths: Lengths) -> float:
     """Pack and run a batch of made-up sequences of these lengths, without hidden rows; return the seconds it took."""
     sequences = [_example(manifest, length) for length in lengths]
     started_s = time.perf_counter()
@@ -59,7 +59,7 @@ def run_once(graph: EncoderGraph, manifest: Manifest, lengths: Lengths) -> float
     return time.perf_counter() - started_s
 
 
-def usual_batch(manifest: Manifest, tokens: int) -> Lengths:
+def typical_batch(manifest: Manifest, tokens: int) -> Lengths:
     """Return as many sequences of the usual length as so many tokens hold, but at least one."""
     length = min(_USUAL_TOKENS, manifest.max_tokens)
     return (length,) * max(1, tokens // length)
@@ -77,15 +77,15 @@ def time_budgets(
     """
 
     def rate(budget: int) -> float:
-        lengths = usual_batch(manifest, budget)
+        lengths = typical_batch(manifest, budget)
         times = max(1, _COMPARED_TOKENS // budget)
-        return sum(lengths) * times / sum(run_once(graph, manifest, lengths) for _ in range(times))
+        return sum(lengths) * times / sum(time_batch(graph, manifest, lengths) for _ in range(times))
 
     started_s = time.perf_counter()
     rates: dict[int, list[float]] = {}
     for budget in budgets:
         try:
-            run_once(graph, manifest, usual_batch(manifest, budget))  # a shape's first run takes longer
+            time_batch(graph, manifest, typical_batch(manifest, budget))  # a shape's first run takes longer
             rates[budget] = [rate(budget)]
         except Exception:
             # What does not fit in memory is no candidate; what cannot run at all is the caller's affair.
@@ -122,7 +122,7 @@ def time_shapes(
             if time.perf_counter() - started_s + expected_s > time_s:
                 break
         try:
-            best_s[lengths] = run_once(graph, manifest, lengths)
+            best_s[lengths] = time_batch(graph, manifest, lengths)
         except Exception:
             # As with budgets, what cannot run at all is the caller's affair.
             if place < _FEWEST_SHAPES:
@@ -132,7 +132,7 @@ def time_shapes(
         for lengths, fastest_s in best_s.items():
             if time.perf_counter() - started_s + fastest_s > time_s:
                 return best_s
-            best_s[lengths] = min(fastest_s, run_once(graph, manifest, lengths))
+            best_s[lengths] = min(fastest_s, time_batch(graph, manifest, lengths))
     return best_s
 
 

@@ -11,10 +11,10 @@ from headwaiter_proto.encoder_pb2 import PRECISION_FP16, PRECISION_FP32, PRECISI
 from headwaiter_server.runtime.bundle import GOLDEN, Bundle
 from headwaiter_server.runtime.errors import (
     BundleRefused,
-    ContractBroken,
     GraphMissing,
     ModelRefused,
     ProviderUnavailable,
+    ToleranceExceeded,
 )
 from headwaiter_server.runtime.model import open_model
 from tests.server.runtime.bundles import copy, read_manifest, shift_golden, sign, write_manifest
@@ -46,7 +46,7 @@ def test_a_model_opens_on_the_cpu_and_shows_how_far_from_pytorch_it_is(
 ) -> None:
     folder: Path = request.getfixturevalue(fixture)
     model = open_model(folder, "cpu", "auto", 1)
-    assert (model.provider, model.precision, model.file) == ("cpu", PRECISION_FP32, GRAPH)
+    assert (model.provider, model.precision, model.graph_file) == ("cpu", PRECISION_FP32, GRAPH)
     assert model.fallback_reason == ""
     assert model.self_check_sequences == len(Bundle.open(folder).golden().sequences) >= 16
     assert 0 < model.self_check.pooled_max_abs <= 1e-5
@@ -63,7 +63,7 @@ def test_golden_answers_that_were_changed_are_damage_and_signed_again_break_the_
     assert _refusal(folder, BundleRefused).startswith(f"{folder / GOLDEN} is damaged")
 
     sign(folder, [GOLDEN])
-    sentence = _refusal(folder, ContractBroken)
+    sentence = _refusal(folder, ToleranceExceeded)
     assert sentence.startswith(f"{folder / GRAPH} on cpu breaks the numeric contract on the bundle's golden inputs: ")
     assert f"{what} answers differ from PyTorch by " in sentence
 
@@ -74,7 +74,7 @@ def test_weights_that_were_changed_and_signed_again_break_the_contract(text_bund
     content = weights.read_bytes()
     weights.write_bytes(bytes(len(content) // 2) + content[len(content) // 2 :])
     sign(folder, [weights.name])
-    assert str(folder / GRAPH) in _refusal(folder, ContractBroken)
+    assert str(folder / GRAPH) in _refusal(folder, ToleranceExceeded)
 
 
 def test_a_graph_that_onnx_runtime_cannot_load_is_named(text_bundle: Path, tmp_path: Path) -> None:
@@ -126,7 +126,7 @@ def test_int8_runs_on_the_cpu_within_the_contract_and_misses_no_gpu(
     text_bundle: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     model = open_model(text_bundle, "auto", "int8", 1)
-    assert (model.provider, model.precision, model.file) == ("cpu", PRECISION_INT8, "packed-cpu.int8.onnx")
+    assert (model.provider, model.precision, model.graph_file) == ("cpu", PRECISION_INT8, "packed-cpu.int8.onnx")
     assert (model.fallback_reason, caplog.messages) == ("", [])
     assert 0.99 <= model.self_check.min_cosine < model.self_check.mean_cosine < 1
 

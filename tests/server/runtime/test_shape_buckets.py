@@ -5,7 +5,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from headwaiter_server.runtime.packing import PackedBatch, pack
-from headwaiter_server.runtime.shape_buckets import round_up
+from headwaiter_server.runtime.shape_buckets import round_up_to_buckets
 
 # Short ones among them, of which there may be many, and long ones.
 lengths_lists = st.lists(st.integers(1, 3) | st.integers(1, 600), min_size=1, max_size=80)
@@ -30,13 +30,13 @@ def _is_of_few(size: int) -> bool:
 @example([512] * 32)
 def test_every_size_is_one_of_few_and_the_batchs_own_sequences_stand_first(lengths: list[int]) -> None:
     batch = _batch(lengths)
-    rounded = round_up(batch)
+    rounded = round_up_to_buckets(batch)
 
     assert _is_of_few(rounded.sequences)
-    assert _is_of_few(rounded.line_cells)
+    assert _is_of_few(rounded.padded_length)
     assert _is_of_few(rounded.tokens) or len(lengths) < 8
-    assert rounded.line_cells % 8 == 0
-    assert rounded.line_cells < max(9, batch.longest_tokens + 8, 9 * batch.longest_tokens / 8)
+    assert rounded.padded_length % 8 == 0
+    assert rounded.padded_length < max(9, batch.longest_tokens + 8, 9 * batch.longest_tokens / 8)
     for own, all_of_them in (
         (batch.rows, rounded.rows),
         (batch.lengths, rounded.lengths),
@@ -50,7 +50,7 @@ def test_every_size_is_one_of_few_and_the_batchs_own_sequences_stand_first(lengt
 @example([1] * 225 + [2])
 def test_dummies_are_valid_sequences_of_zeros_no_longer_than_the_longest(lengths: list[int]) -> None:
     batch = _batch(lengths)
-    rounded = round_up(batch)
+    rounded = round_up_to_buckets(batch)
     dummies = rounded.lengths[batch.sequences :]
     assert ((dummies >= 1) & (dummies <= batch.longest_tokens)).all()
     assert not rounded.rows[batch.tokens :].any()
@@ -65,13 +65,13 @@ def test_tokens_grow_by_a_sixth_at_most_and_by_a_half_where_most_sequences_are_o
     lengths: list[int],
 ) -> None:
     batch = _batch(lengths)
-    spare = round_up(batch).tokens - batch.tokens
+    spare = round_up_to_buckets(batch).tokens - batch.tokens
     assert spare <= batch.tokens * (1 / 6 if batch.tokens >= 8 * batch.sequences else 1 / 2)
 
 
 @given(lengths=st.lists(st.integers(1, 600), min_size=1, max_size=7))
 def test_fewer_than_eight_sequences_stay_as_they_are_but_for_their_lines_of_cells(lengths: list[int]) -> None:
-    rounded = round_up(_batch(lengths))
+    rounded = round_up_to_buckets(_batch(lengths))
     assert rounded.lengths.tolist() == lengths
     assert rounded.tokens == sum(lengths)
 
@@ -80,14 +80,20 @@ def test_from_eight_sequences_on_65536_tokens_at_most_have_fewer_than_120_sizes(
     # From 1,024 on a size stands for more than a hundred numbers of tokens.
     for_tokens = (*range(8, 1024), *range(1024, 65_537, 64))
     assert (
-        len({round_up(_batch([tokens - 7 * (tokens // 8)] + [tokens // 8] * 7)).tokens for tokens in for_tokens}) < 120
+        len(
+            {
+                round_up_to_buckets(_batch([tokens - 7 * (tokens // 8)] + [tokens // 8] * 7)).tokens
+                for tokens in for_tokens
+            }
+        )
+        < 120
     )
 
 
 @given(lengths=lengths_lists)
 def test_cells_of_the_batchs_own_sequences_hold_nothing_but_their_rows(lengths: list[int]) -> None:
     batch = _batch(lengths)
-    fed = round_up(batch).feeds(["input_ids", "gather", "scatter", "lengths"])
+    fed = round_up_to_buckets(batch).feeds(["input_ids", "gather", "scatter", "lengths"])
     own = fed["gather"][: batch.sequences]
     for index, row in enumerate(fed["input_ids"][own]):
         assert (row == 1 + index).all()
@@ -97,6 +103,6 @@ def test_cells_of_the_batchs_own_sequences_hold_nothing_but_their_rows(lengths: 
 
 def test_features_are_rounded_with_rows_of_zeros() -> None:
     batch = pack([np.ones((19, 3), np.float32)] * 9)
-    rounded = round_up(batch)
+    rounded = round_up_to_buckets(batch)
     assert rounded.rows.shape == (176, 3)
     assert not rounded.rows[171:].any()

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from headwaiter_proto.encoder_pb2 import PRECISION_FP16, PRECISION_FP32, PRECISION_INT8, Precision
 from headwaiter_server.runtime.graph import Outputs
-from headwaiter_server.runtime.tolerance import Difference, breach, difference, finish_pooled
+from headwaiter_server.runtime.tolerance import Difference, difference, normalize_pooled, violation
 
 
 def _difference(
@@ -34,14 +34,14 @@ def _outputs(pooled: object, hidden: object) -> Outputs:
 @example(np.array([[3e-8, 4e-8], [3e-14, 4e-14], [0, 0]], np.float32))
 def test_unit_length_is_what_torch_makes_of_a_vector(pooled: NDArray[np.float32]) -> None:
     expected = torch.nn.functional.normalize(torch.from_numpy(pooled), dim=-1).numpy()
-    finished = finish_pooled(pooled, normalized=True)
+    finished = normalize_pooled(pooled, normalized=True)
     assert finished.dtype == np.float32
     np.testing.assert_allclose(finished, expected, rtol=1e-6, atol=1e-7)
 
 
 def test_vectors_of_a_model_that_does_not_normalise_are_left_alone() -> None:
     pooled = np.array([[3.0, 4.0]], np.float32)
-    assert finish_pooled(pooled, normalized=False) is pooled
+    assert normalize_pooled(pooled, normalized=False) is pooled
 
 
 def test_equal_answers_do_not_differ() -> None:
@@ -92,7 +92,7 @@ def test_an_answer_that_is_not_finite_breaks_the_contract(value: float, output: 
     expected = _outputs([[1.0, 0.0]], [[1.0, 0.0]])
     wrong = [[1.0, value]]
     actual = _outputs(wrong, [[1.0, 0.0]]) if output == "pooled" else _outputs([[1.0, 0.0]], wrong)
-    assert breach(difference(actual, expected), precision) == "its answers are not finite"
+    assert violation(difference(actual, expected), precision) == "its answers are not finite"
 
 
 @pytest.mark.parametrize(
@@ -118,4 +118,4 @@ def test_an_answer_that_is_not_finite_breaks_the_contract(value: float, output: 
 def test_a_breach_says_what_differs_by_how_much_and_what_is_allowed(
     precision: Precision, measured: Difference, sentence: str | None
 ) -> None:
-    assert breach(measured, precision) == sentence
+    assert violation(measured, precision) == sentence
