@@ -1,4 +1,7 @@
-"""The server's settings: one object, validated once, each field a flag and an environment variable."""
+"""Read the server's settings from flags and environment variables, and validate them.
+
+Each field of `Settings` has a flag, --the-field, and an environment variable, HEADWAITER_THE_FIELD.
+"""
 
 import argparse
 import dataclasses
@@ -10,12 +13,12 @@ from pathlib import Path
 from typing import Any, Literal, NoReturn
 
 _MIB = 1 << 20
-# A message cannot have 2 GiB.
+# A Protobuf message must be smaller than 2 GiB.
 _MOST_ATTEND_BYTES = 1 << 30
 
 
 class SettingsError(Exception):
-    """A setting is wrong; the message is one sentence that names the flag."""
+    """A setting is wrong. The message is one sentence that names the flag and the value."""
 
 
 def _natural(text: str) -> int:
@@ -88,123 +91,141 @@ def _one_of(*choices: str) -> Callable[[str], str]:
     return choose
 
 
+# The values that a reader accepts, for error messages.
+_NATURAL, _POSITIVE = "a whole number of at least 0", "a whole number of at least 1"
+_SECONDS, _FILE = "a number of seconds", "an existing file"
+
+
 def _setting(default: Any, read: Callable[[str], Any], wanted: str, text: str) -> Any:
     return dataclasses.field(default=default, metadata={"read": read, "wanted": wanted, "help": text})
 
 
 @dataclass(frozen=True)
 class Settings:
-    """Everything an operator can choose; `0` leaves the choice to the server where the help says so."""
+    """The settings of a server. For some settings, 0 lets the server choose; their help says so."""
 
     bundle: Path
     provider: Literal["auto", "cuda", "cpu"] = _setting(
-        "auto", _one_of("auto", "cuda", "cpu"), "auto, cuda or cpu", "where to run; auto takes CUDA if it works"
+        "auto",
+        _one_of("auto", "cuda", "cpu"),
+        "auto, cuda or cpu",
+        "execution provider; auto takes CUDA if it works, else the CPU",
     )
     precision: Literal["auto", "fp32", "fp16", "int8"] = _setting(
         "auto",
         _one_of("auto", "fp32", "fp16", "int8"),
         "auto, fp32, fp16 or int8",
-        "auto takes fp16 on CUDA and fp32 on the CPU; fp16 is for CUDA, int8 for the CPU",
+        "precision of the graph; auto takes fp16 on CUDA and fp32 on the CPU; fp16 needs CUDA, int8 needs the CPU",
     )
-    address: str = _setting("0.0.0.0:50051", _address, "HOST:PORT", "where to serve gRPC; port 0 takes a free one")
-    metrics_port: int = _setting(9464, _port, "a port number", "where to serve Prometheus metrics; 0 takes a free port")
-    threads: int = _setting(0, _natural, "a whole number from 0", "threads of the CPU provider; 0: the physical cores")
+    address: str = _setting("0.0.0.0:50051", _address, "HOST:PORT", "address for gRPC; port 0 takes a free port")
+    metrics_port: int = _setting(9464, _port, "a port number", "port for Prometheus metrics; 0 takes a free port")
+    threads: int = _setting(
+        0, _natural, _NATURAL, "CPU threads of each session; 0 divides the cores among the sessions"
+    )
     devices: tuple[int, ...] = _setting(
-        (0,), _numbers, "numbers of GPUs, such as 0,1", "the GPUs to run on, one queue before them; for CUDA"
+        (0,), _numbers, "numbers of GPUs, such as 0,1", "numbers of the GPUs to run on, for CUDA; they share one queue"
     )
     max_gpu_bytes: int = _setting(
         0,
         _natural,
-        "a whole number from 0",
-        "most memory of a GPU that one session's weights and batches take, inputs aside; 0: all of it",
+        _NATURAL,
+        "most GPU memory in bytes for the weights and batches of one session, inputs not counted; 0 for no limit",
     )
-    instances: int = _setting(
-        1, _positive, "a positive number", "sessions on each device, each with the weights in memory once more"
-    )
+    instances: int = _setting(1, _positive, _POSITIVE, "sessions on each device; each one loads the weights again")
     token_budget: int = _setting(
         0,
         _natural,
-        "a whole number from 0",
-        "most tokens in a batch; 0: the fewest that are as fast as more, as measured",
+        _NATURAL,
+        "most tokens in a batch; 0 takes the smallest number that is as fast as larger ones, measured at start-up",
     )
     cache_dir: Path | None = _setting(
-        None, _folder, "a folder", "remembers what batches cost; '' for none; unless given, in the user's cache"
+        None,
+        _folder,
+        "a folder",
+        "folder to keep measured batch costs in; '' for none; the user's cache folder if not given",
     )
-    max_queue_tokens: int = _setting(262_144, _positive, "a positive number", "most tokens waiting; more are refused")
+    max_queue_tokens: int = _setting(
+        262_144, _positive, _POSITIVE, "most tokens in the queue; requests beyond that are refused"
+    )
     max_queue_s: float = _setting(
-        30.0, _seconds, "seconds", "longest wait, by estimate; requests that would wait for longer are refused"
+        30.0, _seconds, _SECONDS, "longest estimated wait in seconds; requests that would wait longer are refused"
     )
-    max_request_sequences: int = _setting(4096, _positive, "a positive number", "most sequences in a request")
-    max_request_tokens: int = _setting(65_536, _positive, "a positive number", "most tokens in a request")
-    max_request_bytes: int = _setting(16 * _MIB, _positive, "a positive number", "largest request message")
+    max_request_sequences: int = _setting(4096, _positive, _POSITIVE, "most sequences in a request")
+    max_request_tokens: int = _setting(65_536, _positive, _POSITIVE, "most tokens in a request")
+    max_request_bytes: int = _setting(16 * _MIB, _positive, _POSITIVE, "largest request message in bytes")
     max_calls: int = _setting(
-        8192, _positive, "a positive number", "most calls answered at a time, streams included; more are refused"
+        8192, _positive, _POSITIVE, "most calls in progress, streams included; calls beyond that are refused"
     )
     max_stream_requests: int = _setting(
-        1024, _positive, "a positive number", "most requests of one stream in flight; it is read no further meanwhile"
+        1024, _positive, _POSITIVE, "most requests of one stream in progress; the server then stops reading it"
     )
     max_stream_bytes: int = _setting(
-        32 * _MIB, _positive, "a positive number", "most bytes of the requests of one stream, and of their answers"
+        32 * _MIB,
+        _positive,
+        _POSITIVE,
+        "most bytes of one stream's requests in progress, and of their replies; the server then stops reading it",
     )
     max_attend_bytes: int = _setting(
         64 * _MIB,
         _attend_bytes,
         f"a number from 1 to {_MOST_ATTEND_BYTES}",
-        "largest weights of an Attend, all heads of its layers counted",
+        "most bytes of attention weights that one Attend may compute, counting all heads of its layers",
     )
-    tls_cert: Path | None = _setting(None, _file, "a file that is there", "the server's certificate chain")
-    tls_key: Path | None = _setting(None, _file, "a file that is there", "the certificate's private key")
+    tls_cert: Path | None = _setting(None, _file, _FILE, "file of the server's certificate chain, PEM")
+    tls_key: Path | None = _setting(None, _file, _FILE, "file of the certificate's private key, PEM")
     tls_client_ca: Path | None = _setting(
-        None, _file, "a file that is there", "require client certificates signed by this"
+        None, _file, _FILE, "file of a certificate authority, PEM; clients need a certificate that it signed"
     )
-    token_file: Path | None = _setting(
-        None, _file, "a file that is there", "require the bearer token that this file holds"
+    token_file: Path | None = _setting(None, _file, _FILE, "file of the bearer token that every call needs")
+    drain_s: float = _setting(
+        30.0, _seconds, _SECONDS, "longest time in seconds to answer admitted requests after SIGTERM"
     )
-    drain_s: float = _setting(30.0, _seconds, "seconds", "how long to finish admitted work after SIGTERM")
 
     def __post_init__(self) -> None:
-        """Check what no field can check alone."""
+        """Check settings that depend on each other."""
         if (self.tls_cert is None) != (self.tls_key is None):
-            raise SettingsError("--tls-cert and --tls-key go together: give both or neither")
+            raise SettingsError("--tls-cert and --tls-key need each other: give both or neither")
         if self.tls_client_ca is not None and self.tls_cert is None:
-            raise SettingsError("--tls-client-ca needs --tls-cert and --tls-key")
+            raise SettingsError("--tls-client-ca needs --tls-cert and --tls-key: give all three")
         if self.max_request_tokens > self.max_queue_tokens:
             raise SettingsError(
-                f"--max-request-tokens {self.max_request_tokens} is over --max-queue-tokens {self.max_queue_tokens}: "
-                "such a request could never be queued"
+                f"--max-request-tokens {self.max_request_tokens} exceeds --max-queue-tokens {self.max_queue_tokens}: "
+                "the queue would always refuse the largest requests; lower the first or raise the second"
             )
 
     @property
     def threads_per_instance(self) -> int | None:
-        """Return the threads of one session; None leaves it the machine's physical cores."""
+        """Return the CPU threads of one session; None lets ONNX Runtime use one per physical core."""
         if self.threads:
             return self.threads
         return None if self.instances == 1 else max(1, (os.cpu_count() or 1) // self.instances)
 
     def token(self) -> str | None:
-        """Read the bearer token that callers must bring, if one is required.
+        """Read the bearer token that every call needs; None if calls need no token.
 
         Raises:
-            SettingsError: the file holds none that a caller could send.
+            SettingsError: the file cannot be read, or its content is not a bearer token.
         """
         if self.token_file is None:
             return None
         try:
             token = self.token_file.read_text(encoding="utf-8").strip()
         except (OSError, UnicodeDecodeError) as error:
-            raise SettingsError(f"--token-file {self.token_file} cannot be read: {error}") from None
+            raise SettingsError(
+                f"--token-file {self.token_file} cannot be read ({error}): name a text file that holds the token"
+            ) from None
         if not token:
-            raise SettingsError(f"--token-file {self.token_file} is empty")
+            raise SettingsError(f"--token-file {self.token_file} is empty: write the token to it")
         if not re.fullmatch("[!-~]+", token):
             raise SettingsError(
-                f"--token-file {self.token_file} holds what no caller can send: a token is of visible ASCII "
-                "characters, without blanks"
+                f"--token-file {self.token_file} holds characters that HTTP headers cannot carry: use visible ASCII "
+                "characters without spaces"
             )
         return token
 
 
 def flag(name: str) -> str:
-    """Return the flag of a field."""
+    """Return the command-line flag of a field."""
     return "--" + name.replace("_", "-")
 
 
@@ -214,21 +235,25 @@ def variable(name: str) -> str:
 
 
 def read_settings(arguments: Sequence[str], environment: Mapping[str, str]) -> Settings:
-    """Read settings from the command line, else the environment, else the defaults.
+    """Read each setting from the command line, or else from the environment, or else take its default.
+
+    Args:
+        arguments: the command-line arguments, without the program's name.
+        environment: the environment variables.
 
     Raises:
-        SettingsError: which flag is wrong, and what would be right.
+        SettingsError: a setting is wrong; the message names its flag.
     """
     given = {name: text for name, text in vars(_parser().parse_args(arguments)).items() if text is not None}
     values: dict[str, Any] = {}
     for field in dataclasses.fields(Settings):
-        # A variable that is set but empty is what compose files make of one that is not set.
+        # An empty variable counts as not set: compose files pass variables that are not set on as empty ones.
         text = given.get(field.name, environment.get(variable(field.name)) or None)
         if field.name == "bundle":
             if not text:
                 raise SettingsError(
-                    "no bundle given: name its folder, headwaiter-server BUNDLE, or set HEADWAITER_BUNDLE; "
-                    "headwaiter-export checkpoint FOLDER -o BUNDLE makes one"
+                    "no bundle given: run headwaiter-server BUNDLE, or set HEADWAITER_BUNDLE, with the folder of a "
+                    "bundle; headwaiter-export checkpoint FOLDER -o BUNDLE makes one"
                 )
             values["bundle"] = Path(text)
         elif text is not None:
@@ -237,7 +262,7 @@ def read_settings(arguments: Sequence[str], environment: Mapping[str, str]) -> S
 
 
 def _user_cache(environment: Mapping[str, str]) -> Path | None:
-    """Return our folder in the user's cache, by the XDG base directory specification; None for a user without home."""
+    """Return Headwaiter's folder in the user's cache (XDG base directory specification); None without $HOME."""
     home = environment.get("HOME")
     caches = environment.get("XDG_CACHE_HOME") or (home and f"{home}/.cache")
     return Path(caches) / "headwaiter" if caches else None
@@ -262,7 +287,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     for field in dataclasses.fields(Settings):
         if field.name == "bundle":
-            parser.add_argument("bundle", nargs="?", metavar="BUNDLE", help="the folder that headwaiter-export wrote")
+            parser.add_argument(
+                "bundle", nargs="?", metavar="BUNDLE", help="folder of the bundle that headwaiter-export wrote"
+            )
             continue
         default = "" if field.default is None else f" (default {field.default})"
         parser.add_argument(flag(field.name), metavar=field.name.upper(), help=field.metadata["help"] + default)

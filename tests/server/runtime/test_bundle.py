@@ -41,8 +41,8 @@ def test_golden_inputs_are_read_as_the_sequences_that_they_were(
     with np.load(folder / GOLDEN) as stored:
         assert [len(sequence) for sequence in golden.sequences] == stored["lengths"].tolist()
         np.testing.assert_array_equal(np.concatenate(golden.sequences), stored[tokens])
-        np.testing.assert_array_equal(golden.answers.hidden, stored["hidden"])
-        np.testing.assert_array_equal(golden.answers.pooled, stored["pooled"])
+        np.testing.assert_array_equal(golden.outputs.hidden, stored["hidden"])
+        np.testing.assert_array_equal(golden.outputs.pooled, stored["pooled"])
 
 
 @pytest.mark.parametrize("name", [WEIGHTS, GRAPH, GOLDEN, PARITY, TOKENIZER])

@@ -55,7 +55,7 @@ def test_a_wrong_golden_answer_in_any_batch_is_measured() -> None:
 
 def test_golden_answers_of_unit_length_are_compared_to_vectors_of_unit_length() -> None:
     golden = _golden([3, 4])
-    unit = Golden(golden.sequences, Outputs(np.ones((2, 1), np.float32), golden.answers.hidden))
+    unit = Golden(golden.sequences, Outputs(np.ones((2, 1), np.float32), golden.outputs.hidden))
     assert check_golden(cast(EncoderGraph, Graph()), unit, normalized=True).pooled_max_abs == 0
     assert check_golden(cast(EncoderGraph, Graph()), unit, normalized=False).pooled_max_abs == 1
 

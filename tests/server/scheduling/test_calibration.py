@@ -295,9 +295,9 @@ def test_a_machine_is_described_by_its_processor_and_cards(tmp_path: Path, monke
         (tmp_path / "gpus" / bus).mkdir(parents=True)
         (tmp_path / "gpus" / bus / "information").write_text(f"Model: \t\t {name}\nIRQ: 1\n")
     monkeypatch.setattr(machine, "_CPU_INFO", tmp_path / "cpuinfo")
-    monkeypatch.setattr(machine, "_CARDS", tmp_path / "gpus")
+    monkeypatch.setattr(machine, "_NVIDIA_GPUS", tmp_path / "gpus")
     described = describe_hardware()
     assert (described["processor"], described["cards"]) == ("Quick 9", "Large, Larger")
     monkeypatch.setattr(machine, "_CPU_INFO", tmp_path / "nowhere")
-    monkeypatch.setattr(machine, "_CARDS", tmp_path / "nowhere")
+    monkeypatch.setattr(machine, "_NVIDIA_GPUS", tmp_path / "nowhere")
     assert describe_hardware()["cards"] == ""
