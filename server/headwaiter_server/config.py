@@ -14,90 +14,82 @@ from typing import Any, Literal, NoReturn
 
 _MIB = 1 << 20
 # A Protobuf message must be smaller than 2 GiB.
-_MOST_ATTEND_BYTES = 1 << 30
+_MAX_ATTEND_BYTES = 1 << 30
 
 
 class SettingsError(Exception):
     """A setting is wrong. The message is one sentence that names the flag and the value."""
 
 
-def _natural(text: str) -> int:
-    value = int(text)
-    if value < 0:
-        raise ValueError
-    return value
+@dataclass(frozen=True)
+class _Kind:
+    """A kind of value: the function that reads it from text, or raises ValueError, and the values that it accepts."""
+
+    read: Callable[[str], Any]
+    wanted: str
 
 
-def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise ValueError
-    return value
+def _whole_number(lowest: int, highest: float = float("inf")) -> Callable[[str], int]:
+    def read(text: str) -> int:
+        value = int(text)
+        if not lowest <= value <= highest:
+            raise ValueError
+        return value
+
+    return read
 
 
-def _attend_bytes(text: str) -> int:
-    value = _positive(text)
-    if value > _MOST_ATTEND_BYTES:
-        raise ValueError
-    return value
-
-
-def _seconds(text: str) -> float:
+def _read_seconds(text: str) -> float:
     value = float(text)
     if not 0 <= value < float("inf"):
         raise ValueError
     return value
 
 
-def _port(text: str) -> int:
-    value = int(text)
-    if not 0 <= value < 1 << 16:
-        raise ValueError
-    return value
-
-
-def _numbers(text: str) -> tuple[int, ...]:
-    values = tuple(_natural(each) for each in text.split(","))
+def _read_gpus(text: str) -> tuple[int, ...]:
+    values = tuple(map(_whole_number(0), text.split(",")))
     if len(set(values)) < len(values):
         raise ValueError
     return values
 
 
-def _address(text: str) -> str:
+def _read_address(text: str) -> str:
     host, _, port = text.rpartition(":")
-    _port(port)
+    _PORT.read(port)
     if not host:
         raise ValueError
     return text
 
 
-def _file(text: str) -> Path:
+def _read_file(text: str) -> Path:
     path = Path(text)
     if not path.is_file():
         raise ValueError
     return path
 
 
-def _folder(text: str) -> Path | None:
-    return Path(text) if text else None
-
-
-def _one_of(*choices: str) -> Callable[[str], str]:
-    def choose(text: str) -> str:
+def _one_of(*choices: str) -> _Kind:
+    def read(text: str) -> str:
         if text not in choices:
             raise ValueError
         return text
 
-    return choose
+    return _Kind(read, f"{', '.join(choices[:-1])} or {choices[-1]}")
 
 
-# The values that a reader accepts, for error messages.
-_NATURAL, _POSITIVE = "a whole number of at least 0", "a whole number of at least 1"
-_SECONDS, _FILE = "a number of seconds", "an existing file"
+_NATURAL = _Kind(_whole_number(0), "a whole number of at least 0")
+_POSITIVE = _Kind(_whole_number(1), "a whole number of at least 1")
+_ATTEND_BYTES = _Kind(_whole_number(1, _MAX_ATTEND_BYTES), f"a whole number from 1 to {_MAX_ATTEND_BYTES}")
+_PORT = _Kind(_whole_number(0, 65_535), "a port number")
+_SECONDS = _Kind(_read_seconds, "a number of seconds")
+_GPUS = _Kind(_read_gpus, "different numbers of GPUs, such as 0,1")
+_ADDRESS = _Kind(_read_address, "HOST:PORT")
+_FILE = _Kind(_read_file, "an existing file")
+_FOLDER = _Kind(lambda text: Path(text) if text else None, "a folder")
 
 
-def _setting(default: Any, read: Callable[[str], Any], wanted: str, text: str) -> Any:
-    return dataclasses.field(default=default, metadata={"read": read, "wanted": wanted, "help": text})
+def _setting(default: Any, kind: _Kind, text: str) -> Any:
+    return dataclasses.field(default=default, metadata={"kind": kind, "help": text})
 
 
 @dataclass(frozen=True)
@@ -106,80 +98,63 @@ class Settings:
 
     bundle: Path
     provider: Literal["auto", "cuda", "cpu"] = _setting(
-        "auto",
-        _one_of("auto", "cuda", "cpu"),
-        "auto, cuda or cpu",
-        "execution provider; auto takes CUDA if it works, else the CPU",
+        "auto", _one_of("auto", "cuda", "cpu"), "execution provider; auto takes CUDA if it works, else the CPU"
     )
     precision: Literal["auto", "fp32", "fp16", "int8"] = _setting(
         "auto",
         _one_of("auto", "fp32", "fp16", "int8"),
-        "auto, fp32, fp16 or int8",
         "precision of the graph; auto takes fp16 on CUDA and fp32 on the CPU; fp16 needs CUDA, int8 needs the CPU",
     )
-    address: str = _setting("0.0.0.0:50051", _address, "HOST:PORT", "address for gRPC; port 0 takes a free port")
-    metrics_port: int = _setting(9464, _port, "a port number", "port for Prometheus metrics; 0 takes a free port")
-    threads: int = _setting(
-        0, _natural, _NATURAL, "CPU threads of each session; 0 divides the cores among the sessions"
-    )
-    devices: tuple[int, ...] = _setting(
-        (0,), _numbers, "numbers of GPUs, such as 0,1", "numbers of the GPUs to run on, for CUDA; they share one queue"
-    )
+    address: str = _setting("0.0.0.0:50051", _ADDRESS, "address for gRPC; port 0 takes a free port")
+    metrics_port: int = _setting(9464, _PORT, "port for Prometheus metrics; 0 takes a free port")
+    threads: int = _setting(0, _NATURAL, "CPU threads of each session; 0 divides the cores among the sessions")
+    devices: tuple[int, ...] = _setting((0,), _GPUS, "numbers of the GPUs to run on, for CUDA; they share one queue")
     max_gpu_bytes: int = _setting(
         0,
-        _natural,
         _NATURAL,
         "most GPU memory in bytes for the weights and batches of one session, inputs not counted; 0 for no limit",
     )
-    instances: int = _setting(1, _positive, _POSITIVE, "sessions on each device; each one loads the weights again")
+    instances: int = _setting(1, _POSITIVE, "sessions on each device; each one loads the weights again")
     token_budget: int = _setting(
         0,
-        _natural,
         _NATURAL,
         "most tokens in a batch; 0 takes the smallest number that is as fast as larger ones, measured at start-up",
     )
     cache_dir: Path | None = _setting(
-        None,
-        _folder,
-        "a folder",
-        "folder to keep measured batch costs in; '' for none; the user's cache folder if not given",
+        None, _FOLDER, "folder to keep measured batch costs in; '' for none; the user's cache folder if not given"
     )
-    max_queue_tokens: int = _setting(
-        262_144, _positive, _POSITIVE, "most tokens in the queue; requests beyond that are refused"
-    )
+    max_queue_tokens: int = _setting(262_144, _POSITIVE, "most tokens in the queue; requests beyond that are refused")
     max_queue_s: float = _setting(
-        30.0, _seconds, _SECONDS, "longest estimated wait in seconds; requests that would wait longer are refused"
+        30.0, _SECONDS, "longest estimated wait in seconds; requests that would wait longer are refused"
     )
-    max_request_sequences: int = _setting(4096, _positive, _POSITIVE, "most sequences in a request")
-    max_request_tokens: int = _setting(65_536, _positive, _POSITIVE, "most tokens in a request")
-    max_request_bytes: int = _setting(16 * _MIB, _positive, _POSITIVE, "largest request message in bytes")
+    max_request_sequences: int = _setting(4096, _POSITIVE, "most sequences in a request")
+    max_request_tokens: int = _setting(65_536, _POSITIVE, "most tokens in a request")
+    max_request_bytes: int = _setting(16 * _MIB, _POSITIVE, "largest request message in bytes")
     max_calls: int = _setting(
-        8192, _positive, _POSITIVE, "most calls in progress, streams included; calls beyond that are refused"
+        8192, _POSITIVE, "most calls in progress, streams included; calls beyond that are refused"
     )
     max_stream_requests: int = _setting(
-        1024, _positive, _POSITIVE, "most requests of one stream in progress; the server then stops reading it"
+        1024, _POSITIVE, "most requests of one stream in progress before the server stops reading the stream"
     )
     max_stream_bytes: int = _setting(
         32 * _MIB,
-        _positive,
         _POSITIVE,
-        "most bytes of one stream's requests in progress, and of their replies; the server then stops reading it",
+        "most bytes of one stream's requests, and of their replies, before the server stops reading the stream",
     )
     max_attend_bytes: int = _setting(
         64 * _MIB,
-        _attend_bytes,
-        f"a number from 1 to {_MOST_ATTEND_BYTES}",
+        _ATTEND_BYTES,
         "most bytes of attention weights that one Attend may compute, counting all heads of its layers",
     )
-    tls_cert: Path | None = _setting(None, _file, _FILE, "file of the server's certificate chain, PEM")
-    tls_key: Path | None = _setting(None, _file, _FILE, "file of the certificate's private key, PEM")
+    tls_cert: Path | None = _setting(None, _FILE, "file of the server's certificate chain, PEM")
+    tls_key: Path | None = _setting(None, _FILE, "file of the certificate's private key, PEM")
     tls_client_ca: Path | None = _setting(
-        None, _file, _FILE, "file of a certificate authority, PEM; clients need a certificate that it signed"
+        None, _FILE, "file of a certificate authority, PEM; clients need a certificate that it signed"
     )
-    token_file: Path | None = _setting(None, _file, _FILE, "file of the bearer token that every call needs")
-    drain_s: float = _setting(
-        30.0, _seconds, _SECONDS, "longest time in seconds to answer admitted requests after SIGTERM"
+    token_file: Path | None = _setting(
+        None, _FILE, "file of the bearer token; calls without it are refused, except health checks"
     )
+    drain_s: float = _setting(30.0, _SECONDS, "longest time in seconds to answer admitted requests after SIGTERM")
 
     def __post_init__(self) -> None:
         """Check settings that depend on each other."""
@@ -269,10 +244,11 @@ def _user_cache(environment: Mapping[str, str]) -> Path | None:
 
 
 def _read(field: "dataclasses.Field[Any]", text: str) -> Any:
+    kind: _Kind = field.metadata["kind"]
     try:
-        return field.metadata["read"](text)
+        return kind.read(text)
     except ValueError:
-        raise SettingsError(f"{flag(field.name)} {text!r} is not {field.metadata['wanted']}") from None
+        raise SettingsError(f"{flag(field.name)} {text!r} is not valid: give {kind.wanted}") from None
 
 
 class _Parser(argparse.ArgumentParser):
