@@ -1,4 +1,4 @@
-"""The graph of attention weights answers what is selected, and takes what requests bring."""
+"""The attention weights graph returns the selected layers and heads, and takes every type of input."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ EVERYTHING = AttentionSelection(range(2), range(3), 1)
 
 @pytest.fixture(scope="module")
 def graph(feature_bundle: Path) -> AttentionWeightsGraph:
-    """Two layers of three heads of eight values."""
+    """A graph of two layers with three heads of eight values each."""
     return AttentionWeightsGraph.open(feature_bundle / Bundle.open(feature_bundle).manifest.attend.file)
 
 
@@ -21,7 +21,7 @@ def _features(tokens: int) -> np.ndarray[tuple[int, int], np.dtype[np.float32]]:
     return np.random.default_rng(3).standard_normal((tokens, 6), np.float32)
 
 
-def test_layers_and_heads_come_in_the_order_they_are_selected_in(graph: AttentionWeightsGraph) -> None:
+def test_layers_and_heads_have_the_order_of_the_selection(graph: AttentionWeightsGraph) -> None:
     everything = graph.run(_features(5), EVERYTHING)
     assert everything.context is not None
     assert (everything.weights.shape, everything.context.shape) == ((2, 3, 5, 5), (2, 3, 8))
@@ -36,7 +36,7 @@ def test_without_a_query_there_is_no_context(graph: AttentionWeightsGraph) -> No
     assert attention.weights.tolist() == [[[[1.0]]]]
 
 
-def test_half_precision_features_and_32_bit_ids_are_taken(graph: AttentionWeightsGraph, text_bundle: Path) -> None:
+def test_half_precision_features_and_32_bit_ids_are_accepted(graph: AttentionWeightsGraph, text_bundle: Path) -> None:
     half = _features(4).astype(np.float16)
     expected = graph.run(half.astype(np.float32), EVERYTHING)
     np.testing.assert_array_equal(graph.run(half, EVERYTHING).weights, expected.weights)
