@@ -1,13 +1,11 @@
 """Record the server's Prometheus metrics."""
 
 import time
-from collections.abc import Iterator
 from dataclasses import asdict
 from functools import cache
 from typing import Protocol
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, disable_created_metrics
-from prometheus_client.core import GaugeMetricFamily
 
 from headwaiter_server.histogram import Histogram
 from headwaiter_server.runtime.model import Model
@@ -57,23 +55,14 @@ class Recorder:
         self.registry = CollectorRegistry()
         self.last_received_s = float("-inf")
         self._model = ""
-        requests = Counter(
-            "headwaiter_requests",
-            "Requests answered, with a reply or an error.",
-            ["model", "method", "code"],
-            registry=self.registry,
-        )
         # prometheus_client's own lookup of labels is slower: it takes a lock and checks each label.
-        self._requests = cache(requests.labels)
+        self._requests = cache(
+            self._counter("requests", "Requests answered, with a reply or an error.", "model", "method", "code").labels
+        )
         self._durations = self._histogram(
             "request_duration_seconds", "Time from a request's arrival to its reply.", _SECONDS, "model", "method"
         )
-        stages = self._histogram(
-            "stage_duration_seconds",
-            "Time of each stage of a request. The stages add up to its duration.",
-            _SECONDS,
-            "stage",
-        )
+        stages = self._histogram("stage_duration_seconds", "Time of each stage of a request.", _SECONDS, "stage")
         self._stages = {stage: stages.labels(stage) for stage in STAGES}
         self._batch_sequences = self._histogram("batch_sequences", "Sequences in a batch.", _SEQUENCES).labels()
         self._batch_tokens = self._histogram("batch_tokens", "Tokens in a batch.", _TOKENS).labels()
@@ -83,36 +72,47 @@ class Recorder:
         self._cost_error = self._histogram(
             "batch_cost_error_ratio", "abs(predicted - actual) / actual run time of a batch.", _ERROR_RATIOS
         ).labels()
-        closed_batches = Counter(
-            "headwaiter_batches_closed",
-            "Batches by the reason why no more sequences were added.",
-            ["reason"],
-            registry=self.registry,
+        self._closed_batches = cache(
+            self._counter("batches_closed", "Batches by the reason why they are not larger.", "reason").labels
         )
-        self._closed_batches = cache(closed_batches.labels)
-        self._available = Gauge(
-            "headwaiter_device_available", "1 while at least one device works, else 0.", registry=self.registry
-        )
-        self._refused = Counter(
-            "headwaiter_refused", "Requests refused before they entered the queue.", ["reason"], registry=self.registry
-        )
-        self._expired = Counter(
-            "headwaiter_expired",
-            "Sequences dropped without a run because their deadline passed.",
-            registry=self.registry,
-        )
-        self._inflight = Gauge("headwaiter_inflight_requests", "Requests in progress.", registry=self.registry)
-
-    def _histogram(self, name: str, description: str, bounds: tuple[float, ...], *labels: str) -> Histogram:
-        return Histogram(f"headwaiter_{name}", description, bounds, self.registry, labels)
+        self._available = self._gauge("device_available", "1 while at least one device works, else 0.")
+        self._refused = self._counter("refused", "Requests refused before they entered the queue.", "reason")
+        self._expired = self._counter("expired", "Sequences dropped because their deadline passed before they ran.")
+        self._inflight = self._gauge("inflight_requests", "Requests in progress.")
 
     def serving(self, model: Model, calibration: Calibration, queue: QueueState) -> None:
-        """Record that a model is ready to serve, and expose its description and its queue."""
-        self._model = model.bundle.manifest.name
+        """Record that a model is ready to serve: expose its description, its measured cost and its queue."""
+        manifest, cost = model.bundle.manifest, calibration.cost
+        self._model = manifest.name
         self._available.set(1)
-        self.registry.register(_QueueCollector(queue))
-        self.registry.register(_ModelCollector(model))
-        self.registry.register(_CalibrationCollector(calibration))
+        info = self._gauge("model_info", "The served model; always 1.", "model", "digest", "provider", "graph")
+        info.labels(manifest.name, model.bundle.digest, model.provider, model.graph_file).set(1)
+        check = self._gauge("self_check", "Differences from PyTorch on the golden inputs at start-up.", "measure")
+        for measure, value in asdict(model.self_check).items():
+            check.labels(measure).set(value)
+        fallback = self._gauge(
+            "provider_fallback", "1 if the server runs on the CPU because CUDA did not work, else 0."
+        )
+        fallback.set(bool(model.fallback_reason))
+        terms = self._gauge(
+            "batch_cost_seconds", "Cost of a launch, a token, a padded token, an attention cell.", "term"
+        )
+        for term in ("launch", "token", "padded", "cell"):
+            terms.labels(term).set(getattr(cost, f"{term}_s"))
+        self._gauge("token_budget", "Most tokens in a batch.").set(calibration.limits.tokens)
+        rate = self._gauge("service_tokens_per_second", "Tokens per second of full batches, measured before serving.")
+        rate.set(calibration.service_tokens_per_s)
+        error = self._gauge(
+            "calibration_error_ratio",
+            "Median of abs(predicted - measured) / measured run time of the batches timed before serving.",
+        )
+        error.set(calibration.error_ratio)
+        sequences = self._gauge("queue_sequences", "Sequences in the queue.")
+        sequences.set_function(lambda: queue.queued_sequences)
+        tokens = self._gauge("queue_tokens", "Tokens of the sequences in the queue.")
+        tokens.set_function(lambda: queue.queued_tokens)
+        wait = self._gauge("estimated_wait_seconds", "Wait estimate of a sequence that arrives now.")
+        wait.set_function(lambda: queue.estimated_wait_s)
 
     def received(self) -> None:
         """Record that a request has arrived."""
@@ -154,73 +154,11 @@ class Recorder:
         """Record that sequences were dropped because their deadline passed."""
         self._expired.inc(sequences)
 
+    def _counter(self, name: str, description: str, *labels: str) -> Counter:
+        return Counter(f"headwaiter_{name}", description, labels, registry=self.registry)
 
-class _QueueCollector:
-    def __init__(self, queue: QueueState) -> None:
-        self._queue = queue
+    def _gauge(self, name: str, description: str, *labels: str) -> Gauge:
+        return Gauge(f"headwaiter_{name}", description, labels, registry=self.registry)
 
-    def collect(self) -> Iterator[GaugeMetricFamily]:
-        yield GaugeMetricFamily("headwaiter_queue_sequences", "Sequences in the queue.", self._queue.queued_sequences)
-        yield GaugeMetricFamily(
-            "headwaiter_queue_tokens", "Tokens of the sequences in the queue.", self._queue.queued_tokens
-        )
-        yield GaugeMetricFamily(
-            "headwaiter_estimated_wait_seconds",
-            "Wait estimate of a sequence that arrives now.",
-            self._queue.estimated_wait_s,
-        )
-
-
-class _ModelCollector:
-    def __init__(self, model: Model) -> None:
-        self._model = model
-
-    def collect(self) -> Iterator[GaugeMetricFamily]:
-        model = self._model
-        info = GaugeMetricFamily(
-            "headwaiter_model_info",
-            "The served model, described by labels; always 1.",
-            labels=("model", "digest", "provider", "graph"),
-        )
-        info.add_metric((model.bundle.manifest.name, model.bundle.digest, model.provider, model.graph_file), 1)
-        yield info
-        check = GaugeMetricFamily(
-            "headwaiter_self_check",
-            "Differences from PyTorch on the golden inputs, measured at start-up.",
-            labels=("measure",),
-        )
-        for measure, value in asdict(model.self_check).items():
-            check.add_metric((measure,), value)
-        yield check
-        fallback = GaugeMetricFamily(
-            "headwaiter_provider_fallback", "1 if the server runs on the CPU because CUDA did not work, else 0."
-        )
-        fallback.add_metric((), float(bool(model.fallback_reason)))
-        yield fallback
-
-
-class _CalibrationCollector:
-    def __init__(self, calibration: Calibration) -> None:
-        self._calibration = calibration
-
-    def collect(self) -> Iterator[GaugeMetricFamily]:
-        calibration, cost = self._calibration, self._calibration.cost
-        terms = GaugeMetricFamily(
-            "headwaiter_batch_cost_seconds",
-            "Cost of a batch: of its launch, and of each token, padded token and attention cell.",
-            labels=("term",),
-        )
-        for term in ("launch", "token", "padded", "cell"):
-            terms.add_metric((term,), getattr(cost, f"{term}_s"))
-        yield terms
-        yield GaugeMetricFamily("headwaiter_token_budget", "Most tokens in a batch.", calibration.limits.tokens)
-        yield GaugeMetricFamily(
-            "headwaiter_service_tokens_per_second",
-            "Tokens per second of full batches, measured before serving.",
-            calibration.service_tokens_per_s,
-        )
-        yield GaugeMetricFamily(
-            "headwaiter_calibration_error_ratio",
-            "Median of abs(predicted - measured) / measured run time of the batches timed before serving.",
-            calibration.error_ratio,
-        )
+    def _histogram(self, name: str, description: str, bounds: tuple[float, ...], *labels: str) -> Histogram:
+        return Histogram(f"headwaiter_{name}", description, bounds, self.registry, labels)
