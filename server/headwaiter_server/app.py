@@ -28,9 +28,9 @@ log = logging.getLogger(__name__)
 
 # The time kept at the end of a drain to send replies that are ready.
 _SEND_REPLIES_S = 1.0
-# When gRPC stops, it cancels calls that it has just received. A drained server therefore keeps answering new calls with
-# UNAVAILABLE, and stops only after a time without calls, or after the longest time.
-_TIME_WITHOUT_CALLS_S = 0.3
+# When gRPC stops, it cancels the calls that it has just received. A drained server therefore answers new calls with
+# UNAVAILABLE until no call has come for _QUIET_S, but for at most _LONGEST_REFUSING_S.
+_QUIET_S = 0.3
 _LONGEST_REFUSING_S = 2.0
 _POLL_INTERVAL_S = 0.02
 
@@ -121,7 +121,7 @@ class Server:
         """Return when all replies are sent and no new call has come for a while, at the latest at `end_s`."""
         refuse_until_s = time.monotonic() + _LONGEST_REFUSING_S
         while (now_s := time.monotonic()) < end_s:
-            quiet = now_s >= min(refuse_until_s, self._recorder.last_received_s + _TIME_WITHOUT_CALLS_S)
+            quiet = now_s >= min(refuse_until_s, self._recorder.last_received_s + _QUIET_S)
             if quiet and not self._encoder.answering:
                 return
             await asyncio.sleep(_POLL_INTERVAL_S)
@@ -138,20 +138,25 @@ class Server:
         for service in ("", SERVICE):
             await self._health.set(service, state)
 
-    async def _listen(self) -> None:
-        settings = self._settings
-        token, tls = settings.token(), credentials(settings)
-        self._grpc = grpc.aio.server(
+    def _grpc_server(self) -> grpc.aio.Server:
+        token = self._settings.token()
+        server = grpc.aio.server(
             interceptors=() if token is None else (BearerToken(token, self._recorder),),
-            options=channel_options(settings),
+            options=channel_options(self._settings),
         )
-        self._grpc.add_generic_rpc_handlers((self._encoder.handler(),))
+        server.add_generic_rpc_handlers((self._encoder.handler(),))
         # The generated functions are typed for another class of server.
-        adapter: Any = GenericHandlers(self._grpc)
+        adapter: Any = GenericHandlers(server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, adapter)
         services = (SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME)
         servicer = reflection.aio.ReflectionServicer(services)
         reflection_pb2_grpc.add_ServerReflectionServicer_to_server(servicer, adapter)  # type: ignore[no-untyped-call]
+        return server
+
+    async def _listen(self) -> None:
+        settings = self._settings
+        tls = credentials(settings)
+        self._grpc = self._grpc_server()
         await self._set_health(serving=False)
         try:
             if tls is None:
@@ -183,7 +188,7 @@ def channel_options(settings: Settings) -> list[tuple[str, int]]:
     return [
         ("grpc.max_receive_message_length", settings.max_request_bytes),
         ("grpc.max_send_message_length", -1),
-        # With this option, the kernel would spread the calls to one port over two servers at random.
+        # If two servers shared a port, the kernel would distribute the calls between them at random.
         ("grpc.so_reuseport", 0),
         # Clients ping every 10 s, between calls too. Two seconds of margin allow for differences between timers.
         ("grpc.http2.min_ping_interval_without_data_ms", 8_000),

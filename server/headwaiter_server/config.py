@@ -222,13 +222,13 @@ def read_settings(arguments: Sequence[str], environment: Mapping[str, str]) -> S
     given = {name: text for name, text in vars(_parser().parse_args(arguments)).items() if text is not None}
     values: dict[str, Any] = {}
     for field in dataclasses.fields(Settings):
-        # An empty variable counts as not set: compose files pass variables that are not set on as empty ones.
+        # An empty variable counts as not set: compose files pass unset variables on as empty ones.
         text = given.get(field.name, environment.get(variable(field.name)) or None)
         if field.name == "bundle":
             if not text:
                 raise SettingsError(
-                    "no bundle given: run headwaiter-server BUNDLE, or set HEADWAITER_BUNDLE, with the folder of a "
-                    "bundle; headwaiter-export checkpoint FOLDER -o BUNDLE makes one"
+                    "no bundle given: run headwaiter-server BUNDLE with the folder of a bundle, or set "
+                    "HEADWAITER_BUNDLE; make a bundle with headwaiter-export checkpoint FOLDER -o BUNDLE"
                 )
             values["bundle"] = Path(text)
         elif text is not None:

@@ -57,7 +57,7 @@ class TokenizedText:
 
 
 class BundleTokenizer:
-    """The tokenizer of a bundle, with the most tokens that its model accepts for a text."""
+    """The tokenizer of a bundle, which also enforces the model's maximum of tokens in a text."""
 
     def __init__(self, file: Path, max_tokens: int) -> None:
         self._tokenizer = Tokenizer.from_file(str(file))
@@ -72,7 +72,10 @@ class BundleTokenizer:
             texts: the texts.
             options: how to tokenise them.
             failures: collects an InvalidInput for each empty text and a SequenceTooLong for each text that is too long.
-            max_total_tokens: stop soon after the texts have more tokens than this together; later texts get no tokens.
+            max_total_tokens: stop after the slice in which the total exceeds this; later texts get no tokens.
+
+        Raises:
+            InvalidInput: a text is empty or too long, and `failures` does not keep errors.
         """
         self._check(texts, options, failures)
         # encode_batch_fast does not compute offsets. Both release the GIL and use a thread per core for several texts.

@@ -13,12 +13,12 @@ from headwaiter_server.runtime.graph import session_options
 
 @dataclass(frozen=True)
 class AttentionSelection:
-    """The layers and heads whose attention weights to return.
+    """A selection of layers, of heads in each layer, and of one query for context vectors.
 
     Attributes:
         layers: indices of the layers, in the order of the result.
         heads: indices of the heads of each layer, in the order of the result.
-        query: the position whose context vectors to return too; None for no context vectors.
+        query: position of the query to compute context vectors for; None for no context vectors.
     """
 
     layers: Sequence[int]

@@ -18,7 +18,7 @@ from headwaiter_server.runtime.shape_buckets import round_up_to_buckets
 Provider = Literal["cuda", "cpu"]
 
 _ORT_PROVIDERS = {"cuda": "CUDAExecutionProvider", "cpu": "CPUExecutionProvider"}
-# The smallest graph, y = Identity(x) on one float, as bytes: the server does not load the onnx package to build it.
+# The graph y = Identity(x) on one float, serialized: the server does not import the onnx package to build it.
 _IDENTITY = (
     b'\x08\n:7\n\x10\n\x01x\x12\x01y"\x08Identity\x12\x01gZ\x0f\n\x01x\x12\n\n\x08\x08\x01\x12\x04\n\x02\x08\x01'
     b"b\x0f\n\x01y\x12\n\n\x08\x08\x01\x12\x04\n\x02\x08\x01B\x04\n\x00\x10\x14"
@@ -54,7 +54,7 @@ class EncoderGraph:
         self._inputs = [node.name for node in session.get_inputs()]
         self._outputs = {node.name for node in session.get_outputs()}
         self._session = session if memory is None else DeviceMemorySession(session, *memory)
-        # A padded graph has position embeddings for max_tokens only, so N must not be rounded up.
+        # A padded graph computes positions from N. Rounding N up could exceed the positions that the model knows.
         self._uses_shape_buckets = memory is not None and "attention_mask" not in self._inputs
 
     @classmethod
@@ -94,8 +94,8 @@ class EncoderGraph:
             hidden: return hidden rows too, at the cost of a copy. A model without pooling always returns them.
         """
         names = ["pooled"] * self.pools + ["hidden"] * (hidden or not self.pools)
-        fed = round_up_to_buckets(batch) if self._uses_shape_buckets else batch
-        values = dict(zip(names, self._session.run(names, fed.feeds(self._inputs)), strict=True))
+        bucketed = round_up_to_buckets(batch) if self._uses_shape_buckets else batch
+        values = dict(zip(names, self._session.run(names, bucketed.feeds(self._inputs)), strict=True))
         pooled, rows = values.get("pooled"), values.get("hidden")
         if rows is not None and rows.ndim == 3:
             rows = batch.drop_padding(rows)
@@ -120,7 +120,7 @@ def session_options(threads: int | None) -> ort.SessionOptions:
     options.log_severity_level = _LOG_FATAL_ONLY
     if threads is not None:
         options.intra_op_num_threads = threads
-    # ONNX Runtime keeps one memory pattern for each set of input shapes, and hardly two batches have the same shapes.
+    # ONNX Runtime stores a memory pattern for each set of input shapes, but batches rarely have the same shapes.
     options.enable_mem_pattern = False
     if not _has_vnni():
         # Without VNNI, the default int8 kernels add pairs of products in 16 bits and overflow; this option avoids it.
@@ -139,6 +139,7 @@ def _has_vnni() -> bool:
 
 
 def _provider_options(provider: Provider, device: int, max_gpu_bytes: int) -> tuple[str, dict[str, str]]:
+    """Return the name and the options that ONNX Runtime has for a provider."""
     if provider == "cpu":
         return _ORT_PROVIDERS["cpu"], {}
     options = {

@@ -1,7 +1,7 @@
 """Open a bundle for serving: choose provider, precision and graph, and check the graph against PyTorch's outputs."""
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -80,9 +80,8 @@ class Model:
             ProviderUnavailable: the device cannot run the graph.
             ToleranceExceeded: the outputs differ too much from PyTorch's.
         """
-        path, resources = self.bundle.folder / self.graph_file, self.resources._replace(device=device)
-        graph, _ = _open_checked(self.bundle, path, self.bundle.golden(), self.provider, self.precision, resources)
-        return graph
+        bundle, resources = self.bundle, self.resources._replace(device=device)
+        return _open_checked(bundle, bundle.golden(), self.graph_file, self.provider, self.precision, resources)[0]
 
 
 def open_model(
@@ -110,32 +109,22 @@ def open_model(
         ToleranceExceeded: the outputs differ too much from PyTorch's.
     """
     bundle = Bundle.open(folder)
-    golden = bundle.golden()
     resources = Resources(threads, device, max_gpu_bytes)
-    fallback_reason = ""
     if provider == "auto" and precision == "int8":
         provider = "cpu"  # Only the CPU runs int8, so running on it is no fallback.
-    if provider == "auto":
-        try:
-            return _open_on(bundle, golden, "cuda", precision, resources, fallback_reason)
-        except (GraphMissing, ProviderUnavailable) as unavailable:
-            fallback_reason = str(unavailable)
-            log.warning("running on the CPU: %s", fallback_reason)
-            provider = "cpu"
-    return _open_on(bundle, golden, provider, precision, resources, fallback_reason)
+    if provider != "auto":
+        return _open_on(bundle, provider, precision, resources)
+    try:
+        return _open_on(bundle, "cuda", precision, resources)
+    except (GraphMissing, ProviderUnavailable) as unavailable:
+        log.warning("running on the CPU: %s", unavailable)
+        return replace(_open_on(bundle, "cpu", precision, resources), fallback_reason=str(unavailable))
 
 
-def _open_on(
-    bundle: Bundle,
-    golden: Golden,
-    provider: Provider,
-    precision: str,
-    resources: Resources,
-    fallback_reason: str,
-) -> Model:
+def _open_on(bundle: Bundle, provider: Provider, precision: str, resources: Resources) -> Model:
     chosen = _find_graph(bundle, provider, _PRECISIONS.get(precision, _DEFAULT_PRECISION[provider]))
-    path = bundle.folder / chosen.file
-    graph, measured = _open_checked(bundle, path, golden, provider, chosen.precision, resources)
+    golden = bundle.golden()
+    graph, measured = _open_checked(bundle, golden, chosen.file, provider, chosen.precision, resources)
     return Model(
         bundle=bundle,
         graph=graph,
@@ -143,7 +132,7 @@ def _open_on(
         graph_file=chosen.file,
         precision=chosen.precision,
         provider=provider,
-        fallback_reason=fallback_reason,
+        fallback_reason="",
         self_check=measured,
         self_check_sequences=len(golden.sequences),
         parity=bundle.parity(),
@@ -152,14 +141,10 @@ def _open_on(
 
 
 def _open_checked(
-    bundle: Bundle,
-    path: Path,
-    golden: Golden,
-    provider: Provider,
-    precision: Precision,
-    resources: Resources,
+    bundle: Bundle, golden: Golden, graph_file: str, provider: Provider, precision: Precision, resources: Resources
 ) -> tuple[EncoderGraph, Difference]:
     """Load a graph and check it on the golden inputs; return it with its measured difference from PyTorch."""
+    path = bundle.folder / graph_file
     try:
         graph = EncoderGraph.open(path, provider, *resources)
         measured = check_golden(graph, golden, normalized=bundle.manifest.normalized)
@@ -188,6 +173,6 @@ def _find_graph(bundle: Bundle, provider: Provider, precision: Precision) -> Gra
     )
     wanted = next(name for name, value in _PRECISIONS.items() if value == precision)
     raise GraphMissing(
-        f"{bundle.folder} has no {wanted} graph for {provider}, it has {offered or 'no graph for it'}: choose another "
-        "--precision or --provider, or export the model with that graph"
+        f"{bundle.folder} has no {wanted} graph for {provider} (it has: {offered or 'none'}): "
+        "choose another --precision or --provider, or export the model again"
     )
