@@ -16,7 +16,7 @@ from headwaiter_export.encoder import Encoder
 from headwaiter_export.parity import draw_sequences, join
 from headwaiter_server.runtime.graph import EncoderGraph, Outputs
 from headwaiter_server.runtime.packing import pack
-from headwaiter_server.runtime.tolerance import difference, finish_pooled
+from headwaiter_server.runtime.tolerance import difference, normalize_pooled
 
 Rows = NDArray[np.generic]
 
@@ -103,7 +103,7 @@ def _run(graph: EncoderGraph, batch: Sequence[Rows], config: EncoderConfig) -> O
 
 def _finish(config: EncoderConfig, outputs: Outputs) -> Outputs:
     assert outputs.pooled is not None
-    return Outputs(finish_pooled(outputs.pooled, normalized=config.normalize), outputs.hidden)
+    return Outputs(normalize_pooled(outputs.pooled, normalized=config.normalize), outputs.hidden)
 
 
 def _compare(

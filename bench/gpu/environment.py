@@ -19,7 +19,7 @@ from bench.gpu.routes import SEQUENCES, attention_routes
 from bench.gpu.setting import Setting
 from headwaiter_export.attention_layout_cuda import GatheredCuda
 from headwaiter_server.runtime.graph import Provider
-from headwaiter_server.runtime.hardware import describe_machine
+from headwaiter_server.runtime.hardware import describe_hardware
 
 _WHEELS = ("cublas", "cuda-runtime", "cuda-nvrtc", "cudnn-cu13", "cufft", "curand")
 # Below, at and beyond the lengths where a route may change.
@@ -37,7 +37,7 @@ def why_no_card() -> str:
 
 def versions(provider: Provider) -> dict[str, str]:
     """Name what every figure depends on: processor, card, and the versions of what runs on them."""
-    machine = describe_machine()
+    machine = describe_hardware()
     named = {
         "processor": f"{machine['processor']}, {machine['processors']} cores",
         "Python": platform.python_version(),

@@ -13,7 +13,7 @@ from bench.gpu.models import minilm_bundle
 from bench.gpu.setting import Setting
 from headwaiter_proto.manifest_pb2 import Manifest
 from headwaiter_server.runtime.model import open_model
-from headwaiter_server.runtime.warmup import Lengths, run_once
+from headwaiter_server.runtime.warmup import Lengths, time_batch
 from headwaiter_server.scheduling.calibration import measure_cost, warm_up
 from headwaiter_server.scheduling.cost import BatchLimits
 
@@ -30,7 +30,7 @@ def memory(setting: Setting, findings: Findings) -> None:
     warm = _held_bytes(setting) - least
     manifest = model.bundle.manifest
     for lengths in random_shapes(manifest, limits, setting.effort.shapes):
-        run_once(model.graph, manifest, lengths)
+        time_batch(model.graph, manifest, lengths)
     after = _held_bytes(setting) - least
     held = "memory of the card" if setting.provider == "cuda" else "resident memory"
     findings.see(f"{held} after warm-up, MiB", warm / 2**20)

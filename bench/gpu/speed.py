@@ -228,7 +228,7 @@ def _lowerings(bench: Bench) -> None:
                 _time_graph(bench, what, _graph(bench, lowering, precision), batches)
     what = f"{setting.fastest} as it is served, with neither bound buffers nor rounded sizes: tokens/s"
     with bench.findings.attempt(what):
-        path = bench.model.bundle.folder / bench.model.file
+        path = bench.model.bundle.folder / bench.model.graph_file
         session = open_session(path, setting.provider, session_options(None))
         _time_graph(bench, what, EncoderGraph(session), batches)
 

@@ -134,7 +134,7 @@ async def serve(settings: Settings, policy: Policy, file: str) -> None:
     graph = EncoderGraph.open(settings.bundle / file, "cpu", settings.threads)
     (about,) = (each for each in model.bundle.manifest.graphs if each.file == file)
     scheduler = PolicyScheduler(graph, policy, recorder, padded=about.lowering == LOWERING_PORTABLE)
-    model = replace(model, graph=graph, file=file)
+    model = replace(model, graph=graph, graph_file=file)
     # What GetModel says of a scheduler's cost, nobody asks of a baseline.
     encoder.open(Serving(model, None, cast("Any", scheduler), cast("Any", None), cast("Any", None)))
     server = grpc.aio.server(options=channel_options(settings))

@@ -12,7 +12,7 @@ from bench.loads.traces import real_sentences, sentences
 from bench.measure import LOAD_CORE, SERVER_CORE, median_ratio, pin
 from bench.studies.int8 import in_batches
 from headwaiter_proto import encoder_pb2 as pb
-from headwaiter_server.models.tokenizer import TextEncoder
+from headwaiter_server.models.tokenizer import BundleTokenizer
 from headwaiter_server.rpc.inputs import read_inputs
 from headwaiter_server.rpc.requests import RequestLimits
 from headwaiter_server.runtime.bundle import TOKENIZER, Bundle
@@ -55,7 +55,7 @@ def tokenizing() -> list[Tokenizing]:
     pin(SERVER_CORE, LOAD_CORE)
     opened = Bundle.open(bundle())
     manifest = opened.manifest
-    text = TextEncoder(opened.folder / TOKENIZER, manifest.max_text_tokens)
+    text = BundleTokenizer(opened.folder / TOKENIZER, manifest.max_text_tokens)
     trace = real_sentences(_SENTENCES, opened.folder / TOKENIZER, manifest.max_text_tokens)
     graph = EncoderGraph.open(opened.folder / "packed-cpu.fp32.onnx", "cpu", threads=_THREADS)
     batches = in_batches(trace)

@@ -41,7 +41,7 @@ from headwaiter_server.runtime.bundle import GOLDEN, MANIFEST, PARITY, SCHEMA_VE
 from headwaiter_server.runtime.errors import ProviderUnavailable
 from headwaiter_server.runtime.graph import Provider
 from headwaiter_server.runtime.packing import pack
-from headwaiter_server.runtime.tolerance import breach
+from headwaiter_server.runtime.tolerance import violation
 
 # Takes a line for each thing done.
 Report = Callable[[str], object]
@@ -199,7 +199,7 @@ def _measure_graphs(plans: Collection[GraphPlan], folder: Path, reference: Refer
         except ProviderUnavailable:
             report(f"{plan.file}: not measured, there is no {plan.provider.upper()} here")
             continue
-        if broken := breach(measured, plan.precision):
+        if broken := violation(measured, plan.precision):
             raise BundleError(f"{plan.file} is out of tolerance: {broken}")
         parity.graphs.add(
             graph=plan.file,

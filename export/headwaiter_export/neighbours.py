@@ -13,7 +13,7 @@ from headwaiter_export.config import TextConfig
 from headwaiter_export.parity import Sequence
 from headwaiter_server.runtime.graph import EncoderGraph
 from headwaiter_server.runtime.packing import pack
-from headwaiter_server.runtime.tolerance import finish_pooled
+from headwaiter_server.runtime.tolerance import normalize_pooled
 
 # What the contract promises of real sentences.
 PROMISED_SHARE = 0.95
@@ -53,7 +53,7 @@ def _vectors(path: Path, sequences: list[Sequence]) -> NDArray[np.float32]:
     ends = np.cumsum([len(sequences[i]) for i in order])
     cuts = [0, *np.flatnonzero(np.diff(ends // _BATCH_TOKENS)) + 1, len(order)]
     pooled = [graph.run(pack([sequences[i] for i in order[a:b]]), hidden=False).pooled for a, b in pairwise(cuts)]
-    vectors = finish_pooled(np.concatenate([each for each in pooled if each is not None]), normalized=True)
+    vectors = normalize_pooled(np.concatenate([each for each in pooled if each is not None]), normalized=True)
     return vectors[np.argsort(order)]
 
 

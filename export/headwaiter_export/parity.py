@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from headwaiter_export.attention_layout import Attending, SingleSequence
 from headwaiter_export.config import EncoderConfig
 from headwaiter_export.encoder import Encoder
-from headwaiter_server.runtime.attention_weights import AttentionGraph, Selection
+from headwaiter_server.runtime.attention_weights import AttentionSelection, AttentionWeightsGraph
 from headwaiter_server.runtime.graph import EncoderGraph, Outputs, Provider
 from headwaiter_server.runtime.packing import pack
-from headwaiter_server.runtime.tolerance import Difference, difference, finish_pooled, largest_differences
+from headwaiter_server.runtime.tolerance import Difference, difference, largest_differences, normalize_pooled
 
 Sequence = NDArray[np.generic]
 
@@ -85,7 +85,7 @@ def measure_attention(path: Path, encoder: Encoder, reference: Reference) -> flo
         The largest difference, divided by the largest value of its kind and sequence where that exceeds 1, which no
         weight does. Infinity where an answer is not finite.
     """
-    graph, config = AttentionGraph.open(path), encoder.config
+    graph, config = AttentionWeightsGraph.open(path), encoder.config
     sequences = [each for each in reference.sequences if len(each) <= _LONGEST_ATTENDED_TOKENS]
     differences = []
     for sequence in sequences[:_ATTENDED_SEQUENCES]:
@@ -93,7 +93,7 @@ def measure_attention(path: Path, encoder: Encoder, reference: Reference) -> flo
         tokens = torch.from_numpy(sequence)
         lowering = Attending({config.token_input: tokens})
         expected = lowering.outputs(*encoder(tokens, lowering))
-        actual = graph.run(sequence, Selection(range(config.layers), range(config.heads), query))
+        actual = graph.run(sequence, AttentionSelection(range(config.layers), range(config.heads), query))
         assert actual.context is not None
         differences += [
             min(largest_differences(actual.weights, torch.stack(expected[::2]).numpy())),
@@ -144,4 +144,4 @@ def _finish(config: EncoderConfig, outputs: Outputs) -> Outputs:
     """Scale pooled vectors to unit length where the model says so."""
     if outputs.pooled is None:
         return outputs
-    return Outputs(finish_pooled(outputs.pooled, normalized=config.normalize), outputs.hidden)
+    return Outputs(normalize_pooled(outputs.pooled, normalized=config.normalize), outputs.hidden)

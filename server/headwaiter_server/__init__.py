@@ -1,6 +1,6 @@
-"""Serves a bundle over gRPC."""
+"""Serve a bundle over gRPC."""
 
 import os
 
-# ONNX Runtime reports its use to its makers unless it is told not to before it is first imported.
+# ONNX Runtime sends telemetry unless this variable is set before it is first imported.
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")

@@ -9,25 +9,30 @@ from headwaiter_server.config import SettingsError, read_settings
 
 
 def main() -> int:
-    """Serve a bundle; return 0 after a drain, 1 when it cannot be served, 2 when a setting is wrong."""
+    """Serve a bundle.
+
+    Returns:
+        The exit code: 0 after a drain, 1 if the bundle cannot be served, 2 if a setting is wrong.
+    """
     try:
         settings = read_settings(sys.argv[1:], os.environ)
     except SettingsError as error:
         return _fail(str(error), 2)
     try:
-        from headwaiter_server.app import AddressInUse, serve
+        from headwaiter_server.app import CannotListen
+        from headwaiter_server.process import serve
         from headwaiter_server.runtime.errors import ModelRefused
     except ModuleNotFoundError as missing:
         return _fail(f"{missing.name} is not installed: pip install 'headwaiter[server]'", 1)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     try:
-        done = asyncio.run(serve(settings))
-    except (AddressInUse, ModelRefused) as error:
+        drained = asyncio.run(serve(settings))
+    except (CannotListen, ModelRefused) as error:
         return _fail(str(error), 1)
     except SettingsError as error:
         return _fail(str(error), 2)
-    if not done:
-        # Python would wait for threads that load a model or run a batch, which nothing can interrupt.
+    if not drained:
+        # A normal exit would wait for threads that load a model or run a batch, and these cannot be interrupted.
         logging.shutdown()
         os._exit(0)
     return 0

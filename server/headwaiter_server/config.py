@@ -1,4 +1,7 @@
-"""The server's settings: one object, validated once, each field a flag and an environment variable."""
+"""Read the server's settings from flags and environment variables, and validate them.
+
+Each field of `Settings` has a flag, --the-field, and an environment variable, HEADWAITER_THE_FIELD.
+"""
 
 import argparse
 import dataclasses
@@ -10,201 +13,194 @@ from pathlib import Path
 from typing import Any, Literal, NoReturn
 
 _MIB = 1 << 20
-# A message cannot have 2 GiB.
-_MOST_ATTEND_BYTES = 1 << 30
+# A Protobuf message must be smaller than 2 GiB.
+_MAX_ATTEND_BYTES = 1 << 30
 
 
 class SettingsError(Exception):
-    """A setting is wrong; the message is one sentence that names the flag."""
+    """A setting is wrong. The message is one sentence that names the flag and the value."""
 
 
-def _natural(text: str) -> int:
-    value = int(text)
-    if value < 0:
-        raise ValueError
-    return value
+@dataclass(frozen=True)
+class _Kind:
+    """A kind of value: the function that reads it from text, or raises ValueError, and the values that it accepts."""
+
+    read: Callable[[str], Any]
+    wanted: str
 
 
-def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise ValueError
-    return value
+def _whole_number(lowest: int, highest: float = float("inf")) -> Callable[[str], int]:
+    def read(text: str) -> int:
+        value = int(text)
+        if not lowest <= value <= highest:
+            raise ValueError
+        return value
+
+    return read
 
 
-def _attend_bytes(text: str) -> int:
-    value = _positive(text)
-    if value > _MOST_ATTEND_BYTES:
-        raise ValueError
-    return value
-
-
-def _seconds(text: str) -> float:
+def _read_seconds(text: str) -> float:
     value = float(text)
     if not 0 <= value < float("inf"):
         raise ValueError
     return value
 
 
-def _port(text: str) -> int:
-    value = int(text)
-    if not 0 <= value < 1 << 16:
-        raise ValueError
-    return value
-
-
-def _numbers(text: str) -> tuple[int, ...]:
-    values = tuple(_natural(each) for each in text.split(","))
+def _read_gpus(text: str) -> tuple[int, ...]:
+    values = tuple(map(_whole_number(0), text.split(",")))
     if len(set(values)) < len(values):
         raise ValueError
     return values
 
 
-def _address(text: str) -> str:
+def _read_address(text: str) -> str:
     host, _, port = text.rpartition(":")
-    _port(port)
+    _PORT.read(port)
     if not host:
         raise ValueError
     return text
 
 
-def _file(text: str) -> Path:
+def _read_file(text: str) -> Path:
     path = Path(text)
     if not path.is_file():
         raise ValueError
     return path
 
 
-def _folder(text: str) -> Path | None:
-    return Path(text) if text else None
-
-
-def _one_of(*choices: str) -> Callable[[str], str]:
-    def choose(text: str) -> str:
+def _one_of(*choices: str) -> _Kind:
+    def read(text: str) -> str:
         if text not in choices:
             raise ValueError
         return text
 
-    return choose
+    return _Kind(read, f"{', '.join(choices[:-1])} or {choices[-1]}")
 
 
-def _setting(default: Any, read: Callable[[str], Any], wanted: str, text: str) -> Any:
-    return dataclasses.field(default=default, metadata={"read": read, "wanted": wanted, "help": text})
+_NATURAL = _Kind(_whole_number(0), "a whole number of at least 0")
+_POSITIVE = _Kind(_whole_number(1), "a whole number of at least 1")
+_ATTEND_BYTES = _Kind(_whole_number(1, _MAX_ATTEND_BYTES), f"a whole number from 1 to {_MAX_ATTEND_BYTES}")
+_PORT = _Kind(_whole_number(0, 65_535), "a port number")
+_SECONDS = _Kind(_read_seconds, "a number of seconds")
+_GPUS = _Kind(_read_gpus, "different numbers of GPUs, such as 0,1")
+_ADDRESS = _Kind(_read_address, "HOST:PORT")
+_FILE = _Kind(_read_file, "an existing file")
+_FOLDER = _Kind(lambda text: Path(text) if text else None, "a folder")
+
+
+def _setting(default: Any, kind: _Kind, text: str) -> Any:
+    return dataclasses.field(default=default, metadata={"kind": kind, "help": text})
 
 
 @dataclass(frozen=True)
 class Settings:
-    """Everything an operator can choose; `0` leaves the choice to the server where the help says so."""
+    """The settings of a server. For some settings, 0 lets the server choose; their help says so."""
 
     bundle: Path
     provider: Literal["auto", "cuda", "cpu"] = _setting(
-        "auto", _one_of("auto", "cuda", "cpu"), "auto, cuda or cpu", "where to run; auto takes CUDA if it works"
+        "auto", _one_of("auto", "cuda", "cpu"), "execution provider; auto takes CUDA if it works, else the CPU"
     )
     precision: Literal["auto", "fp32", "fp16", "int8"] = _setting(
         "auto",
         _one_of("auto", "fp32", "fp16", "int8"),
-        "auto, fp32, fp16 or int8",
-        "auto takes fp16 on CUDA and fp32 on the CPU; fp16 is for CUDA, int8 for the CPU",
+        "precision of the graph; auto takes fp16 on CUDA and fp32 on the CPU; fp16 needs CUDA, int8 needs the CPU",
     )
-    address: str = _setting("0.0.0.0:50051", _address, "HOST:PORT", "where to serve gRPC; port 0 takes a free one")
-    metrics_port: int = _setting(9464, _port, "a port number", "where to serve Prometheus metrics; 0 takes a free port")
-    threads: int = _setting(0, _natural, "a whole number from 0", "threads of the CPU provider; 0: the physical cores")
-    devices: tuple[int, ...] = _setting(
-        (0,), _numbers, "numbers of GPUs, such as 0,1", "the GPUs to run on, one queue before them; for CUDA"
-    )
+    address: str = _setting("0.0.0.0:50051", _ADDRESS, "address for gRPC; port 0 takes a free port")
+    metrics_port: int = _setting(9464, _PORT, "port for Prometheus metrics; 0 takes a free port")
+    threads: int = _setting(0, _NATURAL, "CPU threads of each session; 0 divides the cores among the sessions")
+    devices: tuple[int, ...] = _setting((0,), _GPUS, "numbers of the GPUs to run on, for CUDA; they share one queue")
     max_gpu_bytes: int = _setting(
         0,
-        _natural,
-        "a whole number from 0",
-        "most memory of a GPU that one session's weights and batches take, inputs aside; 0: all of it",
+        _NATURAL,
+        "most GPU memory in bytes for the weights and batches of one session, inputs not counted; 0 for no limit",
     )
-    instances: int = _setting(
-        1, _positive, "a positive number", "sessions on each device, each with the weights in memory once more"
-    )
+    instances: int = _setting(1, _POSITIVE, "sessions on each device; each one loads the weights again")
     token_budget: int = _setting(
         0,
-        _natural,
-        "a whole number from 0",
-        "most tokens in a batch; 0: the fewest that are as fast as more, as measured",
+        _NATURAL,
+        "most tokens in a batch; 0 takes the smallest number that is as fast as larger ones, measured at start-up",
     )
     cache_dir: Path | None = _setting(
-        None, _folder, "a folder", "remembers what batches cost; '' for none; unless given, in the user's cache"
+        None, _FOLDER, "folder to keep measured batch costs in; '' for none; the user's cache folder if not given"
     )
-    max_queue_tokens: int = _setting(262_144, _positive, "a positive number", "most tokens waiting; more are refused")
+    max_queue_tokens: int = _setting(262_144, _POSITIVE, "most tokens in the queue; requests beyond that are refused")
     max_queue_s: float = _setting(
-        30.0, _seconds, "seconds", "longest wait, by estimate; requests that would wait for longer are refused"
+        30.0, _SECONDS, "longest estimated wait in seconds; requests that would wait longer are refused"
     )
-    max_request_sequences: int = _setting(4096, _positive, "a positive number", "most sequences in a request")
-    max_request_tokens: int = _setting(65_536, _positive, "a positive number", "most tokens in a request")
-    max_request_bytes: int = _setting(16 * _MIB, _positive, "a positive number", "largest request message")
+    max_request_sequences: int = _setting(4096, _POSITIVE, "most sequences in a request")
+    max_request_tokens: int = _setting(65_536, _POSITIVE, "most tokens in a request")
+    max_request_bytes: int = _setting(16 * _MIB, _POSITIVE, "largest request message in bytes")
     max_calls: int = _setting(
-        8192, _positive, "a positive number", "most calls answered at a time, streams included; more are refused"
+        8192, _POSITIVE, "most calls in progress, streams included; calls beyond that are refused"
     )
     max_stream_requests: int = _setting(
-        1024, _positive, "a positive number", "most requests of one stream in flight; it is read no further meanwhile"
+        1024, _POSITIVE, "most requests of one stream in progress before the server stops reading the stream"
     )
     max_stream_bytes: int = _setting(
-        32 * _MIB, _positive, "a positive number", "most bytes of the requests of one stream, and of their answers"
+        32 * _MIB,
+        _POSITIVE,
+        "most bytes of one stream's requests, and of their replies, before the server stops reading the stream",
     )
     max_attend_bytes: int = _setting(
         64 * _MIB,
-        _attend_bytes,
-        f"a number from 1 to {_MOST_ATTEND_BYTES}",
-        "largest weights of an Attend, all heads of its layers counted",
+        _ATTEND_BYTES,
+        "most bytes of attention weights that one Attend may compute, counting all heads of its layers",
     )
-    tls_cert: Path | None = _setting(None, _file, "a file that is there", "the server's certificate chain")
-    tls_key: Path | None = _setting(None, _file, "a file that is there", "the certificate's private key")
+    tls_cert: Path | None = _setting(None, _FILE, "file of the server's certificate chain, PEM")
+    tls_key: Path | None = _setting(None, _FILE, "file of the certificate's private key, PEM")
     tls_client_ca: Path | None = _setting(
-        None, _file, "a file that is there", "require client certificates signed by this"
+        None, _FILE, "file of a certificate authority, PEM; clients need a certificate that it signed"
     )
     token_file: Path | None = _setting(
-        None, _file, "a file that is there", "require the bearer token that this file holds"
+        None, _FILE, "file of the bearer token; calls without it are refused, except health checks"
     )
-    drain_s: float = _setting(30.0, _seconds, "seconds", "how long to finish admitted work after SIGTERM")
+    drain_s: float = _setting(30.0, _SECONDS, "longest time in seconds to answer admitted requests after SIGTERM")
 
     def __post_init__(self) -> None:
-        """Check what no field can check alone."""
+        """Check settings that depend on each other."""
         if (self.tls_cert is None) != (self.tls_key is None):
-            raise SettingsError("--tls-cert and --tls-key go together: give both or neither")
+            raise SettingsError("--tls-cert and --tls-key need each other: give both or neither")
         if self.tls_client_ca is not None and self.tls_cert is None:
-            raise SettingsError("--tls-client-ca needs --tls-cert and --tls-key")
+            raise SettingsError("--tls-client-ca needs --tls-cert and --tls-key: give all three")
         if self.max_request_tokens > self.max_queue_tokens:
             raise SettingsError(
-                f"--max-request-tokens {self.max_request_tokens} is over --max-queue-tokens {self.max_queue_tokens}: "
-                "such a request could never be queued"
+                f"--max-request-tokens {self.max_request_tokens} exceeds --max-queue-tokens {self.max_queue_tokens}: "
+                "the queue would always refuse the largest requests; lower the first or raise the second"
             )
 
     @property
-    def threads_of_an_instance(self) -> int | None:
-        """Return the threads of one session; None leaves it the machine's physical cores."""
+    def threads_per_instance(self) -> int | None:
+        """Return the CPU threads of one session; None lets ONNX Runtime use one per physical core."""
         if self.threads:
             return self.threads
         return None if self.instances == 1 else max(1, (os.cpu_count() or 1) // self.instances)
 
     def token(self) -> str | None:
-        """Read the bearer token that callers must bring, if one is required.
+        """Read the bearer token that every call needs; None if calls need no token.
 
         Raises:
-            SettingsError: the file holds none that a caller could send.
+            SettingsError: the file cannot be read, or its content is not a bearer token.
         """
         if self.token_file is None:
             return None
         try:
             token = self.token_file.read_text(encoding="utf-8").strip()
         except (OSError, UnicodeDecodeError) as error:
-            raise SettingsError(f"--token-file {self.token_file} cannot be read: {error}") from None
+            raise SettingsError(
+                f"--token-file {self.token_file} cannot be read ({error}): name a text file that holds the token"
+            ) from None
         if not token:
-            raise SettingsError(f"--token-file {self.token_file} is empty")
+            raise SettingsError(f"--token-file {self.token_file} is empty: write the token to it")
         if not re.fullmatch("[!-~]+", token):
             raise SettingsError(
-                f"--token-file {self.token_file} holds what no caller can send: a token is of visible ASCII "
-                "characters, without blanks"
+                f"--token-file {self.token_file} holds characters that HTTP headers cannot carry: use visible ASCII "
+                "characters without spaces"
             )
         return token
 
 
 def flag(name: str) -> str:
-    """Return the flag of a field."""
+    """Return the command-line flag of a field."""
     return "--" + name.replace("_", "-")
 
 
@@ -214,21 +210,25 @@ def variable(name: str) -> str:
 
 
 def read_settings(arguments: Sequence[str], environment: Mapping[str, str]) -> Settings:
-    """Read settings from the command line, else the environment, else the defaults.
+    """Read each setting from the command line, or else from the environment, or else take its default.
+
+    Args:
+        arguments: the command-line arguments, without the program's name.
+        environment: the environment variables.
 
     Raises:
-        SettingsError: which flag is wrong, and what would be right.
+        SettingsError: a setting is wrong; the message names its flag.
     """
     given = {name: text for name, text in vars(_parser().parse_args(arguments)).items() if text is not None}
     values: dict[str, Any] = {}
     for field in dataclasses.fields(Settings):
-        # A variable that is set but empty is what compose files make of one that is not set.
+        # An empty variable counts as not set: compose files pass unset variables on as empty ones.
         text = given.get(field.name, environment.get(variable(field.name)) or None)
         if field.name == "bundle":
             if not text:
                 raise SettingsError(
-                    "no bundle given: name its folder, headwaiter-server BUNDLE, or set HEADWAITER_BUNDLE; "
-                    "headwaiter-export checkpoint FOLDER -o BUNDLE makes one"
+                    "no bundle given: run headwaiter-server BUNDLE with the folder of a bundle, or set "
+                    "HEADWAITER_BUNDLE; make a bundle with headwaiter-export checkpoint FOLDER -o BUNDLE"
                 )
             values["bundle"] = Path(text)
         elif text is not None:
@@ -237,17 +237,18 @@ def read_settings(arguments: Sequence[str], environment: Mapping[str, str]) -> S
 
 
 def _user_cache(environment: Mapping[str, str]) -> Path | None:
-    """Return our folder in the user's cache, by the XDG base directory specification; None for a user without home."""
+    """Return Headwaiter's folder in the user's cache (XDG base directory specification); None without $HOME."""
     home = environment.get("HOME")
     caches = environment.get("XDG_CACHE_HOME") or (home and f"{home}/.cache")
     return Path(caches) / "headwaiter" if caches else None
 
 
 def _read(field: "dataclasses.Field[Any]", text: str) -> Any:
+    kind: _Kind = field.metadata["kind"]
     try:
-        return field.metadata["read"](text)
+        return kind.read(text)
     except ValueError:
-        raise SettingsError(f"{flag(field.name)} {text!r} is not {field.metadata['wanted']}") from None
+        raise SettingsError(f"{flag(field.name)} {text!r} is not valid: give {kind.wanted}") from None
 
 
 class _Parser(argparse.ArgumentParser):
@@ -262,7 +263,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     for field in dataclasses.fields(Settings):
         if field.name == "bundle":
-            parser.add_argument("bundle", nargs="?", metavar="BUNDLE", help="the folder that headwaiter-export wrote")
+            parser.add_argument(
+                "bundle", nargs="?", metavar="BUNDLE", help="folder of the bundle that headwaiter-export wrote"
+            )
             continue
         default = "" if field.default is None else f" (default {field.default})"
         parser.add_argument(flag(field.name), metavar=field.name.upper(), help=field.metadata["help"] + default)

@@ -1,4 +1,4 @@
-"""A Prometheus histogram that costs a request less than prometheus_client's own, which tries bucket after bucket."""
+"""A Prometheus histogram that finds its bucket by binary search; prometheus_client's own tries bucket after bucket."""
 
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
@@ -12,10 +12,10 @@ from prometheus_client.utils import floatToGoString
 
 
 class Series:
-    """The values that were observed under one set of labels.
+    """The values observed under one set of label values.
 
     Args:
-        bounds: upper bounds of all buckets but the last, which has none.
+        bounds: upper bounds of the buckets, rising; a last bucket without upper bound is added.
     """
 
     def __init__(self, bounds: Sequence[float]) -> None:
@@ -31,30 +31,35 @@ class Series:
             self._sum += value
 
     def read(self) -> tuple[list[int], float]:
-        """Return how many values each bucket and those below it hold, and the sum of all."""
+        """Return the cumulative number of values up to each bucket, and the sum of all values."""
         with self._lock:
             return list(accumulate(self._counts)), self._sum
 
 
 class Histogram(Collector):
-    """One histogram, a series for each set of labels."""
+    """A histogram with one series for each set of label values."""
 
     def __init__(
-        self, name: str, text: str, bounds: Sequence[float], registry: CollectorRegistry, labels: Sequence[str] = ()
+        self,
+        name: str,
+        description: str,
+        bounds: Sequence[float],
+        registry: CollectorRegistry,
+        labels: Sequence[str] = (),
     ) -> None:
-        self._name, self._text, self._bounds, self._labels = name, text, bounds, labels
+        self._name, self._description, self._bounds, self._labels = name, description, bounds, labels
         self._series: dict[tuple[str, ...], Series] = {}
         registry.register(self)
 
     def labels(self, *values: str) -> Series:
-        """Return the series of these labels, which is empty at first."""
+        """Return the series of these label values; create it if it is new."""
         series = self._series.get(values)
-        # In one step: another thread may have made it meanwhile.
+        # setdefault is atomic: another thread may have created the series meanwhile.
         return self._series.setdefault(values, Series(self._bounds)) if series is None else series
 
     def collect(self) -> Iterator[HistogramMetricFamily]:
-        """Yield what Prometheus reads."""
-        family = HistogramMetricFamily(self._name, self._text, labels=self._labels)
+        """Yield the histogram in the form that prometheus_client exposes."""
+        family = HistogramMetricFamily(self._name, self._description, labels=self._labels)
         bounds = (*self._bounds, float("inf"))
         names = [floatToGoString(bound) for bound in bounds]  # type: ignore[no-untyped-call]
         for values, series in tuple(self._series.items()):

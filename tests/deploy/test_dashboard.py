@@ -34,7 +34,7 @@ def served_series() -> set[str]:
     model: Any = SimpleNamespace(
         bundle=SimpleNamespace(manifest=manifest, digest="0"),
         provider="cpu",
-        file="graph.onnx",
+        graph_file="graph.onnx",
         self_check=self_check,
         fallback_reason="",
     )

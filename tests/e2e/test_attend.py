@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from headwaiter_client import Client, InferenceFailed, InvalidInput, Unavailable, Unimplemented
 from headwaiter_export.encoder import Encoder
 from headwaiter_proto.manifest_pb2 import Manifest
-from headwaiter_server.runtime.attention_weights import Attention, AttentionGraph, Selection
+from headwaiter_server.runtime.attention_weights import AttentionSelection, AttentionWeights, AttentionWeightsGraph
 from testbed.minilm import command
 from testbed.server_process import Running
 from tests.checkpoints import VOCABULARY
@@ -93,15 +93,17 @@ async def test_a_bundle_made_without_the_graph_says_how_to_get_it(text_bundle: P
 
 async def test_encode_is_answered_while_attention_is_computed_and_a_drain_waits_for_it(text_bundle: Path) -> None:
     entered, released = threading.Event(), threading.Event()
-    run = AttentionGraph.run
+    run = AttentionWeightsGraph.run
 
-    def held(graph: AttentionGraph, sequence: NDArray[np.generic], selection: Selection) -> Attention:
+    def held(
+        graph: AttentionWeightsGraph, sequence: NDArray[np.generic], selection: AttentionSelection
+    ) -> AttentionWeights:
         entered.set()
         assert released.wait(10)
         return run(graph, sequence, selection)
 
     async with serving(text_bundle) as server, connect(server) as client:
-        with patch.object(AttentionGraph, "run", held):
+        with patch.object(AttentionWeightsGraph, "run", held):
             looking = asyncio.create_task(client.attend(TEXT))
             assert await asyncio.to_thread(entered.wait, 10)
             assert (await client.encode([TEXT])).pooled is not None
@@ -119,8 +121,8 @@ async def test_attention_is_counted_timed_and_logged_as_encode_is(
 ) -> None:
     async with serving(text_bundle) as server, connect(server) as client:
         timings = (await client.attend(TEXT, request_id="look-1")).timings
-        nothing = Attention(np.full((2, 4, 7, 7), np.nan, np.float32), None)
-        with patch.object(AttentionGraph, "run", return_value=nothing), pytest.raises(InferenceFailed) as failed:
+        nothing = AttentionWeights(np.full((2, 4, 7, 7), np.nan, np.float32), None)
+        with patch.object(AttentionWeightsGraph, "run", return_value=nothing), pytest.raises(InferenceFailed) as failed:
             await client.attend(TEXT, request_id="look-2")
         for code in ("OK", "INTERNAL"):
             labels = {"model": "tiny-text", "method": "Attend", "code": code}

@@ -25,7 +25,7 @@ from headwaiter_server.runtime.errors import ProviderUnavailable
 from headwaiter_server.runtime.graph import EncoderGraph, Outputs
 from headwaiter_server.runtime.model import Model, open_model
 from headwaiter_server.runtime.packing import PackedBatch
-from headwaiter_server.runtime.warmup import Lengths, usual_batch
+from headwaiter_server.runtime.warmup import Lengths, typical_batch
 from testbed.minilm import command
 from tests.e2e.inside import connect, metrics_url, serving, settings
 from tests.e2e.scrape import metric
@@ -198,7 +198,7 @@ async def test_every_session_has_run_a_full_batch_before_requests_come(text_bund
         async with serving(text_bundle, instances=2) as server, connect(server) as client:
             budget_tokens = (await client.model()).execution.token_budget
     assert len(ran) == 2
-    full = usual_batch(Bundle.open(text_bundle).manifest, budget_tokens)
+    full = typical_batch(Bundle.open(text_bundle).manifest, budget_tokens)
     assert all(full in lengths for lengths in ran.values())
 
 

@@ -9,7 +9,7 @@ import transformers
 
 from bench.loads.traces import sentences
 from headwaiter_server.errors import Failures
-from headwaiter_server.models.tokenizer import TextEncoder, TextForm, Truncation
+from headwaiter_server.models.tokenizer import BundleTokenizer, TokenizeOptions, Truncation
 from headwaiter_server.runtime.bundle import TOKENIZER, Bundle
 
 # The first run fetches and exports the model.
@@ -73,8 +73,8 @@ def strings() -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def encoder(real_bundle: Path) -> TextEncoder:
-    return TextEncoder(real_bundle / TOKENIZER, Bundle.open(real_bundle).manifest.max_text_tokens)
+def encoder(real_bundle: Path) -> BundleTokenizer:
+    return BundleTokenizer(real_bundle / TOKENIZER, Bundle.open(real_bundle).manifest.max_text_tokens)
 
 
 @pytest.fixture(scope="module")
@@ -84,12 +84,12 @@ def reference(real_checkpoint: Path) -> Any:
 
 @pytest.mark.parametrize("truncation", SIDES)
 def test_ids_are_those_of_transformers(
-    truncation: Truncation, strings: list[str], encoder: TextEncoder, reference: Any, real_bundle: Path
+    truncation: Truncation, strings: list[str], encoder: BundleTokenizer, reference: Any, real_bundle: Path
 ) -> None:
     longest = Bundle.open(real_bundle).manifest.max_text_tokens
     reference.truncation_side = SIDES[truncation]
     expected = reference(strings, truncation=True, max_length=longest)["input_ids"]
-    found = encoder.encode(strings, TextForm(truncation=truncation), Failures(), 1 << 40)
+    found = encoder.tokenize(strings, TokenizeOptions(truncation=truncation), Failures(), 1 << 40)
     wrong = [text for text, tokens, ids in zip(strings, found, expected, strict=True) if tokens.ids.tolist() != ids]
     assert not wrong
     assert sum(tokens.original_tokens > longest for tokens in found) > len(PIECES)

@@ -19,7 +19,7 @@ from headwaiter_export.encoder import Encoder
 from headwaiter_export.graphs import WeightsFile, trace
 from headwaiter_server.runtime.graph import EncoderGraph, Outputs, Provider, open_session, session_options
 from headwaiter_server.runtime.packing import pack
-from headwaiter_server.runtime.shape_buckets import round_up
+from headwaiter_server.runtime.shape_buckets import round_up_to_buckets
 from tests.checkpoints import randomize, write_json
 from tests.contrib_ops import CONTRIB_OPS
 from tests.oracle import Array, Oracle, unit
@@ -92,7 +92,7 @@ def run(path: Path, runtime: Runtime, sequences: list[Array]) -> Outputs:
     batch = pack(sequences)
     if runtime != "reference":
         return _session(path, runtime).run(batch, hidden=True)
-    evaluator, fed = _evaluator(path), round_up(batch)
+    evaluator, fed = _evaluator(path), round_up_to_buckets(batch)
     outputs = dict(zip(evaluator.output_names, evaluator.run(None, fed.feeds(evaluator.input_names)), strict=True))
     pooled = outputs.get("pooled")
     return Outputs(None if pooled is None else pooled[: batch.sequences], outputs["hidden"][: batch.tokens])

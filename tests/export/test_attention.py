@@ -17,7 +17,7 @@ from headwaiter_export.graphs import WeightsFile, trace
 from headwaiter_export.parity import Reference
 from headwaiter_proto.encoder_pb2 import PRECISION_FP32
 from headwaiter_proto.manifest_pb2 import LOWERING_ATTEND
-from headwaiter_server.runtime.attention_weights import AttentionGraph, Selection
+from headwaiter_server.runtime.attention_weights import AttentionSelection, AttentionWeightsGraph
 from headwaiter_server.runtime.bundle import Bundle
 from headwaiter_server.runtime.packing import pack
 from tests.export.helpers import assert_close, assert_close_to_scale, draw, oracle_of, random_encoder
@@ -55,12 +55,12 @@ def test_weights_and_contexts_are_the_formulas(choices: dict[str, Any], tmp_path
     config, formula = encoder.config, oracle_of(encoder)
     with WeightsFile(tmp_path / "weights.bin") as weights:
         weights.write_graph(trace(encoder.folded(), Attending, pack(draw(config, (3, 2)))), tmp_path / GRAPH)
-    graph = AttentionGraph.open(tmp_path / GRAPH)
+    graph = AttentionWeightsGraph.open(tmp_path / GRAPH)
     for length in (config.min_tokens, 3, 17, config.max_tokens):
         (sequence,) = draw(config, (length,))
         expected = formula.attention(sequence)
         for query in (0, length - 1):
-            actual = graph.run(sequence, Selection(range(config.layers), range(config.heads), query))
+            actual = graph.run(sequence, AttentionSelection(range(config.layers), range(config.heads), query))
             assert_close(actual.weights, np.stack([layer for layer, _ in expected]))
             assert_close_to_scale(actual.context, np.stack([context[:, query] for _, context in expected]))
         np.testing.assert_allclose(actual.weights.sum(-1), 1, rtol=0, atol=1e-6)

@@ -50,8 +50,8 @@ def test_golden_answers_are_those_of_transformers(text_bundle: Path, text_checkp
     lengths = [len(sequence) for sequence in golden.sequences]
     assert len(lengths) == 32
     assert {1, 2, 3, 64} <= set(lengths)
-    assert_close(golden.answers.hidden, np.concatenate(hidden))
-    assert_close(golden.answers.pooled, np.stack([unit(rows.mean(0)) for rows in hidden]))
+    assert_close(golden.outputs.hidden, np.concatenate(hidden))
+    assert_close(golden.outputs.pooled, np.stack([unit(rows.mean(0)) for rows in hidden]))
 
 
 def test_weights_are_stored_once_a_precision(text_bundle: Path, text_checkpoint: Path) -> None:

@@ -17,7 +17,7 @@ from headwaiter_export.config import EncoderConfig, Pooling
 from headwaiter_export.encoder import Encoder
 from headwaiter_export.presets import PRESETS
 from headwaiter_server.runtime.graph import Outputs
-from headwaiter_server.runtime.tolerance import finish_pooled
+from headwaiter_server.runtime.tolerance import normalize_pooled
 from tests import oracle
 from tests.export.covering import PRESET_CHOICES, VALUES, covering_set, pairs, valid_configs
 from tests.export.helpers import (
@@ -90,7 +90,7 @@ def check(config: EncoderConfig, actual: Outputs, expected: Outputs) -> None:
         assert actual.pooled is None
     else:
         assert actual.pooled is not None
-        assert_close_to_scale(finish_pooled(actual.pooled, normalized=config.normalize), expected.pooled)
+        assert_close_to_scale(normalize_pooled(actual.pooled, normalized=config.normalize), expected.pooled)
 
 
 def test_every_preset_is_proven_in_every_run() -> None:

@@ -1,7 +1,6 @@
-"""Every setting is a flag and an environment variable, and a wrong one is named in one sentence."""
+"""Every setting has a flag and an environment variable; the error for a wrong value names the flag and the value."""
 
 import dataclasses
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -9,7 +8,7 @@ import pytest
 
 from headwaiter_server.config import Settings, SettingsError, flag, read_settings, variable
 
-# A value that is not the default, as text, and what it means; FILE stands for a file that exists.
+# For each setting, a value that is not its default: as text, and as read. The file FILE exists.
 GIVEN = {
     "provider": ("cuda", "cuda"),
     "precision": ("fp16", "fp16"),
@@ -36,8 +35,8 @@ GIVEN = {
     "token_file": ("FILE", Path("FILE")),
     "drain_s": ("2.5", 2.5),
 }
-# What must be given with it.
-COMPANIONS = {"tls_cert": ["tls_key"], "tls_key": ["tls_cert"], "tls_client_ca": ["tls_cert", "tls_key"]}
+# The settings that a setting needs.
+NEEDED_SETTINGS = {"tls_cert": ["tls_key"], "tls_key": ["tls_cert"], "tls_client_ca": ["tls_cert", "tls_key"]}
 FIELDS = [field.name for field in dataclasses.fields(Settings) if field.name != "bundle"]
 
 
@@ -56,19 +55,19 @@ def _variables(*names: str) -> dict[str, str]:
     return {variable(name): GIVEN[name][0] for name in names}
 
 
-def test_every_setting_is_in_this_table() -> None:
+def test_the_table_covers_every_setting() -> None:
     assert set(GIVEN) == set(FIELDS)
 
 
 @pytest.mark.parametrize("name", FIELDS)
 def test_each_setting_can_be_given_as_a_flag(name: str) -> None:
-    settings = read_settings(["b", *_flags(name, *COMPANIONS.get(name, []))], {})
+    settings = read_settings(["b", *_flags(name, *NEEDED_SETTINGS.get(name, []))], {})
     assert getattr(settings, name) == GIVEN[name][1] != Settings.__dataclass_fields__[name].default
 
 
 @pytest.mark.parametrize("name", FIELDS)
 def test_each_setting_can_be_given_in_the_environment(name: str) -> None:
-    settings = read_settings(["b"], _variables(name, *COMPANIONS.get(name, [])))
+    settings = read_settings(["b"], _variables(name, *NEEDED_SETTINGS.get(name, [])))
     assert getattr(settings, name) == GIVEN[name][1]
 
 
@@ -78,13 +77,13 @@ def test_the_bundle_is_an_argument_or_in_the_environment_and_the_argument_wins()
     assert read_settings(["b"], {"HEADWAITER_BUNDLE": "e"}).bundle == Path("b")
 
 
-def test_a_flag_wins_over_the_environment_even_where_that_is_wrong() -> None:
+def test_a_flag_wins_over_the_environment_even_if_the_variable_is_wrong() -> None:
     assert read_settings(["b", "--threads", "2"], {"HEADWAITER_THREADS": "7"}).threads == 2
     assert read_settings(["b", "--threads", "2"], {"HEADWAITER_THREADS": "many"}).threads == 2
 
 
 @pytest.mark.parametrize("name", FIELDS)
-def test_an_empty_variable_is_as_good_as_none(name: str) -> None:
+def test_an_empty_variable_counts_as_not_set(name: str) -> None:
     assert read_settings(["b"], {variable(name): ""}) == Settings(bundle=Path("b"))
 
 
@@ -98,56 +97,61 @@ def test_an_empty_variable_is_as_good_as_none(name: str) -> None:
         ({}, None),
     ],
 )
-def test_what_was_measured_is_kept_in_the_users_cache_unless_a_folder_is_given(
+def test_the_cache_folder_is_in_the_users_cache_unless_another_is_given(
     environment: dict[str, str], folder: Path | None
 ) -> None:
     assert read_settings(["b"], environment).cache_dir == folder
     assert read_settings(["b", "--cache-dir", ""], environment).cache_dir is None
 
 
-def test_other_variables_are_none_of_ours() -> None:
+def test_unknown_variables_are_ignored() -> None:
     assert read_settings(["b"], {"THREADS": "7", "HEADWAITER_NONSENSE": "1"}) == Settings(bundle=Path("b"))
 
 
 @pytest.mark.parametrize(
-    ("arguments", "environment", "sentence"),
+    ("arguments", "environment", "facts"),
     [
-        ([], {}, "no bundle given: name its folder"),
-        ([], {"HEADWAITER_BUNDLE": ""}, "no bundle given: name its folder"),
-        (["b", "--provider", "tpu"], {}, "--provider 'tpu' is not auto, cuda or cpu"),
-        (["b"], {"HEADWAITER_PROVIDER": "tpu"}, "--provider 'tpu' is not auto, cuda or cpu"),
-        (["b", "--precision", "int4"], {}, "--precision 'int4' is not auto, fp32, fp16 or int8"),
-        (["b", "--address", "50051"], {}, "--address '50051' is not HOST:PORT"),
-        (["b", "--address", ":50051"], {}, "--address ':50051' is not HOST:PORT"),
-        (["b", "--address", "localhost:70000"], {}, "--address 'localhost:70000' is not HOST:PORT"),
-        (["b", "--metrics-port", "-1"], {}, "--metrics-port '-1' is not a port number"),
-        (["b", "--metrics-port", "65536"], {}, "--metrics-port '65536' is not a port number"),
-        (["b", "--threads", "1.5"], {}, "--threads '1.5' is not a whole number from 0"),
-        (["b", "--token-budget", "-1"], {}, "--token-budget '-1' is not a whole number from 0"),
-        (["b", "--max-queue-tokens", "0"], {}, "--max-queue-tokens '0' is not a positive number"),
-        (["b", "--max-request-sequences", "x"], {}, "--max-request-sequences 'x' is not a positive number"),
-        (["b", "--max-request-tokens", ""], {}, "--max-request-tokens '' is not a positive number"),
-        (["b", "--max-request-bytes", "0"], {}, "--max-request-bytes '0' is not a positive number"),
-        (["b", "--max-attend-bytes", "1073741825"], {}, "--max-attend-bytes '1073741825' is not a number from 1 to"),
-        (["b", "--drain-s", "nan"], {}, "--drain-s 'nan' is not seconds"),
-        (["b", "--drain-s", "inf"], {}, "--drain-s 'inf' is not seconds"),
-        (["b", "--drain-s", "-1"], {}, "--drain-s '-1' is not seconds"),
-        (["b", "--tls-cert", "NONE", "--tls-key", "FILE"], {}, "--tls-cert 'NONE' is not a file that is there"),
-        (["b", "--tls-cert", "FILE"], {}, "--tls-cert and --tls-key go together"),
-        (["b"], {"HEADWAITER_TLS_KEY": "FILE"}, "--tls-cert and --tls-key go together"),
-        (["b", "--tls-client-ca", "FILE"], {}, "--tls-client-ca needs --tls-cert and --tls-key"),
-        (["b", "--token-file", "."], {}, "--token-file '.' is not a file that is there"),
-        (["b", "--max-queue-tokens", "100"], {}, "--max-request-tokens 65536 is over --max-queue-tokens 100"),
-        (["b", "--colour", "red"], {}, "unrecognized arguments: --colour red"),
-        (["b", "--threads"], {}, "argument --threads: expected one argument"),
+        ([], {}, ["headwaiter-server BUNDLE", "HEADWAITER_BUNDLE", "headwaiter-export"]),
+        ([], {"HEADWAITER_BUNDLE": ""}, ["headwaiter-server BUNDLE", "HEADWAITER_BUNDLE", "headwaiter-export"]),
+        (["b", "--provider", "tpu"], {}, ["--provider", "'tpu'", "auto", "cuda", "cpu"]),
+        (["b"], {"HEADWAITER_PROVIDER": "tpu"}, ["--provider", "'tpu'", "auto", "cuda", "cpu"]),
+        (["b", "--precision", "int4"], {}, ["--precision", "'int4'", "auto", "fp32", "fp16", "int8"]),
+        (["b", "--address", "50051"], {}, ["--address", "'50051'", "HOST:PORT"]),
+        (["b", "--address", ":50051"], {}, ["--address", "':50051'", "HOST:PORT"]),
+        (["b", "--address", "localhost:70000"], {}, ["--address", "'localhost:70000'", "HOST:PORT"]),
+        (["b", "--metrics-port", "-1"], {}, ["--metrics-port", "'-1'", "port"]),
+        (["b", "--metrics-port", "65536"], {}, ["--metrics-port", "'65536'", "port"]),
+        (["b", "--devices", "0,0"], {}, ["--devices", "'0,0'"]),
+        (["b", "--devices", "0,-1"], {}, ["--devices", "'0,-1'"]),
+        (["b", "--threads", "1.5"], {}, ["--threads", "'1.5'", "0"]),
+        (["b", "--token-budget", "-1"], {}, ["--token-budget", "'-1'", "0"]),
+        (["b", "--max-queue-tokens", "0"], {}, ["--max-queue-tokens", "'0'", "1"]),
+        (["b", "--max-request-sequences", "x"], {}, ["--max-request-sequences", "'x'", "1"]),
+        (["b", "--max-request-tokens", ""], {}, ["--max-request-tokens", "''", "1"]),
+        (["b", "--max-request-bytes", "0"], {}, ["--max-request-bytes", "'0'", "1"]),
+        (["b", "--max-attend-bytes", "1073741825"], {}, ["--max-attend-bytes", "'1073741825'", "1073741824"]),
+        (["b", "--max-attend-bytes", "0"], {}, ["--max-attend-bytes", "'0'", "1073741824"]),
+        (["b", "--drain-s", "nan"], {}, ["--drain-s", "'nan'", "seconds"]),
+        (["b", "--drain-s", "inf"], {}, ["--drain-s", "'inf'", "seconds"]),
+        (["b", "--drain-s", "-1"], {}, ["--drain-s", "'-1'", "seconds"]),
+        (["b", "--tls-cert", "NONE", "--tls-key", "FILE"], {}, ["--tls-cert", "'NONE'", "file"]),
+        (["b", "--tls-cert", "FILE"], {}, ["--tls-cert", "--tls-key"]),
+        (["b"], {"HEADWAITER_TLS_KEY": "FILE"}, ["--tls-cert", "--tls-key"]),
+        (["b", "--tls-client-ca", "FILE"], {}, ["--tls-client-ca", "--tls-cert", "--tls-key"]),
+        (["b", "--token-file", "."], {}, ["--token-file", "'.'", "file"]),
+        (["b", "--max-queue-tokens", "100"], {}, ["--max-request-tokens 65536", "--max-queue-tokens 100"]),
+        (["b", "--colour", "red"], {}, ["--colour red"]),
+        (["b", "--threads"], {}, ["--threads"]),
     ],
 )
-def test_a_wrong_setting_is_one_sentence_that_names_the_flag(
-    arguments: Sequence[str], environment: Mapping[str, str], sentence: str
+def test_the_error_for_a_wrong_setting_names_the_flag_and_the_value_in_one_line(
+    arguments: Sequence[str], environment: Mapping[str, str], facts: list[str]
 ) -> None:
-    with pytest.raises(SettingsError, match=re.escape(sentence)) as error:
+    with pytest.raises(SettingsError) as error:
         read_settings(arguments, environment)
-    assert "\n" not in str(error.value)
+    message = str(error.value)
+    assert [fact for fact in facts if fact not in message] == []
+    assert "\n" not in message
 
 
 def test_help_lists_every_flag_with_its_default(capsys: pytest.CaptureFixture[str]) -> None:
@@ -161,26 +165,24 @@ def test_help_lists_every_flag_with_its_default(capsys: pytest.CaptureFixture[st
             assert field.default is None or f"(default {field.default})" in text
 
 
-def test_the_token_is_what_the_file_holds_without_its_line_end() -> None:
+def test_the_token_is_the_content_of_the_file_without_its_line_end() -> None:
     assert Settings(bundle=Path("b"), token_file=Path("FILE")).token() == "s3cret"
     assert Settings(bundle=Path("b")).token() is None
 
 
-def test_an_empty_token_file_lets_nobody_in_by_mistake() -> None:
-    with pytest.raises(SettingsError, match="--token-file EMPTY is empty"):
+def test_an_empty_token_file_is_refused() -> None:
+    with pytest.raises(SettingsError, match="--token-file EMPTY"):
         Settings(bundle=Path("b"), token_file=Path("EMPTY")).token()
 
 
 @pytest.mark.parametrize("text", ["two words", "zwölf", "two\nlines"])
-def test_a_token_that_no_caller_can_send_is_refused_at_start(text: str) -> None:
+def test_a_token_that_a_header_cannot_carry_is_refused(text: str) -> None:
     Path("ODD").write_text(text, encoding="utf-8")
-    with pytest.raises(
-        SettingsError, match="--token-file ODD holds what no caller can send: a token is of visible ASCII"
-    ):
+    with pytest.raises(SettingsError, match=r"--token-file ODD .* ASCII"):
         Settings(bundle=Path("b"), token_file=Path("ODD")).token()
 
 
-def test_a_token_file_that_is_no_text_is_named() -> None:
+def test_the_error_for_a_token_file_that_is_not_text_names_the_file() -> None:
     Path("BINARY").write_bytes(b"\xff\xfe")
-    with pytest.raises(SettingsError, match="--token-file BINARY cannot be read: "):
+    with pytest.raises(SettingsError, match="--token-file BINARY"):
         Settings(bundle=Path("b"), token_file=Path("BINARY")).token()

@@ -1,4 +1,4 @@
-"""Our histogram shows Prometheus what prometheus_client's own would show."""
+"""The histogram exposes the same text as prometheus_client's own histogram."""
 
 import prometheus_client
 from hypothesis import given
@@ -11,7 +11,7 @@ BOUNDS = (0.0, 0.25, 1.0, 30.0)
 
 
 @given(st.lists(st.tuples(st.sampled_from(["a", "b"]), st.sampled_from([*BOUNDS, 0.1, 2.0, 31.0]))))
-def test_whatever_is_observed_it_is_read_as_from_prometheus_clients_own(values: list[tuple[str, float]]) -> None:
+def test_the_exposed_text_equals_that_of_prometheus_client(values: list[tuple[str, float]]) -> None:
     ours, theirs = CollectorRegistry(), CollectorRegistry()
     fast = Histogram("seconds", "Some text.", BOUNDS, ours, ["stage"])
     usual = prometheus_client.Histogram("seconds", "Some text.", ["stage"], buckets=BOUNDS, registry=theirs)
@@ -21,7 +21,7 @@ def test_whatever_is_observed_it_is_read_as_from_prometheus_clients_own(values: 
     assert generate_latest(ours) == generate_latest(theirs)
 
 
-def test_without_labels_it_is_shown_before_the_first_value() -> None:
+def test_a_histogram_without_labels_is_exposed_before_the_first_value() -> None:
     ours, theirs = CollectorRegistry(), CollectorRegistry()
     Histogram("tokens", "Some text.", BOUNDS, ours).labels()
     prometheus_client.Histogram("tokens", "Some text.", buckets=BOUNDS, registry=theirs)

@@ -1,4 +1,4 @@
-"""What happens to requests can be read from the metrics, in base units."""
+"""The metrics count and time requests, sequences and batches, in base units."""
 
 from pathlib import Path
 
@@ -29,8 +29,8 @@ def _names(recorder: Recorder) -> dict[str, str]:
     return {family.name: family.type for family in families if not family.name.endswith("_created")}
 
 
-def test_the_metrics_are_those_that_dashboards_know(recorder: Recorder) -> None:
-    # A counter's name is given without its `_total`.
+def test_metric_names_and_types_stay_the_same_for_dashboards(recorder: Recorder) -> None:
+    # The parser gives the name of a counter without its `_total`.
     assert _names(recorder) == {
         "headwaiter_requests": "counter",
         "headwaiter_request_duration_seconds": "histogram",
@@ -57,7 +57,7 @@ def test_the_metrics_are_those_that_dashboards_know(recorder: Recorder) -> None:
     }
 
 
-def test_a_request_is_in_flight_until_it_is_finished_and_then_counted_and_timed(recorder: Recorder) -> None:
+def test_a_request_is_in_flight_until_it_finishes_then_counted_and_timed(recorder: Recorder) -> None:
     recorder.received()
     recorder.received()
     recorder.finished("Encode", "OK", 0.25)
@@ -66,12 +66,12 @@ def test_a_request_is_in_flight_until_it_is_finished_and_then_counted_and_timed(
     assert sample(recorder, "request_duration_seconds_sum", model="tiny", method="Encode") == 0.25
 
 
-def test_every_stage_is_shown_before_the_first_request(recorder: Recorder) -> None:
+def test_every_stage_is_exposed_before_the_first_request(recorder: Recorder) -> None:
     for stage in STAGES:
         assert sample(recorder, "stage_duration_seconds_count", stage=stage) == 0
 
 
-def test_a_batch_is_counted_by_sequences_tokens_and_padding(recorder: Recorder) -> None:
+def test_a_batch_records_its_sequences_tokens_and_padding(recorder: Recorder) -> None:
     recorder.batch_ran(Shape.of([2, 4]), predicted_s=0.5, actual_s=0.4)
     assert sample(recorder, "batch_sequences_sum") == 2
     assert sample(recorder, "batch_tokens_sum") == 6
@@ -79,19 +79,19 @@ def test_a_batch_is_counted_by_sequences_tokens_and_padding(recorder: Recorder) 
     assert sample(recorder, "batch_cost_error_ratio_sum") == pytest.approx(0.25)
 
 
-def test_batches_are_counted_by_why_they_were_no_larger(recorder: Recorder) -> None:
+def test_batches_are_counted_by_their_close_reason(recorder: Recorder) -> None:
     recorder.batch_closed(Closed.BUDGET)
     assert sample(recorder, "batches_closed_total", reason="budget") == 1
 
 
-def test_a_device_that_died_is_shown_until_it_is_back(recorder: Recorder) -> None:
+def test_device_available_is_0_until_a_failed_device_works_again(recorder: Recorder) -> None:
     for available in (False, True):
         recorder.available(available)
         assert sample(recorder, "device_available") == available
 
 
 @pytest.mark.parametrize(("predicted_s", "error"), [(1.0, 0.5), (3.0, 0.5), (2.0, 0.0)])
-def test_the_error_of_a_prediction_is_relative_to_what_the_batch_took(
+def test_the_error_of_a_prediction_is_relative_to_the_actual_time(
     recorder: Recorder, predicted_s: float, error: float
 ) -> None:
     recorder.batch_ran(Shape.of([2]), predicted_s, actual_s=2.0)
@@ -100,7 +100,7 @@ def test_the_error_of_a_prediction_is_relative_to_what_the_batch_took(
     assert sample(recorder, "batch_cost_error_ratio_count") == 1
 
 
-def test_what_batches_cost_is_shown_term_by_term(recorder: Recorder) -> None:
+def test_each_term_of_the_batch_cost_is_exposed(recorder: Recorder) -> None:
     terms = {"launch": 1.0, "token": 0.5, "padded": 0.25, "cell": 0.125}
     assert {term: sample(recorder, "batch_cost_seconds", term=term) for term in terms} == terms
     assert sample(recorder, "token_budget") == 4
@@ -108,20 +108,20 @@ def test_what_batches_cost_is_shown_term_by_term(recorder: Recorder) -> None:
     assert sample(recorder, "calibration_error_ratio") == 0.0625
 
 
-def test_refusals_are_counted_by_reason_and_expired_sequences_one_by_one(recorder: Recorder) -> None:
+def test_refusals_are_counted_by_reason_and_expired_sequences_in_total(recorder: Recorder) -> None:
     recorder.refused("OVERLOADED")
     recorder.expired(3)
     assert sample(recorder, "refused_total", reason="OVERLOADED") == 1
     assert sample(recorder, "expired_total") == 3
 
 
-def test_the_queue_is_read_when_the_metrics_are(recorder: Recorder) -> None:
+def test_the_queue_is_read_at_each_scrape(recorder: Recorder) -> None:
     assert sample(recorder, "queue_sequences") == 3
     assert sample(recorder, "queue_tokens") == 40
     assert sample(recorder, "estimated_wait_seconds") == 0.5
 
 
-def test_the_model_its_self_check_and_a_fallback_to_the_cpu_are_shown(recorder: Recorder) -> None:
+def test_the_model_its_self_check_and_its_fallback_to_the_cpu_are_exposed(recorder: Recorder) -> None:
     assert sample(recorder, "model_info", model="tiny", digest="ab" * 32, provider="cpu", graph="g.onnx") == 1
     assert sample(recorder, "self_check", measure="pooled_max_abs") == 0.5
     assert sample(recorder, "self_check", measure="hidden_max_abs") == 0.125
@@ -142,7 +142,7 @@ def test_the_model_its_self_check_and_a_fallback_to_the_cpu_are_shown(recorder: 
         ("batch_cost_error_ratio", {}, "0.05", "2.0"),
     ],
 )
-def test_buckets_reach_from_the_smallest_to_the_largest_that_is_usual(
+def test_histogram_buckets_cover_the_usual_range(
     recorder: Recorder, name: str, labels: dict[str, str], smallest: str, largest: str
 ) -> None:
     recorder.received()

@@ -1,1 +1,1 @@
-"""The models that are loaded: how a bundle becomes a model that serves, and the tokenizer of a model."""
+"""Load bundles: their graphs on every device, their measured cost, and their tokenizers."""

@@ -1,12 +1,12 @@
-"""Opens what is served: the model, checked, timed and warm, on every device."""
+"""Load a bundle for serving: open, check, time and warm up its graph on every device."""
 
 from dataclasses import dataclass, replace
 from functools import partial
 
 from headwaiter_server.config import Settings
-from headwaiter_server.models.tokenizer import TextEncoder
+from headwaiter_server.models.tokenizer import BundleTokenizer
 from headwaiter_server.runtime.bundle import TOKENIZER
-from headwaiter_server.runtime.errors import ModelRefused, ProviderUnavailable
+from headwaiter_server.runtime.errors import ModelRefused, ProviderUnavailable, one_line
 from headwaiter_server.runtime.graph import EncoderGraph
 from headwaiter_server.runtime.model import Model, open_model
 from headwaiter_server.scheduling.calibration import Calibration, warm_up
@@ -16,51 +16,52 @@ from headwaiter_server.scheduling.worker import Worker
 
 
 @dataclass(frozen=True, eq=False)
-class Loaded:
-    """A model that is ready to be served.
+class LoadedModel:
+    """A model that is ready to serve on every device.
 
     Attributes:
-        model: on the first device.
-        workers: one for each instance of each device.
-        text: its tokenizer, if it takes texts.
-        calibration: what its batches cost, and how large they may be on all devices.
+        model: the model on its first device.
+        workers: one worker for each instance on each device.
+        tokenizer: the bundle's tokenizer; None for a model that takes no texts.
+        calibration: the cost of batches, and the batch limits that hold on every device.
     """
 
     model: Model
     workers: list[Worker]
-    text: TextEncoder | None
+    tokenizer: BundleTokenizer | None
     calibration: Calibration
 
     def describe(self) -> str:
-        """Return what is served, for a line of the log."""
+        """Describe the model, where it runs, its batches and its accuracy, in one line for the log."""
         model = self.model
         fallback = f" (CUDA was preferred, but {model.fallback_reason})" if model.fallback_reason else ""
         calibration = self.calibration
+        source = "remembered" if calibration.remembered else "measured"
         return (
-            f"{model.bundle.manifest.name} {model.bundle.digest[:12]} with {model.file} on {model.provider}{fallback}, "
-            f"{calibration.limits.tokens:,} tokens a batch and {calibration.service_tokens_per_s:,.0f} a second "
-            f"({'remembered' if calibration.remembered else 'measured'}, within {calibration.error_ratio:.1%} at the "
-            f"median), cosine to PyTorch at least {model.self_check.min_cosine:.7f},"
+            f"{model.bundle.manifest.name} {model.bundle.digest[:12]} with {model.graph_file} on {model.provider}"
+            f"{fallback}, at most {calibration.limits.tokens:,} tokens per batch, "
+            f"{calibration.service_tokens_per_s:,.0f} tokens per second ({source}, median error "
+            f"{calibration.error_ratio:.1%}), smallest cosine to PyTorch {model.self_check.min_cosine:.7f}"
         )
 
 
-def load(settings: Settings) -> Loaded:
-    """Open the model and measure its cost; takes seconds, so it runs beside the event loop.
+def load_model(settings: Settings) -> LoadedModel:
+    """Open a bundle, check it and measure the cost of its batches. This takes seconds: call it outside the event loop.
 
     Raises:
         ModelRefused: the model must not be served.
-        ProviderUnavailable: the provider cannot run it.
+        ProviderUnavailable: the provider cannot run the model's batches.
     """
     model = open_model(
         settings.bundle,
         settings.provider,
         settings.precision,
-        settings.threads_of_an_instance,
+        settings.threads_per_instance,
         settings.devices[0],
         settings.max_gpu_bytes,
     )
-    tokenizes = model.bundle.manifest.max_text_tokens
-    text = TextEncoder(settings.bundle / TOKENIZER, tokenizes) if tokenizes else None
+    max_tokens = model.bundle.manifest.max_text_tokens
+    tokenizer = BundleTokenizer(settings.bundle / TOKENIZER, max_tokens) if max_tokens else None
     try:
         calibration = calibrate(
             model, threads=settings.threads, token_cap=settings.token_budget, folder=settings.cache_dir
@@ -70,34 +71,35 @@ def load(settings: Settings) -> Loaded:
         raise
     except Exception as error:
         raise ProviderUnavailable(
-            f"{model.provider} cannot run the batches that are timed at start: {' '.join(str(error).split())}"
+            f"{model.provider} cannot run the batches that the server times at start-up: {one_line(error)}"
         ) from error
-    return Loaded(model, workers, text, replace(calibration, limits=limits))
+    return LoadedModel(model, workers, tokenizer, replace(calibration, limits=limits))
 
 
 def _open_workers(model: Model, settings: Settings, limits: BatchLimits) -> tuple[list[Worker], BatchLimits]:
-    """Return a worker for each instance of each device, and the limits of batches that ran on all of them.
+    """Return one worker for each instance on each device, and the batch limits that hold on all of them.
 
-    The first worker has the graph that is open, and warm, already.
+    The first worker takes over the model's own graph, which is already warm.
     """
 
-    def reopen(number: int) -> EncoderGraph:
-        # It should find the memory that the dead one had; where it does not, batches are halved when they run.
-        return _open_warm(model, number, limits)[0]
+    def reopen(device: int) -> EncoderGraph:
+        # The failed session's memory is free again, so the limits stay. A batch that does not fit will be bisected.
+        return _open_warm(model, device, limits)[0]
 
-    numbers = settings.devices if model.provider == "cuda" else settings.devices[:1]
-    places = [number for number in numbers for _ in range(settings.instances)]
+    devices = settings.devices if model.provider == "cuda" else settings.devices[:1]
+    device_of_instance = [device for device in devices for _ in range(settings.instances)]
     graphs = [model.graph]
-    for number in places[1:]:
-        graph, limits = _open_warm(model, number, limits)
+    for device in device_of_instance[1:]:
+        graph, limits = _open_warm(model, device, limits)
         graphs.append(graph)
     workers = [
-        Worker(graph, partial(reopen, number), model.probe) for graph, number in zip(graphs, places, strict=True)
+        Worker(graph, partial(reopen, device), model.probe)
+        for graph, device in zip(graphs, device_of_instance, strict=True)
     ]
     return workers, limits
 
 
-def _open_warm(model: Model, number: int, limits: BatchLimits) -> tuple[EncoderGraph, BatchLimits]:
-    """Open the graph once more, on a device, checked and warm, and return the limits of batches that ran there."""
-    graph = model.open_again(number)
+def _open_warm(model: Model, device: int, limits: BatchLimits) -> tuple[EncoderGraph, BatchLimits]:
+    """Open and warm up the model's graph in a new session on a device; return it with the batch limits that hold."""
+    graph = model.open_on(device)
     return graph, warm_up(replace(model, graph=graph), limits)

@@ -1,4 +1,4 @@
-"""Turns texts into token ids with the bundle's own tokenizer."""
+"""Turn texts into token ids with the tokenizer of the bundle."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,13 +12,14 @@ from tokenizers import Tokenizer
 
 from headwaiter_server.errors import Failures, InvalidInput, SequenceTooLong
 
-# A token of running text is some 4 characters; no text within its tokens is near this.
-_CHARACTERS_PER_TOKEN = 64
+# The longest text to tokenise, relative to the model's maximum. Ordinary text has about 4 characters per token.
+_MAX_CHARACTERS_PER_TOKEN = 64
+# Texts are tokenised in slices of about this size.
 _SLICE_CHARACTERS = 1 << 16
 
 
 class Truncation(Enum):
-    """What happens to a text of too many tokens: it is refused, or cut at one of its ends."""
+    """How to treat a text with too many tokens: refuse it, or cut it at its left or right end."""
 
     ERROR = auto()
     LEFT = auto()
@@ -26,13 +27,13 @@ class Truncation(Enum):
 
 
 @dataclass(frozen=True)
-class TextForm:
-    """How texts are tokenised.
+class TokenizeOptions:
+    """How to tokenise the texts of a request.
 
     Attributes:
-        prompt: goes before each.
-        truncation: what to do with one that is too long with its prompt.
-        offsets: tell where in the text each token stands.
+        prompt: the text to put before each text.
+        truncation: how to treat a text that, with its prompt, has too many tokens.
+        offsets: whether to return the position of each token in its text.
     """
 
     prompt: str = ""
@@ -41,13 +42,13 @@ class TextForm:
 
 
 @dataclass(frozen=True, eq=False)
-class Tokens:
-    """A text as token ids, special tokens included.
+class TokenizedText:
+    """The n tokens of a text, special tokens included.
 
     Attributes:
-        ids: [n].
-        original_tokens: how many there were before the text was cut.
-        offsets: [n, 2], where each token begins and ends in the text, in code points; None unless asked for.
+        ids: the token ids, [n].
+        original_tokens: the number of tokens before truncation.
+        offsets: begin and end of each token in the text, in code points, [n, 2]; None if not requested.
     """
 
     ids: NDArray[np.int64]
@@ -55,48 +56,53 @@ class Tokens:
     offsets: NDArray[np.int64] | None
 
 
-class TextEncoder:
-    """A tokenizer with the model's text maximum."""
+class BundleTokenizer:
+    """The tokenizer of a bundle, which also enforces the model's maximum of tokens in a text."""
 
     def __init__(self, file: Path, max_tokens: int) -> None:
         self._tokenizer = Tokenizer.from_file(str(file))
         self._max_tokens = max_tokens
 
-    def encode(self, texts: Sequence[str], form: TextForm, failures: Failures, max_total_tokens: int) -> list[Tokens]:
-        """Return the tokens of each text; none of one that failed.
+    def tokenize(
+        self, texts: Sequence[str], options: TokenizeOptions, failures: Failures, max_total_tokens: int
+    ) -> list[TokenizedText]:
+        """Return the tokens of each text, in order; no tokens for a text that failed.
 
         Args:
             texts: the texts.
-            form: how to tokenise them.
-            failures: takes an InvalidInput for a text that is empty, and a SequenceTooLong.
-            max_total_tokens: where to stop: what is beyond it together is not tokenised to its end.
+            options: how to tokenise them.
+            failures: collects an InvalidInput for each empty text and a SequenceTooLong for each text that is too long.
+            max_total_tokens: stop after the slice in which the total exceeds this; later texts get no tokens.
+
+        Raises:
+            InvalidInput: a text is empty or too long, and `failures` does not keep errors.
         """
-        self._check(texts, form, failures)
-        # The fast one knows no offsets. Either lets go of Python's lock, and spreads several texts over the cores.
-        encode_batch = self._tokenizer.encode_batch if form.offsets else self._tokenizer.encode_batch_fast
-        found = [_NONE] * len(texts)
+        self._check(texts, options, failures)
+        # encode_batch_fast does not compute offsets. Both release the GIL and use a thread per core for several texts.
+        encode_batch = self._tokenizer.encode_batch if options.offsets else self._tokenizer.encode_batch_fast
+        tokenized = [_NO_TOKENS] * len(texts)
         total_tokens = 0
-        prompted = {index: form.prompt + text for index, text in enumerate(texts) if index not in failures}
+        prompted = {index: options.prompt + text for index, text in enumerate(texts) if index not in failures}
         for indices in _slices(prompted):
             encodings = encode_batch([prompted[index] for index in indices])
             for index, encoding in zip(indices, encodings, strict=True):
-                tokens = self._cut(_read(encoding, form), encoding, form.truncation)
+                tokens = self._truncate(_read_tokens(encoding, options), encoding, options.truncation)
                 if len(tokens.ids) > self._max_tokens:
                     failures.add(self._too_long(index, f"{tokens.original_tokens} tokens", tokens.original_tokens))
                 else:
-                    found[index] = tokens
+                    tokenized[index] = tokens
                     total_tokens += len(tokens.ids)
             if total_tokens > max_total_tokens:
                 break
-        return found
+        return tokenized
 
-    def strings(self, ids: NDArray[np.generic]) -> list[str]:
-        """Return the tokens of ids [n] as the vocabulary spells them, with its marks of word parts and spaces."""
-        return [self._tokenizer.id_to_token(int(one)) or "" for one in ids]
+    def token_strings(self, ids: NDArray[np.generic]) -> list[str]:
+        """Return the vocabulary's spelling of the token ids [n], including its marks for word parts and spaces."""
+        return [self._tokenizer.id_to_token(int(token_id)) or "" for token_id in ids]
 
-    def _check(self, texts: Sequence[str], form: TextForm, failures: Failures) -> None:
-        """Look for texts that need no tokenizer to be refused."""
-        most_characters = self._max_tokens * _CHARACTERS_PER_TOKEN
+    def _check(self, texts: Sequence[str], options: TokenizeOptions, failures: Failures) -> None:
+        """Add a failure for each text that is empty, or too long to tokenise."""
+        most_characters = self._max_tokens * _MAX_CHARACTERS_PER_TOKEN
         for index, text in enumerate(texts):
             if not text.strip():
                 failures.add(
@@ -104,25 +110,25 @@ class TextEncoder:
                         f"texts.values[{index}] is empty: a text needs at least one word", sequence=index, field="texts"
                     )
                 )
-            elif form.truncation is Truncation.ERROR and len(text) > most_characters:
+            elif options.truncation is Truncation.ERROR and len(text) > most_characters:
                 failures.add(self._too_long(index, f"{len(text)} characters", None))
 
-    def _cut(self, tokens: Tokens, encoding: Any, truncation: Truncation) -> Tokens:
-        """Drop tokens from one end of a text that is too long; special tokens stay, as in `transformers`."""
+    def _truncate(self, tokens: TokenizedText, encoding: Any, truncation: Truncation) -> TokenizedText:
+        """Drop tokens from one end of a text that is too long. Keep special tokens, as `transformers` does."""
         if tokens.original_tokens <= self._max_tokens or truncation is Truncation.ERROR:
             return tokens
         kept = np.array(encoding.special_tokens_mask, bool)
         words = np.flatnonzero(~kept)
         room = max(0, self._max_tokens - (len(kept) - len(words)))
         kept[words[:room] if truncation is Truncation.RIGHT else words[len(words) - room :]] = True
-        return Tokens(
+        return TokenizedText(
             tokens.ids[kept], tokens.original_tokens, None if tokens.offsets is None else tokens.offsets[kept]
         )
 
     def _too_long(self, index: int, size: str, tokens: int | None) -> SequenceTooLong:
         return SequenceTooLong(
-            f"texts.values[{index}] has {size}, and the model takes texts of at most {self._max_tokens} tokens, "
-            "special tokens and prompt included: shorten, split or truncate it",
+            f"texts.values[{index}] has {size}; the model accepts texts of at most {self._max_tokens} tokens, "
+            "special tokens and prompt included: shorten the text, split it, or set truncation",
             sequence=index,
             field="texts",
             limit=self._max_tokens,
@@ -130,27 +136,27 @@ class TextEncoder:
         )
 
 
-_NONE = Tokens(np.empty(0, np.int64), 0, np.empty((0, 2), np.int64))
+_NO_TOKENS = TokenizedText(np.empty(0, np.int64), 0, np.empty((0, 2), np.int64))
 
 
-def _read(encoding: Any, form: TextForm) -> Tokens:
-    """Take the tokens out of what the tokenizer made of a text and its prompt."""
+def _read_tokens(encoding: Any, options: TokenizeOptions) -> TokenizedText:
+    """Return the tokens of a text and its prompt from the tokenizer's encoding."""
     ids = np.array(encoding.ids, np.int64)
-    if not form.offsets:
-        return Tokens(ids, len(ids), None)
+    if not options.offsets:
+        return TokenizedText(ids, len(ids), None)
     offsets = np.array(encoding.offsets, np.int64).reshape(-1, 2)
-    return Tokens(ids, len(ids), np.maximum(offsets - len(form.prompt), 0))
+    return TokenizedText(ids, len(ids), np.maximum(offsets - len(options.prompt), 0))
 
 
 def _slices(texts: Mapping[int, str]) -> Iterator[list[int]]:
-    """Yield the indices of texts in order, some at a time, so that what is wrong with one is found before the end."""
-    some: list[int] = []
+    """Yield the indices of the texts in slices; between slices, the caller can stop because of errors or tokens."""
+    indices: list[int] = []
     characters = 0
     for index, text in texts.items():
-        some.append(index)
+        indices.append(index)
         characters += len(text)
         if characters >= _SLICE_CHARACTERS:
-            yield some
-            some, characters = [], 0
-    if some:
-        yield some
+            yield indices
+            indices, characters = [], 0
+    if indices:
+        yield indices

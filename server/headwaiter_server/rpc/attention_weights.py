@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.manifest_pb2 import Manifest
 from headwaiter_server.errors import InvalidInput, Unimplemented
-from headwaiter_server.runtime.attention_weights import Selection
+from headwaiter_server.runtime.attention_weights import AttentionSelection
 
 _WEIGHT_BYTES = 4
 
@@ -45,7 +45,7 @@ def check_single(request: pb.AttendRequest) -> None:
             )
 
 
-def select(request: pb.AttendRequest, tokens: int, manifest: Manifest, limit_bytes: int) -> Selection:
+def select(request: pb.AttendRequest, tokens: int, manifest: Manifest, limit_bytes: int) -> AttentionSelection:
     """Return what to show of a sequence of so many tokens.
 
     Raises:
@@ -61,7 +61,7 @@ def select(request: pb.AttendRequest, tokens: int, manifest: Manifest, limit_byt
             actual=request.query,
         )
     _check_size(len(layers), tokens, manifest, limit_bytes)
-    return Selection(layers, heads, request.query if request.HasField("query") else None)
+    return AttentionSelection(layers, heads, request.query if request.HasField("query") else None)
 
 
 def _chosen(field: str, asked: Sequence[int], count: int) -> Sequence[int]:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.manifest_pb2 import Manifest
 from headwaiter_server.errors import Failures, InvalidInput
-from headwaiter_server.models.tokenizer import TextEncoder, TextForm, Truncation
+from headwaiter_server.models.tokenizer import BundleTokenizer, TokenizeOptions, Truncation
 from headwaiter_server.rpc import requests
 
 _SMALL_TEXT_BYTES = 1024
@@ -42,7 +42,7 @@ class Inputs:
 async def read_inputs(
     request: pb.EncodeRequest | pb.AttendRequest,
     manifest: Manifest,
-    text: TextEncoder | None,
+    text: BundleTokenizer | None,
     limits: requests.RequestLimits,
     *,
     truncation: Truncation = Truncation.ERROR,
@@ -71,7 +71,7 @@ async def read_inputs(
             return Inputs(requests.read_features(request.features, manifest, limits, failures), failures)
         case "texts":
             prompt = _prompt_of(request.texts, manifest)
-            form = TextForm(prompt.text, truncation, offsets)
+            form = TokenizeOptions(prompt.text, truncation, offsets)
             skipped_tokens = prompt.tokens if prompt.text and manifest.pooling_skips_prompt else 0
             return await _tokenize(request.texts, form, skipped_tokens, manifest, text, limits, failures)
         case _:
@@ -80,10 +80,10 @@ async def read_inputs(
 
 async def _tokenize(
     texts: pb.Texts,
-    form: TextForm,
+    form: TokenizeOptions,
     skipped_tokens: int,
     manifest: Manifest,
-    text: TextEncoder | None,
+    text: BundleTokenizer | None,
     limits: requests.RequestLimits,
     failures: Failures,
 ) -> Inputs:
@@ -91,7 +91,7 @@ async def _tokenize(
         raise InvalidInput("texts: the model has no tokenizer; send token ids or features", field="texts")
     _check_size(texts, limits)
     values = list(texts.values)
-    encode = partial(text.encode, values, form, failures, limits.tokens)
+    encode = partial(text.tokenize, values, form, failures, limits.tokens)
     # A short text takes less time than a thread takes to hear of it; several wait for the tokenizer's own threads.
     small = len(values) == 1 and texts.ByteSize() <= _SMALL_TEXT_BYTES
     tokens = encode() if small else await asyncio.to_thread(encode)

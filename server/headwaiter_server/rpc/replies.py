@@ -12,10 +12,10 @@ from headwaiter_server.rpc.outputs import Output
 from headwaiter_server.rpc.requests import RequestLimits
 from headwaiter_server.rpc.status import failure
 from headwaiter_server.rpc.tensors import fill
-from headwaiter_server.runtime.attention_weights import Attention
+from headwaiter_server.runtime.attention_weights import AttentionWeights
 from headwaiter_server.runtime.model import Model
 from headwaiter_server.runtime.pooling import POOLINGS, pool
-from headwaiter_server.runtime.tolerance import finish_pooled
+from headwaiter_server.runtime.tolerance import normalize_pooled
 from headwaiter_server.scheduling.calibration import Calibration
 from headwaiter_server.scheduling.job import Outcome
 
@@ -56,7 +56,7 @@ def _finished(inputs: Inputs, output: Output, outcome: Outcome) -> NDArray[np.fl
         vectors = [pool(rows, output.pooling, inputs.skipped_tokens) for rows in outcome.hidden or ()]
     if not vectors:
         return np.empty((0, output.dimensions), np.float32)
-    return finish_pooled(np.array(vectors)[:, : output.dimensions], normalized=output.normalized)
+    return normalize_pooled(np.array(vectors)[:, : output.dimensions], normalized=output.normalized)
 
 
 def _with_zeros(vectors: NDArray[np.float32], lengths: list[int]) -> NDArray[np.float32]:
@@ -68,7 +68,7 @@ def _with_zeros(vectors: NDArray[np.float32], lengths: list[int]) -> NDArray[np.
     return aligned
 
 
-def attend_reply(request_id: str, attention: Attention, tokens: list[str], model: Model) -> pb.AttendResponse:
+def attend_reply(request_id: str, attention: AttentionWeights, tokens: list[str], model: Model) -> pb.AttendResponse:
     """Write what attention looked at, but for its timings; the tokens are those of a text."""
     reply = pb.AttendResponse(request_id=request_id, model=model_ref(model), tokens=tokens)
     reply.model.precision = pb.PRECISION_FP32  # Its graph has no other.
@@ -116,7 +116,7 @@ def model_reply(model: Model, settings: Settings, calibration: Calibration) -> p
             requested_provider=settings.provider,
             fallback_reason=model.fallback_reason,
             precision=model.precision,
-            graph=model.file,
+            graph=model.graph_file,
             token_budget=calibration.limits.tokens,
             cell_budget=calibration.limits.cells,
             self_check=pb.SelfCheck(sequences=model.self_check_sequences, **asdict(model.self_check)),

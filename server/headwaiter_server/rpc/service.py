@@ -12,7 +12,7 @@ from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_server.config import Settings
 from headwaiter_server.errors import DeadlineExceeded, Unavailable
 from headwaiter_server.metrics import Recorder
-from headwaiter_server.models.tokenizer import TextEncoder
+from headwaiter_server.models.tokenizer import BundleTokenizer
 from headwaiter_server.rpc import attention_weights as attend
 from headwaiter_server.rpc import requests
 from headwaiter_server.rpc.endpoint import Call, Context, Gate, clock, log_failures, stream, unary
@@ -36,7 +36,7 @@ class Serving:
     """A model that is ready to serve, and what stands between it and the callers."""
 
     model: Model
-    text: TextEncoder | None
+    text: BundleTokenizer | None
     scheduler: Scheduler
     attender: Attender
     calibration: Calibration
@@ -163,7 +163,7 @@ class EncoderService:
         admitted_s = clock()
         with self._admitted():
             outcome = await serving.attender.submit(sequence, selection, deadline_s=call.deadline_s)
-            strings = serving.text.strings(sequence) if serving.text and request.HasField("texts") else []
+            strings = serving.text.token_strings(sequence) if serving.text and request.HasField("texts") else []
             # Weights take long to copy: meanwhile others must be heard.
             return await asyncio.to_thread(self._respond_attend, call, admitted_s, outcome, strings, serving.model)
 

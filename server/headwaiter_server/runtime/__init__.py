@@ -1,1 +1,1 @@
-"""Runs a bundle's graphs: knows numpy, ONNX Runtime and the manifest, and nothing of requests."""
+"""Read bundles and run their graphs, with numpy and ONNX Runtime. This layer has no notion of requests or gRPC."""

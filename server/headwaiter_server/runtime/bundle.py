@@ -1,4 +1,4 @@
-"""Reads a bundle: the folder that holds a model, and its word for it."""
+"""Read a bundle, the folder that holds a model, and check its files against its manifest."""
 
 import hashlib
 from dataclasses import dataclass
@@ -21,25 +21,25 @@ SCHEMA_VERSION = 1
 
 @dataclass(frozen=True, eq=False)
 class Golden:
-    """Inputs with PyTorch's own float32 answers.
+    """The golden inputs of a bundle, with PyTorch's float32 outputs for them.
 
     Attributes:
-        sequences: token ids [n_i] or features [n_i, d_in].
-        answers: pooled [B, width], of unit length where the model scales it; hidden [T, width].
+        sequences: token ids [n_i] or features [n_i, d_in] of each sequence.
+        outputs: pooled [B, width], of unit length if the model normalizes it; hidden [T, width].
     """
 
     sequences: list[NDArray[np.generic]]
-    answers: Outputs
+    outputs: Outputs
 
 
 @dataclass(frozen=True)
 class Bundle:
-    """A bundle whose files are all there, and are those that its manifest names.
+    """A bundle whose files are complete and match the checksums in its manifest.
 
     Attributes:
-        folder: where it lies.
-        manifest: what it says of itself.
-        digest: SHA-256 of the manifest, in hexadecimal; through it, of everything.
+        folder: path of the bundle.
+        manifest: description of the model and checksums of the files.
+        digest: SHA-256 of the manifest, in hexadecimal. It covers every file, because the manifest has their hashes.
     """
 
     folder: Path
@@ -51,7 +51,7 @@ class Bundle:
         """Read the manifest and check every file against it.
 
         Raises:
-            BundleRefused: what is wrong, naming the file.
+            BundleRefused: a file is missing, damaged or unreadable; the message names the file.
         """
         path = folder / MANIFEST
         try:
@@ -61,21 +61,23 @@ class Bundle:
                 f"there is no bundle at {folder}: make one with headwaiter-export checkpoint FOLDER -o {folder}"
             ) from None
         try:
-            # A later schema may have further fields: it is its version that is refused.
+            # A later schema may add fields. The check of the version below refuses it with a clearer message.
             manifest = json_format.Parse(text, Manifest(), ignore_unknown_fields=True)
         except (json_format.ParseError, UnicodeDecodeError) as error:
-            raise BundleRefused(f"{path} is no manifest that this version can read: {error}") from None
+            raise BundleRefused(
+                f"{path} is not a manifest that this server can read ({error}): export the model again"
+            ) from None
         if manifest.schema_version != SCHEMA_VERSION:
             raise BundleRefused(
-                f"{path} has schema version {manifest.schema_version}, and this server reads {SCHEMA_VERSION}: "
-                "export the model again with this version"
+                f"{path} has schema version {manifest.schema_version}; this server reads version {SCHEMA_VERSION}: "
+                "export the model again with the server's version of headwaiter-export"
             )
         bundle = cls(folder, manifest, hashlib.sha256(text).hexdigest())
         bundle._verify()
         return bundle
 
     def golden(self) -> Golden:
-        """Read the golden inputs and PyTorch's answers to them."""
+        """Read the golden inputs and PyTorch's outputs for them."""
         with np.load(self.folder / GOLDEN, allow_pickle=False) as arrays:
             rows = arrays["input_ids" if self.manifest.vocabulary_size else "features"]
             lengths = arrays["lengths"]
@@ -83,22 +85,24 @@ class Bundle:
             return Golden(np.split(rows, np.cumsum(lengths)[:-1]), Outputs(pooled, arrays["hidden"]))
 
     def parity(self) -> Parity:
-        """Read the differences to PyTorch that were measured when the bundle was made."""
+        """Read the differences from PyTorch that the export measured."""
         return json_format.Parse((self.folder / PARITY).read_bytes(), Parity())
 
     def _verify(self) -> None:
-        named = {file.name for file in self.manifest.files}
+        with_checksum = {file.name for file in self.manifest.files}
         graphs = [*self.manifest.graphs, *([self.manifest.attend] if self.manifest.HasField("attend") else [])]
         needed = {name for graph in graphs for name in (graph.file, graph.weights_file)}
         needed |= {GOLDEN, PARITY} | ({TOKENIZER} if self.manifest.max_text_tokens else set())
-        for missing in sorted(needed - named):
-            raise BundleRefused(f"{self.folder / MANIFEST} gives no checksum for {missing}: export the model again")
+        for missing in sorted(needed - with_checksum):
+            raise BundleRefused(f"{self.folder / MANIFEST} has no checksum for {missing}: export the model again")
         for file in self.manifest.files:
             path = self.folder / file.name
             if Path(file.name).name != file.name:
-                raise BundleRefused(f"{self.folder / MANIFEST} names {file.name!r}, which is outside the bundle")
+                raise BundleRefused(
+                    f"{self.folder / MANIFEST} names {file.name!r}, which is outside the bundle: export again"
+                )
             if not path.is_file():
-                raise BundleRefused(f"{path} is missing: the bundle is not whole, copy or export it again")
+                raise BundleRefused(f"{path} is missing, so the bundle is incomplete: copy or export it again")
             if path.stat().st_size != file.size_bytes or sha256_of(path) != file.sha256:
                 raise BundleRefused(f"{path} is damaged (its SHA-256 is not the manifest's): copy or export it again")
 

@@ -1,4 +1,4 @@
-"""Why a model cannot be served; each is one sentence for the operator."""
+"""Reasons why a model cannot be served. Each message is one sentence for the operator."""
 
 
 class ModelRefused(Exception):
@@ -6,20 +6,25 @@ class ModelRefused(Exception):
 
 
 class BundleRefused(ModelRefused):
-    """The bundle is missing, damaged, or of an unknown form."""
+    """The bundle is missing, damaged, or of an unknown schema version."""
 
 
 class GraphMissing(BundleRefused):
-    """The bundle has no graph for the provider and precision that were asked for."""
+    """The bundle has no graph for the requested provider and precision."""
 
 
 class ProviderUnavailable(ModelRefused):
-    """The execution provider that was asked for does not run on this machine."""
+    """The requested execution provider does not work on this host."""
 
 
-class ContractBroken(ModelRefused):
-    """The graph's answers are further from PyTorch than the numeric contract allows."""
+class ToleranceExceeded(ModelRefused):
+    """The graph's outputs differ from PyTorch's by more than the tolerance of their precision."""
 
 
 class DeviceLost(ModelRefused):
-    """A device died."""
+    """A device stopped working."""
+
+
+def one_line(error: object) -> str:
+    """Return an error's message with each run of white space, line breaks included, replaced by one space."""
+    return " ".join(str(error).split())

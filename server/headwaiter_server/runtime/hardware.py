@@ -1,4 +1,4 @@
-"""What the speed of a model depends on beside the model: the machine, and ONNX Runtime."""
+"""Describe the hardware and the ONNX Runtime version, which decide how fast a model runs."""
 
 import os
 import platform
@@ -7,22 +7,22 @@ from pathlib import Path
 import onnxruntime as ort
 
 _CPU_INFO = Path("/proc/cpuinfo")
-_CARDS = Path("/proc/driver/nvidia/gpus")
+_NVIDIA_GPUS = Path("/proc/driver/nvidia/gpus")
 
 
-def describe_machine() -> dict[str, str | int]:
-    """Name the processor, how many of it this process may use, the NVIDIA cards, and ONNX Runtime's version."""
-    cards = [_value(card / "information", "Model") for card in sorted(_CARDS.glob("*"))]
+def describe_hardware() -> dict[str, str | int]:
+    """Return the processor's name, the processors this process may use, the NVIDIA GPUs and ONNX Runtime's version."""
+    gpus = [_field(gpu / "information", "Model") for gpu in sorted(_NVIDIA_GPUS.glob("*"))]
     return {
-        "processor": _value(_CPU_INFO, "model name") or platform.processor() or platform.machine(),
+        "processor": _field(_CPU_INFO, "model name") or platform.processor() or platform.machine(),
         "processors": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
-        "cards": ", ".join(cards),
+        "cards": ", ".join(gpus),
         "onnxruntime": ort.__version__,
     }
 
 
-def _value(file: Path, name: str) -> str:
-    """Return the first value of a name in a file of lines `name: value`; nothing where there is none."""
+def _field(file: Path, name: str) -> str:
+    """Return the first value of a field in a file of lines `field: value`; "" without the file or the field."""
     try:
         lines = file.read_text().splitlines()
     except OSError:

@@ -1,34 +1,40 @@
-"""Opens a bundle for serving: chooses provider, precision and graph, and proves that the graph keeps the contract."""
+"""Open a bundle for serving: choose provider, precision and graph, and check the graph against PyTorch's outputs."""
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, NamedTuple
 
 from headwaiter_proto.encoder_pb2 import PRECISION_FP16, PRECISION_FP32, PRECISION_INT8, Precision
 from headwaiter_proto.manifest_pb2 import LOWERING_PACKED_CPU, LOWERING_PACKED_CUDA, Graph, Parity
 from headwaiter_server.runtime.bundle import Bundle, Golden
-from headwaiter_server.runtime.errors import BundleRefused, ContractBroken, GraphMissing, ProviderUnavailable
+from headwaiter_server.runtime.errors import (
+    BundleRefused,
+    GraphMissing,
+    ProviderUnavailable,
+    ToleranceExceeded,
+    one_line,
+)
 from headwaiter_server.runtime.graph import EncoderGraph, Provider
 from headwaiter_server.runtime.packing import PackedBatch, pack
-from headwaiter_server.runtime.tolerance import Difference, breach
+from headwaiter_server.runtime.tolerance import Difference, violation
 from headwaiter_server.runtime.warmup import check_golden
 
 log = logging.getLogger(__name__)
 
 _PRECISIONS: dict[str, Precision] = {"fp32": PRECISION_FP32, "fp16": PRECISION_FP16, "int8": PRECISION_INT8}
-_LOWERINGS = {"cuda": LOWERING_PACKED_CUDA, "cpu": LOWERING_PACKED_CPU}
-# On a GPU half precision is several times faster, and the contract says what it costs.
-_USUAL_PRECISION: dict[Provider, Precision] = {"cuda": PRECISION_FP16, "cpu": PRECISION_FP32}
+_ATTENTION_LAYOUTS = {"cuda": LOWERING_PACKED_CUDA, "cpu": LOWERING_PACKED_CPU}
+# On a GPU fp16 is several times faster than fp32, and its differences from PyTorch stay within their tolerance.
+_DEFAULT_PRECISION: dict[Provider, Precision] = {"cuda": PRECISION_FP16, "cpu": PRECISION_FP32}
 
 
 class Resources(NamedTuple):
-    """What a session may take of the machine.
+    """The hardware resources that a session may use.
 
     Attributes:
-        threads: of the CPU provider; None leaves ONNX Runtime its choice.
-        device: which GPU.
-        max_gpu_bytes: of its memory; 0 for all there is.
+        threads: threads of the CPU provider; None lets ONNX Runtime use one per physical core.
+        device: number of the GPU.
+        max_gpu_bytes: most GPU memory for weights and activations; 0 for no limit.
     """
 
     threads: int | None
@@ -38,26 +44,26 @@ class Resources(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Model:
-    """A bundle on the provider that runs it.
+    """One graph of a bundle, loaded on a provider and checked there.
 
     Attributes:
-        bundle: where it comes from.
+        bundle: the bundle that holds the graph's file.
         graph: the loaded graph.
-        probe: a batch of one short golden input.
-        file: the graph's file name in the bundle.
-        precision: of the graph.
-        provider: where the graph really runs.
-        fallback_reason: why that is not the GPU that `auto` prefers; empty when it is, or when nobody asked.
-        self_check: the graph's difference to PyTorch, measured on this machine at start-up.
-        self_check_sequences: over how many golden inputs.
-        parity: the differences that were measured when the bundle was made.
-        resources: what its session may take.
+        probe: a batch of one short golden input, to test whether a device still works.
+        graph_file: file name of the graph in the bundle.
+        precision: precision of the graph.
+        provider: the provider that runs the graph.
+        fallback_reason: why `auto` chose the CPU although it prefers CUDA; empty if it did not.
+        self_check: difference between the graph's outputs and PyTorch's for the golden inputs, measured at start-up.
+        self_check_sequences: number of golden inputs.
+        parity: differences from PyTorch that the export measured.
+        resources: the resources that the graph's session may use.
     """
 
     bundle: Bundle
     graph: EncoderGraph
     probe: PackedBatch
-    file: str
+    graph_file: str
     precision: Precision
     provider: Provider
     fallback_reason: str
@@ -66,17 +72,16 @@ class Model:
     parity: Parity
     resources: Resources
 
-    def open_again(self, device: int) -> EncoderGraph:
-        """Open the graph once more, on a device of the same provider, and check it there.
+    def open_on(self, device: int) -> EncoderGraph:
+        """Load and check the same graph in another session, on a device of the same provider.
 
         Raises:
-            BundleRefused: the bundle is damaged.
-            ProviderUnavailable: the device does not run it.
-            ContractBroken: its answers are too far from PyTorch's.
+            BundleRefused: ONNX Runtime cannot run the graph.
+            ProviderUnavailable: the device cannot run the graph.
+            ToleranceExceeded: the outputs differ too much from PyTorch's.
         """
-        path, resources = self.bundle.folder / self.file, self.resources._replace(device=device)
-        graph, _ = _open_checked(self.bundle, path, self.bundle.golden(), self.provider, self.precision, resources)
-        return graph
+        bundle, resources = self.bundle, self.resources._replace(device=device)
+        return _open_checked(bundle, bundle.golden(), self.graph_file, self.provider, self.precision, resources)[0]
 
 
 def open_model(
@@ -87,49 +92,47 @@ def open_model(
     device: int = 0,
     max_gpu_bytes: int = 0,
 ) -> Model:
-    """Open a bundle and check its golden inputs on the very graph that will serve.
+    """Open a bundle, load the graph for a provider and precision, and check it on the golden inputs.
+
+    Args:
+        folder: path of the bundle.
+        provider: the provider to run on; `auto` takes CUDA if it works, else the CPU.
+        precision: the precision of the graph; `auto` takes fp16 on CUDA and fp32 on the CPU.
+        threads: as in `Resources`.
+        device: as in `Resources`.
+        max_gpu_bytes: as in `Resources`.
 
     Raises:
-        BundleRefused: the bundle is damaged.
-        GraphMissing: it has no graph for the provider and precision.
-        ProviderUnavailable: `cuda` was asked for and this machine cannot run it.
-        ContractBroken: the answers are too far from PyTorch's.
+        BundleRefused: the bundle is missing or damaged.
+        GraphMissing: the bundle has no graph for the provider and precision.
+        ProviderUnavailable: `cuda` was requested and does not work on this host.
+        ToleranceExceeded: the outputs differ too much from PyTorch's.
     """
     bundle = Bundle.open(folder)
-    golden = bundle.golden()
     resources = Resources(threads, device, max_gpu_bytes)
-    fallback_reason = ""
     if provider == "auto" and precision == "int8":
-        provider = "cpu"  # No GPU runs it, so none is missed.
-    if provider == "auto":
-        try:
-            return _open_on(bundle, golden, "cuda", precision, resources, fallback_reason)
-        except (GraphMissing, ProviderUnavailable) as unavailable:
-            fallback_reason = str(unavailable)
-            log.warning("running on the CPU: %s", fallback_reason)
-            provider = "cpu"
-    return _open_on(bundle, golden, provider, precision, resources, fallback_reason)
+        provider = "cpu"  # Only the CPU runs int8, so running on it is no fallback.
+    if provider != "auto":
+        return _open_on(bundle, provider, precision, resources)
+    try:
+        return _open_on(bundle, "cuda", precision, resources)
+    except (GraphMissing, ProviderUnavailable) as unavailable:
+        log.warning("running on the CPU: %s", unavailable)
+        return replace(_open_on(bundle, "cpu", precision, resources), fallback_reason=str(unavailable))
 
 
-def _open_on(
-    bundle: Bundle,
-    golden: Golden,
-    provider: Provider,
-    precision: str,
-    resources: Resources,
-    fallback_reason: str,
-) -> Model:
-    chosen = _choose(bundle, provider, _PRECISIONS.get(precision, _USUAL_PRECISION[provider]))
-    path = bundle.folder / chosen.file
-    graph, measured = _open_checked(bundle, path, golden, provider, chosen.precision, resources)
+def _open_on(bundle: Bundle, provider: Provider, precision: str, resources: Resources) -> Model:
+    chosen = _find_graph(bundle, provider, _PRECISIONS.get(precision, _DEFAULT_PRECISION[provider]))
+    golden = bundle.golden()
+    graph, measured = _open_checked(bundle, golden, chosen.file, provider, chosen.precision, resources)
     return Model(
         bundle=bundle,
         graph=graph,
         probe=pack([min(golden.sequences, key=len)]),
-        file=chosen.file,
+        graph_file=chosen.file,
         precision=chosen.precision,
         provider=provider,
-        fallback_reason=fallback_reason,
+        fallback_reason="",
         self_check=measured,
         self_check_sequences=len(golden.sequences),
         parity=bundle.parity(),
@@ -138,34 +141,30 @@ def _open_on(
 
 
 def _open_checked(
-    bundle: Bundle,
-    path: Path,
-    golden: Golden,
-    provider: Provider,
-    precision: Precision,
-    resources: Resources,
+    bundle: Bundle, golden: Golden, graph_file: str, provider: Provider, precision: Precision, resources: Resources
 ) -> tuple[EncoderGraph, Difference]:
-    """Load a graph, and measure its answers to the golden inputs."""
+    """Load a graph and check it on the golden inputs; return it with its measured difference from PyTorch."""
+    path = bundle.folder / graph_file
     try:
         graph = EncoderGraph.open(path, provider, *resources)
         measured = check_golden(graph, golden, normalized=bundle.manifest.normalized)
     except ProviderUnavailable:
         raise
     except Exception as error:
-        why = " ".join(str(error).split())
         if provider == "cuda":
-            # The file is whole, as its checksum says: what fails is the card, its memory or its driver.
-            raise ProviderUnavailable(f"CUDA cannot run {path.name}: {why}") from error
-        raise BundleRefused(f"ONNX Runtime cannot run {path}: {why}") from error
-    if broken := breach(measured, precision):
-        raise ContractBroken(
-            f"{path} on {provider} breaks the numeric contract on the bundle's golden inputs: {broken}"
+            # The file matches its checksum, so the cause is the GPU, its memory or its driver.
+            raise ProviderUnavailable(f"CUDA cannot run {path.name}: {one_line(error)}") from error
+        raise BundleRefused(f"ONNX Runtime cannot run {path}: {one_line(error)}") from error
+    if exceeded := violation(measured, precision):
+        raise ToleranceExceeded(
+            f"{path} on {provider} fails the self-check on the bundle's golden inputs ({exceeded}): "
+            "choose another --precision or --provider, or export the model again"
         )
     return graph, measured
 
 
-def _choose(bundle: Bundle, provider: Provider, precision: Precision) -> Graph:
-    candidates = [graph for graph in bundle.manifest.graphs if graph.lowering == _LOWERINGS[provider]]
+def _find_graph(bundle: Bundle, provider: Provider, precision: Precision) -> Graph:
+    candidates = [graph for graph in bundle.manifest.graphs if graph.lowering == _ATTENTION_LAYOUTS[provider]]
     for graph in candidates:
         if graph.precision == precision:
             return graph
@@ -173,4 +172,7 @@ def _choose(bundle: Bundle, provider: Provider, precision: Precision) -> Graph:
         name for name, value in _PRECISIONS.items() if value in {graph.precision for graph in candidates}
     )
     wanted = next(name for name, value in _PRECISIONS.items() if value == precision)
-    raise GraphMissing(f"{bundle.folder} has no {wanted} graph for {provider}; it has: {offered or 'none'}")
+    raise GraphMissing(
+        f"{bundle.folder} has no {wanted} graph for {provider} (it has: {offered or 'none'}): "
+        "choose another --precision or --provider, or export the model again"
+    )

@@ -1,6 +1,7 @@
-"""The packed batch: sequences end to end, and the index arrays that let attention find each one.
+"""Pack sequences into one batch without padding, and compute the index arrays with which attention finds each one.
 
-All of it is computed on the host, so that graphs have no data-dependent shapes and a GPU never waits for the host.
+The host computes the index arrays in numpy: graphs then have no data-dependent shapes, and a GPU never waits for the
+host.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -12,60 +13,63 @@ from numpy.typing import NDArray
 
 @dataclass(eq=False, slots=True)
 class PackedBatch:
-    """B sequences of lengths n_1..n_B packed into T = Σ n_i rows; N cells hold each where they are padded.
+    """B sequences of lengths n_1..n_B, concatenated to T = Σ n_i rows. The padded grid has B·N cells.
 
     Attributes:
-        rows: int64 [T] token ids, or float32 [T, d_in] features.
-        lengths: int32 [B] tokens of each sequence.
-        starts: int64 [B] first row of each sequence.
-        line_cells: N, the longest length, or more where sizes are rounded up.
+        rows: token ids, int64 [T], or features, float32 [T, d_in].
+        lengths: tokens of each sequence, int32 [B].
+        starts: first row of each sequence, int64 [B].
+        padded_length: N, the length of the longest sequence, or more if rounded up to a shape bucket.
     """
 
     rows: NDArray[np.generic]
     lengths: NDArray[np.int32]
     starts: NDArray[np.int64]
-    line_cells: int
+    padded_length: int
 
     @property
     def sequences(self) -> int:
-        """B."""
+        """B, the number of sequences."""
         return len(self.lengths)
 
     @property
     def tokens(self) -> int:
-        """T."""
+        """T, the number of rows."""
         return len(self.rows)
 
     @property
     def longest_tokens(self) -> int:
-        """The longest length."""
+        """The length of the longest sequence."""
         return int(self.lengths.max())
 
     def feeds(self, names: Collection[str]) -> dict[str, NDArray[np.generic]]:
-        """Return the arrays for the inputs that a graph declares.
+        """Return the arrays for the inputs of a graph.
 
-        A graph that declares `attention_mask` is a padded one: its ids or features come as [B, N] cells.
+        A graph with the input `attention_mask` is padded: it gets token ids [B, N] or features [B, N, d_in].
+
+        Args:
+            names: names of the graph's inputs.
 
         Raises:
-            KeyError: a name that no packed batch has.
+            KeyError: a packed batch has no array of that name.
         """
-        makers = _PADDED if "attention_mask" in names else _PACKED
-        return {name: makers[name](self) for name in names}
+        inputs = _PADDED_INPUTS if "attention_mask" in names else _PACKED_INPUTS
+        return {name: inputs[name](self) for name in names}
 
     def drop_padding(self, cells: NDArray[np.generic]) -> NDArray[np.generic]:
-        """Return the packed rows [T, ...] of padded cells [B, N, ...]."""
+        """Return the rows [T, ...] of the padded cells [B, N, ...]."""
         return cells.reshape(-1, *cells.shape[2:])[scatter(self)]
 
     def split(self, rows: NDArray[np.generic]) -> list[NDArray[np.generic]]:
-        """Return one view [n_i, ...] a sequence of packed rows [T, ...]."""
+        """Split the rows [T, ...] into one view [n_i, ...] for each sequence."""
         return np.split(rows, self.starts[1:])
 
 
 def pack(sequences: Sequence[NDArray[np.generic]]) -> PackedBatch:
-    """Lay sequences end to end.
+    """Concatenate sequences to a packed batch.
 
     Args:
-        sequences: token ids [n_i] of an integer type, or features [n_i, d_in]; none of them empty.
+        sequences: token ids [n_i] of an integer type, or features [n_i, d_in]; each n_i ≥ 1.
     """
     lengths = np.fromiter((len(sequence) for sequence in sequences), np.int32, len(sequences))
     rows = np.concatenate(sequences)
@@ -75,63 +79,66 @@ def pack(sequences: Sequence[NDArray[np.generic]]) -> PackedBatch:
 
 
 def positions(batch: PackedBatch) -> NDArray[np.int64]:
-    """Return the position of each row inside its own sequence, [T]."""
+    """Return the position of each row in its own sequence, [T]."""
     return np.arange(batch.tokens, dtype=np.int64) - np.repeat(batch.starts, batch.lengths)
 
 
 def gather(batch: PackedBatch) -> NDArray[np.int64]:
-    """Return the row to read for each padded cell, [B, N].
+    """Return the row that each padded cell takes its values from, [B, N].
 
-    A padding cell repeats its own sequence's last row: nothing of a neighbour ever enters a sequence's view, where
-    even a weight of zero times an infinity would be NaN.
+    A padding cell repeats the last row of its own sequence. Rows of other sequences never enter a sequence's attention,
+    not even with weight zero, because 0 × infinity is NaN.
     """
-    cells = batch.starts[:, None] + np.arange(batch.line_cells, dtype=np.int64)
+    cells = batch.starts[:, None] + np.arange(batch.padded_length, dtype=np.int64)
     last_rows = batch.starts + batch.lengths - 1
     np.minimum(cells, last_rows[:, None], out=cells)
     return cells
 
 
 def scatter(batch: PackedBatch) -> NDArray[np.int64]:
-    """Return the padded cell of each row, [T]."""
-    first_cells = np.arange(batch.sequences, dtype=np.int64) * batch.line_cells
+    """Return the index of each row's padded cell in the flattened [B, N] grid, [T]."""
+    first_cells = np.arange(batch.sequences, dtype=np.int64) * batch.padded_length
     return np.repeat(first_cells, batch.lengths) + positions(batch)
 
 
 def attention_mask(batch: PackedBatch) -> NDArray[np.int64]:
-    """Return 1 for the cells that hold a token and 0 for padding, [B, N]."""
+    """Return 1 for each padded cell that holds a token and 0 for padding, [B, N]."""
     return (~_padding(batch)).astype(np.int64)
 
 
 def cu_seqlens(batch: PackedBatch) -> NDArray[np.int32]:
-    """Return the cumulative lengths, [B+1]."""
+    """Return the cumulative lengths, from 0 to T, [B+1]."""
     return np.concatenate([[0], np.cumsum(batch.lengths)]).astype(np.int32)
 
 
 def key_spans(batch: PackedBatch) -> NDArray[np.int32]:
-    """Return the key padding mask of MultiHeadAttention that CUDA's memory-efficient kernel takes, [3B+2].
+    """Return the key padding mask of MultiHeadAttention that CUDA's memory-efficient kernel accepts, [3B+2].
 
-    The lengths; the first cell of each sequence's queries and where the last one's end; the same of its keys. The
-    operator's schema knows its size alone: the meaning is that of MASK_1D_KEY_SEQ_LEN_START in ONNX Runtime's
-    attention_common.h, and that the starts count padding cells is how its kernel uses them.
+    The mask holds B lengths, then B+1 cumulative padded lengths of the queries, then the same B+1 numbers for the keys.
+    The operator's schema defines only the size. ONNX Runtime's attention_common.h defines the meaning as
+    MASK_1D_KEY_SEQ_LEN_START, and the CUDA kernel counts padding cells in the cumulative lengths.
     """
-    first_cells = np.arange(batch.sequences + 1) * batch.line_cells
-    return np.concatenate([batch.lengths, first_cells, first_cells]).astype(np.int32)
+    padded_starts = np.arange(batch.sequences + 1) * batch.padded_length
+    return np.concatenate([batch.lengths, padded_starts, padded_starts]).astype(np.int32)
 
 
 def token_offset(batch: PackedBatch) -> NDArray[np.int32]:
-    """Return the cells that hold a token, then the padding cells, [B, N]: PackedMultiHeadAttention's order."""
+    """Return the indices of the cells that hold a token, then those of padding cells, [B, N].
+
+    PackedMultiHeadAttention expects this order.
+    """
     cells = np.concatenate([scatter(batch), np.flatnonzero(_padding(batch))], dtype=np.int32, casting="same_kind")
     return cells.reshape(batch.sequences, -1)
 
 
 def _padding(batch: PackedBatch) -> NDArray[np.bool_]:
-    """Return whether a cell holds no token, [B, N]."""
-    return np.arange(batch.line_cells, dtype=np.int32) >= batch.lengths[:, None]
+    """Return True for each padded cell that holds no token, [B, N]."""
+    return np.arange(batch.padded_length, dtype=np.int32) >= batch.lengths[:, None]
 
 
-_Maker = Callable[[PackedBatch], NDArray[np.generic]]
+_MakeInput = Callable[[PackedBatch], NDArray[np.generic]]
 
-_PACKED: dict[str, _Maker] = {
+_PACKED_INPUTS: dict[str, _MakeInput] = {
     "input_ids": lambda batch: batch.rows,
     "features": lambda batch: batch.rows,
     "positions": positions,
@@ -143,7 +150,7 @@ _PACKED: dict[str, _Maker] = {
     "key_spans": key_spans,
 }
 
-_PADDED: dict[str, _Maker] = {
+_PADDED_INPUTS: dict[str, _MakeInput] = {
     "input_ids": lambda batch: batch.rows[gather(batch)],
     "features": lambda batch: batch.rows[gather(batch)],
     "attention_mask": attention_mask,

@@ -1,4 +1,4 @@
-"""Pools hidden rows where a graph does not do it: with another pooling than its own, or without some of the rows."""
+"""Pool hidden rows in numpy, where a request wants another pooling than the graph's, or some rows left out."""
 
 from collections.abc import Callable
 
@@ -18,12 +18,12 @@ POOLINGS: dict[Pooling, Callable[[_Rows], _Rows]] = {
 
 
 def pool(rows: NDArray[np.generic], pooling: Pooling, skipped: int = 0) -> NDArray[np.float32]:
-    """Return the one vector [width] of a sequence's hidden rows [n, width].
+    """Return the pooled vector [width] of one sequence.
 
     Args:
-        rows: of one sequence, in any precision.
-        pooling: of `POOLINGS`.
-        skipped: how many of the rows to leave out, the first; the last always counts.
+        rows: the sequence's hidden rows [n, width], in any precision.
+        pooling: a key of `POOLINGS`.
+        skipped: the number of leading rows to leave out; the last row is never left out.
     """
-    counted = rows[min(skipped, len(rows) - 1) :].astype(np.float32, copy=False)
-    return POOLINGS[pooling](counted).astype(np.float32, copy=False)
+    pooled_rows = rows[min(skipped, len(rows) - 1) :].astype(np.float32, copy=False)
+    return POOLINGS[pooling](pooled_rows).astype(np.float32, copy=False)

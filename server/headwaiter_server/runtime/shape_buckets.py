@@ -1,4 +1,7 @@
-"""Rounds a batch's sizes up, so that a GPU's memory sees few shapes: what is allocated for one fits the next."""
+"""Round the sizes of a batch up to shape buckets.
+
+A GPU then sees few different shapes, so that memory allocated for one batch fits the next one.
+"""
 
 from dataclasses import replace
 
@@ -6,54 +9,54 @@ import numpy as np
 
 from headwaiter_server.runtime.packing import PackedBatch
 
-# From one power of two to the next there are so many sizes: none is rounded up by more than one in so many parts.
-_STEPS = 8
-# CUDA's memory-efficient attention takes a bias in float16 only where a line of cells is a multiple of this.
-_LINE_CELLS = 8
+# Shape buckets between one power of two and the next. Rounding to them adds less than 1/8 to a size.
+_BUCKETS_PER_OCTAVE = 8
+# CUDA's memory-efficient attention accepts a float16 bias only if the padded length is a multiple of 8.
+_PADDED_LENGTH_STEP = 8
 
 
-def round_up(batch: PackedBatch) -> PackedBatch:
-    """Return a batch that begins with the same rows, and whose B, T and N are each of few sizes.
+def round_up_to_buckets(batch: PackedBatch) -> PackedBatch:
+    """Return a batch that begins with the same rows and whose B, T and N are rounded up to shape buckets.
 
-    Those are the multiples of 1/8 of the power of two below; N is a multiple of 8 too. Lines of cells get more padding,
-    which costs no token. Sequences of zeros behind the batch's own take the rest of T and B: none of them is longer
-    than the longest of the batch, so that no position occurs that a model may not have. They need a token each, for
-    which T is rounded further where there are many short sequences.
+    A bucket is a multiple of 1/8 of the power of two below the size; buckets of N are also multiples of 8. Rounding N
+    adds padding cells only. Rounding T and B appends dummy sequences of zeros, each of 1 to `longest_tokens` tokens, so
+    that every position in the batch is one that the model knows. If the dummy sequences need more tokens than T leaves,
+    which happens with many short sequences, T is rounded up further.
 
-    Fewer than 8 sequences get none of these, as one alone would be more than an eighth of their cells, and keep their
-    T: so few find room in the memory that a full batch has left.
+    B and T of a batch of fewer than 8 sequences stay the same: one dummy sequence would be more than 1/8 of its cells,
+    and a batch this small fits in the memory that full batches left allocated.
     """
-    sequences, tokens = _sizes(batch)
-    line_cells = _round(batch.line_cells, _LINE_CELLS)
-    dummies, spare = sequences - batch.sequences, tokens - batch.tokens
+    sequences, tokens = _bucket_sizes(batch)
+    padded_length = _round_up(batch.padded_length, _PADDED_LENGTH_STEP)
+    dummies, dummy_tokens = sequences - batch.sequences, tokens - batch.tokens
     if not dummies:
-        return replace(batch, line_cells=line_cells)
-    lengths = np.full(dummies, spare // dummies, np.int32)
-    lengths[: spare % dummies] += 1
+        return replace(batch, padded_length=padded_length)
+    lengths = np.full(dummies, dummy_tokens // dummies, np.int32)
+    lengths[: dummy_tokens % dummies] += 1
     return PackedBatch(
-        np.concatenate([batch.rows, np.zeros((spare, *batch.rows.shape[1:]), batch.rows.dtype)]),
+        np.concatenate([batch.rows, np.zeros((dummy_tokens, *batch.rows.shape[1:]), batch.rows.dtype)]),
         np.concatenate([batch.lengths, lengths]),
         np.concatenate([batch.starts, batch.tokens + np.cumsum(lengths, dtype=np.int64) - lengths]),
-        line_cells,
+        padded_length,
     )
 
 
-def _sizes(batch: PackedBatch) -> tuple[int, int]:
-    """Return the fewest T, and the fewest B for it, that leave each dummy 1 to `longest_tokens` tokens."""
-    if batch.sequences < _STEPS:
+def _bucket_sizes(batch: PackedBatch) -> tuple[int, int]:
+    """Return the smallest buckets of B and T for which each dummy sequence has 1 to `longest_tokens` tokens."""
+    if batch.sequences < _BUCKETS_PER_OCTAVE:
         return batch.sequences, batch.tokens
-    tokens = _round(batch.tokens)
+    tokens = _round_up(batch.tokens)
     while True:
-        spare = tokens - batch.tokens
-        fewest_dummies = -(-spare // batch.longest_tokens)
-        sequences = _round(batch.sequences + fewest_dummies)
-        if sequences - batch.sequences <= spare:
+        dummy_tokens = tokens - batch.tokens
+        fewest_dummies = -(-dummy_tokens // batch.longest_tokens)
+        sequences = _round_up(batch.sequences + fewest_dummies)
+        if sequences - batch.sequences <= dummy_tokens:
             return sequences, tokens
-        tokens = _round(tokens + 1)
+        tokens = _round_up(tokens + 1)
 
 
-def _round(size: int, least_step: int = 1) -> int:
-    """Return the next of the sizes; sizes up to 16 are all among them unless the steps are larger."""
+def _round_up(size: int, smallest_step: int = 1) -> int:
+    """Return the smallest bucket that is not below `size`; with a smallest step of 1, sizes up to 16 are buckets."""
     power = (size - 1).bit_length() - 1
-    step = max((1 << max(0, power)) // _STEPS, least_step)
+    step = max((1 << max(0, power)) // _BUCKETS_PER_OCTAVE, smallest_step)
     return -(-size // step) * step

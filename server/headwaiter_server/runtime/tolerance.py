@@ -1,4 +1,4 @@
-"""The numeric contract: how far an answer may be from PyTorch in float32."""
+"""Compare outputs with PyTorch's float32 outputs, and define the tolerance of each precision."""
 
 from dataclasses import dataclass
 
@@ -11,15 +11,16 @@ from headwaiter_server.runtime.graph import Outputs
 
 @dataclass(frozen=True)
 class Difference:
-    """How far a graph's answers are from PyTorch's.
+    """The difference between a graph's outputs and PyTorch's.
 
     Attributes:
-        pooled_max_abs: largest difference of a value of a pooled vector; 0 without pooling.
-        hidden_max_abs: the same of the hidden rows.
-        pooled_max_relative: `pooled_max_abs` by the largest magnitude among PyTorch's pooled values.
-        hidden_max_relative: `hidden_max_abs` by the largest magnitude among PyTorch's hidden values.
-        min_cosine: smallest cosine between a vector and PyTorch's, pooled where there is pooling, else hidden.
-        mean_cosine: mean of the same cosines.
+        pooled_max_abs: largest absolute difference of a value in the pooled vectors; 0 without pooling.
+        hidden_max_abs: largest absolute difference of a value in the hidden rows.
+        pooled_max_relative: `pooled_max_abs` / largest magnitude of PyTorch's pooled values.
+        hidden_max_relative: `hidden_max_abs` / largest magnitude of PyTorch's hidden values.
+        min_cosine: smallest cosine between a vector and PyTorch's vector. The vectors are the pooled vectors, or the
+            hidden rows of a model without pooling.
+        mean_cosine: mean of these cosines.
     """
 
     pooled_max_abs: float
@@ -31,14 +32,14 @@ class Difference:
 
 
 @dataclass(frozen=True)
-class Limits:
-    """What the contract allows; None where it says nothing.
+class Tolerance:
+    """The largest differences from PyTorch that a precision allows; None for no limit.
 
     Attributes:
-        pooled: the smaller of the absolute and the relative difference, so that a model with outputs beyond 1 is held
-            to the same number of digits.
-        hidden: the same of the hidden rows.
-        min_cosine: of every vector.
+        pooled: limit of the smaller of the absolute and the relative difference of pooled vectors. The smaller one
+            counts, so that models whose outputs exceed 1 need the same number of correct digits as others.
+        hidden: the same limit for hidden rows.
+        min_cosine: smallest cosine allowed between any vector and PyTorch's.
     """
 
     pooled: float | None = None
@@ -46,27 +47,31 @@ class Limits:
     min_cosine: float | None = None
 
 
-CONTRACT: dict[Precision, Limits] = {
-    PRECISION_FP32: Limits(pooled=1e-5, hidden=1e-4),
-    PRECISION_FP16: Limits(min_cosine=0.9999),
-    PRECISION_INT8: Limits(min_cosine=0.99),
+TOLERANCES: dict[Precision, Tolerance] = {
+    PRECISION_FP32: Tolerance(pooled=1e-5, hidden=1e-4),
+    PRECISION_FP16: Tolerance(min_cosine=0.9999),
+    PRECISION_INT8: Tolerance(min_cosine=0.99),
 }
 
 
-def finish_pooled(pooled: NDArray[np.float32], *, normalized: bool) -> NDArray[np.float32]:
-    """Scale pooled vectors [B, width] to unit length where the model says so: v / max(‖v‖₂, 1e-12)."""
+def normalize_pooled(pooled: NDArray[np.float32], *, normalized: bool) -> NDArray[np.float32]:
+    """Scale pooled vectors [B, width] to unit length if `normalized`, as v / max(‖v‖₂, 1e-12)."""
     if not normalized:
         return pooled
-    exact = pooled.astype(np.float64)  # In float32 the squares of large values are infinite.
+    exact = pooled.astype(np.float64)  # In float32 the squares of large values overflow to infinity.
     lengths = np.linalg.norm(exact, axis=-1, keepdims=True)
     unit: NDArray[np.float32] = (exact / np.maximum(lengths, 1e-12)).astype(np.float32)
     return unit
 
 
 def difference(actual: Outputs, expected: Outputs) -> Difference:
-    """Compare finished answers to PyTorch's, pooled [B, width] and hidden [T, width].
+    """Return the difference between a graph's outputs and PyTorch's.
 
-    An answer that is not finite is infinitely far, and in the opposite direction.
+    Outputs that are not finite have an infinite difference and cosine −1.
+
+    Args:
+        actual: outputs of the graph, pooled [B, width] after `normalize_pooled` and hidden [T, width].
+        expected: outputs of PyTorch, of the same shapes.
     """
     assert actual.hidden is not None
     assert expected.hidden is not None
@@ -88,25 +93,25 @@ def difference(actual: Outputs, expected: Outputs) -> Difference:
     )
 
 
-def breach(measured: Difference, precision: Precision) -> str | None:
-    """Return what breaks the contract of a precision, in words, or None."""
-    limits = CONTRACT[precision]
+def violation(measured: Difference, precision: Precision) -> str | None:
+    """Describe the first measured difference that exceeds the tolerance of a precision; None if all are within it."""
+    tolerance = TOLERANCES[precision]
     if not np.isfinite([measured.pooled_max_abs, measured.hidden_max_abs]).all():
-        return "its answers are not finite"
+        return "its outputs are not finite"
     for name, absolute, relative, limit in (
-        ("pooled", measured.pooled_max_abs, measured.pooled_max_relative, limits.pooled),
-        ("hidden", measured.hidden_max_abs, measured.hidden_max_relative, limits.hidden),
+        ("pooled", measured.pooled_max_abs, measured.pooled_max_relative, tolerance.pooled),
+        ("hidden", measured.hidden_max_abs, measured.hidden_max_relative, tolerance.hidden),
     ):
         smaller = min(absolute, relative)
         if limit is not None and not smaller <= limit:
-            return f"{name} answers differ from PyTorch by {smaller:.2e}, over {limit:g}"
-    if limits.min_cosine is not None and not measured.min_cosine >= limits.min_cosine:
-        return f"cosine to PyTorch is {measured.min_cosine:.6f}, under {limits.min_cosine}"
+            return f"{name} outputs differ from PyTorch's by {smaller:.2e}, more than {limit:g}"
+    if tolerance.min_cosine is not None and not measured.min_cosine >= tolerance.min_cosine:
+        return f"the cosine to PyTorch is {measured.min_cosine:.6f}, less than {tolerance.min_cosine}"
     return None
 
 
 def largest_differences(actual: NDArray[np.generic], expected: NDArray[np.generic]) -> tuple[float, float]:
-    """Return the largest |actual − expected|, and what it is of the largest |expected|; infinity where not finite."""
+    """Return max |actual − expected|, and the same / max |expected|; both infinite if `actual` is not finite."""
     exact, reference = actual.astype(np.float64), expected.astype(np.float64)
     if not np.isfinite(exact).all():
         return float("inf"), float("inf")
@@ -115,7 +120,7 @@ def largest_differences(actual: NDArray[np.generic], expected: NDArray[np.generi
 
 
 def _cosines(actual: NDArray[np.generic], expected: NDArray[np.generic]) -> NDArray[np.float64]:
-    """Return one cosine a vector; that of two vectors of zeros, which point nowhere, is 1."""
+    """Return the cosine of each pair of vectors, 1 for two vectors of zeros; [−1] if `actual` is not finite."""
     exact, reference = actual.astype(np.float64), expected.astype(np.float64)
     if not np.isfinite(exact).all():
         return np.array([-1.0])

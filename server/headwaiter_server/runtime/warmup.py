@@ -1,4 +1,4 @@
-"""Runs a graph before it serves: on the golden inputs to check it, on a grid of shapes to time it."""
+"""Run a graph before it serves: on the golden inputs to check it, and on batches of many shapes to time it."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -10,96 +10,109 @@ from headwaiter_proto.manifest_pb2 import Manifest
 from headwaiter_server.runtime.bundle import Golden
 from headwaiter_server.runtime.graph import EncoderGraph, Outputs
 from headwaiter_server.runtime.packing import PackedBatch, pack
-from headwaiter_server.runtime.tolerance import Difference, difference, finish_pooled
+from headwaiter_server.runtime.tolerance import Difference, difference, normalize_pooled
 
-# Golden inputs run together up to these sizes, so that the check sees real batches and takes little memory.
+# Largest batches of golden inputs: large enough to mix sequences, small enough to take little memory.
 _GOLDEN_TOKENS = 1024
 _GOLDEN_CELLS = 1 << 20
-# Token budgets are compared on sequences of a usual length, which fills no budget: neither do requests. And on so many
-# tokens at least, so that a short disturbance does not decide.
-_USUAL_TOKENS = 48
+# Token budgets are compared on batches of sequences of this length, the length of typical requests.
+_TYPICAL_TOKENS = 48
+# Each measurement of a budget runs at least this many tokens, so that a short disturbance distorts it less.
 _COMPARED_TOKENS = 256
 _BUDGET_ROUNDS = 9
 _SHAPE_RUNS = 4
-_FEWEST_SHAPES = 5
-# How many attention cells cost about what a token costs; only the order of the shapes depends on it.
-_CELLS_OF_A_TOKEN = 256
-# Larger budgets are not looked at once so many in a row were no faster than the fastest before them.
-_NO_FASTER = 2
+_MIN_SHAPES = 5
+# Attention cells that take about as long as one token. Only the order in which shapes are timed depends on this number.
+_CELLS_PER_TOKEN = 256
+# Stop trying larger token budgets after this many in a row were no faster than the fastest one before them.
+_SLOWER_BUDGETS = 2
 
-
+# The lengths of the sequences of a batch.
 Lengths = tuple[int, ...]
 
 
 def check_golden(graph: EncoderGraph, golden: Golden, *, normalized: bool) -> Difference:
-    """Run the golden inputs in mixed batches and compare the answers to PyTorch's."""
-    answers = [graph.run(batch, hidden=True) for batch in _golden_batches(golden)]
-    hidden = np.concatenate([answer.hidden for answer in answers if answer.hidden is not None])
-    pooled = [answer.pooled for answer in answers if answer.pooled is not None]
-    finished = finish_pooled(np.concatenate(pooled), normalized=normalized) if pooled else None
-    return difference(Outputs(finished, hidden), golden.answers)
+    """Run the golden inputs in batches of mixed lengths and return the difference from PyTorch's outputs.
+
+    Args:
+        graph: the graph to check.
+        golden: the golden inputs and PyTorch's outputs.
+        normalized: whether the model scales pooled vectors to unit length.
+    """
+    outputs = [graph.run(batch, hidden=True) for batch in _golden_batches(golden)]
+    hidden = np.concatenate([output.hidden for output in outputs if output.hidden is not None])
+    pooled = [output.pooled for output in outputs if output.pooled is not None]
+    vectors = normalize_pooled(np.concatenate(pooled), normalized=normalized) if pooled else None
+    return difference(Outputs(vectors, hidden), golden.outputs)
 
 
 def _golden_batches(golden: Golden) -> Iterator[PackedBatch]:
     batch: list[NDArray[np.generic]] = []
     for sequence in golden.sequences:
-        lengths = [len(member) for member in (*batch, sequence)]
-        if batch and (sum(lengths) > _GOLDEN_TOKENS or len(lengths) * max(lengths) ** 2 > _GOLDEN_CELLS):
+        lengths = tuple(len(member) for member in (*batch, sequence))
+        if batch and (sum(lengths) > _GOLDEN_TOKENS or _attention_cells(lengths) > _GOLDEN_CELLS):
             yield pack(batch)
             batch = []
         batch.append(sequence)
     yield pack(batch)
 
 
-def run_once(graph: EncoderGraph, manifest: Manifest, lengths: Lengths) -> float:
-    """Pack and run a batch of made-up sequences of these lengths, without hidden rows; return the seconds it took."""
-    sequences = [_example(manifest, length) for length in lengths]
+def time_batch(graph: EncoderGraph, manifest: Manifest, lengths: Lengths) -> float:
+    """Run a batch of made-up sequences of the given lengths, without hidden rows; return the seconds it took."""
+    sequences = [_made_up_sequence(manifest, length) for length in lengths]
     started_s = time.perf_counter()
     graph.run(pack(sequences), hidden=False)
     return time.perf_counter() - started_s
 
 
-def usual_batch(manifest: Manifest, tokens: int) -> Lengths:
-    """Return as many sequences of the usual length as so many tokens hold, but at least one."""
-    length = min(_USUAL_TOKENS, manifest.max_tokens)
+def typical_batch(manifest: Manifest, tokens: int) -> Lengths:
+    """Return the lengths of a batch of typical sequences that fills a budget of `tokens`; at least one sequence."""
+    length = min(_TYPICAL_TOKENS, manifest.max_tokens)
     return (length,) * max(1, tokens // length)
 
 
 def time_budgets(
     graph: EncoderGraph, manifest: Manifest, budgets: Sequence[int], time_s: float
 ) -> dict[int, list[float]]:
-    """Measure the tokens a second at budgets of rising size, in rounds that run each of them once.
+    """Measure the throughput of batches that fill different token budgets.
 
-    The first round climbs until time or memory is short, or larger batches are no faster; the others repeat it.
+    The first round tries the budgets in order and stops when a third of the time is used, when memory is exhausted, or
+    when larger batches are no faster. Further rounds repeat the budgets of the first.
+
+    Args:
+        graph: the graph to time.
+        manifest: the model's manifest.
+        budgets: the token budgets, in rising order.
+        time_s: the time for all rounds, in seconds. The first budget runs even if it takes longer.
 
     Returns:
-        For each budget that was reached, one rate a round.
+        For each budget that ran, its tokens per second in each round.
     """
 
-    def rate(budget: int) -> float:
-        lengths = usual_batch(manifest, budget)
+    def tokens_per_s(budget: int) -> float:
+        lengths = typical_batch(manifest, budget)
         times = max(1, _COMPARED_TOKENS // budget)
-        return sum(lengths) * times / sum(run_once(graph, manifest, lengths) for _ in range(times))
+        return sum(lengths) * times / sum(time_batch(graph, manifest, lengths) for _ in range(times))
 
     started_s = time.perf_counter()
     rates: dict[int, list[float]] = {}
     for budget in budgets:
         try:
-            run_once(graph, manifest, usual_batch(manifest, budget))  # a shape's first run takes longer
-            rates[budget] = [rate(budget)]
+            time_batch(graph, manifest, typical_batch(manifest, budget))  # The first run of a shape takes longer.
+            rates[budget] = [tokens_per_s(budget)]
         except Exception:
-            # What does not fit in memory is no candidate; what cannot run at all is the caller's affair.
+            # A batch that does not fit in memory ends the round. If even the first batch fails, the graph cannot run.
             if not rates:
                 raise
             break
-        fastest = max(rates, key=lambda one: rates[one])
-        climbed_s = time.perf_counter() - started_s
-        # The next budget takes about as long as all before it, and there shall be rounds to compare them in.
-        if fastest not in list(rates)[-_NO_FASTER:] or 2 * climbed_s > time_s / 3:
+        fastest = max(rates, key=lambda candidate: rates[candidate])
+        elapsed_s = time.perf_counter() - started_s
+        # The next budget takes about as long as all smaller ones together. Two thirds of the time are for more rounds.
+        if fastest not in list(rates)[-_SLOWER_BUDGETS:] or 2 * elapsed_s > time_s / 3:
             break
     for _ in range(_BUDGET_ROUNDS - 1):
         for budget, measured in rates.items():
-            measured.append(rate(budget))
+            measured.append(tokens_per_s(budget))
         if time.perf_counter() - started_s > time_s:
             break
     return rates
@@ -108,39 +121,49 @@ def time_budgets(
 def time_shapes(
     graph: EncoderGraph, manifest: Manifest, tokens: int, cells: int, time_s: float
 ) -> dict[Lengths, float]:
-    """Measure the seconds of batches of many shapes within so many tokens and cells, each the best of a few runs.
+    """Measure the run time of batches of many shapes, small shapes first.
 
-    One sequence alone may have more. Small shapes come first; large ones are left out where time or memory is short.
+    Shapes are left out when the time is used up or memory is exhausted, but the smallest ones always run.
+
+    Args:
+        graph: the graph to time.
+        manifest: the model's manifest.
+        tokens: most tokens in a batch of several sequences.
+        cells: most attention cells in a batch of several sequences.
+        time_s: the time for all runs, in seconds.
+
+    Returns:
+        For each shape that ran, its shortest run in seconds.
     """
     started_s = time.perf_counter()
-    shapes = _grid(manifest, tokens, cells)
+    shapes = _shapes_to_time(manifest, tokens, cells)
     best_s: dict[Lengths, float] = {}
-    for place, lengths in enumerate(shapes):
-        if place >= _FEWEST_SHAPES:
-            before = shapes[place - 1]
-            expected_s = best_s[before] * _size(lengths) / _size(before)
+    for index, lengths in enumerate(shapes):
+        if index >= _MIN_SHAPES:
+            previous = shapes[index - 1]
+            expected_s = best_s[previous] * _relative_cost(lengths) / _relative_cost(previous)
             if time.perf_counter() - started_s + expected_s > time_s:
                 break
         try:
-            best_s[lengths] = run_once(graph, manifest, lengths)
+            best_s[lengths] = time_batch(graph, manifest, lengths)
         except Exception:
-            # As with budgets, what cannot run at all is the caller's affair.
-            if place < _FEWEST_SHAPES:
+            # As in time_budgets; here a failure of one of the smallest shapes means that the graph cannot run.
+            if index < _MIN_SHAPES:
                 raise
             break
     for _ in range(_SHAPE_RUNS - 1):
         for lengths, fastest_s in best_s.items():
             if time.perf_counter() - started_s + fastest_s > time_s:
                 return best_s
-            best_s[lengths] = min(fastest_s, run_once(graph, manifest, lengths))
+            best_s[lengths] = min(fastest_s, time_batch(graph, manifest, lengths))
     return best_s
 
 
-def _grid(manifest: Manifest, tokens: int, cells: int) -> list[Lengths]:
-    """Return shapes that tell the terms of a cost apart, the smallest first.
+def _shapes_to_time(manifest: Manifest, tokens: int, cells: int) -> list[Lengths]:
+    """Return shapes that differ enough to fit every term of the cost model, the smallest first.
 
-    One sequence alone; equal lengths, which have many cells or few for their tokens; and long sequences among short
-    ones, which have more padding than tokens.
+    The shapes are single sequences; batches of equal lengths, whose ratio of attention cells to tokens varies; and long
+    sequences with short ones, which have more padding than tokens.
     """
     lengths = [n for n in (1, 4, 16, 64, 256, 1024, 4096) if n < manifest.max_tokens] + [manifest.max_tokens]
     shapes: list[Lengths] = [(n,) for n in lengths]
@@ -148,22 +171,24 @@ def _grid(manifest: Manifest, tokens: int, cells: int) -> list[Lengths]:
         shapes += [(n,) * (tokens // n), (n,) * (tokens // (2 * n))]
         long = max(1, tokens // (2 * n))
         shapes += [(n,) * long + (n // 4,) * (4 * long), (n,) + (1,) * 15]
-    fewest = max(1, manifest.min_tokens)
-    valid = {tuple(max(fewest, n) for n in shape) for shape in shapes if shape}
-    fitting = [shape for shape in valid if len(shape) == 1 or (sum(shape) <= tokens and _cells(shape) <= cells)]
-    return sorted(fitting, key=lambda shape: (_size(shape), shape))
+    min_tokens = max(1, manifest.min_tokens)
+    valid = {tuple(max(min_tokens, n) for n in shape) for shape in shapes if shape}
+    fitting = [
+        shape for shape in valid if len(shape) == 1 or (sum(shape) <= tokens and _attention_cells(shape) <= cells)
+    ]
+    return sorted(fitting, key=lambda shape: (_relative_cost(shape), shape))
 
 
-def _cells(lengths: Lengths) -> int:
+def _attention_cells(lengths: Lengths) -> int:
     return len(lengths) * max(lengths) ** 2
 
 
-def _size(lengths: Lengths) -> float:
-    """Return about what a batch costs, in tokens."""
-    return sum(lengths) + _cells(lengths) / _CELLS_OF_A_TOKEN
+def _relative_cost(lengths: Lengths) -> float:
+    """Estimate the cost of a batch, in multiples of the cost of one token."""
+    return sum(lengths) + _attention_cells(lengths) / _CELLS_PER_TOKEN
 
 
-def _example(manifest: Manifest, length: int) -> NDArray[np.generic]:
+def _made_up_sequence(manifest: Manifest, length: int) -> NDArray[np.generic]:
     if manifest.vocabulary_size:
         return np.arange(length, dtype=np.int64) % manifest.vocabulary_size
     return np.ones((length, manifest.feature_width), np.float32)

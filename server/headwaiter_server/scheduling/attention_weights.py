@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headwaiter_server.errors import DeadlineExceeded, InferenceFailed, Overloaded, Unavailable
-from headwaiter_server.runtime.attention_weights import Attention, Selection
+from headwaiter_server.runtime.attention_weights import AttentionSelection, AttentionWeights
 
 # Few: each may take seconds, and whoever waits longer than a moment had better ask again.
 MAX_WAITING = 8
@@ -23,7 +23,7 @@ _USUAL_RUN_S = 1.0
 class Instrument(Protocol):
     """What looks at a sequence; called from a thread of its own, one sequence at a time."""
 
-    def run(self, sequence: NDArray[np.generic], selection: Selection) -> Attention:
+    def run(self, sequence: NDArray[np.generic], selection: AttentionSelection) -> AttentionWeights:
         """Look at one sequence."""
         ...
 
@@ -45,7 +45,7 @@ class Attended:
         computed_s: when it was done, on the attender's clock.
     """
 
-    attention: Attention
+    attention: AttentionWeights
     compute_s: float
     computed_s: float
 
@@ -71,7 +71,7 @@ class Attender:
         self._draining = False
 
     async def submit(
-        self, sequence: NDArray[np.generic], selection: Selection, *, deadline_s: float = float("inf")
+        self, sequence: NDArray[np.generic], selection: AttentionSelection, *, deadline_s: float = float("inf")
     ) -> Attended:
         """Queue a sequence, token ids [n] or features [n, d_in], and return when it has its answer.
 
@@ -116,7 +116,9 @@ class Attender:
         finally:
             self._waiting -= 1
 
-    async def _take_turn(self, sequence: NDArray[np.generic], selection: Selection, deadline_s: float) -> Attended:
+    async def _take_turn(
+        self, sequence: NDArray[np.generic], selection: AttentionSelection, deadline_s: float
+    ) -> Attended:
         in_thread = partial(asyncio.get_running_loop().run_in_executor, self._thread)
         try:
             if self._graph is None:
@@ -134,7 +136,7 @@ class Attender:
         except Exception as error:
             raise InferenceFailed("the bundle's graph of attention weights cannot be loaded") from error
 
-    def _run(self, graph: Instrument, sequence: NDArray[np.generic], selection: Selection) -> Attended:
+    def _run(self, graph: Instrument, sequence: NDArray[np.generic], selection: AttentionSelection) -> Attended:
         started_s = self._clock()
         try:
             attention = graph.run(sequence, selection)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from headwaiter_server.runtime.graph import Provider
 from headwaiter_server.runtime.model import Model
-from headwaiter_server.runtime.warmup import Lengths, run_once, time_budgets, time_shapes, usual_batch
+from headwaiter_server.runtime.warmup import Lengths, time_batch, time_budgets, time_shapes, typical_batch
 from headwaiter_server.scheduling.cost import BatchLimits, CostModel, Sample, Shape, error_ratio, fit, smallest_budget
 
 log = logging.getLogger(__name__)
@@ -55,7 +55,7 @@ def measure_cost(model: Model, token_cap: int = 0) -> Calibration:
     timed = time_shapes(model.graph, manifest, limits.tokens, limits.cells, _SHAPES_S)
     samples = [Sample(Shape.of(lengths), seconds) for lengths, seconds in timed.items()]
     cost = fit(samples, variable_length=model.graph.variable_length)
-    usual = usual_batch(manifest, limits.tokens)
+    usual = typical_batch(manifest, limits.tokens)
     return Calibration(cost, limits, sum(usual) / cost.seconds(*Shape.of(usual)), error_ratio(cost, samples))
 
 
@@ -77,11 +77,11 @@ def warm_up(model: Model, limits: BatchLimits) -> BatchLimits:
         Exception: what the runtime raises where one sequence, or the smallest of such batches, cannot run.
     """
     manifest = model.bundle.manifest
-    run_once(model.graph, manifest, usual_batch(manifest, 1))
+    time_batch(model.graph, manifest, typical_batch(manifest, 1))
     while True:
         try:
             for lengths in largest_batches(model, limits):
-                run_once(model.graph, manifest, lengths)
+                time_batch(model.graph, manifest, lengths)
         except Exception as error:
             if limits.tokens < 2 * _SMALLEST_BUDGET_TOKENS:
                 raise
@@ -100,7 +100,7 @@ def largest_batches(model: Model, limits: BatchLimits) -> list[Lengths]:
     many tokens, padded tokens and cells as the limits have, or nearly.
     """
     manifest = model.bundle.manifest
-    usual = usual_batch(manifest, limits.tokens)
+    usual = typical_batch(manifest, limits.tokens)
     if model.provider == "cpu":
         return [usual]
     longest, shortest = manifest.max_tokens, max(1, manifest.min_tokens)

@@ -9,7 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from headwaiter_server.runtime.hardware import describe_machine
+from headwaiter_server.runtime.hardware import describe_hardware
 from headwaiter_server.runtime.model import Model
 from headwaiter_server.scheduling.calibration import Calibration, batch_limits, measure_cost, warm_up
 from headwaiter_server.scheduling.cost import CostModel
@@ -39,12 +39,12 @@ def calibrate(model: Model, *, threads: int, token_cap: int, folder: Path | None
     about = {
         "format": _FORMAT,
         "digest": model.bundle.digest,
-        "graph": model.file,
+        "graph": model.graph_file,
         "provider": model.provider,
         "threads": threads,
         "token_cap": token_cap,
         "max_gpu_bytes": model.resources.max_gpu_bytes,
-        **describe_machine(),
+        **describe_hardware(),
     }
     file = None if folder is None else _file(folder, about)
     calibration = None if file is None else _read(file, about, model)

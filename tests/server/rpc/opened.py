@@ -12,10 +12,10 @@ from headwaiter_proto.manifest_pb2 import Graph
 from headwaiter_server.config import Settings
 from headwaiter_server.errors import Failures
 from headwaiter_server.metrics import Recorder
-from headwaiter_server.models.tokenizer import TextEncoder, TextForm, Tokens
+from headwaiter_server.models.tokenizer import BundleTokenizer, TokenizedText, TokenizeOptions
 from headwaiter_server.rpc.endpoint import Call, clock
 from headwaiter_server.rpc.service import EncoderService, Serving
-from headwaiter_server.runtime.attention_weights import Attention, Selection
+from headwaiter_server.runtime.attention_weights import AttentionSelection, AttentionWeights
 from headwaiter_server.scheduling.admission import QueueLimits
 from headwaiter_server.scheduling.attention_weights import Attender
 from headwaiter_server.scheduling.scheduler import Scheduler
@@ -26,23 +26,25 @@ from tests.server.rpc.stand_ins import CALIBRATION, model
 class WordLengths:
     """Takes each word for the id that is its length."""
 
-    def encode(self, texts: Sequence[str], form: TextForm, failures: Failures, max_total_tokens: int) -> list[Tokens]:
+    def tokenize(
+        self, texts: Sequence[str], form: TokenizeOptions, failures: Failures, max_total_tokens: int
+    ) -> list[TokenizedText]:
         encoded = [np.array([len(word) for word in (form.prompt + text).split()]) for text in texts]
-        return [Tokens(ids, len(ids), np.zeros((len(ids), 2), np.int64)) for ids in encoded]
+        return [TokenizedText(ids, len(ids), np.zeros((len(ids), 2), np.int64)) for ids in encoded]
 
-    def strings(self, ids: NDArray[np.generic]) -> list[str]:
+    def token_strings(self, ids: NDArray[np.generic]) -> list[str]:
         return [f"<{one}>" for one in ids]
 
 
 class Ones:
     """Looks at every token with the number of the layer, and makes the number of the head of it."""
 
-    def run(self, sequence: NDArray[np.generic], selection: Selection) -> Attention:
+    def run(self, sequence: NDArray[np.generic], selection: AttentionSelection) -> AttentionWeights:
         layers, heads = np.meshgrid(selection.layers, selection.heads, indexing="ij")
         n = len(sequence)
         weights = np.tile(layers[..., None, None], (1, 1, n, n)).astype(np.float32)
         context = None if selection.query is None else heads[..., None].astype(np.float32)
-        return Attention(weights, context)
+        return AttentionWeights(weights, context)
 
 
 class Service:
@@ -57,7 +59,7 @@ class Service:
         self.scheduler = Scheduler([worker], cost, limits, QueueLimits(100, 10.0), self.recorder)
         self.rpc = EncoderService(settings, self.recorder)
         attender = Attender(Ones, self.recorder)
-        self.rpc.open(Serving(self.model, cast(TextEncoder | None, text), self.scheduler, attender, CALIBRATION))
+        self.rpc.open(Serving(self.model, cast(BundleTokenizer | None, text), self.scheduler, attender, CALIBRATION))
 
     async def encode(self, request: pb.EncodeRequest) -> pb.EncodeResponse:
         return pb.EncodeResponse.FromString(await self.rpc.encode(request.SerializeToString(), endless_call()))

@@ -48,7 +48,7 @@ def model(folder: Path, **manifest: Any) -> Model:
         bundle=Bundle(folder, Manifest(**about), "ab" * 32),
         graph=cast(EncoderGraph, graph),
         probe=pack([np.array([1])]),
-        file="g.onnx",
+        graph_file="g.onnx",
         precision=pb.PRECISION_FP32,
         provider="cpu",
         fallback_reason="no card",

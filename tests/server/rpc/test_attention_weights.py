@@ -11,7 +11,7 @@ from headwaiter_proto.manifest_pb2 import Graph, Manifest
 from headwaiter_server.errors import InvalidInput, ModelNotFound, Unimplemented
 from headwaiter_server.metrics import STAGES
 from headwaiter_server.rpc.attention_weights import check_offered, check_single, select
-from headwaiter_server.runtime.attention_weights import Selection
+from headwaiter_server.runtime.attention_weights import AttentionSelection
 from tests.server.rpc.opened import Service, token_request
 from tests.server.rpc.stand_ins import sample
 
@@ -21,14 +21,14 @@ TOKENS, LAYER_BYTES = 5, 400
 PLENTY = 1 << 20
 
 
-def _select(limit_bytes: int = PLENTY, **fields: Any) -> Selection:
+def _select(limit_bytes: int = PLENTY, **fields: Any) -> AttentionSelection:
     return select(pb.AttendRequest(**fields), TOKENS, MODEL, limit_bytes)
 
 
 def test_everything_is_shown_unless_less_is_asked_for() -> None:
     everything = _select()
     assert (list(everything.layers), list(everything.heads), everything.query) == ([0, 1, 2], [0, 1, 2, 3], None)
-    assert _select(layers=[2, 0], heads=[3], query=0) == Selection([2, 0], [3], 0)
+    assert _select(layers=[2, 0], heads=[3], query=0) == AttentionSelection([2, 0], [3], 0)
     assert _select(query=4).query == 4
 
 

@@ -14,7 +14,7 @@ from headwaiter_server.errors import Failures, InferenceFailed, InvalidInput
 from headwaiter_server.rpc.inputs import Inputs
 from headwaiter_server.rpc.outputs import read_output
 from headwaiter_server.rpc.replies import attend_reply, encode_reply, model_ref, model_reply
-from headwaiter_server.runtime.attention_weights import Attention
+from headwaiter_server.runtime.attention_weights import AttentionWeights
 from headwaiter_server.scheduling.job import Outcome
 from tests.server.rpc.stand_ins import CALIBRATION, model
 
@@ -265,5 +265,5 @@ def test_a_model_is_described_by_its_manifest_its_limits_and_where_it_runs(tmp_p
 def test_attention_weights_are_named_by_their_own_precision(tmp_path: Path) -> None:
     int8 = replace(model(tmp_path), precision=pb.PRECISION_INT8)
     assert model_ref(int8).precision == pb.PRECISION_INT8
-    attention = Attention(np.ones((1, 1, 1, 1), np.float32), None)
+    attention = AttentionWeights(np.ones((1, 1, 1, 1), np.float32), None)
     assert attend_reply("r", attention, [], int8).model.precision == pb.PRECISION_FP32

@@ -9,7 +9,7 @@ import pytest
 
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_server.errors import InvalidInput
-from headwaiter_server.models.tokenizer import Tokens
+from headwaiter_server.models.tokenizer import TokenizedText
 from tests.server.rpc.opened import Service, WordLengths, pooled_rows, token_request
 
 
@@ -23,9 +23,9 @@ async def test_while_texts_are_tokenised_others_are_answered(tmp_path: Path) -> 
     answered = threading.Event()
 
     class Slow(WordLengths):
-        def encode(self, *arguments: Any) -> list[Tokens]:
+        def tokenize(self, *arguments: Any) -> list[TokenizedText]:
             assert answered.wait(30.0)
-            return super().encode(*arguments)
+            return super().tokenize(*arguments)
 
     service = Service(tmp_path, Slow())
     slow = asyncio.create_task(service.encode(pb.EncodeRequest(texts=pb.Texts(values=["a bcd", "ef"]))))

@@ -1,4 +1,4 @@
-"""Bundles that something has happened to."""
+"""Copy, change and damage bundles."""
 
 import shutil
 from collections.abc import Iterable
@@ -12,7 +12,7 @@ from headwaiter_server.runtime.bundle import GOLDEN, MANIFEST, sha256_of
 
 
 def copy(bundle: Path, destination: Path) -> Path:
-    """Copies a bundle, so that it can be spoilt."""
+    """Copy a bundle into a folder where a test may change it."""
     return Path(shutil.copytree(bundle, destination / "bundle"))
 
 
@@ -25,7 +25,7 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
 
 
 def sign(folder: Path, names: Iterable[str]) -> None:
-    """Puts the present checksums of files in the manifest, as somebody would who hides a change."""
+    """Write the current checksums of files to the manifest, so that a change of these files stays undetected."""
     manifest = read_manifest(folder)
     for file in manifest.files:
         if file.name in names:
@@ -34,16 +34,16 @@ def sign(folder: Path, names: Iterable[str]) -> None:
     write_manifest(folder, manifest)
 
 
-def flip_byte(path: Path, place: float = 0.5) -> None:
-    """Inverts the bits of one byte, somewhere between the first (0) and the last (1)."""
+def flip_byte(path: Path, position: float = 0.5) -> None:
+    """Invert the bits of one byte, at a position between the first byte (0) and the last byte (1)."""
     content = bytearray(path.read_bytes())
-    content[int(place * (len(content) - 1))] ^= 0xFF
+    content[int(position * (len(content) - 1))] ^= 0xFF
     path.write_bytes(content)
 
 
-def shift_golden(folder: Path, answer: str, error: float) -> None:
-    """Changes one golden answer."""
+def shift_golden(folder: Path, output: str, error: float) -> None:
+    """Add an error to the first value of the last row of a golden output."""
     with np.load(folder / GOLDEN) as stored:
         arrays = dict(stored)
-    arrays[answer][-1, 0] += error
+    arrays[output][-1, 0] += error
     np.savez(folder / GOLDEN, **arrays)

@@ -1,45 +1,45 @@
-"""The graph of attention weights answers what is selected, and takes what requests bring."""
+"""The attention weights graph returns the selected layers and heads, and takes every type of input."""
 
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from headwaiter_server.runtime.attention_weights import AttentionGraph, Selection
+from headwaiter_server.runtime.attention_weights import AttentionSelection, AttentionWeightsGraph
 from headwaiter_server.runtime.bundle import Bundle
 
-EVERYTHING = Selection(range(2), range(3), 1)
+EVERYTHING = AttentionSelection(range(2), range(3), 1)
 
 
 @pytest.fixture(scope="module")
-def graph(feature_bundle: Path) -> AttentionGraph:
-    """Two layers of three heads of eight values."""
-    return AttentionGraph.open(feature_bundle / Bundle.open(feature_bundle).manifest.attend.file)
+def graph(feature_bundle: Path) -> AttentionWeightsGraph:
+    """A graph of two layers with three heads of eight values each."""
+    return AttentionWeightsGraph.open(feature_bundle / Bundle.open(feature_bundle).manifest.attend.file)
 
 
 def _features(tokens: int) -> np.ndarray[tuple[int, int], np.dtype[np.float32]]:
     return np.random.default_rng(3).standard_normal((tokens, 6), np.float32)
 
 
-def test_layers_and_heads_come_in_the_order_they_are_selected_in(graph: AttentionGraph) -> None:
+def test_layers_and_heads_have_the_order_of_the_selection(graph: AttentionWeightsGraph) -> None:
     everything = graph.run(_features(5), EVERYTHING)
     assert everything.context is not None
     assert (everything.weights.shape, everything.context.shape) == ((2, 3, 5, 5), (2, 3, 8))
-    some = graph.run(_features(5), Selection([1, 0], [2, 0], 1))
+    some = graph.run(_features(5), AttentionSelection([1, 0], [2, 0], 1))
     np.testing.assert_array_equal(some.weights, everything.weights[[1, 0]][:, [2, 0]])
     np.testing.assert_array_equal(some.context, everything.context[[1, 0]][:, [2, 0]])
 
 
-def test_without_a_query_there_is_no_context(graph: AttentionGraph) -> None:
-    attention = graph.run(_features(1), Selection([1], [0]))
+def test_without_a_query_there_is_no_context(graph: AttentionWeightsGraph) -> None:
+    attention = graph.run(_features(1), AttentionSelection([1], [0]))
     assert attention.context is None
     assert attention.weights.tolist() == [[[[1.0]]]]
 
 
-def test_half_precision_features_and_32_bit_ids_are_taken(graph: AttentionGraph, text_bundle: Path) -> None:
+def test_half_precision_features_and_32_bit_ids_are_accepted(graph: AttentionWeightsGraph, text_bundle: Path) -> None:
     half = _features(4).astype(np.float16)
     expected = graph.run(half.astype(np.float32), EVERYTHING)
     np.testing.assert_array_equal(graph.run(half, EVERYTHING).weights, expected.weights)
-    of_ids = AttentionGraph.open(text_bundle / "attend.fp32.onnx")
+    of_ids = AttentionWeightsGraph.open(text_bundle / "attend.fp32.onnx")
     wide, narrow = (of_ids.run(np.array([1, 2, 3], dtype), EVERYTHING) for dtype in (np.int64, np.int32))
     np.testing.assert_array_equal(wide.weights, narrow.weights)

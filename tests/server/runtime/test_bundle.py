@@ -1,8 +1,7 @@
-"""A bundle is read if it is whole and as it was written, or refused in one sentence that names the file."""
+"""A complete and unchanged bundle is read; any other bundle is refused with a message that names the file."""
 
 import hashlib
 import json
-import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,12 +19,12 @@ WEIGHTS, GRAPH, ATTEND = "weights.fp32.bin", "packed-cpu.fp32.onnx", "attend.fp3
 def _refusal(folder: Path) -> str:
     with pytest.raises(BundleRefused) as error:
         Bundle.open(folder)
-    sentence = str(error.value)
-    assert "\n" not in sentence
-    return sentence
+    message = str(error.value)
+    assert "\n" not in message
+    return message
 
 
-def test_a_bundle_is_known_by_the_digest_of_its_manifest(text_bundle: Path) -> None:
+def test_the_digest_of_a_bundle_is_the_sha_256_of_its_manifest(text_bundle: Path) -> None:
     bundle = Bundle.open(text_bundle)
     assert bundle.digest == hashlib.sha256((text_bundle / MANIFEST).read_bytes()).hexdigest()
     assert bundle.manifest == read_manifest(text_bundle)
@@ -33,7 +32,7 @@ def test_a_bundle_is_known_by_the_digest_of_its_manifest(text_bundle: Path) -> N
 
 
 @pytest.mark.parametrize(("fixture", "tokens"), [("text_bundle", "input_ids"), ("feature_bundle", "features")])
-def test_golden_inputs_are_read_as_the_sequences_that_they_were(
+def test_golden_inputs_and_outputs_are_read_sequence_by_sequence(
     fixture: str, tokens: str, request: pytest.FixtureRequest
 ) -> None:
     folder: Path = request.getfixturevalue(fixture)
@@ -41,48 +40,55 @@ def test_golden_inputs_are_read_as_the_sequences_that_they_were(
     with np.load(folder / GOLDEN) as stored:
         assert [len(sequence) for sequence in golden.sequences] == stored["lengths"].tolist()
         np.testing.assert_array_equal(np.concatenate(golden.sequences), stored[tokens])
-        np.testing.assert_array_equal(golden.answers.hidden, stored["hidden"])
-        np.testing.assert_array_equal(golden.answers.pooled, stored["pooled"])
+        np.testing.assert_array_equal(golden.outputs.hidden, stored["hidden"])
+        np.testing.assert_array_equal(golden.outputs.pooled, stored["pooled"])
 
 
 @pytest.mark.parametrize("name", [WEIGHTS, GRAPH, GOLDEN, PARITY, TOKENIZER])
-@pytest.mark.parametrize("place", [0, 0.5, 1])
-def test_one_flipped_byte_in_any_file_is_damage(text_bundle: Path, tmp_path: Path, name: str, place: float) -> None:
+@pytest.mark.parametrize("position", [0, 0.5, 1])
+def test_one_flipped_byte_in_any_file_is_detected(
+    text_bundle: Path, tmp_path: Path, name: str, position: float
+) -> None:
     folder = copy(text_bundle, tmp_path)
-    flip_byte(folder / name, place)
-    assert _refusal(folder) == (
-        f"{folder / name} is damaged (its SHA-256 is not the manifest's): copy or export it again"
-    )
+    flip_byte(folder / name, position)
+    message = _refusal(folder)
+    assert str(folder / name) in message
+    assert "damaged" in message
 
 
-def test_a_file_that_was_cut_short_is_damage(text_bundle: Path, tmp_path: Path) -> None:
+def test_a_truncated_file_is_detected(text_bundle: Path, tmp_path: Path) -> None:
     folder = copy(text_bundle, tmp_path)
     path = folder / WEIGHTS
     path.write_bytes(path.read_bytes()[:-1])
-    assert _refusal(folder).startswith(f"{path} is damaged")
+    message = _refusal(folder)
+    assert str(path) in message
+    assert "damaged" in message
 
 
 @pytest.mark.parametrize("name", [WEIGHTS, GRAPH, ATTEND, GOLDEN, PARITY, TOKENIZER])
 def test_a_missing_file_is_named(text_bundle: Path, tmp_path: Path, name: str) -> None:
     folder = copy(text_bundle, tmp_path)
     (folder / name).unlink()
-    assert _refusal(folder) == f"{folder / name} is missing: the bundle is not whole, copy or export it again"
+    message = _refusal(folder)
+    assert str(folder / name) in message
+    assert "missing" in message
 
 
 @pytest.mark.parametrize("name", [WEIGHTS, GRAPH, ATTEND, GOLDEN, PARITY, TOKENIZER])
-def test_a_file_that_is_needed_and_has_no_checksum_is_named(text_bundle: Path, tmp_path: Path, name: str) -> None:
+def test_a_needed_file_without_a_checksum_is_named(text_bundle: Path, tmp_path: Path, name: str) -> None:
     folder = copy(text_bundle, tmp_path)
     manifest = read_manifest(folder)
     kept = [file for file in manifest.files if file.name != name]
     del manifest.files[:]
     manifest.files.extend(kept)
     write_manifest(folder, manifest)
-    assert _refusal(folder) == f"{folder / MANIFEST} gives no checksum for {name}: export the model again"
+    message = _refusal(folder)
+    assert str(folder / MANIFEST) in message
+    assert name in message
+    assert "checksum" in message
 
 
-def test_a_bundle_made_before_there_was_a_graph_of_attention_weights_is_whole(
-    text_bundle: Path, tmp_path: Path
-) -> None:
+def test_an_older_bundle_without_an_attention_weights_graph_is_complete(text_bundle: Path, tmp_path: Path) -> None:
     folder = copy(text_bundle, tmp_path)
     (folder / ATTEND).unlink()
     manifest = read_manifest(folder)
@@ -100,29 +106,33 @@ def test_a_file_outside_the_bundle_is_refused(text_bundle: Path, tmp_path: Path,
     manifest = read_manifest(folder)
     manifest.files.append(File(name=name))
     write_manifest(folder, manifest)
-    assert _refusal(folder) == f"{folder / MANIFEST} names {name!r}, which is outside the bundle"
+    message = _refusal(folder)
+    assert str(folder / MANIFEST) in message
+    assert repr(name) in message
 
 
-def test_a_schema_version_of_another_time_is_refused_whatever_else_it_brings(text_bundle: Path, tmp_path: Path) -> None:
+def test_another_schema_version_is_refused_even_with_unknown_fields(text_bundle: Path, tmp_path: Path) -> None:
     folder = copy(text_bundle, tmp_path)
-    about = json.loads((folder / MANIFEST).read_text())
-    (folder / MANIFEST).write_text(json.dumps({**about, "schemaVersion": 2, "adapters": ["x"]}))
-    assert _refusal(folder) == (
-        f"{folder / MANIFEST} has schema version 2, and this server reads 1: export the model again with this version"
-    )
+    manifest = json.loads((folder / MANIFEST).read_text())
+    (folder / MANIFEST).write_text(json.dumps({**manifest, "schemaVersion": 2, "adapters": ["x"]}))
+    message = _refusal(folder)
+    assert str(folder / MANIFEST) in message
+    assert "version 2" in message
+    assert "version 1" in message
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"\xff\xfe", b'{"schemaVersion": "one"}'])
-def test_what_is_no_manifest_is_refused(tmp_path: Path, content: bytes) -> None:
+def test_a_file_that_is_not_a_manifest_is_refused(tmp_path: Path, content: bytes) -> None:
     (tmp_path / MANIFEST).write_bytes(content)
-    assert _refusal(tmp_path).startswith(f"{tmp_path / MANIFEST} is no manifest that this version can read: ")
+    message = _refusal(tmp_path)
+    assert str(tmp_path / MANIFEST) in message
+    assert "not a manifest" in message
 
 
 @pytest.mark.parametrize("prepare", [lambda path: None, Path.mkdir, Path.touch], ids=["nothing", "empty", "a file"])
-def test_without_a_bundle_the_sentence_says_how_to_make_one(tmp_path: Path, prepare: Callable[[Path], None]) -> None:
+def test_without_a_bundle_the_message_says_how_to_make_one(tmp_path: Path, prepare: Callable[[Path], None]) -> None:
     folder = tmp_path / "bundle"
     prepare(folder)
-    assert re.search(
-        rf"there is no bundle at {folder}: make one with headwaiter-export checkpoint FOLDER -o {folder}$",
-        _refusal(folder),
-    )
+    message = _refusal(folder)
+    assert f"no bundle at {folder}" in message
+    assert message.endswith(f"headwaiter-export checkpoint FOLDER -o {folder}")

@@ -1,4 +1,4 @@
-"""The packed batch's arrays, against loops written from their definitions."""
+"""The arrays of a packed batch equal those of simple loops written from their definitions."""
 
 from collections.abc import Callable
 
@@ -18,7 +18,7 @@ def _batch(lengths: list[int]) -> PackedBatch:
 
 
 def _cells(lengths: list[int]) -> list[tuple[int, int, int]]:
-    """Walk the padded grid: the row that starts the sequence, the sequence's length, and the cell's position."""
+    """Return for each padded cell the first row and the length of its sequence, and its position in the sequence."""
     starts = [sum(lengths[:index]) for index in range(len(lengths))]
     return [
         (start, length, position)
@@ -50,7 +50,7 @@ TYPES = dict.fromkeys(("lengths", "cu_seqlens", "token_offset", "key_spans"), np
 
 
 @given(lengths=lengths_lists)
-def test_each_index_array_is_what_its_definition_says(lengths: list[int]) -> None:
+def test_each_index_array_equals_its_definition(lengths: list[int]) -> None:
     batch = _batch(lengths)
     grid = len(lengths), max(lengths)
     shapes: dict[str, tuple[int, ...]] = {"gather": grid, "token_offset": grid, "lengths": (len(lengths),)}
@@ -66,7 +66,7 @@ def test_each_index_array_is_what_its_definition_says(lengths: list[int]) -> Non
 
 
 @given(lengths=lengths_lists)
-def test_a_graph_with_an_attention_mask_is_fed_padded_cells(lengths: list[int]) -> None:
+def test_a_graph_with_an_attention_mask_gets_padded_cells(lengths: list[int]) -> None:
     batch = _batch(lengths)
     fed = batch.feeds(["input_ids", "attention_mask"])
     for sequence, length in enumerate(lengths):
@@ -76,7 +76,7 @@ def test_a_graph_with_an_attention_mask_is_fed_padded_cells(lengths: list[int]) 
     assert fed["attention_mask"].dtype == fed["input_ids"].dtype == np.int64
 
 
-def test_the_token_offset_is_that_of_the_example_in_the_operators_documentation() -> None:
+def test_the_token_offset_equals_the_example_in_the_operators_documentation() -> None:
     fed = _batch([1, 2, 4]).feeds(["token_offset", "cu_seqlens"])
     assert fed["token_offset"].ravel().tolist() == [0, 4, 5, 8, 9, 10, 11, 1, 2, 3, 6, 7]
     assert fed["cu_seqlens"].tolist() == [0, 1, 1 + 2, 1 + 2 + 4]
@@ -117,6 +117,6 @@ def test_ids_are_packed_as_int64_and_features_as_float32(sequences: list[NDArray
 
 
 @pytest.mark.parametrize("names", [["token_type_ids"], ["attention_mask", "positions"]])
-def test_an_input_that_no_batch_has_is_a_key_error(names: list[str]) -> None:
+def test_an_unknown_graph_input_is_a_key_error(names: list[str]) -> None:
     with pytest.raises(KeyError, match=names[-1]):
         _batch([1, 2]).feeds(names)

@@ -1,4 +1,4 @@
-"""Rows pooled on the host are those that sentence-transformers pools."""
+"""Pooling in numpy equals the pooling of sentence-transformers."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ NAMES = {pb.POOLING_MEAN: "mean", pb.POOLING_CLS: "cls", pb.POOLING_MAX: "max", 
 
 @pytest.mark.parametrize("pooling", POOLINGS)
 @pytest.mark.parametrize("skipped", [0, 3])
-def test_a_vector_is_that_of_sentence_transformers(pooling: pb.Pooling, skipped: int) -> None:
+def test_a_pooled_vector_equals_that_of_sentence_transformers(pooling: pb.Pooling, skipped: int) -> None:
     reference = Pooling(16, NAMES[pooling], include_prompt=False)
     for n in (4, 5, 200):
         rows = np.random.default_rng(n).normal(size=(n, 16)).astype(np.float32)
@@ -25,11 +25,11 @@ def test_a_vector_is_that_of_sentence_transformers(pooling: pb.Pooling, skipped:
 
 
 @pytest.mark.parametrize("pooling", POOLINGS)
-def test_rows_in_half_precision_are_pooled_in_single(pooling: pb.Pooling) -> None:
+def test_float16_rows_are_pooled_in_float32(pooling: pb.Pooling) -> None:
     rows = np.full((4096, 2), 60_000, np.float16)
     assert pool(rows, pooling).tolist() == [np.float16(60_000)] * 2
 
 
-def test_the_last_row_counts_though_all_belong_to_a_prompt() -> None:
+def test_the_last_row_is_pooled_even_if_all_rows_are_skipped() -> None:
     rows = np.array([[1, 2], [3, 4]], np.float32)
     assert pool(rows, pb.POOLING_MEAN, 2).tolist() == [3, 4]

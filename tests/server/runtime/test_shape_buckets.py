@@ -1,13 +1,13 @@
-"""A batch whose sizes are rounded up begins with the very batch, and has one of few shapes."""
+"""A batch rounded up to shape buckets begins with the original batch and has one of few shapes."""
 
 import numpy as np
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from headwaiter_server.runtime.packing import PackedBatch, pack
-from headwaiter_server.runtime.shape_buckets import round_up
+from headwaiter_server.runtime.shape_buckets import round_up_to_buckets
 
-# Short ones among them, of which there may be many, and long ones.
+# Many short sequences mixed with long ones.
 lengths_lists = st.lists(st.integers(1, 3) | st.integers(1, 600), min_size=1, max_size=80)
 
 
@@ -15,8 +15,8 @@ def _batch(lengths: list[int]) -> PackedBatch:
     return pack([np.full(length, 1 + index, np.int64) for index, length in enumerate(lengths)])
 
 
-def _is_of_few(size: int) -> bool:
-    """Whether a size is a whole number of eighths of the largest power of two below it."""
+def _is_bucket(size: int) -> bool:
+    """Return whether a size is a multiple of 1/8 of the largest power of two below it."""
     power = 1
     while 2 * power < size:
         power *= 2
@@ -28,29 +28,29 @@ def _is_of_few(size: int) -> bool:
 @example([1] * 1000)
 @example([1] * 225 + [2])
 @example([512] * 32)
-def test_every_size_is_one_of_few_and_the_batchs_own_sequences_stand_first(lengths: list[int]) -> None:
+def test_every_size_is_a_bucket_and_the_original_sequences_come_first(lengths: list[int]) -> None:
     batch = _batch(lengths)
-    rounded = round_up(batch)
+    rounded = round_up_to_buckets(batch)
 
-    assert _is_of_few(rounded.sequences)
-    assert _is_of_few(rounded.line_cells)
-    assert _is_of_few(rounded.tokens) or len(lengths) < 8
-    assert rounded.line_cells % 8 == 0
-    assert rounded.line_cells < max(9, batch.longest_tokens + 8, 9 * batch.longest_tokens / 8)
-    for own, all_of_them in (
+    assert _is_bucket(rounded.sequences)
+    assert _is_bucket(rounded.padded_length)
+    assert _is_bucket(rounded.tokens) or len(lengths) < 8
+    assert rounded.padded_length % 8 == 0
+    assert rounded.padded_length < max(9, batch.longest_tokens + 8, 9 * batch.longest_tokens / 8)
+    for original, padded in (
         (batch.rows, rounded.rows),
         (batch.lengths, rounded.lengths),
         (batch.starts, rounded.starts),
     ):
-        np.testing.assert_array_equal(all_of_them[: len(own)], own)
-        assert all_of_them.dtype == own.dtype
+        np.testing.assert_array_equal(padded[: len(original)], original)
+        assert padded.dtype == original.dtype
 
 
 @given(lengths=lengths_lists)
 @example([1] * 225 + [2])
-def test_dummies_are_valid_sequences_of_zeros_no_longer_than_the_longest(lengths: list[int]) -> None:
+def test_dummy_sequences_are_zeros_and_no_longer_than_the_longest_sequence(lengths: list[int]) -> None:
     batch = _batch(lengths)
-    rounded = round_up(batch)
+    rounded = round_up_to_buckets(batch)
     dummies = rounded.lengths[batch.sequences :]
     assert ((dummies >= 1) & (dummies <= batch.longest_tokens)).all()
     assert not rounded.rows[batch.tokens :].any()
@@ -61,33 +61,30 @@ def test_dummies_are_valid_sequences_of_zeros_no_longer_than_the_longest(lengths
 @given(lengths=lengths_lists)
 @example([1] * 225 + [2])
 @example([9, *[8] * 30])
-def test_tokens_grow_by_a_sixth_at_most_and_by_a_half_where_most_sequences_are_of_one_token(
-    lengths: list[int],
-) -> None:
+def test_tokens_grow_by_at_most_a_sixth_or_a_half_if_most_sequences_have_one_token(lengths: list[int]) -> None:
     batch = _batch(lengths)
-    spare = round_up(batch).tokens - batch.tokens
+    spare = round_up_to_buckets(batch).tokens - batch.tokens
     assert spare <= batch.tokens * (1 / 6 if batch.tokens >= 8 * batch.sequences else 1 / 2)
 
 
 @given(lengths=st.lists(st.integers(1, 600), min_size=1, max_size=7))
-def test_fewer_than_eight_sequences_stay_as_they_are_but_for_their_lines_of_cells(lengths: list[int]) -> None:
-    rounded = round_up(_batch(lengths))
+def test_of_fewer_than_eight_sequences_only_the_padded_length_is_rounded(lengths: list[int]) -> None:
+    rounded = round_up_to_buckets(_batch(lengths))
     assert rounded.lengths.tolist() == lengths
     assert rounded.tokens == sum(lengths)
 
 
-def test_from_eight_sequences_on_65536_tokens_at_most_have_fewer_than_120_sizes() -> None:
-    # From 1,024 on a size stands for more than a hundred numbers of tokens.
-    for_tokens = (*range(8, 1024), *range(1024, 65_537, 64))
-    assert (
-        len({round_up(_batch([tokens - 7 * (tokens // 8)] + [tokens // 8] * 7)).tokens for tokens in for_tokens}) < 120
-    )
+def test_up_to_65536_tokens_there_are_fewer_than_120_buckets() -> None:
+    # From 1,024 tokens on, each bucket covers at least 128 sizes: every 64th size is enough to find all buckets.
+    token_counts = (*range(8, 1024), *range(1024, 65_537, 64))
+    batches = (_batch([tokens - 7 * (tokens // 8)] + [tokens // 8] * 7) for tokens in token_counts)
+    assert len({round_up_to_buckets(batch).tokens for batch in batches}) < 120
 
 
 @given(lengths=lengths_lists)
-def test_cells_of_the_batchs_own_sequences_hold_nothing_but_their_rows(lengths: list[int]) -> None:
+def test_padded_cells_of_an_original_sequence_hold_only_its_own_rows(lengths: list[int]) -> None:
     batch = _batch(lengths)
-    fed = round_up(batch).feeds(["input_ids", "gather", "scatter", "lengths"])
+    fed = round_up_to_buckets(batch).feeds(["input_ids", "gather", "scatter", "lengths"])
     own = fed["gather"][: batch.sequences]
     for index, row in enumerate(fed["input_ids"][own]):
         assert (row == 1 + index).all()
@@ -95,8 +92,8 @@ def test_cells_of_the_batchs_own_sequences_hold_nothing_but_their_rows(lengths: 
     np.testing.assert_array_equal(cells, np.arange(len(fed["input_ids"])))
 
 
-def test_features_are_rounded_with_rows_of_zeros() -> None:
+def test_feature_batches_get_rows_of_zeros() -> None:
     batch = pack([np.ones((19, 3), np.float32)] * 9)
-    rounded = round_up(batch)
+    rounded = round_up_to_buckets(batch)
     assert rounded.rows.shape == (176, 3)
     assert not rounded.rows[171:].any()

@@ -1,4 +1,4 @@
-"""Before it serves, a graph is checked on the golden inputs and timed on shapes it can take."""
+"""Before a graph serves, it is checked on the golden inputs and timed on batches of many shapes."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,7 +19,11 @@ from headwaiter_server.runtime.warmup import check_golden, time_budgets, time_sh
 
 
 class Graph:
-    """Answers with ids as they are; pools by their mean. Keeps the batches."""
+    """A graph whose hidden rows are the token ids and whose pooled vectors are their means.
+
+    Attributes:
+        batches: the batches that have run.
+    """
 
     def __init__(self) -> None:
         self.batches: list[PackedBatch] = []
@@ -47,25 +51,25 @@ def test_every_golden_input_is_run_in_batches_of_bounded_size(lengths: list[int]
     assert all(batch.tokens <= 1024 or batch.sequences == 1 for batch in graph.batches)
 
 
-def test_a_wrong_golden_answer_in_any_batch_is_measured() -> None:
+def test_a_wrong_golden_output_in_any_batch_is_measured() -> None:
     measured = check_golden(cast(EncoderGraph, Graph()), _golden([600, 600, 600], error=-1.5), normalized=False)
     assert (measured.pooled_max_abs, measured.pooled_max_relative) == (1.5, 0.75)
     assert measured.hidden_max_abs == 0
 
 
-def test_golden_answers_of_unit_length_are_compared_to_vectors_of_unit_length() -> None:
+def test_outputs_are_normalized_before_they_are_compared_with_normalized_golden_outputs() -> None:
     golden = _golden([3, 4])
-    unit = Golden(golden.sequences, Outputs(np.ones((2, 1), np.float32), golden.answers.hidden))
+    unit = Golden(golden.sequences, Outputs(np.ones((2, 1), np.float32), golden.outputs.hidden))
     assert check_golden(cast(EncoderGraph, Graph()), unit, normalized=True).pooled_max_abs == 0
     assert check_golden(cast(EncoderGraph, Graph()), unit, normalized=False).pooled_max_abs == 1
 
 
 class SimulatedGraph:
-    """A graph with a clock of its own, on which a batch takes as long as a test says.
+    """A graph with a simulated clock, on which a batch takes the time that the test defines.
 
     Attributes:
-        now_s: what its clock shows.
-        batches: what has run.
+        now_s: the time on the clock, in seconds.
+        batches: the batches that have run.
     """
 
     def __init__(self, seconds: Callable[[PackedBatch], float]) -> None:
@@ -94,7 +98,7 @@ MANIFEST = Manifest(vocabulary_size=7, max_tokens=512)
 BUDGETS = [128, 256, 512, 1024, 2048]
 
 
-def test_budgets_are_compared_in_rounds_at_a_usual_length() -> None:
+def test_budgets_are_compared_in_rounds_on_sequences_of_typical_length() -> None:
     with _simulated(lambda batch: 1e-3 + 1e-5 * batch.tokens) as graph:
         rates = time_budgets(graph, MANIFEST, BUDGETS, time_s=10)
     assert list(rates) == BUDGETS
@@ -105,13 +109,13 @@ def test_budgets_are_compared_in_rounds_at_a_usual_length() -> None:
     assert {length for batch in graph.batches for length in batch.lengths} == {48}
 
 
-def test_larger_budgets_are_left_out_once_two_of_them_were_no_faster() -> None:
+def test_larger_budgets_are_not_tried_after_two_in_a_row_were_no_faster() -> None:
     with _simulated(lambda batch: 1e-5 * batch.tokens**1.5) as graph:
         assert list(time_budgets(graph, MANIFEST, BUDGETS, time_s=10)) == [128, 256, 512]
 
 
 @pytest.mark.parametrize("slowness", [1, 10, 1000])
-def test_on_a_slow_machine_fewer_budgets_are_looked_at_and_time_is_kept_beyond_the_first(slowness: int) -> None:
+def test_on_slow_hardware_fewer_budgets_are_tried_and_only_the_first_may_exceed_the_time(slowness: int) -> None:
     with _simulated(lambda batch: slowness * (1e-3 + 1e-4 * batch.tokens)) as graph:
         rates = time_budgets(graph, MANIFEST, BUDGETS, time_s=2)
         smallest_s = 3 * slowness * (1e-3 + 1e-4 * 128)
@@ -138,7 +142,7 @@ def test_a_budget_that_does_not_fit_in_memory_ends_the_comparison() -> None:
     tokens=st.integers(1, 2000),
     cells=st.integers(1, 1 << 20),
 )
-def test_timed_shapes_are_such_as_the_model_takes_and_the_limits_allow(
+def test_timed_shapes_are_within_the_limits_of_the_model_and_of_the_batch(
     max_tokens: int, min_tokens: int, tokens: int, cells: int
 ) -> None:
     manifest = Manifest(vocabulary_size=7, max_tokens=max_tokens, min_tokens=min_tokens)
@@ -153,14 +157,14 @@ def test_timed_shapes_are_such_as_the_model_takes_and_the_limits_allow(
     assert (max_tokens,) in timed
 
 
-def test_a_shapes_time_is_the_best_of_a_few_runs() -> None:
+def test_the_time_of_a_shape_is_the_shortest_of_several_runs() -> None:
     hiccups = iter([1.0] + [1e-3] * 10_000)
     with _simulated(lambda batch: next(hiccups)) as graph:
         timed = time_shapes(graph, MANIFEST, 256, 1 << 20, time_s=10)
     assert list(timed.values()) == pytest.approx([1e-3] * len(timed))
 
 
-def test_on_a_slow_machine_the_largest_shapes_are_left_out_and_five_are_timed_in_any_case() -> None:
+def test_on_slow_hardware_the_largest_shapes_are_left_out_but_at_least_five_are_timed() -> None:
     with _simulated(lambda batch: 1e-3 * batch.tokens) as graph:
         timed = time_shapes(graph, MANIFEST, 256, 1 << 20, time_s=1)
         assert graph.now_s <= 1
@@ -187,7 +191,7 @@ def test_shapes_that_do_not_fit_in_memory_are_left_out() -> None:
             time_shapes(graph, MANIFEST, 256, 1 << 20, time_s=10)
 
 
-def test_the_timed_shapes_tell_all_terms_of_a_cost_apart() -> None:
+def test_the_timed_shapes_determine_every_term_of_the_cost_model() -> None:
     with _simulated(lambda batch: 1e-6) as graph:
         shapes = list(time_shapes(graph, MANIFEST, 128, 1 << 20, time_s=10))
     terms = [(1, sum(shape), len(shape) * max(shape), len(shape) * max(shape) ** 2) for shape in shapes]
@@ -195,7 +199,7 @@ def test_the_timed_shapes_tell_all_terms_of_a_cost_apart() -> None:
     assert np.linalg.cond(relative / np.linalg.norm(relative, axis=0)) < 30
 
 
-def test_a_model_of_features_is_timed_on_features() -> None:
+def test_a_feature_model_is_timed_on_features() -> None:
     with _simulated(lambda batch: 1e-6) as graph:
         time_shapes(graph, Manifest(feature_width=3, max_tokens=8), 32, 999, time_s=10)
     assert all(batch.rows.shape == (batch.tokens, 3) for batch in graph.batches)

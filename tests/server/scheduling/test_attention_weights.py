@@ -11,10 +11,10 @@ import pytest
 from numpy.typing import NDArray
 
 from headwaiter_server.errors import DeadlineExceeded, InferenceFailed, Overloaded, Unavailable
-from headwaiter_server.runtime.attention_weights import Attention, Selection
+from headwaiter_server.runtime.attention_weights import AttentionSelection, AttentionWeights
 from headwaiter_server.scheduling.attention_weights import MAX_WAITING, Attended, Attender
 
-SELECTION = Selection([0], [0])
+SELECTION = AttentionSelection([0], [0])
 # Values that the model raises on, and answers with a NaN to.
 POISON, NOT_A_NUMBER = 666, 777
 
@@ -33,14 +33,14 @@ class Graph:
         self.released, self.entered = threading.Event(), threading.Event()
         self.released.set()
 
-    def run(self, sequence: NDArray[np.generic], selection: Selection) -> Attention:
+    def run(self, sequence: NDArray[np.generic], selection: AttentionSelection) -> AttentionWeights:
         self.ran.append(sequence.tolist())
         self.entered.set()
         assert self.released.wait(10)
         if POISON in sequence:
             raise RuntimeError("the model chokes")
         total = np.array([[[[np.nan if NOT_A_NUMBER in sequence else sequence.astype(np.float32).sum()]]]], np.float32)
-        return Attention(total, None)
+        return AttentionWeights(total, None)
 
 
 class Bench:

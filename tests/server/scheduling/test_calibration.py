@@ -12,7 +12,7 @@ import pytest
 
 from headwaiter_server.runtime import hardware as machine
 from headwaiter_server.runtime.graph import Outputs
-from headwaiter_server.runtime.hardware import describe_machine
+from headwaiter_server.runtime.hardware import describe_hardware
 from headwaiter_server.runtime.model import Model, Resources
 from headwaiter_server.runtime.packing import PackedBatch
 from headwaiter_server.scheduling.calibration import Calibration, measure_cost
@@ -168,7 +168,7 @@ def test_limits_are_halved_until_the_largest_batches_find_memory_and_a_start_wit
 @pytest.mark.parametrize(
     "change",
     [
-        {"file": "other.onnx"},
+        {"graph_file": "other.onnx"},
         {"provider": "cuda"},
         {"threads": 2},
         {"token_cap": 256},
@@ -194,8 +194,8 @@ def test_what_was_measured_of_something_else_is_not_taken_for_it(
 def test_another_machine_measures_for_itself(name: str, simulated: tuple[Model, Simulated], tmp_path: Path) -> None:
     model, _ = simulated
     _calibrate(model, tmp_path)
-    other = {**describe_machine(), name: "another"}
-    with patch("headwaiter_server.scheduling.calibration_cache.describe_machine", lambda: other):
+    other = {**describe_hardware(), name: "another"}
+    with patch("headwaiter_server.scheduling.calibration_cache.describe_hardware", lambda: other):
         assert not _calibrate(model, tmp_path).remembered
 
 
@@ -295,9 +295,9 @@ def test_a_machine_is_described_by_its_processor_and_cards(tmp_path: Path, monke
         (tmp_path / "gpus" / bus).mkdir(parents=True)
         (tmp_path / "gpus" / bus / "information").write_text(f"Model: \t\t {name}\nIRQ: 1\n")
     monkeypatch.setattr(machine, "_CPU_INFO", tmp_path / "cpuinfo")
-    monkeypatch.setattr(machine, "_CARDS", tmp_path / "gpus")
-    described = describe_machine()
+    monkeypatch.setattr(machine, "_NVIDIA_GPUS", tmp_path / "gpus")
+    described = describe_hardware()
     assert (described["processor"], described["cards"]) == ("Quick 9", "Large, Larger")
     monkeypatch.setattr(machine, "_CPU_INFO", tmp_path / "nowhere")
-    monkeypatch.setattr(machine, "_CARDS", tmp_path / "nowhere")
-    assert describe_machine()["cards"] == ""
+    monkeypatch.setattr(machine, "_NVIDIA_GPUS", tmp_path / "nowhere")
+    assert describe_hardware()["cards"] == ""

@@ -1,0 +1,1 @@
+"""HTTP endpoints of the server: the Prometheus metrics."""
