@@ -1,26 +1,58 @@
-"""What callers pass: arguments of another Python type are refused by their names, before anything is sent."""
+"""Check arguments before anything is sent: their Python types and their texts."""
 
 from collections.abc import Callable
 from inspect import iscoroutinefunction
 from types import UnionType
 
+from headwaiter_client.errors import InvalidInput
 
-def check_type(name: str, value: object, kind: type | UnionType, what: str) -> None:
-    """Refuses an argument of another type; its value is not shown, for it may be a secret.
+
+def check_type(name: str, value: object, accepted: type | UnionType, description: str) -> None:
+    """Raise an error unless a value has an accepted type.
+
+    The message shows the type of the value but never the value, because the value may be a secret.
+
+    Args:
+        name: the argument's name, for the message.
+        value: the argument's value.
+        accepted: the accepted types.
+        description: the accepted types in words, for the message.
 
     Raises:
-        TypeError: it is no `kind`, which the message calls `what`.
+        TypeError: the value has another type.
     """
-    if not isinstance(value, kind):
-        raise TypeError(f"{name} is of type {type(value).__name__}; it must be {what}")
+    if not isinstance(value, accepted):
+        raise TypeError(f"{name} is of type {type(value).__name__}: pass {description}")
 
 
 def check_progress(progress: object) -> None:
-    """Refuses what cannot be called back.
+    """Raise an error unless `progress` is a plain function or None.
 
     Raises:
-        TypeError: it is no function, or one to await.
+        TypeError: `progress` cannot be called, or is a coroutine function.
     """
     check_type("progress", progress, Callable | None, "a function of two numbers, done and total")  # type: ignore[arg-type]
     if iscoroutinefunction(progress):
-        raise TypeError("progress is a coroutine function, which nothing would await; it must be a plain function")
+        raise TypeError("progress is a coroutine function, which the client never awaits: pass a plain function")
+
+
+def check_unicode(name: str, text: str, *, field: str, sequence: int | None = None) -> None:
+    """Raise an error unless a text can be encoded as UTF-8.
+
+    Args:
+        name: what the message calls the text.
+        text: the text.
+        field: path of the request's field that holds the text.
+        sequence: index of the sequence that is the text; None for an option.
+
+    Raises:
+        InvalidInput: the text holds a character that UTF-8 cannot encode, such as half of a surrogate pair.
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidInput(
+            f"{name} is not Unicode text ({error}): remove the characters that UTF-8 cannot encode",
+            field=field,
+            sequence=sequence,
+        ) from error
