@@ -26,6 +26,12 @@ def test_a_client_needs_an_address(address: str | list[str] | None) -> None:
         Client(address)
 
 
+@pytest.mark.parametrize("client_class", [Client, AsyncClient])
+def test_a_client_without_a_transport_needs_an_address(client_class: Any) -> None:
+    with pytest.raises(ValueError, match="address"):
+        client_class()
+
+
 @pytest.mark.parametrize(
     "address",
     [

@@ -173,19 +173,19 @@ def input_kind_of(sequence: Any) -> InputKind:
     return FeatureInput() if has_rows else TokenInput()
 
 
-def whole_number(field: str, value: SupportsIndex, least: int = 0) -> int:
+def whole_number(field: str, value: SupportsIndex, minimum: int = 0) -> int:
     """Return an integer that fits the wire's uint32.
 
     Raises:
         TypeError: the value is not an integer.
-        InvalidInput: the value is below `least` or above 2**32 - 1.
+        InvalidInput: the value is below `minimum` or above 2**32 - 1.
     """
-    message = f"{field} has the value {value!r}: pass whole numbers from {least} to {_MAX_UINT32}"
+    message = f"{field} has the value {value!r}: pass whole numbers from {minimum} to {_MAX_UINT32}"
     try:
         number = as_index(value)
     except TypeError:
         raise TypeError(message) from None
-    if not least <= number <= _MAX_UINT32:
+    if not minimum <= number <= _MAX_UINT32:
         raise InvalidInput(message, field=field)
     return number
 

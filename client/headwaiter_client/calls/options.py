@@ -104,7 +104,7 @@ def encode_request(**options: Unpack[RequestOptions]) -> pb.EncodeRequest:
         dtype=_dtype("dtype", options.get("dtype", np.float32)),
         hidden_dtype=pb.DATA_TYPE_UNSPECIFIED if hidden_dtype is None else _dtype("hidden_dtype", hidden_dtype),
         pooling=pb.POOLING_UNSPECIFIED if pooling is None else _enum_value("output.pooling", pooling, _Pooling),
-        dimensions=0 if dimensions is None else whole_number("output.dimensions", dimensions, least=1),
+        dimensions=0 if dimensions is None else whole_number("output.dimensions", dimensions, minimum=1),
         offsets=options.get("offsets", False),
     )
     if (normalize := options.get("normalize")) is not None:

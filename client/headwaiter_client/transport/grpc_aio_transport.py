@@ -74,7 +74,7 @@ class AsyncGrpcTransport:
         except grpc.RpcError as error:
             failure = from_rpc(error, timeout_s=timeout_s, request_id=request_id)
             if isinstance(failure, Unavailable):
-                self._set_up(index, up=False)
+                self._record_state(index, up=False)
             raise failure from error
         except grpc.aio.UsageError as error:
             raise Cancelled("the client is closed: create a new client", request_id=request_id) from error
@@ -85,11 +85,11 @@ class AsyncGrpcTransport:
             # The task was not cancelled: the channel was closed during the call.
             raise Cancelled("the client was closed before the answer came", request_id=request_id) from error
 
-    def _set_up(self, index: int, *, up: bool) -> None:
+    def _record_state(self, index: int, *, up: bool) -> None:
         """Record whether a replica is up, and start a health check if it went down."""
         if not self._balanced:
             return
-        changed = self._replicas.set_up(index, up)
+        changed = self._replicas.record(index, up)
         if self._replicas.ready:
             self._ready.set()
         if changed and not up:
@@ -103,7 +103,7 @@ class AsyncGrpcTransport:
             with suppress(grpc.aio.UsageError):  # The client is closed.
                 code = await check(HEALTH_REQUEST, wait_for_ready=wait).code()
                 if not self._closed.is_set():
-                    self._set_up(index, up=wait or code not in DOWN_CODES)
+                    self._record_state(index, up=wait or code not in DOWN_CODES)
 
         task = asyncio.create_task(check_health())
         self._health_checks.add(task)

@@ -112,17 +112,17 @@ class GrpcTransport:
                 raise Cancelled("the client was closed before the answer came", request_id=request_id) from error
             failure = from_rpc(error, timeout_s=timeout_s, request_id=request_id)
             if isinstance(failure, Unavailable):
-                self._set_up(index, up=False)
+                self._record_state(index, up=False)
             raise failure from error
         except ValueError as error:  # gRPC raises ValueError for a closed channel, and here for nothing else.
             raise Cancelled("the client is closed: create a new client", request_id=request_id) from error
 
-    def _set_up(self, index: int, *, up: bool) -> None:
+    def _record_state(self, index: int, *, up: bool) -> None:
         """Record whether a replica is up, and start a health check if it went down."""
         if not self._balanced:
             return
         with self._lock:
-            changed = self._replicas.set_up(index, up)
+            changed = self._replicas.record(index, up)
             if self._replicas.ready:
                 self._ready.set()
         if changed and not up:
@@ -138,7 +138,7 @@ class GrpcTransport:
 
         def record(call: "grpc.Future[bytes]") -> None:
             if not self._closed.is_set():
-                self._set_up(index, up=wait or cast("grpc.Call", call).code() not in DOWN_CODES)
+                self._record_state(index, up=wait or cast("grpc.Call", call).code() not in DOWN_CODES)
 
         check: grpc.UnaryUnaryMultiCallable[bytes, bytes] = self._channels[index].unary_unary(HEALTH_METHOD)
         with suppress(ValueError):  # The client is closed.

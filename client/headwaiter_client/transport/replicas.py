@@ -18,7 +18,7 @@ class Replicas:
         """Whether calls may start: one replica is up, or all have been checked."""
         return any(self._up) or None not in self._up
 
-    def set_up(self, index: int, up: bool) -> bool:
+    def record(self, index: int, up: bool) -> bool:
         """Record whether a replica is up, and return whether this changes what was known."""
         changed = self._up[index] is not up
         self._up[index] = up

@@ -106,7 +106,7 @@ def test_the_requests_in_flight_take_the_server_at_most_a_quarter_of_the_deadlin
 
 
 @pytest.mark.parametrize(
-    ("error", "too_much"),
+    ("error", "too_large"),
     [
         (InvalidInput("the request has 9 tokens", limit=8, actual=9), True),
         (InvalidInput("texts: 200 bytes in all", field="texts", limit=128, actual=200), True),
@@ -117,8 +117,8 @@ def test_the_requests_in_flight_take_the_server_at_most_a_quarter_of_the_deadlin
         (Overloaded("the queue is full", limit=8, actual=9), False),
     ],
 )
-def test_only_a_request_refused_for_its_total_size_is_split(error: HeadwaiterError, too_much: bool) -> None:
-    assert is_request_too_large(error) is too_much
+def test_only_a_request_refused_for_its_total_size_is_split(error: HeadwaiterError, too_large: bool) -> None:
+    assert is_request_too_large(error) is too_large
 
 
 def test_the_halves_of_a_chunk_keep_indices_and_failures() -> None:

@@ -13,18 +13,18 @@ from headwaiter_client.transport.replicas import Replicas
 def test_replicas_that_are_up_take_turns(up: list[bool], data: st.DataObject) -> None:
     replicas = Replicas(len(up), first=data.draw(st.integers(0, len(up) - 1)))
     for index, state in enumerate(up):
-        replicas.set_up(index, up=state)
+        replicas.record(index, up=state)
     expected = [index for index, state in enumerate(up) if state] or range(len(up))
     assert Counter(replicas.next() for _ in range(3 * len(expected))) == dict.fromkeys(expected, 3)
 
 
 def test_a_replica_that_comes_back_takes_calls_again() -> None:
     replicas = Replicas(2, first=0)
-    replicas.set_up(0, up=False)
-    replicas.set_up(1, up=True)
+    replicas.record(0, up=False)
+    replicas.record(1, up=True)
     assert [replicas.next() for _ in range(2)] == [1, 1]
-    assert replicas.set_up(0, up=True)
-    assert not replicas.set_up(0, up=True)
+    assert replicas.record(0, up=True)
+    assert not replicas.record(0, up=True)
     assert sorted(replicas.next() for _ in range(2)) == [0, 1]
 
 
@@ -34,5 +34,5 @@ def test_a_replica_that_comes_back_takes_calls_again() -> None:
 def test_calls_may_start_when_one_replica_is_up_or_all_are_down(states: list[bool], ready: bool) -> None:
     replicas = Replicas(2, first=0)
     for index, up in enumerate(states):
-        replicas.set_up(index, up=up)
+        replicas.record(index, up=up)
     assert replicas.ready is ready
