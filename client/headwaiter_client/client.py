@@ -239,7 +239,7 @@ class Client:
         """Send chunks, up to `max_in_flight` at once, and yield their results.
 
         A result is yielded only when the next chunk has to wait for it, so that the server always has work. After a
-        chunk that a slow source sent early, results are yielded as soon as they are there.
+        chunk that was sent early, finished results are yielded at once.
         """
         threads = ThreadPoolExecutor(self._settings.max_in_flight, "headwaiter")
         cancel_scope = CancelScope()

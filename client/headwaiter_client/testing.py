@@ -127,7 +127,7 @@ class FakeEncoder:
         request: bytes,
         timeout_s: float,
         request_id: str | None = None,
-        cancel_scope: CancelScope | None = None,
+        flight: CancelScope | None = None,
     ) -> bytes:
         """Answers a call, at once."""
         checked_timeout_s(timeout_s, request_id)

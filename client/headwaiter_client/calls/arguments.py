@@ -8,7 +8,7 @@ from headwaiter_client.errors import InvalidInput
 
 
 def check_type(name: str, value: object, accepted: type | UnionType, description: str) -> None:
-    """Raise an error unless a value has an accepted type.
+    """Raise a `TypeError` unless a value has an accepted type.
 
     The message shows the type of the value but never the value, because the value may be a secret.
 
@@ -17,37 +17,20 @@ def check_type(name: str, value: object, accepted: type | UnionType, description
         value: the argument's value.
         accepted: the accepted types.
         description: the accepted types in words, for the message.
-
-    Raises:
-        TypeError: the value has another type.
     """
     if not isinstance(value, accepted):
         raise TypeError(f"{name} is of type {type(value).__name__}: pass {description}")
 
 
 def check_progress(progress: object) -> None:
-    """Raise an error unless `progress` is a plain function or None.
-
-    Raises:
-        TypeError: `progress` cannot be called, or is a coroutine function.
-    """
+    """Raise a `TypeError` unless `progress` is a plain function or None."""
     check_type("progress", progress, Callable | None, "a function of two numbers, done and total")  # type: ignore[arg-type]
     if iscoroutinefunction(progress):
         raise TypeError("progress is a coroutine function, which the client never awaits: pass a plain function")
 
 
 def check_unicode(name: str, text: str, *, field: str, sequence: int | None = None) -> None:
-    """Raise an error unless a text can be encoded as UTF-8.
-
-    Args:
-        name: what the message calls the text.
-        text: the text.
-        field: path of the request's field that holds the text.
-        sequence: index of the sequence that is the text; None for an option.
-
-    Raises:
-        InvalidInput: the text holds a character that UTF-8 cannot encode, such as half of a surrogate pair.
-    """
+    """Raise `InvalidInput` unless a text can be encoded as UTF-8; the error's message calls the text `name`."""
     try:
         text.encode()
     except UnicodeEncodeError as error:

@@ -142,12 +142,7 @@ class EncodeCall:
         return request
 
     def _smaller_chunks(self, chunk: Chunk, error: HeadwaiterError, size_bytes: int) -> Steps[list[Chunk]]:
-        """Return the chunks to send in place of a refused one.
-
-        Args:
-            chunk: the refused chunk.
-            error: why its request was refused.
-            size_bytes: size of its request.
+        """Return the chunks to send in place of a chunk whose request of `size_bytes` was refused.
 
         Raises:
             HeadwaiterError: the refusal, if smaller chunks cannot help.
@@ -172,7 +167,7 @@ class EncodeCall:
             f"sequence {index} is too large for a request by itself ({reason or error}): shorten it or split it",
         )
         if located_error.limit is None:
-            with suppress(HeadwaiterError):  # The refusal matters more than a failed question for the limits.
+            with suppress(HeadwaiterError):  # If the limits cannot be fetched, raise the refusal without them.
                 limit_bytes = (yield from self.limits()).size_bytes
                 if size_bytes > limit_bytes:
                     located_error.limit, located_error.actual = limit_bytes, size_bytes

@@ -17,7 +17,7 @@ _MAX_UINT32 = 2**32 - 1
 
 # The most bytes that the wire format adds to a sequence: the tag and length of a text, or an entry in `lengths`.
 _OVERHEAD_BYTES = 6
-# A token has at least one byte of text, except for special tokens and the tokens of a prompt, for which this is room.
+# Room for special tokens and the tokens of a prompt; every other token has at least one byte of the text.
 _EXTRA_TOKENS = 16
 # Servers accept at most this many bytes of text per token that a request may have.
 _TEXT_BYTES_PER_TOKEN = 16

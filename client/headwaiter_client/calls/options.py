@@ -66,7 +66,7 @@ class RequestOptions(TypedDict, total=False):
 
 # For each type hint of an option: the Python types that are accepted, and their name in error messages.
 _STR: tuple[type | UnionType, str] = (str, "a str")
-_ANY: tuple[type | UnionType, str] = (object, "a data type")  # NumPy decides what a data type is.
+_ANY: tuple[type | UnionType, str] = (object, "a data type")  # `_dtype` asks NumPy.
 _ACCEPTED: dict[Any, tuple[type | UnionType, str]] = {
     bool: (bool | np.bool_, "a bool"),
     bool | None: (bool | np.bool_ | None, "a bool or None"),

@@ -53,7 +53,8 @@ class Chunk:
         kind: the kind of input.
         first: index of the first sequence in the caller's list.
         sequences: the converted sequences.
-        failures: by index in the caller's list, the error of each sequence that an empty sequence stands for.
+        failures: for each sequence that cannot be sent, by its index in the caller's list, the error; an empty sequence
+            is sent in its place.
         sent_early: whether the chunk is sent before it is full, because its source is slow.
     """
 
@@ -84,7 +85,7 @@ class ChunkBuilder:
         self._read_s = 0.0
 
     def add(self, sequence: Any, read_s: float = 0.0) -> list[Chunk]:
-        """Add the next sequence, and return the chunks that are full or took long to read.
+        """Add the next sequence, and return the chunks to send now: full ones, and those that took long to read.
 
         Args:
             sequence: the sequence as the caller passed it.

@@ -80,7 +80,7 @@ def call_method(
         return reply_class.FromString(reply or b"")
     except DecodeError as error:
         raise HeadwaiterError(
-            f"INTERNAL: the reply to {method} is not an {reply_class.__name__}: check that the address is a "
+            f"INTERNAL: the reply to {method} is not of type {reply_class.__name__}: check that the address is a "
             "Headwaiter server of this version",
             request_id=request_id,
         ) from error

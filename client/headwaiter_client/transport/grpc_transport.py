@@ -129,12 +129,7 @@ class GrpcTransport:
             self._check_health(index, wait=True)
 
     def _check_health(self, index: int, *, wait: bool) -> None:
-        """Check a replica's health in the background.
-
-        Args:
-            index: the replica.
-            wait: wait until gRPC's own health watch finds the replica healthy, then record it as up.
-        """
+        """Check a replica's health in the background; with `wait`, as soon as gRPC's own health watch reports it up."""
 
         def record(call: "grpc.Future[bytes]") -> None:
             if not self._closed.is_set():

@@ -52,6 +52,7 @@ class Transport(Protocol):
         timeout_s: float,
         request_id: str | None = None,
         cancel_scope: CancelScope | None = None,
+        /,
     ) -> bytes:
         """Make a call and return the reply.
 
@@ -73,7 +74,7 @@ class Transport(Protocol):
 class AsyncTransport(Protocol):
     """Carries the calls of an `AsyncClient`, in one event loop."""
 
-    async def unary(self, method: str, request: bytes, timeout_s: float, request_id: str | None = None) -> bytes:
+    async def unary(self, method: str, request: bytes, timeout_s: float, request_id: str | None = None, /) -> bytes:
         """Make a call as `Transport.unary` does. Cancelling the task cancels the call on the server too."""
 
     async def close(self) -> None:
