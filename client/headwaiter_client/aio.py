@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 from headwaiter_client.calls import steps
 from headwaiter_client.calls.attention_weights import Attention, attend_request
 from headwaiter_client.calls.encode import CallSettings, EncodeCall, ListResults, Progress, next_candidates
-from headwaiter_client.calls.inputs import FeatureInput, InputKind, TextInput, TokenInput
+from headwaiter_client.calls.inputs import FeatureInput, TextInput, TokenInput
 from headwaiter_client.calls.options import RequestOptions
 from headwaiter_client.calls.results import Encoding, ModelRef, SequenceEncoding
 from headwaiter_client.calls.splitting import Chunk, ChunkBuilder, split_list
@@ -67,7 +67,7 @@ class AsyncClient:
         **options: Unpack[RequestOptions],
     ) -> Encoding:
         """Encode texts; see `Client.encode`."""
-        return await self._encode(TextInput(), texts, timeout_s, progress, options)
+        return await self._encode(EncodeCall(self._settings, TextInput(), texts, options, timeout_s, progress))
 
     async def encode_tokens(
         self,
@@ -78,7 +78,7 @@ class AsyncClient:
         **options: Unpack[RequestOptions],
     ) -> Encoding:
         """Encode token ids; see `Client.encode_tokens`."""
-        return await self._encode(TokenInput(), sequences, timeout_s, progress, options)
+        return await self._encode(EncodeCall(self._settings, TokenInput(), sequences, options, timeout_s, progress))
 
     async def encode_features(
         self,
@@ -89,7 +89,7 @@ class AsyncClient:
         **options: Unpack[RequestOptions],
     ) -> Encoding:
         """Encode feature vectors; see `Client.encode_features`."""
-        return await self._encode(FeatureInput(), sequences, timeout_s, progress, options)
+        return await self._encode(EncodeCall(self._settings, FeatureInput(), sequences, options, timeout_s, progress))
 
     def encode_stream(
         self,
@@ -104,7 +104,7 @@ class AsyncClient:
         Pass an async iterable if the source is slow: reading a plain iterable blocks the event loop. Closing the
         generator early cancels the requests in flight; `contextlib.aclosing` closes it after an exception too.
         """
-        return self._stream(self._settings.stream_call(sequences, timeout_s, options), sequences, ordered)
+        return self._stream(EncodeCall(self._settings, None, sequences, options, timeout_s, stream=True), ordered)
 
     async def attend(
         self,
@@ -149,31 +149,21 @@ class AsyncClient:
     ) -> None:
         await self.close()
 
-    async def _encode(
-        self,
-        kind: InputKind,
-        sequences: Iterable[Any],
-        timeout_s: float | None,
-        progress: Progress | None,
-        options: RequestOptions,
-    ) -> Encoding:
-        call = self._settings.list_call(kind, sequences, timeout_s, progress, options)
-        chunks = await self._run(call.split(sequences))
-        results = ListResults(chunks, progress)
+    async def _encode(self, call: EncodeCall) -> Encoding:
+        chunks = await self._run(call.split())
+        results = ListResults(chunks, call.progress)
         async with aclosing(self._send_all(chunks, call.send, ordered=True)) as parts:
             async for part in parts:
                 results.add(part)
         return results.join()
 
-    async def _stream(
-        self, call: EncodeCall, sequences: Iterable[Any] | AsyncIterable[Any], ordered: bool
-    ) -> AsyncGenerator[SequenceEncoding, None]:
+    async def _stream(self, call: EncodeCall, ordered: bool) -> AsyncGenerator[SequenceEncoding, None]:
         builder = call.chunk_builder(await self._run(call.limits()))
         # A plain iterable blocks the event loop while it is read, so sending chunks early would not help.
         chunks = (
-            _split_stream(builder, sequences)
-            if isinstance(sequences, AsyncIterable)
-            else split_list(builder, sequences)
+            _split_stream(builder, call.sequences)
+            if isinstance(call.sequences, AsyncIterable)
+            else split_list(builder, call.sequences)
         )
         async with aclosing(self._send_all(chunks, call.send_for_stream, ordered=ordered)) as parts:
             async for part in parts:

@@ -6,14 +6,14 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import closing
 from inspect import iscoroutinefunction
 from types import TracebackType
-from typing import Any, Self, SupportsIndex, TypeVar, Unpack
+from typing import Self, SupportsIndex, TypeVar, Unpack
 
 from numpy.typing import ArrayLike
 
 from headwaiter_client.calls import steps
 from headwaiter_client.calls.attention_weights import Attention, attend_request
 from headwaiter_client.calls.encode import CallSettings, EncodeCall, ListResults, Progress, next_candidates
-from headwaiter_client.calls.inputs import FeatureInput, InputKind, TextInput, TokenInput
+from headwaiter_client.calls.inputs import FeatureInput, TextInput, TokenInput
 from headwaiter_client.calls.options import RequestOptions
 from headwaiter_client.calls.results import Encoding, ModelRef, SequenceEncoding
 from headwaiter_client.calls.splitting import Chunk, split_stream
@@ -93,7 +93,7 @@ class Client:
                 the number of all texts.
             **options: see `RequestOptions`.
         """
-        return self._encode(TextInput(), texts, timeout_s, progress, options)
+        return self._encode(EncodeCall(self._settings, TextInput(), texts, options, timeout_s, progress))
 
     def encode_tokens(
         self,
@@ -104,7 +104,7 @@ class Client:
         **options: Unpack[RequestOptions],
     ) -> Encoding:
         """Encode token ids, each sequence [n] integers with its special tokens; otherwise see `encode`."""
-        return self._encode(TokenInput(), sequences, timeout_s, progress, options)
+        return self._encode(EncodeCall(self._settings, TokenInput(), sequences, options, timeout_s, progress))
 
     def encode_features(
         self,
@@ -115,7 +115,7 @@ class Client:
         **options: Unpack[RequestOptions],
     ) -> Encoding:
         """Encode feature vectors, each sequence [n, width] real numbers; otherwise see `encode`."""
-        return self._encode(FeatureInput(), sequences, timeout_s, progress, options)
+        return self._encode(EncodeCall(self._settings, FeatureInput(), sequences, options, timeout_s, progress))
 
     def encode_stream(
         self,
@@ -138,7 +138,7 @@ class Client:
             timeout_s: seconds until the deadline of each request; the client's when None.
             **options: see `RequestOptions`.
         """
-        return self._stream(self._settings.stream_call(sequences, timeout_s, options), sequences, ordered)
+        return self._stream(EncodeCall(self._settings, None, sequences, options, timeout_s, stream=True), ordered)
 
     def attend(
         self,
@@ -206,17 +206,9 @@ class Client:
     ) -> None:
         self.close()
 
-    def _encode(
-        self,
-        kind: InputKind,
-        sequences: Iterable[Any],
-        timeout_s: float | None,
-        progress: Progress | None,
-        options: RequestOptions,
-    ) -> Encoding:
-        call = self._settings.list_call(kind, sequences, timeout_s, progress, options)
-        chunks = self._run(call.split(sequences))
-        results = ListResults(chunks, progress)
+    def _encode(self, call: EncodeCall) -> Encoding:
+        chunks = self._run(call.split())
+        results = ListResults(chunks, call.progress)
         if len(chunks) == 1:  # A single request needs no thread.
             results.add(self._run(call.send(chunks[0])))
         else:
@@ -225,10 +217,8 @@ class Client:
                     results.add(part)
         return results.join()
 
-    def _stream(
-        self, call: EncodeCall, sequences: Iterable[Any], ordered: bool
-    ) -> Generator[SequenceEncoding, None, None]:
-        chunks = split_stream(call.chunk_builder(self._run(call.limits())), sequences)
+    def _stream(self, call: EncodeCall, ordered: bool) -> Generator[SequenceEncoding, None, None]:
+        chunks = split_stream(call.chunk_builder(self._run(call.limits())), call.sequences)
         with closing(self._send_all(chunks, call.send_for_stream, ordered=ordered)) as parts:
             for part in parts:
                 yield from part

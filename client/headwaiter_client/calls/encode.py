@@ -37,45 +37,90 @@ _Pending = TypeVar("_Pending")
 Progress: TypeAlias = Callable[[int, int], None]
 
 
+class CallSettings:
+    """The settings, and the descriptions of models, that all calls of one client share.
+
+    Args:
+        timeout_s: seconds until the deadline of calls without a timeout of their own.
+        max_in_flight: most requests of one call in flight at once.
+
+    Attributes:
+        descriptions: the server's descriptions of its models, by name, as far as calls have asked for them.
+
+    Raises:
+        TypeError: an argument is not a number.
+        ValueError: `timeout_s` is not above 0, or `max_in_flight` is below 1.
+    """
+
+    def __init__(self, timeout_s: float, max_in_flight: int) -> None:
+        check_type("timeout_s", timeout_s, SupportsFloat, "a number of seconds")
+        check_type("max_in_flight", max_in_flight, SupportsIndex, "a whole number")
+        self._timeout_s = float(timeout_s)
+        if not self._timeout_s > 0:
+            raise ValueError(f"timeout_s is {self._timeout_s:g}: pass a number above 0")
+        if max_in_flight < 1:
+            raise ValueError(f"max_in_flight is {max_in_flight}: pass at least 1")
+        self.max_in_flight = max_in_flight
+        self.descriptions: dict[str, pb.GetModelResponse] = {}
+
+    def timeout_s(self, timeout_s: float | None) -> float:
+        """Return the seconds until the deadline of a call: its own timeout, or the client's if that is None.
+
+        Raises:
+            TypeError: the call's timeout is not a number.
+        """
+        check_type("timeout_s", timeout_s, SupportsFloat | None, "a number of seconds or None")
+        return self._timeout_s if timeout_s is None else float(timeout_s)
+
+
 class EncodeCall:
     """One call of `encode` or `encode_stream`, which may take several requests.
 
     Args:
         settings: the client's settings.
         kind: the kind of input; None takes the kind of the first sequence.
+        sequences: the sequences as the caller passed them.
         options: see `RequestOptions`.
-        timeout_s: seconds until the deadline of each request, or of the whole call; the client's when None.
-        whole_call: whether a `timeout_s` that is not None is the deadline of the whole call, from its first request.
+        timeout_s: for a list, seconds from the first request until the deadline of the whole call; for a stream, until
+            the deadline of each request; when None, each request has the client's timeout.
+        progress: see `Client.encode`.
+        stream: whether the sequences are a stream.
 
     Raises:
         TypeError: an argument has another type, or an option does not exist.
-        InvalidInput: an option has a value that cannot be sent.
+        InvalidInput: `sequences` is not a list of sequences, or an option has a value that cannot be sent.
     """
 
     def __init__(
         self,
-        settings: "CallSettings",
+        settings: CallSettings,
         kind: InputKind | None,
+        sequences: Any,
         options: RequestOptions,
         timeout_s: float | None,
+        progress: Progress | None = None,
         *,
-        whole_call: bool,
+        stream: bool = False,
     ) -> None:
+        _check_is_list(sequences)
+        check_progress(progress)
+        self.sequences = sequences
+        self.progress = progress
         self._settings = settings
         self._kind = kind
         self._timeout_s = settings.timeout_s(timeout_s)
         self._template = encode_request(**options)
-        self._whole_call = whole_call and timeout_s is not None
+        self._has_call_deadline = timeout_s is not None and not stream
         self._deadline_s: float | None = None
         self._models: set[ModelRef] = set()
 
-    def split(self, sequences: Iterable[Any]) -> Steps[list[Chunk]]:
-        """Split a list into chunks; ask for the server's limits first if the list is not small.
+    def split(self) -> Steps[list[Chunk]]:
+        """Split the list into chunks; ask for the server's limits first if the list is not small.
 
         Raises:
             InvalidInput: a sequence cannot be sent.
         """
-        sequences = list(sequences)
+        sequences = list(self.sequences)
         if not sequences:  # Send the empty list, so that the server refuses it.
             return [Chunk(self._kind or TextInput(), 0, [])]
         small = next(split_list(self.chunk_builder(SMALL_LIST), sequences))
@@ -185,72 +230,13 @@ class EncodeCall:
 
     def _remaining_s(self) -> float:
         """Return the seconds until the deadline of the next request."""
-        if not self._whole_call:
+        if not self._has_call_deadline:
             return self._timeout_s
         now_s = time.monotonic()
         if self._deadline_s is None:
             self._deadline_s = now_s + self._timeout_s
             return self._timeout_s
         return self._deadline_s - now_s
-
-
-class CallSettings:
-    """The settings, and the descriptions of models, that all calls of one client share.
-
-    Args:
-        timeout_s: seconds until the deadline of calls without a timeout of their own.
-        max_in_flight: most requests of one call in flight at once.
-
-    Attributes:
-        descriptions: the server's descriptions of its models, by name, as far as calls have asked for them.
-
-    Raises:
-        TypeError: an argument is not a number.
-        ValueError: `timeout_s` is not above 0, or `max_in_flight` is below 1.
-    """
-
-    def __init__(self, timeout_s: float, max_in_flight: int) -> None:
-        check_type("timeout_s", timeout_s, SupportsFloat, "a number of seconds")
-        check_type("max_in_flight", max_in_flight, SupportsIndex, "a whole number")
-        self._timeout_s = float(timeout_s)
-        if not self._timeout_s > 0:
-            raise ValueError(f"timeout_s is {self._timeout_s:g}: pass a number above 0")
-        if max_in_flight < 1:
-            raise ValueError(f"max_in_flight is {max_in_flight}: pass at least 1")
-        self.max_in_flight = max_in_flight
-        self.descriptions: dict[str, pb.GetModelResponse] = {}
-
-    def timeout_s(self, timeout_s: float | None) -> float:
-        """Return the seconds until the deadline of a call: its own timeout, or the client's if that is None.
-
-        Raises:
-            TypeError: the call's timeout is not a number.
-        """
-        check_type("timeout_s", timeout_s, SupportsFloat | None, "a number of seconds or None")
-        return self._timeout_s if timeout_s is None else float(timeout_s)
-
-    def list_call(
-        self,
-        kind: InputKind,
-        sequences: object,
-        timeout_s: float | None,
-        progress: Progress | None,
-        options: RequestOptions,
-    ) -> EncodeCall:
-        """Return the call for a list; a timeout of its own is the deadline of the whole call.
-
-        Raises:
-            TypeError: an argument has another type, or an option does not exist.
-            InvalidInput: `sequences` is not a list, or an option has a value that cannot be sent.
-        """
-        _check_is_list(sequences)
-        check_progress(progress)
-        return EncodeCall(self, kind, options, timeout_s, whole_call=True)
-
-    def stream_call(self, sequences: object, timeout_s: float | None, options: RequestOptions) -> EncodeCall:
-        """Return the call for a stream; the timeout is the deadline of each request. Raises as `list_call` does."""
-        _check_is_list(sequences)
-        return EncodeCall(self, None, options, timeout_s, whole_call=False)
 
 
 class ListResults:
