@@ -1,4 +1,4 @@
-"""Calls a Headwaiter server.
+"""Client of Headwaiter servers.
 
 with Client("localhost:50051") as client:
     encoding = client.encode(["a first text", "a second"])

@@ -10,17 +10,18 @@ from typing import Any, Self, SupportsIndex, TypeVar, Unpack
 
 from numpy.typing import ArrayLike
 
-from headwaiter_client.calls import attention_weights as _attention
-from headwaiter_client.calls import splitting as _chunks
-from headwaiter_client.calls import steps as _core
-from headwaiter_client.calls.encode import Gathering, Job, Jobs, Progress, next_of
-from headwaiter_client.calls.inputs import Features, Form, Texts, Tokens
+from headwaiter_client.calls import steps
+from headwaiter_client.calls.attention_weights import Attention, attend_request
+from headwaiter_client.calls.encode import CallSettings, EncodeCall, ListResults, Progress, next_candidates
+from headwaiter_client.calls.inputs import FeatureInput, TextInput, TokenInput
 from headwaiter_client.calls.options import RequestOptions
 from headwaiter_client.calls.results import Encoding, ModelRef, SequenceEncoding
-from headwaiter_client.calls.splitting import Chunk, Cutter
+from headwaiter_client.calls.splitting import Chunk, ChunkBuilder, split_list
+from headwaiter_client.calls.steps import Steps
 from headwaiter_client.errors import HeadwaiterError
 from headwaiter_client.transport.connection import Connection, TlsConfig
-from headwaiter_client.transport.grpc_transport import AsyncGrpcTransport, AsyncTransport
+from headwaiter_client.transport.grpc_aio_transport import AsyncGrpcTransport
+from headwaiter_client.transport.interface import AsyncTransport
 from headwaiter_client.transport.retries import DEFAULT_RETRY, RetryPolicy
 from headwaiter_proto import encoder_pb2 as pb
 
@@ -29,10 +30,10 @@ _Result = TypeVar("_Result")
 
 
 class AsyncClient:
-    """Calls a Headwaiter server from one event loop: `Client`, with methods to await.
+    """Calls a Headwaiter server from one event loop, which must be running when the client is created.
 
-    Make it where the loop runs. Arguments, results and errors are those of `Client`; cancelling a task that awaits a
-    call cancels the call on the server too.
+    Arguments, results and errors are those of `Client`. Cancelling a task that awaits a call cancels the call on the
+    server too.
     """
 
     def __init__(
@@ -47,11 +48,11 @@ class AsyncClient:
         max_in_flight: int = 8,
         transport: AsyncTransport | None = None,
     ) -> None:
-        self._jobs = Jobs(timeout_s, max_in_flight)
+        self._settings = CallSettings(timeout_s, max_in_flight)
         if transport is not None and not iscoroutinefunction(transport.unary):
             raise TypeError(
-                f"transport is of type {type(transport).__name__}, which cannot be awaited; of a FakeEncoder, "
-                "AsyncFakeEncoder(fake) can"
+                f"transport is of type {type(transport).__name__}, which cannot be awaited: pass an AsyncTransport, "
+                "such as AsyncFakeEncoder(fake) for a FakeEncoder"
             )
         self._transport = transport or AsyncGrpcTransport(
             Connection(() if address is None else address, token, tls, metadata), retry
@@ -65,8 +66,8 @@ class AsyncClient:
         progress: Progress | None = None,
         **options: Unpack[RequestOptions],
     ) -> Encoding:
-        """Encodes texts; see `Client.encode`."""
-        return await self._encode(Texts(), texts, timeout_s, progress, options)
+        """Encode texts; see `Client.encode`."""
+        return await self._encode(EncodeCall(self._settings, TextInput(), texts, options, timeout_s, progress))
 
     async def encode_tokens(
         self,
@@ -76,8 +77,8 @@ class AsyncClient:
         progress: Progress | None = None,
         **options: Unpack[RequestOptions],
     ) -> Encoding:
-        """Encodes token ids; see `Client.encode_tokens`."""
-        return await self._encode(Tokens(), sequences, timeout_s, progress, options)
+        """Encode token ids; see `Client.encode_tokens`."""
+        return await self._encode(EncodeCall(self._settings, TokenInput(), sequences, options, timeout_s, progress))
 
     async def encode_features(
         self,
@@ -87,8 +88,8 @@ class AsyncClient:
         progress: Progress | None = None,
         **options: Unpack[RequestOptions],
     ) -> Encoding:
-        """Encodes feature vectors; see `Client.encode_features`."""
-        return await self._encode(Features(), sequences, timeout_s, progress, options)
+        """Encode feature vectors; see `Client.encode_features`."""
+        return await self._encode(EncodeCall(self._settings, FeatureInput(), sequences, options, timeout_s, progress))
 
     def encode_stream(
         self,
@@ -98,11 +99,12 @@ class AsyncClient:
         timeout_s: float | None = None,
         **options: Unpack[RequestOptions],
     ) -> AsyncGenerator[SequenceEncoding, None]:
-        """Encodes what an iterable of either kind yields, an async one if it is slow; see `Client.encode_stream`.
+        """Encode the sequences of an iterable or an async iterable; see `Client.encode_stream`.
 
-        Closing the iterator cancels the requests on their way; `contextlib.aclosing` does so whatever happens.
+        Pass an async iterable if the source is slow: reading a plain iterable blocks the event loop. Closing the
+        generator early cancels the requests in flight; `contextlib.aclosing` closes it after an exception too.
         """
-        return self._stream(self._jobs.of_stream(sequences, timeout_s, options), sequences, ordered)
+        return self._stream(EncodeCall(self._settings, None, sequences, options, timeout_s, stream=True), ordered)
 
     async def attend(
         self,
@@ -114,31 +116,29 @@ class AsyncClient:
         model: str = "",
         request_id: str = "",
         timeout_s: float | None = None,
-    ) -> _attention.Attention:
-        """Shows what attention looked at in one sequence; see `Client.attend`."""
-        request = _attention.attend_request(
-            sequence, layers=layers, heads=heads, query=query, model=model, request_id=request_id
-        )
-        return await self._run(_core.attend(request, self._jobs.within_s(timeout_s)))
+    ) -> Attention:
+        """Return the attention weights of one sequence; see `Client.attend`."""
+        request = attend_request(sequence, layers=layers, heads=heads, query=query, model=model, request_id=request_id)
+        return await self._run(steps.attend(request, self._settings.timeout_s(timeout_s)))
 
     async def models(self, *, timeout_s: float | None = None) -> list[ModelRef]:
-        """Lists the models the server holds."""
-        return await self._run(_core.models(self._jobs.within_s(timeout_s)))
+        """Return the models that the server holds."""
+        return await self._run(steps.models(self._settings.timeout_s(timeout_s)))
 
     async def model(self, name: str = "", *, timeout_s: float | None = None) -> pb.GetModelResponse:
-        """Describes one model; see `Client.model`."""
-        return await self._run(_core.model(name, self._jobs.within_s(timeout_s)))
+        """Return the description of one model; see `Client.model`."""
+        return await self._run(steps.model(name, self._settings.timeout_s(timeout_s)))
 
     async def is_serving(self, *, timeout_s: float | None = None) -> bool:
-        """Asks whether the server takes requests; see `Client.is_serving`."""
-        return await self._run(_core.is_serving(self._jobs.within_s(timeout_s)))
+        """Return whether the server's health check answers SERVING; see `Client.is_serving`."""
+        return await self._run(steps.is_serving(self._settings.timeout_s(timeout_s)))
 
     async def wait_ready(self, *, timeout_s: float | None = None) -> None:
-        """Returns once the server takes requests; see `Client.wait_ready`."""
-        await self._run(_core.wait_ready(self._jobs.within_s(timeout_s)))
+        """Wait until the server accepts requests; see `Client.wait_ready`."""
+        await self._run(steps.wait_ready(self._settings.timeout_s(timeout_s)))
 
     async def close(self) -> None:
-        """Closes the connection; calls in flight, and later ones, end as `Cancelled`."""
+        """Close the connection; calls in flight, and all later calls, raise `Cancelled`."""
         await self._transport.close()
 
     async def __aenter__(self) -> Self:
@@ -149,71 +149,63 @@ class AsyncClient:
     ) -> None:
         await self.close()
 
-    async def _encode(
-        self,
-        form: Form,
-        sequences: Iterable[Any],
-        timeout_s: float | None,
-        progress: Progress | None,
-        options: RequestOptions,
-    ) -> Encoding:
-        job = self._jobs.of_list(form, sequences, timeout_s, progress, options)
-        chunks = await self._run(job.plan(sequences))
-        gathering = Gathering(chunks, progress)
-        async with aclosing(self._each(chunks, job.send, ordered=True)) as parts:
+    async def _encode(self, call: EncodeCall) -> Encoding:
+        chunks = await self._run(call.split())
+        results = ListResults(chunks, call.progress)
+        async with aclosing(self._send_all(chunks, call.send, ordered=True)) as parts:
             async for part in parts:
-                gathering.add(part)
-        return gathering.result()
+                results.add(part)
+        return results.join()
 
-    async def _stream(
-        self, job: Job, sequences: Iterable[Any] | AsyncIterable[Any], ordered: bool
-    ) -> AsyncGenerator[SequenceEncoding, None]:
-        cutter = job.cutter(await self._run(job.limits()))
-        # A plain iterable lets nothing be sent while it is read: how long that takes does not matter.
+    async def _stream(self, call: EncodeCall, ordered: bool) -> AsyncGenerator[SequenceEncoding, None]:
+        builder = call.chunk_builder(await self._run(call.limits()))
+        # A plain iterable blocks the event loop while it is read, so sending chunks early would not help.
         chunks = (
-            _cut_as_read(cutter, sequences) if isinstance(sequences, AsyncIterable) else _chunks.cut(cutter, sequences)
+            _split_stream(builder, call.sequences)
+            if isinstance(call.sequences, AsyncIterable)
+            else split_list(builder, call.sequences)
         )
-        async with aclosing(self._each(chunks, job.send_apart, ordered=ordered)) as parts:
+        async with aclosing(self._send_all(chunks, call.send_for_stream, ordered=ordered)) as parts:
             async for part in parts:
                 for one in part:
                     yield one
 
-    async def _each(
+    async def _send_all(
         self,
         chunks: Iterable[Chunk] | AsyncIterable[Chunk],
-        send: Callable[[Chunk], _core.Exchange[_Result]],
+        send: Callable[[Chunk], Steps[_Result]],
         *,
         ordered: bool,
     ) -> AsyncGenerator[_Result, None]:
-        """Sends chunks, some at once, and yields their results: late, to keep the server busy, but for slow sources."""
+        """Send chunks, up to `max_in_flight` at once, and yield their results; see `Client._send_all`."""
         pending: list[asyncio.Task[_Result]] = []
         try:
-            async for chunk in _each_of(chunks):
+            async for chunk in _as_async(chunks):
                 pending.append(asyncio.create_task(self._run(send(chunk))))
-                while len(pending) == self._jobs.in_flight or (
-                    chunk.hurried and any(task.done() for task in next_of(pending, ordered))
+                while len(pending) == self._settings.max_in_flight or (
+                    chunk.sent_early and any(task.done() for task in next_candidates(pending, ordered))
                 ):
-                    yield await _next(pending, ordered)
+                    yield await _next_result(pending, ordered)
             while pending:
-                yield await _next(pending, ordered)
+                yield await _next_result(pending, ordered)
         finally:
             for task in pending:
                 task.cancel()
             await asyncio.gather(*pending, return_exceptions=True)
 
-    async def _run(self, exchange: _core.Exchange[_Result]) -> _Result:
-        """Takes the steps of an exchange until its result is there."""
+    async def _run(self, call: Steps[_Result]) -> _Result:
+        """Take the steps of a call, and return its result."""
         outcome: bytes | HeadwaiterError | None = None
         try:
             while True:
-                step = exchange.throw(outcome) if isinstance(outcome, HeadwaiterError) else exchange.send(outcome)
-                outcome = await self._take(step)
+                outcome = await self._take(steps.advance(call, outcome))
         except StopIteration as end:
             result: _Result = end.value
             return result
 
-    async def _take(self, step: _core.Call | _core.Pause) -> bytes | HeadwaiterError:
-        if isinstance(step, _core.Pause):
+    async def _take(self, step: steps.Call | steps.Pause) -> bytes | HeadwaiterError:
+        """Take one step, and return its outcome."""
+        if isinstance(step, steps.Pause):
             await asyncio.sleep(step.pause_s)
             return b""
         try:
@@ -222,28 +214,30 @@ class AsyncClient:
             return error
 
 
-async def _next(pending: list[asyncio.Task[_Result]], ordered: bool) -> _Result:
-    candidates = next_of(pending, ordered)
+async def _next_result(pending: list[asyncio.Task[_Result]], ordered: bool) -> _Result:
+    """Wait for the next result, and remove its request from the pending ones."""
+    candidates = next_candidates(pending, ordered)
     await asyncio.wait(candidates, return_when=asyncio.FIRST_COMPLETED)
     task = next(task for task in candidates if task.done())
-    # Only then, so that it is cancelled with the others where this task is.
+    # The task is removed last: if this coroutine is cancelled while it awaits, all pending tasks are cancelled too.
     result = await task
     pending.remove(task)
     return result
 
 
-async def _cut_as_read(cutter: Cutter, sequences: AsyncIterable[Any]) -> AsyncIterator[Chunk]:
-    """Yields the chunks of all that a source gives; see `_chunks.cut_as_read`."""
+async def _split_stream(builder: ChunkBuilder, sequences: AsyncIterable[Any]) -> AsyncIterator[Chunk]:
+    """Yield the chunks of an async source, as `split_stream` does."""
     asked_s = time.monotonic()
     async for sequence in sequences:
-        for chunk in cutter.add(sequence, time.monotonic() - asked_s):
+        for chunk in builder.add(sequence, time.monotonic() - asked_s):
             yield chunk
         asked_s = time.monotonic()
-    for chunk in cutter.end():
+    for chunk in builder.finish():
         yield chunk
 
 
-async def _each_of(items: Iterable[_Item] | AsyncIterable[_Item]) -> AsyncIterator[_Item]:
+async def _as_async(items: Iterable[_Item] | AsyncIterable[_Item]) -> AsyncIterator[_Item]:
+    """Yield the items of either kind of iterable."""
     if isinstance(items, AsyncIterable):
         async for item in items:
             yield item

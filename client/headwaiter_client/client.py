@@ -6,21 +6,22 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import closing
 from inspect import iscoroutinefunction
 from types import TracebackType
-from typing import Any, Self, SupportsIndex, TypeVar, Unpack
+from typing import Self, SupportsIndex, TypeVar, Unpack
 
 from numpy.typing import ArrayLike
 
-from headwaiter_client.calls import attention_weights as _attention
-from headwaiter_client.calls import splitting as _chunks
-from headwaiter_client.calls import steps as _core
-from headwaiter_client.calls.encode import Gathering, Job, Jobs, Progress, next_of
-from headwaiter_client.calls.inputs import Features, Form, Texts, Tokens
+from headwaiter_client.calls import steps
+from headwaiter_client.calls.attention_weights import Attention, attend_request
+from headwaiter_client.calls.encode import CallSettings, EncodeCall, ListResults, Progress, next_candidates
+from headwaiter_client.calls.inputs import FeatureInput, TextInput, TokenInput
 from headwaiter_client.calls.options import RequestOptions
 from headwaiter_client.calls.results import Encoding, ModelRef, SequenceEncoding
-from headwaiter_client.calls.splitting import Chunk
+from headwaiter_client.calls.splitting import Chunk, split_stream
+from headwaiter_client.calls.steps import Steps
 from headwaiter_client.errors import HeadwaiterError
 from headwaiter_client.transport.connection import Connection, TlsConfig
-from headwaiter_client.transport.grpc_transport import Flight, GrpcTransport, Transport
+from headwaiter_client.transport.grpc_transport import GrpcTransport
+from headwaiter_client.transport.interface import CancelScope, Transport
 from headwaiter_client.transport.retries import DEFAULT_RETRY, RetryPolicy
 from headwaiter_proto import encoder_pb2 as pb
 
@@ -28,26 +29,28 @@ _Result = TypeVar("_Result")
 
 
 class Client:
-    """Calls a Headwaiter server, or the healthy ones of several replicas in turns; threads may share it.
+    """Calls a Headwaiter server, or several replicas in turn. Threads may share a client.
 
-    Every method raises a `HeadwaiterError` when its call fails: `InvalidInput` for what cannot be sent, `Cancelled`
-    once the client is closed. An option that does not exist, and an argument but the sequences that is of another type,
-    are a `TypeError`.
+    Every method raises a `HeadwaiterError` if its call fails: `InvalidInput` for input that cannot be sent, `Cancelled`
+    if the client is closed. An unknown option, or an argument of the wrong type other than the sequences, raises a
+    `TypeError`.
 
     Args:
-        address: the server, as host:port; or a list of replicas, where one name may stand for several.
+        address: the server as host:port, or a list of replicas; each name may stand for several replicas.
         token: bearer token to send with each call.
-        tls: talk TLS, with these files; plain text when None.
-        metadata: what else to send with each call.
-        retry: whether a call that failed is sent again, and when.
-        timeout_s: seconds until the deadline of calls that name none; of each request, where a list takes several.
-        max_in_flight: most requests of one list or stream on their way at once.
-        transport: carries the calls, in place of all that connects, such as a `FakeEncoder`.
+        tls: connect with TLS and these files; in plain text when None.
+        metadata: further entries to send with each call.
+        retry: whether a failed call is sent again, and when.
+        timeout_s: seconds until the deadline of calls without a timeout of their own; for a list that takes several
+            requests, of each request.
+        max_in_flight: most requests of one list or stream in flight at once.
+        transport: object that carries the calls instead of gRPC, such as a `FakeEncoder`; all arguments for the
+            connection are then unused.
 
     Raises:
-        TypeError: an argument is of another type.
-        ValueError: an address is none, the token or the metadata cannot be sent in a header, a TLS file holds something
-            else, the deadline has always passed, or no request may be on its way.
+        TypeError: an argument has another type.
+        ValueError: an address has the wrong form, the token or the metadata cannot be sent in a header, a TLS file has
+            the wrong content, `timeout_s` is not above 0, or `max_in_flight` is below 1.
         OSError: a TLS file cannot be read.
     """
 
@@ -63,9 +66,9 @@ class Client:
         max_in_flight: int = 8,
         transport: Transport | None = None,
     ) -> None:
-        self._jobs = Jobs(timeout_s, max_in_flight)
+        self._settings = CallSettings(timeout_s, max_in_flight)
         if transport is not None and iscoroutinefunction(transport.unary):
-            raise TypeError(f"transport is of type {type(transport).__name__}, which only AsyncClient can await")
+            raise TypeError(f"transport is of type {type(transport).__name__}, which is for asyncio: use AsyncClient")
         self._transport = transport or GrpcTransport(
             Connection(() if address is None else address, token, tls, metadata), retry
         )
@@ -78,19 +81,19 @@ class Client:
         progress: Progress | None = None,
         **options: Unpack[RequestOptions],
     ) -> Encoding:
-        """Encodes texts, which the server tokenises with the model's own tokenizer.
+        """Encode texts; the server tokenizes them with the model's own tokenizer.
 
-        A list of any size takes as many requests as the server's limits make it. Unless it is `partial`, the first
-        failure in the list's order is raised.
+        The client splits a list of any length into requests within the server's limits. If several sequences fail, the
+        error of the first one in the list is raised, unless the call is `partial`.
 
         Args:
-            texts: the texts; not a single str.
-            timeout_s: seconds until the deadline of the whole call; when None, each request has the client's.
-            progress: called after each request, in the list's order, with how many texts are done and how many there
-                are.
+            texts: a list of texts, not a single str.
+            timeout_s: seconds until the deadline of the whole call; when None, each request has the client's timeout.
+            progress: function called after each request, in the list's order, with the number of finished texts and
+                the number of all texts.
             **options: see `RequestOptions`.
         """
-        return self._encode(Texts(), texts, timeout_s, progress, options)
+        return self._encode(EncodeCall(self._settings, TextInput(), texts, options, timeout_s, progress))
 
     def encode_tokens(
         self,
@@ -100,8 +103,8 @@ class Client:
         progress: Progress | None = None,
         **options: Unpack[RequestOptions],
     ) -> Encoding:
-        """Encodes token ids, each sequence [n] integers with its special tokens; otherwise as `encode`."""
-        return self._encode(Tokens(), sequences, timeout_s, progress, options)
+        """Encode token ids, each sequence [n] integers with its special tokens; otherwise see `encode`."""
+        return self._encode(EncodeCall(self._settings, TokenInput(), sequences, options, timeout_s, progress))
 
     def encode_features(
         self,
@@ -111,8 +114,8 @@ class Client:
         progress: Progress | None = None,
         **options: Unpack[RequestOptions],
     ) -> Encoding:
-        """Encodes feature vectors, each sequence [n, width] real numbers; otherwise as `encode`."""
-        return self._encode(Features(), sequences, timeout_s, progress, options)
+        """Encode feature vectors, each sequence [n, width] real numbers; otherwise see `encode`."""
+        return self._encode(EncodeCall(self._settings, FeatureInput(), sequences, options, timeout_s, progress))
 
     def encode_stream(
         self,
@@ -122,19 +125,20 @@ class Client:
         timeout_s: float | None = None,
         **options: Unpack[RequestOptions],
     ) -> Generator[SequenceEncoding, None, None]:
-        """Encodes what an iterable yields, one result a sequence, in memory that does not grow with their number.
+        """Encode the sequences of an iterable of any length, and yield one result per sequence.
 
-        Sequences are read ahead of the results, as many as `max_in_flight` requests hold; where that takes long, what
-        there is goes, and results come between one sequence and the next. Closing the iterator before its end cancels
-        the requests on their way.
+        The client reads ahead at most as many sequences as `max_in_flight` requests hold, so memory does not grow with
+        the length of the stream. If the iterable is slow, requests are sent before they are full, and results are
+        yielded between two sequences. Closing the generator early cancels the requests in flight.
 
         Args:
-            sequences: all of them texts, or all token ids [n], or all features [n, width].
-            ordered: yield the results in the order of the sequences, rather than as they come; each knows its index.
+            sequences: all texts, all token ids [n], or all features [n, width].
+            ordered: yield the results in the order of the sequences; otherwise in the order in which they arrive, and
+                `index` names the sequence.
             timeout_s: seconds until the deadline of each request; the client's when None.
             **options: see `RequestOptions`.
         """
-        return self._stream(self._jobs.of_stream(sequences, timeout_s, options), sequences, ordered)
+        return self._stream(EncodeCall(self._settings, None, sequences, options, timeout_s, stream=True), ordered)
 
     def attend(
         self,
@@ -146,54 +150,52 @@ class Client:
         model: str = "",
         request_id: str = "",
         timeout_s: float | None = None,
-    ) -> _attention.Attention:
-        """Shows what attention looked at in one sequence, where the model's description says `attends`.
+    ) -> Attention:
+        """Return the attention weights of one sequence, from a model whose description says `attends`.
 
         Args:
             sequence: a text, token ids [n] with their special tokens, or feature vectors [n, width].
-            layers: which layers, in which order; all when None. The weights of a layer, heads · n² floats, count
-                against the server's limit, so a long sequence takes several calls.
-            heads: which heads of each layer; all when None.
-            query: the position whose context vectors to return too; none when None.
-            model: name of the model; may be left out where the server holds one.
-            request_id: what the server's log calls the request; made up when left out.
+            layers: layers to return, in this order; all when None. The server limits the bytes of the weights, which
+                are 4 · heads · n² per layer: a long sequence takes several calls.
+            heads: heads to return of each layer, in this order; all when None.
+            query: position whose context vectors to return too; no context vectors when None.
+            model: name of the model; may be left out if the server holds only one.
+            request_id: the request's name in the server's log; a random one when left out.
             timeout_s: seconds until the deadline; the client's when None.
         """
-        request = _attention.attend_request(
-            sequence, layers=layers, heads=heads, query=query, model=model, request_id=request_id
-        )
-        return self._run(_core.attend(request, self._jobs.within_s(timeout_s)))
+        request = attend_request(sequence, layers=layers, heads=heads, query=query, model=model, request_id=request_id)
+        return self._run(steps.attend(request, self._settings.timeout_s(timeout_s)))
 
     def models(self, *, timeout_s: float | None = None) -> list[ModelRef]:
-        """Lists the models the server holds."""
-        return self._run(_core.models(self._jobs.within_s(timeout_s)))
+        """Return the models that the server holds."""
+        return self._run(steps.models(self._settings.timeout_s(timeout_s)))
 
     def model(self, name: str = "", *, timeout_s: float | None = None) -> pb.GetModelResponse:
-        """Describes one model in the contract's own message: inputs, limits, how it runs, how far from PyTorch.
+        """Return the description of one model: its inputs, its limits, how it runs and its measured differences.
 
         Args:
-            name: the model; may be left out where the server holds one.
+            name: the model; may be left out if the server holds only one.
             timeout_s: seconds until the deadline; the client's when None.
         """
-        return self._run(_core.model(name, self._jobs.within_s(timeout_s)))
+        return self._run(steps.model(name, self._settings.timeout_s(timeout_s)))
 
     def is_serving(self, *, timeout_s: float | None = None) -> bool:
-        """Asks the server's health service whether it takes requests; one that cannot be reached takes none."""
-        return self._run(_core.is_serving(self._jobs.within_s(timeout_s)))
+        """Return whether the server's health check answers SERVING; False if the server cannot be reached."""
+        return self._run(steps.is_serving(self._settings.timeout_s(timeout_s)))
 
     def wait_ready(self, *, timeout_s: float | None = None) -> None:
-        """Returns once the server takes requests.
+        """Wait until the server accepts requests.
 
         Args:
-            timeout_s: seconds to wait at most; the client's when None.
+            timeout_s: most seconds to wait; the client's when None.
 
         Raises:
-            DeadlineExceeded: it does not by then; the message says why.
+            DeadlineExceeded: the server does not accept requests by then; the message says why.
         """
-        self._run(_core.wait_ready(self._jobs.within_s(timeout_s)))
+        self._run(steps.wait_ready(self._settings.timeout_s(timeout_s)))
 
     def close(self) -> None:
-        """Closes the connection; calls in flight, and later ones, end as `Cancelled`."""
+        """Close the connection; calls in flight, and all later calls, raise `Cancelled`."""
         self._transport.close()
 
     def __enter__(self) -> Self:
@@ -204,74 +206,71 @@ class Client:
     ) -> None:
         self.close()
 
-    def _encode(
-        self,
-        form: Form,
-        sequences: Iterable[Any],
-        timeout_s: float | None,
-        progress: Progress | None,
-        options: RequestOptions,
-    ) -> Encoding:
-        job = self._jobs.of_list(form, sequences, timeout_s, progress, options)
-        chunks = self._run(job.plan(sequences))
-        gathering = Gathering(chunks, progress)
-        if len(chunks) == 1:  # No need of a thread.
-            gathering.add(self._run(job.send(chunks[0])))
+    def _encode(self, call: EncodeCall) -> Encoding:
+        chunks = self._run(call.split())
+        results = ListResults(chunks, call.progress)
+        if len(chunks) == 1:  # A single request needs no thread.
+            results.add(self._run(call.send(chunks[0])))
         else:
-            with closing(self._each(chunks, job.send, ordered=True)) as parts:
+            with closing(self._send_all(chunks, call.send, ordered=True)) as parts:
                 for part in parts:
-                    gathering.add(part)
-        return gathering.result()
+                    results.add(part)
+        return results.join()
 
-    def _stream(self, job: Job, sequences: Iterable[Any], ordered: bool) -> Generator[SequenceEncoding, None, None]:
-        chunks = _chunks.cut_as_read(job.cutter(self._run(job.limits())), sequences)
-        with closing(self._each(chunks, job.send_apart, ordered=ordered)) as parts:
+    def _stream(self, call: EncodeCall, ordered: bool) -> Generator[SequenceEncoding, None, None]:
+        chunks = split_stream(call.chunk_builder(self._run(call.limits())), call.sequences)
+        with closing(self._send_all(chunks, call.send_for_stream, ordered=ordered)) as parts:
             for part in parts:
                 yield from part
 
-    def _each(
-        self, chunks: Iterable[Chunk], send: Callable[[Chunk], _core.Exchange[_Result]], *, ordered: bool
+    def _send_all(
+        self, chunks: Iterable[Chunk], send: Callable[[Chunk], Steps[_Result]], *, ordered: bool
     ) -> Generator[_Result, None, None]:
-        """Sends chunks, some at once, and yields their results: late, to keep the server busy, but for slow sources."""
-        threads = ThreadPoolExecutor(self._jobs.in_flight, "headwaiter")
-        flight = Flight()
+        """Send chunks, up to `max_in_flight` at once, and yield their results.
+
+        A result is yielded only when the next chunk has to wait for it, so that the server always has work. After a
+        chunk that was sent early, finished results are yielded at once.
+        """
+        threads = ThreadPoolExecutor(self._settings.max_in_flight, "headwaiter")
+        cancel_scope = CancelScope()
         pending: list[Future[_Result]] = []
         try:
             for chunk in chunks:
-                pending.append(threads.submit(self._run, send(chunk), flight))
-                while len(pending) == self._jobs.in_flight or (
-                    chunk.hurried and any(call.done() for call in next_of(pending, ordered))
+                pending.append(threads.submit(self._run, send(chunk), cancel_scope))
+                while len(pending) == self._settings.max_in_flight or (
+                    chunk.sent_early and any(call.done() for call in next_candidates(pending, ordered))
                 ):
-                    yield _next(pending, ordered)
+                    yield _next_result(pending, ordered)
             while pending:
-                yield _next(pending, ordered)
+                yield _next_result(pending, ordered)
         finally:
             threads.shutdown(wait=False, cancel_futures=True)
-            flight.cancel()
+            cancel_scope.cancel()
 
-    def _run(self, exchange: _core.Exchange[_Result], flight: Flight | None = None) -> _Result:
-        """Takes the steps of an exchange until its result is there."""
+    def _run(self, call: Steps[_Result], cancel_scope: CancelScope | None = None) -> _Result:
+        """Take the steps of a call, and return its result."""
         outcome: bytes | HeadwaiterError | None = None
         try:
             while True:
-                step = exchange.throw(outcome) if isinstance(outcome, HeadwaiterError) else exchange.send(outcome)
-                outcome = self._take(step, flight)
+                outcome = self._take(steps.advance(call, outcome), cancel_scope)
         except StopIteration as end:
             result: _Result = end.value
             return result
 
-    def _take(self, step: _core.Call | _core.Pause, flight: Flight | None) -> bytes | HeadwaiterError:
-        if isinstance(step, _core.Pause):
+    def _take(self, step: steps.Call | steps.Pause, cancel_scope: CancelScope | None) -> bytes | HeadwaiterError:
+        """Take one step, and return its outcome."""
+        if isinstance(step, steps.Pause):
             time.sleep(step.pause_s)
             return b""
         try:
-            return self._transport.unary(step.method, step.request, step.timeout_s, step.request_id, flight)
+            return self._transport.unary(step.method, step.request, step.timeout_s, step.request_id, cancel_scope)
         except HeadwaiterError as error:
             return error
 
 
-def _next(pending: list[Future[_Result]], ordered: bool) -> _Result:
-    candidates = next_of(pending, ordered)
+def _next_result(pending: list[Future[_Result]], ordered: bool) -> _Result:
+    """Wait for the next result, and remove its request from the pending ones."""
+    candidates = next_candidates(pending, ordered)
     wait(candidates, return_when=FIRST_COMPLETED)
     future = next(future for future in candidates if future.done())
     pending.remove(future)

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headwaiter_client import testing_checks as _fake_checks
-from headwaiter_client.calls import steps as _core
+from headwaiter_client.calls import steps
 from headwaiter_client.errors import (
     BY_REASON,
     Cancelled,
@@ -19,8 +19,8 @@ from headwaiter_client.errors import (
     ModelNotFound,
     Unimplemented,
 )
-from headwaiter_client.transport.connection import remaining_s
-from headwaiter_client.transport.grpc_transport import Flight
+from headwaiter_client.transport.connection import checked_timeout_s
+from headwaiter_client.transport.interface import CancelScope
 from headwaiter_proto import encoder_pb2 as pb
 
 _SPECIAL_TOKENS = 2
@@ -122,10 +122,15 @@ class FakeEncoder:
         )
 
     def unary(
-        self, method: str, request: bytes, timeout_s: float, request_id: str | None = None, flight: Flight | None = None
+        self,
+        method: str,
+        request: bytes,
+        timeout_s: float,
+        request_id: str | None = None,
+        flight: CancelScope | None = None,
     ) -> bytes:
         """Answers a call, at once."""
-        remaining_s(timeout_s, request_id)
+        checked_timeout_s(timeout_s, request_id)
         if self._closed:
             raise Cancelled("the client is closed", request_id=request_id)
         if self.errors:
@@ -133,8 +138,8 @@ class FakeEncoder:
             if not isinstance(error, HeadwaiterError):
                 raise TypeError(f"errors holds {error!r}; append errors, such as Overloaded('the queue is full')")
             raise error
-        if method == _core.HEALTH_METHOD:
-            return _core.HEALTH_SERVING if self.serving else b""
+        if method == steps.HEALTH_METHOD:
+            return steps.HEALTH_SERVING if self.serving else b""
         match method.rpartition("/")[2]:
             case "Encode":
                 return self._encode(self._noted(pb.EncodeRequest.FromString(request))).SerializeToString()

@@ -1,4 +1,4 @@
-"""A stand-in server, and a way to make the same call with either client."""
+"""Fixtures: a fake server, and functions that make the same call with either client."""
 
 import asyncio
 from collections.abc import Iterator
@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from headwaiter_client import AsyncClient, Client, RetryPolicy
-from tests.client.drive import Drive
+from tests.client.client_runner import ClientRunner
 from tests.client.fake_server import Call, FakeServer
 
 
@@ -20,26 +20,26 @@ def server() -> Iterator[FakeServer]:
 
 @pytest.fixture(params=[Client, AsyncClient], ids=["sync", "async"])
 def call(request: pytest.FixtureRequest) -> Call:
-    """Makes the call once with each kind of client; what fails is not sent again, unless the test says so."""
+    """Make a call with each client; a failed call is not sent again, unless the test sets a retry policy."""
 
     def call_once(
         server: FakeServer, method: str, *arguments: object, connect: dict[str, Any] | None = None, **options: object
     ) -> Any:
-        settings = {"retry": RetryPolicy(max_attempts=1), **(connect or {})}
+        client_arguments = {"retry": RetryPolicy(max_attempts=1), **(connect or {})}
 
         async def call_async() -> Any:
-            async with AsyncClient(server.address, **settings) as client:
+            async with AsyncClient(server.address, **client_arguments) as client:
                 return await getattr(client, method)(*arguments, **options)
 
         if request.param is AsyncClient:
             return asyncio.run(call_async())
-        with Client(server.address, **settings) as client:
+        with Client(server.address, **client_arguments) as client:
             return getattr(client, method)(*arguments, **options)
 
     return call_once
 
 
 @pytest.fixture(params=[Client, AsyncClient], ids=["sync", "async"])
-def drive(request: pytest.FixtureRequest) -> Drive:
-    """Makes calls with each kind of client, without a network."""
-    return Drive(request.param)
+def runner(request: pytest.FixtureRequest) -> ClientRunner:
+    """Make calls with each client, without a network."""
+    return ClientRunner(request.param)

@@ -1,4 +1,4 @@
-"""A stand-in for the server: answers over real gRPC what a test tells it to, and keeps what it was sent."""
+"""A fake server: answers over real gRPC as a test tells it to, and records the requests."""
 
 import math
 import threading
@@ -12,7 +12,7 @@ from google.protobuf import any_pb2, message
 from google.rpc import error_details_pb2, status_pb2
 from grpc_status import rpc_status
 
-from headwaiter_client.calls import steps as _core
+from headwaiter_client.calls import steps
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.encoder_pb2_grpc import EncoderServicer, add_EncoderServicer_to_server
 
@@ -24,23 +24,23 @@ Call = Callable[..., Any]
 
 
 class FakeServer(EncoderServicer):
-    """Answers with made-up vectors until told to fail.
+    """Answers with made-up vectors, until a test sets a refusal.
 
     Attributes:
-        address: where it listens.
-        requests: what it was sent.
-        metadata: of the last call.
-        remaining_s: what the last call had left of its deadline.
-        refusal: the status to end every call with.
-        refusals_left: how many calls to end with it.
-        bad_text: the text to refuse.
-        complaint: the sentence to refuse it with; {} is its index, which the details then name too.
-        released: while clear, calls wait.
-        entered: set when a call has come in.
-        cancelled: set when the caller of a waiting call went away.
-        serving: what the health service answers.
-        pools: whether the model pools.
-        description: what GetModel answers.
+        address: host and port.
+        requests: the requests of all calls, in order.
+        metadata: metadata of the last call.
+        remaining_s: seconds to the deadline of the last call when it arrived.
+        refusal: status that ends every call; None answers calls.
+        refusals_left: number of calls that `refusal` still ends.
+        bad_text: text that ends its call with INVALID_INPUT.
+        complaint: message of that error; "{}" stands for the text's index, which the error's details then hold too.
+        released: calls wait while this is clear.
+        entered: set when a call has arrived.
+        cancelled: set when a waiting call was cancelled.
+        serving: whether the health service answers SERVING.
+        pools: whether replies hold pooled vectors.
+        description: the reply to GetModel.
     """
 
     def __init__(self, credentials: grpc.ServerCredentials | None = None) -> None:
@@ -82,7 +82,7 @@ class FakeServer(EncoderServicer):
         self._server.stop(0).wait()
 
     def refuse(self, code: grpc.StatusCode, text: str, *details: message.Message) -> None:
-        """Ends every call from now on with a status that carries the details."""
+        """End every later call with a status that carries the details."""
         status = status_pb2.Status(code=code.value[0], message=text)
         for detail in details:
             packed = any_pb2.Any()
@@ -93,50 +93,50 @@ class FakeServer(EncoderServicer):
     def Encode(self, request: pb.EncodeRequest, context: grpc.ServicerContext) -> pb.EncodeResponse:  # noqa: N802
         if self.bad_text and self.bad_text in request.texts.values:
             index = list(request.texts.values).index(self.bad_text)
-            where = {"sequence": str(index)} if "{}" in self.complaint else {}
-            info = error_details_pb2.ErrorInfo(reason="INVALID_INPUT", metadata=where)
+            metadata = {"sequence": str(index)} if "{}" in self.complaint else {}
+            info = error_details_pb2.ErrorInfo(reason="INVALID_INPUT", metadata=metadata)
             self.refuse(grpc.StatusCode.INVALID_ARGUMENT, self.complaint.format(index), info)
-        self._note(request, context)
-        response = answer(request)
+        self._record(request, context)
+        response = encode_response(request)
         if not self.pools:
             response.ClearField("pooled")
         return response
 
     def Attend(self, request: pb.AttendRequest, context: grpc.ServicerContext) -> pb.AttendResponse:  # noqa: N802
-        self._note(request, context)
-        return look(request)
+        self._record(request, context)
+        return attend_response(request)
 
     def ListModels(self, request: pb.ListModelsRequest, context: grpc.ServicerContext) -> pb.ListModelsResponse:  # noqa: N802
-        self._note(request, context)
+        self._record(request, context)
         return pb.ListModelsResponse(models=[MODEL])
 
     def GetModel(self, request: pb.GetModelRequest, context: grpc.ServicerContext) -> pb.GetModelResponse:  # noqa: N802
-        self._note(request, context)
+        self._record(request, context)
         return self.description
 
     def _check_health(self, _request: bytes, context: grpc.ServicerContext) -> bytes:
-        self._note(None, context)
-        return _core.HEALTH_SERVING if self.serving else b"\x08\x02"
+        self._record(None, context)
+        return steps.HEALTH_SERVING if self.serving else b"\x08\x02"
 
-    def _note(self, request: message.Message | None, context: grpc.ServicerContext) -> None:
+    def _record(self, request: message.Message | None, context: grpc.ServicerContext) -> None:
         if request is not None:
             self.requests.append(request)
         self.metadata = dict(context.invocation_metadata())
         self.remaining_s = context.time_remaining()
-        context.add_callback(self._note_end)
+        context.add_callback(self._record_end)
         self.entered.set()
         self.released.wait()
         if self.refusal and self.refusals_left:
             self.refusals_left -= 1
             context.abort_with_status(self.refusal)
 
-    def _note_end(self) -> None:
+    def _record_end(self) -> None:
         if not self.released.is_set():
             self.cancelled.set()
 
 
-def answer(request: pb.EncodeRequest) -> pb.EncodeResponse:
-    """Makes a well-formed reply: a hidden vector holds its sequence's index, a pooled one its half."""
+def encode_response(request: pb.EncodeRequest) -> pb.EncodeResponse:
+    """Return a valid reply: hidden vectors hold the index of their sequence, pooled vectors half of it."""
     lengths = {
         "tokens": request.tokens.lengths,
         "features": request.features.lengths,
@@ -156,18 +156,18 @@ def answer(request: pb.EncodeRequest) -> pb.EncodeResponse:
     return response
 
 
-def look(request: pb.AttendRequest) -> pb.AttendResponse:
-    """Makes a well-formed reply for a model of two layers and three heads of two values.
+def attend_response(request: pb.AttendRequest) -> pb.AttendResponse:
+    """Return a valid reply of a model with two layers, and three heads of width 2.
 
-    In layer l and head h, token i looks at token j in proportion to 1 + l + h + i + j; contexts hold h.
+    In layer l and head h, the weight of query i and key j is proportional to 1 + l + h + i + j; contexts hold h.
     """
     words = [word for text in request.texts.values for word in text.split()]
     tokens = ["[CLS]", *words, "[SEP]"] if words else []
     n = len(tokens) or sum([*request.tokens.lengths, *request.features.lengths])
     layers, heads = list(request.layers) or range(2), list(request.heads) or range(3)
     layer, head, query, key = np.ix_(layers, heads, range(n), range(n))
-    shares = 1.0 + layer + head + query + key
-    weights = (shares / shares.sum(-1, keepdims=True)).astype("<f4")
+    unnormalized = 1.0 + layer + head + query + key
+    weights = (unnormalized / unnormalized.sum(-1, keepdims=True)).astype("<f4")
     response = pb.AttendResponse(
         request_id=request.request_id,
         model=MODEL,

@@ -97,8 +97,8 @@ def test_it_refuses_what_servers_refuse(client: Client) -> None:
         ("attend", "a", {"layers": [99]}, "layers has 99, and the model's layers are 0 to 1"),
         ("attend", "a", {"heads": [0, 0]}, "heads names one of them twice"),
         ("attend", "a", {"query": 99}, "query is 99, and the sequence's positions are 0 to 2"),
-        ("attend", None, {}, "sequence is of type NoneType; pass a str"),
-        ("attend", b"a", {}, "sequence is of type bytes; pass a str"),
+        ("attend", None, {}, "sequence is of type NoneType: pass a str"),
+        ("attend", b"a", {}, "sequence is of type bytes: pass a str"),
     ],
 )
 def test_it_refuses_options_that_servers_refuse(

@@ -1,1 +1,1 @@
-"""What a call means, without any I/O: inputs, options, splitting into requests, results."""
+"""The meaning of a call, without I/O: inputs, options, splitting into requests, results."""

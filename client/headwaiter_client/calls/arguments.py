@@ -1,26 +1,41 @@
-"""What callers pass: arguments of another Python type are refused by their names, before anything is sent."""
+"""Check arguments before anything is sent: their Python types and their texts."""
 
 from collections.abc import Callable
 from inspect import iscoroutinefunction
 from types import UnionType
 
+from headwaiter_client.errors import InvalidInput
 
-def check_type(name: str, value: object, kind: type | UnionType, what: str) -> None:
-    """Refuses an argument of another type; its value is not shown, for it may be a secret.
 
-    Raises:
-        TypeError: it is no `kind`, which the message calls `what`.
+def check_type(name: str, value: object, accepted: type | UnionType, description: str) -> None:
+    """Raise a `TypeError` unless a value has an accepted type.
+
+    The message shows the type of the value but never the value, because the value may be a secret.
+
+    Args:
+        name: the argument's name, for the message.
+        value: the argument's value.
+        accepted: the accepted types.
+        description: the accepted types in words, for the message.
     """
-    if not isinstance(value, kind):
-        raise TypeError(f"{name} is of type {type(value).__name__}; it must be {what}")
+    if not isinstance(value, accepted):
+        raise TypeError(f"{name} is of type {type(value).__name__}: pass {description}")
 
 
 def check_progress(progress: object) -> None:
-    """Refuses what cannot be called back.
-
-    Raises:
-        TypeError: it is no function, or one to await.
-    """
+    """Raise a `TypeError` unless `progress` is a plain function or None."""
     check_type("progress", progress, Callable | None, "a function of two numbers, done and total")  # type: ignore[arg-type]
     if iscoroutinefunction(progress):
-        raise TypeError("progress is a coroutine function, which nothing would await; it must be a plain function")
+        raise TypeError("progress is a coroutine function, which the client never awaits: pass a plain function")
+
+
+def check_unicode(name: str, text: str, *, field: str, sequence: int | None = None) -> None:
+    """Raise `InvalidInput` unless a text can be encoded as UTF-8; the error's message calls the text `name`."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidInput(
+            f"{name} is not Unicode text ({error}): remove the characters that UTF-8 cannot encode",
+            field=field,
+            sequence=sequence,
+        ) from error

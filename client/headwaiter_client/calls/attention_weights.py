@@ -1,4 +1,4 @@
-"""What attention looked at: requests out, results in, without any I/O."""
+"""Attention weights of one sequence: build the request and read the reply, without I/O."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -6,34 +6,34 @@ from typing import Any, SupportsIndex
 
 from numpy.typing import ArrayLike, NDArray
 
-from headwaiter_client.calls import options as _options
-from headwaiter_client.calls import results as _results
 from headwaiter_client.calls.arguments import check_type
-from headwaiter_client.calls.inputs import form_of, whole_number
-from headwaiter_client.calls.tensors import array
+from headwaiter_client.calls.inputs import input_kind_of, whole_number
+from headwaiter_client.calls.options import encode_request
+from headwaiter_client.calls.results import ModelRef, Timings, model_ref, read_timings
+from headwaiter_client.calls.tensors import float_array
 from headwaiter_client.errors import HeadwaiterError, InvalidInput
 from headwaiter_proto import encoder_pb2 as pb
 
 
 @dataclass(frozen=True, eq=False)
 class Attention:
-    """What the heads of one sequence of n tokens looked at; the arrays are read-only views of the reply.
+    """The attention weights of one sequence of n tokens; the arrays are read-only views of the reply.
 
     Attributes:
-        weights: [layers, heads, n, n], where each row is a query's and sums to one.
-        context: [layers, heads, value_dim], what each head made of the values for the chosen query, before any output
-            projection; None when no query was chosen.
+        weights: float32 [layers, heads, n, n]; each row holds the weights of one query, with the sum 1.
+        context: float32 [layers, heads, value_dim], the weighted sum of the values for the chosen query, before the
+            output projection; None if no query was chosen.
         tokens: the n tokens of a text, as the tokenizer's vocabulary spells them; None for token ids and features.
-        timings: where the time went.
-        model: which weights answered.
-        request_id: what the server's log calls the request.
+        timings: the time that each stage took.
+        model: the model that answered.
+        request_id: the request's name in the server's log.
     """
 
     weights: NDArray[Any] = field(repr=False)
     context: NDArray[Any] | None = field(repr=False)
     tokens: list[str] | None
-    timings: _results.Timings
-    model: _results.ModelRef
+    timings: Timings
+    model: ModelRef
     request_id: str
 
 
@@ -46,60 +46,61 @@ def attend_request(
     model: str = "",
     request_id: str = "",
 ) -> pb.AttendRequest:
-    """Builds a request; its arguments are those of `Client.attend`.
+    """Build a request from the arguments of `Client.attend`.
 
     Raises:
-        TypeError: another argument than the sequence is of another type.
-        InvalidInput: the sequence is no text, ids or features, or an index cannot be one.
+        TypeError: an argument other than the sequence has another type.
+        InvalidInput: the sequence is not a text, token ids or features, or an index is out of range.
     """
     if sequence is None or isinstance(sequence, bytes):
         raise InvalidInput(
-            f"sequence is of type {type(sequence).__name__}; pass a str, token ids [n] or features [n, width]"
+            f"sequence is of type {type(sequence).__name__}: pass a str, token ids [n] or features [n, width]"
         )
     if isinstance(sequence, (list, tuple)) and any(isinstance(one, str) for one in sequence):
-        raise InvalidInput("sequence is a list of texts; pass one text by itself", field="texts")
-    form = form_of(sequence)
-    # Its forms of input are those of Encode, to the letter.
-    encode = _options.envelope(model=model, request_id=request_id)
-    form.fill(encode, [form.read(0, sequence)])
+        raise InvalidInput("sequence is a list of texts: pass one text", field="texts")
+    kind = input_kind_of(sequence)
+    # EncodeRequest and AttendRequest hold their input in the same fields.
+    encode = encode_request(model=model, request_id=request_id)
+    kind.fill(encode, [kind.convert(0, sequence)])
     request = pb.AttendRequest(
         model=encode.model,
         request_id=encode.request_id,
-        layers=_chosen("layers", layers),
-        heads=_chosen("heads", heads),
+        layers=_indices("layers", layers),
+        heads=_indices("heads", heads),
     )
-    getattr(request, form.name).CopyFrom(getattr(encode, form.name))
+    getattr(request, kind.name).CopyFrom(getattr(encode, kind.name))
     if query is not None:
         request.query = whole_number("query", query)
     return request
 
 
-def attention(response: pb.AttendResponse, round_trip_s: float) -> Attention:
-    """Reads a reply.
+def read_attention(response: pb.AttendResponse, round_trip_s: float) -> Attention:
+    """Read a reply.
 
     Raises:
-        HeadwaiterError: the reply does not hold what it says.
+        HeadwaiterError: a tensor's data does not match its shape or data type.
     """
     try:
-        weights = array(response.weights)
-        context = array(response.context) if response.HasField("context") else None
+        weights = float_array(response.weights)
+        context = float_array(response.context) if response.HasField("context") else None
     except (KeyError, ValueError) as error:
         raise HeadwaiterError(f"the reply cannot be read: {error}", request_id=response.request_id) from error
     return Attention(
         weights=weights,
         context=context,
         tokens=list(response.tokens) or None,
-        timings=_results.timings(response.timings, round_trip_s),
-        model=_results.model_ref(response.model),
+        timings=read_timings(response.timings, round_trip_s),
+        model=model_ref(response.model),
         request_id=response.request_id,
     )
 
 
-def _chosen(field: str, indices: Iterable[SupportsIndex] | None) -> list[int]:
+def _indices(field: str, indices: Iterable[SupportsIndex] | None) -> list[int]:
+    """Return checked indices; the empty list asks the server for all."""
     if indices is None:
         return []
     check_type(field, indices, Iterable, "a list, such as [0]")
-    chosen = [whole_number(field, one) for one in indices]
-    if not chosen:
-        raise InvalidInput(f"{field} is empty; leave it out for all of them", field=field)
-    return chosen
+    checked = [whole_number(field, one) for one in indices]
+    if not checked:
+        raise InvalidInput(f"{field} is empty: pass at least one index, or leave {field} out for all", field=field)
+    return checked

@@ -1,4 +1,4 @@
-"""A call of encode, without any I/O: which requests it takes, and what their replies amount to."""
+"""Encode calls, without I/O: split a call into requests, send each one, and join the results."""
 
 import time
 from collections.abc import AsyncIterable, Callable, Iterable, Mapping, Sequence
@@ -7,13 +7,29 @@ from copy import copy
 from dataclasses import replace
 from typing import Any, SupportsFloat, SupportsIndex, TypeAlias, TypeVar
 
-from headwaiter_client.calls import options as _options
-from headwaiter_client.calls import results as _results
-from headwaiter_client.calls import splitting as _chunks
-from headwaiter_client.calls import steps as _core
+from headwaiter_client.calls import steps
 from headwaiter_client.calls.arguments import check_progress, check_type
-from headwaiter_client.calls.inputs import Form, Texts
-from headwaiter_client.calls.splitting import Chunk, is_too_much
+from headwaiter_client.calls.inputs import InputKind, TextInput
+from headwaiter_client.calls.options import RequestOptions, encode_request
+from headwaiter_client.calls.results import (
+    Encoding,
+    ModelRef,
+    SequenceEncoding,
+    join_encodings,
+    read_encoding,
+    split_by_sequence,
+)
+from headwaiter_client.calls.splitting import (
+    SMALL_LIST,
+    Chunk,
+    ChunkBuilder,
+    ChunkLimits,
+    chunk_limits,
+    is_request_too_large,
+    split_in_half,
+    split_list,
+)
+from headwaiter_client.calls.steps import Steps
 from headwaiter_client.errors import HeadwaiterError, InvalidInput, ModelChanged, located
 from headwaiter_proto import encoder_pb2 as pb
 
@@ -21,147 +37,201 @@ _Pending = TypeVar("_Pending")
 Progress: TypeAlias = Callable[[int, int], None]
 
 
-class Job:
-    """One call of encode, of a list or of a stream.
+class CallSettings:
+    """The settings, and the descriptions of models, that all calls of one client share.
 
     Args:
-        form: what the sequences are; as the first one looks when None.
-        options: see `RequestOptions`.
-        request_timeout_s: seconds until the deadline of each request.
-        timeout_s: seconds from the first request until the deadline of them all; None where there is none.
-        descriptions: what servers said of their models, by name; what this job has to ask is added.
-        in_flight: requests that are on their way at once.
+        timeout_s: seconds until the deadline of calls without a timeout of their own.
+        max_in_flight: most requests of one call in flight at once.
+
+    Attributes:
+        descriptions: the server's descriptions of its models, by name, as far as calls have asked for them.
 
     Raises:
-        TypeError: an option is of another type, or does not exist.
-        InvalidInput: an option has a value that cannot be sent.
+        TypeError: an argument is not a number.
+        ValueError: `timeout_s` is not above 0, or `max_in_flight` is below 1.
+    """
+
+    def __init__(self, timeout_s: float, max_in_flight: int) -> None:
+        check_type("timeout_s", timeout_s, SupportsFloat, "a number of seconds")
+        check_type("max_in_flight", max_in_flight, SupportsIndex, "a whole number")
+        self._timeout_s = float(timeout_s)
+        if not self._timeout_s > 0:
+            raise ValueError(f"timeout_s is {self._timeout_s:g}: pass a number above 0")
+        if max_in_flight < 1:
+            raise ValueError(f"max_in_flight is {max_in_flight}: pass at least 1")
+        self.max_in_flight = max_in_flight
+        self.descriptions: dict[str, pb.GetModelResponse] = {}
+
+    def timeout_s(self, timeout_s: float | None) -> float:
+        """Return the seconds until the deadline of a call: its own timeout, or the client's if that is None.
+
+        Raises:
+            TypeError: the call's timeout is not a number.
+        """
+        check_type("timeout_s", timeout_s, SupportsFloat | None, "a number of seconds or None")
+        return self._timeout_s if timeout_s is None else float(timeout_s)
+
+
+class EncodeCall:
+    """One call of `encode` or `encode_stream`, which may take several requests.
+
+    Args:
+        settings: the client's settings.
+        kind: the kind of input; None takes the kind of the first sequence.
+        sequences: the sequences as the caller passed them.
+        options: see `RequestOptions`.
+        timeout_s: for a list, seconds from the first request until the deadline of the whole call; for a stream, until
+            the deadline of each request; when None, each request has the client's timeout.
+        progress: see `Client.encode`.
+        stream: whether the sequences are a stream.
+
+    Raises:
+        TypeError: an argument has another type, or an option does not exist.
+        InvalidInput: `sequences` is not a list of sequences, or an option has a value that cannot be sent.
     """
 
     def __init__(
         self,
-        form: Form | None,
-        options: _options.RequestOptions,
-        *,
-        request_timeout_s: float,
+        settings: CallSettings,
+        kind: InputKind | None,
+        sequences: Any,
+        options: RequestOptions,
         timeout_s: float | None,
-        descriptions: dict[str, pb.GetModelResponse],
-        in_flight: int,
+        progress: Progress | None = None,
+        *,
+        stream: bool = False,
     ) -> None:
-        self._form = form
-        self._envelope = _options.envelope(**options)
-        self._request_timeout_s = request_timeout_s
-        self._timeout_s = timeout_s
+        _check_is_list(sequences)
+        check_progress(progress)
+        self.sequences = sequences
+        self.progress = progress
+        self._settings = settings
+        self._kind = kind
+        self._timeout_s = settings.timeout_s(timeout_s)
+        self._template = encode_request(**options)
+        self._has_call_deadline = timeout_s is not None and not stream
         self._deadline_s: float | None = None
-        self._descriptions = descriptions
-        self._in_flight = in_flight
-        self._models: set[_results.ModelRef] = set()
+        self._models: set[ModelRef] = set()
 
-    def plan(self, sequences: Iterable[Any]) -> _core.Exchange[list[Chunk]]:
-        """Cuts a list into requests, and asks for the server's limits first where it is long.
+    def split(self) -> Steps[list[Chunk]]:
+        """Split the list into chunks; ask for the server's limits first if the list is not small.
 
         Raises:
             InvalidInput: a sequence cannot be sent.
         """
-        sequences = list(sequences)
-        if not sequences:  # Which is for the server to judge.
-            return [Chunk(self._form or Texts(), 0, [])]
-        few = next(_chunks.cut(self.cutter(_chunks.UNASKED), sequences))
-        if len(few.sequences) == len(sequences):
-            return [few]
+        sequences = list(self.sequences)
+        if not sequences:  # Send the empty list, so that the server refuses it.
+            return [Chunk(self._kind or TextInput(), 0, [])]
+        small = next(split_list(self.chunk_builder(SMALL_LIST), sequences))
+        if len(small.sequences) == len(sequences):
+            return [small]
         limits = yield from self.limits()
-        return list(_chunks.cut(self.cutter(limits), sequences))
+        return list(split_list(self.chunk_builder(limits), sequences))
 
-    def limits(self) -> _core.Exchange[_chunks.Limits]:
-        """Asks how large requests may be, unless that is known."""
-        name = self._envelope.model
-        if name not in self._descriptions:
-            self._descriptions[name] = yield from _core.model(name, self._left_s())
-        return _chunks.limits_of(
-            self._descriptions[name],
-            hidden=self._envelope.output.hidden,
-            timeout_s=self._request_timeout_s,
-            in_flight=self._in_flight,
+    def limits(self) -> Steps[ChunkLimits]:
+        """Return the limits of a request; ask the server for them unless they are known."""
+        name, descriptions = self._template.model, self._settings.descriptions
+        if name not in descriptions:
+            descriptions[name] = yield from steps.model(name, self._remaining_s())
+        return chunk_limits(
+            descriptions[name],
+            hidden=self._template.output.hidden,
+            timeout_s=self._timeout_s,
+            max_in_flight=self._settings.max_in_flight,
         )
 
-    def cutter(self, limits: _chunks.Limits) -> _chunks.Cutter:
-        """Returns what cuts sequences into requests."""
-        return _chunks.Cutter(limits, self._form, partial=self._envelope.partial)
+    def chunk_builder(self, limits: ChunkLimits) -> ChunkBuilder:
+        """Return a builder of chunks within limits."""
+        return ChunkBuilder(limits, self._kind, partial=self._template.partial)
 
-    def send(self, chunk: Chunk) -> _core.Exchange[_results.Encoding]:
-        """Makes a request; what is refused for all that it holds together goes in halves.
+    def send(self, chunk: Chunk) -> Steps[Encoding]:
+        """Send a chunk as one request; if the server refuses the request for its total size, send it in two halves.
 
         Raises:
-            HeadwaiterError: it failed; `sequence` is an index of the caller's list.
+            HeadwaiterError: the request failed; `sequence` is an index of the caller's list.
         """
         request = self._request(chunk)
-        timeout_s = self._left_s()
+        timeout_s = self._remaining_s()
         started_s = time.perf_counter()
         try:
-            response = yield from _core.unary("Encode", request, pb.EncodeResponse, timeout_s, request.request_id)
+            response = yield from steps.call_method("Encode", request, pb.EncodeResponse, timeout_s, request.request_id)
         except HeadwaiterError as error:
             parts = []
-            for smaller in (yield from self._smaller(chunk, error, request.ByteSize())):
+            for smaller in (yield from self._smaller_chunks(chunk, error, request.ByteSize())):
                 part = yield from self.send(smaller)
                 parts.append(part)
-            return _results.join(parts)
+            return join_encodings(parts)
         round_trip_s = time.perf_counter() - started_s
-        part = _results.encoding(response, chunk.first, len(chunk.sequences), round_trip_s)
+        part = read_encoding(response, chunk.first, len(chunk.sequences), round_trip_s)
         self._check_model(part.model)
         return replace(part, failures=part.failures | chunk.failures)
 
-    def send_apart(self, chunk: Chunk) -> _core.Exchange[list[_results.SequenceEncoding]]:
-        """Makes a request of a stream; otherwise as `send`."""
+    def send_for_stream(self, chunk: Chunk) -> Steps[list[SequenceEncoding]]:
+        """Send a chunk as `send` does, and return one result per sequence."""
         part = yield from self.send(chunk)
-        return list(_results.each_sequence(part, chunk.first))
+        return list(split_by_sequence(part, chunk.first))
 
     def _request(self, chunk: Chunk) -> pb.EncodeRequest:
         request = pb.EncodeRequest()
-        request.CopyFrom(self._envelope)
-        if request.texts.prompt and not isinstance(chunk.form, Texts):
-            raise InvalidInput("prompt is for texts; these are " + chunk.form.name, field="texts.prompt")
+        request.CopyFrom(self._template)
+        if request.texts.prompt and not isinstance(chunk.kind, TextInput):
+            raise InvalidInput(
+                f"prompt is {request.texts.prompt!r} and the sequences are {chunk.kind.name}: use a prompt only with "
+                "texts",
+                field="texts.prompt",
+            )
         if chunk.first:
             request.request_id += f".{chunk.first}"
-        chunk.form.fill(request, chunk.sequences)
+        chunk.kind.fill(request, chunk.sequences)
         return request
 
-    def _smaller(self, chunk: Chunk, error: HeadwaiterError, size_bytes: int) -> _core.Exchange[list[Chunk]]:
-        """Returns what to send in place of a refused request, or raises the refusal as the caller should see it."""
-        if not is_too_much(error) or not chunk.sequences:
+    def _smaller_chunks(self, chunk: Chunk, error: HeadwaiterError, size_bytes: int) -> Steps[list[Chunk]]:
+        """Return the chunks to send in place of a chunk whose request of `size_bytes` was refused.
+
+        Raises:
+            HeadwaiterError: the refusal, if smaller chunks cannot help.
+        """
+        if not is_request_too_large(error) or not chunk.sequences:
             raise located(error, chunk.first) from error.__cause__
         if len(chunk.sequences) > 1:
-            return _chunks.halves(chunk)
-        failure = yield from self._alone(chunk.first, error, size_bytes)
-        empty = chunk.form.empty()
-        if self._envelope.partial and empty is not None and not chunk.failures:
-            return [Chunk(chunk.form, chunk.first, [empty], {chunk.first: failure})]
-        raise failure from error.__cause__
+            return split_in_half(chunk)
+        sequence_error = yield from self._sequence_too_large(chunk.first, error, size_bytes)
+        empty = chunk.kind.empty()
+        if self._template.partial and empty is not None and not chunk.failures:
+            return [Chunk(chunk.kind, chunk.first, [empty], {chunk.first: sequence_error})]
+        raise sequence_error from error.__cause__
 
-    def _alone(self, index: int, error: HeadwaiterError, size_bytes: int) -> _core.Exchange[HeadwaiterError]:
-        """Says of a request's refusal that its one sequence is to blame, and of which limit, where gRPC did not."""
-        failure = copy(error)
-        failure.sequence = index
-        what = str(error).removesuffix(": split it")
-        failure.args = (f"sequence {index} is too much for a request by itself: {what}; shorten it or split it",)
-        if failure.limit is None:
-            with suppress(HeadwaiterError):  # It is the refusal that has to be told.
+    def _sequence_too_large(self, index: int, error: HeadwaiterError, size_bytes: int) -> Steps[HeadwaiterError]:
+        """Return the refusal of a request with one sequence as an error of that sequence, with the limit if known."""
+        located_error = copy(error)
+        located_error.sequence = index
+        # The server's advice after the last colon is for requests with several sequences.
+        reason = str(error).rpartition(": ")[0] if isinstance(error, InvalidInput) else ""
+        located_error.args = (
+            f"sequence {index} is too large for a request by itself ({reason or error}): shorten it or split it",
+        )
+        if located_error.limit is None:
+            with suppress(HeadwaiterError):  # If the limits cannot be fetched, raise the refusal without them.
                 limit_bytes = (yield from self.limits()).size_bytes
                 if size_bytes > limit_bytes:
-                    failure.limit, failure.actual = limit_bytes, size_bytes
-        return failure
+                    located_error.limit, located_error.actual = limit_bytes, size_bytes
+        return located_error
 
-    def _check_model(self, model: _results.ModelRef) -> None:
-        # Of two threads that add at the same time, at least one then sees both.
+    def _check_model(self, model: ModelRef) -> None:
+        # Threads call this at the same time. Each adds its model before it counts, so the last one sees all models.
         self._models.add(model)
         if len(self._models) > 1:
             raise ModelChanged(
-                f"two requests of this call were answered by {' and by '.join(sorted(map(str, self._models)))}, whose "
-                "vectors do not mix: call again, and let all replicas serve one model in one precision",
-                request_id=self._envelope.request_id,
+                f"two requests of this call were answered by {' and by '.join(sorted(map(str, self._models)))}, and "
+                "their vectors must not be compared: serve one model in one precision on all replicas, then call again",
+                request_id=self._template.request_id,
             )
 
-    def _left_s(self) -> float:
-        if self._timeout_s is None:
-            return self._request_timeout_s
+    def _remaining_s(self) -> float:
+        """Return the seconds until the deadline of the next request."""
+        if not self._has_call_deadline:
+            return self._timeout_s
         now_s = time.monotonic()
         if self._deadline_s is None:
             self._deadline_s = now_s + self._timeout_s
@@ -169,109 +239,40 @@ class Job:
         return self._deadline_s - now_s
 
 
-class Jobs:
-    """What the jobs of one client have in common.
+class ListResults:
+    """Collects the results of a list's requests, in the list's order, and reports progress.
 
     Args:
-        timeout_s: seconds until the deadline of calls that name none.
-        in_flight: most requests of one job on their way at once.
-
-    Raises:
-        TypeError: one of them is no number.
-        ValueError: the deadline has always passed, or there may be no request on its way.
-    """
-
-    def __init__(self, timeout_s: float, in_flight: int) -> None:
-        check_type("timeout_s", timeout_s, SupportsFloat, "a number of seconds")
-        check_type("max_in_flight", in_flight, SupportsIndex, "a whole number")
-        self._timeout_s = float(timeout_s)
-        if not self._timeout_s > 0:
-            raise ValueError(f"timeout_s is {self._timeout_s:g}; it must be above 0")
-        if in_flight < 1:
-            raise ValueError(f"max_in_flight is {in_flight}; it must be 1 at least")
-        self.in_flight = in_flight
-        self._descriptions: dict[str, pb.GetModelResponse] = {}
-
-    def within_s(self, timeout_s: float | None) -> float:
-        """Returns the seconds until the deadline of a call.
-
-        Raises:
-            TypeError: the call's own are no number.
-        """
-        check_type("timeout_s", timeout_s, SupportsFloat | None, "a number of seconds or None")
-        return self._timeout_s if timeout_s is None else float(timeout_s)
-
-    def of_list(
-        self,
-        form: Form,
-        sequences: object,
-        timeout_s: float | None,
-        progress: Progress | None,
-        options: _options.RequestOptions,
-    ) -> Job:
-        """Makes the job of a list, with a deadline for all of it where the call names one.
-
-        Raises:
-            TypeError: an argument is of another type, or an option does not exist.
-            InvalidInput: a text in place of a list, or an option has a value that cannot be sent.
-        """
-        _check_many(sequences)
-        check_progress(progress)
-        within_s = self.within_s(timeout_s)
-        return self._job(form, options, within_s, None if timeout_s is None else within_s)
-
-    def of_stream(self, sequences: object, timeout_s: float | None, options: _options.RequestOptions) -> Job:
-        """Makes the job of a stream, with a deadline for each request alone; otherwise as `of_list`."""
-        _check_many(sequences)
-        return self._job(None, options, self.within_s(timeout_s), None)
-
-    def _job(
-        self, form: Form | None, options: _options.RequestOptions, request_timeout_s: float, timeout_s: float | None
-    ) -> Job:
-        return Job(
-            form,
-            options,
-            request_timeout_s=request_timeout_s,
-            timeout_s=timeout_s,
-            descriptions=self._descriptions,
-            in_flight=self.in_flight,
-        )
-
-
-class Gathering:
-    """Gathers the results of a list's requests, in order.
-
-    Args:
-        chunks: the requests.
-        progress: called with how many sequences are done and how many there are.
+        chunks: the list's chunks.
+        progress: called after each result with the number of finished sequences and the number of all sequences.
     """
 
     def __init__(self, chunks: Sequence[Chunk], progress: Progress | None) -> None:
         self._total = sum(len(chunk.sequences) for chunk in chunks)
         self._progress = progress
         self._done = 0
-        self._parts: list[_results.Encoding] = []
+        self._parts: list[Encoding] = []
 
-    def add(self, part: _results.Encoding) -> None:
-        """Takes the next result."""
+    def add(self, part: Encoding) -> None:
+        """Add the result of the next request."""
         self._parts.append(part)
         self._done += len(part.lengths)
         if self._progress:
             self._progress(self._done, self._total)
 
-    def result(self) -> _results.Encoding:
-        """Joins the results."""
-        return _results.join(self._parts)
+    def join(self) -> Encoding:
+        """Return the result of the list."""
+        return join_encodings(self._parts)
 
 
-def next_of(pending: list[_Pending], ordered: bool) -> list[_Pending]:
-    """Returns those of the requests on their way whose result may be the next."""
+def next_candidates(pending: list[_Pending], ordered: bool) -> list[_Pending]:
+    """Return the requests in flight whose result may be yielded next: the oldest if ordered, else any."""
     return pending[:1] if ordered else pending
 
 
-def _check_many(sequences: object) -> None:
+def _check_is_list(sequences: object) -> None:
     if isinstance(sequences, str):
-        raise InvalidInput("texts is one str; pass a list of texts, such as [text]", field="texts")
-    # A dict and a set are iterable too, but nobody means their keys, or an order by chance.
+        raise InvalidInput("texts is a single str: pass a list of texts, such as [text]", field="texts")
+    # Dicts and sets are iterable too, but their keys are hardly meant, and sets have no order.
     if isinstance(sequences, bytes | Mapping | set | frozenset) or not isinstance(sequences, Iterable | AsyncIterable):
-        raise InvalidInput(f"the sequences are of type {type(sequences).__name__}; pass a list of them")
+        raise InvalidInput(f"the sequences are of type {type(sequences).__name__}: pass a list of sequences")

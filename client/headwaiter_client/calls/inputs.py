@@ -1,4 +1,4 @@
-"""Sequences as they go out: checked, measured, and packed into the fields of a request."""
+"""The three kinds of input (texts, token ids, feature vectors): check, measure and pack the sequences of a request."""
 
 from collections.abc import Sequence
 from operator import index as as_index
@@ -7,103 +7,106 @@ from typing import Any, NamedTuple, Protocol, SupportsIndex
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from headwaiter_client.calls.arguments import check_unicode
 from headwaiter_client.errors import InvalidInput
 from headwaiter_proto import encoder_pb2 as pb
 
 _FLOATS = {np.dtype("<f4"): pb.DATA_TYPE_FLOAT32, np.dtype("<f2"): pb.DATA_TYPE_FLOAT16}
 _INTEGERS = {np.dtype("<i4"): pb.DATA_TYPE_INT32, np.dtype("<i8"): pb.DATA_TYPE_INT64}
-_MOST_UINT32 = 2**32 - 1
+_MAX_UINT32 = 2**32 - 1
 
-# Most that the wire adds to a sequence: a text's tag and length, or the entry in `lengths`.
+# The most bytes that the wire format adds to a sequence: the tag and length of a text, or an entry in `lengths`.
 _OVERHEAD_BYTES = 6
-# A token is of one byte at least; special tokens and prompts come on top.
+# Room for special tokens and the tokens of a prompt; every other token has at least one byte of the text.
 _EXTRA_TOKENS = 16
-# Servers take no more bytes of text than this for each token that a request may have.
+# Servers accept at most this many bytes of text per token that a request may have.
 _TEXT_BYTES_PER_TOKEN = 16
 
 
-class Size(NamedTuple):
-    """What a sequence takes of a request's limits, at most."""
+class SequenceSize(NamedTuple):
+    """Upper bounds for the size of a sequence.
+
+    Attributes:
+        tokens: most tokens that the server can count.
+        size_bytes: most bytes in the message.
+    """
 
     tokens: int
     size_bytes: int
 
 
-class Form(Protocol):
-    """A form that the sequences of a call come in; good for one call."""
+class InputKind(Protocol):
+    """One kind of input. Each call creates its own object, because `FeatureInput` remembers the call's width."""
 
     name: str
 
-    def read(self, index: int, sequence: Any) -> Any:
-        """Returns sequence number `index` as it will be sent.
+    def convert(self, index: int, sequence: Any) -> Any:
+        """Check sequence number `index` and return it in the form in which it is sent.
 
         Raises:
-            InvalidInput: it is of another form.
+            InvalidInput: the sequence is not of this kind.
         """
 
-    def size(self, sequence: Any, max_text_tokens: int) -> Size:
-        """Measures what `read` returned."""
+    def measure(self, sequence: Any, max_text_tokens: int) -> SequenceSize:
+        """Return the size of a converted sequence."""
 
     def fill(self, request: pb.EncodeRequest, sequences: Sequence[Any]) -> None:
-        """Packs what `read` returned."""
+        """Pack converted sequences into a request."""
 
     def empty(self) -> Any:
-        """Returns a sequence of no tokens, which servers refuse; None where that cannot be said yet."""
+        """Return a converted sequence without tokens, which servers refuse; None if its shape is not known yet."""
 
 
-class Texts:
-    """Unicode texts, which the server tokenises."""
+class TextInput:
+    """Unicode texts, which the server tokenizes."""
 
     name = "texts"
 
-    def read(self, index: int, text: Any) -> str:
-        """See `Form.read`."""
+    def convert(self, index: int, text: Any) -> str:
+        """See `InputKind.convert`."""
         if not isinstance(text, str):
-            raise _invalid(index, "texts.values", f"is of type {type(text).__name__}; texts are str")
-        try:
-            text.encode()
-        except UnicodeEncodeError as error:
-            raise _invalid(index, "texts.values", f"is not Unicode text: {error}") from error
+            raise _invalid(index, "texts.values", f"is of type {type(text).__name__}: pass each text as a str")
+        check_unicode(f"sequence {index}", text, field="texts.values", sequence=index)
         return text
 
-    def size(self, text: str, max_text_tokens: int) -> Size:
-        """See `Form.size`: only the server knows a text's tokens, but not more than its bytes or the model's most."""
+    def measure(self, text: str, max_text_tokens: int) -> SequenceSize:
+        """See `InputKind.measure`; a text has at most one token per byte, and at most the model's maximum."""
         size_bytes = len(text.encode()) + _OVERHEAD_BYTES
-        by_bytes = -(-size_bytes // _TEXT_BYTES_PER_TOKEN)
-        return Size(max(min(size_bytes + _EXTRA_TOKENS, max_text_tokens), by_bytes), size_bytes)
+        tokens_for_bytes = -(-size_bytes // _TEXT_BYTES_PER_TOKEN)
+        return SequenceSize(max(min(size_bytes + _EXTRA_TOKENS, max_text_tokens), tokens_for_bytes), size_bytes)
 
     def fill(self, request: pb.EncodeRequest, texts: Sequence[str]) -> None:
-        """See `Form.fill`."""
-        # Present even if there are none: that, the server judges.
+        """See `InputKind.fill`."""
+        # Set the field even without texts, so that the server can refuse the empty list.
         request.texts.SetInParent()
         request.texts.values.extend(texts)
 
     def empty(self) -> str:
-        """See `Form.empty`."""
+        """See `InputKind.empty`."""
         return ""
 
 
-class Tokens:
-    """Token ids, each sequence [n] integers; sent as 32-bit values when all of them fit."""
+class TokenInput:
+    """Token ids, each sequence [n] integers; sent as 32-bit values if all of a request fit."""
 
     name = "tokens"
 
-    def read(self, index: int, sequence: ArrayLike) -> NDArray[np.int64]:
-        """See `Form.read`."""
+    def convert(self, index: int, sequence: ArrayLike) -> NDArray[np.int64]:
+        """See `InputKind.convert`."""
         ids = _array(index, sequence, self.name, rank=1)
         largest = np.iinfo(np.int64).max
-        whole = ids.size == 0 or ids.dtype.kind == "i" or (ids.dtype.kind == "u" and ids.max() <= largest)
-        if not whole:
-            raise _invalid(index, "tokens.data", f"holds {ids.dtype} values; token ids are integers below 2**63")
+        are_int64 = ids.size == 0 or ids.dtype.kind == "i" or (ids.dtype.kind == "u" and ids.max() <= largest)
+        if not are_int64:
+            raise _invalid(index, "tokens.data", f"holds {ids.dtype} values: pass token ids as integers below 2**63")
         return ids.astype("<i8")
 
-    def size(self, ids: NDArray[np.int64], _max_text_tokens: int) -> Size:
-        """See `Form.size`."""
-        return Size(len(ids), ids.nbytes + _OVERHEAD_BYTES)
+    def measure(self, ids: NDArray[np.int64], _max_text_tokens: int) -> SequenceSize:
+        """See `InputKind.measure`."""
+        return SequenceSize(len(ids), ids.nbytes + _OVERHEAD_BYTES)
 
     def fill(self, request: pb.EncodeRequest, sequences: Sequence[NDArray[np.int64]]) -> None:
-        """See `Form.fill`."""
-        packed = np.concatenate([np.empty(0, "<i8"), *sequences])
+        """See `InputKind.fill`."""
+        packed = np.concatenate([self.empty(), *sequences])
         narrow = packed.astype("<i4")
         packed = narrow if np.array_equal(narrow, packed) else packed
         request.tokens.dtype = _INTEGERS[packed.dtype]
@@ -111,87 +114,98 @@ class Tokens:
         request.tokens.lengths.extend(map(len, sequences))
 
     def empty(self) -> NDArray[np.int64]:
-        """See `Form.empty`."""
+        """See `InputKind.empty`."""
         return np.empty(0, "<i8")
 
 
-class Features:
-    """Feature vectors, each sequence [n, width] real numbers; sent as float32 unless all of a request are float16."""
+class FeatureInput:
+    """Feature vectors, each sequence [n, width] real numbers; sent as float16 if all of a request are, else float32."""
 
     name = "features"
 
     def __init__(self) -> None:
         self._width: int | None = None
 
-    def read(self, index: int, sequence: ArrayLike) -> NDArray[Any]:
-        """See `Form.read`; all must be as wide as the first."""
+    def convert(self, index: int, sequence: ArrayLike) -> NDArray[Any]:
+        """See `InputKind.convert`; the first sequence sets the width of the call."""
         rows = _array(index, sequence, self.name, rank=2)
         if rows.dtype.kind not in "fiu":
-            raise _invalid(index, "features.data", f"holds {rows.dtype} values; features are real numbers")
+            raise _invalid(index, "features.data", f"holds {rows.dtype} values: pass features as real numbers")
+        width = rows.shape[1]
         if self._width is None:
-            self._width = rows.shape[1]
-        if rows.shape[1] != self._width:
-            raise _invalid(index, "features.width", f"is {rows.shape[1]} wide and the first {self._width}")
-        with np.errstate(over="ignore"):  # What is beyond float32 becomes infinite, which the server refuses.
+            self._width = width
+        if width != self._width:
+            raise _invalid(
+                index,
+                "features.width",
+                f"has width {width} and the first sequence has width {self._width}: give all sequences one width",
+            )
+        with np.errstate(over="ignore"):  # Values beyond float32 become infinite, and the server refuses infinities.
             return rows if rows.dtype == np.float16 else rows.astype("<f4")
 
-    def size(self, rows: NDArray[Any], _max_text_tokens: int) -> Size:
-        """See `Form.size`."""
-        return Size(len(rows), rows.nbytes + _OVERHEAD_BYTES)
+    def measure(self, rows: NDArray[Any], _max_text_tokens: int) -> SequenceSize:
+        """See `InputKind.measure`."""
+        return SequenceSize(len(rows), rows.nbytes + _OVERHEAD_BYTES)
 
     def fill(self, request: pb.EncodeRequest, sequences: Sequence[NDArray[Any]]) -> None:
-        """See `Form.fill`."""
-        half = bool(sequences) and all(rows.dtype == np.float16 for rows in sequences)
+        """See `InputKind.fill`."""
+        all_float16 = bool(sequences) and all(rows.dtype == np.float16 for rows in sequences)
         width = self._width or 0
-        packed = np.concatenate([np.empty((0, width), "<f2"), *sequences], dtype="<f2" if half else "<f4")
+        packed = np.concatenate([np.empty((0, width), "<f2"), *sequences], dtype="<f2" if all_float16 else "<f4")
         request.features.dtype = _FLOATS[packed.dtype]
         request.features.width = width
         request.features.data = packed.tobytes()
         request.features.lengths.extend(map(len, sequences))
 
     def empty(self) -> NDArray[Any] | None:
-        """See `Form.empty`."""
+        """See `InputKind.empty`."""
         return None if self._width is None else np.empty((0, self._width), "<f2")
 
 
-def form_of(sequence: Any) -> Form:
-    """Returns the form that a sequence is in, or is nearest to: a text, rows of features, or else token ids."""
+def input_kind_of(sequence: Any) -> InputKind:
+    """Return the kind that a sequence looks like: a str is a text, an array of rank 2 is features, else token ids."""
     if isinstance(sequence, str):
-        return Texts()
+        return TextInput()
     try:
-        rows = np.ndim(sequence) >= 2
-    except (ValueError, TypeError, RuntimeError):  # No array: for `read` to say.
-        rows = False
-    return Features() if rows else Tokens()
+        has_rows = np.ndim(sequence) >= 2
+    except (ValueError, TypeError, RuntimeError):  # `TokenInput.convert` raises the error with the sequence's index.
+        has_rows = False
+    return FeatureInput() if has_rows else TokenInput()
 
 
-def whole_number(field: str, value: SupportsIndex, least: int = 0) -> int:
-    """Returns a number that the wire can hold.
+def whole_number(field: str, value: SupportsIndex, minimum: int = 0) -> int:
+    """Return an integer that fits the wire's uint32.
 
     Raises:
-        TypeError: it is of another type.
-        InvalidInput: it is too small or too large.
+        TypeError: the value is not an integer.
+        InvalidInput: the value is below `minimum` or above 2**32 - 1.
     """
-    refusal = f"{field} has {value!r}; it takes whole numbers from {least}"
+    message = f"{field} has the value {value!r}: pass whole numbers from {minimum} to {_MAX_UINT32}"
     try:
         number = as_index(value)
     except TypeError:
-        raise TypeError(refusal) from None
-    if not least <= number <= _MOST_UINT32:
-        raise InvalidInput(refusal, field=field)
+        raise TypeError(message) from None
+    if not minimum <= number <= _MAX_UINT32:
+        raise InvalidInput(message, field=field)
     return number
 
 
 def _array(index: int, sequence: ArrayLike, field: str, rank: int) -> NDArray[Any]:
+    """Return a sequence as an array of the given rank."""
+    shape = "[n]" if rank == 1 else "[n, width]"
     try:
         array = np.asarray(sequence)
-    except (ValueError, TypeError, RuntimeError) as error:  # The latter two from tensors on a GPU or with a gradient.
-        raise _invalid(index, f"{field}.data", f"is no array: {error}") from error
+    # PyTorch raises TypeError for tensors on a GPU, and RuntimeError for tensors with a gradient.
+    except (ValueError, TypeError, RuntimeError) as error:
+        raise _invalid(index, f"{field}.data", f"is not an array ({error}): pass numbers of shape {shape}") from error
     if array.ndim != rank:
-        one = f"; for one sequence pass [{'ids' if rank == 1 else 'rows'}]" if array.ndim == rank - 1 else ""
-        raise _invalid(index, f"{field}.data", f"has {array.ndim} dimensions; a sequence of {field} has {rank}{one}")
+        one = "[ids]" if rank == 1 else "[rows]"
+        advice = f"for one sequence pass {one}" if array.ndim == rank - 1 else f"pass numbers of shape {shape}"
+        raise _invalid(
+            index, f"{field}.data", f"has {array.ndim} dimensions and a sequence of {field} has {rank}: {advice}"
+        )
     return array
 
 
-def _invalid(index: int, field: str, what: str) -> InvalidInput:
-    return InvalidInput(f"sequence {index} {what}", sequence=index, field=field)
+def _invalid(index: int, field: str, problem: str) -> InvalidInput:
+    return InvalidInput(f"sequence {index} {problem}", sequence=index, field=field)

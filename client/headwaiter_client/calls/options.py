@@ -1,182 +1,150 @@
-"""What a request may ask for beside its sequences."""
+"""The options of a request: everything except its sequences."""
 
 import uuid
-from collections.abc import Mapping
 from types import UnionType
-from typing import Any, Literal, SupportsIndex, TypedDict, TypeVar, Unpack
+from typing import Any, Literal, SupportsIndex, TypeAlias, TypedDict, Unpack, get_args, get_type_hints
 
 import numpy as np
 from numpy.typing import DTypeLike
 
-from headwaiter_client.calls.arguments import check_type
+from headwaiter_client.calls.arguments import check_type, check_unicode
 from headwaiter_client.calls.inputs import whole_number
 from headwaiter_client.errors import InvalidInput
 from headwaiter_proto import encoder_pb2 as pb
+
+_Pooling: TypeAlias = Literal["mean", "cls", "max", "last"]
+_Truncation: TypeAlias = Literal["error", "left", "right"]
+_Priority: TypeAlias = Literal["interactive", "bulk"]
 
 _DTYPES: dict[np.dtype[Any], pb.DataType] = {
     np.dtype("<f4"): pb.DATA_TYPE_FLOAT32,
     np.dtype("<f2"): pb.DATA_TYPE_FLOAT16,
     np.dtype("i1"): pb.DATA_TYPE_INT8,
 }
-_Value = TypeVar("_Value")
-
-_PRIORITIES = {"interactive": pb.PRIORITY_INTERACTIVE, "bulk": pb.PRIORITY_BULK}
-_TRUNCATIONS = {"error": pb.TRUNCATION_ERROR, "left": pb.TRUNCATION_LEFT, "right": pb.TRUNCATION_RIGHT}
-_POOLINGS = {
-    None: pb.POOLING_UNSPECIFIED,
-    "mean": pb.POOLING_MEAN,
-    "cls": pb.POOLING_CLS,
-    "max": pb.POOLING_MAX,
-    "last": pb.POOLING_LAST,
-}
 
 
 class RequestOptions(TypedDict, total=False):
-    """What a request may ask for.
+    """The options of a request; all of them may be left out.
 
     Attributes:
-        pooled: return one vector a sequence (default).
-        hidden: return one vector a token (default: no).
-        dtype: of the result: float32 (default), float16, or int8 with a scale a row.
-        hidden_dtype: of hidden vectors, where it is not `dtype`.
-        pooling: "mean", "cls", "max" or "last"; the model's own when None (default).
-        normalize: scale pooled vectors to unit length or not; the model's own choice when None (default).
-        dimensions: keep so many of a pooled vector's first dimensions, for models trained to allow it; all when None
-            (default).
-        truncation: what to do with a text of more tokens than the model takes: "error" (default), or drop tokens on
-            the "left" or the "right".
-        prompt: name of a prompt of the checkpoint, such as "query", to put before each text.
-        offsets: return where in its text each token stands (default: no).
-        partial: answer the good sequences and list the others in `failures`, rather than fail (default: no).
-        model: name of the model; may be left out where the server holds one.
-        request_id: what the server's log calls the request; made up when left out. Where a list takes several
-            requests, the index of its first sequence is appended to each but the first.
-        priority: "interactive" (default), or "bulk" for work that nobody waits for: it takes the capacity that others
-            leave.
+        pooled: return one vector per sequence (default: True).
+        hidden: return one vector per token (default: False).
+        dtype: data type of the vectors: float32 (default), float16, or int8 with one scale per vector.
+        hidden_dtype: data type of the hidden vectors; `dtype` when None (default).
+        pooling: "mean", "cls", "max" or "last"; the model's own pooling when None (default).
+        normalize: whether to scale pooled vectors to unit length; the model's own choice when None (default).
+        dimensions: number of leading dimensions of a pooled vector to return, for models trained to be shortened in
+            this way; all dimensions when None (default).
+        truncation: how to treat a text with more tokens than the model accepts: "error" refuses it (default), "left"
+            and "right" drop tokens on that side.
+        prompt: name of a prompt of the checkpoint, such as "query", to put before each text (default: no prompt).
+        offsets: return the position of each token in its text (default: False).
+        partial: return the vectors of the good sequences and list the others in `failures`, instead of raising the
+            first error (default: False).
+        model: name of the model; may be left out if the server holds only one.
+        request_id: the request's name in the server's log (default: a random one). If a list takes several requests,
+            each request after the first has the index of its first sequence appended.
+        priority: "interactive" (default), or "bulk" for work without a waiting user: bulk work runs on the capacity
+            that interactive work leaves over.
     """
 
     pooled: bool
     hidden: bool
     dtype: DTypeLike
     hidden_dtype: DTypeLike | None
-    pooling: Literal["mean", "cls", "max", "last"] | None
+    pooling: _Pooling | None
     normalize: bool | None
     dimensions: SupportsIndex | None
-    truncation: Literal["error", "left", "right"]
+    truncation: _Truncation
     prompt: str
     offsets: bool
     partial: bool
     model: str
     request_id: str
-    priority: Literal["interactive", "bulk"]
+    priority: _Priority
 
 
-_FLAG: tuple[type | UnionType, str] = (bool | np.bool_, "a bool")
-_TEXT: tuple[type | UnionType, str] = (str, "a str")
-# Of what type each option is, and what messages call that; NumPy knows what is a data type.
-_TYPES = {
-    "pooled": _FLAG,
-    "hidden": _FLAG,
-    "dtype": (object, "a data type"),
-    "hidden_dtype": (object, "a data type"),
-    "pooling": (str | None, "a str or None"),
-    "normalize": (bool | np.bool_ | None, "a bool or None"),
-    "dimensions": (SupportsIndex | None, "a whole number or None"),
-    "truncation": _TEXT,
-    "prompt": _TEXT,
-    "offsets": _FLAG,
-    "partial": _FLAG,
-    "model": _TEXT,
-    "request_id": _TEXT,
-    "priority": _TEXT,
+# For each type hint of an option: the Python types that are accepted, and their name in error messages.
+_STR: tuple[type | UnionType, str] = (str, "a str")
+_ANY: tuple[type | UnionType, str] = (object, "a data type")  # `_dtype` asks NumPy.
+_ACCEPTED: dict[Any, tuple[type | UnionType, str]] = {
+    bool: (bool | np.bool_, "a bool"),
+    bool | None: (bool | np.bool_ | None, "a bool or None"),
+    str: _STR,
+    _Truncation: _STR,
+    _Priority: _STR,
+    _Pooling | None: (str | None, "a str or None"),
+    SupportsIndex | None: (SupportsIndex | None, "a whole number or None"),
+    DTypeLike: _ANY,
+    DTypeLike | None: _ANY,
 }
+_TYPES = {option: _ACCEPTED[hint] for option, hint in get_type_hints(RequestOptions).items()}
 
 
-def envelope(**options: Unpack[RequestOptions]) -> pb.EncodeRequest:
-    """Builds a request without sequences.
+def encode_request(**options: Unpack[RequestOptions]) -> pb.EncodeRequest:
+    """Return a request with the options and without sequences.
 
     Raises:
-        TypeError: an option is of another type, or there is none of that name.
+        TypeError: an option has another type, or does not exist.
         InvalidInput: an option has a value that cannot be sent.
     """
-    for name, value in options.items():
-        if name not in _TYPES:
-            raise TypeError(f"there is no option {name} here; there are {', '.join(_TYPES)}")
-        check_type(name, value, *_TYPES[name])
-    return _envelope(**options)
-
-
-def _envelope(
-    *,
-    pooled: bool = True,
-    hidden: bool = False,
-    dtype: DTypeLike = np.float32,
-    hidden_dtype: DTypeLike | None = None,
-    pooling: Literal["mean", "cls", "max", "last"] | None = None,
-    normalize: bool | None = None,
-    dimensions: SupportsIndex | None = None,
-    truncation: Literal["error", "left", "right"] = "error",
-    prompt: str = "",
-    offsets: bool = False,
-    partial: bool = False,
-    model: str = "",
-    request_id: str = "",
-    priority: Literal["interactive", "bulk"] = "interactive",
-) -> pb.EncodeRequest:
+    for option, value in options.items():
+        if option not in _TYPES:
+            raise TypeError(f"the option {option} does not exist: the options are {', '.join(_TYPES)}")
+        check_type(option, value, *_TYPES[option])
+    pooled, hidden = options.get("pooled", True), options.get("hidden", False)
     if not (pooled or hidden):
-        raise InvalidInput("the request asks for no output; ask for pooled, hidden or both", field="output")
+        raise InvalidInput("pooled and hidden are both False: ask for pooled, hidden or both", field="output")
+    hidden_dtype, pooling, dimensions = options.get("hidden_dtype"), options.get("pooling"), options.get("dimensions")
     output = pb.OutputOptions(
-        # With hidden not asked for, nothing is: a model without pooling then answers with its hidden states.
+        # A request for pooled vectors alone leaves both fields unset: a model without pooling then answers with hidden
+        # vectors, instead of refusing the request.
         pooled=pooled and hidden,
         hidden=hidden,
-        dtype=_dtype("dtype", dtype),
+        dtype=_dtype("dtype", options.get("dtype", np.float32)),
         hidden_dtype=pb.DATA_TYPE_UNSPECIFIED if hidden_dtype is None else _dtype("hidden_dtype", hidden_dtype),
-        pooling=_named("output.pooling", pooling, _POOLINGS),
-        dimensions=0 if dimensions is None else whole_number("output.dimensions", dimensions, least=1),
-        offsets=offsets,
+        pooling=pb.POOLING_UNSPECIFIED if pooling is None else _enum_value("output.pooling", pooling, _Pooling),
+        dimensions=0 if dimensions is None else whole_number("output.dimensions", dimensions, minimum=1),
+        offsets=options.get("offsets", False),
     )
-    if normalize is not None:
+    if (normalize := options.get("normalize")) is not None:
         output.normalize = normalize
     request = pb.EncodeRequest(
-        model=checked_text("model", model),
-        request_id=checked_text("request_id", request_id) or uuid.uuid4().hex,
+        model=checked_text("model", options.get("model", "")),
+        request_id=checked_text("request_id", options.get("request_id", "")) or uuid.uuid4().hex,
         output=output,
-        truncation=_named("truncation", truncation, _TRUNCATIONS),
-        priority=_named("priority", priority, _PRIORITIES),
-        partial=partial,
+        truncation=_enum_value("truncation", options.get("truncation", "error"), _Truncation),
+        priority=_enum_value("priority", options.get("priority", "interactive"), _Priority),
+        partial=options.get("partial", False),
     )
-    if prompt:
+    if prompt := options.get("prompt", ""):
         request.texts.prompt = checked_text("prompt", prompt)
     return request
 
 
 def checked_text(field: str, value: str) -> str:
-    """Returns a text that the wire can hold.
+    """Return a text that the wire can hold.
 
     Raises:
-        TypeError: it is none.
-        InvalidInput: it is not Unicode.
+        TypeError: the value is not a str.
+        InvalidInput: the value is not Unicode text.
     """
-    check_type(field, value, str, "a str")
-    try:
-        value.encode()
-    except UnicodeEncodeError as error:
-        raise InvalidInput(f"{field} is not Unicode text: {error}", field=field) from error
+    check_type(field, value, *_STR)
+    check_unicode(field, value, field=field)
     return value
 
 
 def _dtype(option: str, dtype: DTypeLike) -> pb.DataType:
     try:
         return _DTYPES[np.dtype(dtype)]
-    except (KeyError, TypeError, ValueError, SyntaxError) as error:  # All of them numpy's ways to say no.
-        raise InvalidInput(
-            f"{option} is {dtype!r}; results are float32, float16 or int8", field=f"output.{option}"
-        ) from error
+    except (KeyError, TypeError, ValueError, SyntaxError) as error:  # NumPy refuses a data type with any of these.
+        raise InvalidInput(f"{option} is {dtype!r}: pass float32, float16 or int8", field=f"output.{option}") from error
 
 
-def _named(field: str, name: str | None, values: Mapping[Any, _Value]) -> _Value:
-    if name not in values:
-        *others, last = (repr(known) for known in values)
-        option = field.rpartition(".")[2]
-        raise InvalidInput(f"{option} is {name!r}; it is {', '.join(others)} or {last}", field=field)
-    return values[name]
+def _enum_value(field: str, name: str, literal: Any) -> Any:
+    """Return the proto enum value for one of the names of a Literal, such as POOLING_MEAN for "mean"."""
+    *others, last = map(repr, get_args(literal))
+    option = field.rpartition(".")[2]
+    if name not in get_args(literal):
+        raise InvalidInput(f"{option} is {name!r}: pass {', '.join(others)} or {last}", field=field)
+    return getattr(pb, f"{option}_{name}".upper())

@@ -1,4 +1,4 @@
-"""Replies as they come in: arrays that view their bytes, and results of several requests joined."""
+"""The results of calls: read replies, and join the results of several requests."""
 
 from collections.abc import Iterable, Iterator, Sequence, Sized
 from dataclasses import dataclass, field
@@ -10,11 +10,11 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from headwaiter_client.calls.tensors import Int8Array, array, int8_array, join_int8, split
+from headwaiter_client.calls.tensors import Int8Array, concatenate_int8, float_array, int8_array, split_rows
 from headwaiter_client.errors import BY_REASON, HeadwaiterError, from_metadata, located
 from headwaiter_proto import encoder_pb2 as pb
 
-_Rows = TypeVar("_Rows")
+_Item = TypeVar("_Item")
 
 _PRECISIONS = {
     pb.PRECISION_FP32: "fp32",
@@ -26,12 +26,13 @@ _PRECISIONS = {
 
 @dataclass(frozen=True)
 class ModelRef:
-    """Which weights answered: vectors of two digests, or of two precisions, must not be compared.
+    """The model that answered. Vectors with another digest or another precision must not be compared with its vectors.
 
     Attributes:
         name: the model's name.
-        digest: SHA-256 of its bundle's manifest, in hexadecimal.
-        precision: of the graph that answered: "fp32", "fp16", "bf16" or "int8"; empty where the server does not say.
+        digest: SHA-256 of the bundle's manifest, in hexadecimal.
+        precision: precision of the graph that answered: "fp32", "fp16", "bf16" or "int8"; empty if the server does not
+            report it.
     """
 
     name: str
@@ -44,17 +45,17 @@ class ModelRef:
 
 @dataclass(frozen=True)
 class Timings:
-    """Where the time of a call went, in seconds: of a list that took several requests at once, their sums.
+    """The seconds that each stage of a call took; for a list that took several requests, the sums over the requests.
 
     Attributes:
-        round_trip_s: from sending a request to holding its reply, measured by the client.
-        tokenize_s: the server parsed, checked and tokenised the request.
-        queue_s: it waited for the device.
-        assemble_s: the batch was put together.
+        round_trip_s: from sending the request to receiving the reply, measured by the client.
+        tokenize_s: the server parsed, checked and tokenized the request.
+        queue_s: the sequences waited for a device.
+        assemble_s: the server packed the batch.
         compute_s: the model ran.
-        respond_s: the results were joined and the reply built.
-        total_s: the sum of the server's stages; `round_trip_s - total_s` went to the network and gRPC.
-        batches: batches that the sequences of a request ran in.
+        respond_s: the server joined the results and built the reply.
+        total_s: the sum of the server's stages; `round_trip_s - total_s` is the time of the network and gRPC.
+        batches: number of batches that held sequences of the request.
     """
 
     round_trip_s: float
@@ -72,19 +73,19 @@ class Timings:
 
 @dataclass(frozen=True, eq=False)
 class SequenceEncoding:
-    """The result of one sequence of a stream; its arrays are read-only views of a reply.
+    """The result of one sequence of a stream; the arrays are read-only views of a reply.
 
     Attributes:
-        index: which sequence of the stream it is, counted from 0.
-        pooled: [width] its vector; None when not asked for, not offered, failed, or in int8.
-        hidden: [length, width] one vector a token; None when not asked for, failed, or in int8.
-        pooled_int8: `pooled` where it was asked for in int8.
-        hidden_int8: `hidden` where it was asked for in int8.
-        length: its tokens, special tokens included; 0 when failed.
-        offsets: [length, 2] where in its text each token begins and ends; None when not asked for or failed.
-        original_tokens: how many tokens it had before it was cut; None where it was not.
-        failure: why a `partial` call has no result for it; None where it has.
-        model: which weights answered.
+        index: position of the sequence in the stream, from 0.
+        pooled: [width] the sequence's vector; None if not requested, not offered, failed, or returned as int8.
+        hidden: [length, width] one vector per token; None if not requested, failed, or returned as int8.
+        pooled_int8: `pooled` in int8, if requested so.
+        hidden_int8: `hidden` in int8, if requested so.
+        length: number of tokens, special tokens included; 0 if the sequence failed.
+        offsets: [length, 2] begin and end of each token in the text; None if not requested or failed.
+        original_tokens: number of tokens before truncation; None if the sequence was not truncated.
+        failure: the error of this sequence in a `partial` call; None if the sequence has a result.
+        model: the model that answered.
     """
 
     index: int
@@ -101,25 +102,25 @@ class SequenceEncoding:
 
 @dataclass(frozen=True, eq=False)
 class Encoding:
-    """The results of a list; arrays that came in one reply are read-only views of it.
+    """The results of a list; arrays that came in one reply are read-only views of the reply.
 
-    Indices of sequences are those of the caller's list.
+    Indices of sequences are positions in the caller's list.
 
     Attributes:
-        pooled: [batch, width] one vector a sequence, zeros for a failed one; None when not asked for, not offered, or
-            in int8.
-        hidden: for each sequence [length, width], one vector a token, those of a reply all views of one array; None
-            when not asked for, or in int8.
-        pooled_int8: `pooled` where it was asked for in int8.
-        hidden_int8: `hidden` where it was asked for in int8.
-        lengths: [batch] tokens of each sequence, special tokens included; 0 for a failed one.
-        offsets: for each text [length, 2], the begin and end of each token in it in Unicode code points, the same for
-            special tokens; None when not asked for.
-        truncated: by index, how many tokens a text had before it was cut to the model's maximum.
-        failures: by index, why a `partial` call has no result for a sequence.
-        timings: where the time went.
-        model: which weights answered.
-        request_id: what the server's log calls the request.
+        pooled: [B, width] one vector per sequence, zeros for a failed one; None if not requested, not offered, or
+            returned as int8.
+        hidden: one [length, width] array per sequence, one vector per token; the arrays of one reply are views of one
+            buffer; None if not requested, or returned as int8.
+        pooled_int8: `pooled` in int8, if requested so.
+        hidden_int8: `hidden` in int8, if requested so.
+        lengths: [B] number of tokens of each sequence, special tokens included; 0 for a failed one.
+        offsets: one [length, 2] array per text: begin and end of each token, in Unicode code points; begin and end
+            are equal for special tokens; None if not requested.
+        truncated: for each truncated text, by its index, the number of tokens before truncation.
+        failures: for each failed sequence of a `partial` call, by its index, the error.
+        timings: the time that each stage took.
+        model: the model that answered.
+        request_id: the request's name in the server's log.
     """
 
     pooled: NDArray[Any] | None
@@ -144,51 +145,57 @@ class Encoding:
         )
 
 
-def encoding(response: pb.EncodeResponse, first: int, count: int, round_trip_s: float) -> Encoding:
-    """Reads the reply to a request of `count` sequences, of which the first is number `first` of the caller's list.
+def read_encoding(response: pb.EncodeResponse, first: int, count: int, round_trip_s: float) -> Encoding:
+    """Read the reply to one request.
+
+    Args:
+        response: the reply.
+        first: index of the request's first sequence in the caller's list.
+        count: number of sequences in the request.
+        round_trip_s: seconds from sending the request to receiving the reply.
 
     Raises:
-        HeadwaiterError: the reply does not hold what it says, or not what was asked for.
+        HeadwaiterError: an array's data does not match its shape, its data type or the number of sequences.
     """
     try:
         lengths = np.array(response.lengths, dtype=np.int64)
-        _check_rows("lengths", lengths, wanted=count)
+        _check_rows("lengths", lengths, expected=count)
         pooled, pooled_int8 = _vectors(response, "pooled")
-        _check_rows("pooled", pooled, pooled_int8, wanted=count)
+        _check_rows("pooled", pooled, pooled_int8, expected=count)
         hidden, hidden_int8 = _vectors(response, "hidden")
-        _check_rows("hidden", hidden, hidden_int8, wanted=int(lengths.sum()))
+        _check_rows("hidden", hidden, hidden_int8, expected=int(lengths.sum()))
         offsets = [np.array([one.begin, one.end], np.uint32).T for one in response.offsets] or None
-        _check_rows("offsets", offsets, wanted=count)
+        _check_rows("offsets", offsets, expected=count)
     except (KeyError, TypeError, ValueError) as error:
         raise HeadwaiterError(f"the reply cannot be read: {error}", request_id=response.request_id) from error
     return Encoding(
         pooled=pooled,
-        hidden=None if hidden is None else split(hidden, lengths),
+        hidden=None if hidden is None else split_rows(hidden, lengths),
         pooled_int8=pooled_int8,
-        hidden_int8=None if hidden_int8 is None else split(hidden_int8, lengths),
+        hidden_int8=None if hidden_int8 is None else split_rows(hidden_int8, lengths),
         lengths=lengths,
         offsets=offsets,
         truncated={first + one.sequence: one.original_tokens for one in response.truncated},
-        failures={first + one.sequence: _failure(one, first, response.request_id) for one in response.failures},
-        timings=timings(response.timings, round_trip_s),
+        failures={first + one.sequence: _error(one, first, response.request_id) for one in response.failures},
+        timings=read_timings(response.timings, round_trip_s),
         model=model_ref(response.model),
         request_id=response.request_id,
     )
 
 
-def join(parts: Sequence[Encoding]) -> Encoding:
-    """Puts the results of a list's requests together, at least one, in order; all of one model."""
+def join_encodings(parts: Sequence[Encoding]) -> Encoding:
+    """Join the results of one or more requests of a list, in the list's order; one model must have answered all."""
     if len(parts) == 1:
         return parts[0]
-    pooled = _all(part.pooled for part in parts)
-    pooled_int8 = _all(part.pooled_int8 for part in parts)
+    pooled = _present(part.pooled for part in parts)
+    pooled_int8 = _present(part.pooled_int8 for part in parts)
     return Encoding(
         pooled=None if pooled is None else np.concatenate(pooled),
-        hidden=_end_to_end(part.hidden for part in parts),
-        pooled_int8=None if pooled_int8 is None else join_int8(pooled_int8),
-        hidden_int8=_end_to_end(part.hidden_int8 for part in parts),
+        hidden=_chained(part.hidden for part in parts),
+        pooled_int8=None if pooled_int8 is None else concatenate_int8(pooled_int8),
+        hidden_int8=_chained(part.hidden_int8 for part in parts),
         lengths=np.concatenate([part.lengths for part in parts]),
-        offsets=_end_to_end(part.offsets for part in parts),
+        offsets=_chained(part.offsets for part in parts),
         truncated=dict(chain.from_iterable(part.truncated.items() for part in parts)),
         failures=dict(chain.from_iterable(part.failures.items() for part in parts)),
         timings=reduce(add, (part.timings for part in parts)),
@@ -197,27 +204,27 @@ def join(parts: Sequence[Encoding]) -> Encoding:
     )
 
 
-def each_sequence(part: Encoding, first: int) -> Iterator[SequenceEncoding]:
-    """Takes the results of a request apart, of which the first is number `first` of the stream."""
+def split_by_sequence(part: Encoding, first: int) -> Iterator[SequenceEncoding]:
+    """Yield the result of each sequence of a request whose first sequence has the index `first` in the stream."""
     for row, length in enumerate(part.lengths.tolist()):
         failure = part.failures.get(first + row)
-        good = None if failure else row
+        result_row = None if failure else row
         yield SequenceEncoding(
             index=first + row,
-            pooled=_at(part.pooled, good),
-            hidden=_at(part.hidden, good),
-            pooled_int8=_at(part.pooled_int8, good),
-            hidden_int8=_at(part.hidden_int8, good),
+            pooled=_row(part.pooled, result_row),
+            hidden=_row(part.hidden, result_row),
+            pooled_int8=_row(part.pooled_int8, result_row),
+            hidden_int8=_row(part.hidden_int8, result_row),
             length=length,
-            offsets=_at(part.offsets, good),
+            offsets=_row(part.offsets, result_row),
             original_tokens=part.truncated.get(first + row),
             failure=failure,
             model=part.model,
         )
 
 
-def timings(server: pb.Timings, round_trip_s: float) -> Timings:
-    """Puts the server's stages and the client's round trip side by side."""
+def read_timings(server: pb.Timings, round_trip_s: float) -> Timings:
+    """Return the seconds of the server's stages together with the client's round trip."""
     return Timings(
         round_trip_s=round_trip_s,
         tokenize_s=server.tokenize_s,
@@ -231,47 +238,49 @@ def timings(server: pb.Timings, round_trip_s: float) -> Timings:
 
 
 def model_ref(message: pb.ModelRef) -> ModelRef:
-    """Reads which weights answered."""
+    """Return the model that a message names."""
     return ModelRef(message.name, message.digest, precision_name(message.precision))
 
 
 def precision_name(precision: pb.Precision) -> str:
-    """Returns what people call a precision; nothing where it is none that we know."""
+    """Return a precision's usual name; the empty string if this client does not know the precision."""
     return _PRECISIONS.get(precision, "")
 
 
 def _vectors(
     response: pb.EncodeResponse, field: Literal["pooled", "hidden"]
 ) -> tuple[NDArray[Any] | None, Int8Array | None]:
-    """Reads vectors into one of two kinds of arrays, or none."""
+    """Return a reply's vectors as a float array or as an int8 array; the other, or both, are None."""
     tensor: pb.Tensor = getattr(response, field)
     if not response.HasField(field):
         return None, None
-    return (None, int8_array(tensor)) if tensor.dtype == pb.DATA_TYPE_INT8 else (array(tensor), None)
+    return (None, int8_array(tensor)) if tensor.dtype == pb.DATA_TYPE_INT8 else (float_array(tensor), None)
 
 
-def _check_rows(field: str, *arrays: Sized | None, wanted: int) -> None:
+def _check_rows(field: str, *arrays: Sized | None, expected: int) -> None:
     for rows in arrays:
-        if rows is not None and len(rows) != wanted:
-            raise ValueError(f"{field} has {len(rows)} rows in place of {wanted}")
+        if rows is not None and len(rows) != expected:
+            raise ValueError(f"{field} has {len(rows)} rows, and {expected} were expected")
 
 
-def _at(rows: Any, row: int | None) -> Any:
+def _row(rows: Any, row: int | None) -> Any:
     return None if rows is None or row is None else rows[row]
 
 
-def _all(arrays: Iterable[_Rows | None]) -> list[_Rows] | None:
-    """Returns the arrays that are there, if any is."""
-    return [rows for rows in arrays if rows is not None] or None
+def _present(items: Iterable[_Item | None]) -> list[_Item] | None:
+    """Return the items that are not None; None if there is no such item."""
+    return [item for item in items if item is not None] or None
 
 
-def _end_to_end(lists: Iterable[list[_Rows] | None]) -> list[_Rows] | None:
-    there = _all(lists)
-    return None if there is None else list(chain.from_iterable(there))
+def _chained(lists: Iterable[list[_Item] | None]) -> list[_Item] | None:
+    """Return one list with the items of the lists that are not None; None if there is no such list."""
+    present = _present(lists)
+    return None if present is None else list(chain.from_iterable(present))
 
 
-def _failure(failure: pb.Failure, first: int, request_id: str) -> HeadwaiterError:
+def _error(failure: pb.Failure, first: int, request_id: str) -> HeadwaiterError:
+    """Return the error that a partial reply reports for one sequence."""
     reason = pb.ErrorReason.DESCRIPTOR.values_by_number.get(failure.reason)
-    kind = BY_REASON.get(reason.name, HeadwaiterError) if reason else HeadwaiterError
+    error_class = BY_REASON.get(reason.name, HeadwaiterError) if reason else HeadwaiterError
     metadata = {**failure.metadata, "sequence": str(failure.sequence)}
-    return located(from_metadata(kind, failure.message, metadata, request_id=request_id), first)
+    return located(from_metadata(error_class, failure.message, metadata, request_id=request_id), first)

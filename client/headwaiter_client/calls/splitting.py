@@ -1,4 +1,4 @@
-"""Cuts sequences into requests that a server takes."""
+"""Split sequences into chunks; each chunk becomes one request that the server accepts."""
 
 import math
 import time
@@ -6,32 +6,33 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from headwaiter_client.calls.inputs import Form, form_of
+from headwaiter_client.calls.inputs import InputKind, input_kind_of
 from headwaiter_client.errors import HeadwaiterError, InvalidInput, MessageTooLarge
 from headwaiter_proto import encoder_pb2 as pb
 
-# Enough to fill batches, few enough to see progress and to share the work among replicas.
-_MOST_SEQUENCES = 256
-# Room in a message for all that is not sequences.
-_ENVELOPE_BYTES = 1024
-# Rows of hidden states make replies a thousand times their requests.
-_MOST_HIDDEN_BYTES = 8 << 20
+# Large enough to fill the server's batches; small enough to report progress and to share the work among replicas.
+_MAX_SEQUENCES = 256
+# Room in a message for everything except the sequences.
+_OPTIONS_BYTES = 1024
+# Hidden vectors make replies about a thousand times larger than their requests.
+_MAX_HIDDEN_REPLY_BYTES = 8 << 20
 _FLOAT_BYTES = 4
-# What is in flight should take the server this share of a request's deadline, and leave it the rest for others' work.
+# All requests of one call that are in flight may take the server this share of a request's deadline; the rest of the
+# time is for other callers' requests.
 _DEADLINE_SHARE = 0.25
-# A stream whose sequences take longer to read than this sends what it has, rather than fill a request.
-_PATIENCE_S = 0.1
+# If the sequences of a chunk took longer than this to read, the stream sends the chunk before it is full.
+_MAX_READ_S = 0.1
 
 
 @dataclass(frozen=True)
-class Limits:
-    """What one request may hold.
+class ChunkLimits:
+    """The limits of one request.
 
     Attributes:
         sequences: most sequences.
-        tokens: most tokens of all sequences.
-        size_bytes: largest message.
-        text_tokens: most tokens of one text.
+        tokens: most tokens of all sequences together.
+        size_bytes: size of the largest message.
+        text_tokens: most tokens that one text can have after truncation.
     """
 
     sequences: int
@@ -40,8 +41,8 @@ class Limits:
     text_tokens: int
 
 
-# Less than servers are set to take: so much goes without asking what this one takes.
-UNASKED = Limits(sequences=32, tokens=4096, size_bytes=1 << 16, text_tokens=4096)
+# Far below a server's usual limits: a list within these limits is sent without asking the server for its limits.
+SMALL_LIST = ChunkLimits(sequences=32, tokens=4096, size_bytes=1 << 16, text_tokens=4096)
 
 
 @dataclass
@@ -49,32 +50,33 @@ class Chunk:
     """The sequences of one request.
 
     Attributes:
-        form: what the sequences are.
-        first: index of the first one in the caller's list.
-        sequences: as they will be sent.
-        failures: why an empty one stands for a sequence, by its index in the caller's list.
-        hurried: whether it goes before it is full, for its source is slow.
+        kind: the kind of input.
+        first: index of the first sequence in the caller's list.
+        sequences: the converted sequences.
+        failures: for each sequence that cannot be sent, by its index in the caller's list, the error; an empty sequence
+            is sent in its place.
+        sent_early: whether the chunk is sent before it is full, because its source is slow.
     """
 
-    form: Form
+    kind: InputKind
     first: int
     sequences: list[Any]
     failures: dict[int, HeadwaiterError] = field(default_factory=dict)
-    hurried: bool = False
+    sent_early: bool = False
 
 
-class Cutter:
-    """Cuts what it is given into chunks within the limits; a sequence beyond them by itself is alone in its chunk.
+class ChunkBuilder:
+    """Groups sequences into chunks within limits; a sequence above the limits gets a chunk of its own.
 
     Args:
-        limits: of a request.
-        form: what the sequences are; as the first one looks when None.
-        partial: let an empty sequence stand for one that cannot be sent, rather than raise.
+        limits: the limits of one request.
+        kind: the kind of input; None takes the kind of the first sequence.
+        partial: put an empty sequence in place of one that cannot be sent, instead of raising its error.
     """
 
-    def __init__(self, limits: Limits, form: Form | None, *, partial: bool) -> None:
+    def __init__(self, limits: ChunkLimits, kind: InputKind | None, *, partial: bool) -> None:
         self._limits = limits
-        self._form = form
+        self._kind = kind
         self._partial = partial
         self._count = 0
         self._chunk: Chunk | None = None
@@ -83,45 +85,45 @@ class Cutter:
         self._read_s = 0.0
 
     def add(self, sequence: Any, read_s: float = 0.0) -> list[Chunk]:
-        """Takes the next sequence, and returns what can be sent: chunks without room, or that were long in the making.
+        """Add the next sequence, and return the chunks to send now: full ones, and those that took long to read.
 
         Args:
-            sequence: as the caller has it.
-            read_s: seconds that its source took to give it.
+            sequence: the sequence as the caller passed it.
+            read_s: seconds that the source took to yield the sequence.
 
         Raises:
-            InvalidInput: it cannot be sent.
+            InvalidInput: the sequence cannot be sent.
         """
-        self._form = form = self._form or form_of(sequence)
+        self._kind = kind = self._kind or input_kind_of(sequence)
         failures: dict[int, HeadwaiterError] = {}
         try:
-            sequence = form.read(self._count, sequence)
+            sequence = kind.convert(self._count, sequence)
         except InvalidInput as error:
-            sequence = form.empty()
+            sequence = kind.empty()
             if sequence is None or not self._partial:
                 raise
             failures[self._count] = error
-        tokens, size_bytes = form.size(sequence, self._limits.text_tokens)
-        done = []
+        tokens, size_bytes = kind.measure(sequence, self._limits.text_tokens)
+        complete = []
         if self._chunk is None or not self._has_room(self._chunk, tokens, size_bytes):
-            done = self.end()
-            self._chunk = Chunk(form, self._count, [])
-            self._tokens, self._size_bytes, self._read_s = 0, _ENVELOPE_BYTES, 0.0
+            complete = self.finish()
+            self._chunk = Chunk(kind, self._count, [])
+            self._tokens, self._size_bytes, self._read_s = 0, _OPTIONS_BYTES, 0.0
         self._chunk.sequences.append(sequence)
         self._chunk.failures.update(failures)
         self._count += 1
         self._tokens += tokens
         self._size_bytes += size_bytes
         self._read_s += read_s
-        if self._read_s > _PATIENCE_S:
-            self._chunk.hurried = True
-            done += self.end()
-        return done
+        if self._read_s > _MAX_READ_S:
+            self._chunk.sent_early = True
+            complete += self.finish()
+        return complete
 
-    def end(self) -> list[Chunk]:
-        """Returns the chunk that was begun, if there is one."""
-        begun, self._chunk = self._chunk, None
-        return [begun] if begun else []
+    def finish(self) -> list[Chunk]:
+        """Return the chunk that is not full yet, if there is one."""
+        unfinished, self._chunk = self._chunk, None
+        return [unfinished] if unfinished else []
 
     def _has_room(self, chunk: Chunk, tokens: int, size_bytes: int) -> bool:
         return (
@@ -131,61 +133,62 @@ class Cutter:
         )
 
 
-def limits_of(model: pb.GetModelResponse, *, hidden: bool, timeout_s: float, in_flight: int) -> Limits:
-    """Chooses how large a model's requests may be.
+def chunk_limits(model: pb.GetModelResponse, *, hidden: bool, timeout_s: float, max_in_flight: int) -> ChunkLimits:
+    """Choose the limits of a model's requests.
 
     Args:
-        model: what the server says of the model.
-        hidden: whether the replies hold a vector a token.
-        timeout_s: until the deadline of a request.
-        in_flight: requests that the caller has on their way at once.
+        model: the server's description of the model.
+        hidden: whether the replies hold one vector per token.
+        timeout_s: seconds until the deadline of a request.
+        max_in_flight: most requests of one call in flight at once.
     """
-    limits, rate = model.limits, model.execution.cost.service_tokens_per_s
-    in_time_tokens = rate * timeout_s * _DEADLINE_SHARE / in_flight if rate else math.inf
-    reply_tokens = _MOST_HIDDEN_BYTES / (_FLOAT_BYTES * max(1, model.width)) if hidden else math.inf
-    return Limits(
-        sequences=min(_MOST_SEQUENCES, limits.max_sequences),
-        tokens=int(min(limits.max_tokens, in_time_tokens, reply_tokens)),
+    limits, tokens_per_s = model.limits, model.execution.cost.service_tokens_per_s
+    deadline_tokens = tokens_per_s * timeout_s * _DEADLINE_SHARE / max_in_flight if tokens_per_s else math.inf
+    reply_tokens = _MAX_HIDDEN_REPLY_BYTES / (_FLOAT_BYTES * max(1, model.width)) if hidden else math.inf
+    return ChunkLimits(
+        sequences=min(_MAX_SEQUENCES, limits.max_sequences),
+        tokens=int(min(limits.max_tokens, deadline_tokens, reply_tokens)),
         size_bytes=limits.max_message_bytes,
         text_tokens=model.max_text_tokens,
     )
 
 
-def cut(cutter: Cutter, sequences: Iterable[Any]) -> Iterator[Chunk]:
-    """Yields the chunks of all sequences, in order."""
+def split_list(builder: ChunkBuilder, sequences: Iterable[Any]) -> Iterator[Chunk]:
+    """Yield the chunks of all sequences, in order."""
     for sequence in sequences:
-        yield from cutter.add(sequence)
-    yield from cutter.end()
+        yield from builder.add(sequence)
+    yield from builder.finish()
 
 
-def cut_as_read(cutter: Cutter, sequences: Iterable[Any]) -> Iterator[Chunk]:
-    """Yields the chunks of all that a source gives, in order, and hurried ones where it is slow."""
+def split_stream(builder: ChunkBuilder, sequences: Iterable[Any]) -> Iterator[Chunk]:
+    """Yield the chunks of a source's sequences, in order; a slow source gives chunks that are not full."""
     asked_s = time.monotonic()
     for sequence in sequences:
-        yield from cutter.add(sequence, time.monotonic() - asked_s)
+        yield from builder.add(sequence, time.monotonic() - asked_s)
         asked_s = time.monotonic()
-    yield from cutter.end()
+    yield from builder.finish()
 
 
-def is_too_much(error: Exception) -> bool:
-    """Tells whether a request was refused for all that it holds together, and fewer sequences may be taken.
+def is_request_too_large(error: Exception) -> bool:
+    """Return whether a request was refused for its total size, so that requests with fewer sequences may succeed.
 
-    How many tokens a text has, only the server knows, and it may have been restarted with other limits.
+    This happens although chunks stay within the limits: only the server knows how many tokens a text has, and the
+    server may have been restarted with other limits.
     """
     if isinstance(error, InvalidInput):
         return error.sequence is None and error.limit is not None and error.field in (None, "texts")
     return isinstance(error, MessageTooLarge)
 
 
-def halves(chunk: Chunk) -> list[Chunk]:
-    """Splits a chunk of several sequences into two."""
+def split_in_half(chunk: Chunk) -> list[Chunk]:
+    """Split a chunk of two or more sequences into two."""
     middle = chunk.first + len(chunk.sequences) // 2
     return [
         Chunk(
-            chunk.form,
-            part.start,
-            chunk.sequences[part.start - chunk.first : part.stop - chunk.first],
-            {index: error for index, error in chunk.failures.items() if index in part},
+            chunk.kind,
+            half.start,
+            chunk.sequences[half.start - chunk.first : half.stop - chunk.first],
+            {index: error for index, error in chunk.failures.items() if index in half},
         )
-        for part in (range(chunk.first, middle), range(middle, chunk.first + len(chunk.sequences)))
+        for half in (range(chunk.first, middle), range(middle, chunk.first + len(chunk.sequences)))
     ]

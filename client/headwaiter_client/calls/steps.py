@@ -1,4 +1,9 @@
-"""What both clients share, without any I/O: each call as a generator that yields steps and is sent their outcomes."""
+"""Calls as generators of steps, without I/O, shared by both clients.
+
+A call is a generator. The generator yields a step, `Call` or `Pause`; the client takes the step and sends the outcome
+back into the generator, until the generator returns the call's result. `Client` takes a step by blocking a thread,
+`AsyncClient` by awaiting.
+"""
 
 import time
 from collections.abc import Generator
@@ -7,26 +12,26 @@ from typing import TypeAlias, TypeVar
 
 from google.protobuf.message import DecodeError, Message
 
-from headwaiter_client.calls import attention_weights as _attention
-from headwaiter_client.calls import options as _options
-from headwaiter_client.calls import results as _results
+from headwaiter_client.calls.attention_weights import Attention, read_attention
+from headwaiter_client.calls.options import checked_text
+from headwaiter_client.calls.results import ModelRef, model_ref
 from headwaiter_client.errors import DeadlineExceeded, HeadwaiterError, Unavailable
 from headwaiter_proto import encoder_pb2 as pb
 
-# Paths of the contract's methods, by their names.
+# The gRPC path of each method of the contract, by the method's name.
 METHODS = {
     method.name: f"/{service.full_name}/{method.name}"
     for service in pb.DESCRIPTOR.services_by_name.values()
     for method in service.methods
 }
 
-# The health protocol is two tiny messages; written out here, they save the package that defines them.
+# The two messages of the standard health service, as bytes: importing grpc_health would add a dependency.
 HEALTH_METHOD = "/grpc.health.v1.Health/Check"
-HEALTH_REQUEST = b""  # The server as a whole.
+HEALTH_REQUEST = b""  # The empty service name stands for the whole server.
 HEALTH_SERVING = b"\x08\x01"  # status: SERVING
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 1.0
-# A server that does not answer this soon is not ready.
+# Most seconds that `wait_ready` waits for the answer to one health check.
 _HEALTH_TIMEOUT_S = 5.0
 
 _Result = TypeVar("_Result")
@@ -35,7 +40,7 @@ _Reply = TypeVar("_Reply", bound=Message)
 
 @dataclass(frozen=True)
 class Call:
-    """A step: make this call, then send its reply in, or throw its `HeadwaiterError` in."""
+    """A step: make a gRPC call, then send the reply's bytes into the generator, or throw the `HeadwaiterError`."""
 
     method: str
     request: bytes
@@ -45,80 +50,93 @@ class Call:
 
 @dataclass(frozen=True)
 class Pause:
-    """A step: let so much time pass, then send anything in."""
+    """A step: wait for `pause_s` seconds, then send any bytes into the generator."""
 
     pause_s: float
 
 
-Exchange: TypeAlias = Generator[Call | Pause, bytes | None, _Result]
+Steps: TypeAlias = Generator[Call | Pause, bytes | None, _Result]
 
 
-def unary(
-    method: str, request: Message, kind: type[_Reply], timeout_s: float, request_id: str | None = None
-) -> Exchange[_Reply]:
-    """Makes one call of the contract's.
+def advance(steps: Steps[_Result], outcome: bytes | HeadwaiterError | None) -> Call | Pause:
+    """Pass the outcome of the last step to a generator (None at the start), and return its next step.
 
     Raises:
-        HeadwaiterError: it failed, or the reply is no such message.
+        StopIteration: the generator has returned its result, which is the exception's `value`.
     """
-    raw = yield Call(METHODS[method], request.SerializeToString(), timeout_s, request_id)
+    return steps.throw(outcome) if isinstance(outcome, HeadwaiterError) else steps.send(outcome)
+
+
+def call_method(
+    method: str, request: Message, reply_class: type[_Reply], timeout_s: float, request_id: str | None = None
+) -> Steps[_Reply]:
+    """Call a method of the contract.
+
+    Raises:
+        HeadwaiterError: the call failed, or the reply is not the contract's message.
+    """
+    reply = yield Call(METHODS[method], request.SerializeToString(), timeout_s, request_id)
     try:
-        return kind.FromString(raw or b"")
+        return reply_class.FromString(reply or b"")
     except DecodeError as error:
         raise HeadwaiterError(
-            "INTERNAL: the reply is not the message the contract names", request_id=request_id
+            f"INTERNAL: the reply to {method} is not of type {reply_class.__name__}: check that the address is a "
+            "Headwaiter server of this version",
+            request_id=request_id,
         ) from error
 
 
-def attend(request: pb.AttendRequest, timeout_s: float) -> Exchange[_attention.Attention]:
+def attend(request: pb.AttendRequest, timeout_s: float) -> Steps[Attention]:
     """See `Client.attend`."""
     started_s = time.perf_counter()
-    response = yield from unary("Attend", request, pb.AttendResponse, timeout_s, request.request_id)
-    return _attention.attention(response, round_trip_s=time.perf_counter() - started_s)
+    response = yield from call_method("Attend", request, pb.AttendResponse, timeout_s, request.request_id)
+    return read_attention(response, round_trip_s=time.perf_counter() - started_s)
 
 
-def models(timeout_s: float) -> Exchange[list[_results.ModelRef]]:
+def models(timeout_s: float) -> Steps[list[ModelRef]]:
     """See `Client.models`."""
-    response = yield from unary("ListModels", pb.ListModelsRequest(), pb.ListModelsResponse, timeout_s)
-    return [_results.model_ref(model) for model in response.models]
+    response = yield from call_method("ListModels", pb.ListModelsRequest(), pb.ListModelsResponse, timeout_s)
+    return [model_ref(model) for model in response.models]
 
 
-def model(name: str, timeout_s: float) -> Exchange[pb.GetModelResponse]:
+def model(name: str, timeout_s: float) -> Steps[pb.GetModelResponse]:
     """See `Client.model`."""
-    request = pb.GetModelRequest(name=_options.checked_text("name", name))
-    return (yield from unary("GetModel", request, pb.GetModelResponse, timeout_s))
+    request = pb.GetModelRequest(name=checked_text("name", name))
+    return (yield from call_method("GetModel", request, pb.GetModelResponse, timeout_s))
 
 
-def is_serving(timeout_s: float) -> Exchange[bool]:
+def is_serving(timeout_s: float) -> Steps[bool]:
     """See `Client.is_serving`."""
-    return (yield from unready(timeout_s)) is None
+    return (yield from not_ready_reason(timeout_s)) is None
 
 
-def unready(timeout_s: float) -> Exchange[str | None]:
-    """Asks why the server takes no requests; None when it does.
+def not_ready_reason(timeout_s: float) -> Steps[str | None]:
+    """Return why the server does not accept requests; None if the server accepts requests.
 
     Raises:
-        HeadwaiterError: it can be reached, but does not say.
+        HeadwaiterError: the server was reached, but the health check failed.
     """
     try:
-        raw = yield Call(HEALTH_METHOD, HEALTH_REQUEST, timeout_s)
+        reply = yield Call(HEALTH_METHOD, HEALTH_REQUEST, timeout_s)
     except Unavailable as error:
         return str(error)
-    return None if raw == HEALTH_SERVING else "it does not take requests"
+    return None if reply == HEALTH_SERVING else "its health check does not answer SERVING"
 
 
-def wait_ready(timeout_s: float) -> Exchange[None]:
+def wait_ready(timeout_s: float) -> Steps[None]:
     """See `Client.wait_ready`."""
     deadline_s = time.monotonic() + timeout_s
     pause_s = _FIRST_PAUSE_S
-    reason: str | None = "the time was up before it was asked"
+    reason: str | None = "no time was left for a health check"
     while (left_s := deadline_s - time.monotonic()) > 0:
         try:
-            reason = yield from unready(min(left_s, _HEALTH_TIMEOUT_S))
+            reason = yield from not_ready_reason(min(left_s, _HEALTH_TIMEOUT_S))
             if reason is None:
                 return
         except DeadlineExceeded as error:
             reason = str(error)
         yield Pause(min(pause_s, left_s))
         pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
-    raise DeadlineExceeded(f"the server was not ready within {timeout_s:g} s: {reason}")
+    raise DeadlineExceeded(
+        f"the server was not ready within {timeout_s:g} s ({reason}): set a longer timeout_s, or read the server's log"
+    )

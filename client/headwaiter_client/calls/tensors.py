@@ -1,4 +1,4 @@
-"""Arrays as they come in: views of a reply's bytes."""
+"""Arrays that are views of a reply's bytes."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,18 +17,18 @@ _FLOATS: dict[pb.DataType, np.dtype[Any]] = {
 
 @dataclass(frozen=True, eq=False)
 class Int8Array:
-    """Vectors in 8 bits a value; what they stand for is `values · scales`.
+    """Vectors quantized to 8 bits per value; the float vectors are `values · scales`.
 
     Attributes:
-        values: [..., width] int8.
-        scales: [...] float32, one a vector.
+        values: int8 [..., width].
+        scales: float32 [...], one scale per vector.
     """
 
     values: NDArray[np.int8]
     scales: NDArray[np.float32]
 
     def to_float32(self) -> NDArray[np.float32]:
-        """Returns the vectors [..., width]."""
+        """Return the vectors, float32 [..., width]."""
         return self.values * self.scales[..., np.newaxis]
 
     @property
@@ -49,34 +49,39 @@ class Int8Array:
 _Vectors = TypeVar("_Vectors", NDArray[Any], Int8Array)
 
 
-def array(tensor: pb.Tensor) -> NDArray[Any]:
-    """Views a tensor of floats.
+def float_array(tensor: pb.Tensor) -> NDArray[Any]:
+    """Return a view of a float32 or float16 tensor.
 
     Raises:
-        KeyError: its data type is none that they come in.
-        ValueError: it has not as many bytes as its shape says.
+        KeyError: the tensor has another data type.
+        ValueError: the number of bytes does not match the shape.
     """
     return np.frombuffer(tensor.data, _FLOATS[tensor.dtype]).reshape(tuple(tensor.shape))
 
 
 def int8_array(tensor: pb.Tensor) -> Int8Array:
-    """Views a tensor of int8 rows.
+    """Return a view of an int8 tensor of rank 2.
 
     Raises:
-        ValueError: it has not as many bytes as its shape says, or not a scale a row.
+        ValueError: the number of bytes does not match the shape, or the number of scales is not the number of rows.
     """
     values = np.frombuffer(tensor.data, np.int8).reshape(tuple(tensor.shape))
     scales = np.array(tensor.row_scales, np.float32)
     if scales.shape != values.shape[:1]:
-        raise ValueError(f"it has {len(scales)} scales for values of shape {values.shape}")
+        raise ValueError(f"{len(scales)} scales for values of shape {values.shape}")
     return Int8Array(values, scales)
 
 
-def split(rows: _Vectors, lengths: NDArray[np.int64]) -> list[_Vectors]:
-    """Cuts rows that lie end to end into views of so many each."""
+def split_rows(rows: _Vectors, lengths: NDArray[np.int64]) -> list[_Vectors]:
+    """Split the concatenated rows of several sequences into one view per sequence.
+
+    Args:
+        rows: [T, width], with T the sum of the lengths.
+        lengths: [B] rows of each sequence.
+    """
     return [rows[end - length : end] for length, end in zip(lengths, np.cumsum(lengths), strict=True)]
 
 
-def join_int8(parts: Sequence[Int8Array]) -> Int8Array:
-    """Puts arrays end to end, at least one."""
-    return Int8Array(np.concatenate([part.values for part in parts]), np.concatenate([part.scales for part in parts]))
+def concatenate_int8(arrays: Sequence[Int8Array]) -> Int8Array:
+    """Concatenate one or more arrays along their first axis."""
+    return Int8Array(np.concatenate([one.values for one in arrays]), np.concatenate([one.scales for one in arrays]))

@@ -3,7 +3,7 @@
 import argparse
 import sys
 
-from headwaiter_client.calls import steps as _core
+from headwaiter_client.calls import steps
 from headwaiter_client.cli.flags import Commands, add_command, connection
 from headwaiter_client.client import Client
 
@@ -18,7 +18,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Returns 0 when the server takes requests."""
     with Client(**connection(arguments)) as client:
         # Who probes by hand wants to know why not; programs that call `is_serving` do not.
-        reason = client._run(_core.unready(arguments.timeout_s))  # noqa: SLF001
+        reason = client._run(steps.not_ready_reason(arguments.timeout_s))  # noqa: SLF001
     if reason is not None:
         print(f"headwaiter-client: the server at {arguments.address} is not ready: {reason}", file=sys.stderr)
     return int(reason is not None)

@@ -1,1 +1,1 @@
-"""How a call travels: channels, replicas, retries, TLS."""
+"""How a call reaches a server: channels, replicas, retries, TLS."""

@@ -1,4 +1,4 @@
-"""How a client reaches its servers: addresses, channel options, TLS, metadata and deadlines."""
+"""Connect a client to its servers: addresses, channel options, TLS, metadata and deadlines."""
 
 import json
 import re
@@ -15,53 +15,53 @@ from headwaiter_client.errors import DeadlineExceeded
 from headwaiter_proto import encoder_pb2 as pb
 
 CHANNEL_OPTIONS = (
-    # Hidden states of a large request are far beyond gRPC's default of 4 MiB; what a request may hold, the server says.
+    # Replies with hidden vectors are larger than gRPC's default limit of 4 MiB. The server limits the size of requests.
     ("grpc.max_receive_message_length", -1),
     ("grpc.max_send_message_length", -1),
-    # A connection that went dead in silence is found within half a minute, also between calls. The server takes a
-    # ping every 10 s and hangs up on more.
+    # Detect a dead connection within 30 s, between calls too. The server closes connections that ping more often than
+    # every 10 s.
     ("grpc.keepalive_time_ms", 20_000),
     ("grpc.keepalive_timeout_ms", 10_000),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
-    # A server that restarts is found again within seconds; gRPC's own waits grow to two minutes.
+    # Reconnect to a restarted server within seconds; gRPC's default waits grow to two minutes.
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 3_000),
 )
 
 _BALANCED = {
-    # A name may stand for several replicas: take turns among them too.
+    # Take turns among the addresses of one name too, because a name may stand for several replicas.
     "loadBalancingConfig": [{"round_robin": {}}],
-    # Watch the standard health service of each, and send calls only where it says SERVING.
+    # Watch the standard health service of each server, and send calls only to servers that report SERVING.
     "healthCheckConfig": {"serviceName": pb.DESCRIPTOR.services_by_name["Encoder"].full_name},
 }
 REPLICA_OPTIONS = (*CHANNEL_OPTIONS, ("grpc.service_config", json.dumps(_BALANCED)))
 
-# What gRPC takes for a server. It would take nearly anything else too, for a name that it then does not find.
-_PLACE = r"(\[[0-9A-Fa-f:.]+(%\w+)?\]|[^\s:/,\[\]@]+):[0-9]+"
-_HOSTS = re.compile(rf"(dns:(//[^/\s]*/)?)?{_PLACE}|ipv[46]:{_PLACE}(,{_PLACE})*")
+# The forms of an address. gRPC would accept nearly any other string as a host name that it then cannot find.
+_HOST_PORT = r"(\[[0-9A-Fa-f:.]+(%\w+)?\]|[^\s:/,\[\]@]+):[0-9]+"
+_HOSTS = re.compile(rf"(dns:(//[^/\s]*/)?)?{_HOST_PORT}|ipv[46]:{_HOST_PORT}(,{_HOST_PORT})*")
 _SOCKET = re.compile(r"(unix|unix-abstract|vsock|xds):\S+")
 _ADDRESS = 'a str, such as "localhost:50051", or a list of these'
-# What OpenSSL says of a key that is another certificate's, of the same kind or of another.
+# OpenSSL's errors for a private key that does not belong to the certificate.
 _MISMATCHES = ("KEY_VALUES_MISMATCH", "KEY_TYPE_MISMATCH", "NO_CERTIFICATE_ASSIGNED")
 _PORTS = range(1, 1 << 16)
 
-# gRPC turns a deadline too far in the future into one that has passed.
+# gRPC treats a deadline that is too far in the future as one that has passed.
 _MAX_TIMEOUT_S = 365 * 24 * 3600.0
 
 
 @dataclass(frozen=True)
 class TlsConfig:
-    """The files of a TLS connection, in PEM.
+    """Paths of the PEM files of a TLS connection.
 
     Attributes:
-        ca: certificates to trust in place of the public ones that grpcio brings.
-        cert: the client's certificate chain, for a server that asks for one.
+        ca: certificates to trust, instead of the public ones that come with grpcio.
+        cert: the client's certificate chain, for a server that requires client certificates.
         key: the private key of `cert`.
 
     Raises:
-        TypeError: one of them is no path, such as what a file holds.
-        ValueError: one of `cert` and `key` came without the other.
+        TypeError: an attribute is not a path; the content of a file, for example, is not.
+        ValueError: `cert` was given without `key`, or `key` without `cert`.
     """
 
     ca: PathLike[str] | str | None = None
@@ -70,16 +70,17 @@ class TlsConfig:
 
     def __post_init__(self) -> None:
         for name in ("ca", "cert", "key"):
-            check_type(name, getattr(self, name), PathLike | str | None, "the path of a file in PEM")
+            check_type(name, getattr(self, name), PathLike | str | None, "the path of a PEM file")
         if (self.cert is None) != (self.key is None):
-            raise ValueError("a client certificate needs its key: give both cert and key, or neither")
+            given, missing = ("cert", "key") if self.key is None else ("key", "cert")
+            raise ValueError(f"{given} is given without {missing}: give both cert and key, or neither")
 
     def credentials(self) -> grpc.ChannelCredentials:
-        """Reads the files.
+        """Read the files.
 
         Raises:
             OSError: a file cannot be read.
-            ValueError: a file holds something else, or a key that is encrypted or another certificate's.
+            ValueError: a file is not a PEM file of its kind, or the key is encrypted or belongs to another certificate.
         """
         ca, key, cert = (None if file is None else Path(file).read_bytes() for file in (self.ca, self.key, self.cert))
         for name, content, kind in (
@@ -88,33 +89,35 @@ class TlsConfig:
             ("key", key, "PRIVATE KEY"),
         ):
             if content is not None and not re.search(rb"-----BEGIN [A-Z0-9 ]*%s-----" % kind.encode(), content):
-                raise ValueError(f"{name}: {getattr(self, name)} holds no {kind} in PEM")
+                raise ValueError(f"{name}: {getattr(self, name)} holds no {kind}: give a PEM file with a {kind}")
         if key is not None and b"ENCRYPTED" in key:
-            raise ValueError(f"key: {self.key} is encrypted, and gRPC asks for no password: decrypt it")
+            raise ValueError(f"key: {self.key} is encrypted, which gRPC does not support: decrypt the key")
         if self.cert is not None:
-            # gRPC would only say, at the first call, that it cannot connect.
+            # Without this check, the first call would fail with an error that does not name the key.
             try:
                 ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_cert_chain(self.cert, self.key)
             except ssl.SSLError as error:
-                # What else OpenSSL has against them, such as a short key, is no trouble to gRPC.
+                # gRPC accepts keys that OpenSSL refuses for other reasons, such as short keys.
                 if error.reason in _MISMATCHES:
-                    raise ValueError(f"key: {self.key} is not the key of the certificate in {self.cert}") from None
+                    raise ValueError(
+                        f"key: {self.key} is not the key of the certificate in {self.cert}: give the key of cert"
+                    ) from None
         return grpc.ssl_channel_credentials(root_certificates=ca, private_key=key, certificate_chain=cert)
 
 
 @dataclass(frozen=True)
 class Connection:
-    """What connects a client to its servers.
+    """The addresses of the servers, and how to connect to them.
 
     Attributes:
-        address: the server, as host:port; or a list of replicas, where one name may stand for several.
+        address: the server as host:port, or a list of replicas; each name may stand for several replicas.
         token: bearer token to send with each call.
-        tls: talk TLS, with these files; plain text when None.
-        metadata: what else to send with each call.
+        tls: connect with TLS and these files; in plain text when None.
+        metadata: further entries to send with each call.
 
     Raises:
-        TypeError: an argument is of another type.
-        ValueError: an address is none, or the token or the metadata cannot be sent.
+        TypeError: an argument has another type.
+        ValueError: an address has the wrong form, or the token or the metadata cannot be sent in a header.
     """
 
     address: str | Sequence[str]
@@ -123,15 +126,15 @@ class Connection:
     metadata: Mapping[str, str] | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
-        for name, kind, what in (
+        for name, accepted, description in (
             ("address", str | bytes | Sequence, _ADDRESS),
             ("token", str | None, "a str"),
             ("tls", TlsConfig | None, "a TlsConfig, such as TlsConfig() for public certificates"),
             ("metadata", Mapping | None, 'a mapping, such as {"x-team": "search"}'),
         ):
-            check_type(name, getattr(self, name), kind, what)
+            check_type(name, getattr(self, name), accepted, description)
         if not self.address:
-            raise ValueError("address is empty: name a server as host:port, or a list of replicas")
+            raise ValueError(f"address is empty ({self.address!r}): pass host:port, or a list of replicas")
         for address in self._addresses:
             _check_address(address)
         for key, value in (self.metadata or {}).items():
@@ -139,25 +142,27 @@ class Connection:
             check_type(f"metadata[{key!r}]", value, str, "a str")
             if not re.fullmatch("[0-9a-z_.-]+", key) or key.startswith("grpc-") or key.endswith("-bin"):
                 raise ValueError(
-                    f"metadata has the key {key!r}; keys are of lower-case letters, digits and _.-, do not start with "
-                    "grpc- and do not end with -bin"
+                    f"metadata has the key {key!r}: use lower-case letters, digits and _.- in keys, not grpc- at the "
+                    "start and not -bin at the end"
                 )
             if not re.fullmatch("[ -~]*", value):
-                raise ValueError(f"metadata has a value for {key!r} that is not of printable ASCII characters")
+                raise ValueError(f"metadata[{key!r}] holds a character that headers cannot hold: use printable ASCII")
         if self.token is not None and not re.fullmatch("[!-~]+", self.token):
-            raise ValueError("the token must be of visible ASCII characters, without blanks or line ends")
+            raise ValueError(
+                "token is empty or holds a character that is not allowed: use visible ASCII without spaces"
+            )
 
     @property
     def balanced(self) -> bool:
-        """Whether calls go to several replicas in turns."""
+        """Whether calls take turns among several replicas."""
         return not isinstance(self.address, str)
 
     def channels(self) -> list[grpc.Channel]:
-        """Opens a channel to each address.
+        """Open a channel to each address.
 
         Raises:
             OSError: a TLS file cannot be read.
-            ValueError: a TLS file holds something else.
+            ValueError: a TLS file has the wrong content; see `TlsConfig.credentials`.
         """
         if self.tls is None:
             return [grpc.insecure_channel(address, self._options) for address in self._addresses]
@@ -165,16 +170,16 @@ class Connection:
         return [grpc.secure_channel(address, credentials, self._options) for address in self._addresses]
 
     def aio_channels(self) -> list[grpc.aio.Channel]:
-        """Opens channels for asyncio; otherwise as `channels`."""
+        """Open a channel for asyncio to each address. Raises as `channels` does."""
         if self.tls is None:
             return [grpc.aio.insecure_channel(address, self._options) for address in self._addresses]
         credentials = self.tls.credentials()
         return [grpc.aio.secure_channel(address, credentials, self._options) for address in self._addresses]
 
     def call_metadata(self) -> tuple[tuple[str, str], ...]:
-        """Returns what goes with each call."""
+        """Return the metadata of each call."""
         entries = tuple((self.metadata or {}).items())
-        # As plain metadata: gRPC's call credentials refuse to go without TLS.
+        # The token is plain metadata because gRPC sends call credentials only with TLS.
         return entries if self.token is None else (*entries, ("authorization", f"Bearer {self.token}"))
 
     @property
@@ -191,17 +196,20 @@ def _check_address(address: str) -> None:
     ports = re.findall(r":([0-9]+)(?=,|$)", address)
     if not (_SOCKET.fullmatch(address) or (_HOSTS.fullmatch(address) and all(int(port) in _PORTS for port in ports))):
         raise ValueError(
-            f"address {address!r} is none: a server is host:port, such as localhost:50051 or [::1]:50051, or "
-            "unix:path; several replicas are a list of these"
+            f"address {address!r} is not of the form host:port: pass a server such as localhost:50051, [::1]:50051 or "
+            "unix:path, or a list of replicas"
         )
 
 
-def remaining_s(timeout_s: float, request_id: str | None) -> float:
-    """Returns the timeout to hand to gRPC, in seconds.
+def checked_timeout_s(timeout_s: float, request_id: str | None) -> float:
+    """Return the timeout of a call in seconds, at most the longest that gRPC can handle.
 
     Raises:
-        DeadlineExceeded: nothing is left.
+        DeadlineExceeded: the timeout is not above 0.
     """
     if not timeout_s > 0:
-        raise DeadlineExceeded("the deadline had passed before the call", request_id=request_id)
+        raise DeadlineExceeded(
+            f"the deadline had passed before the call (timeout_s is {timeout_s:g}): allow more time",
+            request_id=request_id,
+        )
     return min(timeout_s, _MAX_TIMEOUT_S)

@@ -1,32 +1,32 @@
-"""Which of several replicas takes the next call: no I/O, no randomness of its own."""
+"""Choose the replica for the next call, without I/O and without randomness."""
 
 
 class Replicas:
-    """Replicas that are up take turns.
+    """Replicas that take calls in turn; those that are down are skipped.
 
     Args:
-        count: how many there are.
-        first: which one has the first turn, from 0.
+        count: number of replicas.
+        first: index of the replica for the first call.
     """
 
     def __init__(self, count: int, first: int) -> None:
-        self._up: list[bool | None] = [None] * count
-        self._turn = first
+        self._up: list[bool | None] = [None] * count  # None: not checked yet.
+        self._next = first
 
     @property
-    def known(self) -> bool:
-        """Whether calls may start: one replica is up, or all have been looked at."""
+    def ready(self) -> bool:
+        """Whether calls may start: one replica is up, or all have been checked."""
         return any(self._up) or None not in self._up
 
-    def mark(self, index: int, *, up: bool) -> bool:
-        """Notes that a replica is up or down; tells whether that is new."""
-        new = self._up[index] is not up
+    def record(self, index: int, up: bool) -> bool:
+        """Record whether a replica is up, and return whether this changes what was known."""
+        changed = self._up[index] is not up
         self._up[index] = up
-        return new
+        return changed
 
     def next(self) -> int:
-        """Returns the next replica that is up; where none is, the next one, which may have come back just now."""
-        order = [(self._turn + step) % len(self._up) for step in range(len(self._up))]
-        chosen = next((index for index in order if self._up[index]), order[0])
-        self._turn = chosen + 1
-        return chosen
+        """Return the index of the next replica that is up; if all are down, of the next one, which may be back."""
+        order = [(self._next + step) % len(self._up) for step in range(len(self._up))]
+        index = next((index for index in order if self._up[index]), order[0])
+        self._next = index + 1
+        return index

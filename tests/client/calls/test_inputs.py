@@ -1,7 +1,6 @@
-"""What requests hold, without a network."""
+"""The requests that the client builds from sequences and options, without a network."""
 
 import math
-import re
 
 import numpy as np
 import pytest
@@ -13,14 +12,14 @@ from numpy.typing import DTypeLike
 from headwaiter_client import InvalidInput
 from headwaiter_client.calls.options import RequestOptions
 from headwaiter_proto import encoder_pb2 as pb
-from tests.client.requests import features_request, texts_request, tokens_request
+from tests.client.request_builders import features_request, texts_request, tokens_request
 
 _INT64 = st.integers(-(2**63), 2**63 - 1)
 _DTYPES = {pb.DATA_TYPE_INT32: "<i4", pb.DATA_TYPE_INT64: "<i8"}
 
 
 @given(st.lists(st.lists(st.integers(0, 30_000) | _INT64)))
-def test_token_ids_arrive_as_they_were_given_in_the_narrowest_type_that_holds_them(sequences: list[list[int]]) -> None:
+def test_token_ids_are_sent_in_the_narrowest_type_that_holds_them(sequences: list[list[int]]) -> None:
     message = tokens_request(sequences).tokens
 
     flat = [value for sequence in sequences for value in sequence]
@@ -31,31 +30,33 @@ def test_token_ids_arrive_as_they_were_given_in_the_narrowest_type_that_holds_th
 
 
 @pytest.mark.parametrize("dtype", ["u1", "i2", ">i4", "u4", "i8", "u8"])
-def test_token_ids_of_any_integer_type_are_taken(dtype: str) -> None:
+def test_token_ids_of_any_integer_type_are_accepted(dtype: str) -> None:
     message = tokens_request([np.array([7, 8], dtype), [9]]).tokens
     assert np.frombuffer(message.data, "<i4").tolist() == [7, 8, 9]
 
 
 @pytest.mark.parametrize(
-    ("sequence", "sentence"),
+    ("sequence", "shown"),
     [
-        ([1.5], "sequence 1 holds float64 values; token ids are integers below 2**63"),
-        ([True], "sequence 1 holds bool values"),
-        ([2**63], "sequence 1 holds uint64 values"),
-        ([2**64], "sequence 1 holds object values"),
-        (["cat"], "sequence 1 holds <U3 values"),
-        (3, "sequence 1 has 0 dimensions; a sequence of tokens has 1"),
-        ([[1, 2]], "sequence 1 has 2 dimensions"),
-        ([[1], [2, 3]], "sequence 1 is no array"),
+        ([1.5], "float64"),
+        ([True], "bool"),
+        ([2**63], "uint64"),
+        ([2**64], "object"),
+        (["cat"], "<U3"),
+        (3, "0 dimensions"),
+        ([[1, 2]], "2 dimensions"),
+        ([[1], [2, 3]], "array"),
     ],
 )
-def test_what_is_no_sequence_of_token_ids_is_refused_by_its_index(sequence: object, sentence: str) -> None:
-    with pytest.raises(InvalidInput, match=_literal(sentence)) as caught:
+def test_a_sequence_that_is_not_token_ids_is_refused_with_its_index(sequence: object, shown: str) -> None:
+    with pytest.raises(InvalidInput) as caught:
         tokens_request([[1], sequence])
     assert (caught.value.sequence, caught.value.field) == (1, "tokens.data")
+    assert "sequence 1 " in str(caught.value)
+    assert shown in str(caught.value)
 
 
-def test_work_is_interactive_unless_it_is_said_to_be_bulk() -> None:
+def test_the_default_priority_is_interactive() -> None:
     assert tokens_request([[1]]).priority == pb.PRIORITY_INTERACTIVE
     assert tokens_request([[1]], priority="bulk").priority == pb.PRIORITY_BULK
 
@@ -67,15 +68,17 @@ def test_work_is_interactive_unless_it_is_said_to_be_bulk() -> None:
         pytest.param(torch.ones(2, device="meta"), id="another device, a TypeError"),
     ],
 )
-def test_a_tensor_that_numpy_cannot_see_is_refused_by_its_index(tensor: torch.Tensor) -> None:
+def test_a_tensor_that_numpy_cannot_read_is_refused_with_its_index(tensor: torch.Tensor) -> None:
     for request, field in ((tokens_request, "tokens.data"), (features_request, "features.data")):
         good = [[1.0]] if field == "features.data" else [1]
-        with pytest.raises(InvalidInput, match=r"^sequence 1 is no array: .*Tensor") as caught:
+        with pytest.raises(InvalidInput) as caught:
             request([good, tensor])
         assert (caught.value.sequence, caught.value.field) == (1, field)
+        assert "sequence 1 " in str(caught.value)
+        assert "Tensor" in str(caught.value)
 
 
-def test_features_go_as_float32_and_as_float16_only_when_all_are() -> None:
+def test_features_are_sent_as_float16_only_if_all_are_float16() -> None:
     half, single, double = (np.array([[0.5, 1.5]], dtype) for dtype in ("f2", "f4", "f8"))
 
     assert features_request([half, half]).features == pb.FeatureSequences(
@@ -87,42 +90,45 @@ def test_features_go_as_float32_and_as_float16_only_when_all_are() -> None:
         )
 
 
-def test_features_beyond_float32_go_as_infinities_for_the_server_to_refuse() -> None:
+def test_features_beyond_float32_are_sent_as_infinities() -> None:
     message = features_request([[[1e300, -1e300]]]).features
     assert np.frombuffer(message.data, "<f4").tolist() == [math.inf, -math.inf]
 
 
 @pytest.mark.parametrize(
-    ("sequence", "field", "sentence"),
+    ("sequence", "field", "shown"),
     [
-        ([1.0, 2.0], "features.data", "sequence 1 has 1 dimensions; a sequence of features has 2"),
-        ([["a", "b"]], "features.data", "sequence 1 holds <U1 values; features are real numbers"),
-        ([[1j, 2j]], "features.data", "sequence 1 holds complex128 values"),
-        ([[1.0], [2.0, 3.0]], "features.data", "sequence 1 is no array"),
-        ([[1.0, 2.0, 3.0]], "features.width", "sequence 1 is 3 wide and the first 2"),
+        ([1.0, 2.0], "features.data", ["1 dimensions", "has 2"]),
+        ([["a", "b"]], "features.data", ["<U1"]),
+        ([[1j, 2j]], "features.data", ["complex128"]),
+        ([[1.0], [2.0, 3.0]], "features.data", ["array"]),
+        ([[1.0, 2.0, 3.0]], "features.width", ["width 3", "width 2"]),
     ],
 )
-def test_what_is_no_sequence_of_features_is_refused_by_its_index(sequence: object, field: str, sentence: str) -> None:
-    with pytest.raises(InvalidInput, match=_literal(sentence)) as caught:
+def test_a_sequence_that_is_not_features_is_refused_with_its_index(
+    sequence: object, field: str, shown: list[str]
+) -> None:
+    with pytest.raises(InvalidInput) as caught:
         features_request([[[1.0, 2.0]], sequence])
     assert (caught.value.sequence, caught.value.field) == (1, field)
+    for fact in ("sequence 1 ", *shown):
+        assert fact in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("text", "sentence"),
-    [
-        (b"bytes", "sequence 1 is of type bytes; texts are str"),
-        (None, "sequence 1 is of type NoneType"),
-        ("\ud800", "sequence 1 is not Unicode text"),
-    ],
+    ("text", "shown"),
+    [(b"bytes", "bytes"), (None, "NoneType"), ("\ud800", "Unicode")],
+    ids=["bytes", "None", "surrogate"],
 )
-def test_what_is_no_text_is_refused_by_its_index(text: object, sentence: str) -> None:
-    with pytest.raises(InvalidInput, match=_literal(sentence)) as caught:
+def test_a_sequence_that_is_not_a_text_is_refused_with_its_index(text: object, shown: str) -> None:
+    with pytest.raises(InvalidInput) as caught:
         texts_request(["a text", text])
     assert (caught.value.sequence, caught.value.field) == (1, "texts.values")
+    assert "sequence 1 " in str(caught.value)
+    assert shown in str(caught.value)
 
 
-def test_what_the_server_should_judge_is_sent_to_it() -> None:
+def test_empty_lists_and_sequences_and_unknown_ids_are_left_for_the_server_to_refuse() -> None:
     assert texts_request([""]).texts.values == [""]
     assert texts_request([]).WhichOneof("input") == "texts"
     assert tokens_request([[]]).tokens.lengths == [0]
@@ -133,7 +139,7 @@ def test_what_the_server_should_judge_is_sent_to_it() -> None:
     )
 
 
-def test_options_become_fields_of_the_request() -> None:
+def test_each_option_sets_a_field_of_the_request() -> None:
     request = texts_request(
         ["a"],
         hidden=True,
@@ -168,7 +174,7 @@ def test_options_become_fields_of_the_request() -> None:
     )
 
 
-def test_what_is_left_out_is_the_models_own_or_off() -> None:
+def test_options_that_are_left_out_have_their_defaults() -> None:
     assert texts_request(["a"], request_id="r") == pb.EncodeRequest(
         request_id="r",
         texts=pb.Texts(values=["a"]),
@@ -178,59 +184,56 @@ def test_what_is_left_out_is_the_models_own_or_off() -> None:
     )
 
 
-def test_hidden_states_come_beside_pooled_vectors() -> None:
+def test_hidden_vectors_are_requested_together_with_pooled_vectors() -> None:
     output = texts_request(["a"], hidden=True).output
     assert output == pb.OutputOptions(pooled=True, hidden=True, dtype=pb.DATA_TYPE_FLOAT32)
 
 
 @pytest.mark.parametrize("normalize", [True, False, None])
-def test_normalisation_is_the_models_own_choice_unless_asked_for(normalize: bool | None) -> None:
+def test_normalize_is_sent_only_if_it_is_not_none(normalize: bool | None) -> None:
     output = texts_request(["a"], normalize=normalize).output
     assert (output.normalize if output.HasField("normalize") else None) is normalize
 
 
 @pytest.mark.parametrize("field", ["model", "request_id", "prompt"])
-def test_what_is_no_name_is_refused_by_its_field(field: str) -> None:
-    with pytest.raises(InvalidInput, match=f"^{field} is not Unicode text") as caught:
+def test_a_name_that_is_not_unicode_is_refused_with_its_field(field: str) -> None:
+    with pytest.raises(InvalidInput) as caught:
         texts_request(["a"], **{field: "\ud800"})
     assert caught.value.field == field
+    assert field in str(caught.value)
 
 
-def test_requests_get_ids_of_their_own() -> None:
+def test_each_request_gets_its_own_id() -> None:
     first, second = (texts_request(["a"]).request_id for _ in range(2))
     assert first != second
 
 
-def test_a_request_for_no_output_is_refused() -> None:
-    with pytest.raises(InvalidInput, match="ask for pooled, hidden or both"):
+def test_a_request_without_an_output_is_refused() -> None:
+    with pytest.raises(InvalidInput) as caught:
         texts_request(["a"], pooled=False)
+    assert caught.value.field == "output"
 
 
 @pytest.mark.parametrize(
-    ("option", "value", "field", "sentence"),
+    ("option", "value", "field", "shown"),
     [
-        ("priority", "idle", "priority", "priority is 'idle'; it is 'interactive' or 'bulk'"),
-        ("truncation", "middle", "truncation", "truncation is 'middle'; it is 'error', 'left' or 'right'"),
-        ("pooling", "sum", "output.pooling", "pooling is 'sum'; it is None, 'mean', 'cls', 'max' or 'last'"),
-        ("dimensions", 0, "output.dimensions", "output.dimensions has 0; it takes whole numbers from 1"),
-        (
-            "hidden_dtype",
-            "float64",
-            "output.hidden_dtype",
-            "hidden_dtype is 'float64'; results are float32, float16 or int8",
-        ),
+        ("priority", "idle", "priority", ["'idle'", "'interactive'", "'bulk'"]),
+        ("truncation", "middle", "truncation", ["'middle'", "'error'", "'left'", "'right'"]),
+        ("pooling", "sum", "output.pooling", ["'sum'", "'mean'", "'cls'", "'max'", "'last'"]),
+        ("dimensions", 0, "output.dimensions", ["value 0", "from 1"]),
+        ("hidden_dtype", "float64", "output.hidden_dtype", ["'float64'", "float32", "float16", "int8"]),
     ],
 )
-def test_an_option_with_a_value_that_it_does_not_take_is_refused(
-    option: str, value: object, field: str, sentence: str
-) -> None:
-    with pytest.raises(InvalidInput, match=_literal(sentence) + "$") as caught:
+def test_an_option_with_an_unknown_value_is_refused(option: str, value: object, field: str, shown: list[str]) -> None:
+    with pytest.raises(InvalidInput) as caught:
         texts_request(["a"], **{option: value})
     assert caught.value.field == field
+    for fact in (option, *shown):
+        assert fact in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("option", "value", "what"),
+    ("option", "value", "accepted"),
     [
         *((option, "no", "a bool") for option in ("pooled", "hidden", "offsets", "partial")),
         *((option, None, "a str") for option in ("truncation", "prompt", "model", "request_id", "priority")),
@@ -240,28 +243,28 @@ def test_an_option_with_a_value_that_it_does_not_take_is_refused(
         ("dimensions", 1.5, "a whole number or None"),
     ],
 )
-def test_an_option_of_another_type_is_a_type_error_that_names_it(option: str, value: object, what: str) -> None:
-    with pytest.raises(TypeError, match=f"^{option} is of type {type(value).__name__}; it must be {what}$"):
+def test_an_option_of_the_wrong_type_is_a_type_error_that_names_it(option: str, value: object, accepted: str) -> None:
+    with pytest.raises(TypeError) as caught:
         texts_request(["a"], **{option: value})
+    for fact in (option, type(value).__name__, accepted):
+        assert fact in str(caught.value)
 
 
-def test_the_booleans_of_numpy_are_booleans() -> None:
+def test_numpy_booleans_are_accepted_as_booleans() -> None:
     output = texts_request(["a"], hidden=np.True_, normalize=np.False_).output
     assert (output.hidden, output.HasField("normalize"), output.normalize) == (True, True, False)
 
 
-def test_all_options_of_requests_are_known_and_no_others() -> None:
+def test_an_unknown_option_is_a_type_error_that_lists_all_options() -> None:
     with pytest.raises(TypeError) as caught:
         texts_request(["a"], hiden=True)
-    assert str(caught.value) == f"there is no option hiden here; there are {', '.join(RequestOptions.__annotations__)}"
+    for name in ("hiden", *RequestOptions.__annotations__):
+        assert name in str(caught.value)
 
 
 @pytest.mark.parametrize("dtype", ["float64", "nonsense", "f4,(", {"names": ["a"]}])
 def test_results_are_float32_float16_or_int8(dtype: DTypeLike) -> None:
-    with pytest.raises(InvalidInput, match="results are float32, float16 or int8") as caught:
+    with pytest.raises(InvalidInput) as caught:
         texts_request(["a"], dtype=dtype)
     assert caught.value.field == "output.dtype"
-
-
-def _literal(sentence: str) -> str:
-    return "^" + re.escape(sentence)
+    assert repr(dtype) in str(caught.value)

@@ -1,4 +1,4 @@
-"""What results are read from replies, without a network."""
+"""The results that are read from replies, without a network."""
 
 import pickle
 from typing import Any
@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from headwaiter_client import Encoding, HeadwaiterError, ModelRef, Timings
-from headwaiter_client.calls.results import each_sequence, encoding, join
+from headwaiter_client import Encoding, HeadwaiterError, ModelRef, SequenceTooLong, Timings
+from headwaiter_client.calls.results import join_encodings, read_encoding, split_by_sequence
 from headwaiter_proto import encoder_pb2 as pb
-from tests.client.fake_server import MODEL, answer
-from tests.client.requests import texts_request, tokens_request
+from tests.client.fake_server import MODEL, encode_response
+from tests.client.request_builders import texts_request, tokens_request
 
 
 def _floats(shape: list[int], size_bytes: int) -> pb.Tensor:
@@ -18,8 +18,8 @@ def _floats(shape: list[int], size_bytes: int) -> pb.Tensor:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
-def test_a_reply_is_read_into_arrays_one_row_a_sequence_and_one_a_token(dtype: str) -> None:
-    reply = answer(tokens_request([[1, 2], [3], [4, 5, 6]], hidden=True, dtype=dtype))
+def test_a_reply_becomes_arrays_with_one_row_per_sequence_and_one_row_per_token(dtype: str) -> None:
+    reply = encode_response(tokens_request([[1, 2], [3], [4, 5, 6]], hidden=True, dtype=dtype))
     result = _encoding(reply, round_trip_s=20.0)
 
     assert result.pooled is not None
@@ -32,33 +32,33 @@ def test_a_reply_is_read_into_arrays_one_row_a_sequence_and_one_a_token(dtype: s
     assert result.request_id == reply.request_id
 
 
-def test_the_servers_stages_and_the_clients_round_trip_stand_side_by_side() -> None:
-    timings = _encoding(answer(texts_request(["a"])), round_trip_s=20.0).timings
+def test_timings_hold_the_servers_stages_and_the_clients_round_trip() -> None:
+    timings = _encoding(encode_response(texts_request(["a"])), round_trip_s=20.0).timings
     assert timings == Timings(
         round_trip_s=20, tokenize_s=1, queue_s=2, assemble_s=3, compute_s=4, respond_s=5, total_s=15, batches=2
     )
 
 
-def test_hidden_states_are_views_that_lie_end_to_end_in_one_buffer() -> None:
-    hidden = _encoding(answer(tokens_request([[1, 2], [3], [4]], hidden=True))).hidden
+def test_hidden_vectors_are_adjacent_views_of_one_buffer() -> None:
+    hidden = _encoding(encode_response(tokens_request([[1, 2], [3], [4]], hidden=True))).hidden
     assert hidden is not None
     starts = [rows.ctypes.data for rows in hidden]
     assert starts[1:] == [start + rows.nbytes for start, rows in zip(starts[:-1], hidden[:-1], strict=True)]
 
 
-def test_outputs_that_the_reply_does_not_hold_are_none() -> None:
-    assert _encoding(answer(texts_request(["a"]))).hidden is None
-    assert _encoding(answer(texts_request(["a"], pooled=False, hidden=True))).pooled is None
+def test_outputs_that_are_missing_in_the_reply_are_none() -> None:
+    assert _encoding(encode_response(texts_request(["a"]))).hidden is None
+    assert _encoding(encode_response(texts_request(["a"], pooled=False, hidden=True))).pooled is None
 
 
 def test_a_result_survives_pickling() -> None:
-    result = _encoding(answer(tokens_request([[1, 2], [3]], hidden=True)))
+    result = _encoding(encode_response(tokens_request([[1, 2], [3]], hidden=True)))
     copy: Encoding = pickle.loads(pickle.dumps(result))
     np.testing.assert_array_equal(copy.pooled, result.pooled)
     assert (copy.timings, copy.model) == (result.timings, result.model)
 
 
-def test_vectors_in_8_bits_come_with_a_scale_a_row() -> None:
+def test_int8_vectors_have_one_scale_per_row() -> None:
     reply = pb.EncodeResponse(lengths=[2, 1])
     reply.pooled.CopyFrom(_int8([[127, -127], [1, 2]], [0.5, 2.0]))
     reply.hidden.CopyFrom(_int8([[1, 0], [2, 0], [3, 0]], [1.0, 10.0, 100.0]))
@@ -74,7 +74,7 @@ def test_vectors_in_8_bits_come_with_a_scale_a_row() -> None:
     assert [rows.to_float32().tolist() for rows in result.hidden_int8] == [[[1, 0], [20, 0]], [[300, 0]]]
 
 
-def test_offsets_cuts_and_failures_are_found_by_the_index_in_the_callers_list() -> None:
+def test_offsets_truncations_and_failures_have_the_indices_of_the_callers_list() -> None:
     reply = pb.EncodeResponse(
         request_id="r",
         lengths=[2, 0, 1],
@@ -95,22 +95,23 @@ def test_offsets_cuts_and_failures_are_found_by_the_index_in_the_callers_list() 
     assert [pairs.tolist() for pairs in result.offsets] == [[[0, 3], [4, 9]], [], [[0, 1]]]
     assert result.truncated == {102: 9}
     (failure,) = result.failures.values()
-    assert repr(failure) == (
-        "SequenceTooLong('texts.values[101] has 99 tokens, not 10', sequence=101, field='texts', limit=10, actual=99, "
-        "request_id='r')"
-    )
+    assert type(failure) is SequenceTooLong
+    assert (failure.sequence, failure.field, failure.limit, failure.actual) == (101, "texts", 10, 99)
+    assert failure.request_id == "r"
+    assert "texts.values[101]" in str(failure)
 
 
 @pytest.mark.parametrize("reason", [pb.ERROR_REASON_UNSPECIFIED, 99])
-def test_a_failure_for_a_reason_that_is_unknown_here_is_the_trees_root(reason: Any) -> None:
+def test_a_failure_with_an_unknown_reason_is_a_headwaiter_error(reason: Any) -> None:
     reply = pb.EncodeResponse(lengths=[0], failures=[pb.Failure(reason=reason, message="on strike")])
-    assert repr(_encoding(reply).failures[0]) == "HeadwaiterError('on strike', sequence=0, request_id='')"
+    failure = _encoding(reply).failures[0]
+    assert (type(failure), str(failure), failure.sequence) == (HeadwaiterError, "on strike", 0)
 
 
 def test_results_of_several_requests_are_joined_in_order() -> None:
-    first = _encoding(answer(tokens_request([[1, 2], [3]], hidden=True)), round_trip_s=1.0)
-    second = _encoding(answer(tokens_request([[4]], hidden=True)), first=2, round_trip_s=2.0)
-    result = join([first, second])
+    first = _encoding(encode_response(tokens_request([[1, 2], [3]], hidden=True)), round_trip_s=1.0)
+    second = _encoding(encode_response(tokens_request([[4]], hidden=True)), first=2, round_trip_s=2.0)
+    result = join_encodings([first, second])
 
     assert result.pooled is not None
     assert result.hidden is not None
@@ -121,17 +122,25 @@ def test_results_of_several_requests_are_joined_in_order() -> None:
     assert (result.pooled_int8, result.hidden_int8, result.offsets) == (None, None, None)
 
 
-def test_a_result_shows_what_it_holds() -> None:
-    result = _encoding(answer(texts_request(["one two", "three"], request_id="r")))
-    assert repr(result) == (
-        "<Encoding of 2 sequences, 7 tokens: pooled [2, 3], 0 truncated, 0 failed, model 'tiny', request_id 'r'>"
-    )
-    hidden = _encoding(answer(texts_request(["one"], pooled=False, hidden=True)))
-    assert "tokens: pooled None," in repr(hidden)
+def test_the_repr_of_a_result_shows_its_contents() -> None:
+    result = _encoding(encode_response(texts_request(["one two", "three"], request_id="r")))
+    shown = repr(result)
+    for fact in (
+        "2 sequences",
+        "7 tokens",
+        "pooled [2, 3]",
+        "0 truncated",
+        "0 failed",
+        "model 'tiny'",
+        "request_id 'r'",
+    ):
+        assert fact in shown
+    hidden = _encoding(encode_response(texts_request(["one"], pooled=False, hidden=True)))
+    assert "pooled None" in repr(hidden)
 
 
-def test_a_result_of_a_stream_shows_all_but_its_arrays() -> None:
-    (one,) = each_sequence(_encoding(answer(texts_request(["one two"]))), first=7)
+def test_the_repr_of_a_stream_result_leaves_the_arrays_out() -> None:
+    (one,) = split_by_sequence(_encoding(encode_response(texts_request(["one two"]))), first=7)
     model = ModelRef(MODEL.name, MODEL.digest)
     assert repr(one) == (f"SequenceEncoding(index=7, length=4, original_tokens=None, failure=None, model={model!r})")
 
@@ -151,17 +160,18 @@ def test_a_result_of_a_stream_shows_all_but_its_arrays() -> None:
     ],
     ids=["lengths", "rows", "bytes", "hidden rows", "no rank", "no scales", "integers", "no pairs", "offsets"],
 )
-def test_a_reply_that_does_not_hold_what_it_says_is_an_error(reply: pb.EncodeResponse) -> None:
+def test_a_reply_with_inconsistent_arrays_is_an_error(reply: pb.EncodeResponse) -> None:
     reply.request_id = "r"
-    with pytest.raises(HeadwaiterError, match="the reply cannot be read") as caught:
+    with pytest.raises(HeadwaiterError) as caught:
         _encoding(reply, count=1)
+    assert type(caught.value) is HeadwaiterError
     assert caught.value.request_id == "r"
 
 
 def _encoding(
     reply: pb.EncodeResponse, *, first: int = 0, count: int | None = None, round_trip_s: float = 0.0
 ) -> Encoding:
-    return encoding(reply, first, len(reply.lengths) if count is None else count, round_trip_s)
+    return read_encoding(reply, first, len(reply.lengths) if count is None else count, round_trip_s)
 
 
 def _int8(values: list[list[int]], scales: list[float]) -> pb.Tensor:

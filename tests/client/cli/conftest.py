@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from headwaiter_client import AsyncFakeEncoder, FakeEncoder
-from headwaiter_client.transport.grpc_transport import Flight
+from headwaiter_client.transport.interface import CancelScope
 from headwaiter_proto import encoder_pb2 as pb
 
 
@@ -34,12 +34,17 @@ class Lasting(FakeEncoder):
         return sorted(text for request in self.requests for text in request.texts.values)
 
     def unary(
-        self, method: str, request: bytes, timeout_s: float, request_id: str | None = None, flight: Flight | None = None
+        self,
+        method: str,
+        request: bytes,
+        timeout_s: float,
+        request_id: str | None = None,
+        cancel_scope: CancelScope | None = None,
     ) -> bytes:
         for text, error in self.at.items():
             if text.encode() in request:
                 raise error
-        return super().unary(method, request, timeout_s, request_id, flight)
+        return super().unary(method, request, timeout_s, request_id, cancel_scope)
 
     def close(self) -> None:
         """Stays open for the next."""

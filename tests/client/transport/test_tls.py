@@ -46,19 +46,19 @@ def tls_server(authority: trustme.CA) -> Iterator[TlsServer]:
         server.stop()
 
 
-def test_a_token_goes_over_tls(call: Call, tls_server: TlsServer, ca: Path) -> None:
+def test_a_token_is_sent_over_tls(call: Call, tls_server: TlsServer, ca: Path) -> None:
     server = tls_server(require_client_cert=False)
     assert call(server, "is_serving", connect={"tls": TlsConfig(ca=ca), "token": "s3cret"})
     assert server.metadata["authorization"] == "Bearer s3cret"
 
 
-def test_each_replica_is_known_by_a_certificate_of_its_own(call: Call, tls_server: TlsServer, ca: Path) -> None:
+def test_each_replica_may_have_its_own_certificate(call: Call, tls_server: TlsServer, ca: Path) -> None:
     addresses = [tls_server(require_client_cert=False).address for _ in range(2)]
     for _ in range(2):
         assert call(SimpleNamespace(address=addresses), "encode", ["a"], connect={"tls": TlsConfig(ca=ca)})
 
 
-def test_a_server_that_asks_for_a_certificate_gets_the_clients(
+def test_the_client_sends_its_certificate_to_a_server_that_requires_one(
     call: Call, tls_server: TlsServer, ca: Path, authority: trustme.CA, tmp_path: Path
 ) -> None:
     issued = authority.issue_cert("client@example.org")
@@ -73,7 +73,7 @@ def test_a_server_that_asks_for_a_certificate_gets_the_clients(
 
 
 @pytest.mark.parametrize("tls", [TlsConfig(), None], ids=["system certificates", "plain text"])
-def test_a_server_that_the_client_has_no_reason_to_trust_is_unavailable(
+def test_a_server_with_an_untrusted_certificate_is_unavailable(
     call: Call, tls_server: TlsServer, tls: TlsConfig | None
 ) -> None:
     with pytest.raises(Unavailable):
@@ -81,30 +81,31 @@ def test_a_server_that_the_client_has_no_reason_to_trust_is_unavailable(
 
 
 @pytest.mark.parametrize("half", [{"cert": "client.pem"}, {"key": "client.key"}])
-def test_a_certificate_without_its_key_is_refused(half: dict[str, str]) -> None:
-    with pytest.raises(ValueError, match="give both cert and key, or neither"):
+def test_a_certificate_without_a_key_and_a_key_without_a_certificate_are_refused(half: dict[str, str]) -> None:
+    with pytest.raises(ValueError, match=next(iter(half))):
         TlsConfig(**half)
 
 
 @pytest.mark.parametrize("name", ["ca", "cert", "key"])
-def test_what_a_file_holds_is_no_path_and_not_shown(name: str) -> None:
-    with pytest.raises(TypeError, match=f"^{name} is of type bytes; it must be the path of a file in PEM$"):
+def test_the_content_of_a_file_instead_of_its_path_is_refused_and_not_shown(name: str) -> None:
+    with pytest.raises(TypeError, match=f"^{name} .*bytes") as refused:
         TlsConfig(**{name: b"s3cret"})  # type: ignore[arg-type]
+    assert "s3cret" not in str(refused.value)
 
 
 @pytest.mark.parametrize(
-    ("files", "sentence"),
+    ("files", "bad", "shown"),
     [
-        ({"ca": "text"}, "ca: {}/text holds no CERTIFICATE in PEM"),
-        ({"cert": "key", "key": "cert"}, "cert: {}/key holds no CERTIFICATE in PEM"),
-        ({"cert": "cert", "key": "cert"}, "key: {}/cert holds no PRIVATE KEY in PEM"),
-        ({"cert": "cert", "key": "other"}, "key: {0}/other is not the key of the certificate in {0}/cert"),
-        ({"cert": "cert", "key": "rsa"}, "key: {0}/rsa is not the key of the certificate in {0}/cert"),
-        ({"cert": "cert", "key": "locked"}, "key: {}/locked is encrypted, and gRPC asks for no password: decrypt it"),
+        ({"ca": "text"}, "ca", ["text", "CERTIFICATE"]),
+        ({"cert": "key", "key": "cert"}, "cert", ["key", "CERTIFICATE"]),
+        ({"cert": "cert", "key": "cert"}, "key", ["cert", "PRIVATE KEY"]),
+        ({"cert": "cert", "key": "other"}, "key", ["other", "cert"]),
+        ({"cert": "cert", "key": "rsa"}, "key", ["rsa", "cert"]),
+        ({"cert": "cert", "key": "encrypted"}, "key", ["encrypted"]),
     ],
 )
-def test_a_file_that_holds_something_else_is_named(
-    authority: trustme.CA, tmp_path: Path, files: dict[str, str], sentence: str
+def test_a_file_with_the_wrong_content_is_named(
+    authority: trustme.CA, tmp_path: Path, files: dict[str, str], bad: str, shown: list[str]
 ) -> None:
     (tmp_path / "text").write_text("not PEM")
     issued = authority.issue_cert("client@example.org")
@@ -114,18 +115,19 @@ def test_a_file_that_holds_something_else_is_named(
         another = authority.issue_cert("another@example.org", key_type=kind)
         another.private_key_pem.write_to_path(tmp_path / name)
     key = serialization.load_pem_private_key(issued.private_key_pem.bytes(), None)
-    (tmp_path / "locked").write_bytes(
+    (tmp_path / "encrypted").write_bytes(
         key.private_bytes(
             serialization.Encoding.PEM,
             serialization.PrivateFormat.PKCS8,
             serialization.BestAvailableEncryption(b"s3cret"),
         )
     )
-    with pytest.raises(ValueError, match=f"^{sentence.format(tmp_path)}$"):
+    with pytest.raises(ValueError, match=f"^{bad}: {tmp_path / files[bad]} ") as refused:
         Client("localhost:1", tls=TlsConfig(**{name: tmp_path / file for name, file in files.items()}))
+    assert all(fact in str(refused.value) for fact in shown)
 
 
-def test_a_key_that_openssl_finds_short_is_left_to_grpc(tmp_path: Path) -> None:
+def test_a_short_key_that_openssl_refuses_is_accepted(tmp_path: Path) -> None:
     key = rsa.generate_private_key(65537, 1024)
     name, now = x509.Name([]), datetime.now(UTC)
     unsigned = x509.CertificateBuilder(name, name, key.public_key(), 1, now, now + timedelta(days=1))

@@ -1,4 +1,4 @@
-"""One way to call either client, for tests that are about what both do."""
+"""Awaitable calls with either client, for tests of both."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -10,9 +10,9 @@ Encode = Callable[[list[list[int]]], Awaitable[Encoding]]
 
 
 @asynccontextmanager
-async def encode_with(kind: type[Client] | type[AsyncClient], addresses: list[str]) -> AsyncIterator[Encode]:
-    """Opens a client, and gives what encodes token ids with it."""
-    if kind is AsyncClient:
+async def async_encode(client_class: type[Client] | type[AsyncClient], addresses: list[str]) -> AsyncIterator[Encode]:
+    """Open a client of replicas, and yield an awaitable function that encodes token ids with this client."""
+    if client_class is AsyncClient:
         async with AsyncClient(addresses) as client:
             yield client.encode_tokens
     else:

@@ -1,4 +1,4 @@
-"""Three replicas under load, one killed, one drained: no call fails, and both have their turns again once restarted."""
+"""Three replicas under load: no call fails while one is killed, another drained, and both restarted."""
 
 import asyncio
 import signal
@@ -11,20 +11,20 @@ from typing import Any
 import pytest
 
 from headwaiter_client import AsyncClient, Client
-from tests.client.either import Encode, encode_with
-from tests.client.replica import Replica, running_replicas
+from tests.client.async_encode import Encode, async_encode
+from tests.client.replica_process import ReplicaProcess, running_replicas
 
 TASKS = 8
 
 
-@pytest.mark.parametrize("kind", [Client, AsyncClient], ids=["sync", "async"])
-async def test_replicas_that_die_or_drain_fail_no_call_and_have_their_turns_again_when_they_are_back(
-    kind: type[Client] | type[AsyncClient],
+@pytest.mark.parametrize("client_class", [Client, AsyncClient], ids=["sync", "async"])
+async def test_no_call_fails_while_replicas_die_drain_and_come_back(
+    client_class: type[Client] | type[AsyncClient],
 ) -> None:
     with running_replicas(_free_ports(3)) as replicas:
         killed, drained, steady = replicas
         addresses = [f"localhost:{replica.port}" for replica in replicas]
-        async with encode_with(kind, addresses) as encode, _Load(encode) as load:
+        async with async_encode(client_class, addresses) as encode, _Load(encode) as load:
             await load.answered_by(*replicas)
             await asyncio.to_thread(killed.stop, signal.SIGKILL)
             await load.answered_by(drained, steady)
@@ -36,7 +36,7 @@ async def test_replicas_that_die_or_drain_fail_no_call_and_have_their_turns_agai
 
 
 class _Load:
-    """Tasks that make calls from the beginning of a block to its end, each of which must be answered right."""
+    """Tasks that make calls during an `async with` block, and check each answer."""
 
     def __init__(self, encode: Encode) -> None:
         self._encode = encode
@@ -54,8 +54,8 @@ class _Load:
         self._ended = True
         await self._group.__aexit__(*error)
 
-    async def answered_by(self, *replicas: Replica, calls: int = 50) -> None:
-        """Returns when each of the replicas has answered so many calls more."""
+    async def answered_by(self, *replicas: ReplicaProcess, calls: int = 50) -> None:
+        """Wait until each of the replicas has answered this number of further calls."""
         until = {str(replica.port): self._answers[str(replica.port)] + calls for replica in replicas}
         while any(self._answers[port] < count for port, count in until.items()):
             await self._encode([[1]])
@@ -75,8 +75,8 @@ def _free_ports(count: int) -> list[int]:
     return ports
 
 
-def test_parent_and_child_may_both_go_on_with_a_client_after_a_fork() -> None:
-    # In a process of its own: pytest has threads.
+def test_parent_and_child_can_both_use_a_client_after_a_fork() -> None:
+    # The test runs in a new process because pytest has threads, which a fork does not copy.
     program = (
         "import os, sys; from headwaiter_client import Client; client = Client(sys.argv[1], timeout_s=20); "
         "client.encode_tokens([[1]]); child = os.fork(); lengths = client.encode_tokens([[1, 2]]).lengths.tolist(); "

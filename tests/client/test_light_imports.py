@@ -1,4 +1,4 @@
-"""The client is light: what other services install along with it stays small."""
+"""The client imports no large package."""
 
 import subprocess
 import sys
@@ -16,7 +16,7 @@ _HEAVY = (
 )
 
 
-def test_importing_the_client_and_its_command_loads_nothing_but_its_own_dependencies() -> None:
+def test_importing_the_client_and_its_command_loads_no_large_package() -> None:
     program = f"import headwaiter_client.cli, sys; print(*(name for name in {_HEAVY} if name in sys.modules))"
     loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
     assert loaded.split() == []

@@ -1,4 +1,4 @@
-"""Both clients, over real gRPC against a stand-in server."""
+"""Both clients over real gRPC, with a fake server."""
 
 import asyncio
 import math
@@ -51,7 +51,7 @@ def test_features_are_encoded(call: Call, server: FakeServer) -> None:
     assert result.lengths.tolist() == [4, 1]
 
 
-def test_attention_to_a_text_is_shown_for_each_layer_and_head(call: Call, server: FakeServer) -> None:
+def test_attend_returns_the_weights_of_a_text_for_each_layer_and_head(call: Call, server: FakeServer) -> None:
     result = call(server, "attend", "one two", layers=[1], heads=(2, 0), query=3, model="tiny", request_id="r")
     assert (result.weights.shape, result.context.shape) == ((1, 2, 4, 4), (1, 2, 2))
     np.testing.assert_allclose(result.weights[0, 1, 0], np.array([2, 3, 4, 5]) / 14)
@@ -68,7 +68,7 @@ def test_attention_to_a_text_is_shown_for_each_layer_and_head(call: Call, server
 
 
 @pytest.mark.parametrize("sequence", [[5, 6, 7], np.array([5, 6, 7], np.uint8), np.ones((3, 2)), [[1, 2]] * 3])
-def test_attention_to_ids_and_features_is_shown_whole_unless_less_is_asked_for(
+def test_attend_returns_all_layers_and_heads_of_ids_and_features_by_default(
     call: Call, server: FakeServer, sequence: object
 ) -> None:
     result = call(server, "attend", sequence)
@@ -79,30 +79,31 @@ def test_attention_to_ids_and_features_is_shown_whole_unless_less_is_asked_for(
     assert request.WhichOneof("input") == ("tokens" if np.ndim(sequence) == 1 else "features")  # type: ignore[arg-type]
 
 
-def test_a_call_for_attention_ends_at_its_deadline(call: Call, server: FakeServer) -> None:
+def test_attend_ends_at_its_deadline(call: Call, server: FakeServer) -> None:
     server.released.clear()
-    with pytest.raises(DeadlineExceeded, match=r"^no answer within 0\.2 s$") as late:
+    with pytest.raises(DeadlineExceeded) as late:
         call(server, "attend", "a", timeout_s=0.2, request_id="r")
     assert late.value.request_id == "r"
+    assert "0.2 s" in str(late.value)
 
 
 def test_models_are_listed(call: Call, server: FakeServer) -> None:
     assert call(server, "models") == [ModelRef(MODEL.name, MODEL.digest)]
 
 
-def test_a_model_is_described_in_the_contracts_message(call: Call, server: FakeServer) -> None:
+def test_model_returns_the_contracts_description(call: Call, server: FakeServer) -> None:
     server.description = pb.GetModelResponse(model=MODEL, max_tokens=512)
     assert call(server, "model", "tiny") == server.description
     assert server.requests == [pb.GetModelRequest(name="tiny")]
 
 
 @pytest.mark.parametrize("serving", [True, False])
-def test_health_is_asked_of_the_standard_service(call: Call, server: FakeServer, serving: bool) -> None:
+def test_is_serving_asks_the_standard_health_service(call: Call, server: FakeServer, serving: bool) -> None:
     server.serving = serving
     assert call(server, "is_serving") is serving
 
 
-def test_a_server_that_cannot_be_reached_does_not_serve(call: Call, server: FakeServer) -> None:
+def test_is_serving_is_false_if_the_server_cannot_be_reached(call: Call, server: FakeServer) -> None:
     server.stop()
     assert call(server, "is_serving") is False
 
@@ -111,63 +112,64 @@ def test_the_round_trip_is_measured(call: Call, server: FakeServer) -> None:
     assert call(server, "encode", ["a"]).timings.round_trip_s > 0
 
 
-def test_replies_of_any_size_are_taken(call: Call, server: FakeServer) -> None:
+def test_replies_may_have_any_size(call: Call, server: FakeServer) -> None:
     result = call(server, "encode_features", [np.ones((500_000, 1), np.float16)], hidden=True)
     assert result.hidden[0].nbytes == 6_000_000
 
 
 @pytest.mark.parametrize("method", ["encode", "models", "model", "is_serving"])
-def test_the_token_goes_with_every_call(call: Call, server: FakeServer, method: str) -> None:
+def test_every_call_sends_the_token(call: Call, server: FakeServer, method: str) -> None:
     call(server, method, *([["a"]] if method == "encode" else []), connect={"token": "s3cret"})
     assert server.metadata["authorization"] == "Bearer s3cret"
 
 
-def test_without_a_token_none_is_sent(call: Call, server: FakeServer) -> None:
+def test_a_client_without_a_token_sends_no_authorization(call: Call, server: FakeServer) -> None:
     call(server, "models")
     assert "authorization" not in server.metadata
 
 
 @pytest.mark.parametrize("token", ["", "two words", "line\n", "tökén"])
-def test_a_token_that_no_header_holds_is_refused_and_not_shown(call: Call, server: FakeServer, token: str) -> None:
-    with pytest.raises(
-        ValueError, match=r"^the token must be of visible ASCII characters, without blanks or line ends$"
-    ):
+def test_a_token_that_headers_cannot_hold_is_refused_and_not_shown(call: Call, server: FakeServer, token: str) -> None:
+    with pytest.raises(ValueError, match="token") as refused:
         call(server, "models", connect={"token": token})
+    assert not token or token not in str(refused.value)
 
 
 @pytest.mark.parametrize(
-    ("of_client_s", "of_call_s", "most_s"),
+    ("client_timeout_s", "call_timeout_s", "limit_s"),
     [(None, None, 30.0), (7.0, None, 7.0), (7.0, 3.0, 3.0), (7.0, 20.0, 20.0), (math.inf, None, 366 * 24 * 3600.0)],
 )
-def test_a_deadline_is_always_sent(
-    call: Call, server: FakeServer, of_client_s: float | None, of_call_s: float | None, most_s: float
+def test_every_call_sends_a_deadline(
+    call: Call, server: FakeServer, client_timeout_s: float | None, call_timeout_s: float | None, limit_s: float
 ) -> None:
-    connect = {} if of_client_s is None else {"timeout_s": of_client_s}
-    call(server, "encode", ["a"], timeout_s=of_call_s, connect=connect)
-    assert 0 < server.remaining_s < most_s + 1  # On the wire it is rounded up.
+    connect = {} if client_timeout_s is None else {"timeout_s": client_timeout_s}
+    call(server, "encode", ["a"], timeout_s=call_timeout_s, connect=connect)
+    assert 0 < server.remaining_s < limit_s + 1  # gRPC rounds deadlines up when it sends them.
 
 
 def test_a_call_ends_at_its_deadline(call: Call, server: FakeServer) -> None:
     server.released.clear()
-    with pytest.raises(DeadlineExceeded, match=r"^no answer within 0\.2 s$"):
+    with pytest.raises(DeadlineExceeded) as late:
         call(server, "encode", ["a"], timeout_s=0.2)
+    assert "0.2 s" in str(late.value)
 
 
 @pytest.mark.parametrize("timeout_s", [0, -1, math.nan])
-def test_a_deadline_that_has_passed_sends_nothing(call: Call, server: FakeServer, timeout_s: float) -> None:
-    with pytest.raises(DeadlineExceeded, match="had passed before the call") as caught:
+def test_a_call_whose_deadline_has_passed_is_not_sent(call: Call, server: FakeServer, timeout_s: float) -> None:
+    with pytest.raises(DeadlineExceeded) as caught:
         call(server, "encode", ["a"], timeout_s=timeout_s, request_id="r")
+    assert f"{timeout_s:g}" in str(caught.value)
     assert caught.value.request_id == "r"
     assert server.requests == []
 
 
-def test_a_method_that_the_server_does_not_have_is_unimplemented(call: Call, server: FakeServer) -> None:
+def test_a_method_that_the_server_lacks_is_unimplemented(call: Call, server: FakeServer) -> None:
     server.refuse(grpc.StatusCode.UNIMPLEMENTED, "Method not found!")
     with pytest.raises(Unimplemented):
         call(server, "model")
 
 
-def test_pings_come_no_more_often_than_servers_take_them() -> None:
+def test_keepalive_pings_are_rarer_than_servers_allow() -> None:
     assert dict(CHANNEL_OPTIONS)["grpc.keepalive_time_ms"] > 10_000
 
 
@@ -215,7 +217,7 @@ async def test_cancelling_a_task_cancels_its_call_on_the_server(server: FakeServ
         assert await asyncio.to_thread(server.cancelled.wait, 30)
 
 
-async def test_bad_input_in_one_task_leaves_the_others_alone(server: FakeServer) -> None:
+async def test_bad_input_in_one_task_does_not_affect_other_tasks(server: FakeServer) -> None:
     async with AsyncClient(server.address) as client:
         good, bad = await asyncio.gather(
             client.encode(["a"]),

@@ -1,6 +1,6 @@
-"""A stand-in for a server, as a process that a test can kill; at SIGTERM it says NOT_SERVING and stops at once.
+"""A fake server in a process that a test can kill; on SIGTERM its health check says NOT_SERVING and it stops at once.
 
-python -m tests.client.replica PORT
+python -m tests.client.replica_process PORT
 """
 
 import asyncio
@@ -14,7 +14,7 @@ import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from headwaiter_proto import encoder_pb2 as pb
-from tests.client.fake_server import answer
+from tests.client.fake_server import encode_response
 
 SERVICE = "headwaiter.v1.Encoder"
 READY = b"ready\n"
@@ -22,16 +22,16 @@ _COMPUTE_S = 0.005
 _LAST_ANSWERS_S = 1.0
 
 
-class Replica:
-    """A process that answers Encode; the model that it names is its port."""
+class ReplicaProcess:
+    """A process that answers Encode; the name of its model is its port."""
 
     def __init__(self, port: int) -> None:
         self.port = port
         self.start()
 
     def start(self) -> None:
-        """Starts a process on the port."""
-        command = [sys.executable, "-m", "tests.client.replica", str(self.port)]
+        """Start a process on the port."""
+        command = [sys.executable, "-m", "tests.client.replica_process", str(self.port)]
         self._process = subprocess.Popen(command, stdout=subprocess.PIPE)
 
     def wait_until_ready(self) -> None:
@@ -39,7 +39,7 @@ class Replica:
         assert self._process.stdout.readline() == READY
 
     def stop(self, signal_number: signal.Signals) -> None:
-        """Sends the signal, and returns once the process is gone."""
+        """Send a signal, and wait until the process has ended."""
         assert self._process.stdout is not None
         self._process.send_signal(signal_number)
         self._process.wait()
@@ -47,9 +47,9 @@ class Replica:
 
 
 @contextmanager
-def running_replicas(ports: list[int]) -> Iterator[list[Replica]]:
-    """Starts replicas, gives them once they serve, and kills them in the end."""
-    replicas = [Replica(port) for port in ports]
+def running_replicas(ports: list[int]) -> Iterator[list[ReplicaProcess]]:
+    """Start replicas, yield them when all serve, and kill them at the end."""
+    replicas = [ReplicaProcess(port) for port in ports]
     try:
         for replica in replicas:
             replica.wait_until_ready()
@@ -67,7 +67,7 @@ async def _serve(port: int) -> None:
         if stopped.is_set():
             await context.abort(grpc.StatusCode.UNAVAILABLE, "the server is shutting down")
         await asyncio.sleep(_COMPUTE_S)
-        response = answer(pb.EncodeRequest.FromString(raw))
+        response = encode_response(pb.EncodeRequest.FromString(raw))
         response.model.name = str(port)
         return response.SerializeToString()
 

@@ -1,0 +1,81 @@
+"""The interface between calls and transports: a transport carries the bytes of one call to a server and back."""
+
+import threading
+from collections.abc import Callable
+from typing import Protocol
+
+import grpc
+
+
+class CancelScope:
+    """Calls of several threads that are cancelled together."""
+
+    def __init__(self) -> None:
+        self._calls: set[grpc.Future[bytes]] = set()
+        self._cancelled = False
+        self._lock = threading.Lock()
+
+    def run(self, start: Callable[[], "grpc.Future[bytes]"]) -> bytes:
+        """Start a call and wait for its reply; a cancelled scope starts no call.
+
+        Raises:
+            grpc.RpcError: the call failed.
+            grpc.FutureCancelledError: the scope or the call was cancelled.
+        """
+        with self._lock:
+            if self._cancelled:
+                raise grpc.FutureCancelledError
+            call = start()
+            self._calls.add(call)
+        try:
+            return call.result()
+        finally:
+            with self._lock:
+                self._calls.remove(call)
+
+    def cancel(self) -> None:
+        """Cancel the calls in flight, on the server too; later calls of the scope are not started."""
+        with self._lock:
+            self._cancelled = True
+            calls = list(self._calls)
+        for call in calls:
+            call.cancel()
+
+
+class Transport(Protocol):
+    """Carries the calls of a `Client`. Several threads may share a transport."""
+
+    def unary(
+        self,
+        method: str,
+        request: bytes,
+        timeout_s: float,
+        request_id: str | None = None,
+        cancel_scope: CancelScope | None = None,
+        /,
+    ) -> bytes:
+        """Make a call and return the reply.
+
+        Args:
+            method: the gRPC path, such as "/headwaiter.v1.Encoder/Encode".
+            request: the serialized message.
+            timeout_s: seconds until the deadline.
+            request_id: the request's name in errors.
+            cancel_scope: the scope that may cancel the call.
+
+        Raises:
+            HeadwaiterError: the call failed.
+        """
+
+    def close(self) -> None:
+        """End calls in flight, and all later calls, with `Cancelled`."""
+
+
+class AsyncTransport(Protocol):
+    """Carries the calls of an `AsyncClient`, in one event loop."""
+
+    async def unary(self, method: str, request: bytes, timeout_s: float, request_id: str | None = None, /) -> bytes:
+        """Make a call as `Transport.unary` does. Cancelling the task cancels the call on the server too."""
+
+    async def close(self) -> None:
+        """End calls in flight, and all later calls, with `Cancelled`."""

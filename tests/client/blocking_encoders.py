@@ -1,0 +1,109 @@
+"""Fake transports that hold requests back, for tests of the requests that are in flight at once."""
+
+import asyncio
+import threading
+
+from headwaiter_client import AsyncFakeEncoder, FakeEncoder
+from headwaiter_client.transport.interface import CancelScope
+
+
+class BlockingEncoder(FakeEncoder):
+    """Holds requests back until `release` is set.
+
+    Args:
+        answered_first: hold back only the request "r", and set `release` after this number of other requests were
+            answered; None holds back all requests except "r".
+    """
+
+    def __init__(self, answered_first: int | None = None) -> None:
+        super().__init__()
+        self.release = threading.Event()
+        self._answered_first = answered_first
+
+    def unary(
+        self,
+        method: str,
+        request: bytes,
+        timeout_s: float,
+        request_id: str | None = None,
+        cancel_scope: CancelScope | None = None,
+    ) -> bytes:
+        if request_id and (request_id == "r") is (self._answered_first is not None):
+            assert self.release.wait(30)
+        reply = super().unary(method, request, timeout_s, request_id, cancel_scope)
+        if request_id and len(self.requests) == self._answered_first:
+            self.release.set()
+        return reply
+
+
+class AsyncBlockingEncoder(AsyncFakeEncoder):
+    """`BlockingEncoder` for asyncio.
+
+    Attributes:
+        max_in_flight: most requests that were in flight at once.
+        three_in_flight: set when three requests are in flight.
+        cancelled: ids of the requests that were cancelled.
+    """
+
+    def __init__(self, answered_first: int | None = None) -> None:
+        self._fake = FakeEncoder()
+        super().__init__(self._fake)
+        self._answered_first = answered_first
+        self.release = asyncio.Event()
+        self.three_in_flight = asyncio.Event()
+        self._in_flight = self.max_in_flight = 0
+        self.cancelled: list[str] = []
+
+    async def unary(self, method: str, request: bytes, timeout_s: float, request_id: str | None = None) -> bytes:
+        if request_id is None:
+            return await super().unary(method, request, timeout_s)
+        self._in_flight += 1
+        self.max_in_flight = max(self.max_in_flight, self._in_flight)
+        if self.max_in_flight == 3:
+            self.three_in_flight.set()
+        try:
+            await asyncio.sleep(0)
+            if (request_id == "r") is (self._answered_first is not None):
+                await self.release.wait()
+        except asyncio.CancelledError:
+            self.cancelled.append(request_id)
+            raise
+        finally:
+            self._in_flight -= 1
+        reply = await super().unary(method, request, timeout_s, request_id)
+        if len(self._fake.requests) == self._answered_first:
+            self.release.set()
+        return reply
+
+
+class ConcurrencyCounter(FakeEncoder):
+    """Answers requests in groups that fill a barrier, and counts the requests in flight.
+
+    Attributes:
+        max_in_flight: most requests that were in flight at once.
+    """
+
+    def __init__(self, barrier: threading.Barrier) -> None:
+        super().__init__()
+        self.max_in_flight = 0
+        self._in_flight = 0
+        self._barrier = barrier
+        self._lock = threading.Lock()
+
+    def unary(
+        self,
+        method: str,
+        request: bytes,
+        timeout_s: float,
+        request_id: str | None = None,
+        cancel_scope: CancelScope | None = None,
+    ) -> bytes:
+        if not request_id:
+            return super().unary(method, request, timeout_s, request_id, cancel_scope)
+        with self._lock:
+            self._in_flight += 1
+            self.max_in_flight = max(self.max_in_flight, self._in_flight)
+        self._barrier.wait(30)
+        with self._lock:
+            self._in_flight -= 1
+        return super().unary(method, request, timeout_s, request_id, cancel_scope)

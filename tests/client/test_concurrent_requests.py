@@ -1,0 +1,121 @@
+"""The requests of one list or stream that are in flight at once: their number and their cancellation."""
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from typing import cast
+
+import grpc
+import pytest
+
+from headwaiter_client import AsyncClient, Cancelled, Client, InvalidInput
+from headwaiter_client.calls.steps import METHODS
+from headwaiter_client.transport.interface import CancelScope
+from headwaiter_proto import encoder_pb2 as pb
+from tests.client.blocking_encoders import AsyncBlockingEncoder, BlockingEncoder, ConcurrencyCounter
+from tests.client.client_runner import TEXTS
+from tests.client.fake_server import FakeServer, encode_response
+
+
+def test_a_failed_list_does_not_wait_for_its_other_requests() -> None:
+    encoder = BlockingEncoder()
+    with Client(transport=encoder) as client:
+        with pytest.raises(InvalidInput) as caught:
+            client.encode(["", *TEXTS], request_id="r")
+        encoder.release.set()
+    assert caught.value.sequence == 0
+
+
+async def test_a_failed_async_list_cancels_its_other_requests() -> None:
+    encoder = AsyncBlockingEncoder()
+    async with AsyncClient(transport=encoder) as client:
+        with pytest.raises(InvalidInput) as caught:
+            await client.encode(["", *TEXTS], request_id="r")
+    assert caught.value.sequence == 0
+    assert encoder.cancelled == ["r.256", "r.512"]
+
+
+async def test_cancelling_a_task_cancels_all_requests_of_its_list() -> None:
+    encoder = AsyncBlockingEncoder()
+    async with AsyncClient(transport=encoder) as client:
+        task = asyncio.create_task(client.encode(TEXTS, request_id="s"))
+        await encoder.three_in_flight.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+    assert sorted(encoder.cancelled) == ["s", "s.256", "s.512"]
+
+
+def test_the_requests_in_flight_never_exceed_max_in_flight() -> None:
+    encoder = ConcurrencyCounter(threading.Barrier(3))
+    with Client(transport=encoder, max_in_flight=3) as client:
+        client.encode(TEXTS * 2 + TEXTS[:200])
+    assert encoder.max_in_flight == 3
+
+
+async def test_the_async_requests_in_flight_never_exceed_max_in_flight() -> None:
+    encoder = AsyncBlockingEncoder(answered_first=6)
+    async with AsyncClient(transport=encoder, max_in_flight=3) as client:
+        await client.encode(TEXTS * 2 + TEXTS[:300])
+    assert encoder.max_in_flight == 3
+
+
+class _SecondRequestBlocks(FakeServer):
+    """Holds back every request except "r", and answers "r" once another request is held back."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.second_arrived, self.second_ended = threading.Event(), threading.Event()
+
+    def Encode(self, request: pb.EncodeRequest, context: grpc.ServicerContext) -> pb.EncodeResponse:  # noqa: N802
+        if request.request_id != "r":
+            self.released.clear()
+            context.add_callback(self.second_ended.set)
+            self.second_arrived.set()
+            self.released.wait()
+        assert self.second_arrived.wait(30)
+        return encode_response(request)
+
+
+@pytest.fixture
+def blocking_server() -> Iterator[_SecondRequestBlocks]:
+    fake = _SecondRequestBlocks()
+    yield fake
+    fake.stop()
+
+
+def test_closing_a_stream_cancels_its_requests_on_the_server(blocking_server: _SecondRequestBlocks) -> None:
+    with Client(blocking_server.address) as client:
+        stream = client.encode_stream(TEXTS[:300], request_id="r")
+        assert next(stream).index == 0
+        stream.close()
+        assert blocking_server.second_ended.wait(30)
+
+
+def test_cancelling_a_scope_cancels_its_calls_in_flight() -> None:
+    scope = CancelScope()
+
+    class CallInFlight:
+        """A call whose scope is cancelled while its reply is awaited."""
+
+        cancelled = False
+
+        def result(self) -> bytes:
+            scope.cancel()
+            return b"late"
+
+        def cancel(self) -> None:
+            self.cancelled = True
+
+    call = CallInFlight()
+    assert scope.run(lambda: cast("grpc.Future[bytes]", call)) == b"late"
+    assert call.cancelled
+
+
+def test_a_cancelled_scope_sends_no_request(server: FakeServer) -> None:
+    scope = CancelScope()
+    scope.cancel()
+    with Client(server.address) as client, pytest.raises(Cancelled) as caught:
+        client._transport.unary(METHODS["Encode"], b"", 30.0, "r", scope)
+    assert caught.value.request_id == "r"
+    assert server.requests == []

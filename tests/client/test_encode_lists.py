@@ -1,0 +1,254 @@
+"""Lists of any size, with both clients."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from headwaiter_client import (
+    Client,
+    FakeEncoder,
+    InvalidInput,
+    MessageTooLarge,
+    ModelChanged,
+    Overloaded,
+    SequenceTooLong,
+)
+from headwaiter_client.transport.interface import CancelScope
+from headwaiter_proto import encoder_pb2 as pb
+from tests.client.client_runner import TEXTS, ClientRunner, RecordingEncoder
+
+
+def test_a_list_of_any_size_is_answered_in_order(runner: ClientRunner) -> None:
+    fake = RecordingEncoder()
+    result = runner.call(fake, "encode", TEXTS, hidden=True, request_id="r")
+
+    assert result.pooled.shape == (600, 8)
+    for index in (0, 255, 256, 599):
+        np.testing.assert_array_equal(
+            result.pooled[index], runner.call(FakeEncoder(), "encode", [TEXTS[index]]).pooled[0]
+        )
+        assert result.hidden[index].shape == (5, 8)
+    assert result.lengths.tolist() == [5] * 600
+    assert result.request_id == "r"
+    assert sorted(request.request_id for request in _encode_requests(fake)) == ["r", "r.256", "r.512"]
+
+
+@pytest.mark.parametrize(
+    ("method", "sequences"),
+    [("encode_tokens", [[1, n] for n in range(300)]), ("encode_features", [[[0.5, n]] * 2 for n in range(300)])],
+)
+def test_token_ids_and_features_are_split_too(runner: ClientRunner, method: str, sequences: list[Any]) -> None:
+    fake = FakeEncoder(feature_width=2)
+    result = runner.call(fake, method, iter(sequences))
+    assert len(fake.requests) == 2
+    np.testing.assert_array_equal(
+        result.pooled[299], runner.call(FakeEncoder(feature_width=2), method, sequences[299:]).pooled[0]
+    )
+
+
+def test_progress_is_reported_in_order(runner: ClientRunner) -> None:
+    reported: list[tuple[int, int]] = []
+    runner.call(FakeEncoder(), "encode", TEXTS, progress=lambda done, total: reported.append((done, total)))
+    assert reported == [(256, 600), (512, 600), (600, 600)]
+    runner.call(FakeEncoder(), "encode", ["a", "b"], progress=lambda done, total: reported.append((done, total)))
+    assert reported[3:] == [(2, 2)]
+
+
+def test_a_short_list_takes_one_call_and_a_client_asks_for_the_limits_once(runner: ClientRunner) -> None:
+    fake = RecordingEncoder()
+    runner.call(fake, "encode", TEXTS[:32])
+    assert _method_names(fake) == ["Encode"]
+
+    fake = RecordingEncoder()
+    with Client(transport=fake) as client:
+        client.encode(TEXTS[:33])
+        client.encode(TEXTS[:33])
+        list(client.encode_stream(TEXTS[:1]))
+    assert _method_names(fake) == ["GetModel", "Encode", "Encode", "Encode"]
+
+
+@pytest.mark.parametrize("limit", [{"max_request_tokens": 20}, {"max_request_sequences": 3}])
+def test_a_request_above_the_servers_limits_is_sent_in_halves(runner: ClientRunner, limit: dict[str, Any]) -> None:
+    fake = FakeEncoder(**limit)
+    result = runner.call(fake, "encode", TEXTS[:30])
+    np.testing.assert_array_equal(result.pooled, runner.call(FakeEncoder(), "encode", TEXTS[:30]).pooled)
+
+
+def test_a_message_that_is_too_large_is_sent_in_halves(runner: ClientRunner) -> None:
+    fake = FakeEncoder()
+    fake.errors.append(MessageTooLarge("larger than max"))
+    assert len(runner.call(fake, "encode", ["a", "b", "c"]).pooled) == 3
+    assert [list(request.texts.values) for request in _encode_requests(fake)] == [["a"], ["b", "c"]]
+
+
+def test_a_sequence_above_the_models_limit_is_named_by_its_index_in_the_list(runner: ClientRunner) -> None:
+    texts = [*TEXTS[:500], "word " * 20]
+    with pytest.raises(SequenceTooLong) as caught:
+        runner.call(FakeEncoder(max_tokens=10), "encode", texts)
+    assert "500" in str(caught.value)
+    assert (caught.value.sequence, caught.value.limit, caught.value.actual) == (500, 10, 22)
+
+
+def test_the_failure_of_the_first_sequence_in_the_list_is_raised(runner: ClientRunner) -> None:
+    texts = list(TEXTS)
+    texts[300] = texts[550] = "  "
+    with pytest.raises(InvalidInput) as caught:
+        runner.call(FakeEncoder(), "encode", texts)
+    assert caught.value.sequence == 300
+    assert "300" in str(caught.value)
+
+
+def test_an_error_of_the_whole_request_is_raised_unchanged(runner: ClientRunner) -> None:
+    fake = FakeEncoder()
+    error = Overloaded("the queue is full", retry_after_s=1.5)
+    fake.errors.append(error)
+    with pytest.raises(Overloaded) as caught:
+        runner.call(fake, "encode", ["a"])
+    assert caught.value is error
+
+
+def test_a_list_with_a_sequence_that_cannot_be_sent_is_not_sent(runner: ClientRunner) -> None:
+    fake = FakeEncoder()
+    with pytest.raises(InvalidInput) as caught:
+        runner.call(fake, "encode", [*TEXTS[:599], None])
+    assert caught.value.sequence == 599
+    assert not fake.requests
+
+
+def test_an_empty_list_is_sent_to_the_server_which_refuses_it(runner: ClientRunner) -> None:
+    fake = FakeEncoder()
+    with pytest.raises(InvalidInput):
+        runner.call(fake, "encode", [])
+    assert len(fake.requests) == 1
+
+
+def test_a_partial_call_returns_the_good_sequences_and_lists_the_failures(runner: ClientRunner) -> None:
+    texts = list(TEXTS)
+    texts[3], texts[299], texts[300], texts[550] = "", "word " * 30, "\ud800", None  # type: ignore[call-overload]
+    result = runner.call(FakeEncoder(max_tokens=20), "encode", texts, partial=True, hidden=True)
+
+    assert {index: type(error) for index, error in sorted(result.failures.items())} == {
+        3: InvalidInput,
+        299: SequenceTooLong,
+        300: InvalidInput,
+        550: InvalidInput,
+    }
+    assert (result.failures[299].limit, result.failures[299].actual) == (20, 32)
+    assert all(str(index) in str(error) for index, error in result.failures.items())
+    assert all(error.sequence == index for index, error in result.failures.items())
+    good = [index for index in range(600) if index not in result.failures]
+    expected = runner.call(FakeEncoder(), "encode", [texts[index] for index in good])
+    np.testing.assert_array_equal(result.pooled[good], expected.pooled)
+    assert not result.pooled[sorted(result.failures)].any()
+    assert [index for index, rows in enumerate(result.hidden) if not len(rows)] == [3, 299, 300, 550]
+
+
+def test_a_sequence_too_large_for_any_request_fails_alone_in_a_partial_call(runner: ClientRunner) -> None:
+    fake = FakeEncoder(max_request_tokens=20)
+    result = runner.call(fake, "encode", ["a b", "word " * 30, "c"], partial=True)
+    (failure,) = result.failures.values()
+    assert (type(failure), failure.sequence, failure.limit, failure.actual) == (InvalidInput, 1, 20, 32)
+    assert result.lengths.tolist() == [4, 0, 3]
+
+
+def test_a_text_too_large_for_any_request_is_named_with_the_limit(runner: ClientRunner) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        runner.call(FakeEncoder(max_request_tokens=20), "encode", ["a b", "word " * 30], truncation="right")
+    for fact in ("sequence 1 ", "32", "20"):
+        assert fact in str(caught.value)
+    assert (caught.value.sequence, caught.value.limit, caught.value.actual) == (1, 20, 32)
+
+
+@pytest.mark.parametrize(("words", "limit", "actual"), [(3_500_000, 1 << 24, 17_500_000), (1, None, None)])
+def test_a_sequence_too_large_for_any_message_is_named_with_the_servers_limit(
+    runner: ClientRunner, words: int, limit: int | None, actual: int | None
+) -> None:
+    class SmallMessages(FakeEncoder):
+        def unary(
+            self,
+            method: str,
+            request: bytes,
+            timeout_s: float,
+            request_id: str | None = None,
+            cancel_scope: CancelScope | None = None,
+        ) -> bytes:
+            if b"word" in request:
+                raise MessageTooLarge("larger than max")
+            return super().unary(method, request, timeout_s, request_id, cancel_scope)
+
+    with pytest.raises(MessageTooLarge, match="larger than max") as caught:
+        runner.call(SmallMessages(), "encode", ["a", "word " * words])
+    assert (caught.value.sequence, caught.value.limit) == (1, limit)
+    assert "sequence 1 " in str(caught.value)
+    assert caught.value.actual == pytest.approx(actual, abs=200)
+
+
+def test_int8_vectors_of_a_long_list_keep_their_scales(runner: ClientRunner) -> None:
+    exact = runner.call(FakeEncoder(), "encode", TEXTS, hidden=True)
+    rough = runner.call(FakeEncoder(), "encode", TEXTS, hidden=True, dtype="int8")
+    assert (rough.pooled, rough.hidden) == (None, None)
+    assert rough.pooled_int8.shape == (600, 8)
+    np.testing.assert_allclose(rough.pooled_int8.to_float32(), exact.pooled, atol=0.5 / 127 + 1e-6)
+    np.testing.assert_allclose(
+        rough.hidden_int8[599].to_float32(), exact.hidden[599], atol=np.abs(exact.hidden[599]).max() / 254 + 1e-6
+    )
+
+
+def test_truncated_texts_and_offsets_of_a_long_list_have_the_right_indices(runner: ClientRunner) -> None:
+    texts = list(TEXTS)
+    texts[300] = "one two three four"
+    result = runner.call(FakeEncoder(max_tokens=5), "encode", texts, truncation="left", offsets=True)
+    assert result.truncated == {300: 6}
+    assert result.lengths.tolist() == [5] * 600
+    assert result.offsets[300].tolist() == [[0, 0], [4, 7], [8, 13], [14, 18], [0, 0]]
+
+
+@pytest.mark.parametrize(
+    ("other", "shown"), [({"digest": "another"}, "another"), ({"precision": pb.PRECISION_INT8}, "int8")]
+)
+def test_vectors_of_two_models_or_precisions_are_never_mixed(
+    runner: ClientRunner, other: dict[str, Any], shown: str
+) -> None:
+    def change_model(request: pb.EncodeRequest, reply: pb.EncodeResponse) -> None:
+        if request.request_id == "r.512":
+            reply.model.MergeFrom(pb.ModelRef(**other))
+
+    with pytest.raises(ModelChanged, match=shown) as caught:
+        runner.call(RecordingEncoder(change_model), "encode", TEXTS, request_id="r")
+    assert caught.value.request_id == "r"
+    with pytest.raises(ModelChanged):
+        runner.stream(RecordingEncoder(change_model), TEXTS, request_id="r")
+
+
+def test_the_clients_timeout_is_for_each_request_and_a_calls_own_is_for_the_whole_call(runner: ClientRunner) -> None:
+    fake = RecordingEncoder()
+    runner.call(fake, "encode", TEXTS, connect={"timeout_s": 7.0})
+    assert {timeout_s for _, timeout_s in fake.calls} == {7.0}
+
+    fake = RecordingEncoder()
+    runner.call(fake, "encode", TEXTS, timeout_s=5.0)
+    assert fake.calls[0] == ("GetModel", 5.0)
+    assert all(0 < timeout_s < 5.0 for _, timeout_s in fake.calls[1:])
+
+    fake = RecordingEncoder()
+    runner.stream(fake, TEXTS, timeout_s=5.0)
+    assert {timeout_s for _, timeout_s in fake.calls} == {5.0}
+
+
+def test_a_prompt_is_sent_with_texts_and_refused_with_tokens(runner: ClientRunner) -> None:
+    fake = FakeEncoder()
+    runner.call(fake, "encode", ["a"], prompt="query")
+    assert _encode_requests(fake)[0].texts.prompt == "query"
+    with pytest.raises(InvalidInput) as caught:
+        runner.call(fake, "encode_tokens", [[1]], prompt="query")
+    assert "'query'" in str(caught.value)
+    assert caught.value.field == "texts.prompt"
+
+
+def _encode_requests(fake: FakeEncoder) -> list[pb.EncodeRequest]:
+    return [request for request in fake.requests if isinstance(request, pb.EncodeRequest)]
+
+
+def _method_names(fake: RecordingEncoder) -> list[str]:
+    return [name for name, _ in fake.calls]
