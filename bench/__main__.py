@@ -4,10 +4,10 @@ import argparse
 import time
 from pathlib import Path
 
-from bench import report
-from bench.effort import FULL, QUICK, Effort
 from bench.loads.traces import MEDIAN_30, MEDIAN_90, Trace, real_sentences
 from bench.measure import Fleet
+from bench.report import tables as report
+from bench.run_sizes import FULL, QUICK, Effort
 from bench.studies import int8, shapes
 from bench.studies.client import client
 from bench.studies.failover import failover

@@ -15,7 +15,7 @@ from urllib.request import urlopen
 import numpy as np
 from prometheus_client.parser import text_string_to_metric_families
 
-from bench.loads.load import Load, Request
+from bench.loads.raw_calls import Load, Request
 from testbed.minilm import ROOT, bundle
 from testbed.server_process import Running, running_server
 

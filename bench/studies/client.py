@@ -12,10 +12,10 @@ from typing import Any
 
 import grpc
 
-from bench.effort import Effort
 from bench.loads.calls import ENCODE
 from bench.loads.traces import sentences
 from bench.measure import HEADWAITER, LOAD_CORE, Fleet, median_ratio, pin
+from bench.run_sizes import Effort
 from bench.studies.front_end import NULL
 from bench.studies.short_texts import ShortTexts
 from headwaiter_client import Client

@@ -12,9 +12,9 @@ from random import Random
 import numpy as np
 from numpy.typing import NDArray
 
-from bench.effort import Effort
 from bench.loads.traces import sentences
 from bench.measure import LOAD_CORE, LOG, SERVER_CORE, counters, pin
+from bench.run_sizes import Effort
 from headwaiter_client import AsyncClient, Client, Encoding, HeadwaiterError
 from testbed.minilm import bundle
 from testbed.server_process import Running, running_server

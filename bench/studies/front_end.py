@@ -13,9 +13,9 @@ from typing import Any
 import grpc
 import numpy as np
 
-from bench.effort import Effort
 from bench.loads.calls import ENCODE, ENCODE_STREAM, Calls, stream, unary
 from bench.measure import LOAD_CORE, Contender, Fleet, counters, cpu_s, median_ratio, pin
+from bench.run_sizes import Effort
 from bench.servers.null import PAUSE_ID
 from headwaiter_proto import encoder_pb2 as pb
 from testbed.server_process import Running

@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 from functools import partial
 
-from bench.effort import Effort
-from bench.loads.load import open_loop
+from bench.loads.raw_calls import open_loop
 from bench.loads.traces import Trace
 from bench.measure import DEADLINE_S, Contender, Fleet, Run, measure, median
+from bench.run_sizes import Effort
 from bench.studies.throughput import Served, Throughput
 from testbed.server_process import Running
 

@@ -7,10 +7,10 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from bench.effort import Effort
-from bench.loads.load import Load, closed_loop
+from bench.loads.raw_calls import Load, closed_loop
 from bench.loads.traces import Ids, Trace
 from bench.measure import HEADWAITER, LOAD_CORE, SERVER_CORE, Contender, Fleet, Run, measure, pin, ratio
+from bench.run_sizes import Effort
 from bench.servers.poisoned import POISON
 from bench.servers.silent import RECORD, SILENCE
 from bench.studies.ceiling import alone_s

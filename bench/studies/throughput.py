@@ -4,10 +4,10 @@ import json
 from dataclasses import dataclass, replace
 from functools import partial
 
-from bench.effort import Effort
-from bench.loads.load import closed_loop
+from bench.loads.raw_calls import closed_loop
 from bench.loads.traces import Trace
 from bench.measure import HEADWAITER, SERVER_CORE, Contender, Fleet, Run, measure, median, pin
+from bench.run_sizes import Effort
 from bench.studies.ceiling import floor_s, in_process_s
 from bench.studies.in_process import Planner
 from headwaiter_server.runtime.model import open_model

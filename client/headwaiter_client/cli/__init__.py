@@ -4,7 +4,7 @@ import argparse
 import sys
 from collections.abc import Callable, Sequence
 
-from headwaiter_client.cli import attend, bench, encode, models, probe, similar
+from headwaiter_client.cli import attention_weights, bench, encode, models, probe, similar
 from headwaiter_client.errors import HeadwaiterError
 
 _INTERRUPTED = 130  # As a shell says of a command that Ctrl-C ended.
@@ -14,7 +14,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs a command and returns its exit status; a failure prints one sentence and returns 1."""
     parser = argparse.ArgumentParser(prog="headwaiter-client", description="Calls a Headwaiter server.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for command in (encode, similar, attend, bench, models, probe):
+    for command in (encode, similar, attention_weights, bench, models, probe):
         command.add_to(commands)
     arguments = parser.parse_args(argv)
     run: Callable[[argparse.Namespace], int] = arguments.run

@@ -11,10 +11,10 @@ from itertools import cycle, islice
 import numpy as np
 
 from headwaiter_client.aio import AsyncClient
-from headwaiter_client.cli.flags import Commands, add_command, add_text_flags, connection, count, text_options
-from headwaiter_client.cli.load import Outcome, closed_loop, histogram, open_loop
-from headwaiter_client.cli.terminal import bars, console
-from headwaiter_client.cli.texts import read_texts
+from headwaiter_client.cli.console import bars, console
+from headwaiter_client.cli.load_generator import Outcome, closed_loop, histogram, open_loop
+from headwaiter_client.cli.shared_flags import Commands, add_command, add_text_flags, connection, count, text_options
+from headwaiter_client.cli.text_files import read_texts
 from headwaiter_client.errors import Unavailable
 from headwaiter_client.transport.retries import RetryPolicy
 

@@ -9,11 +9,11 @@ import numpy as np
 
 from headwaiter_client.calls.options import RequestOptions
 from headwaiter_client.calls.results import SequenceEncoding, precision_name
-from headwaiter_client.cli.encoding import describe, encode_texts
-from headwaiter_client.cli.flags import Commands, add_command, add_text_flags, connection, count, text_options
-from headwaiter_client.cli.partial import Partial
-from headwaiter_client.cli.terminal import console
-from headwaiter_client.cli.texts import read_texts
+from headwaiter_client.cli.console import console
+from headwaiter_client.cli.encode_texts import describe, encode_texts
+from headwaiter_client.cli.resumable_file import Partial
+from headwaiter_client.cli.shared_flags import Commands, add_command, add_text_flags, connection, count, text_options
+from headwaiter_client.cli.text_files import read_texts
 from headwaiter_client.client import Client
 
 _DTYPES = {"float32": "<f4", "float16": "<f2", "int8": "i1"}

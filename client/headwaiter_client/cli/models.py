@@ -7,8 +7,8 @@ from typing import Any
 from google.protobuf.json_format import MessageToDict
 
 from headwaiter_client.calls.results import precision_name
-from headwaiter_client.cli.flags import Commands, add_command, connection
-from headwaiter_client.cli.terminal import console
+from headwaiter_client.cli.console import console
+from headwaiter_client.cli.shared_flags import Commands, add_command, connection
 from headwaiter_client.client import Client
 from headwaiter_proto import encoder_pb2 as pb
 

@@ -4,7 +4,7 @@ import argparse
 import sys
 
 from headwaiter_client.calls import steps as _core
-from headwaiter_client.cli.flags import Commands, add_command, connection
+from headwaiter_client.cli.shared_flags import Commands, add_command, connection
 from headwaiter_client.client import Client
 
 

@@ -5,10 +5,10 @@ import heapq
 
 from headwaiter_client.calls.options import RequestOptions
 from headwaiter_client.calls.results import SequenceEncoding
-from headwaiter_client.cli.encoding import describe, encode_texts
-from headwaiter_client.cli.flags import Commands, add_command, add_text_flags, connection, count, text_options
-from headwaiter_client.cli.terminal import console
-from headwaiter_client.cli.texts import Texts, read_texts
+from headwaiter_client.cli.console import console
+from headwaiter_client.cli.encode_texts import describe, encode_texts
+from headwaiter_client.cli.shared_flags import Commands, add_command, add_text_flags, connection, count, text_options
+from headwaiter_client.cli.text_files import Texts, read_texts
 from headwaiter_client.client import Client
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from headwaiter_client import HeadwaiterError, InvalidInput, Overloaded
 from headwaiter_client.cli import main
-from headwaiter_client.cli.load import closed_loop, histogram, open_loop
+from headwaiter_client.cli.load_generator import closed_loop, histogram, open_loop
 from tests.client.cli.conftest import Lasting
 
 

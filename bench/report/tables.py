@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.measure import median, median_ratio, ratio
-from bench.required import (
+from bench.report.targets import (
     of_client,
     of_front_end,
     of_open_loop,
@@ -208,4 +208,4 @@ def _processor() -> str:
     return platform.processor()
 
 
-_DOCUMENT = (Path(__file__).with_name("document.md")).read_text(encoding="utf-8")
+_DOCUMENT = (Path(__file__).with_name("page.md")).read_text(encoding="utf-8")

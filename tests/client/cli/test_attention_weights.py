@@ -11,8 +11,8 @@ from matplotlib.image import imread
 from rich.console import Console
 
 from headwaiter_client.cli import main
+from headwaiter_client.cli.console import bars
 from headwaiter_client.cli.heat_map import find_token, save_heat_map
-from headwaiter_client.cli.terminal import bars
 from headwaiter_proto import encoder_pb2 as pb
 from tests.client.fake_server import FakeServer
 

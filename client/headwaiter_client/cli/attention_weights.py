@@ -3,9 +3,9 @@
 import argparse
 from pathlib import Path
 
-from headwaiter_client.cli.flags import Commands, add_command, connection
+from headwaiter_client.cli.console import bars, console
 from headwaiter_client.cli.heat_map import find_token, save_heat_map
-from headwaiter_client.cli.terminal import bars, console
+from headwaiter_client.cli.shared_flags import Commands, add_command, connection
 from headwaiter_client.client import Client
 
 

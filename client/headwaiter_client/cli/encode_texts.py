@@ -7,8 +7,8 @@ from typing import Unpack
 
 from headwaiter_client.calls.options import RequestOptions
 from headwaiter_client.calls.results import SequenceEncoding, model_ref
-from headwaiter_client.cli.terminal import tracked
-from headwaiter_client.cli.texts import Texts
+from headwaiter_client.cli.console import tracked
+from headwaiter_client.cli.text_files import Texts
 from headwaiter_client.client import Client
 from headwaiter_client.errors import HeadwaiterError, ModelChanged, SequenceTooLong
 from headwaiter_proto import encoder_pb2 as pb
