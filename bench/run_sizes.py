@@ -1,23 +1,23 @@
-"""How long the benchmarks take: about an hour for all of them, some 10 minutes when in haste."""
+"""Sizes of a run of the benchmarks: the full run takes about an hour, the quick one about 10 minutes."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Effort:
-    """Sizes of the runs.
+class RunSizes:
+    """Numbers of rounds, and lengths of the loads.
 
     Attributes:
-        rounds: of what is compared; figures are medians over them.
-        trace_tokens: length of a trace, in every round.
-        poison_repeats: how many times that, where sequences are poisoned.
-        sweep_tokens: length of a trace where settings are tried, and at other numbers of requesters.
-        all_requesters: whether there are runs at other numbers of requesters than 32.
-        open_s: seconds of an open loop that a server can sustain.
-        compared_s: seconds of those whose tails are compared.
-        overload_s: seconds of one that it cannot.
-        failover_s: seconds of calls while replicas stop and start; more where they start slowly.
-        all_traces: or the first only.
+        rounds: rounds of each comparison; the tables show medians over the rounds.
+        trace_tokens: tokens of the trace of a closed loop.
+        poison_repeats: times that trace is repeated while some sequences are poisoned.
+        sweep_tokens: tokens of the trace for tuning settings, and for other numbers of requesters.
+        all_requesters: whether to run with other numbers of requesters than 32.
+        open_s: seconds of an open loop below capacity.
+        compared_s: seconds of the open loops whose latencies are compared.
+        overload_s: seconds of an open loop beyond capacity.
+        failover_s: minimum seconds of calls while replicas stop and start.
+        all_traces: whether to run all traces, or only the first.
     """
 
     rounds: int
@@ -32,7 +32,7 @@ class Effort:
     all_traces: bool
 
 
-FULL = Effort(
+FULL = RunSizes(
     rounds=3,
     trace_tokens=12_000,
     poison_repeats=10,
@@ -44,7 +44,7 @@ FULL = Effort(
     failover_s=30.0,
     all_traces=True,
 )
-QUICK = Effort(
+QUICK = RunSizes(
     rounds=1,
     trace_tokens=6_000,
     poison_repeats=2,

@@ -1,196 +1,184 @@
-"""Offers load: requesters that each wait for their answer, or requests that come when they come (Poisson).
-
-One asyncio process that sends bytes made beforehand and does not read the replies, so that it keeps up with the server.
-"""
+"""Sends prepared gRPC messages as bytes and never parses replies, so that the load generator keeps up with a server."""
 
 import asyncio
 import time
-from collections.abc import Awaitable, Sequence
-from dataclasses import dataclass, field
-from typing import Protocol
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import count, cycle, pairwise, repeat, takewhile
+from typing import Any, NamedTuple
 
 import grpc
 import numpy as np
 from numpy.typing import NDArray
 
+from headwaiter_client.cli import load_generator
+from headwaiter_client.cli.load_generator import Load, Outcome, Reply, Send, poisson_arrivals
 from headwaiter_proto import encoder_pb2 as pb
 
 Ids = NDArray[np.int64]
 
-_ENCODE = "/headwaiter.v1.Encoder/Encode"
-# How long answers may come after the last request was sent; later ones are given up.
+ENCODE, ENCODE_STREAM = "/headwaiter.v1.Encoder/Encode", "/headwaiter.v1.Encoder/EncodeStream"
+# An open loop gives up requests that are unanswered at this time after the last request.
 _GRACE_S = 5.0
-_GIVEN_UP = "GIVEN_UP"
 
 
-@dataclass(frozen=True)
-class Request:
-    """What became of one request; times are on one clock.
+class RawRequest(NamedTuple):
+    """A serialized request.
 
     Attributes:
-        tokens: of its sequence.
-        due_s: when it should be sent; latency counts from here.
-        sent_s: when it was.
-        replied_s: when the answer or the error came.
-        outcome: name of its gRPC status, or GIVEN_UP.
+        message: the bytes to send.
+        tokens: number of tokens of the request.
     """
 
-    tokens: int
-    due_s: float
-    sent_s: float
-    replied_s: float
-    outcome: str
-
-    @property
-    def latency_s(self) -> float:
-        """From when it should have been sent to its answer."""
-        return self.replied_s - self.due_s
+    message: bytes
+    tokens: int = 0
 
 
-@dataclass(frozen=True)
-class Load:
-    """What the requesters saw.
-
-    Attributes:
-        requests: in the order they were due.
-        started_s: when the load began.
-        sending_s: how long requests were sent.
-        busy: share of a core that the generator took; near 1, it measures itself.
-        beside: what became of the requests that are no part of the load.
-    """
-
-    requests: list[Request]
-    started_s: float
-    sending_s: float
-    busy: float
-    beside: list[Request] = field(default_factory=list)
-
-    @property
-    def answered(self) -> list[Request]:
-        """Those that were answered well."""
-        return [request for request in self.requests if request.outcome == "OK"]
-
-    @property
-    def refused(self) -> list[Request]:
-        """Those that the server had no capacity for."""
-        return [request for request in self.requests if request.outcome == "RESOURCE_EXHAUSTED"]
-
-    @property
-    def seconds(self) -> float:
-        """From the beginning to the last answer."""
-        return max(request.replied_s for request in self.answered) - self.started_s
-
-    @property
-    def late_s(self) -> float:
-        """By how much the generator was late at the 99th percentile."""
-        return float(np.quantile([request.sent_s - request.due_s for request in self.requests], 0.99))
+def refused(load: Load) -> list[Outcome]:
+    """Return the outcomes of the requests that the server refused because it had no capacity."""
+    return [outcome for outcome in load.outcomes if _code(outcome) is grpc.StatusCode.RESOURCE_EXHAUSTED]
 
 
-class _Send(Protocol):
-    def __call__(self, request: bytes, *, timeout: float | None) -> Awaitable[bytes]: ...
+def failed_inside(load: Load) -> list[Outcome]:
+    """Return the outcomes of the requests that failed with INTERNAL."""
+    return [outcome for outcome in load.outcomes if _code(outcome) is grpc.StatusCode.INTERNAL]
 
 
-def closed_loop(
-    address: str, sequences: Sequence[Ids], requesters: int, beside: Ids | None = None, beside_s: float = 0.0
-) -> Load:
-    """Send every sequence as a request of its own, so many at a time.
+def _code(outcome: Outcome) -> grpc.StatusCode | None:
+    return outcome.error.code() if isinstance(outcome.error, grpc.aio.AioRpcError) else None
+
+
+def raise_first_error(load: Load) -> None:
+    """Raise the error of the first request that failed, if there is one."""
+    for outcome in load.outcomes:
+        if outcome.error:
+            raise outcome.error
+
+
+def closed_loop(address: str, sequences: Sequence[Ids], requesters: int) -> Load:
+    """Send each sequence as one request; each requester waits for its answer before it sends the next request."""
+    return asyncio.run(_closed_loop(address, list(map(request, sequences)), requesters))
+
+
+def closed_loop_beside(
+    address: str, sequences: Sequence[Ids], requesters: int, beside: Ids, every_s: float
+) -> tuple[Load, Load]:
+    """Run a closed loop, and send one other sequence at a fixed interval meanwhile.
 
     Args:
-        address: of the server.
-        sequences: to send.
-        requesters: how many there are; each waits for its answer.
-        beside: what is sent meanwhile, and is no part of the load.
-        beside_s: seconds from one of these to the next.
+        address: address of the server.
+        sequences: token ids of each sequence of the closed loop.
+        requesters: number of requesters of the closed loop.
+        beside: token ids of the other sequence.
+        every_s: seconds between two requests of the other sequence.
+
+    Returns:
+        The load of the closed loop, and that of the other sequence.
     """
-    return asyncio.run(_closed_loop(address, sequences, requesters, beside, beside_s))
+    return asyncio.run(
+        _closed_loop_beside(address, list(map(request, sequences)), requesters, request(beside), every_s)
+    )
 
 
 def open_loop(
-    address: str, sequences: Sequence[Ids], rate_s: float, duration_s: float, deadline_s: float | None, seed: int = 0
+    address: str, sequences: Sequence[Ids], rate_per_s: float, duration_s: float, deadline_s: float | None, seed: int
 ) -> Load:
-    """Send requests at random moments, so many a second on average, whether the server keeps up or not.
+    """Send requests at random times (Poisson arrivals), whether the server keeps up or not.
 
     Args:
-        address: of the server.
-        sequences: taken in turn, again from the first after the last.
-        rate_s: requests a second; the time between two is exponentially distributed.
-        duration_s: how long to send.
-        deadline_s: of each request, counted from when it was due.
-        seed: of the moments.
+        address: address of the server.
+        sequences: token ids of each sequence; the first follows the last.
+        rate_per_s: mean number of requests per second.
+        duration_s: seconds of sending.
+        deadline_s: seconds from the due time of a request to its deadline, or None.
+        seed: seed of the arrival times.
     """
-    gaps_s = np.random.default_rng(seed).exponential(1 / rate_s, int(2 * rate_s * duration_s) + 100)
-    moments_s = np.cumsum(gaps_s)
-    return asyncio.run(_open_loop(address, sequences, moments_s[moments_s < duration_s].tolist(), deadline_s))
+    arrivals_s = list(takewhile(lambda arrival_s: arrival_s < duration_s, poisson_arrivals(rate_per_s, seed)))
+    return asyncio.run(_open_loop(address, list(map(request, sequences)), arrivals_s, deadline_s))
 
 
-async def _closed_loop(
-    address: str, sequences: Sequence[Ids], requesters: int, beside: Ids | None, beside_s: float
+async def _closed_loop(address: str, requests: Sequence[RawRequest], requesters: int) -> Load:
+    async with grpc.aio.insecure_channel(address) as channel:
+        await channel.channel_ready()
+        return await load_generator.closed_loop(sender(channel), requests, requesters)
+
+
+async def _closed_loop_beside(
+    address: str, requests: Sequence[RawRequest], requesters: int, beside: RawRequest, every_s: float
+) -> tuple[Load, Load]:
+    async with grpc.aio.insecure_channel(address) as channel:
+        await channel.channel_ready()
+        send, ended = sender(channel), False
+        arrivals_s = takewhile(lambda _: not ended, (number * every_s for number in count()))
+        other = asyncio.create_task(load_generator.open_loop(send, repeat(beside), arrivals_s))
+        load = await load_generator.closed_loop(send, requests, requesters)
+        ended, ended_s = True, time.perf_counter()
+        others = await other
+    return load, replace(others, outcomes=[outcome for outcome in others.outcomes if outcome.sent_s < ended_s])
+
+
+async def _open_loop(
+    address: str, requests: Sequence[RawRequest], arrivals_s: Sequence[float], deadline_s: float | None
 ) -> Load:
-    messages = [(message(ids), len(ids)) for ids in sequences]
-    coming = iter(messages)
-    done: list[Request] = []
-
-    async def request_in_turn(send: _Send) -> None:
-        for raw, tokens in coming:
-            done.append(await _request(send, raw, tokens, time.perf_counter(), None))
-
-    asked: list[asyncio.Task[Request]] = []
-
-    async def request_beside(send: _Send, ids: Ids) -> None:
-        while True:
-            asked.append(asyncio.create_task(_request(send, message(ids), len(ids), time.perf_counter(), None)))
-            await asyncio.sleep(beside_s)
-
     async with grpc.aio.insecure_channel(address) as channel:
-        send = await _connected(channel)
-        started_s, cpu_s = time.perf_counter(), time.process_time()
-        disturbing = None if beside is None else asyncio.create_task(request_beside(send, beside))
-        await asyncio.gather(*(request_in_turn(send) for _ in range(requesters)))
-        seconds = time.perf_counter() - started_s
-        if disturbing:
-            disturbing.cancel()
-        others = list(await asyncio.gather(*asked))
-        return Load(done, started_s, seconds, (time.process_time() - cpu_s) / seconds, others)
+        await channel.channel_ready()
+        return await load_generator.open_loop(
+            sender(channel, ENCODE, deadline_s), cycle(requests), arrivals_s, _GRACE_S
+        )
 
 
-async def _open_loop(address: str, sequences: Sequence[Ids], moments_s: list[float], deadline_s: float | None) -> Load:
-    messages = [(message(ids), len(ids)) for ids in sequences]
-    async with grpc.aio.insecure_channel(address) as channel:
-        send = await _connected(channel)
-        tasks = []
-        started_s, cpu_s = time.perf_counter(), time.process_time()
-        for number, moment_s in enumerate(moments_s):
-            await asyncio.sleep(max(0.0, started_s + moment_s - time.perf_counter()))
-            raw, tokens = messages[number % len(messages)]
-            tasks.append(asyncio.create_task(_request(send, raw, tokens, started_s + moment_s, deadline_s)))
-        sending_s = time.perf_counter() - started_s
-        busy = (time.process_time() - cpu_s) / sending_s
-        _, unanswered = await asyncio.wait(tasks, timeout=_GRACE_S)
-        for task in unanswered:
-            task.cancel()
-        return Load(list(await asyncio.gather(*tasks)), started_s, sending_s, busy)
+def sender(channel: grpc.aio.Channel, method: str = ENCODE, deadline_s: float | None = None) -> Send[RawRequest]:
+    """Return a function that sends raw requests with a deadline that counts from their due time."""
+    # Without serializers gRPC takes and returns bytes.
+    call: Any = channel.unary_unary(method)
 
+    async def send(request: RawRequest, due_s: float) -> Reply:
+        timeout_s = None if deadline_s is None else max(0.0, due_s + deadline_s - time.perf_counter())
+        try:
+            await call(request.message, timeout=timeout_s)
+        except grpc.aio.AioRpcError as error:
+            return Reply(request.tokens, error)
+        except asyncio.CancelledError:
+            return Reply(request.tokens, TimeoutError(f"no answer within {_GRACE_S} s after the last request"))
+        return Reply(request.tokens)
 
-async def _connected(channel: grpc.aio.Channel) -> _Send:
-    await channel.channel_ready()
-    # Without serializers: bytes in, bytes out.
-    send: _Send = channel.unary_unary(_ENCODE)
     return send
 
 
-async def _request(send: _Send, raw: bytes, tokens: int, due_s: float, deadline_s: float | None) -> Request:
-    sent_s = time.perf_counter()
-    try:
-        await send(raw, timeout=None if deadline_s is None else max(0.0, due_s + deadline_s - sent_s))
-        outcome = "OK"
-    except grpc.aio.AioRpcError as error:
-        outcome = error.code().name
-    except asyncio.CancelledError:
-        outcome = _GIVEN_UP
-    return Request(tokens, due_s, sent_s, time.perf_counter(), outcome)
+async def repeat_unary(channel: grpc.aio.Channel, method: str, message: bytes, requesters: int, seconds: float) -> Load:
+    """Send one message again and again from a number of requesters, and raise the first error."""
+    end_s = time.perf_counter() + seconds
+    requests = takewhile(lambda _: time.perf_counter() < end_s, repeat(RawRequest(message)))
+    load = await load_generator.closed_loop(sender(channel, method), requests, requesters)
+    raise_first_error(load)
+    return load
 
 
-def message(ids: Ids) -> bytes:
-    """Return a request of one sequence."""
-    tokens = pb.TokenSequences(dtype=pb.DATA_TYPE_INT32, data=ids.astype("<i4").tobytes(), lengths=[len(ids)])
-    return pb.EncodeRequest(tokens=tokens).SerializeToString()
+async def repeat_stream(
+    channel: grpc.aio.Channel, method: str, messages: Sequence[bytes], in_flight: int, seconds: float
+) -> Load:
+    """Send messages in turn on one stream with a constant number in flight; latencies are those between two answers."""
+    call: Any = channel.stream_stream(method)()
+    coming = cycle(messages)
+    started_s, cpu_started_s = time.perf_counter(), time.process_time()
+    for _ in range(in_flight):
+        await call.write(next(coming))
+    times_s = [started_s]
+    while times_s[-1] < started_s + seconds:
+        await call.read()
+        times_s.append(time.perf_counter())
+        await call.write(next(coming))
+    await call.done_writing()
+    for _ in range(in_flight):
+        await call.read()
+        times_s.append(time.perf_counter())
+    took_s = times_s[-1] - started_s
+    outcomes = [Outcome(before_s, before_s, now_s, 0, None) for before_s, now_s in pairwise(times_s)]
+    return Load(outcomes, started_s, took_s, (time.process_time() - cpu_started_s) / took_s)
+
+
+def request(*sequences: Ids) -> RawRequest:
+    """Return one request of one or several sequences."""
+    ids = np.concatenate(sequences).astype("<i4")
+    tokens = pb.TokenSequences(dtype=pb.DATA_TYPE_INT32, data=ids.tobytes(), lengths=list(map(len, sequences)))
+    return RawRequest(pb.EncodeRequest(tokens=tokens).SerializeToString(), len(ids))

@@ -1,204 +1,192 @@
-"""Writes the figures down: tables in Markdown, the document, JSON and a picture."""
+"""Tables in Markdown, and the page docs/benchmarks.md."""
 
-import json
 import math
 import platform
 import statistics
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable, Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 from bench.measure import median, median_ratio, ratio
-from bench.report.targets import (
-    of_client,
-    of_front_end,
-    of_open_loop,
-    of_overheads,
-    of_planning,
-    of_throughput,
-    of_tokenizing,
-    sustained,
-)
-from bench.requirement import Requirement
-from bench.studies import front_end, tokenizing
-from bench.studies import planning_cost as planning
-from bench.studies.client import Streaming
-from bench.studies.failover import Failover
-from bench.studies.front_end import FrontEnd
+from bench.report.figures import Figures
+from bench.report.targets import sustained, targets
 from bench.studies.open_loop import OpenLoop
-from bench.studies.overheads import Alone, Metrics, Poison
-from bench.studies.planning_cost import Planning
 from bench.studies.throughput import OTHER_REQUESTERS, REQUESTERS, Throughput
-from bench.studies.tokenizing import Tokenizing
-from testbed.minilm import ROOT
 
-DOCUMENT, PICTURE = ROOT / "docs" / "benchmarks.md", ROOT / "docs" / "benchmarks.png"
+_PAGE = (Path(__file__).with_name("page.md")).read_text(encoding="utf-8")
 
-
-@dataclass
-class Figures:
-    """What the parts that ran have found."""
-
-    rounds: int
-    throughput: list[Throughput] = field(default_factory=list)
-    open_loops: list[OpenLoop] = field(default_factory=list)
-    alone: Alone | None = None
-    metrics: Metrics | None = None
-    poison: Poison | None = None
-    front_end: FrontEnd | None = None
-    client: Streaming | None = None
-    failover: Failover | None = None
-    planning: list[Planning] = field(default_factory=list)
-    shapes: list[str] = field(default_factory=list)
-    int8: list[str] = field(default_factory=list)
-    tokenizing: list[Tokenizing] = field(default_factory=list)
-
-    def json(self) -> str:
-        """Return every figure of every round."""
-        return json.dumps(asdict(self, dict_factory=_without_nan), indent=2, ensure_ascii=False)
-
-    def requirements(self) -> Iterator[Requirement]:
-        """Yield every figure that has a bound."""
-        for closed in self.throughput:
-            yield from of_throughput(closed)
-        for loop in self.open_loops:
-            yield from of_open_loop(loop)
-        yield from of_overheads(self.alone, self.metrics, self.poison)
-        yield from of_front_end(self.front_end)
-        yield from of_client(self.client, self.failover)
-        yield from of_planning(self.planning)
-        yield from of_tokenizing(self.tokenizing)
+TARGETS = ("load", "figure", "measured", "target", "met")
+THROUGHPUT = (
+    *("server (setting)", "requests/s", "tokens/s", "tokens/s: Headwaiter / server", "tokens per CPU second"),
+    *("useful rows", "useful cells", "p50 ms", "p95 ms", "p99 ms"),
+    *(f"tokens/s, requesters: {requesters}" for requesters in OTHER_REQUESTERS),
+)
+OPEN_LOOP = (
+    *("load", "server (setting)", "sustained", "goodput, requests/s", "p50 ms", "p95 ms", "p99 ms"),
+    *("shortest quarter: p50 ms", "shortest quarter: p99 ms", "refused, requests/s", "refusals: p99 ms"),
+)
+FRONT_END = (
+    *("calls", "request bytes", "reply bytes", "requests/s", "requests/s, echo", "requests/s: Headwaiter / echo"),
+    *("sequences/s", "CPU µs per request", "CPU µs per request, echo"),
+)
+PLANNING = ("waiting sequences", "plan, µs per sequence", "add to the queue, µs per sequence")
+SHAPES = ("mix", "apart, ms", "together, ms", "together / apart", "peak memory apart, MiB", "peak memory together, MiB")
+INT8 = ("trace", "fp32, tokens per CPU second", "int8, tokens per CPU second", "int8 / fp32")
+TOKENIZING = ("texts per request", "tokenised, tokens/s", "encoded, tokens/s", "tokenised / encoded")
 
 
-def _without_nan(items: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return a dict in which null stands for NaN, which JSON has no word for."""
-    return {name: None if isinstance(value, float) and math.isnan(value) else value for name, value in items}
+def sections(figures: Figures) -> dict[str, str]:
+    """Return the tables by their names in the page; a study that did not run has no table."""
+    tables = {
+        "targets": _targets(figures),
+        "throughput": "\n\n".join(map(_throughput, figures.throughput)),
+        "open_loops": "\n\n".join(map(_open_loop, figures.open_loops)),
+        "front_end": _front_end(figures),
+        "planning": table(
+            PLANNING, [(f"{cost.waiting:,}", f"{cost.plan_us:.1f}", f"{cost.add_us:.1f}") for cost in figures.planning]
+        ),
+        "shapes": _shapes(figures),
+        "int8": _int8(figures),
+        "tokenizing": _tokenizing(figures),
+    }
+    return {name: text for name, text in tables.items() if text}
 
 
-def tables(figures: Figures) -> str:
-    """Return the tables of the parts that ran, one after the other."""
-    sections = [_required(figures.requirements())]
-    sections += [_throughput(closed) for closed in figures.throughput]
-    sections += [_open_loop(loop) for loop in figures.open_loops]
-    sections += ["\n".join(front_end.table(figures.front_end.costs))] if figures.front_end else []
-    sections += ["\n".join(planning.table(figures.planning))] if figures.planning else []
-    sections += ["\n".join(figures.shapes)] if figures.shapes else []
-    sections += ["\n".join(figures.int8)] if figures.int8 else []
-    sections += ["\n".join(tokenizing.table(figures.tokenizing))] if figures.tokenizing else []
-    return "\n\n".join(sections)
+def page(figures: Figures, minutes: float) -> str:
+    """Return the page of a full run."""
+    return _PAGE.format(
+        processor=_processor(),
+        onnxruntime=version("onnxruntime-gpu"),
+        grpcio=version("grpcio"),
+        python=platform.python_version(),
+        rounds=figures.rounds,
+        minutes=minutes,
+        **sections(figures),
+    )
 
 
-def _required(requirements: Iterator[Requirement]) -> str:
+def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a table with short rows filled up, or nothing if there are no rows."""
+    lines = [header, ["---"] * len(header), *([*row, *[""] * (len(header) - len(row))] for row in rows)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines) if len(lines) > 2 else ""
+
+
+def _targets(figures: Figures) -> str:
     rows = [
-        (each.what, _figure(each.measured, 2), f"{each.sign} {each.bound:g}", "yes" if each.met else "**no**")
-        for each in requirements
+        (
+            each.study,
+            each.figure,
+            _number(each.measured, 2),
+            f"{each.sign} {each.bound:g}",
+            "yes" if each.met else "**no**",
+        )
+        for each in targets(figures)
     ]
-    return _table(("figure", "measured", "required", "met"), rows)
+    return table(TARGETS, rows)
 
 
 def _throughput(closed: Throughput) -> str:
-    header = ["server", "requests/s", "tokens/s", "Headwaiter is", "tokens / CPU-s", "useful tokens", "useful cells"]
-    header += ["p50 ms", "p95 ms", "p99 ms", *(f"tokens/s at {requesters}" for requesters in OTHER_REQUESTERS)]
+    ours = closed.headwaiter.rounds
     rows: list[Sequence[str]] = []
-    for served in closed.served:
-        run = median(served.runs)
-        tuned = served.best and not served.usual
+    for server in closed.servers:
+        middle = median(server.rounds)
+        tuned = server.best and not server.usual
         rows.append(
             (
-                f"{served.contender.label}, best" if tuned else served.contender.label,
-                f"{run.requests_s:.0f}",
-                f"{run.tokens_s:,.0f}",
-                f"{ratio(closed.ours.runs, served.runs, 'tokens_s'):.2f} ×",
-                f"{run.tokens_cpu_s:,.0f}",
-                f"{run.useful_tokens:.0%}",
-                f"{run.useful_cells:.0%}",
-                *(f"{latency_ms:.0f}" for latency_ms in (run.p50_ms, run.p95_ms, run.p99_ms)),
-                *(f"{other.tokens_s:,.0f}" for other in served.others.values()),
+                f"{server.setup.label}, tuned" if tuned else server.setup.label,
+                f"{middle.requests_per_s:.0f}",
+                f"{middle.tokens_per_s:,.0f}",
+                f"{ratio(ours, server.rounds, 'tokens_per_s'):.2f}",
+                f"{middle.tokens_per_cpu_s:,.0f}",
+                f"{middle.useful_rows:.0%}",
+                f"{middle.useful_cells:.0%}",
+                *(f"{latency_ms:.0f}" for latency_ms in (middle.p50_ms, middle.p95_ms, middle.p99_ms)),
+                *(f"{other.tokens_per_s:,.0f}" for other in server.other_requesters.values()),
             )
         )
-    rates = [run.tokens_s for run in closed.ours.runs]
-    for name, ceiling in (("window of 32", closed.in_process), ("whole trace", closed.in_process_trace)):
-        times = median_ratio(rates, ceiling)
-        rows.append((f"in process, {name}", "", f"{statistics.median(ceiling):,.0f}", f"{times:.2f} ×"))
-    rows.append(("floor", "", "", "", f"{statistics.median(closed.floor):,.0f}"))
-    return f"{closed.trace}, {REQUESTERS} requesters:\n\n{_table(header, rows)}"
+    rates = [each.tokens_per_s for each in ours]
+    for waiting, ceiling in (
+        (f"{REQUESTERS} sequences waiting", closed.in_process_tokens_per_s),
+        ("whole trace waiting", closed.whole_trace_tokens_per_s),
+    ):
+        measured = f"{median_ratio(rates, ceiling):.2f}"
+        rows.append((f"in process, {waiting}", "", f"{statistics.median(ceiling):,.0f}", measured))
+    rows.append(("floor", "", "", "", f"{statistics.median(closed.floor_tokens_per_cpu_s):,.0f}"))
+    return f"{closed.trace}, {REQUESTERS} requesters:\n\n{table(THROUGHPUT, rows)}"
 
 
 def _open_loop(loop: OpenLoop) -> str:
-    header = ["load", "server", "sustained", "goodput/s", "p50 ms", "p95 ms", "p99 ms", "shortest p50", "shortest p99"]
-    header += ["refused/s", "refusals' p99 ms"]
     rows = []
-    for each in sorted(loop.loaded, key=lambda each: each.load):
-        run = median(each.runs)
-        latencies_ms = (run.p50_ms, run.p95_ms, run.p99_ms, run.short_p50_ms, run.short_p99_ms)
+    for server in sorted(loop.servers, key=lambda server: server.load):
+        middle = median(server.rounds)
+        latencies_ms = (middle.p50_ms, middle.p95_ms, middle.p99_ms, middle.short_p50_ms, middle.short_p99_ms)
         rows.append(
             (
-                f"{each.load:.0%}",
-                each.contender.label,
-                "yes" if sustained(each) else "no",
-                f"{run.goodput_s:.1f}",
+                f"{server.load:.0%}",
+                server.setup.label,
+                "yes" if sustained(server) else "no",
+                f"{middle.goodput_per_s:.1f}",
                 *(f"{latency_ms:.0f}" for latency_ms in latencies_ms),
-                f"{run.refused_s:.1f}",
-                _figure(run.refused_p99_ms, 1),
+                f"{middle.refused_per_s:.1f}",
+                _number(middle.refused_p99_ms, 1),
             )
         )
-    return f"{loop.trace}; 100 % is {loop.capacity_s:.1f} requests/s:\n\n{_table(header, rows)}"
+    return f"{loop.trace}; 100 % load is {loop.capacity_per_s:.1f} requests/s:\n\n{table(OPEN_LOOP, rows)}"
 
 
-def _figure(value: float, digits: int) -> str:
-    return "none" if math.isnan(value) else f"{value:.{digits}f}"
+def _front_end(figures: Figures) -> str:
+    rows = []
+    for cost in figures.front_end.costs if figures.front_end else ():
+        requests_per_s = statistics.median(cost.requests_per_s)
+        rows.append(
+            (
+                f"{cost.kind}, {cost.sequences} sequence{'s' if cost.sequences > 1 else ''} per request",
+                f"{cost.request_bytes:,}",
+                f"{cost.reply_bytes:,}",
+                f"{requests_per_s:,.0f}",
+                f"{statistics.median(cost.echo_requests_per_s):,.0f}",
+                f"{cost.ratio:.2f}",
+                f"{requests_per_s * cost.sequences:,.0f}",
+                f"{statistics.median(cost.request_cpu_us):.0f}",
+                f"{statistics.median(cost.echo_request_cpu_us):.0f}",
+            )
+        )
+    return table(FRONT_END, rows)
 
 
-def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [header, ["---"] * len(header), *([*row, *[""] * (len(header) - len(row))] for row in rows)]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+def _shapes(figures: Figures) -> str:
+    rows = []
+    for mix in figures.shapes:
+        seconds = (f"{mix.apart_s * 1e3:.0f}", f"{mix.together_s * 1e3:.0f}", f"{mix.together_s / mix.apart_s:.2f}")
+        rows.append((mix.mix, *seconds, f"{mix.apart_mib:.1f}", f"{mix.together_mib:.1f}"))
+    return table(SHAPES, rows)
 
 
-def picture(loops: Sequence[OpenLoop], path: Path) -> None:
-    """Draw latency against load: the median as a line, the 99th percentile dashed."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(6 * len(loops), 5), layout="constrained")
-    for axes, loop in zip(figure.subplots(1, len(loops), squeeze=False)[0], loops, strict=True):
-        for index, contender in enumerate(dict.fromkeys(each.contender for each in loop.loaded)):
-            points = sorted((each for each in loop.loaded if each.contender == contender), key=lambda each: each.load)
-            loads = [each.load for each in points]
-            runs = [median(each.runs) for each in points]
-            axes.plot(loads, [run.p50_ms for run in runs], f"C{index}o-", label=contender.label)
-            axes.plot(loads, [run.p99_ms for run in runs], f"C{index}o--")
-        axes.set(title=loop.trace, xlabel="load, as a share of Headwaiter's capacity", ylabel="latency, ms; p99 dashed")
-        axes.set_yscale("log")
-        axes.yaxis.set_major_formatter("{x:.0f}")
-        axes.yaxis.set_minor_formatter("{x:.0f}")
-        axes.legend()
-    figure.savefig(path, dpi=120)
+def _int8(figures: Figures) -> str:
+    if figures.int8 is None:
+        return ""
+    rows = [
+        (
+            speed.trace,
+            f"{speed.fp32_tokens_per_cpu_s:,.0f}",
+            f"{speed.int8_tokens_per_cpu_s:,.0f}",
+            f"{speed.ratio:.2f}",
+        )
+        for speed in figures.int8.speeds
+    ]
+    return f"{table(INT8, rows)}\n\n{figures.int8.accuracy}"
 
 
-def write_document(figures: Figures, minutes: float) -> None:
-    """Write docs/benchmarks.md and its picture."""
-    picture(figures.open_loops, PICTURE)
-    DOCUMENT.write_text(
-        _DOCUMENT.format(
-            processor=_processor(),
-            onnxruntime=version("onnxruntime-gpu"),
-            grpcio=version("grpcio"),
-            python=platform.python_version(),
-            rounds=figures.rounds,
-            minutes=minutes,
-            picture=PICTURE.name,
-            required=_required(figures.requirements()),
-            throughput="\n\n".join(map(_throughput, figures.throughput)),
-            open_loops="\n\n".join(map(_open_loop, figures.open_loops)),
-            front_end="\n".join(front_end.table(figures.front_end.costs) if figures.front_end else ()),
-            planning="\n".join(planning.table(figures.planning)),
-            shapes="\n".join(figures.shapes),
-            int8="\n".join(figures.int8),
-            tokenizing="\n".join(tokenizing.table(figures.tokenizing)),
-        ),
-        encoding="utf-8",
-    )
+def _tokenizing(figures: Figures) -> str:
+    rows = []
+    for each in figures.tokenizing:
+        rates = [f"{statistics.median(rates):,.0f}" for rates in (each.tokenized_per_s, each.encoded_per_s)]
+        rows.append((str(each.texts), *rates, f"{each.ratio:.1f}"))
+    return table(TOKENIZING, rows)
+
+
+def _number(value: float, digits: int) -> str:
+    return "–" if math.isnan(value) else f"{value:.{digits}f}"
 
 
 def _processor() -> str:
@@ -206,6 +194,3 @@ def _processor() -> str:
         if line.startswith("model name"):
             return line.partition(":")[2].strip()
     return platform.processor()
-
-
-_DOCUMENT = (Path(__file__).with_name("page.md")).read_text(encoding="utf-8")

@@ -1,6 +1,6 @@
-"""The least that a grpc.aio server of a graph can do: parse, run the graph in a thread, answer the vector's bytes.
+"""A minimal grpc.aio server of a graph: it parses a request, runs the graph in a thread and returns the vector's bytes.
 
-Run as `python -m bench.servers.bare BUNDLE --address HOST:PORT` with any flags of headwaiter-server, which it ignores.
+Run it with `python -m bench.servers.bare BUNDLE --address HOST:PORT`; it ignores the other flags of headwaiter-server.
 """
 
 import argparse
@@ -19,8 +19,8 @@ from headwaiter_server.runtime.graph import EncoderGraph
 from headwaiter_server.runtime.packing import pack
 
 
-def encoder(graph: EncoderGraph) -> grpc.GenericRpcHandler:
-    """Return what answers Encode."""
+def encode_handler(graph: EncoderGraph) -> grpc.GenericRpcHandler:
+    """Return a gRPC handler for Encode requests of one sequence."""
     thread = ThreadPoolExecutor(1)
 
     def run(ids: bytes) -> bytes:
@@ -37,13 +37,13 @@ def encoder(graph: EncoderGraph) -> grpc.GenericRpcHandler:
 
 
 def main() -> None:
-    """Read the command line and serve."""
+    """Serve as the command line says."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("bundle", type=Path)
     parser.add_argument("--address", required=True)
     known, _ = parser.parse_known_args()
     graph = EncoderGraph.open(known.bundle / "packed-cpu.fp32.onnx", "cpu", threads=1)
-    asyncio.run(serve(encoder(graph), known.address))
+    asyncio.run(serve(encode_handler(graph), known.address))
 
 
 if __name__ == "__main__":

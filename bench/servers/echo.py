@@ -1,7 +1,7 @@
-"""A bare grpc.aio server that answers every message with as many bytes as the method's name says.
+"""A grpc.aio server that answers each message with the number of zero bytes that the method's name ends with.
 
-Run as `python -m bench.servers.echo BUNDLE --address HOST:PORT` with any flags of headwaiter-server, which it ignores;
-the methods are /echo/unary-BYTES and /echo/stream-BYTES. Health checks say SERVING.
+Run it with `python -m bench.servers.echo BUNDLE --address HOST:PORT`; it ignores the other flags of headwaiter-server.
+Its methods are /echo/unary-BYTES and /echo/stream-BYTES.
 """
 
 import argparse
@@ -38,13 +38,13 @@ class _Echo(grpc.GenericRpcHandler):
 
 
 async def serve(handler: grpc.GenericRpcHandler, address: str) -> None:
-    """Serve with a bare grpc.aio server, which says that it does, until SIGTERM."""
+    """Serve a handler and health checks until SIGTERM."""
     server = grpc.aio.server()
     server.add_generic_rpc_handlers((handler,))
     servicer = health.aio.HealthServicer()
-    # As Headwaiter does: a service with registered methods would slow every call.
-    adder: Any = GenericHandlers(server)
-    health_pb2_grpc.add_HealthServicer_to_server(servicer, adder)
+    # Registered methods would slow every call, so Headwaiter uses generic handlers for health checks, and so does this.
+    generic: Any = GenericHandlers(server)
+    health_pb2_grpc.add_HealthServicer_to_server(servicer, generic)
     await servicer.set("", health_pb2.HealthCheckResponse.SERVING)
     server.add_insecure_port(address)
     await server.start()
@@ -55,7 +55,7 @@ async def serve(handler: grpc.GenericRpcHandler, address: str) -> None:
 
 
 def main() -> None:
-    """Read the command line and serve."""
+    """Serve as the command line says."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--address", required=True)
     known, _ = parser.parse_known_args()

@@ -1,7 +1,6 @@
-"""How others choose the next batch: pure functions of the lengths that wait, in order of arrival.
+"""The batching policies of other servers, as pure functions of the lengths of the waiting sequences.
 
-Each is given its users' best case: requests of one sequence, and nothing between the choice and the graph but what
-Headwaiter has there too.
+Each policy runs in its best case: requests of one sequence, and the same code as Headwaiter between policy and graph.
 """
 
 from collections.abc import Callable, Sequence
@@ -10,40 +9,40 @@ from typing import Protocol
 
 
 class Policy(Protocol):
-    """Chooses batches."""
+    """A rule that chooses the next batches."""
 
     def choose(self, lengths: Sequence[int], waited_s: float) -> list[list[int]]:
-        """Return the batches to run now, one after the other, before the policy is asked again.
+        """Return the batches to run now, one after another.
 
         Args:
-            lengths: tokens of the sequences that wait, in order of arrival; at least one.
-            waited_s: how long the first has waited.
+            lengths: tokens of each waiting sequence, in order of arrival; at least one.
+            waited_s: seconds that the first sequence has waited.
 
         Returns:
-            Places in `lengths`; no batch at all while it is worth waiting for more.
+            For each batch, the indices of its sequences in `lengths`; no batches to wait for more sequences.
         """
         ...
 
     @property
     def delay_ms(self) -> int:
-        """How long the first may have to wait for others to come."""
+        """Longest time that the first sequence waits for others to arrive."""
         ...
 
 
 @dataclass(frozen=True)
 class OneByOne:
-    """Every sequence alone, as servers without batching do."""
+    """One batch per sequence, as in servers without batching."""
 
     delay_ms: int = 0
 
     def choose(self, lengths: Sequence[int], waited_s: float) -> list[list[int]]:
-        """Choose the first."""
+        """Choose the first sequence."""
         return [[0]]
 
 
 @dataclass(frozen=True)
 class FifoCount:
-    """The first so many, or fewer after a delay.
+    """The first sequences up to a maximum number, or fewer after a delay.
 
     Triton's dynamic batcher without preferred sizes, for models that take padded batches
     (https://docs.nvidia.com/deeplearning/triton-inference-server/user-guide/docs/user_guide/batcher.html:
@@ -56,7 +55,7 @@ class FifoCount:
     delay_ms: int = 2
 
     def choose(self, lengths: Sequence[int], waited_s: float) -> list[list[int]]:
-        """Choose the first ones, once there are enough or the delay has passed."""
+        """Choose the first sequences once the batch is full or the delay has passed."""
         if len(lengths) < self.max_sequences and waited_s < self.delay_ms / 1e3:
             return []
         return [list(range(min(len(lengths), self.max_sequences)))]
@@ -64,19 +63,19 @@ class FifoCount:
 
 @dataclass(frozen=True)
 class EqualLengths:
-    """Only sequences of one length, so that nothing is padded.
+    """Sequences of one length, so that a batch has no padding.
 
-    Triton's dynamic batcher where an input does not allow ragged batches
+    Triton's dynamic batcher for inputs that do not allow ragged batches
     (https://docs.nvidia.com/deeplearning/triton-inference-server/user-guide/docs/user_guide/ragged_batching.html).
-    Triton ends a batch at the first request of another shape; this takes all of the first one's length, wherever they
-    wait, which is kinder.
+    Triton ends a batch at the first request of another shape. This policy takes every waiting sequence of the first
+    one's length, which gives it larger batches than Triton.
     """
 
     max_sequences: int = 32
     delay_ms: int = 0
 
     def choose(self, lengths: Sequence[int], waited_s: float) -> list[list[int]]:
-        """Choose the first and those of its length."""
+        """Choose the first sequence and others of its length."""
         alike = [place for place, length in enumerate(lengths) if length == lengths[0]]
         if len(alike) < self.max_sequences and waited_s < self.delay_ms / 1e3:
             return []
@@ -85,18 +84,18 @@ class EqualLengths:
 
 @dataclass(frozen=True)
 class FifoTokens:
-    """The first ones, as long as the padded batch keeps within a budget of tokens.
+    """The first sequences whose padded batch stays within a token budget.
 
     Text Embeddings Inference: `--max-batch-tokens`, 16,384 by default
-    (https://huggingface.co/docs/text-embeddings-inference/cli_arguments), counted as the number of sequences times the
-    longest where the backend pads (`core/src/queue.rs` of huggingface/text-embeddings-inference).
+    (https://huggingface.co/docs/text-embeddings-inference/cli_arguments), counted as the number of sequences
+    times the longest length if the backend pads (`core/src/queue.rs` of huggingface/text-embeddings-inference).
     """
 
     budget_tokens: int = 16_384
     delay_ms: int = 0
 
     def choose(self, lengths: Sequence[int], waited_s: float) -> list[list[int]]:
-        """Choose the first ones that fit; the very first always does."""
+        """Choose the first sequences that fit; the first always does."""
         batch: list[int] = []
         longest = 0
         for place, length in enumerate(lengths):
@@ -109,11 +108,11 @@ class FifoTokens:
 
 @dataclass(frozen=True)
 class SortedWindow:
-    """The first so many full batches' worth, sorted by length and cut into batches.
+    """A window of several full batches, sorted by length and cut into batches.
 
     infinity: `--batch-size`, 32 by default (https://michaelfeil.eu/infinity/), with up to 8 batches sorted together
-    (`pop_optimal_batches` in `infinity_emb/inference/queue.py` of michaelfeil/infinity). What comes later waits until
-    they have all run; less than two full batches are not sorted.
+    (`pop_optimal_batches` in `infinity_emb/inference/queue.py` of michaelfeil/infinity). Sequences that arrive
+    later wait until the whole window has run; fewer sequences than two full batches are not sorted.
     """
 
     max_sequences: int = 32
@@ -121,7 +120,7 @@ class SortedWindow:
     delay_ms: int = 0
 
     def choose(self, lengths: Sequence[int], waited_s: float) -> list[list[int]]:
-        """Choose as many full batches as wait, or one that is not full."""
+        """Choose all full batches up to the maximum, or one batch that is not full."""
         batches = min(self.max_batches, max(1, len(lengths) // self.max_sequences))
         window = list(range(min(len(lengths), batches * self.max_sequences)))
         if batches > 1:
@@ -139,6 +138,6 @@ _KINDS: dict[str, Callable[..., Policy]] = {
 
 
 def read_policy(text: str) -> Policy:
-    """Make a policy of its name and its numbers in order, such as `fifo:32:2` or `tokens:16384`."""
+    """Return the policy of a text: a kind and its numbers, such as `fifo:32:2` or `tokens:16384`."""
     kind, *numbers = text.split(":")
     return _KINDS[kind](*map(int, numbers))

@@ -1,4 +1,4 @@
-"""Encodes the texts of a file: a bar shows how far it is, and errors say which line was wrong."""
+"""Encodes the texts of a file with a progress bar, and names the line of a text that the server refuses."""
 
 import re
 from collections.abc import Iterator
@@ -7,64 +7,66 @@ from typing import Unpack
 
 from headwaiter_client.calls.options import RequestOptions
 from headwaiter_client.calls.results import SequenceEncoding, model_ref
-from headwaiter_client.cli.console import tracked
+from headwaiter_client.cli.console import with_progress_bar
 from headwaiter_client.cli.text_files import Texts
 from headwaiter_client.client import Client
 from headwaiter_client.errors import HeadwaiterError, ModelChanged, SequenceTooLong
 from headwaiter_proto import encoder_pb2 as pb
 
 
-def describe(client: Client) -> pb.GetModelResponse:
-    """Asks for the model.
+def text_model(client: Client) -> pb.GetModelResponse:
+    """Return the description of the server's model.
 
     Raises:
-        ValueError: it takes no texts.
+        ValueError: the model does not accept texts.
     """
     model = client.model()
     if not model.max_text_tokens:
-        raise ValueError(f"the model {model.model.name} takes no texts")
+        raise ValueError(f"the model {model.model.name} does not accept texts: use a model with a tokenizer")
     return model
 
 
 def encode_texts(
-    client: Client, described: pb.GetModelResponse, texts: Texts, *, first: int = 0, **options: Unpack[RequestOptions]
+    client: Client, description: pb.GetModelResponse, texts: Texts, *, first: int = 0, **options: Unpack[RequestOptions]
 ) -> Iterator[SequenceEncoding]:
-    """Yields the pooled results of texts, in their order.
+    """Yield the pooled encodings of texts, in order.
 
     Args:
-        client: what calls the server.
-        described: the model whose vectors they have to be.
-        texts: what to encode.
-        first: index of the text to begin with.
+        client: the client to call the server with.
+        description: description of the model that must answer.
+        texts: the texts to encode.
+        first: index of the first text to encode.
         **options: see `RequestOptions`.
 
     Raises:
-        HeadwaiterError: a call failed; where a text is to blame, the message says where it stands.
+        HeadwaiterError: a call failed; if one text is the cause, the message names its line.
         ValueError: the model has no pooled output.
     """
     try:
         with (
-            closing(client.encode_stream(texts.values[first:], **options)) as results,
-            closing(tracked(results, len(texts.values), first)) as ones,
+            closing(client.encode_stream(texts.values[first:], **options)) as encodings,
+            closing(with_progress_bar(encodings, len(texts.values), first)) as shown,
         ):
-            for one in ones:
-                if one.model != model_ref(described.model):
+            for encoding in shown:
+                if encoding.model != model_ref(description.model):
                     raise ModelChanged(
-                        f"{one.model} answered in place of {model_ref(described.model)}, and their vectors do not mix: "
-                        "run again, and let all replicas serve one model in one precision"
+                        f"{encoding.model} answered instead of {model_ref(description.model)}, whose vectors differ: "
+                        "serve the same model in the same precision on all replicas, and run again"
                     )
-                if one.pooled is None and one.pooled_int8 is None:
-                    raise ValueError(f"the model {described.model.name} has no pooled output")
-                yield one
+                if encoding.pooled is None and encoding.pooled_int8 is None:
+                    name = description.model.name
+                    raise ValueError(f"the model {name} has no pooled output: export it with a pooling")
+                yield encoding
     except HeadwaiterError as error:
         if error.sequence is None:
             raise
-        advice = " (--truncation right, or left, cuts it)" if isinstance(error, SequenceTooLong) else ""
-        raise HeadwaiterError(_placed(error, error.sequence, texts.place(first + error.sequence)) + advice) from error
+        advice = " (--truncation left or right cuts long texts)" if isinstance(error, SequenceTooLong) else ""
+        place = texts.place(first + error.sequence)
+        raise HeadwaiterError(_with_place(error, error.sequence, place) + advice) from error
 
 
-def _placed(error: HeadwaiterError, sequence: int, place: str) -> str:
-    """Says of a place in a file what was said of a sequence in a request."""
-    named = rf"texts\.values\[{sequence}\]|\bsequence {sequence}\b"
-    sentence, places = re.subn(named, lambda _: place, str(error))
-    return sentence if places else f"{place}: {sentence}"
+def _with_place(error: HeadwaiterError, sequence: int, place: str) -> str:
+    """Return the message of an error with a place in a file instead of the number of the sequence."""
+    number = rf"texts\.values\[{sequence}\]|\bsequence {sequence}\b"
+    message, replaced = re.subn(number, lambda _: place, str(error))
+    return message if replaced else f"{place}: {message}"

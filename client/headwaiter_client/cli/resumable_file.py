@@ -1,13 +1,13 @@
-"""Vectors on their way into a file, kept where the way is interrupted.
+"""A .npy file of vectors that an interrupted run leaves in a state that the next run resumes.
 
-Beside OUT.npy lie, until it is whole,
+While OUT.npy is incomplete, two files lie beside it:
 
-- OUT.npy.partial, the file that it will be, with fewer rows than its header says;
-- OUT.npy.journal: a line of JSON that says which model and options its rows are of, then for each row 16 bytes, the
-  BLAKE2b of its text.
+- OUT.npy.partial: the future OUT.npy, with fewer rows than its header says;
+- OUT.npy.journal: one line of JSON with the model and the options of the rows, then for each row 16 bytes, the
+  BLAKE2b hash of its text.
 
-What fits the same call is not encoded again: rows of the same model and options, up to the first text that is another.
-Rows of another call are never thrown away unless that was asked for.
+A run with the same model and options keeps the rows up to the first text that differs. Rows of another model or of
+other options are discarded only with --restart.
 """
 
 import io
@@ -20,55 +20,56 @@ from typing import Any, Self
 
 import numpy as np
 
-_FINGERPRINT_BYTES = 16
+_HASH_BYTES = 16
 
 
-class Partial:
-    """A .npy file that grows by a row a text.
+class ResumableFile:
+    """A .npy file that grows by one row per text.
 
     Args:
-        output: the file that it will be.
-        terms: what all its rows have in common; as JSON has it.
-        texts: what its rows stand for.
-        row: data type of a row.
-        restart: keep nothing from before.
+        output: path of the complete file.
+        settings: the model and the options that all rows have in common, as JSON values.
+        texts: the texts of the rows.
+        row_type: NumPy data type of one row.
+        restart: whether to discard the rows of an earlier run.
 
     Attributes:
-        kept: how many rows are there from before.
+        resumed_rows: number of rows kept from an earlier run.
 
     Raises:
         OSError: a file cannot be written.
-        ValueError: the rows from before are of another call.
+        ValueError: the rows of an earlier run have other settings or other texts.
     """
 
     def __init__(
-        self, output: Path, terms: Mapping[str, Any], texts: Sequence[str], row: np.dtype[Any], *, restart: bool
+        self, output: Path, settings: Mapping[str, Any], texts: Sequence[str], row_type: np.dtype[Any], *, restart: bool
     ) -> None:
         self._output = output
         self._texts = texts
         self._paths = Path(f"{output}.partial"), Path(f"{output}.journal")
-        known = 0 if restart else _known(*self._paths, terms, texts)
-        self._vectors, self._journal = [_opened(path) for path in self._paths]
-        header = _header(row, len(texts))
-        rows = max(0, self._vectors.seek(0, io.SEEK_END) - len(header)) // row.itemsize
-        self.kept = self._rows = min(rows, known)
+        reusable = 0 if restart else _reusable_rows(*self._paths, settings, texts)
+        self._vectors, self._journal = [_open_unbuffered(path) for path in self._paths]
+        header = _npy_header(row_type, len(texts))
+        whole_rows = max(0, self._vectors.seek(0, io.SEEK_END) - len(header)) // row_type.itemsize
+        self.resumed_rows = self._rows = min(whole_rows, reusable)
         self._vectors.seek(0)
         self._vectors.write(header)
-        self._vectors.seek(self.kept * row.itemsize, io.SEEK_CUR)
+        self._vectors.seek(self.resumed_rows * row_type.itemsize, io.SEEK_CUR)
         self._vectors.truncate()
-        # The head may have grown, and then the records move.
-        self._journal.write(_head(terms) + b"".join(map(_fingerprint, texts[: self.kept])))
+        # A longer first line moves the hashes, so the journal is written anew.
+        hashes = b"".join(map(_text_hash, texts[: self.resumed_rows]))
+        self._journal.write(json.dumps(settings, sort_keys=True).encode() + b"\n" + hashes)
         self._journal.truncate()
 
     def append(self, row: bytes) -> None:
-        """Adds the row of the next text."""
+        """Add the row of the next text."""
         self._vectors.write(row)
-        self._journal.write(_fingerprint(self._texts[self._rows]))
+        self._journal.write(_text_hash(self._texts[self._rows]))
         self._rows += 1
 
     @property
-    def begun(self) -> bool:
-        """Whether some rows are there, but not all."""
+    def incomplete(self) -> bool:
+        """Whether the file has some rows, but not all."""
         return 0 < self._rows < len(self._texts)
 
     def __enter__(self) -> Self:
@@ -83,64 +84,62 @@ class Partial:
         if self._rows == len(self._texts):
             vectors.replace(self._output)
             journal.unlink()
-        elif not self._rows:  # Nothing was encoded: leave nothing behind.
+        elif not self._rows:  # Files without a row are of no use to the next run.
             vectors.unlink()
             journal.unlink()
 
 
-def _opened(path: Path) -> io.FileIO:
-    """Opens a file to read and write what is there; nothing waits in a buffer where the process is killed."""
+def _open_unbuffered(path: Path) -> io.FileIO:
+    """Open a file for reading and writing without a buffer, so that a killed process loses no row."""
     path.touch()
     return path.open("r+b", buffering=0)
 
 
-def _header(row: np.dtype[Any], rows: int) -> bytes:
-    """Returns how a .npy file begins; NumPy leaves room in it for any number of rows."""
+def _npy_header(row_type: np.dtype[Any], rows: int) -> bytes:
+    """Return the header of a .npy file; NumPy pads it to the same length for every number of rows."""
     header = io.BytesIO()
-    descr = np.lib.format.dtype_to_descr(row.base)
-    np.lib.format.write_array_header_1_0(header, {"descr": descr, "fortran_order": False, "shape": (rows, *row.shape)})
+    descr = np.lib.format.dtype_to_descr(row_type.base)
+    np.lib.format.write_array_header_1_0(
+        header, {"descr": descr, "fortran_order": False, "shape": (rows, *row_type.shape)}
+    )
     return header.getvalue()
 
 
-def _known(partial: Path, journal: Path, terms: Mapping[str, Any], texts: Sequence[str]) -> int:
-    """Returns how many rows stand for the first of the texts, by their journal.
+def _reusable_rows(partial: Path, journal: Path, settings: Mapping[str, Any], texts: Sequence[str]) -> int:
+    """Return the number of rows of an earlier run that belong to the first texts of this run.
 
     Raises:
-        ValueError: none does, or they are of other terms.
+        ValueError: the earlier run had other settings, or another first text.
     """
-    head, _, records = journal.read_bytes().partition(b"\n") if journal.exists() else (b"", b"", b"")
-    rows = len(records) // _FINGERPRINT_BYTES
+    head, _, hashes = journal.read_bytes().partition(b"\n") if journal.exists() else (b"", b"", b"")
+    rows = len(hashes) // _HASH_BYTES
     if not rows:
         return 0
     former = json.loads(head)
-    same = _same(records, texts)
+    same = _same_texts(hashes, texts)
     differences = [
         f"{name} was {former.get(name)!r} and is {value!r}"
-        for name, value in terms.items()
-        # What came through without being cut is no other where the rest may be cut.
+        for name, value in settings.items()
+        # Vectors that needed no truncation are the same with every truncation, so resuming with it keeps them.
         if former.get(name) != value and (name, former.get(name)) != ("truncation", "error")
     ]
     if not differences and same:
         return same
-    what = ", ".join(differences) or "the first text is another"
+    difference = ", ".join(differences) or "the first text differs"
     raise ValueError(
-        f"{partial} holds {rows:,} rows of another call, where {what}: "
-        "repeat that call to go on with it, or drop its rows with --restart"
+        f"{partial} holds {rows:,} rows of another run ({difference}): "
+        "resume that run with its own options, or discard its rows with --restart"
     )
 
 
-def _same(records: bytes, texts: Sequence[str]) -> int:
-    """Returns how many records stand for the first of the texts."""
-    starts = range(0, len(records) - _FINGERPRINT_BYTES + 1, _FINGERPRINT_BYTES)
+def _same_texts(hashes: bytes, texts: Sequence[str]) -> int:
+    """Return the number of leading hashes that match the texts."""
+    starts = range(0, len(hashes) - _HASH_BYTES + 1, _HASH_BYTES)
     for count, (start, text) in enumerate(zip(starts, texts, strict=False)):
-        if records[start : start + _FINGERPRINT_BYTES] != _fingerprint(text):
+        if hashes[start : start + _HASH_BYTES] != _text_hash(text):
             return count
     return min(len(starts), len(texts))
 
 
-def _head(terms: Mapping[str, Any]) -> bytes:
-    return json.dumps(terms, sort_keys=True).encode() + b"\n"
-
-
-def _fingerprint(text: str) -> bytes:
-    return blake2b(text.encode(), digest_size=_FINGERPRINT_BYTES).digest()
+def _text_hash(text: str) -> bytes:
+    return blake2b(text.encode(), digest_size=_HASH_BYTES).digest()

@@ -1,4 +1,4 @@
-"""The flags that commands share, and what they stand for."""
+"""The flags that several subcommands share."""
 
 import argparse
 import os
@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 from headwaiter_client.calls.options import RequestOptions
 from headwaiter_client.transport.connection import TlsConfig
 
-Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"  # noqa: SLF001  # It has no other name.
+Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"  # noqa: SLF001  # It has no public name.
 
 _TLS_VARIABLE = "HEADWAITER_CLIENT_TLS"
 
@@ -17,40 +17,40 @@ _TLS_VARIABLE = "HEADWAITER_CLIENT_TLS"
 def add_command(
     commands: Commands, name: str, run: Callable[[argparse.Namespace], int], summary: str, timeout_s: float = 30.0
 ) -> argparse.ArgumentParser:
-    """Adds a command with the flags of its connection, each also an environment variable."""
+    """Add a subcommand with the connection flags, each of which can also be set by an environment variable."""
     parser = commands.add_parser(name, help=summary, description=summary)
     parser.set_defaults(run=run)
 
     def add(flag: str, convert: Callable[[str], object], default: object, summary: str) -> None:
-        # Not the server's own names: where both run, its certificate is not the caller's.
+        # The prefix differs from that of the server's variables: where both run, their TLS files differ.
         variable = "HEADWAITER_CLIENT_" + flag.strip("-").replace("-", "_").upper()
-        # A variable that is set but empty is what compose files make of one that is not set.
+        # An empty variable counts as not set, because compose files pass unset variables as empty.
         value = os.environ.get(variable) or default
         parser.add_argument(
             flag, type=convert, default=value, help=f"{summary} (or {variable}; default: {default or 'none'})"
         )
 
-    add("--address", str, "localhost:50051", "host:port of the server; of several replicas, with commas between")
+    add("--address", str, "localhost:50051", "host:port of the server; separate several replicas with commas")
     add("--timeout-s", float, timeout_s, "seconds to wait for an answer")
-    add("--token-file", Path, None, "file that holds the bearer token")
+    add("--token-file", Path, None, "file with the bearer token")
     parser.add_argument(
         "--tls",
         action="store_true",
         default=os.environ.get(_TLS_VARIABLE, "") not in ("", "0"),
-        help=f"talk TLS, trusting the public authorities (or {_TLS_VARIABLE}=1)",
+        help=f"connect with TLS and trust the public certificate authorities (or {_TLS_VARIABLE}=1)",
     )
-    add("--tls-ca", Path, None, "certificates to trust in their place; any --tls flag turns TLS on")
-    add("--tls-cert", Path, None, "the client's certificate chain")
-    add("--tls-key", Path, None, "the private key of --tls-cert")
+    add("--tls-ca", Path, None, "file of certificates to trust instead of the public ones; any --tls flag turns TLS on")
+    add("--tls-cert", Path, None, "file with the client's certificate chain")
+    add("--tls-key", Path, None, "file with the private key of --tls-cert")
     return parser
 
 
-def connection(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Returns what a client of either kind is made with.
+def client_arguments(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return the keyword arguments of `Client` and `AsyncClient`.
 
     Raises:
-        OSError: the token's file cannot be read.
-        ValueError: a TLS flag came without another that it needs.
+        OSError: the token file cannot be read.
+        ValueError: a TLS flag is set without another flag that it needs.
     """
     files = (arguments.tls_ca, arguments.tls_cert, arguments.tls_key)
     addresses = [address.strip() for address in arguments.address.split(",")]
@@ -63,33 +63,37 @@ def connection(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def add_text_flags(parser: argparse.ArgumentParser) -> None:
-    """Adds the flags of a file of texts, and of what the server shall do with them."""
+    """Add the flags that name a file of texts, and those that say how to encode them."""
     parser.add_argument(
-        "file", metavar="FILE", help="the texts, one a line, in UTF-8, or as the flags say; - for standard input"
+        "file",
+        metavar="FILE",
+        help="file of texts, one per line in UTF-8 unless --field or --column is set; - reads standard input",
     )
-    held = parser.add_mutually_exclusive_group()
-    held.add_argument("--field", metavar="NAME", help="FILE is JSON Lines: the field of each that is the text")
-    held.add_argument("--column", metavar="NAME", help="FILE is parquet: the column of the texts")
-    parser.add_argument("--prompt", default="", metavar="NAME", help="the model's prompt to put before each text")
+    layout = parser.add_mutually_exclusive_group()
+    layout.add_argument("--field", metavar="NAME", help="read FILE as JSON Lines; the texts are in this field")
+    layout.add_argument("--column", metavar="NAME", help="read FILE as parquet; the texts are in this column")
+    parser.add_argument(
+        "--prompt", default="", metavar="NAME", help="name of the model's prompt to put before each text"
+    )
     parser.add_argument(
         "--truncation",
         choices=("error", "left", "right"),
         default="error",
-        help="what becomes of a text that is too long: an error (default), or where it is cut",
+        help="refuse a text that is too long (error, the default), or cut it on the left or on the right",
     )
 
 
 def text_options(arguments: argparse.Namespace) -> RequestOptions:
-    """Returns what the flags say that the server shall do with texts."""
+    """Return the request options that the flags of `add_text_flags` set."""
     return {"prompt": arguments.prompt, "truncation": arguments.truncation}
 
 
-def count(text: str) -> int:
-    """Reads a number of things.
+def positive_int(text: str) -> int:
+    """Return a whole number.
 
     Raises:
-        ArgumentTypeError: it is none, or below 1.
+        ArgumentTypeError: the text is not a whole number, or the number is below 1.
     """
     if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 1")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
     return int(text)
