@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class RunSizes:
-    """Numbers of rounds, and lengths of the loads.
+    """Numbers of rounds and lengths of the loads; the defaults are those of the full run.
 
     Attributes:
         rounds: rounds of each comparison; the tables show medians over the rounds.
@@ -20,30 +20,19 @@ class RunSizes:
         all_traces: whether to run all traces, or only the first.
     """
 
-    rounds: int
-    trace_tokens: int
-    poison_repeats: int
-    sweep_tokens: int
-    all_requesters: bool
-    open_s: float
-    compared_s: float
-    overload_s: float
-    failover_s: float
-    all_traces: bool
+    rounds: int = 3
+    trace_tokens: int = 12_000
+    poison_repeats: int = 10
+    sweep_tokens: int = 4_000
+    all_requesters: bool = True
+    open_s: float = 8.0
+    compared_s: float = 16.0
+    overload_s: float = 60.0
+    failover_s: float = 30.0
+    all_traces: bool = True
 
 
-FULL = RunSizes(
-    rounds=3,
-    trace_tokens=12_000,
-    poison_repeats=10,
-    sweep_tokens=4_000,
-    all_requesters=True,
-    open_s=8.0,
-    compared_s=16.0,
-    overload_s=60.0,
-    failover_s=30.0,
-    all_traces=True,
-)
+FULL = RunSizes()
 QUICK = RunSizes(
     rounds=1,
     trace_tokens=6_000,

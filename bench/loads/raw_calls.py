@@ -2,10 +2,10 @@
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from itertools import count, cycle, pairwise, repeat, takewhile
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import grpc
 import numpy as np
@@ -16,6 +16,7 @@ from headwaiter_client.cli.load_generator import Load, Outcome, Reply, Send, poi
 from headwaiter_proto import encoder_pb2 as pb
 
 Ids = NDArray[np.int64]
+_Result = TypeVar("_Result")
 
 ENCODE, ENCODE_STREAM = "/headwaiter.v1.Encoder/Encode", "/headwaiter.v1.Encoder/EncodeStream"
 # An open loop gives up requests that are unanswered at this time after the last request.
@@ -57,7 +58,8 @@ def raise_first_error(load: Load) -> None:
 
 def closed_loop(address: str, sequences: Sequence[Ids], requesters: int) -> Load:
     """Send each sequence as one request; each requester waits for its answer before it sends the next request."""
-    return asyncio.run(_closed_loop(address, list(map(request, sequences)), requesters))
+    requests = list(map(request, sequences))
+    return _run(address, lambda send: load_generator.closed_loop(send, requests, requesters))
 
 
 def closed_loop_beside(
@@ -75,9 +77,18 @@ def closed_loop_beside(
     Returns:
         The load of the closed loop, and that of the other sequence.
     """
-    return asyncio.run(
-        _closed_loop_beside(address, list(map(request, sequences)), requesters, request(beside), every_s)
-    )
+    requests, other = list(map(request, sequences)), request(beside)
+
+    async def run(send: Send[RawRequest]) -> tuple[Load, Load]:
+        ended = False
+        arrivals_s = takewhile(lambda _: not ended, (number * every_s for number in count()))
+        sending_others = asyncio.create_task(load_generator.open_loop(send, repeat(other), arrivals_s))
+        load = await load_generator.closed_loop(send, requests, requesters)
+        ended, ended_s = True, time.perf_counter()
+        others = await sending_others
+        return load, replace(others, outcomes=[outcome for outcome in others.outcomes if outcome.sent_s < ended_s])
+
+    return _run(address, run)
 
 
 def open_loop(
@@ -93,38 +104,22 @@ def open_loop(
         deadline_s: seconds from the due time of a request to its deadline, or None.
         seed: seed of the arrival times.
     """
+    requests = list(map(request, sequences))
     arrivals_s = list(takewhile(lambda arrival_s: arrival_s < duration_s, poisson_arrivals(rate_per_s, seed)))
-    return asyncio.run(_open_loop(address, list(map(request, sequences)), arrivals_s, deadline_s))
+    return _run(address, lambda send: load_generator.open_loop(send, cycle(requests), arrivals_s, _GRACE_S), deadline_s)
 
 
-async def _closed_loop(address: str, requests: Sequence[RawRequest], requesters: int) -> Load:
-    async with grpc.aio.insecure_channel(address) as channel:
-        await channel.channel_ready()
-        return await load_generator.closed_loop(sender(channel), requests, requesters)
+def _run(
+    address: str, load: Callable[[Send[RawRequest]], Awaitable[_Result]], deadline_s: float | None = None
+) -> _Result:
+    """Connect to a server, and run a load."""
 
+    async def connect_and_run() -> _Result:
+        async with grpc.aio.insecure_channel(address) as channel:
+            await channel.channel_ready()
+            return await load(sender(channel, deadline_s=deadline_s))
 
-async def _closed_loop_beside(
-    address: str, requests: Sequence[RawRequest], requesters: int, beside: RawRequest, every_s: float
-) -> tuple[Load, Load]:
-    async with grpc.aio.insecure_channel(address) as channel:
-        await channel.channel_ready()
-        send, ended = sender(channel), False
-        arrivals_s = takewhile(lambda _: not ended, (number * every_s for number in count()))
-        other = asyncio.create_task(load_generator.open_loop(send, repeat(beside), arrivals_s))
-        load = await load_generator.closed_loop(send, requests, requesters)
-        ended, ended_s = True, time.perf_counter()
-        others = await other
-    return load, replace(others, outcomes=[outcome for outcome in others.outcomes if outcome.sent_s < ended_s])
-
-
-async def _open_loop(
-    address: str, requests: Sequence[RawRequest], arrivals_s: Sequence[float], deadline_s: float | None
-) -> Load:
-    async with grpc.aio.insecure_channel(address) as channel:
-        await channel.channel_ready()
-        return await load_generator.open_loop(
-            sender(channel, ENCODE, deadline_s), cycle(requests), arrivals_s, _GRACE_S
-        )
+    return asyncio.run(connect_and_run())
 
 
 def sender(channel: grpc.aio.Channel, method: str = ENCODE, deadline_s: float | None = None) -> Send[RawRequest]:

@@ -1,5 +1,6 @@
 """The targets that the figures are compared with."""
 
+import operator
 import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from bench.studies.planning_cost import PlanningCost
 from bench.studies.throughput import FAMILIES, REQUESTERS, Throughput
 from bench.studies.tokenizing import Tokenizing
 
+_COMPARISONS = {"≥": operator.ge, "≤": operator.le, ">": operator.gt, "<": operator.lt}
 _ONE_PACKED, _ONE_PORTABLE, _FIFO_COUNT, _, _FIFO_TOKENS, _ = (family.usual for family in FAMILIES)
 # Least ratio of tokens per second, Headwaiter / other server, by trace.
 _MIN_RATIOS = {
@@ -45,15 +47,7 @@ class Target:
     @property
     def met(self) -> bool:
         """Whether the figure keeps the bound."""
-        match self.sign:
-            case "≥":
-                return self.measured >= self.bound
-            case "≤":
-                return self.measured <= self.bound
-            case ">":
-                return self.measured > self.bound
-            case _:
-                return self.measured < self.bound
+        return bool(_COMPARISONS[self.sign](self.measured, self.bound))
 
 
 def targets(figures: Figures) -> Iterator[Target]:

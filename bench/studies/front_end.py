@@ -12,7 +12,7 @@ from typing import Any
 import grpc
 import numpy as np
 
-from bench.loads.raw_calls import ENCODE, ENCODE_STREAM, repeat_stream, repeat_unary
+from bench.loads.raw_calls import ENCODE, ENCODE_STREAM, repeat_stream, repeat_unary, request
 from bench.measure import Fleet, ServerSetup, counters, median_ratio
 from bench.processes import LOAD_CORE, cpu_s, memory_mib, pin
 from bench.run_sizes import RunSizes
@@ -246,7 +246,7 @@ async def _abandon(server: Running, timeout_s: float | None) -> tuple[float, flo
         for _ in range(_REQUESTS_AFTER_PAUSE):
             await send(_request(1))
         before = await _metrics(server)
-        pausing = asyncio.create_task(_ignore_error(send(_pause())))
+        pausing = asyncio.create_task(_ignore_error(send(request(np.array([PAUSE_ID])).message)))
         await _wait_until(server, lambda now: now[_PLANNED] > before[_PLANNED])
         sent_s = time.perf_counter()
         calls = [send(_request(1), timeout=timeout_s) for _ in range(_ABANDONED_REQUESTS)]
@@ -266,11 +266,6 @@ async def _abandon(server: Running, timeout_s: float | None) -> tuple[float, flo
 async def _ignore_error(call: Awaitable[bytes]) -> None:
     with suppress(grpc.aio.AioRpcError):
         await call
-
-
-def _pause() -> bytes:
-    tokens = pb.TokenSequences(dtype=pb.DATA_TYPE_INT32, data=PAUSE_ID.to_bytes(4, "little"), lengths=[1])
-    return pb.EncodeRequest(tokens=tokens).SerializeToString()
 
 
 async def _wait_until(server: Running, condition: Callable[[Mapping[str, float]], bool]) -> None:
