@@ -70,8 +70,8 @@ def main() -> None:
         minutes = (time.monotonic() - started_s) / 60
         arguments.json.parent.mkdir(exist_ok=True)
         arguments.json.write_text(figures.to_json(), encoding="utf-8")
-        charts.draw(json.loads(figures.to_json()), arguments.json.parent)
         print(*tables.sections(figures).values(), f"{minutes:.1f} minutes", sep="\n\n")
+        charts.draw(json.loads(figures.to_json()), arguments.json.parent)
     if sizes is FULL and studies == set(STUDIES):
         (_DOCS / "benchmarks.json").write_text(figures.to_json(), encoding="utf-8")
         charts.draw(json.loads(figures.to_json()), _DOCS)

@@ -28,7 +28,7 @@ _LENGTH_TOKENS, _SEQUENCES_PER_LARGE_REQUEST = 20, 64
 _REQUESTERS = 32
 _RUN_S = 3.0
 _FLEETS_PER_ROUND = 2
-# Enough request ids that none is in flight twice.
+# Enough request ids that no id is in flight twice.
 _REQUEST_IDS = 4 * _REQUESTERS
 _OTHER_REQUESTERS = 4
 _UNREAD_S = 10.0
