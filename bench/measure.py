@@ -51,6 +51,7 @@ class ServerSetup:
 
 
 HEADWAITER = ServerSetup("Headwaiter")
+MINIMAL = ServerSetup("minimal server", module="bench.servers.minimal")
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ import grpc
 import numpy as np
 
 from bench.loads.raw_calls import ENCODE, ENCODE_STREAM, repeat_stream, repeat_unary, request
-from bench.measure import Fleet, ServerSetup, counters, median_ratio
+from bench.measure import MINIMAL, Fleet, ServerSetup, counters, median_ratio
 from bench.processes import LOAD_CORE, cpu_s, memory_mib, pin
 from bench.run_sizes import RunSizes
 from bench.servers.null import PAUSE_ID
@@ -22,7 +22,6 @@ from headwaiter_proto import encoder_pb2 as pb
 from testbed.server_process import Running
 
 NULL = ServerSetup("null model", module="bench.servers.null")
-ECHO = ServerSetup("echo", module="bench.servers.echo")
 
 _LENGTH_TOKENS, _SEQUENCES_PER_LARGE_REQUEST = 20, 64
 _REQUESTERS = 32
@@ -47,7 +46,7 @@ _PLANNED = "headwaiter_batches_closed_total"
 
 @dataclass(frozen=True)
 class CallCost:
-    """One kind of call to Headwaiter with a null model, and to an echo server with the same message sizes, in turn.
+    """One kind of call to Headwaiter with a null model, and to an echo method with the same message sizes, in turn.
 
     Attributes:
         kind: "unary" or "stream".
@@ -146,7 +145,7 @@ def _call_cost(fleet: Fleet, sizes: RunSizes, kind: str, sequences: int) -> Call
         fleet.stop_all()
         for server, called, rates_per_s, cpu_us in (
             (fleet[NULL], method, cost.requests_per_s, cost.request_cpu_us),
-            (fleet[ECHO], f"/echo/{kind}-{reply_bytes}", cost.echo_requests_per_s, cost.echo_request_cpu_us),
+            (fleet[MINIMAL], f"/echo/{kind}-{reply_bytes}", cost.echo_requests_per_s, cost.echo_request_cpu_us),
         ):
             before_s = cpu_s(server.process.pid)
             load = asyncio.run(_send_load(server.address, kind, called, messages))

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from bench.loads.raw_calls import closed_loop, closed_loop_beside, failed_inside
 from bench.loads.traces import Ids, Trace
-from bench.measure import HEADWAITER, Fleet, Measurement, ServerSetup, measure, ratio
+from bench.measure import HEADWAITER, MINIMAL, Fleet, Measurement, ServerSetup, measure, ratio
 from bench.processes import LOAD_CORE, SERVER_CORE, pin
 from bench.run_sizes import RunSizes
 from bench.servers.poisoned import POISON
@@ -19,7 +19,6 @@ from bench.studies.throughput import PACKED, REQUESTERS
 from headwaiter_client.cli.load_generator import Load
 from testbed.minilm import bundle
 
-_BARE = ServerSetup("minimal server", module="bench.servers.bare")
 _POISONED = ServerSetup("Headwaiter with a graph that fails on poison", module="bench.servers.poisoned")
 _SILENCEABLE = ServerSetup("Headwaiter with metrics on or off", module="bench.servers.silent")
 _POISON_EVERY_S = 0.1
@@ -35,13 +34,13 @@ class SingleRequest:
         served_ms: latency over gRPC.
         bare_ms: `session.run` of the same sequences.
         added_ms: the difference between the two for each sequence.
-        added_by_bare_server_ms: the same difference for a minimal server.
+        added_by_minimal_server_ms: the same difference for a minimal server.
     """
 
     served_ms: list[float]
     bare_ms: list[float]
     added_ms: list[float]
-    added_by_bare_server_ms: list[float]
+    added_by_minimal_server_ms: list[float]
 
 
 @dataclass(frozen=True)
@@ -82,11 +81,13 @@ def single_request(trace: Trace, fleet: Fleet, sizes: RunSizes) -> SingleRequest
         pin(SERVER_CORE)
         bare_ms = np.array(alone_s(sequences, bundle() / PACKED)) * 1e3
         pin(LOAD_CORE)
-        served_ms, by_bare_server_ms = (_latencies_ms(fleet[setup].address, sequences) for setup in (HEADWAITER, _BARE))
+        served_ms, by_minimal_server_ms = (
+            _latencies_ms(fleet[setup].address, sequences) for setup in (HEADWAITER, MINIMAL)
+        )
         figures.served_ms.append(float(np.median(served_ms)))
         figures.bare_ms.append(float(np.median(bare_ms)))
         figures.added_ms.append(float(np.median(served_ms - bare_ms)))
-        figures.added_by_bare_server_ms.append(float(np.median(by_bare_server_ms - bare_ms)))
+        figures.added_by_minimal_server_ms.append(float(np.median(by_minimal_server_ms - bare_ms)))
     return figures
 
 
