@@ -1,1 +1,1 @@
-"""Benchmarks, run by hand or by `make bench`; no test asserts a timing."""
+"""Benchmarks, run by `make bench`; no test asserts a timing."""

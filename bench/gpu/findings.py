@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from bench.requirement import Requirement
+from bench.report.targets import Target
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +46,7 @@ class Finding:
         if not self.sign:
             return ""
         assert not isinstance(self.measured, str)
-        return HOLDS if Requirement(self.what, self.measured, self.sign, self.bound).met else FAILS
+        return HOLDS if Target(self.what, self.measured, self.sign, self.bound).met else FAILS
 
     @property
     def fails(self) -> bool:

@@ -9,7 +9,7 @@ import torch
 
 from bench.gpu.findings import Findings
 from bench.gpu.setting import Setting
-from bench.loads.load import closed_loop
+from bench.loads.raw_calls import closed_loop
 from headwaiter_server.runtime.graph import EncoderGraph
 from headwaiter_server.runtime.packing import pack
 from testbed.server_process import Running

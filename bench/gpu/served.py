@@ -8,7 +8,7 @@ import grpc
 import numpy as np
 from numpy.typing import NDArray
 
-from bench.loads.calls import ENCODE
+from bench.loads.raw_calls import ENCODE
 from headwaiter_proto import encoder_pb2 as pb
 
 Ids = NDArray[np.int64]

@@ -1,1 +1,1 @@
-"""What benchmarks send: sequences, requests, and how they are offered."""
+"""Loads: the sequences that the benchmarks encode, and the calls that send them."""

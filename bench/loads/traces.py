@@ -1,4 +1,4 @@
-"""The sequences that benchmarks encode: log-normal lengths, as real text has them, and real sentences."""
+"""The sequences that benchmarks encode: random ids with the log-normal lengths of real text, and real sentences."""
 
 import re
 from collections.abc import Sequence
@@ -16,11 +16,11 @@ Ids = NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class Trace:
-    """Sequences to encode, one a request.
+    """Sequences to encode, one per request.
 
     Attributes:
-        name: for tables.
-        sequences: token ids [n] each.
+        name: name in the tables.
+        sequences: token ids [n] of each sequence.
     """
 
     name: str
@@ -28,18 +28,18 @@ class Trace:
 
     @property
     def tokens(self) -> int:
-        """Of all sequences together."""
+        """Number of tokens of all sequences together."""
         return sum(map(len, self.sequences))
 
     def first(self, tokens: int) -> "Trace":
-        """Return the first sequences, up to so many tokens."""
+        """Return the trace cut to its first sequences, with at most this number of tokens."""
         ends = np.cumsum([len(ids) for ids in self.sequences])
         return Trace(self.name, self.sequences[: int(np.searchsorted(ends, tokens, "right"))])
 
 
 @dataclass(frozen=True)
 class LogNormal:
-    """Lengths drawn from a log-normal distribution, cut to a range; σ is the logarithm's standard deviation."""
+    """A log-normal distribution of lengths, cut to a range; sigma is the standard deviation of the logarithm."""
 
     median_tokens: int
     shortest_tokens: int
@@ -48,11 +48,11 @@ class LogNormal:
 
     @property
     def name(self) -> str:
-        """For tables."""
+        """Name in the tables."""
         return f"log-normal, median {self.median_tokens} ({self.shortest_tokens}–{self.longest_tokens})"
 
     def trace(self, sequences: int, vocabulary_size: int, seed: int = 0) -> Trace:
-        """Return so many sequences of ids drawn evenly from the vocabulary."""
+        """Return a trace of sequences with ids drawn uniformly from the vocabulary."""
         random = np.random.default_rng(seed)
         drawn = random.lognormal(np.log(self.median_tokens), self.sigma, sequences)
         lengths = np.clip(np.rint(drawn), self.shortest_tokens, self.longest_tokens).astype(int)
@@ -63,7 +63,7 @@ MEDIAN_30, MEDIAN_90 = LogNormal(30, 4, 256), LogNormal(90, 8, 512)
 
 
 def real_sentences(sequences: int, tokenizer: Path, longest_tokens: int) -> Trace:
-    """Return so many of the sentences below, as a model's tokenizer cuts them."""
+    """Return a trace of tokenised sentences, without those that are longer than the model accepts."""
     tokenize = Tokenizer.from_file(str(tokenizer))
     tokenize.no_padding()
     tokenize.no_truncation()
@@ -72,7 +72,7 @@ def real_sentences(sequences: int, tokenizer: Path, longest_tokens: int) -> Trac
 
 
 def sentences() -> list[str]:
-    """Return the distinct sentences of the language reference that Python carries, in an order that mixes lengths."""
+    """Return the distinct sentences of the language reference that ships with Python, in a fixed random order."""
     prose = [part for topic in sorted(topics) for part in topics[topic].split("\n\n") if not part.startswith(" ")]
     found = (text for part in prose for text in re.split(r"(?<=[.?!])\s+", " ".join(part.split())))
     distinct = sorted({text for text in found if re.fullmatch(r"[A-Z].*\w.*[.?!]", text)})

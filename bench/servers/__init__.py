@@ -1,1 +1,1 @@
-"""Servers that benchmarks compare with, each in a process of its own."""
+"""Servers to compare Headwaiter with, each run as a process of its own."""

@@ -1,6 +1,6 @@
-"""Serves a bundle by the policy of another server, behind the same gRPC front end as Headwaiter.
+"""Serves a bundle with the batching policy of another server, behind Headwaiter's gRPC front end.
 
-Run as `python -m bench.servers.baseline BUNDLE --policy fifo:32:2 --graph portable.fp32.onnx --address ...`.
+Run it with `python -m bench.servers.baseline BUNDLE --policy fifo:32:2 --graph portable.fp32.onnx --address ...`.
 """
 
 import argparse
@@ -49,26 +49,26 @@ class _Waiting:
 
 
 class PolicyScheduler:
-    """Asks a policy for batches, and runs them in one thread; sequences whose caller went away are dropped."""
+    """Runs the batches that a policy chooses in one thread, without the sequences of cancelled requests."""
 
     def __init__(self, graph: EncoderGraph, policy: Policy, recorder: Recorder, *, padded: bool) -> None:
         self._graph = graph
         self._padded = padded
         self._policy = policy
         self._recorder = recorder
-        # Rows that went through the linear layers: a padded graph computes B·N of them.
+        # Rows of the linear layers: T in a packed graph, B·N in a padded one.
         self._rows = Counter("headwaiter_batch_rows", "Rows computed, padding included.", registry=recorder.registry)
         self._waiting: list[_Waiting] = []
-        self._work = asyncio.Event()
+        self._arrival = asyncio.Event()
         self._thread = ThreadPoolExecutor(1)
         self.task = asyncio.create_task(self._serve())
 
     async def submit(self, values: list[NDArray[np.generic]], **_: object) -> Outcome:
-        """Queue the sequences of a request, and return when the last has its answer; pooled vectors only."""
+        """Queue the sequences of a request, and return their pooled vectors once all have run."""
         now_s, loop = time.monotonic(), asyncio.get_running_loop()
         waiting = [_Waiting(sequence, now_s, loop.create_future()) for sequence in values]
         self._waiting += waiting
-        self._work.set()
+        self._arrival.set()
         answers = await asyncio.gather(*(each.answer for each in waiting))
         last = max(answers, key=lambda answer: answer.computed_s)
         return Outcome(
@@ -84,22 +84,23 @@ class PolicyScheduler:
         while True:
             self._waiting = [each for each in self._waiting if not each.answer.done()]
             if not self._waiting:
-                await self._more(None)
+                await self._wait_for_arrival(None)
                 continue
             oldest_s = self._waiting[0].arrived_s
             batches = self._policy.choose([len(each.values) for each in self._waiting], time.monotonic() - oldest_s)
             if not batches:
-                await self._more(oldest_s + self._policy.delay_ms / 1e3 - time.monotonic())
-            for batch in self._take(batches):
+                await self._wait_for_arrival(oldest_s + self._policy.delay_ms / 1e3 - time.monotonic())
+            for batch in self._take_out(batches):
                 await self._run(batch)
 
-    async def _more(self, timeout_s: float | None) -> None:
-        """Return when another sequence comes, or in time."""
-        self._work.clear()
+    async def _wait_for_arrival(self, timeout_s: float | None) -> None:
+        """Return when a sequence arrives, or after a timeout."""
+        self._arrival.clear()
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._work.wait(), timeout_s)
+            await asyncio.wait_for(self._arrival.wait(), timeout_s)
 
-    def _take(self, batches: list[list[int]]) -> list[list[_Waiting]]:
+    def _take_out(self, batches: list[list[int]]) -> list[list[_Waiting]]:
+        """Remove the sequences of batches from the queue, and return them."""
         chosen = [[self._waiting[place] for place in batch] for batch in batches]
         taken = {place for batch in batches for place in batch}
         self._waiting = [each for place, each in enumerate(self._waiting) if place not in taken]
@@ -109,8 +110,8 @@ class PolicyScheduler:
         packed, answers = await asyncio.get_running_loop().run_in_executor(
             self._thread, self._compute, [each.values for each in batch]
         )
-        taken_s = answers[0].computed_s - answers[0].started_s
-        self._recorder.batch_ran(Shape.of(packed.lengths.tolist()), taken_s, taken_s)
+        seconds = answers[0].computed_s - answers[0].started_s
+        self._recorder.batch_ran(Shape.of(packed.lengths.tolist()), seconds, seconds)
         self._rows.inc(packed.sequences * packed.longest_tokens if self._padded else packed.tokens)
         for each, answer in zip(batch, answers, strict=True):
             if not each.answer.done():
@@ -126,16 +127,16 @@ class PolicyScheduler:
         return packed, [_Answer(row, started_s, assembled_s, computed_s) for row in pooled]
 
 
-async def serve(settings: Settings, policy: Policy, file: str) -> None:
-    """Serve until SIGTERM, with the channel options, the service and the metrics of Headwaiter's own server."""
+async def serve(settings: Settings, policy: Policy, graph_file: str) -> None:
+    """Serve until SIGTERM with the channel options, the gRPC service and the metrics of Headwaiter's server."""
     recorder = Recorder()
     encoder = EncoderService(settings, recorder)
     model = open_model(settings.bundle, "cpu", "fp32", settings.threads)
-    graph = EncoderGraph.open(settings.bundle / file, "cpu", settings.threads)
-    (about,) = (each for each in model.bundle.manifest.graphs if each.file == file)
-    scheduler = PolicyScheduler(graph, policy, recorder, padded=about.lowering == LOWERING_PORTABLE)
-    model = replace(model, graph=graph, graph_file=file)
-    # What GetModel says of a scheduler's cost, nobody asks of a baseline.
+    graph = EncoderGraph.open(settings.bundle / graph_file, "cpu", settings.threads)
+    (entry,) = (entry for entry in model.bundle.manifest.graphs if entry.file == graph_file)
+    scheduler = PolicyScheduler(graph, policy, recorder, padded=entry.lowering == LOWERING_PORTABLE)
+    model = replace(model, graph=graph, graph_file=graph_file)
+    # The last two arguments serve GetModel only, which the benchmarks do not call.
     encoder.open(Serving(model, None, cast("Any", scheduler), cast("Any", None), cast("Any", None)))
     server = grpc.aio.server(options=channel_options(settings))
     server.add_generic_rpc_handlers((encoder.handler(),))
@@ -155,11 +156,11 @@ async def serve(settings: Settings, policy: Policy, file: str) -> None:
 
 
 def main() -> None:
-    """Read the command line and serve."""
+    """Serve as the command line says."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("bundle", type=Path)
     parser.add_argument("--policy", type=read_policy, required=True)
-    parser.add_argument("--graph", required=True, help="the graph's file name in the bundle")
+    parser.add_argument("--graph", required=True, help="file name of the graph in the bundle")
     parser.add_argument("--address", required=True)
     parser.add_argument("--metrics-port", type=int, required=True)
     arguments = parser.parse_args()

@@ -1,8 +1,8 @@
-"""Headwaiter's own server with a model that takes no time, to tell what everything around a model costs.
+"""Headwaiter's server with a null model, which takes no time: it measures the cost of everything around the model.
 
-Run as `python -m bench.servers.null BUNDLE` with the flags of headwaiter-server. The bundle is opened and checked as
-usual; then a stand-in takes the place of its graph. Of token ids its pooled vector is [their sum, their number, 0, …],
-scaled to unit length where the model's are, and a hidden row is [the id, 1, 0, …].
+Run it with `python -m bench.servers.null BUNDLE` and the flags of headwaiter-server. The server opens and checks the
+bundle as usual, and then replaces its graph. The pooled vector of a sequence is [sum of its ids, number of its ids, 0,
+…], scaled to unit length if the model normalizes; a hidden row is [the id, 1, 0, …].
 """
 
 import sys
@@ -19,28 +19,28 @@ from headwaiter_server.runtime.graph import EncoderGraph, Outputs
 from headwaiter_server.runtime.model import Model, open_model
 from headwaiter_server.runtime.packing import PackedBatch
 
-# A batch of this id alone keeps the device busy for so long: to see what becomes of those that wait meanwhile.
+# A batch of only this id blocks the device for PAUSE_S, so that other requests wait.
 PAUSE_ID, PAUSE_S = 7, 0.5
 
 
 class NullGraph(EncoderGraph):
-    """Tells sequences apart, and takes no time for it."""
+    """A graph whose outputs identify the sequences, at no cost."""
 
     def __init__(self, width: int) -> None:
         self._width = width
 
     @property
     def pools(self) -> bool:
-        """Whether there is a pooled output."""
+        """True: the graph has a pooled output."""
         return True
 
     @property
     def variable_length(self) -> bool:
-        """Whether lengths may differ at no cost."""
+        """True: sequences of different lengths share a batch without padding."""
         return True
 
     def run(self, batch: PackedBatch, *, hidden: bool) -> Outputs:
-        """Answer a batch of token ids."""
+        """Return the outputs for a batch of token ids."""
         if batch.tokens == 1 and batch.rows[0] == PAUSE_ID:
             time.sleep(PAUSE_S)
         pooled = np.zeros((batch.sequences, self._width), np.float32)
@@ -54,13 +54,13 @@ class NullGraph(EncoderGraph):
 
 
 def open_null_model(*arguments: Any, **options: Any) -> Model:
-    """Open a bundle as `open_model` does, and put the stand-in in its graph's place."""
+    """Open a bundle with `open_model`, and replace its graph."""
     model = open_model(*arguments, **options)
     return replace(model, graph=NullGraph(model.bundle.manifest.width))
 
 
 def main() -> int:
-    """Serve."""
+    """Serve as the command line says."""
     with patch.object(loading, "open_model", open_null_model):
         return cli.main()
 

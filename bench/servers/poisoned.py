@@ -1,6 +1,6 @@
-"""Headwaiter's own server with a graph that fails on poisoned sequences, to tell what they cost the others.
+"""Headwaiter's server with a graph that fails on poisoned sequences: it measures their cost for other sequences.
 
-Run as `python -m bench.servers.poisoned BUNDLE` with the flags of headwaiter-server.
+Run it with `python -m bench.servers.poisoned BUNDLE` and the flags of headwaiter-server.
 """
 
 import sys
@@ -12,20 +12,20 @@ from headwaiter_server import cli
 from headwaiter_server.runtime.graph import EncoderGraph, Outputs
 from headwaiter_server.runtime.packing import PackedBatch
 
-# A run of ids that no trace has.
+# A poisoned sequence; no trace contains it.
 POISON = np.full(24, 1)
 
 
 def main() -> int:
-    """Serve."""
+    """Serve as the command line says."""
     run = EncoderGraph.run
 
-    def choke(graph: EncoderGraph, batch: PackedBatch, *, hidden: bool) -> Outputs:
+    def run_or_fail(graph: EncoderGraph, batch: PackedBatch, *, hidden: bool) -> Outputs:
         if any(np.array_equal(sequence, POISON) for sequence in batch.split(batch.rows)):
-            raise RuntimeError("the model chokes")
+            raise RuntimeError("the batch holds a poisoned sequence")
         return run(graph, batch, hidden=hidden)
 
-    with patch.object(EncoderGraph, "run", choke):
+    with patch.object(EncoderGraph, "run", run_or_fail):
         return cli.main()
 
 

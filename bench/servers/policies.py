@@ -1,49 +1,34 @@
-"""How others choose the next batch: pure functions of the lengths that wait, in order of arrival.
+"""The batching policies of other servers, as pure functions of the lengths of the waiting sequences.
 
-Each is given its users' best case: requests of one sequence, and nothing between the choice and the graph but what
-Headwaiter has there too.
+Each policy runs in its best case: requests of one sequence, and the same code as Headwaiter between policy and graph.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
-
-
-class Policy(Protocol):
-    """Chooses batches."""
-
-    def choose(self, lengths: Sequence[int], waited_s: float) -> list[list[int]]:
-        """Return the batches to run now, one after the other, before the policy is asked again.
-
-        Args:
-            lengths: tokens of the sequences that wait, in order of arrival; at least one.
-            waited_s: how long the first has waited.
-
-        Returns:
-            Places in `lengths`; no batch at all while it is worth waiting for more.
-        """
-        ...
-
-    @property
-    def delay_ms(self) -> int:
-        """How long the first may have to wait for others to come."""
-        ...
 
 
 @dataclass(frozen=True)
-class OneByOne:
-    """Every sequence alone, as servers without batching do."""
+class Policy:
+    """A rule that chooses the next batches.
 
+    Attributes:
+        choose: takes the tokens of each waiting sequence, in order of arrival, and the seconds that the first has
+            waited. Returns the batches to run now, one after another, as indices of the sequences; no batches to wait
+            for more sequences.
+        delay_ms: longest time that the first sequence waits for others to arrive.
+    """
+
+    choose: Callable[[Sequence[int], float], list[list[int]]]
     delay_ms: int = 0
 
-    def choose(self, lengths: Sequence[int], waited_s: float) -> list[list[int]]:
-        """Choose the first."""
-        return [[0]]
+
+def one_by_one() -> Policy:
+    """Return a policy with one batch per sequence, as in servers without batching."""
+    return Policy(lambda lengths, waited_s: [[0]])
 
 
-@dataclass(frozen=True)
-class FifoCount:
-    """The first so many, or fewer after a delay.
+def fifo_by_count(max_sequences: int = 32, delay_ms: int = 2) -> Policy:
+    """Return a policy that takes the first sequences up to a maximum number, or fewer after a delay.
 
     Triton's dynamic batcher without preferred sizes, for models that take padded batches
     (https://docs.nvidia.com/deeplearning/triton-inference-server/user-guide/docs/user_guide/batcher.html:
@@ -52,93 +37,81 @@ class FifoCount:
     https://lightning.ai/docs/litserve/features/batching).
     """
 
-    max_sequences: int = 32
-    delay_ms: int = 2
-
-    def choose(self, lengths: Sequence[int], waited_s: float) -> list[list[int]]:
-        """Choose the first ones, once there are enough or the delay has passed."""
-        if len(lengths) < self.max_sequences and waited_s < self.delay_ms / 1e3:
+    def choose(lengths: Sequence[int], waited_s: float) -> list[list[int]]:
+        if len(lengths) < max_sequences and waited_s < delay_ms / 1e3:
             return []
-        return [list(range(min(len(lengths), self.max_sequences)))]
+        return [list(range(min(len(lengths), max_sequences)))]
+
+    return Policy(choose, delay_ms)
 
 
-@dataclass(frozen=True)
-class EqualLengths:
-    """Only sequences of one length, so that nothing is padded.
+def equal_lengths(max_sequences: int = 32, delay_ms: int = 0) -> Policy:
+    """Return a policy that takes sequences of one length, so that a batch has no padding.
 
-    Triton's dynamic batcher where an input does not allow ragged batches
+    Triton's dynamic batcher for inputs that do not allow ragged batches
     (https://docs.nvidia.com/deeplearning/triton-inference-server/user-guide/docs/user_guide/ragged_batching.html).
-    Triton ends a batch at the first request of another shape; this takes all of the first one's length, wherever they
-    wait, which is kinder.
+    Triton ends a batch at the first request of another shape. This policy takes every waiting sequence of the first
+    one's length, which gives it larger batches than Triton.
     """
 
-    max_sequences: int = 32
-    delay_ms: int = 0
-
-    def choose(self, lengths: Sequence[int], waited_s: float) -> list[list[int]]:
-        """Choose the first and those of its length."""
-        alike = [place for place, length in enumerate(lengths) if length == lengths[0]]
-        if len(alike) < self.max_sequences and waited_s < self.delay_ms / 1e3:
+    def choose(lengths: Sequence[int], waited_s: float) -> list[list[int]]:
+        equal = [index for index, length in enumerate(lengths) if length == lengths[0]]
+        if len(equal) < max_sequences and waited_s < delay_ms / 1e3:
             return []
-        return [alike[: self.max_sequences]]
+        return [equal[:max_sequences]]
+
+    return Policy(choose, delay_ms)
 
 
-@dataclass(frozen=True)
-class FifoTokens:
-    """The first ones, as long as the padded batch keeps within a budget of tokens.
+def fifo_by_tokens(budget_tokens: int = 16_384) -> Policy:
+    """Return a policy that takes the first sequences whose padded batch stays within a token budget.
 
     Text Embeddings Inference: `--max-batch-tokens`, 16,384 by default
     (https://huggingface.co/docs/text-embeddings-inference/cli_arguments), counted as the number of sequences times the
-    longest where the backend pads (`core/src/queue.rs` of huggingface/text-embeddings-inference).
+    longest length if the backend pads (`core/src/queue.rs` of huggingface/text-embeddings-inference).
     """
 
-    budget_tokens: int = 16_384
-    delay_ms: int = 0
-
-    def choose(self, lengths: Sequence[int], waited_s: float) -> list[list[int]]:
-        """Choose the first ones that fit; the very first always does."""
+    def choose(lengths: Sequence[int], waited_s: float) -> list[list[int]]:
         batch: list[int] = []
         longest = 0
-        for place, length in enumerate(lengths):
+        for index, length in enumerate(lengths):
             longest = max(longest, length)
-            if batch and (len(batch) + 1) * longest > self.budget_tokens:
+            if batch and (len(batch) + 1) * longest > budget_tokens:
                 break
-            batch.append(place)
+            batch.append(index)
         return [batch]
 
+    return Policy(choose)
 
-@dataclass(frozen=True)
-class SortedWindow:
-    """The first so many full batches' worth, sorted by length and cut into batches.
+
+def sorted_window(max_sequences: int = 32, max_batches: int = 8) -> Policy:
+    """Return a policy that sorts a window of several full batches by length and cuts it into batches.
 
     infinity: `--batch-size`, 32 by default (https://michaelfeil.eu/infinity/), with up to 8 batches sorted together
-    (`pop_optimal_batches` in `infinity_emb/inference/queue.py` of michaelfeil/infinity). What comes later waits until
-    they have all run; less than two full batches are not sorted.
+    (`pop_optimal_batches` in `infinity_emb/inference/queue.py` of michaelfeil/infinity). Sequences that arrive later
+    wait until the whole window has run; fewer sequences than two full batches are not sorted.
     """
 
-    max_sequences: int = 32
-    max_batches: int = 8
-    delay_ms: int = 0
-
-    def choose(self, lengths: Sequence[int], waited_s: float) -> list[list[int]]:
-        """Choose as many full batches as wait, or one that is not full."""
-        batches = min(self.max_batches, max(1, len(lengths) // self.max_sequences))
-        window = list(range(min(len(lengths), batches * self.max_sequences)))
+    def choose(lengths: Sequence[int], waited_s: float) -> list[list[int]]:
+        batches = min(max_batches, max(1, len(lengths) // max_sequences))
+        window = list(range(min(len(lengths), batches * max_sequences)))
         if batches > 1:
-            window.sort(key=lambda place: lengths[place])
-        return [window[start : start + self.max_sequences] for start in range(0, len(window), self.max_sequences)]
+            window.sort(key=lambda index: lengths[index])
+        return [window[start : start + max_sequences] for start in range(0, len(window), max_sequences)]
+
+    return Policy(choose)
 
 
 _KINDS: dict[str, Callable[..., Policy]] = {
-    "one": OneByOne,
-    "fifo": FifoCount,
-    "equal": EqualLengths,
-    "tokens": FifoTokens,
-    "sorted": SortedWindow,
+    "one": one_by_one,
+    "fifo": fifo_by_count,
+    "equal": equal_lengths,
+    "tokens": fifo_by_tokens,
+    "sorted": sorted_window,
 }
 
 
 def read_policy(text: str) -> Policy:
-    """Make a policy of its name and its numbers in order, such as `fifo:32:2` or `tokens:16384`."""
+    """Return the policy of a text: a kind and its numbers, such as `fifo:32:2` or `tokens:16384`."""
     kind, *numbers = text.split(":")
     return _KINDS[kind](*map(int, numbers))

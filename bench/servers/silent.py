@@ -1,7 +1,7 @@
-"""Headwaiter's own server with a recorder that can be told to record nothing, to tell what metrics cost.
+"""Headwaiter's server with metrics that two signals turn off and on: it measures the cost of metrics.
 
-Run as `python -m bench.servers.silent BUNDLE` with the flags of headwaiter-server. One process serves both cases:
-two processes of the same code differ by more than what is to be measured. To be silent costs a call for each event.
+Run it with `python -m bench.servers.silent BUNDLE` and the flags of headwaiter-server. One process serves both cases,
+because the speed of two processes differs by more than metrics cost. With metrics off, an event costs a function call.
 """
 
 import functools
@@ -14,15 +14,15 @@ from unittest.mock import patch
 from headwaiter_server import app, cli
 from headwaiter_server.metrics import Recorder
 
-# Signals that say so; it records until it is told otherwise.
+# SILENCE turns metrics off, RECORD turns them on; they are on at the start.
 SILENCE, RECORD = signal.SIGUSR1, signal.SIGUSR2
 
-# What tells the recorder what is there; the other methods tell it what happens.
-_KEPT = {"serving"}
+# This method describes the served model; all others record events.
+_NOT_EVENTS = {"serving"}
 
 
 def main() -> int:
-    """Serve."""
+    """Serve as the command line says."""
     silenced = threading.Event()
     signal.signal(SILENCE, lambda *_: silenced.set())
     signal.signal(RECORD, lambda *_: silenced.clear())
@@ -35,7 +35,9 @@ def main() -> int:
 
         return wrapped
 
-    events = {name: record for name, record in vars(Recorder).items() if not name.startswith("_") and name not in _KEPT}
+    events = {
+        name: record for name, record in vars(Recorder).items() if not name.startswith("_") and name not in _NOT_EVENTS
+    }
     wrapped = {name: unless_silenced(record) for name, record in events.items()}
     with patch.object(app, "Recorder", type("SilenceableRecorder", (Recorder,), wrapped)):
         return cli.main()

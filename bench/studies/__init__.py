@@ -1,1 +1,1 @@
-"""What is measured, one module a study."""
+"""Studies: each module measures one property of Headwaiter."""

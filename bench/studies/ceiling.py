@@ -1,4 +1,4 @@
-"""How fast one core can be: the matrix products alone, and our graph with our planner and no server around them."""
+"""The most that one core can do: the matrix products alone, and planner and graph without a server."""
 
 import time
 from collections import Counter
@@ -21,26 +21,26 @@ _REPEATS = 5
 
 
 def floor_s(sequences: Sequence[Ids], manifest: Manifest, d_ff: int, batch_tokens: int) -> float:
-    """Return the CPU-seconds of the matrix products that no implementation can do without.
+    """Return the CPU seconds of the matrix products that every implementation needs.
 
-    These are the six linear layers of each encoder layer, over all tokens in packed batches, and for each sequence
-    its own attention products [H, n, d/H]·[H, d/H, n] and [H, n, n]·[H, n, d/H]. They run in ONNX Runtime's MatMul,
-    which was faster on the CPU than PyTorch's. Softmax, norms, activations and gathers are left out.
+    These are the six linear layers of each encoder layer, over all tokens in packed batches, and the attention products
+    [H, n, d/H]·[H, d/H, n] and [H, n, n]·[H, n, d/H] of each sequence. They run in ONNX Runtime's MatMul, which was
+    faster on the CPU than PyTorch's. Softmax, norms, activations and gathers are left out.
     """
     tokens = sum(map(len, sequences))
     linear = _linear_products(manifest.width, d_ff, manifest.layers)
     rows = np.random.default_rng(0).standard_normal((batch_tokens, manifest.width), np.float32)
-    seconds = _best_s(linear, {"x": rows}) * tokens / batch_tokens
+    seconds = _fastest_s(linear, {"x": rows}) * tokens / batch_tokens
     attention = _attention_products()
     for length, times in Counter(map(len, sequences)).items():
         head = np.ones((manifest.heads, length, manifest.width // manifest.heads), np.float32)
         feeds = {"q": head, "k": head.transpose(0, 2, 1).copy(), "v": head}
-        seconds += _best_s(attention, feeds) * times * manifest.layers
+        seconds += _fastest_s(attention, feeds) * times * manifest.layers
     return seconds
 
 
 def in_process_s(sequences: Sequence[Ids], window: int, graph: EncoderGraph, planner: Planner) -> float:
-    """Return the seconds to run a trace with so many sequences waiting, each replaced as soon as it is answered."""
+    """Return the seconds to plan and run a trace; `window` sequences wait, and a new one replaces each that ran."""
     started_s = time.perf_counter()
     for batch in planner.batches(sequences, window):
         graph.run(pack(batch), hidden=False)
@@ -48,21 +48,21 @@ def in_process_s(sequences: Sequence[Ids], window: int, graph: EncoderGraph, pla
 
 
 def alone_s(sequences: Sequence[Ids], path: Path) -> list[float]:
-    """Return the seconds of a bare `session.run` of each sequence alone, its inputs made beforehand."""
+    """Return the seconds of a `session.run` of each sequence alone, with inputs prepared beforehand."""
     options = ort.SessionOptions()
     options.intra_op_num_threads = 1
     session = ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
     names = [node.name for node in session.get_inputs()]
     feeds = [pack([ids]).feeds(names) for ids in sequences]
     seconds = []
-    for each in feeds:
+    for inputs in feeds:
         started_s = time.perf_counter()
-        session.run(["pooled"], each)
+        session.run(["pooled"], inputs)
         seconds.append(time.perf_counter() - started_s)
     return seconds
 
 
-def _best_s(session: ort.InferenceSession, feeds: dict[str, NDArray[np.float32]]) -> float:
+def _fastest_s(session: ort.InferenceSession, feeds: dict[str, NDArray[np.float32]]) -> float:
     seconds = []
     for _ in range(_REPEATS):
         started_s = time.process_time()
@@ -72,7 +72,7 @@ def _best_s(session: ort.InferenceSession, feeds: dict[str, NDArray[np.float32]]
 
 
 def _linear_products(d_model: int, d_ff: int, layers: int) -> ort.InferenceSession:
-    """q, k, v, out, up and down of every layer, with weights of their own, so that they come from memory as usual."""
+    """Return the linear layers of a model; each has its own weights, so that they are read from memory as usual."""
     random = np.random.default_rng(0)
     nodes, weights, outputs = [], [], []
     rows = "x"

@@ -1,4 +1,4 @@
-"""What our own client makes of a server: its memory on short texts, and throughput on real sentences."""
+"""The cost of the client: its memory on short texts, and its throughput on real sentences."""
 
 import asyncio
 import json
@@ -8,33 +8,34 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import cycle, islice
-from typing import Any
 
 import grpc
 
-from bench.effort import Effort
-from bench.loads.calls import ENCODE
+from bench.loads.raw_calls import RawRequest, raise_first_error, sender
 from bench.loads.traces import sentences
-from bench.measure import HEADWAITER, LOAD_CORE, Fleet, median_ratio, pin
+from bench.measure import HEADWAITER, Fleet, median_ratio
+from bench.processes import LOAD_CORE, pin
+from bench.run_sizes import RunSizes
 from bench.studies.front_end import NULL
 from bench.studies.short_texts import ShortTexts
 from headwaiter_client import Client
+from headwaiter_client.cli.load_generator import closed_loop
 from headwaiter_proto import encoder_pb2 as pb
 
 _SENTENCES = 5_000
-# So the server is never without work, and its batches are full.
-_IN_A_REQUEST, _IN_FLIGHT = 64, 8
+# Enough sequences in flight to keep the server's batches full.
+_TEXTS_PER_REQUEST, _REQUESTERS = 64, 8
 
 
 @dataclass(frozen=True)
-class Streaming:
-    """What encode_stream takes.
+class ClientStreaming:
+    """The figures of encode_stream.
 
     Attributes:
-        short: many short texts before a null model.
-        sentences: real ones before the real model.
-        client_s: time they take through encode_stream, round by round.
-        raw_s: time they take in requests made beforehand whose replies nobody reads, which is the server's own.
+        short: short texts to the null model.
+        sentences: number of sentences to the real model.
+        client_s: seconds of the sentences through encode_stream, one per round.
+        raw_s: seconds of the sentences in raw requests, whose replies are not parsed, one per round.
     """
 
     short: ShortTexts
@@ -44,30 +45,30 @@ class Streaming:
 
     @property
     def ratio(self) -> float:
-        """Throughput by the server's own."""
+        """Throughput of encode_stream / throughput of raw requests."""
         return median_ratio(self.raw_s, self.client_s)
 
 
-def client(fleet: Fleet, effort: Effort) -> Streaming:
+def client(fleet: Fleet, sizes: RunSizes) -> ClientStreaming:
     """Measure memory in a process of its own, then throughput in turns."""
     pin(LOAD_CORE)
     program = [sys.executable, "-m", "bench.studies.short_texts", fleet[NULL].address]
     printed = subprocess.run(program, stdout=subprocess.PIPE, check=True).stdout
     address = fleet[HEADWAITER].address
-    # There are fewer; they come again.
+    # There are fewer distinct sentences, so they repeat.
     texts = list(islice(cycle(sentences()), _SENTENCES))
-    figures = Streaming(ShortTexts(**json.loads(printed)), len(texts), [], [])
+    figures = ClientStreaming(ShortTexts(**json.loads(printed)), len(texts), [], [])
     turns: list[tuple[Callable[[str, Sequence[str]], float], list[float]]]
-    turns = [(_streamed_s, figures.client_s), (_raw_s, figures.raw_s)]
-    for _ in range(effort.rounds):
-        # What comes second is not always the same.
+    turns = [(_client_s, figures.client_s), (_raw_s, figures.raw_s)]
+    for _ in range(sizes.rounds):
+        # Alternate the order, because the second run of a pair may have an advantage.
         turns.reverse()
         for run_s, seconds in turns:
             seconds.append(run_s(address, texts))
     return figures
 
 
-def _streamed_s(address: str, texts: Sequence[str]) -> float:
+def _client_s(address: str, texts: Sequence[str]) -> float:
     started_s = time.perf_counter()
     with Client(address) as client:
         for _ in client.encode_stream(iter(texts), truncation="right"):
@@ -76,24 +77,17 @@ def _streamed_s(address: str, texts: Sequence[str]) -> float:
 
 
 def _raw_s(address: str, texts: Sequence[str]) -> float:
-    cuts = range(0, len(texts), _IN_A_REQUEST)
-    requests = [
-        pb.EncodeRequest(texts=pb.Texts(values=texts[cut : cut + _IN_A_REQUEST]), truncation=pb.TRUNCATION_RIGHT)
-        for cut in cuts
-    ]
-    return asyncio.run(_send([request.SerializeToString() for request in requests], address))
+    requests = []
+    for start in range(0, len(texts), _TEXTS_PER_REQUEST):
+        values = pb.Texts(values=texts[start : start + _TEXTS_PER_REQUEST])
+        message = pb.EncodeRequest(texts=values, truncation=pb.TRUNCATION_RIGHT).SerializeToString()
+        requests.append(RawRequest(message))
+    return asyncio.run(_send_s(address, requests))
 
 
-async def _send(requests: list[bytes], address: str) -> float:
-    waiting = iter(requests)
+async def _send_s(address: str, requests: Sequence[RawRequest]) -> float:
     async with grpc.aio.insecure_channel(address) as channel:
         await channel.channel_ready()
-        send: Any = channel.unary_unary(ENCODE)
-
-        async def send_in_turn() -> None:
-            for request in waiting:
-                await send(request)
-
-        started_s = time.perf_counter()
-        await asyncio.gather(*(send_in_turn() for _ in range(_IN_FLIGHT)))
-        return time.perf_counter() - started_s
+        load = await closed_loop(sender(channel), requests, _REQUESTERS)
+    raise_first_error(load)
+    return load.sending_s

@@ -1,4 +1,4 @@
-"""Three replicas under load, one killed, one drained, both started again: what callers notice of it."""
+"""Three replicas under load: one is killed, one is drained, both start again, and callers count failed calls."""
 
 import asyncio
 import signal
@@ -12,37 +12,38 @@ from random import Random
 import numpy as np
 from numpy.typing import NDArray
 
-from bench.effort import Effort
 from bench.loads.traces import sentences
-from bench.measure import LOAD_CORE, LOG, SERVER_CORE, counters, pin
+from bench.measure import LOG, counters
+from bench.processes import LOAD_CORE, SERVER_CORE, pin
+from bench.run_sizes import RunSizes
 from headwaiter_client import AsyncClient, Client, Encoding, HeadwaiterError
 from testbed.minilm import bundle
 from testbed.server_process import Running, running_server
 
 _FLAGS = ("--provider", "cpu", "--threads", "1", "--cache-dir", "")
 _REPLICAS = 3
-_TEXTS, _IN_A_CALL = 64, 4
-# Of each of the two clients.
+_TEXTS, _TEXTS_PER_CALL = 64, 4
+# Callers of each of the two clients.
 _CALLERS = 4
-# What is promised of fp32, in whatever batch a sequence runs.
+# The fp32 tolerance for a sequence in any batch.
 _TOLERANCE = 1e-5
-# A replica answers again once it has run so many sequences more.
-_AGAIN = 50
-_BACK_S, _LOOK_EVERY_S = 30.0, 0.2
+# A replica counts as back once it has run this number of further sequences.
+_SEQUENCES_WHEN_BACK = 50
+_MAX_BACK_S, _POLL_S = 30.0, 0.2
 
 Encode = Callable[[list[str]], Awaitable[Encoding]]
 
 
 @dataclass(frozen=True)
 class Failover:
-    """What callers of three replicas noticed.
+    """The calls to three replicas.
 
     Attributes:
-        seconds: how long they called.
-        calls: of all callers.
-        failed: calls that raised an error.
-        wrong: calls with another answer than the first replica gave before.
-        answering: replicas that answer in the end.
+        seconds: seconds of the calls.
+        calls: number of calls.
+        failed: number of calls that raised an error.
+        wrong: number of calls whose vectors differ from those of the first replica before the test.
+        answering: number of replicas that answer at the end.
     """
 
     seconds: float
@@ -53,19 +54,19 @@ class Failover:
 
 
 class _Calls:
-    """Counts the calls of callers that go on until they are told to end."""
+    """Counters of the calls, and the flag that ends them."""
 
     def __init__(self, texts: list[str], vectors: NDArray[np.float32]) -> None:
         self._texts, self._vectors = texts, vectors
         self.made = self.failed = self.wrong = 0
         self.ended = False
 
-    async def go_on(self, encode: Encode, seed: int) -> None:
-        """Encode texts, some at a time."""
+    async def call_until_ended(self, encode: Encode, seed: int) -> None:
+        """Encode random slices of the texts until `ended` is set."""
         random = Random(seed)
         while not self.ended:
-            first = random.randrange(len(self._texts) - _IN_A_CALL)
-            some = slice(first, first + _IN_A_CALL)
+            first = random.randrange(len(self._texts) - _TEXTS_PER_CALL)
+            some = slice(first, first + _TEXTS_PER_CALL)
             self.made += 1
             try:
                 pooled = (await encode(self._texts[some])).pooled
@@ -76,16 +77,16 @@ class _Calls:
                 self.wrong += pooled is None or not np.allclose(pooled, self._vectors[some], rtol=0, atol=_TOLERANCE)
 
 
-def failover(effort: Effort) -> Failover:
+def failover(sizes: RunSizes) -> Failover:
     """Call three replicas of the real model with both clients while replicas stop and start."""
-    # Three servers and what is started beside them: nothing here is a matter of speed.
+    # All processes share two cores, because this study measures no speed.
     pin(SERVER_CORE, LOAD_CORE)
     with LOG.with_name("replicas.log").open("wb") as log, ExitStack() as servers:
 
         def start(address: str = "") -> Running:
             return servers.enter_context(running_server(bundle(), _FLAGS, log=log, address=address))
 
-        return asyncio.run(_failover([start() for _ in range(_REPLICAS)], start, effort.failover_s))
+        return asyncio.run(_failover([start() for _ in range(_REPLICAS)], start, sizes.failover_s))
 
 
 async def _failover(replicas: Sequence[Running], start: Callable[[str], Running], seconds: float) -> Failover:
@@ -103,7 +104,7 @@ async def _failover(replicas: Sequence[Running], start: Callable[[str], Running]
         async with AsyncClient(addresses) as async_client, asyncio.TaskGroup() as callers:
             encoders: list[Encode] = [encode_in_thread, partial(async_client.encode, truncation="right")]
             for seed, encode in enumerate(encoders * _CALLERS):
-                callers.create_task(calls.go_on(encode, seed))
+                callers.create_task(calls.call_until_ended(encode, seed))
             answering = await _stop_and_start(replicas, start, seconds / 5)
             await asyncio.sleep(started_s + seconds - time.monotonic())
             calls.ended = True
@@ -111,27 +112,30 @@ async def _failover(replicas: Sequence[Running], start: Callable[[str], Running]
 
 
 async def _stop_and_start(replicas: Sequence[Running], start: Callable[[str], Running], pause_s: float) -> int:
-    """Kill one, drain one, start both again, and return how many answer then."""
+    """Kill one replica, drain one, start both again, and return the number of replicas that answer."""
     killed, drained, *steady = replicas
-    for replica, how in ((killed, signal.SIGKILL), (drained, signal.SIGTERM)):
+    for replica, stop_signal in ((killed, signal.SIGKILL), (drained, signal.SIGTERM)):
         await asyncio.sleep(pause_s)
-        replica.process.send_signal(how)
+        replica.process.send_signal(stop_signal)
         await asyncio.to_thread(replica.process.wait)
     await asyncio.sleep(pause_s)
     again = [await asyncio.to_thread(start, replica.address) for replica in (killed, drained)]
-    return await _answering([*again, *steady])
+    return await _count_answering([*again, *steady])
 
 
-async def _answering(replicas: Sequence[Running]) -> int:
-    """Return how many replicas answer, once all do or they had time enough."""
-    end_s = time.monotonic() + _BACK_S
-    before = [_answered(replica) for replica in replicas]
+async def _count_answering(replicas: Sequence[Running]) -> int:
+    """Return the number of replicas that answer, once all do or 30 s have passed."""
+    end_s = time.monotonic() + _MAX_BACK_S
+    before = [_sequences_run(replica) for replica in replicas]
     while True:
-        answer = [_answered(replica) >= count + _AGAIN for replica, count in zip(replicas, before, strict=True)]
+        answer = [
+            _sequences_run(replica) >= count + _SEQUENCES_WHEN_BACK
+            for replica, count in zip(replicas, before, strict=True)
+        ]
         if all(answer) or time.monotonic() > end_s:
             return sum(answer)
-        await asyncio.sleep(_LOOK_EVERY_S)
+        await asyncio.sleep(_POLL_S)
 
 
-def _answered(replica: Running) -> float:
+def _sequences_run(replica: Running) -> float:
     return counters(replica.metrics_url)["headwaiter_batch_sequences_sum"]

@@ -1,4 +1,4 @@
-"""What the front end costs, and what it does for callers that are slow or go away: all before a model of no time."""
+"""The gRPC front end with a null model: its cost, a stream that is not read, and requests that are given up."""
 
 import asyncio
 import statistics
@@ -7,140 +7,125 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import grpc
 import numpy as np
 
-from bench.effort import Effort
-from bench.loads.calls import ENCODE, ENCODE_STREAM, Calls, stream, unary
-from bench.measure import LOAD_CORE, Contender, Fleet, counters, cpu_s, median_ratio, pin
+from bench.loads.raw_calls import ENCODE, ENCODE_STREAM, repeat_stream, repeat_unary, request
+from bench.measure import MINIMAL, Fleet, ServerSetup, counters, median_ratio
+from bench.processes import LOAD_CORE, cpu_s, memory_mib, pin
+from bench.run_sizes import RunSizes
 from bench.servers.null import PAUSE_ID
+from headwaiter_client.cli.load_generator import Load
 from headwaiter_proto import encoder_pb2 as pb
 from testbed.server_process import Running
 
-NULL, ECHO = Contender("null model", program="bench.servers.null"), Contender("echo", program="bench.servers.echo")
+NULL = ServerSetup("null model", module="bench.servers.null")
 
-_LENGTH_TOKENS, _MANY = 20, 64
+_LENGTH_TOKENS, _SEQUENCES_PER_LARGE_REQUEST = 20, 64
 _REQUESTERS = 32
 _RUN_S = 3.0
-_FLEETS_A_ROUND = 2
-# No id comes again while it is in flight.
-_IDS = 4 * _REQUESTERS
-_BYSTANDERS = 4
-_STALL_S = 10.0
-# The p99 of ten seconds differs from that of the next ten by up to a quarter, with nothing beside: a median of so many
-# is good to some 5 %.
-_STALLS_A_ROUND = 3
-_STILL_S = 0.3
-# Some 400 MB of answers.
-_UNREAD = 200
-_WAITING, _DEADLINE_S = 20, 0.2
-_FORGOTTEN = 40
-_QUEUED, _RUN = "headwaiter_queue_sequences", "headwaiter_batch_sequences_sum"
+_FLEETS_PER_ROUND = 2
+# Enough request ids that no id is in flight twice.
+_REQUEST_IDS = 4 * _REQUESTERS
+_OTHER_REQUESTERS = 4
+_UNREAD_S = 10.0
+# Without any other load, the p99 of 10 s differs from that of the next 10 s by up to a quarter. The median over this
+# number of trials is accurate to about 5 %.
+_UNREAD_TRIALS_PER_ROUND = 3
+_POLL_S = 0.3
+# The answers to these requests are about 400 MB.
+_UNREAD_REQUESTS = 200
+_ABANDONED_REQUESTS, _DEADLINE_S = 20, 0.2
+# After this number of requests the cost correction no longer contains the last pause.
+_REQUESTS_AFTER_PAUSE = 40
+_QUEUED, _SEQUENCES_RUN = "headwaiter_queue_sequences", "headwaiter_batch_sequences_sum"
 _PLANNED = "headwaiter_batches_closed_total"
 
 
 @dataclass(frozen=True)
-class Cost:
-    """One kind of call, to Headwaiter before a null model and to a bare echo server of the same message sizes, in turn.
+class CallCost:
+    """One kind of call to Headwaiter with a null model, and to an echo method with the same message sizes, in turn.
 
     Attributes:
-        kind: of the call.
-        sequences: in a request.
-        request_bytes: of a message.
-        reply_bytes: of a message.
-        ours_s: requests a second, round by round.
-        ours_us: CPU time of the server, a request.
-        echo_s: requests a second of the echo server.
-        echo_us: CPU time of the echo server.
+        kind: "unary" or "stream".
+        sequences: sequences per request.
+        request_bytes: bytes of a request.
+        reply_bytes: bytes of a reply.
+        requests_per_s: requests per second, one rate per round.
+        request_cpu_us: CPU microseconds of the server per request.
+        echo_requests_per_s: requests per second of the echo server.
+        echo_request_cpu_us: CPU microseconds of the echo server per request.
     """
 
     kind: str
     sequences: int
     request_bytes: int
     reply_bytes: int
-    ours_s: list[float]
-    ours_us: list[float]
-    echo_s: list[float]
-    echo_us: list[float]
+    requests_per_s: list[float]
+    request_cpu_us: list[float]
+    echo_requests_per_s: list[float]
+    echo_request_cpu_us: list[float]
 
     @property
     def ratio(self) -> float:
-        """Requests a second by those of the echo server."""
-        return median_ratio(self.ours_s, self.echo_s)
+        """Requests per second / those of the echo server."""
+        return median_ratio(self.requests_per_s, self.echo_requests_per_s)
 
 
 @dataclass(frozen=True)
-class Stall:
-    """A caller that takes none of its stream's answers for 10 s.
+class UnreadStream:
+    """A stream whose caller reads no answers for 10 s.
 
     Attributes:
-        p99: of other callers meanwhile, by the mean of before and after; one for each time.
-        held_mib: what the server's memory grew by.
-        sent: requests of the stream.
-        answered: those of them with a good answer once it reads again.
+        p99_ratios: p99 of other callers meanwhile / their mean p99 before and after, one per trial.
+        held_mib: largest growth of the server's memory.
+        sent: requests of the stream, all trials together.
+        answered: requests of the stream that were answered once the caller read again.
     """
 
-    p99: list[float]
+    p99_ratios: list[float]
     held_mib: float
     sent: int
     answered: int
 
 
 @dataclass(frozen=True)
-class GivenUp:
+class AbandonedRequests:
     """Requests that are given up while they wait; the largest figures over the rounds.
 
     Attributes:
-        cancelled_ms: from their cancellation until none waits at the server any more, as its metrics show.
-        late_ms: the same from their deadline.
-        run: sequences of them that ran.
+        cancelled_ms: ms from their cancellation until the server's metrics count no waiting sequence.
+        deadline_ms: the same from their deadline.
+        sequences_run: number of their sequences that ran.
     """
 
     cancelled_ms: float
-    late_ms: float
-    run: float
+    deadline_ms: float
+    sequences_run: float
 
 
 @dataclass(frozen=True)
 class FrontEnd:
-    """All figures."""
+    """All figures of the front end."""
 
-    costs: list[Cost]
-    stall: Stall
-    given_up: GivenUp
+    costs: list[CallCost]
+    unread_stream: UnreadStream
+    abandoned: AbandonedRequests
 
 
-def front_end(fleet: Fleet, effort: Effort) -> FrontEnd:
-    """Measure all of it."""
+def front_end(fleet: Fleet, sizes: RunSizes) -> FrontEnd:
+    """Measure the costs of calls, then an unread stream, then abandoned requests."""
     pin(LOAD_CORE)
     costs = [
-        _cost(fleet, effort, "unary", 1),
-        _cost(fleet, effort, "unary", _MANY),
-        _cost(fleet, effort, "stream", 1),
+        _call_cost(fleet, sizes, "unary", 1),
+        _call_cost(fleet, sizes, "unary", _SEQUENCES_PER_LARGE_REQUEST),
+        _call_cost(fleet, sizes, "stream", 1),
     ]
     null = fleet[NULL]
-    stall = asyncio.run(_stall(null, _STALLS_A_ROUND * effort.rounds))
-    return FrontEnd(costs, stall, asyncio.run(_give_up(null, effort.rounds)))
-
-
-def table(costs: list[Cost]) -> list[str]:
-    """Return a table in Markdown."""
-    lines = [
-        "| calls | request bytes | reply bytes | requests/s | echo's | by echo | sequences/s | server µs | echo's |",
-        "|---|---|---|---|---|---|---|---|---|",
-    ]
-    for cost in costs:
-        ours_s, echo_s, ours_us, echo_us = map(
-            statistics.median, (cost.ours_s, cost.echo_s, cost.ours_us, cost.echo_us)
-        )
-        lines.append(
-            f"| {cost.kind}, {cost.sequences} | {cost.request_bytes:,} | {cost.reply_bytes:,} | {ours_s:,.0f} "
-            f"| {echo_s:,.0f} | {cost.ratio:.2f} | {ours_s * cost.sequences:,.0f} | {ours_us:.0f} | {echo_us:.0f} |"
-        )
-    return lines
+    unread = asyncio.run(_unread_stream(null, _UNREAD_TRIALS_PER_ROUND * sizes.rounds))
+    return FrontEnd(costs, unread, asyncio.run(_abandoned_requests(null, sizes.rounds)))
 
 
 def _request(sequences: int, request_id: str = "", **fields: Any) -> bytes:
@@ -151,23 +136,24 @@ def _request(sequences: int, request_id: str = "", **fields: Any) -> bytes:
     return pb.EncodeRequest(request_id=request_id, tokens=tokens, **fields).SerializeToString()
 
 
-def _cost(fleet: Fleet, effort: Effort, kind: str, sequences: int) -> Cost:
-    messages = [_request(sequences, f"{number:03}") for number in range(_IDS)]
+def _call_cost(fleet: Fleet, sizes: RunSizes, kind: str, sequences: int) -> CallCost:
+    messages = [_request(sequences, f"{number:03}") for number in range(_REQUEST_IDS)]
     method = ENCODE if kind == "unary" else ENCODE_STREAM
     reply_bytes = asyncio.run(_reply_bytes(fleet[NULL].address, kind, messages[0]))
-    cost = Cost(kind, sequences, len(messages[0]), reply_bytes, [], [], [], [])
-    for _ in range(_FLEETS_A_ROUND * effort.rounds):
-        fleet.renew()
-        for server, called, rates_s, cpu_us in (
-            (fleet[NULL], method, cost.ours_s, cost.ours_us),
-            (fleet[ECHO], f"/echo/{kind}-{reply_bytes}", cost.echo_s, cost.echo_us),
+    cost = CallCost(kind, sequences, len(messages[0]), reply_bytes, [], [], [], [])
+    for _ in range(_FLEETS_PER_ROUND * sizes.rounds):
+        fleet.stop_all()
+        for server, called, rates_per_s, cpu_us in (
+            (fleet[NULL], method, cost.requests_per_s, cost.request_cpu_us),
+            (fleet[MINIMAL], f"/echo/{kind}-{reply_bytes}", cost.echo_requests_per_s, cost.echo_request_cpu_us),
         ):
             before_s = cpu_s(server.process.pid)
-            calls = asyncio.run(_load(server.address, kind, called, messages))
-            rates_s.append(calls.rate_s)
-            cpu_us.append((cpu_s(server.process.pid) - before_s) / len(calls.latencies_s) * 1e6)
-            if calls.busy > 0.95:
-                print(f"{kind} of {sequences}: the load generator was {calls.busy:.0%} busy", flush=True)
+            load = asyncio.run(_send_load(server.address, kind, called, messages))
+            requests = len(load.outcomes)
+            rates_per_s.append(requests / load.sending_s)
+            cpu_us.append((cpu_s(server.process.pid) - before_s) / requests * 1e6)
+            if load.busy > 0.95:
+                print(f"{kind} of {sequences}: the load generator was {load.busy:.0%} busy", flush=True)
     return cost
 
 
@@ -183,112 +169,109 @@ async def _reply_bytes(address: str, kind: str, message: bytes) -> int:
         return len(reply)
 
 
-async def _load(address: str, kind: str, method: str, messages: list[bytes]) -> Calls:
+async def _send_load(address: str, kind: str, method: str, messages: list[bytes]) -> Load:
     async with grpc.aio.insecure_channel(address) as channel:
         await channel.channel_ready()
         if kind == "unary":
-            return await unary(channel, method, messages[0], _REQUESTERS, _RUN_S)
-        return await stream(channel, method, messages, _REQUESTERS, _RUN_S)
+            return await repeat_unary(channel, method, messages[0], _REQUESTERS, _RUN_S)
+        return await repeat_stream(channel, method, messages, _REQUESTERS, _RUN_S)
 
 
-async def _stall(server: Running, stalls: int) -> Stall:
-    alone_ms, beside_ms, held_mib, answered = [], [], 0.0, 0
-    async with _channel(server) as others:
-        alone_ms.append(await _bystanders_p99_ms(others))
-        for _ in range(stalls):
-            before_mib = _memory_mib(server)
-            async with _channel(server) as channel:
+async def _unread_stream(server: Running, trials: int) -> UnreadStream:
+    without_ms, meanwhile_ms, held_mib, answered = [], [], 0.0, 0
+    async with _own_channel(server) as others:
+        without_ms.append(await _p99_ms(others))
+        for _ in range(trials):
+            before_mib = memory_mib("VmRSS", server.process.pid)
+            async with _own_channel(server) as channel:
                 call: Any = channel.stream_stream(ENCODE_STREAM)()
                 writing = asyncio.create_task(_write_all(call))
-                await _until_still(server)
-                beside_ms.append(await _bystanders_p99_ms(others))
-                held_mib = max(held_mib, _memory_mib(server) - before_mib)
+                await _wait_until_no_more_answers(server)
+                meanwhile_ms.append(await _p99_ms(others))
+                held_mib = max(held_mib, memory_mib("VmRSS", server.process.pid) - before_mib)
                 async for raw in call:
                     answered += pb.EncodeStreamResponse.FromString(raw).HasField("response")
                 await writing
-            alone_ms.append(await _bystanders_p99_ms(others))
-    around_ms = [statistics.mean(pair) for pair in pairwise(alone_ms)]
-    p99 = [ms / alone for ms, alone in zip(beside_ms, around_ms, strict=True)]
-    return Stall(p99, held_mib, stalls * _UNREAD, answered)
+            without_ms.append(await _p99_ms(others))
+    around_ms = [statistics.mean(pair) for pair in pairwise(without_ms)]
+    ratios = [meanwhile / around for meanwhile, around in zip(meanwhile_ms, around_ms, strict=True)]
+    return UnreadStream(ratios, held_mib, trials * _UNREAD_REQUESTS, answered)
 
 
-async def _bystanders_p99_ms(channel: grpc.aio.Channel) -> float:
-    return (await unary(channel, ENCODE, _request(1), _BYSTANDERS, _STALL_S)).p99_ms
+async def _p99_ms(channel: grpc.aio.Channel) -> float:
+    """Return the p99 latency of a few requesters that send one sequence at a time for 10 s."""
+    load = await repeat_unary(channel, ENCODE, _request(1), _OTHER_REQUESTERS, _UNREAD_S)
+    return float(np.quantile([outcome.latency_s for outcome in load.outcomes], 0.99)) * 1e3
 
 
-def _channel(server: Running) -> grpc.aio.Channel:
-    """Return a channel with a connection of its own."""
+def _own_channel(server: Running) -> grpc.aio.Channel:
+    """Return a channel that shares its connection with no other channel."""
     return grpc.aio.insecure_channel(server.address, [("grpc.use_local_subchannel_pool", 1)])
 
 
 async def _write_all(call: Any) -> None:
-    for number in range(_UNREAD):
-        await call.write(_request(_MANY, str(number), output=pb.OutputOptions(hidden=True)))
+    for number in range(_UNREAD_REQUESTS):
+        output = pb.OutputOptions(hidden=True)
+        await call.write(_request(_SEQUENCES_PER_LARGE_REQUEST, str(number), output=output))
     await call.done_writing()
 
 
-async def _until_still(server: Running) -> None:
-    """Return once a server answers nothing more."""
+async def _wait_until_no_more_answers(server: Running) -> None:
     before = -1.0
     while (answered := (await _metrics(server))["headwaiter_requests_total OK"]) > before:
         before = answered
-        await asyncio.sleep(_STILL_S)
+        await asyncio.sleep(_POLL_S)
 
 
-async def _give_up(server: Running, rounds: int) -> GivenUp:
-    cancelled = [await _trial(server, None) for _ in range(rounds)]
-    late = [await _trial(server, _DEADLINE_S) for _ in range(rounds)]
-    return GivenUp(
+async def _abandoned_requests(server: Running, rounds: int) -> AbandonedRequests:
+    cancelled = [await _abandon(server, None) for _ in range(rounds)]
+    expired = [await _abandon(server, _DEADLINE_S) for _ in range(rounds)]
+    return AbandonedRequests(
         max(seconds for seconds, _ in cancelled) * 1e3,
-        max(seconds for seconds, _ in late) * 1e3,
-        max(run for _, run in cancelled + late),
+        max(seconds for seconds, _ in expired) * 1e3,
+        max(sequences_run for _, sequences_run in cancelled + expired),
     )
 
 
-async def _trial(server: Running, timeout_s: float | None) -> tuple[float, float]:
-    """Give requests up behind one that keeps the device; return after how long none waited, and how many ran."""
-    async with _channel(server) as channel:
+async def _abandon(server: Running, timeout_s: float | None) -> tuple[float, float]:
+    """Give up requests that wait behind a long batch, by cancelling them or with a deadline.
+
+    Returns:
+        The seconds from the cancellation or the deadline until no request waits, and the number of their sequences
+        that ran.
+    """
+    async with _own_channel(server) as channel:
         send: Any = channel.unary_unary(ENCODE)
-        # By then the server has forgotten how late it was when it was kept before.
-        for _ in range(_FORGOTTEN):
+        for _ in range(_REQUESTS_AFTER_PAUSE):
             await send(_request(1))
         before = await _metrics(server)
-        keeping = asyncio.create_task(_outcome(send(_pause())))
-        await _until(server, lambda now: now[_PLANNED] > before[_PLANNED])
+        pausing = asyncio.create_task(_ignore_error(send(request(np.array([PAUSE_ID])).message)))
+        await _wait_until(server, lambda now: now[_PLANNED] > before[_PLANNED])
         sent_s = time.perf_counter()
-        waiting = [asyncio.create_task(_outcome(send(_request(1), timeout=timeout_s))) for _ in range(_WAITING)]
-        await _until(server, lambda now: now[_QUEUED] == _WAITING)
+        calls = [send(_request(1), timeout=timeout_s) for _ in range(_ABANDONED_REQUESTS)]
+        waiting = [asyncio.create_task(_ignore_error(call)) for call in calls]
+        await _wait_until(server, lambda now: now[_QUEUED] == _ABANDONED_REQUESTS)
         given_up_s = time.perf_counter() if timeout_s is None else sent_s + timeout_s
         if timeout_s is None:
-            for each in waiting:
-                each.cancel()
-        await _until(server, lambda now: now[_QUEUED] == 0)
+            for task in waiting:
+                task.cancel()
+        await _wait_until(server, lambda now: now[_QUEUED] == 0)
         seconds = time.perf_counter() - given_up_s
-        await asyncio.gather(keeping, *waiting, return_exceptions=True)
+        await asyncio.gather(pausing, *waiting, return_exceptions=True)
     after = await _metrics(server)
-    return seconds, after[_RUN] - before[_RUN] - 1
+    return seconds, after[_SEQUENCES_RUN] - before[_SEQUENCES_RUN] - 1
 
 
-async def _outcome(call: Awaitable[bytes]) -> None:
+async def _ignore_error(call: Awaitable[bytes]) -> None:
     with suppress(grpc.aio.AioRpcError):
         await call
 
 
-def _pause() -> bytes:
-    tokens = pb.TokenSequences(dtype=pb.DATA_TYPE_INT32, data=PAUSE_ID.to_bytes(4, "little"), lengths=[1])
-    return pb.EncodeRequest(tokens=tokens).SerializeToString()
-
-
-async def _until(server: Running, happened: Callable[[Mapping[str, float]], bool]) -> None:
-    while not happened(await _metrics(server)):
+async def _wait_until(server: Running, condition: Callable[[Mapping[str, float]], bool]) -> None:
+    """Read the server's metrics again and again until a condition holds."""
+    while not condition(await _metrics(server)):
         pass
 
 
 async def _metrics(server: Running) -> Mapping[str, float]:
     return await asyncio.to_thread(counters, server.metrics_url)
-
-
-def _memory_mib(server: Running) -> float:
-    """Return the memory that a server holds."""
-    lines = Path(f"/proc/{server.process.pid}/status").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS")) / 1024

@@ -1,4 +1,4 @@
-"""Our planner without a server around it, for the benchmarks that run in process."""
+"""The planner without a server, for benchmarks that run in one process."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import count, islice
@@ -20,11 +20,11 @@ _order = count()
 
 
 class Planner:
-    """Plans batches of sequences that no request waits for.
+    """Plans batches of sequences that belong to no request.
 
     Attributes:
-        cost: what a batch takes, as the server measures it at its start.
-        limits: how large a batch may be.
+        cost: the cost model, measured as the server does at start-up.
+        limits: the batch limits.
     """
 
     def __init__(self, model: Model) -> None:
@@ -32,16 +32,16 @@ class Planner:
         self.cost, self.limits = calibration.cost, calibration.limits
 
     def batches(self, sequences: Sequence[Ids], window: int) -> Iterator[list[NDArray[np.generic]]]:
-        """Yield batches of a trace of which so many sequences wait; the next ones come once a batch has been run."""
-        coming = iter(sequences)
-        pending = pending_of(islice(coming, window))
+        """Yield the batches of a trace; `window` sequences wait, and new ones replace those of each batch."""
+        remaining = iter(sequences)
+        pending = pending_of(islice(remaining, window))
         while batch := self.take(pending):
             yield [sequence.values for sequence in batch]
-            for ids in islice(coming, len(batch)):
+            for ids in islice(remaining, len(batch)):
                 pending.add(waiting(ids))
 
     def take(self, pending: Pending) -> tuple[Waiting, ...]:
-        """Plan a batch and take it out of what waits."""
+        """Plan a batch, and remove its sequences from the waiting ones."""
         batch = plan(pending, 0.0, self.cost, self.limits).batch
         for sequence in batch:
             pending.remove(sequence)
@@ -49,7 +49,7 @@ class Planner:
 
 
 def pending_of(sequences: Iterable[Ids]) -> Pending:
-    """Let sequences wait."""
+    """Return a queue of waiting sequences."""
     pending = Pending()
     for ids in sequences:
         pending.add(waiting(ids))
@@ -57,7 +57,7 @@ def pending_of(sequences: Iterable[Ids]) -> Pending:
 
 
 def waiting(values: NDArray[np.generic]) -> Waiting:
-    """Return a sequence that waits, and nobody for it."""
+    """Return a waiting sequence that belongs to no request."""
     number = next(_order)
     return Waiting(
         values,

@@ -1,7 +1,7 @@
-"""Exports every preset and all-MiniLM-L6-v2, and writes into docs/numerics.md how far each graph is from PyTorch.
+"""Exports every preset and all-MiniLM-L6-v2, and writes the difference of each graph to PyTorch into docs/numerics.md.
 
-The figures are those of the bundles' parity.json, which GetModel reports for a served bundle. A graph that cannot run
-on this machine keeps the line it has.
+The figures come from each bundle's parity.json; GetModel reports the same figures. A graph that cannot run on this
+machine keeps its row of the table.
 """
 
 from collections.abc import Iterator
@@ -26,10 +26,10 @@ _HEADER = f"| {' | '.join(_COLUMNS)} |\n{len(_COLUMNS) * '|---'}|\n"
 
 
 def main() -> None:
-    """Export, measure, write."""
+    """Export all models, and update the table."""
     before, _, rest = DOCUMENT.read_text(encoding="utf-8").partition(_BEGIN)
     old, _, after = rest.partition(_END)
-    lines = dict(_keyed(line) for line in old.splitlines())
+    lines = dict(_split_row(line) for line in old.splitlines())
     with TemporaryDirectory() as folder:
         for name, bundle in _bundles(Path(folder)):
             measured = {parity.graph: parity for parity in bundle.parity().graphs}
@@ -48,7 +48,7 @@ def _bundles(folder: Path) -> Iterator[tuple[str, Bundle]]:
     export_bundle(model.encoder, model.text, folder / "model", "all-MiniLM-L6-v2")
     yield "all-MiniLM-L6-v2", Bundle.open(folder / "model")
     for name, preset in PRESETS.items():
-        # Pooled too, so that every column has its figure.
+        # With pooling, so that every column has a figure.
         export_bundle(random_encoder(preset({"pooling": "mean"}), seed=0), None, folder / name, name)
         yield f"{name}, random weights", Bundle.open(folder / name)
 
@@ -61,8 +61,8 @@ def _figures(parity: GraphParity) -> str:
     )
 
 
-def _keyed(line: str) -> tuple[str, str]:
-    """Split a line of the table after its first three cells, which say what was measured; a header has no key."""
+def _split_row(line: str) -> tuple[str, str]:
+    """Split a row into its first three cells, which identify the graph, and its figures; return blanks for a header."""
     cells = line.split("|")
     is_figure = len(cells) > 4 and not cells[1].startswith("---") and cells[1] != " model "
     return ("|".join(cells[:4]) + "|", "|".join(cells[4:])) if is_figure else ("", "")

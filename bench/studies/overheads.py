@@ -1,4 +1,4 @@
-"""What costs the others: gRPC and the scheduler one lonely request, counting and timing all, poison its neighbours."""
+"""Three costs: of gRPC and the scheduler for a single request, of metrics, and of poisoned sequences for others."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,48 +7,49 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from bench.effort import Effort
-from bench.loads.load import Load, closed_loop
+from bench.loads.raw_calls import closed_loop, closed_loop_beside, failed_inside
 from bench.loads.traces import Ids, Trace
-from bench.measure import HEADWAITER, LOAD_CORE, SERVER_CORE, Contender, Fleet, Run, measure, pin, ratio
+from bench.measure import HEADWAITER, MINIMAL, Fleet, Measurement, ServerSetup, measure, ratio
+from bench.processes import LOAD_CORE, SERVER_CORE, pin
+from bench.run_sizes import RunSizes
 from bench.servers.poisoned import POISON
 from bench.servers.silent import RECORD, SILENCE
 from bench.studies.ceiling import alone_s
 from bench.studies.throughput import PACKED, REQUESTERS
+from headwaiter_client.cli.load_generator import Load
 from testbed.minilm import bundle
 
-_LEAST = Contender("the least that a server can do", program="bench.servers.bare")
-_POISONED = Contender("Headwaiter with a graph that chokes", program="bench.servers.poisoned")
-_POISON_S = 0.1
-_SILENCEABLE = Contender("Headwaiter with metrics or without", program="bench.servers.silent")
-# Short runs in turn: what is measured here is less than a machine's moods from minute to minute.
-_PAIRS_A_ROUND = 3
+_POISONED = ServerSetup("Headwaiter with a graph that fails on poison", module="bench.servers.poisoned")
+_SILENCEABLE = ServerSetup("Headwaiter with metrics on or off", module="bench.servers.silent")
+_POISON_EVERY_S = 0.1
+# Many short runs in turn, because the speed of a machine drifts from minute to minute.
+_PAIRS_PER_ROUND = 3
 
 
 @dataclass(frozen=True)
-class Alone:
-    """One requester and an idle server; medians over the sequences, one for each pass.
+class SingleRequest:
+    """Latencies of one requester at an idle server, in ms: one median over the sequences per pass.
 
     Attributes:
         served_ms: latency over gRPC.
-        bare_ms: `session.run` of the same sequence.
-        added_ms: the difference, sequence by sequence.
-        least_ms: the same difference for a server that does nothing but run the graph.
+        bare_ms: `session.run` of the same sequences.
+        added_ms: the difference between the two for each sequence.
+        added_by_minimal_server_ms: the same difference for a minimal server.
     """
 
     served_ms: list[float]
     bare_ms: list[float]
     added_ms: list[float]
-    least_ms: list[float]
+    added_by_minimal_server_ms: list[float]
 
 
 @dataclass(frozen=True)
-class Metrics:
-    """With metrics by without, medians over pairs of runs.
+class MetricsCost:
+    """Metrics on / metrics off, medians over pairs of runs.
 
     Attributes:
-        throughput: ratio of tokens a second.
-        cpu: ratio of tokens for each second of the server's CPU time.
+        throughput: ratio of tokens per second.
+        cpu: ratio of tokens per CPU second of the server.
     """
 
     throughput: float
@@ -56,74 +57,79 @@ class Metrics:
 
 
 @dataclass(frozen=True)
-class Poison:
-    """With ten poisoned sequences a second by without, medians over pairs of runs.
+class PoisonCost:
+    """Ten poisoned sequences per second beside a closed loop.
 
     Attributes:
-        throughput: ratio of the other sequences' tokens a second.
-        seconds: how long sequences were poisoned, in all runs together.
-        blamed: poisoned sequences that failed as they should, by ten a second.
-        failed: requests among the others that had no good answer.
+        throughput: tokens per second of the other sequences with poison / without, median over pairs of runs.
+        seconds: seconds with poison, all runs together.
+        failed_poison: poisoned sequences that failed with INTERNAL / poisoned sequences sent.
+        failed_others: requests of other sequences that failed.
     """
 
     throughput: float
     seconds: float
-    blamed: float
-    failed: int
+    failed_poison: float
+    failed_others: int
 
 
-def alone(trace: Trace, fleet: Fleet, effort: Effort) -> Alone:
-    """Send one sequence at a time, and run the same ones bare."""
-    sequences = trace.first(effort.sweep_tokens).sequences
-    figures = Alone([], [], [], [])
-    for _ in range(_PAIRS_A_ROUND * effort.rounds):
+def single_request(trace: Trace, fleet: Fleet, sizes: RunSizes) -> SingleRequest:
+    """Send one sequence at a time, and run the same sequences without a server."""
+    sequences = trace.first(sizes.sweep_tokens).sequences
+    figures = SingleRequest([], [], [], [])
+    for _ in range(_PAIRS_PER_ROUND * sizes.rounds):
         pin(SERVER_CORE)
         bare_ms = np.array(alone_s(sequences, bundle() / PACKED)) * 1e3
         pin(LOAD_CORE)
-        served_ms, least_ms = (_latencies_ms(fleet[each].address, sequences) for each in (HEADWAITER, _LEAST))
+        served_ms, by_minimal_server_ms = (
+            _latencies_ms(fleet[setup].address, sequences) for setup in (HEADWAITER, MINIMAL)
+        )
         figures.served_ms.append(float(np.median(served_ms)))
         figures.bare_ms.append(float(np.median(bare_ms)))
         figures.added_ms.append(float(np.median(served_ms - bare_ms)))
-        figures.least_ms.append(float(np.median(least_ms - bare_ms)))
+        figures.added_by_minimal_server_ms.append(float(np.median(by_minimal_server_ms - bare_ms)))
     return figures
 
 
 def _latencies_ms(address: str, sequences: Sequence[Ids]) -> NDArray[np.float64]:
-    return np.array([request.latency_s for request in closed_loop(address, sequences, 1).requests]) * 1e3
+    return np.array([outcome.latency_s for outcome in closed_loop(address, sequences, 1).outcomes]) * 1e3
 
 
-def metrics(trace: Trace, fleet: Fleet, effort: Effort) -> Metrics:
-    """Run Headwaiter with its metrics and without, in turn."""
-    sequences = trace.first(effort.trace_tokens).sequences
+def metrics(trace: Trace, fleet: Fleet, sizes: RunSizes) -> MetricsCost:
+    """Run Headwaiter with metrics on and off, in turn."""
+    sequences = trace.first(sizes.trace_tokens).sequences
     server = fleet[_SILENCEABLE]
-    on: list[Run] = []
-    off: list[Run] = []
+    on: list[Measurement] = []
+    off: list[Measurement] = []
     turns = [(RECORD, on), (SILENCE, off)]
-    for _ in range(_PAIRS_A_ROUND * effort.rounds):
-        # What comes second is not always the same.
+    for _ in range(_PAIRS_PER_ROUND * sizes.rounds):
+        # Alternate the order, because the second run of a pair may have an advantage.
         turns.reverse()
-        for told, runs in turns:
-            server.process.send_signal(told)
-            runs.append(measure(server, partial(closed_loop, sequences=sequences, requesters=REQUESTERS)))
-    return Metrics(ratio(on, off, "tokens_s"), ratio(on, off, "tokens_cpu_s"))
+        for signal, measured in turns:
+            server.process.send_signal(signal)
+            measured.append(measure(server, partial(closed_loop, sequences=sequences, requesters=REQUESTERS)))
+    return MetricsCost(ratio(on, off, "tokens_per_s"), ratio(on, off, "tokens_per_cpu_s"))
 
 
-def poison(trace: Trace, fleet: Fleet, effort: Effort) -> Poison:
-    """Run Headwaiter with poisoned sequences among the others and without, in turn."""
-    sequences = list(trace.first(effort.trace_tokens).sequences) * effort.poison_repeats
+def poison(trace: Trace, fleet: Fleet, sizes: RunSizes) -> PoisonCost:
+    """Run Headwaiter with and without poisoned sequences beside the trace, in turn."""
+    sequences = list(trace.first(sizes.trace_tokens).sequences) * sizes.poison_repeats
     server = fleet[_POISONED]
-    clean: list[Run] = []
-    poisoned: list[Run] = []
+    clean: list[Measurement] = []
+    poisoned: list[Measurement] = []
     loads: list[Load] = []
+    poison_loads: list[Load] = []
 
-    def poisoned_loop(address: str) -> Load:
-        loads.append(closed_loop(address, sequences, REQUESTERS, beside=POISON, beside_s=_POISON_S))
-        return loads[-1]
+    def send_with_poison(address: str) -> Load:
+        load, poison_load = closed_loop_beside(address, sequences, REQUESTERS, POISON, _POISON_EVERY_S)
+        loads.append(load)
+        poison_loads.append(poison_load)
+        return load
 
-    for _ in range(effort.rounds):
+    for _ in range(sizes.rounds):
         clean.append(measure(server, partial(closed_loop, sequences=sequences, requesters=REQUESTERS)))
-        poisoned.append(measure(server, poisoned_loop))
-    seconds = sum(load.seconds for load in loads)
-    blamed = sum(request.outcome == "INTERNAL" for load in loads for request in load.beside) * _POISON_S / seconds
-    failed = sum(len(load.requests) - len(load.answered) for load in loads)
-    return Poison(ratio(poisoned, clean, "tokens_s"), seconds, blamed, failed)
+        poisoned.append(measure(server, send_with_poison))
+    seconds = sum(load.answered_s for load in loads)
+    failed_poison = sum(len(failed_inside(load)) for load in poison_loads) * _POISON_EVERY_S / seconds
+    failed_others = sum(len(load.outcomes) - len(load.answered) for load in loads)
+    return PoisonCost(ratio(poisoned, clean, "tokens_per_s"), seconds, failed_poison, failed_others)

@@ -1,62 +1,64 @@
-"""Whether a long sequence among many short ones costs more than the two apart: in time and in memory.
-
-Run as `python -m bench.studies.shapes`; it prints a table.
-"""
+"""One long sequence among many short ones: seconds and memory of the mix, against the two parts run apart."""
 
 import statistics
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from bench.measure import SERVER_CORE, pin
+from bench.processes import SERVER_CORE, memory_mib, pin
 from bench.studies.ceiling import in_process_s
 from bench.studies.in_process import Planner
 from headwaiter_server.runtime.graph import EncoderGraph
 from headwaiter_server.runtime.model import open_model
 from testbed.minilm import bundle
 
+# Lengths of the long part and of the short part.
 MIXES = (([200], [1] * 150), ([512], [1] * 2000))
 ROUNDS = 5
 
 
-def table() -> list[str]:
-    """Measure every mix, together and apart, and return a table in Markdown."""
+@dataclass(frozen=True)
+class MixedShapes:
+    """One mix, planned and run in process.
+
+    Attributes:
+        mix: the lengths, for the table.
+        apart_s: seconds of the two parts, one after the other.
+        together_s: seconds of the mix.
+        apart_mib: peak memory of the process with the parts apart.
+        together_mib: peak memory of the process with the mix.
+    """
+
+    mix: str
+    apart_s: float
+    together_s: float
+    apart_mib: float
+    together_mib: float
+
+
+def mixed_shapes() -> list[MixedShapes]:
+    """Measure each mix, apart and together."""
     pin(SERVER_CORE)
     model = open_model(bundle(), "cpu", "fp32", threads=1)
     planner = Planner(model)
-    lines = [
-        "| mix | apart ms | together ms | together / apart | peak memory apart MiB | together MiB |",
-        "|---|---|---|---|---|---|",
-    ]
+    measured = []
     for long, short in MIXES:
-        forget_peak()
-        apart_s = median_s(long, model.graph, planner) + median_s(short, model.graph, planner)
-        apart_mib = peak_mib()
-        forget_peak()
-        together_s = median_s(long + short, model.graph, planner)
-        lines.append(
-            f"| {long[0]} tokens and {len(short):,} × 1 | {apart_s * 1e3:.0f} | {together_s * 1e3:.0f} "
-            f"| {together_s / apart_s:.2f} | {apart_mib:.1f} | {peak_mib():.1f} |"
-        )
-    return lines
+        _reset_peak_memory()
+        apart_s = _median_s(long, model.graph, planner) + _median_s(short, model.graph, planner)
+        apart_mib = memory_mib("VmHWM")
+        _reset_peak_memory()
+        together_s = _median_s(long + short, model.graph, planner)
+        mix = f"{long[0]} tokens and {len(short):,} × 1 token"
+        measured.append(MixedShapes(mix, apart_s, together_s, apart_mib, memory_mib("VmHWM")))
+    return measured
 
 
-def forget_peak() -> None:
-    """Let the peak of this process's memory start again from what it holds now."""
+def _reset_peak_memory() -> None:
     Path("/proc/self/clear_refs").write_text("5")
 
 
-def peak_mib() -> float:
-    """Return the peak of this process's resident memory."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) / 1024
-
-
-def median_s(lengths: list[int], graph: EncoderGraph, planner: Planner) -> float:
-    """Return the seconds to plan and run sequences of these lengths that all wait at once."""
+def _median_s(lengths: list[int], graph: EncoderGraph, planner: Planner) -> float:
+    """Return the median seconds to plan and run sequences that all wait at once."""
     sequences = [np.arange(length) for length in lengths]
     return statistics.median(in_process_s(sequences, len(lengths), graph, planner) for _ in range(ROUNDS))
-
-
-if __name__ == "__main__":
-    print("\n".join(table()))

@@ -1,6 +1,6 @@
-"""A hundred thousand short texts through encode_stream, in a process that does nothing else: what memory it takes.
+"""The memory of a client process that streams 100,000 short texts through encode_stream.
 
-Run as `python -m bench.studies.short_texts ADDRESS` against `bench.servers.null`; it prints its figures as JSON.
+Run it with `python -m bench.studies.short_texts ADDRESS` against `bench.servers.null`; it prints its figures as JSON.
 """
 
 import json
@@ -8,29 +8,29 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from bench.processes import memory_mib
 from headwaiter_client import Client, SequenceEncoding
 from testbed.minilm import bundle
 
 _TEXTS = 100_000
 
-# Of each text, where it came, its tokens and the sum of their ids.
+# One row per text: index of the result, number of tokens, sum of the token ids.
 Rows = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
 class ShortTexts:
-    """What the stream came to.
+    """The figures of the stream.
 
     Attributes:
-        texts: sent.
-        seconds: from the first to the last result.
-        peak_mib: memory of the client's process at most.
-        wrong: texts whose result is missing, out of order or of another text.
+        texts: number of texts.
+        seconds: seconds from the first to the last result.
+        peak_mib: peak memory of the client process.
+        wrong: number of texts whose result is missing, out of order or that of another text.
     """
 
     texts: int
@@ -40,28 +40,29 @@ class ShortTexts:
 
 
 def main() -> None:
-    """Measure and print."""
+    """Measure, and print the figures."""
     found = np.zeros((_TEXTS, 3), np.int64)
     started_s = time.perf_counter()
     with Client(sys.argv[1]) as client:
-        for place, encoding in enumerate(client.encode_stream(_texts())):
-            found[place] = row(encoding)
+        for index, encoding in enumerate(client.encode_stream(_texts())):
+            found[index] = row(encoding)
     seconds = time.perf_counter() - started_s
-    # Before the tokenizer, which is there to check and no part of a client.
-    peak_mib = _peak_mib()
+    # Read before the tokenizer is loaded, which only checks the results.
+    # getrusage would include the memory that the parent process had when it started this one.
+    peak_mib = memory_mib("VmHWM")
     wrong = count_wrong(found, _expected())
     print(json.dumps(asdict(ShortTexts(_TEXTS, seconds, peak_mib, wrong))))
 
 
 def row(encoding: SequenceEncoding) -> tuple[int, int, int]:
-    """Return a result's row; the null model's vector is [sum of the ids, their number, 0, …], scaled to unit length."""
+    """Return the row of a result; the null model's vector is [sum of the ids, their number, 0, …] at unit length."""
     assert encoding.pooled is not None
     total, number = map(float, encoding.pooled[:2])
     return encoding.index, encoding.length, round(total / number * encoding.length)
 
 
 def count_wrong(found: Rows, expected: Rows) -> int:
-    """Return how many of the expected rows are not found in their place; a missing one is all zeros."""
+    """Return the number of rows that differ from the expected ones; the row of a missing result is all zeros."""
     return int((found != expected).any(axis=1).sum())
 
 
@@ -76,12 +77,6 @@ def _expected() -> Rows:
     tokenize.no_padding()
     ids = [encoding.ids for encoding in tokenize.encode_batch(list(_texts()))]
     return np.array([(index, len(each), sum(each)) for index, each in enumerate(ids)], np.int64)
-
-
-def _peak_mib() -> float:
-    # Of this program alone: getrusage counts what the process that started it had taken by then.
-    status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
-    return int(status["VmHWM"].split()[0]) / 1024
 
 
 if __name__ == "__main__":

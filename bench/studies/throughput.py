@@ -1,20 +1,21 @@
-"""Throughput in a closed loop: Headwaiter, the policies of others, and what one core could do at most."""
+"""Throughput in a closed loop: Headwaiter, the policies of other servers, and the most that one core can do."""
 
 import json
 from dataclasses import dataclass, replace
 from functools import partial
 
-from bench.effort import Effort
-from bench.loads.load import closed_loop
+from bench.loads.raw_calls import closed_loop
 from bench.loads.traces import Trace
-from bench.measure import HEADWAITER, SERVER_CORE, Contender, Fleet, Run, measure, median, pin
+from bench.measure import HEADWAITER, Fleet, Measurement, ServerSetup, measure
+from bench.processes import SERVER_CORE, pin
+from bench.run_sizes import RunSizes
 from bench.studies.ceiling import floor_s, in_process_s
 from bench.studies.in_process import Planner
 from headwaiter_server.runtime.model import open_model
 from testbed.minilm import bundle, checkpoint
 from testbed.server_process import Running
 
-# Where the others are compared, and everything is measured in every round.
+# The comparison runs with this number of requesters in each round, and once with each of the others.
 REQUESTERS = 32
 OTHER_REQUESTERS = (1, 8, 128)
 
@@ -22,133 +23,130 @@ PACKED, PORTABLE = "packed-cpu.fp32.onnx", "portable.fp32.onnx"
 
 
 @dataclass(frozen=True)
-class Family:
-    """A policy of other servers: as it comes, and the settings among which the best is looked for."""
+class PolicyFamily:
+    """A policy of another server with its usual setting, and other settings to search for the fastest."""
 
-    usual: Contender
-    settings: tuple[str, ...] = ()
+    usual: ServerSetup
+    other_settings: tuple[str, ...] = ()
 
-    def contenders(self) -> list[Contender]:
-        """Return it with every setting, the usual one first."""
-        return [self.usual, *(replace(self.usual, policy=policy) for policy in self.settings)]
+    def setups(self) -> list[ServerSetup]:
+        """Return one setup per setting, the usual one first."""
+        return [self.usual, *(replace(self.usual, policy=policy) for policy in self.other_settings)]
 
 
 FAMILIES = (
-    Family(Contender("one by one, packed graph", "one", PACKED)),
-    Family(Contender("one by one, portable graph", "one", PORTABLE)),
-    Family(Contender("FIFO by count, padded", "fifo:32:2", PORTABLE), ("fifo:2:0", "fifo:4:0", "fifo:8:0")),
-    Family(Contender("equal lengths", "equal:32:0", PORTABLE), ("equal:8:0", "equal:32:2")),
-    Family(Contender("FIFO by tokens, padded", "tokens:16384", PORTABLE), ("tokens:128", "tokens:256", "tokens:512")),
-    Family(Contender("sorted window, padded", "sorted:32:8", PORTABLE), ("sorted:2:8", "sorted:4:8", "sorted:8:8")),
+    PolicyFamily(ServerSetup("one by one, packed graph", "one", PACKED)),
+    PolicyFamily(ServerSetup("one by one, portable graph", "one", PORTABLE)),
+    PolicyFamily(ServerSetup("FIFO by count, padded", "fifo:32:2", PORTABLE), ("fifo:2:0", "fifo:4:0", "fifo:8:0")),
+    PolicyFamily(ServerSetup("equal lengths", "equal:32:0", PORTABLE), ("equal:8:0", "equal:32:2")),
+    PolicyFamily(
+        ServerSetup("FIFO by tokens, padded", "tokens:16384", PORTABLE), ("tokens:128", "tokens:256", "tokens:512")
+    ),
+    PolicyFamily(
+        ServerSetup("sorted window, padded", "sorted:32:8", PORTABLE), ("sorted:2:8", "sorted:4:8", "sorted:8:8")
+    ),
 )
 
 
 @dataclass(frozen=True)
-class Served:
-    """One server's runs.
+class ServerThroughput:
+    """The throughput of one server.
 
     Attributes:
-        contender: the server.
+        setup: the server and its setting.
         best: whether no other setting of its family was faster.
-        usual: whether the setting is the one it comes with.
-        runs: of every round, at the usual number of requesters.
-        others: one run at each other number of requesters.
+        usual: whether the setting is the family's usual one.
+        rounds: one measurement per round, with `REQUESTERS` requesters.
+        other_requesters: one measurement for each other number of requesters.
     """
 
-    contender: Contender
+    setup: ServerSetup
     best: bool
     usual: bool
-    runs: list[Run]
-    others: dict[int, Run]
+    rounds: list[Measurement]
+    other_requesters: dict[int, Measurement]
 
 
 @dataclass(frozen=True)
 class Throughput:
-    """All servers on one trace; rates are tokens a second, one for each round.
+    """The throughput of all servers on one trace; the lists hold one rate per round.
 
     Attributes:
-        trace: its name.
-        floor: the matrix products alone, in tokens for each CPU-second.
-        in_process: our planner and graph with as many sequences waiting as there are requesters.
-        in_process_trace: with the whole trace waiting.
-        served: Headwaiter first.
+        trace: name of the trace.
+        floor_tokens_per_cpu_s: tokens per CPU second of the matrix products alone.
+        in_process_tokens_per_s: tokens per second without a server, with `REQUESTERS` sequences waiting.
+        whole_trace_tokens_per_s: tokens per second without a server, with the whole trace waiting.
+        servers: throughput of each server, Headwaiter first.
     """
 
     trace: str
-    floor: list[float]
-    in_process: list[float]
-    in_process_trace: list[float]
-    served: list[Served]
+    floor_tokens_per_cpu_s: list[float]
+    in_process_tokens_per_s: list[float]
+    whole_trace_tokens_per_s: list[float]
+    servers: list[ServerThroughput]
 
     @property
-    def ours(self) -> Served:
-        """Headwaiter."""
-        return self.served[0]
-
-    @property
-    def capacity_s(self) -> float:
-        """Requests a second that Headwaiter answers."""
-        return median(self.ours.runs).requests_s
+    def headwaiter(self) -> ServerThroughput:
+        """Throughput of Headwaiter."""
+        return self.servers[0]
 
 
-def throughput(trace: Trace, fleet: Fleet, effort: Effort) -> Throughput:
-    """Find every family's best setting, then measure all servers in turn, round by round."""
-    whole, short = trace.first(effort.trace_tokens), trace.first(effort.sweep_tokens)
-    best = [_best(family, short, fleet) for family in FAMILIES]
-    contenders = dict.fromkeys(
-        [HEADWAITER, *(each for family, found in zip(FAMILIES, best, strict=True) for each in (family.usual, found))]
+def throughput(trace: Trace, fleet: Fleet, sizes: RunSizes) -> Throughput:
+    """Search the fastest setting of each family, then measure all servers in turn in each round."""
+    whole, short = trace.first(sizes.trace_tokens), trace.first(sizes.sweep_tokens)
+    best = [_fastest(family, short, fleet) for family in FAMILIES]
+    setups = dict.fromkeys(
+        [
+            HEADWAITER,
+            *(setup for family, fastest in zip(FAMILIES, best, strict=True) for setup in (family.usual, fastest)),
+        ]
     )
     ceiling = _Ceiling(whole)
-    runs: dict[Contender, list[Run]] = {contender: [] for contender in contenders}
-    others: dict[Contender, dict[int, Run]] = {contender: {} for contender in contenders}
-    for _ in range(effort.rounds):
-        fleet.renew()
-        for contender in contenders:
-            runs[contender].append(_run(fleet[contender], whole, REQUESTERS))
+    rounds: dict[ServerSetup, list[Measurement]] = {setup: [] for setup in setups}
+    others: dict[ServerSetup, dict[int, Measurement]] = {setup: {} for setup in setups}
+    for _ in range(sizes.rounds):
+        fleet.stop_all()
+        for setup in setups:
+            rounds[setup].append(_measure(fleet[setup], whole, REQUESTERS))
         ceiling.measure()
-    for requesters in OTHER_REQUESTERS if effort.all_requesters else ():
-        for contender in contenders:
-            others[contender][requesters] = _run(fleet[contender], short, requesters)
+    for requesters in OTHER_REQUESTERS if sizes.all_requesters else ():
+        for setup in setups:
+            others[setup][requesters] = _measure(fleet[setup], short, requesters)
     usual = {family.usual for family in FAMILIES}
-    served = [
-        Served(contender, contender in best, contender in usual, runs[contender], others[contender])
-        for contender in contenders
-    ]
-    return Throughput(trace.name, ceiling.floor, ceiling.in_process, ceiling.in_process_trace, served)
+    servers = [ServerThroughput(setup, setup in best, setup in usual, rounds[setup], others[setup]) for setup in setups]
+    return Throughput(trace.name, ceiling.floor, ceiling.in_process, ceiling.whole_trace, servers)
 
 
-def _best(family: Family, trace: Trace, fleet: Fleet) -> Contender:
-    """Return the fastest setting, each tried once."""
-    if not family.settings:
+def _fastest(family: PolicyFamily, trace: Trace, fleet: Fleet) -> ServerSetup:
+    """Return the fastest setting of a family, after one run of each."""
+    if not family.other_settings:
         return family.usual
-    rates = {contender: _run(fleet[contender], trace, REQUESTERS).tokens_s for contender in family.contenders()}
-    return max(rates, key=lambda contender: rates[contender])
+    return max(family.setups(), key=lambda setup: _measure(fleet[setup], trace, REQUESTERS).tokens_per_s)
 
 
-def _run(server: Running, trace: Trace, requesters: int) -> Run:
+def _measure(server: Running, trace: Trace, requesters: int) -> Measurement:
     return measure(server, partial(closed_loop, sequences=trace.sequences, requesters=requesters))
 
 
 class _Ceiling:
-    """What runs in this process, on the servers' core."""
+    """The rates that this process reaches on the servers' core, one per round."""
 
     def __init__(self, trace: Trace) -> None:
         pin(SERVER_CORE)
         self.floor: list[float] = []
         self.in_process: list[float] = []
-        self.in_process_trace: list[float] = []
+        self.whole_trace: list[float] = []
         self._trace = trace
         self._model = open_model(bundle(), "cpu", "fp32", threads=1)
         self._planner = Planner(self._model)
-        self._d_ff = json.loads((checkpoint() / "config.json").read_text())["intermediate_size"]
+        self._feed_forward_width = json.loads((checkpoint() / "config.json").read_text())["intermediate_size"]
 
     def measure(self) -> None:
-        """Take one round."""
+        """Measure one round."""
         pin(SERVER_CORE)
         sequences, tokens = self._trace.sequences, self._trace.tokens
-        products_s = floor_s(sequences, self._model.bundle.manifest, self._d_ff, self._planner.limits.tokens)
-        window_s = in_process_s(sequences, REQUESTERS, self._model.graph, self._planner)
-        whole_s = in_process_s(sequences, len(sequences), self._model.graph, self._planner)
+        manifest, graph = self._model.bundle.manifest, self._model.graph
+        products_s = floor_s(sequences, manifest, self._feed_forward_width, self._planner.limits.tokens)
         self.floor.append(tokens / products_s)
-        self.in_process.append(tokens / window_s)
-        self.in_process_trace.append(tokens / whole_s)
+        self.in_process.append(tokens / in_process_s(sequences, REQUESTERS, graph, self._planner))
+        self.whole_trace.append(tokens / in_process_s(sequences, len(sequences), graph, self._planner))

@@ -1,53 +1,49 @@
-"""How much faster the server tokenises texts than the model encodes them, both on two cores.
-
-Run as `python -m bench.studies.tokenizing`; it prints a table.
-"""
+"""The speed of the server's tokeniser against that of the model, both on two cores."""
 
 import asyncio
-import statistics
 import time
 from dataclasses import dataclass
 
 from bench.loads.traces import real_sentences, sentences
-from bench.measure import LOAD_CORE, SERVER_CORE, median_ratio, pin
-from bench.studies.int8 import in_batches
+from bench.measure import median_ratio
+from bench.processes import LOAD_CORE, SERVER_CORE, pin
+from bench.studies.int8 import sorted_batches
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_server.models.tokenizer import BundleTokenizer
 from headwaiter_server.rpc.inputs import read_inputs
 from headwaiter_server.rpc.requests import RequestLimits
 from headwaiter_server.runtime.bundle import TOKENIZER, Bundle
 from headwaiter_server.runtime.graph import EncoderGraph
-from headwaiter_server.runtime.packing import PackedBatch
 from testbed.minilm import bundle
 
 ROUNDS = 5
 _THREADS = 2
 _SENTENCES = 500
-# Sentences are tokenised so many times in a round, as once takes too little time to measure.
+# Tokenising all sentences once takes too little time to measure.
 _REPEATS = 10
-_TEXTS = (1, 64)
-_AT_ONCE = 8
+_TEXTS_PER_REQUEST = (1, 64)
+_CONCURRENT_REQUESTS = 8
 _LIMITS = RequestLimits(sequences=4096, tokens=65_536)
 
 
 @dataclass(frozen=True)
 class Tokenizing:
-    """Tokens a second, of each round.
+    """Tokens per second, one rate per round.
 
     Attributes:
-        texts: sentences in a request.
-        tokenized: texts were read as the server reads them, eight requests at a time.
-        encoded: the packed fp32 graph ran on their ids.
+        texts: texts per request.
+        tokenized_per_s: rate of reading requests as the server does, eight at a time.
+        encoded_per_s: rate of the packed fp32 graph on the resulting ids.
     """
 
     texts: int
-    tokenized: list[float]
-    encoded: list[float]
+    tokenized_per_s: list[float]
+    encoded_per_s: list[float]
 
     @property
     def ratio(self) -> float:
-        """How much faster texts are tokenised than encoded."""
-        return median_ratio(self.tokenized, self.encoded)
+        """Tokenised / encoded tokens per second."""
+        return median_ratio(self.tokenized_per_s, self.encoded_per_s)
 
 
 def tokenizing() -> list[Tokenizing]:
@@ -55,48 +51,32 @@ def tokenizing() -> list[Tokenizing]:
     pin(SERVER_CORE, LOAD_CORE)
     opened = Bundle.open(bundle())
     manifest = opened.manifest
-    text = BundleTokenizer(opened.folder / TOKENIZER, manifest.max_text_tokens)
+    tokenizer = BundleTokenizer(opened.folder / TOKENIZER, manifest.max_text_tokens)
     trace = real_sentences(_SENTENCES, opened.folder / TOKENIZER, manifest.max_text_tokens)
     graph = EncoderGraph.open(opened.folder / "packed-cpu.fp32.onnx", "cpu", threads=_THREADS)
-    batches = in_batches(trace)
-    values = sentences()[:_SENTENCES]
-    rows = [Tokenizing(texts, [], []) for texts in _TEXTS]
+    batches = sorted_batches(trace)
+    texts = sentences()[:_SENTENCES]
+    measured = [Tokenizing(count, [], []) for count in _TEXTS_PER_REQUEST]
 
     async def read(requests: list[pb.EncodeRequest]) -> None:
-        waiting = iter(requests)
+        remaining = iter(requests)
 
-        async def read_in_turn() -> None:
-            for request in waiting:
-                await read_inputs(request, manifest, text, _LIMITS)
+        async def read_one_after_another() -> None:
+            for request in remaining:
+                await read_inputs(request, manifest, tokenizer, _LIMITS)
 
-        await asyncio.gather(*(read_in_turn() for _ in range(_AT_ONCE)))
+        await asyncio.gather(*(read_one_after_another() for _ in range(_CONCURRENT_REQUESTS)))
 
     for _ in range(ROUNDS):
-        for row in rows:
-            cuts = range(0, len(values), row.texts)
-            requests = [pb.EncodeRequest(texts=pb.Texts(values=values[cut : cut + row.texts])) for cut in cuts]
+        for each in measured:
+            starts = range(0, len(texts), each.texts)
+            requests = [pb.EncodeRequest(texts=pb.Texts(values=texts[start : start + each.texts])) for start in starts]
             started_s = time.perf_counter()
             asyncio.run(read(requests * _REPEATS))
-            row.tokenized.append(trace.tokens * _REPEATS / (time.perf_counter() - started_s))
-            row.encoded.append(trace.tokens / _encode_s(graph, batches))
-    return rows
-
-
-def _encode_s(graph: EncoderGraph, batches: list[PackedBatch]) -> float:
-    started_s = time.perf_counter()
-    for batch in batches:
-        graph.run(batch, hidden=False)
-    return time.perf_counter() - started_s
-
-
-def table(rows: list[Tokenizing]) -> list[str]:
-    """Return a table in Markdown."""
-    lines = ["| texts a request | tokenised | encoded | tokenised / encoded |", "|---|---|---|---|"]
-    for row in rows:
-        rates = [f"{statistics.median(rates):,.0f}" for rates in (row.tokenized, row.encoded)]
-        lines.append(f"| {row.texts} | {rates[0]} | {rates[1]} | {row.ratio:.1f} |")
-    return lines
-
-
-if __name__ == "__main__":
-    print("\n".join(table(tokenizing())))
+            tokenized_s = time.perf_counter()
+            for batch in batches:
+                graph.run(batch, hidden=False)
+            encoded_s = time.perf_counter()
+            each.tokenized_per_s.append(trace.tokens * _REPEATS / (tokenized_s - started_s))
+            each.encoded_per_s.append(trace.tokens / (encoded_s - tokenized_s))
+    return measured

@@ -1,4 +1,4 @@
-"""The model of no time tells sequences apart, so that a mixed-up answer would be seen."""
+"""The outputs of the null model identify the sequences, so that a benchmark notices mixed-up answers."""
 
 import numpy as np
 import pytest
@@ -7,7 +7,7 @@ from bench.servers.null import PAUSE_ID, NullGraph
 from headwaiter_server.runtime.packing import pack
 
 
-def test_a_vector_has_the_sum_of_a_sequences_ids_and_their_number() -> None:
+def test_a_vector_holds_the_sum_and_the_number_of_the_ids() -> None:
     outputs = NullGraph(4).run(pack([np.array([5, 9]), np.array([3])]), hidden=True)
     assert outputs.pooled is not None
     assert outputs.hidden is not None
@@ -16,7 +16,9 @@ def test_a_vector_has_the_sum_of_a_sequences_ids_and_their_number() -> None:
 
 
 @pytest.mark.parametrize(("ids", "pauses"), [([PAUSE_ID], 1), ([PAUSE_ID, PAUSE_ID], 0), ([1], 0)])
-def test_one_id_alone_keeps_the_device(monkeypatch: pytest.MonkeyPatch, ids: list[int], pauses: int) -> None:
+def test_a_batch_of_only_the_pause_id_blocks_the_device(
+    monkeypatch: pytest.MonkeyPatch, ids: list[int], pauses: int
+) -> None:
     slept: list[float] = []
     monkeypatch.setattr("bench.servers.null.time.sleep", slept.append)
     NullGraph(2).run(pack([np.array(ids)]), hidden=False)

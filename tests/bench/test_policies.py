@@ -1,4 +1,4 @@
-"""The baselines batch as the servers they stand for say they do."""
+"""The baselines batch as the documentation of the other servers says."""
 
 import asyncio
 from typing import cast
@@ -13,7 +13,7 @@ from headwaiter_server.metrics import Recorder
 from headwaiter_server.runtime.graph import EncoderGraph
 from tests.server.rpc.stand_ins import Graph
 
-# Of the sequences of each request.
+# Lengths of the sequences of each request.
 LENGTHS = ([1], [4, 2], [2], [3, 3, 1], [4])
 
 
@@ -41,7 +41,7 @@ def test_a_policy_chooses_its_batches(
 
 
 @pytest.mark.parametrize("policy", ["one", "fifo:3:1", "equal:2:1", "tokens:8", "sorted:2:8"])
-async def test_every_request_gets_its_own_answer_whatever_the_policy(policy: str) -> None:
+async def test_every_request_gets_its_own_answer_with_every_policy(policy: str) -> None:
     scheduler = PolicyScheduler(cast("EncoderGraph", Graph()), read_policy(policy), Recorder(), padded=True)
     requests: list[list[NDArray[np.generic]]] = [
         [np.full(length, number) for length in lengths] for number, lengths in enumerate(LENGTHS)

@@ -1,4 +1,4 @@
-"""The servers that are Headwaiter's own but for one thing start, and differ in that."""
+"""The modified Headwaiter servers start, and differ from Headwaiter in one property."""
 
 import sys
 from collections.abc import Iterator
@@ -24,29 +24,29 @@ def _serving(module: str, bundle: Path) -> Iterator[tuple[Running, Client]]:
         yield server, client
 
 
-def test_the_null_server_answers_with_the_sum_of_the_ids_and_their_number(text_bundle: Path) -> None:
+def test_the_null_server_answers_with_the_sum_and_the_number_of_the_ids(text_bundle: Path) -> None:
     with _serving("bench.servers.null", text_bundle) as (_, client):
         pooled = client.encode_tokens([[9, 6, 20]], normalize=False).pooled
         assert pooled is not None
         assert pooled[0, :3].tolist() == [35, 3, 0]
 
 
-def test_the_poisoned_server_fails_on_poison_alone(text_bundle: Path) -> None:
+def test_the_poisoned_server_fails_only_on_poisoned_sequences(text_bundle: Path) -> None:
     with _serving("bench.servers.poisoned", text_bundle) as (_, client):
         assert client.encode_tokens([[9, 6, 20]]).pooled is not None
         with pytest.raises(InferenceFailed):
             client.encode_tokens([POISON])
 
 
-def test_the_silent_server_counts_nothing_until_it_is_told_to(text_bundle: Path) -> None:
+def test_the_silent_server_counts_only_while_metrics_are_on(text_bundle: Path) -> None:
     with _serving("bench.servers.silent", text_bundle) as (server, client):
 
-        def counted() -> float:
+        def count_after_one_request() -> float:
             client.encode_tokens([[9, 6, 20]])
             return counters(server.metrics_url)["headwaiter_batch_sequences_sum"]
 
-        recorded = counted()
+        recorded = count_after_one_request()
         server.process.send_signal(SILENCE)
-        assert counted() == recorded > 0
+        assert count_after_one_request() == recorded > 0
         server.process.send_signal(RECORD)
-        assert counted() == recorded + 1
+        assert count_after_one_request() == recorded + 1

@@ -1,4 +1,4 @@
-"""A result that is missing, out of order or of another text is counted."""
+"""The study of short texts counts results that are missing, out of order or of another text."""
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ from headwaiter_server.runtime.packing import pack
 EXPECTED: Rows = np.array([[0, 3, 40], [1, 3, 41], [2, 4, 42]])
 
 
-def test_a_vector_of_unit_length_still_tells_the_sum_of_the_ids() -> None:
+def test_the_sum_of_the_ids_is_recovered_from_a_vector_of_unit_length() -> None:
     ids = np.random.default_rng(0).integers(0, 30_522, 256)
     pooled = NullGraph(384).run(pack([ids]), hidden=False).pooled
     assert pooled is not None
@@ -28,7 +28,7 @@ def test_a_vector_of_unit_length_still_tells_the_sum_of_the_ids() -> None:
         (EXPECTED[[1, 0, 2]], 2),
         (np.add(EXPECTED, [0, 0, 1]), 3),
     ],
-    ids=["as expected", "missing", "out of order", "of other texts"],
+    ids=["correct", "missing", "out of order", "other texts"],
 )
-def test_every_text_without_its_own_result_in_its_place_is_wrong(found: Rows, wrong: int) -> None:
+def test_wrong_results_are_counted(found: Rows, wrong: int) -> None:
     assert count_wrong(found, EXPECTED) == wrong

@@ -147,7 +147,7 @@ def test_the_command_prints_bars_and_draws_a_heat_map(text_server: Running, clie
     )
     assert (ended.returncode, ended.stderr) == (0, "")
     title, *lines = ended.stdout.splitlines()
-    assert title == "layer 1, head 2: what ##s (position 5) looks at"
+    assert title == "layer 1, head 2: attention weights of the token ##s (position 5)"
     row = client.attend(TEXT, layers=[1], heads=[2]).weights[0, 0, 5]
     assert [line.split()[:2] for line in lines] == [
         [token, f"{weight:.4f}"] for token, weight in zip(TOKENS, row, strict=True)

@@ -1,20 +1,20 @@
-"""The command `headwaiter-client`: a module for each of its commands, and what they share."""
+"""The command `headwaiter-client`: one module per subcommand, and the modules that they share."""
 
 import argparse
 import sys
 from collections.abc import Callable, Sequence
 
-from headwaiter_client.cli import attend, bench, encode, models, probe, similar
+from headwaiter_client.cli import attention_weights, bench, encode, models, probe, similar
 from headwaiter_client.errors import HeadwaiterError
 
-_INTERRUPTED = 130  # As a shell says of a command that Ctrl-C ended.
+_INTERRUPTED = 130  # The exit code that shells report for a command ended by Ctrl-C.
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs a command and returns its exit status; a failure prints one sentence and returns 1."""
-    parser = argparse.ArgumentParser(prog="headwaiter-client", description="Calls a Headwaiter server.")
+    """Run a subcommand and return its exit code; a failure prints one line to standard error and returns 1."""
+    parser = argparse.ArgumentParser(prog="headwaiter-client", description="Send requests to a Headwaiter server.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for command in (encode, similar, attend, bench, models, probe):
+    for command in (encode, similar, attention_weights, bench, models, probe):
         command.add_to(commands)
     arguments = parser.parse_args(argv)
     run: Callable[[argparse.Namespace], int] = arguments.run
@@ -24,12 +24,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(": ".join(["headwaiter-client: interrupted", *map(str, interruption.args)]), file=sys.stderr)
         return _INTERRUPTED
     except (HeadwaiterError, OSError, ValueError) as error:
-        print(f"headwaiter-client: {_sentence(error)}", file=sys.stderr)
+        print(f"headwaiter-client: {_message(error)}", file=sys.stderr)
         return 1
 
 
-def _sentence(error: Exception) -> str:
-    """Returns what an error says, without the number that Python puts before what the system says of a file."""
+def _message(error: Exception) -> str:
+    """Return the message of an error; for a file error, the file and the reason without the errno number."""
     if isinstance(error, OSError) and error.filename is not None:
         return f"{error.filename}: {error.strerror}"
     return str(error)

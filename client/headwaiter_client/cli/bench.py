@@ -1,9 +1,8 @@
-"""The command `bench`: how a server fares under load."""
+"""The subcommand `bench`: measure a server under load."""
 
 import argparse
 import asyncio
 import math
-import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from itertools import cycle, islice
@@ -11,92 +10,122 @@ from itertools import cycle, islice
 import numpy as np
 
 from headwaiter_client.aio import AsyncClient
-from headwaiter_client.cli.flags import Commands, add_command, add_text_flags, connection, count, text_options
-from headwaiter_client.cli.load import Outcome, closed_loop, histogram, open_loop
-from headwaiter_client.cli.terminal import bars, console
-from headwaiter_client.cli.texts import read_texts
-from headwaiter_client.errors import Unavailable
+from headwaiter_client.cli.console import bar_chart, console
+from headwaiter_client.cli.load_generator import (
+    Load,
+    Outcome,
+    Reply,
+    closed_loop,
+    histogram,
+    open_loop,
+    poisson_arrivals,
+)
+from headwaiter_client.cli.shared_flags import (
+    Commands,
+    add_command,
+    add_text_flags,
+    client_arguments,
+    positive_int,
+    text_options,
+)
+from headwaiter_client.cli.text_files import read_texts
+from headwaiter_client.errors import HeadwaiterError, Unavailable
 from headwaiter_client.transport.retries import RetryPolicy
 
 
 def add_to(commands: Commands) -> None:
-    """Adds the command."""
-    flags = add_command(commands, "bench", run, "send the texts of a file as requests, and show how they fared")
+    """Add the subcommand."""
+    summary = "send the texts of a file as requests, and report rates, latencies and errors"
+    flags = add_command(commands, "bench", run, summary)
     add_text_flags(flags)
-    flags.add_argument("--requests", type=count, default=1000, help="how many to send (default: 1000)")
+    flags.add_argument("--requests", type=positive_int, default=1000, help="number of requests (default: 1000)")
     flags.add_argument(
-        "--texts-per-request", type=count, default=1, help="taken in turn, again from the first (default: 1)"
+        "--texts-per-request",
+        type=positive_int,
+        default=1,
+        help="texts in each request; the first text follows the last (default: 1)",
     )
     pace = flags.add_mutually_exclusive_group()
     pace.add_argument(
-        "--requesters", type=count, default=8, help="how many send, each the next when it has an answer (default: 8)"
+        "--requesters",
+        type=positive_int,
+        default=8,
+        help="number of requesters, each of which waits for its answer before it sends the next request (default: 8)",
     )
-    pace.add_argument("--rate", type=_rate, help="requests a second, at random moments, answered or not")
+    pace.add_argument(
+        "--rate", type=_rate, help="send this many requests per second at random times, without waiting for answers"
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Sends the requests and prints rates, latencies and errors; returns 1 when none was answered."""
+    """Send the requests and print the report; return 1 if no request was answered."""
     screen = console()
-    outcomes, seconds = asyncio.run(_offer(arguments, read_texts(arguments).values))
-    answered = [one for one in outcomes if one.error is None]
-    tokens = sum(one.tokens for one in answered)
+    load = asyncio.run(_send_load(arguments, read_texts(arguments).values))
+    answered, seconds = load.answered, max(outcome.replied_s for outcome in load.outcomes) - load.started_s
+    tokens = sum(outcome.tokens for outcome in answered)
     screen.print(
-        f"{len(answered):,} of {len(outcomes):,} requests answered in {seconds:.3f} s: "
+        f"{len(answered):,} of {len(load.outcomes):,} requests answered in {seconds:.3f} s: "
         f"{len(answered) / seconds:,.1f} requests/s, {tokens / seconds:,.0f} tokens/s"
     )
     if answered:
-        latencies_s = [one.latency_s for one in answered]
+        latencies_s = [outcome.latency_s for outcome in answered]
         p50, p95, p99 = np.quantile(latencies_s, (0.5, 0.95, 0.99)) * 1e3
         screen.print(f"latency: p50 {p50:.1f} ms, p95 {p95:.1f} ms, p99 {p99:.1f} ms")
         counts = histogram(latencies_s)
-        labels = [f"to {upper_ms:g} ms" for upper_ms in counts]
-        screen.print(bars(labels, [f"{number:,}" for number in counts.values()], list(counts.values())))
-    for line in _failures(outcomes):
+        labels = [f"up to {upper_ms:g} ms" for upper_ms in counts]
+        screen.print(bar_chart(labels, [f"{number:,}" for number in counts.values()], list(counts.values())))
+    for line in _error_lines(load.outcomes):
         screen.print(line, soft_wrap=True)
     return 0 if answered else 1
 
 
-async def _offer(arguments: argparse.Namespace, texts: Sequence[str]) -> tuple[list[Outcome], float]:
-    """Returns what became of the requests, and the seconds from the first to the last answer."""
+async def _send_load(arguments: argparse.Namespace, texts: Sequence[str]) -> Load:
+    """Send the requests, and return their outcomes."""
     options = text_options(arguments)
     requests = islice(_requests(texts, arguments.texts_per_request), arguments.requests)
-    # What is refused shall be seen, not sent again.
-    async with AsyncClient(**connection(arguments), retry=RetryPolicy(max_attempts=1)) as client:
+    # Without retries, so that the report shows refused requests.
+    async with AsyncClient(**client_arguments(arguments), retry=RetryPolicy(max_attempts=1)) as client:
 
-        async def send(request: Sequence[str]) -> int:
-            return int((await client.encode(request, **options)).lengths.sum())
+        async def send(request: Sequence[str], _: float) -> Reply:
+            try:
+                return Reply(int((await client.encode(request, **options)).lengths.sum()))
+            except HeadwaiterError as error:
+                return Reply(0, error)
 
         if not await client.is_serving():
-            raise Unavailable(f"the server at {arguments.address} does not take requests")
-        started_s = time.perf_counter()
+            raise Unavailable(f"the server at {arguments.address} does not accept requests: check its address and log")
         if arguments.rate:
-            outcomes = await open_loop(send, requests, arguments.rate)
-        else:
-            outcomes = await closed_loop(send, requests, arguments.requesters)
-        return outcomes, time.perf_counter() - started_s
+            return await open_loop(send, requests, poisson_arrivals(arguments.rate))
+        return await closed_loop(send, requests, arguments.requesters)
 
 
 def _requests(texts: Sequence[str], size: int) -> Iterator[list[str]]:
+    """Yield requests of a number of texts without end; the first text follows the last."""
     coming = cycle(texts)
     while True:
         yield list(islice(coming, size))
 
 
-def _failures(outcomes: Sequence[Outcome]) -> Iterator[str]:
-    """Says how often each kind of error came, and of the first one what it said."""
-    kinds: dict[str, list[Exception]] = defaultdict(list)
-    for one in outcomes:
-        if one.error:
-            kinds[type(one.error).__name__].append(one.error)
-    for kind, errors in kinds.items():
-        yield f"{len(errors):,} {kind}, such as: {errors[0]}"
+def _error_lines(outcomes: Sequence[Outcome]) -> Iterator[str]:
+    """Yield one line per error class: the number of its errors, and the message of the first."""
+    errors: dict[str, list[Exception]] = defaultdict(list)
+    for outcome in outcomes:
+        if outcome.error:
+            errors[type(outcome.error).__name__].append(outcome.error)
+    for kind, same_kind in errors.items():
+        yield f"{len(same_kind):,} {kind}, the first: {same_kind[0]}"
 
 
 def _rate(text: str) -> float:
+    """Return a rate in requests per second.
+
+    Raises:
+        ArgumentTypeError: the text is not a positive finite number.
+    """
     try:
-        rate_s = float(text)
+        rate_per_s = float(text)
     except ValueError:
-        rate_s = math.nan
-    if not 0 < rate_s < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of requests a second")
-    return rate_s
+        rate_per_s = math.nan
+    if not 0 < rate_per_s < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of requests per second: use a number above 0")
+    return rate_per_s

@@ -1,23 +1,23 @@
-"""The command `probe`: whether a server takes requests. It needs no extra."""
+"""The subcommand `probe`: check whether a server accepts requests. It runs without the extra `cli`."""
 
 import argparse
 import sys
 
 from headwaiter_client.calls import steps
-from headwaiter_client.cli.flags import Commands, add_command, connection
+from headwaiter_client.cli.shared_flags import Commands, add_command, client_arguments
 from headwaiter_client.client import Client
 
 
 def add_to(commands: Commands) -> None:
-    """Adds the command."""
-    # A health check has to know soon.
-    add_command(commands, "probe", run, "exit with 0 when the server takes requests, else 1", timeout_s=3.0)
+    """Add the subcommand."""
+    # A health check must fail fast.
+    add_command(commands, "probe", run, "exit with 0 if the server accepts requests, else with 1", timeout_s=3.0)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Returns 0 when the server takes requests."""
-    with Client(**connection(arguments)) as client:
-        # Who probes by hand wants to know why not; programs that call `is_serving` do not.
+    """Return 0 if the server accepts requests; otherwise print the reason and return 1."""
+    with Client(**client_arguments(arguments)) as client:
+        # The public `is_serving` gives no reason, and a person at a terminal needs it.
         reason = client._run(steps.not_ready_reason(arguments.timeout_s))  # noqa: SLF001
     if reason is not None:
         print(f"headwaiter-client: the server at {arguments.address} is not ready: {reason}", file=sys.stderr)

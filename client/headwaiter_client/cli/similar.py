@@ -1,36 +1,45 @@
-"""The command `similar`: the texts of a file that are nearest to another."""
+"""The subcommand `similar`: find the texts of a file that are most similar to a query text."""
 
 import argparse
 import heapq
 
 from headwaiter_client.calls.options import RequestOptions
 from headwaiter_client.calls.results import SequenceEncoding
-from headwaiter_client.cli.encoding import describe, encode_texts
-from headwaiter_client.cli.flags import Commands, add_command, add_text_flags, connection, count, text_options
-from headwaiter_client.cli.terminal import console
-from headwaiter_client.cli.texts import Texts, read_texts
+from headwaiter_client.cli.console import console
+from headwaiter_client.cli.encode_texts import encode_texts, text_model
+from headwaiter_client.cli.shared_flags import (
+    Commands,
+    add_command,
+    add_text_flags,
+    client_arguments,
+    positive_int,
+    text_options,
+)
+from headwaiter_client.cli.text_files import Texts, read_texts
 from headwaiter_client.client import Client
 
 
 def add_to(commands: Commands) -> None:
-    """Adds the command."""
-    flags = add_command(commands, "similar", run, "show the texts of a file that are nearest to a text")
-    flags.add_argument("query", metavar="TEXT", help="the text to look for")
+    """Add the subcommand."""
+    flags = add_command(commands, "similar", run, "show the texts of a file that are most similar to a query text")
+    flags.add_argument("query", metavar="TEXT", help="the query text")
     add_text_flags(flags)
-    flags.add_argument("--query-prompt", default="", metavar="NAME", help="the model's prompt to put before TEXT")
-    flags.add_argument("--top", type=count, default=10, help="how many to show (default: 10)")
+    flags.add_argument(
+        "--query-prompt", default="", metavar="NAME", help="name of the model's prompt to put before TEXT"
+    )
+    flags.add_argument("--top", type=positive_int, default=10, help="number of texts to show (default: 10)")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Prints the cosine of each of the nearest texts, and where it stands."""
+    """Print the cosine similarity, the line and the text of each of the most similar texts."""
     screen = console()
     texts = read_texts(arguments)
     options: RequestOptions = {**text_options(arguments), "normalize": True}
     query_options: RequestOptions = {**options, "prompt": arguments.query_prompt}
-    with Client(**connection(arguments)) as client:
-        model = describe(client)
+    with Client(**client_arguments(arguments)) as client:
+        model = text_model(client)
         (query,) = encode_texts(client, model, Texts("the query", "text", [arguments.query]), **query_options)
-        cosines = [_cosine(one, query) for one in encode_texts(client, model, texts, **options)]
+        cosines = [_cosine(encoding, query) for encoding in encode_texts(client, model, texts, **options)]
     for index in heapq.nlargest(arguments.top, range(len(cosines)), key=cosines.__getitem__):
         screen.print(f"{cosines[index]:.4f}  {texts.unit} {index + 1}  {texts.values[index]}", soft_wrap=True)
     return 0
@@ -39,4 +48,4 @@ def run(arguments: argparse.Namespace) -> int:
 def _cosine(one: SequenceEncoding, other: SequenceEncoding) -> float:
     assert one.pooled is not None
     assert other.pooled is not None
-    return float(one.pooled @ other.pooled)  # Of unit vectors.
+    return float(one.pooled @ other.pooled)  # The vectors have unit length.

@@ -1,89 +1,129 @@
-"""The command `bench`, and the load it offers."""
+"""The subcommand `bench`, and the load generator."""
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from headwaiter_client import HeadwaiterError, InvalidInput, Overloaded
 from headwaiter_client.cli import main
-from headwaiter_client.cli.load import closed_loop, histogram, open_loop
-from tests.client.cli.conftest import Lasting
+from headwaiter_client.cli.load_generator import Reply, closed_loop, histogram, open_loop, poisson_arrivals
+from tests.client.cli.conftest import ReusableFake
 
 
 @pytest.mark.parametrize("pace", [["--requesters", "3"], ["--rate", "1000"]])
-def test_bench_sends_as_many_requests_as_it_is_told_and_shows_how_they_fared(
-    fake: Lasting, six: Path, capsys: pytest.CaptureFixture[str], pace: list[str]
+def test_bench_sends_the_requests_and_reports_rates_and_latencies(
+    fake: ReusableFake, six_texts: Path, capsys: pytest.CaptureFixture[str], pace: list[str]
 ) -> None:
-    assert main(["bench", str(six), "--requests", "4", "--texts-per-request", "2", *pace]) == 0
+    assert main(["bench", str(six_texts), "--requests", "4", "--texts-per-request", "2", *pace]) == 0
     assert fake.texts == sorted(f"text {number}" for number in (0, 1, 2, 3, 4, 5, 0, 1))
     rates, latency, *bars = capsys.readouterr().out.splitlines()
-    assert rates.startswith("4 of 4 requests answered in ")
+    assert rates.split()[:3] == ["4", "of", "4"]
     assert " requests/s, " in rates
     assert rates.endswith(" tokens/s")
     assert [word for word in latency.split() if word.startswith("p")] == ["p50", "p95", "p99"]
-    assert sum(int(bar.split()[3]) for bar in bars) == 4
+    assert sum(int(bar.split(" ms ")[1].split()[0]) for bar in bars) == 4
 
 
-def test_errors_are_counted_by_their_kind_and_not_sent_again(
-    fake: Lasting, six: Path, capsys: pytest.CaptureFixture[str]
+def test_errors_are_counted_by_class_and_not_retried(
+    fake: ReusableFake, six_texts: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    fake.at = {"text 1": Overloaded("full", retry_after_s=0.0), "text 3": InvalidInput("bad")}
-    assert main(["bench", str(six), "--requests", "12"]) == 0
-    said = capsys.readouterr().out.splitlines()
-    assert said[0].startswith("8 of 12 requests answered")
-    assert said[-2:] == ["2 Overloaded, such as: full", "2 InvalidInput, such as: bad"]
+    fake.errors_by_text = {"text 1": Overloaded("full", retry_after_s=0.0), "text 3": InvalidInput("bad")}
+    assert main(["bench", str(six_texts), "--requests", "12"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split()[:3] == ["8", "of", "12"]
+    for line, kind, message in zip(lines[-2:], ("Overloaded", "InvalidInput"), ("full", "bad"), strict=True):
+        assert line.startswith(f"2 {kind}")
+        assert line.endswith(message)
 
 
-def test_bench_fails_where_nothing_is_answered(fake: Lasting, six: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    fake.at = {"text": HeadwaiterError("down")}
-    assert main(["bench", str(six), "--requests", "3"]) == 1
+def test_bench_fails_if_no_request_is_answered(
+    fake: ReusableFake, six_texts: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fake.errors_by_text = {"text": HeadwaiterError("down")}
+    assert main(["bench", str(six_texts), "--requests", "3"]) == 1
     first, second = capsys.readouterr().out.splitlines()
-    assert first.startswith("0 of 3 requests answered")
-    assert second == "3 HeadwaiterError, such as: down"
+    assert first.split()[:3] == ["0", "of", "3"]
+    assert second.startswith("3 HeadwaiterError")
+    assert second.endswith("down")
 
 
-def test_bench_does_not_wait_for_a_server_that_is_not_there(
-    fake: Lasting, six: Path, capsys: pytest.CaptureFixture[str]
+def test_bench_fails_at_once_if_the_server_accepts_no_requests(
+    fake: ReusableFake, six_texts: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     fake.serving = False
-    assert main(["bench", str(six)]) == 1
-    assert capsys.readouterr().err == "headwaiter-client: the server at localhost:50051 does not take requests\n"
+    assert main(["bench", str(six_texts)]) == 1
+    error = capsys.readouterr().err
+    assert error.startswith("headwaiter-client: ")
+    assert "localhost:50051" in error
+    assert fake.requests == []
 
 
-async def test_in_the_closed_loop_as_many_wait_for_an_answer_as_there_are_requesters() -> None:
-    inside = most = 0
-    door = asyncio.Barrier(3)
+async def test_a_closed_loop_has_one_request_in_flight_per_requester() -> None:
+    in_flight = most_in_flight = 0
+    barrier = asyncio.Barrier(3)
 
-    async def send(_: Sequence[str]) -> int:
-        nonlocal inside, most
-        inside += 1
-        most = max(most, inside)
-        await door.wait()  # Opens for three at a time.
-        inside -= 1
-        return 1
+    async def send(request: Sequence[str], _: float) -> Reply:
+        nonlocal in_flight, most_in_flight
+        in_flight += 1
+        most_in_flight = max(most_in_flight, in_flight)
+        await barrier.wait()  # Opens for three requests at a time.
+        in_flight -= 1
+        return Reply(len(request))
 
-    outcomes = await closed_loop(send, [["a"]] * 6, requesters=3)
-    assert (most, sum(one.tokens for one in outcomes)) == (3, 6)
+    load = await closed_loop(send, [["a"]] * 6, requesters=3)
+    assert (most_in_flight, sum(outcome.tokens for outcome in load.outcomes)) == (3, 6)
 
 
-async def test_in_the_open_loop_requests_go_before_the_last_are_answered() -> None:
+async def test_an_open_loop_sends_before_earlier_requests_are_answered() -> None:
     sent = 0
     all_sent = asyncio.Event()
 
-    async def send(request: Sequence[str]) -> int:
+    async def send(request: Sequence[str], _: float) -> Reply:
         nonlocal sent
         sent += 1
         if sent == 5:
             all_sent.set()
         await all_sent.wait()
-        return len(request)
+        return Reply(len(request))
 
-    outcomes = await open_loop(send, [["a"]] * 5, rate_s=1e4)
-    assert [one.tokens for one in outcomes] == [1] * 5
+    load = await open_loop(send, [["a"]] * 5, poisson_arrivals(1e4))
+    assert [outcome.tokens for outcome in load.outcomes] == [1] * 5
 
 
-def test_latencies_are_counted_up_to_powers_of_two() -> None:
+async def test_latency_in_an_open_loop_counts_from_the_due_time() -> None:
+    async def send(_: str, due_s: float) -> Reply:
+        await asyncio.sleep(0)
+        return Reply(1)
+
+    # Both requests were due one second before the start.
+    load = await open_loop(send, ["a", "b"], [-1.0, -1.0])
+    assert all(outcome.latency_s >= 1.0 for outcome in load.outcomes)
+    assert load.late_s >= 1.0
+
+
+async def test_an_open_loop_gives_up_unanswered_requests_after_the_grace_time() -> None:
+    async def send(_: str, due_s: float) -> Reply:
+        with suppress(asyncio.CancelledError):
+            await asyncio.Event().wait()
+        return Reply(3, TimeoutError())
+
+    load = await open_loop(send, ["a"], [0.0], grace_s=0.01)
+    assert [(outcome.tokens, type(outcome.error)) for outcome in load.outcomes] == [(3, TimeoutError)]
+    assert load.answered == []
+
+
+def test_poisson_arrivals_have_the_rate_and_repeat_with_the_seed() -> None:
+    arrivals_s = list(islice(poisson_arrivals(100.0, seed=0), 10_000))
+    assert arrivals_s == list(islice(poisson_arrivals(100.0, seed=0), 10_000))
+    assert (np.diff(arrivals_s) > 0).all()
+    assert arrivals_s[-1] == pytest.approx(100.0, rel=0.05)
+
+
+def test_histogram_bins_end_at_powers_of_two() -> None:
     assert histogram([0.0009, 0.001, 0.0011, 0.0041]) == {1: 2, 2: 1, 4: 0, 8: 1}
     assert histogram([0.0]) == {2**-10: 1}

@@ -1,4 +1,4 @@
-"""What all commands share: flags, errors, and the extra they need."""
+"""Flags, errors and dependencies that all subcommands share."""
 
 import sys
 from pathlib import Path
@@ -17,18 +17,18 @@ def test_flags_can_be_given_as_environment_variables(
     monkeypatch.setenv("HEADWAITER_CLIENT_ADDRESS", server.address)
     monkeypatch.setenv("HEADWAITER_CLIENT_TIMEOUT_S", "5000")
     monkeypatch.setenv("HEADWAITER_CLIENT_TOKEN_FILE", str(tmp_path / "token"))
-    monkeypatch.setenv("HEADWAITER_CLIENT_TLS_CA", "")  # As compose passes a variable that is not set.
+    monkeypatch.setenv("HEADWAITER_CLIENT_TLS_CA", "")  # Compose passes a variable that is not set as empty.
     assert main(["probe"]) == 0
     assert server.metadata["authorization"] == "Bearer s3cret"
     assert server.remaining_s > 4000
 
 
-def test_a_flag_is_stronger_than_its_variable(server: FakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_flag_overrides_its_variable(server: FakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HEADWAITER_CLIENT_ADDRESS", "localhost:1")
     assert main(["probe", "--address", server.address]) == 0
 
 
-def test_several_addresses_are_of_replicas_and_one_that_is_down_is_left_out(
+def test_with_several_addresses_a_replica_that_is_down_is_skipped(
     server: FakeServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["models", "--address", f"127.0.0.1:1,{server.address}"]) == 0
@@ -37,28 +37,30 @@ def test_several_addresses_are_of_replicas_and_one_that_is_down_is_left_out(
 
 def test_any_tls_flag_turns_tls_on(server: FakeServer, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["probe", "--address", server.address, "--tls-cert", "client.pem"]) == 1
-    assert "cert and key" in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert "cert" in error
+    assert "key" in error
 
 
-def test_tls_with_the_public_authorities_needs_no_file(server: FakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tls_needs_no_file_to_trust_the_public_authorities(server: FakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
     command = ["probe", "--address", server.address]
-    assert main([*command, "--tls"]) == 1  # It talks plain text.
+    assert main([*command, "--tls"]) == 1  # The fake server has no TLS.
     monkeypatch.setenv("HEADWAITER_CLIENT_TLS", "1")
     assert main(command) == 1
     monkeypatch.setenv("HEADWAITER_CLIENT_TLS", "0")
     assert main(command) == 0
 
 
-def test_the_servers_sentence_reaches_the_user(server: FakeServer, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_servers_message_is_printed(server: FakeServer, capsys: pytest.CaptureFixture[str]) -> None:
     server.refuse(grpc.StatusCode.UNAUTHENTICATED, "the token is wrong")
     assert main(["models", "--address", server.address]) == 1
     assert capsys.readouterr().err == "headwaiter-client: the token is wrong\n"
 
 
-def test_a_file_that_is_not_there_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_error_for_a_missing_file_names_the_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     missing = tmp_path / "token"
     assert main(["probe", "--token-file", str(missing)]) == 1
-    assert capsys.readouterr().err == f"headwaiter-client: {missing}: No such file or directory\n"
+    assert capsys.readouterr().err.startswith(f"headwaiter-client: {missing}: ")
 
 
 @pytest.mark.parametrize(
@@ -71,7 +73,7 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path, capsys: pytest.Captur
         ["bench", "texts"],
     ],
 )
-def test_commands_that_print_tables_name_the_extra_they_need(
+def test_commands_that_print_tables_name_the_missing_extra(
     server: FakeServer, monkeypatch: pytest.MonkeyPatch, command: list[str]
 ) -> None:
     monkeypatch.setitem(sys.modules, "rich.console", None)
@@ -81,7 +83,7 @@ def test_commands_that_print_tables_name_the_extra_they_need(
 
 
 @pytest.mark.parametrize("command", [["probe"], ["models", "--json"]])
-def test_what_programs_read_needs_no_extra(
+def test_output_for_programs_needs_no_extra(
     server: FakeServer, monkeypatch: pytest.MonkeyPatch, command: list[str]
 ) -> None:
     monkeypatch.setitem(sys.modules, "rich.console", None)
@@ -89,17 +91,9 @@ def test_what_programs_read_needs_no_extra(
 
 
 @pytest.mark.parametrize(
-    ("flags", "sentence"),
-    [
-        (["--requests", "0"], "'0' is no whole number from 1"),
-        (["--requests", "many"], "'many' is no whole number from 1"),
-        (["--rate", "0"], "'0' is no number of requests a second"),
-        (["--rate", "fast"], "'fast' is no number of requests a second"),
-    ],
+    ("flag", "value"), [("--requests", "0"), ("--requests", "many"), ("--rate", "0"), ("--rate", "fast")]
 )
-def test_a_number_that_makes_no_sense_is_refused(
-    flags: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_invalid_number_is_refused(flag: str, value: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
-        main(["bench", "texts", *flags])
-    assert sentence in capsys.readouterr().err
+        main(["bench", "texts", flag, value])
+    assert f"argument {flag}: {value!r}" in capsys.readouterr().err

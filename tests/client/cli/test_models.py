@@ -1,4 +1,4 @@
-"""The command `models`."""
+"""The subcommand `models`."""
 
 import json
 
@@ -10,9 +10,7 @@ from headwaiter_proto import encoder_pb2 as pb
 from tests.client.fake_server import MODEL, FakeServer
 
 
-def test_models_shows_how_a_model_runs_and_how_far_it_is_from_pytorch(
-    server: FakeServer, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_models_shows_inputs_limits_speed_and_accuracy(server: FakeServer, capsys: pytest.CaptureFixture[str]) -> None:
     server.description = pb.GetModelResponse(
         model=MODEL,
         takes_tokens=True,
@@ -63,28 +61,43 @@ def test_models_shows_how_a_model_runs_and_how_far_it_is_from_pytorch(
     )
     assert main(["models", "--address", server.address]) == 0
     shown = capsys.readouterr().out
-    for text in (
+    for fact in (
         MODEL.name,
         MODEL.digest,
         "cpu (no CUDA [driver] here)",
         "fp32",
-        "token ids below 30,522, texts of 256 tokens at most",
+        "30,522",
+        "256 tokens",
         "2 to 512 tokens",
-        "width 384, pooling mean, of unit length",
+        "width 384, pooling mean",
+        "unit length",
         "cls, last",
-        "query 'query: ', passage (the default) 'passage: '",
-        "6 layers of 12 heads",
-        "shown by Attend",
+        "query 'query: '",
+        "passage (default) 'passage: '",
+        "6 layers",
+        "12 heads",
+        "available",
         "4,096 sequences, 65,536 tokens, 67,108,864 bytes",
-        "1,024 tokens at most, 8,123 tokens/s: 2.5 ms, 110 µs a token, 5 ns a cell (remembered, ±6.1%)",
-        "32 sequences: pooled within 1.5e-07 (3.0e-07 of the scale), hidden within 2.0e-06 (4.0e-07 of the scale)",
-        "cosine 0.999000 or more, 1.000000 on average",
-        "the one that fp32 finds, for 96.2% of sentences",
+        "1,024 tokens",
+        "8,123 tokens/s",
+        "2.5 ms per batch",
+        "110 µs per token",
+        "5 ns per attention cell",
+        "from the cache",
+        "±6.1%",
+        "32 sequences",
+        "pooled vectors within 1.5e-07",
+        "3.0e-07",
+        "hidden states within 2.0e-06",
+        "4.0e-07",
+        "cosine at least 0.999000",
+        "1.000000 on average",
+        "96.2%",
     ):
-        assert text in shown
+        assert fact in shown
 
 
-def test_models_leaves_out_what_a_model_has_not(server: FakeServer, capsys: pytest.CaptureFixture[str]) -> None:
+def test_models_omits_rows_that_do_not_apply(server: FakeServer, capsys: pytest.CaptureFixture[str]) -> None:
     server.description = pb.GetModelResponse(
         model=MODEL, takes_features=True, feature_width=16, execution=pb.Execution(provider="cuda")
     )
@@ -92,13 +105,13 @@ def test_models_leaves_out_what_a_model_has_not(server: FakeServer, capsys: pyte
     shown = capsys.readouterr().out
     assert "cuda" in shown
     assert "features of width 16" in shown
-    assert "not offered" in shown
+    assert "not available" in shown
     for absent in ("texts", "prompts", "other pooling", "unit length", "tokens/s"):
         assert absent not in shown
 
 
-def test_models_as_json_are_the_contracts_own_messages(server: FakeServer, capsys: pytest.CaptureFixture[str]) -> None:
+def test_models_as_json_are_get_model_responses(server: FakeServer, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["models", "--json", "--address", server.address]) == 0
     (described,) = json.loads(capsys.readouterr().out)
     assert ParseDict(described, pb.GetModelResponse()) == server.description
-    assert described["takes_texts"] is False  # What is off is said too.
+    assert described["takes_texts"] is False  # Fields with default values are printed too.

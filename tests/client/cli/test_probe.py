@@ -1,4 +1,4 @@
-"""The command `probe`."""
+"""The subcommand `probe`."""
 
 import pytest
 
@@ -6,20 +6,21 @@ from headwaiter_client.cli import main
 from tests.client.fake_server import FakeServer
 
 
-def test_probe_is_quiet_about_a_server_that_serves(server: FakeServer, capsys: pytest.CaptureFixture[str]) -> None:
+def test_probe_prints_nothing_if_the_server_is_ready(server: FakeServer, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["probe", "--address", server.address]) == 0
     assert capsys.readouterr() == ("", "")
 
 
-def test_probe_fails_while_the_server_does_not_serve(server: FakeServer, capsys: pytest.CaptureFixture[str]) -> None:
+def test_probe_fails_while_the_server_is_not_ready(server: FakeServer, capsys: pytest.CaptureFixture[str]) -> None:
     server.serving = False
     assert main(["probe", "--address", server.address]) == 1
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert server.address in err
+    output, error = capsys.readouterr()
+    assert output == ""
+    assert error.startswith(f"headwaiter-client: the server at {server.address} is not ready: ")
+    assert error.count("\n") == 1
 
 
-def test_probe_says_what_grpc_knows_when_nothing_answers(
+def test_probe_prints_the_reason_of_grpc_if_nothing_answers(
     server: FakeServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     server.stop()

@@ -1,4 +1,4 @@
-"""The command `similar`."""
+"""The subcommand `similar`."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ import pytest
 
 from headwaiter_client.cli import main
 from headwaiter_proto import encoder_pb2 as pb
-from tests.client.cli.conftest import Lasting
+from tests.client.cli.conftest import ReusableFake
 
 
 @pytest.fixture
@@ -16,8 +16,8 @@ def file(tmp_path: Path) -> Path:
     return file
 
 
-def test_the_nearest_texts_come_first_as_they_are_with_their_lines(
-    fake: Lasting, file: Path, capsys: pytest.CaptureFixture[str]
+def test_the_most_similar_texts_are_printed_first_with_their_lines(
+    fake: ReusableFake, file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["similar", "the cat sat", str(file), "--top", "2"]) == 0
     (same, cosine), (near, lower) = (
@@ -28,7 +28,7 @@ def test_the_nearest_texts_come_first_as_they_are_with_their_lines(
     assert lower < 1
 
 
-def test_the_query_may_have_a_prompt_of_its_own(fake: Lasting, file: Path) -> None:
+def test_the_query_can_have_another_prompt_than_the_file(fake: ReusableFake, file: Path) -> None:
     assert main(["similar", "sat", str(file), "--prompt", "passage", "--query-prompt", "query"]) == 0
     prompts: dict[str, str] = {}
     for request in fake.requests:
@@ -38,11 +38,13 @@ def test_the_query_may_have_a_prompt_of_its_own(fake: Lasting, file: Path) -> No
     assert list(prompts.values()) == ["passage"] * 3
 
 
-def test_a_query_that_is_too_long_is_told_from_a_line(
-    fake: Lasting, file: Path, capsys: pytest.CaptureFixture[str]
+def test_the_error_for_a_query_that_is_too_long_names_the_query(
+    fake: ReusableFake, file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["similar", "a b c d e f g h", str(file)]) == 1
-    assert capsys.readouterr().err.startswith("headwaiter-client: text 1 of the query has 10 tokens")
+    error = capsys.readouterr().err
+    assert "the query" in error
+    assert "10" in error
 
 
 def _lines(capsys: pytest.CaptureFixture[str]) -> list[str]:

@@ -1,4 +1,4 @@
-"""What commands print with, and the bar that shows how far they are: rich, which only the extra `cli` installs."""
+"""Output on a terminal: text, bar charts and a progress bar, with rich, which the extra `cli` installs."""
 
 import sys
 import time
@@ -9,13 +9,13 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-_BAR_CELLS = 40
+_BAR_CHARACTERS = 40
 
 _Item = TypeVar("_Item")
 
 
 def console(*, stderr: bool = False) -> "Console":
-    """Returns what prints.
+    """Return a console that prints text as it is, on standard output or standard error.
 
     Raises:
         SystemExit: rich is not installed.
@@ -23,29 +23,29 @@ def console(*, stderr: bool = False) -> "Console":
     try:
         from rich.console import Console
     except ImportError:
-        raise SystemExit("headwaiter-client: this command prints with rich: pip install 'headwaiter[cli]'") from None
+        raise SystemExit("headwaiter-client: this command needs rich: pip install 'headwaiter[cli]'") from None
     return Console(highlight=False, markup=False, emoji=False, stderr=stderr)
 
 
-def bars(labels: Sequence[str], figures: Sequence[str], values: Sequence[float]) -> "Table":
-    """Draws a line for each label, its figure and its value as a bar, the longest for the largest."""
+def bar_chart(labels: Sequence[str], figures: Sequence[str], values: Sequence[float]) -> "Table":
+    """Return one line per label with its figure and its value as a bar; the largest value has the longest bar."""
     from rich.bar import Bar
     from rich.table import Table
     from rich.text import Text
 
     table = Table.grid(padding=(0, 2))
     for label, figure, value in zip(labels, figures, values, strict=True):
-        table.add_row(Text(label), figure, Bar(max(values), 0, value, width=_BAR_CELLS))
+        table.add_row(Text(label), figure, Bar(max(values), 0, value, width=_BAR_CHARACTERS))
     return table
 
 
-def tracked(items: Iterable[_Item], total: int, done: int) -> Generator[_Item, None, None]:
-    """Yields items; a bar on a terminal shows how many there were, how many come in a second, and the time left.
+def with_progress_bar(items: Iterable[_Item], total: int, done: int) -> Generator[_Item, None, None]:
+    """Yield items and, on a terminal, show a bar with the number of items, the items per second and the time left.
 
     Args:
-        items: those that are to come.
-        total: how many there are in all.
-        done: how many had come before.
+        items: the remaining items.
+        total: number of items in total.
+        done: number of items done before.
     """
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -62,5 +62,5 @@ def tracked(items: Iterable[_Item], total: int, done: int) -> Generator[_Item, N
         task = bar.add_task("", total=total, completed=done, rate="-")
         for count, item in enumerate(items, start=1):
             yield item
-            rate_s = count / (time.perf_counter() - started_s)
-            bar.update(task, completed=done + count, rate=f"{rate_s:,.0f}")
+            rate_per_s = count / (time.perf_counter() - started_s)
+            bar.update(task, completed=done + count, rate=f"{rate_per_s:,.0f}")

@@ -1,0 +1,179 @@
+"""Sends prepared gRPC messages as bytes and never parses replies, so that the load generator keeps up with a server."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from itertools import count, cycle, pairwise, repeat, takewhile
+from typing import Any, NamedTuple, TypeVar
+
+import grpc
+import numpy as np
+from numpy.typing import NDArray
+
+from headwaiter_client.cli import load_generator
+from headwaiter_client.cli.load_generator import Load, Outcome, Reply, Send, poisson_arrivals
+from headwaiter_proto import encoder_pb2 as pb
+
+Ids = NDArray[np.int64]
+_Result = TypeVar("_Result")
+
+ENCODE, ENCODE_STREAM = "/headwaiter.v1.Encoder/Encode", "/headwaiter.v1.Encoder/EncodeStream"
+# An open loop gives up requests that are unanswered at this time after the last request.
+_GRACE_S = 5.0
+
+
+class RawRequest(NamedTuple):
+    """A serialized request.
+
+    Attributes:
+        message: the bytes to send.
+        tokens: number of tokens of the request.
+    """
+
+    message: bytes
+    tokens: int = 0
+
+
+def refused(load: Load) -> list[Outcome]:
+    """Return the outcomes of the requests that the server refused because it had no capacity."""
+    return [outcome for outcome in load.outcomes if _code(outcome) is grpc.StatusCode.RESOURCE_EXHAUSTED]
+
+
+def failed_inside(load: Load) -> list[Outcome]:
+    """Return the outcomes of the requests that failed with INTERNAL."""
+    return [outcome for outcome in load.outcomes if _code(outcome) is grpc.StatusCode.INTERNAL]
+
+
+def _code(outcome: Outcome) -> grpc.StatusCode | None:
+    return outcome.error.code() if isinstance(outcome.error, grpc.aio.AioRpcError) else None
+
+
+def raise_first_error(load: Load) -> None:
+    """Raise the error of the first request that failed, if there is one."""
+    for outcome in load.outcomes:
+        if outcome.error:
+            raise outcome.error
+
+
+def closed_loop(address: str, sequences: Sequence[Ids], requesters: int) -> Load:
+    """Send each sequence as one request; each requester waits for its answer before it sends the next request."""
+    requests = list(map(request, sequences))
+    return _run(address, lambda send: load_generator.closed_loop(send, requests, requesters))
+
+
+def closed_loop_beside(
+    address: str, sequences: Sequence[Ids], requesters: int, beside: Ids, every_s: float
+) -> tuple[Load, Load]:
+    """Run a closed loop, and send one other sequence at a fixed interval meanwhile.
+
+    Args:
+        address: address of the server.
+        sequences: token ids of each sequence of the closed loop.
+        requesters: number of requesters of the closed loop.
+        beside: token ids of the other sequence.
+        every_s: seconds between two requests of the other sequence.
+
+    Returns:
+        The load of the closed loop, and that of the other sequence.
+    """
+    requests, other = list(map(request, sequences)), request(beside)
+
+    async def run(send: Send[RawRequest]) -> tuple[Load, Load]:
+        ended = False
+        arrivals_s = takewhile(lambda _: not ended, (number * every_s for number in count()))
+        sending_others = asyncio.create_task(load_generator.open_loop(send, repeat(other), arrivals_s))
+        load = await load_generator.closed_loop(send, requests, requesters)
+        ended, ended_s = True, time.perf_counter()
+        others = await sending_others
+        return load, replace(others, outcomes=[outcome for outcome in others.outcomes if outcome.sent_s < ended_s])
+
+    return _run(address, run)
+
+
+def open_loop(
+    address: str, sequences: Sequence[Ids], rate_per_s: float, duration_s: float, deadline_s: float | None, seed: int
+) -> Load:
+    """Send requests at random times (Poisson arrivals), whether the server keeps up or not.
+
+    Args:
+        address: address of the server.
+        sequences: token ids of each sequence; the first follows the last.
+        rate_per_s: mean number of requests per second.
+        duration_s: seconds of sending.
+        deadline_s: seconds from the due time of a request to its deadline, or None.
+        seed: seed of the arrival times.
+    """
+    requests = list(map(request, sequences))
+    arrivals_s = list(takewhile(lambda arrival_s: arrival_s < duration_s, poisson_arrivals(rate_per_s, seed)))
+    return _run(address, lambda send: load_generator.open_loop(send, cycle(requests), arrivals_s, _GRACE_S), deadline_s)
+
+
+def _run(
+    address: str, load: Callable[[Send[RawRequest]], Awaitable[_Result]], deadline_s: float | None = None
+) -> _Result:
+    """Connect to a server, and run a load."""
+
+    async def connect_and_run() -> _Result:
+        async with grpc.aio.insecure_channel(address) as channel:
+            await channel.channel_ready()
+            return await load(sender(channel, deadline_s=deadline_s))
+
+    return asyncio.run(connect_and_run())
+
+
+def sender(channel: grpc.aio.Channel, method: str = ENCODE, deadline_s: float | None = None) -> Send[RawRequest]:
+    """Return a function that sends raw requests with a deadline that counts from their due time."""
+    # Without serializers gRPC takes and returns bytes.
+    call: Any = channel.unary_unary(method)
+
+    async def send(request: RawRequest, due_s: float) -> Reply:
+        timeout_s = None if deadline_s is None else max(0.0, due_s + deadline_s - time.perf_counter())
+        try:
+            await call(request.message, timeout=timeout_s)
+        except grpc.aio.AioRpcError as error:
+            return Reply(request.tokens, error)
+        except asyncio.CancelledError:
+            return Reply(request.tokens, TimeoutError(f"no answer within {_GRACE_S} s after the last request"))
+        return Reply(request.tokens)
+
+    return send
+
+
+async def repeat_unary(channel: grpc.aio.Channel, method: str, message: bytes, requesters: int, seconds: float) -> Load:
+    """Send one message again and again from a number of requesters, and raise the first error."""
+    end_s = time.perf_counter() + seconds
+    requests = takewhile(lambda _: time.perf_counter() < end_s, repeat(RawRequest(message)))
+    load = await load_generator.closed_loop(sender(channel, method), requests, requesters)
+    raise_first_error(load)
+    return load
+
+
+async def repeat_stream(
+    channel: grpc.aio.Channel, method: str, messages: Sequence[bytes], in_flight: int, seconds: float
+) -> Load:
+    """Send messages in turn on one stream with a constant number in flight; latencies are those between two answers."""
+    call: Any = channel.stream_stream(method)()
+    coming = cycle(messages)
+    started_s, cpu_started_s = time.perf_counter(), time.process_time()
+    for _ in range(in_flight):
+        await call.write(next(coming))
+    times_s = [started_s]
+    while times_s[-1] < started_s + seconds:
+        await call.read()
+        times_s.append(time.perf_counter())
+        await call.write(next(coming))
+    await call.done_writing()
+    for _ in range(in_flight):
+        await call.read()
+        times_s.append(time.perf_counter())
+    took_s = times_s[-1] - started_s
+    outcomes = [Outcome(before_s, before_s, now_s, 0, None) for before_s, now_s in pairwise(times_s)]
+    return Load(outcomes, started_s, took_s, (time.process_time() - cpu_started_s) / took_s)
+
+
+def request(*sequences: Ids) -> RawRequest:
+    """Return one request of one or several sequences."""
+    ids = np.concatenate(sequences).astype("<i4")
+    tokens = pb.TokenSequences(dtype=pb.DATA_TYPE_INT32, data=ids.tobytes(), lengths=list(map(len, sequences)))
+    return RawRequest(pb.EncodeRequest(tokens=tokens).SerializeToString(), len(ids))

@@ -1,0 +1,99 @@
+"""The flags that several subcommands share."""
+
+import argparse
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from headwaiter_client.calls.options import RequestOptions
+from headwaiter_client.transport.connection import TlsConfig
+
+Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"  # noqa: SLF001  # It has no public name.
+
+_TLS_VARIABLE = "HEADWAITER_CLIENT_TLS"
+
+
+def add_command(
+    commands: Commands, name: str, run: Callable[[argparse.Namespace], int], summary: str, timeout_s: float = 30.0
+) -> argparse.ArgumentParser:
+    """Add a subcommand with the connection flags, each of which can also be set by an environment variable."""
+    parser = commands.add_parser(name, help=summary, description=summary)
+    parser.set_defaults(run=run)
+
+    def add(flag: str, convert: Callable[[str], object], default: object, summary: str) -> None:
+        # The prefix differs from that of the server's variables: where both run, their TLS files differ.
+        variable = "HEADWAITER_CLIENT_" + flag.strip("-").replace("-", "_").upper()
+        # An empty variable counts as not set, because compose files pass unset variables as empty.
+        value = os.environ.get(variable) or default
+        parser.add_argument(
+            flag, type=convert, default=value, help=f"{summary} (or {variable}; default: {default or 'none'})"
+        )
+
+    add("--address", str, "localhost:50051", "host:port of the server; separate several replicas with commas")
+    add("--timeout-s", float, timeout_s, "seconds to wait for an answer")
+    add("--token-file", Path, None, "file with the bearer token")
+    parser.add_argument(
+        "--tls",
+        action="store_true",
+        default=os.environ.get(_TLS_VARIABLE, "") not in ("", "0"),
+        help=f"connect with TLS and trust the public certificate authorities (or {_TLS_VARIABLE}=1)",
+    )
+    add("--tls-ca", Path, None, "file of certificates to trust instead of the public ones; any --tls flag turns TLS on")
+    add("--tls-cert", Path, None, "file with the client's certificate chain")
+    add("--tls-key", Path, None, "file with the private key of --tls-cert")
+    return parser
+
+
+def client_arguments(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return the keyword arguments of `Client` and `AsyncClient`.
+
+    Raises:
+        OSError: the token file cannot be read.
+        ValueError: a TLS flag is set without another flag that it needs.
+    """
+    files = (arguments.tls_ca, arguments.tls_cert, arguments.tls_key)
+    addresses = [address.strip() for address in arguments.address.split(",")]
+    return {
+        "address": addresses if len(addresses) > 1 else addresses[0],
+        "token": arguments.token_file.read_text().strip() if arguments.token_file else None,
+        "tls": TlsConfig(*files) if arguments.tls or any(files) else None,
+        "timeout_s": arguments.timeout_s,
+    }
+
+
+def add_text_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the flags that name a file of texts, and those that say how to encode them."""
+    parser.add_argument(
+        "file",
+        metavar="FILE",
+        help="file of texts, one per line in UTF-8 unless --field or --column is set; - reads standard input",
+    )
+    layout = parser.add_mutually_exclusive_group()
+    layout.add_argument("--field", metavar="NAME", help="read FILE as JSON Lines; the texts are in this field")
+    layout.add_argument("--column", metavar="NAME", help="read FILE as parquet; the texts are in this column")
+    parser.add_argument(
+        "--prompt", default="", metavar="NAME", help="name of the model's prompt to put before each text"
+    )
+    parser.add_argument(
+        "--truncation",
+        choices=("error", "left", "right"),
+        default="error",
+        help="refuse a text that is too long (error, the default), or cut it on the left or on the right",
+    )
+
+
+def text_options(arguments: argparse.Namespace) -> RequestOptions:
+    """Return the request options that the flags of `add_text_flags` set."""
+    return {"prompt": arguments.prompt, "truncation": arguments.truncation}
+
+
+def positive_int(text: str) -> int:
+    """Return a whole number.
+
+    Raises:
+        ArgumentTypeError: the text is not a whole number, or the number is below 1.
+    """
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
+    return int(text)
