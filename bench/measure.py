@@ -17,7 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from bench.loads.load import Load, Request
 from testbed.minilm import ROOT, bundle
-from testbed.server_process import Running, running_server
+from testbed.server_process import RunningServer, running_server
 
 SERVER_CORE, LOAD_CORE = 0, 1
 DEADLINE_S = 0.5
@@ -107,7 +107,7 @@ class Fleet:
         # At twice its capacity a server has a lot to say.
         self._log = LOG.open("wb")
         self._servers = ExitStack()
-        self._running: dict[Contender, Running] = {}
+        self._running: dict[Contender, RunningServer] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -116,7 +116,7 @@ class Fleet:
         self.renew()
         self._log.close()
 
-    def __getitem__(self, contender: Contender) -> Running:
+    def __getitem__(self, contender: Contender) -> RunningServer:
         """Return a server that serves, with one ONNX Runtime thread."""
         if contender not in self._running:
             self._running[contender] = self._servers.enter_context(_start(contender, self._log))
@@ -132,7 +132,7 @@ class Fleet:
         self._servers.close()
 
 
-def _start(contender: Contender, log: BinaryIO) -> AbstractContextManager[Running]:
+def _start(contender: Contender, log: BinaryIO) -> AbstractContextManager[RunningServer]:
     wrapper = ["taskset", "-c", str(SERVER_CORE)]
     module = contender.program or ("bench.servers.baseline" if contender.policy else "")
     program = [sys.executable, "-m", module] if module else []
@@ -141,7 +141,7 @@ def _start(contender: Contender, log: BinaryIO) -> AbstractContextManager[Runnin
     return running_server(bundle(), flags, wrapper, program, log)
 
 
-def measure(server: Running, offer: Callable[[str], Load]) -> Run:
+def measure(server: RunningServer, offer: Callable[[str], Load]) -> Run:
     """Offer a load to a server that has nothing else to do, from a core of its own."""
     pin(LOAD_CORE)
     _until_quiet(server)
@@ -218,7 +218,7 @@ def counters(url: str) -> defaultdict[str, float]:
     return sums
 
 
-def _until_quiet(server: Running) -> None:
+def _until_quiet(server: RunningServer) -> None:
     """Return once a server has nothing left to answer."""
     while counters(server.metrics_url)["headwaiter_inflight_requests"]:
         time.sleep(_QUIET_S)

@@ -17,7 +17,7 @@ from bench.loads.traces import sentences
 from bench.measure import LOAD_CORE, LOG, SERVER_CORE, counters, pin
 from headwaiter_client import AsyncClient, Client, Encoding, HeadwaiterError
 from testbed.minilm import bundle
-from testbed.server_process import Running, running_server
+from testbed.server_process import RunningServer, running_server
 
 _FLAGS = ("--provider", "cpu", "--threads", "1", "--cache-dir", "")
 _REPLICAS = 3
@@ -82,13 +82,15 @@ def failover(effort: Effort) -> Failover:
     pin(SERVER_CORE, LOAD_CORE)
     with LOG.with_name("replicas.log").open("wb") as log, ExitStack() as servers:
 
-        def start(address: str = "") -> Running:
+        def start(address: str = "") -> RunningServer:
             return servers.enter_context(running_server(bundle(), _FLAGS, log=log, address=address))
 
         return asyncio.run(_failover([start() for _ in range(_REPLICAS)], start, effort.failover_s))
 
 
-async def _failover(replicas: Sequence[Running], start: Callable[[str], Running], seconds: float) -> Failover:
+async def _failover(
+    replicas: Sequence[RunningServer], start: Callable[[str], RunningServer], seconds: float
+) -> Failover:
     texts, addresses = sentences()[:_TEXTS], [replica.address for replica in replicas]
     with Client(addresses[0]) as client:
         vectors = client.encode(texts, truncation="right").pooled
@@ -110,7 +112,9 @@ async def _failover(replicas: Sequence[Running], start: Callable[[str], Running]
     return Failover(time.monotonic() - started_s, calls.made, calls.failed, calls.wrong, answering)
 
 
-async def _stop_and_start(replicas: Sequence[Running], start: Callable[[str], Running], pause_s: float) -> int:
+async def _stop_and_start(
+    replicas: Sequence[RunningServer], start: Callable[[str], RunningServer], pause_s: float
+) -> int:
     """Kill one, drain one, start both again, and return how many answer then."""
     killed, drained, *steady = replicas
     for replica, how in ((killed, signal.SIGKILL), (drained, signal.SIGTERM)):
@@ -122,7 +126,7 @@ async def _stop_and_start(replicas: Sequence[Running], start: Callable[[str], Ru
     return await _answering([*again, *steady])
 
 
-async def _answering(replicas: Sequence[Running]) -> int:
+async def _answering(replicas: Sequence[RunningServer]) -> int:
     """Return how many replicas answer, once all do or they had time enough."""
     end_s = time.monotonic() + _BACK_S
     before = [_answered(replica) for replica in replicas]
@@ -133,5 +137,5 @@ async def _answering(replicas: Sequence[Running]) -> int:
         await asyncio.sleep(_LOOK_EVERY_S)
 
 
-def _answered(replica: Running) -> float:
+def _answered(replica: RunningServer) -> float:
     return counters(replica.metrics_url)["headwaiter_batch_sequences_sum"]

@@ -18,7 +18,7 @@ from bench.loads.calls import ENCODE, ENCODE_STREAM, Calls, stream, unary
 from bench.measure import LOAD_CORE, Contender, Fleet, counters, cpu_s, median_ratio, pin
 from bench.servers.null import PAUSE_ID
 from headwaiter_proto import encoder_pb2 as pb
-from testbed.server_process import Running
+from testbed.server_process import RunningServer
 
 NULL, ECHO = Contender("null model", program="bench.servers.null"), Contender("echo", program="bench.servers.echo")
 
@@ -191,7 +191,7 @@ async def _load(address: str, kind: str, method: str, messages: list[bytes]) -> 
         return await stream(channel, method, messages, _REQUESTERS, _RUN_S)
 
 
-async def _stall(server: Running, stalls: int) -> Stall:
+async def _stall(server: RunningServer, stalls: int) -> Stall:
     alone_ms, beside_ms, held_mib, answered = [], [], 0.0, 0
     async with _channel(server) as others:
         alone_ms.append(await _bystanders_p99_ms(others))
@@ -216,7 +216,7 @@ async def _bystanders_p99_ms(channel: grpc.aio.Channel) -> float:
     return (await unary(channel, ENCODE, _request(1), _BYSTANDERS, _STALL_S)).p99_ms
 
 
-def _channel(server: Running) -> grpc.aio.Channel:
+def _channel(server: RunningServer) -> grpc.aio.Channel:
     """Return a channel with a connection of its own."""
     return grpc.aio.insecure_channel(server.address, [("grpc.use_local_subchannel_pool", 1)])
 
@@ -227,7 +227,7 @@ async def _write_all(call: Any) -> None:
     await call.done_writing()
 
 
-async def _until_still(server: Running) -> None:
+async def _until_still(server: RunningServer) -> None:
     """Return once a server answers nothing more."""
     before = -1.0
     while (answered := (await _metrics(server))["headwaiter_requests_total OK"]) > before:
@@ -235,7 +235,7 @@ async def _until_still(server: Running) -> None:
         await asyncio.sleep(_STILL_S)
 
 
-async def _give_up(server: Running, rounds: int) -> GivenUp:
+async def _give_up(server: RunningServer, rounds: int) -> GivenUp:
     cancelled = [await _trial(server, None) for _ in range(rounds)]
     late = [await _trial(server, _DEADLINE_S) for _ in range(rounds)]
     return GivenUp(
@@ -245,7 +245,7 @@ async def _give_up(server: Running, rounds: int) -> GivenUp:
     )
 
 
-async def _trial(server: Running, timeout_s: float | None) -> tuple[float, float]:
+async def _trial(server: RunningServer, timeout_s: float | None) -> tuple[float, float]:
     """Give requests up behind one that keeps the device; return after how long none waited, and how many ran."""
     async with _channel(server) as channel:
         send: Any = channel.unary_unary(ENCODE)
@@ -279,16 +279,16 @@ def _pause() -> bytes:
     return pb.EncodeRequest(tokens=tokens).SerializeToString()
 
 
-async def _until(server: Running, happened: Callable[[Mapping[str, float]], bool]) -> None:
+async def _until(server: RunningServer, happened: Callable[[Mapping[str, float]], bool]) -> None:
     while not happened(await _metrics(server)):
         pass
 
 
-async def _metrics(server: Running) -> Mapping[str, float]:
+async def _metrics(server: RunningServer) -> Mapping[str, float]:
     return await asyncio.to_thread(counters, server.metrics_url)
 
 
-def _memory_mib(server: Running) -> float:
+def _memory_mib(server: RunningServer) -> float:
     """Return the memory that a server holds."""
     lines = Path(f"/proc/{server.process.pid}/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS")) / 1024

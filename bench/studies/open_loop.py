@@ -8,7 +8,7 @@ from bench.loads.load import open_loop
 from bench.loads.traces import Trace
 from bench.measure import DEADLINE_S, Contender, Fleet, Run, measure, median
 from bench.studies.throughput import Served, Throughput
-from testbed.server_process import Running
+from testbed.server_process import RunningServer
 
 # Shares of Headwaiter's capacity, which is its throughput in the closed loop.
 COMPARED = 0.7
@@ -75,7 +75,7 @@ def _within(served: Served, capacity_s: float) -> list[float]:
 
 
 def _run(
-    server: Running, trace: Trace, rate_s: float, duration_s: float, seed: int, deadline_s: float | None = None
+    server: RunningServer, trace: Trace, rate_s: float, duration_s: float, seed: int, deadline_s: float | None = None
 ) -> Run:
     offer = partial(
         open_loop,

@@ -12,7 +12,7 @@ from bench.studies.ceiling import floor_s, in_process_s
 from bench.studies.in_process import Planner
 from headwaiter_server.runtime.model import open_model
 from testbed.minilm import bundle, checkpoint
-from testbed.server_process import Running
+from testbed.server_process import RunningServer
 
 # Where the others are compared, and everything is measured in every round.
 REQUESTERS = 32
@@ -125,7 +125,7 @@ def _best(family: Family, trace: Trace, fleet: Fleet) -> Contender:
     return max(rates, key=lambda contender: rates[contender])
 
 
-def _run(server: Running, trace: Trace, requesters: int) -> Run:
+def _run(server: RunningServer, trace: Trace, requesters: int) -> Run:
     return measure(server, partial(closed_loop, sequences=trace.sequences, requesters=requesters))
 
 

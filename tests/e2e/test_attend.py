@@ -20,11 +20,11 @@ from headwaiter_client import Client, InferenceFailed, InvalidInput, Unavailable
 from headwaiter_export.encoder import Encoder
 from headwaiter_proto.manifest_pb2 import Manifest
 from headwaiter_server.runtime.attention_weights import Attention, AttentionGraph, Selection
-from testbed.minilm import command
-from testbed.server_process import Running
+from testbed.minilm import command_path
+from testbed.server_process import RunningServer
 from tests.checkpoints import VOCABULARY
-from tests.e2e.inside import connect, metrics_url, serving
-from tests.e2e.scrape import metric
+from tests.e2e.in_process_server import connect, metrics_url, serving
+from tests.e2e.prometheus_metrics import metric_value
 from tests.export.helpers import assert_close, oracle_of
 
 TEXT = "Rain falls on tables"
@@ -32,7 +32,7 @@ TOKENS = ["[CLS]", "rain", "falls", "on", "table", "##s", "[SEP]"]
 
 
 @pytest.fixture
-def client(text_server: Running) -> Iterator[Client]:
+def client(text_server: RunningServer) -> Iterator[Client]:
     with Client(text_server.address) as connected:
         yield connected
 
@@ -55,7 +55,7 @@ def test_a_texts_attention_is_that_of_transformers_token_by_token(client: Client
 
 
 def test_attention_to_features_is_the_formula_with_the_context_of_the_query(
-    feature_server: Running, feature_encoder: Encoder
+    feature_server: RunningServer, feature_encoder: Encoder
 ) -> None:
     features = np.random.default_rng(5).standard_normal((48, 6), np.float32)
     expected = oracle_of(feature_encoder).attention(features)
@@ -124,7 +124,7 @@ async def test_attention_is_counted_timed_and_logged_as_encode_is(
             await client.attend(TEXT, request_id="look-2")
         for code in ("OK", "INTERNAL"):
             labels = {"model": "tiny-text", "method": "Attend", "code": code}
-            assert metric(metrics_url(server), "headwaiter_requests_total", **labels) == 1
+            assert metric_value(metrics_url(server), "headwaiter_requests_total", **labels) == 1
     stages_s = timings.tokenize_s + timings.queue_s + timings.assemble_s + timings.compute_s + timings.respond_s
     assert stages_s == pytest.approx(timings.total_s, rel=0, abs=1e-6)
     sentence = "sequence 0: the model's answer to it is not finite"
@@ -133,10 +133,12 @@ async def test_attention_is_counted_timed_and_logged_as_encode_is(
     assert logged == [f"Attend look-2: InferenceFailed: {sentence}"]
 
 
-def test_the_command_prints_bars_and_draws_a_heat_map(text_server: Running, client: Client, tmp_path: Path) -> None:
+def test_the_command_prints_bars_and_draws_a_heat_map(
+    text_server: RunningServer, client: Client, tmp_path: Path
+) -> None:
     asked = ["--layer", "1", "--head", "2", "--query", "s", "--png", "map.png", "--address", text_server.address]
     ended = subprocess.run(
-        [command("headwaiter-client"), "attend", TEXT, *asked],
+        [command_path("headwaiter-client"), "attend", TEXT, *asked],
         cwd=tmp_path,
         capture_output=True,
         text=True,

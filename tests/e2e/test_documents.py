@@ -10,7 +10,7 @@ import trustme
 from headwaiter_client import Client
 from headwaiter_client.cli import main
 from headwaiter_server.config import read_settings
-from testbed.server_process import Running
+from testbed.server_process import RunningServer
 from tests.documents import CLIENT, README, blocks, commands
 
 TEXTS = "the bread is fresh\nrain falls on stone\na table for two please\n"
@@ -29,7 +29,7 @@ def _where_a_reader_might_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize("page", [README, CLIENT], ids=lambda page: page.name)
-def test_the_python_of_a_page_runs_from_top_to_bottom(page: Path, text_server: Running) -> None:
+def test_the_python_of_a_page_runs_from_top_to_bottom(page: Path, text_server: RunningServer) -> None:
     names: dict[str, Any] = {}
     ran = 0
     for block in blocks(page, "python"):
@@ -44,7 +44,7 @@ def test_the_python_of_a_page_runs_from_top_to_bottom(page: Path, text_server: R
 
 
 def test_the_commands_of_the_readme_do_what_they_say(
-    text_server: Running, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    text_server: RunningServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HEADWAITER_CLIENT_ADDRESS", text_server.address)
     ran = set()

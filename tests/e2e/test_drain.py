@@ -11,9 +11,9 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from headwaiter_client import AsyncClient, RetryPolicy, Unavailable
 from testbed.server_process import running_server
-from tests.e2e.inside import connect, held_device, metrics_url, serving, until
-from tests.e2e.load import REQUESTS, Load
-from tests.e2e.scrape import metric
+from tests.e2e.cancelling_load import REQUESTS, CancellingLoad
+from tests.e2e.in_process_server import connect, metrics_url, paused_device, serving, wait_until
+from tests.e2e.prometheus_metrics import metric_value
 
 EXIT_S = 30
 REFUSED_BEFORE_ADMISSION = "the server is shutting down"
@@ -31,8 +31,8 @@ async def test_sigterm_under_load_loses_no_admitted_request_and_exits_with_0(tex
             health: Any = health_pb2_grpc.HealthStub(channel)  # Its types lack Watch.
             watch = health.Watch(health_pb2.HealthCheckRequest())
             assert (await watch.read()).status == SERVING
-            load = Load(client)
-            await load.learn()
+            load = CancellingLoad(client)
+            await load.encode_known_sequences()
             await load.run(lambda answered: server.process.send_signal(signal.SIGTERM) if answered == 300 else None)
             assert (await watch.read()).status == NOT_SERVING
         status = await asyncio.to_thread(server.process.wait, EXIT_S)
@@ -46,11 +46,13 @@ async def test_sigterm_under_load_loses_no_admitted_request_and_exits_with_0(tex
 
 async def test_a_drain_answers_what_was_admitted_and_refuses_what_comes_after(text_bundle: Path) -> None:
     async with serving(text_bundle) as server, connect(server) as client:
-        with held_device() as device:
+        with paused_device() as device:
             running = asyncio.create_task(client.encode_tokens([[1] * 3]))
-            await device.busy()
+            await device.wait_for_batch()
             waiting = [asyncio.create_task(client.encode_tokens([[1] * length])) for length in range(1, 21)]
-            await until(client, lambda: metric(metrics_url(server), "headwaiter_queue_sequences") == len(waiting))
+            await wait_until(
+                client, lambda: metric_value(metrics_url(server), "headwaiter_queue_sequences") == len(waiting)
+            )
             assert await client.is_serving()
 
             drained = asyncio.create_task(server.drain())
@@ -59,7 +61,7 @@ async def test_a_drain_answers_what_was_admitted_and_refuses_what_comes_after(te
             assert not await client.is_serving()
             assert not drained.done()
 
-            device.released.set()
+            device.resume()
             answers = await asyncio.gather(running, *waiting)
             await drained
     assert [answer.lengths.tolist() for answer in answers] == [[3], *([length] for length in range(1, 21))]

@@ -15,7 +15,7 @@ import pytest
 from examples import demo
 from headwaiter_client import Client
 from headwaiter_server.config import read_settings
-from testbed.server_process import Running
+from testbed.server_process import RunningServer
 from tests.documents import ROOT
 
 PYTHON = ROOT / "examples" / "client"
@@ -53,7 +53,7 @@ def test_no_example_is_left_out() -> None:
 def test_an_example_prints_what_it_shows(
     name: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    server: Running = request.getfixturevalue("feature_server" if name == "features" else "text_server")
+    server: RunningServer = request.getfixturevalue("feature_server" if name == "features" else "text_server")
     addresses = [server.address] * (2 if name == "replicas" else 1)
     monkeypatch.setattr("sys.argv", [f"{name}.py", *addresses])
     runpy.run_path(str(PYTHON / f"{name}.py"))
@@ -62,7 +62,7 @@ def test_an_example_prints_what_it_shows(
     assert not re.search(r"\d\.\d{7}", printed)  # Nobody rounded it.
 
 
-def test_features_are_not_sent_to_a_model_of_texts(text_server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_features_are_not_sent_to_a_model_of_texts(text_server: RunningServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.argv", ["features.py", text_server.address])
     with pytest.raises(SystemExit, match=r"^tiny-text takes no features: serve a model that does"):
         runpy.run_path(str(PYTHON / "features.py"))
@@ -70,10 +70,10 @@ def test_features_are_not_sent_to_a_model_of_texts(text_server: Running, monkeyp
 
 @pytest.mark.timeout(600)  # The first run fetches and exports the model.
 def test_the_demo_finds_that_neighbours_are_of_one_group(
-    real_server: Running, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    real_server: RunningServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     @contextmanager
-    def serving_already(folder: Path, flags: list[str]) -> Iterator[Running]:
+    def serving_already(folder: Path, flags: list[str]) -> Iterator[RunningServer]:
         settings = read_settings([str(folder), *flags], {})
         assert (settings.provider, settings.precision) == ("cpu", "auto")
         yield real_server
@@ -85,7 +85,7 @@ def test_the_demo_finds_that_neighbours_are_of_one_group(
 
 
 @pytest.fixture
-def node(text_server: Running) -> Callable[[str], str]:
+def node(text_server: RunningServer) -> Callable[[str], str]:
     """Runs an example in Node.js and returns what it printed."""
     program = shutil.which("node")
     if program is None or not (NODE / "node_modules" / ".package-lock.json").exists():
@@ -104,7 +104,7 @@ def node(text_server: Running) -> Callable[[str], str]:
     ids=["unary", "stream"],
 )
 def test_node_gets_the_vectors_that_the_client_gets(
-    name: str, besides: str, node: Callable[[str], str], text_server: Running
+    name: str, besides: str, node: Callable[[str], str], text_server: RunningServer
 ) -> None:
     printed = node(name)
     found = re.findall(r"^(.+): (\d+) tokens, (.+) …$", printed, re.MULTILINE)

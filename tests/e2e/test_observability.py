@@ -16,29 +16,29 @@ from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoRe
 from headwaiter_client import Client, InferenceFailed, InvalidInput, Unavailable
 from headwaiter_server.runtime.graph import EncoderGraph, Outputs
 from headwaiter_server.runtime.packing import PackedBatch
-from testbed.server_process import Running
-from tests.e2e.inside import connect, metrics_url, serving
-from tests.e2e.scrape import exposition, metric
+from testbed.server_process import RunningServer
+from tests.e2e.in_process_server import connect, metrics_url, serving
+from tests.e2e.prometheus_metrics import metric_value, metrics_page
 
 STAGES = ("tokenize", "queue", "assemble", "compute", "respond")
 
 
 @pytest.fixture
-def client(text_server: Running) -> Iterator[Client]:
+def client(text_server: RunningServer) -> Iterator[Client]:
     with Client(text_server.address) as connected:
         yield connected
 
 
 @pytest.fixture
-def page(text_server: Running, client: Client) -> str:
+def page(text_server: RunningServer, client: Client) -> str:
     """The metrics page after a request that was answered and one that was refused."""
     client.encode(["bread"])
     with pytest.raises(InvalidInput):
         client.encode([""])
-    return exposition(text_server.metrics_url)
+    return metrics_page(text_server.metrics_url)
 
 
-def test_a_reflection_client_finds_the_services_and_the_encoders_methods(text_server: Running) -> None:
+def test_a_reflection_client_finds_the_services_and_the_encoders_methods(text_server: RunningServer) -> None:
     with grpc.insecure_channel(text_server.address) as channel:
         database = ProtoReflectionDescriptorDatabase(channel)
         encoder = DescriptorPool(database).FindServiceByName("headwaiter.v1.Encoder")
@@ -72,10 +72,10 @@ def test_the_metrics_page_has(page: str, sample: str) -> None:
     assert [line for line in page.splitlines() if line.startswith(f"{sample} ")]
 
 
-def test_metrics_name_the_model_that_answers(text_server: Running, client: Client) -> None:
+def test_metrics_name_the_model_that_answers(text_server: RunningServer, client: Client) -> None:
     digest = client.encode(["bread"]).model.digest
     info = {"model": "tiny-text", "digest": digest, "provider": "cpu", "graph": "packed-cpu.fp32.onnx"}
-    assert metric(text_server.metrics_url, "headwaiter_model_info", **info) == 1
+    assert metric_value(text_server.metrics_url, "headwaiter_model_info", **info) == 1
 
 
 def test_prometheus_finds_no_fault_with_the_metrics(page: str) -> None:
@@ -144,10 +144,10 @@ async def test_a_device_that_dies_is_out_of_service_until_it_is_reopened(
             with pytest.raises(Unavailable, match="the device failed and is being reopened"):
                 await client.encode(["bread"])
             assert not await client.is_serving()
-            assert metric(metrics_url(server), "headwaiter_device_available") == 0
+            assert metric_value(metrics_url(server), "headwaiter_device_available") == 0
         async with asyncio.timeout(20):
             while not await client.is_serving():
                 pass
         assert (await client.encode(["bread"])).pooled is not None
-        assert metric(metrics_url(server), "headwaiter_device_available") == 1
+        assert metric_value(metrics_url(server), "headwaiter_device_available") == 1
     assert any("the device died: the card fell off the bus" in line for line in lines_about_failures(caplog))

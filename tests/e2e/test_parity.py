@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from bench.loads.traces import sentences
 from headwaiter_client import AsyncClient
-from testbed.server_process import Running
+from testbed.server_process import RunningServer
 
 # The first run fetches and exports the model.
 pytestmark = pytest.mark.timeout(600)
@@ -68,7 +68,7 @@ def oracle(real_checkpoint: Path) -> Oracle:
 
 
 @pytest.fixture
-async def client(real_server: Running) -> AsyncIterator[AsyncClient]:
+async def client(real_server: RunningServer) -> AsyncIterator[AsyncClient]:
     async with AsyncClient(real_server.address, timeout_s=60) as connected:
         yield connected
 

@@ -13,7 +13,7 @@ import trustme
 from headwaiter_client import AsyncClient, HeadwaiterError, RetryPolicy, TlsConfig, Unauthenticated, Unavailable
 from headwaiter_server.config import SettingsError
 from tests.documents import ROOT
-from tests.e2e.inside import serving
+from tests.e2e.in_process_server import serving
 
 TOKEN = "s3cret"
 

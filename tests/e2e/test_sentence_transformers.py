@@ -16,7 +16,7 @@ from sentence_transformers.util.quantization import quantize_embeddings
 
 from bench.loads.traces import sentences
 from headwaiter_proto import encoder_pb2 as pb
-from testbed.server_process import Running
+from testbed.server_process import RunningServer
 
 # The first run fetches and exports the model.
 pytestmark = pytest.mark.timeout(600)
@@ -56,7 +56,7 @@ class Pair:
 
 
 @contextmanager
-def connect(server: Running, checkpoint: Path, texts: list[str]) -> Iterator[Pair]:
+def connect(server: RunningServer, checkpoint: Path, texts: list[str]) -> Iterator[Pair]:
     """Give both models of a checkpoint."""
     with grpc.insecure_channel(server.address) as channel:
         call: Any = channel.unary_unary("/headwaiter.v1.Encoder/Encode")
@@ -72,14 +72,14 @@ def connect(server: Running, checkpoint: Path, texts: list[str]) -> Iterator[Pai
 
 
 @pytest.fixture(scope="module")
-def tiny(text_server: Running, text_checkpoint: Path) -> Iterator[Pair]:
+def tiny(text_server: RunningServer, text_checkpoint: Path) -> Iterator[Pair]:
     texts = ["the bread is fresh", "two tables for rain, please", "Rain falls on stones — ΑΒΓ 雨", "a"]
     with connect(text_server, text_checkpoint, texts) as both:
         yield both
 
 
 @pytest.fixture(scope="module")
-def real(real_server: Running, real_checkpoint: Path) -> Iterator[Pair]:
+def real(real_server: RunningServer, real_checkpoint: Path) -> Iterator[Pair]:
     with connect(real_server, real_checkpoint, sentences()[:SENTENCES]) as both:
         yield both
 

@@ -8,8 +8,8 @@ import grpc
 import pytest
 
 from headwaiter_client import DeadlineExceeded, HeadwaiterError, Overloaded
-from tests.e2e.inside import connect, held_device, metrics_url, serving, until
-from tests.e2e.scrape import metric
+from tests.e2e.in_process_server import connect, metrics_url, paused_device, serving, wait_until
+from tests.e2e.prometheus_metrics import metric_value
 
 
 async def test_a_deadline_that_passed_before_the_call_is_told_without_a_call(text_bundle: Path) -> None:
@@ -21,30 +21,30 @@ async def test_a_deadline_that_passed_before_the_call_is_told_without_a_call(tex
 
 async def test_a_request_whose_deadline_passes_while_it_waits_never_runs(text_bundle: Path) -> None:
     async with serving(text_bundle) as server, connect(server) as client:
-        with held_device() as device:
+        with paused_device() as device:
             first = asyncio.create_task(client.encode_tokens([[1] * 3]))
-            await device.busy()
+            await device.wait_for_batch()
             with pytest.raises(DeadlineExceeded, match=r"no answer within 0\.2 s") as late:
                 await client.encode_tokens([[1] * 5, [1] * 7], timeout_s=0.2)
             assert code_of(late.value) is grpc.StatusCode.DEADLINE_EXCEEDED
-            await until(client, lambda: metric(metrics_url(server), "headwaiter_expired_total") == 2)
-            device.released.set()
+            await wait_until(client, lambda: metric_value(metrics_url(server), "headwaiter_expired_total") == 2)
+            device.resume()
             assert (await first).lengths.tolist() == [3]
-        assert device.lengths == [[3]]
+        assert device.batch_lengths == [[3]]
 
 
 async def test_a_request_whose_caller_went_away_never_runs(text_bundle: Path) -> None:
     async with serving(text_bundle) as server, connect(server) as client:
-        with held_device() as device:
+        with paused_device() as device:
             first = asyncio.create_task(client.encode_tokens([[1] * 3]))
-            await device.busy()
+            await device.wait_for_batch()
             second = asyncio.create_task(client.encode_tokens([[1] * 5]))
-            await until(client, lambda: metric(metrics_url(server), "headwaiter_queue_sequences") == 1)
+            await wait_until(client, lambda: metric_value(metrics_url(server), "headwaiter_queue_sequences") == 1)
             second.cancel()
-            await until(client, lambda: metric(metrics_url(server), "headwaiter_queue_sequences") == 0)
-            device.released.set()
+            await wait_until(client, lambda: metric_value(metrics_url(server), "headwaiter_queue_sequences") == 0)
+            device.resume()
             assert (await first).lengths.tolist() == [3]
-        assert device.lengths == [[3]]
+        assert device.batch_lengths == [[3]]
 
 
 async def test_a_request_beyond_the_queues_bound_is_told_when_to_come_again(text_bundle: Path) -> None:
@@ -53,17 +53,17 @@ async def test_a_request_beyond_the_queues_bound_is_told_when_to_come_again(text
         serving(text_bundle, **bounds) as server,
         connect(server) as client,
     ):
-        with held_device() as device:
+        with paused_device() as device:
             running = asyncio.create_task(client.encode_tokens([[1] * 3]))
-            await device.busy()
+            await device.wait_for_batch()
             waiting = asyncio.create_task(client.encode_tokens([[1] * 8]))
-            await until(client, lambda: metric(metrics_url(server), "headwaiter_queue_tokens") == 8)
+            await wait_until(client, lambda: metric_value(metrics_url(server), "headwaiter_queue_tokens") == 8)
             with pytest.raises(Overloaded, match="the queue holds 8 of 10 tokens and the request has 4") as refused:
                 await client.encode_tokens([[1] * 4])
             assert code_of(refused.value) is grpc.StatusCode.RESOURCE_EXHAUSTED
             assert refused.value.retry_after_s is not None
             assert refused.value.retry_after_s > 0
-            device.released.set()
+            device.resume()
             assert [(await call).lengths.tolist() for call in (running, waiting)] == [[3], [8]]
 
 

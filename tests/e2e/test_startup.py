@@ -26,9 +26,9 @@ from headwaiter_server.runtime.graph import EncoderGraph, Outputs
 from headwaiter_server.runtime.model import Model, open_model
 from headwaiter_server.runtime.packing import PackedBatch
 from headwaiter_server.runtime.warmup import Lengths, usual_batch
-from testbed.minilm import command
-from tests.e2e.inside import connect, metrics_url, serving, settings
-from tests.e2e.scrape import metric
+from testbed.minilm import command_path
+from tests.e2e.in_process_server import connect, local_settings, metrics_url, serving
+from tests.e2e.prometheus_metrics import metric_value
 
 CPU_GRAPH = "packed-cpu.fp32.onnx"
 NAME = "headwaiter-server: "
@@ -97,8 +97,8 @@ async def test_auto_falls_back_to_the_cpu_and_says_so_in_the_log_to_clients_and_
         execution = (await client.model()).execution
         assert (execution.provider, execution.requested_provider) == ("cpu", "auto")
         assert execution.fallback_reason == reason
-        assert metric(metrics_url(server), "headwaiter_provider_fallback") == 1
-        assert metric(metrics_url(server), "headwaiter_model_info", provider="cpu", graph=CPU_GRAPH) == 1
+        assert metric_value(metrics_url(server), "headwaiter_provider_fallback") == 1
+        assert metric_value(metrics_url(server), "headwaiter_model_info", provider="cpu", graph=CPU_GRAPH) == 1
     assert f"running on the CPU: {reason}" in caplog.messages
     assert any("on cpu (CUDA was preferred" in message for message in caplog.messages)
 
@@ -117,8 +117,8 @@ async def test_a_restart_remembers_what_batches_cost_and_says_so_in_the_log_and_
         ):
             execution = (await client.model()).execution
             assert (await client.encode(["bread"])).pooled is not None
-            assert metric(metrics_url(server), "headwaiter_token_budget") == execution.token_budget >= 128
-            assert metric(metrics_url(server), "headwaiter_batch_cost_error_ratio_count") == 1
+            assert metric_value(metrics_url(server), "headwaiter_token_budget") == execution.token_budget >= 128
+            assert metric_value(metrics_url(server), "headwaiter_batch_cost_error_ratio_count") == 1
         assert any(f"a second ({word}, within " in message for message in caplog.messages)
         costs.append(execution.cost)
     assert [cost.remembered for cost in costs] == [False, True]
@@ -171,7 +171,7 @@ async def test_until_its_model_is_ready_a_server_is_not_serving_and_its_methods_
         assert ready.wait(10)
         return open_model(*arguments)
 
-    server = Server(settings(text_bundle))
+    server = Server(local_settings(text_bundle))
     with patch("headwaiter_server.models.loading.open_model", open_slowly):
         starting = asyncio.create_task(server.start())
         assert await asyncio.to_thread(loading.wait, 10)
@@ -207,7 +207,7 @@ def failure(*arguments: str, **variables: str) -> tuple[int, str]:
     outside = {name: value for name, value in os.environ.items() if not name.startswith("HEADWAITER_")}
     usual = {"HEADWAITER_PROVIDER": "cpu", "HEADWAITER_ADDRESS": "127.0.0.1:0", "HEADWAITER_METRICS_PORT": "0"}
     ended = subprocess.run(
-        [command("headwaiter-server"), *arguments],
+        [command_path("headwaiter-server"), *arguments],
         env={**outside, **usual, **variables},
         capture_output=True,
         text=True,

@@ -14,8 +14,8 @@ import pytest
 from headwaiter_client import AsyncClient, Overloaded
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_server.app import Server
-from tests.e2e.inside import connect, held_device, metrics_url, serving, until
-from tests.e2e.scrape import metric
+from tests.e2e.in_process_server import connect, metrics_url, paused_device, serving, wait_until
+from tests.e2e.prometheus_metrics import metric_value
 
 
 @asynccontextmanager
@@ -54,54 +54,56 @@ async def test_a_stream_answers_as_unary_calls_do_and_tells_of_a_failure_in_betw
 
 async def test_what_a_caller_gives_up_is_withdrawn_and_never_runs(text_bundle: Path) -> None:
     async with streaming(text_bundle) as (server, client, open_stream):
-        with held_device() as device:
+        with paused_device() as device:
             first = asyncio.create_task(client.encode_tokens([[1] * 3]))
-            await device.busy()
+            await device.wait_for_batch()
             for stop, code in (("cancel", "CANCELLED"), ("deadline", "DEADLINE_EXCEEDED")):
                 call = open_stream(timeout=0.5 if stop == "deadline" else None)
                 for number in range(3):
                     await call.write(request(str(number), 5))
                 if stop == "cancel":
-                    await until(client, lambda: metric(metrics_url(server), "headwaiter_queue_sequences") == 3)
+                    await wait_until(
+                        client, lambda: metric_value(metrics_url(server), "headwaiter_queue_sequences") == 3
+                    )
                     call.cancel()
                 labels = {"method": "EncodeStream", "code": code}
-                counted = partial(metric, metrics_url(server), "headwaiter_requests_total", **labels)
-                await until(client, lambda counted=counted: counted() == 3)  # type: ignore[misc]
-                assert metric(metrics_url(server), "headwaiter_queue_sequences") == 0
-            device.released.set()
+                counted = partial(metric_value, metrics_url(server), "headwaiter_requests_total", **labels)
+                await wait_until(client, lambda counted=counted: counted() == 3)  # type: ignore[misc]
+                assert metric_value(metrics_url(server), "headwaiter_queue_sequences") == 0
+            device.resume()
             assert (await first).lengths.tolist() == [3]
-        assert device.lengths == [[3]]
+        assert device.batch_lengths == [[3]]
 
 
 async def test_a_requests_own_time_out_is_told_when_it_passes_and_it_never_runs(text_bundle: Path) -> None:
     async with streaming(text_bundle) as (server, client, open_stream):
-        with held_device() as device:
+        with paused_device() as device:
             first = asyncio.create_task(client.encode_tokens([[1] * 3]))
-            await device.busy()
+            await device.wait_for_batch()
             call = open_stream()
             await call.write(request("patient", 7))
             await call.write(request("hasty", 5, timeout_s=0.1))
             late = await call.read()
             assert (late.request_id, late.error.reason) == ("hasty", pb.DEADLINE_EXCEEDED)
-            assert metric(metrics_url(server), "headwaiter_expired_total") == 1
-            device.released.set()
+            assert metric_value(metrics_url(server), "headwaiter_expired_total") == 1
+            device.resume()
             await call.done_writing()
             assert (await call.read()).response.request_id == "patient"
             await first
-        assert device.lengths == [[3], [7]]
+        assert device.batch_lengths == [[3], [7]]
 
 
 async def test_a_drain_answers_what_was_read_of_a_stream_and_ends_it(text_bundle: Path) -> None:
     async with streaming(text_bundle) as (server, client, open_stream):
-        with held_device() as device:
+        with paused_device() as device:
             call = open_stream()
             await call.write(request("a", 3))
-            await device.busy()
+            await device.wait_for_batch()
             await call.write(request("b", 5))
-            await until(client, lambda: metric(metrics_url(server), "headwaiter_queue_sequences") == 1)
+            await wait_until(client, lambda: metric_value(metrics_url(server), "headwaiter_queue_sequences") == 1)
             draining = asyncio.create_task(server.drain())
             await asyncio.sleep(0)
-            device.released.set()
+            device.resume()
             assert [(await call.read()).response.request_id for _ in range(2)] == ["a", "b"]
             with pytest.raises(grpc.aio.AioRpcError, match="send what has no answer to another replica") as ended:
                 await call.read()
