@@ -1,4 +1,4 @@
-"""Under load with cancellations every answer is right, nothing is lost or left behind, and memory stays level."""
+"""Under load with cancellations, every answer is correct, no request is lost, and memory does not grow."""
 
 from pathlib import Path
 from statistics import mean
@@ -14,7 +14,7 @@ from tests.e2e.prometheus_metrics import metric_value
 MEMORY_GROWTH_BYTES = 20e6
 
 
-async def test_all_requests_but_the_cancelled_are_answered_right_and_nothing_stays_behind(text_bundle: Path) -> None:
+async def test_all_uncancelled_requests_are_answered_and_the_server_ends_idle(text_bundle: Path) -> None:
     memory_bytes: list[int] = []
     with running_server(text_bundle, ["--provider", "cpu"]) as server:
         process = psutil.Process(server.process.pid)
@@ -24,7 +24,7 @@ async def test_all_requests_but_the_cancelled_are_answered_right_and_nothing_sta
             await load.run(lambda _: memory_bytes.append(process.memory_info().rss))
             assert load.refused == []
             assert (load.answered, load.cancelled) == (REQUESTS - CANCELLED, CANCELLED)
-            # A cancellation reaches the server after its caller has gone on.
+            # The server learns of a cancellation after the client has continued.
             await wait_until(client, lambda: metric_value(server.metrics_url, "headwaiter_inflight_requests") == 0)
             assert metric_value(server.metrics_url, "headwaiter_queue_sequences") == 0
             assert metric_value(server.metrics_url, "headwaiter_queue_tokens") == 0
