@@ -1,7 +1,7 @@
 """Exports a real model, serves it, encodes sentences over gRPC, and finds the nearest neighbour of each sentence.
 
-`make demo` runs this program. The exit status is 0 if at least 90 % of the neighbours belong to the same group as their
-sentence. It prints the neighbours, the time of each stage of the request, and the share of correct neighbours.
+`make demo` runs this program. The exit status is 0 if at least 90 % of the neighbours are of the same group as their
+sentence. The program prints the neighbours, the time of each stage of the request, and the share of correct neighbours.
 """
 
 import argparse
@@ -33,8 +33,8 @@ def main() -> int:
         encoding = client.encode(sentences)
     share = print_neighbours(groups, sentences, encoding)
     print_stages(encoding)
-    print(f"\nmodel: {encoding.model.name} {encoding.model.digest[:12]} on {model.execution.provider}")
-    print(f"{share:.0%} of the nearest neighbours belong to the same group; the demo requires {REQUIRED_SHARE:.0%}")
+    print(f"\nmodel {encoding.model.name} {encoding.model.digest[:12]} on {model.execution.provider}")
+    print(f"{share:.0%} of the nearest neighbours are of the same group; {REQUIRED_SHARE:.0%} are required")
     return 0 if share >= REQUIRED_SHARE else 1
 
 
