@@ -86,7 +86,7 @@ def test_the_demo_finds_neighbours_of_the_same_group(
 
 @pytest.fixture
 def node(text_server: RunningServer) -> Callable[[str], str]:
-    """Runs an example in Node.js and returns its output."""
+    """A function that runs an example in Node.js and returns its output."""
     program = shutil.which("node")
     if program is None or not (NODE / "node_modules" / ".package-lock.json").exists():
         pytest.skip("Node.js 18 or newer, or a package is missing: install Node.js and run `npm ci` in examples/node")
