@@ -1,19 +1,22 @@
-# `make demo` and `make test` need Python 3.11 or newer with pip, gcc and make; the rest is installed into .venv.
+# Requires Python 3.11 or newer with pip, gcc and make. Everything else is installed into .venv.
 PYTHON ?= python3
-# Where torch comes from when the index at hand has none that suits, for example a CPU-only index.
+# Package index for torch, for example an index of CPU builds. If empty, pip uses its default index.
 TORCH_INDEX_URL ?=
 TORCH := torch==2.13.0
 VENV := .venv
 BIN := $(VENV)/bin
 CODE := proto server export client testbed examples bench tests
 
-# The bare package with protobuf 7; the development environment has protobuf 6.
+# A second environment: the package without extras, with protobuf 7. The development environment has protobuf 6.
 PROTOBUF7 := .venv-protobuf7
 
-# What the example in Node.js needs; without npm, the test that runs it is skipped.
+# Packages of the Node.js example. Without npm, its tests are skipped.
 NODE_PACKAGES := examples/node/node_modules/.package-lock.json
 
-.PHONY: demo test test-all test-protobuf7 coverage lint proto bench numerics gpu-check clean
+.PHONY: help demo test test-all test-protobuf7 coverage lint proto bench numerics gpu-check clean
+
+help: ## List the targets
+	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' Makefile | expand -t 16
 
 $(VENV)/.installed: pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Headwaiter needs Python 3.11 or newer")'
@@ -22,7 +25,7 @@ $(VENV)/.installed: pyproject.toml
 	$(BIN)/pip install -q -e '.[dev]'
 	touch $@
 
-demo: $(VENV)/.installed
+demo: $(VENV)/.installed ## Export and serve a real model, and print the nearest neighbours of sentences
 	$(BIN)/python -m examples.demo
 
 $(PROTOBUF7)/.installed: pyproject.toml $(shell find proto client -name '*.py')
@@ -33,41 +36,40 @@ $(PROTOBUF7)/.installed: pyproject.toml $(shell find proto client -name '*.py')
 $(NODE_PACKAGES): examples/node/package-lock.json
 	-if command -v npm > /dev/null; then npm ci --prefix examples/node --no-audit --no-fund --fetch-timeout=20000; fi
 
-test: lint test-protobuf7 $(VENV)/.installed $(NODE_PACKAGES)
+test: lint test-protobuf7 $(VENV)/.installed $(NODE_PACKAGES) ## Run the linters and all tests except the slow ones
 	$(BIN)/pytest
 
-test-all: lint test-protobuf7 $(VENV)/.installed $(NODE_PACKAGES)
+test-all: lint test-protobuf7 $(VENV)/.installed $(NODE_PACKAGES) ## Run the linters and all tests, the slow ones too
 	$(BIN)/pytest -m ''
 
-test-protobuf7: $(PROTOBUF7)/.installed
+test-protobuf7: $(PROTOBUF7)/.installed ## Check the bare client with protobuf 7
 	$(PROTOBUF7)/bin/python -m tests.protobuf7
 
-# Every line and branch of the client.
-coverage: $(VENV)/.installed
+coverage: $(VENV)/.installed ## Require 100 % line and branch coverage of the client
 	$(BIN)/coverage run --branch --source=headwaiter_client -m pytest -n0 tests/client
 	$(BIN)/coverage report --fail-under=100 --show-missing --skip-covered
 
-lint: $(VENV)/.installed
+lint: $(VENV)/.installed ## Check format, lint rules and types
 	$(BIN)/ruff format --check $(CODE)
 	$(BIN)/ruff check $(CODE)
 	$(BIN)/mypy
 
-proto: $(VENV)/.installed
+proto: $(VENV)/.installed ## Generate Python code and docs/api.md from the .proto files
 	$(BIN)/python -m grpc_tools.protoc -I proto --python_out=proto --pyi_out=proto proto/headwaiter_proto/*.proto
 	$(BIN)/python -m grpc_tools.protoc -I proto --grpc_python_out=proto proto/headwaiter_proto/encoder.proto
 	$(BIN)/python proto/api_page.py > docs/api.md
 
-# About an hour on two quiet cores; make bench BENCH='--quick throughput alone' runs some parts in haste.
-bench: $(VENV)/.installed
+# Example of a short run of two parts: make bench BENCH='--quick throughput alone'
+bench: $(VENV)/.installed ## Run the benchmarks: about an hour on two idle cores
 	$(BIN)/python -m bench $(BENCH)
 
-# On a card, meant to take less than 8 minutes; make gpu-check GPU_CHECK='--quick speed memory' runs some parts in haste.
-gpu-check: $(VENV)/.installed
+# Example of a short run of two parts: make gpu-check GPU_CHECK='--quick speed memory'
+gpu-check: $(VENV)/.installed ## Check correctness and speed on a GPU: less than 8 minutes
 	$(if $(findstring --provider cpu,$(subst =, ,$(GPU_CHECK))),,$(BIN)/pip install -q -e '.[cuda]')
 	$(BIN)/python -m bench.gpu $(GPU_CHECK)
 
-numerics: $(VENV)/.installed
+numerics: $(VENV)/.installed ## Measure the differences from PyTorch, and write docs/numerics.md
 	$(BIN)/python -m bench.studies.numerics
 
-clean:
+clean: ## Delete the environments, the downloaded model and the bundles
 	rm -rf $(VENV) $(PROTOBUF7) .cache bundles examples/node/node_modules

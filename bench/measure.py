@@ -17,7 +17,7 @@ from bench.loads.raw_calls import refused
 from bench.processes import LOAD_CORE, SERVER_CORE, cpu_s, pin
 from headwaiter_client.cli.load_generator import Load, Outcome
 from testbed.minilm import ROOT, bundle
-from testbed.server_process import Running, running_server
+from testbed.server_process import RunningServer, running_server
 
 DEADLINE_S = 0.5
 LOG = ROOT / "build" / "servers.log"
@@ -107,7 +107,7 @@ class Fleet:
         # A server at twice its capacity logs a lot.
         self._log = LOG.open("wb")
         self._servers = ExitStack()
-        self._running: dict[ServerSetup, Running] = {}
+        self._running: dict[ServerSetup, RunningServer] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -116,7 +116,7 @@ class Fleet:
         self.stop_all()
         self._log.close()
 
-    def __getitem__(self, setup: ServerSetup) -> Running:
+    def __getitem__(self, setup: ServerSetup) -> RunningServer:
         """Return a server that is ready and has one ONNX Runtime thread."""
         if setup not in self._running:
             self._running[setup] = self._servers.enter_context(_start(setup, self._log))
@@ -132,7 +132,7 @@ class Fleet:
         self._servers.close()
 
 
-def _start(setup: ServerSetup, log: BinaryIO) -> AbstractContextManager[Running]:
+def _start(setup: ServerSetup, log: BinaryIO) -> AbstractContextManager[RunningServer]:
     wrapper = ["taskset", "-c", str(SERVER_CORE)]
     module = setup.module or ("bench.servers.baseline" if setup.policy else "")
     program = [sys.executable, "-m", module] if module else []
@@ -141,7 +141,7 @@ def _start(setup: ServerSetup, log: BinaryIO) -> AbstractContextManager[Running]
     return running_server(bundle(), flags, wrapper, program, log)
 
 
-def measure(server: Running, send_load: Callable[[str], Load]) -> Measurement:
+def measure(server: RunningServer, send_load: Callable[[str], Load]) -> Measurement:
     """Wait until the server is idle, send it a load from another core, and return the figures.
 
     Args:
@@ -221,7 +221,7 @@ def counters(url: str) -> defaultdict[str, float]:
     return sums
 
 
-def _wait_until_idle(server: Running) -> None:
+def _wait_until_idle(server: RunningServer) -> None:
     while counters(server.metrics_url)["headwaiter_inflight_requests"]:
         time.sleep(_POLL_S)
 

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Builds the serving image for CPU hosts without a Docker engine, and checks that it serves a bundle.
-# Needs buildah, and root or `buildah unshare`; the ports 50051 and 9464 must be free.
+# Builds the server image for CPU hosts with buildah instead of a Docker engine, and checks that the image serves a
+# bundle. Run as root or under `buildah unshare`. The ports 50051 and 9464 must be free.
 #
-#   deploy/verify-image.sh BUNDLE [option of buildah build]...
+#   deploy/verify-image.sh BUNDLE [OPTION OF buildah build]...
 set -euo pipefail
 bundle=$(realpath "$1")
 shift
@@ -13,10 +13,10 @@ fail() {
     echo "verify-image: $1" >&2
     exit 1
 }
-inside() { buildah run --volume "$bundle:/bundles/default:ro" "$container" -- "$@"; }
-# A signal to `buildah run` does not reach what runs inside.
-serve() { inside sh -c 'echo $$ > /tmp/server.pid && exec headwaiter-server --provider cpu'; }
-stop() { inside sh -c 'kill -TERM "$(cat /tmp/server.pid)"'; }
+in_container() { buildah run --volume "$bundle:/bundles/default:ro" "$container" -- "$@"; }
+# `buildah run` does not forward signals to the process in the container, so stop() sends the signal inside.
+serve() { in_container sh -c 'echo $$ > /tmp/server.pid && exec headwaiter-server --provider cpu'; }
+stop() { in_container sh -c 'kill -TERM "$(cat /tmp/server.pid)"'; }
 clean_up() {
     [ -z "${server:-}" ] || stop 2> /dev/null || true
     buildah rm "$container" > /dev/null
@@ -26,16 +26,17 @@ buildah build --format docker --tag headwaiter-verify --build-arg EXTRAS=server,
 container=$(buildah from --pull-never headwaiter-verify)
 trap clean_up EXIT
 
-[ "$(inside id -u)" = 10001 ] || fail "the image does not run as user 10001"
-inside python -c 'import importlib.util, sys; sys.exit(importlib.util.find_spec("torch") is not None)' ||
-    fail "the image has torch"
+user=$(in_container id -u)
+[ "$user" = 10001 ] || fail "the image runs as user $user instead of 10001: check USER in the Dockerfile"
+in_container python -c 'import importlib.util, sys; sys.exit(importlib.util.find_spec("torch") is not None)' ||
+    fail "the image contains torch: check the requirements of the extra 'server'"
 serve &
 server=$!
-until inside headwaiter-client probe 2> /dev/null; do
-    kill -0 "$server" 2> /dev/null || fail "the server stopped before it answered a probe"
+until in_container headwaiter-client probe 2> /dev/null; do
+    kill -0 "$server" 2> /dev/null || fail "the server exited before it was serving: read its log above"
     sleep 1
 done
 stop
-wait "$server" || fail "the server did not end with 0 when told to stop"
+wait "$server" || fail "the server exited with status $? after SIGTERM instead of 0"
 server=
-echo "verify-image: the image serves, and stops when told to"
+echo "verify-image: the image serves a bundle, and exits with 0 after SIGTERM"

@@ -1,1 +1,1 @@
-"""Examples that run."""
+"""Example programs."""

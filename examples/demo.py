@@ -1,6 +1,7 @@
-"""The whole way, on a real model: export, serve, encode sentences over gRPC, and find each one's nearest neighbour.
+"""Exports a real model, serves it, encodes sentences over gRPC, and finds the nearest neighbour of each sentence.
 
-Run as `make demo`. Exits with 0 when at least 90 % of the neighbours are of the same group as their sentence.
+`make demo` runs this program. The exit status is 0 if at least 90 % of the neighbours are of the same group as their
+sentence. The program prints the neighbours, the time of each stage of the request, and the share of correct neighbours.
 """
 
 import argparse
@@ -28,7 +29,7 @@ def main() -> int:
     flags = ["--provider", arguments.provider, "--precision", arguments.precision]
     with running_server(bundle(), flags) as server, Client(server.address) as client:
         model = client.model()
-        client.encode(sentences[:1])  # connects
+        client.encode(sentences[:1])  # Opens the connection, so that the measured call does not include it.
         encoding = client.encode(sentences)
     share = print_neighbours(groups, sentences, encoding)
     print_stages(encoding)
@@ -38,14 +39,17 @@ def main() -> int:
 
 
 def read_sentences(path: Path) -> tuple[list[str], list[str]]:
-    """Return the labels and the sentences of a file of lines `label, tab, sentence`."""
+    """Return the group labels and the sentences of a file with lines of the form `label, tab, sentence`."""
     lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line and not line.startswith("#")]
     labels, sentences = zip(*(line.split("\t") for line in lines), strict=True)
     return list(labels), list(sentences)
 
 
 def print_neighbours(groups: list[str], sentences: list[str], encoding: Encoding) -> float:
-    """Print each sentence's nearest neighbour with its cosine; return the share that is of the same group."""
+    """Print the nearest neighbour of each sentence with its cosine; return the share of neighbours in the same group.
+
+    A line begins with × if the neighbour belongs to another group.
+    """
     assert encoding.pooled is not None
     cosines: NDArray[np.float32] = encoding.pooled @ encoding.pooled.T
     np.fill_diagonal(cosines, -1.0)
@@ -58,7 +62,7 @@ def print_neighbours(groups: list[str], sentences: list[str], encoding: Encoding
 
 
 def print_stages(encoding: Encoding) -> None:
-    """Print where the time of the call went; the rows add up to what the client's clock measured."""
+    """Print the time of each stage of the call; the stages add up to the duration that the client measured."""
     timings = encoding.timings
     rows = {
         "tokenize": timings.tokenize_s,

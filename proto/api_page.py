@@ -1,6 +1,6 @@
-"""Prints docs/api.md: the contract's own comments, in Markdown.
+"""Prints docs/api.md, which repeats the comments of encoder.proto in Markdown.
 
-Run by `make proto`, as `python proto/api_page.py > docs/api.md`.
+`make proto` runs `python proto/api_page.py > docs/api.md`.
 """
 
 import sys
@@ -22,23 +22,28 @@ from grpc_tools import protoc
 ROOT = Path(__file__).resolve().parent
 CONTRACT = "headwaiter_proto/encoder.proto"
 
-# A place in the file, as descriptor.proto counts it: field numbers and indices from the root down.
-Place = tuple[int, ...]
-Comments = defaultdict[Place, str]
+INTRODUCTION = """\
+This page lists every method, message and field of Headwaiter's gRPC API. It is for readers who call the server without
+the Python client, for example from another language. With the Python client, read [client.md](client.md) instead.
+"""
+
+# Path of an element in the file: field numbers of descriptor.proto and indices, from the root down.
+ElementPath = tuple[int, ...]
+Comments = defaultdict[ElementPath, str]
 
 
 def main() -> None:
-    """Print the page."""
+    """Print the page to standard output."""
     print("\n".join(page(compile_contract())))
 
 
 def compile_contract() -> FileDescriptorProto:
-    """Return what protoc reads of the contract, comments included."""
+    """Return the descriptor that protoc makes of the .proto file, including the comments."""
     with TemporaryDirectory() as folder:
         output = Path(folder) / "contract"
         flags = ["-I", str(ROOT), "--include_source_info", f"--descriptor_set_out={output}"]
         if protoc.main(["protoc", *flags, CONTRACT]):
-            sys.exit(f"{CONTRACT} does not compile")
+            sys.exit(f"protoc cannot compile {CONTRACT}: correct the errors above")
         (contract,) = FileDescriptorSet.FromString(output.read_bytes()).file
     return contract
 
@@ -48,11 +53,12 @@ def page(contract: FileDescriptorProto) -> Iterator[str]:
     comments: Comments = defaultdict(str)
     for location in contract.source_code_info.location:
         comments[tuple(location.path)] = location.leading_comments
-    yield "# The wire"
+    yield "# gRPC API"
     yield ""
-    yield f"<!-- Made by `make proto` from the comments of {CONTRACT}: change those. -->"
+    yield f"<!-- `make proto` writes this page from the comments of {CONTRACT}. Edit the comments, not this page. -->"
     yield ""
-    # The file's own comment stands before its first statement.
+    yield INTRODUCTION
+    # The comment of the file stands before the file's first statement, `syntax`.
     yield from paragraphs(comments[(FileDescriptorProto.SYNTAX_FIELD_NUMBER,)])
     for index, service in enumerate(contract.service):
         yield from service_lines(service, contract.package, (FileDescriptorProto.SERVICE_FIELD_NUMBER, index), comments)
@@ -64,10 +70,12 @@ def page(contract: FileDescriptorProto) -> Iterator[str]:
         yield from enum_lines(enum, (FileDescriptorProto.ENUM_TYPE_FIELD_NUMBER, index), comments)
 
 
-def service_lines(service: ServiceDescriptorProto, package: str, place: Place, comments: Comments) -> Iterator[str]:
-    """Yield a service and its methods."""
+def service_lines(
+    service: ServiceDescriptorProto, package: str, path: ElementPath, comments: Comments
+) -> Iterator[str]:
+    """Yield the section of a service and its methods."""
     yield from ["", f"## The service {package}.{service.name}", ""]
-    yield from paragraphs(comments[place])
+    yield from paragraphs(comments[path])
     for index, method in enumerate(service.method):
         request, response = link(method.input_type), link(method.output_type)
         if method.client_streaming:
@@ -75,40 +83,40 @@ def service_lines(service: ServiceDescriptorProto, package: str, place: Place, c
         if method.server_streaming:
             response = f"a stream of {response}"
         yield from ["", f"### {method.name}", "", f"{request} → {response}", ""]
-        yield from paragraphs(comments[*place, ServiceDescriptorProto.METHOD_FIELD_NUMBER, index])
+        yield from paragraphs(comments[*path, ServiceDescriptorProto.METHOD_FIELD_NUMBER, index])
 
 
-def message_lines(message: DescriptorProto, place: Place, comments: Comments) -> Iterator[str]:
-    """Yield a message and a table of its fields."""
+def message_lines(message: DescriptorProto, path: ElementPath, comments: Comments) -> Iterator[str]:
+    """Yield the section of a message, with a table of its fields."""
     yield from ["", f"### {message.name}", ""]
-    yield from paragraphs(comments[place])
+    yield from paragraphs(comments[path])
     if not message.field:
-        yield "It has no fields."
+        yield "This message has no fields."
         return
-    if comments[place]:
+    if comments[path]:
         yield ""
-    yield from ["| field | number | type | |", "|---|---|---|---|"]
+    yield from ["| field | number | type | meaning |", "|---|---|---|---|"]
     for index, field in enumerate(message.field):
-        comment = comments[*place, DescriptorProto.FIELD_FIELD_NUMBER, index]
+        comment = comments[*path, DescriptorProto.FIELD_FIELD_NUMBER, index]
         yield row(f"`{field.name}`", str(field.number), type_of(field, message), comment)
 
 
-def enum_lines(enum: EnumDescriptorProto, place: Place, comments: Comments) -> Iterator[str]:
-    """Yield an enumeration and a table of its values."""
+def enum_lines(enum: EnumDescriptorProto, path: ElementPath, comments: Comments) -> Iterator[str]:
+    """Yield the section of an enumeration, with a table of its values."""
     yield from ["", f"### {enum.name}", ""]
-    yield from paragraphs(comments[place])
-    if comments[place]:
+    yield from paragraphs(comments[path])
+    if comments[path]:
         yield ""
-    yield from ["| value | number | |", "|---|---|---|"]
+    yield from ["| value | number | meaning |", "|---|---|---|"]
     for index, value in enumerate(enum.value):
-        comment = comments[*place, EnumDescriptorProto.VALUE_FIELD_NUMBER, index]
+        comment = comments[*path, EnumDescriptorProto.VALUE_FIELD_NUMBER, index]
         yield row(f"`{value.name}`", str(value.number), comment)
 
 
 def type_of(field: FieldDescriptorProto, message: DescriptorProto) -> str:
-    """Return the type of a field, as the contract writes it."""
+    """Return the type of a field as it is written in the .proto file."""
     for nested in message.nested_type:
-        if field.type_name.endswith(f".{message.name}.{nested.name}"):  # An entry of a map.
+        if field.type_name.endswith(f".{message.name}.{nested.name}"):  # The field is a map.
             key, value = (type_of(part, nested) for part in nested.field)
             return f"map of {key} to {value}"
     scalar = FieldDescriptorProto.Type.Name(field.type).removeprefix("TYPE_").lower()
@@ -121,18 +129,18 @@ def type_of(field: FieldDescriptorProto, message: DescriptorProto) -> str:
 
 
 def link(full_name: str) -> str:
-    """Return a link to the part of the page that describes a type."""
+    """Return a link to the section of a type."""
     name = full_name.rpartition(".")[2]
     return f"[{name}](#{name.lower()})"
 
 
 def row(*cells: str) -> str:
-    """Return a row of a table."""
+    """Return a row of a Markdown table."""
     return "| " + " | ".join(" ".join(cell.split()).replace("|", r"\|") for cell in cells) + " |"
 
 
 def paragraphs(comment: str) -> list[str]:
-    """Return the lines of a comment without the blank after its slashes."""
+    """Return the lines of a comment without leading and trailing spaces."""
     return [line.strip() for line in comment.strip().splitlines()]
 
 

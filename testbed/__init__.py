@@ -1,1 +1,1 @@
-"""What the demo, the benchmarks and the tests share: a real model, and a server in a process of its own."""
+"""A real model and a server process, shared by the demo, the benchmarks and the tests."""

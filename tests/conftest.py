@@ -1,6 +1,6 @@
-"""What every test may ask for: tiny bundles, made once a run by the real export.
+"""Fixtures and hooks for all tests. The tiny bundles come from the real export, once per test run.
 
-Fixtures import for themselves what takes seconds to import: the process that hands out the tests runs none.
+Fixtures import slow packages inside their functions: the controller of pytest-xdist loads this file but runs no tests.
 """
 
 import gc
@@ -17,30 +17,30 @@ from hypothesis import settings
 
 from headwaiter_export.cli import main
 from headwaiter_export.config import EncoderConfig, Positions
-from tests.once import Once
+from tests.shared_folders import SharedFolders
 
 if TYPE_CHECKING:
     from headwaiter_export.encoder import Encoder
 
-# No test asserts a timing. Where a change is judged, its verdict must not hang on the draw.
+# No test asserts a timing, so no example has a deadline. In CI the examples are the same in every run.
 settings.register_profile("headwaiter", deadline=None, derandomize="CI" in os.environ)
 settings.load_profile("headwaiter")
 
 
-# Two workers share the cores, and threads that wait for each other in a spin are many times slower than one: set before
-# torch is imported, for the workers and the processes that tests start too.
+# Two test processes share the cores; OpenMP threads that spin while they wait would slow the tests down many times.
+# This line must run before torch is imported. Processes that tests start inherit the variable.
 os.environ["OMP_NUM_THREADS"] = "1"
 
 
 @pytest.fixture(scope="session")
-def once(tmp_path_factory: pytest.TempPathFactory) -> Once:
-    """What makes folders that all processes of a run share."""
-    return Once(tmp_path_factory.getbasetemp())
+def shared_folders(tmp_path_factory: pytest.TempPathFactory) -> SharedFolders:
+    """Folders that all processes of a test run share."""
+    return SharedFolders(tmp_path_factory.getbasetemp())
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _cache_of_its_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Keep what servers measure out of the user's cache, and what is there out of the tests."""
+def _separate_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Give servers an empty calibration cache, so that tests neither read nor change the user's cache."""
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         yield
@@ -48,7 +48,7 @@ def _cache_of_its_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None
 
 @pytest.fixture(scope="session")
 def text_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A sentence-transformers folder: a BERT of 64 positions, texts of at most 32 tokens, unit-length means."""
+    """A sentence-transformers folder: a BERT of 64 positions; texts of at most 32 tokens; unit-length means."""
     from tests.checkpoints import save_bert, save_sentence_transformer, save_tokenizer
 
     folder = tmp_path_factory.mktemp("checkpoint")
@@ -60,7 +60,7 @@ def text_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def operators() -> Iterator[None]:
-    """Let PyTorch's tracer read the sources of its operators once, and not for each graph: a fifth of its time."""
+    """Cache the operator registry of PyTorch's exporter; reading it for each graph takes a fifth of the export time."""
     from torch.onnx._internal.exporter._registration import ONNXRegistry
 
     with pytest.MonkeyPatch.context() as patched:
@@ -69,8 +69,8 @@ def operators() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def text_export(text_checkpoint: Path, once: Once, operators: None) -> tuple[Path, str]:
-    """The bundle "tiny-text", and what headwaiter-export printed while it made it."""
+def text_export(text_checkpoint: Path, shared_folders: SharedFolders, operators: None) -> tuple[Path, str]:
+    """The bundle "tiny-text", and the output of the headwaiter-export command that made the bundle."""
 
     def export(folder: Path) -> None:
         with redirect_stdout(StringIO()) as output:
@@ -78,19 +78,19 @@ def text_export(text_checkpoint: Path, once: Once, operators: None) -> tuple[Pat
         assert status == 0
         folder.with_suffix(".printed").write_text(output.getvalue())
 
-    bundle = once("tiny-text", export)
+    bundle = shared_folders.get("tiny-text", export)
     return bundle, bundle.with_suffix(".printed").read_text()
 
 
 @pytest.fixture(scope="session")
 def text_bundle(text_export: tuple[Path, str]) -> Path:
-    """The bundle "tiny-text": texts of at most 32 tokens, token ids of at most 64, width 32."""
+    """The bundle "tiny-text": texts of at most 32 tokens, sequences of at most 64 token ids, vectors of width 32."""
     return text_export[0]
 
 
 @pytest.fixture(scope="session")
 def feature_encoder() -> "Encoder":
-    """An encoder of at most 48 feature vectors of width 6, which knows no positions and does not normalise."""
+    """An encoder for sequences of at most 48 feature vectors of width 6, without positions and embedding norm."""
     import torch
 
     from headwaiter_export.encoder import Encoder
@@ -115,32 +115,34 @@ def feature_encoder() -> "Encoder":
 
 
 @pytest.fixture(scope="session")
-def feature_bundle(feature_encoder: "Encoder", once: Once, operators: None) -> Path:
-    """The bundle "tiny-features": feature vectors of width 6, at most 48 of them, width 24."""
+def feature_bundle(feature_encoder: "Encoder", shared_folders: SharedFolders, operators: None) -> Path:
+    """The bundle "tiny-features": sequences of at most 48 feature vectors of width 6; vectors of width 24."""
     from headwaiter_export.bundle import export_bundle
 
-    return once("tiny-features", lambda folder: export_bundle(feature_encoder, None, folder, "tiny-features"))
+    return shared_folders.get(
+        "tiny-features", lambda folder: export_bundle(feature_encoder, None, folder, "tiny-features")
+    )
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """Share all tests between two workers; run those that are named in this process, where a debugger works."""
+    """Run the whole suite in two processes; run named tests in this process, so that a debugger works."""
     return 2 if config.args == config.getini("testpaths") else 0
 
 
 def pytest_collection_finish() -> None:
-    """Keep the garbage collector from looking through torch and transformers again and again."""
+    """Exclude all objects that exist by now, such as the modules of torch, from garbage collection."""
     gc.freeze()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Print what tests have recorded."""
+    """Print the properties that passed tests recorded with `record_property`."""
     for report in terminalreporter.getreports("passed"):
         for name, value in report.user_properties:
             terminalreporter.write_line(f"{name}: {value}")
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Skip what needs a card where there is none, with the runtime's own reason."""
+    """Skip a test marked `gpu` if CUDA does not work here, with ONNX Runtime's reason."""
     if not item.get_closest_marker("gpu"):
         return
     from bench.gpu.card import why_no_cuda

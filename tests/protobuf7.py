@@ -1,4 +1,4 @@
-"""Run by `make test-protobuf7`, where the package is installed without its extras and with protobuf 7."""
+"""Checks the package without extras and with protobuf 7. `make test-protobuf7` runs this program."""
 
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -13,19 +13,19 @@ from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.manifest_pb2 import Manifest
 from tests.client.fake_server import FakeServer
 
-HEAVY = ("torch", "onnx", "onnxruntime", "tokenizers", "transformers")
+SERVER_PACKAGES = ("torch", "onnx", "onnxruntime", "tokenizers", "transformers")
 
 
 def main() -> None:
-    """Check that generated code and client work there, and that nothing heavy came with them."""
+    """Check that the generated code and the client work, and that the install brought no server packages."""
     assert version("protobuf").startswith("7."), version("protobuf")
-    assert not [name for name in HEAVY if find_spec(name)]
-    messages_survive_the_wire()
-    the_client_understands_answers_and_errors()
-    print(f"protobuf {version('protobuf')} and grpcio {version('grpcio')} work")
+    assert not [name for name in SERVER_PACKAGES if find_spec(name)]
+    messages_survive_serialisation()
+    the_client_reads_replies_and_errors()
+    print(f"passed with protobuf {version('protobuf')} and grpcio {version('grpcio')}")
 
 
-def messages_survive_the_wire() -> None:
+def messages_survive_serialisation() -> None:
     tokens = pb.TokenSequences(dtype=pb.DATA_TYPE_INT32, data=bytes(12), lengths=[2, 1])
     request = pb.EncodeRequest(model="tiny", tokens=tokens, output=pb.OutputOptions(normalize=False))
     assert pb.EncodeRequest.FromString(request.SerializeToString()) == request
@@ -33,7 +33,7 @@ def messages_survive_the_wire() -> None:
     assert json_format.Parse(json_format.MessageToJson(manifest), Manifest()) == manifest
 
 
-def the_client_understands_answers_and_errors() -> None:
+def the_client_reads_replies_and_errors() -> None:
     server = FakeServer()
     with Client(server.address) as client:
         encoding = client.encode_tokens([[1, 2], [3]], hidden=True)
@@ -46,7 +46,7 @@ def the_client_understands_answers_and_errors() -> None:
         try:
             client.encode_tokens([[1] * 65])
         except SequenceTooLong as error:
-            assert error.limit == 64  # noqa: PT017 - pytest is not installed there
+            assert error.limit == 64  # noqa: PT017 - pytest is not installed in this environment
         else:
             raise AssertionError("the refusal was not raised")
     server.stop()

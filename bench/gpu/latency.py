@@ -12,13 +12,13 @@ from bench.gpu.setting import Setting
 from bench.loads.raw_calls import closed_loop
 from headwaiter_server.runtime.graph import EncoderGraph
 from headwaiter_server.runtime.packing import pack
-from testbed.server_process import Running
+from testbed.server_process import RunningServer
 
 TOKENS = 32
 _PROFILED_RUNS = 50
 
 
-def latency(server: Running, graph: EncoderGraph, setting: Setting, findings: Findings) -> None:
+def latency(server: RunningServer, graph: EncoderGraph, setting: Setting, findings: Findings) -> None:
     """Send one sequence of 32 tokens again and again, each when the last was answered."""
     ids = np.arange(TOKENS, dtype=np.int64)
     requests = setting.effort.requests

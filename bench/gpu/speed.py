@@ -29,7 +29,7 @@ from headwaiter_export.graphs import Written
 from headwaiter_server.runtime.graph import EncoderGraph, open_session, session_options
 from headwaiter_server.runtime.model import Model, open_model
 from headwaiter_server.runtime.packing import pack
-from testbed.server_process import Running, running_server
+from testbed.server_process import RunningServer, running_server
 
 Ids = NDArray[np.int64]
 Batches = list[Sequence[Ids]]
@@ -97,7 +97,7 @@ def speed(setting: Setting, findings: Findings) -> None:
             part(bench)
 
 
-def _throughput(bench: Bench, server: Running | None) -> None:
+def _throughput(bench: Bench, server: RunningServer | None) -> None:
     """Compare what answers the whole trace, all in turns; without a server too."""
     runs = {_OURS: _in_process(bench)}
     if server is not None:
@@ -133,7 +133,7 @@ def _in_process(bench: Bench) -> Run:
     return run
 
 
-def _served(bench: Bench, server: Running) -> dict[str, Run]:
+def _served(bench: Bench, server: RunningServer) -> dict[str, Run]:
     """Send the trace to a server, which has measured for itself what batches cost."""
     runs: dict[str, Run] = {}
     with bench.findings.attempt(_SERVED), Client(server.address) as client:

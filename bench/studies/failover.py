@@ -18,7 +18,7 @@ from bench.processes import LOAD_CORE, SERVER_CORE, pin
 from bench.run_sizes import RunSizes
 from headwaiter_client import AsyncClient, Client, Encoding, HeadwaiterError
 from testbed.minilm import bundle
-from testbed.server_process import Running, running_server
+from testbed.server_process import RunningServer, running_server
 
 _FLAGS = ("--provider", "cpu", "--threads", "1", "--cache-dir", "")
 _REPLICAS = 3
@@ -83,13 +83,15 @@ def failover(sizes: RunSizes) -> Failover:
     pin(SERVER_CORE, LOAD_CORE)
     with LOG.with_name("replicas.log").open("wb") as log, ExitStack() as servers:
 
-        def start(address: str = "") -> Running:
+        def start(address: str = "") -> RunningServer:
             return servers.enter_context(running_server(bundle(), _FLAGS, log=log, address=address))
 
         return asyncio.run(_failover([start() for _ in range(_REPLICAS)], start, sizes.failover_s))
 
 
-async def _failover(replicas: Sequence[Running], start: Callable[[str], Running], seconds: float) -> Failover:
+async def _failover(
+    replicas: Sequence[RunningServer], start: Callable[[str], RunningServer], seconds: float
+) -> Failover:
     texts, addresses = sentences()[:_TEXTS], [replica.address for replica in replicas]
     with Client(addresses[0]) as client:
         vectors = client.encode(texts, truncation="right").pooled
@@ -111,7 +113,9 @@ async def _failover(replicas: Sequence[Running], start: Callable[[str], Running]
     return Failover(time.monotonic() - started_s, calls.made, calls.failed, calls.wrong, answering)
 
 
-async def _stop_and_start(replicas: Sequence[Running], start: Callable[[str], Running], pause_s: float) -> int:
+async def _stop_and_start(
+    replicas: Sequence[RunningServer], start: Callable[[str], RunningServer], pause_s: float
+) -> int:
     """Kill one replica, drain one, start both again, and return the number of replicas that answer."""
     killed, drained, *steady = replicas
     for replica, stop_signal in ((killed, signal.SIGKILL), (drained, signal.SIGTERM)):
@@ -123,7 +127,7 @@ async def _stop_and_start(replicas: Sequence[Running], start: Callable[[str], Ru
     return await _count_answering([*again, *steady])
 
 
-async def _count_answering(replicas: Sequence[Running]) -> int:
+async def _count_answering(replicas: Sequence[RunningServer]) -> int:
     """Return the number of replicas that answer, once all do or 30 s have passed."""
     end_s = time.monotonic() + _MAX_BACK_S
     before = [_sequences_run(replica) for replica in replicas]
@@ -137,5 +141,5 @@ async def _count_answering(replicas: Sequence[Running]) -> int:
         await asyncio.sleep(_POLL_S)
 
 
-def _sequences_run(replica: Running) -> float:
+def _sequences_run(replica: RunningServer) -> float:
     return counters(replica.metrics_url)["headwaiter_batch_sequences_sum"]

@@ -19,7 +19,7 @@ from bench.run_sizes import RunSizes
 from bench.servers.null import PAUSE_ID
 from headwaiter_client.cli.load_generator import Load
 from headwaiter_proto import encoder_pb2 as pb
-from testbed.server_process import Running
+from testbed.server_process import RunningServer
 
 NULL = ServerSetup("null model", module="bench.servers.null")
 
@@ -177,7 +177,7 @@ async def _send_load(address: str, kind: str, method: str, messages: list[bytes]
         return await repeat_stream(channel, method, messages, _REQUESTERS, _RUN_S)
 
 
-async def _unread_stream(server: Running, trials: int) -> UnreadStream:
+async def _unread_stream(server: RunningServer, trials: int) -> UnreadStream:
     without_ms, meanwhile_ms, held_mib, answered = [], [], 0.0, 0
     async with _own_channel(server) as others:
         without_ms.append(await _p99_ms(others))
@@ -204,7 +204,7 @@ async def _p99_ms(channel: grpc.aio.Channel) -> float:
     return float(np.quantile([outcome.latency_s for outcome in load.outcomes], 0.99)) * 1e3
 
 
-def _own_channel(server: Running) -> grpc.aio.Channel:
+def _own_channel(server: RunningServer) -> grpc.aio.Channel:
     """Return a channel that shares its connection with no other channel."""
     return grpc.aio.insecure_channel(server.address, [("grpc.use_local_subchannel_pool", 1)])
 
@@ -216,14 +216,14 @@ async def _write_all(call: Any) -> None:
     await call.done_writing()
 
 
-async def _wait_until_no_more_answers(server: Running) -> None:
+async def _wait_until_no_more_answers(server: RunningServer) -> None:
     before = -1.0
     while (answered := (await _metrics(server))["headwaiter_requests_total OK"]) > before:
         before = answered
         await asyncio.sleep(_POLL_S)
 
 
-async def _abandoned_requests(server: Running, rounds: int) -> AbandonedRequests:
+async def _abandoned_requests(server: RunningServer, rounds: int) -> AbandonedRequests:
     cancelled = [await _abandon(server, None) for _ in range(rounds)]
     expired = [await _abandon(server, _DEADLINE_S) for _ in range(rounds)]
     return AbandonedRequests(
@@ -233,7 +233,7 @@ async def _abandoned_requests(server: Running, rounds: int) -> AbandonedRequests
     )
 
 
-async def _abandon(server: Running, timeout_s: float | None) -> tuple[float, float]:
+async def _abandon(server: RunningServer, timeout_s: float | None) -> tuple[float, float]:
     """Give up requests that wait behind a long batch, by cancelling them or with a deadline.
 
     Returns:
@@ -267,11 +267,11 @@ async def _ignore_error(call: Awaitable[bytes]) -> None:
         await call
 
 
-async def _wait_until(server: Running, condition: Callable[[Mapping[str, float]], bool]) -> None:
+async def _wait_until(server: RunningServer, condition: Callable[[Mapping[str, float]], bool]) -> None:
     """Read the server's metrics again and again until a condition holds."""
     while not condition(await _metrics(server)):
         pass
 
 
-async def _metrics(server: Running) -> Mapping[str, float]:
+async def _metrics(server: RunningServer) -> Mapping[str, float]:
     return await asyncio.to_thread(counters, server.metrics_url)

@@ -8,7 +8,7 @@ from bench.loads.traces import Trace
 from bench.measure import DEADLINE_S, Fleet, Measurement, ServerSetup, measure, median
 from bench.run_sizes import RunSizes
 from bench.studies.throughput import ServerThroughput, Throughput
-from testbed.server_process import Running
+from testbed.server_process import RunningServer
 
 # Loads are shares of Headwaiter's capacity, which is its throughput in the closed loop.
 COMPARED = 0.7
@@ -78,7 +78,12 @@ def _loads_below_own_throughput(server: ServerThroughput, capacity_per_s: float)
 
 
 def _measure(
-    server: Running, trace: Trace, rate_per_s: float, duration_s: float, seed: int, deadline_s: float | None = None
+    server: RunningServer,
+    trace: Trace,
+    rate_per_s: float,
+    duration_s: float,
+    seed: int,
+    deadline_s: float | None = None,
 ) -> Measurement:
     send_load = partial(
         open_loop,

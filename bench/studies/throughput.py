@@ -13,7 +13,7 @@ from bench.studies.ceiling import floor_s, in_process_s
 from bench.studies.in_process import Planner
 from headwaiter_server.runtime.model import open_model
 from testbed.minilm import bundle, checkpoint
-from testbed.server_process import Running
+from testbed.server_process import RunningServer
 
 # The comparison runs with this number of requesters in each round, and once with each of the others.
 REQUESTERS = 32
@@ -124,7 +124,7 @@ def _fastest(family: PolicyFamily, trace: Trace, fleet: Fleet) -> ServerSetup:
     return max(family.setups(), key=lambda setup: _measure(fleet[setup], trace, REQUESTERS).tokens_per_s)
 
 
-def _measure(server: Running, trace: Trace, requesters: int) -> Measurement:
+def _measure(server: RunningServer, trace: Trace, requesters: int) -> Measurement:
     return measure(server, partial(closed_loop, sequences=trace.sequences, requesters=requesters))
 
 

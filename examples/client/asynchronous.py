@@ -1,4 +1,7 @@
-"""The client for asyncio: python examples/client/asynchronous.py [host:port]."""
+"""Make concurrent calls with the asyncio client, and end a stream early. Prints a token count and where it stopped.
+
+Run: python examples/client/asynchronous.py [host:port]
+"""
 
 import asyncio
 import sys
@@ -8,16 +11,16 @@ from headwaiter_client import AsyncClient
 
 
 async def main(address: str) -> None:
-    """Makes calls side by side, then reads from a stream until it has enough."""
+    """Make two calls at the same time, then read a stream until the fourth result."""
     async with AsyncClient(address) as client:
         model, encoding = await asyncio.gather(client.model(), client.encode(["the bread is fresh"]))
         print(f"{encoding.lengths[0]} of at most {model.max_text_tokens} tokens")
 
-        # Closing the stream, as leaving the block does, cancels what is on its way on the server too.
+        # The end of the block closes the stream, which also cancels its requests on the server.
         async with aclosing(client.encode_stream(f"text {number}" for number in range(1000))) as results:
-            async for one in results:
-                if one.index == 3:
-                    print("text 3 is enough")
+            async for result in results:
+                if result.index == 3:
+                    print("stopped the stream after text 3")
                     break
 
 

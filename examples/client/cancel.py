@@ -1,4 +1,7 @@
-"""A call that nobody waits for any more: python examples/client/cancel.py [host:port]."""
+"""Cancel a call that is no longer needed. Prints how far the call came before it was cancelled.
+
+Run: python examples/client/cancel.py [host:port]
+"""
 
 import asyncio
 import sys
@@ -7,19 +10,19 @@ from headwaiter_client import AsyncClient
 
 
 async def main(address: str) -> None:
-    """Cancels a long list once its first part is done."""
+    """Cancel a long list after the first request is answered."""
     texts = [f"text {number}" for number in range(5000)]
     async with AsyncClient(address, max_in_flight=2) as client:
 
-        def first_part(done: int, total: int) -> None:
-            print(f"{done} of {total} texts are enough")
-            call.cancel()  # asyncio.timeout and a TaskGroup cancel in the same way.
+        def cancel_call(done: int, total: int) -> None:
+            print(f"cancel after {done} of {total} texts")
+            call.cancel()  # asyncio.timeout and asyncio.TaskGroup cancel a call in the same way.
 
-        call = asyncio.create_task(client.encode(texts, progress=first_part))
+        call = asyncio.create_task(client.encode(texts, progress=cancel_call))
         try:
             await call
         except asyncio.CancelledError:
-            print("cancelled: what waits on the server never runs, and nothing more is sent")
+            print("cancelled: the server drops the waiting requests, and the client sends no more requests")
 
 
 [address] = sys.argv[1:] or ["localhost:50051"]

@@ -1,20 +1,23 @@
-"""Texts in, one vector each out, however long the list: python examples/client/encode.py [host:port]."""
+"""Encode a list of texts of any length. Prints progress, the nearest text to the first one, and where time was spent.
+
+Run: python examples/client/encode.py [host:port]
+"""
 
 import sys
 
 from headwaiter_client import Client
 
 [address] = sys.argv[1:] or ["localhost:50051"]
-texts = [f"{what} falls on {where}" for what in ("rain", "snow", "light") for where in ("stone", "grass", "roofs")]
+texts = [f"{thing} falls on {place}" for thing in ("rain", "snow", "light") for place in ("stone", "grass", "roofs")]
 
 with Client(address, timeout_s=10) as client:
     client.wait_ready(timeout_s=60)
-    # It goes in as many requests as the server's limits make it, and comes back in its order.
+    # The client splits the list into requests within the server's limits, and returns the results in the list's order.
     encoding = client.encode(texts, progress=lambda done, total: print(f"{done} of {total} texts"))
 
-assert encoding.pooled is not None  # Models without pooling have hidden rows alone.
+assert encoding.pooled is not None  # A model without pooling returns only hidden rows.
 cosines = encoding.pooled @ encoding.pooled[0]
 nearest = cosines[1:].argmax() + 1
 print(f"nearest to {texts[0]!r}: {texts[nearest]!r}, cosine {cosines[nearest]:.3f}")
-print(f"{encoding.lengths.sum()} tokens; {encoding.timings.compute_s * 1e3:.1f} ms of the model's time")
-print(f"by {encoding.model.name} {encoding.model.digest[:12]}")
+print(f"{encoding.lengths.sum()} tokens in {encoding.timings.compute_s * 1e3:.1f} ms of compute time")
+print(f"model {encoding.model.name} {encoding.model.digest[:12]}")

@@ -1,4 +1,7 @@
-"""What can go wrong, and what to do about it: python examples/client/errors.py [host:port]."""
+"""Handle errors. Prints what to do about three kinds: a wrong request, an unknown model, an unreachable server.
+
+Run: python examples/client/errors.py [host:port]
+"""
 
 import sys
 from collections.abc import Callable
@@ -9,19 +12,19 @@ from headwaiter_client import Client, HeadwaiterError, InvalidInput, Overloaded,
 
 
 def attempt(call: Callable[[], object]) -> None:
-    """Makes a call, and tells the kinds of failure apart."""
+    """Make a call, and print what to do if the call fails."""
     try:
         call()
     except InvalidInput as error:
-        print(f"mend it: sequence {error.sequence}: {error}")
-    except (Overloaded, Unavailable) as error:  # The client has tried again already, as often as it may.
-        print(f"try later, or another server: {type(error).__name__}: {error}")
-    except HeadwaiterError as error:  # Whatever else; its request_id is in the server's log.
+        print(f"correct the request: sequence {error.sequence}: {error}")
+    except (Overloaded, Unavailable) as error:  # The client has already retried as often as its RetryPolicy allows.
+        print(f"try later, or try another server: {type(error).__name__}: {error}")
+    except HeadwaiterError as error:  # All other errors; the server's log has a line with the same request_id.
         print(repr(error))
 
 
-patience = RetryPolicy(max_attempts=3, initial_backoff_s=0.02, max_backoff_s=2)
-with Client(address) as client, Client("localhost:1", retry=patience) as lost:
+policy = RetryPolicy(max_attempts=3, initial_backoff_s=0.02, max_backoff_s=2)
+with Client(address) as client, Client("localhost:1", retry=policy) as unreachable:
     attempt(lambda: client.encode(["good", " "]))
     attempt(lambda: client.encode(["good"], model="another", request_id="my-request"))
-    attempt(lambda: lost.encode(["good"]))
+    attempt(lambda: unreachable.encode(["good"]))

@@ -1,10 +1,13 @@
-"""A test of code that calls a server, without one: python examples/client/fake.py."""
+"""Test your own code without a server. Prints that both tests pass.
+
+Run: python examples/client/fake.py
+"""
 
 from headwaiter_client import Client, FakeEncoder, Overloaded
 
 
 def nearest(client: Client, texts: list[str], query: str) -> str | None:
-    """Finds the text nearest to a query; None when the server is busy. Stands for your own code."""
+    """Return the text nearest to a query, or None if the server is overloaded. Stands for your own code."""
     try:
         pooled = client.encode([query, *texts]).pooled
     except Overloaded:
@@ -13,7 +16,7 @@ def nearest(client: Client, texts: list[str], query: str) -> str | None:
     return texts[int((pooled[1:] @ pooled[0]).argmax())]
 
 
-fake = FakeEncoder()  # Vectors of texts that share words are near each other.
+fake = FakeEncoder()  # Texts that share words get similar vectors.
 client = Client(transport=fake)
 
 assert nearest(client, ["the cat sat", "a dog barked"], "the cat") == "the cat sat"

@@ -1,4 +1,7 @@
-"""Vectors in place of tokens, such as patches of an image: python examples/client/features.py [host:port]."""
+"""Encode feature vectors, such as image patches. Prints the number of rows for each sequence.
+
+Run: python examples/client/features.py [host:port]
+"""
 
 import sys
 
@@ -13,9 +16,9 @@ with Client(address) as client:
     if not model.takes_features:
         raise SystemExit(f"{model.model.name} takes no features: serve a model that does, such as a vision encoder")
     random = np.random.default_rng(0)
-    # float32 unless all are float16, which halves what is sent.
+    # The client sends float32, or float16 if all sequences are float16, which halves the bytes.
     sequences = [random.standard_normal((length, model.feature_width), np.float32) for length in (5, 20)]
-    # A model without pooling has rows only.
+    # Hidden rows are available from every model, with and without pooling.
     encoding = client.encode_features(sequences, pooled=False, hidden=True)
 
 assert encoding.hidden is not None

@@ -1,4 +1,7 @@
-"""One vector a token, and where in the text the token stands: python examples/client/hidden.py [host:port]."""
+"""Get one vector per token. Prints, for each token, its part of the text and the start of its vector.
+
+Run: python examples/client/hidden.py [host:port]
+"""
 
 import sys
 
@@ -13,5 +16,5 @@ with Client(address) as client:
 assert encoding.hidden is not None
 assert encoding.offsets is not None
 for (begin, end), row in zip(encoding.offsets[0], encoding.hidden[0], strict=True):
-    # Special tokens stand nowhere in the text.
+    # A special token is no part of the text: its begin equals its end.
     print(f"{text[begin:end] or '(special)':<10} {row[:3].astype(float).round(3).tolist()} …")

@@ -1,4 +1,7 @@
-"""Answers for the good sequences although others are bad: python examples/client/partial.py [host:port]."""
+"""Get the results of valid texts although another text is invalid. Prints a vector or an error for each text.
+
+Run: python examples/client/partial.py [host:port]
+"""
 
 import sys
 
@@ -10,7 +13,9 @@ texts = ["the bread is fresh", "", "rain falls on stone"]
 with Client(address) as client:
     encoding = client.encode(texts, partial=True)
 
-assert encoding.pooled is not None  # A row for each text: of zeros for one that failed.
+assert encoding.pooled is not None  # One row per text; the row of a failed text is zero.
 for index, text in enumerate(texts):
-    failure = encoding.failures.get(index)
-    print(f"{text!r}: {failure or encoding.pooled[index, :3].astype(float).round(3).tolist()}")
+    if index in encoding.failures:
+        print(f"{text!r} failed: {encoding.failures[index]}")
+    else:
+        print(f"{text!r}: {encoding.pooled[index, :3].astype(float).round(3).tolist()} …")

@@ -1,4 +1,7 @@
-"""Other vectors of a text than the model's own choice: python examples/client/pooling.py [host:port]."""
+"""Choose another pooling than the model's own. Prints the vector of one text for each choice.
+
+Run: python examples/client/pooling.py [host:port]
+"""
 
 import sys
 
@@ -8,16 +11,16 @@ from headwaiter_client import Client, RequestOptions
 
 [address] = sys.argv[1:] or ["localhost:50051"]
 text = "the bread is fresh"
-ways: dict[str, RequestOptions] = {
-    "as the model does": {},
-    "not of unit length": {"normalize": False},
-    "the first token's": {"pooling": "cls"},
-    "the largest of each dimension": {"pooling": "max", "normalize": False},
+choices: dict[str, RequestOptions] = {
+    "the model's own pooling": {},
+    "without scaling to unit length": {"normalize": False},
+    "the first token's row": {"pooling": "cls"},
+    "the largest value of each dimension": {"pooling": "max", "normalize": False},
 }
 
-with Client(address) as client:  # `client.model().poolings` says which ones a model offers.
-    vectors = {way: client.encode([text], **options).pooled for way, options in ways.items()}
+with Client(address) as client:  # `client.model().poolings` lists the poolings that the model offers.
+    vectors = {choice: client.encode([text], **options).pooled for choice, options in choices.items()}
 
-for way, pooled in vectors.items():
-    assert pooled is not None  # Models without pooling have hidden rows alone.
-    print(f"{way}: {pooled[0, :3].astype(float).round(3).tolist()} …, length {np.linalg.norm(pooled[0]):.3f}")
+for choice, pooled in vectors.items():
+    assert pooled is not None  # A model without pooling returns only hidden rows.
+    print(f"{choice}: {pooled[0, :3].astype(float).round(3).tolist()} …, length {np.linalg.norm(pooled[0]):.3f}")

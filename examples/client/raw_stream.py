@@ -1,4 +1,7 @@
-"""EncodeStream with gRPC and the generated code alone: python examples/client/raw_stream.py [host:port]."""
+"""Call EncodeStream with gRPC and the generated code, without Headwaiter's client. Prints a vector or error per text.
+
+Run: python examples/client/raw_stream.py [host:port]
+"""
 
 import sys
 
@@ -14,7 +17,7 @@ texts = {"a": "the bread is fresh", "b": "", "c": "rain falls on stone"}
 requests = (pb.EncodeRequest(request_id=key, texts=pb.Texts(values=[text])) for key, text in texts.items())
 with grpc.insecure_channel(address) as channel:
     stub = EncoderStub(channel)  # type: ignore[no-untyped-call]
-    for answer in stub.EncodeStream(requests, timeout=30):  # As they are ready, so known by their ids.
+    for answer in stub.EncodeStream(requests, timeout=30):  # Answers arrive in any order; the id names the request.
         if answer.HasField("error"):
             print(f"{answer.request_id}: {pb.ErrorReason.Name(answer.error.reason)}: {answer.error.message}")
         else:

@@ -1,4 +1,7 @@
-"""Several servers of one model, which take turns: python examples/client/replicas.py [host:port ...]."""
+"""Spread calls over several servers of the same model. Prints how many calls and how many models there were.
+
+Run: python examples/client/replicas.py [host:port ...]
+"""
 
 import sys
 
@@ -8,7 +11,7 @@ addresses = sys.argv[1:] or ["localhost:50051", "localhost:50052"]
 
 with Client(addresses) as client:
     client.wait_ready(timeout_s=60)
-    # Stop one of them meanwhile: no call fails, as long as another one serves.
+    # If a server stops during these calls, the client sends its calls to the other servers, and no call fails.
     digests = {client.encode([f"text {number}"]).model.digest for number in range(20)}
 
-print(f"20 calls over {len(addresses)} addresses, answered by {len(digests)} model")
+print(f"20 calls to {len(addresses)} addresses, answered by {len(digests)} model")

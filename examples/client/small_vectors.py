@@ -1,4 +1,7 @@
-"""Fewer dimensions and fewer bits: python examples/client/small_vectors.py [host:port]."""
+"""Get smaller vectors: fewer dimensions, float16 or int8. Prints the size and a cosine for each form.
+
+Run: python examples/client/small_vectors.py [host:port]
+"""
 
 import sys
 
@@ -8,18 +11,18 @@ from headwaiter_client import Client
 texts = ["the bread is fresh", "the table is for two"]
 
 with Client(address) as client:
-    whole = client.encode(texts).pooled
-    # For models trained to allow it; of unit length again where the model's vectors are.
+    full = client.encode(texts).pooled
+    # For models trained to be cut (Matryoshka models). If the model's vectors have unit length, the short ones do too.
     short = client.encode(texts, dimensions=16).pooled
     half = client.encode(texts, dtype="float16").pooled
     small = client.encode(texts, dtype="int8").pooled_int8
 
-assert whole is not None
+assert full is not None
 assert short is not None
 assert half is not None
 assert small is not None
 for name, vectors, size_bytes in [
-    ("float32", whole, whole.nbytes),
+    ("float32", full, full.nbytes),
     ("16 dimensions", short, short.nbytes),
     ("float16", half.astype("float32"), half.nbytes),
     ("int8", small.to_float32(), small.values.nbytes + small.scales.nbytes),

@@ -1,4 +1,7 @@
-"""More texts than memory holds, in order and as they come: python examples/client/stream.py [host:port]."""
+"""Encode more texts than fit in memory. Prints token counts in the order of the texts, then counts unordered results.
+
+Run: python examples/client/stream.py [host:port]
+"""
 
 import sys
 from collections.abc import Iterator
@@ -9,16 +12,16 @@ from headwaiter_client import Client
 
 
 def lines() -> Iterator[str]:
-    """Stands for a large file."""
+    """Yield the lines of a large file."""
     for number in range(60):
         yield f"line {number} of a large file"
 
 
 with Client(address) as client:
-    for one in client.encode_stream(lines()):
-        if one.index % 20 == 0:
-            print(f"text {one.index} has {one.length} tokens")
+    for result in client.encode_stream(lines()):
+        if result.index % 20 == 0:
+            print(f"text {result.index} has {result.length} tokens")
 
-    # Whoever needs no order need not wait for it; each result knows its index.
+    # Unordered results arrive earlier. Each result has the index of its text.
     results = client.encode_stream(lines(), ordered=False, priority="bulk")
-    print(f"{len({one.index for one in results})} texts, as they came")
+    print(f"{len({result.index for result in results})} texts in the order of arrival")

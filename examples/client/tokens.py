@@ -1,4 +1,7 @@
-"""Token ids from a tokenizer of your own: python examples/client/tokens.py [host:port]."""
+"""Send token ids from your own tokenizer. Prints the length and the start of the vector for each sequence.
+
+Run: python examples/client/tokens.py [host:port]
+"""
 
 import sys
 
@@ -10,7 +13,7 @@ from headwaiter_client import Client
 
 with Client(address) as client:
     model = client.model()
-    # Ids of the model's vocabulary, special tokens included, any number of each; lists of int do as well as arrays.
+    # Sequences are arrays or lists of ids of the model's vocabulary. They include the special tokens.
     random = np.random.default_rng(0)
     sequences = [random.integers(model.vocabulary_size, size=length) for length in (3, 12, 7)]
     encoding = client.encode_tokens(sequences)

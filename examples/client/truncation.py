@@ -1,4 +1,7 @@
-"""What becomes of a text that is too long: python examples/client/truncation.py [host:port]."""
+"""Truncate texts that are too long. Prints the error without truncation, and the token counts with truncation.
+
+Run: python examples/client/truncation.py [host:port]
+"""
 
 import sys
 
@@ -10,10 +13,10 @@ with Client(address) as client:
     texts = ["short", "rain " * client.model().max_text_tokens]
     try:
         client.encode(texts)
-    except SequenceTooLong as error:  # Nothing is cut unless you ask for it.
-        print(f"text {error.sequence} has {error.actual} tokens, and the model takes {error.limit}")
+    except SequenceTooLong as error:  # By default the server refuses texts that are too long.
+        print(f"text {error.sequence} has {error.actual} tokens; the model accepts at most {error.limit}")
 
     encoding = client.encode(texts, truncation="right")
 
 for index, original_tokens in encoding.truncated.items():
-    print(f"text {index} was cut from {original_tokens} tokens to {encoding.lengths[index]}")
+    print(f"text {index} was truncated from {original_tokens} to {encoding.lengths[index]} tokens")

@@ -1,4 +1,4 @@
-// What the examples share: a client made of gRPC and the .proto file, without one of ours.
+// A client made from gRPC and the .proto file alone. The other examples import it.
 import { credentials, loadPackageDefinition } from "@grpc/grpc-js";
 import { loadSync } from "@grpc/proto-loader";
 import { fileURLToPath } from "node:url";
@@ -15,7 +15,7 @@ export function encode(request) {
   });
 }
 
-// [rows, width] float32, little-endian, row after row.
+// Returns the rows of a FLOAT32 tensor [rows, width] as arrays of numbers.
 export function rows({ shape: [count, width], data }) {
   const value = (row, column) => data.readFloatLE(4 * (row * width + column));
   return Array.from({ length: count }, (_, row) => Array.from({ length: width }, (_, column) => value(row, column)));

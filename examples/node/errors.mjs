@@ -1,9 +1,10 @@
-// Reads what an error says to programs: npm ci && node errors.mjs [host:port]
+// Makes two wrong requests, and prints the status, the reason and the metadata of each error.
+// Run: npm ci && node errors.mjs [host:port]
 import { status } from "@grpc/grpc-js";
 import protobuf from "protobufjs";
 import { client, encode } from "./encoder.mjs";
 
-// The parts that are read here of google/rpc/status.proto and error_details.proto.
+// The parts of google/rpc/status.proto and google/rpc/error_details.proto that this program reads.
 const { root } = protobuf.parse(`
   syntax = "proto3";
   message Any { string type_url = 1; bytes value = 2; }
@@ -12,7 +13,7 @@ const { root } = protobuf.parse(`
 `);
 const [Status, ErrorInfo] = ["Status", "ErrorInfo"].map((name) => root.lookupType(name));
 
-// Errors that did not reach the server, or that gRPC makes by itself, have none.
+// Returns the ErrorInfo, or undefined for errors that gRPC itself raises, for example when no server answers.
 function errorInfo(error) {
   const details = error.metadata.get("grpc-status-details-bin").flatMap((bytes) => Status.decode(bytes).details);
   const info = details.find(({ typeUrl }) => typeUrl.endsWith("/google.rpc.ErrorInfo"));

@@ -1,4 +1,5 @@
-// Encodes a stream of requests in one call: npm ci && node stream.mjs [host:port]
+// Encodes a stream of requests in one call, and prints a vector or an error for each request.
+// Run: npm ci && node stream.mjs [host:port]
 import { Readable } from "node:stream";
 import { client, in30s, rows } from "./encoder.mjs";
 
@@ -14,11 +15,11 @@ function* requests() {
   }
 }
 
-// A pipe sends no faster than the server reads, and the server reads no faster than its answers are read.
+// A pipe sends no faster than the server reads, and the server reads no faster than this program reads the answers.
 const call = client.encodeStream(in30s());
 Readable.from(requests()).pipe(call);
 for await (const { requestId, response, error } of call) {
-  // Answers come as they are ready, so known by their ids. What fails in one request leaves the others alone.
+  // Answers arrive in any order; the id names the request. A failed request does not affect the other requests.
   if (error) {
     console.log(`${requestId}: ${error.reason}: ${error.message}`);
   } else {

@@ -67,38 +67,39 @@ class EncoderServicer(object):
     """
 
     def Encode(self, request, context):
-        """Encodes the sequences of one request; the reply holds their results in the order they were sent.
+        """Encodes the sequences of one request. The reply holds the results in the order of the sequences.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def EncodeStream(self, request_iterator, context):
-        """Encodes a stream of requests; replies come as they are ready, matched by `request_id`. What fails in one request is
-        told in a StreamError, and the stream goes on; it ends in an error where a reply could not be matched (a message
-        that does not parse, an id that is missing or in flight) and, UNAVAILABLE, where the server shuts down. Whatever has
-        no reply by then may be sent again. A stream is read no faster than its replies are.
+        """Encodes a stream of requests. Replies arrive in the order in which they become ready; `request_id` says which
+        request a reply answers. A failed request is answered with a StreamError, and the stream continues. The stream ends
+        with INVALID_ARGUMENT if a message cannot be parsed, or if a request has no id or the id of a request that is still
+        in flight. The stream ends with UNAVAILABLE if the server shuts down. After the end, the client may send every
+        request without a reply again. The server stops reading the stream while the client does not read the replies.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Attend(self, request, context):
-        """Returns what attention looked at in one sequence: UNIMPLEMENTED for a model whose GetModel does not say `attends`.
+        """Returns the attention weights of one sequence. Fails with UNIMPLEMENTED if `attends` of GetModelResponse is false.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListModels(self, request, context):
-        """Lists the models this server holds.
+        """Lists the models that the server holds.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetModel(self, request, context):
-        """Describes one model: its inputs, outputs, limits, and how far its answers are from PyTorch.
+        """Describes one model: its inputs, its outputs, its limits, and how far its results differ from PyTorch's.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -11,11 +11,11 @@ from bench.measure import counters
 from bench.servers.poisoned import POISON
 from bench.servers.silent import RECORD, SILENCE
 from headwaiter_client import Client, InferenceFailed
-from testbed.server_process import Running, running_server
+from testbed.server_process import RunningServer, running_server
 
 
 @contextmanager
-def _serving(module: str, bundle: Path) -> Iterator[tuple[Running, Client]]:
+def _serving(module: str, bundle: Path) -> Iterator[tuple[RunningServer, Client]]:
     flags = ["--provider", "cpu", "--threads", "1", "--cache-dir", ""]
     with (
         running_server(bundle, flags, program=[sys.executable, "-m", module]) as server,

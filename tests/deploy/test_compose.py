@@ -1,4 +1,4 @@
-"""The compose files are valid, and agree with the server and the Makefile."""
+"""The compose files and the Dockerfile are valid, and agree with the server's settings and the Makefile."""
 
 import json
 import re
@@ -25,7 +25,7 @@ def load(name: str) -> Any:
 
 
 def merge(base: dict[str, Any], override: dict[str, Any]) -> dict[str, Any]:
-    """Merge by the compose specification: mappings join, lists append, `!reset` removes."""
+    """Merge like Docker Compose: join mappings, append lists, and remove keys marked with `!reset`."""
     merged = dict(base)
     for key, value in override.items():
         if value is RESET:
@@ -56,7 +56,7 @@ def test_the_compose_files_follow_the_compose_specification(project: dict[str, A
     assert checked.returncode == 0, checked.stdout
 
 
-def test_only_the_gpu_server_asks_for_a_gpu() -> None:
+def test_only_the_gpu_server_reserves_a_gpu() -> None:
     devices = GPU["services"]["server"]["deploy"]["resources"]["reservations"]["devices"]
     assert [(device["driver"], device["count"], device["capabilities"]) for device in devices] == [
         ("nvidia", 1, ["gpu"])
@@ -67,7 +67,7 @@ def test_only_the_gpu_server_asks_for_a_gpu() -> None:
     assert "cuda" not in server["build"]["args"]["EXTRAS"].split(",")
 
 
-def test_every_variable_that_the_deployment_sets_is_a_setting_of_the_server() -> None:
+def test_the_deployment_sets_only_variables_that_the_server_reads() -> None:
     settings = {variable(field.name) for field in fields(Settings)}
     in_compose = {name for project in (GPU, CPU) for name in project["services"]["server"]["environment"]}
     in_image = set(re.findall(r"\b(HEADWAITER_\w+)=", DOCKERFILE))
@@ -75,26 +75,26 @@ def test_every_variable_that_the_deployment_sets_is_a_setting_of_the_server() ->
     assert in_compose | in_image <= settings
 
 
-def test_the_server_is_not_killed_while_it_drains() -> None:
+def test_the_stop_grace_period_is_longer_than_a_drain() -> None:
     grace_s = int(GPU["services"]["server"]["stop_grace_period"].removesuffix("s"))
     assert grace_s >= Settings.drain_s + 5
 
 
-def test_what_the_export_writes_is_what_the_server_reads() -> None:
+def test_the_export_writes_the_bundle_that_the_server_reads() -> None:
     export, server = GPU["services"]["export"], GPU["services"]["server"]
     assert export["command"][-1] == server["environment"]["HEADWAITER_BUNDLE"]
     assert "bundles:/bundles" in export["volumes"]
     assert "bundles:/bundles:ro" in server["volumes"]
 
 
-def test_what_the_server_measures_outlives_its_container() -> None:
+def test_the_calibration_cache_is_on_a_volume() -> None:
     (folder,) = re.findall(r"\bHEADWAITER_CACHE_DIR=(\S+)", DOCKERFILE)
     assert f"RUN install --directory --owner headwaiter --group headwaiter {folder}\n" in DOCKERFILE
     assert f"cache:{folder}" in GPU["services"]["server"]["volumes"]
     assert "cache" in GPU["volumes"]
 
 
-def test_ports_are_the_same_everywhere() -> None:
+def test_all_deployment_files_use_the_ports_of_the_server() -> None:
     grpc_port = Settings.address.rpartition(":")[2]
     metrics_port = str(Settings.metrics_port)
     assert f"EXPOSE {grpc_port} {metrics_port}\n" in DOCKERFILE
@@ -104,6 +104,6 @@ def test_ports_are_the_same_everywhere() -> None:
     assert job["static_configs"] == [{"targets": [f"server:{metrics_port}"]}]
 
 
-def test_the_export_image_has_the_torch_that_the_tests_run_with() -> None:
+def test_the_export_image_has_the_torch_version_of_the_tests() -> None:
     (pin,) = re.findall(r"^TORCH := (.+)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
     assert f"\nARG TORCH={pin}\n" in DOCKERFILE

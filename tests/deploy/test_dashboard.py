@@ -1,4 +1,4 @@
-"""The Grafana dashboard asks for what the server measures."""
+"""The Grafana dashboard queries only metrics that the server exports."""
 
 import json
 import re
@@ -19,7 +19,7 @@ SUFFIXES = {"counter": ("_total",), "histogram": ("_bucket", "_count", "_sum"), 
 
 
 def values_of(key: str, node: Any) -> Iterator[Any]:
-    """Yield what the key holds, anywhere in a JSON value."""
+    """Yield the values of a key at any depth of a JSON value."""
     children = node.values() if isinstance(node, dict) else node if isinstance(node, list) else ()
     if isinstance(node, dict) and key in node:
         yield node[key]
@@ -27,8 +27,8 @@ def values_of(key: str, node: Any) -> Iterator[Any]:
         yield from values_of(key, child)
 
 
-def served_series() -> set[str]:
-    """Return the names of all series of a serving server."""
+def exported_series() -> set[str]:
+    """Return the names of all time series that a serving server exports."""
     manifest = SimpleNamespace(name="model")
     self_check = Difference(0.0, 0.0, 0.0, 0.0, min_cosine=1.0, mean_cosine=1.0)
     model: Any = SimpleNamespace(
@@ -46,14 +46,14 @@ def served_series() -> set[str]:
     }
 
 
-def test_every_metric_on_the_dashboard_is_one_that_the_server_has() -> None:
+def test_the_server_exports_every_metric_on_the_dashboard() -> None:
     queries = [*values_of("expr", DASHBOARD), *values_of("query", DASHBOARD["templating"])]
-    asked = {name for query in queries for name in re.findall(r"\bheadwaiter_\w+", str(query))}
-    assert asked
-    assert asked <= served_series()
+    queried = {name for query in queries for name in re.findall(r"\bheadwaiter_\w+", str(query))}
+    assert queried
+    assert queried <= exported_series()
 
 
-def test_every_panel_asks_the_provisioned_datasource() -> None:
+def test_every_panel_uses_the_provisioned_datasource() -> None:
     (datasource,) = YAML(typ="safe").load(GRAFANA / "provisioning" / "datasources" / "prometheus.yml")["datasources"]
-    wanted = {"type": datasource["type"], "uid": datasource["uid"]}
-    assert all(panel["datasource"] == wanted for panel in DASHBOARD["panels"])
+    provisioned = {"type": datasource["type"], "uid": datasource["uid"]}
+    assert all(panel["datasource"] == provisioned for panel in DASHBOARD["panels"])

@@ -1,4 +1,7 @@
-"""Servers to call over real gRPC, each a process of its own; `tests.e2e.inside` has those that a test looks into."""
+"""Real servers in separate processes, reached over gRPC.
+
+`tests.e2e.in_process_server` starts servers inside the test process, for tests that inspect or change their parts.
+"""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -6,46 +9,46 @@ from pathlib import Path
 import pytest
 
 from testbed.minilm import bundle, checkpoint
-from testbed.server_process import Running, running_server
-from tests.once import Once
+from testbed.server_process import RunningServer, running_server
+from tests.shared_folders import SharedFolders
 
 
 @pytest.fixture(scope="session")
-def real_model(once: Once) -> tuple[Path, Path]:
-    """The checkpoint and the bundle of all-MiniLM-L6-v2, which stay for the next run."""
-    once("all-MiniLM-L6-v2", lambda _: (checkpoint(), bundle()))
+def real_model(shared_folders: SharedFolders) -> tuple[Path, Path]:
+    """The checkpoint and the bundle of all-MiniLM-L6-v2; both stay on disk for later test runs."""
+    shared_folders.get("all-MiniLM-L6-v2", lambda _: (checkpoint(), bundle()))
     return checkpoint(), bundle()
 
 
 @pytest.fixture(scope="session")
 def real_checkpoint(real_model: tuple[Path, Path]) -> Path:
-    """The folder of all-MiniLM-L6-v2."""
+    """The checkpoint folder of all-MiniLM-L6-v2."""
     return real_model[0]
 
 
 @pytest.fixture(scope="session")
 def real_bundle(real_model: tuple[Path, Path]) -> Path:
-    """The bundle of all-MiniLM-L6-v2."""
+    """The bundle folder of all-MiniLM-L6-v2."""
     return real_model[1]
 
 
 @pytest.fixture(scope="session")
-def real_server(real_bundle: Path) -> Iterator[Running]:
-    """A server of all-MiniLM-L6-v2 in float32 on one core."""
+def real_server(real_bundle: Path) -> Iterator[RunningServer]:
+    """A server of all-MiniLM-L6-v2 in float32 with one thread."""
     with running_server(real_bundle, ["--provider", "cpu", "--threads", "1"]) as server:
         yield server
 
 
 @pytest.fixture(scope="session")
-def text_server(text_bundle: Path) -> Iterator[Running]:
-    """A server of "tiny-text" that takes at most 8 sequences, 96 tokens and 8 KiB a request."""
+def text_server(text_bundle: Path) -> Iterator[RunningServer]:
+    """A server of "tiny-text" that accepts at most 8 sequences, 96 tokens and 8 KiB per request."""
     limits = ["--max-request-sequences", "8", "--max-request-tokens", "96", "--max-request-bytes", "8192"]
     with running_server(text_bundle, ["--provider", "cpu", *limits]) as server:
         yield server
 
 
 @pytest.fixture(scope="session")
-def feature_server(feature_bundle: Path) -> Iterator[Running]:
+def feature_server(feature_bundle: Path) -> Iterator[RunningServer]:
     """A server of "tiny-features"."""
     with running_server(feature_bundle, ["--provider", "cpu"]) as server:
         yield server

@@ -14,7 +14,7 @@ import pytest
 
 from headwaiter_client import Client, HeadwaiterError, SequenceTooLong
 from headwaiter_client.errors import from_rpc
-from testbed.server_process import Running
+from testbed.server_process import RunningServer
 from tests.checkpoints import VOCABULARY
 from tests.e2e.bad_requests import TO_FEATURE_MODEL, TO_TEXT_MODEL, Bad
 
@@ -46,14 +46,14 @@ class Caller:
 
 
 @pytest.fixture(scope="module")
-def text_model(text_server: Running) -> Iterator[Caller]:
+def text_model(text_server: RunningServer) -> Iterator[Caller]:
     caller = Caller(text_server.address)
     yield caller
     caller.close()
 
 
 @pytest.fixture(scope="module")
-def feature_model(feature_server: Running) -> Iterator[Caller]:
+def feature_model(feature_server: RunningServer) -> Iterator[Caller]:
     caller = Caller(feature_server.address)
     yield caller
     caller.close()

@@ -17,7 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from headwaiter_client import Client
 from headwaiter_client.cli import main
 from headwaiter_server.config import Settings, flag, read_settings
-from testbed.server_process import Running
+from testbed.server_process import RunningServer
 from tests.documents import (
     ARCHITECTURE,
     CLIENT,
@@ -50,7 +50,7 @@ def _folder_with_the_files_that_pages_name(tmp_path: Path, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("page", [README, GETTING_STARTED, CLIENT], ids=lambda page: page.name)
-def test_the_python_of_a_page_runs_from_top_to_bottom(page: Path, text_server: Running) -> None:
+def test_the_python_of_a_page_runs_from_top_to_bottom(page: Path, text_server: RunningServer) -> None:
     names: dict[str, Any] = {}
     for block in blocks(page, "python"):
         exec(compile(block.replace("localhost:50051", text_server.address), page.name, "exec"), names)
@@ -60,7 +60,7 @@ def test_the_python_of_a_page_runs_from_top_to_bottom(page: Path, text_server: R
     assert names["encoding"].model.name == "tiny-text"
 
 
-def test_the_readme_shows_what_its_python_prints(real_server: Running) -> None:
+def test_the_readme_shows_what_its_python_prints(real_server: RunningServer) -> None:
     snippet, *_ = blocks(README, "python")
     assert len(snippet.splitlines()) <= 8
     with contextlib.redirect_stdout(io.StringIO()) as printed:
@@ -77,7 +77,12 @@ def test_the_readme_shows_what_its_python_prints(real_server: Running) -> None:
     ids=lambda value: value.name if isinstance(value, Path) else "",
 )
 def test_the_commands_of_a_page_run(
-    page: Path, expected: set[str], texts: int, text_server: Running, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    page: Path,
+    expected: set[str],
+    texts: int,
+    text_server: RunningServer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("HEADWAITER_CLIENT_ADDRESS", text_server.address)
     ran = set()
@@ -107,7 +112,7 @@ def test_the_tables_of_flags_are_those_of_the_server() -> None:
         assert documented[name] == (f"{expected:g}" if isinstance(expected, float) else str(expected)), name
 
 
-def test_the_tables_of_metrics_are_those_of_the_server(text_server: Running) -> None:
+def test_the_tables_of_metrics_are_those_of_the_server(text_server: RunningServer) -> None:
     documented = {
         name: set(labels.split(",")) - {""}
         for names, _ in table_rows(SERVER, "Metrics")

@@ -1,4 +1,4 @@
-"""Under load with cancellations every answer is right, nothing is lost or left behind, and memory stays level."""
+"""Under load with cancellations, every answer is correct, no request is lost, and memory does not grow."""
 
 from pathlib import Path
 from statistics import mean
@@ -7,26 +7,26 @@ import psutil
 
 from headwaiter_client import AsyncClient
 from testbed.server_process import running_server
-from tests.e2e.inside import until
-from tests.e2e.load import CANCELLED, REQUESTS, Load
-from tests.e2e.scrape import metric
+from tests.e2e.cancelling_load import CANCELLED, REQUESTS, CancellingLoad
+from tests.e2e.in_process_server import wait_until
+from tests.e2e.prometheus_metrics import metric_value
 
 MEMORY_GROWTH_BYTES = 20e6
 
 
-async def test_all_requests_but_the_cancelled_are_answered_right_and_nothing_stays_behind(text_bundle: Path) -> None:
+async def test_all_uncancelled_requests_are_answered_and_the_server_ends_idle(text_bundle: Path) -> None:
     memory_bytes: list[int] = []
     with running_server(text_bundle, ["--provider", "cpu"]) as server:
         process = psutil.Process(server.process.pid)
         async with AsyncClient(server.address) as client:
-            load = Load(client)
-            await load.learn()
+            load = CancellingLoad(client)
+            await load.encode_known_sequences()
             await load.run(lambda _: memory_bytes.append(process.memory_info().rss))
             assert load.refused == []
             assert (load.answered, load.cancelled) == (REQUESTS - CANCELLED, CANCELLED)
-            # A cancellation reaches the server after its caller has gone on.
-            await until(client, lambda: metric(server.metrics_url, "headwaiter_inflight_requests") == 0)
-            assert metric(server.metrics_url, "headwaiter_queue_sequences") == 0
-            assert metric(server.metrics_url, "headwaiter_queue_tokens") == 0
+            # The server learns of a cancellation after the client has continued.
+            await wait_until(client, lambda: metric_value(server.metrics_url, "headwaiter_inflight_requests") == 0)
+            assert metric_value(server.metrics_url, "headwaiter_queue_sequences") == 0
+            assert metric_value(server.metrics_url, "headwaiter_queue_tokens") == 0
     quarter = len(memory_bytes) // 4
     assert mean(memory_bytes[-quarter:]) - mean(memory_bytes[quarter : 2 * quarter]) < MEMORY_GROWTH_BYTES

@@ -1,4 +1,4 @@
-"""Answers through the client are those of transformers' BertModel on the same checkpoint."""
+"""Results of the client equal those of transformers' BertModel for the same checkpoint."""
 
 import asyncio
 from collections import defaultdict
@@ -15,22 +15,22 @@ from numpy.typing import NDArray
 
 from bench.loads.traces import sentences
 from headwaiter_client import AsyncClient
-from testbed.server_process import Running
+from testbed.server_process import RunningServer
 
-# The first run fetches and exports the model.
+# The first run downloads and exports the model.
 pytestmark = pytest.mark.timeout(600)
 
 POOLED_MAX_ABS = 1e-5
 HIDDEN_MAX_ABS = 1e-4
 SENTENCES = 250
 TASKS = 16
-MOST_IN_A_REQUEST = 12
-# Around the shortest, powers of two, and the longest.
+MAX_SENTENCES_PER_REQUEST = 12
+# The shortest lengths, lengths around powers of two, and the longest length.
 LENGTHS = (1, 2, 3, 127, 128, 511, 512)
 
 
 class Oracle:
-    """transformers' own BERT in float32 with eager attention, mean pooling and unit length."""
+    """BERT of transformers in float32 with eager attention, mean pooling and unit-length vectors."""
 
     def __init__(self, checkpoint: Path) -> None:
         self._tokenizer: Any = transformers.AutoTokenizer.from_pretrained(checkpoint)
@@ -40,12 +40,12 @@ class Oracle:
         self.vocabulary_size: int = self._bert.config.vocab_size
 
     def tokens(self, text: str) -> NDArray[np.int64]:
-        """Return the ids [n] of a text, uncut."""
+        """Return the ids [n] of a text, without truncation."""
         return np.array(self._tokenizer(text, truncation=False)["input_ids"], np.int64)
 
     @torch.inference_mode()
     def hidden(self, sequences: Sequence[NDArray[np.int64]]) -> list[NDArray[np.float32]]:
-        """Return the rows [n_i, width] of each sequence; only sequences of one length share a batch, unpadded."""
+        """Return the rows [n_i, width] of each sequence; a batch holds sequences of one length, without padding."""
         by_length: dict[int, list[int]] = defaultdict(list)
         for index, ids in enumerate(sequences):
             by_length[len(ids)].append(index)
@@ -68,19 +68,17 @@ def oracle(real_checkpoint: Path) -> Oracle:
 
 
 @pytest.fixture
-async def client(real_server: Running) -> AsyncIterator[AsyncClient]:
+async def client(real_server: RunningServer) -> AsyncIterator[AsyncClient]:
     async with AsyncClient(real_server.address, timeout_s=60) as connected:
         yield connected
 
 
-async def test_sentences_sent_together_in_groups_of_any_size_get_transformers_answers(
-    client: AsyncClient, oracle: Oracle
-) -> None:
+async def test_concurrent_groups_of_sentences_equal_transformers(client: AsyncClient, oracle: Oracle) -> None:
     longest = (await client.model()).max_text_tokens
     texts = [text for text in sentences() if len(oracle.tokens(text)) <= longest][:SENTENCES]
     assert len(texts) == SENTENCES
     expected = oracle.hidden([oracle.tokens(text) for text in texts])
-    groups = iter(groups_of_any_size(SENTENCES, Random(0)))
+    groups = iter(random_groups(SENTENCES, Random(0)))
     pooled: dict[int, NDArray[np.float32]] = {}
     hidden: dict[int, NDArray[np.float32]] = {}
 
@@ -93,13 +91,13 @@ async def test_sentences_sent_together_in_groups_of_any_size_get_transformers_an
             hidden.update(zip(group, encoding.hidden, strict=True))
 
     await asyncio.gather(*(send_groups() for _ in range(TASKS)))
-    everyone = range(SENTENCES)
-    assert_near(np.stack([pooled[index] for index in everyone]), oracle.pooled(expected), POOLED_MAX_ABS)
-    assert_near(np.concatenate([hidden[i] for i in everyone]), np.concatenate(expected), HIDDEN_MAX_ABS)
+    indices = range(SENTENCES)
+    assert_near(np.stack([pooled[index] for index in indices]), oracle.pooled(expected), POOLED_MAX_ABS)
+    assert_near(np.concatenate([hidden[i] for i in indices]), np.concatenate(expected), HIDDEN_MAX_ABS)
 
 
 @pytest.mark.parametrize("lengths", [*([length] for length in LENGTHS), list(LENGTHS)], ids=str)
-async def test_edge_lengths_alone_and_together_get_transformers_answers(
+async def test_extreme_lengths_alone_and_together_equal_transformers(
     client: AsyncClient, oracle: Oracle, lengths: list[int]
 ) -> None:
     random = np.random.default_rng(0)
@@ -116,10 +114,10 @@ def assert_near(actual: NDArray[Any], expected: NDArray[np.float32], max_abs: fl
     np.testing.assert_allclose(actual, expected, rtol=0, atol=max_abs)
 
 
-def groups_of_any_size(count: int, random: Random) -> Iterator[range]:
-    """Cut range(count) into consecutive groups."""
+def random_groups(count: int, random: Random) -> Iterator[range]:
+    """Split range(count) into consecutive groups of random sizes."""
     start = 0
     while start < count:
-        end = min(start + random.randint(1, MOST_IN_A_REQUEST), count)
+        end = min(start + random.randint(1, MAX_SENTENCES_PER_REQUEST), count)
         yield range(start, end)
         start = end

@@ -1,38 +1,38 @@
-"""TLS, client certificates and tokens: who brings what the server asks for is served, and nobody else is."""
+"""TLS, client certificates and tokens: the server answers callers with valid credentials, and refuses all others."""
 
 import asyncio
-import re
 import runpy
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import grpc
 import pytest
 import trustme
 
-from headwaiter_client import AsyncClient, HeadwaiterError, RetryPolicy, TlsConfig, Unauthenticated, Unavailable
+from headwaiter_client import AsyncClient, RetryPolicy, TlsConfig, Unauthenticated, Unavailable
 from headwaiter_server.config import SettingsError
 from tests.documents import ROOT
-from tests.e2e.inside import serving
+from tests.e2e.grpc_errors import code_of
+from tests.e2e.in_process_server import serving
 
 TOKEN = "s3cret"
 
-# Settings of the server, and what its clients bring, as names of files.
+# Settings of the server, and credentials of its clients, as file names.
 SERVER_TLS = {
     "plain": {},
     "tls": {"tls_cert": "server.pem", "tls_key": "server.key"},
     "mutual tls": {"tls_cert": "server.pem", "tls_key": "server.key", "tls_client_ca": "ca.pem"},
 }
-TRUSTING = {"ca": "ca.pem"}
-SUSPICIOUS = {"ca": "stranger-ca.pem"}
-CERTIFIED = {"ca": "ca.pem", "cert": "client.pem", "key": "client.key"}
-STRANGER = {"ca": "ca.pem", "cert": "stranger.pem", "key": "stranger.key"}
-CLIENT_TLS = {"plain": None, "tls": TRUSTING, "mutual tls": CERTIFIED}
+OUR_CA = {"ca": "ca.pem"}
+OTHER_CA = {"ca": "stranger-ca.pem"}
+OUR_CERTIFICATE = {"ca": "ca.pem", "cert": "client.pem", "key": "client.key"}
+OTHER_CERTIFICATE = {"ca": "ca.pem", "cert": "stranger.pem", "key": "stranger.key"}
+CLIENT_TLS = {"plain": None, "tls": OUR_CA, "mutual tls": OUR_CERTIFICATE}
 
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Certificates of one authority for server and client, of another for a stranger, the token, and rubbish."""
+    """Certificates of server and client, a certificate of another authority, a token, and an invalid file."""
     folder = tmp_path_factory.mktemp("files")
     ours, strangers = trustme.CA(), trustme.CA()
     ours.cert_pem.write_to_path(folder / "ca.pem")
@@ -46,7 +46,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
         issued.cert_chain_pems[0].write_to_path(folder / f"{owner}.pem")
         issued.private_key_pem.write_to_path(folder / f"{owner}.key")
     (folder / "token").write_text(f"{TOKEN}\n")
-    (folder / "rubbish").write_bytes(b"\xff\xfe")
+    (folder / "invalid").write_bytes(b"\xff\xfe")
     return folder
 
 
@@ -62,7 +62,7 @@ def server_settings(files: Path, tls: str, *, token: bool) -> dict[str, Any]:
 
 @pytest.mark.parametrize("token", [False, True], ids=["no token", "token"])
 @pytest.mark.parametrize("tls", SERVER_TLS)
-async def test_who_brings_what_is_asked_for_is_served_and_health_needs_no_token(
+async def test_valid_credentials_are_accepted_and_health_checks_need_no_token(
     text_bundle: Path, files: Path, tls: str, token: bool
 ) -> None:
     async with serving(text_bundle, **server_settings(files, tls, token=token)) as server:
@@ -74,39 +74,41 @@ async def test_who_brings_what_is_asked_for_is_served_and_health_needs_no_token(
             assert await probe.is_serving()
 
 
-async def test_who_brings_no_token_or_a_wrong_one_is_unauthenticated(text_bundle: Path, files: Path) -> None:
+async def test_a_missing_or_wrong_token_is_unauthenticated(text_bundle: Path, files: Path) -> None:
     async with serving(text_bundle, **server_settings(files, "mutual tls", token=True)) as server:
         for token in (None, "wrong", f"{TOKEN}x", TOKEN[:-1]):
-            async with client(files, server.port, CERTIFIED, token) as caller:
+            async with client(files, server.port, OUR_CERTIFICATE, token) as caller:
                 for call in (caller.encode(["bread"]), caller.model(), caller.models()):
-                    with pytest.raises(Unauthenticated, match="authorization: Bearer TOKEN") as refused:
+                    with pytest.raises(Unauthenticated) as refused:
                         await call
                     assert code_of(refused.value) is grpc.StatusCode.UNAUTHENTICATED
-        async with client(files, server.port, CERTIFIED, TOKEN) as caller:
+                    assert "authorization" in str(refused.value)  # The header to send.
+        async with client(files, server.port, OUR_CERTIFICATE, TOKEN) as caller:
             assert (await caller.encode(["bread"])).pooled is not None
 
 
-async def test_the_example_brings_what_is_asked_for(
+async def test_the_example_sends_valid_credentials(
     text_bundle: Path, files: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async with serving(text_bundle, **server_settings(files, "mutual tls", token=True)) as server:
         monkeypatch.setattr("sys.argv", ["secure.py", f"127.0.0.1:{server.port}", str(files)])
         await asyncio.to_thread(runpy.run_path, str(ROOT / "examples" / "client" / "secure.py"))
-    assert re.fullmatch(
-        "with the token: 6 tokens by tiny-text\nwithout it: .*authorization: Bearer TOKEN.*\n", capsys.readouterr().out
-    )
+    accepted, refused = capsys.readouterr().out.splitlines()
+    assert accepted == "with the token: encoded 6 tokens with tiny-text"
+    assert refused.startswith("without the token: ")
+    assert "authorization" in refused
 
 
 @pytest.mark.parametrize(
-    ("tls", "brings"),
-    [("tls", None), ("tls", SUSPICIOUS), ("mutual tls", TRUSTING), ("mutual tls", STRANGER), ("plain", TRUSTING)],
+    ("tls", "credentials"),
+    [("tls", None), ("tls", OTHER_CA), ("mutual tls", OUR_CA), ("mutual tls", OTHER_CERTIFICATE), ("plain", OUR_CA)],
     ids=["plain text to tls", "another ca", "no certificate", "a stranger's certificate", "tls to plain text"],
 )
-async def test_where_no_connection_can_be_trusted_the_server_is_unavailable(
-    text_bundle: Path, files: Path, tls: str, brings: dict[str, str] | None
+async def test_a_failed_tls_handshake_makes_the_server_unavailable(
+    text_bundle: Path, files: Path, tls: str, credentials: dict[str, str] | None
 ) -> None:
     async with serving(text_bundle, **server_settings(files, tls, token=False)) as server:
-        async with client(files, server.port, brings, None) as caller:
+        async with client(files, server.port, credentials, None) as caller:
             with pytest.raises(Unavailable) as refused:
                 await caller.encode(["bread"])
             assert code_of(refused.value) is grpc.StatusCode.UNAVAILABLE
@@ -115,23 +117,19 @@ async def test_where_no_connection_can_be_trusted_the_server_is_unavailable(
 
 
 @pytest.mark.parametrize(
-    ("named", "changes"),
+    ("setting", "file", "facts"),
     [
-        ("--tls-cert .* with --tls-key .* cannot be used", {"tls_cert": "rubbish"}),
-        ("--tls-cert .* with --tls-key .* cannot be used: .*key values mismatch", {"tls_key": "client.key"}),
-        ("--tls-client-ca .*rubbish cannot be used", {"tls_client_ca": "rubbish"}),
-        ("--token-file .*rubbish cannot be read", {"token_file": "rubbish"}),
+        ("tls_cert", "invalid", ("--tls-cert", "--tls-key")),
+        ("tls_key", "client.key", ("--tls-cert", "--tls-key", "key values mismatch")),
+        ("tls_client_ca", "invalid", ("--tls-client-ca",)),
+        ("token_file", "invalid", ("--token-file",)),
     ],
-    ids=lambda value: " ".join(value.values()) if isinstance(value, dict) else "",
 )
-async def test_files_that_cannot_be_used_are_named_by_their_flags(
-    text_bundle: Path, files: Path, named: str, changes: dict[str, str]
+async def test_an_unusable_file_is_named_with_its_flag(
+    text_bundle: Path, files: Path, setting: str, file: str, facts: tuple[str, ...]
 ) -> None:
-    usual = server_settings(files, "mutual tls", token=True)
-    with pytest.raises(SettingsError, match=named):
-        async with serving(text_bundle, **{**usual, **{name: files / file for name, file in changes.items()}}):
+    usable = server_settings(files, "mutual tls", token=True)
+    with pytest.raises(SettingsError) as refused:
+        async with serving(text_bundle, **{**usable, setting: files / file}):
             pass
-
-
-def code_of(error: HeadwaiterError) -> grpc.StatusCode:
-    return cast("grpc.Call", error.__cause__).code()
+    assert all(fact in str(refused.value) for fact in (*facts, str(files / file)))

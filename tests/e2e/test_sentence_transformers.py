@@ -1,4 +1,4 @@
-"""What a request may ask of texts and vectors is what sentence-transformers gives for the same checkpoint."""
+"""Truncation, prompts, dimensions, poolings and data types equal those of sentence-transformers."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,9 +16,9 @@ from sentence_transformers.util.quantization import quantize_embeddings
 
 from bench.loads.traces import sentences
 from headwaiter_proto import encoder_pb2 as pb
-from testbed.server_process import Running
+from testbed.server_process import RunningServer
 
-# The first run fetches and exports the model.
+# The first run downloads and exports the model.
 pytestmark = pytest.mark.timeout(600)
 
 MAX_ABS = 1e-5
@@ -29,15 +29,15 @@ DTYPES = {pb.DATA_TYPE_FLOAT32: "<f4", pb.DATA_TYPE_FLOAT16: "<f2", pb.DATA_TYPE
 
 
 @dataclass
-class Pair:
-    """A served model and sentence-transformers' own of the same checkpoint.
+class ServedAndReference:
+    """A served model, and the model of sentence-transformers from the same checkpoint.
 
     Attributes:
-        model: what the server says of its model.
-        encode: what the served model answers to texts.
-        reference: of modules Transformer, Pooling and Normalize.
-        texts: short ones.
-        long: one that is far over the text maximum.
+        model: the server's description of its model.
+        encode: sends texts to the server and returns the reply.
+        reference: the reference model, with the modules Transformer, Pooling and Normalize.
+        texts: short texts.
+        long: a text far above the maximum length.
     """
 
     model: pb.GetModelResponse
@@ -47,7 +47,7 @@ class Pair:
     long: str
 
     def unnormalized(self, pooling: str = "mean") -> SentenceTransformer:
-        """The reference with another pooling and without the scaling to unit length."""
+        """Return the reference model with another pooling and without scaling to unit length."""
         return SentenceTransformer(modules=[self.reference[0], Pooling(self.width, pooling)], device="cpu")
 
     @property
@@ -56,8 +56,8 @@ class Pair:
 
 
 @contextmanager
-def connect(server: Running, checkpoint: Path, texts: list[str]) -> Iterator[Pair]:
-    """Give both models of a checkpoint."""
+def connect(server: RunningServer, checkpoint: Path, texts: list[str]) -> Iterator[ServedAndReference]:
+    """Yield the served model and the reference model of a checkpoint."""
     with grpc.insecure_channel(server.address) as channel:
         call: Any = channel.unary_unary("/headwaiter.v1.Encoder/Encode")
         describe: Any = channel.unary_unary("/headwaiter.v1.Encoder/GetModel")
@@ -68,30 +68,30 @@ def connect(server: Running, checkpoint: Path, texts: list[str]) -> Iterator[Pai
             return pb.EncodeResponse.FromString(call(message.SerializeToString(), timeout=TIMEOUT_S))
 
         reference = SentenceTransformer(str(checkpoint), device="cpu")
-        yield Pair(model, encode, reference, texts, " ".join(texts * 12)[:LONG_CHARACTERS])
+        yield ServedAndReference(model, encode, reference, texts, " ".join(texts * 12)[:LONG_CHARACTERS])
 
 
 @pytest.fixture(scope="module")
-def tiny(text_server: Running, text_checkpoint: Path) -> Iterator[Pair]:
+def tiny(text_server: RunningServer, text_checkpoint: Path) -> Iterator[ServedAndReference]:
     texts = ["the bread is fresh", "two tables for rain, please", "Rain falls on stones — ΑΒΓ 雨", "a"]
-    with connect(text_server, text_checkpoint, texts) as both:
-        yield both
+    with connect(text_server, text_checkpoint, texts) as models:
+        yield models
 
 
 @pytest.fixture(scope="module")
-def real(real_server: Running, real_checkpoint: Path) -> Iterator[Pair]:
-    with connect(real_server, real_checkpoint, sentences()[:SENTENCES]) as both:
-        yield both
+def real(real_server: RunningServer, real_checkpoint: Path) -> Iterator[ServedAndReference]:
+    with connect(real_server, real_checkpoint, sentences()[:SENTENCES]) as models:
+        yield models
 
 
 @pytest.fixture(params=["tiny", "real"])
-def pair(request: pytest.FixtureRequest) -> Pair:
-    both: Pair = request.getfixturevalue(request.param)
-    return both
+def pair(request: pytest.FixtureRequest) -> ServedAndReference:
+    models: ServedAndReference = request.getfixturevalue(request.param)
+    return models
 
 
 def values(tensor: pb.Tensor) -> NDArray[np.float64]:
-    """What a tensor stands for."""
+    """Return the values of a tensor, with int8 rows multiplied by their scales."""
     rows = np.frombuffer(tensor.data, DTYPES[tensor.dtype]).reshape(tuple(tensor.shape)).astype(np.float64)
     return rows * np.array(tensor.row_scales)[:, None] if tensor.row_scales else rows
 
@@ -101,8 +101,8 @@ def assert_near(actual: NDArray[Any], expected: NDArray[Any], max_abs: float = M
 
 
 @pytest.mark.parametrize(("truncation", "side"), [(pb.TRUNCATION_RIGHT, "right"), (pb.TRUNCATION_LEFT, "left")])
-def test_a_text_that_is_cut_has_the_vector_of_sentence_transformers(
-    pair: Pair, truncation: pb.Truncation, side: str, monkeypatch: pytest.MonkeyPatch
+def test_a_truncated_text_equals_sentence_transformers(
+    pair: ServedAndReference, truncation: pb.Truncation, side: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tokenizer = pair.reference.tokenizer
     monkeypatch.setattr(tokenizer, "truncation_side", side)
@@ -115,13 +115,13 @@ def test_a_text_that_is_cut_has_the_vector_of_sentence_transformers(
 
 
 @pytest.mark.parametrize("name", ["query", "passage", "document"])
-def test_a_text_with_a_prompt_has_the_vector_of_sentence_transformers(tiny: Pair, name: str) -> None:
+def test_a_text_with_a_prompt_equals_sentence_transformers(tiny: ServedAndReference, name: str) -> None:
     texts = [*tiny.texts, tiny.long]
     reply = tiny.encode(texts, name, truncation=pb.TRUNCATION_RIGHT)
     assert_near(values(reply.pooled), tiny.reference.encode(texts, prompt_name=name))
 
 
-def test_a_prompt_has_the_tokens_that_sentence_transformers_counts(tiny: Pair) -> None:
+def test_prompts_and_their_token_counts_equal_sentence_transformers(tiny: ServedAndReference) -> None:
     counted = {
         name: tiny.reference[0]._get_prompt_length(text) for name, text in tiny.reference.prompts.items() if text
     }
@@ -129,7 +129,7 @@ def test_a_prompt_has_the_tokens_that_sentence_transformers_counts(tiny: Pair) -
     assert {prompt.name: prompt.text for prompt in tiny.model.prompts} == tiny.reference.prompts
 
 
-def test_vectors_of_fewer_dimensions_are_those_of_sentence_transformers(pair: Pair) -> None:
+def test_vectors_of_fewer_dimensions_equal_sentence_transformers(pair: ServedAndReference) -> None:
     for dimensions in (1, pair.width // 2):
         unit = pair.encode(pair.texts, output=pb.OutputOptions(dimensions=dimensions))
         expected = pair.reference.encode(pair.texts, truncate_dim=dimensions, normalize_embeddings=True)
@@ -147,39 +147,38 @@ def test_vectors_of_fewer_dimensions_are_those_of_sentence_transformers(pair: Pa
         (pb.POOLING_LAST, "lasttoken"),
     ],
 )
-def test_vectors_of_another_pooling_are_those_of_sentence_transformers(
-    pair: Pair, pooling: pb.Pooling, name: str
-) -> None:
+def test_every_pooling_equals_sentence_transformers(pair: ServedAndReference, pooling: pb.Pooling, name: str) -> None:
     reply = pair.encode(pair.texts, output=pb.OutputOptions(pooling=pooling, normalize=False))
     assert_near(values(reply.pooled), pair.unnormalized(name).encode(pair.texts))
 
 
-def test_int8_vectors_are_within_a_step_of_those_of_sentence_transformers(pair: Pair) -> None:
+def test_int8_vectors_are_within_one_step_of_sentence_transformers(pair: ServedAndReference) -> None:
     exact = pair.reference.encode(pair.texts)
     pooled = pair.encode(pair.texts, output=pb.OutputOptions(dtype=pb.DATA_TYPE_INT8)).pooled
     scales = np.array(pooled.row_scales)[:, None]
     assert pooled.dtype == pb.DATA_TYPE_INT8
     assert_near(values(pooled), exact, scales.max() / 2 + MAX_ABS)
 
-    # sentence-transformers cuts the range of each dimension into 255 steps, and gives the step that a value lies in.
+    # sentence-transformers divides the range of each dimension into 255 steps, and returns the step of each value.
     by_dimension = np.stack([exact.min(axis=0), exact.max(axis=0)])
     steps = (by_dimension[1] - by_dimension[0]) / 255
-    theirs = quantize_embeddings(exact, "int8", ranges=by_dimension) + 128.5
-    assert (np.abs(values(pooled) - (by_dimension[0] + theirs * steps)) <= np.maximum(scales, steps) + MAX_ABS).all()
+    reference_steps = quantize_embeddings(exact, "int8", ranges=by_dimension) + 128.5
+    differences = np.abs(values(pooled) - (by_dimension[0] + reference_steps * steps))
+    assert (differences <= np.maximum(scales, steps) + MAX_ABS).all()
 
-    # Given a row's own steps, it gives our values, but for those that are halfway between two.
+    # With the ranges of one row, sentence-transformers returns our values, except for values halfway between two steps.
     for row, step, vector in zip(np.frombuffer(pooled.data, "i1").reshape(exact.shape), scales, exact, strict=True):
         ranges = np.stack([np.full(pair.width, -128.5 * step), np.full(pair.width, 126.5 * step)])
         assert_near(row, quantize_embeddings(vector[None], "int8", ranges=ranges)[0], 1)
 
 
-def test_float16_vectors_are_those_of_sentence_transformers_rounded(pair: Pair) -> None:
+def test_float16_vectors_equal_sentence_transformers_after_rounding(pair: ServedAndReference) -> None:
     reply = pair.encode(pair.texts, output=pb.OutputOptions(dtype=pb.DATA_TYPE_FLOAT16))
     half = float(np.finfo(np.float16).eps) / 2
     assert_near(values(reply.pooled), pair.reference.encode(pair.texts), half + MAX_ABS)
 
 
-def test_the_good_texts_of_a_partial_request_have_their_vectors(pair: Pair) -> None:
+def test_valid_texts_of_a_partial_request_equal_sentence_transformers(pair: ServedAndReference) -> None:
     texts = ["", pair.texts[0], pair.long, pair.texts[1]]
     reply = pair.encode(texts, partial=True)
     assert_near(values(reply.pooled)[[1, 3]], pair.reference.encode([texts[1], texts[3]]))

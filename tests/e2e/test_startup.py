@@ -1,6 +1,7 @@
-"""A server that cannot serve says why in one sentence; one that starts takes no requests before its model is ready."""
+"""A server that cannot start exits with one sentence; a starting server refuses requests until its model is ready."""
 
 import asyncio
+import errno
 import hashlib
 import json
 import logging
@@ -26,17 +27,18 @@ from headwaiter_server.runtime.graph import EncoderGraph, Outputs
 from headwaiter_server.runtime.model import Model, open_model
 from headwaiter_server.runtime.packing import PackedBatch
 from headwaiter_server.runtime.warmup import Lengths, typical_batch
-from testbed.minilm import command
-from tests.e2e.inside import connect, metrics_url, serving, settings
-from tests.e2e.scrape import metric
+from testbed.minilm import command_path
+from tests.e2e.grpc_errors import is_from_server
+from tests.e2e.in_process_server import connect, local_settings, metrics_url, serving
+from tests.e2e.prometheus_metrics import metric_value
 
 CPU_GRAPH = "packed-cpu.fp32.onnx"
-NAME = "headwaiter-server: "
+MESSAGE_PREFIX = "headwaiter-server: "
 
 
 @pytest.fixture
 def damaged(text_bundle: Path, tmp_path: Path) -> Path:
-    """A copy of "tiny-text" that a test may damage."""
+    """A copy of the bundle "tiny-text" that a test may damage."""
     return Path(shutil.copytree(text_bundle, tmp_path / "damaged"))
 
 
@@ -47,48 +49,49 @@ def taken_port() -> Iterator[int]:
 
 
 @pytest.mark.parametrize("name", ["weights.fp32.bin", CPU_GRAPH])
-def test_a_flipped_byte_in_weights_or_graph_is_refused(damaged: Path, name: str) -> None:
+def test_a_file_with_a_flipped_byte_is_refused(damaged: Path, name: str) -> None:
     flip_a_byte(damaged / name)
-    sentence = f"{damaged / name} is damaged (its SHA-256 is not the manifest's): copy or export it again"
-    assert failure(str(damaged)) == (1, sentence)
+    status, message = failed_start(str(damaged))
+    assert status == 1
+    assert str(damaged / name) in message
+    assert "SHA-256" in message
 
 
-def test_a_graph_that_was_damaged_before_it_was_signed_is_refused(damaged: Path) -> None:
+def test_a_damaged_graph_with_a_matching_checksum_is_refused(damaged: Path) -> None:
     graph = damaged / CPU_GRAPH
     graph.write_bytes(graph.read_bytes()[:-100])
-    sign(damaged, graph)
-    status, sentence = failure(str(damaged))
+    update_manifest(damaged, graph)
+    status, message = failed_start(str(damaged))
     assert status == 1
-    assert sentence.startswith(f"ONNX Runtime cannot run {graph}: ")
+    assert str(graph) in message
+    assert "SHA-256" not in message
 
 
 @pytest.mark.parametrize("kind", ["pooled", "hidden"])
-def test_golden_answers_that_are_off_by_a_thousandth_are_refused(damaged: Path, kind: str) -> None:
+def test_golden_answers_that_differ_by_a_thousandth_are_refused(damaged: Path, kind: str) -> None:
     golden = damaged / "golden.npz"
     with np.load(golden) as arrays:
         changed = {**arrays, kind: arrays[kind] + np.float32(1e-3)}
     np.savez(golden, **changed)
-    sign(damaged, golden)
-    status, sentence = failure(str(damaged))
+    update_manifest(damaged, golden)
+    status, message = failed_start(str(damaged))
     assert status == 1
-    assert sentence.startswith(
-        f"{damaged / CPU_GRAPH} on cpu breaks the numeric contract on the bundle's golden inputs: "
-        f"{kind} answers differ from PyTorch by "
-    )
+    assert all(fact in message for fact in (str(damaged / CPU_GRAPH), "cpu", "golden", kind))
 
 
-def test_without_a_bundle_the_server_says_how_to_make_one(tmp_path: Path) -> None:
+def test_a_missing_bundle_is_named_with_the_command_that_makes_one(tmp_path: Path) -> None:
     nowhere = tmp_path / "nowhere"
-    sentence = f"there is no bundle at {nowhere}: make one with headwaiter-export checkpoint FOLDER -o {nowhere}"
-    assert failure(str(nowhere)) == (1, sentence)
+    status, message = failed_start(str(nowhere))
+    assert status == 1
+    assert all(fact in message for fact in (str(nowhere), "headwaiter-export"))
 
 
-def test_cuda_that_does_not_work_is_an_error_where_it_was_asked_for(text_bundle: Path) -> None:
+def test_a_requested_but_unusable_cuda_is_an_error(text_bundle: Path) -> None:
     reason = why_no_cuda(text_bundle)
-    assert failure(str(text_bundle), "--provider", "cuda") == (1, reason)
+    assert failed_start(str(text_bundle), "--provider", "cuda") == (1, reason)
 
 
-async def test_auto_falls_back_to_the_cpu_and_says_so_in_the_log_to_clients_and_in_metrics(
+async def test_auto_falls_back_to_the_cpu_and_reports_it_in_log_api_and_metrics(
     text_bundle: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     reason = why_no_cuda(text_bundle)
@@ -97,16 +100,18 @@ async def test_auto_falls_back_to_the_cpu_and_says_so_in_the_log_to_clients_and_
         execution = (await client.model()).execution
         assert (execution.provider, execution.requested_provider) == ("cpu", "auto")
         assert execution.fallback_reason == reason
-        assert metric(metrics_url(server), "headwaiter_provider_fallback") == 1
-        assert metric(metrics_url(server), "headwaiter_model_info", provider="cpu", graph=CPU_GRAPH) == 1
-    assert f"running on the CPU: {reason}" in caplog.messages
-    assert any("on cpu (CUDA was preferred" in message for message in caplog.messages)
+        assert metric_value(metrics_url(server), "headwaiter_provider_fallback") == 1
+        assert metric_value(metrics_url(server), "headwaiter_model_info", provider="cpu", graph=CPU_GRAPH) == 1
+    warnings = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert any(reason in message for message in warnings)
+    # The line that announces the served model repeats the reason.
+    assert any(CPU_GRAPH in message and reason in message for message in caplog.messages)
 
 
-async def test_a_restart_remembers_what_batches_cost_and_says_so_in_the_log_and_to_clients(
+async def test_a_restart_reuses_the_measured_batch_costs_and_reports_it_in_log_and_api(
     text_bundle: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Whatever else the tests' machine does meanwhile.
+    # Other load on the test machine must not make the measurement too unsteady to be stored.
     monkeypatch.setattr("headwaiter_server.scheduling.calibration_cache._STEADY_ERROR_RATIO", float("inf"))
     caplog.set_level(logging.INFO, "headwaiter_server")
     costs = []
@@ -117,9 +122,9 @@ async def test_a_restart_remembers_what_batches_cost_and_says_so_in_the_log_and_
         ):
             execution = (await client.model()).execution
             assert (await client.encode(["bread"])).pooled is not None
-            assert metric(metrics_url(server), "headwaiter_token_budget") == execution.token_budget >= 128
-            assert metric(metrics_url(server), "headwaiter_batch_cost_error_ratio_count") == 1
-        assert any(f"a second ({word}, within " in message for message in caplog.messages)
+            assert metric_value(metrics_url(server), "headwaiter_token_budget") == execution.token_budget >= 128
+            assert metric_value(metrics_url(server), "headwaiter_batch_cost_error_ratio_count") == 1
+        assert any(CPU_GRAPH in message and word in message for message in caplog.messages)
         costs.append(execution.cost)
     assert [cost.remembered for cost in costs] == [False, True]
     costs[1].remembered = False
@@ -128,40 +133,41 @@ async def test_a_restart_remembers_what_batches_cost_and_says_so_in_the_log_and_
 
 
 @pytest.mark.parametrize(
-    ("arguments", "sentence"),
+    ("arguments", "facts"),
     [
-        ([], "no bundle given: name its folder"),
-        (["b", "--provider", "gpu"], "--provider 'gpu' is not auto, cuda or cpu"),
-        (["b", "--address", "50051"], "--address '50051' is not HOST:PORT"),
-        (["b", "--metrics-port", "70000"], "--metrics-port '70000' is not a port number"),
-        (["b", "--max-queue-tokens", "0"], "--max-queue-tokens '0' is not a positive number"),
-        (["b", "--tls-cert", "/nowhere.pem"], "--tls-cert '/nowhere.pem' is not a file that is there"),
-        (["b", "--port", "50051"], "unrecognized arguments: --port 50051"),
+        ([], ("bundle",)),
+        (["b", "--provider", "gpu"], ("--provider", "'gpu'", "auto", "cuda", "cpu")),
+        (["b", "--address", "50051"], ("--address", "'50051'", "HOST:PORT")),
+        (["b", "--metrics-port", "70000"], ("--metrics-port", "'70000'")),
+        (["b", "--max-queue-tokens", "0"], ("--max-queue-tokens", "'0'")),
+        (["b", "--tls-cert", "/nowhere.pem"], ("--tls-cert", "'/nowhere.pem'")),
+        (["b", "--port", "50051"], ("--port", "50051")),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_a_wrong_setting_is_named(arguments: list[str], sentence: str) -> None:
-    status, said = failure(*arguments)
+def test_a_wrong_setting_is_named_with_its_value(arguments: list[str], facts: tuple[str, ...]) -> None:
+    status, message = failed_start(*arguments)
     assert status == 2
-    assert said.startswith(sentence)
+    assert all(fact in message for fact in facts)
 
 
 def test_a_wrong_environment_variable_is_named_by_its_flag() -> None:
-    assert failure("b", HEADWAITER_THREADS="many") == (2, "--threads 'many' is not a whole number from 0")
+    status, message = failed_start("b", HEADWAITER_THREADS="many")
+    assert status == 2
+    assert all(fact in message for fact in ("--threads", "'many'"))
 
 
 def test_a_taken_port_is_named(text_bundle: Path, taken_port: int) -> None:
     grpc_port = f"127.0.0.1:{taken_port}"
-    status, sentence = failure(str(text_bundle), "--address", grpc_port)
-    assert (status, sentence) == (
-        1,
-        f"--address {grpc_port} cannot be served: another server has it, or the host is not this one",
-    )
-    status, sentence = failure(str(text_bundle), "--metrics-port", str(taken_port))
-    assert (status, sentence) == (1, f"--metrics-port {taken_port} cannot be served: Address already in use")
+    status, message = failed_start(str(text_bundle), "--address", grpc_port)
+    assert status == 1
+    assert all(fact in message for fact in ("--address", grpc_port))
+    status, message = failed_start(str(text_bundle), "--metrics-port", str(taken_port))
+    assert status == 1
+    assert all(fact in message for fact in ("--metrics-port", str(taken_port), os.strerror(errno.EADDRINUSE)))
 
 
-async def test_until_its_model_is_ready_a_server_is_not_serving_and_its_methods_are_unavailable(
+async def test_a_starting_server_is_not_serving_and_its_methods_are_unavailable(
     text_bundle: Path,
 ) -> None:
     loading, ready = threading.Event(), threading.Event()
@@ -171,15 +177,17 @@ async def test_until_its_model_is_ready_a_server_is_not_serving_and_its_methods_
         assert ready.wait(10)
         return open_model(*arguments)
 
-    server = Server(settings(text_bundle))
+    server = Server(local_settings(text_bundle))
     with patch("headwaiter_server.models.loading.open_model", open_slowly):
         starting = asyncio.create_task(server.start())
         assert await asyncio.to_thread(loading.wait, 10)
         async with connect(server) as client:
             assert not await client.is_serving()
             for call in (client.encode(["bread"]), client.model(), client.models()):
-                with pytest.raises(Unavailable, match="the server is starting: wait until its health check says SERV"):
+                with pytest.raises(Unavailable) as refused:
                     await call
+                assert is_from_server(refused.value)
+                assert "starting" in str(refused.value)
             ready.set()
             await starting
             assert await client.is_serving()
@@ -187,14 +195,14 @@ async def test_until_its_model_is_ready_a_server_is_not_serving_and_its_methods_
     await server.drain()
 
 
-async def test_every_session_has_run_a_full_batch_before_requests_come(text_bundle: Path) -> None:
+async def test_every_session_runs_a_full_batch_before_it_serves(text_bundle: Path) -> None:
     run, ran = EncoderGraph.run, defaultdict[EncoderGraph, set[Lengths]](set)
 
-    def note(graph: EncoderGraph, batch: PackedBatch, *, hidden: bool) -> Outputs:
+    def record(graph: EncoderGraph, batch: PackedBatch, *, hidden: bool) -> Outputs:
         ran[graph].add(tuple(batch.lengths.tolist()))
         return run(graph, batch, hidden=hidden)
 
-    with patch.object(EncoderGraph, "run", note):
+    with patch.object(EncoderGraph, "run", record):
         async with serving(text_bundle, instances=2) as server, connect(server) as client:
             budget_tokens = (await client.model()).execution.token_budget
     assert len(ran) == 2
@@ -202,23 +210,24 @@ async def test_every_session_has_run_a_full_batch_before_requests_come(text_bund
     assert all(full in lengths for lengths in ran.values())
 
 
-def failure(*arguments: str, **variables: str) -> tuple[int, str]:
-    """Run the server, which must not start; return its exit status and the one sentence it says."""
-    outside = {name: value for name, value in os.environ.items() if not name.startswith("HEADWAITER_")}
-    usual = {"HEADWAITER_PROVIDER": "cpu", "HEADWAITER_ADDRESS": "127.0.0.1:0", "HEADWAITER_METRICS_PORT": "0"}
-    ended = subprocess.run(
-        [command("headwaiter-server"), *arguments],
-        env={**outside, **usual, **variables},
+def failed_start(*arguments: str, **variables: str) -> tuple[int, str]:
+    """Run a server that must not start; return its exit status and its only line, without the command's name."""
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("HEADWAITER_")}
+    defaults = {"HEADWAITER_PROVIDER": "cpu", "HEADWAITER_ADDRESS": "127.0.0.1:0", "HEADWAITER_METRICS_PORT": "0"}
+    completed = subprocess.run(
+        [command_path("headwaiter-server"), *arguments],
+        env={**inherited, **defaults, **variables},
         capture_output=True,
         text=True,
         timeout=60,
         check=False,
     )
-    assert ended.stdout == ""
-    said = [line for line in ended.stderr.splitlines() if "add_port.cc" not in line]  # gRPC's own word on a taken port
-    assert len(said) == 1, ended.stderr
-    assert said[0].startswith(NAME)
-    return ended.returncode, said[0].removeprefix(NAME)
+    assert completed.stdout == ""
+    # gRPC itself logs a line about a taken port.
+    lines = [line for line in completed.stderr.splitlines() if "add_port.cc" not in line]
+    assert len(lines) == 1, completed.stderr
+    assert lines[0].startswith(MESSAGE_PREFIX)
+    return completed.returncode, lines[0].removeprefix(MESSAGE_PREFIX)
 
 
 def flip_a_byte(file: Path) -> None:
@@ -227,8 +236,8 @@ def flip_a_byte(file: Path) -> None:
     file.write_bytes(content)
 
 
-def sign(bundle: Path, file: Path) -> None:
-    """Write a file's size and checksum into the manifest, as if the bundle had been made with it."""
+def update_manifest(bundle: Path, file: Path) -> None:
+    """Update the size and the checksum of a changed file in the manifest."""
     manifest = bundle / "manifest.json"
     content = json.loads(manifest.read_text())
     (entry,) = (entry for entry in content["files"] if entry["name"] == file.name)
@@ -238,9 +247,9 @@ def sign(bundle: Path, file: Path) -> None:
 
 
 def why_no_cuda(bundle: Path) -> str:
-    """Return the runtime's reason, or skip the test where CUDA works."""
+    """Return ONNX Runtime's reason why CUDA does not work; skip the test if CUDA works."""
     try:
         EncoderGraph.open(bundle / "packed-cuda.fp32.onnx", "cuda")
     except ProviderUnavailable as unavailable:
         return str(unavailable)
-    pytest.skip("CUDA works here")
+    pytest.skip("CUDA works on this machine")

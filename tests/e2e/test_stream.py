@@ -1,4 +1,4 @@
-"""EncodeStream over real gRPC: what a caller sends, gives up or leaves unread, and what the server does about it."""
+"""EncodeStream over real gRPC: order of replies, failures, cancellation, deadlines, drain and the call limit."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -14,13 +14,14 @@ import pytest
 from headwaiter_client import AsyncClient, Overloaded
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_server.app import Server
-from tests.e2e.inside import connect, held_device, metrics_url, serving, until
-from tests.e2e.scrape import metric
+from tests.e2e.grpc_errors import code_of
+from tests.e2e.in_process_server import connect, metrics_url, paused_device, serving, wait_until
+from tests.e2e.prometheus_metrics import metric_value
 
 
 @asynccontextmanager
 async def streaming(bundle: Path, **changes: Any) -> AsyncIterator[tuple[Server, AsyncClient, Any]]:
-    """Start a server; give it, a client of it, and what opens a stream to it."""
+    """Start a server; yield the server, a client, and the gRPC method that opens a stream."""
     async with (
         serving(bundle, **changes) as server,
         connect(server) as client,
@@ -39,7 +40,7 @@ def request(request_id: str, length: int, **fields: Any) -> pb.EncodeRequest:
     return pb.EncodeRequest(request_id=request_id, tokens=tokens, **fields)
 
 
-async def test_a_stream_answers_as_unary_calls_do_and_tells_of_a_failure_in_between(text_bundle: Path) -> None:
+async def test_a_stream_answers_like_unary_calls_and_continues_after_a_failed_request(text_bundle: Path) -> None:
     words = ["bread", "rain", "bread and rain"]
     async with streaming(text_bundle) as (_, client, open_stream):
         sent = [pb.EncodeRequest(request_id=word, texts=pb.Texts(values=[word])) for word in words]
@@ -52,71 +53,75 @@ async def test_a_stream_answers_as_unary_calls_do_and_tells_of_a_failure_in_betw
     np.testing.assert_allclose(pooled, expected, rtol=0, atol=1e-5)
 
 
-async def test_what_a_caller_gives_up_is_withdrawn_and_never_runs(text_bundle: Path) -> None:
+async def test_requests_of_a_cancelled_or_expired_stream_leave_the_queue_and_never_run(text_bundle: Path) -> None:
     async with streaming(text_bundle) as (server, client, open_stream):
-        with held_device() as device:
+        with paused_device() as device:
             first = asyncio.create_task(client.encode_tokens([[1] * 3]))
-            await device.busy()
+            await device.wait_for_batch()
             for stop, code in (("cancel", "CANCELLED"), ("deadline", "DEADLINE_EXCEEDED")):
                 call = open_stream(timeout=0.5 if stop == "deadline" else None)
                 for number in range(3):
                     await call.write(request(str(number), 5))
                 if stop == "cancel":
-                    await until(client, lambda: metric(metrics_url(server), "headwaiter_queue_sequences") == 3)
+                    await wait_until(
+                        client, lambda: metric_value(metrics_url(server), "headwaiter_queue_sequences") == 3
+                    )
                     call.cancel()
                 labels = {"method": "EncodeStream", "code": code}
-                counted = partial(metric, metrics_url(server), "headwaiter_requests_total", **labels)
-                await until(client, lambda counted=counted: counted() == 3)  # type: ignore[misc]
-                assert metric(metrics_url(server), "headwaiter_queue_sequences") == 0
-            device.released.set()
+                counted = partial(metric_value, metrics_url(server), "headwaiter_requests_total", **labels)
+                await wait_until(client, lambda counted=counted: counted() == 3)  # type: ignore[misc]
+                assert metric_value(metrics_url(server), "headwaiter_queue_sequences") == 0
+            device.resume()
             assert (await first).lengths.tolist() == [3]
-        assert device.lengths == [[3]]
+        assert device.batch_lengths == [[3]]
 
 
-async def test_a_requests_own_time_out_is_told_when_it_passes_and_it_never_runs(text_bundle: Path) -> None:
+async def test_a_request_whose_own_timeout_passes_fails_alone_and_never_runs(text_bundle: Path) -> None:
     async with streaming(text_bundle) as (server, client, open_stream):
-        with held_device() as device:
+        with paused_device() as device:
             first = asyncio.create_task(client.encode_tokens([[1] * 3]))
-            await device.busy()
+            await device.wait_for_batch()
             call = open_stream()
             await call.write(request("patient", 7))
             await call.write(request("hasty", 5, timeout_s=0.1))
             late = await call.read()
             assert (late.request_id, late.error.reason) == ("hasty", pb.DEADLINE_EXCEEDED)
-            assert metric(metrics_url(server), "headwaiter_expired_total") == 1
-            device.released.set()
+            assert metric_value(metrics_url(server), "headwaiter_expired_total") == 1
+            device.resume()
             await call.done_writing()
             assert (await call.read()).response.request_id == "patient"
             await first
-        assert device.lengths == [[3], [7]]
+        assert device.batch_lengths == [[3], [7]]
 
 
-async def test_a_drain_answers_what_was_read_of_a_stream_and_ends_it(text_bundle: Path) -> None:
+async def test_a_drain_answers_the_requests_read_from_a_stream_and_ends_the_stream(text_bundle: Path) -> None:
     async with streaming(text_bundle) as (server, client, open_stream):
-        with held_device() as device:
+        with paused_device() as device:
             call = open_stream()
             await call.write(request("a", 3))
-            await device.busy()
+            await device.wait_for_batch()
             await call.write(request("b", 5))
-            await until(client, lambda: metric(metrics_url(server), "headwaiter_queue_sequences") == 1)
+            await wait_until(client, lambda: metric_value(metrics_url(server), "headwaiter_queue_sequences") == 1)
             draining = asyncio.create_task(server.drain())
             await asyncio.sleep(0)
-            device.released.set()
+            device.resume()
             assert [(await call.read()).response.request_id for _ in range(2)] == ["a", "b"]
-            with pytest.raises(grpc.aio.AioRpcError, match="send what has no answer to another replica") as ended:
+            with pytest.raises(grpc.aio.AioRpcError) as ended:
                 await call.read()
             assert ended.value.code() is grpc.StatusCode.UNAVAILABLE
+            assert "shutting down" in str(ended.value.details())
             await draining
 
 
-async def test_a_call_beyond_the_servers_bound_is_told_when_to_come_again(text_bundle: Path) -> None:
+async def test_a_call_over_the_call_limit_is_refused_with_a_retry_delay(text_bundle: Path) -> None:
     async with streaming(text_bundle, max_calls=1) as (_, client, open_stream):
         call = open_stream()
         await call.write(request("a", 3))
         assert (await call.read()).HasField("response")
-        with pytest.raises(Overloaded, match="the server answers 1 calls at a time") as refused:
+        with pytest.raises(Overloaded) as refused:
             await client.encode_tokens([[1]])
-        assert refused.value.retry_after_s == 1.0
+        assert (refused.value.retry_after_s, refused.value.limit) == (1.0, 1)
+        assert code_of(refused.value) is grpc.StatusCode.RESOURCE_EXHAUSTED
         second = open_stream()
         assert await second.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
         await call.done_writing()

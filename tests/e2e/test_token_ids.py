@@ -1,4 +1,4 @@
-"""Token ids are those of transformers' tokenizer, for thousands of strings that people and machines may send."""
+"""Token ids equal those of transformers' tokenizer, for real sentences and for thousands of adversarial strings."""
 
 from pathlib import Path
 from random import Random
@@ -12,14 +12,14 @@ from headwaiter_server.errors import Failures
 from headwaiter_server.models.tokenizer import BundleTokenizer, TokenizeOptions, Truncation
 from headwaiter_server.runtime.bundle import TOKENIZER, Bundle
 
-# The first run fetches and exports the model.
+# The first run downloads and exports the model.
 pytestmark = pytest.mark.timeout(600)
 
 STRINGS = 5000
-REAL = 2000
+REAL_SENTENCES = 2000
 LONG_BYTES = 100_000
 SIDES = {Truncation.LEFT: "left", Truncation.RIGHT: "right"}
-# Pieces that strings are made of, kind by kind.
+# The adversarial strings combine these pieces.
 PIECES = {
     "latin": ["The", "quick", "naïve", "Straße", "œuvre", "don't", "e\u0301", "I\u0307", "ﬁ", "x" * 150, "3.14", "—"],
     "emoji": ["😀", "👩‍👩‍👧‍👦", "👍🏽", "🇺🇳", "🏳️‍🌈", "❤️", "1️⃣", "🫠", "\ufe0f", "\u200d"],
@@ -45,7 +45,7 @@ PIECES = {
 
 
 def adversarial(count: int, random: Random) -> list[str]:
-    """Strings of one kind or of all, with and without spaces."""
+    """Return random strings of one kind of pieces or of all kinds, with and without spaces."""
     kinds = [*PIECES.values(), [piece for pieces in PIECES.values() for piece in pieces]]
     return [
         random.choice(["", " ", "  "]).join(random.choices(kinds[index % len(kinds)], k=random.randint(1, 40)))
@@ -53,8 +53,8 @@ def adversarial(count: int, random: Random) -> list[str]:
     ]
 
 
-def long(random: Random) -> list[str]:
-    """One string of 100 kB of each kind."""
+def long_strings(random: Random) -> list[str]:
+    """Return one string of 100 kB for each kind of pieces, and one without spaces."""
     found = []
     for pieces in PIECES.values():
         text = " ".join(random.choices(pieces, k=LONG_BYTES))
@@ -65,7 +65,7 @@ def long(random: Random) -> list[str]:
 @pytest.fixture(scope="module")
 def strings() -> list[str]:
     random = Random(0)
-    drawn = [*sentences()[:REAL], *long(random)]
+    drawn = [*sentences()[:REAL_SENTENCES], *long_strings(random)]
     drawn += adversarial(2 * STRINGS, random)
     found = [text for text in drawn if text.strip()][:STRINGS]
     assert len(found) == STRINGS
@@ -83,7 +83,7 @@ def reference(real_checkpoint: Path) -> Any:
 
 
 @pytest.mark.parametrize("truncation", SIDES)
-def test_ids_are_those_of_transformers(
+def test_token_ids_equal_those_of_transformers(
     truncation: Truncation, strings: list[str], encoder: BundleTokenizer, reference: Any, real_bundle: Path
 ) -> None:
     longest = Bundle.open(real_bundle).manifest.max_text_tokens

@@ -12,7 +12,7 @@ from headwaiter_export.bundle import export_bundle
 from headwaiter_export.encoder import Encoder
 from headwaiter_proto.encoder_pb2 import PRECISION_INT8, PRECISION_UNSPECIFIED
 from tests.export.helpers import random_encoder
-from tests.once import Once
+from tests.shared_folders import SharedFolders
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -55,9 +55,9 @@ def causal_encoder() -> Encoder:
 
 
 @pytest.fixture(scope="session")
-def causal_bundle(causal_encoder: Encoder, once: Once) -> Path:
+def causal_bundle(causal_encoder: Encoder, shared_folders: SharedFolders) -> Path:
     """The bundle "tiny-causal"."""
-    return once("tiny-causal", lambda folder: export_masked(causal_encoder, folder))
+    return shared_folders.get("tiny-causal", lambda folder: export_masked(causal_encoder, folder))
 
 
 @pytest.fixture(scope="session")
@@ -74,6 +74,6 @@ def self_excluding_encoder() -> Encoder:
 
 
 @pytest.fixture(scope="session")
-def self_excluding_bundle(self_excluding_encoder: Encoder, once: Once) -> Path:
+def self_excluding_bundle(self_excluding_encoder: Encoder, shared_folders: SharedFolders) -> Path:
     """The bundle "tiny-self-excluding"."""
-    return once("tiny-self-excluding", lambda folder: export_masked(self_excluding_encoder, folder))
+    return shared_folders.get("tiny-self-excluding", lambda folder: export_masked(self_excluding_encoder, folder))

@@ -1,0 +1,97 @@
+"""A server in the test's own event loop, and a device that a test can pause.
+
+`testbed.server_process` starts a server as a process of its own instead.
+"""
+
+import asyncio
+import os
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+from headwaiter_client import AsyncClient, RetryPolicy
+from headwaiter_server.app import Server
+from headwaiter_server.config import Settings
+from headwaiter_server.runtime.graph import EncoderGraph, Outputs
+from headwaiter_server.runtime.packing import PackedBatch
+
+
+def local_settings(bundle: Path, **changes: Any) -> Settings:
+    """Return settings of a CPU server on free local ports, with the calibration cache of this test run."""
+    defaults = {"provider": "cpu", "address": "127.0.0.1:0", "metrics_port": 0}
+    return Settings(**{"bundle": bundle, "cache_dir": Path(os.environ["XDG_CACHE_HOME"]), **defaults, **changes})
+
+
+@asynccontextmanager
+async def serving(bundle: Path, **changes: Any) -> AsyncIterator[Server]:
+    """Start a server, and drain the server when the block ends."""
+    server = Server(local_settings(bundle, **changes))
+    await server.start()
+    try:
+        yield server
+    finally:
+        await server.drain()
+
+
+def connect(server: Server) -> AsyncClient:
+    """Return a client that never retries, so that a test sees the first refusal."""
+    return AsyncClient(f"127.0.0.1:{server.port}", retry=RetryPolicy(max_attempts=1))
+
+
+def metrics_url(server: Server) -> str:
+    """Return the address of a server's metrics page."""
+    return f"http://127.0.0.1:{server.metrics_port}/metrics"
+
+
+class PausedDevice:
+    """Stops each batch between the scheduler and the graph until the test resumes the device.
+
+    Attributes:
+        batch_lengths: sequence lengths of each batch that the scheduler has started, in order.
+    """
+
+    def __init__(self) -> None:
+        self.batch_lengths: list[list[int]] = []
+        self._resumed = threading.Event()
+        self._batch_started = threading.Event()
+
+    async def wait_for_batch(self) -> None:
+        """Wait until the scheduler has started a batch."""
+        assert await asyncio.to_thread(self._batch_started.wait, 10)
+
+    def resume(self) -> None:
+        """Let all batches run, the stopped one and later ones."""
+        self._resumed.set()
+
+    def stop(self, batch: PackedBatch) -> None:
+        """Block the device's thread until the test resumes the device."""
+        self.batch_lengths.append(batch.lengths.tolist())
+        self._batch_started.set()
+        assert self._resumed.wait(10)
+
+
+@contextmanager
+def paused_device() -> Iterator[PausedDevice]:
+    """Stop every batch that starts from now on, until the test resumes the device or the block ends."""
+    device = PausedDevice()
+    run = EncoderGraph.run
+
+    def stop_then_run(graph: EncoderGraph, batch: PackedBatch, *, hidden: bool) -> Outputs:
+        device.stop(batch)
+        return run(graph, batch, hidden=hidden)
+
+    with patch.object(EncoderGraph, "run", stop_then_run):
+        try:
+            yield device
+        finally:
+            device.resume()
+
+
+async def wait_until(client: AsyncClient, condition: Callable[[], bool]) -> None:
+    """Wait until a condition holds; a call to the server between two checks lets the server work."""
+    async with asyncio.timeout(10):
+        while not condition():
+            await client.is_serving()

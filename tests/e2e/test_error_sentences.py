@@ -1,0 +1,285 @@
+"""The exact sentences of the errors that users meet most often.
+
+Each sentence says what is wrong, where, and what to do. This is the only test file that compares whole sentences: all
+other tests check the class, the code and the values of an error. To reword an error, change its row in a table below.
+"""
+
+import asyncio
+import re
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+from google.protobuf.message import Message
+
+from headwaiter_client import Client, HeadwaiterError, Overloaded, Unauthenticated, Unavailable
+from headwaiter_client.cli import main as client_command
+from headwaiter_proto import encoder_pb2 as pb
+from headwaiter_server.config import SettingsError, read_settings
+from headwaiter_server.runtime.bundle import Bundle
+from headwaiter_server.runtime.errors import BundleRefused
+from testbed.server_process import RunningServer
+from tests.e2e.in_process_server import connect, metrics_url, paused_device, serving, wait_until
+from tests.e2e.prometheus_metrics import metric_value
+
+
+class Caller:
+    """Calls one server with the client, or with messages that the client itself would refuse or split."""
+
+    def __init__(self, address: str) -> None:
+        self.client = Client(address, timeout_s=10)
+        self._channel = grpc.insecure_channel(address)
+
+    def send(self, message: Message, method: str = "Encode") -> None:
+        call: Callable[..., bytes] = self._channel.unary_unary(f"/headwaiter.v1.Encoder/{method}")
+        call(message.SerializeToString(), timeout=10)
+
+    def close(self) -> None:
+        self.client.close()
+        self._channel.close()
+
+
+def tokens(lengths: list[int], ids: int | None = None) -> pb.EncodeRequest:
+    """Return a request with sequences of these lengths; `ids` overrides the number of ids in the data."""
+    data = bytes(4 * (sum(lengths) if ids is None else ids))
+    return pb.EncodeRequest(tokens=pb.TokenSequences(dtype=pb.DATA_TYPE_INT32, data=data, lengths=lengths))
+
+
+# Name, call, sentence. The text model accepts 8 sequences and 96 tokens per request, texts of 32 tokens, 64 token ids.
+FROM_TEXT_MODEL: list[tuple[str, Callable[[Caller], object], str]] = [
+    ("no input", lambda c: c.send(pb.EncodeRequest()), "the request has no input: give it tokens, features or texts"),
+    ("no sequences", lambda c: c.client.encode([]), "the request has no sequences: send at least one"),
+    (
+        "an empty text",
+        lambda c: c.client.encode(["bread", ""]),
+        "texts.values[1] is empty: a text needs at least one word",
+    ),
+    (
+        "a text too long",
+        lambda c: c.client.encode(["bread", "bread " * 31]),
+        (
+            "texts.values[1] has 33 tokens, and the model takes texts of at most 32 tokens, special tokens "
+            "and prompt included: shorten, split or truncate it"
+        ),
+    ),
+    (
+        "a sequence too long",
+        lambda c: c.client.encode_tokens([[1], [1] * 65]),
+        "tokens: sequence 1 has 65 tokens, and the model takes at most 64",
+    ),
+    (
+        "a negative token id",
+        lambda c: c.client.encode_tokens([[1], [2, -1]]),
+        "tokens: sequence 1 has id -1 at position 1, and ids are 0 to 70",
+    ),
+    (
+        "lengths and data that differ",
+        lambda c: c.send(tokens([2, 2], ids=3)),
+        "tokens: lengths add up to 4 × 1 values of 4 bytes, 16 bytes in all, but data has 12",
+    ),
+    (
+        "too many sequences",
+        lambda c: c.send(tokens([1] * 9)),
+        "the request has 9 sequences, and the server takes 8 at most: split it",
+    ),
+    (
+        "too many tokens",
+        lambda c: c.send(tokens([49] * 2)),
+        "the request has 98 tokens, and the server takes 96 at most: split it",
+    ),
+    (
+        "an unknown model",
+        lambda c: c.client.encode(["bread"], model="huge"),
+        "there is no model 'huge' here: this server holds 'tiny-text'",
+    ),
+    (
+        "an unknown prompt",
+        lambda c: c.client.encode(["bread"], prompt="question"),
+        "texts.prompt: the model has no prompt 'question'; it has 'query', 'passage', 'document'",
+    ),
+    (
+        "a layer out of range",
+        lambda c: c.client.attend("bread", layers=[2]),
+        "layers has 2, and the model's layers are 0 to 1",
+    ),
+]
+
+# The feature model accepts sequences of at most 48 feature vectors of width 6.
+FROM_FEATURE_MODEL: list[tuple[str, Callable[[Caller], object], str]] = [
+    (
+        "a wrong width",
+        lambda c: c.client.encode_features([np.ones((3, 5))]),
+        "features.width is 5, and the model takes features of width 6",
+    ),
+    ("texts", lambda c: c.client.encode(["bread"]), "texts: the model has no tokenizer; send token ids or features"),
+]
+
+# The client raises these errors without a call to a server.
+FROM_CLIENT: list[tuple[str, Callable[[], object], str]] = [
+    (
+        "a text instead of a list",
+        lambda: Client("localhost:1").encode("bread"),
+        "texts is one str; pass a list of texts, such as [text]",
+    ),
+    (
+        "an address without a port",
+        lambda: Client("localhost"),
+        (
+            "address 'localhost' is none: a server is host:port, such as localhost:50051 or [::1]:50051, or "
+            "unix:path; several replicas are a list of these"
+        ),
+    ),
+    (
+        "a deadline in the past",
+        lambda: Client("localhost:1").encode(["bread"], timeout_s=0),
+        "the deadline had passed before the call",
+    ),
+]
+
+# Arguments of headwaiter-server.
+FROM_SETTINGS: list[tuple[str, list[str], str]] = [
+    (
+        "no bundle",
+        [],
+        (
+            "no bundle given: name its folder, headwaiter-server BUNDLE, or set HEADWAITER_BUNDLE; "
+            "headwaiter-export checkpoint FOLDER -o BUNDLE makes one"
+        ),
+    ),
+    ("an unknown provider", ["b", "--provider", "gpu"], "--provider 'gpu' is not auto, cuda or cpu"),
+    ("an address without a port", ["b", "--address", "50051"], "--address '50051' is not HOST:PORT"),
+]
+
+# Lines of a file for `headwaiter-client encode`.
+FROM_COMMAND: list[tuple[str, str, str]] = [
+    ("an empty line", "bread\n\nrain\n", "line 2 of texts is empty: each line is a text"),
+    (
+        "a line too long",
+        "bread\n" + "bread " * 40 + "\n",
+        (
+            "line 2 of texts has 42 tokens, and the model takes texts of at most 32 tokens, special tokens "
+            "and prompt included: shorten, split or truncate it (--truncation right, or left, cuts it)"
+        ),
+    ),
+]
+
+
+# States of a server. "N" stands for a number that differs from run to run, "FOLDER" for a temporary folder.
+FROM_SERVER_STATE = {
+    "a full queue": "the queue holds 8 of 10 tokens and the request has 4: try again in N s",
+    "a drain": "the server is shutting down: send the request to another replica",
+    "no token": "the call needs the metadata authorization: Bearer TOKEN, with the server's token",
+    "no bundle": (
+        "there is no bundle at FOLDER/nowhere: make one with headwaiter-export checkpoint FOLDER -o FOLDER/nowhere"
+    ),
+}
+
+
+def rows(table: Sequence[tuple[str, Any, str]]) -> pytest.MarkDecorator:
+    """Run a test once per row, with the row's cause and sentence."""
+    return pytest.mark.parametrize(("cause", "sentence"), [row[1:] for row in table], ids=[row[0] for row in table])
+
+
+@pytest.fixture(scope="module")
+def text_model(text_server: RunningServer) -> Iterator[Caller]:
+    caller = Caller(text_server.address)
+    yield caller
+    caller.close()
+
+
+@pytest.fixture(scope="module")
+def feature_model(feature_server: RunningServer) -> Iterator[Caller]:
+    caller = Caller(feature_server.address)
+    yield caller
+    caller.close()
+
+
+@rows(FROM_TEXT_MODEL)
+def test_the_server_of_a_text_model_says(text_model: Caller, cause: Callable[[Caller], object], sentence: str) -> None:
+    assert sentence_of(lambda: cause(text_model)) == sentence
+
+
+@rows(FROM_FEATURE_MODEL)
+def test_the_server_of_a_feature_model_says(
+    feature_model: Caller, cause: Callable[[Caller], object], sentence: str
+) -> None:
+    assert sentence_of(lambda: cause(feature_model)) == sentence
+
+
+@rows(FROM_CLIENT)
+def test_the_client_says(cause: Callable[[], object], sentence: str) -> None:
+    assert sentence_of(cause) == sentence
+
+
+@rows(FROM_SETTINGS)
+def test_the_server_command_says(cause: list[str], sentence: str) -> None:
+    assert sentence_of(lambda: read_settings(cause, {})) == sentence
+
+
+@rows(FROM_COMMAND)
+def test_the_client_command_says(
+    text_server: RunningServer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    cause: str,
+    sentence: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("texts").write_text(cause)
+    assert client_command(["encode", "texts", "-o", "out.npy", "--address", text_server.address]) == 1
+    assert capsys.readouterr().err == f"headwaiter-client: {sentence}\n"
+
+
+async def test_a_full_queue_says(text_bundle: Path) -> None:
+    limits = {"max_queue_tokens": 10, "max_request_tokens": 10}
+    async with serving(text_bundle, **limits) as server, connect(server) as client:
+        with paused_device() as device:
+            running = asyncio.create_task(client.encode_tokens([[1] * 3]))
+            await device.wait_for_batch()
+            waiting = asyncio.create_task(client.encode_tokens([[1] * 8]))
+            await wait_until(client, lambda: metric_value(metrics_url(server), "headwaiter_queue_tokens") == 8)
+            with pytest.raises(Overloaded) as refused:
+                await client.encode_tokens([[1] * 4])
+            device.resume()
+            await asyncio.gather(running, waiting)
+    # The delay is an estimate, so it differs from run to run.
+    assert re.sub(r"\d+\.\d+ s", "N s", str(refused.value)) == FROM_SERVER_STATE["a full queue"]
+
+
+async def test_a_draining_server_says(text_bundle: Path) -> None:
+    async with serving(text_bundle) as server, connect(server) as client:
+        with paused_device() as device:
+            running = asyncio.create_task(client.encode_tokens([[1] * 3]))
+            await device.wait_for_batch()
+            drained = asyncio.create_task(server.drain())
+            with pytest.raises(Unavailable) as refused:
+                await client.encode_tokens([[1]])
+            device.resume()
+            await asyncio.gather(running, drained)
+    assert str(refused.value) == FROM_SERVER_STATE["a drain"]
+
+
+async def test_a_server_with_a_token_says(text_bundle: Path, tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("secret")
+    async with serving(text_bundle, token_file=tmp_path / "token") as server, connect(server) as client:
+        with pytest.raises(Unauthenticated) as refused:
+            await client.encode(["bread"])
+    assert str(refused.value) == FROM_SERVER_STATE["no token"]
+
+
+def test_a_missing_bundle_says(tmp_path: Path) -> None:
+    with pytest.raises(BundleRefused) as refused:
+        Bundle.open(tmp_path / "nowhere")
+    assert str(refused.value).replace(str(tmp_path), "FOLDER") == FROM_SERVER_STATE["no bundle"]
+
+
+def sentence_of(call: Callable[[], object]) -> str:
+    """Return the sentence of the error that a call raises."""
+    with pytest.raises((HeadwaiterError, SettingsError, TypeError, ValueError, grpc.RpcError)) as raised:
+        call()
+    error: Any = raised.value
+    return str(error.details() if isinstance(error, grpc.RpcError) else error)
