@@ -1,43 +1,45 @@
-"""Times what runs again and again."""
+"""Times functions over several rounds."""
 
 import statistics
 import time
 from collections.abc import Callable, Mapping
 
 from bench.gpu.findings import Findings
-from bench.gpu.setting import Setting
+from bench.gpu.settings import Settings
 
 
-def seconds(run: Callable[[], object], setting: Setting) -> float:
-    """Return how long a run takes, until the device is through with it."""
-    setting.synchronize()
+def seconds(run: Callable[[], object], settings: Settings) -> float:
+    """Return the seconds of one run, including the device's work."""
+    settings.synchronize()
     started_s = time.perf_counter()
     run()
-    setting.synchronize()
+    settings.synchronize()
     return time.perf_counter() - started_s
 
 
-def median_seconds(run: Callable[[], object], setting: Setting, rounds: int) -> float:
-    """Return the median of so many runs, after one that does not count."""
+def median_seconds(run: Callable[[], object], settings: Settings, rounds: int) -> float:
+    """Return the median seconds of a number of runs, after one warm-up run."""
     run()
-    return statistics.median(seconds(run, setting) for _ in range(rounds))
+    return statistics.median(seconds(run, settings) for _ in range(rounds))
 
 
-def rounds_of(runs: Mapping[str, Callable[[], object]], setting: Setting, findings: Findings) -> dict[str, list[float]]:
-    """Return the seconds of runs that are compared, which take turns, after a round that does not count.
+def rounds_of(
+    runs: Mapping[str, Callable[[], object]], settings: Settings, findings: Findings
+) -> dict[str, list[float]]:
+    """Return the seconds of each run in every round, after a warm-up round; in a round the runs alternate.
 
-    One that fails is a line in the findings, and runs no more.
+    An error becomes a finding, and the run that raised it is dropped.
     """
     taken: dict[str, list[float]] = {name: [] for name in runs}
-    rounds = setting.effort.rounds + 1
+    rounds = settings.effort.rounds + 1
     for ran in range(rounds):
         for name, run in runs.items():
             if len(taken[name]) == ran:
                 with findings.attempt(name):
-                    taken[name].append(seconds(run, setting))
+                    taken[name].append(seconds(run, settings))
     return {name: each[1:] for name, each in taken.items() if len(each) == rounds}
 
 
 def ratio(ours: list[float], theirs: list[float]) -> float:
-    """Return how many times as fast ours is: the median over rounds, as what disturbs a round disturbs both."""
+    """Return the median over rounds of theirs / ours; a disturbance of a round slows both runs."""
     return statistics.median(their / our for our, their in zip(ours, theirs, strict=True))

@@ -1,4 +1,4 @@
-"""The README's ways to a bundle lead to one."""
+"""The export commands and code in the README make bundles."""
 
 import json
 import shutil
@@ -22,7 +22,7 @@ def test_the_exports_of_the_readme_make_bundles(tmp_path: Path, monkeypatch: pyt
     exports = [arguments for program, *arguments in commands(README, tmp_path) if program == "headwaiter-export"]
     config = EncoderConfig.from_dict(json.loads(Path("config.json").read_text()))
     save_file(random_encoder(config, seed=0).state_dict(), "weights.safetensors")
-    # The first is how the bundle "tiny-text" is made.
+    # The first command makes the bundle "tiny-text" of other tests.
     assert [arguments[0] for arguments in exports] == ["checkpoint", "module", "preset"]
     for arguments in exports[1:]:
         assert main(arguments) == 0, arguments
@@ -30,7 +30,7 @@ def test_the_exports_of_the_readme_make_bundles(tmp_path: Path, monkeypatch: pyt
         shutil.rmtree("my-bundle")
 
 
-def test_the_readmes_encoder_of_pytorch_becomes_a_bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_pytorch_encoder_of_the_readme_becomes_a_bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (block,) = (block for block in blocks(README, "python") if "from_transformer_encoder" in block)
     layer = torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)

@@ -12,7 +12,7 @@ import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper
 
-from bench.gpu.card import why_no_cuda
+from bench.gpu.cuda import cuda_unavailable_reason
 from headwaiter_server.runtime.errors import ProviderUnavailable
 from headwaiter_server.runtime.graph import EncoderGraph, open_session, session_options
 from headwaiter_server.runtime.packing import pack
@@ -130,7 +130,7 @@ def test_cuda_is_told_to_keep_every_bit_of_float32_and_how_much_memory_it_may_ta
 def test_without_cudas_libraries_a_graph_of_its_own_operators_says_what_is_missing(
     text_bundle: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if not why_no_cuda():
+    if not cuda_unavailable_reason():
         pytest.skip("CUDA works here")
     # With a driver, as far as anybody can tell; what follows is ONNX Runtime's own doing.
     monkeypatch.setattr(ctypes, "CDLL", lambda name: None)

@@ -1,4 +1,4 @@
-"""Sends a trace to a server, many sequences in a request and many requests at a time."""
+"""Sends a trace to a server: many sequences in a request, and many concurrent requests."""
 
 import asyncio
 from collections.abc import Sequence
@@ -13,22 +13,22 @@ from headwaiter_proto import encoder_pb2 as pb
 
 Ids = NDArray[np.int64]
 
-# So the server is never without work, and its batches are full.
-_IN_A_REQUEST, _IN_FLIGHT = 64, 16
+# Enough for the server to always have work for full batches.
+_SEQUENCES_PER_REQUEST, _CONCURRENT_REQUESTS = 64, 16
 
 
 def send(address: str, sequences: Sequence[Ids]) -> None:
-    """Send a trace and wait for all answers.
+    """Send a trace and wait for all replies.
 
     Raises:
         grpc.aio.AioRpcError: a request failed.
     """
-    starts = range(0, len(sequences), _IN_A_REQUEST)
-    asyncio.run(_send(address, [message(sequences[start : start + _IN_A_REQUEST]) for start in starts]))
+    starts = range(0, len(sequences), _SEQUENCES_PER_REQUEST)
+    asyncio.run(_send(address, [message(sequences[start : start + _SEQUENCES_PER_REQUEST]) for start in starts]))
 
 
 def message(sequences: Sequence[Ids]) -> bytes:
-    """Return a request of some sequences."""
+    """Return the bytes of a request."""
     tokens = pb.TokenSequences(
         dtype=pb.DATA_TYPE_INT32,
         data=np.concatenate(sequences).astype("<i4").tobytes(),
@@ -38,13 +38,13 @@ def message(sequences: Sequence[Ids]) -> bytes:
 
 
 async def _send(address: str, messages: Sequence[bytes]) -> None:
-    coming = iter(messages)
+    waiting = iter(messages)
     async with grpc.aio.insecure_channel(address) as channel:
-        # Without serializers: bytes in, bytes out, as the client is not what is measured.
+        # Without serializers, because the client is not measured.
         encode: Any = channel.unary_unary(ENCODE)
 
-        async def request_in_turn() -> None:
-            for each in coming:
+        async def send_next() -> None:
+            for each in waiting:
                 await encode(each)
 
-        await asyncio.gather(*(request_in_turn() for _ in range(_IN_FLIGHT)))
+        await asyncio.gather(*(send_next() for _ in range(_CONCURRENT_REQUESTS)))
