@@ -1,12 +1,9 @@
 """The machine of a check: GPU, library versions, and the attention kernels that ONNX Runtime chooses."""
 
-import ctypes
 import platform
 import subprocess
-from contextlib import redirect_stdout
 from dataclasses import replace
-from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
+from importlib.metadata import distributions
 from typing import Any
 
 import onnxruntime as ort
@@ -21,10 +18,8 @@ from bench.gpu.settings import Settings
 from headwaiter_server.runtime.graph import Provider
 from headwaiter_server.runtime.hardware import describe_machine
 
-_WHEELS = ("cublas", "cuda-runtime", "cuda-nvrtc", "cudnn-cu13", "cufft", "curand")
 # Short, medium and long sequences, for which ONNX Runtime may choose different kernels.
 _KERNEL_TOKENS = (32, 200, 512)
-_CAPI = Path(ort.__file__).parent / "capi"
 
 
 def gpu_unavailable_reason() -> str:
@@ -38,19 +33,19 @@ def gpu_unavailable_reason() -> str:
 def versions(provider: Provider) -> dict[str, str]:
     """Return processor, GPU and library versions by name."""
     machine = describe_machine()
+    wheels = sorted(f"{each.name} {each.version}" for each in distributions() if each.name.startswith("nvidia-"))
     known = {
         "processor": f"{machine['processor']}, {machine['processors']} cores",
         "Python": platform.python_version(),
         "ONNX Runtime": f"{ort.__version__}, built for CUDA {getattr(ort, 'cuda_version', '') or 'none'}",
         "PyTorch": str(torch.__version__),
-        "CUDA's libraries from pip": _wheels() or "none",
+        "CUDA's libraries from pip": ", ".join(wheels) or "none",
     }
     return known | _gpu() if provider == "cuda" else known | {"GPU": "not used"}
 
 
 def environment(settings: Settings, findings: Findings) -> None:
-    """Check that ONNX Runtime's CUDA library loads, and find the attention kernels for short and long sequences."""
-    findings.record("ONNX Runtime's CUDA library", _load_cuda_library())
+    """Find the attention kernels for short and long sequences."""
     findings.record("models", "tiny, because there is no GPU" if settings.tiny else "full size")
     if settings.provider == "cuda":
         _record_kernels(settings, findings)
@@ -83,34 +78,8 @@ def _record_kernels(settings: Settings, findings: Findings) -> None:
     encoder = random_model(replace(BERT_BASE, layers=1), settings)
     for precision in settings.precisions:
         for layout in (served_plan(settings, precision).layout, GatheredCuda):
-            what = f"attention kernel, {layout.__name__}, {precision}"
-            with findings.attempt(what):
-                path = write(encoder, layout, precision, settings.folder / f"{what}.onnx")
+            label = f"attention kernel, {layout.__name__}, {precision}"
+            with findings.attempt(label):
+                path = write(encoder, layout, precision, settings.folder / f"{label}.onnx")
                 for tokens, kernel in attention_routes(path, settings.provider, _KERNEL_TOKENS).items():
-                    findings.record(f"{what}, {SEQUENCES} × {tokens} tokens", kernel)
-
-
-def _load_cuda_library() -> str:
-    """Return whether ONNX Runtime's CUDA library loads with the libraries from pip, or the first missing library."""
-    library = _CAPI / "libonnxruntime_providers_cuda.so"
-    if not library.is_file():
-        return "missing in this build"
-    with redirect_stdout(None):  # Prints missing libraries, which the loader reports below.
-        ort.preload_dlls()
-    try:
-        # The CUDA library finds symbols of the shared library only if they are global.
-        ctypes.CDLL(str(_CAPI / "libonnxruntime_providers_shared.so"), ctypes.RTLD_GLOBAL)
-        ctypes.CDLL(str(library))
-    except OSError as error:
-        return f"not loaded: {error}"
-    return "loads"
-
-
-def _wheels() -> str:
-    found = []
-    for name in _WHEELS:
-        try:
-            found.append(f"{name} {version(f'nvidia-{name}')}")
-        except PackageNotFoundError:
-            continue
-    return ", ".join(found)
+                    findings.record(f"{label}, {SEQUENCES} × {tokens} tokens", kernel)

@@ -56,14 +56,8 @@ class Finding:
     def row(self) -> tuple[str, ...]:
         """Return the cells of the line."""
         required = f"{'aim ' * self.is_aim}{self.sign} {_number(self.bound)}" if self.sign else ""
-        measured = "" if self.measured is None else self.measured
-        return (
-            self.part,
-            self.name,
-            measured if isinstance(measured, str) else _number(measured),
-            required,
-            self.verdict,
-        )
+        measured = _number(self.measured) if isinstance(self.measured, float | int) else self.measured or ""
+        return self.part, self.name, measured, required, self.verdict
 
 
 @dataclass

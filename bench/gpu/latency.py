@@ -1,7 +1,5 @@
 """Latency of one short sequence, served and in process, and the share spent outside the device."""
 
-import statistics
-import time
 from collections.abc import Callable
 
 import numpy as np
@@ -9,6 +7,7 @@ import torch
 
 from bench.gpu.findings import Findings
 from bench.gpu.settings import Settings
+from bench.gpu.timing import median_seconds
 from bench.loads.load import closed_loop
 from headwaiter_server.runtime.graph import EncoderGraph
 from headwaiter_server.runtime.packing import pack
@@ -33,7 +32,7 @@ def latency(server: Running, graph: EncoderGraph, settings: Settings, findings: 
     def run() -> None:
         graph.run(pack([ids]), hidden=False)
 
-    alone_ms = _median_s(run, requests) * 1e3
+    alone_ms = median_seconds(run, settings, requests) * 1e3
     findings.record(f"{case}: in process, p50 ms", alone_ms)
     findings.record(f"{case}: share of served p50 spent outside the runtime", float(1 - alone_ms / p50_ms))
     outside = f"{case}: share of served p50 spent outside the GPU's kernels"
@@ -44,15 +43,6 @@ def latency(server: Running, graph: EncoderGraph, settings: Settings, findings: 
         kernels = kernels_ms(run)
         findings.record(f"{case}: the GPU's kernels, ms per run", kernels)
         findings.record(outside, float(1 - kernels / p50_ms))
-
-
-def _median_s(run: Callable[[], None], times: int) -> float:
-    taken = []
-    for _ in range(times):
-        started_s = time.perf_counter()
-        run()
-        taken.append(time.perf_counter() - started_s)
-    return statistics.median(taken)
 
 
 def kernels_ms(run: Callable[[], None]) -> float:

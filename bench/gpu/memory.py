@@ -35,8 +35,8 @@ def memory(settings: Settings, findings: Findings) -> None:
     kind = "GPU memory" if settings.provider == "cuda" else "resident memory"
     findings.record(f"{kind} after warm-up, MiB", warm / 2**20)
     findings.record(f"{kind} after {settings.effort.shapes:,} random shapes, MiB", after / 2**20)
-    what = f"{kind} after {settings.effort.shapes:,} random shapes / after warm-up"
-    findings.require(what, after / warm, "≤", _ALLOWED_GROWTH)
+    label = f"{kind} after {settings.effort.shapes:,} random shapes / after warm-up"
+    findings.require(label, after / warm, "≤", _ALLOWED_GROWTH)
 
 
 def random_shapes(manifest: Manifest, limits: BatchLimits, count: int) -> Iterator[Lengths]:

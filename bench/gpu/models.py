@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from bench.gpu.settings import Precision, Settings
 from headwaiter_export.bundle import export_bundle, halve
@@ -18,16 +19,15 @@ from headwaiter_proto.encoder_pb2 import PRECISION_FP16, PRECISION_FP32
 from headwaiter_proto.encoder_pb2 import Precision as ProtoPrecision
 from headwaiter_proto.manifest_pb2 import LOWERING_PORTABLE
 
-_BERT_VOCABULARY_SIZE = 30_522
-MINILM = EncoderConfig(
-    vocabulary_size=_BERT_VOCABULARY_SIZE, d_model=384, heads=12, layers=6, d_ff=1536, max_tokens=512, normalize=True
-)
-BERT_BASE = EncoderConfig(
-    vocabulary_size=_BERT_VOCABULARY_SIZE, d_model=768, heads=12, layers=12, d_ff=3072, max_tokens=512
-)
-BERT_LARGE = EncoderConfig(
-    vocabulary_size=_BERT_VOCABULARY_SIZE, d_model=1024, heads=16, layers=24, d_ff=4096, max_tokens=512
-)
+
+def _bert(d_model: int, heads: int, layers: int, *, normalize: bool = False) -> EncoderConfig:
+    sizes: Any = {"vocabulary_size": 30_522, "d_ff": 4 * d_model, "max_tokens": 512}
+    return EncoderConfig(d_model=d_model, heads=heads, layers=layers, normalize=normalize, **sizes)
+
+
+MINILM = _bert(384, 12, 6, normalize=True)
+BERT_BASE = _bert(768, 12, 12)
+BERT_LARGE = _bert(1024, 16, 24)
 ROTARY = replace(BERT_BASE, layers=6, max_tokens=4096, positions=Positions.ROTARY)
 
 _PRECISIONS: dict[Precision, ProtoPrecision] = {"fp32": PRECISION_FP32, "fp16": PRECISION_FP16}
@@ -53,19 +53,11 @@ def random_model(config: EncoderConfig, settings: Settings) -> Encoder:
 
 def _reduced(config: EncoderConfig) -> EncoderConfig:
     """Return a tiny configuration of the same kind, of at most 64 tokens and two layers."""
+    tiny = replace(config, layers=min(config.layers, 2), max_tokens=64)
     if not config.takes_tokens:
-        return replace(config, layers=min(config.layers, 2), max_tokens=64)
-    return replace(
-        config,
-        vocabulary_size=min(config.vocabulary_size, 512),
-        d_model=64,
-        heads=4,
-        head_dim=16,
-        value_dim=16,
-        layers=2,
-        d_ff=128,
-        max_tokens=64,
-    )
+        return tiny
+    vocabulary_size = min(config.vocabulary_size, 512)
+    return replace(tiny, vocabulary_size=vocabulary_size, d_model=64, heads=4, head_dim=16, value_dim=16, d_ff=128)
 
 
 def served_plan(settings: Settings, precision: Precision) -> GraphPlan:

@@ -41,15 +41,9 @@ def attention_routes(graph: Path, provider: Provider, lengths: Sequence[int]) ->
         RuntimeError: a batch failed.
     """
     program = [sys.executable, "-m", __name__, str(graph), provider, *map(str, lengths)]
-    environment = {**os.environ, _VARIABLE: "1"}
+    env = {**os.environ, _VARIABLE: "1"}
     process = subprocess.run(
-        program,
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=_TIMEOUT_S,
-        check=False,
+        program, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=_TIMEOUT_S, check=False
     )
     if process.returncode:
         raise RuntimeError(f"exit status {process.returncode}, {' '.join(process.stdout.split()[-30:])}")

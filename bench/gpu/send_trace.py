@@ -24,27 +24,23 @@ def send(address: str, sequences: Sequence[Ids]) -> None:
         grpc.aio.AioRpcError: a request failed.
     """
     starts = range(0, len(sequences), _SEQUENCES_PER_REQUEST)
-    asyncio.run(_send(address, [message(sequences[start : start + _SEQUENCES_PER_REQUEST]) for start in starts]))
+    asyncio.run(_send(address, [_request(sequences[start : start + _SEQUENCES_PER_REQUEST]) for start in starts]))
 
 
-def message(sequences: Sequence[Ids]) -> bytes:
-    """Return the bytes of a request."""
-    tokens = pb.TokenSequences(
-        dtype=pb.DATA_TYPE_INT32,
-        data=np.concatenate(sequences).astype("<i4").tobytes(),
-        lengths=list(map(len, sequences)),
-    )
+def _request(sequences: Sequence[Ids]) -> bytes:
+    data = np.concatenate(sequences).astype("<i4").tobytes()
+    tokens = pb.TokenSequences(dtype=pb.DATA_TYPE_INT32, data=data, lengths=list(map(len, sequences)))
     return pb.EncodeRequest(tokens=tokens).SerializeToString()
 
 
-async def _send(address: str, messages: Sequence[bytes]) -> None:
-    waiting = iter(messages)
+async def _send(address: str, requests: Sequence[bytes]) -> None:
+    waiting = iter(requests)
     async with grpc.aio.insecure_channel(address) as channel:
         # Without serializers, because the client is not measured.
         encode: Any = channel.unary_unary(ENCODE)
 
-        async def send_next() -> None:
-            for each in waiting:
-                await encode(each)
+        async def send_until_done() -> None:
+            for request in waiting:
+                await encode(request)
 
-        await asyncio.gather(*(send_next() for _ in range(_CONCURRENT_REQUESTS)))
+        await asyncio.gather(*(send_until_done() for _ in range(_CONCURRENT_REQUESTS)))

@@ -37,9 +37,7 @@ def _serve(folder: Path, precision: str, settings: Settings, findings: Findings)
         client.encode_tokens([np.arange(8)])  # Connects.
         if settings.checkpoint is None:
             encoding = client.encode_tokens([np.arange(n) for n in range(4, 60)])
-            findings.skip(
-                f"served, {precision}: neighbours of the same group", "the checkpoint with a tokenizer is missing"
-            )
+            findings.skip(f"served, {precision}: neighbours of the same group", "the checkpoint is missing")
         else:
             groups, sentences = read_sentences(SENTENCES)
             encoding = client.encode(sentences)
@@ -49,31 +47,31 @@ def _serve(folder: Path, precision: str, settings: Settings, findings: Findings)
     _record_stages(f"served, {precision}", encoding, findings)
 
 
-def _check_execution(what: str, precision: str, execution: Execution, findings: Findings) -> None:
-    findings.record(f"{what}: provider", execution.provider)
+def _check_execution(label: str, precision: str, execution: Execution, findings: Findings) -> None:
+    findings.record(f"{label}: provider", execution.provider)
     check = execution.self_check
     if precision == "fp32":
         findings.require(
-            f"{what}: golden inputs, pooled", min(check.pooled_max_abs, check.pooled_max_relative), "≤", 1e-5
+            f"{label}: golden inputs, pooled", min(check.pooled_max_abs, check.pooled_max_relative), "≤", 1e-5
         )
     else:
-        findings.require(f"{what}: golden inputs, smallest cosine", check.min_cosine, "≥", 0.9999)
+        findings.require(f"{label}: golden inputs, smallest cosine", check.min_cosine, "≥", 0.9999)
 
 
-def _record_stages(what: str, encoding: Encoding, findings: Findings) -> None:
+def _record_stages(label: str, encoding: Encoding, findings: Findings) -> None:
     """Print the demo's table of stages, and record the share of the device."""
     print_stages(encoding)
     timings = encoding.timings
     share = timings.compute_s / timings.round_trip_s
-    findings.record(f"{what}: {len(encoding.lengths)} sequences, ms", timings.round_trip_s * 1e3)
-    findings.record(f"{what}: share of computing", share)
+    findings.record(f"{label}: {len(encoding.lengths)} sequences, ms", timings.round_trip_s * 1e3)
+    findings.record(f"{label}: share of computing", share)
 
 
-def _check_operators(what: str, operators: Counter[str], settings: Settings, findings: Findings) -> None:
-    findings.record(what, ", ".join(f"{count} {name}" for name, count in operators.most_common()))
+def _check_operators(label: str, operators: Counter[str], settings: Settings, findings: Findings) -> None:
+    findings.record(label, ", ".join(f"{count} {name}" for name, count in operators.most_common()))
     if settings.provider != "cuda":
-        findings.skip(f"{what}: operators for CUDA", "the CPU graph has other operators")
+        findings.skip(f"{label}: operators for CUDA", "the CPU graph has other operators")
         return
-    findings.require(f"{what}: copies between GPU and host", sum(operators[name] for name in _MEMCPY), "≤", 0)
+    findings.require(f"{label}: copies between GPU and host", sum(operators[name] for name in _MEMCPY), "≤", 0)
     for name, per_layer in (("SkipLayerNormalization", 2), ("BiasGelu", 1)):
-        findings.require(f"{what}: {name}", operators[name], "≥", per_layer * MINILM.layers)
+        findings.require(f"{label}: {name}", operators[name], "≥", per_layer * MINILM.layers)

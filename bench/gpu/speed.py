@@ -16,10 +16,9 @@ from bench.gpu.findings import Findings
 from bench.gpu.latency import latency
 from bench.gpu.models import BERT_BASE, random_model, served_plan, write, write_bundle
 from bench.gpu.pytorch import PADDED_SEQUENCES, Padded, Runner, VariableLength, varlen_unavailable_reason
-from bench.gpu.rates import encoder_flops, matrix_rate
 from bench.gpu.send_trace import send
 from bench.gpu.settings import Precision, Settings
-from bench.gpu.timing import median_seconds, ratio, rounds_of
+from bench.gpu.timing import encoder_flops, matrix_rate, median_seconds, ratio, rounds_of
 from bench.loads.traces import MEDIAN_90, LogNormal, Trace
 from bench.studies.in_process import Planner
 from headwaiter_client import Client
@@ -207,9 +206,9 @@ def _batches(check: SpeedCheck) -> None:
     for tokens in settings.effort.batch_tokens:
         run = partial(_run, check.model.graph, in_batches(sequences, tokens))
         seconds = median_seconds(run, settings, settings.effort.rounds)
-        what = f"batches of {tokens:,} tokens, {precision}"
-        findings.record(f"{what}: tokens/s", check.trace.tokens / seconds)
-        share = f"{what}: share of the matrix rate"
+        label = f"batches of {tokens:,} tokens, {precision}"
+        findings.record(f"{label}: tokens/s", check.trace.tokens / seconds)
+        share = f"{label}: share of the matrix rate"
         if tokens >= _FULL_BATCH_TOKENS:
             check.require(share, flops / seconds / rate, 0.35)
             check.require(share, flops / seconds / rate, 0.45, is_aim=True)
@@ -224,19 +223,19 @@ def _layouts(check: SpeedCheck) -> None:
     batches = in_batches(check.trace.sequences, tokens)
     for precision in settings.precisions:
         for layout in _LAYOUTS[settings.provider]:
-            what = f"{layout.__name__}, {precision}, batches of {tokens:,} tokens: tokens/s"
-            with check.findings.attempt(what):
-                _time_graph(check, what, _graph(check, layout, precision), batches)
-    what = f"{settings.fastest} as served, without bound buffers and shape buckets: tokens/s"
-    with check.findings.attempt(what):
+            label = f"{layout.__name__}, {precision}, batches of {tokens:,} tokens: tokens/s"
+            with check.findings.attempt(label):
+                _time_graph(check, label, _graph(check, layout, precision), batches)
+    label = f"{settings.fastest} as served, without bound buffers and shape buckets: tokens/s"
+    with check.findings.attempt(label):
         path = check.model.bundle.folder / check.model.file
         session = open_session(path, settings.provider, session_options(None))
-        _time_graph(check, what, EncoderGraph(session), batches)
+        _time_graph(check, label, EncoderGraph(session), batches)
 
 
-def _time_graph(check: SpeedCheck, what: str, graph: EncoderGraph, batches: Batches) -> None:
+def _time_graph(check: SpeedCheck, label: str, graph: EncoderGraph, batches: Batches) -> None:
     seconds = median_seconds(partial(_run, graph, batches), check.settings, check.settings.effort.rounds)
-    check.findings.record(what, check.trace.tokens / seconds)
+    check.findings.record(label, check.trace.tokens / seconds)
 
 
 def _graph(check: SpeedCheck, layout: type[GraphLayout], precision: Precision) -> EncoderGraph:

@@ -145,7 +145,8 @@ class EncoderConfig:
             _check_size(name, getattr(self, name), least=0)
         if bool(self.vocabulary_size) == bool(self.feature_width):
             raise ConfigError(
-                f"vocabulary_size is {self.vocabulary_size}, feature_width {self.feature_width}: set exactly one of them"
+                f"vocabulary_size is {self.vocabulary_size} and feature_width {self.feature_width}: set exactly one of "
+                "them"
             )
         for field in fields(self):
             if field.type is bool and not isinstance(getattr(self, field.name), bool):

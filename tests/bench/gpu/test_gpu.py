@@ -14,11 +14,10 @@ from bench.gpu.correctness import batches_of_lengths, hidden_relative_error
 from bench.gpu.findings import Finding, Findings, summary, table, to_json
 from bench.gpu.memory import random_shapes
 from bench.gpu.models import BERT_BASE, ROTARY
-from bench.gpu.rates import encoder_flops
 from bench.gpu.routes import read_routes
 from bench.gpu.settings import CPU, Settings
 from bench.gpu.speed import in_batches
-from bench.gpu.timing import rounds_of
+from bench.gpu.timing import encoder_flops, rounds_of
 from headwaiter_export.attention_layout import SingleSequence
 from headwaiter_export.encoder import Encoder
 from headwaiter_export.parity import concatenate, random_sequences, run_in_pytorch
