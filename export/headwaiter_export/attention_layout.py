@@ -264,7 +264,7 @@ def allowed_pairs(mask: Mask, tokens: int) -> Tensor | None:
 
 
 def _score_mask(token_mask: Tensor, mask: Mask) -> Tensor:
-    """Return what attention adds to the scores, float32 [B, 1, 1 or N, N], given which cells hold tokens, [B, N].
+    """Return the mask that attention adds to the scores, float32 [B, 1, 1 or N, N].
 
     The result is float32 in every precision, as float16 cannot hold the score of a masked key.
     """

@@ -105,11 +105,6 @@ def _read_modules(folder: Path) -> _Modules:
             f"{folder / 'modules.json'} is not a list of modules with type and path: save the model again"
         )
     kinds = [module["type"].rpartition(".")[2] for module in modules]
-    for kind in kinds:
-        if kind not in ("Transformer", "Pooling", "Normalize"):
-            raise CheckpointError(
-                f"modules.json has a module {kind}: only Transformer, Pooling and Normalize are supported"
-            )
     if kinds not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):
         raise CheckpointError(
             f"modules.json lists {', '.join(kinds)}: it must be Transformer, Pooling and optionally Normalize"

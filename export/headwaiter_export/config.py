@@ -225,21 +225,6 @@ class EncoderConfig:
         return json.dumps(asdict(self), indent=2)
 
     @classmethod
-    def from_json(cls, text: str) -> "EncoderConfig":
-        """Read a configuration that `to_json` wrote.
-
-        Raises:
-            ConfigError: the text is not a JSON object, or a field is missing, unknown or wrong.
-        """
-        try:
-            values = json.loads(text)
-        except ValueError as error:
-            raise ConfigError(f"the configuration is not JSON: {error}") from None
-        if not isinstance(values, dict):
-            raise ConfigError(f"the configuration is a JSON {type(values).__name__}: it must be an object")
-        return cls.from_dict(values)
-
-    @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "EncoderConfig":
         """Create a configuration from its fields by name.
 

@@ -99,7 +99,10 @@ def test_an_error_in_a_configuration_is_one_line_with_the_file_and_the_field(
     assert_one_line(capsys.readouterr().err, str(tmp_path / "config.json"), *facts)
 
 
-@pytest.mark.parametrize(("content", "fact"), [(b'{"d_model": "\xe9"}', "utf-8"), (b"[]", "object"), (None, "missing")])
+@pytest.mark.parametrize(
+    ("content", "fact"),
+    [(b'{"d_model": "\xe9"}', "utf-8"), (b"{", "JSON"), (b"[]", "object"), (None, "missing")],
+)
 def test_an_error_in_a_file_that_is_not_a_configuration_is_one_line(
     content: bytes | None, fact: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -154,7 +157,7 @@ def test_a_preset_accepts_every_field_and_is_the_same_after_json(name: str) -> N
     config = PRESETS[name]({"heads": 2, "d_model": 32, "max_tokens": 20, "pooling": "mean", "layers": 1})
     assert (config.heads, config.d_model, config.max_tokens, config.pooling) == (2, 32, 20, "mean")
     assert config.layers == 1
-    assert EncoderConfig.from_json(config.to_json()) == config
+    assert EncoderConfig.from_dict(json.loads(config.to_json())) == config
 
 
 def test_a_vit_block_of_one_head_of_width_d_model_has_no_output_projection() -> None:
