@@ -114,8 +114,8 @@ def _compare(
     relative = np.max(
         [
             hidden_relative_error(rows, expected_rows)
-            for batch, ours, theirs in zip(batches, actual, expected, strict=True)
-            for rows, expected_rows in zip(_split(batch, ours), _split(batch, theirs), strict=True)
+            for batch, outputs, reference in zip(batches, actual, expected, strict=True)
+            for rows, expected_rows in zip(_split(batch, outputs), _split(batch, reference), strict=True)
         ]
     ).item()
     if precision == "fp32":

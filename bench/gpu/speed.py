@@ -35,7 +35,8 @@ Ids = NDArray[np.int64]
 Batches = list[Sequence[Ids]]
 Run = Callable[[], object]
 
-_OURS, _SERVED, _VARIABLE = "Headwaiter, in process", "Headwaiter, served", "PyTorch, variable-length flash attention"
+_IN_PROCESS, _SERVED = "Headwaiter, in process", "Headwaiter, served"
+_VARIABLE = "PyTorch, variable-length flash attention"
 _ARRIVAL, _SORTED = "in arrival order", "sorted by length"
 # Batches of this size and more must come near the GPU's matrix rate.
 _FULL_BATCH_TOKENS = 16_384
@@ -99,7 +100,7 @@ def speed(settings: Settings, findings: Findings) -> None:
 
 def _throughput(check: SpeedCheck, server: Running | None) -> None:
     """Compare all ways to encode the whole trace, in alternating rounds; `server` may be None."""
-    runs = {_OURS: _in_process(check)}
+    runs = {_IN_PROCESS: _in_process(check)}
     if server is not None:
         runs |= _served(check, server)
     runs |= _portable(check) | _padded(check) | _variable(check)
@@ -107,7 +108,7 @@ def _throughput(check: SpeedCheck, server: Running | None) -> None:
     for name, seconds in taken.items():
         tokens_s = check.trace.tokens / statistics.median(seconds)
         check.findings.record(f"{name}, {check.settings.fastest}: tokens/s", tokens_s)
-    if (ours := taken.pop(_OURS, None)) is None:
+    if (ours := taken.pop(_IN_PROCESS, None)) is None:
         return
     for name, seconds in taken.items():
         speedup = ratio(ours, seconds)

@@ -27,7 +27,7 @@ from headwaiter_export.positions import LearnedPositions, NoPositions, Sinusoida
 
 
 class Encoder(nn.Module):
-    """Embedding, layers, pooling."""
+    """A self-attention encoder: embedding, layers, pooling."""
 
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()

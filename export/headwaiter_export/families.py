@@ -142,7 +142,7 @@ FAMILIES: dict[str, Family] = {
     "vit": _VIT,
 }
 
-# Keys are names in `transformers`.
+# Keys are names of activations in `transformers`.
 ACTIVATIONS: dict[str, Activation] = {
     "gelu": Activation.GELU,
     "gelu_new": Activation.GELU_TANH,

@@ -108,7 +108,7 @@ def compare_encoder(encoder: Encoder, reference: Reference) -> Difference:
 
 
 def concatenate(outputs: list[Outputs]) -> Outputs:
-    """Concatenate outputs."""
+    """Concatenate the outputs of several batches or sequences."""
     pooled = [each.pooled for each in outputs if each.pooled is not None]
     hidden = [each.hidden for each in outputs if each.hidden is not None]
     return Outputs(np.concatenate(pooled) if pooled else None, np.concatenate(hidden))

@@ -73,7 +73,7 @@ def test_weights_and_contexts_equal_the_formulas(choices: dict[str, Any], tmp_pa
         assert masked.any() == (config.mask != "none" and length > 1)
 
 
-def test_other_graphs_have_the_same_bytes_without_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_attention_weights_change_no_byte_of_other_graphs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     encoder = random_encoder(feature_width=6, layers=1)
     traced = cache(lambda layout: trace(encoder, layout, pack(random_sequences(encoder.config, (3, 2)))))
     monkeypatch.setattr(bundle, "trace", lambda _encoder, layout, _example: traced(layout))
@@ -92,7 +92,7 @@ def test_other_graphs_have_the_same_bytes_without_it(tmp_path: Path, monkeypatch
     assert contents[0] == contents[1] != {}
 
 
-def test_the_manifest_names_it_and_every_runtime_can_load_it(text_bundle: Path) -> None:
+def test_the_manifest_names_the_graph_and_every_runtime_can_load_it(text_bundle: Path) -> None:
     attend = Bundle.open(text_bundle).manifest.attend
     assert (attend.file, attend.lowering, attend.precision) == (GRAPH, LOWERING_ATTEND, PRECISION_FP32)
     assert attend.weights_file == "weights.fp32.bin"

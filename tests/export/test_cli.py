@@ -12,7 +12,7 @@ from headwaiter_export.cli import main
 from tests.checkpoints import save_bert
 
 
-def test_it_prints_the_bundle_and_the_difference_of_each_graph(text_export: tuple[Path, str]) -> None:
+def test_the_export_prints_the_bundle_and_the_difference_of_each_graph(text_export: tuple[Path, str]) -> None:
     bundle, printed = text_export
     lines = printed.splitlines()
     assert f"headwaiter-server {bundle}" in lines[-1]
@@ -58,7 +58,7 @@ def test_wrong_usage_is_status_2() -> None:
     assert exit_.value.code == 2
 
 
-def test_without_its_extra_it_names_the_extra(
+def test_a_missing_extra_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     find_spec = importlib.util.find_spec
