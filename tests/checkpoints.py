@@ -1,4 +1,4 @@
-"""Small checkpoints with random weights, saved by `transformers` as a user's own would be."""
+"""Small checkpoints with random weights, saved by `transformers` like a user's checkpoint."""
 
 import json
 import string
@@ -16,7 +16,7 @@ VOCABULARY = [*SPECIAL_TOKENS, *string.ascii_lowercase, *(f"##{c}" for c in stri
 
 
 def save_bert(folder: Path, **settings: object) -> transformers.BertModel:
-    """Save a BERT whose weights are large enough for attention to be far from uniform."""
+    """Save a BERT; its weights are large, so that attention is far from uniform."""
     torch.manual_seed(0)
     config = transformers.BertConfig(
         **{
@@ -37,14 +37,14 @@ def save_bert(folder: Path, **settings: object) -> transformers.BertModel:
 
 
 def randomize(model: torch.nn.Module) -> None:
-    """Move every weight, biases and norms too, away from where initialisation puts it."""
+    """Add noise to every parameter, including biases and norms."""
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(0.2 * torch.randn_like(parameter))
 
 
 def save_tokenizer(folder: Path) -> None:
-    """Save a WordPiece tokenizer that truncates and pads, as all-MiniLM-L6-v2's does."""
+    """Save a WordPiece tokenizer that truncates and pads, like the tokenizer of all-MiniLM-L6-v2."""
     tokenizer = Tokenizer(models.WordPiece({token: i for i, token in enumerate(VOCABULARY)}, unk_token="[UNK]"))
     tokenizer.normalizer = normalizers.BertNormalizer()
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
@@ -60,7 +60,7 @@ def save_tokenizer(folder: Path) -> None:
 def save_sentence_transformer(
     folder: Path, *, modules: tuple[str, ...] = ("Transformer", "Pooling", "Normalize")
 ) -> None:
-    """Add what `sentence-transformers` writes beside a checkpoint: modules, means, texts of 32 tokens, prompts."""
+    """Add the files of `sentence-transformers`: modules, mean pooling, a limit of 32 tokens, prompts."""
     paths = {"Transformer": "", "Pooling": "1_Pooling"}
     listed = [
         {
@@ -80,13 +80,13 @@ def save_sentence_transformer(
 
 
 def write_json(path: Path, value: object) -> None:
-    """Write a JSON file, and its folder."""
+    """Write a JSON file, and create its folder."""
     path.parent.mkdir(exist_ok=True)
     path.write_text(json.dumps(value))
 
 
 def bert_hidden(model: transformers.PreTrainedModel, ids: NDArray[np.generic]) -> NDArray[np.float32]:
-    """The hidden rows [n, d] that `transformers` gives to one sequence alone."""
+    """Return the hidden rows [n, d] of one sequence in `transformers`."""
     with torch.inference_mode():
         hidden: NDArray[np.float32] = model(torch.from_numpy(ids)[None]).last_hidden_state[0].numpy()
     return hidden

@@ -145,7 +145,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skip a test marked `gpu` if CUDA does not work here, with ONNX Runtime's reason."""
     if not item.get_closest_marker("gpu"):
         return
-    from bench.gpu.card import why_no_cuda
+    from bench.gpu.cuda import cuda_unavailable_reason
 
-    if reason := why_no_cuda():
+    if reason := cuda_unavailable_reason():
         pytest.skip(reason)

@@ -1,4 +1,4 @@
-"""ONNX Runtime's CUDA operators in numpy, written from their schemas' documentation, for `onnx.reference`."""
+"""ONNX Runtime's CUDA operators in numpy, for `onnx.reference`, written from the documentation of their schemas."""
 
 import numpy as np
 from onnx.reference.op_run import OpRun
@@ -7,7 +7,7 @@ from tests.oracle import ACTIVATIONS, Array, layer_norm, softmax
 
 
 class PackedMultiHeadAttention(OpRun):
-    """Attention over sequences end to end; `token_offset` says which padded cell each row belongs to."""
+    """Attention over concatenated sequences; `token_offset` gives the padded cell of each row."""
 
     op_domain = "com.microsoft"
 
@@ -28,7 +28,7 @@ class PackedMultiHeadAttention(OpRun):
         assert attention_bias is None
         assert scale is None
         if key is None or value is None:
-            # Packed, [tokens, heads, 3, head_dim].
+            # The packed form [tokens, heads, 3, head_dim].
             assert (key, value, query.ndim, query.shape[1:3]) == (None, None, 4, (num_heads, 3))
             query, key, value = (query[:, :, part].reshape(len(query), -1) for part in range(3))
         cells = token_offset.ravel()[: len(query)]
@@ -48,10 +48,10 @@ class PackedMultiHeadAttention(OpRun):
 
 
 class MultiHeadAttention(OpRun):
-    """Attention over padded cells, with the key mask that says where queries and keys of each sequence stand.
+    """Attention over padded cells, with the longest form of the key mask, [3B + 2].
 
-    The mask holds the lengths of the keys, [B], and the first cell of each sequence and the end of the last one among
-    the queries' cells, [B + 1], and among the keys' cells, [B + 1].
+    The mask concatenates the lengths of the keys [B], the first query cell of each sequence and the end of the last
+    [B + 1], and the same for key cells [B + 1].
     """
 
     op_domain = "com.microsoft"
@@ -89,7 +89,7 @@ class MultiHeadAttention(OpRun):
 
 
 class SkipLayerNormalization(OpRun):
-    """LayerNorm of a sum."""
+    """LayerNorm(x + skip + bias)."""
 
     op_domain = "com.microsoft"
 
@@ -101,7 +101,7 @@ class SkipLayerNormalization(OpRun):
 
 
 class BiasGelu(OpRun):
-    """Gelu of a sum."""
+    """Gelu(x + bias)."""
 
     op_domain = "com.microsoft"
 
@@ -110,7 +110,7 @@ class BiasGelu(OpRun):
 
 
 class FastGelu(OpRun):
-    """Gelu of a sum, approximated by tanh."""
+    """Gelu(x + bias), in the tanh approximation."""
 
     op_domain = "com.microsoft"
 

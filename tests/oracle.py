@@ -1,8 +1,8 @@
-"""The encoder once more, in numpy and float64, written from the formulas: what ours is compared to.
+"""A second encoder, written from the published formulas in numpy and float64. Tests compare exported graphs with it.
 
-Linear and LayerNorm are those of PyTorch's documentation, attention is that of "Attention Is All You Need", section
-3.2, one head after another, and the post-norm layer is BERT's. Sinusoidal positions are those
-of its section 3.5, rotary ones those of RoFormer, in its complex form. One sequence at a time.
+It encodes one sequence at a time. Sources: Linear and LayerNorm from PyTorch's documentation; attention, head by head,
+from "Attention Is All You Need", section 3.2, and sinusoidal positions from its section 3.5; the post-norm layer from
+BERT; rotary positions from RoFormer, in complex form.
 """
 
 import math
@@ -31,7 +31,7 @@ POOLINGS: dict[str, Callable[[Array], Array]] = {
 
 
 class Oracle:
-    """An encoder of the given weights (named as in our state dict) and choices (named as in our configuration)."""
+    """An encoder with weights named as in `Encoder.state_dict()` and choices named as in `EncoderConfig`."""
 
     def __init__(self, weights: Mapping[str, Array], choices: Mapping[str, Any]) -> None:
         self.weights = weights
@@ -62,8 +62,8 @@ class Oracle:
         if self.choices["positions"] == "learned":
             x = x + self.weights["embedding.positions.table.weight"][: len(x)]
         if self.choices["positions"] == "sinusoidal":
-            turned = turns(*x.shape)
-            x = x + np.stack([turned.imag, turned.real], axis=-1).reshape(x.shape)
+            rotations = unit_rotations(*x.shape)
+            x = x + np.stack([rotations.imag, rotations.real], axis=-1).reshape(x.shape)
         return self._norm(x, "embedding.norm") if self.choices["embedding_norm"] else x
 
     def _block(self, x: Array, transform: Callable[[Array, str], Array], name: str) -> Array:
@@ -94,15 +94,15 @@ class Oracle:
             temperature = self.weights[f"{name}.temperature.temperature"][head]
         if self.choices["positions"] == "rotary":
             q, k = rotate(q), rotate(k)
-        scores = np.where(self._seen(len(q)), q @ k.T / temperature, -np.inf)
+        scores = np.where(self._allowed_pairs(len(q)), q @ k.T / temperature, -np.inf)
         weights = softmax(scores)
         return weights, weights @ v
 
-    def _seen(self, n: int) -> Array:
-        everything = np.ones((n, n), bool)
+    def _allowed_pairs(self, n: int) -> Array:
+        all_pairs = np.ones((n, n), bool)
         return {
-            "none": everything,
-            "causal": np.tril(everything),
+            "none": all_pairs,
+            "causal": np.tril(all_pairs),
             "self_excluding": ~np.eye(n, dtype=bool),
         }[self.choices["mask"]]
 
@@ -114,34 +114,34 @@ class Oracle:
         return layer_norm(x, self.weights[f"{name}.weight"], self.weights[f"{name}.bias"], self.choices["norm_eps"])
 
 
-def turns(n: int, width: int) -> Array:
-    """exp(i · p / 10000^(2j/width)) for each position p of n and each of the width / 2 pairs j."""
+def unit_rotations(n: int, width: int) -> Array:
+    """Return exp(i · p / 10000^(2j/width)) for each position p and pair j, complex [n, width / 2]."""
     angles = np.arange(n)[:, None] / 10000 ** (2 * np.arange(width // 2) / width)
-    turned: Array = np.exp(1j * angles)
-    return turned
+    rotations: Array = np.exp(1j * angles)
+    return rotations
 
 
 def rotate(rows: Array) -> Array:
-    """Rows [n, head_dim], each neighbouring pair a complex number that is turned by the row's position."""
-    turned = (rows[:, 0::2] + 1j * rows[:, 1::2]) * turns(*rows.shape)
-    return np.stack([turned.real, turned.imag], axis=-1).reshape(rows.shape)
+    """Rotate each adjacent pair of rows [n, head_dim], as one complex number, by the angle of the row's position."""
+    rotated = (rows[:, 0::2] + 1j * rows[:, 1::2]) * unit_rotations(*rows.shape)
+    return np.stack([rotated.real, rotated.imag], axis=-1).reshape(rows.shape)
 
 
 def softmax(scores: Array) -> Array:
-    """exp(s) / Σ exp(s) over the last axis."""
+    """Return exp(s) / Σ exp(s) over the last axis."""
     powers = np.exp(scores - scores.max(-1, keepdims=True))
     shares: Array = powers / powers.sum(-1, keepdims=True)
     return shares
 
 
 def layer_norm(x: Array, gamma: Array, beta: Array, eps: float) -> Array:
-    """(x − mean) / √(variance + eps) · gamma + beta over the last axis."""
+    """Return (x − mean) / √(variance + eps) · gamma + beta over the last axis."""
     centred = x - x.mean(-1, keepdims=True)
     normalized: Array = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + eps) * gamma + beta
     return normalized
 
 
 def unit(vectors: Array) -> Array:
-    """Vectors [..., d] scaled to unit length."""
+    """Scale vectors [..., d] to unit length."""
     scaled: Array = vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)
     return scaled

@@ -1,1 +1,1 @@
-"""Checks what only a card can show: that the graphs run on CUDA, are right and fast, and keep their memory."""
+"""The GPU check: whether graphs run on CUDA, give the right results, are fast and do not leak memory."""

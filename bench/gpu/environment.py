@@ -1,69 +1,64 @@
-"""What the check runs on: the card, the libraries, and the way that attention takes through them."""
+"""The machine of a check: GPU, library versions, and the attention kernels that ONNX Runtime chooses."""
 
-import ctypes
 import platform
 import subprocess
-from contextlib import redirect_stdout
 from dataclasses import replace
-from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
+from importlib.metadata import distributions
 from typing import Any
 
 import onnxruntime as ort
 import torch
 
-from bench.gpu.card import why_no_cuda
+from bench.gpu.candidates import GatheredCuda
+from bench.gpu.cuda import cuda_unavailable_reason
 from bench.gpu.findings import Findings
 from bench.gpu.models import BERT_BASE, random_model, served_plan, write
 from bench.gpu.routes import SEQUENCES, attention_routes
-from bench.gpu.setting import Setting
-from headwaiter_export.attention_layout_cuda import GatheredCuda
+from bench.gpu.settings import Settings
 from headwaiter_server.runtime.graph import Provider
 from headwaiter_server.runtime.hardware import describe_hardware
 
-_WHEELS = ("cublas", "cuda-runtime", "cuda-nvrtc", "cudnn-cu13", "cufft", "curand")
-# Below, at and beyond the lengths where a route may change.
-_ROUTE_TOKENS = (32, 200, 512)
-_CAPI = Path(ort.__file__).parent / "capi"
+# Short, medium and long sequences, for which ONNX Runtime may choose different kernels.
+_KERNEL_TOKENS = (32, 200, 512)
 
 
-def why_no_card() -> str:
-    """Return in a sentence why this machine cannot be checked with --provider cuda; empty where it can."""
+def gpu_unavailable_reason() -> str:
+    """Return why this machine cannot run the check with --provider cuda; empty if it can."""
     if torch.cuda.is_available():
-        return why_no_cuda()
-    build = "is built without CUDA" if torch.version.cuda is None else "finds no card that it can use"
-    return f"PyTorch {torch.__version__} {build}: run on a machine with an NVIDIA card, or with --provider cpu"
+        return cuda_unavailable_reason()
+    problem = "is built without CUDA" if torch.version.cuda is None else "finds no usable GPU"
+    return f"PyTorch {torch.__version__} {problem}: run on a machine with an NVIDIA GPU, or with --provider cpu"
 
 
 def versions(provider: Provider) -> dict[str, str]:
-    """Name what every figure depends on: processor, card, and the versions of what runs on them."""
+    """Return processor, GPU and library versions by name."""
     machine = describe_hardware()
-    named = {
+    wheels = sorted(f"{each.name} {each.version}" for each in distributions() if each.name.startswith("nvidia-"))
+    known = {
         "processor": f"{machine['processor']}, {machine['processors']} cores",
         "Python": platform.python_version(),
         "ONNX Runtime": f"{ort.__version__}, built for CUDA {getattr(ort, 'cuda_version', '') or 'none'}",
         "PyTorch": str(torch.__version__),
-        "CUDA's libraries from pip": _wheels() or "none",
+        "CUDA's libraries from pip": ", ".join(wheels) or "none",
     }
-    return named | _card() if provider == "cuda" else named | {"card": "none in use"}
+    return known | _gpu() if provider == "cuda" else known | {"GPU": "not used"}
 
 
-def environment(setting: Setting, findings: Findings) -> None:
-    """See whether ONNX Runtime's library loads, and ask for the route of attention in short and in long sequences."""
-    findings.see("ONNX Runtime's CUDA library", _load_cuda_library())
-    findings.see("models", "reduced to next to nothing, as there is no card" if setting.tiny else "in full size")
-    if setting.provider == "cuda":
-        _routes(setting, findings)
+def environment(settings: Settings, findings: Findings) -> None:
+    """Find the attention kernels for short and long sequences."""
+    findings.record("models", "tiny, because there is no GPU" if settings.tiny else "full size")
+    if settings.provider == "cuda":
+        _record_kernels(settings, findings)
     else:
-        findings.skip("route of attention", "there is no card in use")
+        findings.skip("attention kernel", "no GPU is used")
 
 
-def _card() -> dict[str, str]:
+def _gpu() -> dict[str, str]:
     properties = torch.cuda.get_device_properties(0)
     memory_gib = properties.total_memory / 2**30
     cudnn: Any = torch.backends.cudnn
     return {
-        "card": f"{properties.name}, {memory_gib:.0f} GiB, {properties.multi_processor_count} multiprocessors",
+        "GPU": f"{properties.name}, {memory_gib:.0f} GiB, {properties.multi_processor_count} multiprocessors",
         "compute capability": f"{properties.major}.{properties.minor}",
         "driver": _driver(),
         "PyTorch's CUDA, cuDNN": f"{torch.version.cuda}, {cudnn.version()}",
@@ -75,42 +70,16 @@ def _driver() -> str:
     try:
         return subprocess.run(query, capture_output=True, text=True, check=True).stdout.split()[0]
     except (OSError, subprocess.CalledProcessError, IndexError) as error:
-        return f"not known: {error}"
+        return f"unknown: {error}"
 
 
-def _routes(setting: Setting, findings: Findings) -> None:
-    # All layers take the same route. The shape is the one that is timed: a route may hang on the size of a head.
-    encoder = random_model(replace(BERT_BASE, layers=1), setting)
-    for precision in setting.precisions:
-        for lowering in (served_plan(setting, precision).lowering, GatheredCuda):
-            what = f"route of attention, {lowering.__name__}, {precision}"
-            with findings.attempt(what):
-                path = write(encoder, lowering, precision, setting.folder / f"{what}.onnx")
-                for tokens, route in attention_routes(path, setting.provider, _ROUTE_TOKENS).items():
-                    findings.see(f"{what}, {SEQUENCES} × {tokens} tokens", route)
-
-
-def _load_cuda_library() -> str:
-    """Return whether ONNX Runtime's CUDA library loads with what pip has installed; else what was not found first."""
-    library = _CAPI / "libonnxruntime_providers_cuda.so"
-    if not library.is_file():
-        return "this build has none"
-    with redirect_stdout(None):  # It prints what it does not find, and the loader says so below.
-        ort.preload_dlls()
-    try:
-        # What it takes from the other one is only known to those who look for all names.
-        ctypes.CDLL(str(_CAPI / "libonnxruntime_providers_shared.so"), ctypes.RTLD_GLOBAL)
-        ctypes.CDLL(str(library))
-    except OSError as error:
-        return f"not loaded: {error}"
-    return "loads"
-
-
-def _wheels() -> str:
-    found = []
-    for name in _WHEELS:
-        try:
-            found.append(f"{name} {version(f'nvidia-{name}')}")
-        except PackageNotFoundError:
-            continue
-    return ", ".join(found)
+def _record_kernels(settings: Settings, findings: Findings) -> None:
+    # All layers use the same kernel. The kernel may depend on head_dim, so the shape is the one that is timed.
+    encoder = random_model(replace(BERT_BASE, layers=1), settings)
+    for precision in settings.precisions:
+        for layout in (served_plan(settings, precision).layout, GatheredCuda):
+            label = f"attention kernel, {layout.__name__}, {precision}"
+            with findings.attempt(label):
+                path = write(encoder, layout, precision, settings.folder / f"{label}.onnx")
+                for tokens, kernel in attention_routes(path, settings.provider, _KERNEL_TOKENS).items():
+                    findings.record(f"{label}, {SEQUENCES} × {tokens} tokens", kernel)

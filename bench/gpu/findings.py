@@ -1,4 +1,4 @@
-"""What was found, what was required, and the one table that puts them side by side."""
+"""The findings of a check: what was measured, what is required, and the table of both."""
 
 import json
 import logging
@@ -19,81 +19,75 @@ class Finding:
     """One line of the table.
 
     Attributes:
-        part: which part of the check found it.
-        what: in words.
-        measured: a figure, or what was seen, in words; None where nothing was.
-        sign: "≥" or "≤" where there is a bound, else empty.
-        bound: what the figure has to be.
-        aim: whether the bound is hoped for and not required.
-        why: why nothing was measured.
-        broke: whether that is an error, and not the machine's or the version's lack of something.
+        part: part of the check.
+        name: what is measured, with its unit.
+        measured: number or text; None if nothing was measured.
+        sign: "≥" or "≤" if there is a bound, else empty.
+        bound: bound of the number.
+        is_aim: whether the bound is an aim and not a requirement.
+        reason: why nothing was measured.
+        is_error: whether the reason is an error, and not a missing feature of the machine or a library.
     """
 
     part: str
-    what: str
+    name: str
     measured: float | str | None = None
     sign: str = ""
     bound: float = 0.0
-    aim: bool = False
-    why: str = ""
-    broke: bool = False
+    is_aim: bool = False
+    reason: str = ""
+    is_error: bool = False
 
     @property
     def verdict(self) -> str:
-        """Return whether it holds; nothing where a figure has no bound."""
+        """Whether the bound holds; empty without a bound."""
         if self.measured is None:
-            return f"{NOT_MEASURED}: {self.why}"
+            return f"{NOT_MEASURED}: {self.reason}"
         if not self.sign:
             return ""
         assert not isinstance(self.measured, str)
-        return HOLDS if Target(self.what, self.measured, self.sign, self.bound).met else FAILS
+        return HOLDS if Target(self.name, self.measured, self.sign, self.bound).met else FAILS
 
     @property
     def fails(self) -> bool:
-        """Whether what is required, and not only hoped for, does not hold, or an error kept it from being measured."""
-        return self.broke or (self.verdict == FAILS and not self.aim)
+        """Whether a requirement does not hold, or an error prevented the measurement; an aim never fails."""
+        return self.is_error or (self.verdict == FAILS and not self.is_aim)
 
     def row(self) -> tuple[str, ...]:
-        """Return its cells."""
-        required = f"{'aim ' * self.aim}{self.sign} {_number(self.bound)}" if self.sign else ""
-        measured = "" if self.measured is None else self.measured
-        return (
-            self.part,
-            self.what,
-            measured if isinstance(measured, str) else _number(measured),
-            required,
-            self.verdict,
-        )
+        """Return the cells of the line."""
+        required = f"{'aim ' * self.is_aim}{self.sign} {_number(self.bound)}" if self.sign else ""
+        measured = _number(self.measured) if isinstance(self.measured, float | int) else self.measured or ""
+        return self.part, self.name, measured, required, self.verdict
 
 
 @dataclass
 class Findings:
-    """Takes what a part finds, line by line, and says it at once: a card that hangs later has been heard until then."""
+    """Collects the findings of one part, and logs each at once, so that findings survive a GPU that hangs later."""
 
     part: str
     found: list[Finding] = field(default_factory=list)
 
-    def see(self, what: str, seen: str | float) -> None:
-        """Add what has no bound."""
-        self._add(Finding(self.part, what, seen))
+    def record(self, name: str, measured: str | float) -> None:
+        """Add a finding without a bound."""
+        self._add(Finding(self.part, name, measured))
 
-    def hold(self, what: str, measured: float, sign: str, bound: float, *, aim: bool = False) -> None:
-        """Add a figure with its bound."""
-        self._add(Finding(self.part, what, measured, sign, bound, aim))
+    def require(self, name: str, measured: float, sign: str, bound: float, *, is_aim: bool = False) -> None:
+        """Add a number with its bound."""
+        self._add(Finding(self.part, name, measured, sign, bound, is_aim))
 
-    def skip(self, what: str, why: str) -> None:
-        """Add what could not be measured here."""
-        self._add(Finding(self.part, what, why=why))
+    def skip(self, name: str, reason: str) -> None:
+        """Add a measurement that is impossible on this machine."""
+        self._add(Finding(self.part, name, reason=reason))
 
     @contextmanager
-    def attempt(self, what: str) -> Iterator[None]:
-        """Go on after an error, which becomes the reason why something was not measured."""
+    def attempt(self, name: str) -> Iterator[None]:
+        """Turn an error into a finding, so that the check continues."""
         try:
             yield
         except Exception as error:
-            log.exception("%s: %s", self.part, what)
-            why = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
-            self._add(Finding(self.part, what, why=why, broke=True))
+            log.exception("%s: %s", self.part, name)
+            reason = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+            self._add(Finding(self.part, name, reason=reason, is_error=True))
 
     def _add(self, finding: Finding) -> None:
         self.found.append(finding)
@@ -102,31 +96,32 @@ class Findings:
 
 def table(findings: Sequence[Finding]) -> str:
     """Return the table in Markdown."""
-    header = ("part", "what", "measured", "required", "verdict")
+    header = ("part", "name", "measured", "required", "verdict")
     rows = [header, ("---",) * len(header), *(finding.row() for finding in findings)]
     return "\n".join(f"| {' | '.join(cell.replace('|', '/') for cell in row)} |" for row in rows)
 
 
 def summary(findings: Sequence[Finding]) -> str:
-    """Return in one line how many requirements hold."""
-    required = [finding.verdict for finding in findings if finding.sign and not finding.aim]
-    missing, broken = (sum(each) for each in zip(*((f.measured is None, f.broke) for f in findings), strict=True))
+    """Return one line that counts requirements, missing measurements and errors."""
+    verdicts = [finding.verdict for finding in findings if finding.sign and not finding.is_aim]
+    missing = sum(finding.measured is None for finding in findings)
+    errors = sum(finding.is_error for finding in findings)
     return (
-        f"{required.count(HOLDS)} requirements hold, {required.count(FAILS)} do not; "
-        f"{missing} lines were not measured, {broken} of them for an error"
+        f"{verdicts.count(HOLDS)} requirements hold, {verdicts.count(FAILS)} do not hold; "
+        f"{missing} values were not measured, {errors} of them because of an error"
     )
 
 
 def to_json(findings: Sequence[Finding], run: Mapping[str, Any]) -> str:
-    """Return every finding with its verdict, after what is to be known of the run."""
+    """Return the description of the run and all findings with their verdicts as JSON."""
     lines = [{**asdict(finding), "verdict": finding.verdict} for finding in findings]
     return json.dumps({**run, "findings": lines}, indent=2, ensure_ascii=False)
 
 
 def _number(value: float) -> str:
-    """Write large numbers out, and small ones with three digits that count."""
+    """Format large numbers in full, and small ones with three significant digits."""
     if abs(value) >= 1000:
         return f"{value:,.0f}"
     if value and abs(1 - value) < 0.01:
-        return f"{value:.7g}"  # A cosine: what counts is how far it is from 1.
+        return f"{value:.7g}"  # A cosine, whose distance from 1 matters.
     return f"{value:.3g}"

@@ -1,4 +1,4 @@
-"""Whether memory stays where it is when no two batches have the same shape."""
+"""Whether memory grows when batches have random shapes."""
 
 import gc
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from bench.gpu.findings import Findings
 from bench.gpu.models import minilm_bundle
-from bench.gpu.setting import Setting
+from bench.gpu.settings import Settings
 from headwaiter_proto.manifest_pb2 import Manifest
 from headwaiter_server.runtime.model import open_model
 from headwaiter_server.runtime.warmup import Lengths, time_batch
@@ -20,27 +20,27 @@ from headwaiter_server.scheduling.cost import BatchLimits
 _ALLOWED_GROWTH = 1.05
 
 
-def memory(setting: Setting, findings: Findings) -> None:
-    """Start as a server does, run random shapes, and compare the memory that is held."""
-    before = _held_bytes(setting)
-    model = open_model(minilm_bundle(setting), setting.provider, setting.fastest, None)
+def memory(settings: Settings, findings: Findings) -> None:
+    """Start like a server, run random shapes, and compare the memory in use before and after."""
+    before = _used_bytes(settings)
+    model = open_model(minilm_bundle(settings), settings.provider, settings.fastest, None)
     limits = warm_up(model, measure_cost(model).limits)
-    # On a card, what this process holds for other things is not counted.
-    least = before if setting.provider == "cuda" else 0
-    warm = _held_bytes(setting) - least
+    # On a GPU, other memory of this process is not counted.
+    other = before if settings.provider == "cuda" else 0
+    warm = _used_bytes(settings) - other
     manifest = model.bundle.manifest
-    for lengths in random_shapes(manifest, limits, setting.effort.shapes):
+    for lengths in random_shapes(manifest, limits, settings.effort.shapes):
         time_batch(model.graph, manifest, lengths)
-    after = _held_bytes(setting) - least
-    held = "memory of the card" if setting.provider == "cuda" else "resident memory"
-    findings.see(f"{held} after warm-up, MiB", warm / 2**20)
-    findings.see(f"{held} after {setting.effort.shapes:,} random shapes, MiB", after / 2**20)
-    what = f"{held} after {setting.effort.shapes:,} random shapes by after warm-up"
-    findings.hold(what, after / warm, "≤", _ALLOWED_GROWTH)
+    after = _used_bytes(settings) - other
+    kind = "GPU memory" if settings.provider == "cuda" else "resident memory"
+    findings.record(f"{kind} after warm-up, MiB", warm / 2**20)
+    findings.record(f"{kind} after {settings.effort.shapes:,} random shapes, MiB", after / 2**20)
+    label = f"{kind} after {settings.effort.shapes:,} random shapes / after warm-up"
+    findings.require(label, after / warm, "≤", _ALLOWED_GROWTH)
 
 
 def random_shapes(manifest: Manifest, limits: BatchLimits, count: int) -> Iterator[Lengths]:
-    """Yield so many batches as a server would run them: lengths and tokens drawn log-uniformly, within the limits."""
+    """Yield random batches within a server's limits; lengths and tokens are log-uniform."""
     random = np.random.default_rng(0)
 
     def draw(least: int, most: int, size: int = 1) -> NDArray[np.int64]:
@@ -48,20 +48,20 @@ def random_shapes(manifest: Manifest, limits: BatchLimits, count: int) -> Iterat
 
     for _ in range(count):
         (tokens,), (longest,) = draw(1, limits.tokens), draw(manifest.min_tokens, manifest.max_tokens)
-        beside = min(
+        most_others = min(
             limits.cells // longest**2 - 1,
             limits.padded_tokens // longest - 1,
             (tokens - longest) // manifest.min_tokens,
         )
-        others = draw(manifest.min_tokens, longest, max(0, beside))
+        others = draw(manifest.min_tokens, longest, max(0, most_others))
         fitting = np.searchsorted(others.cumsum(), tokens - longest, side="right")
         yield (int(longest), *others[:fitting].tolist())
 
 
-def _held_bytes(setting: Setting) -> int:
-    """Return the memory in use on the card, or this process's own where there is none."""
-    gc.collect()  # What other parts have left behind must not go while we look.
-    if setting.provider == "cuda":
+def _used_bytes(settings: Settings) -> int:
+    """Return the GPU memory in use, or this process's memory if there is no GPU."""
+    gc.collect()  # Garbage of other parts must not disappear between two measurements.
+    if settings.provider == "cuda":
         torch.cuda.synchronize()
         torch.cuda.empty_cache()
         free, total = torch.cuda.mem_get_info()

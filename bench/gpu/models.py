@@ -1,97 +1,94 @@
-"""The encoders that are checked: by shape with random weights, all-MiniLM-L6-v2 with its own where it is at hand."""
+"""The models of the check: all-MiniLM-L6-v2 if its checkpoint is present, and random weights for other shapes."""
 
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-from bench.gpu.setting import Precision, Setting
-from headwaiter_export.bundle import GRAPHS, GraphPlan, export_bundle, halve
+from bench.gpu.settings import Precision, Settings
+from headwaiter_export.bundle import export_bundle, halve
 from headwaiter_export.checkpoints import read_checkpoint
-from headwaiter_export.config import EncoderConfig, Positions, TextConfig
+from headwaiter_export.config import EncoderConfig, Positions
 from headwaiter_export.encoder import Encoder
-from headwaiter_export.graphs import Written, write_graph
+from headwaiter_export.graph_plans import GRAPHS, GraphPlan
+from headwaiter_export.graphs import GraphLayout, write_graph
 from headwaiter_export.presets import PRESETS
+from headwaiter_export.text_config import TextConfig
 from headwaiter_export.weights import random_encoder
 from headwaiter_proto.encoder_pb2 import PRECISION_FP16, PRECISION_FP32
 from headwaiter_proto.encoder_pb2 import Precision as ProtoPrecision
 from headwaiter_proto.manifest_pb2 import LOWERING_PORTABLE
 
-_BERT_WORDS = 30_522
-MINILM = EncoderConfig(
-    vocabulary_size=_BERT_WORDS, d_model=384, heads=12, layers=6, d_ff=1536, max_tokens=512, normalize=True
-)
-BERT_BASE = EncoderConfig(vocabulary_size=_BERT_WORDS, d_model=768, heads=12, layers=12, d_ff=3072, max_tokens=512)
-BERT_LARGE = EncoderConfig(vocabulary_size=_BERT_WORDS, d_model=1024, heads=16, layers=24, d_ff=4096, max_tokens=512)
+
+def _bert(d_model: int, heads: int, layers: int, *, normalize: bool = False) -> EncoderConfig:
+    sizes: Any = {"vocabulary_size": 30_522, "d_ff": 4 * d_model, "max_tokens": 512}
+    return EncoderConfig(d_model=d_model, heads=heads, layers=layers, normalize=normalize, **sizes)
+
+
+MINILM = _bert(384, 12, 6, normalize=True)
+BERT_BASE = _bert(768, 12, 12)
+BERT_LARGE = _bert(1024, 16, 24)
 ROTARY = replace(BERT_BASE, layers=6, max_tokens=4096, positions=Positions.ROTARY)
 
 _PRECISIONS: dict[Precision, ProtoPrecision] = {"fp32": PRECISION_FP32, "fp16": PRECISION_FP16}
 
 
-def every_model(setting: Setting) -> Iterator[tuple[str, Encoder]]:
-    """Yield every model to check with its name, built when its turn comes."""
-    if setting.checkpoint is None:
-        yield "all-MiniLM-L6-v2's shape", random_model(MINILM, setting)
+def every_model(settings: Settings) -> Iterator[tuple[str, Encoder]]:
+    """Yield the name and encoder of every model; each encoder is built only when needed."""
+    if settings.checkpoint is None:
+        yield "all-MiniLM-L6-v2's shape", random_model(MINILM, settings)
     else:
-        yield "all-MiniLM-L6-v2", read_checkpoint(setting.checkpoint).encoder
+        yield "all-MiniLM-L6-v2", read_checkpoint(settings.checkpoint).encoder
     for name, config in (("BERT-base", BERT_BASE), ("BERT-large", BERT_LARGE), ("rotary, 4,096 tokens", ROTARY)):
-        yield f"{name}, random", random_model(config, setting)
+        yield f"{name}, random", random_model(config, settings)
     for name, preset in PRESETS.items():
-        # Pooled too, so that there is something to compare.
-        yield f"{name}, random", random_model(preset({"pooling": "mean"}), setting)
+        # With pooling, so that pooled vectors can be compared too.
+        yield f"{name}, random", random_model(preset({"pooling": "mean"}), settings)
 
 
-def random_model(config: EncoderConfig, setting: Setting) -> Encoder:
-    """Build an encoder of a shape, reduced where there is no card."""
-    return random_encoder(_reduced(config) if setting.tiny else config, seed=0)
+def random_model(config: EncoderConfig, settings: Settings) -> Encoder:
+    """Build an encoder with random weights, with a tiny shape if there is no GPU."""
+    return random_encoder(_reduced(config) if settings.tiny else config, seed=0)
 
 
 def _reduced(config: EncoderConfig) -> EncoderConfig:
-    """Return the smallest shape of the same kind: up to 64 tokens and two layers."""
-    words = min(config.vocabulary_size, 512)
+    """Return a tiny configuration of the same kind, of at most 64 tokens and two layers."""
+    tiny = replace(config, layers=min(config.layers, 2), max_tokens=64)
     if not config.takes_tokens:
-        return replace(config, layers=min(config.layers, 2), max_tokens=64)
-    return replace(
-        config,
-        vocabulary_size=words,
-        d_model=64,
-        heads=4,
-        head_dim=16,
-        value_dim=16,
-        layers=2,
-        d_ff=128,
-        max_tokens=64,
-    )
+        return tiny
+    vocabulary_size = min(config.vocabulary_size, 512)
+    return replace(tiny, vocabulary_size=vocabulary_size, d_model=64, heads=4, head_dim=16, value_dim=16, d_ff=128)
 
 
-def served_plan(setting: Setting, precision: Precision) -> GraphPlan:
-    """Return which graph a server runs on the provider at a precision."""
+def served_plan(settings: Settings, precision: Precision) -> GraphPlan:
+    """Return the plan of the graph that a server runs in a precision."""
     return next(
         plan
         for plan in GRAPHS
-        if plan.provider == setting.provider
+        if plan.provider == settings.provider
         and plan.precision == _PRECISIONS[precision]
-        and plan.kind != LOWERING_PORTABLE
+        and plan.lowering != LOWERING_PORTABLE
     )
 
 
-def write(encoder: Encoder, lowering: type[Written], precision: Precision, path: Path) -> Path:
-    """Write one graph of an encoder in float32 at a precision, and return where."""
+def write(encoder: Encoder, layout: type[GraphLayout], precision: Precision, path: Path) -> Path:
+    """Write one graph of a float32 encoder in a precision, and return its path."""
     folded = encoder.folded()
-    write_graph(halve(folded) if precision == "fp16" else folded, lowering, path)
+    write_graph(halve(folded) if precision == "fp16" else folded, layout, path)
     return path
 
 
-def minilm_bundle(setting: Setting) -> Path:
-    """Write the bundle of all-MiniLM-L6-v2, or of its shape, and return its folder."""
-    if setting.checkpoint is None:
-        return write_bundle(random_model(MINILM, setting), None, "all-MiniLM-L6-v2-shape", setting)
-    model = read_checkpoint(setting.checkpoint)
-    return write_bundle(model.encoder, model.text, "all-MiniLM-L6-v2", setting)
+def minilm_bundle(settings: Settings) -> Path:
+    """Write the bundle of all-MiniLM-L6-v2, or of random weights of its shape, and return its folder."""
+    if settings.checkpoint is None:
+        return write_bundle(random_model(MINILM, settings), None, "all-MiniLM-L6-v2-shape", settings)
+    model = read_checkpoint(settings.checkpoint)
+    return write_bundle(model.encoder, model.text, "all-MiniLM-L6-v2", settings)
 
 
-def write_bundle(encoder: Encoder, text: TextConfig | None, name: str, setting: Setting) -> Path:
+def write_bundle(encoder: Encoder, text: TextConfig | None, name: str, settings: Settings) -> Path:
     """Write a bundle of the graphs that a server runs on the provider, and return its folder."""
-    folder = setting.folder / name
+    folder = settings.folder / name
     if not folder.exists():
-        export_bundle(encoder, text, folder, name, plans=[served_plan(setting, each) for each in setting.precisions])
+        export_bundle(encoder, text, folder, name, plans=[served_plan(settings, each) for each in settings.precisions])
     return folder

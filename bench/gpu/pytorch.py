@@ -1,4 +1,4 @@
-"""The same encoder in PyTorch, as one would serve it there: padded batches, and variable-length attention."""
+"""The encoder served by PyTorch: in padded batches, and with variable-length attention."""
 
 from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from typing_extensions import override
 
-from bench.gpu.setting import Setting
+from bench.gpu.settings import Settings
 from headwaiter_export.attention_layout import Axes, Packed, Portable
 from headwaiter_export.config import Mask
 from headwaiter_export.encoder import Encoder
@@ -23,26 +23,26 @@ PADDED_SEQUENCES = 32
 
 
 class Padded(Portable):
-    """Padded sequences, with PyTorch's scaled_dot_product_attention under a mask of the padding."""
+    """Padded sequences, with PyTorch's scaled_dot_product_attention and a mask of the padding."""
 
     @property
     @override
     def positions(self) -> Tensor:
-        batch, longest = self._mask.shape
-        return torch.arange(longest, device=self._mask.device).expand(batch, longest).flatten()
+        batch, longest = self._token_mask.shape
+        return torch.arange(longest, device=self._token_mask.device).expand(batch, longest).flatten()
 
     @override
     def attend(self, query: Tensor, key: Tensor, value: Tensor, heads: int, mask: Mask) -> Tensor:
-        batch, longest = self._mask.shape
+        batch, longest = self._token_mask.shape
         q, k, v = (
             rows.view(batch, longest, heads, rows.shape[1] // heads).transpose(1, 2) for rows in (query, key, value)
         )
-        context = F.scaled_dot_product_attention(q, k, v, self._mask[:, None, None, :])
+        context = F.scaled_dot_product_attention(q, k, v, self._token_mask[:, None, None, :])
         return context.transpose(1, 2).reshape(value.shape)
 
 
 class VariableLength(Packed):
-    """Sequences end to end, with PyTorch's flash attention by cumulative lengths."""
+    """Concatenated sequences, with PyTorch's variable-length flash attention."""
 
     INPUT_AXES: ClassVar[Axes] = {
         "positions": ("tokens",),
@@ -59,7 +59,7 @@ class VariableLength(Packed):
 
     @property
     @override
-    def mask(self) -> Tensor:
+    def token_mask(self) -> Tensor:
         longest = self._inputs["gather"].shape[1]
         return torch.arange(longest, device=self.lengths.device) < self.lengths[:, None]
 
@@ -71,9 +71,9 @@ class VariableLength(Packed):
         return context.flatten(1)
 
 
-def why_no_variable_length(setting: Setting) -> str:
-    """Return why PyTorch's variable-length attention cannot be compared with; empty where it can."""
-    if setting.provider != "cuda":
+def varlen_unavailable_reason(settings: Settings) -> str:
+    """Return why PyTorch's variable-length attention cannot run; empty if it can."""
+    if settings.provider != "cuda":
         return "PyTorch has variable-length attention for CUDA only"
     if find_spec("torch.nn.attention.varlen") is None:
         return f"PyTorch {torch.__version__} has no torch.nn.attention.varlen"
@@ -81,20 +81,20 @@ def why_no_variable_length(setting: Setting) -> str:
 
 
 class Runner:
-    """An encoder on the device, that answers batches in one layout.
+    """Runs batches of an encoder in one layout.
 
-    It never waits for the device between two batches: all vectors are brought back together, in the end.
+    It never waits for the device between two batches, and copies all vectors back at the end.
     """
 
-    def __init__(self, encoder: Encoder, lowering: type[Padded | VariableLength], setting: Setting) -> None:
-        self._encoder, self._lowering, self._setting = encoder, lowering, setting
+    def __init__(self, encoder: Encoder, layout: type[Padded | VariableLength], settings: Settings) -> None:
+        self._encoder, self._layout, self._settings = encoder, layout, settings
         self._token_input = encoder.config.token_input
-        self._names = {self._token_input, *lowering.INPUT_AXES}
+        self._names = {self._token_input, *layout.INPUT_AXES}
 
     def compile(self) -> None:
-        """Have the encoder's layers compiled for any shape, which the first batches do.
+        """Compile the encoder's layers for all shapes; compilation happens in the first batches.
 
-        All layers run what was compiled for the first, which saves minutes; what is around them is little.
+        All layers share the compiled code of the first, which saves minutes. The rest of the encoder is cheap.
         """
         for layer in self._encoder.layers:
             layer.compile(dynamic=True)
@@ -106,12 +106,12 @@ class Runner:
 
     def _pooled(self, batch: Sequence[Ids]) -> Tensor:
         inputs = {name: self._upload(rows) for name, rows in pack(batch).feeds(self._names).items()}
-        lowering = self._lowering(inputs)
-        pooled: Tensor = self._encoder(lowering.to_rows(inputs[self._token_input]), lowering)[0]
+        layout = self._layout(inputs)
+        pooled: Tensor = self._encoder(layout.to_rows(inputs[self._token_input]), layout)[0]
         return pooled
 
     def _upload(self, rows: NDArray[np.generic]) -> Tensor:
         tensor = torch.from_numpy(rows)
-        # From memory that may be paged out, a copy would wait for all that the device was given before it.
-        pinned = tensor.pin_memory() if self._setting.provider == "cuda" else tensor
-        return pinned.to(self._setting.device, non_blocking=True)
+        # A copy from pageable memory would wait for all earlier work of the device.
+        pinned = tensor.pin_memory() if self._settings.provider == "cuda" else tensor
+        return pinned.to(self._settings.device, non_blocking=True)

@@ -1,6 +1,6 @@
-"""Which way attention goes through ONNX Runtime: flash, memory-efficient, fused or unfused.
+"""Finds the kernel that ONNX Runtime uses for attention: flash, memory-efficient, fused or unfused.
 
-Run as a program it encodes batches of made-up sequences, while ONNX Runtime says what each attention operator does.
+As a program, this module runs batches of zeros while ONNX Runtime prints the kernel of each attention operator.
 """
 
 import argparse
@@ -16,7 +16,7 @@ import numpy as np
 from headwaiter_server.runtime.graph import EncoderGraph, Provider
 from headwaiter_server.runtime.packing import pack
 
-# What ONNX Runtime prints of each attention operator that it runs, if this variable says so when the process starts.
+# ONNX Runtime reads this variable at process start, and then prints a line for each attention operator that runs.
 _VARIABLE = "ORT_ENABLE_ATTENTION_KERNEL_DEBUG_INFO"
 _PRINTED = re.compile(r"Operator=(?P<operator>\w+).*?SdpaKernel=(?P<kernel>\w+)")
 _ROUTES = {
@@ -28,44 +28,38 @@ _ROUTES = {
     "TRT_CROSS_ATTENTION": "fused (cross)",
     "MATH": "unfused",
 }
-# The program's own line before each batch.
+# Line that the program prints before each batch.
 _BATCH = "batch of sequences of "
 SEQUENCES = 8
-_TIME_S = 120.0
+_TIMEOUT_S = 120.0
 
 
 def attention_routes(graph: Path, provider: Provider, lengths: Sequence[int]) -> dict[int, str]:
-    """Return the routes that eight sequences take, by their length, in words; a graph of token ids is run.
+    """Return operator and kernel of attention over eight sequences, for each length; the graph takes token ids.
 
     Raises:
-        RuntimeError: a batch could not be run.
+        RuntimeError: a batch failed.
     """
     program = [sys.executable, "-m", __name__, str(graph), provider, *map(str, lengths)]
-    environment = {**os.environ, _VARIABLE: "1"}
-    done = subprocess.run(
-        program,
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=_TIME_S,
-        check=False,
+    env = {**os.environ, _VARIABLE: "1"}
+    process = subprocess.run(
+        program, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=_TIMEOUT_S, check=False
     )
-    if done.returncode:
-        raise RuntimeError(f"exit status {done.returncode}, {' '.join(done.stdout.split()[-30:])}")
-    return read_routes(done.stdout)
+    if process.returncode:
+        raise RuntimeError(f"exit status {process.returncode}, {' '.join(process.stdout.split()[-30:])}")
+    return read_routes(process.stdout)
 
 
 def read_routes(printed: str) -> dict[int, str]:
-    """Return what was printed of attention, operator by operator, as "PackedMultiHeadAttention: flash"."""
+    """Parse the printed lines into a text for each length, such as "PackedMultiHeadAttention: flash"."""
     routes = {}
     for batch in printed.split(_BATCH)[1:]:
         tokens, _, lines = batch.partition("\n")
-        seen = {
+        kernels = {
             f"{found['operator']}: {_ROUTES.get(found['kernel'], found['kernel'])}"
             for found in _PRINTED.finditer(lines)
         }
-        routes[int(tokens)] = ", ".join(sorted(seen)) or "no operator says which"
+        routes[int(tokens)] = ", ".join(sorted(kernels)) or "no operator printed its kernel"
     return routes
 
 
@@ -79,7 +73,7 @@ def main() -> None:
     graph = EncoderGraph.open(arguments.graph, arguments.provider)
     for tokens in arguments.lengths:
         print(f"{_BATCH}{tokens}", flush=True)
-        # One of them is shorter, so that there is something to leave out.
+        # One sequence is shorter, so that the batch has padding.
         graph.run(
             pack([np.zeros(length, np.int64) for length in [tokens] * (SEQUENCES - 1) + [tokens - 1]]), hidden=False
         )

@@ -1,4 +1,4 @@
-"""Whether a server runs on the provider, says so, checks itself, and whether its graphs are what they should be."""
+"""Whether a server runs on the provider and passes its self-check, and whether its optimised graphs are as expected."""
 
 from collections import Counter
 from pathlib import Path
@@ -7,7 +7,7 @@ import numpy as np
 
 from bench.gpu.findings import Findings
 from bench.gpu.models import MINILM, minilm_bundle, served_plan
-from bench.gpu.setting import Setting
+from bench.gpu.settings import Settings
 from examples.demo import REQUIRED_SHARE, SENTENCES, print_neighbours, print_stages, read_sentences
 from headwaiter_client import Client, Encoding
 from headwaiter_export.optimized_graph import optimized_operators
@@ -17,59 +17,61 @@ from testbed.server_process import running_server
 _MEMCPY = ("MemcpyToHost", "MemcpyFromHost")
 
 
-def service(setting: Setting, findings: Findings) -> None:
-    """Serve at every precision, encode what the demo encodes, and look into the graphs."""
-    folder = minilm_bundle(setting)
-    for precision in setting.precisions:
+def service(settings: Settings, findings: Findings) -> None:
+    """In every precision, serve the demo's sentences and check the optimised graph."""
+    folder = minilm_bundle(settings)
+    for precision in settings.precisions:
         with findings.attempt(f"served, {precision}"):
-            _serve(folder, precision, setting, findings)
+            _serve(folder, precision, settings, findings)
         with findings.attempt(f"optimised graph, {precision}"):
-            graph = folder / served_plan(setting, precision).file
-            _look_into(f"optimised graph, {precision}", optimized_operators(graph, setting.provider), setting, findings)
+            graph = folder / served_plan(settings, precision).file
+            _check_operators(
+                f"optimised graph, {precision}", optimized_operators(graph, settings.provider), settings, findings
+            )
 
 
-def _serve(folder: Path, precision: str, setting: Setting, findings: Findings) -> None:
-    flags = ["--provider", setting.provider, "--precision", precision, "--cache-dir", ""]
+def _serve(folder: Path, precision: str, settings: Settings, findings: Findings) -> None:
+    flags = ["--provider", settings.provider, "--precision", precision, "--cache-dir", ""]
     with running_server(folder, flags) as server, Client(server.address) as client:
         model = client.model()
-        client.encode_tokens([np.arange(8)])  # connects
-        if setting.checkpoint is None:
+        client.encode_tokens([np.arange(8)])  # Connects.
+        if settings.checkpoint is None:
             encoding = client.encode_tokens([np.arange(n) for n in range(4, 60)])
-            findings.skip(
-                f"served, {precision}: neighbours of the same group", "there is no checkpoint with a tokenizer"
-            )
+            findings.skip(f"served, {precision}: neighbours of the same group", "the checkpoint is missing")
         else:
             groups, sentences = read_sentences(SENTENCES)
             encoding = client.encode(sentences)
             share = print_neighbours(groups, sentences, encoding)
-            findings.hold(f"served, {precision}: neighbours of the same group", share, "≥", REQUIRED_SHARE)
-    _look_at(f"served, {precision}", precision, model.execution, findings)
-    _stages(f"served, {precision}", encoding, findings)
+            findings.require(f"served, {precision}: neighbours of the same group", share, "≥", REQUIRED_SHARE)
+    _check_execution(f"served, {precision}", precision, model.execution, findings)
+    _record_stages(f"served, {precision}", encoding, findings)
 
 
-def _look_at(what: str, precision: str, execution: Execution, findings: Findings) -> None:
-    findings.see(f"{what}: provider", execution.provider)
+def _check_execution(label: str, precision: str, execution: Execution, findings: Findings) -> None:
+    findings.record(f"{label}: provider", execution.provider)
     check = execution.self_check
     if precision == "fp32":
-        findings.hold(f"{what}: golden inputs, pooled", min(check.pooled_max_abs, check.pooled_max_relative), "≤", 1e-5)
+        findings.require(
+            f"{label}: golden inputs, pooled", min(check.pooled_max_abs, check.pooled_max_relative), "≤", 1e-5
+        )
     else:
-        findings.hold(f"{what}: golden inputs, smallest cosine", check.min_cosine, "≥", 0.9999)
+        findings.require(f"{label}: golden inputs, smallest cosine", check.min_cosine, "≥", 0.9999)
 
 
-def _stages(what: str, encoding: Encoding, findings: Findings) -> None:
-    """Print the demo's table of stages, and keep the share that was the device's."""
+def _record_stages(label: str, encoding: Encoding, findings: Findings) -> None:
+    """Print the demo's table of stages, and record the share of the device."""
     print_stages(encoding)
     timings = encoding.timings
     share = timings.compute_s / timings.round_trip_s
-    findings.see(f"{what}: {len(encoding.lengths)} sequences, ms", timings.round_trip_s * 1e3)
-    findings.see(f"{what}: share of it that is computing", share)
+    findings.record(f"{label}: {len(encoding.lengths)} sequences, ms", timings.round_trip_s * 1e3)
+    findings.record(f"{label}: share of computing", share)
 
 
-def _look_into(what: str, operators: Counter[str], setting: Setting, findings: Findings) -> None:
-    findings.see(what, ", ".join(f"{count} {name}" for name, count in operators.most_common()))
-    if setting.provider != "cuda":
-        findings.skip(f"{what}: operators of CUDA's", "the graph of the CPU has others")
+def _check_operators(label: str, operators: Counter[str], settings: Settings, findings: Findings) -> None:
+    findings.record(label, ", ".join(f"{count} {name}" for name, count in operators.most_common()))
+    if settings.provider != "cuda":
+        findings.skip(f"{label}: operators for CUDA", "the CPU graph has other operators")
         return
-    findings.hold(f"{what}: copies between card and host", sum(operators[name] for name in _MEMCPY), "≤", 0)
-    for name, a_layer in (("SkipLayerNormalization", 2), ("BiasGelu", 1)):
-        findings.hold(f"{what}: {name}", operators[name], "≥", a_layer * MINILM.layers)
+    findings.require(f"{label}: copies between GPU and host", sum(operators[name] for name in _MEMCPY), "≤", 0)
+    for name, per_layer in (("SkipLayerNormalization", 2), ("BiasGelu", 1)):
+        findings.require(f"{label}: {name}", operators[name], "≥", per_layer * MINILM.layers)

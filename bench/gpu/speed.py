@@ -1,4 +1,4 @@
-"""How fast BERT-base's shape is: Headwaiter in process and served, PyTorch, other graphs, and the device's own rate."""
+"""Speed of a BERT-base encoder: Headwaiter in process and served, PyTorch, other graphs, and the matrix rate."""
 
 import copy
 import statistics
@@ -11,21 +11,21 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from bench.gpu.candidates import FusedCuda, GatheredCuda
 from bench.gpu.findings import Findings
 from bench.gpu.latency import latency
 from bench.gpu.models import BERT_BASE, random_model, served_plan, write, write_bundle
-from bench.gpu.pytorch import PADDED_SEQUENCES, Padded, Runner, VariableLength, why_no_variable_length
-from bench.gpu.rates import encoder_flops, matrix_rate
-from bench.gpu.served import send
-from bench.gpu.setting import Precision, Setting
-from bench.gpu.timing import median_seconds, ratio, rounds_of
+from bench.gpu.pytorch import PADDED_SEQUENCES, Padded, Runner, VariableLength, varlen_unavailable_reason
+from bench.gpu.send_trace import send
+from bench.gpu.settings import Precision, Settings
+from bench.gpu.timing import encoder_flops, matrix_rate, median_seconds, ratio, rounds_of
 from bench.loads.traces import MEDIAN_90, LogNormal, Trace
 from bench.studies.in_process import Planner
 from headwaiter_client import Client
 from headwaiter_export.attention_layout import PackedCpu, Portable
-from headwaiter_export.attention_layout_cuda import FusedCuda, GatheredCuda, PackedCuda
+from headwaiter_export.attention_layout_cuda import PackedCuda
 from headwaiter_export.encoder import Encoder
-from headwaiter_export.graphs import Written
+from headwaiter_export.graphs import GraphLayout
 from headwaiter_server.runtime.graph import EncoderGraph, open_session, session_options
 from headwaiter_server.runtime.model import Model, open_model
 from headwaiter_server.runtime.packing import pack
@@ -35,11 +35,12 @@ Ids = NDArray[np.int64]
 Batches = list[Sequence[Ids]]
 Run = Callable[[], object]
 
-_OURS, _SERVED, _VARIABLE = "Headwaiter, in process", "Headwaiter, served", "PyTorch, variable-length flash attention"
+_IN_PROCESS, _SERVED = "Headwaiter, in process", "Headwaiter, served"
+_VARIABLE = "PyTorch, variable-length flash attention"
 _ARRIVAL, _SORTED = "in arrival order", "sorted by length"
-# From here on, a batch has to come near the card's own rate.
+# Batches of this size and more must come near the GPU's matrix rate.
 _FULL_BATCH_TOKENS = 16_384
-_LOWERINGS: dict[str, tuple[type[Written], ...]] = {
+_LAYOUTS: dict[str, tuple[type[GraphLayout], ...]] = {
     "cuda": (PackedCuda, FusedCuda, GatheredCuda, Portable),
     "cpu": (PackedCpu, Portable),
 }
@@ -47,206 +48,206 @@ _DTYPES = {"fp32": torch.float32, "fp16": torch.float16}
 
 
 @dataclass(frozen=True)
-class Bench:
-    """What is timed, and on what.
+class SpeedCheck:
+    """The model and the trace of all speed measurements.
 
     Attributes:
-        encoder: in float32, on the CPU.
-        model: its bundle, opened as a server opens it.
-        trace: the sequences.
-        setting: where.
-        findings: what is found.
+        encoder: encoder in float32 on the CPU.
+        model: the encoder's bundle, opened like in a server.
+        trace: sequences to encode.
+        settings: settings of the check.
+        findings: collects the measurements.
     """
 
     encoder: Encoder
     model: Model
     trace: Trace
-    setting: Setting
+    settings: Settings
     findings: Findings
 
-    def require(self, what: str, measured: float, bound: float, *, aim: bool = False) -> None:
-        """Add a figure with its lower bound, which says nothing where there is no card."""
-        if self.setting.tiny:
-            self.findings.see(what, measured)
+    def require(self, name: str, measured: float, bound: float, *, is_aim: bool = False) -> None:
+        """Add a number with its lower bound; without a GPU the bound is dropped, because it would mean nothing."""
+        if self.settings.tiny:
+            self.findings.record(name, measured)
         else:
-            self.findings.hold(what, measured, "≥", bound, aim=aim)
+            self.findings.require(name, measured, "≥", bound, is_aim=is_aim)
 
 
-def speed(setting: Setting, findings: Findings) -> None:
-    """Time everything on one trace in one run."""
-    encoder = random_model(BERT_BASE, setting)
-    model = open_model(write_bundle(encoder, None, "bert-base", setting), setting.provider, setting.fastest, None)
-    lengths = LogNormal(12, 2, 64) if setting.tiny else MEDIAN_90
-    # The mean is above the median, so that these are enough.
-    sequences = setting.effort.trace_tokens // lengths.median_tokens
+def speed(settings: Settings, findings: Findings) -> None:
+    """Run all measurements on one trace."""
+    encoder = random_model(BERT_BASE, settings)
+    model = open_model(write_bundle(encoder, None, "bert-base", settings), settings.provider, settings.fastest, None)
+    lengths = LogNormal(12, 2, 64) if settings.tiny else MEDIAN_90
+    # The mean length exceeds the median, so this number of sequences is enough.
+    sequences = settings.effort.trace_tokens // lengths.median_tokens
     trace = lengths.trace(sequences, encoder.config.vocabulary_size)
-    bench = Bench(encoder, model, trace.first(setting.effort.trace_tokens), setting, findings)
-    findings.see("sequences", f"{trace.name}: {len(bench.trace.sequences):,} of {bench.trace.tokens:,} tokens")
+    check = SpeedCheck(encoder, model, trace.first(settings.effort.trace_tokens), settings, findings)
+    findings.record("sequences", f"{trace.name}: {len(check.trace.sequences):,} of {check.trace.tokens:,} tokens")
     with findings.attempt("throughput and latency"), ExitStack() as stack:
         server = None
         with findings.attempt("server"):
-            flags = ["--provider", setting.provider, "--precision", setting.fastest, "--cache-dir", ""]
+            flags = ["--provider", settings.provider, "--precision", settings.fastest, "--cache-dir", ""]
             server = stack.enter_context(running_server(model.bundle.folder, flags))
         with findings.attempt("throughput"):
-            _throughput(bench, server)
+            _throughput(check, server)
         if server is not None:
             with findings.attempt("latency"):
-                latency(server, model.graph, setting, findings)
-    for part in (_batches, _lowerings):
+                latency(server, model.graph, settings, findings)
+    for part in (_batches, _layouts):
         with findings.attempt(part.__name__.strip("_")):
-            part(bench)
+            part(check)
 
 
-def _throughput(bench: Bench, server: RunningServer | None) -> None:
-    """Compare what answers the whole trace, all in turns; without a server too."""
-    runs = {_OURS: _in_process(bench)}
+def _throughput(check: SpeedCheck, server: RunningServer | None) -> None:
+    """Compare all ways to encode the whole trace, in alternating rounds; `server` may be None."""
+    runs = {_IN_PROCESS: _in_process(check)}
     if server is not None:
-        runs |= _served(bench, server)
-    runs |= _portable(bench) | _padded(bench) | _variable(bench)
-    taken = rounds_of(runs, bench.setting, bench.findings)
+        runs |= _served(check, server)
+    runs |= _portable(check) | _padded(check) | _variable(check)
+    taken = rounds_of(runs, check.settings, check.findings)
     for name, seconds in taken.items():
-        tokens_s = bench.trace.tokens / statistics.median(seconds)
-        bench.findings.see(f"{name}, {bench.setting.fastest}: tokens/s", tokens_s)
-    if (ours := taken.pop(_OURS, None)) is None:
+        tokens_s = check.trace.tokens / statistics.median(seconds)
+        check.findings.record(f"{name}, {check.settings.fastest}: tokens/s", tokens_s)
+    if (ours := taken.pop(_IN_PROCESS, None)) is None:
         return
     for name, seconds in taken.items():
-        times = ratio(ours, seconds)
+        speedup = ratio(ours, seconds)
         if name == _SERVED:
-            bench.require("served by in process", ratio(seconds, ours), 0.85)
+            check.require("throughput served / in process", ratio(seconds, ours), 0.85)
         elif name.startswith("PyTorch") and name.endswith(_ARRIVAL):
-            bench.require(f"in process by {name}", times, 2.0)
+            check.require(f"throughput in process / {name}", speedup, 2.0)
         elif name == _VARIABLE:
-            bench.require(f"in process by {name}", times, 1.0, aim=True)
+            check.require(f"throughput in process / {name}", speedup, 1.0, is_aim=True)
         else:
-            bench.findings.see(f"in process by {name}", times)
+            check.findings.record(f"throughput in process / {name}", speedup)
 
 
-def _in_process(bench: Bench) -> Run:
-    """Plan and run as the server does, with the whole trace waiting."""
-    planner, sequences = Planner(bench.model), bench.trace.sequences
-    bench.findings.see("token budget, in process", planner.limits.tokens)
+def _in_process(check: SpeedCheck) -> Run:
+    """Plan and run batches like the server, with the whole trace in the queue."""
+    planner, sequences = Planner(check.model), check.trace.sequences
+    check.findings.record("token budget, in process", planner.limits.tokens)
 
     def run() -> None:
         for batch in planner.batches(sequences, len(sequences)):
-            bench.model.graph.run(pack(batch), hidden=False)
+            check.model.graph.run(pack(batch), hidden=False)
 
     return run
 
 
-def _served(bench: Bench, server: RunningServer) -> dict[str, Run]:
-    """Send the trace to a server, which has measured for itself what batches cost."""
+def _served(check: SpeedCheck, server: RunningServer) -> dict[str, Run]:
+    """Send the trace to a server, which has measured its own cost model."""
     runs: dict[str, Run] = {}
-    with bench.findings.attempt(_SERVED), Client(server.address) as client:
-        bench.findings.see("token budget, served", client.model().execution.token_budget)
-        runs[_SERVED] = partial(send, server.address, bench.trace.sequences)
+    with check.findings.attempt(_SERVED), Client(server.address) as client:
+        check.findings.record("token budget, served", client.model().execution.token_budget)
+        runs[_SERVED] = partial(send, server.address, check.trace.sequences)
     return runs
 
 
-def _portable(bench: Bench) -> dict[str, Run]:
+def _portable(check: SpeedCheck) -> dict[str, Run]:
     runs: dict[str, Run] = {}
-    with bench.findings.attempt("ONNX Runtime, padded"):
-        graph = _graph(bench, Portable, bench.setting.fastest)
-        runs |= {f"ONNX Runtime, padded, {order}": partial(_run, graph, batches) for order, batches in _orders(bench)}
+    with check.findings.attempt("ONNX Runtime, padded"):
+        graph = _graph(check, Portable, check.settings.fastest)
+        runs |= {f"ONNX Runtime, padded, {order}": partial(_run, graph, batches) for order, batches in _orders(check)}
     return runs
 
 
-def _padded(bench: Bench) -> dict[str, Run]:
-    """Return PyTorch's ways to run padded batches; one that fails is a line in the findings."""
+def _padded(check: SpeedCheck) -> dict[str, Run]:
+    """Return the ways to run padded batches in PyTorch; an error becomes a finding."""
     runs: dict[str, Run] = {}
-    for way, compiled in (("PyTorch, eager", False), ("PyTorch, torch.compile", True)):
-        with bench.findings.attempt(way):
-            runner = Runner(_in_pytorch(bench), Padded, bench.setting)
+    for name, compiled in (("PyTorch, eager", False), ("PyTorch, torch.compile", True)):
+        with check.findings.attempt(name):
+            runner = Runner(_in_pytorch(check), Padded, check.settings)
             if compiled:
                 runner.compile()
-            _see_likeness(bench, way, runner)
-            runs |= {f"{way}, padded, {order}": partial(runner.run, batches) for order, batches in _orders(bench)}
+            _record_cosine(check, name, runner)
+            runs |= {f"{name}, padded, {order}": partial(runner.run, batches) for order, batches in _orders(check)}
     return runs
 
 
-def _variable(bench: Bench) -> dict[str, Run]:
+def _variable(check: SpeedCheck) -> dict[str, Run]:
     runs: dict[str, Run] = {}
-    if why := why_no_variable_length(bench.setting):
-        bench.findings.skip(_VARIABLE, why)
+    if reason := varlen_unavailable_reason(check.settings):
+        check.findings.skip(_VARIABLE, reason)
         return runs
-    with bench.findings.attempt(_VARIABLE):
-        runner = Runner(_in_pytorch(bench), VariableLength, bench.setting)
-        _see_likeness(bench, _VARIABLE, runner)
-        runs[_VARIABLE] = partial(runner.run, in_batches(bench.trace.sequences, _FULL_BATCH_TOKENS))
+    with check.findings.attempt(_VARIABLE):
+        runner = Runner(_in_pytorch(check), VariableLength, check.settings)
+        _record_cosine(check, _VARIABLE, runner)
+        runs[_VARIABLE] = partial(runner.run, in_batches(check.trace.sequences, _FULL_BATCH_TOKENS))
     return runs
 
 
-def _in_pytorch(bench: Bench) -> Encoder:
-    return copy.deepcopy(bench.encoder).to(bench.setting.device, _DTYPES[bench.setting.fastest])
+def _in_pytorch(check: SpeedCheck) -> Encoder:
+    return copy.deepcopy(check.encoder).to(check.settings.device, _DTYPES[check.settings.fastest])
 
 
-def _see_likeness(bench: Bench, what: str, runner: Runner) -> None:
-    """Note that what is compared answers the same."""
-    batch = bench.trace.sequences[:PADDED_SEQUENCES]
-    ours = bench.model.graph.run(pack(batch), hidden=False).pooled
+def _record_cosine(check: SpeedCheck, name: str, runner: Runner) -> None:
+    """Record that a compared encoder gives the same results."""
+    batch = check.trace.sequences[:PADDED_SEQUENCES]
+    ours = check.model.graph.run(pack(batch), hidden=False).pooled
     assert ours is not None
     theirs = runner.run([batch])
     cosines = (ours * theirs).sum(1) / np.linalg.norm(ours, axis=1) / np.linalg.norm(theirs, axis=1)
-    bench.findings.see(f"{what}: smallest cosine to ours", float(cosines.min()))
+    check.findings.record(f"{name}: smallest cosine to Headwaiter", float(cosines.min()))
 
 
-def _orders(bench: Bench) -> Iterator[tuple[str, Batches]]:
-    sequences, size = bench.trace.sequences, PADDED_SEQUENCES
+def _orders(check: SpeedCheck) -> Iterator[tuple[str, Batches]]:
+    sequences, size = check.trace.sequences, PADDED_SEQUENCES
     for order, ordered in ((_ARRIVAL, sequences), (_SORTED, sorted(sequences, key=len))):
         yield order, [ordered[start : start + size] for start in range(0, len(ordered), size)]
 
 
-def _batches(bench: Bench) -> None:
-    """Compare batches of several sizes, packed and run one after the other, to the device's own rate."""
-    setting, findings, sequences = bench.setting, bench.findings, bench.trace.sequences
-    precision = setting.fastest
-    most = matrix_rate(setting, _DTYPES[precision])
-    findings.see(f"matrix products of PyTorch, {precision}: TFLOP/s", most / 1e12)
-    flops = encoder_flops(bench.encoder.config, map(len, sequences))
-    findings.see("arithmetic of a token: MFLOP", flops / bench.trace.tokens / 1e6)
-    for tokens in setting.effort.batch_tokens:
-        run = partial(_run, bench.model.graph, in_batches(sequences, tokens))
-        seconds = median_seconds(run, setting, setting.effort.rounds)
-        what = f"batches of {tokens:,} tokens, {precision}"
-        findings.see(f"{what}: tokens/s", bench.trace.tokens / seconds)
-        share = f"{what}: share of the matrix rate"
+def _batches(check: SpeedCheck) -> None:
+    """Compare batches of several sizes with the device's matrix rate."""
+    settings, findings, sequences = check.settings, check.findings, check.trace.sequences
+    precision = settings.fastest
+    rate = matrix_rate(settings, _DTYPES[precision])
+    findings.record(f"matrix products of PyTorch, {precision}: TFLOP/s", rate / 1e12)
+    flops = encoder_flops(check.encoder.config, map(len, sequences))
+    findings.record("arithmetic per token: MFLOP", flops / check.trace.tokens / 1e6)
+    for tokens in settings.effort.batch_tokens:
+        run = partial(_run, check.model.graph, in_batches(sequences, tokens))
+        seconds = median_seconds(run, settings, settings.effort.rounds)
+        label = f"batches of {tokens:,} tokens, {precision}"
+        findings.record(f"{label}: tokens/s", check.trace.tokens / seconds)
+        share = f"{label}: share of the matrix rate"
         if tokens >= _FULL_BATCH_TOKENS:
-            bench.require(share, flops / seconds / most, 0.35)
-            bench.require(share, flops / seconds / most, 0.45, aim=True)
+            check.require(share, flops / seconds / rate, 0.35)
+            check.require(share, flops / seconds / rate, 0.45, is_aim=True)
         else:
-            findings.see(share, flops / seconds / most)
+            findings.record(share, flops / seconds / rate)
 
 
-def _lowerings(bench: Bench) -> None:
-    """Compare the ways to write attention, in batches of one size."""
-    setting = bench.setting
-    tokens = min(_FULL_BATCH_TOKENS, max(setting.effort.batch_tokens))
-    batches = in_batches(bench.trace.sequences, tokens)
-    for precision in setting.precisions:
-        for lowering in _LOWERINGS[setting.provider]:
-            what = f"{lowering.__name__}, {precision}, batches of {tokens:,} tokens: tokens/s"
-            with bench.findings.attempt(what):
-                _time_graph(bench, what, _graph(bench, lowering, precision), batches)
-    what = f"{setting.fastest} as it is served, with neither bound buffers nor rounded sizes: tokens/s"
-    with bench.findings.attempt(what):
-        path = bench.model.bundle.folder / bench.model.graph_file
-        session = open_session(path, setting.provider, session_options(None))
-        _time_graph(bench, what, EncoderGraph(session), batches)
+def _layouts(check: SpeedCheck) -> None:
+    """Compare attention layouts in batches of one size."""
+    settings = check.settings
+    tokens = min(_FULL_BATCH_TOKENS, max(settings.effort.batch_tokens))
+    batches = in_batches(check.trace.sequences, tokens)
+    for precision in settings.precisions:
+        for layout in _LAYOUTS[settings.provider]:
+            label = f"{layout.__name__}, {precision}, batches of {tokens:,} tokens: tokens/s"
+            with check.findings.attempt(label):
+                _time_graph(check, label, _graph(check, layout, precision), batches)
+    label = f"{settings.fastest} as served, without bound buffers and shape buckets: tokens/s"
+    with check.findings.attempt(label):
+        path = check.model.bundle.folder / check.model.graph_file
+        session = open_session(path, settings.provider, session_options(None))
+        _time_graph(check, label, EncoderGraph(session), batches)
 
 
-def _time_graph(bench: Bench, what: str, graph: EncoderGraph, batches: Batches) -> None:
-    seconds = median_seconds(partial(_run, graph, batches), bench.setting, bench.setting.effort.rounds)
-    bench.findings.see(what, bench.trace.tokens / seconds)
+def _time_graph(check: SpeedCheck, label: str, graph: EncoderGraph, batches: Batches) -> None:
+    seconds = median_seconds(partial(_run, graph, batches), check.settings, check.settings.effort.rounds)
+    check.findings.record(label, check.trace.tokens / seconds)
 
 
-def _graph(bench: Bench, lowering: type[Written], precision: Precision) -> EncoderGraph:
-    """Open a graph, written unless it is there already; the bundle holds those that are served."""
-    plan = served_plan(bench.setting, precision)
-    path = bench.setting.folder / f"{lowering.__name__}.{precision}.onnx"
-    if lowering is plan.lowering:
-        path = bench.model.bundle.folder / plan.file
+def _graph(check: SpeedCheck, layout: type[GraphLayout], precision: Precision) -> EncoderGraph:
+    """Open a graph: the bundle's if the bundle has it, otherwise a graph that is written once."""
+    plan = served_plan(check.settings, precision)
+    path = check.settings.folder / f"{layout.__name__}.{precision}.onnx"
+    if layout is plan.layout:
+        path = check.model.bundle.folder / plan.file
     elif not path.exists():
-        write(bench.encoder, lowering, precision, path)
-    return EncoderGraph.open(path, bench.setting.provider)
+        write(check.encoder, layout, precision, path)
+    return EncoderGraph.open(path, check.settings.provider)
 
 
 def _run(graph: EncoderGraph, batches: Batches) -> None:
@@ -255,13 +256,13 @@ def _run(graph: EncoderGraph, batches: Batches) -> None:
 
 
 def in_batches(sequences: Sequence[Ids], tokens: int) -> Batches:
-    """Cut a trace, in the order of arrival, into batches of at most so many tokens."""
+    """Split sequences, in order of arrival, into batches of at most `tokens` tokens."""
     batches: list[list[Ids]] = []
-    room = 0
+    free_tokens = 0
     for ids in sequences:
-        if len(ids) > room:
+        if len(ids) > free_tokens:
             batches.append([])
-            room = tokens
+            free_tokens = tokens
         batches[-1].append(ids)
-        room -= len(ids)
+        free_tokens -= len(ids)
     return [*batches]

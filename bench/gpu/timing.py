@@ -1,43 +1,78 @@
-"""Times what runs again and again."""
+"""Times functions over several rounds, and computes arithmetic rates from the times."""
 
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+
+import torch
 
 from bench.gpu.findings import Findings
-from bench.gpu.setting import Setting
+from bench.gpu.settings import Settings
+from headwaiter_export.config import EncoderConfig
+
+# Enough products to make the start of a run negligible.
+_PRODUCTS = 10
 
 
-def seconds(run: Callable[[], object], setting: Setting) -> float:
-    """Return how long a run takes, until the device is through with it."""
-    setting.synchronize()
+def seconds(run: Callable[[], object], settings: Settings) -> float:
+    """Return the seconds of one run, including the device's work."""
+    settings.synchronize()
     started_s = time.perf_counter()
     run()
-    setting.synchronize()
+    settings.synchronize()
     return time.perf_counter() - started_s
 
 
-def median_seconds(run: Callable[[], object], setting: Setting, rounds: int) -> float:
-    """Return the median of so many runs, after one that does not count."""
+def median_seconds(run: Callable[[], object], settings: Settings, rounds: int) -> float:
+    """Return the median seconds of a number of runs, after one warm-up run."""
     run()
-    return statistics.median(seconds(run, setting) for _ in range(rounds))
+    return statistics.median(seconds(run, settings) for _ in range(rounds))
 
 
-def rounds_of(runs: Mapping[str, Callable[[], object]], setting: Setting, findings: Findings) -> dict[str, list[float]]:
-    """Return the seconds of runs that are compared, which take turns, after a round that does not count.
+def rounds_of(
+    runs: Mapping[str, Callable[[], object]], settings: Settings, findings: Findings
+) -> dict[str, list[float]]:
+    """Return the seconds of each run in every round, after a warm-up round; in a round the runs alternate.
 
-    One that fails is a line in the findings, and runs no more.
+    An error becomes a finding, and the run that raised it is dropped.
     """
     taken: dict[str, list[float]] = {name: [] for name in runs}
-    rounds = setting.effort.rounds + 1
+    rounds = settings.effort.rounds + 1
     for ran in range(rounds):
         for name, run in runs.items():
             if len(taken[name]) == ran:
                 with findings.attempt(name):
-                    taken[name].append(seconds(run, setting))
+                    taken[name].append(seconds(run, settings))
     return {name: each[1:] for name, each in taken.items() if len(each) == rounds}
 
 
 def ratio(ours: list[float], theirs: list[float]) -> float:
-    """Return how many times as fast ours is: the median over rounds, as what disturbs a round disturbs both."""
+    """Return the median over rounds of theirs / ours; a disturbance of a round slows both runs."""
     return statistics.median(their / our for our, their in zip(ours, theirs, strict=True))
+
+
+def encoder_flops(config: EncoderConfig, lengths: Iterable[int]) -> int:
+    """Return the floating-point operations of the matrix products for sequences of these lengths.
+
+    A linear layer takes 2 operations for each weight and token. One head's attention takes 2·n·(head_dim + value_dim)
+    operations for each of n tokens. Embeddings, norms, activations, softmax and pooling are not counted.
+    """
+    inner = config.heads * config.value_dim
+    linear = config.d_model * (2 * config.heads * config.head_dim + inner)
+    linear += inner * config.d_model if config.output_projection else 0
+    linear += 2 * config.width * config.d_ff
+    attention = config.heads * (config.head_dim + config.value_dim)
+    return sum(2 * n * config.layers * (linear + n * attention) for n in lengths)
+
+
+def matrix_rate(settings: Settings, dtype: torch.dtype) -> float:
+    """Return the operations per second of a large matrix product in PyTorch, the most that a device can do."""
+    side = settings.effort.matrix
+    left, right = (torch.randn(side, side, device=settings.device).to(dtype) for _ in range(2))
+    out = torch.empty_like(left)
+
+    def multiply() -> None:
+        for _ in range(_PRODUCTS):
+            torch.matmul(left, right, out=out)
+
+    return _PRODUCTS * 2 * side**3 / median_seconds(multiply, settings, 5)

@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from headwaiter_export.bundle import GRAPHS, export_bundle
+from headwaiter_export.bundle import export_bundle
 from headwaiter_export.checkpoints import read_checkpoint
+from headwaiter_export.graph_plans import GRAPHS
 from headwaiter_export.presets import PRESETS
 from headwaiter_export.weights import random_encoder
 from headwaiter_proto.encoder_pb2 import GraphParity

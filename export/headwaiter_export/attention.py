@@ -1,20 +1,46 @@
-"""Multi-head self-attention, over rows in any layout."""
+"""Multi-head self-attention: the formula, and the PyTorch module around it."""
 
 import math
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
-from headwaiter_export.attention_layout import Lowering
 from headwaiter_export.config import EncoderConfig, Positions
 from headwaiter_export.positions import NoPositions, RotaryPositions
 
+if TYPE_CHECKING:  # attention_layout imports the formula from here.
+    from headwaiter_export.attention_layout import AttentionLayout
+
+
+def attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Compute softmax(q kᵀ / √head_dim + mask) v (https://arxiv.org/abs/1706.03762, equation 1).
+
+    Every layout that does not use a fused operator runs this function, PyTorch's reference answers included.
+
+    Args:
+        query: [..., n, head_dim].
+        key: [..., n, head_dim].
+        value: [..., n, value_dim].
+        mask: added to the scores: 0 where a query attends to a key, and −∞ or the lowest number where it does not. Its
+            shape broadcasts to [..., n, n]. None where every query attends to every key.
+
+    Returns:
+        The attention weights [..., n, n], each row of which sums to one, and the context [..., n, value_dim].
+    """
+    scale = math.sqrt(query.shape[-1])
+    scores = (query / scale) @ key.transpose(-2, -1)
+    if mask is not None:
+        scores = scores + mask
+    # A float32 mask makes float16 scores float32.
+    weights = scores.softmax(-1).to(value.dtype)
+    return weights, weights @ value
+
 
 class SelfAttention(nn.Module):
-    """softmax(q kᵀ / √head_dim) v in every head (https://arxiv.org/abs/1706.03762, section 3.2).
+    """Attention in every head; the heads' contexts are concatenated and, if configured, projected to d_model.
 
-    The heads' outputs are concatenated, and projected to d_model where the configuration says so.
-    The projections see rows one by one; which rows are one sequence is the lowering's affair.
+    The projections work on single rows. The layout knows which rows form a sequence.
     """
 
     def __init__(self, config: EncoderConfig) -> None:
@@ -31,19 +57,19 @@ class SelfAttention(nn.Module):
         if config.output_projection:
             self.output = nn.Linear(context_width, config.d_model, config.output_bias)
 
-    def forward(self, x: Tensor, lowering: Lowering) -> Tensor:
-        """Attend within each sequence: [R, d_model] to [R, width]."""
-        query = self.positions(self.temperature(self.query(x)), lowering)
-        key = self.positions(self.key(x), lowering)
-        context = lowering.attend(query, key, self.value(x), self.heads, self.mask)
+    def forward(self, x: Tensor, layout: "AttentionLayout") -> Tensor:
+        """Attend within each sequence: rows [R, d_model] to rows [R, width]."""
+        query = self.positions(self.temperature(self.query(x)), layout)
+        key = self.positions(self.key(x), layout)
+        context = layout.attend(query, key, self.value(x), self.heads, self.mask)
         projected: Tensor = self.output(context)
         return projected
 
 
 class LearnedTemperature(nn.Module):
-    """softmax(q kᵀ / T) with a T of every head's own, as in https://arxiv.org/abs/2112.13492.
+    """softmax(q kᵀ / T), with one learned T for each head (https://arxiv.org/abs/2112.13492).
 
-    Attention divides by √head_dim whatever the temperature, so queries are multiplied by √head_dim / T before.
+    Attention always divides by √head_dim, so this module multiplies the queries by √head_dim / T.
     """
 
     def __init__(self, config: EncoderConfig) -> None:
@@ -57,5 +83,5 @@ class LearnedTemperature(nn.Module):
 
     @property
     def factors(self) -> Tensor:
-        """What each column of the queries is multiplied by, [H·head_dim]."""
+        """Factor of each column of the queries, [H·head_dim]."""
         return (math.sqrt(self.head_dim) / self.temperature).repeat_interleave(self.head_dim)

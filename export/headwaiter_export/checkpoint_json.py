@@ -1,4 +1,4 @@
-"""Reads the JSON files of a checkpoint; a field is checked where it is read, and what is wrong is one sentence."""
+"""Reads the JSON files of a checkpoint and checks each field when it is read."""
 
 import json
 from collections.abc import Mapping
@@ -6,93 +6,95 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from headwaiter_export.config import MOST
+from headwaiter_export.config import MAX_SIZE
 
 Choice = TypeVar("Choice")
 
 
 class CheckpointError(Exception):
-    """A checkpoint cannot be read, or our encoder cannot reproduce it."""
+    """A checkpoint cannot be read, or the encoder cannot reproduce its results."""
 
 
 @dataclass(frozen=True)
-class Settings:
-    """A JSON object; every reader of a field raises CheckpointError, naming the field and what would be right.
+class CheckpointJson:
+    """A JSON object of a checkpoint.
+
+    Methods that read a field raise CheckpointError with the file, the field, its value and the allowed values.
 
     Attributes:
         path: the file.
-        values: its fields, unchecked.
+        values: its fields, not yet checked.
     """
 
     path: Path
     values: Mapping[str, Any]
 
     @classmethod
-    def read(cls, path: Path) -> "Settings":
+    def read(cls, path: Path) -> "CheckpointJson":
         """Read a file.
 
         Raises:
-            CheckpointError: it is missing, or holds no JSON object.
+            CheckpointError: the file is missing, or is not a JSON object.
         """
         values = read_json(path)
         if not isinstance(values, dict):
-            raise CheckpointError(f"{path} is no JSON object")
+            raise CheckpointError(f"{path} is a JSON {type(values).__name__}: it must be an object")
         return cls(path, values)
 
     @classmethod
-    def read_if_there(cls, path: Path) -> "Settings":
-        """Read a file as `read` does, or return no fields where there is none."""
+    def read_if_present(cls, path: Path) -> "CheckpointJson":
+        """Read a file like `read`; return an object without fields if the file is missing."""
         return cls.read(path) if path.is_file() else cls(path, {})
 
-    def count(self, name: str, least: int = 1) -> int:
-        """Return a field that must be a whole number, `least` or more."""
+    def size(self, name: str, least: int = 1) -> int:
+        """Return a field that must be a whole number of at least `least`."""
         value = self._required(name)
-        if type(value) is not int or not least <= value <= MOST:
-            raise self.refusal(name, f"it must be a whole number from {least} to {MOST}")
+        if type(value) is not int or not least <= value <= MAX_SIZE:
+            raise self.error(name, f"it must be a whole number from {least} to {MAX_SIZE}")
         return value
 
-    def switch(self, name: str) -> bool:
+    def boolean(self, name: str) -> bool:
         """Return a field that must be true or false."""
         value = self._required(name)
         if not isinstance(value, bool):
-            raise self.refusal(name, "it must be true or false")
+            raise self.error(name, "it must be true or false")
         return value
 
     def choice(self, name: str, choices: Mapping[str, Choice]) -> Choice:
-        """Return what a field stands for."""
+        """Return the choice that a field names."""
         value = self._required(name)
         if not isinstance(value, str) or value not in choices:
-            raise self.refusal(name, f"the known ones are {', '.join(choices)}")
+            raise self.error(name, f"it must be one of {', '.join(choices)}")
         return choices[value]
 
     def limit(self, name: str) -> float | None:
-        """Return a field that must be a number, 1 or more; None where it is absent or null."""
+        """Return a field that must be a number of at least 1; None if the field is missing or null."""
         value = self.values.get(name)
         if value is not None and (type(value) not in (int, float) or not value >= 1):
-            raise self.refusal(name, "it must be a number, 1 or more")
+            raise self.error(name, "it must be a number of at least 1")
         return value
 
-    def texts(self, name: str) -> list[str]:
-        """Return a field that must be a list of texts; none where it is absent or null."""
+    def strings(self, name: str) -> list[str]:
+        """Return a field that must be a list of strings; empty if the field is missing or null."""
         values = self.values.get(name) or []
         if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
-            raise self.refusal(name, "it must be a list of texts")
+            raise self.error(name, "it must be a list of strings")
         return values
 
-    def mapping(self, name: str) -> dict[str, str]:
-        """Return a field that must be an object of texts."""
+    def string_map(self, name: str) -> dict[str, str]:
+        """Return a field that must be an object of strings."""
         values = self._required(name)
         if not isinstance(values, dict) or not all(isinstance(value, str) for value in values.values()):
-            raise self.refusal(name, "it must be an object of texts")
+            raise self.error(name, "it must be an object of strings")
         return values
 
-    def refusal(self, name: str, reason: str) -> CheckpointError:
-        """Return the error that names a field, its value and what is wrong with it."""
-        return CheckpointError(f"{self.path} has {name} {self.values[name]!r:.99}: {reason}")
+    def error(self, name: str, expected: str) -> CheckpointError:
+        """Return an error that names a field, its value and what it must be."""
+        return CheckpointError(f"{self.path} has {name} {self.values[name]!r:.99}: {expected}")
 
     def _required(self, name: str) -> Any:
         if name not in self.values:
-            raise CheckpointError(f"{self.path} has no {name}")
+            raise CheckpointError(f"{self.path} has no field {name}: add it")
         return self.values[name]
 
 
@@ -100,11 +102,11 @@ def read_json(path: Path) -> Any:
     """Read a JSON file.
 
     Raises:
-        CheckpointError: it is missing, or no JSON.
+        CheckpointError: the file is missing, or is not JSON.
     """
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except OSError:
-        raise CheckpointError(f"{path} is missing") from None
+        raise CheckpointError(f"{path} is missing: save the checkpoint again, or correct the path") from None
     except (ValueError, RecursionError) as error:
         raise CheckpointError(f"{path} is not JSON: {error}") from None

@@ -1,8 +1,8 @@
 """Reads checkpoint folders of the BERT family and of the Vision Transformer.
 
-A checkpoint is what `transformers` saves (config.json, safetensors, tokenizer.json), alone or as the first module of a
-`sentence-transformers` model (modules.json). What a sequence is stands in `inputs.py`. Whatever would make our answers
-differ from the checkpoint's own is refused by name.
+A checkpoint is a folder saved by `transformers` (config.json, safetensors, tokenizer.json), alone or as the first
+module of a `sentence-transformers` model (modules.json). A setting that would make results differ from the
+checkpoint's own is an error that names the setting.
 """
 
 import math
@@ -14,16 +14,17 @@ import tokenizers
 import torch
 from torch import Tensor
 
-from headwaiter_export.checkpoint_json import CheckpointError, Settings, read_json
-from headwaiter_export.config import ConfigError, EncoderConfig, Pooling, TextConfig
+from headwaiter_export.checkpoint_json import CheckpointError, CheckpointJson, read_json
+from headwaiter_export.config import ConfigError, EncoderConfig, Pooling
 from headwaiter_export.encoder import Encoder
 from headwaiter_export.families import ACTIVATIONS, FAMILIES, Family
 from headwaiter_export.prompts import with_prompts
-from headwaiter_export.weights import read_safetensors, take
+from headwaiter_export.text_config import TextConfig
+from headwaiter_export.weights import read_safetensors, take_tensor
 
-# Architectures of these kinds hold a whole encoder; what else they hold is left aside.
+# Architectures with these endings contain a whole encoder. Their heads are ignored.
 _ENCODERS = ("Model", "ForMaskedLM", "ForPreTraining", "ForMaskedImageModeling")
-# What `sentence-transformers` calls the poolings we have, in the settings it wrote earlier and writes now.
+# Names of poolings in old and new versions of `sentence-transformers`.
 _POOLINGS = {
     "cls_token": Pooling.CLS,
     "cls": Pooling.CLS,
@@ -37,11 +38,11 @@ _POOLINGS = {
 
 @dataclass(frozen=True, eq=False)
 class Checkpoint:
-    """A model as it was saved.
+    """A model read from a checkpoint.
 
     Attributes:
-        encoder: with the checkpoint's weights, in float32.
-        text: how it takes texts; None without a tokenizer.json.
+        encoder: the encoder in float32.
+        text: tokenizer, limit and prompts; None without a tokenizer.json.
     """
 
     encoder: Encoder
@@ -52,73 +53,70 @@ def read_checkpoint(folder: Path, pooling: Pooling | None = None, normalize: boo
     """Read a checkpoint folder.
 
     Args:
-        folder: of a `transformers` or a `sentence-transformers` model.
-        pooling: in place of the model's own; where the folder does not say, that is the mean, as in
-            `sentence-transformers`, and cls for a Vision Transformer.
-        normalize: scale pooled vectors to unit length, in place of the model's own choice, which is not to where the
-            folder does not say.
+        folder: folder of a `transformers` or `sentence-transformers` model.
+        pooling: pooling to use instead of the model's own. A folder that names none is pooled by cls if it is a Vision
+            Transformer, otherwise by mean, as in `sentence-transformers`.
+        normalize: whether to scale pooled vectors to unit length, instead of the model's own choice. A folder that does
+            not say is not normalized.
 
     Raises:
-        CheckpointError: naming what is missing, or what cannot be reproduced.
+        CheckpointError: the message names the missing part, or the setting that cannot be reproduced.
     """
     if not folder.is_dir():
-        raise CheckpointError(f"{folder} is no folder")
+        raise CheckpointError(f"{folder} is not a folder: give the folder of a checkpoint")
     modules = _read_modules(folder) if (folder / "modules.json").is_file() else _Modules(folder)
     folder = modules.transformer
-    settings = Settings.read(folder / "config.json")
-    family = _family(settings)
+    config_json = CheckpointJson.read(folder / "config.json")
+    family = _family(config_json)
     pooling = pooling or modules.pooling or family.pooling
     if normalize is None:
         normalize = modules.normalize and pooling is not Pooling.NONE
-    config = _encoder_config(settings, family, pooling=pooling, normalize=normalize)
+    config = _encoder_config(config_json, family, pooling=pooling, normalize=normalize)
     text = _read_text(folder, config)
     if text is not None and modules.prompts is not None:
         text = with_prompts(text, modules.prompts, pooled=modules.pools_prompt)
-    return Checkpoint(_load_encoder(folder, settings, family, config), text)
+    return Checkpoint(_load_encoder(folder, config_json, family, config), text)
 
 
 @dataclass(frozen=True)
 class _Modules:
-    """What a folder says beside its transformer.
+    """The modules of a `sentence-transformers` model; the defaults are those of a plain `transformers` folder.
 
     Attributes:
-        transformer: the transformer's own folder.
-        pooling: how a sequence becomes one vector; None where it does not say.
-        pools_prompt: the rows of a prompt take part in that.
-        normalize: pooled vectors have unit length.
-        prompts: where prompts stand, if anywhere.
+        transformer: folder of the transformer.
+        pooling: pooling of the model; None if the folder names none.
+        pools_prompt: whether pooling includes the rows of a prompt.
+        normalize: whether pooled vectors have unit length.
+        prompts: file of the prompts, if any.
     """
 
     transformer: Path
     pooling: Pooling | None = None
     pools_prompt: bool = True
     normalize: bool = False
-    prompts: Settings | None = None
+    prompts: CheckpointJson | None = None
 
 
 def _read_modules(folder: Path) -> _Modules:
-    """Read what `sentence-transformers` writes beside a transformer."""
+    """Read the modules of a `sentence-transformers` model."""
     modules = read_json(folder / "modules.json")
     if not isinstance(modules, list) or not all(_is_module(module) for module in modules):
-        raise CheckpointError(f"{folder / 'modules.json'} is no list of modules with a type and a path")
+        raise CheckpointError(
+            f"{folder / 'modules.json'} is not a list of modules with type and path: save the model again"
+        )
     kinds = [module["type"].rpartition(".")[2] for module in modules]
-    for kind in kinds:
-        if kind not in ("Transformer", "Pooling", "Normalize"):
-            raise CheckpointError(
-                f"modules.json has a module {kind}: only Transformer, Pooling and Normalize are known"
-            )
     if kinds not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):
         raise CheckpointError(
-            f"modules.json lists {', '.join(kinds)}: it must be Transformer, Pooling and perhaps Normalize"
+            f"modules.json lists {', '.join(kinds)}: it must be Transformer, Pooling and optionally Normalize"
         )
     transformer, pooling = (folder / module["path"] for module in modules[:2])
-    settings = Settings.read(pooling / "config.json")
+    config_json = CheckpointJson.read(pooling / "config.json")
     return _Modules(
         transformer,
-        _read_pooling(settings),
-        pools_prompt="include_prompt" not in settings.values or settings.switch("include_prompt"),
+        _read_pooling(config_json),
+        pools_prompt="include_prompt" not in config_json.values or config_json.boolean("include_prompt"),
         normalize=len(kinds) == 3,
-        prompts=Settings.read_if_there(folder / "config_sentence_transformers.json"),
+        prompts=CheckpointJson.read_if_present(folder / "config_sentence_transformers.json"),
     )
 
 
@@ -126,90 +124,92 @@ def _is_module(module: object) -> bool:
     return isinstance(module, dict) and all(isinstance(module.get(name), str) for name in ("type", "path"))
 
 
-def _read_pooling(settings: Settings) -> Pooling:
+def _read_pooling(config_json: CheckpointJson) -> Pooling:
     flags = "pooling_mode_"
-    modes = [key.removeprefix(flags) for key, on in settings.values.items() if key.startswith(flags) and on]
+    modes = [key.removeprefix(flags) for key, on in config_json.values.items() if key.startswith(flags) and on]
     if not modes:
-        return settings.choice("pooling_mode", _POOLINGS)
+        return config_json.choice("pooling_mode", _POOLINGS)
     if len(modes) > 1 or modes[0] not in _POOLINGS:
         raise CheckpointError(
-            f"{settings.path} pools by {' and '.join(modes)}: only cls, mean, max and lasttoken are known"
+            f"{config_json.path} has pooling {' and '.join(modes)}: it must be one of cls, mean, max and lasttoken"
         )
     return _POOLINGS[modes[0]]
 
 
-def _family(settings: Settings) -> Family:
-    """Return the family a config.json belongs to.
+def _family(config_json: CheckpointJson) -> Family:
+    """Return the family of a checkpoint.
 
     Raises:
-        CheckpointError: it belongs to none, or is no encoder.
+        CheckpointError: the family is not supported, or the checkpoint is not an encoder.
     """
-    family = settings.choice("model_type", FAMILIES)
-    for architecture in settings.texts("architectures"):
+    family = config_json.choice("model_type", FAMILIES)
+    for architecture in config_json.strings("architectures"):
         if not architecture.endswith(_ENCODERS):
-            raise CheckpointError(f"config.json has architecture {architecture}, whose head is no part of an encoder")
-    if settings.values.get("is_decoder"):
-        raise CheckpointError("config.json has is_decoder: only encoders, in which every token sees all, are known")
-    if settings.values.get("position_embedding_type", "absolute") != "absolute":
-        raise settings.refusal("position_embedding_type", "only 'absolute' is known")
+            raise CheckpointError(f"config.json has architecture {architecture}: save the encoder without its head")
+    if config_json.values.get("is_decoder"):
+        raise CheckpointError("config.json has is_decoder: only encoders are supported")
+    if config_json.values.get("position_embedding_type", "absolute") != "absolute":
+        raise config_json.error("position_embedding_type", "only 'absolute' is supported")
     return family
 
 
-def _encoder_config(settings: Settings, family: Family, *, pooling: Pooling, normalize: bool) -> EncoderConfig:
+def _encoder_config(config_json: CheckpointJson, family: Family, *, pooling: Pooling, normalize: bool) -> EncoderConfig:
     choices: dict[str, Any] = {
         **family.choices,
-        **family.input.sizes(settings),
-        **{ours: settings.count(theirs) for ours, theirs in family.counts.items()},
-        **{ours: settings.switch(theirs) for ours, theirs in family.switches.items() if theirs in settings.values},
-        "activation": settings.choice(family.activation, ACTIVATIONS),
-        "norm_eps": settings.values.get("layer_norm_eps", 1e-12),
+        **family.input.sizes(config_json),
+        **{name: config_json.size(field) for name, field in family.sizes.items()},
+        **{name: config_json.boolean(field) for name, field in family.booleans.items() if field in config_json.values},
+        "activation": config_json.choice(family.activation, ACTIVATIONS),
+        "norm_eps": config_json.values.get("layer_norm_eps", 1e-12),
     }
     try:
         return EncoderConfig(**choices, pooling=pooling, normalize=normalize)
     except ConfigError as error:
-        raise CheckpointError(f"{settings.path} describes no encoder: {error}") from None
+        raise CheckpointError(f"{config_json.path} does not describe a supported encoder: {error}") from None
 
 
-def _load_encoder(folder: Path, settings: Settings, family: Family, config: EncoderConfig) -> Encoder:
-    """Read the weights under our own names.
+def _load_encoder(folder: Path, config_json: CheckpointJson, family: Family, config: EncoderConfig) -> Encoder:
+    """Read the weights and rename them as in `Encoder.state_dict()`.
 
     Raises:
-        CheckpointError: naming a tensor that is missing, unexpected or of another shape.
+        CheckpointError: a tensor is missing, unknown or of the wrong shape; the message names it.
     """
     tensors = {
-        # Checkpoints converted from TensorFlow kept its names for the parameters of a norm.
+        # Checkpoints converted from TensorFlow have its names of LayerNorm parameters.
         name.removeprefix(family.prefix)
         .replace("LayerNorm.gamma", "LayerNorm.weight")
         .replace("LayerNorm.beta", "LayerNorm.bias"): tensor
         for name, tensor in _read_tensors(folder).items()
     }
-    family.input.fold(tensors, settings, config)
+    family.input.fold_tensors(tensors, config_json, config)
     if config.layers > len(tensors):
-        raise CheckpointError(f"config.json has {config.layers} layers, and the checkpoint {len(tensors)} tensors")
+        raise CheckpointError(
+            f"config.json has {config.layers} layers, but the checkpoint only {len(tensors)} tensors: correct it"
+        )
     with torch.device("meta"):
         shapes = {name: tensor.shape for name, tensor in Encoder(config).state_dict().items()}
-    weights = {ours: take(tensors, family.tensor(ours), shape) for ours, shape in shapes.items()}
-    for theirs in tensors:
-        if not theirs.startswith(family.leftovers):
-            raise CheckpointError(f"the checkpoint has a tensor {theirs}, which is no part of a known encoder")
+    weights = {name: take_tensor(tensors, family.tensor_name(name), shape) for name, shape in shapes.items()}
+    for name in tensors:
+        if not name.startswith(family.ignored):
+            raise CheckpointError(f"the checkpoint has tensor {name}, which config.json does not describe: remove it")
     return Encoder.with_weights(config, weights)
 
 
 def _read_tensors(folder: Path) -> dict[str, Tensor]:
-    """Read safetensors, in one file or in shards."""
+    """Read safetensors from one file or from shards."""
     whole, index = folder / "model.safetensors", folder / "model.safetensors.index.json"
     if whole.is_file():
         return read_safetensors(whole)
     if index.is_file():
-        shards = sorted(set(Settings.read(index).mapping("weight_map").values()))
+        shards = sorted(set(CheckpointJson.read(index).string_map("weight_map").values()))
         return {name: tensor for shard in shards for name, tensor in read_safetensors(folder / shard).items()}
     if any(folder.glob("*.bin")):
-        raise CheckpointError(f"{folder} has pickled weights, which can run code: save it again as safetensors")
-    raise CheckpointError(f"{folder} has no model.safetensors")
+        raise CheckpointError(f"{folder} has pickled weights, which can run code: save the model again as safetensors")
+    raise CheckpointError(f"{folder} has no model.safetensors: save the model again as safetensors")
 
 
 def _read_text(folder: Path, config: EncoderConfig) -> TextConfig | None:
-    """Read how the checkpoint takes texts, if it does, with its text maximum."""
+    """Read the tokenizer and the text limit; return None without a tokenizer.json."""
     path = folder / "tokenizer.json"
     if not config.takes_tokens or not path.is_file():
         return None
@@ -218,31 +218,33 @@ def _read_text(folder: Path, config: EncoderConfig) -> TextConfig | None:
 
 
 def read_tokenizer(path: Path, config: EncoderConfig) -> TextConfig:
-    """Read a tokenizer, freed of truncation and padding, for texts of the most tokens that the model takes.
+    """Read a tokenizer and turn off its truncation and padding; the text limit is the model's.
 
     Raises:
-        CheckpointError: it cannot be read, or gives ids that the model does not know.
+        CheckpointError: the file cannot be read, or has ids outside the model's vocabulary.
     """
     try:
         tokenizer = tokenizers.Tokenizer.from_file(str(path))
-    except Exception as error:  # noqa: BLE001 - the library raises nothing more special
-        raise CheckpointError(f"{path} cannot be read: {error}") from None
+    except Exception as error:  # noqa: BLE001 - the library raises nothing more specific
+        raise CheckpointError(f"{path} cannot be read ({error}): save the tokenizer again") from None
     largest = max(tokenizer.get_vocab().values(), default=-1)
     if largest < 0:
-        raise CheckpointError(f"{path} has no tokens")
+        raise CheckpointError(f"{path} has no tokens: save the tokenizer again")
     if largest >= config.vocabulary_size:
-        raise CheckpointError(f"{path} gives ids up to {largest}, and the model knows {config.vocabulary_size}")
+        raise CheckpointError(
+            f"{path} has token id {largest}, but the vocabulary {config.vocabulary_size} ids: use the model's tokenizer"
+        )
     tokenizer.no_truncation()
     tokenizer.no_padding()
     return TextConfig(tokenizer.to_str(), config.max_tokens)
 
 
 def _text_limit(folder: Path) -> float:
-    """Return the most tokens the checkpoint takes of a text, or infinity where it does not say."""
-    # sentence-transformers names the file by the architecture: sentence_bert_config.json, sentence_roberta_config.json.
+    """Return the checkpoint's limit of tokens in a text; infinity if it has none."""
+    # The file name contains the architecture: sentence_bert_config.json, sentence_roberta_config.json.
     found = sorted(folder.glob("sentence_*_config.json"))
-    sentence = Settings.read_if_there(found[0] if found else folder / "sentence_bert_config.json")
+    sentence = CheckpointJson.read_if_present(found[0] if found else folder / "sentence_bert_config.json")
     if sentence.values.get("do_lower_case"):
-        raise sentence.refusal("do_lower_case", "let tokenizer.json do the lower-casing")
-    tokenizer = Settings.read_if_there(folder / "tokenizer_config.json")
+        raise sentence.error("do_lower_case", "it must be false, with lower-casing in tokenizer.json")
+    tokenizer = CheckpointJson.read_if_present(folder / "tokenizer_config.json")
     return sentence.limit("max_seq_length") or tokenizer.limit("model_max_length") or math.inf

@@ -14,26 +14,26 @@ from headwaiter_export.presets import PRESETS
 if TYPE_CHECKING:
     from headwaiter_export.checkpoints import Checkpoint
 
-# What the extra `export` installs and this command imports.
+# Packages of the extra `export` that this command imports.
 _NEEDED = ("onnx", "onnx_ir", "onnxruntime", "onnxscript", "safetensors", "tokenizers", "torch")
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the command and return its exit status: 0, 1 for a model that is refused, 2 for wrong usage."""
+    """Run the command and return its exit status: 0, 1 after an error, 2 for wrong usage."""
     options = _parser().parse_args(arguments)
     if missing := [package for package in _NEEDED if importlib.util.find_spec(package) is None]:
-        return _fail(f"{missing[0]} is not installed: pip install 'headwaiter[export]'")
-    # Only here, and where a model is read: without the extra these imports fail, and --help need not wait for torch.
+        return _print_error(f"{missing[0]} is not installed: pip install 'headwaiter[export]'")
+    # Imported late: --help need not wait for torch, and works without the extra.
     from headwaiter_export.bundle import BundleError, export_bundle
     from headwaiter_export.checkpoint_json import CheckpointError
 
     read: Callable[[argparse.Namespace], tuple[str, Checkpoint]] = options.read
     try:
-        usual_name, model = read(options)
-        name = usual_name if options.name is None else options.name
+        default_name, model = read(options)
+        name = default_name if options.name is None else options.name
         export_bundle(model.encoder, model.text, options.output, name, print)
     except (BundleError, CheckpointError, ConfigError, WeightsError, OSError) as error:
-        return _fail(str(error))
+        return _print_error(str(error))
     print(f"{options.output} is ready: headwaiter-server {options.output}")
     return 0
 
@@ -44,15 +44,15 @@ def _read_checkpoint(options: argparse.Namespace) -> "tuple[str, Checkpoint]":
     pooling = options.pooling and Pooling(options.pooling)
     checkpoint = read_checkpoint(options.folder, pooling, options.normalize)
     if checkpoint.text is None and checkpoint.encoder.config.takes_tokens:
-        print("there is no tokenizer.json: the bundle takes token ids only")
+        print(f"{options.folder} has no tokenizer.json: the bundle accepts token ids, but no texts")
     return options.folder.resolve().name, checkpoint
 
 
 def _read_module(options: argparse.Namespace) -> "tuple[str, Checkpoint]":
-    from headwaiter_export.checkpoint_json import Settings
+    from headwaiter_export.checkpoint_json import CheckpointJson
 
     try:
-        config = EncoderConfig.from_dict(Settings.read(options.config).values)
+        config = EncoderConfig.from_dict(CheckpointJson.read(options.config).values)
     except ConfigError as error:
         raise ConfigError(f"{options.config}: {error}") from None
     return options.config.stem, _with_weights(config, options.weights, options.tokenizer)
@@ -71,23 +71,23 @@ def _with_weights(config: EncoderConfig, weights: Path | None, tokenizer: Path |
         raise ConfigError("--tokenizer is given, but the encoder takes features: leave it out, or set vocabulary_size")
     text = None if tokenizer is None else read_tokenizer(tokenizer, config)
     if weights is None:
-        print(f"the weights are random, from seed {seed}")
+        print(f"weights are random, from seed {seed}")
         return Checkpoint(random_encoder(config, seed), text)
     return Checkpoint(read_encoder(config, weights), text)
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="headwaiter-export", description="Turn an encoder into a bundle that headwaiter-server can serve."
+        prog="headwaiter-export", description="Export an encoder as a bundle that headwaiter-server can serve."
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     _add_checkpoint(commands)
     _add_module(commands)
     _add_preset(commands)
     for name, command in commands.choices.items():
-        usual_name = {"checkpoint": "the folder's", "module": "CONFIG's", "preset": "the preset's"}[name]
-        command.add_argument("-o", "--output", type=Path, required=True, metavar="BUNDLE", help="folder to write")
-        command.add_argument("--name", help=f"the model's name in requests and replies; by default {usual_name}")
+        default = {"checkpoint": "the name of FOLDER", "module": "the name of CONFIG.json", "preset": "NAME"}[name]
+        command.add_argument("-o", "--output", type=Path, required=True, metavar="BUNDLE", help="folder to create")
+        command.add_argument("--name", help=f"name of the model in requests and replies (default: {default})")
     return parser
 
 
@@ -95,28 +95,28 @@ def _add_checkpoint(commands: "argparse._SubParsersAction[argparse.ArgumentParse
     checkpoint = commands.add_parser(
         "checkpoint",
         help="export a BERT, RoBERTa, XLM-RoBERTa, DistilBERT or ViT checkpoint folder",
-        description="Export a folder saved by transformers or sentence-transformers. Token type ids are taken to be 0.",
+        description="Export a folder saved by transformers or sentence-transformers. All token type ids are 0.",
     )
     checkpoint.set_defaults(read=_read_checkpoint)
     checkpoint.add_argument("folder", type=Path, metavar="FOLDER")
     checkpoint.add_argument(
         "--pooling",
         choices=[*Pooling],
-        help="in place of the checkpoint's own; where it has none, cls for ViT and mean for the others",
+        help="pooling (default: the checkpoint's; if it names none, cls for ViT and mean for all others)",
     )
     checkpoint.add_argument(
         "--normalize",
         action=argparse.BooleanOptionalAction,
-        help="scale pooled vectors to unit length or not, in place of the checkpoint's own choice",
+        help="whether to scale pooled vectors to unit length (default: the checkpoint's choice)",
     )
 
 
 def _add_module(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     module = commands.add_parser(
         "module",
-        help="export an encoder of your own: its configuration and its weights",
-        description="Export an encoder that CONFIG describes: a JSON object of EncoderConfig's fields. The tensors of "
-        "WEIGHTS are named as in Encoder.state_dict(); a wrong or missing one is refused by its name.",
+        help="export your own encoder from a configuration and weights",
+        description="Export an encoder. CONFIG.json is an object with the fields of EncoderConfig. The tensors of "
+        "WEIGHTS.safetensors are named as in Encoder.state_dict().",
     )
     module.set_defaults(read=_read_module)
     module.add_argument("config", type=Path, metavar="CONFIG.json")
@@ -128,7 +128,7 @@ def _add_preset(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
     first_lines = [f"  {name:20} {(make.__doc__ or '').partition(chr(10))[0]}" for name, make in PRESETS.items()]
     preset = commands.add_parser(
         "preset",
-        help="export a form of self-attention by its name, with random or given weights",
+        help="export a named form of self-attention with random or given weights",
         description="Export a named form of self-attention:\n\n" + "\n".join(first_lines),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -136,30 +136,33 @@ def _add_preset(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
     preset.add_argument("preset", choices=PRESETS, metavar="NAME")
     preset.add_argument(
         "--set",
-        type=_choice,
+        type=_field_and_value,
         action="append",
         default=[],
         metavar="FIELD=VALUE",
-        help="a field of EncoderConfig, such as heads=8 or pooling=mean; may be given again for others",
+        help="field of EncoderConfig, such as heads=8 or pooling=mean; may be given several times",
     )
     preset.add_argument(
-        "--weights", type=Path, metavar="WEIGHTS.safetensors", help="named as for `module`; random without it"
+        "--weights",
+        type=Path,
+        metavar="WEIGHTS.safetensors",
+        help="named as for `module` (default: random weights)",
     )
-    preset.add_argument("--seed", type=_seed, default=0, help="of the random weights")
+    preset.add_argument("--seed", type=_seed, default=0, help="seed of random weights (default: 0)")
     _add_tokenizer(preset)
 
 
 def _add_tokenizer(command: argparse.ArgumentParser) -> None:
     command.add_argument(
-        "--tokenizer", type=Path, metavar="TOKENIZER.json", help="a `tokenizers` file, for an encoder that takes texts"
+        "--tokenizer", type=Path, metavar="TOKENIZER.json", help="`tokenizers` file of an encoder that accepts texts"
     )
 
 
-def _choice(text: str) -> tuple[str, Any]:
-    """Read FIELD=VALUE; a value is JSON, or a bare word."""
+def _field_and_value(text: str) -> tuple[str, Any]:
+    """Parse FIELD=VALUE; VALUE is JSON or a bare word."""
     field, separator, value = text.partition("=")
     if not (field and separator):
-        raise argparse.ArgumentTypeError(f"{text!r} is not of the form FIELD=VALUE, such as heads=8")
+        raise argparse.ArgumentTypeError(f"{text!r} is not of the form FIELD=VALUE: write, for example, heads=8")
     try:
         return field, json.loads(value)
     except ValueError:
@@ -168,10 +171,10 @@ def _choice(text: str) -> tuple[str, Any]:
 
 def _seed(text: str) -> int:
     if not text.isdecimal() or int(text) >= 2**63:
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 0 to 2**63 - 1")
+        raise argparse.ArgumentTypeError(f"seed {text!r} is not a whole number from 0 to {2**63 - 1}")
     return int(text)
 
 
-def _fail(sentence: str) -> int:
-    print(f"headwaiter-export: {sentence}", file=sys.stderr)
+def _print_error(message: str) -> int:
+    print(f"headwaiter-export: {message}", file=sys.stderr)
     return 1

@@ -1,7 +1,7 @@
 """The encoder, from tokens to pooled vectors.
 
-Shapes: R rows (the tokens, in the lowering's layout), d = d_model, B sequences, N tokens of the longest. The last
-layer's rows are as wide as the configuration's `width`, which is d in most encoders.
+Shapes: R rows (one for each token or padded cell, as the layout arranges them), d = d_model, B sequences, N tokens of
+the longest sequence. Rows of the last layer have the configuration's `width`, which is d in most encoders.
 """
 
 from collections.abc import Callable, Mapping
@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from headwaiter_export.attention import LearnedTemperature, SelfAttention
-from headwaiter_export.attention_layout import Lowering
+from headwaiter_export.attention_layout import AttentionLayout
 from headwaiter_export.config import (
     Activation,
     ConfigError,
@@ -27,7 +27,7 @@ from headwaiter_export.positions import LearnedPositions, NoPositions, Sinusoida
 
 
 class Encoder(nn.Module):
-    """Embedding, layers, pooling."""
+    """A self-attention encoder: embedding, layers, pooling."""
 
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
@@ -39,13 +39,13 @@ class Encoder(nn.Module):
 
     @classmethod
     def with_weights(cls, config: EncoderConfig, weights: Mapping[str, Tensor]) -> "Encoder":
-        """Build an encoder around weights, named as in `state_dict`; they are not copied.
+        """Build an encoder from weights named as in `state_dict`, without copying them.
 
-        Learned positions from max_tokens on are left aside.
+        Learned positions beyond max_tokens are dropped.
 
         Raises:
-            ConfigError: max_tokens is more than there are learned positions.
-            WeightsError: naming a tensor that is missing, has no place, is of another shape or not finite.
+            ConfigError: max_tokens exceeds the number of learned positions.
+            WeightsError: a tensor is missing, unknown, of the wrong shape or not finite; the message names it.
         """
         with torch.device("meta"):
             encoder = cls(config)
@@ -54,7 +54,7 @@ class Encoder(nn.Module):
 
     @torch.no_grad()
     def folded(self) -> "Encoder":
-        """Return the encoder as it is exported: learned temperatures are in the weights of the queries."""
+        """Return the encoder that is exported: learned temperatures are multiplied into the query weights."""
         if not self.config.learned_temperature:
             return self
         weights = self.state_dict()
@@ -67,25 +67,24 @@ class Encoder(nn.Module):
                     weights[f"{query}.bias"] = weights[f"{query}.bias"] * module.factors
         return Encoder.with_weights(replace(self.config, learned_temperature=False), weights)
 
-    def forward(self, tokens: Tensor, lowering: Lowering) -> tuple[Tensor | None, Tensor]:
+    def forward(self, tokens: Tensor, layout: AttentionLayout) -> tuple[Tensor | None, Tensor]:
         """Encode token ids [R] or features [R, feature_width].
 
         Returns:
-            Pooled vectors, float32 [B, width], not scaled to unit length (None without pooling), and hidden rows
-            [R, width].
+            Pooled vectors before normalization, float32 [B, width] (None without pooling), and hidden rows [R, width].
         """
         if not self.config.takes_tokens:
-            # Features come in float32 whatever the model's own precision is.
+            # Features are float32 in every precision of the model.
             tokens = tokens.to(next(self.parameters()).dtype)
-        x = self.embedding(tokens, lowering)
+        x = self.embedding(tokens, layout)
         for layer in self.layers:
-            x = layer(x, lowering)
+            x = layer(x, layout)
         x = self.norm(x)
-        return pool(x, lowering, self.config.pooling), x
+        return pool(x, layout, self.config.pooling), x
 
 
 class Embedding(nn.Module):
-    """Rows from token ids or features, with their positions."""
+    """Turns token ids or features into rows, and adds positions."""
 
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
@@ -96,21 +95,21 @@ class Embedding(nn.Module):
             self.tokens = (
                 nn.Linear(config.feature_width, config.d_model) if config.feature_projection else nn.Identity()
             )
-        kinds = {Positions.LEARNED: LearnedPositions, Positions.SINUSOIDAL: SinusoidalPositions}
-        self.positions = kinds[config.positions](config) if config.positions in kinds else NoPositions()
+        added = {Positions.LEARNED: LearnedPositions, Positions.SINUSOIDAL: SinusoidalPositions}
+        self.positions = added[config.positions](config) if config.positions in added else NoPositions()
         self.norm = _layer_norm(config, config.d_model) if config.embedding_norm else nn.Identity()
 
-    def forward(self, tokens: Tensor, lowering: Lowering) -> Tensor:
-        """Embed token ids [R] or features [R, feature_width], in the model's precision, as [R, d]."""
-        embedded: Tensor = self.norm(self.positions(self.tokens(tokens), lowering))
+    def forward(self, tokens: Tensor, layout: AttentionLayout) -> Tensor:
+        """Embed token ids [R], or features [R, feature_width] in the model's precision, as rows [R, d]."""
+        embedded: Tensor = self.norm(self.positions(self.tokens(tokens), layout))
         return embedded
 
 
 class AttentionLayer(nn.Module):
-    """Attention, with its norm and its residual sum as the configuration has them.
+    """Attention with its norm and residual sum.
 
-    Post-norm is LayerNorm(x + block(x)), as in https://arxiv.org/abs/1706.03762, section 3.1; pre-norm is
-    x + block(LayerNorm(x)), as in https://arxiv.org/abs/2002.04745. Without a residual there is nothing to add.
+    Post-norm is LayerNorm(x + block(x)) (https://arxiv.org/abs/1706.03762, section 3.1). Pre-norm is
+    x + block(LayerNorm(x)) (https://arxiv.org/abs/2002.04745). Without a residual, x is not added.
     """
 
     def __init__(self, config: EncoderConfig) -> None:
@@ -120,31 +119,33 @@ class AttentionLayer(nn.Module):
         self.attention = SelfAttention(config)
         self.attention_norm = _block_norm(config, config.width if self.post_norm else config.d_model)
 
-    def forward(self, x: Tensor, lowering: Lowering) -> Tensor:
+    def forward(self, x: Tensor, layout: AttentionLayout) -> Tensor:
         """Transform rows [R, d] to [R, width]."""
-        return self._transform(x, partial(self.attention, lowering=lowering), self.attention_norm, lowering)
+        return self._transform(x, partial(self.attention, layout=layout), self.attention_norm, layout)
 
-    def _transform(self, x: Tensor, block: Callable[[Tensor], Tensor], norm: nn.Module, lowering: Lowering) -> Tensor:
+    def _transform(
+        self, x: Tensor, block: Callable[[Tensor], Tensor], norm: nn.Module, layout: AttentionLayout
+    ) -> Tensor:
         if not self.post_norm:
             y = block(norm(x))
             return x + y if self.residual else y
         y = block(x)
-        normalized: Tensor = lowering.add_and_normalize(y, x, norm) if self.residual else norm(y)
+        normalized: Tensor = layout.add_and_normalize(y, x, norm) if self.residual else norm(y)
         return normalized
 
 
 class EncoderLayer(AttentionLayer):
-    """Attention and feed-forward, each with a norm and a residual sum of the same kind."""
+    """Attention, then feed-forward layers; both have a norm and a residual sum."""
 
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__(config)
         self.feed_forward = FeedForward(config)
         self.feed_forward_norm = _block_norm(config, config.width)
 
-    def forward(self, x: Tensor, lowering: Lowering) -> Tensor:
+    def forward(self, x: Tensor, layout: AttentionLayout) -> Tensor:
         """Transform rows [R, d] to [R, width]."""
-        x = super().forward(x, lowering)
-        return self._transform(x, self.feed_forward, self.feed_forward_norm, lowering)
+        x = super().forward(x, layout)
+        return self._transform(x, self.feed_forward, self.feed_forward_norm, layout)
 
 
 class FeedForward(nn.Module):
@@ -157,35 +158,39 @@ class FeedForward(nn.Module):
         self.down = nn.Linear(config.d_ff, config.width)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Transform rows [R, width] one by one."""
+        """Transform each row of [R, width]."""
         transformed: Tensor = self.down(self.activation(self.up(x)))
         return transformed
 
 
-def _fit(weights: Mapping[str, Tensor], places: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return weights that have the names and shapes of their places, learned positions cut to as many as needed."""
+def _fit(weights: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Cut learned positions to max_tokens, and check that all weights have the expected names and shapes."""
     fitted = dict(weights)
-    if _POSITIONS in places and _POSITIONS in weights:
-        needed, held = len(places[_POSITIONS]), len(weights[_POSITIONS])
-        if held < needed:
+    if _POSITIONS in expected and _POSITIONS in weights:
+        needed, found = len(expected[_POSITIONS]), len(weights[_POSITIONS])
+        if found < needed:
             raise ConfigError(
-                f"max_tokens is {needed}, but the weights hold {held} learned positions: set it to {held} or less"
+                f"max_tokens is {needed}, but the weights have {found} learned positions: set max_tokens to {found} or "
+                "less"
             )
         fitted[_POSITIONS] = weights[_POSITIONS][:needed]
-    unknown = sorted(fitted.keys() - places.keys())
-    if lacking := [f"{name} {[*place.shape]}" for name, place in places.items() if name not in fitted]:
-        strange = f"; they have {unknown[0]}, which it has no place for" if unknown else ""
-        raise WeightsError(f"the weights lack what the configuration needs: {', '.join(lacking)}{strange}")
-    for name, place in places.items():
-        if fitted[name].shape != place.shape:
+    unknown = sorted(fitted.keys() - expected.keys())
+    if missing := [f"{name} {[*tensor.shape]}" for name, tensor in expected.items() if name not in fitted]:
+        also = f", and have the unknown tensor {unknown[0]}" if unknown else ""
+        raise WeightsError(
+            f"the weights lack {', '.join(missing)}{also}: add the missing tensors, or change the configuration"
+        )
+    for name, tensor in expected.items():
+        if fitted[name].shape != tensor.shape:
             raise WeightsError(
-                f"{name} has the shape {[*fitted[name].shape]}: by the configuration it must have {[*place.shape]}"
+                f"tensor {name} has shape {[*fitted[name].shape]}, but the configuration needs {[*tensor.shape]}: "
+                "change the tensor or the configuration"
             )
         if not fitted[name].isfinite().all():
-            raise WeightsError(f"{name} has a NaN or an infinity: weights must be finite")
+            raise WeightsError(f"tensor {name} contains NaN or infinity: weights must be finite")
     if unknown:
         raise WeightsError(
-            f"the configuration has no place for {unknown[0]}: leave it out of the weights, or change the configuration"
+            f"tensor {unknown[0]} is not part of the configured encoder: remove it, or change the configuration"
         )
     return fitted
 
@@ -198,32 +203,32 @@ def _block_norm(config: EncoderConfig, width: int) -> nn.Module:
     return nn.Identity() if config.norm is Norm.NONE else _layer_norm(config, width)
 
 
-def pool(x: Tensor, lowering: Lowering, pooling: Pooling) -> Tensor | None:
-    """Pool hidden rows [R, width] to float32 [B, width]; None when the encoder does not pool."""
+def pool(x: Tensor, layout: AttentionLayout, pooling: Pooling) -> Tensor | None:
+    """Pool hidden rows [R, width] to float32 [B, width]; return None without pooling."""
     if pooling is Pooling.NONE:
         return None
-    return _POOLINGS[pooling](lowering.cells(x).float(), lowering)
+    return _POOLINGS[pooling](layout.pad(x).float(), layout)
 
 
-def _mean(cells: Tensor, lowering: Lowering) -> Tensor:
-    # Masked by choice, not by a product: zero times what stands in a padding cell may be NaN.
-    return torch.where(lowering.mask[..., None], cells, 0.0).sum(1) / lowering.lengths[:, None]
+def _mean(cells: Tensor, layout: AttentionLayout) -> Tensor:
+    # A product with zeros would not do: a padding cell may hold infinity or NaN, and 0 × infinity is NaN.
+    return torch.where(layout.token_mask[..., None], cells, 0.0).sum(1) / layout.lengths[:, None]
 
 
-def _max(cells: Tensor, lowering: Lowering) -> Tensor:
-    return torch.where(lowering.mask[..., None], cells, -torch.inf).amax(1)
+def _max(cells: Tensor, layout: AttentionLayout) -> Tensor:
+    return torch.where(layout.token_mask[..., None], cells, -torch.inf).amax(1)
 
 
-def _cls(cells: Tensor, _: Lowering) -> Tensor:
+def _cls(cells: Tensor, _: AttentionLayout) -> Tensor:
     return cells[:, 0]
 
 
-def _last(cells: Tensor, lowering: Lowering) -> Tensor:
-    last = (lowering.lengths.long() - 1)[:, None, None].expand(-1, 1, cells.shape[2])
+def _last(cells: Tensor, layout: AttentionLayout) -> Tensor:
+    last = (layout.lengths.long() - 1)[:, None, None].expand(-1, 1, cells.shape[2])
     return cells.gather(1, last)[:, 0]
 
 
-_POOLINGS: dict[Pooling, Callable[[Tensor, Lowering], Tensor]] = {
+_POOLINGS: dict[Pooling, Callable[[Tensor, AttentionLayout], Tensor]] = {
     Pooling.MEAN: _mean,
     Pooling.MAX: _max,
     Pooling.CLS: _cls,

@@ -1,45 +1,45 @@
-"""What the known architectures call their settings and their tensors."""
+"""Names of configuration fields and tensors in the supported checkpoint families."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from headwaiter_export.checkpoint_inputs import PatchInput, TokenInput
 from headwaiter_export.config import Activation, Norm, Pooling
-from headwaiter_export.inputs import Patches, Tokens
 
 
 @dataclass(frozen=True)
 class Family:
-    """The names of one architecture.
+    """The names of one architecture. Maps go from names in Headwaiter to names in the checkpoint.
 
     Attributes:
-        input: what the encoder takes.
-        prefix: stands before a tensor's name where the checkpoint has a head beside the encoder.
-        counts: our names of whole numbers in the configuration to those in config.json.
-        activation: the name of the activation in config.json.
-        modules: our names of modules to theirs, outside the layers.
-        layer: stands before a layer's number.
-        layer_modules: our names of modules to theirs, inside a layer.
-        leftovers: beginnings of the names of tensors that the hidden rows do not depend on.
-        switches: our names of switches in the configuration to those in config.json, where all may be left out.
-        choices: what the configuration says of every encoder of the family.
-        pooling: what a checkpoint that does not say is pooled by.
+        input: how sequences enter the encoder.
+        prefix: prefix of the encoder's tensors in a checkpoint that also has a head.
+        sizes: whole numbers of EncoderConfig, and their fields in config.json.
+        activation: field of config.json that holds the activation.
+        modules: modules outside the layers.
+        layer: prefix of a layer's number.
+        layer_modules: modules inside a layer.
+        ignored: prefixes of tensors that hidden rows do not depend on.
+        booleans: booleans of EncoderConfig, and their fields in config.json, all of them optional.
+        choices: fields of EncoderConfig that are the same in every encoder of the family.
+        pooling: pooling of a checkpoint that names none.
     """
 
-    input: Tokens | Patches
+    input: TokenInput | PatchInput
     prefix: str
-    counts: Mapping[str, str]
+    sizes: Mapping[str, str]
     activation: str
     modules: Mapping[str, str]
     layer: str
     layer_modules: Mapping[str, str]
-    leftovers: tuple[str, ...]
-    switches: Mapping[str, str] = field(default_factory=dict)
+    ignored: tuple[str, ...]
+    booleans: Mapping[str, str] = field(default_factory=dict)
     choices: Mapping[str, Any] = field(default_factory=dict)
     pooling: Pooling = Pooling.MEAN
 
-    def tensor(self, name: str) -> str:
-        """Return their name of one of our tensors."""
+    def tensor_name(self, name: str) -> str:
+        """Return the checkpoint's name of a tensor of `Encoder.state_dict()`."""
         module, _, kind = name.rpartition(".")
         if module.startswith("layers."):
             _, number, part = module.split(".", 2)
@@ -48,9 +48,9 @@ class Family:
 
 
 _BERT = Family(
-    input=Tokens(),
+    input=TokenInput(),
     prefix="bert.",
-    counts={
+    sizes={
         "d_model": "hidden_size",
         "heads": "num_attention_heads",
         "layers": "num_hidden_layers",
@@ -73,18 +73,18 @@ _BERT = Family(
         "feed_forward.down": "output.dense",
         "feed_forward_norm": "output.LayerNorm",
     },
-    leftovers=("embeddings.position_ids", "pooler.", "cls."),
+    ignored=("embeddings.position_ids", "pooler.", "cls."),
 )
 _ROBERTA = replace(
     _BERT,
-    input=Tokens(positions_follow_padding=True),
+    input=TokenInput(positions_follow_padding=True),
     prefix="roberta.",
-    leftovers=("embeddings.position_ids", "pooler.", "lm_head."),
+    ignored=("embeddings.position_ids", "pooler.", "lm_head."),
 )
 _DISTILBERT = Family(
     input=_BERT.input,
     prefix="distilbert.",
-    counts={
+    sizes={
         "d_model": "dim",
         "heads": "n_heads",
         "layers": "n_layers",
@@ -103,12 +103,12 @@ _DISTILBERT = Family(
         "feed_forward.down": "ffn.lin2",
         "feed_forward_norm": "output_layer_norm",
     },
-    leftovers=("vocab_transform.", "vocab_layer_norm.", "vocab_projector."),
+    ignored=("vocab_transform.", "vocab_layer_norm.", "vocab_projector."),
 )
 _VIT = Family(
-    input=Patches(),
+    input=PatchInput(),
     prefix="vit.",
-    counts=_BERT.counts,
+    sizes=_BERT.sizes,
     activation="hidden_act",
     modules={
         "embedding.tokens": "embeddings.patch_embeddings.projection",
@@ -126,13 +126,13 @@ _VIT = Family(
         "feed_forward.down": "output.dense",
         "feed_forward_norm": "layernorm_after",
     },
-    leftovers=("embeddings.mask_token", "pooler.", "decoder."),
-    switches={"query_bias": "qkv_bias", "key_bias": "qkv_bias", "value_bias": "qkv_bias"},
+    ignored=("embeddings.mask_token", "pooler.", "decoder."),
+    booleans={"query_bias": "qkv_bias", "key_bias": "qkv_bias", "value_bias": "qkv_bias"},
     choices={"norm": Norm.PRE, "final_norm": True, "embedding_norm": False},
     pooling=Pooling.CLS,
 )
 
-# By the `model_type` of config.json.
+# Keys are values of `model_type` in config.json.
 FAMILIES: dict[str, Family] = {
     "bert": _BERT,
     "roberta": _ROBERTA,
@@ -142,7 +142,7 @@ FAMILIES: dict[str, Family] = {
     "vit": _VIT,
 }
 
-# By the name that `transformers` gives a function.
+# Keys are names of activations in `transformers`.
 ACTIVATIONS: dict[str, Activation] = {
     "gelu": Activation.GELU,
     "gelu_new": Activation.GELU_TANH,

@@ -1,8 +1,8 @@
-"""Turns PyTorch's own modules into encoders of features.
+"""Converts PyTorch's own modules to encoders of features.
 
-What a module does in eval mode is taken, so there is no dropout. Weights that are in float32 on the CPU are shared with
-the module, all others are copied there; a bias, or a norm's weight, that a module does without is one of zeros, or
-ones. What cannot be reproduced is refused by the name of its attribute.
+An encoder computes the same as the module in eval mode, without dropout. It shares weights that are float32 on the CPU
+and copies all others. A missing bias becomes zeros, a missing LayerNorm weight ones. If an encoder cannot reproduce a
+module, the error names the attribute.
 """
 
 from collections.abc import Callable
@@ -18,7 +18,7 @@ from headwaiter_export.encoder import Encoder
 
 Weights = dict[str, Tensor]
 
-# Functions, and kinds of modules.
+# Keys are functions and module classes.
 _ACTIVATIONS: dict[object, Activation] = {
     F.relu: Activation.RELU,
     torch.relu: Activation.RELU,
@@ -31,7 +31,7 @@ _GELUS = {"none": Activation.GELU, "tanh": Activation.GELU_TANH}
 
 
 class ConversionError(Exception):
-    """A PyTorch module computes what our encoder cannot."""
+    """A PyTorch module computes something that an encoder cannot reproduce."""
 
 
 def from_multihead_attention(
@@ -42,19 +42,19 @@ def from_multihead_attention(
     pooling: Pooling = Pooling.NONE,
     normalize: bool = False,
 ) -> Encoder:
-    """Turn `nn.MultiheadAttention`, used as self-attention, into an encoder of features [n, embed_dim].
+    """Convert `nn.MultiheadAttention`, used as self-attention, to an encoder of features [n, embed_dim].
 
-    Whether it is `batch_first` is no matter: that says how a padded batch is laid out, not what a sequence gives.
+    `batch_first` may be true or false: it arranges padded batches and does not change results.
 
     Args:
-        module: in any precision, on any device.
+        module: the module, in any precision and on any device.
         max_tokens: most tokens of a sequence.
-        mask: which tokens a token attends to; PyTorch is told so at each call.
-        pooling: how a sequence becomes one vector.
-        normalize: pooled vectors are scaled to unit length.
+        mask: which tokens a token attends to; PyTorch takes it as an argument of each call.
+        pooling: how the hidden rows of a sequence become one vector.
+        normalize: whether pooled vectors are scaled to unit length.
 
     Raises:
-        ConversionError: naming the attribute that cannot be reproduced.
+        ConversionError: the module cannot be reproduced; the message names the attribute.
         ConfigError: an argument is wrong.
     """
     _check_attention(module, "module")
@@ -80,20 +80,20 @@ def from_transformer_encoder(
     pooling: Pooling = Pooling.NONE,
     normalize: bool = False,
 ) -> Encoder:
-    """Turn `nn.TransformerEncoder` into an encoder of features [n, d_model].
+    """Convert `nn.TransformerEncoder` to an encoder of features [n, d_model].
 
-    Whether it is `batch_first` is no matter, as above. `nn.GELU("tanh")` is taken at its word, though PyTorch's fast
-    path computes the exact gelu in its place.
+    `batch_first` may be true or false. `nn.GELU("tanh")` becomes the tanh approximation, although PyTorch's fast path
+    computes the exact gelu for it.
 
     Args:
-        module: in any precision, on any device; `norm_first` or not, with a final norm or none.
+        module: the module, in any precision and on any device, with either `norm_first` and an optional final norm.
         max_tokens: most tokens of a sequence.
-        mask: which tokens a token attends to; PyTorch is told so at each call.
-        pooling: how a sequence becomes one vector.
-        normalize: pooled vectors are scaled to unit length.
+        mask: which tokens a token attends to; PyTorch takes it as an argument of each call.
+        pooling: how the hidden rows of a sequence become one vector.
+        normalize: whether pooled vectors are scaled to unit length.
 
     Raises:
-        ConversionError: naming the attribute that cannot be reproduced.
+        ConversionError: the module cannot be reproduced; the message names the attribute.
         ConfigError: an argument is wrong.
     """
     _check_encoder(module)
@@ -118,67 +118,67 @@ def from_transformer_encoder(
 
 
 def _check_encoder(module: nn.TransformerEncoder) -> None:
-    """Refuse layers that are not PyTorch's own, or not alike."""
-    _require_kind(module, nn.TransformerEncoder, "module")
+    """Check that all layers are PyTorch's own, and of equal shape."""
+    _require_class(module, nn.TransformerEncoder, "module")
     if not module.layers:
-        raise ConversionError("layers is empty: there must be at least one")
+        raise ConversionError("layers is empty: give at least one layer")
     norms = {} if module.norm is None else {"norm": module.norm}
     for name, layer in _named_layers(module):
-        _require_kind(layer, nn.TransformerEncoderLayer, name)
+        _require_class(layer, nn.TransformerEncoderLayer, name)
         _check_attention(layer.self_attn, f"{name}.self_attn")
-        _require_kind(layer.linear1, nn.Linear, f"{name}.linear1")
-        _require_kind(layer.linear2, nn.Linear, f"{name}.linear2")
+        _require_class(layer.linear1, nn.Linear, f"{name}.linear1")
+        _require_class(layer.linear2, nn.Linear, f"{name}.linear2")
         norms |= {f"{name}.norm1": layer.norm1, f"{name}.norm2": layer.norm2}
-        own, first = _traits(layer, name), _traits(module.layers[0], "layers.0")
-        for trait, value in own.items():
-            if value != first[trait]:
-                raise ConversionError(f"{name} has {trait} {value}, and layers.0 {first[trait]}: they must be alike")
+        choices, first = _layer_choices(layer, name), _layer_choices(module.layers[0], "layers.0")
+        for choice, value in choices.items():
+            if value != first[choice]:
+                raise ConversionError(
+                    f"{name} has {choice} {value}, but layers.0 has {first[choice]}: all layers must be equal in it"
+                )
     for name, norm in norms.items():
         _check_norm(norm, name, module)
 
 
 def _check_attention(attention: nn.MultiheadAttention, name: str) -> None:
-    """Refuse keys and values that are not projections of the rows themselves."""
-    _require_kind(attention, nn.MultiheadAttention, name)
-    _require_kind(attention.out_proj, NonDynamicallyQuantizableLinear, f"{name}.out_proj")
+    """Check that keys and values are projections of the input rows, and of nothing else."""
+    _require_class(attention, nn.MultiheadAttention, name)
+    _require_class(attention.out_proj, NonDynamicallyQuantizableLinear, f"{name}.out_proj")
     for width in ("kdim", "vdim"):
         if getattr(attention, width) != attention.embed_dim:
             raise ConversionError(
-                f"{name}.{width} is {getattr(attention, width)}: "
-                f"in self-attention it is embed_dim, which is {attention.embed_dim}"
+                f"{name}.{width} is {getattr(attention, width)}: self-attention needs embed_dim, {attention.embed_dim}"
             )
     for row in ("bias_k", "bias_v"):
         if getattr(attention, row) is not None:
-            raise ConversionError(f"{name}.{row} is attended to beside the sequence: it must be None")
+            raise ConversionError(f"{name}.{row} adds a row to the keys or values: it must be None")
     if attention.add_zero_attn:
-        raise ConversionError(f"{name}.add_zero_attn adds a row beside the sequence: it must be False")
+        raise ConversionError(f"{name}.add_zero_attn adds a row to keys and values: it must be False")
 
 
 def _check_norm(norm: nn.Module, name: str, module: nn.TransformerEncoder) -> None:
-    """Refuse a norm of another kind, over more than a row, or with another epsilon than the first one's."""
-    _require_kind(norm, nn.LayerNorm, name)
+    """Check that a norm is a LayerNorm over one row, with the same epsilon as the first norm."""
+    _require_class(norm, nn.LayerNorm, name)
     first: Any = module.layers[0]
     if norm.normalized_shape != (first.self_attn.embed_dim,):
         raise ConversionError(
-            f"{name}.normalized_shape is {norm.normalized_shape}: it must be that of a row, "
-            f"({first.self_attn.embed_dim},)"
+            f"{name}.normalized_shape is {norm.normalized_shape}: it must be ({first.self_attn.embed_dim},), one row"
         )
     if norm.eps != first.norm1.eps:
-        raise ConversionError(f"{name}.eps is {norm.eps}, and layers.0.norm1.eps {first.norm1.eps}: it must be one")
+        raise ConversionError(f"{name}.eps is {norm.eps}, but layers.0.norm1.eps {first.norm1.eps}: make them equal")
 
 
-def _require_kind(module: object, kind: type[nn.Module], name: str) -> None:
-    """Refuse what is not of this very class: a subclass may compute something else."""
+def _require_class(module: object, kind: type[nn.Module], name: str) -> None:
+    """Check that a module is of exactly this class; a subclass may compute something else."""
     if type(module) is not kind:
-        raise ConversionError(f"{name} is a {type(module).__name__}: only {kind.__name__} itself is known")
+        raise ConversionError(f"{name} is a {type(module).__name__}: it must be a {kind.__name__}, and not a subclass")
 
 
 def _named_layers(module: nn.TransformerEncoder) -> list[tuple[str, Any]]:
     return [(f"layers.{i}", layer) for i, layer in enumerate(module.layers)]
 
 
-def _traits(layer: Any, name: str) -> dict[str, Any]:
-    """Return what the configuration says of a layer, by the names of its constructor's arguments."""
+def _layer_choices(layer: Any, name: str) -> dict[str, Any]:
+    """Return the choices that must be equal in all layers, named as the arguments of TransformerEncoderLayer."""
     return {
         "d_model": layer.self_attn.embed_dim,
         "nhead": layer.self_attn.num_heads,
@@ -193,13 +193,13 @@ def _activation(activation: Callable[[Tensor], Tensor], name: str) -> Activation
         return _GELUS[activation.approximate]
     known = _ACTIVATIONS.get(type(activation) if isinstance(activation, nn.Module) else activation)
     if known is None:
-        called = getattr(activation, "__name__", activation)
-        raise ConversionError(f"{name} is {called}: it must be PyTorch's own relu, gelu or silu, or nn.GELU('tanh')")
+        found = getattr(activation, "__name__", activation)
+        raise ConversionError(f"{name} is {found}: it must be PyTorch's relu, gelu or silu, or nn.GELU('tanh')")
     return known
 
 
 def _attention_choices(attention: nn.MultiheadAttention) -> dict[str, Any]:
-    """Return what the configuration says of the rows, which are features as they come, and of attention over them."""
+    """Return the configuration fields that a module's attention determines."""
     return {
         "feature_width": attention.embed_dim,
         "feature_projection": False,
@@ -222,7 +222,7 @@ def _layer_weights(layer: Any, name: str) -> Weights:
 
 def _attention_weights(attention: nn.MultiheadAttention, name: str) -> Weights:
     weights = _pair(attention.out_proj.weight, attention.out_proj.bias, f"{name}.output")
-    # PyTorch has the projections to queries, keys and values in one.
+    # PyTorch fuses the projections to queries, keys and values.
     projections = _pair(attention.in_proj_weight, attention.in_proj_bias, name)
     for kind in ("weight", "bias"):
         for part, rows in zip(("query", "key", "value"), projections[f"{name}.{kind}"].chunk(3), strict=True):
@@ -235,7 +235,7 @@ def _norm_weights(norm: Any, name: str) -> Weights:
 
 
 def _pair(weight: Tensor, bias: Tensor | None, name: str) -> Weights:
-    """Return a weight and its bias, which is of zeros where there is none."""
+    """Return a weight and its bias; a missing bias becomes zeros."""
     if bias is None:
         bias = torch.zeros(len(weight))
     pair = {"weight": weight, "bias": bias}

@@ -1,4 +1,4 @@
-"""Writes an encoder as ONNX: traced by PyTorch in one lowering, its weights in a file that graphs share."""
+"""Writes an encoder as ONNX: PyTorch traces it in one layout, and graphs share a weights file."""
 
 import hashlib
 import logging
@@ -13,20 +13,20 @@ import torch
 from torch import Tensor, nn
 from torch.export import Dim
 
-from headwaiter_export.attention_layout import Attending, Packed, Portable
+from headwaiter_export.attention_layout import AttentionWeightsLayout, Packed, Portable
 from headwaiter_export.encoder import Encoder
-from headwaiter_export.parity import draw_sequences
+from headwaiter_export.parity import random_sequences
 from headwaiter_server.runtime.packing import PackedBatch, pack
 
 # The first opset with Gelu.
 OPSET = 20
-# Vectors of this size and less stay inside the graph.
+# Tensors up to this size stay inside the graph.
 _INLINE_BYTES = 1024
-# Weights start on a cache line.
+# A weight starts at a cache line.
 _ALIGNMENT_BYTES = 64
 
-# The lowerings that graphs are written in.
-Written = Attending | Packed | Portable
+# Layouts that have graphs.
+GraphLayout = AttentionWeightsLayout | Packed | Portable
 
 _TOKENS, _BATCH, _SEQUENCE = Dim("tokens"), Dim("batch"), Dim("sequence")
 _DIMS = {
@@ -38,21 +38,21 @@ _DIMS = {
 }
 
 
-def trace(encoder: Encoder, lowering: type[Written], example: PackedBatch) -> ir.Model:
+def trace(encoder: Encoder, layout: type[GraphLayout], example: PackedBatch) -> ir.Model:
     """Trace an encoder into an ONNX graph that declares only the inputs it uses.
 
     Args:
         encoder: the model, in the precision of the graph.
-        lowering: the layout of the graph's inputs.
-        example: any batch of two sequences of different lengths, none of them 1; the graph takes all others too.
+        layout: the layout of the graph.
+        example: any batch of two sequences whose lengths differ and exceed 1; the graph accepts every other batch too.
     """
-    graph = _Graph(encoder, lowering)
-    axes = {encoder.config.token_input: lowering.TOKEN_AXES, **lowering.INPUT_AXES}
+    graph = _Graph(encoder, layout)
+    axes = {encoder.config.token_input: layout.TOKEN_AXES, **layout.INPUT_AXES}
     feeds = example.feeds(axes)
     with _silence(), torch.inference_mode():
         program = torch.onnx.export(
             graph.eval(),
-            # As a keyword: a dict at the end of positional arguments would be taken for keywords.
+            # PyTorch would take a dict at the end of positional arguments for keywords.
             kwargs={"inputs": {name: torch.from_numpy(feeds[name]) for name in axes}},
             dynamic_shapes={"inputs": {name: {i: _DIMS[axis] for i, axis in enumerate(axes[name])} for name in axes}},
             input_names=list(axes),
@@ -62,20 +62,20 @@ def trace(encoder: Encoder, lowering: type[Written], example: PackedBatch) -> ir
             verbose=False,
         )
     assert program is not None
-    for fuse in lowering.FUSIONS:
+    for fuse in layout.FUSIONS:
         fuse(program.model)
     return _tidy(program.model)
 
 
-def write_graph(encoder: Encoder, lowering: type[Written], path: Path) -> None:
-    """Write one graph, in the encoder's own precision, and beside it its weights, in a file of the suffix `.bin`."""
-    example = pack(draw_sequences(encoder.config, (3, 2)))
+def write_graph(encoder: Encoder, layout: type[GraphLayout], path: Path) -> None:
+    """Write one graph in the encoder's precision, and its weights to a file with the suffix `.bin`."""
+    example = pack(random_sequences(encoder.config, (3, 2)))
     with WeightsFile(path.with_suffix(".bin")) as weights:
-        weights.write_graph(trace(encoder, lowering, example), path)
+        weights.write_graph(trace(encoder, layout, example), path)
 
 
 class WeightsFile:
-    """The weights of all graphs of one precision: equal tensors are stored once, whichever graph they come from."""
+    """The weights of all graphs of one precision; a tensor that several graphs use is stored once."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -89,7 +89,7 @@ class WeightsFile:
         self._file.close()
 
     def write_graph(self, model: ir.Model, path: Path) -> None:
-        """Write a graph to `path`, beside the weights, and its large tensors here."""
+        """Write a graph to `path`, in the folder of the weights file, and its large tensors to the weights file."""
         for initializer in model.graph.initializers.values():
             tensor = initializer.const_value
             assert tensor is not None
@@ -116,40 +116,40 @@ class WeightsFile:
 
 
 class _Graph(nn.Module):
-    """An encoder as a function of named inputs, which is what a graph is."""
+    """An encoder as a function of a graph's named inputs."""
 
-    def __init__(self, encoder: Encoder, lowering: type[Written]) -> None:
+    def __init__(self, encoder: Encoder, layout: type[GraphLayout]) -> None:
         super().__init__()
         self.encoder = encoder
-        self.lowering = lowering
-        self.output_names = lowering.output_names(encoder.config)
+        self.layout = layout
+        self.output_names = layout.output_names(encoder.config)
 
     def forward(self, inputs: dict[str, Tensor]) -> list[Tensor]:
-        lowering = self.lowering(inputs)
-        return lowering.outputs(*self.encoder(lowering.to_rows(inputs[self.encoder.config.token_input]), lowering))
+        layout = self.layout(inputs)
+        return layout.outputs(*self.encoder(layout.to_rows(inputs[self.encoder.config.token_input]), layout))
 
 
 def _tidy(model: ir.Model) -> ir.Model:
-    """Drop the inputs a lowering does not use, and the tracer's notes on this machine's source files."""
+    """Remove unused inputs, and the tracer's notes, which contain paths of this machine."""
     model.producer_name, model.producer_version = "headwaiter", version("headwaiter")
     for value in list(model.graph.inputs):
         if not value.uses():
             model.graph.inputs.remove(value)
-    # The tracer calls a value by its operator, and `gather` is both an operator and an input of ours.
+    # The tracer names values after operators, and `gather` is both an operator and an input.
     inputs = {value.name for value in model.graph.inputs}
     for node in model.graph:
         for value in node.outputs:
             if value.name in inputs:
                 value.name = f"{value.name}_result"
-    for thing in (model, model.graph, *model.graph, *model.graph.inputs, *model.graph.initializers.values()):
-        thing.metadata_props.clear()
-        thing.doc_string = None
+    for part in (model, model.graph, *model.graph, *model.graph.inputs, *model.graph.initializers.values()):
+        part.metadata_props.clear()
+        part.doc_string = None
     return model
 
 
 @contextmanager
 def _silence() -> Iterator[None]:
-    """Keep to ourselves what the tracer says to its own developers."""
+    """Suppress the tracer's messages, which are meant for its developers."""
     disabled = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:

@@ -1,4 +1,4 @@
-"""Shows what ONNX Runtime makes of a graph before it runs it."""
+"""Counts the operators of a graph after ONNX Runtime has optimised it."""
 
 from collections import Counter
 from pathlib import Path
@@ -10,18 +10,18 @@ from headwaiter_server.runtime.graph import Provider, open_session, session_opti
 
 
 def optimized_operators(path: Path, provider: Provider) -> Counter[str]:
-    """Count the operators of a graph as it runs on a provider, by their names.
+    """Count the operators that run on a provider, by operator name.
 
-    Copies between the host and the device, which no graph of ours should need, are MemcpyToHost and MemcpyFromHost.
+    MemcpyToHost and MemcpyFromHost are copies between host and device. No exported graph should need them.
 
     Raises:
-        ProviderUnavailable: this machine cannot run the provider.
+        ProviderUnavailable: this machine cannot use the provider.
     """
     with TemporaryDirectory() as folder:
         file = Path(folder) / "optimized.onnx"
         options = session_options(threads=1)
         options.optimized_model_filepath = str(file)
-        # Inside the file, the weights of a large model would be more than a protobuf message may have.
+        # The weights of a large model would exceed the size limit of a protobuf message.
         options.add_session_config_entry("session.optimized_model_external_initializers_file_name", "weights.bin")
         open_session(path, provider, options)
         graph = onnx.load(file, load_external_data=False).graph

@@ -1,4 +1,4 @@
-"""PyTorch's own answers, and how far a graph's are from them."""
+"""Computes reference results in PyTorch, and compares the results of graphs with them."""
 
 import math
 from collections.abc import Iterable
@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from headwaiter_export.attention_layout import Attending, SingleSequence
+from headwaiter_export.attention_layout import AttentionWeightsLayout, SingleSequence
 from headwaiter_export.config import EncoderConfig
 from headwaiter_export.encoder import Encoder
 from headwaiter_server.runtime.attention_weights import AttentionSelection, AttentionWeightsGraph
@@ -20,79 +20,79 @@ from headwaiter_server.runtime.tolerance import Difference, difference, largest_
 Sequence = NDArray[np.generic]
 
 SEQUENCES = 32
-# The first of them have the lengths that are most likely to go wrong.
+# The first sequences have edge lengths, which are the most likely to reveal an error.
 _EDGES = 4
-# A sequence's attention holds heads · n² scores, and every server runs these sequences when it starts.
+# Every server runs the golden inputs when it starts, and attention over n tokens computes heads · n² scores.
 _LONGEST_TOKENS = 1024
-# Attention is compared in all layers and heads at once, so sequences are few and not long.
-_ATTENDED_SEQUENCES = 6
-_LONGEST_ATTENDED_TOKENS = 128
+# Attention weights of all layers and heads are large, so few and short sequences are compared.
+_WEIGHTS_SEQUENCES = 6
+_WEIGHTS_LONGEST_TOKENS = 128
 
 
 @dataclass(frozen=True, eq=False)
 class Reference:
-    """Sequences, and what PyTorch answers to each of them alone.
+    """Sequences, and PyTorch's outputs for each sequence alone.
 
     Attributes:
-        config: the model's.
+        config: configuration of the model.
         sequences: token ids [n] or features [n, d_in].
-        answers: pooled [1, d], of unit length where the model scales it, and hidden [n, d].
+        outputs: pooled [1, d], of unit length if the model normalizes, and hidden [n, d].
     """
 
     config: EncoderConfig
     sequences: list[Sequence]
-    answers: list[Outputs]
+    outputs: list[Outputs]
 
     @classmethod
-    def of(cls, encoder: Encoder) -> "Reference":
-        """Compute an encoder's answers to random sequences of edge lengths and of lengths between."""
-        sequences = draw_sequences(encoder.config, _lengths(encoder.config))
-        return cls(encoder.config, sequences, answer(encoder, sequences))
+    def compute(cls, encoder: Encoder) -> "Reference":
+        """Compute an encoder's outputs for random sequences of edge lengths and of lengths between."""
+        sequences = random_sequences(encoder.config, _lengths(encoder.config))
+        return cls(encoder.config, sequences, run_in_pytorch(encoder, sequences))
 
     def shorter(self) -> "Reference":
-        """Return the second quarter by length: little work, and still enough tokens to attend to each other."""
+        """Return the second quarter by length: sequences that are quick to run but still have several tokens."""
         by_length = sorted(range(len(self.sequences)), key=lambda i: len(self.sequences[i]))
         quarter = by_length[len(by_length) // 4 : len(by_length) // 2]
-        return Reference(self.config, [self.sequences[i] for i in quarter], [self.answers[i] for i in quarter])
+        return Reference(self.config, [self.sequences[i] for i in quarter], [self.outputs[i] for i in quarter])
 
 
-def draw_sequences(config: EncoderConfig, lengths: Iterable[int]) -> list[Sequence]:
-    """Draw token ids, all of the vocabulary as likely, or features from a standard normal; always the same."""
+def random_sequences(config: EncoderConfig, lengths: Iterable[int]) -> list[Sequence]:
+    """Draw uniform token ids, or features from a standard normal distribution; equal lengths give equal sequences."""
     rng = np.random.default_rng(0)
     if config.takes_tokens:
         return [rng.integers(0, config.vocabulary_size, n) for n in lengths]
     return [rng.standard_normal((n, config.feature_width), np.float32) for n in lengths]
 
 
-def measure(path: Path, provider: Provider, reference: Reference) -> Difference:
-    """Run a graph over batches of every kind and compare it to PyTorch.
+def measure_graph(path: Path, provider: Provider, reference: Reference) -> Difference:
+    """Run a graph over batches of edge lengths and of mixed lengths, and compare it with PyTorch.
 
     Raises:
         ProviderUnavailable: the graph cannot run on this machine.
     """
     graph = EncoderGraph.open(path, provider)
     batches = _batches(len(reference.sequences))
-    ran = [graph.run(pack([reference.sequences[i] for i in batch]), hidden=True) for batch in batches]
-    expected = join([reference.answers[i] for batch in batches for i in batch])
-    return difference(_finish(reference.config, join(ran)), expected)
+    outputs = [graph.run(pack([reference.sequences[i] for i in batch]), hidden=True) for batch in batches]
+    expected = concatenate([reference.outputs[i] for batch in batches for i in batch])
+    return difference(normalize_outputs(reference.config, concatenate(outputs)), expected)
 
 
 @torch.inference_mode()
-def measure_attention(path: Path, encoder: Encoder, reference: Reference) -> float:
-    """Compare what a graph says of attention to PyTorch: the weights of all layers and heads, the contexts of a query.
+def measure_attention_weights(path: Path, encoder: Encoder, reference: Reference) -> float:
+    """Compare a graph's attention weights of all layers and heads, and its contexts of one query, with PyTorch.
 
     Returns:
-        The largest difference, divided by the largest value of its kind and sequence where that exceeds 1, which no
-        weight does. Infinity where an answer is not finite.
+        The largest difference. Differences of contexts are divided by the largest context of the sequence if that
+        exceeds 1. Infinity if a value is not finite.
     """
     graph, config = AttentionWeightsGraph.open(path), encoder.config
-    sequences = [each for each in reference.sequences if len(each) <= _LONGEST_ATTENDED_TOKENS]
+    sequences = [each for each in reference.sequences if len(each) <= _WEIGHTS_LONGEST_TOKENS]
     differences = []
-    for sequence in sequences[:_ATTENDED_SEQUENCES]:
+    for sequence in sequences[:_WEIGHTS_SEQUENCES]:
         query = len(sequence) // 2
         tokens = torch.from_numpy(sequence)
-        lowering = Attending({config.token_input: tokens})
-        expected = lowering.outputs(*encoder(tokens, lowering))
+        layout = AttentionWeightsLayout({config.token_input: tokens})
+        expected = layout.outputs(*encoder(tokens, layout))
         actual = graph.run(sequence, AttentionSelection(range(config.layers), range(config.heads), query))
         assert actual.context is not None
         differences += [
@@ -102,46 +102,46 @@ def measure_attention(path: Path, encoder: Encoder, reference: Reference) -> flo
     return max(differences)
 
 
-def compare(encoder: Encoder, reference: Reference) -> Difference:
-    """Run a changed encoder in PyTorch and compare it to the reference."""
-    return difference(join(answer(encoder, reference.sequences)), join(reference.answers))
+def compare_encoder(encoder: Encoder, reference: Reference) -> Difference:
+    """Run a changed encoder in PyTorch and compare it with the reference."""
+    return difference(concatenate(run_in_pytorch(encoder, reference.sequences)), concatenate(reference.outputs))
 
 
-def join(outputs: list[Outputs]) -> Outputs:
-    """Put answers end to end."""
+def concatenate(outputs: list[Outputs]) -> Outputs:
+    """Concatenate the outputs of several batches or sequences."""
     pooled = [each.pooled for each in outputs if each.pooled is not None]
     hidden = [each.hidden for each in outputs if each.hidden is not None]
     return Outputs(np.concatenate(pooled) if pooled else None, np.concatenate(hidden))
 
 
 @torch.inference_mode()
-def answer(encoder: Encoder, sequences: list[Sequence]) -> list[Outputs]:
-    """Run an encoder in PyTorch over each sequence alone; pooled vectors have unit length where it scales them."""
-    answers = []
+def run_in_pytorch(encoder: Encoder, sequences: list[Sequence]) -> list[Outputs]:
+    """Run an encoder in PyTorch over each sequence alone; pooled vectors have unit length if the model normalizes."""
+    results = []
     for sequence in sequences:
         pooled, hidden = encoder(torch.from_numpy(sequence), SingleSequence(len(sequence)))
         outputs = Outputs(None if pooled is None else pooled.numpy(), hidden.numpy())
-        answers.append(_finish(encoder.config, outputs))
-    return answers
+        results.append(normalize_outputs(encoder.config, outputs))
+    return results
 
 
 def _lengths(config: EncoderConfig) -> list[int]:
-    """Return the fewest tokens, one and two more, and the most, then lengths between, short ones more often."""
+    """Return the edge lengths (minimum, one and two more, maximum), then random lengths, short ones more often."""
     shortest, longest = config.min_tokens, min(config.max_tokens, _LONGEST_TOKENS)
     drawn = np.exp(np.random.default_rng(1).uniform(math.log(shortest), math.log(longest), SEQUENCES - _EDGES))
-    # The logarithm of a length may come back a little below it.
+    # Rounding may give a value slightly below the minimum.
     between = np.maximum(drawn.astype(int), shortest)
     return [*(min(n, longest) for n in (shortest, shortest + 1, shortest + 2, longest)), *between.tolist()]
 
 
 def _batches(sequences: int) -> list[list[int]]:
-    """Each edge alone, all edges together, the others in mixed batches."""
+    """Return the indices of each batch: each edge alone, all edges together, then the others in mixed batches."""
     edges, others = list(range(_EDGES)), list(range(_EDGES, sequences))
     return [[edge] for edge in edges] + [edges] + [others[i : i + 8] for i in range(0, len(others), 8)]
 
 
-def _finish(config: EncoderConfig, outputs: Outputs) -> Outputs:
-    """Scale pooled vectors to unit length where the model says so."""
+def normalize_outputs(config: EncoderConfig, outputs: Outputs) -> Outputs:
+    """Scale pooled vectors to unit length if the model normalizes."""
     if outputs.pooled is None:
         return outputs
     return Outputs(normalize_pooled(outputs.pooled, normalized=config.normalize), outputs.hidden)

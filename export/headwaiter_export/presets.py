@@ -1,7 +1,7 @@
-"""Forms of self-attention that have a name: each is an EncoderConfig, of which every field may be chosen otherwise.
+"""Presets: named forms of self-attention, each an EncoderConfig in which every field can be replaced.
 
-Notation: x_i is row i of the input [n, d_model], h a head, Q_h = X W_h^Q, K_h = X W_h^K and V_h = X W_h^V. Rows come as
-features of width d_model, without a projection, unless a vocabulary or another feature width is chosen.
+Notation: X is the input [n, d_model], x_i its row i, h a head, Q_h = X W_h^Q, K_h = X W_h^K and V_h = X W_h^V. Input
+rows are features of width d_model without a projection, unless vocabulary_size or feature_width is set.
 """
 
 from collections.abc import Callable, Mapping
@@ -25,12 +25,12 @@ _NOTHING_AROUND: Choices = {"residual": False, "norm": "none"}
 
 
 def vit_block(choices: Choices) -> EncoderConfig:
-    """The attention block of a Vision Transformer: x + [head_1 … head_H] W_O, where the heads see LayerNorm(x).
+    """The attention block of a Vision Transformer: x + [head_1 … head_H] W_O, with heads over LayerNorm(x).
 
-    head_h = softmax(Q_h K_hᵀ / √head_dim) V_h without biases; head_dim is free of d_model. One head of the model's own
-    width has no W_O. Weights may come with q, k and v fused, as `qkv`. With d_ff the feed-forward block follows.
-    Source: https://arxiv.org/abs/2010.11929, equation 2 and appendix A; the free head_dim and the dropped projection
-    are those of https://github.com/lucidrains/vit-pytorch.
+    head_h = softmax(Q_h K_hᵀ / √head_dim) V_h without biases. head_dim need not be d_model / H. A single head with
+    head_dim = d_model has no W_O. Setting d_ff adds the feed-forward block. Weights may have q, k and v fused as `qkv`.
+    Source: https://arxiv.org/abs/2010.11929, equation 2 and appendix A; head_dim and the dropped W_O as in
+    https://github.com/lucidrains/vit-pytorch.
     """
     preset = {**_ATTENTION_ALONE, **_NO_BIASES, "norm": "pre", "output_bias": True}
     values = {**preset, "d_model": 192, "heads": 3, "head_dim": 64, "max_tokens": 197, **choices}
@@ -39,10 +39,10 @@ def vit_block(choices: Choices) -> EncoderConfig:
 
 
 def concat_heads(choices: Choices) -> EncoderConfig:
-    """Independent heads that look at all other rows, concatenated: y_i = [Σ_{j≠i} a_hij V_hj] over h.
+    """Concatenated heads, in which a row attends to all other rows: y_i = [Σ_{j≠i} a_hij V_hj] over h.
 
-    a_hij = exp(Q_hi · K_hj / √head_dim) / Σ_{l≠i} exp(Q_hi · K_hl / √head_dim): a row's weight on itself is zero.
-    Source: https://arxiv.org/abs/1706.03762, section 3.2, less the diagonal and the output projection.
+    a_hij = exp(Q_hi · K_hj / √head_dim) / Σ_{l≠i} exp(Q_hi · K_hl / √head_dim); a row's weight on itself is 0.
+    Source: https://arxiv.org/abs/1706.03762, section 3.2, without the diagonal and the output projection.
     """
     alone = {**_ATTENTION_ALONE, **_NO_BIASES, **_NOTHING_AROUND}
     preset = {**alone, "mask": "self_excluding", "output_projection": False}
@@ -50,10 +50,10 @@ def concat_heads(choices: Choices) -> EncoderConfig:
 
 
 def projected_heads(choices: Choices) -> EncoderConfig:
-    """Heads that take rows of width I to rows of width O: X [S, I] → [head_1 … head_N] [S, O].
+    """Concatenated heads that map rows of width I to rows of width O: X [S, I] → [head_1 … head_N] [S, O].
 
-    I = d_model, the model dimension is D = N · head_dim, and O = N · value_dim for N = heads. Q, K and V have biases,
-    and head_h = softmax(Q_h K_hᵀ / √(D/N)) V_h. Positions are learned, or rotary if so chosen.
+    N = heads, I = d_model, D = N · head_dim and O = N · value_dim. head_h = softmax(Q_h K_hᵀ / √(D/N)) V_h, where Q, K
+    and V have biases. Positions are learned; they can be set to rotary.
     Source: https://arxiv.org/abs/1706.03762, section 3.2.2, without W_O; rotary: https://arxiv.org/abs/2104.09864.
     """
     preset = {**_ATTENTION_ALONE, **_NOTHING_AROUND, "output_projection": False, "positions": "learned"}
@@ -61,9 +61,9 @@ def projected_heads(choices: Choices) -> EncoderConfig:
 
 
 def masked_heads(choices: Choices) -> EncoderConfig:
-    """Causal heads, concatenated: y_i = [Σ_{j≤i} softmax_j(Q_hi · K_hj / √head_dim) V_hj] over h, without biases.
+    """Concatenated causal heads without biases: y_i = [Σ_{j≤i} softmax_j(Q_hi · K_hj / √head_dim) V_hj] over h.
 
-    Source: https://arxiv.org/abs/1706.03762, section 3.2.3, without W_O, as the first multi-head attention of
+    Source: https://arxiv.org/abs/1706.03762, section 3.2.3, without W_O, like the first multi-head attention in
     https://github.com/karpathy/ng-video-lecture.
     """
     alone = {**_ATTENTION_ALONE, **_NO_BIASES, **_NOTHING_AROUND}
@@ -71,10 +71,10 @@ def masked_heads(choices: Choices) -> EncoderConfig:
 
 
 def transformer_encoder(choices: Choices) -> EncoderConfig:
-    """The encoder of "Attention Is All You Need", in its base size: post-norm layers, relu, sinusoidal positions.
+    """The base encoder of "Attention Is All You Need": post-norm layers, relu, sinusoidal positions.
 
-    x ← LayerNorm(x + MultiHead(x)), x ← LayerNorm(x + W_2 relu(W_1 x + b_1) + b_2). Positions may be chosen learned.
-    The paper multiplies embeddings by √d_model: here that is part of the weights.
+    x ← LayerNorm(x + MultiHead(x)), then x ← LayerNorm(x + W_2 relu(W_1 x + b_1) + b_2). Positions can be set to
+    learned. The paper multiplies embeddings by √d_model; here this factor is part of the weights.
     Source: https://arxiv.org/abs/1706.03762, sections 3.1 to 3.5.
     """
     vocabulary_size = 0 if "feature_width" in choices else 37_000
@@ -83,9 +83,9 @@ def transformer_encoder(choices: Choices) -> EncoderConfig:
 
 
 def attention_block(choices: Choices) -> EncoderConfig:
-    """One attention with its output projection: softmax(Q Kᵀ / √d) V W_O, W_V and W_O of d × d, without biases.
+    """One attention head with an output projection and without biases: softmax(Q Kᵀ / √d) V W_O.
 
-    d = d_model, and there is one head unless more are chosen.
+    d = d_model; W_V and W_O are d × d. Setting heads gives more heads.
     Source: https://arxiv.org/abs/1706.03762, equation 1.
     """
     return _config({**_ATTENTION_ALONE, **_NO_BIASES, **_NOTHING_AROUND, "d_model": 64, "heads": 1, **choices})

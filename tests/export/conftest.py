@@ -1,4 +1,4 @@
-"""What every test of the export may ask for."""
+"""Fixtures for the tests of the export."""
 
 import shutil
 from dataclasses import replace
@@ -10,6 +10,7 @@ import pytest
 from headwaiter_export import bundle
 from headwaiter_export.bundle import export_bundle
 from headwaiter_export.encoder import Encoder
+from headwaiter_export.graph_plans import ATTENTION_WEIGHTS_GRAPH, GRAPHS
 from headwaiter_proto.encoder_pb2 import PRECISION_INT8, PRECISION_UNSPECIFIED
 from tests.export.helpers import random_encoder
 from tests.shared_folders import SharedFolders
@@ -17,34 +18,36 @@ from tests.shared_folders import SharedFolders
 
 @pytest.fixture(scope="session", autouse=True)
 def _operators(operators: None) -> None:
-    """Read the tracer's operators once for all the graphs that are traced here."""
+    """Let the tracer read its operators once for all graphs."""
 
 
 @pytest.fixture
 def folder(text_checkpoint: Path, tmp_path: Path) -> Path:
-    """A copy of a good sentence-transformers folder, to spoil."""
+    """A copy of a valid sentence-transformers folder, for tests that damage it."""
     return Path(shutil.copytree(text_checkpoint, tmp_path / "model"))
 
 
 def keep_graphs(monkeypatch: pytest.MonkeyPatch, *files: str) -> None:
-    """Let bundles have these graphs alone: to trace one takes a second or two."""
-    monkeypatch.setattr(bundle, "GRAPHS", [plan for plan in bundle.GRAPHS if plan.file in files])
-    monkeypatch.setattr(bundle, "_measure_neighbours", lambda *_: None)  # of the graph in int8
-    # Of no precision that is written.
-    monkeypatch.setattr(bundle, "ATTEND", replace(bundle.ATTEND, precision=PRECISION_UNSPECIFIED))
-    monkeypatch.setattr(bundle, "_check_attention", lambda *_: False)
+    """Limit bundles to these graphs, as tracing a graph takes a second or two."""
+    monkeypatch.setattr(bundle, "GRAPHS", [plan for plan in GRAPHS if plan.file in files])
+    monkeypatch.setattr(bundle, "measure_neighbours", lambda *_: None)  # needs the int8 graph
+    # No graph of this precision is written.
+    monkeypatch.setattr(
+        bundle, "ATTENTION_WEIGHTS_GRAPH", replace(ATTENTION_WEIGHTS_GRAPH, precision=PRECISION_UNSPECIFIED)
+    )
+    monkeypatch.setattr(bundle, "check_attention_weights", lambda *_: None)
 
 
 @pytest.fixture
 def packed_cpu_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let bundles have one graph, where what is asked is the same for all."""
+    """Limit bundles to one graph, for tests whose result is the same for all graphs."""
     keep_graphs(monkeypatch, "packed-cpu.fp32.onnx")
 
 
 def export_masked(encoder: Encoder, folder: Path) -> None:
-    """Export without int8, which changes linear layers alone, and without Attend, whose masks have their own test."""
+    """Export without int8, which does not change masks, and without attention weights, which have their own test."""
     with pytest.MonkeyPatch.context() as monkeypatch:
-        keep_graphs(monkeypatch, *(plan.file for plan in bundle.GRAPHS if plan.precision != PRECISION_INT8))
+        keep_graphs(monkeypatch, *(plan.file for plan in GRAPHS if plan.precision != PRECISION_INT8))
         export_bundle(encoder, None, folder, folder.name)
 
 
@@ -62,9 +65,9 @@ def causal_bundle(causal_encoder: Encoder, shared_folders: SharedFolders) -> Pat
 
 @pytest.fixture(scope="session")
 def self_excluding_encoder() -> Encoder:
-    """A self-excluding encoder of attention alone, where a token looks at all others alike.
+    """A self-excluding encoder without feed-forward layers, whose tokens attend to all others equally.
 
-    Its queries are zero, and so a token's own value is the only way from it to its output.
+    Its queries are zero, so a token could affect its own output only through its value.
     """
     bare: dict[str, Any] = {"layers": 1, "d_ff": 0, "residual": False, "norm": "none", "positions": "none"}
     encoder = random_encoder(feature_width=6, mask="self_excluding", embedding_norm=False, **bare)

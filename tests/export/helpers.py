@@ -1,4 +1,4 @@
-"""What the tests of the export share."""
+"""Helpers for the tests of the export."""
 
 import json
 from collections.abc import Sequence
@@ -24,12 +24,12 @@ from tests.checkpoints import randomize, write_json
 from tests.contrib_ops import CONTRIB_OPS
 from tests.oracle import Array, Oracle, unit
 
-Paths = dict[type[Packed | Portable], Path]
+GraphPaths = dict[type[Packed | Portable], Path]
 Runtime = Provider | Literal["bound", "reference"]
 
-# Where a lowering runs without a card; CUDA's operators are onnx's reference and our own numpy.
+# Where a layout runs without a GPU: CUDA graphs run in onnx's reference evaluator, with contrib_ops.py.
 RUNTIMES: dict[type[Packed | Portable], Runtime] = {PackedCpu: "cpu", Portable: "cpu", PackedCuda: "reference"}
-# The graphs of a bundle that promise every digit, and where each runs.
+# The float32 graphs of a bundle, and where each runs.
 FP32_GRAPHS = [
     pytest.param("packed-cpu.fp32.onnx", "cpu", id="packed-cpu"),
     pytest.param("packed-cpu.fp32.onnx", "bound", id="packed-cpu-bound"),
@@ -37,15 +37,22 @@ FP32_GRAPHS = [
     pytest.param("packed-cuda.fp32.onnx", "reference", id="packed-cuda-reference"),
     pytest.param("packed-cuda.fp32.onnx", "cuda", id="packed-cuda", marks=pytest.mark.gpu),
 ]
-# Lengths of the batch that graphs are traced with.
-TRACED = (3, 2)
-# None of them is a batch that graphs are traced with: alone and together, of one token, of one length, of the most, and
-# so many that CUDA is fed dummies behind them.
-BATCHES: tuple[tuple[int, ...], ...] = ((1,), (48,), (1, 1, 1), (7, 7), (48, 1, 2, 3), (5, 31, 1, 12, 47, 2, 9, 3, 7))
+# Lengths of the batch with which graphs are traced.
+TRACED_LENGTHS = (3, 2)
+# Lengths of other batches: one sequence or several, of one token, of equal lengths, of the maximum, and enough
+# sequences for CUDA's inputs to be rounded up to a shape bucket.
+BATCH_LENGTHS: tuple[tuple[int, ...], ...] = (
+    (1,),
+    (48,),
+    (1, 1, 1),
+    (7, 7),
+    (48, 1, 2, 3),
+    (5, 31, 1, 12, 47, 2, 9, 3, 7),
+)
 
 
 def random_encoder(**choices: Any) -> Encoder:
-    """A small encoder with weights far from their initial ones."""
+    """Build a small encoder with weights far from their initial values."""
     torch.manual_seed(0)
     sizes = {"d_model": 24, "heads": 3, "layers": 2, "d_ff": 40, "max_tokens": 48}
     encoder = Encoder(EncoderConfig(**{**sizes, **choices}))
@@ -54,51 +61,53 @@ def random_encoder(**choices: Any) -> Encoder:
 
 
 def oracle_of(encoder: Encoder) -> Oracle:
-    """The same encoder in numpy."""
+    """Return the same encoder in numpy."""
     weights = {name: tensor.double().numpy() for name, tensor in encoder.state_dict().items()}
     return Oracle(weights, asdict(encoder.config))
 
 
-def draw(config: EncoderConfig, lengths: Sequence[int], seed: int = 7) -> list[Array]:
-    """Random sequences of these lengths."""
+def random_sequences(config: EncoderConfig, lengths: Sequence[int], seed: int = 7) -> list[Array]:
+    """Draw random sequences of these lengths."""
     rng = np.random.default_rng(seed)
     if config.vocabulary_size:
         return [rng.integers(0, config.vocabulary_size, n) for n in lengths]
     return [rng.standard_normal((n, config.feature_width), np.float32) for n in lengths]
 
 
-def write_graphs(encoder: Encoder, folder: Path, *lowerings: type[Packed | Portable]) -> Paths:
-    """Write the encoder in these lowerings, as it is exported."""
-    paths = {lowering: folder / f"{lowering.__name__}.onnx" for lowering in lowerings}
+def write_graphs(encoder: Encoder, folder: Path, *layouts: type[Packed | Portable]) -> GraphPaths:
+    """Write graphs of the encoder in these layouts, as the export does."""
+    paths = {layout: folder / f"{layout.__name__}.onnx" for layout in layouts}
     with WeightsFile(folder / "weights.bin") as weights:
-        for lowering, path in paths.items():
-            weights.write_graph(trace(encoder.folded(), lowering, pack(draw(encoder.config, TRACED))), path)
+        for layout, path in paths.items():
+            weights.write_graph(
+                trace(encoder.folded(), layout, pack(random_sequences(encoder.config, TRACED_LENGTHS))), path
+            )
     return paths
 
 
-def hidden_of(path: Path, runtime: Runtime, sequences: list[Array]) -> list[Array]:
-    """Run a graph over one batch, and return the hidden rows of each sequence."""
-    hidden = run(path, runtime, sequences).hidden
+def run_hidden(path: Path, runtime: Runtime, sequences: list[Array]) -> list[Array]:
+    """Run a graph on one batch, and return the hidden rows of each sequence."""
+    hidden = run_graph(path, runtime, sequences).hidden
     assert hidden is not None
     return pack(sequences).split(hidden)
 
 
-def run(path: Path, runtime: Runtime, sequences: list[Array]) -> Outputs:
-    """Run a graph over one batch.
+def run_graph(path: Path, runtime: Runtime, sequences: list[Array]) -> Outputs:
+    """Run a graph on one batch.
 
-    On ONNX Runtime's "cpu" or "cuda" provider, "bound" on the CPU as it is on CUDA, or in onnx's "reference" evaluator,
-    which is fed what CUDA is fed.
+    Runtimes are ONNX Runtime's "cpu" and "cuda" providers, "bound" (the CPU provider with CUDA's bound buffers), and
+    onnx's "reference" evaluator, with the same inputs as on CUDA.
     """
     batch = pack(sequences)
     if runtime != "reference":
         return _session(path, runtime).run(batch, hidden=True)
-    evaluator, fed = _evaluator(path), round_up_to_buckets(batch)
-    outputs = dict(zip(evaluator.output_names, evaluator.run(None, fed.feeds(evaluator.input_names)), strict=True))
+    evaluator, rounded = _evaluator(path), round_up_to_buckets(batch)
+    outputs = dict(zip(evaluator.output_names, evaluator.run(None, rounded.feeds(evaluator.input_names)), strict=True))
     pooled = outputs.get("pooled")
     return Outputs(None if pooled is None else pooled[: batch.sequences], outputs["hidden"][: batch.tokens])
 
 
-# To load a graph takes longer than to run it. A test has a few at a time.
+# Loading a graph takes longer than running it. A test uses a few graphs at a time.
 @lru_cache(4)
 def _session(path: Path, runtime: Provider | Literal["bound"]) -> EncoderGraph:
     if runtime == "bound":
@@ -112,20 +121,20 @@ def _evaluator(path: Path) -> ReferenceEvaluator:
 
 
 def assert_close(actual: Array | None, expected: Array) -> None:
-    """Every value within 1e-5: pooled vectors by the contract, hidden rows ten times closer than it asks."""
+    """Check that every value is within 1e-5: the tolerance of pooled vectors, a tenth of that of hidden rows."""
     assert actual is not None
     np.testing.assert_allclose(actual, expected, rtol=0, atol=1e-5)
 
 
 def assert_close_to_scale(actual: Array | None, expected: Array) -> None:
-    """Every value within 1e-5 of the largest expected one."""
+    """Check that every difference is at most 1e-5 × the largest expected value."""
     assert actual is not None
     scale = np.abs(expected).max()
     assert_close(actual / scale, expected / scale)
 
 
 def cosines(actual: Array, expected: Array) -> Array:
-    """The cosine of each vector with the expected one."""
+    """Return the cosine of each vector with the expected vector."""
     cosine: Array = (unit(actual.astype(np.float64)) * unit(expected)).sum(-1)
     return cosine
 
@@ -133,3 +142,9 @@ def cosines(actual: Array, expected: Array) -> Array:
 def edit_json(path: Path, **changes: Any) -> None:
     """Change fields of a JSON object in a file."""
     write_json(path, {**json.loads(path.read_text()), **changes})
+
+
+def assert_mentions(error: BaseException, *facts: str) -> None:
+    """Check that an error's message contains every fact, such as a file, a field and its value."""
+    for fact in facts:
+        assert fact in str(error)

@@ -1,6 +1,7 @@
-"""headwaiter-export: a few lines on success, one sentence on refusal."""
+"""headwaiter-export prints a line for each step, or one line for an error."""
 
 import importlib.util
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,36 +12,43 @@ from headwaiter_export.cli import main
 from tests.checkpoints import save_bert
 
 
-def test_it_says_what_it_wrote_and_how_far_each_graph_is_from_pytorch(text_export: tuple[Path, str]) -> None:
+def test_the_export_prints_the_bundle_and_the_difference_of_each_graph(text_export: tuple[Path, str]) -> None:
     bundle, printed = text_export
     lines = printed.splitlines()
-    assert lines[-1] == f"{bundle} is ready: headwaiter-server {bundle}"
+    assert f"headwaiter-server {bundle}" in lines[-1]
     for graph in ("packed-cpu.fp32.onnx", "portable.fp32.onnx"):
-        assert any(line.startswith(f"{graph}: differs from PyTorch by ") for line in lines)
-    assert lines[0] == "int8: linear layers of the blocks that stay in float32: none"
-    assert any(" sentences keep their nearest neighbour" in line for line in lines)
-    assert any(line.startswith("attend.fp32.onnx: attention differs from PyTorch by ") for line in lines)
+        (line,) = (line for line in lines if line.startswith(f"{graph}: "))
+        pooled, hidden, cosine = map(float, re.findall(r"\d\.\d+(?:e-\d+)?", line))
+        assert pooled <= 1e-5
+        assert hidden <= 1e-4
+        assert cosine >= 0.99999
+    (weights,) = (line for line in lines if line.startswith("attend.fp32.onnx: "))
+    assert float(weights.split()[-1]) <= 1e-5
+    assert lines[0].startswith("int8: ")
+    assert any("packed-cpu.int8.onnx" in line and "%" in line for line in lines)
     assert len(lines) == 12
 
 
-def test_what_is_refused_is_one_sentence_and_status_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_error_is_one_line_and_status_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     save_bert(tmp_path, hidden_act="mish")
     capsys.readouterr()  # transformers shows a progress bar
     assert main(["checkpoint", str(tmp_path), "-o", str(tmp_path / "bundle")]) == 1
     printed = capsys.readouterr()
-    assert printed.err.startswith(f"headwaiter-export: {tmp_path / 'config.json'} has hidden_act 'mish'")
+    for fact in ("headwaiter-export: ", str(tmp_path / "config.json"), "hidden_act", "'mish'"):
+        assert fact in printed.err
     assert (printed.out, printed.err.count("\n")) == ("", 1)
     assert not (tmp_path / "bundle").exists()
 
 
 @pytest.mark.parametrize("name", ["", " ", "two\nlines", "\udcff", 129 * "x"])
-def test_a_name_that_no_log_or_label_could_hold_is_refused(
+def test_a_name_unfit_for_logs_and_labels_is_refused(
     name: str, text_checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["checkpoint", str(text_checkpoint), "-o", str(tmp_path / "bundle"), "--name", name]) == 1
-    assert capsys.readouterr().err == (
-        f"headwaiter-export: the model's name is {name!r}: it must be 1 to 128 printable characters, not spaces alone\n"
-    )
+    printed = capsys.readouterr().err
+    assert repr(name) in printed
+    assert "128" in printed
+    assert printed.count("\n") == 1
     assert not (tmp_path / "bundle").exists()
 
 
@@ -50,16 +58,18 @@ def test_wrong_usage_is_status_2() -> None:
     assert exit_.value.code == 2
 
 
-def test_without_its_extra_it_names_the_extra(
+def test_a_missing_extra_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     find_spec = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "torch" else find_spec(name))
     assert main(["checkpoint", str(tmp_path), "-o", str(tmp_path / "bundle")]) == 1
-    assert capsys.readouterr().err == "headwaiter-export: torch is not installed: pip install 'headwaiter[export]'\n"
+    printed = capsys.readouterr().err
+    assert "torch" in printed
+    assert "headwaiter[export]" in printed
 
 
-def test_it_can_be_asked_for_help_without_torch() -> None:
+def test_help_works_without_torch() -> None:
     program = "import sys; from headwaiter_export.cli import main; assert 'torch' not in sys.modules; main(['--help'])"
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert ran.stdout.startswith("usage: headwaiter-export")

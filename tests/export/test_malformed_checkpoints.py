@@ -1,6 +1,7 @@
-"""Files that are missing, damaged or of another form than they should be: each is refused in one sentence naming it."""
+"""An error names the file, field or tensor of a checkpoint that is missing, damaged or malformed."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,37 +12,40 @@ import torch
 from headwaiter_export.checkpoint_json import CheckpointError
 from headwaiter_export.checkpoints import read_checkpoint
 from tests.checkpoints import save_bert, write_json
-from tests.export.helpers import edit_json
+from tests.export.helpers import assert_mentions, edit_json
 
-WHOLE = "it must be a whole number from 1 to"
 TOKEN_TYPES = "embeddings.token_type_embeddings.weight"
 
 
 @pytest.mark.parametrize("file", ["config.json", "modules.json", "model.safetensors", "tokenizer.json"])
 def test_a_damaged_file_is_named(file: str, folder: Path) -> None:
     (folder / file).write_bytes(b"\x00")
-    with pytest.raises(CheckpointError, match=file):
+    with pytest.raises(CheckpointError) as error:
         read_checkpoint(folder)
+    assert_mentions(error.value, file)
 
 
 @pytest.mark.parametrize("file", ["config.json", "model.safetensors", "1_Pooling/config.json"])
 def test_a_missing_file_is_named(file: str, folder: Path) -> None:
     (folder / file).unlink()
-    with pytest.raises(CheckpointError, match=Path(file).name):
+    with pytest.raises(CheckpointError) as error:
         read_checkpoint(folder)
+    assert_mentions(error.value, Path(file).name)
 
 
 def test_a_missing_folder_is_named(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match="nowhere is no folder"):
+    with pytest.raises(CheckpointError) as error:
         read_checkpoint(tmp_path / "nowhere")
+    assert_mentions(error.value, "nowhere")
 
 
-def test_a_missing_setting_is_named(folder: Path) -> None:
+def test_a_missing_field_is_named(folder: Path) -> None:
     settings = json.loads((folder / "config.json").read_text())
     del settings["hidden_size"]
     write_json(folder / "config.json", settings)
-    with pytest.raises(CheckpointError, match=r"config\.json has no hidden_size"):
+    with pytest.raises(CheckpointError) as error:
         read_checkpoint(folder)
+    assert_mentions(error.value, "config.json", "hidden_size")
 
 
 @pytest.mark.parametrize(
@@ -54,67 +58,74 @@ def test_a_missing_setting_is_named(folder: Path) -> None:
         "config_sentence_transformers.json",
     ],
 )
-def test_settings_must_be_an_object(file: str, folder: Path) -> None:
+def test_a_json_file_must_be_an_object(file: str, folder: Path) -> None:
     write_json(folder / file, [])
-    with pytest.raises(CheckpointError, match=f"{file} is no JSON object"):
+    with pytest.raises(CheckpointError) as error:
         read_checkpoint(folder)
+    assert_mentions(error.value, file, "list", "object")
 
 
 @pytest.mark.parametrize(
-    ("file", "field", "value", "complaint"),
+    ("file", "field", "value", "allowed"),
     [
-        ("config.json", "hidden_size", "x", WHOLE),
-        ("config.json", "hidden_size", None, WHOLE),
-        ("config.json", "vocab_size", 10**30, WHOLE),
-        ("config.json", "intermediate_size", 2.5, WHOLE),
-        ("config.json", "num_attention_heads", 0, WHOLE),
-        ("config.json", "max_position_embeddings", -64, WHOLE),
-        ("config.json", "model_type", {}, "the known ones are bert"),
-        ("config.json", "hidden_act", [], "the known ones are gelu"),
-        ("config.json", "architectures", [1], "it must be a list of texts"),
-        ("sentence_bert_config.json", "max_seq_length", "x", "it must be a number, 1 or more"),
-        ("sentence_bert_config.json", "max_seq_length", -1, "it must be a number, 1 or more"),
+        ("config.json", "hidden_size", "x", "from 1 to"),
+        ("config.json", "hidden_size", None, "from 1 to"),
+        ("config.json", "vocab_size", 10**30, "from 1 to"),
+        ("config.json", "intermediate_size", 2.5, "from 1 to"),
+        ("config.json", "num_attention_heads", 0, "from 1 to"),
+        ("config.json", "max_position_embeddings", -64, "from 1 to"),
+        ("config.json", "model_type", {}, "bert"),
+        ("config.json", "hidden_act", [], "gelu"),
+        ("config.json", "architectures", [1], "list of strings"),
+        ("sentence_bert_config.json", "max_seq_length", "x", "at least 1"),
+        ("sentence_bert_config.json", "max_seq_length", -1, "at least 1"),
     ],
 )
-def test_a_field_of_another_kind_is_named_with_what_would_be_right(
-    file: str, field: str, value: Any, complaint: str, folder: Path
+def test_a_malformed_field_is_named_with_its_value_and_the_allowed_values(
+    file: str, field: str, value: Any, allowed: str, folder: Path
 ) -> None:
     edit_json(folder / file, **{field: value})
     with pytest.raises(CheckpointError) as error:
         read_checkpoint(folder)
-    assert f"{file} has {field} {value!r}: {complaint}" in str(error.value)
+    assert_mentions(error.value, file, f"{field} {value!r}", allowed)
 
 
 @pytest.mark.parametrize(
-    ("file", "settings", "complaint"),
+    ("file", "settings", "facts"),
     [
-        ("1_Pooling/config.json", {"pooling_mode": ["mean"]}, r"pooling_mode \['mean'\]: the known ones are"),
+        ("1_Pooling/config.json", {"pooling_mode": ["mean"]}, ["pooling_mode ['mean']", "cls"]),
         (
             "config_sentence_transformers.json",
             {"default_prompt_name": "query", "prompts": ["query: "]},
-            "prompts .*: it must be an object of texts",
+            ["prompts", "['query: ']", "object"],
         ),
     ],
 )
-def test_settings_of_sentence_transformers_of_another_kind_are_named(
-    file: str, settings: dict[str, Any], complaint: str, folder: Path
+def test_a_malformed_field_of_sentence_transformers_is_named(
+    file: str, settings: dict[str, Any], facts: list[str], folder: Path
 ) -> None:
     write_json(folder / file, settings)
-    with pytest.raises(CheckpointError, match=f"{file} has {complaint}"):
+    with pytest.raises(CheckpointError) as error:
         read_checkpoint(folder)
+    assert_mentions(error.value, file, *facts)
 
 
 @pytest.mark.parametrize("value", [None, "1", -1])
-def test_positions_that_follow_padding_need_its_id(value: Any, folder: Path) -> None:
+def test_positions_after_padding_need_the_id_of_the_padding_token(value: Any, folder: Path) -> None:
     edit_json(folder / "config.json", model_type="roberta", pad_token_id=value)
-    with pytest.raises(CheckpointError, match=f"pad_token_id {value!r}: it must be a whole number from 0 to"):
+    with pytest.raises(CheckpointError) as error:
         read_checkpoint(folder)
+    assert_mentions(error.value, f"pad_token_id {value!r}", "from 0 to")
 
 
-def test_more_layers_than_tensors_are_refused_before_they_are_built(folder: Path) -> None:
+def test_more_layers_than_tensors_are_refused_before_the_layers_are_built(folder: Path) -> None:
     edit_json(folder / "config.json", num_hidden_layers=10**7)
-    with pytest.raises(CheckpointError, match=r"config\.json has 10000000 layers, and the checkpoint \d+ tensors"):
+    tensors = len(safetensors.torch.load_file(folder / "model.safetensors"))
+    with pytest.raises(CheckpointError) as error:
         read_checkpoint(folder)
+    (held,) = re.findall(r"(\d+) tensors", str(error.value))
+    assert 0 < int(held) <= tensors
+    assert_mentions(error.value, "config.json", "10000000 layers")
 
 
 @pytest.mark.parametrize(
@@ -122,47 +133,49 @@ def test_more_layers_than_tensors_are_refused_before_they_are_built(folder: Path
 )
 def test_modules_must_have_a_type_and_a_path(modules: Any, folder: Path) -> None:
     write_json(folder / "modules.json", modules)
-    with pytest.raises(CheckpointError, match=r"modules\.json is no list of modules with a type and a path"):
+    with pytest.raises(CheckpointError) as error:
         read_checkpoint(folder)
+    assert_mentions(error.value, "modules.json", "type", "path")
 
 
 @pytest.mark.parametrize(
-    ("index", "complaint"),
+    ("index", "facts"),
     [
-        ([], "is no JSON object"),
-        ({}, "has no weight_map"),
-        ({"weight_map": ["x"]}, "has weight_map .*: it must be an object of texts"),
-        ({"weight_map": {"x": "model-1.safetensors"}}, r"model-1\.safetensors is missing"),
+        ([], ["model.safetensors.index.json", "list", "object"]),
+        ({}, ["model.safetensors.index.json", "weight_map"]),
+        ({"weight_map": ["x"]}, ["model.safetensors.index.json", "weight_map ['x']", "object"]),
+        ({"weight_map": {"x": "model-1.safetensors"}}, ["model-1.safetensors"]),
     ],
 )
-def test_an_index_that_leads_to_no_shards_is_refused(index: Any, complaint: str, tmp_path: Path) -> None:
+def test_an_index_without_shards_is_refused(index: Any, facts: list[str], tmp_path: Path) -> None:
     save_bert(tmp_path)
     (tmp_path / "model.safetensors").unlink()
     write_json(tmp_path / "model.safetensors.index.json", index)
-    with pytest.raises(CheckpointError, match=complaint):
+    with pytest.raises(CheckpointError) as error:
         read_checkpoint(tmp_path)
+    assert_mentions(error.value, *facts)
 
 
 @pytest.mark.parametrize(
-    ("tensor", "complaint"),
+    ("tensor", "facts"),
     [
-        (torch.zeros(()), r"is \[\]: by config.json it is \[1, 32\]"),
-        (torch.zeros(0, 32), r"is \[0, 32\]: by config.json it is \[1, 32\]"),
-        (torch.zeros(2, 16), r"is \[2, 16\]: by config.json it is \[2, 32\]"),
-        (torch.zeros(2, 32, dtype=torch.int8), r"is torch\.int8: only floating point is known"),
+        (torch.zeros(()), ["[]", "[1, 32]"]),
+        (torch.zeros(0, 32), ["[0, 32]", "[1, 32]"]),
+        (torch.zeros(2, 16), ["[2, 16]", "[2, 32]"]),
+        (torch.zeros(2, 32, dtype=torch.int8), ["torch.int8", "floating point"]),
     ],
 )
-def test_a_table_of_token_types_that_cannot_be_added_is_refused(
-    tensor: torch.Tensor, complaint: str, folder: Path
-) -> None:
+def test_a_malformed_table_of_token_types_is_refused(tensor: torch.Tensor, facts: list[str], folder: Path) -> None:
     path = folder / "model.safetensors"
     safetensors.torch.save_file({**safetensors.torch.load_file(path), TOKEN_TYPES: tensor}, path)
-    with pytest.raises(CheckpointError, match=f"tensor {TOKEN_TYPES} {complaint}"):
+    with pytest.raises(CheckpointError) as error:
         read_checkpoint(folder)
+    assert_mentions(error.value, TOKEN_TYPES, *facts)
 
 
 def test_a_tokenizer_without_tokens_is_refused(folder: Path) -> None:
     path = folder / "tokenizer.json"
     edit_json(path, added_tokens=[], model={**json.loads(path.read_text())["model"], "vocab": {}})
-    with pytest.raises(CheckpointError, match=r"tokenizer\.json has no tokens"):
+    with pytest.raises(CheckpointError) as error:
         read_checkpoint(folder)
+    assert_mentions(error.value, "tokenizer.json", "no tokens")

@@ -1,4 +1,4 @@
-"""A mask hides what it says it hides, in every lowering."""
+"""Masks hide tokens in every layout."""
 
 from pathlib import Path
 
@@ -7,20 +7,20 @@ import pytest
 
 from headwaiter_export.encoder import Encoder
 from headwaiter_server.runtime.bundle import Bundle
-from tests.export.helpers import FP32_GRAPHS, Runtime, draw, hidden_of, oracle_of
+from tests.export.helpers import FP32_GRAPHS, Runtime, oracle_of, random_sequences, run_hidden
 from tests.oracle import unit
 
 
 @pytest.mark.parametrize(("file", "runtime"), FP32_GRAPHS)
-def test_in_a_causal_graph_no_token_changes_an_output_before_it(
+def test_in_a_causal_graph_a_token_changes_no_earlier_output(
     file: str, runtime: Runtime, causal_bundle: Path, causal_encoder: Encoder
 ) -> None:
-    sequences = draw(causal_encoder.config, (9, 12))
-    before = hidden_of(causal_bundle / file, runtime, sequences)[0]
+    sequences = random_sequences(causal_encoder.config, (9, 12))
+    before = run_hidden(causal_bundle / file, runtime, sequences)[0]
     for changed in range(9):
-        sequences[0] = draw(causal_encoder.config, (9,))[0]
+        sequences[0] = random_sequences(causal_encoder.config, (9,))[0]
         sequences[0][changed] = 1e4
-        after = hidden_of(causal_bundle / file, runtime, sequences)[0]
+        after = run_hidden(causal_bundle / file, runtime, sequences)[0]
         assert after[:changed].tobytes() == before[:changed].tobytes()
         assert (after[changed:] != before[changed:]).any(axis=1).all()
 
@@ -29,26 +29,26 @@ def test_in_a_causal_graph_no_token_changes_an_output_before_it(
 def test_in_a_self_excluding_graph_a_tokens_weight_on_itself_is_zero(
     file: str, runtime: Runtime, self_excluding_bundle: Path, self_excluding_encoder: Encoder
 ) -> None:
-    sequences = draw(self_excluding_encoder.config, (9, 2))
-    before = np.concatenate(hidden_of(self_excluding_bundle / file, runtime, sequences))
+    sequences = random_sequences(self_excluding_encoder.config, (9, 2))
+    before = np.concatenate(run_hidden(self_excluding_bundle / file, runtime, sequences))
     sequences[0][4] = 1e4
-    after = np.concatenate(hidden_of(self_excluding_bundle / file, runtime, sequences))
+    after = np.concatenate(run_hidden(self_excluding_bundle / file, runtime, sequences))
     assert [row for row in range(11) if after[row].tobytes() == before[row].tobytes()] == [4, 9, 10]
 
 
-def test_a_model_that_needs_two_tokens_says_so_and_is_checked_from_there_on(self_excluding_bundle: Path) -> None:
+def test_a_self_excluding_bundle_has_golden_inputs_of_two_tokens_and_more(self_excluding_bundle: Path) -> None:
     bundle = Bundle.open(self_excluding_bundle)
     assert bundle.manifest.min_tokens == 2
     assert sorted({len(sequence) for sequence in bundle.golden().sequences})[:3] == [2, 3, 4]
 
 
 @pytest.mark.parametrize("runtime", ["reference", pytest.param("cuda", marks=pytest.mark.gpu)])
-def test_a_masked_graph_in_half_precision_has_the_direction_of_its_formula(
+def test_a_masked_fp16_graph_has_a_cosine_of_at_least_0_9999_to_its_formula(
     runtime: Runtime, causal_bundle: Path, causal_encoder: Encoder
 ) -> None:
-    sequences = draw(causal_encoder.config, (5, 48, 1))
+    sequences = random_sequences(causal_encoder.config, (5, 48, 1))
     formula = oracle_of(causal_encoder)
-    actual = np.concatenate(hidden_of(causal_bundle / "packed-cuda.fp16.onnx", runtime, sequences))
+    actual = np.concatenate(run_hidden(causal_bundle / "packed-cuda.fp16.onnx", runtime, sequences))
     assert actual.dtype == np.float16
     expected = np.concatenate([formula.hidden(sequence) for sequence in sequences])
     assert (unit(actual.astype(np.float64)) * unit(expected)).sum(-1).min() >= 0.9999

@@ -1,4 +1,4 @@
-"""What positions mean to an encoder: nothing, or how far tokens are apart."""
+"""Without positions the order of rows does not matter; with rotary positions only distances matter."""
 
 from pathlib import Path
 
@@ -12,32 +12,30 @@ from headwaiter_export.config import EncoderConfig, Positions
 from headwaiter_export.encoder import Encoder
 from headwaiter_export.positions import RotaryPositions
 from headwaiter_server.runtime.packing import pack
-from tests.export.helpers import FP32_GRAPHS, Runtime, assert_close, draw, hidden_of
+from tests.export.helpers import FP32_GRAPHS, Runtime, assert_close, random_sequences, run_hidden
 
 
 @pytest.mark.parametrize(("file", "runtime"), FP32_GRAPHS)
-def test_without_positions_rows_in_another_order_have_the_same_answers_in_that_order(
+def test_without_positions_permuted_rows_have_permuted_results(
     file: str, runtime: Runtime, feature_bundle: Path, feature_encoder: Encoder
 ) -> None:
-    sequences = draw(feature_encoder.config, (20, 48))
+    sequences = random_sequences(feature_encoder.config, (20, 48))
     orders = [np.random.default_rng(0).permutation(len(sequence)) for sequence in sequences]
     shuffled = [sequence[order] for sequence, order in zip(sequences, orders, strict=True)]
-    before = hidden_of(feature_bundle / file, runtime, sequences)
-    after = hidden_of(feature_bundle / file, runtime, shuffled)
+    before = run_hidden(feature_bundle / file, runtime, sequences)
+    after = run_hidden(feature_bundle / file, runtime, shuffled)
     for old, new, order in zip(before, after, orders, strict=True):
         np.testing.assert_allclose(new, old[order], rtol=0, atol=1e-6 * np.abs(old).max())
 
 
-def test_with_rotary_positions_scores_depend_only_on_how_far_tokens_are_apart() -> None:
+def test_with_rotary_positions_scores_depend_only_on_the_distance() -> None:
     config = EncoderConfig(
         feature_width=6, d_model=24, heads=3, layers=1, d_ff=0, max_tokens=48, positions=Positions.ROTARY
     )
     torch.manual_seed(0)
     query, key = torch.randn(2, config.d_model)
-    lowering = SingleSequence(config.max_tokens)
-    rotated = [
-        RotaryPositions(config)(row.expand(config.max_tokens, -1).contiguous(), lowering) for row in (query, key)
-    ]
+    layout = SingleSequence(config.max_tokens)
+    rotated = [RotaryPositions(config)(row.expand(config.max_tokens, -1).contiguous(), layout) for row in (query, key)]
     by_head = [rows.view(config.max_tokens, config.heads, -1).transpose(0, 1) for rows in rotated]
     scores = (by_head[0] @ by_head[1].transpose(1, 2)).numpy()
     for offset in range(-47, 48):
@@ -46,15 +44,16 @@ def test_with_rotary_positions_scores_depend_only_on_how_far_tokens_are_apart() 
     assert np.ptp(scores, axis=2).min() > 0.1
 
 
-def test_a_graph_with_rotary_positions_answers_alike_where_all_tokens_stand_further_on(
+def test_a_graph_with_rotary_positions_gives_the_same_result_at_shifted_positions(
     causal_bundle: Path, causal_encoder: Encoder
 ) -> None:
     session = onnxruntime.InferenceSession(causal_bundle / "packed-cpu.fp32.onnx", providers=["CPUExecutionProvider"])
-    batch = pack(draw(causal_encoder.config, (9, 12)))
+    batch = pack(random_sequences(causal_encoder.config, (9, 12)))
     feeds = batch.feeds([each.name for each in session.get_inputs()])
-    places = batch.feeds(["positions"])["positions"]
-    here, further, apart = (
-        session.run(["hidden"], {**feeds, "positions": moved})[0] for moved in (places, places + 36, places * 2)
+    positions = batch.feeds(["positions"])["positions"]
+    original, shifted, stretched = (
+        session.run(["hidden"], {**feeds, "positions": changed})[0]
+        for changed in (positions, positions + 36, positions * 2)
     )
-    assert_close(further, here)
-    assert np.abs(apart - here).max() > 0.1
+    assert_close(shifted, original)
+    assert np.abs(stretched - original).max() > 0.1

@@ -1,4 +1,4 @@
-"""int8 graphs: near PyTorch in float32, blind to a batch's other sequences, and in int8 only where that is harmless."""
+"""int8 graphs are close to PyTorch in float32, isolate sequences, and keep harmful layers in float32."""
 
 from pathlib import Path
 
@@ -10,71 +10,71 @@ import transformers
 from torch import nn
 
 from headwaiter_export.encoder import Encoder
-from headwaiter_export.parity import Reference, compare
+from headwaiter_export.parity import Reference, compare_encoder
 from headwaiter_export.quantization import QuantizedLinear, quantize
 from headwaiter_server.runtime.bundle import Bundle
 from tests.checkpoints import bert_hidden
-from tests.export.helpers import BATCHES, cosines, draw, oracle_of, random_encoder, run
+from tests.export.helpers import BATCH_LENGTHS, cosines, oracle_of, random_encoder, random_sequences, run_graph
 from tests.oracle import Array
 
 GRAPH = "packed-cpu.int8.onnx"
 
 
-def answers(bundle: Path, sequences: list[Array]) -> tuple[Array, list[Array]]:
-    """Pooled vectors, and the hidden rows of each sequence."""
-    outputs = run(bundle / GRAPH, "cpu", sequences)
+def encode(bundle: Path, sequences: list[Array]) -> tuple[Array, list[Array]]:
+    """Return pooled vectors, and the hidden rows of each sequence."""
+    outputs = run_graph(bundle / GRAPH, "cpu", sequences)
     assert outputs.pooled is not None
     assert outputs.hidden is not None
     return outputs.pooled, np.split(outputs.hidden, np.cumsum([len(each) for each in sequences])[:-1])
 
 
-def test_the_graph_of_text_has_the_direction_of_transformers_bert(text_bundle: Path, text_checkpoint: Path) -> None:
+def test_the_text_graph_has_a_cosine_of_at_least_0_99_to_transformers_bert(
+    text_bundle: Path, text_checkpoint: Path
+) -> None:
     bert = transformers.BertModel.from_pretrained(text_checkpoint).eval()
     rng = np.random.default_rng(3)
-    for lengths in BATCHES:
+    for lengths in BATCH_LENGTHS:
         sequences = [rng.integers(0, bert.config.vocab_size, n) for n in lengths]
-        pooled, _ = answers(text_bundle, sequences)
+        pooled, _ = encode(text_bundle, sequences)
         expected = np.stack([bert_hidden(bert, sequence).mean(0) for sequence in sequences])
         assert cosines(pooled, expected).min() >= 0.99
 
 
-def test_the_graph_of_features_has_the_direction_of_the_formulas(
+def test_the_feature_graph_has_a_cosine_of_at_least_0_99_to_the_formulas(
     feature_bundle: Path, feature_encoder: Encoder
 ) -> None:
     oracle = oracle_of(feature_encoder)
-    for lengths in BATCHES:
-        sequences = draw(feature_encoder.config, lengths)
-        pooled, _ = answers(feature_bundle, sequences)
+    for lengths in BATCH_LENGTHS:
+        sequences = random_sequences(feature_encoder.config, lengths)
+        pooled, _ = encode(feature_bundle, sequences)
         assert cosines(pooled, np.stack([oracle.hidden(each).mean(0) for each in sequences])).min() >= 0.99
 
 
 @pytest.mark.parametrize("content", [1e4, -1e4, 3e38, np.inf, -np.inf, np.nan, 0.0])
-def test_the_content_of_all_other_sequences_changes_no_bit(
+def test_the_content_of_other_sequences_changes_no_bit(
     content: float, feature_bundle: Path, feature_encoder: Encoder
 ) -> None:
-    sequences = draw(feature_encoder.config, (5, 31, 1, 12, 2))
-    pooled, hidden = answers(feature_bundle, sequences)
+    sequences = random_sequences(feature_encoder.config, (5, 31, 1, 12, 2))
+    pooled, hidden = encode(feature_bundle, sequences)
     for kept in range(len(sequences)):
         others = [each if i == kept else np.full_like(each, content) for i, each in enumerate(sequences)]
-        pooled_again, hidden_again = answers(feature_bundle, others)
+        pooled_again, hidden_again = encode(feature_bundle, others)
         np.testing.assert_array_equal(pooled_again[kept], pooled[kept])
         np.testing.assert_array_equal(hidden_again[kept], hidden[kept])
 
 
-def test_a_sequence_answers_alone_and_in_any_order_as_in_company(
-    feature_bundle: Path, feature_encoder: Encoder
-) -> None:
-    sequences = draw(feature_encoder.config, (5, 31, 1, 12, 48, 2))
-    together, _ = answers(feature_bundle, sequences)
-    alone = np.concatenate([answers(feature_bundle, [sequence])[0] for sequence in sequences])
-    backwards, _ = answers(feature_bundle, sequences[::-1])
-    # Not 1: a value between two integers may become one or the other.
+def test_a_sequence_has_the_same_result_alone_and_in_any_order(feature_bundle: Path, feature_encoder: Encoder) -> None:
+    sequences = random_sequences(feature_encoder.config, (5, 31, 1, 12, 48, 2))
+    together, _ = encode(feature_bundle, sequences)
+    alone = np.concatenate([encode(feature_bundle, [sequence])[0] for sequence in sequences])
+    backwards, _ = encode(feature_bundle, sequences[::-1])
+    # Not 1: a value halfway between two integers may round up or down.
     assert cosines(alone, together).min() >= 0.9999
     assert cosines(backwards[::-1], together).min() >= 0.9999
 
 
-@pytest.mark.filterwarnings("ignore::FutureWarning")  # of the tracer, to itself
-def test_a_product_in_int8_is_that_of_its_formula(tmp_path: Path) -> None:
+@pytest.mark.filterwarnings("ignore::FutureWarning")  # from the tracer
+def test_an_int8_layer_equals_its_formula(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     x, weight = rng.standard_normal((7, 24), np.float32), rng.standard_normal((10, 24), np.float32)
     x[1], x[2], bias, factors = 0.0, 1e30 * x[2], rng.standard_normal(10, np.float32), rng.uniform(0.5, 2, 24)
@@ -96,30 +96,31 @@ def test_a_product_in_int8_is_that_of_its_formula(tmp_path: Path) -> None:
     assert np.abs(expected[0] - (x[0] @ weight.T + bias)).max() > 1e-3
 
 
-def test_a_layer_that_int8_would_ruin_stays_in_float32_and_no_other() -> None:
+def test_only_a_layer_that_int8_would_ruin_stays_in_float32() -> None:
     encoder = random_encoder(feature_width=6)
     weights = encoder.state_dict()
-    # Two units alike, whose large weights cancel: in int8 nothing is left of the weights beside them.
+    # The large weights of two equal units cancel each other; their scale rounds all other weights to 0 in int8.
     for name in ("layers.1.feed_forward.up.weight", "layers.1.feed_forward.up.bias"):
         weights[name][1] = weights[name][0]
     weights["layers.1.feed_forward.down.weight"][:, :2] = torch.tensor([1e4, -1e4])
-    reference = Reference.of(encoder)
+    reference = Reference.compute(encoder)
     quantized, float32_layers = quantize(encoder, reference, reference.sequences)
     assert float32_layers == ["layers.1.feed_forward.down"]
     linears = [name for name, module in quantized.layers.named_modules() if isinstance(module, nn.Linear)]
     assert linears == ["1.feed_forward.down"]
-    assert compare(quantized, reference).min_cosine >= 0.99
+    assert compare_encoder(quantized, reference).min_cosine >= 0.99
 
 
-def test_the_bundle_names_its_float32_layers_and_measures_neighbours_of_texts_alone(
+def test_a_bundle_lists_float32_layers_and_measures_neighbours_only_of_texts(
     text_export: tuple[Path, str], feature_bundle: Path
 ) -> None:
     text_bundle, printed = text_export
-    assert "int8: linear layers of the blocks that stay in float32: none\n" in printed
+    (int8_line,) = (line for line in printed.splitlines() if line.startswith("int8: "))
+    assert int8_line.endswith(": none")
     (graph,) = (graph for graph in Bundle.open(text_bundle).manifest.graphs if graph.file == GRAPH)
     assert list(graph.float32_layers) == []
     (of_text,) = (each for each in Bundle.open(text_bundle).parity().graphs if each.graph == GRAPH)
     (of_features,) = (each for each in Bundle.open(feature_bundle).parity().graphs if each.graph == GRAPH)
     assert 0.5 < of_text.same_nearest_neighbour <= 1
-    assert f"{GRAPH}: {of_text.same_nearest_neighbour:.1%} of " in printed
+    assert f"{GRAPH}: {of_text.same_nearest_neighbour:.1%} " in printed
     assert not of_features.HasField("same_nearest_neighbour")

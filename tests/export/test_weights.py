@@ -1,4 +1,4 @@
-"""Weights that are given fit the configuration, or one sentence names the tensor, or the field, that does not."""
+"""Weights fit the configuration, or an error names the tensor or field."""
 
 from typing import Any
 
@@ -9,11 +9,11 @@ from torch import Tensor
 from headwaiter_export.attention_layout import SingleSequence
 from headwaiter_export.config import ConfigError, EncoderConfig, Positions, WeightsError
 from headwaiter_export.encoder import Encoder
-from tests.export.helpers import draw, random_encoder
+from tests.export.helpers import assert_mentions, random_encoder, random_sequences
 
 
 def hidden(encoder: Encoder) -> Tensor:
-    (sequence,) = draw(encoder.config, (9,))
+    (sequence,) = random_sequences(encoder.config, (9,))
     with torch.inference_mode():
         rows: Tensor = encoder(torch.from_numpy(sequence), SingleSequence(9))[1]
     return rows
@@ -24,12 +24,12 @@ def changed(encoder: Encoder, **changes: Any) -> EncoderConfig:
 
 
 @pytest.mark.parametrize("positions", Positions)
-def test_an_encoder_is_its_configuration_and_its_weights(positions: Positions) -> None:
+def test_an_encoder_is_rebuilt_from_its_configuration_and_weights(positions: Positions) -> None:
     encoder = random_encoder(feature_width=6, layers=1, positions=positions)
     assert torch.equal(hidden(Encoder.with_weights(encoder.config, encoder.state_dict())), hidden(encoder))
 
 
-def test_of_more_learned_positions_than_the_maximum_the_first_are_taken() -> None:
+def test_learned_positions_beyond_the_maximum_are_dropped() -> None:
     encoder = random_encoder(feature_width=6, layers=1, max_tokens=48)
     shorter = Encoder.with_weights(changed(encoder, max_tokens=9), encoder.state_dict())
     assert torch.equal(hidden(shorter), hidden(encoder))
@@ -37,20 +37,21 @@ def test_of_more_learned_positions_than_the_maximum_the_first_are_taken() -> Non
 
 def test_fewer_learned_positions_than_the_maximum_are_refused() -> None:
     encoder = random_encoder(feature_width=6, layers=1, max_tokens=48)
-    sentence = "^max_tokens is 49, but the weights hold 48 learned positions: set it to 48 or less$"
-    with pytest.raises(ConfigError, match=sentence):
+    with pytest.raises(ConfigError) as error:
         Encoder.with_weights(changed(encoder, max_tokens=49), encoder.state_dict())
+    assert_mentions(error.value, "max_tokens", "49", "48")
 
 
-def test_a_tensor_that_does_not_fit_is_named_with_what_would_be_right() -> None:
+@pytest.mark.parametrize(
+    ("changes", "facts"),
+    [
+        ({"final_norm": True}, ["norm.weight [24]", "norm.bias [24]"]),
+        ({"key_bias": False}, ["layers.0.attention.key.bias"]),
+        ({"head_dim": 12, "value_dim": 8}, ["layers.0.attention.query.weight", "[24, 24]", "[36, 24]"]),
+    ],
+)
+def test_a_tensor_that_does_not_fit_is_named_with_its_shapes(changes: dict[str, Any], facts: list[str]) -> None:
     encoder = random_encoder(feature_width=6, layers=1)
-    with pytest.raises(WeightsError, match=r"^the weights lack .* needs: norm\.weight \[24\], norm\.bias \[24\]$"):
-        Encoder.with_weights(changed(encoder, final_norm=True), encoder.state_dict())
-    with pytest.raises(
-        WeightsError, match=r"^the configuration has no place for layers\.0\.attention\.key\.bias: leave"
-    ):
-        Encoder.with_weights(changed(encoder, key_bias=False), encoder.state_dict())
-    with pytest.raises(
-        WeightsError, match=r"^layers\.0\.attention\.query\.weight has the shape \[24, 24\]: .* must have \[36, 24\]$"
-    ):
-        Encoder.with_weights(changed(encoder, head_dim=12, value_dim=8), encoder.state_dict())
+    with pytest.raises(WeightsError) as error:
+        Encoder.with_weights(changed(encoder, **changes), encoder.state_dict())
+    assert_mentions(error.value, *facts)

@@ -1,6 +1,7 @@
-"""What the check of a card makes of its figures is right, whatever they are."""
+"""The GPU check computes, judges and prints its measurements correctly."""
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -13,19 +14,18 @@ from bench.gpu.correctness import batches_of_lengths, hidden_relative_error
 from bench.gpu.findings import Finding, Findings, summary, table, to_json
 from bench.gpu.memory import random_shapes
 from bench.gpu.models import BERT_BASE, ROTARY
-from bench.gpu.rates import encoder_flops
 from bench.gpu.routes import read_routes
-from bench.gpu.setting import CPU, Setting
+from bench.gpu.settings import CPU, Settings
 from bench.gpu.speed import in_batches
-from bench.gpu.timing import rounds_of
+from bench.gpu.timing import encoder_flops, rounds_of
 from headwaiter_export.attention_layout import SingleSequence
 from headwaiter_export.encoder import Encoder
-from headwaiter_export.parity import answer, draw_sequences, join
+from headwaiter_export.parity import concatenate, random_sequences, run_in_pytorch
 from headwaiter_proto.manifest_pb2 import Manifest
 from headwaiter_server.scheduling.cost import BatchLimits
 from tests.export.helpers import assert_close, random_encoder
 
-SETTING = Setting("cpu", CPU, None, Path())
+SETTINGS = Settings("cpu", CPU, None, Path())
 
 
 @pytest.mark.parametrize(
@@ -34,25 +34,29 @@ SETTING = Setting("cpu", CPU, None, Path())
         (Finding("speed", "ratio", 2.0, "≥", 2.0), "holds", False),
         (Finding("speed", "ratio", 1.9, "≥", 2.0), "does not hold", True),
         (Finding("speed", "ratio", float("nan"), "≥", 2.0), "does not hold", True),
-        (Finding("speed", "share", 0.4, "≥", 0.45, aim=True), "does not hold", False),
+        (Finding("speed", "share", 0.4, "≥", 0.45, is_aim=True), "does not hold", False),
         (Finding("memory", "growth", 1.06, "≤", 1.05), "does not hold", True),
         (Finding("speed", "rate", 7.0), "", False),
-        (Finding("speed", "flash", why="this version has none"), "not measured: this version has none", False),
-        (Finding("speed", "flash", why="Fail: out of memory", broke=True), "not measured: Fail: out of memory", True),
+        (Finding("speed", "flash", reason="this version has none"), "not measured: this version has none", False),
+        (
+            Finding("speed", "flash", reason="Fail: out of memory", is_error=True),
+            "not measured: Fail: out of memory",
+            True,
+        ),
     ],
 )
-def test_a_finding_holds_or_not_or_was_not_measured(finding: Finding, verdict: str, fails: bool) -> None:
+def test_a_finding_has_a_verdict(finding: Finding, verdict: str, fails: bool) -> None:
     assert (finding.verdict, finding.fails) == (verdict, fails)
 
 
-def test_an_error_in_one_thing_is_a_line_and_the_next_is_measured() -> None:
+def test_an_error_becomes_a_finding_and_the_check_continues() -> None:
     findings = Findings("speed")
     with findings.attempt("first"):
         run_out_of_memory()
-    findings.hold("second", 0.99991, "≥", 0.9999)
-    findings.hold("third", 0.3, "≥", 0.45, aim=True)
-    findings.see("fourth", "a | b")
-    findings.see("fifth", 1234567.8)
+    findings.require("second", 0.99991, "≥", 0.9999)
+    findings.require("third", 0.3, "≥", 0.45, is_aim=True)
+    findings.record("fourth", "a | b")
+    findings.record("fifth", 1234567.8)
     assert table(findings.found).splitlines()[2:] == [
         "| speed | first |  |  | not measured: RuntimeError: out of memory |",
         "| speed | second | 0.99991 | ≥ 0.9999 | holds |",
@@ -60,9 +64,7 @@ def test_an_error_in_one_thing_is_a_line_and_the_next_is_measured() -> None:
         "| speed | fourth | a / b |  |  |",
         "| speed | fifth | 1,234,568 |  |  |",
     ]
-    assert summary(findings.found) == (
-        "1 requirements hold, 0 do not; 1 lines were not measured, 1 of them for an error"
-    )
+    assert [int(number) for number in re.findall(r"\d+", summary(findings.found))] == [1, 0, 1, 1]
     written = json.loads(to_json(findings.found, {"python": "3"}))
     assert [line["verdict"] for line in written["findings"][1:3]] == ["holds", "does not hold"]
 
@@ -72,7 +74,7 @@ def run_out_of_memory() -> None:
 
 
 @pytest.mark.parametrize("choices", [{}, {"head_dim": 4, "value_dim": 6}, {"d_ff": 0}])
-def test_the_arithmetic_of_a_model_is_what_pytorch_counts(choices: dict[str, int]) -> None:
+def test_the_arithmetic_of_a_model_is_that_of_pytorchs_counter(choices: dict[str, int]) -> None:
     encoder = random_encoder(vocabulary_size=10, **choices)
     lengths = (1, 7, 32)
     with torch.inference_mode(), FlopCounterMode(display=False) as counter:
@@ -81,7 +83,7 @@ def test_the_arithmetic_of_a_model_is_what_pytorch_counts(choices: dict[str, int
     assert encoder_flops(encoder.config, lengths) == counter.get_total_flops()
 
 
-def test_the_route_is_read_from_what_onnx_runtime_prints() -> None:
+def test_the_attention_kernel_is_read_from_the_output_of_onnx_runtime() -> None:
     printed = (
         "some warning\nbatch of sequences of 32\n"
         "\x1b[36mOperator=PackedMultiHeadAttention Node=node_1 DataType=fp16 SdpaKernel=FLASH_ATTENTION\x1b[0m\n"
@@ -93,11 +95,11 @@ def test_the_route_is_read_from_what_onnx_runtime_prints() -> None:
     assert read_routes(printed) == {
         32: "PackedMultiHeadAttention: flash",
         200: "MultiHeadAttention: unfused",
-        512: "no operator says which",
+        512: "no operator printed its kernel",
     }
 
 
-def test_every_length_and_64k_tokens_in_a_batch_are_checked() -> None:
+def test_every_length_and_batches_of_64k_tokens_are_checked() -> None:
     batches = batches_of_lengths(BERT_BASE, 65_536)
     assert {n for batch in batches for n in batch} == set(range(1, 513))
     assert sorted(map(sum, batches))[-2:] == [65_536, 65_792]
@@ -109,18 +111,18 @@ def test_every_length_and_64k_tokens_in_a_batch_are_checked() -> None:
     assert 61_440 < sum(longer[-1]) <= 65_536
 
 
-def test_the_relative_error_is_that_of_the_frobenius_norm() -> None:
+def test_the_relative_error_uses_the_frobenius_norm() -> None:
     expected = np.array([[3.0, 4.0], [0.0, 12.0]])
     assert hidden_relative_error(expected * 1.25, expected) == pytest.approx(0.25)
     assert hidden_relative_error(np.array([[3.0, 4.0], [5.0, 12.0]]), expected) == pytest.approx(5 / 13)
 
 
-def test_padded_batches_in_pytorch_answer_as_each_sequence_alone() -> None:
+def test_padded_batches_in_pytorch_equal_single_sequences() -> None:
     encoder = random_encoder(vocabulary_size=10)
-    assert_answers_as_alone(encoder, pytorch.Padded)
+    assert_equals_single_sequences(encoder, pytorch.Padded)
 
 
-def test_variable_length_attention_in_pytorch_is_told_where_sequences_begin_and_end(
+def test_variable_length_attention_in_pytorch_gets_the_bounds_of_sequences(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def varlen_attn(*rows_and_bounds: torch.Tensor) -> torch.Tensor:
@@ -133,23 +135,23 @@ def test_variable_length_attention_in_pytorch_is_told_where_sequences_begin_and_
         return torch.cat([attend(q, k, v) for q, k, v in zip(*heads, strict=True)], dim=1).transpose(0, 1)
 
     monkeypatch.setattr("torch.nn.attention.varlen.varlen_attn", varlen_attn)
-    assert_answers_as_alone(random_encoder(vocabulary_size=10), pytorch.VariableLength)
+    assert_equals_single_sequences(random_encoder(vocabulary_size=10), pytorch.VariableLength)
 
 
-def assert_answers_as_alone(encoder: Encoder, lowering: type[pytorch.Padded | pytorch.VariableLength]) -> None:
-    sequences = [ids.astype(np.int64) for ids in draw_sequences(encoder.config, (5, 1, 48, 13))]
-    runner = pytorch.Runner(encoder, lowering, SETTING)
-    expected = join(answer(encoder, list(sequences))).pooled
+def assert_equals_single_sequences(encoder: Encoder, layout: type[pytorch.Padded | pytorch.VariableLength]) -> None:
+    sequences = [ids.astype(np.int64) for ids in random_sequences(encoder.config, (5, 1, 48, 13))]
+    runner = pytorch.Runner(encoder, layout, SETTINGS)
+    expected = concatenate(run_in_pytorch(encoder, list(sequences))).pooled
     assert expected is not None
     assert_close(runner.run([sequences[:3], sequences[3:]]), expected)
 
 
-def test_batches_keep_to_their_tokens_and_to_the_order() -> None:
+def test_batches_keep_their_token_limit_and_the_order() -> None:
     sequences = [np.arange(n) for n in (9, 3, 3, 2, 9, 1)]
     assert [[len(ids) for ids in batch] for batch in in_batches(sequences, 8)] == [[9], [3, 3, 2], [9], [1]]
 
 
-def test_of_what_is_compared_one_that_fails_keeps_no_other_from_being_timed() -> None:
+def test_a_failing_run_does_not_stop_the_timing_of_other_runs() -> None:
     ran: list[str] = []
 
     def fail_later() -> None:
@@ -158,13 +160,13 @@ def test_of_what_is_compared_one_that_fails_keeps_no_other_from_being_timed() ->
             run_out_of_memory()
 
     findings = Findings("speed")
-    taken = rounds_of({"fails": fail_later, "runs": lambda: ran.append("runs")}, SETTING, findings)
+    taken = rounds_of({"fails": fail_later, "runs": lambda: ran.append("runs")}, SETTINGS, findings)
     assert ran == ["fails", "runs", "fails", "runs", "runs", "runs"]
-    assert {name: len(seconds) for name, seconds in taken.items()} == {"runs": SETTING.effort.rounds}
-    assert [(line.what, line.broke) for line in findings.found] == [("fails", True)]
+    assert {name: len(seconds) for name, seconds in taken.items()} == {"runs": SETTINGS.effort.rounds}
+    assert [(line.name, line.is_error) for line in findings.found] == [("fails", True)]
 
 
-def test_random_shapes_are_what_a_server_may_run() -> None:
+def test_random_shapes_keep_the_limits_of_a_server() -> None:
     limits = BatchLimits(tokens=300, cells=4096, padded_tokens=250)
     shapes = list(random_shapes(Manifest(min_tokens=2, max_tokens=64), limits, 200))
     assert len(set(shapes)) > 100

@@ -12,7 +12,7 @@ import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper
 
-from bench.gpu.card import why_no_cuda
+from bench.gpu.cuda import cuda_unavailable_reason
 from headwaiter_server.runtime.errors import ProviderUnavailable
 from headwaiter_server.runtime.graph import EncoderGraph, open_session, session_options
 from headwaiter_server.runtime.packing import pack
@@ -126,7 +126,7 @@ def test_cuda_runs_without_tf32_and_with_the_memory_limit(unpooled: Path, monkey
 def test_without_the_cuda_libraries_a_graph_with_cuda_operators_fails_with_the_cause(
     text_bundle: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if not why_no_cuda():
+    if not cuda_unavailable_reason():
         pytest.skip("CUDA works here")
     # Pretend that a driver exists. The rest of the test runs the real ONNX Runtime.
     monkeypatch.setattr(ctypes, "CDLL", lambda name: None)

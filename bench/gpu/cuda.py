@@ -1,4 +1,4 @@
-"""Whether this machine has a card that ONNX Runtime can use."""
+"""Whether ONNX Runtime can use a GPU of this machine."""
 
 from functools import cache
 
@@ -7,8 +7,8 @@ from headwaiter_server.runtime.graph import require_cuda
 
 
 @cache
-def why_no_cuda() -> str:
-    """Return the runtime's own reason why it cannot use CUDA; empty where it can."""
+def cuda_unavailable_reason() -> str:
+    """Return ONNX Runtime's reason for not using CUDA; empty if it can use CUDA."""
     try:
         require_cuda()
     except ProviderUnavailable as error:

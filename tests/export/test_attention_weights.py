@@ -1,4 +1,4 @@
-"""The graph of attention weights says what the formulas say, and changes nothing in the graphs beside it."""
+"""The graph of attention weights equals the formulas, and does not change the other graphs of a bundle."""
 
 import copy
 import shutil
@@ -11,18 +11,20 @@ import onnx
 import pytest
 
 from headwaiter_export import bundle
-from headwaiter_export.attention_layout import Attending
+from headwaiter_export.attention_layout import AttentionWeightsLayout
 from headwaiter_export.encoder import Encoder
+from headwaiter_export.graph_plans import GRAPHS
 from headwaiter_export.graphs import WeightsFile, trace
 from headwaiter_export.parity import Reference
+from headwaiter_export.verification import check_attention_weights
 from headwaiter_proto.encoder_pb2 import PRECISION_FP32
 from headwaiter_proto.manifest_pb2 import LOWERING_ATTEND
 from headwaiter_server.runtime.attention_weights import AttentionSelection, AttentionWeightsGraph
 from headwaiter_server.runtime.bundle import Bundle
 from headwaiter_server.runtime.packing import pack
-from tests.export.helpers import assert_close, assert_close_to_scale, draw, oracle_of, random_encoder
+from tests.export.helpers import assert_close, assert_close_to_scale, oracle_of, random_encoder, random_sequences
 
-FORMS: dict[str, dict[str, Any]] = {
+ENCODERS: dict[str, dict[str, Any]] = {
     "as in BERT": {"vocabulary_size": 50},
     "causal, pre-norm, without biases": {
         "feature_width": 6,
@@ -49,15 +51,17 @@ FORMS: dict[str, dict[str, Any]] = {
 GRAPH = "attend.fp32.onnx"
 
 
-@pytest.mark.parametrize("choices", FORMS.values(), ids=FORMS)
-def test_weights_and_contexts_are_the_formulas(choices: dict[str, Any], tmp_path: Path) -> None:
+@pytest.mark.parametrize("choices", ENCODERS.values(), ids=ENCODERS)
+def test_weights_and_contexts_equal_the_formulas(choices: dict[str, Any], tmp_path: Path) -> None:
     encoder = random_encoder(**choices)
     config, formula = encoder.config, oracle_of(encoder)
     with WeightsFile(tmp_path / "weights.bin") as weights:
-        weights.write_graph(trace(encoder.folded(), Attending, pack(draw(config, (3, 2)))), tmp_path / GRAPH)
+        weights.write_graph(
+            trace(encoder.folded(), AttentionWeightsLayout, pack(random_sequences(config, (3, 2)))), tmp_path / GRAPH
+        )
     graph = AttentionWeightsGraph.open(tmp_path / GRAPH)
     for length in (config.min_tokens, 3, 17, config.max_tokens):
-        (sequence,) = draw(config, (length,))
+        (sequence,) = random_sequences(config, (length,))
         expected = formula.attention(sequence)
         for query in (0, length - 1):
             actual = graph.run(sequence, AttentionSelection(range(config.layers), range(config.heads), query))
@@ -69,26 +73,26 @@ def test_weights_and_contexts_are_the_formulas(choices: dict[str, Any], tmp_path
         assert masked.any() == (config.mask != "none" and length > 1)
 
 
-def test_the_graphs_beside_it_keep_their_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_attention_weights_change_no_byte_of_other_graphs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     encoder = random_encoder(feature_width=6, layers=1)
-    traced = cache(lambda lowering: trace(encoder, lowering, pack(draw(encoder.config, (3, 2)))))
-    monkeypatch.setattr(bundle, "trace", lambda _encoder, lowering, _example: traced(lowering))
+    traced = cache(lambda layout: trace(encoder, layout, pack(random_sequences(encoder.config, (3, 2)))))
+    monkeypatch.setattr(bundle, "trace", lambda _encoder, layout, _example: traced(layout))
     write = WeightsFile.write_graph
     contents: list[dict[str, bytes]] = []
-    for attends in (True, False):
-        if not attends:
+    for with_attention_weights in (True, False):
+        if not with_attention_weights:
             monkeypatch.setattr(
                 WeightsFile, "write_graph", lambda self, model, path: path.name == GRAPH or write(self, model, path)
             )
-        folder = tmp_path / str(attends)
+        folder = tmp_path / str(with_attention_weights)
         folder.mkdir()
-        bundle._write_graphs({PRECISION_FP32: encoder}, bundle.GRAPHS[:1], folder, lambda line: None)
+        bundle._write_graphs({PRECISION_FP32: encoder}, GRAPHS[:1], folder, lambda line: None)
         contents.append({path.name: path.read_bytes() for path in folder.iterdir()})
     assert contents[0].pop(GRAPH)
     assert contents[0] == contents[1] != {}
 
 
-def test_a_bundle_names_it_and_any_runtime_can_load_it(text_bundle: Path) -> None:
+def test_the_manifest_names_the_graph_and_every_runtime_can_load_it(text_bundle: Path) -> None:
     attend = Bundle.open(text_bundle).manifest.attend
     assert (attend.file, attend.lowering, attend.precision) == (GRAPH, LOWERING_ATTEND, PRECISION_FP32)
     assert attend.weights_file == "weights.fp32.bin"
@@ -98,19 +102,23 @@ def test_a_bundle_names_it_and_any_runtime_can_load_it(text_bundle: Path) -> Non
     assert [value.name for value in model.graph.output] == ["weights_0", "context_0", "weights_1", "context_1"]
 
 
-def test_a_graph_out_of_tolerance_is_left_out_and_its_difference_told(
+def test_a_graph_out_of_tolerance_is_left_out_and_its_difference_reported(
     feature_bundle: Path, feature_encoder: Encoder, tmp_path: Path
 ) -> None:
     copied = tmp_path / "bundle"
     shutil.copytree(feature_bundle, copied)
     other = copy.deepcopy(feature_encoder)
     other.get_submodule("layers.1.attention.query").get_parameter("weight").data *= 1.001
-    reference = Reference.of(feature_encoder)
+    reference = Reference.compute(feature_encoder)
     lines: list[str] = []
-    assert bundle._check_attention(copied / GRAPH, feature_encoder, reference, lines.append)
-    assert not bundle._check_attention(copied / GRAPH, other, reference, lines.append)
-    assert [line.partition(" differs")[0] for line in lines[:2]] == [f"{GRAPH}: attention"] * 2
-    assert lines[2:] == [f"{GRAPH} is left out, as that is over 1e-05: the bundle does not offer Attend"]
+    check_attention_weights(copied / GRAPH, feature_encoder, reference, lines.append)
+    assert (copied / GRAPH).exists()
+    check_attention_weights(copied / GRAPH, other, reference, lines.append)
     assert not (copied / GRAPH).exists()
+    near, far = (float(line.split()[-1]) for line in lines[:2])
+    assert near <= 1e-5 < far
+    assert len(lines) == 3
+    assert all(GRAPH in line for line in lines)
+    assert "1e-05" in lines[2]
     (copied / "manifest.json").unlink()
-    assert not bundle._describe(feature_encoder.config, None, "tiny", bundle.GRAPHS, [], copied).HasField("attend")
+    assert not bundle._manifest(feature_encoder.config, None, "tiny", GRAPHS, [], copied).HasField("attend")

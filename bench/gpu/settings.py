@@ -1,4 +1,4 @@
-"""On what a check runs, and how much of it there is."""
+"""Settings of a GPU check: the provider, and the sizes of its runs."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,13 +16,13 @@ class Effort:
     """Sizes of the runs.
 
     Attributes:
-        rounds: of what is timed; figures are medians over them.
-        trace_tokens: length of the trace that is encoded in every round.
-        ragged_tokens: size of a ragged batch.
-        batch_tokens: sizes of the batches whose share of the matrix rate is measured.
-        matrix: side of the square matrices that are multiplied for the card's own rate.
-        requests: how often the one short sequence is sent.
-        shapes: random batches that run between two looks at the memory.
+        rounds: timed rounds; results are medians over the rounds.
+        trace_tokens: tokens of the trace that is encoded in every round.
+        ragged_tokens: tokens of a batch of mixed lengths.
+        batch_tokens: tokens of the batches that are compared with the matrix rate.
+        matrix: rows of the square matrices that measure the device's matrix rate.
+        requests: requests of one short sequence.
+        shapes: random batches that run between two measurements of memory.
     """
 
     rounds: int
@@ -36,20 +36,20 @@ class Effort:
 
 FULL = Effort(5, 262_144, 65_536, (1024, 4096, 16_384, 32_768, 65_536), matrix=8192, requests=2000, shapes=20_000)
 QUICK = replace(FULL, rounds=2, trace_tokens=131_072, requests=300, shapes=2000)
-# On the CPU only that everything runs can be shown, on models of next to nothing.
+# Rehearsal on the CPU with tiny models, which only shows that every part runs.
 CPU = Effort(3, 4096, 1024, (256, 512, 1024), matrix=512, requests=200, shapes=300)
 CPU_QUICK = replace(CPU, rounds=1, trace_tokens=2048, requests=50, shapes=60)
 
 
 @dataclass(frozen=True)
-class Setting:
-    """What every part is given.
+class Settings:
+    """Settings of all parts.
 
     Attributes:
-        provider: where graphs run.
-        effort: how much is run.
-        checkpoint: the folder of all-MiniLM-L6-v2; None where only its shape is known.
-        folder: for graphs and bundles, gone in the end.
+        provider: provider that runs the graphs.
+        effort: sizes of the runs.
+        checkpoint: folder of all-MiniLM-L6-v2; None to use random weights of the same shape.
+        folder: temporary folder for graphs and bundles.
     """
 
     provider: Provider
@@ -59,12 +59,12 @@ class Setting:
 
     @property
     def tiny(self) -> bool:
-        """Whether models are reduced to next to nothing, as there is no card."""
+        """Whether models are tiny, because there is no GPU."""
         return self.provider == "cpu"
 
     @property
     def precisions(self) -> tuple[Precision, ...]:
-        """The precisions that the provider serves of those that are checked, the fastest last."""
+        """Checked precisions that the provider serves, the fastest last."""
         return ("fp32",) if self.provider == "cpu" else ("fp32", "fp16")
 
     @property
@@ -74,10 +74,10 @@ class Setting:
 
     @property
     def device(self) -> torch.device:
-        """Where PyTorch runs."""
+        """Device that runs PyTorch."""
         return torch.device(self.provider)
 
     def synchronize(self) -> None:
-        """Wait until the card has done what PyTorch asked of it."""
+        """Wait until the GPU has finished PyTorch's work."""
         if self.provider == "cuda":
             torch.cuda.synchronize()

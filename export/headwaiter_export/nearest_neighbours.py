@@ -1,4 +1,4 @@
-"""Whether the nearest neighbour of a sentence stays the same in int8."""
+"""Measures how often int8 finds the same nearest neighbour of a sentence as float32."""
 
 import re
 from itertools import pairwise
@@ -9,44 +9,44 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from headwaiter_export.config import TextConfig
 from headwaiter_export.parity import Sequence
+from headwaiter_export.text_config import TextConfig
 from headwaiter_server.runtime.graph import EncoderGraph
 from headwaiter_server.runtime.packing import pack
 from headwaiter_server.runtime.tolerance import normalize_pooled
 
-# What the contract promises of real sentences.
+# The promise for real sentences, in docs/numerics.md.
 PROMISED_SHARE = 0.95
 SENTENCES = 1000
-# Further ones, that show how large activations get; neighbours are sought among those that had no say in that.
+# Separate sentences for calibration, so that neighbours are measured on sentences that calibration has not seen.
 CALIBRATION_SENTENCES = 100
 _WORDS = range(4, 61)
 _BATCH_TOKENS = 512
 
 
-def sentences() -> list[str]:
-    """Return English sentences, none of them twice: prose from the help pages that come with Python."""
+def help_sentences() -> list[str]:
+    """Return distinct English sentences from the help pages that come with Python."""
     paragraphs = (re.sub(r"\s+", " ", each).strip() for page in topics.values() for each in page.split("\n\n"))
     found = (each for paragraph in paragraphs for each in re.split(r"(?<=[.?!]) (?=[A-Z])", paragraph))
     prose = (each for each in found if re.fullmatch(r"[A-Z].*[a-z)][.?!]", each) and len(each.split()) in _WORDS)
     return list(dict.fromkeys(prose))
 
 
-def token_ids(text: TextConfig, shortest_tokens: int) -> list[Sequence]:
-    """Tokenise sentences that the model takes, no two of which are the same to it."""
+def tokenized_sentences(text: TextConfig, shortest_tokens: int) -> list[Sequence]:
+    """Tokenise sentences that fit the model; no two results are equal."""
     tokenizer = Tokenizer.from_str(text.tokenizer)
-    found = dict.fromkeys(tuple(encoding.ids) for encoding in tokenizer.encode_batch(sentences()))
-    fitting = [ids for ids in found if shortest_tokens <= len(ids) <= text.max_tokens]
+    distinct = dict.fromkeys(tuple(encoding.ids) for encoding in tokenizer.encode_batch(help_sentences()))
+    fitting = [ids for ids in distinct if shortest_tokens <= len(ids) <= text.max_tokens]
     return [np.array(ids) for ids in fitting[: SENTENCES + CALIBRATION_SENTENCES]]
 
 
 def same_nearest_neighbour(float32: Path, int8: Path, sequences: list[Sequence]) -> float:
-    """Return the share of sequences whose nearest neighbour, by cosine, is the same to two graphs."""
-    expected, actual = (_nearest(_vectors(path, sequences)) for path in (float32, int8))
+    """Return the share of sequences whose nearest neighbour by cosine is the same in both graphs."""
+    expected, actual = (_nearest(_pooled_vectors(path, sequences)) for path in (float32, int8))
     return float((expected == actual).mean())
 
 
-def _vectors(path: Path, sequences: list[Sequence]) -> NDArray[np.float32]:
+def _pooled_vectors(path: Path, sequences: list[Sequence]) -> NDArray[np.float32]:
     """Return pooled vectors of unit length [S, width]."""
     graph = EncoderGraph.open(path, "cpu")
     order = np.argsort([len(sequence) for sequence in sequences], kind="stable")
@@ -58,7 +58,7 @@ def _vectors(path: Path, sequences: list[Sequence]) -> NDArray[np.float32]:
 
 
 def _nearest(vectors: NDArray[np.float32]) -> NDArray[np.int64]:
-    """Return the index of each vector's nearest other one."""
+    """Return the index of the nearest other vector for each vector."""
     cosines = vectors @ vectors.T
     np.fill_diagonal(cosines, -np.inf)
     nearest: NDArray[np.int64] = cosines.argmax(1)

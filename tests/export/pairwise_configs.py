@@ -1,7 +1,7 @@
-"""Encoders that hold every pair of values of two fields: the presets, and others generated from EncoderConfig's fields.
+"""Configurations that cover every pair of values of two EncoderConfig fields: the presets, and generated ones.
 
-The values are small so that hundreds of sequences are answered in a second, and such that every choice fits others:
-2 heads of 12 and 4 of 6 make up a model of 24, 1 head of 5 does not.
+Values are small, so that an encoder processes hundreds of sequences in a second. They also fit together: 2 heads of 12
+and 4 heads of 6 fill a model of width 24, and 1 head of 5 does not.
 """
 
 from collections.abc import Iterator
@@ -43,7 +43,7 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "pooling": tuple(Pooling),
     "normalize": BOTH,
 }
-# Each preset in small, of values above.
+# Small sizes for each preset, from the values above.
 PRESET_CHOICES: dict[str, dict[str, Any]] = {
     "vit-block": {"d_model": 24, "heads": 2, "head_dim": 5},
     "concat-heads": {"d_model": 24},
@@ -54,27 +54,28 @@ PRESET_CHOICES: dict[str, dict[str, Any]] = {
 }
 _DRAWS = 10_000
 
-# Two fields with a value each.
+# Two fields, each with a value.
 Pair = tuple[tuple[str, Any], tuple[str, Any]]
 
 
 @cache
-def covering_set() -> tuple[EncoderConfig, ...]:
-    """Return configurations that together hold every pair that any of some thousand valid ones holds.
+def pairwise_configs() -> tuple[EncoderConfig, ...]:
+    """Return configurations that together contain every pair of values in `valid_configs`.
 
-    The presets come first. Each of the others is the one that adds most pairs to those before it.
+    The presets come first. Each further configuration is the one that adds the most new pairs.
     """
-    numbers: dict[Pair, int] = {}
-    # The pairs of a configuration, each as one bit of a number.
+    pair_numbers: dict[Pair, int] = {}
+    # Each configuration's pairs as the bits of one number.
     bits = {
-        config: sum(1 << numbers.setdefault(pair, len(numbers)) for pair in pairs(config)) for config in valid_configs()
+        config: sum(1 << pair_numbers.setdefault(pair, len(pair_numbers)) for pair in pairs(config))
+        for config in valid_configs()
     }
     chosen = [
         PRESETS[name]({"max_tokens": 48, "pooling": "mean", **choices}) for name, choices in PRESET_CHOICES.items()
     ]
-    missing = (1 << len(numbers)) - 1
+    missing = (1 << len(pair_numbers)) - 1
     for config in chosen:
-        missing &= ~sum(1 << numbers[pair] for pair in pairs(config))
+        missing &= ~sum(1 << pair_numbers[pair] for pair in pairs(config))
     while missing:
         chosen.append(max(bits, key=lambda config: (bits[config] & missing).bit_count()))
         missing &= ~bits[chosen[-1]]
@@ -83,7 +84,7 @@ def covering_set() -> tuple[EncoderConfig, ...]:
 
 @cache
 def valid_configs() -> tuple[EncoderConfig, ...]:
-    """Draw values for all fields again and again, and keep what EncoderConfig takes: it knows what goes together."""
+    """Draw random values for all fields, many times, and return the configurations that EncoderConfig accepts."""
     random = Random(0)
     valid = []
     for _ in range(_DRAWS):
@@ -93,5 +94,5 @@ def valid_configs() -> tuple[EncoderConfig, ...]:
 
 
 def pairs(config: EncoderConfig) -> Iterator[Pair]:
-    """Yield the pairs of a configuration, as EncoderConfig left its fields: some it resolves."""
+    """Yield the pairs of a configuration, after EncoderConfig has filled in its fields."""
     return combinations([(name, getattr(config, name)) for name in VALUES], 2)

@@ -1,4 +1,4 @@
-"""The graphs, over batches they were not traced with, against independent answers."""
+"""Graphs of a bundle equal transformers and the formulas, on batches other than the traced one."""
 
 from pathlib import Path
 
@@ -12,15 +12,15 @@ from headwaiter_export.attention_layout import PackedCpu
 from headwaiter_export.encoder import Encoder
 from tests.checkpoints import VOCABULARY, bert_hidden
 from tests.export.helpers import (
-    BATCHES,
+    BATCH_LENGTHS,
     FP32_GRAPHS,
     Runtime,
     assert_close,
     cosines,
-    draw,
     oracle_of,
     random_encoder,
-    run,
+    random_sequences,
+    run_graph,
     write_graphs,
 )
 from tests.oracle import Array
@@ -42,9 +42,9 @@ def text_batch(lengths: tuple[int, ...]) -> list[Array]:
 def test_fp32_graphs_of_text_equal_transformers_bert(
     file: str, runtime: Runtime, text_bundle: Path, bert: transformers.BertModel
 ) -> None:
-    for lengths in (*BATCHES, (64,), (64, 1, 33, 7)):
+    for lengths in (*BATCH_LENGTHS, (64,), (64, 1, 33, 7)):
         sequences = text_batch(lengths)
-        outputs = run(text_bundle / file, runtime, sequences)
+        outputs = run_graph(text_bundle / file, runtime, sequences)
         expected = [bert_hidden(bert, sequence) for sequence in sequences]
         assert_close(outputs.hidden, np.concatenate(expected))
         assert_close(outputs.pooled, np.stack([rows.mean(0) for rows in expected]))
@@ -55,21 +55,21 @@ def test_fp32_graphs_of_features_equal_the_formulas(
     file: str, runtime: Runtime, feature_bundle: Path, feature_encoder: Encoder
 ) -> None:
     oracle = oracle_of(feature_encoder)
-    for lengths in BATCHES:
-        sequences = draw(feature_encoder.config, lengths)
-        outputs = run(feature_bundle / file, runtime, sequences)
+    for lengths in BATCH_LENGTHS:
+        sequences = random_sequences(feature_encoder.config, lengths)
+        outputs = run_graph(feature_bundle / file, runtime, sequences)
         expected = [oracle.hidden(sequence) for sequence in sequences]
         assert_close(outputs.hidden, np.concatenate(expected))
         assert_close(outputs.pooled, np.stack([rows.mean(0) for rows in expected]))
 
 
 @pytest.mark.parametrize("runtime", ["reference", ON_CUDA])
-def test_the_fp16_graph_has_the_direction_of_fp32(
+def test_the_fp16_graph_has_a_cosine_of_at_least_0_9999_to_fp32(
     runtime: Runtime, text_bundle: Path, bert: transformers.BertModel
 ) -> None:
-    for lengths in BATCHES:
+    for lengths in BATCH_LENGTHS:
         sequences = text_batch(lengths)
-        outputs = run(text_bundle / "packed-cuda.fp16.onnx", runtime, sequences)
+        outputs = run_graph(text_bundle / "packed-cuda.fp16.onnx", runtime, sequences)
         assert outputs.pooled is not None
         assert outputs.hidden is not None
         expected = [bert_hidden(bert, sequence) for sequence in sequences]
@@ -78,12 +78,12 @@ def test_the_fp16_graph_has_the_direction_of_fp32(
 
 
 @pytest.mark.parametrize("runtime", ["reference", ON_CUDA])
-def test_the_fp16_graph_takes_float32_features(
+def test_the_fp16_graph_accepts_float32_features(
     runtime: Runtime, feature_bundle: Path, feature_encoder: Encoder
 ) -> None:
     oracle = oracle_of(feature_encoder)
-    sequences = draw(feature_encoder.config, (5, 48, 1))
-    outputs = run(feature_bundle / "packed-cuda.fp16.onnx", runtime, sequences)
+    sequences = random_sequences(feature_encoder.config, (5, 48, 1))
+    outputs = run_graph(feature_bundle / "packed-cuda.fp16.onnx", runtime, sequences)
     assert outputs.pooled is not None
     assert cosines(outputs.pooled, np.stack([oracle.hidden(each).mean(0) for each in sequences])).min() >= 0.9999
 
@@ -92,7 +92,7 @@ def inputs_of(path: Path) -> set[str]:
     return {value.name for value in onnx.load(path, load_external_data=False).graph.input}
 
 
-def test_a_graph_declares_the_inputs_it_uses_and_no_others(text_bundle: Path, feature_bundle: Path) -> None:
+def test_a_graph_declares_only_the_inputs_that_it_uses(text_bundle: Path, feature_bundle: Path) -> None:
     pooled = {"lengths", "gather"}
     assert inputs_of(text_bundle / "packed-cpu.fp32.onnx") == {"input_ids", "positions", "scatter", *pooled}
     assert inputs_of(feature_bundle / "packed-cpu.fp32.onnx") == {"features", "scatter", *pooled}
@@ -108,7 +108,7 @@ def test_graphs_for_the_cpu_have_only_standard_operators(file: str, text_bundle:
     assert not model.functions
 
 
-def test_the_portable_graph_ignores_what_stands_in_the_padding(text_bundle: Path) -> None:
+def test_the_portable_graph_ignores_the_content_of_padding(text_bundle: Path) -> None:
     session = onnxruntime.InferenceSession(text_bundle / "portable.fp32.onnx", providers=["CPUExecutionProvider"])
     mask = np.array([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]])
     zeros, others = (np.where(mask == 1, 7, filler) for filler in (0, 9))
@@ -116,7 +116,7 @@ def test_the_portable_graph_ignores_what_stands_in_the_padding(text_bundle: Path
     assert first.tobytes() == second.tobytes()
 
 
-def test_learned_temperatures_cost_a_graph_nothing(tmp_path: Path) -> None:
+def test_learned_temperatures_add_no_operators(tmp_path: Path) -> None:
     operators = []
     for learned in (True, False):
         folder = tmp_path / str(learned)

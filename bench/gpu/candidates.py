@@ -1,0 +1,97 @@
+"""Other ways to write attention for CUDA. No bundle uses them; the GPU check measures whether one should."""
+
+from typing import ClassVar
+
+import numpy as np
+import onnx_ir as ir
+import torch
+from numpy.typing import NDArray
+from onnx_ir.passes.common import RemoveUnusedNodesPass
+from torch import Tensor
+from typing_extensions import override
+
+from headwaiter_export.attention_layout import MASKED_SCORE, Axes, Fusions, Packed, allowed_pairs
+from headwaiter_export.attention_layout_cuda import Cuda, PackedCuda, contrib_operator
+from headwaiter_export.config import Mask
+from headwaiter_export.fusion import producing_gemm
+
+
+def fuse_projections(model: ir.Model) -> None:
+    """Compute queries, keys and values in one product where PackedMultiHeadAttention reads three products.
+
+    The product's rows are [heads, 3, head_dim], the operator's packed form, in which values are as wide as keys. The
+    fused weights cannot be shared with other graphs.
+    """
+    for node in model.graph:
+        if node.op_type != "PackedMultiHeadAttention":
+            continue
+        products = [product for product in (producing_gemm(node, index) for index in range(3)) if product is not None]
+        constants = [[_constant(value) for value in product.inputs[1:]] for product in products]
+        if len(products) < 3 or len({tuple(array.shape for array in arrays) for arrays in constants}) > 1:
+            continue
+        heads = node.attributes.get_int("num_heads", 1)
+        packed = [_interleave_heads(arrays, heads) for arrays in zip(*constants, strict=True)]
+        head_dim = len(packed[0]) // (3 * heads)
+        product = ir.node(
+            "Gemm", [products[0].inputs[0], *(_initializer(model, array) for array in packed)], {"transB": 1}
+        )
+        shape = _initializer(model, np.array([-1, heads, 3, head_dim]))
+        split = ir.node("Reshape", [product.outputs[0], shape])
+        model.graph.insert_before(node, [product, split])
+        for index, value in enumerate([split.outputs[0], None, None]):
+            node.replace_input_with(index, value)
+    RemoveUnusedNodesPass()(model)
+
+
+def _constant(value: ir.Value | None) -> NDArray[np.generic]:
+    assert value is not None
+    assert value.const_value is not None
+    return value.const_value.numpy()
+
+
+def _interleave_heads(arrays: tuple[NDArray[np.generic], ...], heads: int) -> NDArray[np.generic]:
+    """Join weights of queries, keys and values, [H·head_dim, ...] each, head by head: [H·3·head_dim, ...]."""
+    per_head = [array.reshape(heads, -1, *array.shape[1:]) for array in arrays]
+    return np.concatenate(per_head, axis=1).reshape(-1, *arrays[0].shape[1:])
+
+
+def _initializer(model: ir.Model, array: NDArray[np.generic]) -> ir.Value:
+    name = f"fused_{len(model.graph.initializers)}"
+    value = ir.val(name, const_value=ir.tensor(array, name=name))
+    model.graph.register_initializer(value)
+    return value
+
+
+class FusedCuda(PackedCuda):
+    """`PackedCuda` with queries, keys and values from one product."""
+
+    FUSIONS: ClassVar[Fusions] = (*PackedCuda.FUSIONS, fuse_projections)
+
+
+class GatheredCuda(Cuda):
+    """MultiHeadAttention over gathered cells.
+
+    `key_spans` is the only form of its key mask that reaches CUDA's memory-efficient kernel. With `lengths` as the key
+    mask, ONNX Runtime would run its slowest kernel.
+    """
+
+    INPUT_AXES: ClassVar[Axes] = {**Packed.INPUT_AXES, "key_spans": ("3 * batch + 2",)}
+
+    @override
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, heads: int, mask: Mask) -> Tensor:
+        q, k, v = (self.pad(rows) for rows in (query, key, value))
+        bias = None
+        if mask is Mask.SELF_EXCLUDING:
+            pairs = allowed_pairs(mask, q.shape[1])
+            assert pairs is not None
+            # In the type of the scores: the operator takes no other.
+            bias = torch.where(pairs, 0.0, torch.finfo(q.dtype).min).to(q.dtype)[None, None]
+        context = contrib_operator(
+            "MultiHeadAttention",
+            (q, k, v, None, self._inputs["key_spans"], bias),
+            like=v,
+            num_heads=heads,
+            mask_filter_value=MASKED_SCORE,
+            unidirectional=int(mask is Mask.CAUSAL),
+        )
+        return context.flatten(0, 1).index_select(0, self._inputs["scatter"])

@@ -1,0 +1,78 @@
+"""Compares the graphs of a bundle with PyTorch before the bundle appears."""
+
+from collections.abc import Callable, Collection
+from dataclasses import asdict
+from pathlib import Path
+
+from headwaiter_export.config import Pooling
+from headwaiter_export.encoder import Encoder
+from headwaiter_export.graph_plans import GRAPHS, GraphPlan
+from headwaiter_export.nearest_neighbours import PROMISED_SHARE, same_nearest_neighbour
+from headwaiter_export.parity import Reference, Sequence, measure_attention_weights, measure_graph
+from headwaiter_proto.encoder_pb2 import PRECISION_FP32, PRECISION_INT8
+from headwaiter_proto.manifest_pb2 import LOWERING_PACKED_CPU, Parity
+from headwaiter_server.runtime.errors import ProviderUnavailable
+from headwaiter_server.runtime.tolerance import violation
+
+# Called with one line for each finished step.
+Report = Callable[[str], object]
+
+# Tolerance of attention weights, and of contexts relative to the largest context.
+_ATTENTION_MAX_ABS = 1e-5
+
+
+class BundleError(Exception):
+    """A bundle cannot be written."""
+
+
+def measure_graphs(plans: Collection[GraphPlan], folder: Path, reference: Reference, report: Report) -> Parity:
+    """Measure all graphs that can run on this machine.
+
+    Raises:
+        BundleError: a graph is out of tolerance; the message names the graph, its difference and the limit.
+    """
+    parity = Parity()
+    for plan in plans:
+        try:
+            measured = measure_graph(folder / plan.file, plan.provider, reference)
+        except ProviderUnavailable:
+            report(f"{plan.file}: not measured, this machine has no {plan.provider.upper()}")
+            continue
+        if broken := violation(measured, plan.precision):
+            raise BundleError(f"{plan.file} is out of tolerance: {broken}")
+        parity.graphs.add(
+            graph=plan.file,
+            provider=plan.provider,
+            precision=plan.precision,
+            sequences=len(reference.sequences),
+            **asdict(measured),
+        )
+        pooled = "" if reference.config.pooling is Pooling.NONE else f"{measured.pooled_max_abs:.1e} pooled, "
+        report(
+            f"{plan.file}: largest difference from PyTorch {pooled}{measured.hidden_max_abs:.1e} hidden, "
+            f"smallest cosine {measured.min_cosine:.7f}"
+        )
+    return parity
+
+
+def check_attention_weights(path: Path, encoder: Encoder, reference: Reference, report: Report) -> None:
+    """Delete the graph of attention weights if it is out of tolerance, which very large scores can cause."""
+    measured = measure_attention_weights(path, encoder, reference)
+    report(f"{path.name}: largest difference of attention weights from PyTorch {measured:.1e}")
+    # NaN is out of tolerance too.
+    if not measured <= _ATTENTION_MAX_ABS:
+        report(
+            f"{path.name} is left out because its difference exceeds {_ATTENTION_MAX_ABS:g}: a server of this bundle "
+            "does not offer Attend"
+        )
+        path.unlink()
+
+
+def measure_neighbours(parity: Parity, folder: Path, sequences: list[Sequence], report: Report) -> None:
+    """Add to the int8 graph's parity how often the graph finds the same nearest neighbour as float32."""
+    (float32,) = (plan for plan in GRAPHS if (plan.lowering, plan.precision) == (LOWERING_PACKED_CPU, PRECISION_FP32))
+    (int8,) = (graph for graph in parity.graphs if graph.precision == PRECISION_INT8)
+    share = same_nearest_neighbour(folder / float32.file, folder / int8.graph, sequences)
+    int8.same_nearest_neighbour = share
+    warning = "" if share >= PROMISED_SHARE else f", below the {PROMISED_SHARE:.0%} that trained models should reach"
+    report(f"{int8.graph}: {share:.1%} of {len(sequences)} sentences keep their nearest neighbour{warning}")

@@ -1,0 +1,75 @@
+"""Graphs for CUDA equal the formulas in onnx's reference evaluator, and have the operators that make a GPU fast."""
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+from headwaiter_export.attention_layout_cuda import PackedCuda
+from headwaiter_export.graphs import write_graph
+from headwaiter_export.optimized_graph import optimized_operators
+from headwaiter_proto.manifest_pb2 import LOWERING_PACKED_CUDA
+from headwaiter_server.runtime.bundle import Bundle
+from tests.export.helpers import (
+    BATCH_LENGTHS,
+    assert_close_to_scale,
+    oracle_of,
+    random_encoder,
+    random_sequences,
+    run_graph,
+)
+
+
+def nodes_of(path: Path) -> list[onnx.NodeProto]:
+    return list(onnx.load(path, load_external_data=False).graph.node)
+
+
+def count_with_input(nodes: list[onnx.NodeProto], operator: str, index: int) -> int:
+    """Count the nodes of an operator that have an input of this index."""
+    return sum(node.op_type == operator and len(node.input) > index for node in nodes)
+
+
+@pytest.mark.parametrize(
+    ("choices", "nodes"),
+    [
+        ({"activation": "gelu_tanh", "norm": "pre"}, {"FastGelu": 1, "Gemm": 7}),
+        # The operator may overwrite values that are wider than queries and keys together.
+        ({"head_dim": 4, "value_dim": 8}, {"PackedMultiHeadAttention": 1}),
+        ({"head_dim": 4, "value_dim": 9}, {"Softmax": 1}),
+    ],
+)
+def test_graphs_for_cuda_equal_the_formulas(choices: dict[str, Any], nodes: dict[str, int], tmp_path: Path) -> None:
+    encoder = random_encoder(feature_width=6, layers=1, **choices)
+    path = tmp_path / "graph.onnx"
+    write_graph(encoder, PackedCuda, path)
+    assert nodes.items() <= Counter(node.op_type for node in nodes_of(path)).items()
+    oracle = oracle_of(encoder)
+    for lengths in BATCH_LENGTHS:
+        sequences = random_sequences(encoder.config, lengths)
+        expected = np.concatenate([oracle.hidden(each) for each in sequences])
+        assert_close_to_scale(run_graph(path, "reference", sequences).hidden, expected)
+
+
+def test_in_graphs_for_cuda_the_operator_after_a_product_adds_the_bias(text_bundle: Path) -> None:
+    bundle = Bundle.open(text_bundle)
+    layers = bundle.manifest.layers
+    for graph in bundle.manifest.graphs:
+        if graph.lowering == LOWERING_PACKED_CUDA:
+            nodes = nodes_of(text_bundle / graph.file)
+            operators = Counter(node.op_type for node in nodes)
+            assert (operators["BiasGelu"], operators["SkipLayerNormalization"]) == (layers, 2 * layers)
+            assert count_with_input(nodes, "SkipLayerNormalization", 4) == 2 * layers
+            # Queries, keys and values keep their biases: the flash route of attention takes none.
+            assert count_with_input(nodes, "Gemm", 2) == 3 * layers
+
+
+def test_optimized_operators_are_those_that_onnx_runtime_runs(text_bundle: Path) -> None:
+    path, layers = text_bundle / "packed-cpu.fp32.onnx", Bundle.open(text_bundle).manifest.layers
+    operators = optimized_operators(path, "cpu")
+    assert operators["Gelu"] == layers
+    # ONNX Runtime's optimiser fuses a product with the division before it.
+    assert operators["FusedMatMul"] == layers
+    assert "FusedMatMul" not in {node.op_type for node in nodes_of(path)}
