@@ -23,7 +23,7 @@ from headwaiter_server.rpc.service import SERVICE, EncoderService, Serving
 from headwaiter_server.rpc.tls import credentials
 from headwaiter_server.runtime.attention_weights import AttentionGraph
 from headwaiter_server.scheduling.admission import QueueLimits
-from headwaiter_server.scheduling.attention_weights import Attender
+from headwaiter_server.scheduling.attention_weights import AttentionWeightsQueue
 from headwaiter_server.scheduling.scheduler import Scheduler
 
 log = logging.getLogger(__name__)
@@ -57,7 +57,7 @@ class Server:
         self._encoder = EncoderService(settings, self._recorder)
         self._health = health.aio.HealthServicer()
         self._scheduler: Scheduler | None = None
-        self._attender: Attender | None = None
+        self._attender: AttentionWeightsQueue | None = None
         self.port = 0
         self.metrics_port = 0
 
@@ -88,7 +88,7 @@ class Server:
         bundle = loaded.model.bundle
         # Opened by the first Attend, which a bundle without the graph refuses before that.
         attention = partial(AttentionGraph.open, bundle.folder / bundle.manifest.attend.file)
-        self._attender = Attender(attention, self._recorder)
+        self._attender = AttentionWeightsQueue(attention, self._recorder)
         self._recorder.serving(loaded.model, loaded.calibration, self._scheduler)
         self._encoder.open(Serving(loaded.model, loaded.text, self._scheduler, self._attender, loaded.calibration))
         await self._set_health(serving=True)
