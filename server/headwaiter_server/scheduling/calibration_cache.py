@@ -1,4 +1,4 @@
-"""Stores the measured cost of a model in a file, so that a restart on the same machine need not measure it again."""
+"""Stores the measured cost of a model in a file, so that a restart on the same machine measures nothing."""
 
 import hashlib
 import json
@@ -57,7 +57,7 @@ def calibrate(model: Model, *, threads: int, token_cap: int, folder: Path | None
 
 def _store(file: Path | None, about: dict[str, Any], calibration: Calibration) -> None:
     if file is None:
-        log.info("the cost of batches is measured at every start: set --cache-dir to store it")
+        log.info("the cost of batches is measured at every start: set --cache-dir to store the measurement")
     elif calibration.error_ratio > _STEADY_ERROR_RATIO:
         log.warning(
             "the measured cost of batches is not stored, because the median error of its predictions is %.0f %%: "
@@ -105,7 +105,7 @@ def _write_file(file: Path, about: dict[str, Any], calibration: Calibration) -> 
     }
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        # Other servers may read or write the file meanwhile: it appears whole or not at all.
+        # Other servers may read or write the file at the same time, so the file appears whole or not at all.
         with TemporaryDirectory(dir=file.parent) as folder:
             complete = Path(folder) / file.name
             complete.write_text(json.dumps(content, indent=2))

@@ -1,4 +1,4 @@
-"""Brings a dead device back: opens it again, several times if necessary, with pauses between the attempts."""
+"""Brings a dead device back: tries to open the device again, with pauses between the attempts."""
 
 import asyncio
 import logging

@@ -48,7 +48,7 @@ async def bisect(worker: Worker, batch: Batch, error: Exception, correction: Cos
                     continue
                 try:
                     result = await worker.run(wanted, correction.cost.seconds(*shape_of(wanted)))
-                except Exception as half_error:  # noqa: BLE001 - the next pass finds out what any error means
+                except Exception as half_error:  # noqa: BLE001 - the next pass of the loop handles any error
                     failed.append((wanted, half_error))
                 else:
                     answers.hand_out(wanted, result)

@@ -16,8 +16,8 @@ _NEVER = float("inf")
 class CloseReason(StrEnum):
     """Why a batch is not larger."""
 
-    BUDGET = "budget"  # the next sequence would exceed the token budget
-    CELLS = "cells"  # it would exceed the limits of attention cells or padded tokens, or padding would cost a launch
+    BUDGET = "budget"  # another sequence would exceed the token budget
+    CELLS = "cells"  # it would exceed the limits of cells or padded tokens, or padding would cost more than a launch
     URGENT = "urgent"  # a larger batch would miss a deadline
     DRAINED = "drained"  # no other sequence is waiting
 

@@ -95,7 +95,7 @@ class QueuedRequest:
         self._resolve_if_complete()
 
     def fail(self, error: HeadwaiterError) -> None:
-        """Record the error of one sequence, or of the whole request; an answer that is complete stays as it is."""
+        """Record the error of one sequence, or of the whole request; ignore errors after the answer is complete."""
         if self.answer.done():
             return
         if self.failures is None or error.sequence is None:

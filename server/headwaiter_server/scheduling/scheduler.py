@@ -4,11 +4,11 @@ A sequence goes through the scheduler in these steps:
 
 1. `submit` admits the request or refuses it, puts its sequences into the queue, and wakes the loop.
 2. The loop (`_serve`) sleeps until a request arrives, a batch is done, or a worker is about to want its next batch.
-3. The loop hands out the results of batches that are done. A batch that failed is bisected in a task beside the loop.
+3. The loop hands out the results of batches that are done. Failed batches are bisected in tasks beside the loop.
 4. If more requests are about to arrive, the loop holds an idle device for some turns of the event loop.
-5. For each worker that wants a batch, `plan` chooses the sequences of the batch. It also finds sequences that have
-   expired; these fail at once.
-6. The worker packs the batch and runs it in a thread, and wakes the loop again: step 3.
+5. For each worker that wants a batch, `plan` chooses the sequences of the batch. The loop also drops the sequences
+   that `plan` finds expired.
+6. The worker packs the batch, runs it in a thread, and wakes the loop: step 3 again.
 7. The last result of a request resolves its answer, which `submit` returns.
 """
 
@@ -126,7 +126,7 @@ class Scheduler:
             values: token ids [n] or features [n, d_in] of each sequence.
             hidden: return hidden rows too.
             deadline_s: on the scheduler's clock.
-            priority: bulk work yields to interactive work, until it has reached its maximum wait.
+            priority: bulk work yields to interactive work, until the bulk work has waited for its maximum wait.
             failures: errors of sequences that must not run, by index. If given, even if empty, the request accepts a
                 partial answer: further sequences may fail, and the others are answered.
 
@@ -200,7 +200,7 @@ class Scheduler:
                 next_batch_in_s = self._devices.wants_batch_in_s(self._clock()) if self._pending else float("inf")
                 timed_out = await self._wake_up.wait(next_batch_in_s)
                 answered = self._hand_out_results()
-                # Callers that have just been answered may send their next requests in the next turn of the event loop.
+                # Callers that have just been answered may send their next requests within a turn of the event loop.
                 while self._pending and (answered or (not timed_out and self._expects_more_requests())):
                     await asyncio.sleep(0)
                     answered = self._hand_out_results()
@@ -213,13 +213,13 @@ class Scheduler:
             self._failure.set_exception(error)
 
     def _hand_out_results(self) -> bool:
-        """Hand out the results of batches that are done, and have failed batches bisected.
+        """Hand out the results of batches that are done, and start to bisect failed batches.
 
         Returns:
-            Whether a batch was done that did not fail.
+            Whether a request may have been answered.
 
         Raises:
-            Exception: the error of a task beside the loop; it stops the scheduler.
+            Exception: the error of a task beside the loop, which stops the scheduler.
         """
         while self._ended_tasks:
             self._ended_tasks.pop().result()
@@ -256,7 +256,7 @@ class Scheduler:
         cost, devices = self._correction.cost, self._devices.alive_count
         chosen = plan(self._pending, now_s + busy_s, cost, self._limits, margin_s, devices)
         if chosen.expired and not (chosen.batch or busy_s):
-            # No sequence can be in time on an idle device: the prediction may be wrong.
+            # Not even an idle device can answer a sequence in time, so the predicted times may be too long.
             self._correction.drift_to_measured()
         return chosen
 
@@ -275,7 +275,7 @@ class Scheduler:
             self._running.append(_RunningBatch(worker, batch, chosen.close_reason, end_s, result))
 
     async def _bisect(self, worker: Worker, batch: Batch, error: Exception) -> None:
-        """Find the faulty sequences of a failed batch, or find its device dead and have it reopened."""
+        """Find the faulty sequences of a failed batch; if the device is dead, start to reopen the device."""
         works = await bisect(worker, batch, error, self._correction, self._answers)
         if not works and worker.alive:
             self._devices.mark_dead(worker, error)
@@ -292,7 +292,7 @@ class Scheduler:
             task.add_done_callback(note_end)
 
     def _wait_estimate(self, now_s: float) -> WaitEstimate:
-        # While all devices are dead, the time until one is back is unknown: count it as zero.
+        # While all devices are dead, the time until one is back is unknown and counts as zero.
         busy_s = self._devices.busy_s(now_s) or (0.0,)
         planned_tokens, margin_s = self._devices.planned_tokens, self._correction.safety_margin_s
         return WaitEstimate(self._pending, planned_tokens, busy_s, self._correction.queue_cost, self._limits, margin_s)

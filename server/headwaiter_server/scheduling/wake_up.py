@@ -12,7 +12,7 @@ class WakeUp:
         self._woken: asyncio.Future[bool] = self._loop.create_future()
 
     def set(self, *, timed_out: bool = False) -> None:
-        """Wake the task, or keep it from sleeping until `clear` is called."""
+        """Wake the task; a task that is not asleep does not sleep until `clear` is called."""
         if not self._woken.done():
             self._woken.set_result(timed_out)
 

@@ -41,7 +41,7 @@ class Worker:
     """Runs batches on a device, in the order they are given.
 
     Attributes:
-        alive: False from the death of the device until it is open again.
+        alive: False from the death of the device until the device is open again.
         suspect: True from the failure of a batch until the device has answered a probe. A worker that is dead or
             suspect wants no batches.
         on_batch_done: called in the event loop when a batch is done.
@@ -58,7 +58,7 @@ class Worker:
 
         Args:
             device: runs the batches.
-            reopen: opens the device again after it died, and returns it checked and warm.
+            reopen: opens a dead device again, and returns a device that is checked and warm.
             probe: a batch that a working device answers with finite values.
             clock: gives the times of batches.
         """
@@ -106,7 +106,7 @@ class Worker:
             The result, or None if no sequence ran. The future fails with the error that the device raises, and with
             DeviceLost if the device died before.
         """
-        # A busy worker packs the batch in its second thread. On an idle device a second thread would only delay it.
+        # A busy worker packs in a second thread. On an idle device, the second thread would only delay the batch.
         packing = None
         if self._batch_count:
             packing = self._packing.submit(self._pack, sequences)
@@ -129,7 +129,7 @@ class Worker:
             sequence.request.not_started.discard(sequence)
 
     async def answers_probe(self) -> bool:
-        """Run the probe, and return whether the device works; if it does, its failed batch has a faulty sequence."""
+        """Run the probe, and return whether the device works; if so, a failed batch has a faulty sequence."""
         works = await self._thread.run(self._run_probe)
         self.suspect = False
         return works

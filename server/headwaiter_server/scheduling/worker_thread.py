@@ -31,7 +31,7 @@ class WorkerThread:
         """Run a function in the thread.
 
         Args:
-            function: what to run.
+            function: the function to run.
             arguments: its arguments.
             then: called in the event loop once the future has its result or its error.
         """
@@ -41,7 +41,7 @@ class WorkerThread:
         return future
 
     def close(self) -> None:
-        """End the thread once it has run all functions that it was given."""
+        """End the thread after the functions that were given before."""
         self._tasks.put(None)
 
     def _run_tasks(self) -> None:

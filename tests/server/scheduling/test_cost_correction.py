@@ -113,7 +113,7 @@ def test_batches_that_took_no_time_on_a_coarse_clock_are_ignored() -> None:
     ("late_s", "margin_s"),
     [
         ([], 0.005),
-        # The three latest of 31 answers are ignored, and early answers do not reduce the margin below 5 ms.
+        # The three largest of 31 delays are ignored, and early answers do not reduce the margin below 5 ms.
         ([9.0] * 3, 0.005),
         ([9.0] * 3 + [0.02], 0.025),
         ([-1.0] * 31, 0.005),

@@ -164,6 +164,21 @@ async def test_a_dead_device_is_reopened_and_serves_again(harness: Harness) -> N
     assert harness.reopened.batches == [[[2], [3]]]
 
 
+async def test_a_device_that_died_with_a_planned_batch_is_reopened_and_serves_again(harness: Harness) -> None:
+    (held,) = await harness.submit_behind_held_batch()
+    planned = harness.submit([2])
+    harness.clock.now_s = 0.749
+    await asyncio.sleep(0.01)
+    assert len(harness.planned) == 1
+    harness.device.dead = True
+    harness.device.release()
+    with pytest.raises(Unavailable):
+        await held
+    await asyncio.wait([planned])
+    await harness.back.wait()
+    assert sums(await harness.submit([3])) == [3]
+
+
 async def test_while_the_device_is_dead_no_request_is_admitted(harness: Harness) -> None:
     harness.device.dead = harness.reopened.dead = True
     for _ in range(2):
