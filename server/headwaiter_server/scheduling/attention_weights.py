@@ -1,4 +1,4 @@
-"""Queues the requests for attention weights and runs them beside the device, one sequence at a time, in a thread."""
+"""Queues the requests for attention weights, and runs one sequence at a time in a thread beside the device."""
 
 import asyncio
 import time
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from headwaiter_server.errors import DeadlineExceeded, InferenceFailed, Overloaded, Unavailable
 from headwaiter_server.runtime.attention_weights import Attention, Selection
 
-# Each request may take seconds, so a longer queue would only let requests wait that had better be sent again.
+# Each run may take seconds. Further requests are refused, so that their callers try again later or elsewhere.
 MAX_WAITING = 8
 # Assumed duration of a run until one has been measured.
 _ASSUMED_RUN_S = 1.0

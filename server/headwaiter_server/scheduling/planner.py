@@ -17,9 +17,9 @@ class CloseReason(StrEnum):
     """Why a batch is not larger."""
 
     BUDGET = "budget"  # another sequence would exceed the token budget
-    CELLS = "cells"  # it would exceed the limits of cells or padded tokens, or padding would cost more than a launch
-    URGENT = "urgent"  # a larger batch would miss a deadline
-    DRAINED = "drained"  # no other sequence is waiting
+    CELLS = "cells"  # another one would exceed the cells or padded tokens, or padding would cost more than a launch
+    URGENT = "urgent"  # another sequence would let a sequence of the batch miss its deadline
+    DRAINED = "drained"  # no other sequence was waiting
 
 
 @dataclass(eq=False, slots=True)

@@ -1,4 +1,4 @@
-"""A request in the queue: its sequences wait and run separately, and its answer is complete with the last of them."""
+"""A request in the queue, and its sequences: sequences wait and run separately, and their results are joined again."""
 
 from asyncio import Future
 from collections.abc import Mapping
