@@ -30,7 +30,7 @@ from headwaiter_server.runtime.graph import EncoderGraph
 from headwaiter_server.runtime.model import open_model
 from headwaiter_server.runtime.packing import PackedBatch, pack
 from headwaiter_server.scheduling.cost import Shape
-from headwaiter_server.scheduling.job import Outcome
+from headwaiter_server.scheduling.queued_request import Outcome
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,10 +9,11 @@ from numpy.typing import NDArray
 
 from headwaiter_server.runtime.model import Model
 from headwaiter_server.scheduling.calibration import measure_cost
-from headwaiter_server.scheduling.job import PATIENCE_S, Job, Priority
-from headwaiter_server.scheduling.job import Sequence as Waiting
+from headwaiter_server.scheduling.due_times import MAX_WAIT_S, Priority
 from headwaiter_server.scheduling.pending import Pending
 from headwaiter_server.scheduling.planner import plan
+from headwaiter_server.scheduling.queued_request import QueuedRequest
+from headwaiter_server.scheduling.queued_request import Sequence as Waiting
 
 Ids = NDArray[np.int64]
 
@@ -62,10 +63,10 @@ def waiting(values: NDArray[np.generic]) -> Waiting:
     return Waiting(
         values,
         len(values),
-        PATIENCE_S[Priority.INTERACTIVE] * (number % 1000) / 1000,
+        MAX_WAIT_S[Priority.INTERACTIVE] * (number % 1000) / 1000,
         number * 1e-6,
         float("inf"),
         Priority.INTERACTIVE,
-        cast("Job", None),
+        cast("QueuedRequest", None),
         0,
     )

@@ -21,7 +21,7 @@ from headwaiter_server.rpc.service import SERVICE, EncoderService, Serving
 from headwaiter_server.rpc.tls import credentials
 from headwaiter_server.runtime.attention_weights import AttentionWeightsGraph
 from headwaiter_server.scheduling.admission import QueueLimits
-from headwaiter_server.scheduling.attention_weights import Attender
+from headwaiter_server.scheduling.attention_weights import AttentionWeightsQueue
 from headwaiter_server.scheduling.scheduler import Scheduler
 
 log = logging.getLogger(__name__)
@@ -53,7 +53,7 @@ class Server:
         self._encoder = EncoderService(settings, self._recorder)
         self._health = health.aio.HealthServicer()
         self._scheduler: Scheduler | None = None
-        self._attender: Attender | None = None
+        self._attender: AttentionWeightsQueue | None = None
         self.port = 0
         self.metrics_port = 0
 
@@ -84,7 +84,7 @@ class Server:
         bundle = loaded.model.bundle
         # The first Attend loads the graph. If the bundle has no such graph, the service refuses Attend before that.
         open_graph = partial(AttentionWeightsGraph.open, bundle.folder / bundle.manifest.attend.file)
-        self._attender = Attender(open_graph, self._recorder)
+        self._attender = AttentionWeightsQueue(open_graph, self._recorder)
         self._recorder.serving(loaded.model, loaded.calibration, self._scheduler)
         self._encoder.open(Serving(loaded.model, loaded.tokenizer, self._scheduler, self._attender, loaded.calibration))
         await self._set_health(serving=True)

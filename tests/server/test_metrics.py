@@ -8,7 +8,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from headwaiter_server.metrics import STAGES, Recorder
 from headwaiter_server.scheduling.cost import Shape
-from headwaiter_server.scheduling.planner import Closed
+from headwaiter_server.scheduling.planner import CloseReason
 from tests.server.rpc.stand_ins import CALIBRATION, model, sample
 
 
@@ -80,7 +80,7 @@ def test_a_batch_records_its_sequences_tokens_and_padding(recorder: Recorder) ->
 
 
 def test_batches_are_counted_by_their_close_reason(recorder: Recorder) -> None:
-    recorder.batch_closed(Closed.BUDGET)
+    recorder.batch_closed(CloseReason.BUDGET)
     assert sample(recorder, "batches_closed_total", reason="budget") == 1
 
 

@@ -17,7 +17,7 @@ from headwaiter_server.runtime.model import Model
 from headwaiter_server.runtime.pooling import POOLINGS, pool
 from headwaiter_server.runtime.tolerance import normalize_pooled
 from headwaiter_server.scheduling.calibration import Calibration
-from headwaiter_server.scheduling.job import Outcome
+from headwaiter_server.scheduling.queued_request import Outcome
 
 _FLOAT_BYTES = 4
 

@@ -13,7 +13,7 @@ from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.manifest_pb2 import Manifest
 from headwaiter_server.errors import Failures, InvalidInput, ModelNotFound, SequenceTooLong
 from headwaiter_server.models.tokenizer import Truncation
-from headwaiter_server.scheduling.job import Priority
+from headwaiter_server.scheduling.due_times import Priority
 
 _Message = TypeVar("_Message", bound=Message)
 

@@ -21,9 +21,9 @@ from headwaiter_server.rpc.outputs import Output, read_output
 from headwaiter_server.rpc.replies import answer_bytes, attend_reply, encode_reply, model_ref, model_reply
 from headwaiter_server.rpc.stream import EncodeStream, MakeRoom, StreamLimits
 from headwaiter_server.runtime.model import Model
-from headwaiter_server.scheduling.attention_weights import Attended, Attender
+from headwaiter_server.scheduling.attention_weights import AttentionWeightsQueue, AttentionWeightsResult
 from headwaiter_server.scheduling.calibration import Calibration
-from headwaiter_server.scheduling.job import Outcome
+from headwaiter_server.scheduling.queued_request import Outcome
 from headwaiter_server.scheduling.scheduler import Scheduler
 
 SERVICE = pb.DESCRIPTOR.services_by_name["Encoder"].full_name
@@ -38,7 +38,7 @@ class Serving:
     model: Model
     text: BundleTokenizer | None
     scheduler: Scheduler
-    attender: Attender
+    attender: AttentionWeightsQueue
     calibration: Calibration
 
 
@@ -177,7 +177,7 @@ class EncoderService:
         return self._finish(reply, call, admitted_s, outcome.assemble_s, outcome.compute_s, computed_s)
 
     def _respond_attend(
-        self, call: Call, admitted_s: float, outcome: Attended, strings: list[str], model: Model
+        self, call: Call, admitted_s: float, outcome: AttentionWeightsResult, strings: list[str], model: Model
     ) -> bytes:
         reply = attend_reply(call.request_id, outcome.attention, strings, model)
         reply.timings.batches = 1

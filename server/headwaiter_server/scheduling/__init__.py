@@ -1,1 +1,1 @@
-"""Decides what runs together and when; knows nothing of gRPC."""
+"""Decides which sequences run together, when, and on which device. Imports neither gRPC nor ONNX Runtime."""

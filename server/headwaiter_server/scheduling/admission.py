@@ -1,4 +1,4 @@
-"""Decides whether a request may queue: a pure function of what waits, how long it should take, and the deadline."""
+"""Decides whether a request may queue, and computes the Retry-After of a refused request: a pure function."""
 
 from dataclasses import dataclass
 
@@ -6,19 +6,19 @@ from headwaiter_server.errors import InvalidInput, Overloaded
 from headwaiter_server.scheduling.cost import BatchLimits, CostModel, Shape
 from headwaiter_server.scheduling.pending import Pending
 
-# What is admitted should be answered, and a wait is hard to foretell: what comes next may go first.
-_CAUTION = 1.25
-# Who comes again sooner finds all as it was.
-_SOONEST_S = 0.01
+# Compare deadlines to 1.25 × the estimate: later requests may overtake an admitted one, so its real wait can be longer.
+_CAUTION_FACTOR = 1.25
+# A caller that tries again earlier would find the queue unchanged.
+_MIN_RETRY_AFTER_S = 0.01
 
 
 @dataclass(frozen=True)
 class QueueLimits:
-    """What may wait.
+    """Bounds of the queue.
 
     Attributes:
-        tokens: together.
-        wait_s: how long a request that comes may have to wait, by estimate.
+        tokens: most tokens that may wait.
+        wait_s: longest estimated wait of an admitted request, in seconds.
     """
 
     tokens: int
@@ -26,85 +26,90 @@ class QueueLimits:
 
 
 @dataclass(eq=False, slots=True)
-class Outlook:
-    """What a request that comes now has before it.
+class WaitEstimate:
+    """Estimates when a request that arrives now would start, and when it would be answered.
 
     Attributes:
-        pending: what waits and is not planned yet.
-        ahead_tokens: what waits in planned batches.
-        busy_s: how long what each device was given should still take; one device at least.
-        cost: the seconds a batch takes, as far as waits are concerned.
-        limits: how large it may be.
-        margin_s: how much earlier than a deadline an answer has to be expected.
+        pending: waiting sequences that are not in a planned batch.
+        planned_tokens: tokens of planned batches that have not started.
+        busy_s: for each device, predicted seconds until its batches are done; at least one device.
+        cost: predicts how long a batch keeps a device from the next batch.
+        limits: bound the size of a batch.
+        margin_s: safety margin between an answer and its deadline.
     """
 
     pending: Pending
-    ahead_tokens: int
+    planned_tokens: int
     busy_s: tuple[float, ...]
     cost: CostModel
     limits: BatchLimits
     margin_s: float
 
     def wait_s(self, tokens_ahead: int) -> float:
-        """Return when what comes behind so many tokens should start."""
+        """Return the seconds until a request starts that waits behind this many tokens."""
         return min(self.busy_s) + self._run_s(tokens_ahead) / len(self.busy_s)
 
     def answer_s(self, tokens_ahead: int, shape: Shape) -> float:
-        """Return when a request behind so many tokens should be answered; what fills its last batch runs with it."""
-        beside = min(self.pending.tokens - tokens_ahead, self.limits.tokens)
+        """Return the seconds until a request is answered that waits behind this many tokens.
+
+        Less urgent sequences that fill its last batch run with it, and delay its answer.
+        """
+        filling_tokens = min(self.pending.tokens - tokens_ahead, self.limits.tokens)
         longest = shape.longest_tokens
         alone_s = self.cost.seconds(1, longest, longest, longest * longest)
-        return self.wait_s(tokens_ahead) + max(alone_s, self._run_s(shape.tokens + beside)) + self.margin_s
+        return self.wait_s(tokens_ahead) + max(alone_s, self._run_s(shape.tokens + filling_tokens)) + self.margin_s
 
     def _run_s(self, tokens: int) -> float:
-        """Return the seconds of so many tokens, in full batches of sequences as long as those that wait on average."""
+        """Return the seconds that one device takes for this many tokens, in full batches of average sequences."""
         if not tokens:
             return 0.0
-        # A batch that is not full takes a launch all the same.
-        least_s = self.cost.seconds(1, 1, 1, 1)
-        full_s = self.cost.in_full_batches_s(tokens, self.pending.mean_tokens, self.limits.tokens)
-        return max(least_s, full_s)
+        # A batch that is not full costs a launch too.
+        smallest_batch_s = self.cost.seconds(1, 1, 1, 1)
+        full_batches_s = self.cost.in_full_batches_s(tokens, self.pending.mean_tokens, self.limits.tokens)
+        return max(smallest_batch_s, full_batches_s)
 
 
-def admit(outlook: Outlook, limits: QueueLimits, shape: Shape, due_s: float, time_left_s: float) -> None:
-    """Refuse a request that the queue has no room for, or that could not be answered in time.
+def admit(estimate: WaitEstimate, limits: QueueLimits, shape: Shape, due_s: float, time_left_s: float) -> None:
+    """Refuse a request that does not fit in the queue, or that would probably miss its deadline.
 
     Args:
-        outlook: what it has before it.
-        limits: what may wait.
+        estimate: estimates the request's wait.
+        limits: bound the queue.
         shape: of the request.
-        due_s: how urgent it is; what is due later waits for it.
-        time_left_s: until its deadline.
+        due_s: due time of the request; sequences that are due later do not delay it.
+        time_left_s: seconds until the deadline.
 
     Raises:
-        InvalidInput: no queue could hold it.
-        Overloaded: with the time after which to try again.
+        InvalidInput: the request does not even fit in an empty queue.
+        Overloaded: the request is refused; the error holds the delay after which to try again.
     """
     tokens = shape.tokens
-    waiting = outlook.pending.tokens + outlook.ahead_tokens
+    queued_tokens = estimate.pending.tokens + estimate.planned_tokens
     if tokens > limits.tokens:
         raise InvalidInput(
-            f"the request has {tokens} tokens, and the server queues {limits.tokens} at most: split it",
+            f"the request has {tokens} tokens; the queue holds at most {limits.tokens}: split the request",
             limit=limits.tokens,
             actual=tokens,
         )
-    # Where there is no queue, a deadline that cannot be met is at fault itself, and not the load.
-    if not (waiting or min(outlook.busy_s)):
+    # On an idle server the request runs at once: if it is late, its deadline was too short, not the queue too long.
+    if not (queued_tokens or min(estimate.busy_s)):
         return
-    if waiting + tokens > limits.tokens:
-        what = f"the queue holds {waiting} of {limits.tokens} tokens and the request has {tokens}"
-        raise _overloaded(what, outlook.wait_s(outlook.pending.tokens), limits.tokens)
-    ahead = outlook.pending.tokens_due_by(due_s)
-    wait_s = outlook.wait_s(ahead)
+    if queued_tokens + tokens > limits.tokens:
+        problem = f"the queue holds {queued_tokens} of {limits.tokens} tokens and the request has {tokens}"
+        raise _overloaded(problem, estimate.wait_s(estimate.pending.tokens), limits.tokens)
+    tokens_ahead = estimate.pending.tokens_due_by(due_s)
+    wait_s = estimate.wait_s(tokens_ahead)
     if wait_s > limits.wait_s:
-        what = f"the request would wait for {wait_s:.2f} s, and the server lets none wait for more than"
-        raise _overloaded(f"{what} {limits.wait_s:g} s", wait_s)
-    answer_s = _CAUTION * outlook.answer_s(ahead, shape)
+        problem = f"the request would wait {wait_s:.2f} s; the server admits waits of at most {limits.wait_s:g} s"
+        raise _overloaded(problem, wait_s)
+    answer_s = _CAUTION_FACTOR * estimate.answer_s(tokens_ahead, shape)
     if wait_s > 0 and answer_s > time_left_s:
-        what = f"the answer could take {answer_s:.3f} s, and the deadline is in {max(0.0, time_left_s):.3f} s"
-        raise _overloaded(what, wait_s, advice=", or with more time")
+        problem = f"the answer could take {answer_s:.3f} s, and the deadline is in {max(0.0, time_left_s):.3f} s"
+        raise _overloaded(problem, wait_s, advice=", or with a later deadline")
 
 
-def _overloaded(what: str, wait_s: float, limit: int | None = None, advice: str = "") -> Overloaded:
-    retry_after_s = max(wait_s, _SOONEST_S)
-    return Overloaded(f"{what}: try again in {retry_after_s:.2f} s{advice}", retry_after_s=retry_after_s, limit=limit)
+def _overloaded(problem: str, wait_s: float, limit: int | None = None, advice: str = "") -> Overloaded:
+    retry_after_s = max(wait_s, _MIN_RETRY_AFTER_S)
+    return Overloaded(
+        f"{problem}: try again in {retry_after_s:.2f} s{advice}", retry_after_s=retry_after_s, limit=limit
+    )

@@ -1,4 +1,4 @@
-"""Runs what Attend asks for, beside the device: one sequence at a time, in a thread of its own."""
+"""Queues the requests for attention weights, and runs one sequence at a time in a thread beside the device."""
 
 import asyncio
 import time
@@ -14,35 +14,35 @@ from numpy.typing import NDArray
 from headwaiter_server.errors import DeadlineExceeded, InferenceFailed, Overloaded, Unavailable
 from headwaiter_server.runtime.attention_weights import AttentionSelection, AttentionWeights
 
-# Few: each may take seconds, and whoever waits longer than a moment had better ask again.
+# Each run may take seconds. Further requests are refused, so that their callers try again later or elsewhere.
 MAX_WAITING = 8
-# Stands for the duration of a run until there was one.
-_USUAL_RUN_S = 1.0
+# Assumed duration of a run until one has been measured.
+_ASSUMED_RUN_S = 1.0
 
 
-class Instrument(Protocol):
-    """What looks at a sequence; called from a thread of its own, one sequence at a time."""
+class AttentionModel(Protocol):
+    """Computes attention weights; called from one thread, one sequence at a time."""
 
     def run(self, sequence: NDArray[np.generic], selection: AttentionSelection) -> AttentionWeights:
-        """Look at one sequence."""
+        """Compute the attention weights of one sequence."""
         ...
 
 
 class Observer(Protocol):
-    """Hears of what happens to sequences."""
+    """Receives the events of sequences."""
 
     def expired(self, sequences: int) -> None:
-        """Sequences were dropped, their deadline past."""
+        """Sequences were dropped because their deadline had passed."""
 
 
 @dataclass(frozen=True, eq=False)
-class Attended:
+class AttentionWeightsResult:
     """The answer to a request.
 
     Attributes:
-        attention: what was asked for.
-        compute_s: how long the graph ran.
-        computed_s: when it was done, on the attender's clock.
+        attention: the selected attention weights.
+        compute_s: duration of the run.
+        computed_s: end of the run, on the queue's clock.
     """
 
     attention: AttentionWeights
@@ -50,96 +50,101 @@ class Attended:
     computed_s: float
 
 
-class Attender:
-    """Queues sequences and runs them one after another; the graph is loaded when the first comes.
+class AttentionWeightsQueue:
+    """Runs sequences one after another; loads the model when the first sequence arrives.
 
     Expired and cancelled sequences never run.
     """
 
     def __init__(
-        self, load: Callable[[], Instrument], observer: Observer, clock: Callable[[], float] = time.monotonic
+        self, load: Callable[[], AttentionModel], observer: Observer, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._load = load
         self._observer = observer
         self._clock = clock
-        self._graph: Instrument | None = None
+        self._model: AttentionModel | None = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="attend")
-        # Held by a request until its run is over, though its caller may have gone: a thread cannot be stopped.
-        self._turn = asyncio.Lock()
-        self._waiting = 0
-        self._latest_run_s = _USUAL_RUN_S
+        # A request holds the lock until its run is over, even if its caller has gone: a thread cannot be interrupted.
+        self._running = asyncio.Lock()
+        self._waiting_count = 0
+        self._latest_run_s = _ASSUMED_RUN_S
         self._draining = False
 
     async def submit(
         self, sequence: NDArray[np.generic], selection: AttentionSelection, *, deadline_s: float = float("inf")
-    ) -> Attended:
-        """Queue a sequence, token ids [n] or features [n, d_in], and return when it has its answer.
+    ) -> AttentionWeightsResult:
+        """Queue a sequence, and return its attention weights.
 
         Args:
-            sequence: what to look at.
-            selection: what to show of it.
-            deadline_s: on the attender's clock.
+            sequence: token ids [n] or features [n, d_in].
+            selection: the layers and heads to return.
+            deadline_s: on the queue's clock.
 
         Raises:
-            Overloaded: enough others wait.
+            Overloaded: the queue is full.
             Unavailable: the server is draining.
-            DeadlineExceeded: the deadline passed while it waited.
-            InferenceFailed: the model failed on it, or cannot be loaded.
+            DeadlineExceeded: the deadline passed while the request waited.
+            InferenceFailed: the model failed on the sequence, or cannot be loaded.
         """
         self._admit()
-        await self._wait_for_turn(deadline_s)
-        return await asyncio.shield(asyncio.create_task(self._take_turn(sequence, selection, deadline_s)))
+        await self._wait_for_earlier_runs(deadline_s)
+        return await asyncio.shield(asyncio.create_task(self._run(sequence, selection, deadline_s)))
 
     def drain(self) -> None:
-        """Refuse new work; what was admitted is still answered."""
+        """Refuse new requests; admitted requests are still answered."""
         self._draining = True
 
     def _admit(self) -> None:
         if self._draining:
             raise Unavailable("the server is shutting down: send the request to another replica")
-        if self._waiting >= MAX_WAITING:
-            wait_s = (self._waiting + 1) * self._latest_run_s
+        if self._waiting_count >= MAX_WAITING:
+            wait_s = (self._waiting_count + 1) * self._latest_run_s
             raise Overloaded(
-                f"{MAX_WAITING} requests for attention wait already: try again in {wait_s:.2f} s",
+                f"{self._waiting_count} requests for attention weights are waiting; the server queues at most "
+                f"{MAX_WAITING}: try again in {wait_s:.2f} s",
                 retry_after_s=wait_s,
                 limit=MAX_WAITING,
             )
 
-    async def _wait_for_turn(self, deadline_s: float) -> None:
-        self._waiting += 1
+    async def _wait_for_earlier_runs(self, deadline_s: float) -> None:
+        self._waiting_count += 1
         try:
-            await self._turn.acquire()
+            await self._running.acquire()
         except asyncio.CancelledError:
             if self._clock() >= deadline_s:
                 self._observer.expired(1)
             raise
         finally:
-            self._waiting -= 1
+            self._waiting_count -= 1
 
-    async def _take_turn(
+    async def _run(
         self, sequence: NDArray[np.generic], selection: AttentionSelection, deadline_s: float
-    ) -> Attended:
-        in_thread = partial(asyncio.get_running_loop().run_in_executor, self._thread)
+    ) -> AttentionWeightsResult:
+        run_in_thread = partial(asyncio.get_running_loop().run_in_executor, self._thread)
         try:
-            if self._graph is None:
-                self._graph = await in_thread(self._open)
+            if self._model is None:
+                self._model = await run_in_thread(self._load_model)
             if self._clock() >= deadline_s:
                 self._observer.expired(1)
-                raise DeadlineExceeded("the deadline passed before the request's turn came")
-            return await in_thread(self._run, self._graph, sequence, selection)
+                raise DeadlineExceeded("the deadline passed while the request waited")
+            return await run_in_thread(self._compute, self._model, sequence, selection)
         finally:
-            self._turn.release()
+            self._running.release()
 
-    def _open(self) -> Instrument:
+    def _load_model(self) -> AttentionModel:
         try:
             return self._load()
         except Exception as error:
-            raise InferenceFailed("the bundle's graph of attention weights cannot be loaded") from error
+            raise InferenceFailed(
+                "the bundle's graph of attention weights cannot be loaded: ask the operator to read the server's log"
+            ) from error
 
-    def _run(self, graph: Instrument, sequence: NDArray[np.generic], selection: AttentionSelection) -> Attended:
+    def _compute(
+        self, model: AttentionModel, sequence: NDArray[np.generic], selection: AttentionSelection
+    ) -> AttentionWeightsResult:
         started_s = self._clock()
         try:
-            attention = graph.run(sequence, selection)
+            attention = model.run(sequence, selection)
         except Exception as error:
             raise InferenceFailed("sequence 0: the model failed on it", sequence=0) from error
         if not all(
@@ -148,4 +153,4 @@ class Attender:
             raise InferenceFailed("sequence 0: the model's answer to it is not finite", sequence=0)
         computed_s = self._clock()
         self._latest_run_s = computed_s - started_s
-        return Attended(attention, computed_s - started_s, computed_s)
+        return AttentionWeightsResult(attention, computed_s - started_s, computed_s)

@@ -1,32 +1,44 @@
-"""Whether to keep a device for a moment, for requests that are likely to come."""
+"""Decides whether to hold an idle device for a moment, because more requests are about to arrive."""
 
-# More would save little more, and the device would stand idle while they are received.
-_SEQUENCES = 6
-# Of the event loop, since the last request came.
-_TURNS = 8
+import os
+from collections.abc import Callable
+
+# A larger batch would save little more, and the device would stay idle while its requests arrive.
+_MAX_SEQUENCES = 6
+# Turns of the event loop since the last request arrived.
+_MAX_TURNS = 8
+# A longer yield means that another process computes on this core: stop holding the device.
+_MAX_YIELD_S = 0.001
 
 
-class Company:
-    """Keeps a device for callers who come together.
+class BatchWait:
+    """Holds an idle device for callers that send their requests nearly together.
 
-    Callers who were answered together come again together, but not at one moment: where each found the device idle, it
-    would run alone. So, where the last batch served several requests, a device is kept until a few sequences wait, or
-    until it has been kept for some turns of the event loop without another request.
+    Callers that were answered together send their next requests together, but spread over some turns of the event loop.
+    If each request found the device idle, each would run alone. So after a batch of several requests a device is held
+    until six sequences wait, or until eight turns of the event loop have passed without another request.
     """
 
     def __init__(self) -> None:
-        self._expected = False
+        self._expects_more = False
         self._turns = 0
 
-    def served(self, *, together: bool) -> None:
-        """Note whether the batch that a device was given is of several requests."""
-        self._expected = together
+    def note_batch(self, *, several_requests: bool) -> None:
+        """Record whether the latest batch holds sequences of several requests."""
+        self._expects_more = several_requests
 
-    def came(self) -> None:
-        """Note that a request has come."""
+    def note_arrival(self) -> None:
+        """Record that a request has arrived."""
         self._turns = 0
 
-    def keep_another_turn(self, waiting_sequences: int) -> bool:
-        """Tell whether to keep the device for another turn of the event loop, and count it."""
+    def hold_another_turn(self, waiting_sequences: int) -> bool:
+        """Return whether to hold the device for another turn of the event loop, and count the turn."""
         self._turns += 1
-        return self._expected and waiting_sequences < _SEQUENCES and self._turns <= _TURNS
+        return self._expects_more and waiting_sequences < _MAX_SEQUENCES and self._turns <= _MAX_TURNS
+
+
+def yield_core(clock: Callable[[], float]) -> bool:
+    """Let other threads on this core receive requests; return whether the core came back within a millisecond."""
+    started_s = clock()
+    os.sched_yield()
+    return clock() - started_s < _MAX_YIELD_S

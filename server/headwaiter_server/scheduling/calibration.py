@@ -1,4 +1,4 @@
-"""Measures what batches of a model cost on this machine, and chooses how large they may be."""
+"""Measures the cost model of a model on this machine, and chooses the batch limits."""
 
 import logging
 from dataclasses import dataclass
@@ -10,29 +10,29 @@ from headwaiter_server.scheduling.cost import BatchLimits, CostModel, Sample, Sh
 
 log = logging.getLogger(__name__)
 
-# How long measuring may take; a minimal set of shapes runs whatever it takes.
+# Time limits of the measurement. A minimal set of shapes is always timed, however long that takes.
 _BUDGETS_S: dict[Provider, float] = {"cpu": 1.8, "cuda": 4.0}
 _SHAPES_S = 1.2
 _SMALLEST_BUDGET_TOKENS = 128
 _LARGEST_BUDGET_TOKENS: dict[Provider, int] = {"cpu": 4096, "cuda": 65_536}
-# Memory that the attention scores of a batch may take: heads · cells · 4 bytes. In 1 GiB, 12 heads would hold a batch
-# with one sequence of 512 tokens to 85 sequences, some 10,000 tokens of usual texts: too few for a card. 16,384 tokens
-# of 128 sequences take 33.6 million cells, 1.6 GB.
+# Memory for the attention scores of a batch: heads · cells · 4 bytes. With 12 heads and a longest sequence of 512
+# tokens, 1 GiB holds 85 sequences, about 10,000 tokens of usual texts: too few to fill a GPU. A batch of 128 sequences
+# and 16,384 tokens has 33.6 million cells, 1.6 GB.
 _SCORES_BYTES: dict[Provider, int] = {"cpu": 64 << 20, "cuda": 2 << 30}
-# Memory that its rows may take once they are padded, in float32: B·N · width · 4 bytes. Pooling holds up to three such.
+# Memory for the padded rows of a batch in float32: B·N · width · 4 bytes. Pooling holds up to three such arrays.
 _PADDED_BYTES: dict[Provider, int] = {"cpu": 64 << 20, "cuda": 512 << 20}
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """What was measured of a model on this machine.
+    """The measured cost of a model on this machine.
 
     Attributes:
-        cost: the seconds a batch takes.
-        limits: how large it may be.
-        service_tokens_per_s: how many tokens a second full batches of a usual length get through.
-        error_ratio: median of |predicted − measured| / measured over the shapes that were timed.
-        remembered: whether it was measured at an earlier start.
+        cost: predicts the seconds of a batch.
+        limits: bound the size of a batch.
+        service_tokens_per_s: tokens/s in full batches of sequences of the usual length.
+        error_ratio: median of |predicted − measured| / measured over the timed shapes.
+        remembered: whether the cost was measured at an earlier start.
     """
 
     cost: CostModel
@@ -43,14 +43,16 @@ class Calibration:
 
 
 def measure_cost(model: Model, token_cap: int = 0) -> Calibration:
-    """Choose the token budget and fit the cost of batches within it; takes some seconds.
+    """Choose the token budget, and fit the cost model to batches within this budget; takes a few seconds.
 
     Args:
-        model: what to measure.
-        token_cap: largest token budget; 0 leaves that to the provider.
+        model: the model to measure.
+        token_cap: largest token budget; 0 for the provider's default.
     """
     manifest = model.bundle.manifest
-    rates = time_budgets(model.graph, manifest, _candidates(model.provider, token_cap), _BUDGETS_S[model.provider])
+    rates = time_budgets(
+        model.graph, manifest, _candidate_budgets(model.provider, token_cap), _BUDGETS_S[model.provider]
+    )
     limits = batch_limits(model, smallest_budget(rates))
     timed = time_shapes(model.graph, manifest, limits.tokens, limits.cells, _SHAPES_S)
     samples = [Sample(Shape.of(lengths), seconds) for lengths, seconds in timed.items()]
@@ -60,7 +62,7 @@ def measure_cost(model: Model, token_cap: int = 0) -> Calibration:
 
 
 def batch_limits(model: Model, tokens: int) -> BatchLimits:
-    """Return the limits of batches of so many tokens, whose padding fits in memory; one sequence alone always fits."""
+    """Return the batch limits for a token budget: as much padding as fits in memory, at least for one sequence."""
     manifest, longest = model.bundle.manifest, model.bundle.manifest.max_tokens
     cells = _SCORES_BYTES[model.provider] // (4 * manifest.heads)
     padded_tokens = _PADDED_BYTES[model.provider] // (4 * manifest.width)
@@ -68,13 +70,14 @@ def batch_limits(model: Model, tokens: int) -> BatchLimits:
 
 
 def warm_up(model: Model, limits: BatchLimits) -> BatchLimits:
-    """Run a batch of one sequence and the largest, so that the first requests find memory allocated.
+    """Run the smallest and the largest batches, so that memory is allocated before the first request.
 
     Returns:
-        The limits, halved until such batches find memory.
+        The limits, halved until the largest batches fit in memory.
 
     Raises:
-        Exception: what the runtime raises where one sequence, or the smallest of such batches, cannot run.
+        Exception: the runtime's error if one sequence cannot run, or if the largest batches of the smallest limits
+            cannot run.
     """
     manifest = model.bundle.manifest
     time_batch(model.graph, manifest, typical_batch(manifest, 1))
@@ -85,8 +88,8 @@ def warm_up(model: Model, limits: BatchLimits) -> BatchLimits:
         except Exception as error:
             if limits.tokens < 2 * _SMALLEST_BUDGET_TOKENS:
                 raise
-            why = " ".join(str(error).split())
-            log.warning("full batches of %d tokens cannot run, half of that is tried: %s", limits.tokens, why)
+            reason = " ".join(str(error).split())
+            log.warning("full batches of %d tokens cannot run: trying half the limits: %s", limits.tokens, reason)
             limits = limits.halved()
         else:
             return limits
@@ -95,25 +98,25 @@ def warm_up(model: Model, limits: BatchLimits) -> BatchLimits:
 def largest_batches(model: Model, limits: BatchLimits) -> list[Lengths]:
     """Return full batches to warm up with.
 
-    On the CPU, one of a usual length. A card's memory stays allocated, so there two more stand for all that may come:
-    as many of the longest sequences as fit, and one sequence among shorter ones, with the most padding that may be: as
-    many tokens, padded tokens and cells as the limits have, or nearly.
+    On the CPU, one batch of sequences of the usual length. A GPU keeps its memory allocated, so there two more batches
+    bound the memory of all later ones: one with as many of the longest sequences as fit, and one with the most padding,
+    a long sequence among short ones, which nearly reaches the limits of tokens, padded tokens and cells.
     """
     manifest = model.bundle.manifest
     usual = typical_batch(manifest, limits.tokens)
     if model.provider == "cpu":
         return [usual]
     longest, shortest = manifest.max_tokens, max(1, manifest.min_tokens)
-    longest_ones = (longest,) * max(1, min(limits.tokens // longest, limits.cells // longest**2))
-    # At this length, both limits of padding allow the same number of sequences.
+    longest_sequences = (longest,) * max(1, min(limits.tokens // longest, limits.cells // longest**2))
+    # At this length, the limits of padded tokens and of cells allow the same number of sequences.
     long = max(shortest, min(longest, limits.cells // limits.padded_tokens, limits.tokens))
-    short_ones = min(limits.padded_tokens // long - 1, (limits.tokens - long) // shortest)
-    short = min(long, (limits.tokens - long) // max(1, short_ones))
-    return [usual, longest_ones, (long, *(short,) * short_ones)]
+    short_count = min(limits.padded_tokens // long - 1, (limits.tokens - long) // shortest)
+    short = min(long, (limits.tokens - long) // max(1, short_count))
+    return [usual, longest_sequences, (long, *(short,) * short_count)]
 
 
-def _candidates(provider: Provider, token_cap: int) -> list[int]:
-    """Return the budgets to compare: each twice the one before, up to the cap."""
+def _candidate_budgets(provider: Provider, token_cap: int) -> list[int]:
+    """Return the token budgets to compare: each is twice the previous one, up to the cap."""
     largest = min(token_cap or _LARGEST_BUDGET_TOKENS[provider], _LARGEST_BUDGET_TOKENS[provider])
     budgets = [min(_SMALLEST_BUDGET_TOKENS, largest)]
     while budgets[-1] * 2 <= largest:

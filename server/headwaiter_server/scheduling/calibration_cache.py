@@ -1,4 +1,4 @@
-"""Remembers what was measured of a model, so that a restart on the same machine need not measure it again."""
+"""Stores the measured cost of a model in a file, so that a restart on the same machine measures nothing."""
 
 import hashlib
 import json
@@ -16,25 +16,25 @@ from headwaiter_server.scheduling.cost import CostModel
 
 log = logging.getLogger(__name__)
 
-# Raised when what is measured, or how, changes.
+# Increase the format when the measured numbers change, or the way to measure them.
 _FORMAT = 1
-# A fit that is further off was measured while something else took the machine's time: better to measure again.
+# A fit with a larger error was measured while other processes disturbed the machine: measure again at the next start.
 _STEADY_ERROR_RATIO = 0.1
 _COEFFICIENTS = ("launch_s", "token_s", "padded_s", "cell_s")
-_OTHERS = ("token_budget", "service_tokens_per_s", "error_ratio")
+_OTHER_NUMBERS = ("token_budget", "service_tokens_per_s", "error_ratio")
 
 
 def calibrate(model: Model, *, threads: int, token_cap: int, folder: Path | None) -> Calibration:
-    """Return what was measured of the model on this machine at an earlier start; else measure it, and remember it.
+    """Return the cost of a model as measured at an earlier start; otherwise measure the cost, and store it.
 
-    Its limits are those of batches that have run just now. A file that is damaged, or that is about something else,
-    counts as none.
+    The returned limits are those of batches that ran just now. A damaged file, or the file of another model or machine,
+    is ignored.
 
     Args:
-        model: what to measure.
-        threads: of the CPU provider, as it was configured.
-        token_cap: largest token budget; 0 leaves that to the provider.
-        folder: where to remember it; None for nowhere.
+        model: the model to measure.
+        threads: configured threads of the CPU provider.
+        token_cap: largest token budget; 0 for the provider's default.
+        folder: where to store the measurement; None to store nothing.
     """
     about = {
         "format": _FORMAT,
@@ -46,36 +46,36 @@ def calibrate(model: Model, *, threads: int, token_cap: int, folder: Path | None
         "max_gpu_bytes": model.resources.max_gpu_bytes,
         **describe_hardware(),
     }
-    file = None if folder is None else _file(folder, about)
-    calibration = None if file is None else _read(file, about, model)
+    file = None if folder is None else _file_path(folder, about)
+    calibration = None if file is None else _read_file(file, about, model)
     if calibration is None:
         calibration = measure_cost(model, token_cap)
-        _remember(file, about, calibration)
-    # What memory is left for batches may differ from start to start, so that what it makes of the limits is not kept.
+        _store(file, about, calibration)
+    # The memory that is free may differ from start to start, so halved limits are not stored.
     return replace(calibration, limits=warm_up(model, calibration.limits))
 
 
-def _remember(file: Path | None, about: dict[str, Any], calibration: Calibration) -> None:
+def _store(file: Path | None, about: dict[str, Any], calibration: Calibration) -> None:
     if file is None:
-        log.info("what batches cost is measured at every start, as there is no --cache-dir to keep it in")
+        log.info("the cost of batches is measured at every start: set --cache-dir to store the measurement")
     elif calibration.error_ratio > _STEADY_ERROR_RATIO:
         log.warning(
-            "what batches cost is not remembered, as timed batches differ from it by %.0f %% at the median: "
-            "other work disturbs this machine",
+            "the measured cost of batches is not stored, because the median error of its predictions is %.0f %%: "
+            "stop other work on this machine and restart",
             100 * calibration.error_ratio,
         )
     else:
-        _write(file, about, calibration)
+        _write_file(file, about, calibration)
 
 
-def _file(folder: Path, about: dict[str, Any]) -> Path:
+def _file_path(folder: Path, about: dict[str, Any]) -> Path:
     return folder / f"calibration-{hashlib.sha256(json.dumps(about).encode()).hexdigest()[:32]}.json"
 
 
-def _read(file: Path, about: dict[str, Any], model: Model) -> Calibration | None:
+def _read_file(file: Path, about: dict[str, Any], model: Model) -> Calibration | None:
     try:
         content = json.loads(file.read_bytes())
-        measured = {name: _measured(content[name]) for name in (*_COEFFICIENTS, *_OTHERS)}
+        measured = {name: _checked_number(content[name]) for name in (*_COEFFICIENTS, *_OTHER_NUMBERS)}
         known = content["about"] == about
     except (OSError, ValueError, TypeError, KeyError, OverflowError, RecursionError):
         return None
@@ -88,14 +88,14 @@ def _read(file: Path, about: dict[str, Any], model: Model) -> Calibration | None
     return Calibration(cost, batch_limits(model, tokens), rate, error_ratio, remembered=True)
 
 
-def _measured(value: Any) -> float:
+def _checked_number(value: Any) -> float:
     number = float(value)
     if not 0 <= number < math.inf:
         raise ValueError
     return number
 
 
-def _write(file: Path, about: dict[str, Any], calibration: Calibration) -> None:
+def _write_file(file: Path, about: dict[str, Any], calibration: Calibration) -> None:
     content = {
         "about": about,
         **{name: getattr(calibration.cost, name) for name in _COEFFICIENTS},
@@ -105,10 +105,10 @@ def _write(file: Path, about: dict[str, Any], calibration: Calibration) -> None:
     }
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        # The file appears whole or not at all, whoever else reads or writes it.
+        # Other servers may read or write the file at the same time, so the file appears whole or not at all.
         with TemporaryDirectory(dir=file.parent) as folder:
-            whole = Path(folder) / file.name
-            whole.write_text(json.dumps(content, indent=2))
-            whole.replace(file)
+            complete = Path(folder) / file.name
+            complete.write_text(json.dumps(content, indent=2))
+            complete.replace(file)
     except OSError as error:
-        log.warning("what batches cost is measured at every start, as --cache-dir cannot be written: %s", error)
+        log.warning("the cost of batches is measured at every start, because --cache-dir cannot be written: %s", error)

@@ -1,4 +1,4 @@
-"""What a batch costs, by measurement, and how large it may be."""
+"""Predicts the seconds of a batch: the cost model, its fit to measured batches, and the limits of a batch's size."""
 
 import sys
 from collections.abc import Mapping, Sequence
@@ -9,50 +9,50 @@ from typing import NamedTuple, Self
 
 import numpy as np
 
-# A larger token budget is worth its latency where it is faster by more than this, in most of the rounds.
-_WORTH_IT = 1 / 0.97
-_MOST = 0.75
+# A larger token budget is worth its latency if it is faster by more than 3 %, in at least three of four rounds.
+_MIN_SPEEDUP = 1 / 0.97
+_MIN_WIN_RATIO = 0.75
 
 
 class Shape(NamedTuple):
-    """What a batch's cost depends on.
+    """The sizes that determine the cost of a batch.
 
     Attributes:
-        sequences: B.
-        tokens: T = Σn.
-        longest_tokens: N.
-        squares: Σn².
+        sequences: number of sequences, B.
+        tokens: number of tokens, T = Σn.
+        longest_tokens: length of the longest sequence, N.
+        needed_cells: attention cells without padding, Σn².
     """
 
     sequences: int
     tokens: int
     longest_tokens: int
-    squares: int
+    needed_cells: int
 
     @classmethod
     def of(cls, lengths: Sequence[int]) -> Self:
-        """Return the shape of sequences of these lengths; there is at least one."""
+        """Return the shape of a batch of sequences of these lengths, of which there is at least one."""
         return cls(len(lengths), sum(lengths), max(lengths), sum(length * length for length in lengths))
 
     @property
     def mean_tokens(self) -> int:
-        """The mean length, rounded down."""
+        """Mean length of the sequences, rounded down."""
         return self.tokens // self.sequences
 
     @property
     def padding_ratio(self) -> float:
-        """Share of the cells of gathered attention that no sequence needs: 1 − Σn²/(B·N²)."""
-        return 1.0 - self.squares / (self.sequences * self.longest_tokens**2)
+        """Share of the B·N² attention cells that are padding: 1 − Σn²/(B·N²)."""
+        return 1.0 - self.needed_cells / (self.sequences * self.longest_tokens**2)
 
 
 @dataclass(slots=True)
 class CostModel:
-    """Seconds of a batch of B sequences of lengths n, T = Σn tokens, and N tokens in the longest.
+    """Predicts the seconds of a batch of B sequences of lengths n: T = Σn tokens, N tokens in the longest.
 
     Where attention is gathered: launch_s + token_s·T + padded_s·B·N + cell_s·B·N².
     Where its kernel takes variable lengths: launch_s + token_s·T + cell_s·Σn².
 
-    The launch is what a batch costs whatever its size: reading the weights, starting the operators.
+    The launch is the cost of any batch, whatever its size: reading the weights, starting the operators.
     """
 
     launch_s: float
@@ -61,42 +61,41 @@ class CostModel:
     cell_s: float
     variable_length: bool = False
 
-    def times(self, pace: float) -> "CostModel":
-        """Return the costs where all takes so many times as long."""
-        return CostModel(
-            pace * self.launch_s, pace * self.token_s, pace * self.padded_s, pace * self.cell_s, self.variable_length
-        )
+    def scaled(self, factor: float) -> "CostModel":
+        """Return a cost model that predicts `factor` times the seconds."""
+        launch_s, token_s = factor * self.launch_s, factor * self.token_s
+        return CostModel(launch_s, token_s, factor * self.padded_s, factor * self.cell_s, self.variable_length)
 
-    def seconds(self, sequences: int, tokens: int, longest_tokens: int, squares: int) -> float:
-        """Return the cost of a batch: B, T, N and Σn²."""
+    def seconds(self, sequences: int, tokens: int, longest_tokens: int, needed_cells: int) -> float:
+        """Return the seconds of a batch, given its B, T, N and Σn²."""
         if self.variable_length:
-            return self.launch_s + self.token_s * tokens + self.cell_s * squares
-        rows = sequences * longest_tokens
-        return self.launch_s + self.token_s * tokens + (self.padded_s + self.cell_s * longest_tokens) * rows
+            return self.launch_s + self.token_s * tokens + self.cell_s * needed_cells
+        padded_tokens = sequences * longest_tokens
+        return self.launch_s + self.token_s * tokens + (self.padded_s + self.cell_s * longest_tokens) * padded_tokens
 
     def in_full_batches_s(self, tokens: int, length_tokens: int, budget_tokens: int) -> float:
-        """Return the seconds of so many tokens in full batches of sequences of a length."""
+        """Return the seconds of `tokens` tokens in full batches of sequences of one length."""
         sequences = max(1, budget_tokens // length_tokens)
         full_tokens = sequences * length_tokens
         full_s = self.seconds(sequences, full_tokens, length_tokens, sequences * length_tokens**2)
         return full_s * tokens / full_tokens
 
-    def padding_s(self, sequences: int, tokens: int, longest_tokens: int, squares: int) -> float:
-        """Return the part of a batch's cost that equal lengths would not have."""
+    def padding_s(self, sequences: int, tokens: int, longest_tokens: int, needed_cells: int) -> float:
+        """Return the seconds that a batch spends on padding, given its B, T, N and Σn²."""
         if self.variable_length:
             return 0.0
-        rows = sequences * longest_tokens
-        return self.padded_s * (rows - tokens) + self.cell_s * (rows * longest_tokens - squares)
+        padded_tokens = sequences * longest_tokens
+        return self.padded_s * (padded_tokens - tokens) + self.cell_s * (padded_tokens * longest_tokens - needed_cells)
 
 
 @dataclass(frozen=True)
 class BatchLimits:
-    """What a batch of more than one sequence may hold; one sequence alone may always run.
+    """The largest batch of more than one sequence; a single sequence may always run alone.
 
     Attributes:
-        tokens: T at most.
-        cells: B·N² at most, which bounds the memory of the attention scores.
-        padded_tokens: B·N at most, which bounds the memory of rows that are padded, as they are for pooling.
+        tokens: token budget: most tokens, T.
+        cells: most attention cells, B·N²; bounds the memory of the attention scores.
+        padded_tokens: most padded tokens, B·N; bounds the memory of padded rows, which pooling needs.
     """
 
     tokens: int
@@ -104,7 +103,7 @@ class BatchLimits:
     padded_tokens: int = sys.maxsize
 
     def halved(self) -> "BatchLimits":
-        """Return the limits of batches of half the memory."""
+        """Return limits for half the memory."""
         return BatchLimits(self.tokens // 2, self.cells // 2, self.padded_tokens // 2)
 
 
@@ -114,7 +113,7 @@ class Sample:
 
     Attributes:
         shape: of the batch.
-        seconds: what it took.
+        seconds: duration of the batch.
     """
 
     shape: Shape
@@ -122,10 +121,10 @@ class Sample:
 
 
 def fit(samples: Sequence[Sample], *, variable_length: bool = False) -> CostModel:
-    """Fit the cost model to measured batches, by least squares of the relative error, with no term below zero.
+    """Fit the cost model to measured batches, by least squares of the relative error, without negative coefficients.
 
-    The best solution without negative coefficients is the unconstrained one over some subset of the terms, and there
-    are few enough subsets to try them all.
+    The best solution without negative coefficients is the unconstrained best solution for some subset of the terms.
+    There are few subsets, so all of them are tried.
     """
     rows = [_terms(sample.shape, variable_length) for sample in samples]
     relative = np.array(rows) / np.array([sample.seconds for sample in samples])[:, None]
@@ -142,11 +141,11 @@ def fit(samples: Sequence[Sample], *, variable_length: bool = False) -> CostMode
 
 
 def _terms(shape: Shape, variable_length: bool) -> list[int]:
-    """Return what the coefficients multiply; without variable lengths, their number is that of B·N too."""
+    """Return the factors of the coefficients: 1, T and Σn² with variable lengths, otherwise 1, T, B·N and B·N²."""
     if variable_length:
-        return [1, shape.tokens, shape.squares]
-    rows = shape.sequences * shape.longest_tokens
-    return [1, shape.tokens, rows, rows * shape.longest_tokens]
+        return [1, shape.tokens, shape.needed_cells]
+    padded_tokens = shape.sequences * shape.longest_tokens
+    return [1, shape.tokens, padded_tokens, padded_tokens * shape.longest_tokens]
 
 
 def error_ratio(cost: CostModel, samples: Sequence[Sample]) -> float:
@@ -157,16 +156,16 @@ def error_ratio(cost: CostModel, samples: Sequence[Sample]) -> float:
 def smallest_budget(rates: Mapping[int, Sequence[float]]) -> int:
     """Return the smallest token budget that no larger one beats by more than 3 % in most rounds.
 
-    Only rates of the same round are compared: what slows a machine for a while slows all of them. In doubt the
-    smaller wins, since requests wait less for smaller batches.
+    Only rates of the same round are compared, because a disturbance of the machine slows the whole round. In doubt the
+    smaller budget wins, because requests wait less for smaller batches.
 
     Args:
-        rates: tokens a second of each budget, one figure a round.
+        rates: for each budget, the tokens/s of each round.
     """
 
     def beats(larger: int, smaller: int) -> bool:
-        wins = [mine > _WORTH_IT * other for mine, other in zip(rates[larger], rates[smaller], strict=True)]
-        return sum(wins) >= _MOST * len(wins)
+        wins = [rate > _MIN_SPEEDUP * other for rate, other in zip(rates[larger], rates[smaller], strict=True)]
+        return sum(wins) >= _MIN_WIN_RATIO * len(wins)
 
     budgets = sorted(rates)
     return next(

@@ -1,109 +1,120 @@
-"""What batches and waits are expected to take: what the cost model says, corrected by what they took of late."""
+"""Corrects predicted times by the times of the latest batches: the cost correction and the safety margin."""
 
 from collections import deque
 
 from headwaiter_server.scheduling.cost import CostModel, Shape
 
-# Batches that the pace is the median of: half of them outvote the other half.
-_REMEMBERED_BATCHES = 31
-# An answer that is handed out has yet to be written and sent.
+# Both windows hold this many batches; a median follows a change once 16 batches agree with it.
+_WINDOW_BATCHES = 31
+# The time to write and send an answer.
 _REPLY_S = 0.005
-# Of the remembered batches, three are later than the margin allows for.
-_PUNCTUAL = 28
+# The safety margin covers the lateness of 28 of the 31 latest batches.
+_IN_TIME_BATCHES = 28
 
 
-class Expectations:
-    """The measured cost of batches at the pace of the latest ones.
+class CostCorrection:
+    """Multiplies the measured cost model by measured / predicted, from the latest batches.
 
     Attributes:
-        cost: the seconds that a batch takes.
-        queue_cost: the seconds from batch to batch that work takes in a queue.
+        cost: predicts the seconds of a batch on the device.
+        queue_cost: predicts how long a batch keeps a device from the next batch, while sequences are waiting.
     """
 
     def __init__(self, cost: CostModel, budget_tokens: int) -> None:
-        """Expect what was measured.
+        """Start without a correction.
 
         Args:
-            cost: the seconds of a batch, as measured at start.
-            budget_tokens: of a full batch.
+            cost: the cost model, as measured at start-up.
+            budget_tokens: the token budget of a batch.
         """
         self._measured = self.cost = self.queue_cost = cost
         self._budget_tokens = budget_tokens
-        self._pace, self._queue_pace, self._margin = Pace(), Pace(), Margin()
+        self._batch_ratio, self._queue_ratio, self._margin = MedianRatio(), MedianRatio(), SafetyMargin()
 
     @property
-    def margin_s(self) -> float:
-        """How much earlier than a deadline an answer has to be expected."""
+    def safety_margin_s(self) -> float:
+        """How much earlier than its deadline an answer must be predicted, in seconds."""
         return self._margin.seconds
 
-    def work_s(self, shape: Shape) -> float:
-        """Return the seconds of a request's own work: how it is padded is up to who plans its batches."""
+    def own_work_s(self, shape: Shape) -> float:
+        """Return the seconds of a request's own work, without padding: padding depends on its batches."""
         return self.cost.seconds(*shape) - self.cost.padding_s(*shape)
 
-    def ran(self, shape: Shape, compute_s: float) -> float:
-        """Take note of what a batch took; return what it was expected to take."""
-        expected_s = self.cost.seconds(*shape)
-        self._learn_pace(self._measured.seconds(*shape), compute_s)
-        return expected_s
+    def note_batch(self, shape: Shape, compute_s: float) -> float:
+        """Learn from the duration of a batch on the device; return the duration that was predicted before."""
+        predicted_s = self.cost.seconds(*shape)
+        self._learn_ratio(self._measured.seconds(*shape), compute_s)
+        return predicted_s
 
-    def left_queue(self, shape: Shape, device_s: float, *, last: bool) -> None:
-        """Take note of how long a batch kept its device from the next.
+    def note_queue_time(self, shape: Shape, device_s: float, *, queue_was_empty: bool) -> None:
+        """Learn from the time for which a batch kept its device from the next batch.
 
         Args:
             shape: of the batch.
-            device_s: from the end of the batch before, or from its start where the device had been idle.
-            last: nothing else waited, so it is not small for want of skill.
+            device_s: seconds since the end of the previous batch, or since this batch's start if the device was idle.
+            queue_was_empty: no further sequence was waiting. Otherwise a batch that is smaller than the budget counts
+                as a part of a full batch: the queue advances more slowly than full batches would.
         """
         measured = self._measured
-        in_queue_s = (
+        predicted_s = (
             measured.seconds(*shape)
-            if last
+            if queue_was_empty
             else measured.in_full_batches_s(shape.tokens, shape.mean_tokens, self._budget_tokens)
         )
-        self._queue_pace.learn(in_queue_s, device_s)
-        self.queue_cost = measured.times(self._queue_pace.factor)
+        self._queue_ratio.learn(predicted_s, device_s)
+        self.queue_cost = measured.scaled(self._queue_ratio.ratio)
 
-    def answered(self, late_s: float) -> None:
-        """Take note of by how much the answers of a batch were later than planned, or less than nothing if earlier."""
+    def note_lateness(self, late_s: float) -> None:
+        """Learn from the seconds between the predicted and the real end of a batch; negative if it was early."""
         self._margin.learn(late_s)
 
-    def doubt(self) -> None:
-        """Believe a little less in the pace: nobody can be in time by it, and without batches it would stay so."""
-        self._learn_pace(1.0, 1.0)
+    def drift_to_measured(self) -> None:
+        """Move the correction one step back towards the measured cost model.
 
-    def _learn_pace(self, measured_s: float, actual_s: float) -> None:
-        self._pace.learn(measured_s, actual_s)
-        self.cost = self._measured.times(self._pace.factor)
+        If the corrected cost lets every sequence expire, no batch runs, and no batch could lower the correction again.
+        """
+        self._learn_ratio(1.0, 1.0)
+
+    def _learn_ratio(self, predicted_s: float, actual_s: float) -> None:
+        self._batch_ratio.learn(predicted_s, actual_s)
+        self.cost = self._measured.scaled(self._batch_ratio.ratio)
 
 
-class Pace:
-    """What batches take now, by what the cost model says: 1 on the machine it was measured on, 2 at half its speed.
+class MedianRatio:
+    """The median of measured / predicted over the 31 latest batches; 2 on a machine that runs at half its speed.
 
-    The median of the latest batches, and of as many on time before the first: a hiccup changes nothing, and a machine
-    that has become slower is believed once most of these batches say so.
+    The window starts full of ones. A single slow batch changes nothing; a machine that has become slower shows after 16
+    batches.
+
+    Attributes:
+        ratio: the median.
     """
 
     def __init__(self) -> None:
-        """Start at 1."""
-        self._ratios = deque([1.0] * _REMEMBERED_BATCHES, _REMEMBERED_BATCHES)
-        self.factor = 1.0
+        """Start at a ratio of 1."""
+        self._ratios = deque([1.0] * _WINDOW_BATCHES, _WINDOW_BATCHES)
+        self.ratio = 1.0
 
     def learn(self, predicted_s: float, actual_s: float) -> None:
-        """Take note of a batch: what the cost model said it takes, not multiplied by the factor, and what it took."""
+        """Add a batch: its seconds predicted without correction, and its measured seconds."""
         if predicted_s > 0 and actual_s > 0:
             self._ratios.append(actual_s / predicted_s)
-            self.factor = sorted(self._ratios)[_REMEMBERED_BATCHES // 2]
+            self.ratio = sorted(self._ratios)[_WINDOW_BATCHES // 2]
 
 
-class Margin:
-    """How much earlier than a deadline an answer has to be expected, for nine of ten to be in time."""
+class SafetyMargin:
+    """How much earlier than its deadline an answer must be predicted, so that nine of ten answers are in time.
+
+    Attributes:
+        seconds: the margin.
+    """
 
     def __init__(self) -> None:
         """Start with the time to write and send an answer."""
-        self._late_s = deque([0.0] * _REMEMBERED_BATCHES, _REMEMBERED_BATCHES)
+        self._late_s = deque([0.0] * _WINDOW_BATCHES, _WINDOW_BATCHES)
         self.seconds = _REPLY_S
 
     def learn(self, late_s: float) -> None:
-        """Take note of a batch: by how much it was later than planned, and less than nothing if it was earlier."""
+        """Add a batch: the seconds between its predicted and its real end, negative if it was early."""
         self._late_s.append(late_s)
-        self.seconds = _REPLY_S + max(0.0, sorted(self._late_s)[_PUNCTUAL - 1])
+        self.seconds = _REPLY_S + max(0.0, sorted(self._late_s)[_IN_TIME_BATCHES - 1])

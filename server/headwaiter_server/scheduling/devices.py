@@ -1,10 +1,11 @@
-"""The devices of a server: which is free next, and how one that died comes back."""
+"""The devices of a server: which one takes the next batch, and which ones are dead."""
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 
 from headwaiter_server.runtime.errors import DeviceLost
-from headwaiter_server.scheduling.job import Sequence
+from headwaiter_server.scheduling.device_recovery import reopen_device
+from headwaiter_server.scheduling.queued_request import Sequence
 from headwaiter_server.scheduling.worker import Worker
 
 log = logging.getLogger(__name__)
@@ -14,62 +15,72 @@ class Devices:
     """Workers that take batches from one queue."""
 
     def __init__(self, workers: Iterable[Worker], on_available: Callable[[bool], None]) -> None:
-        """Take over workers.
+        """Take over the workers.
 
         Args:
-            workers: one for each device, or for each session on it.
-            on_available: told False when the last of them died, and True when one is back.
+            workers: one for each session on each device.
+            on_available: called with False when the last worker dies, and with True when a worker is alive again.
         """
         self._workers = list(workers)
         self._on_available = on_available
 
     @property
-    def living(self) -> int:
-        """How many are alive."""
+    def alive_count(self) -> int:
+        """Number of workers that are alive."""
         return sum(worker.alive for worker in self._workers)
 
     def busy_s(self, now_s: float) -> tuple[float, ...]:
-        """Return how long what each living device was given should still take."""
+        """Return for each worker that is alive the predicted seconds until its batches are done."""
         return tuple(worker.busy_s(now_s) for worker in self._workers if worker.alive)
 
-    def ahead(self) -> Iterator[Sequence]:
-        """Yield what waits in planned batches and is still wanted."""
-        return (each for worker in self._workers for each in worker.ahead if not each.job.answer.done())
+    @property
+    def planned_sequences(self) -> list[Sequence]:
+        """The sequences of planned batches that have not started, without those whose request has its answer."""
+        return [
+            sequence
+            for worker in self._workers
+            for sequence in worker.planned_sequences
+            if not sequence.request.answer.done()
+        ]
 
-    def wanting(self, now_s: float) -> Worker | None:
-        """Return the worker that wants a batch and is free first, if any does."""
-        wanting = [worker for worker in self._workers if worker.wants_next_in_s(now_s) <= 0]
-        return min(wanting, key=lambda each: each.busy_s(now_s), default=None)
+    @property
+    def planned_tokens(self) -> int:
+        """Number of tokens of these sequences."""
+        return sum(sequence.length_tokens for sequence in self.planned_sequences)
 
-    def wants_next_in_s(self, now_s: float) -> float:
-        """Return in how many seconds a worker wants a batch; infinity where that hangs on other things than time."""
-        return min((worker.wants_next_in_s(now_s) for worker in self._workers), default=float("inf"))
+    def wants_batch(self, now_s: float) -> Worker | None:
+        """Return the worker that wants a batch now and is free first; None if no worker wants one."""
+        ready = [worker for worker in self._workers if worker.wants_batch_in_s(now_s) <= 0]
+        return min(ready, key=lambda worker: worker.busy_s(now_s), default=None)
 
-    def bury(self, worker: Worker, error: Exception) -> None:
-        """Give a worker nothing more until `reopen` has brought it back."""
-        worker.alive = False
+    def wants_batch_in_s(self, now_s: float) -> float:
+        """Return in how many seconds a worker wants its next batch; infinity until some batch or probe is done."""
+        return min((worker.wants_batch_in_s(now_s) for worker in self._workers), default=float("inf"))
+
+    def mark_dead(self, worker: Worker, error: Exception) -> None:
+        """Give a worker no batch until `reopen` has brought its device back."""
+        worker.mark_dead()
         log.error("the device died: %s", " ".join(str(error).split()))
-        if not self.living:
+        if not self.alive_count:
             self._on_available(False)
 
     async def reopen(self, worker: Worker) -> None:
-        """Open the device of a worker anew; give up one that stays dead, if others serve on.
+        """Bring the device of a worker back; drop a worker whose device stays dead, if other workers are left.
 
         Raises:
-            DeviceLost: it was the last.
+            DeviceLost: the device stays dead, and no other worker is left.
         """
         try:
-            await worker.reopen()
+            await reopen_device(worker)
         except DeviceLost:
             self._workers.remove(worker)
             if not self._workers:
                 raise
-            log.exception("one of the devices is lost; the others serve on")
-            return
-        log.info("the device is open again")
-        self._on_available(True)
+            log.exception("a device is lost; the server continues with the other devices")
+        else:
+            self._on_available(True)
 
     def close(self) -> None:
-        """Take no more work; what runs may still run."""
+        """End all workers once they have run the batches that they were given."""
         for worker in self._workers:
             worker.close()

@@ -1,144 +1,158 @@
-"""Chooses the next batch: a pure function of what waits, what it costs and what fits."""
+"""Chooses which batch runs next: a pure function of the waiting sequences, the cost model and the batch limits."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
 from headwaiter_server.scheduling.cost import BatchLimits, CostModel
-from headwaiter_server.scheduling.job import Priority, Sequence
+from headwaiter_server.scheduling.due_times import Priority
 from headwaiter_server.scheduling.pending import Pending
+from headwaiter_server.scheduling.queued_request import Batch, Sequence
+
+# The cost of a sequence that must not join a batch.
+_NEVER = float("inf")
 
 
-class Closed(StrEnum):
-    """Why no further sequence joined a batch."""
+class CloseReason(StrEnum):
+    """Why a batch is not larger."""
 
-    BUDGET = "budget"  # of tokens
-    CELLS = "cells"  # of attention or pooling, or their padding would cost more than a launch
-    URGENT = "urgent"  # a larger batch would be too late for one of its sequences
-    DRAINED = "drained"  # nothing else waits
+    BUDGET = "budget"  # another sequence would exceed the token budget
+    CELLS = "cells"  # another one would exceed the cells or padded tokens, or padding would cost more than a launch
+    URGENT = "urgent"  # another sequence would let a sequence of the batch miss its deadline
+    DRAINED = "drained"  # no other sequence was waiting
 
 
 @dataclass(eq=False, slots=True)
 class Plan:
-    """What to do next.
+    """The next batch.
 
     Attributes:
-        batch: the sequences to run together, the one that leads it first; empty when none waits.
-        expired: sequences that can have no answer in time, to be dropped.
-        seconds: what the batch should take.
-        closed: why it is not larger.
+        batch: the sequences to run together, the leader first; empty if no sequence can run.
+        expired: sequences that cannot be answered in time, to be dropped.
+        start_s: predicted start of the batch.
+        seconds: predicted duration of the batch.
+        close_reason: why the batch is not larger.
     """
 
-    batch: tuple[Sequence, ...]
-    expired: tuple[Sequence, ...]
+    batch: Batch
+    expired: Batch
+    start_s: float
     seconds: float
-    closed: Closed
+    close_reason: CloseReason
 
 
 def plan(
-    pending: Pending, now_s: float, cost: CostModel, limits: BatchLimits, margin_s: float = 0.0, devices: int = 1
+    pending: Pending, start_s: float, cost: CostModel, limits: BatchLimits, margin_s: float = 0.0, devices: int = 1
 ) -> Plan:
-    """Choose a batch that starts from the sequence whose turn it is and adds what costs least beside it.
+    """Choose a leader, and fill its batch with the sequences that cost least per token.
 
-    Turns are by arrival and size; but where a full batch more could make somebody late, the most urgent sequence leads.
-    A neighbour in length joins, the cheaper a token of the next shorter and the next longer first, and bulk work after
-    all interactive. It joins as long as the batch's padding costs no more than the launch of another batch (so no way
-    of running the same sequences in several batches is faster), and nobody in the batch misses its deadline by it. The
-    batch exceeds a limit only when its one sequence does.
+    The sequence with the earliest fair start leads. If one more full batch ahead of the queue could make a sequence
+    late, the sequence with the earliest due time leads instead.
+
+    The next shorter and the next longer sequence compete to join: the one that adds less time per token joins first.
+    Bulk sequences join after all interactive ones. A sequence joins only if
+
+    - the batch stays within its limits; a batch of one sequence may exceed them,
+    - the padding of the batch costs no more than the launch of another batch, so that splitting the batch would not be
+      faster, and
+    - no sequence of the batch misses its deadline.
 
     Args:
-        pending: what waits; it is not changed.
-        now_s: when the batch will start, on the clock of the deadlines.
-        cost: the seconds a batch takes.
-        limits: how large it may be.
-        margin_s: how much earlier than a deadline an answer has to be expected.
-        devices: how many share the work.
+        pending: the waiting sequences; they stay in place.
+        start_s: when the batch will start, on the clock of the deadlines.
+        cost: predicts the seconds of a batch.
+        limits: bound the size of a batch.
+        margin_s: how much earlier than its deadline each answer must be predicted.
+        devices: number of devices that share the work.
     """
     expired: list[Sequence] = []
 
     def in_time(sequences: Iterator[Sequence]) -> Iterator[Sequence]:
-        for each in sequences:
-            length = each.length_tokens
-            if each.deadline_s > now_s + margin_s + cost.seconds(1, length, length, length * length):
-                yield each
+        for sequence in sequences:
+            length = sequence.length_tokens
+            if sequence.deadline_s > start_s + margin_s + cost.seconds(1, length, length, length * length):
+                yield sequence
             else:
-                expired.append(each)
+                expired.append(sequence)
 
-    turns = _time_for_turns(pending, now_s + margin_s, cost, limits, devices)
-    seed = next(in_time(pending.by_turn() if turns else pending.by_due()), None)
-    if seed is None:
-        return Plan((), tuple(expired), 0.0, Closed.DRAINED)
-    batch = _Batch(seed, now_s + margin_s, cost, limits)
+    none_urgent = _none_urgent(pending, start_s + margin_s, cost, limits, devices)
+    leader = next(in_time(pending.by_fair_start() if none_urgent else pending.by_due()), None)
+    if leader is None:
+        return Plan((), tuple(expired), start_s, 0.0, CloseReason.DRAINED)
+    batch = _GrowingBatch(leader, start_s + margin_s, cost, limits)
     for priority in Priority:
-        batch.fill(in_time(pending.shorter(seed, priority)), in_time(pending.longer(seed, priority)))
-    return Plan(tuple(batch.members), tuple(dict.fromkeys(expired)), batch.seconds, batch.closed)
+        batch.fill(in_time(pending.shorter(leader, priority)), in_time(pending.longer(leader, priority)))
+    return Plan(tuple(batch.sequences), tuple(dict.fromkeys(expired)), start_s, batch.seconds, batch.close_reason)
 
 
-def _time_for_turns(pending: Pending, now_s: float, cost: CostModel, limits: BatchLimits, devices: int) -> bool:
-    """Tell whether all that waits can be in time behind another full batch, if the most urgent go first then."""
+def _none_urgent(pending: Pending, start_s: float, cost: CostModel, limits: BatchLimits, devices: int) -> bool:
+    """Return whether all sequences would be in time if they ran by due time, after one more full batch."""
     budget = limits.tokens
     batch_s = cost.in_full_batches_s(budget, pending.mean_tokens, budget)
-    return pending.all_in_time(now_s + batch_s, batch_s / budget / devices)
+    return pending.all_in_time(start_s + batch_s, batch_s / budget / devices)
 
 
-class _Batch:
-    """A batch in the making, of B sequences, T tokens, N in the longest, and Σ n² attention cells that are needed."""
+class _GrowingBatch:
+    """A batch of B sequences and T tokens, N tokens in the longest, that more sequences may join.
 
-    def __init__(self, seed: Sequence, now_s: float, cost: CostModel, limits: BatchLimits) -> None:
-        self.members = [seed]
-        self.closed = Closed.DRAINED
-        self._cost, self._limits, self._now_s = cost, limits, now_s
-        self._tokens = self._longest = seed.length_tokens
-        self._squares = seed.length_tokens**2
-        self._deadline_s = seed.deadline_s
-        self.seconds = cost.seconds(1, self._tokens, self._longest, self._squares)
+    Attributes:
+        sequences: the sequences that have joined, the leader first.
+        close_reason: why the latest candidate did not join.
+        seconds: predicted duration of the batch.
+    """
+
+    def __init__(self, leader: Sequence, start_s: float, cost: CostModel, limits: BatchLimits) -> None:
+        self.sequences = [leader]
+        self.close_reason = CloseReason.DRAINED
+        self._cost, self._limits, self._start_s = cost, limits, start_s
+        self._tokens = self._longest = leader.length_tokens
+        self._needed_cells = leader.length_tokens**2
+        self._deadline_s = leader.deadline_s
+        self.seconds = cost.seconds(1, self._tokens, self._longest, self._needed_cells)
 
     def fill(self, shorter: Iterator[Sequence], longer: Iterator[Sequence]) -> None:
-        """Let sequences join from both sides of a length, the cheaper first, until neither side's next one may."""
+        """Let sequences join from both sides of the leader's length, the cheaper one first, until none may join."""
         sides = [shorter, longer]
         nearest = [next(shorter, None), next(longer, None)]
-        extra = [self._extra_s(candidate) for candidate in nearest]
+        token_s = [self._extra_s_per_token(candidate) for candidate in nearest]
         while True:
-            side = 0 if extra[0] <= extra[1] else 1
+            side = 0 if token_s[0] <= token_s[1] else 1
             joining = nearest[side]
-            if joining is None or extra[side] == _NEVER:
+            if joining is None or token_s[side] == _NEVER:
                 return
-            self._join(joining, extra[side])
+            self._join(joining, token_s[side])
             nearest[side] = next(sides[side], None)
-            extra = [self._extra_s(candidate) for candidate in nearest]
+            token_s = [self._extra_s_per_token(candidate) for candidate in nearest]
 
-    def _extra_s(self, candidate: Sequence | None) -> float:
-        """Return the seconds a token that a candidate would add, infinity where it must not join."""
+    def _extra_s_per_token(self, candidate: Sequence | None) -> float:
+        """Return the seconds that a candidate would add, per token of the candidate; infinity if it must not join."""
         if candidate is None:
             return _NEVER
         length = candidate.length_tokens
-        sequences, tokens = len(self.members) + 1, self._tokens + length
+        sequence_count, tokens = len(self.sequences) + 1, self._tokens + length
         longest = length if length > self._longest else self._longest
-        squares = self._squares + length * length
+        needed_cells = self._needed_cells + length * length
         if tokens > self._limits.tokens:
-            self.closed = Closed.BUDGET
+            self.close_reason = CloseReason.BUDGET
             return _NEVER
         cost = self._cost
-        too_padded = cost.padding_s(sequences, tokens, longest, squares) > cost.launch_s
-        padded_tokens = sequences * longest
+        too_padded = cost.padding_s(sequence_count, tokens, longest, needed_cells) > cost.launch_s
+        padded_tokens = sequence_count * longest
         too_large = padded_tokens > self._limits.padded_tokens or padded_tokens * longest > self._limits.cells
         if too_padded or too_large:
-            self.closed = Closed.CELLS
+            self.close_reason = CloseReason.CELLS
             return _NEVER
-        seconds = cost.seconds(sequences, tokens, longest, squares)
-        if self._now_s + seconds > min(self._deadline_s, candidate.deadline_s):
-            self.closed = Closed.URGENT
+        seconds = cost.seconds(sequence_count, tokens, longest, needed_cells)
+        if self._start_s + seconds > min(self._deadline_s, candidate.deadline_s):
+            self.close_reason = CloseReason.URGENT
             return _NEVER
         return (seconds - self.seconds) / length
 
     def _join(self, sequence: Sequence, token_s: float) -> None:
         length = sequence.length_tokens
-        self.members.append(sequence)
+        self.sequences.append(sequence)
         self._tokens += length
-        self._squares += length * length
+        self._needed_cells += length * length
         self._longest = max(self._longest, length)
         self._deadline_s = min(self._deadline_s, sequence.deadline_s)
         self.seconds += token_s * length
-
-
-_NEVER = float("inf")

@@ -1,87 +1,50 @@
-"""One device: runs batches in threads of its own, keeps one ready ahead, and is reopened when it dies."""
+"""A worker: packs batches and runs them on one device, in threads of its own, while the next batch is being packed."""
 
 import asyncio
-import logging
 import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
-from dataclasses import dataclass
-from itertools import chain
-from queue import SimpleQueue
-from threading import Thread
-from typing import Any, Protocol, TypeVar
+from typing import Protocol
 
 import numpy as np
 
 from headwaiter_server.runtime.errors import DeviceLost
 from headwaiter_server.runtime.graph import Outputs
 from headwaiter_server.runtime.packing import PackedBatch, pack
-from headwaiter_server.scheduling.job import Sequence, Stamps
+from headwaiter_server.scheduling.batch_result import BatchResult
+from headwaiter_server.scheduling.queued_request import Batch, BatchTimes, Sequence, shape_of
+from headwaiter_server.scheduling.worker_thread import WorkerThread
 
-log = logging.getLogger(__name__)
-
-# One batch runs and the next is packed.
-_AT_ONCE = 2
-# A device is given its next batch so long before it should be done with the last, to have it planned and packed in
-# time; not earlier, as what comes meanwhile may make a better batch.
+# One batch runs while the next one is packed.
+_MAX_BATCHES = 2
+# A worker wants its next batch this long before the current one should end: enough time to plan and pack the batch, and
+# no more, because requests that arrive in the meantime may make a better batch.
 _LEAD_S = 0.002
-# What is late should be done so soon.
-_ANY_MOMENT_S = 0.001
-# How long to wait after each try to reopen a device that died; a device that stays dead after the last is given up.
-_REOPEN_AFTER_S = (0.0, 1.0, 2.0, 5.0, 10.0, 30.0)
+# A batch that runs longer than predicted is expected to end within this time.
+_OVERDUE_S = 0.001
 
 
 class Device(Protocol):
-    """What runs a batch; called from one thread at a time."""
+    """Runs batches; called from one thread at a time."""
 
     def run(self, batch: PackedBatch, *, hidden: bool) -> Outputs:
         """Run a packed batch."""
         ...
 
 
-# A batch, and the seconds it took to put it together.
-_Packing = Future[tuple[PackedBatch, float]]
-
-
-@dataclass(eq=False, slots=True)
-class Run:
-    """A batch that has run.
-
-    Attributes:
-        sequences: those of it that were still wanted when it started.
-        batch: as they were packed.
-        outputs: the device's answer.
-        stamps: its times.
-    """
-
-    sequences: tuple[Sequence, ...]
-    batch: PackedBatch
-    outputs: Outputs
-    stamps: Stamps
-
-    def deliver(self) -> list[Sequence]:
-        """Give each sequence its own rows; return those whose rows are not finite, which get none."""
-        pooled, hidden = self.outputs.pooled, self.outputs.hidden
-        rows_of = None if hidden is None else self.batch.split(hidden)
-        finite = None if pooled is None else np.logical_and.reduce(np.isfinite(pooled), axis=1)
-        failed = []
-        for place, sequence in enumerate(self.sequences):
-            vector = None if pooled is None else pooled[place]
-            rows = rows_of[place] if rows_of is not None and sequence.job.hidden else None
-            if (finite is not None and not finite[place]) or (rows is not None and not np.isfinite(rows).all()):
-                failed.append(sequence)
-            else:
-                sequence.job.deliver(sequence.index, vector, rows, self.stamps)
-        return failed
+# A packed batch, and the seconds that packing took.
+_Packed = tuple[PackedBatch, float]
 
 
 class Worker:
     """Runs batches on a device, in the order they are given.
 
     Attributes:
-        alive: whether it takes batches.
+        alive: False from the death of the device until the device is open again.
+        suspect: True from the failure of a batch until the device has answered a probe. A worker that is dead or
+            suspect wants no batches.
+        on_batch_done: called in the event loop when a batch is done.
     """
 
     def __init__(
@@ -91,186 +54,137 @@ class Worker:
         probe: PackedBatch,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Take over a device.
+        """Start the worker's threads.
 
         Args:
-            device: what runs batches.
-            reopen: opens it anew, checked and warm, after it died.
-            probe: a batch that a device in order answers with finite values.
-            clock: of the stamps.
+            device: runs the batches.
+            reopen: opens a dead device again, and returns a device that is checked and warm.
+            probe: a batch that a working device answers with finite values.
+            clock: gives the times of batches.
         """
         self.alive = True
-        # What waits behind the batch that runs, with the seconds it should take.
-        self._ahead: deque[tuple[tuple[Sequence, ...], float]] = deque()
+        self.suspect = False
+        self.on_batch_done: Callable[[], None] = lambda: None
+        # Batches behind the running one, with their predicted seconds.
+        self._planned: deque[tuple[Batch, float]] = deque()
         self._device: Device | None = device
         self._reopen = reopen
         self._probe = probe
         self._clock = clock
-        self._inflight = 0
-        # When the device was done with its last batch, and when it should be with the one that runs.
-        self._done_s = self._expected_s = 0.0
-        self._thread = _Thread("device")
+        self._batch_count = 0
+        # The end of the last batch, and the predicted end of the running one.
+        self._ended_s = self._predicted_end_s = 0.0
+        self._thread = WorkerThread("device")
         self._packing = ThreadPoolExecutor(1, thread_name_prefix="packing")
 
     @property
-    def ahead(self) -> tuple[Sequence, ...]:
-        """The sequences of batches that wait behind the one that runs."""
-        return tuple(chain.from_iterable(sequences for sequences, _ in self._ahead))
+    def planned_sequences(self) -> list[Sequence]:
+        """The sequences of batches that wait behind the running one."""
+        return [sequence for sequences, _ in self._planned for sequence in sequences]
 
     def busy_s(self, now_s: float) -> float:
-        """Return how long what it was given should still take; 0 where it has nothing to do."""
-        if not self._inflight:
+        """Return the predicted seconds until all given batches are done; 0 for an idle worker."""
+        if not self._batch_count:
             return 0.0
-        return max(_ANY_MOMENT_S, self._expected_s - now_s) + sum(expected_s for _, expected_s in self._ahead)
+        running_s = max(_OVERDUE_S, self._predicted_end_s - now_s)
+        return running_s + sum(predicted_s for _, predicted_s in self._planned)
 
-    def wants_next_in_s(self, now_s: float) -> float:
-        """Return in how many seconds to give it its next batch; infinity where that hangs on other things than time."""
-        if not self.alive or self._inflight >= _AT_ONCE:
+    def wants_batch_in_s(self, now_s: float) -> float:
+        """Return in how many seconds the worker wants its next batch; infinity until some batch or probe is done."""
+        if not self.alive or self.suspect or self._batch_count >= _MAX_BATCHES:
             return float("inf")
         return max(0.0, self.busy_s(now_s) - _LEAD_S)
 
-    def give(self, sequences: tuple[Sequence, ...], expected_s: float) -> "asyncio.Future[Run | None]":
-        """Pack sequences and run them when what was given before has run, less those that nobody wants by then.
+    def run(self, sequences: Batch, predicted_s: float) -> "asyncio.Future[BatchResult | None]":
+        """Pack a batch, and run it after all batches that were given before.
+
+        Args:
+            sequences: the batch; sequences that have expired or were cancelled by its start do not run.
+            predicted_s: seconds that the batch should take.
 
         Returns:
-            What ran, if anything did; it fails with whatever the device raises, and with DeviceLost where that died
-            meanwhile.
+            The result, or None if no sequence ran. The future fails with the error that the device raises, and with
+            DeviceLost if the device died before.
         """
-        # A batch is packed beside the one that runs; an idle device is not kept waiting for a second thread.
-        packed = None
-        if self._inflight:
-            packed = self._packing.submit(self._pack, sequences)
-            self._ahead.append((sequences, expected_s))
+        # A busy worker packs in a second thread. On an idle device, the second thread would only delay the batch.
+        packing = None
+        if self._batch_count:
+            packing = self._packing.submit(self._pack, sequences)
+            self._planned.append((sequences, predicted_s))
         else:
-            self._note_started(sequences, expected_s, self._clock())
-        self._inflight += 1
-        run = self._thread.do(self._compute, sequences, packed)
-        run.add_done_callback(self._note_done)
-        return run
+            self._note_started(sequences, predicted_s, self._clock())
+        self._batch_count += 1
+        return self._thread.run(self._run_batch, sequences, packing, then=self._note_done)
 
-    def _note_done(self, _: "asyncio.Future[Run | None]") -> None:
-        self._inflight -= 1
-        if self._ahead:
-            self._note_started(*self._ahead.popleft(), self._done_s)
+    def _note_done(self) -> None:
+        self._batch_count -= 1
+        if self._planned:
+            self._note_started(*self._planned.popleft(), self._ended_s)
+        self.on_batch_done()
 
-    def _note_started(self, sequences: tuple[Sequence, ...], expected_s: float, started_s: float) -> None:
-        # Not by when it should have started: one batch that is late would make all that follow late too.
-        self._expected_s = started_s + expected_s
+    def _note_started(self, sequences: Batch, predicted_s: float, started_s: float) -> None:
+        # Predict from the real start: counted from the predicted start, one late batch would make all later ones late.
+        self._predicted_end_s = started_s + predicted_s
         for sequence in sequences:
-            sequence.job.waiting.discard(sequence)
+            sequence.request.not_started.discard(sequence)
 
-    async def answers(self) -> bool:
-        """Tell whether the device is in order: then a batch that failed has a sequence to blame."""
-        return await self._thread.do(self._answers)
+    async def answers_probe(self) -> bool:
+        """Run the probe, and return whether the device works; if so, a failed batch has a faulty sequence."""
+        works = await self._thread.run(self._run_probe)
+        self.suspect = False
+        return works
+
+    def mark_dead(self) -> None:
+        """Take no batch until `reopen` succeeds; fail the batches that were given."""
+        self.alive = False
+        # A dead device may hold memory that its successor needs.
+        self._device = None
 
     async def reopen(self) -> None:
-        """Open the device anew, and be alive again.
+        """Try once to open the device again; the worker is alive if this succeeds.
 
         Raises:
-            DeviceLost: it stays dead.
+            Exception: any error of opening the device.
         """
-        # What is dead may hold memory that its successor needs.
-        self._device = None
-        why = ""
-        for wait_s in _REOPEN_AFTER_S:
-            await asyncio.sleep(wait_s)
-            try:
-                self._device = await self._thread.do(self._reopen)
-            except Exception as error:  # noqa: BLE001 - whatever it is, the next try may succeed
-                # Not the error itself is kept: what was opened would stay with it.
-                why = " ".join(str(error).split())
-                log.warning("the device cannot be reopened: %s", why)
-            else:
-                self.alive = True
-                return
-        raise DeviceLost(f"the device died and cannot be reopened: {why}")
+        self._device = await self._thread.run(self._reopen)
+        self.alive, self.suspect = True, False
 
     def close(self) -> None:
-        """Take no more work; what runs may still run."""
+        """End the threads once the given batches have run."""
         self._thread.close()
         self._packing.shutdown(wait=False, cancel_futures=True)
 
-    def _pack(self, sequences: tuple[Sequence, ...]) -> tuple[PackedBatch, float]:
+    def _pack(self, sequences: Batch) -> _Packed:
         started_s = self._clock()
         packed = pack([sequence.values for sequence in sequences])
         return packed, self._clock() - started_s
 
-    def _compute(self, sequences: tuple[Sequence, ...], packing: "_Packing | None") -> Run | None:
-        began_s = self._done_s if packing else self._clock()
+    def _run_batch(self, sequences: Batch, packing: "Future[_Packed] | None") -> BatchResult | None:
+        waited_from_s = self._ended_s if packing else self._clock()
         try:
             packed, assemble_s = packing.result() if packing else self._pack(sequences)
             if self._device is None:
-                raise DeviceLost("the device died before the batch's turn")
+                raise DeviceLost("the device died before it ran the batch")
             started_s = self._clock()
-            wanted = tuple(each for each in sequences if each.is_wanted(started_s))
+            wanted = tuple(sequence for sequence in sequences if sequence.is_wanted(started_s))
             if not wanted:
                 return None
             if len(wanted) < len(sequences):
                 packed, assemble_s = self._pack(wanted)
                 started_s = self._clock()
-            outputs = self._device.run(packed, hidden=any(sequence.job.hidden for sequence in wanted))
+            outputs = self._device.run(packed, hidden=any(sequence.request.hidden for sequence in wanted))
         finally:
-            self._done_s = self._clock()
-        compute_s, device_s = self._done_s - started_s, self._done_s - began_s
-        return Run(wanted, packed, outputs, Stamps(assemble_s, compute_s, self._done_s, device_s))
+            self._ended_s = self._clock()
+        compute_s, device_s = self._ended_s - started_s, self._ended_s - waited_from_s
+        times = BatchTimes(assemble_s, compute_s, self._ended_s, device_s)
+        return BatchResult(wanted, shape_of(wanted), packed, outputs, times)
 
-    def _answers(self) -> bool:
+    def _run_probe(self) -> bool:
         if self._device is None:
             return False
         try:
             outputs = self._device.run(self._probe, hidden=False)
-        except Exception:  # noqa: BLE001 - that it raises is the answer
+        except Exception:  # noqa: BLE001 - any error means that the device does not work
             return False
-        given = [values for values in (outputs.pooled, outputs.hidden) if values is not None]
-        return all(bool(np.isfinite(values).all()) for values in given)
-
-
-_Result = TypeVar("_Result")
-
-
-class _Thread:
-    """Does one thing after the other, and hands each result to the event loop in one step.
-
-    An executor takes several: its own future, asyncio's, and what passes between the two.
-    """
-
-    def __init__(self, name: str) -> None:
-        self._acts: SimpleQueue[_Act | None] = SimpleQueue()
-        # What an unclosed thread waits for must not keep the process.
-        Thread(target=self._do_all, name=name, daemon=True).start()
-
-    def do(self, act: Callable[..., _Result], *arguments: object) -> "asyncio.Future[_Result]":
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[_Result] = loop.create_future()
-        self._acts.put((loop, future, act, arguments))
-        return future
-
-    def close(self) -> None:
-        """End when all is done that was asked for."""
-        self._acts.put(None)
-
-    def _do_all(self) -> None:
-        while (asked := self._acts.get()) is not None:
-            loop, future, act, arguments = asked
-            result = error = None
-            try:
-                result = act(*arguments)
-            except Exception as raised:  # noqa: BLE001 - it is for whoever asked
-                error = raised
-            # A loop that is closed has nobody left who waits.
-            with suppress(RuntimeError):
-                loop.call_soon_threadsafe(_settle, future, result, error)
-            # Until the next is asked for, nothing of this one is kept.
-            del asked, future, act, arguments, result, error
-
-
-_Act = tuple[asyncio.AbstractEventLoop, "asyncio.Future[Any]", Callable[..., Any], tuple[object, ...]]
-
-
-def _settle(future: "asyncio.Future[Any]", result: object, error: Exception | None) -> None:
-    if future.done():
-        return
-    if error:
-        future.set_exception(error)
-    else:
-        future.set_result(result)
+        rows = [values for values in (outputs.pooled, outputs.hidden) if values is not None]
+        return all(bool(np.isfinite(values).all()) for values in rows)

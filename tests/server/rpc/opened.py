@@ -17,7 +17,7 @@ from headwaiter_server.rpc.endpoint import Call, clock
 from headwaiter_server.rpc.service import EncoderService, Serving
 from headwaiter_server.runtime.attention_weights import AttentionSelection, AttentionWeights
 from headwaiter_server.scheduling.admission import QueueLimits
-from headwaiter_server.scheduling.attention_weights import Attender
+from headwaiter_server.scheduling.attention_weights import AttentionWeightsQueue
 from headwaiter_server.scheduling.scheduler import Scheduler
 from headwaiter_server.scheduling.worker import Worker
 from tests.server.rpc.stand_ins import CALIBRATION, model
@@ -58,7 +58,7 @@ class Service:
         cost, limits = CALIBRATION.cost, CALIBRATION.limits
         self.scheduler = Scheduler([worker], cost, limits, QueueLimits(100, 10.0), self.recorder)
         self.rpc = EncoderService(settings, self.recorder)
-        attender = Attender(Ones, self.recorder)
+        attender = AttentionWeightsQueue(Ones, self.recorder)
         self.rpc.open(Serving(self.model, cast(BundleTokenizer | None, text), self.scheduler, attender, CALIBRATION))
 
     async def encode(self, request: pb.EncodeRequest) -> pb.EncodeResponse:

@@ -15,7 +15,7 @@ from headwaiter_server.rpc.inputs import Inputs
 from headwaiter_server.rpc.outputs import read_output
 from headwaiter_server.rpc.replies import attend_reply, encode_reply, model_ref, model_reply
 from headwaiter_server.runtime.attention_weights import AttentionWeights
-from headwaiter_server.scheduling.job import Outcome
+from headwaiter_server.scheduling.queued_request import Outcome
 from tests.server.rpc.stand_ins import CALIBRATION, model
 
 POOLED = [np.array([3, 4], np.float32), np.array([0, 2], np.float32)]

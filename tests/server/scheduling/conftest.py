@@ -1,17 +1,28 @@
-"""What the tests of batching share."""
+"""Fixtures for the tests of the scheduler."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
-from tests.server.scheduling.stand_ins import Bench
+from headwaiter_server.runtime.model import Model
+from tests.server.scheduling.fakes import Harness
+from tests.server.scheduling.simulated_graph import GATHERED, SimulatedGraph, simulated_model
 
 
 @pytest.fixture
-async def bench() -> AsyncIterator[Bench]:
-    """A scheduler before a device of a test's own, which has nothing left to do in the end."""
-    bench = Bench()
-    yield bench
-    bench.device.release()
-    await bench.scheduler.drain(30.0)
-    assert bench.scheduler.queued_sequences == bench.scheduler.queued_tokens == 0
+async def harness() -> AsyncIterator[Harness]:
+    """A scheduler on a fake device; after the test it must have an empty queue."""
+    harness = Harness()
+    yield harness
+    harness.device.release()
+    await harness.scheduler.drain(30.0)
+    assert harness.scheduler.queued_sequences == harness.scheduler.queued_tokens == 0
+
+
+@pytest.fixture
+def simulated(tmp_path: Path) -> Iterator[tuple[Model, SimulatedGraph]]:
+    model, graph = simulated_model(tmp_path, GATHERED)
+    with patch("headwaiter_server.runtime.warmup.time", graph):
+        yield model, graph

@@ -1,11 +1,12 @@
-"""Sequences that wait, for tests that run nothing."""
+"""Waiting sequences, for tests that run no batch."""
 
 from typing import cast
 
 import numpy as np
 
-from headwaiter_server.scheduling.job import Job, Priority, Sequence, due_s, turn_s
+from headwaiter_server.scheduling.due_times import Priority, due_s, fair_start_s
 from headwaiter_server.scheduling.pending import Pending
+from headwaiter_server.scheduling.queued_request import QueuedRequest, Sequence
 
 
 def waiting(
@@ -15,16 +16,18 @@ def waiting(
     arrived_s: float = 0.0,
     deadline_s: float = float("inf"),
     priority: Priority = Priority.INTERACTIVE,
-    work_s: float = 0.5,
+    own_work_s: float = 0.5,
 ) -> Sequence:
-    """Makes a sequence of no request: what waits and what is planned depends on none."""
-    due = due_s(arrived_s, deadline_s, priority, work_s)
-    turn = turn_s(arrived_s, due, priority, work_s)
-    return Sequence(np.zeros(length, np.int64), length, due, turn, deadline_s, priority, cast(Job, None), index)
+    """Make a sequence without a request: the queue and the planner do not use the request."""
+    due = due_s(arrived_s, deadline_s, priority, own_work_s)
+    turn = fair_start_s(arrived_s, due, priority, own_work_s)
+    return Sequence(
+        np.zeros(length, np.int64), length, due, turn, deadline_s, priority, cast(QueuedRequest, None), index
+    )
 
 
 def pending_of(sequences: list[Sequence]) -> Pending:
-    """Lets sequences wait."""
+    """Return a queue that holds these sequences."""
     pending = Pending()
     for sequence in sequences:
         pending.add(sequence)

@@ -1,4 +1,4 @@
-"""The cost model is measured: what went in comes out, and no amount of noise makes work free."""
+"""A fit recovers the cost model, and noise never makes a batch cost nothing."""
 
 import pytest
 from hypothesis import given
@@ -21,7 +21,7 @@ def _samples(cost: CostModel, noise: list[float]) -> list[Sample]:
     ]
 
 
-def test_padded_rows_and_cells_cost_where_attention_is_gathered_and_nothing_where_lengths_vary() -> None:
+def test_padding_costs_time_with_gathered_attention_and_none_with_variable_lengths() -> None:
     gathered = CostModel(launch_s=1.0, token_s=2.0, padded_s=10.0, cell_s=100.0)
     assert gathered.seconds(*Shape.of((3, 1))) == 1 + 2 * 4 + 10 * 2 * 3 + 100 * 2 * 3 * 3
     assert gathered.padding_s(*Shape.of((3, 1))) == 10 * 2 + 100 * (2 * 9 - 10)
@@ -31,16 +31,14 @@ def test_padded_rows_and_cells_cost_where_attention_is_gathered_and_nothing_wher
 
 
 @given(cost=costs, lengths=lengths_lists)
-def test_a_batch_costs_a_launch_what_its_sequences_cost_beside_it_and_padding(
-    cost: CostModel, lengths: Lengths
-) -> None:
+def test_a_batch_costs_one_launch_plus_its_sequences_plus_its_padding(cost: CostModel, lengths: Lengths) -> None:
     alone_s = sum(cost.seconds(*Shape.of((length,))) - cost.launch_s for length in lengths)
     expected_s = cost.launch_s + alone_s + cost.padding_s(*Shape.of(lengths))
     assert cost.seconds(*Shape.of(lengths)) == pytest.approx(expected_s)
 
 
 @given(lengths=lengths_lists)
-def test_a_shape_counts_sequences_tokens_needed_cells_and_the_share_of_padding(lengths: Lengths) -> None:
+def test_a_shape_counts_sequences_tokens_cells_and_padding(lengths: Lengths) -> None:
     shape = Shape.of(lengths)
     cells = sum(1 for _ in lengths for _ in range(max(lengths)) for _ in range(max(lengths)))
     needed = sum(1 for length in lengths for _ in range(length) for _ in range(length))
@@ -49,7 +47,7 @@ def test_a_shape_counts_sequences_tokens_needed_cells_and_the_share_of_padding(l
 
 
 @given(cost=costs)
-def test_exact_measurements_give_back_the_cost_of_every_shape(cost: CostModel) -> None:
+def test_a_fit_to_exact_measurements_predicts_every_shape(cost: CostModel) -> None:
     samples = _samples(cost, [1.0] * len(SHAPES))
     fitted = fit(samples, variable_length=cost.variable_length)
     assert error_ratio(fitted, samples) == pytest.approx(0, abs=1e-6)
@@ -57,16 +55,14 @@ def test_exact_measurements_give_back_the_cost_of_every_shape(cost: CostModel) -
         assert fitted.seconds(*Shape.of(lengths)) == pytest.approx(cost.seconds(*Shape.of(lengths)), rel=1e-6)
 
 
-def test_the_coefficients_of_a_usual_cpu_are_recovered() -> None:
+def test_a_fit_recovers_the_coefficients_of_a_cpu() -> None:
     fitted = fit(_samples(CPU, [1.0] * len(SHAPES)))
     assert (fitted.launch_s, fitted.token_s) == pytest.approx((3e-3, 1.1e-4))
     assert (fitted.padded_s, fitted.cell_s) == pytest.approx((4e-6, 5e-7))
 
 
 @given(seconds=st.lists(st.floats(1e-6, 10.0), min_size=len(SHAPES), max_size=len(SHAPES)), varying=st.booleans())
-def test_whatever_was_measured_no_term_is_negative_and_work_costs_something(
-    seconds: list[float], varying: bool
-) -> None:
+def test_no_fitted_coefficient_is_negative_and_every_batch_costs_time(seconds: list[float], varying: bool) -> None:
     samples = [Sample(Shape.of(lengths), one) for lengths, one in zip(SHAPES, seconds, strict=True)]
     fitted = fit(samples, variable_length=varying)
     assert min(fitted.launch_s, fitted.token_s, fitted.padded_s, fitted.cell_s) >= 0
@@ -74,17 +70,17 @@ def test_whatever_was_measured_no_term_is_negative_and_work_costs_something(
 
 
 @given(noise=st.lists(st.floats(0.8, 1.25), min_size=len(SHAPES), max_size=len(SHAPES)))
-def test_noisy_measurements_give_costs_that_are_off_by_little_more_than_the_noise(noise: list[float]) -> None:
+def test_a_fit_to_noisy_measurements_is_off_by_little_more_than_the_noise(noise: list[float]) -> None:
     fitted = fit(_samples(CPU, noise))
     for lengths in SHAPES:
         assert fitted.seconds(*Shape.of(lengths)) == pytest.approx(CPU.seconds(*Shape.of(lengths)), rel=0.5)
 
 
-def test_measurements_of_a_single_shape_still_give_its_cost() -> None:
+def test_a_fit_to_a_single_shape_predicts_this_shape() -> None:
     assert fit([Sample(Shape(4, 4, 1, 4), 0.5)] * 3).seconds(4, 4, 1, 4) == pytest.approx(0.5)
 
 
-def test_the_error_of_a_fit_is_that_of_the_middle_batch_and_relative_to_what_was_measured() -> None:
+def test_the_error_of_a_fit_is_the_median_relative_to_the_measured_times() -> None:
     cost = CostModel(launch_s=1.0, token_s=0.0, padded_s=0.0, cell_s=0.0)
     assert error_ratio(cost, [Sample(Shape(1, 1, 1, 1), seconds) for seconds in (1.0, 2.0, 0.01)]) == pytest.approx(0.5)
 
@@ -96,10 +92,10 @@ def test_the_error_of_a_fit_is_that_of_the_middle_batch_and_relative_to_what_was
         ({128: [100.0] * 4, 256: [102.0] * 4, 512: [102.9] * 4}, 128),
         ({128: [100.0] * 4, 256: [104.0] * 4, 512: [106.0] * 4}, 256),
         ({128: [100.0] * 4, 256: [95.0] * 4, 512: [110.0] * 4}, 512),
-        # In one round of four everything was slower: that says nothing of the budgets.
+        # One round of four was disturbed, which slowed all its budgets.
         ({128: [100.0, 100.0, 30.0, 100.0], 256: [101.0, 101.0, 101.0, 101.0]}, 128),
         ({128: [100.0, 100.0, 100.0, 100.0], 256: [110.0, 110.0, 30.0, 110.0]}, 256),
-        # Half the rounds for each: in doubt the smaller.
+        # Each wins half of the rounds: the smaller budget is chosen.
         ({128: [100.0] * 4, 2048: [150.0, 90.0, 150.0, 90.0]}, 128),
     ],
 )
@@ -109,17 +105,17 @@ def test_the_budget_is_the_smallest_that_no_larger_one_beats_by_three_percent_in
     assert smallest_budget(rates) == chosen
 
 
-@given(cost=costs, lengths=lengths_lists, pace=st.floats(0.1, 10))
-def test_at_another_pace_all_takes_so_many_times_as_long(cost: CostModel, lengths: Lengths, pace: float) -> None:
+@given(cost=costs, lengths=lengths_lists, factor=st.floats(0.1, 10))
+def test_a_scaled_cost_model_predicts_scaled_times(cost: CostModel, lengths: Lengths, factor: float) -> None:
     shape = Shape.of(lengths)
-    assert cost.times(pace).seconds(*shape) == pytest.approx(pace * cost.seconds(*shape))
+    assert cost.scaled(factor).seconds(*shape) == pytest.approx(factor * cost.seconds(*shape))
 
 
 @given(cost=costs, length=st.integers(1, 300), sequences=st.integers(1, 20))
-def test_work_in_full_batches_takes_what_they_take(cost: CostModel, length: int, sequences: int) -> None:
+def test_tokens_in_full_batches_take_the_time_of_these_batches(cost: CostModel, length: int, sequences: int) -> None:
     budget = length * sequences
     full_s = cost.seconds(*Shape.of([length] * sequences))
     assert cost.in_full_batches_s(3 * budget, length, budget) == pytest.approx(3 * full_s)
-    # A batch that no further sequence fits in is full too, and so is one of a sequence that is longer than the budget.
+    # A batch is also full if no further sequence fits, or if its only sequence is longer than the budget.
     assert cost.in_full_batches_s(budget, length, budget + length - 1) == pytest.approx(full_s)
     assert cost.in_full_batches_s(budget, budget, 1) == pytest.approx(cost.seconds(*Shape.of([budget])))

@@ -1,4 +1,4 @@
-"""What fails, fails alone: a sequence, a request, or a device."""
+"""A faulty sequence fails alone; a dead device fails its batches and is reopened."""
 
 import asyncio
 import threading
@@ -9,172 +9,189 @@ import pytest
 from headwaiter_server.errors import InferenceFailed, InvalidInput, Unavailable
 from headwaiter_server.runtime.errors import DeviceLost
 from headwaiter_server.scheduling.cost import BatchLimits, Shape
-from headwaiter_server.scheduling.job import Outcome
+from headwaiter_server.scheduling.queued_request import Outcome
 from headwaiter_server.scheduling.scheduler import Scheduler
 from headwaiter_server.scheduling.worker import Worker
-from tests.server.scheduling.stand_ins import (
+from tests.server.scheduling.fakes import (
     COST,
-    FREELY,
     INFINITE,
     INFINITE_HIDDEN,
     LIMITS,
     POISON,
     PROBE,
     QUEUE,
-    Bench,
-    Device,
-    Log,
+    UNLIMITED,
+    FakeDevice,
+    FakeObserver,
+    Harness,
     halves,
     sums,
 )
 
 
 @pytest.mark.parametrize("bad", [POISON, INFINITE])
-async def test_a_sequence_that_the_model_fails_on_fails_its_own_request_and_no_other(bench: Bench, bad: int) -> None:
-    ahead, first, failing, last = await bench.submit_behind([[2], [3]], [[4], [bad]], [[5]])
-    bench.device.release()
-    outcomes = await asyncio.gather(ahead, first, last)
+async def test_a_faulty_sequence_fails_its_own_request_and_no_other(harness: Harness, bad: int) -> None:
+    held, first, failing, last = await harness.submit_behind_held_batch([[2], [3]], [[4], [bad]], [[5]])
+    harness.device.release()
+    outcomes = await asyncio.gather(held, first, last)
     assert [sums(outcome) for outcome in outcomes] == [[1], [2, 3], [5]]
-    with pytest.raises(InferenceFailed, match=r"^sequence 1: ") as error:
+    with pytest.raises(InferenceFailed, match=r"\b1\b") as error:
         await failing
     assert error.value.sequence == 1
 
 
-async def test_hidden_rows_that_are_not_finite_fail_only_who_asked_for_them(bench: Bench) -> None:
-    (ahead,) = await bench.submit_behind()
-    asked = bench.submit([3], [INFINITE_HIDDEN, 1], hidden=True)
-    good, unasked = bench.submit([2], hidden=True), bench.submit([INFINITE_HIDDEN])
+async def test_hidden_rows_that_are_not_finite_fail_only_requests_for_hidden_rows(harness: Harness) -> None:
+    (held,) = await harness.submit_behind_held_batch()
+    asked = harness.submit([3], [INFINITE_HIDDEN, 1], hidden=True)
+    good, unasked = harness.submit([2], hidden=True), harness.submit([INFINITE_HIDDEN])
     await asyncio.sleep(0)
-    bench.device.release()
-    await ahead
+    harness.device.release()
+    await held
     assert halves(await good) == [[1.0]]
     assert sums(await unasked) == [INFINITE_HIDDEN]
-    with pytest.raises(InferenceFailed, match="sequence 1: the model's answer to it is not finite"):
+    with pytest.raises(InferenceFailed, match="finite") as error:
         await asked
+    assert error.value.sequence == 1
 
 
 @pytest.mark.parametrize("bad", [POISON, INFINITE])
-async def test_a_sequence_that_the_model_fails_on_leaves_the_rest_of_a_partial_request_its_answers(
-    bench: Bench, bad: int
+async def test_a_faulty_sequence_leaves_the_other_sequences_of_a_partial_request_their_answers(
+    harness: Harness, bad: int
 ) -> None:
     unfit = InvalidInput("sequence 1: unfit", sequence=1)
-    outcome = await bench.submit([2], [9], [bad], [3] * 8, hidden=True, failures={1: unfit})
+    outcome = await harness.submit([2], [9], [bad], [3] * 8, hidden=True, failures={1: unfit})
     assert (sums(outcome), halves(outcome)) == ([2, 24], [[1.0], [1.5] * 8])
     assert outcome.failures[1] is unfit
     assert {index: type(error) for index, error in outcome.failures.items()} == {1: InvalidInput, 2: InferenceFailed}
-    # What was known to be unfit did not run.
-    assert all([9] not in batch for batch in bench.device.batches)
+    # A sequence that was known to be unfit did not run.
+    assert all([9] not in batch for batch in harness.device.batches)
 
 
-async def test_a_partial_request_whose_sequences_all_fail_has_an_outcome_all_the_same(bench: Bench) -> None:
-    outcome = await bench.submit([POISON], [POISON], failures={})
+async def test_a_partial_request_whose_sequences_all_fail_still_has_an_outcome(harness: Harness) -> None:
+    outcome = await harness.submit([POISON], [POISON], failures={})
     assert (outcome.pooled, outcome.computed_s, outcome.batches) == (None, None, 0)
     assert sorted(outcome.failures) == [0, 1]
 
 
-async def test_a_partial_request_fails_where_the_device_does(bench: Bench) -> None:
-    bench.device.dead = True
+async def test_a_partial_request_fails_if_the_device_dies(harness: Harness) -> None:
+    harness.device.dead = True
     with pytest.raises(Unavailable):
-        await bench.submit([2], [3], failures={})
+        await harness.submit([2], [3], failures={})
 
 
-async def test_what_is_left_of_a_failed_request_does_not_run(bench: Bench) -> None:
-    with pytest.raises(InferenceFailed, match="sequence 0: the model failed on it") as error:
-        await bench.submit([POISON] * 8, [2] * 8, [3] * 8)
-    assert str(error.value.__cause__) == "the model chokes"
-    await bench.scheduler.drain(30.0)
-    assert bench.device.batches == [[[POISON] * 8]]
+async def test_the_other_sequences_of_a_failed_request_do_not_run(harness: Harness) -> None:
+    with pytest.raises(InferenceFailed, match=r"\b0\b") as error:
+        await harness.submit([POISON] * 8, [2] * 8, [3] * 8)
+    assert error.value.sequence == 0
+    assert isinstance(error.value.__cause__, RuntimeError)
+    await harness.scheduler.drain(30.0)
+    assert harness.device.batches == [[[POISON] * 8]]
 
 
-async def test_a_request_that_is_cancelled_while_its_batch_fails_is_not_tried_again(bench: Bench) -> None:
-    ahead, failing, gone = await bench.submit_behind([[POISON]], [[2]])
-    bench.device.release(1)
-    await asyncio.gather(ahead, bench.device.busy())
+async def test_a_request_that_is_cancelled_while_its_batch_fails_does_not_run_again(harness: Harness) -> None:
+    held, failing, gone = await harness.submit_behind_held_batch([[POISON]], [[2]])
+    harness.device.release(1)
+    await asyncio.gather(held, harness.device.busy())
     gone.cancel()
-    bench.device.release()
+    harness.device.release()
     with pytest.raises(InferenceFailed):
         await failing
-    assert bench.device.batches == [[[1]], [[POISON], [2]], [[POISON]]]
+    assert harness.device.batches == [[[1]], [[POISON], [2]], [[POISON]]]
 
 
-async def test_what_stops_the_scheduler_is_told_to_whoever_watches_it() -> None:
-    class Broken(Log):
+async def test_an_error_in_the_loop_is_raised_by_failed() -> None:
+    class Broken(FakeObserver):
         def batch_ran(self, shape: Shape, predicted_s: float, actual_s: float) -> None:
             raise ZeroDivisionError
 
-    scheduler = Scheduler([Worker(Device(), Device, PROBE)], COST, LIMITS, QUEUE, Broken())
+    scheduler = Scheduler([Worker(FakeDevice(), FakeDevice, PROBE)], COST, LIMITS, QUEUE, Broken())
     request = asyncio.create_task(scheduler.submit([np.array([1])], hidden=False))
     with pytest.raises(ZeroDivisionError):
         await scheduler.failed()
     request.cancel()
 
 
-async def test_one_poisoned_sequence_in_a_batch_of_32_fails_alone_and_the_device_is_asked_once() -> None:
-    bench = Bench(BatchLimits(tokens=32, cells=1000))
+async def test_one_poisoned_sequence_in_a_batch_of_32_fails_alone_after_one_probe() -> None:
+    harness = Harness(BatchLimits(tokens=32, cells=1000))
     values = [*range(100, 119), POISON, *range(119, 131)]
-    ahead, *tasks = await bench.submit_behind(*([[value]] for value in values))
-    bench.device.release()
-    await ahead
+    held, *tasks = await harness.submit_behind_held_batch(*([[value]] for value in values))
+    harness.device.release()
+    await held
     answers = await asyncio.gather(*tasks, return_exceptions=True)
-    assert len(bench.device.batches[1]) == 32
+    assert len(harness.device.batches[1]) == 32
     for value, answer in zip(values, answers, strict=True):
         if value == POISON:
             assert isinstance(answer, InferenceFailed)
         else:
             assert isinstance(answer, Outcome)
             assert sums(answer) == [value]
-    assert bench.device.probes_left == FREELY - 1
-    assert bench.available == []
-    await bench.scheduler.drain(30.0)
+    assert harness.device.probes_left == UNLIMITED - 1
+    assert harness.available == []
+    await harness.scheduler.drain(30.0)
 
 
-async def test_a_device_that_dies_while_its_batch_is_tried_in_parts_is_found_out(bench: Bench) -> None:
-    ahead, first, second = await bench.submit_behind([[2]], [[3]])
-    bench.device.release(1)
-    await asyncio.gather(ahead, bench.device.busy())
-    bench.device.chokes, bench.device.probes_left = True, 1
-    bench.device.release()
+async def test_a_device_that_dies_while_its_batch_is_bisected_is_found_dead(harness: Harness) -> None:
+    held, first, second = await harness.submit_behind_held_batch([[2]], [[3]])
+    harness.device.release(1)
+    await asyncio.gather(held, harness.device.busy())
+    harness.device.fails_batches, harness.device.probes_left = True, 1
+    harness.device.release()
     with pytest.raises(InferenceFailed):
         await first
-    with pytest.raises(Unavailable, match="the device failed and is being reopened"):
+    with pytest.raises(Unavailable, match="device"):
         await second
-    assert bench.available[0] is False
+    assert harness.available[0] is False
 
 
-async def test_who_is_in_flight_when_the_device_dies_is_told_at_once_to_go_elsewhere(bench: Bench) -> None:
-    tasks = await bench.submit_behind([[2]], [[3] * 8], [[4]])
-    bench.device.dead = True
-    bench.device.release()
+async def test_all_requests_fail_at_once_with_unavailable_when_the_device_dies(harness: Harness) -> None:
+    tasks = await harness.submit_behind_held_batch([[2]], [[3] * 8], [[4]])
+    harness.device.dead = True
+    harness.device.release()
     for task in tasks:
-        with pytest.raises(Unavailable, match="the device failed and is being reopened: try another replica"):
+        with pytest.raises(Unavailable, match="device"):
             await task
-    assert bench.available[0] is False
-    assert bench.scheduler.queued_sequences == 0
+    assert harness.available[0] is False
+    assert harness.scheduler.queued_sequences == 0
 
 
-async def test_a_device_that_died_is_reopened_and_serves_again(bench: Bench) -> None:
-    bench.device.dead = True
+async def test_a_dead_device_is_reopened_and_serves_again(harness: Harness) -> None:
+    harness.device.dead = True
     with pytest.raises(Unavailable):
-        await bench.submit([2])
-    await bench.back.wait()
-    assert bench.available == [False, True]
-    assert sums(await bench.submit([2], [3])) == [2, 3]
-    assert bench.reopened.batches == [[[2], [3]]]
+        await harness.submit([2])
+    await harness.back.wait()
+    assert harness.available == [False, True]
+    assert sums(await harness.submit([2], [3])) == [2, 3]
+    assert harness.reopened.batches == [[[2], [3]]]
 
 
-async def test_while_the_device_is_dead_nothing_is_admitted(bench: Bench) -> None:
-    bench.device.dead = bench.reopened.dead = True
+async def test_a_device_that_died_with_a_planned_batch_is_reopened_and_serves_again(harness: Harness) -> None:
+    (held,) = await harness.submit_behind_held_batch()
+    planned = harness.submit([2])
+    harness.clock.now_s = 0.749
+    await asyncio.sleep(0.01)
+    assert len(harness.planned) == 1
+    harness.device.dead = True
+    harness.device.release()
+    with pytest.raises(Unavailable):
+        await held
+    await asyncio.wait([planned])
+    await harness.back.wait()
+    assert sums(await harness.submit([3])) == [3]
+
+
+async def test_while_the_device_is_dead_no_request_is_admitted(harness: Harness) -> None:
+    harness.device.dead = harness.reopened.dead = True
     for _ in range(2):
-        with pytest.raises(Unavailable, match="the device failed and is being reopened"):
-            await bench.submit([2])
-    assert bench.available == [False]
+        with pytest.raises(Unavailable, match="device"):
+            await harness.submit([2])
+    assert harness.available == [False]
 
 
-async def test_where_another_device_is_left_it_serves_on(bench: Bench) -> None:
-    dying, healthy = Device(), Device()
+async def test_another_device_serves_on_when_one_dies(harness: Harness) -> None:
+    dying, healthy = FakeDevice(), FakeDevice()
     available: list[bool] = []
-    workers = [Worker(dying, Device, PROBE, bench.clock), Worker(healthy, Device, PROBE, bench.clock)]
-    scheduler = Scheduler(workers, COST, LIMITS, QUEUE, Log(), available.append, bench.clock)
+    workers = [Worker(dying, FakeDevice, PROBE, harness.clock), Worker(healthy, FakeDevice, PROBE, harness.clock)]
+    scheduler = Scheduler(workers, COST, LIMITS, QUEUE, FakeObserver(), available.append, harness.clock)
     dying.dead = True
     with pytest.raises(Unavailable):
         await scheduler.submit([np.array([2])], hidden=False)
@@ -184,24 +201,24 @@ async def test_where_another_device_is_left_it_serves_on(bench: Bench) -> None:
 
 
 async def test_a_device_that_stays_dead_stops_the_scheduler(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headwaiter_server.scheduling.worker._REOPEN_AFTER_S", (0.0, 0.0))
-    bench = Bench()
-    bench.device.dead = bench.reopened.dead = True
+    monkeypatch.setattr("headwaiter_server.scheduling.device_recovery._PAUSES_S", (0.0, 0.0))
+    harness = Harness()
+    harness.device.dead = harness.reopened.dead = True
     with pytest.raises(Unavailable):
-        await bench.submit([2])
-    with pytest.raises(DeviceLost, match="cannot be reopened"):
-        await bench.scheduler.failed()
+        await harness.submit([2])
+    with pytest.raises(DeviceLost, match="there is no device"):
+        await harness.scheduler.failed()
 
 
 async def test_no_thread_outlives_the_scheduler() -> None:
     before = set(threading.enumerate())
-    bench = Bench()
-    bench.device.dead = True
+    harness = Harness()
+    harness.device.dead = True
     with pytest.raises(Unavailable):
-        await bench.submit([2])
-    await bench.back.wait()
-    assert sums(await bench.submit([2])) == [2]
-    await bench.scheduler.drain(30.0)
+        await harness.submit([2])
+    await harness.back.wait()
+    assert sums(await harness.submit([2])) == [2]
+    await harness.scheduler.drain(30.0)
     started = [
         thread
         for thread in threading.enumerate()

@@ -1,4 +1,4 @@
-"""What waits is found by urgency and by length, whatever was added and removed before."""
+"""Waiting sequences are found by due time, fair start and length after any additions and removals."""
 
 from itertools import count
 
@@ -7,29 +7,30 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from headwaiter_server.scheduling.job import Priority, Sequence
+from headwaiter_server.scheduling.due_times import Priority
 from headwaiter_server.scheduling.pending import Pending
+from headwaiter_server.scheduling.queued_request import Sequence
 from tests.server.scheduling.sequences import pending_of, waiting
 
 
-class PendingIsAList(RuleBasedStateMachine):
-    """Adds and removes at random, in a list too, and compares."""
+class PendingBehavesLikeAList(RuleBasedStateMachine):
+    """Add and remove sequences at random, and compare the queue to a plain list."""
 
     def __init__(self) -> None:
         super().__init__()
         self.pending = Pending()
         self.expected: list[Sequence] = []
-        self.coming = count()
+        self.indices = count()
 
     @rule(
         length=st.integers(1, 4),
         arrived_s=st.integers(0, 60),
         deadline_s=st.integers(0, 90) | st.just(float("inf")),
         priority=st.sampled_from(Priority),
-        work_s=st.floats(0, 1),
+        own_work_s=st.floats(0, 1),
     )
-    def add(self, length: int, arrived_s: float, deadline_s: float, priority: Priority, work_s: float) -> None:
-        index, times = next(self.coming), {"arrived_s": arrived_s, "deadline_s": deadline_s, "work_s": work_s}
+    def add(self, length: int, arrived_s: float, deadline_s: float, priority: Priority, own_work_s: float) -> None:
+        index, times = next(self.indices), {"arrived_s": arrived_s, "deadline_s": deadline_s, "own_work_s": own_work_s}
         sequence = waiting(length, index, priority=priority, **times)
         self.pending.add(sequence)
         self.expected.append(sequence)
@@ -41,31 +42,31 @@ class PendingIsAList(RuleBasedStateMachine):
             self.pending.remove(self.expected.pop(place))
 
     @invariant()
-    def sizes_agree(self) -> None:
+    def the_number_of_sequences_and_tokens_is_right(self) -> None:
         assert len(self.pending) == len(self.expected)
         assert bool(self.pending) == bool(self.expected)
         assert self.pending.tokens == sum(len(sequence.values) for sequence in self.expected)
 
     @invariant()
-    def the_most_urgent_comes_first_and_among_equals_the_oldest(self) -> None:
+    def by_due_orders_by_due_time_then_age(self) -> None:
         self.expected.sort(key=lambda sequence: (sequence.due_s, sequence.index))
         assert list(self.pending.by_due()) == self.expected
 
     @invariant()
-    def whose_turn_it_is_comes_first_and_among_equals_the_oldest(self) -> None:
-        self.expected.sort(key=lambda sequence: (sequence.turn_s, sequence.index))
-        assert list(self.pending.by_turn()) == self.expected
+    def by_fair_start_orders_by_fair_start_then_age(self) -> None:
+        self.expected.sort(key=lambda sequence: (sequence.fair_start_s, sequence.index))
+        assert list(self.pending.by_fair_start()) == self.expected
 
     @invariant()
-    def all_are_in_time_if_each_is_behind_those_that_are_due_before(self) -> None:
+    def all_in_time_runs_the_sequences_by_due_time(self) -> None:
         for start_s, token_s in ((0.0, 0.5), (10.0, 1.5), (30.0, 0.1)):
             late_s = self._latest_s(start_s, token_s)
-            # Times are told apart by steps of 0.1 s.
+            # Due times are rounded to steps of 0.1 s.
             if abs(late_s) > 0.1:
                 assert self.pending.all_in_time(start_s, token_s) is (late_s < 0)
 
     def _latest_s(self, start_s: float, token_s: float) -> float:
-        """By how much the latest is late."""
+        """Return the largest lateness of a sequence, in seconds."""
         self.expected.sort(key=lambda sequence: (sequence.due_s, sequence.index))
         done_s, late_s = start_s, float("-inf")
         for sequence in self.expected:
@@ -74,7 +75,7 @@ class PendingIsAList(RuleBasedStateMachine):
         return late_s
 
     @invariant()
-    def neighbours_in_length_come_nearest_first_and_among_equals_the_oldest(self) -> None:
+    def shorter_and_longer_order_by_distance_then_age(self) -> None:
         for sequence in self.expected:
             length = sequence.length_tokens
             for priority in Priority:
@@ -87,17 +88,17 @@ class PendingIsAList(RuleBasedStateMachine):
                 assert list(self.pending.longer(sequence, priority)) == longer
 
     @invariant()
-    def tokens_are_known_by_when_they_are_due(self) -> None:
+    def tokens_due_by_counts_tokens(self) -> None:
         for time_s in range(0, 100, 7):
             due = sum(each.length_tokens for each in self.expected if each.due_s <= time_s)
             assert self.pending.tokens_due_by(time_s) == due
 
 
-TestPending = PendingIsAList.TestCase
+TestPending = PendingBehavesLikeAList.TestCase
 TestPending.settings = settings(max_examples=50, stateful_step_count=20)
 
 
-def test_removing_what_does_not_wait_is_a_key_error_and_changes_nothing() -> None:
+def test_removing_an_absent_sequence_raises_a_key_error_and_changes_nothing() -> None:
     present, absent = waiting(2, 0), waiting(2, 1)
     pending = pending_of([present])
     with pytest.raises(KeyError):

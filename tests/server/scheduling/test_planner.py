@@ -1,12 +1,13 @@
-"""A plan is urgent, bounded, never slower than running its sequences in several batches, and loses nothing."""
+"""A batch is led by the right sequence, stays within its limits, and is never slower than several smaller batches."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from headwaiter_server.scheduling.cost import BatchLimits, CostModel
-from headwaiter_server.scheduling.job import PATIENCE_S, Priority, Sequence
-from headwaiter_server.scheduling.planner import Closed, plan
+from headwaiter_server.scheduling.due_times import MAX_WAIT_S, Priority
+from headwaiter_server.scheduling.planner import CloseReason, plan
+from headwaiter_server.scheduling.queued_request import Sequence
 from tests.server.scheduling.sequences import pending_of, waiting
 
 CPU = CostModel(launch_s=3e-3, token_s=1.1e-4, padded_s=2e-6, cell_s=5e-7)
@@ -43,7 +44,7 @@ def _lengths(batch: tuple[Sequence, ...]) -> list[int]:
 
 
 @given(queue=queues(), cost=costs, limits=limits)
-def test_a_batch_is_over_a_limit_only_where_one_sequence_alone_is(
+def test_a_batch_of_several_sequences_stays_within_the_limits(
     queue: list[Sequence], cost: CostModel, limits: BatchLimits
 ) -> None:
     lengths = _lengths(plan(pending_of(queue), NOW_S, cost, limits).batch)
@@ -54,13 +55,13 @@ def test_a_batch_is_over_a_limit_only_where_one_sequence_alone_is(
 
 
 @given(queue=queues(), cost=costs, limits=limits)
-def test_a_batch_is_led_by_whose_turn_it_is_or_by_the_most_urgent_that_can_still_be_answered(
+def test_a_batch_is_led_by_the_earliest_fair_start_or_the_earliest_due_time_that_can_be_answered(
     queue: list[Sequence], cost: CostModel, limits: BatchLimits
 ) -> None:
     alive = [sequence for sequence in queue if not _too_late(sequence, cost)]
     batch = plan(pending_of(queue), NOW_S, cost, limits).batch
     if alive:
-        first = min(alive, key=lambda one: (one.turn_s, one.index))
+        first = min(alive, key=lambda one: (one.fair_start_s, one.index))
         most_urgent = min(alive, key=lambda one: (one.due_s, one.index))
         assert batch[0] in (first, most_urgent)
         if any(sequence.due_s < NOW_S for sequence in queue):
@@ -71,48 +72,53 @@ def test_a_batch_is_led_by_whose_turn_it_is_or_by_the_most_urgent_that_can_still
 
 @st.composite
 def arrivals(draw: st.DrawFn) -> list[tuple[float, float, Sequence]]:
-    """Sequences, by when they came and how long their requests take."""
+    """Draw sequences, with the arrival and the own work of each."""
     rows = draw(st.lists(st.tuples(st.floats(0, NOW_S), st.integers(1, 300), st.floats(0, 2)), max_size=30))
     return [
         (
             arrived_s,
             work_s,
-            waiting(length, order, arrived_s=arrived_s, work_s=work_s, priority=draw(st.sampled_from(Priority))),
+            waiting(length, order, arrived_s=arrived_s, own_work_s=work_s, priority=draw(st.sampled_from(Priority))),
         )
         for order, (arrived_s, length, work_s) in enumerate(rows)
     ]
 
 
 @given(arrived=arrivals(), cost=costs, limits=limits)
-def test_nobody_leads_a_batch_who_came_longer_after_another_than_that_ones_patience_lasts(
+def test_no_sequence_leads_a_batch_before_one_that_has_reached_its_maximum_wait(
     arrived: list[tuple[float, float, Sequence]], cost: CostModel, limits: BatchLimits
 ) -> None:
-    came_s = {sequence: arrived_s for arrived_s, _, sequence in arrived}
+    arrival_s = {sequence: arrived_s for arrived_s, _, sequence in arrived}
     work_s = {sequence: seconds for _, seconds, sequence in arrived}
-    pending = pending_of(list(came_s))
+    pending = pending_of(list(arrival_s))
     while pending:
         batch = plan(pending, NOW_S, cost, limits).batch
-        for waits in pending.by_due():
-            assert came_s[batch[0]] <= came_s[waits] + max(PATIENCE_S[waits.priority], 10 * work_s[waits])
+        for other in pending.by_due():
+            assert arrival_s[batch[0]] <= arrival_s[other] + max(MAX_WAIT_S[other.priority], 10 * work_s[other])
         for sequence in batch:
             pending.remove(sequence)
 
 
 @pytest.mark.parametrize(("later_s", "leads"), [(0.9, True), (1.1, False)])
-def test_who_asks_for_little_overtakes_who_asks_for_much_for_four_times_its_work(later_s: float, leads: bool) -> None:
-    much, little = waiting(300, 0, work_s=0.26), waiting(3, 1, arrived_s=later_s, work_s=0.01)
-    assert (plan(pending_of([much, little]), 1.2, CPU, LIMITS).batch[0] is little) is leads
+def test_a_small_request_overtakes_a_large_one_for_four_times_the_large_ones_own_work(
+    later_s: float, leads: bool
+) -> None:
+    large, small = waiting(300, 0, own_work_s=0.26), waiting(3, 1, arrived_s=later_s, own_work_s=0.01)
+    assert (plan(pending_of([large, small]), 1.2, CPU, LIMITS).batch[0] is small) is leads
 
 
 @pytest.mark.parametrize(("deadline_s", "leads"), [(1.5, True), (1.3, False)])
-def test_nobody_overtakes_who_could_become_late_by_it(deadline_s: float, leads: bool) -> None:
-    # A full batch of sequences as long as these two on average takes 0.1 s, and the two as much.
-    much, little = waiting(300, 0, deadline_s=deadline_s, work_s=0.26), waiting(3, 1, arrived_s=0.9, work_s=0.01)
-    assert (plan(pending_of([much, little]), 1.2, CPU, LIMITS).batch[0] is little) is leads
+def test_a_small_request_does_not_overtake_a_request_that_could_become_late(deadline_s: float, leads: bool) -> None:
+    # A full batch of sequences of the mean length takes 0.1 s, and so does a batch of these two.
+    large, small = (
+        waiting(300, 0, deadline_s=deadline_s, own_work_s=0.26),
+        waiting(3, 1, arrived_s=0.9, own_work_s=0.01),
+    )
+    assert (plan(pending_of([large, small]), 1.2, CPU, LIMITS).batch[0] is small) is leads
 
 
 @given(queue=queues(), cost=costs, limits=limits, margin_s=st.floats(0, 1))
-def test_what_cannot_be_answered_in_time_is_dropped_and_never_run(
+def test_a_sequence_that_cannot_be_answered_in_time_is_dropped_and_never_runs(
     queue: list[Sequence], cost: CostModel, limits: BatchLimits, margin_s: float
 ) -> None:
     chosen = plan(pending_of(queue), NOW_S, cost, limits, margin_s)
@@ -123,7 +129,7 @@ def test_what_cannot_be_answered_in_time_is_dropped_and_never_run(
 
 
 @given(queue=queues(), cost=costs, limits=limits, margin_s=st.floats(0, 1))
-def test_nobody_misses_a_deadline_for_company(
+def test_no_sequence_misses_its_deadline_because_others_joined_its_batch(
     queue: list[Sequence], cost: CostModel, limits: BatchLimits, margin_s: float
 ) -> None:
     chosen = plan(pending_of(queue), NOW_S, cost, limits, margin_s)
@@ -134,30 +140,30 @@ def test_nobody_misses_a_deadline_for_company(
 
 
 @given(queue=queues(), cost=costs)
-def test_no_bulk_joins_before_all_interactive_work_that_may(queue: list[Sequence], cost: CostModel) -> None:
+def test_bulk_sequences_join_after_interactive_ones(queue: list[Sequence], cost: CostModel) -> None:
     batch = plan(pending_of(queue), NOW_S, cost, LIMITS).batch
     joined = [sequence.priority for sequence in batch[1:]]
     assert joined == sorted(joined)
 
 
 @given(queue=queues(), cost=costs, limits=limits)
-def test_planning_again_and_again_gives_every_sequence_one_turn(
+def test_repeated_planning_chooses_or_drops_each_sequence_once(
     queue: list[Sequence], cost: CostModel, limits: BatchLimits
 ) -> None:
     pending = pending_of(queue)
     served: list[Sequence] = []
     while pending:
         chosen = plan(pending, NOW_S, cost, limits)
-        turn = chosen.batch + chosen.expired
-        assert turn
-        for sequence in turn:
+        taken = chosen.batch + chosen.expired
+        assert taken
+        for sequence in taken:
             pending.remove(sequence)
-        served += turn
+        served += taken
     assert sorted(sequence.index for sequence in served) == list(range(len(queue)))
 
 
 @given(queue=queues(), gone=queues(first=1000), cost=costs, limits=limits)
-def test_a_plan_depends_on_what_waits_and_not_on_what_has_gone_and_changes_nothing(
+def test_a_plan_depends_only_on_the_waiting_sequences_and_leaves_them_in_place(
     queue: list[Sequence], gone: list[Sequence], cost: CostModel, limits: BatchLimits
 ) -> None:
     pending = pending_of(queue)
@@ -173,9 +179,9 @@ def test_a_plan_depends_on_what_waits_and_not_on_what_has_gone_and_changes_nothi
     assert plan(others, NOW_S, cost, limits).batch == chosen.batch
 
 
-@given(lengths=st.lists(st.sampled_from([1, 2, 5, 20, 40, 60, 80, 200])), most_urgent=st.integers(1, 300), cost=costs)
-def test_no_cut_of_a_batch_in_two_would_be_faster(lengths: list[int], most_urgent: int, cost: CostModel) -> None:
-    queue = [waiting(length, order) for order, length in enumerate([most_urgent, *lengths])]
+@given(lengths=st.lists(st.sampled_from([1, 2, 5, 20, 40, 60, 80, 200])), leader=st.integers(1, 300), cost=costs)
+def test_no_split_of_a_batch_in_two_would_be_faster(lengths: list[int], leader: int, cost: CostModel) -> None:
+    queue = [waiting(length, order) for order, length in enumerate([leader, *lengths])]
     lengths = _lengths(plan(pending_of(queue), NOW_S, cost, LIMITS).batch)
     for cut in range(1, len(lengths)):
         apart_s = _seconds(lengths[:cut], cost) + _seconds(lengths[cut:], cost)
@@ -183,7 +189,7 @@ def test_no_cut_of_a_batch_in_two_would_be_faster(lengths: list[int], most_urgen
 
 
 @pytest.mark.parametrize("long", [40, 60, 77, 200])
-def test_one_long_sequence_and_many_of_one_token_take_one_launch_longer_than_apart_at_most(long: int) -> None:
+def test_one_long_sequence_and_many_of_one_token_cost_at_most_one_extra_launch(long: int) -> None:
     queue = [waiting(long, 0)] + [waiting(1, order) for order in range(1, 151)]
     pending = pending_of(queue)
     taken_s = 0.0
@@ -201,7 +207,7 @@ def test_a_long_sequence_is_not_mixed_with_many_of_one_token() -> None:
     assert _lengths(plan(pending_of(queue[1:]), NOW_S, CPU, LIMITS).batch) == [1] * 150
 
 
-def test_sequences_of_similar_length_fill_a_batch_whichever_side_of_the_most_urgent_they_are_on() -> None:
+def test_shorter_and_longer_sequences_than_the_leader_join_its_batch() -> None:
     queue = [waiting(length, order) for order, length in enumerate([30, 28, 31, 29, 32, 27, 33])]
     assert _lengths(plan(pending_of(queue), NOW_S, CPU, LIMITS).batch) == [27, 28, 29, 30, 31, 32, 33]
 
@@ -216,60 +222,60 @@ def test_sequences_of_similar_length_fill_a_batch_whichever_side_of_the_most_urg
         (BatchLimits(tokens=10**6, cells=10**6, padded_tokens=59), 5),
     ],
 )
-def test_a_batch_of_equals_is_filled_up_to_its_limit(limits: BatchLimits, most: int) -> None:
+def test_a_batch_of_equal_lengths_is_filled_up_to_its_limit(limits: BatchLimits, most: int) -> None:
     queue = [waiting(10, order) for order in range(20)]
     assert plan(pending_of(queue), NOW_S, CPU, limits).batch == tuple(queue[:1] + queue[1:most])
 
 
 @pytest.mark.parametrize(("shorter", "longer", "first"), [(28, 40, 28), (10, 31, 31)])
-def test_the_sequence_that_costs_least_a_token_joins_first(shorter: int, longer: int, first: int) -> None:
+def test_the_sequence_that_costs_least_per_token_joins_first(shorter: int, longer: int, first: int) -> None:
     queue = [waiting(30, 0), waiting(shorter, 1), waiting(longer, 2)]
     room_for_two = BatchLimits(tokens=70, cells=10**6)
     assert _lengths(plan(pending_of(queue), NOW_S, CPU, room_for_two).batch) == sorted([30, first])
 
 
 @pytest.mark.parametrize(
-    ("lengths", "deadline_s", "limits", "closed"),
+    ("lengths", "deadline_s", "limits", "close_reason"),
     [
-        ([10] * 3, float("inf"), LIMITS, Closed.DRAINED),
-        ([10] * 3, float("inf"), BatchLimits(tokens=20, cells=10**6), Closed.BUDGET),
-        ([10] * 3, float("inf"), BatchLimits(tokens=512, cells=250), Closed.CELLS),
-        ([10, 300], float("inf"), LIMITS, Closed.CELLS),
-        # Two take 3 ms + 20 · 0.11 ms and a little, one 1.1 ms less.
-        ([10] * 3, NOW_S + 5e-3, LIMITS, Closed.URGENT),
+        ([10] * 3, float("inf"), LIMITS, CloseReason.DRAINED),
+        ([10] * 3, float("inf"), BatchLimits(tokens=20, cells=10**6), CloseReason.BUDGET),
+        ([10] * 3, float("inf"), BatchLimits(tokens=512, cells=250), CloseReason.CELLS),
+        ([10, 300], float("inf"), LIMITS, CloseReason.CELLS),
+        # Two sequences take a little over 3 ms + 20 · 0.11 ms, one takes 1.1 ms less.
+        ([10] * 3, NOW_S + 5e-3, LIMITS, CloseReason.URGENT),
     ],
 )
-def test_a_plan_says_why_its_batch_is_no_larger(
-    lengths: list[int], deadline_s: float, limits: BatchLimits, closed: Closed
+def test_a_plan_says_why_its_batch_is_not_larger(
+    lengths: list[int], deadline_s: float, limits: BatchLimits, close_reason: CloseReason
 ) -> None:
     queue = [waiting(length, order, deadline_s=deadline_s) for order, length in enumerate(lengths)]
     chosen = plan(pending_of(queue), NOW_S, CPU, limits)
-    assert chosen.closed is closed
-    assert (chosen.batch == tuple(queue)) is (closed is Closed.DRAINED)
+    assert chosen.close_reason is close_reason
+    assert (chosen.batch == tuple(queue)) is (close_reason is CloseReason.DRAINED)
 
 
-def test_kernels_of_variable_length_mix_all_lengths() -> None:
+def test_with_a_variable_length_kernel_all_lengths_share_a_batch() -> None:
     cost = CostModel(launch_s=1e-4, token_s=1e-6, padded_s=0.0, cell_s=1e-9, variable_length=True)
     queue = [waiting(200, 0)] + [waiting(1, order) for order in range(1, 151)]
     assert len(plan(pending_of(queue), NOW_S, cost, BatchLimits(16_384, 1 << 30)).batch) == 151
 
 
-def test_bulk_work_leads_once_nothing_interactive_came_long_enough_after_it() -> None:
+def test_bulk_work_leads_once_interactive_work_is_due_later() -> None:
     bulk = waiting(10, 0, arrived_s=0.0, priority=Priority.BULK)
-    # Interactive work of half a second is due 5 s after it came.
+    # Interactive work of half a second is due 5 s after its arrival, bulk work 20 s after its arrival.
     for arrived_s, leads in ((14.0, False), (16.0, True)):
         interactive = waiting(10, 1, arrived_s=arrived_s)
         assert (plan(pending_of([bulk, interactive]), NOW_S, CPU, LIMITS).batch[0] is bulk) is leads
 
 
-def test_a_queue_of_long_requests_does_not_pass_those_that_ask_for_little_by_its_mere_length() -> None:
-    # Each of these takes 3 s, and together they take longer than the 5 s that anybody's patience lasts at least.
-    long = [waiting(300, order, arrived_s=order, work_s=3.0) for order in range(8)]
-    little = waiting(3, 8, arrived_s=8.0, work_s=0.01)
+def test_a_small_request_overtakes_a_long_queue_of_large_requests() -> None:
+    # Each of these takes 3 s. Together they take longer than 5 s, the shortest maximum wait.
+    long = [waiting(300, order, arrived_s=order, own_work_s=3.0) for order in range(8)]
+    small = waiting(3, 8, arrived_s=8.0, own_work_s=0.01)
     slow = CostModel(launch_s=0.0, token_s=0.01, padded_s=0.0, cell_s=0.0)
-    assert plan(pending_of([*long, little]), 8.5, slow, LIMITS).batch[0] is little
+    assert plan(pending_of([*long, small]), 8.5, slow, LIMITS).batch[0] is small
 
 
-def test_nothing_waiting_is_nothing_to_do() -> None:
+def test_an_empty_queue_has_no_next_batch() -> None:
     chosen = plan(pending_of([]), NOW_S, CPU, LIMITS)
-    assert (chosen.batch, chosen.expired, chosen.closed) == ((), (), Closed.DRAINED)
+    assert (chosen.batch, chosen.expired, chosen.close_reason) == ((), (), CloseReason.DRAINED)

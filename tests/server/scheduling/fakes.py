@@ -1,4 +1,4 @@
-"""A scheduler, and all that it depends on in a test's hand."""
+"""A scheduler with a fake device, observer and clock, all controlled by the test."""
 
 import asyncio
 import threading
@@ -11,54 +11,54 @@ from headwaiter_server.runtime.graph import Outputs
 from headwaiter_server.runtime.packing import PackedBatch, pack
 from headwaiter_server.scheduling.admission import QueueLimits
 from headwaiter_server.scheduling.cost import BatchLimits, CostModel, Shape
-from headwaiter_server.scheduling.job import Outcome, Sequence
-from headwaiter_server.scheduling.planner import Closed
+from headwaiter_server.scheduling.planner import CloseReason
+from headwaiter_server.scheduling.queued_request import Outcome, Sequence
 from headwaiter_server.scheduling.scheduler import Scheduler
 from headwaiter_server.scheduling.worker import Worker
 
 LIMITS = BatchLimits(tokens=8, cells=1000)
 COST = CostModel(launch_s=0.5, token_s=0.25, padded_s=0.0, cell_s=0.0)
 QUEUE = QueueLimits(tokens=64, wait_s=1000.0)
-# Values that the model raises on, answers with an infinity to, and has infinite hidden rows for.
+# Token ids for which the fake device raises, answers with infinity, and answers with infinite hidden rows.
 POISON, INFINITE, INFINITE_HIDDEN = 666, 777, 888
-# What a device in order always answers; not part of what a test counts.
+# The batch that a working device always answers; the fake device does not count it.
 PROBE = pack([np.array([0])])
-FREELY = 1000
+UNLIMITED = 1000
 
 
-class Device:
-    """Answers with the sum of a sequence and with its values halved; raises on poison.
+class FakeDevice:
+    """Answers with the sum of each sequence (pooled) and with half of each value (hidden); raises on poison.
 
     Attributes:
-        batches: the sequences of each batch it was given.
-        pools: whether it gives pooled vectors.
-        dead: whether it fails whatever it is given.
-        chokes: whether it fails every batch that counts.
-        probes_left: after how many probes it is dead.
+        batches: the sequences of each batch that ran, without probes.
+        pools: whether the device returns pooled vectors.
+        dead: whether the device fails every batch and every probe.
+        fails_batches: whether the device fails every batch, but not the probe.
+        probes_left: number of probes after which the device is dead.
     """
 
     def __init__(self) -> None:
         self.batches: list[list[list[int]]] = []
         self.pools = True
-        self.dead = self.chokes = False
-        self.probes_left = FREELY
-        self._allowed = threading.Semaphore(FREELY)
+        self.dead = self.fails_batches = False
+        self.probes_left = UNLIMITED
+        self._allowed = threading.Semaphore(UNLIMITED)
         self._entered = threading.Semaphore(0)
 
     def hold(self) -> None:
-        """Let batches wait on the device from now on."""
+        """Hold each batch on the device until `release`."""
         self._allowed, self._entered = threading.Semaphore(0), threading.Semaphore(0)
 
     async def busy(self) -> None:
-        """Return once a batch has come to the device, after what `busy` has seen already."""
+        """Wait until the device has a batch; each call waits for one more batch."""
         await asyncio.to_thread(self._entered.acquire)
 
     def busy_now(self) -> None:
-        """Do the same, while the event loop stands still."""
+        """Wait like `busy`, but block the event loop."""
         assert self._entered.acquire(timeout=30.0)
 
-    def release(self, batches: int = FREELY) -> None:
-        """Let so many batches run."""
+    def release(self, batches: int = UNLIMITED) -> None:
+        """Let this number of held batches run."""
         self._allowed.release(batches)
 
     def run(self, batch: PackedBatch, *, hidden: bool) -> Outputs:
@@ -71,7 +71,7 @@ class Device:
             self._allowed.acquire()
         if self.dead:
             raise OSError("the card fell off the bus")
-        if POISON in batch.rows or (self.chokes and batch is not PROBE):
+        if POISON in batch.rows or (self.fails_batches and batch is not PROBE):
             raise RuntimeError("the model chokes")
         rows = batch.rows.astype(np.float32)
         rows[rows == INFINITE] = np.inf
@@ -80,16 +80,16 @@ class Device:
         return Outputs(pooled if self.pools else None, rows[:, None] / 2 if hidden else None)
 
 
-class Log:
-    """What the scheduler told its observer."""
+class FakeObserver:
+    """Records the events of batches."""
 
     def __init__(self) -> None:
         self.ran_tokens: list[int] = []
-        self.closed: list[Closed] = []
+        self.close_reasons: list[CloseReason] = []
         self.expired_sequences = 0
 
-    def batch_closed(self, reason: Closed) -> None:
-        self.closed.append(reason)
+    def batch_closed(self, reason: CloseReason) -> None:
+        self.close_reasons.append(reason)
 
     def batch_ran(self, shape: Shape, predicted_s: float, actual_s: float) -> None:
         self.ran_tokens.append(shape.tokens)
@@ -98,8 +98,8 @@ class Log:
         self.expired_sequences += sequences
 
 
-class Clock:
-    """Stands still until a test moves it."""
+class ManualClock:
+    """A clock that a test moves."""
 
     now_s = 0.0
 
@@ -107,54 +107,60 @@ class Clock:
         return self.now_s
 
 
-class Bench:
-    """A scheduler, and all that it depends on in a test's hand."""
+class Harness:
+    """A scheduler with a fake device, observer and clock.
+
+    Attributes:
+        available: the calls of `on_available`.
+        back: set when a dead device is back.
+        reopened: the device that replaces a dead one.
+    """
 
     def __init__(self, limits: BatchLimits = LIMITS) -> None:
-        self.device, self.log, self.clock = Device(), Log(), Clock()
+        self.device, self.observer, self.clock = FakeDevice(), FakeObserver(), ManualClock()
         self.available: list[bool] = []
         self.back = asyncio.Event()
-        self.reopened = Device()
+        self.reopened = FakeDevice()
         self.workers = [Worker(self.device, self.reopen, PROBE, self.clock)]
-        self.scheduler = Scheduler(self.workers, COST, limits, QUEUE, self.log, self.note_available, self.clock)
+        self.scheduler = Scheduler(self.workers, COST, limits, QUEUE, self.observer, self.note_available, self.clock)
 
     @property
-    def ahead(self) -> list[Sequence]:
-        """The sequences of the batch that waits behind the one on the device."""
-        return list(self.workers[0].ahead)
+    def planned(self) -> list[Sequence]:
+        """The sequences of the batch behind the running one."""
+        return list(self.workers[0].planned_sequences)
 
     def note_available(self, available: bool) -> None:
         self.available.append(available)
         if available:
             self.back.set()
 
-    def reopen(self) -> Device:
-        """Open the device anew, as another."""
+    def reopen(self) -> FakeDevice:
+        """Return the replacement of a dead device."""
         if self.reopened.dead:
-            raise OSError("there is no card")
+            raise OSError("there is no device")
         return self.reopened
 
     def submit(self, *sequences: list[int], **options: Any) -> asyncio.Task[Outcome]:
         values: list[NDArray[np.generic]] = [np.array(sequence) for sequence in sequences]
         return asyncio.create_task(self.scheduler.submit(values, **{"hidden": False, **options}))
 
-    async def submit_behind(self, *requests: list[list[int]]) -> list[asyncio.Task[Outcome]]:
-        """Queue requests while another one is held on the device."""
+    async def submit_behind_held_batch(self, *requests: list[list[int]]) -> list[asyncio.Task[Outcome]]:
+        """Submit the request [[1]] and hold it on the device, then queue requests behind it."""
         self.device.hold()
-        ahead = self.submit([1])
+        held = self.submit([1])
         await self.device.busy()
         tasks = [self.submit(*request) for request in requests]
         await asyncio.sleep(0)
-        return [ahead, *tasks]
+        return [held, *tasks]
 
 
 def sums(outcome: Outcome) -> list[float]:
-    """What a request was answered, by sequence."""
+    """Return the pooled answer of each sequence, a sum."""
     assert outcome.pooled is not None
     return [float(vector[0]) for vector in outcome.pooled]
 
 
 def halves(outcome: Outcome) -> list[list[float]]:
-    """The hidden rows of a request, by sequence."""
+    """Return the hidden rows of each sequence, half of its values."""
     assert outcome.hidden is not None
     return [rows[:, 0].tolist() for rows in outcome.hidden]

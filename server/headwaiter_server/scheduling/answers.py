@@ -1,0 +1,57 @@
+"""Hands out results and errors to requests, and takes the sequences of answered requests out of the queue."""
+
+from headwaiter_server.errors import DeadlineExceeded, HeadwaiterError, InferenceFailed
+from headwaiter_server.scheduling.batch_result import BatchResult
+from headwaiter_server.scheduling.cost_correction import CostCorrection
+from headwaiter_server.scheduling.observer import Observer
+from headwaiter_server.scheduling.pending import Pending
+from headwaiter_server.scheduling.queued_request import Batch, QueuedRequest, Sequence
+
+
+class Answers:
+    """Hands out results and errors."""
+
+    def __init__(self, pending: Pending, correction: CostCorrection, observer: Observer) -> None:
+        self._pending = pending
+        self._correction = correction
+        self._observer = observer
+
+    def hand_out(self, batch: Batch, result: BatchResult | None) -> None:
+        """Give the sequences of a batch that ran their rows, and fail the requests of those that expired before."""
+        ran = result.sequences if result else ()
+        for sequence in set(batch).difference(ran):
+            if not sequence.request.answer.done():
+                self._observer.expired(1 + len(sequence.request.not_started))
+                self.fail(sequence.request, DeadlineExceeded("the deadline passed while the request waited"))
+        if result:
+            compute_s = result.times.compute_s
+            predicted_s = self._correction.note_batch(result.shape, compute_s)
+            self._observer.batch_ran(result.shape, predicted_s, compute_s)
+            for sequence in result.hand_out_rows():
+                self.fail(sequence.request, sequence_failed(sequence, "the model's answer to it is not finite"))
+
+    def drop_expired(self, expired: Batch) -> None:
+        """Fail the requests of sequences that cannot be answered before their deadline."""
+        for request in dict.fromkeys(sequence.request for sequence in expired):
+            self._observer.expired(len(request.not_started))
+            self.fail(request, DeadlineExceeded("the deadline passed, or came too near, while the request waited"))
+
+    def fail(self, request: QueuedRequest, error: HeadwaiterError) -> None:
+        """Fail a request, or one sequence of a request that accepts a partial answer."""
+        request.fail(error)
+        if request.answer.done():
+            self.withdraw(request)
+
+    def withdraw(self, request: QueuedRequest) -> None:
+        """Take the sequences of a request out of the queue; a worker skips those that are in a planned batch."""
+        for sequence in request.not_started:
+            if sequence in self._pending:
+                self._pending.remove(sequence)
+        request.not_started.clear()
+
+
+def sequence_failed(sequence: Sequence, problem: str, cause: Exception | None = None) -> InferenceFailed:
+    """Return the error of one sequence that the model fails on."""
+    failure = InferenceFailed(f"sequence {sequence.index}: {problem}", sequence=sequence.index)
+    failure.__cause__ = cause
+    return failure

@@ -1,0 +1,160 @@
+"""A request in the queue, and its sequences: sequences wait and run separately, and their results are joined again."""
+
+from asyncio import Future
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headwaiter_server.errors import HeadwaiterError
+from headwaiter_server.scheduling.cost import Shape
+from headwaiter_server.scheduling.due_times import Priority
+
+
+# Classes with an instance per sequence, request or batch are not frozen, here and in other modules: setting a field of
+# a frozen instance costs a call.
+@dataclass(eq=False, slots=True)
+class BatchTimes:
+    """The times of one batch, in seconds.
+
+    Attributes:
+        assemble_s: duration of packing.
+        compute_s: duration of the run on the device.
+        computed_s: end of the run, on the scheduler's clock.
+        device_s: time from the end of the previous batch to the end of this one; from this batch's own start where the
+            device was idle before.
+    """
+
+    assemble_s: float
+    compute_s: float
+    computed_s: float
+    device_s: float
+
+
+@dataclass(eq=False, slots=True)
+class Outcome:
+    """The answer to a request.
+
+    Attributes:
+        pooled: float32 [width] for each sequence that did not fail, not scaled to unit length; None for a model without
+            pooling, or where all sequences failed.
+        hidden: rows [n_i, width] of each sequence that did not fail; None unless requested.
+        assemble_s: seconds of packing, summed over the request's batches.
+        compute_s: seconds of running, summed over the request's batches.
+        computed_s: end of the last batch, on the scheduler's clock; None where no sequence ran.
+        batches: number of batches that the sequences ran in.
+        failures: the errors of failed sequences, by index; empty unless the request accepts partial answers.
+    """
+
+    pooled: list[NDArray[np.float32]] | None
+    hidden: list[NDArray[np.generic]] | None
+    assemble_s: float
+    compute_s: float
+    computed_s: float | None
+    batches: int
+    failures: Mapping[int, HeadwaiterError] = field(default_factory=dict)
+
+
+@dataclass(eq=False, slots=True)
+class QueuedRequest:
+    """A request whose answer is not complete.
+
+    Attributes:
+        sequence_count: number of sequences in the request.
+        hidden: whether the caller wants hidden rows.
+        answer: future that resolves to the outcome, or fails.
+        failures: the errors of failed sequences, by index, for a request that accepts partial answers; None for a
+            request that fails with its first failed sequence.
+        not_started: the request's sequences that have not started to run.
+    """
+
+    sequence_count: int
+    hidden: bool
+    answer: Future[Outcome]
+    failures: dict[int, HeadwaiterError] | None = None
+    not_started: "set[Sequence]" = field(default_factory=set)
+    _pooled: dict[int, NDArray[np.float32]] = field(default_factory=dict)
+    _hidden: dict[int, NDArray[np.generic]] = field(default_factory=dict)
+    _batches: set[BatchTimes] = field(default_factory=set)
+    _finished_count: int = 0
+
+    def __post_init__(self) -> None:
+        self._resolve_if_complete()
+
+    def add_result(
+        self, index: int, pooled: NDArray[np.float32] | None, hidden: NDArray[np.generic] | None, times: BatchTimes
+    ) -> None:
+        """Store the result of one sequence; the last result resolves the answer."""
+        if pooled is not None:
+            self._pooled[index] = pooled
+        if hidden is not None:
+            self._hidden[index] = hidden
+        self._batches.add(times)
+        self._finished_count += 1
+        self._resolve_if_complete()
+
+    def fail(self, error: HeadwaiterError) -> None:
+        """Record the error of one sequence, or of the whole request; ignore errors after the answer is complete."""
+        if self.answer.done():
+            return
+        if self.failures is None or error.sequence is None:
+            self.answer.set_exception(error)
+        else:
+            self.failures.setdefault(error.sequence, error)
+            self._resolve_if_complete()
+
+    def _resolve_if_complete(self) -> None:
+        """Resolve the answer once every sequence has a result or an error."""
+        failures = self.failures or {}
+        if self._finished_count + len(failures) < self.sequence_count or self.answer.done():
+            return
+        self.answer.set_result(
+            Outcome(
+                [self._pooled[index] for index in sorted(self._pooled)] if self._pooled else None,
+                [self._hidden[index] for index in sorted(self._hidden)] if self.hidden else None,
+                sum(batch.assemble_s for batch in self._batches),
+                sum(batch.compute_s for batch in self._batches),
+                max((batch.computed_s for batch in self._batches), default=None),
+                len(self._batches),
+                failures,
+            )
+        )
+
+
+@dataclass(eq=False, slots=True)
+class Sequence:
+    """One sequence of a request: the unit of work.
+
+    Attributes:
+        values: token ids [n] or features [n, d_in].
+        length_tokens: n.
+        due_s: latest time at which the sequence should start, on the scheduler's clock; the earliest is most urgent.
+        fair_start_s: time that orders sequences while none is urgent; the earliest starts first.
+        deadline_s: when the answer becomes useless; infinity without a deadline.
+        priority: of the request.
+        request: the request that the sequence belongs to.
+        index: position in the request.
+    """
+
+    values: NDArray[np.generic]
+    length_tokens: int
+    due_s: float
+    fair_start_s: float
+    deadline_s: float
+    priority: Priority
+    request: QueuedRequest
+    index: int
+
+    def is_wanted(self, now_s: float) -> bool:
+        """Return whether the deadline is ahead and the request has no answer yet."""
+        return now_s < self.deadline_s and not self.request.answer.done()
+
+
+# The sequences that run together.
+Batch = tuple[Sequence, ...]
+
+
+def shape_of(batch: Batch) -> Shape:
+    """Return the shape of a batch."""
+    return Shape.of([sequence.length_tokens for sequence in batch])

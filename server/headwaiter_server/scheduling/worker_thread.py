@@ -1,0 +1,70 @@
+"""A thread that runs functions one after another, and hands each result to the event loop."""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from queue import SimpleQueue
+from threading import Thread
+from typing import Any, TypeVar
+
+_Result = TypeVar("_Result")
+_Task = tuple[
+    asyncio.AbstractEventLoop, "asyncio.Future[Any]", Callable[[], None], Callable[..., Any], tuple[object, ...]
+]
+
+
+class WorkerThread:
+    """Runs functions in the order they are given.
+
+    Each result takes one step to the event loop. An executor takes several: its own future, asyncio's future, and the
+    link between the two.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._tasks: SimpleQueue[_Task | None] = SimpleQueue()
+        # A daemon, so that a thread that was never closed does not keep the process alive.
+        Thread(target=self._run_tasks, name=name, daemon=True).start()
+
+    def run(
+        self, function: Callable[..., _Result], *arguments: object, then: Callable[[], None] = lambda: None
+    ) -> "asyncio.Future[_Result]":
+        """Run a function in the thread.
+
+        Args:
+            function: the function to run.
+            arguments: its arguments.
+            then: called in the event loop once the future has its result or its error.
+        """
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[_Result] = loop.create_future()
+        self._tasks.put((loop, future, then, function, arguments))
+        return future
+
+    def close(self) -> None:
+        """End the thread after the functions that were given before."""
+        self._tasks.put(None)
+
+    def _run_tasks(self) -> None:
+        while (task := self._tasks.get()) is not None:
+            loop, future, then, function, arguments = task
+            result = error = None
+            try:
+                result = function(*arguments)
+            except Exception as raised:  # noqa: BLE001 - the error belongs to the future
+                error = raised
+            # A closed event loop has no task left that waits for the result.
+            with suppress(RuntimeError):
+                loop.call_soon_threadsafe(_set_result, future, result, error, then)
+            # A thread that waits for its next task must not keep the objects of the last one alive.
+            del task, loop, future, then, function, arguments, result, error
+
+
+def _set_result(
+    future: "asyncio.Future[Any]", result: object, error: Exception | None, then: Callable[[], None]
+) -> None:
+    if not future.done():
+        if error:
+            future.set_exception(error)
+        else:
+            future.set_result(result)
+    then()

@@ -1,0 +1,220 @@
+"""The measured cost of batches is stored, and reused by the same model on the same machine."""
+
+import json
+import logging
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+
+from headwaiter_server.runtime import hardware as machine
+from headwaiter_server.runtime.graph import Outputs
+from headwaiter_server.runtime.hardware import describe_hardware
+from headwaiter_server.runtime.model import Model, Resources
+from headwaiter_server.runtime.packing import PackedBatch
+from headwaiter_server.scheduling.calibration import Calibration
+from headwaiter_server.scheduling.calibration_cache import calibrate
+from tests.server.rpc.stand_ins import model as stand_in
+from tests.server.scheduling.simulated_graph import GATHERED, VARYING, SimulatedGraph, simulated_model
+
+
+def _calibrate(model: Model, folder: Path | None, *, threads: int = 1, token_cap: int = 0) -> Calibration:
+    return calibrate(model, threads=threads, token_cap=token_cap, folder=folder)
+
+
+def test_a_restart_reads_the_stored_cost_and_runs_only_a_few_batches(
+    simulated: tuple[Model, SimulatedGraph], tmp_path: Path
+) -> None:
+    model, graph = simulated
+    measured = _calibrate(model, tmp_path / "new" / "cache")
+    assert not measured.remembered
+    measuring_runs = len(graph.ran)
+    graph.ran.clear()
+    assert _calibrate(model, tmp_path / "new" / "cache") == replace(measured, remembered=True)
+    assert 1 <= len(graph.ran) <= 3 < measuring_runs
+
+
+def test_on_a_gpu_every_start_runs_batches_that_reach_the_limits_of_tokens_padding_and_cells(
+    tmp_path: Path,
+) -> None:
+    model, graph = simulated_model(tmp_path, VARYING, provider="cuda", width=768)
+    with patch("headwaiter_server.runtime.warmup.time", graph):
+        for remembered in (False, True):
+            graph.ran.clear()
+            calibration = _calibrate(model, tmp_path)
+            assert calibration.remembered is remembered
+            # The first start ran the timed batches before.
+            limits, ran = calibration.limits, graph.ran[-3:]
+            padded = [shape.sequences * shape.longest_tokens for shape in ran]
+            cells = [shape.sequences * shape.longest_tokens**2 for shape in ran]
+            for largest, most in (
+                (max(shape.tokens for shape in ran), limits.tokens),
+                (max(padded), limits.padded_tokens),
+                (max(cells), limits.cells),
+            ):
+                assert 0.99 * most <= largest <= most
+            # One batch has nearly the most cells that sequences can need.
+            assert max(shape.needed_cells for shape in ran) >= 0.99 * min(limits.tokens * 512, limits.cells)
+
+
+@pytest.mark.parametrize("provider", ["cpu", "cuda"])
+def test_limits_are_halved_until_the_largest_batches_fit_in_memory_and_restored_at_a_start_with_more_memory(
+    provider: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    model, graph = simulated_model(tmp_path, VARYING, provider=provider)
+    with patch("headwaiter_server.runtime.warmup.time", graph):
+        measured = _calibrate(model, tmp_path).limits
+        graph.most_tokens = measured.tokens // 3
+        halved = _calibrate(model, tmp_path).limits
+        graph.most_tokens = measured.tokens
+        assert _calibrate(model, tmp_path).limits == measured
+    assert halved == measured.halved().halved()
+    warnings = [message for message in caplog.messages if "out of memory" in message]
+    assert len(warnings) == 2
+    for message, tokens in zip(warnings, (measured.tokens, measured.tokens // 2), strict=True):
+        assert str(tokens) in message
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"file": "other.onnx"},
+        {"provider": "cuda"},
+        {"threads": 2},
+        {"token_cap": 256},
+        {"resources": Resources(threads=None, max_gpu_bytes=1 << 30)},
+        {"digest": "cd" * 32},
+        {},
+    ],
+    ids=str,
+)
+def test_the_stored_cost_of_another_model_or_setting_is_not_used(
+    change: dict[str, Any], simulated: tuple[Model, SimulatedGraph], tmp_path: Path
+) -> None:
+    model, _ = simulated
+    _calibrate(model, tmp_path)
+    how = {name: change.pop(name) for name in ("threads", "token_cap") if name in change}
+    if "digest" in change:
+        change = {"bundle": replace(model.bundle, digest=change["digest"])}
+    same = not (how or change)
+    assert _calibrate(replace(model, **change), tmp_path, **how).remembered is same
+
+
+@pytest.mark.parametrize("name", ["processor", "processors", "cards", "onnxruntime"])
+def test_the_stored_cost_of_another_machine_is_not_used(
+    name: str, simulated: tuple[Model, SimulatedGraph], tmp_path: Path
+) -> None:
+    model, _ = simulated
+    _calibrate(model, tmp_path)
+    other = {**describe_hardware(), name: "another"}
+    with patch("headwaiter_server.scheduling.calibration_cache.describe_hardware", lambda: other):
+        assert not _calibrate(model, tmp_path).remembered
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"token_s": float("nan")},
+        {"token_s": -1.0},
+        {"token_s": "much"},
+        {"token_s": 10**400},
+        {"token_s": None},
+        {"launch_s": 0.0, "token_s": 0.0, "padded_s": 0.0, "cell_s": 0.0},
+        {"token_budget": 0},
+        {"service_tokens_per_s": "fast"},
+        {"token_budget": float("inf")},
+        {"about": {}},
+    ],
+    ids=lambda change: str(change)[:40],
+)
+def test_a_stored_cost_with_a_wrong_value_is_measured_again_and_replaced(
+    change: dict[str, Any], simulated: tuple[Model, SimulatedGraph], tmp_path: Path
+) -> None:
+    model, _ = simulated
+    _calibrate(model, tmp_path)
+    (file,) = tmp_path.iterdir()
+    file.write_text(json.dumps({**json.loads(file.read_text()), **change}))
+    assert not _calibrate(model, tmp_path).remembered
+    assert _calibrate(model, tmp_path).remembered
+
+
+@pytest.mark.parametrize("content", [b"", b"\xff\x00", b"{}", b"[1]", b"null", b'{"token_s": ', b"[" * 100_000])
+def test_a_damaged_file_is_replaced_by_a_new_measurement(
+    content: bytes, simulated: tuple[Model, SimulatedGraph], tmp_path: Path
+) -> None:
+    model, _ = simulated
+    _calibrate(model, tmp_path)
+    (file,) = tmp_path.iterdir()
+    file.write_bytes(content)
+    assert not _calibrate(model, tmp_path).remembered
+    assert _calibrate(model, tmp_path).remembered
+
+
+def test_a_cost_measured_on_a_disturbed_machine_is_logged_and_not_stored(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    seen: dict[bytes, int] = {}
+
+    class Disturbed(SimulatedGraph):
+        def run(self, batch: PackedBatch, *, hidden: bool) -> Outputs:
+            # Disturb every run of every other shape: taking the best of several runs does not hide that.
+            before_s = self.now_s
+            outputs = super().run(batch, hidden=hidden)
+            self.now_s += 4 * (self.now_s - before_s) * (seen.setdefault(batch.lengths.tobytes(), len(seen)) % 2)
+            return outputs
+
+    graph: Any = Disturbed(GATHERED)
+    model = replace(stand_in(tmp_path, max_tokens=512, heads=12), graph=graph)
+    with patch("headwaiter_server.runtime.warmup.time", graph):
+        error_ratio = _calibrate(model, tmp_path).error_ratio
+    assert error_ratio > 0.1
+    (message,) = caplog.messages
+    assert f"{100 * error_ratio:.0f} %" in message
+    assert not list(tmp_path.glob("calibration*"))
+
+
+def test_a_folder_that_cannot_be_written_is_logged_once_and_is_no_error(
+    simulated: tuple[Model, SimulatedGraph], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    model, _ = simulated
+    (tmp_path / "file").touch()
+    assert not _calibrate(model, tmp_path / "file" / "cache").remembered
+    (message,) = caplog.messages
+    assert "--cache-dir" in message
+    assert str(tmp_path / "file" / "cache") in message
+
+
+def test_without_a_folder_the_log_names_the_flag_that_stores_the_cost(
+    simulated: tuple[Model, SimulatedGraph], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "headwaiter_server")
+    assert not _calibrate(simulated[0], None).remembered
+    (message,) = caplog.messages
+    assert "--cache-dir" in message
+
+
+def test_a_model_that_cannot_run_is_an_error_with_and_without_a_stored_cost(
+    simulated: tuple[Model, SimulatedGraph], tmp_path: Path
+) -> None:
+    model, graph = simulated
+    _calibrate(model, tmp_path)
+    graph.most_tokens = 0
+    for folder in (tmp_path, None):
+        with pytest.raises(RuntimeError, match="out of memory"):
+            _calibrate(model, folder)
+
+
+def test_a_machine_is_described_by_its_processor_and_its_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "cpuinfo").write_text("processor\t: 0\nmodel name\t: Quick 9\nmodel name\t: Quick 9\n")
+    for bus, name in (("0000:01", "Large"), ("0000:02", "Larger")):
+        (tmp_path / "gpus" / bus).mkdir(parents=True)
+        (tmp_path / "gpus" / bus / "information").write_text(f"Model: \t\t {name}\nIRQ: 1\n")
+    monkeypatch.setattr(machine, "_CPU_INFO", tmp_path / "cpuinfo")
+    monkeypatch.setattr(machine, "_CARDS", tmp_path / "gpus")
+    described = describe_hardware()
+    assert (described["processor"], described["cards"]) == ("Quick 9", "Large, Larger")
+    monkeypatch.setattr(machine, "_CPU_INFO", tmp_path / "nowhere")
+    monkeypatch.setattr(machine, "_CARDS", tmp_path / "nowhere")
+    assert describe_hardware()["cards"] == ""

@@ -1,0 +1,122 @@
+"""Expired and cancelled sequences never run, and do not disturb the others."""
+
+import asyncio
+
+import pytest
+
+from headwaiter_server.errors import DeadlineExceeded, Overloaded
+from headwaiter_server.scheduling.due_times import Priority
+from tests.server.scheduling.fakes import Harness, sums
+
+
+async def test_a_request_that_is_cancelled_in_the_queue_never_runs(harness: Harness) -> None:
+    held, gone, stays = await harness.submit_behind_held_batch([[2], [3]], [[4]])
+    gone.cancel()
+    harness.device.release()
+    assert [sums(outcome) for outcome in await asyncio.gather(held, stays)] == [[1], [4]]
+    assert gone.cancelled()
+    assert harness.device.batches == [[[1]], [[4]]]
+    assert harness.observer.expired_sequences == 0
+
+
+async def test_a_request_that_is_cancelled_while_a_batch_is_planned_is_planned_once_and_never_runs(
+    harness: Harness,
+) -> None:
+    held, gone = await harness.submit_behind_held_batch([[2]])
+    await asyncio.sleep(0.01)
+    harness.clock.now_s = 0.749
+    harness.scheduler._wake_up.set()  # The loop plans before the task of the cancelled request runs.
+    gone.cancel()
+    await asyncio.sleep(0.01)
+    harness.device.release()
+    assert sums(await held) == [1]
+    assert gone.cancelled()
+    assert harness.device.batches == [[[1]]]
+
+
+async def test_behind_a_late_batch_a_sequence_that_would_be_too_late_never_runs(harness: Harness) -> None:
+    # The batch on the device takes 0.75 s, and the next one 0.75 s; the safety margin is 5 ms.
+    (held,) = await harness.submit_behind_held_batch()
+    doomed = harness.submit([2], deadline_s=1.9)
+    await asyncio.sleep(0)
+    harness.clock.now_s = 1.9 - 0.75 - 0.003
+    harness.scheduler._wake_up.set()
+    with pytest.raises(DeadlineExceeded, match="deadline"):
+        await doomed
+    with pytest.raises(Overloaded, match=r"0\.945 s.*0\.800 s"):
+        await harness.submit([2], deadline_s=harness.clock.now_s + 0.8)
+    harness.device.release()
+    assert sums(await held) == [1]
+    assert harness.device.batches == [[[1]]]
+
+
+async def test_cancelling_a_request_that_runs_does_not_disturb_its_batch(harness: Harness) -> None:
+    held, gone, stays = await harness.submit_behind_held_batch([[2], [3]], [[4]])
+    harness.device.release(1)
+    await asyncio.gather(held, harness.device.busy())
+    gone.cancel()
+    harness.device.release()
+    assert sums(await stays) == [4]
+    assert harness.device.batches == [[[1]], [[4], [2], [3]]]
+    with pytest.raises(asyncio.CancelledError):
+        await gone
+
+
+async def test_expired_sequences_are_dropped_and_counted(harness: Harness) -> None:
+    (held,) = await harness.submit_behind_held_batch()
+    late, in_time = harness.submit([2], [3], deadline_s=5.0), harness.submit([4], deadline_s=90.0)
+    await asyncio.sleep(0)
+    harness.clock.now_s = 5.0
+    harness.device.release()
+    with pytest.raises(DeadlineExceeded, match="deadline"):
+        await late
+    assert [sums(outcome) for outcome in await asyncio.gather(held, in_time)] == [[1], [4]]
+    assert harness.device.batches == [[[1]], [[4]]]
+    assert harness.observer.expired_sequences == 2
+
+
+async def test_an_expired_request_is_dropped_as_a_whole_though_planning_visits_only_a_part_of_it(
+    harness: Harness,
+) -> None:
+    (held,) = await harness.submit_behind_held_batch()
+    # The bulk request leads because of its age. Filling its batch up to the budget visits one expired sequence.
+    oldest = harness.submit([3] * 3, priority=Priority.BULK)
+    await asyncio.sleep(0)
+    harness.clock.now_s = 18.0
+    late, longer = harness.submit([2] * 4, [2] * 10, deadline_s=30.0), harness.submit([4] * 9)
+    await asyncio.sleep(0)
+    harness.clock.now_s = 40.0
+    harness.device.release()
+    with pytest.raises(DeadlineExceeded):
+        await late
+    assert [sums(outcome) for outcome in await asyncio.gather(held, oldest, longer)] == [[1], [9], [36]]
+    assert harness.observer.expired_sequences == 2
+
+
+async def test_a_request_that_is_cancelled_at_its_deadline_counts_as_expired(harness: Harness) -> None:
+    (held,) = await harness.submit_behind_held_batch()
+    late = harness.submit([2], [3], deadline_s=5.0)
+    await asyncio.sleep(0)
+    harness.clock.now_s = 5.0
+    late.cancel()
+    await asyncio.wait([late])
+    assert harness.observer.expired_sequences == 2
+    assert harness.scheduler.queued_sequences == 0
+    harness.device.release()
+    await held
+
+
+async def test_sequences_of_a_planned_batch_that_are_cancelled_or_expire_never_run(harness: Harness) -> None:
+    (held,) = await harness.submit_behind_held_batch()
+    gone, late, stays = harness.submit([2]), harness.submit([3], deadline_s=3.0), harness.submit([4])
+    harness.clock.now_s = 0.749
+    await asyncio.sleep(0.01)
+    assert len(harness.planned) == 3
+    gone.cancel()
+    harness.clock.now_s = 3.0
+    harness.device.release()
+    assert [sums(outcome) for outcome in await asyncio.gather(held, stays)] == [[1], [4]]
+    with pytest.raises(DeadlineExceeded):
+        await late
+    assert harness.device.batches == [[[1]], [[4]]]
+    assert harness.observer.expired_sequences == 1
