@@ -12,9 +12,9 @@ from bench.loads.traces import real_sentences, sentences
 from bench.measure import LOAD_CORE, SERVER_CORE, median_ratio, pin
 from bench.studies.int8 import in_batches
 from headwaiter_proto import encoder_pb2 as pb
+from headwaiter_proto.rules.requests import RequestLimits
 from headwaiter_server.models.tokenizer import TextEncoder
-from headwaiter_server.rpc.inputs import read_inputs
-from headwaiter_server.rpc.requests import RequestLimits
+from headwaiter_server.rpc.inputs import read_input
 from headwaiter_server.runtime.bundle import TOKENIZER, Bundle
 from headwaiter_server.runtime.graph import EncoderGraph
 from headwaiter_server.runtime.packing import PackedBatch
@@ -27,7 +27,7 @@ _SENTENCES = 500
 _REPEATS = 10
 _TEXTS = (1, 64)
 _AT_ONCE = 8
-_LIMITS = RequestLimits(sequences=4096, tokens=65_536)
+_LIMITS = RequestLimits(sequences=4096, tokens=65_536, message_bytes=1 << 24, attend_bytes=1 << 26)
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ def tokenizing() -> list[Tokenizing]:
 
         async def read_in_turn() -> None:
             for request in waiting:
-                await read_inputs(request, manifest, text, _LIMITS)
+                await read_input(request, manifest, text, _LIMITS)
 
         await asyncio.gather(*(read_in_turn() for _ in range(_AT_ONCE)))
 

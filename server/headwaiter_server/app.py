@@ -19,7 +19,7 @@ from headwaiter_server.metrics import Recorder
 from headwaiter_server.models.loading import load
 from headwaiter_server.rpc.auth import BearerToken
 from headwaiter_server.rpc.handlers import GenericHandlers
-from headwaiter_server.rpc.service import SERVICE, EncoderService, Serving
+from headwaiter_server.rpc.service import SERVICE, EncoderService, ServedModel
 from headwaiter_server.rpc.tls import credentials
 from headwaiter_server.runtime.attention_weights import AttentionGraph
 from headwaiter_server.scheduling.admission import QueueLimits
@@ -90,7 +90,7 @@ class Server:
         attention = partial(AttentionGraph.open, bundle.folder / bundle.manifest.attend.file)
         self._attender = Attender(attention, self._recorder)
         self._recorder.serving(loaded.model, loaded.calibration, self._scheduler)
-        self._encoder.open(Serving(loaded.model, loaded.text, self._scheduler, self._attender, loaded.calibration))
+        self._encoder.serve(ServedModel(loaded.model, loaded.text, self._scheduler, self._attender, loaded.calibration))
         await self._set_health(serving=True)
         log.info("serving %s on port %d, metrics on port %d", loaded.describe(), self.port, self.metrics_port)
 

@@ -66,8 +66,8 @@ def _fail(call: Call, server: FakeServer) -> HeadwaiterError:
 
 def test_there_is_a_class_for_each_reason_of_the_contract() -> None:
     names = {"".join(word.title() for word in reason.split("_")) for reason in _REASONS}
-    assert names == {kind.__name__ for kind in errors.BY_REASON.values()}
-    assert set(errors.BY_REASON) == set(_REASONS)
+    assert names == {kind.__name__ for kind in errors.ERROR_BY_REASON.values()}
+    assert set(errors.ERROR_BY_REASON) == set(_REASONS)
     assert names < set(headwaiter_client.__all__)
 
 
@@ -205,7 +205,7 @@ def test_a_model_is_asked_for_by_a_name(call: Call, server: FakeServer) -> None:
     assert server.requests == []
 
 
-@pytest.mark.parametrize("kind", [HeadwaiterError, *errors.BY_REASON.values()])
+@pytest.mark.parametrize("kind", [HeadwaiterError, *errors.ERROR_BY_REASON.values()])
 def test_errors_survive_pickling(kind: type[HeadwaiterError]) -> None:
     error = kind("too long", sequence=0, field="texts", limit=5, actual=6, retry_after_s=0.5, request_id="r")
     copy = pickle.loads(pickle.dumps(error))

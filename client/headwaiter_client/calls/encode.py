@@ -14,7 +14,7 @@ from headwaiter_client.calls import steps as _core
 from headwaiter_client.calls.arguments import check_progress, check_type
 from headwaiter_client.calls.inputs import Form, Texts
 from headwaiter_client.calls.splitting import Chunk, is_too_much
-from headwaiter_client.errors import HeadwaiterError, InvalidInput, ModelChanged, located
+from headwaiter_client.errors import HeadwaiterError, InvalidInput, ModelChanged, renumbered
 from headwaiter_proto import encoder_pb2 as pb
 
 _Pending = TypeVar("_Pending")
@@ -127,7 +127,7 @@ class Job:
     def _smaller(self, chunk: Chunk, error: HeadwaiterError, size_bytes: int) -> _core.Exchange[list[Chunk]]:
         """Returns what to send in place of a refused request, or raises the refusal as the caller should see it."""
         if not is_too_much(error) or not chunk.sequences:
-            raise located(error, chunk.first) from error.__cause__
+            raise renumbered(error, chunk.first) from error.__cause__
         if len(chunk.sequences) > 1:
             return _chunks.halves(chunk)
         failure = yield from self._alone(chunk.first, error, size_bytes)

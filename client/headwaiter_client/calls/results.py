@@ -11,8 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headwaiter_client.calls.tensors import Int8Array, array, int8_array, join_int8, split
-from headwaiter_client.errors import BY_REASON, HeadwaiterError, from_metadata, located
+from headwaiter_client.errors import ERROR_BY_REASON, HeadwaiterError, renumbered
 from headwaiter_proto import encoder_pb2 as pb
+from headwaiter_proto.rules.status import error_from_metadata
 
 _Rows = TypeVar("_Rows")
 
@@ -272,6 +273,6 @@ def _end_to_end(lists: Iterable[list[_Rows] | None]) -> list[_Rows] | None:
 
 def _failure(failure: pb.Failure, first: int, request_id: str) -> HeadwaiterError:
     reason = pb.ErrorReason.DESCRIPTOR.values_by_number.get(failure.reason)
-    kind = BY_REASON.get(reason.name, HeadwaiterError) if reason else HeadwaiterError
+    kind = ERROR_BY_REASON.get(reason.name, HeadwaiterError) if reason else HeadwaiterError
     metadata = {**failure.metadata, "sequence": str(failure.sequence)}
-    return located(from_metadata(kind, failure.message, metadata, request_id=request_id), first)
+    return renumbered(error_from_metadata(kind, failure.message, metadata, request_id=request_id), first)

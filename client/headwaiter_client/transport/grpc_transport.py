@@ -14,10 +14,11 @@ from typing import Protocol, cast
 import grpc
 
 from headwaiter_client.calls import steps as _core
-from headwaiter_client.errors import Cancelled, DeadlineExceeded, HeadwaiterError, Unavailable, from_rpc
+from headwaiter_client.errors import Cancelled, DeadlineExceeded, HeadwaiterError, Unavailable
 from headwaiter_client.transport.connection import Connection, remaining_s
 from headwaiter_client.transport.replicas import Replicas
 from headwaiter_client.transport.retries import Budgets, RetryPolicy
+from headwaiter_client.transport.status import error_from_rpc
 
 # What gRPC says of a server that does not answer, and of one that stops.
 _UNREACHED = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
@@ -169,7 +170,7 @@ class GrpcTransport:
         except grpc.RpcError as error:
             if self._closed.is_set():
                 raise Cancelled("the client was closed before the answer came", request_id=request_id) from error
-            failure = from_rpc(error, timeout_s=timeout_s, request_id=request_id)
+            failure = error_from_rpc(error, timeout_s=timeout_s, request_id=request_id)
             if isinstance(failure, Unavailable):
                 self._mark(index, up=False)
             raise failure from error
@@ -254,7 +255,7 @@ class AsyncGrpcTransport:
         try:
             return await call(request, timeout=end_s - time.monotonic(), metadata=self._metadata)
         except grpc.RpcError as error:
-            failure = from_rpc(error, timeout_s=timeout_s, request_id=request_id)
+            failure = error_from_rpc(error, timeout_s=timeout_s, request_id=request_id)
             if isinstance(failure, Unavailable):
                 self._mark(index, up=False)
             raise failure from error

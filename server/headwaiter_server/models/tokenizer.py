@@ -10,10 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from headwaiter_server.errors import Failures, InvalidInput, SequenceTooLong
+from headwaiter_proto.rules.inputs import check_texts, text_too_long
+from headwaiter_server.errors import Failures
 
-# A token of running text is some 4 characters; no text within its tokens is near this.
-_CHARACTERS_PER_TOKEN = 64
 _SLICE_CHARACTERS = 1 << 16
 
 
@@ -71,7 +70,7 @@ class TextEncoder:
             failures: takes an InvalidInput for a text that is empty, and a SequenceTooLong.
             max_total_tokens: where to stop: what is beyond it together is not tokenised to its end.
         """
-        self._check(texts, form, failures)
+        check_texts(texts, self._max_tokens, failures, truncates=form.truncation is not Truncation.ERROR)
         # The fast one knows no offsets. Either lets go of Python's lock, and spreads several texts over the cores.
         encode_batch = self._tokenizer.encode_batch if form.offsets else self._tokenizer.encode_batch_fast
         found = [_NONE] * len(texts)
@@ -82,7 +81,8 @@ class TextEncoder:
             for index, encoding in zip(indices, encodings, strict=True):
                 tokens = self._cut(_read(encoding, form), encoding, form.truncation)
                 if len(tokens.ids) > self._max_tokens:
-                    failures.add(self._too_long(index, f"{tokens.original_tokens} tokens", tokens.original_tokens))
+                    size = f"{tokens.original_tokens} tokens"
+                    failures.add(text_too_long(index, size, self._max_tokens, tokens.original_tokens))
                 else:
                     found[index] = tokens
                     total_tokens += len(tokens.ids)
@@ -94,19 +94,6 @@ class TextEncoder:
         """Return the tokens of ids [n] as the vocabulary spells them, with its marks of word parts and spaces."""
         return [self._tokenizer.id_to_token(int(one)) or "" for one in ids]
 
-    def _check(self, texts: Sequence[str], form: TextForm, failures: Failures) -> None:
-        """Look for texts that need no tokenizer to be refused."""
-        most_characters = self._max_tokens * _CHARACTERS_PER_TOKEN
-        for index, text in enumerate(texts):
-            if not text.strip():
-                failures.add(
-                    InvalidInput(
-                        f"texts.values[{index}] is empty: a text needs at least one word", sequence=index, field="texts"
-                    )
-                )
-            elif form.truncation is Truncation.ERROR and len(text) > most_characters:
-                failures.add(self._too_long(index, f"{len(text)} characters", None))
-
     def _cut(self, tokens: Tokens, encoding: Any, truncation: Truncation) -> Tokens:
         """Drop tokens from one end of a text that is too long; special tokens stay, as in `transformers`."""
         if tokens.original_tokens <= self._max_tokens or truncation is Truncation.ERROR:
@@ -117,16 +104,6 @@ class TextEncoder:
         kept[words[:room] if truncation is Truncation.RIGHT else words[len(words) - room :]] = True
         return Tokens(
             tokens.ids[kept], tokens.original_tokens, None if tokens.offsets is None else tokens.offsets[kept]
-        )
-
-    def _too_long(self, index: int, size: str, tokens: int | None) -> SequenceTooLong:
-        return SequenceTooLong(
-            f"texts.values[{index}] has {size}, and the model takes texts of at most {self._max_tokens} tokens, "
-            "special tokens and prompt included: shorten, split or truncate it",
-            sequence=index,
-            field="texts",
-            limit=self._max_tokens,
-            actual=tokens,
         )
 
 

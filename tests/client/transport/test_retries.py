@@ -44,7 +44,9 @@ def test_a_call_is_sent_again(
 
 
 # In an order that does not change from run to run.
-_JUDGED = [kind for kind in (HeadwaiterError, *errors.BY_REASON.values()) if kind not in (Overloaded, Unavailable)]
+_JUDGED = [
+    kind for kind in (HeadwaiterError, *errors.ERROR_BY_REASON.values()) if kind not in (Overloaded, Unavailable)
+]
 
 
 @pytest.mark.parametrize("kind", list(dict.fromkeys(_JUDGED)))

@@ -114,7 +114,7 @@ async def test_beyond_a_few_that_wait_requests_are_refused_with_a_delay(bench: B
     await asyncio.sleep(0)
     with pytest.raises(Overloaded, match="8 requests for attention wait already: try again in") as refusal:
         await bench.submit(99)
-    assert refusal.value.retry_after_s > 0
+    assert (refusal.value.retry_after_s or 0) > 0
     bench.graph.released.set()
     await asyncio.gather(ahead, *waiting)
     assert (await bench.submit(99)).attention.weights.item() == 99

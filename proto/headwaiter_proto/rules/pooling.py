@@ -1,4 +1,4 @@
-"""Pools hidden rows where a graph does not do it: with another pooling than its own, or without some of the rows."""
+"""Pools hidden rows on the host, for requests whose pooling differs from the graph's or leaves out a prompt's rows."""
 
 from collections.abc import Callable
 
@@ -18,12 +18,12 @@ POOLINGS: dict[Pooling, Callable[[_Rows], _Rows]] = {
 
 
 def pool(rows: NDArray[np.generic], pooling: Pooling, skipped: int = 0) -> NDArray[np.float32]:
-    """Return the one vector [width] of a sequence's hidden rows [n, width].
+    """Return the pooled vector [width] of a sequence's hidden rows [n, width].
 
     Args:
-        rows: of one sequence, in any precision.
-        pooling: of `POOLINGS`.
-        skipped: how many of the rows to leave out, the first; the last always counts.
+        rows: the hidden rows of one sequence, in any precision.
+        pooling: one of `POOLINGS`.
+        skipped: number of rows to leave out at the start; the last row always counts.
     """
     counted = rows[min(skipped, len(rows) - 1) :].astype(np.float32, copy=False)
     return POOLINGS[pooling](counted).astype(np.float32, copy=False)
