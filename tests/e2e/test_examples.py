@@ -28,15 +28,15 @@ PRINTED = {
     "cancel": "of 5000 texts are enough\ncancelled: ",
     "deadline": "not within 1 ms: ",
     "encode": "9 of 9 texts",
-    "errors": "mend it: sequence 1: texts.values[1] is empty",
+    "errors": "mend it: sequence 1: sequence 1 is empty",
     "fake": "both tests pass",
     "features": "20 rows of width 24",
     "hidden": "bread      [",
     "models": "a request: at most 8 sequences, 96 tokens\n",
-    "partial": "'': texts.values[1] is empty",
+    "partial": "'': sequence 1 is empty",
     "pooling": "the first token's: [",
     "prompts": "query: 'rain on a fresh bread' has 7 tokens",
-    "raw_stream": "b: INVALID_INPUT: texts.values[0] is empty",
+    "raw_stream": "b: INVALID_INPUT: sequence 0 is empty",
     "replicas": "20 calls over 2 addresses, answered by 1 model",
     "small_vectors": "int8: 72 bytes, cosine ",
     "stream": "60 texts, as they came",
@@ -100,7 +100,7 @@ def node(text_server: Running) -> Callable[[str], str]:
 
 @pytest.mark.parametrize(
     ("name", "besides"),
-    [("encode.mjs", "by tiny-text"), ("stream.mjs", "b: INVALID_INPUT: texts.values[0] is empty")],
+    [("encode.mjs", "by tiny-text"), ("stream.mjs", "b: INVALID_INPUT: sequence 0 is empty")],
     ids=["unary", "stream"],
 )
 def test_node_gets_the_vectors_that_the_client_gets(
@@ -121,7 +121,7 @@ def test_node_gets_the_vectors_that_the_client_gets(
 
 def test_node_reads_the_details_of_errors(node: Callable[[str], str]) -> None:
     empty, empty_details, unknown, unknown_details = node("errors.mjs").splitlines()
-    assert empty.startswith("INVALID_ARGUMENT: texts.values[1] is empty")
+    assert empty.startswith("INVALID_ARGUMENT: sequence 1 is empty")
     reason, metadata = empty_details.split(maxsplit=1)
     assert (reason, json.loads(metadata)) == ("INVALID_INPUT", {"sequence": "1", "field": "texts"})
     assert unknown.startswith("NOT_FOUND: there is no model 'another' here")

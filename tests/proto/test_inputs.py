@@ -234,9 +234,9 @@ def test_texts_that_are_empty_or_far_too_long_are_refused_before_they_are_tokeni
     check_texts(["a", " \n", "a" * 257], 4, failures, truncates=False)
     empty, long = failures.by_sequence[1], failures.by_sequence[2]
     assert (type(empty), empty.field, empty.limit) == (InvalidInput, "texts", None)
-    assert "texts.values[1]" in str(empty)
+    assert "sequence 1" in str(empty)
     assert (type(long), long.field, long.limit, long.actual) == (SequenceTooLong, "texts", 4, None)
-    assert all(value in str(long) for value in ("texts.values[2]", "257", "4"))
+    assert all(value in str(long) for value in ("sequence 2", "257", "4"))
     check_texts(["a" * 257], 4, Failures(), truncates=True)
 
 

@@ -89,7 +89,7 @@ def read_tokens(
         for index, row, position in _first_of_each((ids < 0) | (ids > largest), ends):
             failures.add(
                 InvalidInput(
-                    f"tokens: sequence {index} has id {ids[row]} at position {position}; the model's ids are 0 to "
+                    f"sequence {index} has id {ids[row]} at position {position}; the model's ids are 0 to "
                     f"{largest}: use the model's own tokenizer",
                     sequence=index,
                     field="tokens.data",
@@ -128,7 +128,7 @@ def read_features(
     for index, _, position in _first_of_each(~np.isfinite(rows).all(axis=1), ends):
         failures.add(
             InvalidInput(
-                f"features: sequence {index} has a NaN or an infinity at position {position}: send finite numbers",
+                f"sequence {index} has a NaN or an infinity at position {position}: send finite numbers",
                 sequence=index,
                 field="features.data",
             )
@@ -155,7 +155,7 @@ def read_prompt(texts: pb.Texts, manifest: Manifest, limits: RequestLimits) -> p
     check_count(len(texts.values), limits)
     if texts.ByteSize() > limits.text_bytes:
         raise InvalidInput(
-            f"texts have {texts.ByteSize()} bytes; the server accepts at most {limits.text_bytes}: split the request",
+            f"the request's texts have {texts.ByteSize()} bytes; the server accepts at most {limits.text_bytes}: split it",
             field="texts",
             limit=limits.text_bytes,
             actual=texts.ByteSize(),
@@ -176,7 +176,7 @@ def check_texts(texts: Sequence[str], max_tokens: int, failures: Failures, *, tr
         if not text.strip():
             failures.add(
                 InvalidInput(
-                    f"texts.values[{index}] is empty: send a text of at least one word", sequence=index, field="texts"
+                    f"sequence {index} is empty: send a text of at least one word", sequence=index, field="texts"
                 )
             )
         elif not truncates and len(text) > max_tokens * _TEXT_CHARACTERS_PER_TOKEN:
@@ -186,7 +186,7 @@ def check_texts(texts: Sequence[str], max_tokens: int, failures: Failures, *, tr
 def text_too_long(index: int, size: str, max_tokens: int, actual: int | None) -> SequenceTooLong:
     """Return the error of a text that has more than `max_tokens` tokens; `actual` is None if they were not counted."""
     return SequenceTooLong(
-        f"texts.values[{index}] has {size}; the model accepts texts of at most {max_tokens} tokens, special tokens and "
+        f"sequence {index} has {size}; the model accepts texts of at most {max_tokens} tokens, special tokens and "
         "prompt included: shorten, split or truncate it",
         sequence=index,
         field="texts",
@@ -232,25 +232,22 @@ def _check_lengths(lengths: Sequence[int], path: str, manifest: Manifest, failur
         manifest: the model's.
         failures: receives an InvalidInput for each sequence that is too short, and a SequenceTooLong.
     """
-    kind = path.partition(".")[0]
     least, most = max(1, manifest.min_tokens), manifest.max_tokens
     # Nearly every request passes here, so this check must be fast.
     if least <= min(lengths) and max(lengths) <= most:
         return
     for index, length in enumerate(lengths):
         if length == 0:
-            message = f"{kind}: sequence {index} is empty: send at least one token"
+            message = f"sequence {index} is empty: send at least one token"
             failures.add(InvalidInput(message, sequence=index, field=path))
         elif length < least:
             message = (
-                f"{kind}: sequence {index} has only {length} of the {least} tokens that the model needs, in which no "
+                f"sequence {index} has only {length} of the {least} tokens that the model needs, in which no "
                 "token attends to itself: send a longer sequence"
             )
             failures.add(InvalidInput(message, sequence=index, field=path, limit=least, actual=length))
         elif length > most:
-            message = (
-                f"{kind}: sequence {index} has {length} tokens; the model accepts at most {most}: shorten or split it"
-            )
+            message = f"sequence {index} has {length} tokens; the model accepts at most {most}: shorten or split it"
             failures.add(SequenceTooLong(message, sequence=index, field=path, limit=most, actual=length))
 
 

@@ -135,7 +135,7 @@ def check_count(sequences: int, limits: RequestLimits) -> None:
         raise InvalidInput("the request has no sequences: send at least one")
     if sequences > limits.sequences:
         raise InvalidInput(
-            f"the request has {sequences} sequences; the server accepts at most {limits.sequences}: split the request",
+            f"the request has {sequences} sequences; the server accepts at most {limits.sequences}: split it",
             limit=limits.sequences,
             actual=sequences,
         )
@@ -149,7 +149,7 @@ def check_tokens(tokens: int, limits: RequestLimits) -> None:
     """
     if tokens > limits.tokens:
         raise InvalidInput(
-            f"the request has {tokens} tokens; the server accepts at most {limits.tokens}: split the request",
+            f"the request has {tokens} tokens; the server accepts at most {limits.tokens}: split it",
             limit=limits.tokens,
             actual=tokens,
         )
