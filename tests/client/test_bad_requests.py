@@ -1,9 +1,6 @@
 """FakeEncoder refuses bad requests with the errors of a server."""
 
-from typing import cast
-
 import pytest
-from google.protobuf.message import Message
 
 from headwaiter_client import Client, FakeEncoder, HeadwaiterError
 from headwaiter_proto.rules.status import code_of
@@ -47,5 +44,5 @@ def _send(fake: FakeEncoder, bad: BadRequest) -> None:
     if callable(bad.request):
         bad.request(Client(transport=fake))
     else:
-        raw = bad.request if isinstance(bad.request, bytes) else cast(Message, bad.request).SerializeToString()
+        raw = bad.request if isinstance(bad.request, bytes) else bad.request.SerializeToString()
         fake.unary(f"/headwaiter.v1.Encoder/{bad.method}", raw, timeout_s=1.0)

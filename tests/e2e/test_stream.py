@@ -103,7 +103,7 @@ async def test_a_drain_answers_what_was_read_of_a_stream_and_ends_it(text_bundle
             await asyncio.sleep(0)
             device.released.set()
             assert [(await call.read()).response.request_id for _ in range(2)] == ["a", "b"]
-            with pytest.raises(grpc.aio.AioRpcError, match="send what has no answer to another replica") as ended:
+            with pytest.raises(grpc.aio.AioRpcError, match="another replica") as ended:
                 await call.read()
             assert ended.value.code() is grpc.StatusCode.UNAVAILABLE
             await draining
@@ -114,7 +114,7 @@ async def test_a_call_beyond_the_servers_bound_is_told_when_to_come_again(text_b
         call = open_stream()
         await call.write(request("a", 3))
         assert (await call.read()).HasField("response")
-        with pytest.raises(Overloaded, match="the server answers 1 calls at a time") as refused:
+        with pytest.raises(Overloaded, match="maximum of 1 calls") as refused:
             await client.encode_tokens([[1]])
         assert refused.value.retry_after_s == 1.0
         second = open_stream()

@@ -153,12 +153,12 @@ def read_prompt(texts: pb.Texts, manifest: Manifest, limits: RequestLimits) -> p
     if not manifest.max_text_tokens:
         raise InvalidInput("texts: the model has no tokenizer: send token ids or features", field="texts")
     check_count(len(texts.values), limits)
-    if texts.ByteSize() > limits.text_bytes:
+    if (size_bytes := texts.ByteSize()) > limits.text_bytes:
         raise InvalidInput(
-            f"the request's texts have {texts.ByteSize()} bytes; the server accepts at most {limits.text_bytes}: split it",
+            f"the request's texts have {size_bytes} bytes; the server accepts at most {limits.text_bytes}: split it",
             field="texts",
             limit=limits.text_bytes,
-            actual=texts.ByteSize(),
+            actual=size_bytes,
         )
     return prompts[name] if name else pb.Prompt()
 
