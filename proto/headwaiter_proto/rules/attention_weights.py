@@ -100,7 +100,7 @@ def _check_size(layers: int, tokens: int, manifest: Manifest, limit_bytes: int) 
     if layers * layer_bytes <= limit_bytes:
         return
     if layer_bytes <= limit_bytes:
-        advice = f"ask for at most {limit_bytes // layer_bytes} layers in one request"
+        advice = f"ask for at most {limit_bytes // layer_bytes} of the layers in one request"
     else:
         most_tokens = math.isqrt(limit_bytes // (manifest.heads * _WEIGHT_BYTES))
         advice = f"send a sequence of at most {most_tokens} tokens"

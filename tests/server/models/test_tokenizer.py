@@ -112,22 +112,20 @@ def test_a_text_has_the_same_ids_in_any_company(encoder: TextEncoder) -> None:
 
 @pytest.mark.parametrize("text", ["", " ", "\n\t", "\u3000"])
 def test_an_empty_text_is_refused_by_its_index(encoder: TextEncoder, text: str) -> None:
-    with pytest.raises(InvalidInput, match=r"texts\.values\[1\] is empty: a text needs at least one word") as refusal:
+    with pytest.raises(InvalidInput, match=r"sequence 1 is empty") as refusal:
         _encode(encoder, ["bread", text], truncation=Truncation.RIGHT, prompt="please ")
     assert (refusal.value.sequence, refusal.value.field) == (1, "texts")
 
 
 def test_a_text_over_the_maximum_is_refused_with_its_length_and_the_limit(encoder: TextEncoder) -> None:
-    with pytest.raises(SequenceTooLong, match=r"texts\.values\[2\] has 33 tokens, .* at most 32") as refusal:
+    with pytest.raises(SequenceTooLong, match=r"sequence 2 has 33 tokens.* at most 32") as refusal:
         _encode(encoder, ["bread", "bread " * 30, "bread " * 31])
     found = refusal.value
     assert (found.sequence, found.field, found.limit, found.actual) == (2, "texts", 32, 33)
 
 
 def test_a_text_that_cannot_be_within_the_maximum_is_refused_before_it_is_tokenised(encoder: TextEncoder) -> None:
-    with pytest.raises(
-        SequenceTooLong, match=r"texts\.values\[1\] has 2049 characters, .* at most 32 tokens"
-    ) as refusal:
+    with pytest.raises(SequenceTooLong, match=r"sequence 1 has 2049 characters.* at most 32 tokens") as refusal:
         _encode(encoder, ["bread", "." * 2049])
     assert (refusal.value.sequence, refusal.value.limit, refusal.value.actual) == (1, 32, None)
 
