@@ -170,7 +170,7 @@ class FakeEncoder:
 
     def _read_input(self, request: pb.EncodeRequest | pb.AttendRequest) -> inputs.ParsedInput:
         """Return the sequences of a request; those of texts are arrays of words."""
-        # An AttendRequest has the same inputs and none of these options.
+        # An AttendRequest has the same inputs, but not these options.
         options = request if isinstance(request, pb.EncodeRequest) else pb.EncodeRequest()
         failures = Failures(keep=options.partial)
         if not request.HasField("texts"):

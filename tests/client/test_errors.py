@@ -139,7 +139,7 @@ def test_the_request_id_is_the_one_in_the_servers_log(call: Call, server: FakeSe
     [
         pytest.param(b"\x08\x03\x12\x05other", id="another code and message than those of the call"),
         pytest.param(b"\xff\xff", id="not a message"),
-        pytest.param(None, id="none"),
+        pytest.param(None, id="no details"),
     ],
 )
 def test_the_code_decides_if_the_details_are_unusable(call: Call, server: FakeServer, trailer: bytes | None) -> None:

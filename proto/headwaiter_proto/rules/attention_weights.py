@@ -14,12 +14,12 @@ def check_supported(manifest: Manifest) -> None:
     """Check that the model's bundle has a graph of attention weights.
 
     Raises:
-        Unimplemented: the bundle has none.
+        Unimplemented: the bundle lacks this graph.
     """
     if not manifest.HasField("attend"):
         raise Unimplemented(
-            f"the bundle of {manifest.name} has no graph of attention weights: export the model again, and read in the "
-            "export's output why it writes none"
+            f"the bundle of {manifest.name} has no graph of attention weights: export the model again; if the "
+            "graph is still missing, the output of the export says why"
         )
 
 
@@ -72,7 +72,7 @@ def select(
 
 
 def _read_indices(field: str, indices: Sequence[int], count: int) -> Sequence[int]:
-    """Return the requested indices of layers or heads, or all of them if the request names none."""
+    """Return the requested indices of layers or heads, or all of them if the request names no index."""
     # This check comes first because a message may hold millions of indices.
     if len(indices) > count:
         raise InvalidInput(

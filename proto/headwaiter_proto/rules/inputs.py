@@ -140,7 +140,7 @@ def read_prompt(texts: pb.Texts, manifest: Manifest, limits: RequestLimits) -> p
     """Check texts before they are tokenised, and return their prompt: the requested one, the default, or an empty one.
 
     Raises:
-        InvalidInput: the model takes no texts, has no such prompt, or the texts are too many or too large.
+        InvalidInput: the model takes no texts or does not have the prompt, or the texts are too many or too large.
     """
     name = texts.prompt or manifest.default_prompt
     prompts = {prompt.name: prompt for prompt in manifest.prompts}
@@ -164,7 +164,7 @@ def read_prompt(texts: pb.Texts, manifest: Manifest, limits: RequestLimits) -> p
 
 
 def check_texts(texts: Sequence[str], max_tokens: int, failures: Failures, *, truncates: bool) -> None:
-    """Find the texts that are wrong whatever their tokens are.
+    """Find the texts that can be refused before they are tokenised.
 
     Args:
         texts: the texts, without a prompt.

@@ -58,7 +58,7 @@ def parse(raw: bytes, message: _Message) -> _Message:
     """Fill a message from its bytes and return it.
 
     Raises:
-        InvalidInput: the bytes are not such a message.
+        InvalidInput: the bytes are not a message of this type.
     """
     try:
         message.ParseFromString(raw)
@@ -72,7 +72,7 @@ def check_id(request_id: str) -> None:
     """Check that an id fits into a line of the log.
 
     Raises:
-        InvalidInput: the id is too long, or has unprintable characters, such as line ends.
+        InvalidInput: the id is too long, or has unprintable characters, for example a line end.
     """
     if len(request_id) > _MAX_ID_CHARACTERS:
         raise InvalidInput(
@@ -94,8 +94,8 @@ def check_model(name: str, manifest: Manifest) -> None:
     """
     if name not in ("", manifest.name):
         raise ModelNotFound(
-            f"the server has no model {name[:_MAX_ID_CHARACTERS]!r}; its only model is {manifest.name!r}: send that "
-            "name, or none",
+            f"the server has no model {name[:_MAX_ID_CHARACTERS]!r}; its only model is {manifest.name!r}: send "
+            "that name, or leave the field empty",
             field="model",
         )
 

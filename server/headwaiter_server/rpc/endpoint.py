@@ -45,7 +45,7 @@ class Call:
         method: name of the gRPC method.
         arrived_s: time of arrival, on `clock`.
         deadline_s: time at which the caller stops waiting, on `clock`; infinity without a deadline.
-        request_id: the id in the request, or a generated one while the request is not parsed or has none.
+        request_id: the id in the request; a generated id before the request is parsed, or if it has no id.
     """
 
     method: str

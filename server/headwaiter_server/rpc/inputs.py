@@ -44,7 +44,7 @@ async def read_input(
     Raises:
         InvalidInput: the request is wrong, or one of its sequences, unless the request is partial.
     """
-    # An AttendRequest has the same inputs and none of these options.
+    # An AttendRequest has the same inputs, but not these options.
     options = request if isinstance(request, pb.EncodeRequest) else pb.EncodeRequest()
     failures = Failures(keep=options.partial)
     if not request.HasField("texts"):

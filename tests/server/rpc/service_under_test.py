@@ -34,7 +34,7 @@ class WordLengths:
         return [f"<{one}>" for one in ids]
 
 
-class Ones:
+class NumberedAttention:
     """An attention graph: every weight is the number of its layer, and every context the number of its head."""
 
     def run(self, sequence: NDArray[np.generic], selection: Selection) -> Attention:
@@ -60,7 +60,7 @@ class Service:
         cost, limits = CALIBRATION.cost, CALIBRATION.limits
         self.scheduler = Scheduler([worker], cost, limits, QueueLimits(100, 10.0), self.recorder)
         self.rpc = EncoderService(settings, self.recorder)
-        attender = Attender(Ones, self.recorder)
+        attender = Attender(NumberedAttention, self.recorder)
         self.rpc.serve(ServedModel(self.model, cast(TextEncoder | None, text), self.scheduler, attender, CALIBRATION))
 
     async def encode(self, request: pb.EncodeRequest) -> pb.EncodeResponse:
