@@ -71,7 +71,7 @@ async def test_the_limit_is_told_before_and_after_and_holds(text_bundle: Path) -
         model = await client.model()
         assert (model.attends, model.limits.max_attend_bytes) == (True, 3200)
         assert (await client.attend([1] * 10)).weights.nbytes == 3200
-        with pytest.raises(InvalidInput, match="3872 bytes.* 3200: ask for at most 1 of") as error:
+        with pytest.raises(InvalidInput, match=r"3872 bytes.* 3200: ask for at most 1 of") as error:
             await client.attend([1] * 11)
         assert (error.value.field, error.value.limit, error.value.actual) == ("layers", 3200, 3872)
         assert (await client.attend([1] * 11, layers=[1])).weights.shape == (1, 4, 11, 11)
