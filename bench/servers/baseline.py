@@ -25,7 +25,7 @@ from headwaiter_proto.manifest_pb2 import LOWERING_PORTABLE
 from headwaiter_server.app import channel_options
 from headwaiter_server.config import Settings
 from headwaiter_server.metrics import Recorder
-from headwaiter_server.rpc.service import EncoderService, Serving
+from headwaiter_server.rpc.service import EncoderService, ServedModel
 from headwaiter_server.runtime.graph import EncoderGraph
 from headwaiter_server.runtime.model import open_model
 from headwaiter_server.runtime.packing import PackedBatch, pack
@@ -137,7 +137,7 @@ async def serve(settings: Settings, policy: Policy, graph_file: str) -> None:
     scheduler = PolicyScheduler(graph, policy, recorder, padded=entry.lowering == LOWERING_PORTABLE)
     model = replace(model, graph=graph, graph_file=graph_file)
     # The last two arguments serve GetModel only, which the benchmarks do not call.
-    encoder.open(Serving(model, None, cast("Any", scheduler), cast("Any", None), cast("Any", None)))
+    encoder.serve(ServedModel(model, None, cast("Any", scheduler), cast("Any", None), cast("Any", None)))
     server = grpc.aio.server(options=channel_options(settings))
     server.add_generic_rpc_handlers((encoder.handler(),))
     servicer = health.aio.HealthServicer()

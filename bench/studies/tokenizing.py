@@ -9,9 +9,9 @@ from bench.measure import median_ratio
 from bench.processes import LOAD_CORE, SERVER_CORE, pin
 from bench.studies.int8 import sorted_batches
 from headwaiter_proto import encoder_pb2 as pb
+from headwaiter_proto.rules.requests import RequestLimits
 from headwaiter_server.models.tokenizer import BundleTokenizer
-from headwaiter_server.rpc.inputs import read_inputs
-from headwaiter_server.rpc.requests import RequestLimits
+from headwaiter_server.rpc.inputs import read_input
 from headwaiter_server.runtime.bundle import TOKENIZER, Bundle
 from headwaiter_server.runtime.graph import EncoderGraph
 from testbed.minilm import bundle
@@ -23,7 +23,7 @@ _SENTENCES = 500
 _REPEATS = 10
 _TEXTS_PER_REQUEST = (1, 64)
 _CONCURRENT_REQUESTS = 8
-_LIMITS = RequestLimits(sequences=4096, tokens=65_536)
+_LIMITS = RequestLimits(sequences=4096, tokens=65_536, message_bytes=1 << 24, attend_bytes=1 << 26)
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ def tokenizing() -> list[Tokenizing]:
 
         async def read_one_after_another() -> None:
             for request in remaining:
-                await read_inputs(request, manifest, tokenizer, _LIMITS)
+                await read_input(request, manifest, tokenizer, _LIMITS)
 
         await asyncio.gather(*(read_one_after_another() for _ in range(_CONCURRENT_REQUESTS)))
 

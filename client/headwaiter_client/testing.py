@@ -1,79 +1,60 @@
-"""A server without a network, for the tests of those who call one."""
+"""A server without a network, for the tests of code that calls one."""
 
 import hashlib
 import re
 from collections import deque
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, TypeVar, cast
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
-from headwaiter_client import testing_checks as _fake_checks
 from headwaiter_client.calls import steps
-from headwaiter_client.errors import (
-    BY_REASON,
-    Cancelled,
-    HeadwaiterError,
-    InvalidInput,
-    ModelNotFound,
-    Unimplemented,
-)
+from headwaiter_client.errors import Cancelled, HeadwaiterError, Unimplemented
 from headwaiter_client.transport.connection import checked_timeout_s
 from headwaiter_client.transport.interface import CancelScope
 from headwaiter_proto import encoder_pb2 as pb
+from headwaiter_proto.manifest_pb2 import Graph, Manifest
+from headwaiter_proto.rules import inputs, replies, requests
+from headwaiter_proto.rules.attention_weights import select
+from headwaiter_proto.rules.errors import Failures
+from headwaiter_proto.rules.outputs import Output
+from headwaiter_proto.rules.pooling import pool
 
 _SPECIAL_TOKENS = 2
-_LAYERS, _HEADS = 2, 3
 _PROMPTS = [pb.Prompt(name=name, text=f"{name}: ", tokens=2) for name in ("query", "passage")]
 _MAX_MESSAGE_BYTES = 1 << 24
 _MAX_ATTEND_BYTES = 1 << 26
-_TEXT_BYTES_PER_TOKEN = 16
-_REASONS = {kind: name for name, kind in BY_REASON.items()}
-_POOLINGS: dict[pb.Pooling, Callable[[NDArray[Any]], NDArray[Any]]] = {
-    pb.POOLING_UNSPECIFIED: lambda hidden: hidden.mean(axis=0),
-    pb.POOLING_MEAN: lambda hidden: hidden.mean(axis=0),
-    pb.POOLING_MAX: lambda hidden: hidden.max(axis=0),
-    pb.POOLING_CLS: lambda hidden: hidden[0],
-    pb.POOLING_LAST: lambda hidden: hidden[-1],
-}
-
-_DTYPES = {
-    pb.DATA_TYPE_FLOAT32: "<f4",
-    pb.DATA_TYPE_FLOAT16: "<f2",
-    pb.DATA_TYPE_INT8: "i1",
-    pb.DATA_TYPE_INT32: "<i4",
-    pb.DATA_TYPE_INT64: "<i8",
-}
 _Request = TypeVar("_Request", pb.EncodeRequest, pb.AttendRequest)
-
-
-class _Token(NamedTuple):
-    key: object
-    begin: int
-    end: int
+_Rows = NDArray[np.float32]
 
 
 class FakeEncoder:
-    """A transport that answers what is sent like a server: `Client(transport=FakeEncoder())`.
+    """A transport that checks and answers requests as a server does: `Client(transport=FakeEncoder())`.
 
-    Its vectors are made up, but the same each time: equal sequences have equal vectors, texts that share words have
-    vectors near each other. A text's tokens are its words and two special ones. It has the prompts "query" and
-    "passage".
+    Its vectors are random but reproducible: equal sequences have equal vectors, and texts that share words have similar
+    vectors. The tokens of a text are its words and two special tokens. The model has the prompts "query" and "passage".
 
     Args:
-        width: of its vectors.
-        vocabulary_size: token ids are below it.
-        feature_width: of the feature vectors it takes.
+        width: width of its vectors.
+        vocabulary_size: token ids are below this; 0 for a model that takes only features.
+        feature_width: width of the feature rows; 0 for a model that takes only token ids and texts.
         max_tokens: most tokens of a sequence.
+        max_text_tokens: most tokens of a text, special tokens included; by default `max_tokens`.
         max_request_sequences: most sequences of a request.
         max_request_tokens: most tokens of a request.
         model: name of its only model.
+        layers: number of attention layers.
+        heads: number of attention heads of a layer.
+        vectors: answers in place of random vectors. It is called with each sequence, as a str without its prompt, an
+            array of ids [n] or an array of feature rows [n, feature_width], and returns the pooled vector [width],
+            which is also the hidden row of each token. Like a model's, it is scaled to unit length unless the call asks
+            for `normalize=False`.
 
     Attributes:
-        requests: the Encode and Attend messages it was sent.
-        errors: to raise from the next calls, one each; append to it.
-        serving: what it says of its health.
+        requests: the Encode and Attend messages that it received.
+        errors: errors to raise from the next calls, one per call; append to it.
+        serving: whether it reports itself as serving.
     """
 
     def __init__(
@@ -83,43 +64,39 @@ class FakeEncoder:
         vocabulary_size: int = 30522,
         feature_width: int = 8,
         max_tokens: int = 512,
+        max_text_tokens: int | None = None,
         max_request_sequences: int = 4096,
         max_request_tokens: int = 65536,
         model: str = "fake",
+        layers: int = 2,
+        heads: int = 3,
+        vectors: Callable[[Any], ArrayLike] | None = None,
     ) -> None:
         self.requests: list[pb.EncodeRequest | pb.AttendRequest] = []
         self.errors: deque[HeadwaiterError] = deque()
         self.serving = True
         self._closed = False
-        self._vectors: dict[object, NDArray[np.float32]] = {}
-        digest = hashlib.sha256(model.encode()).hexdigest()
-        ref = pb.ModelRef(name=model, digest=digest, precision=pb.PRECISION_FP32)
-        self._description = pb.GetModelResponse(
-            model=ref,
-            takes_tokens=True,
-            takes_features=True,
-            takes_texts=True,
+        self._vectors = vectors
+        self._token_vectors: dict[object, _Rows] = {}
+        self._limits = requests.RequestLimits(
+            max_request_sequences, max_request_tokens, _MAX_MESSAGE_BYTES, _MAX_ATTEND_BYTES
+        )
+        self._manifest = Manifest(
+            name=model,
             vocabulary_size=vocabulary_size,
             feature_width=feature_width,
             max_tokens=max_tokens,
-            max_text_tokens=max_tokens,
+            max_text_tokens=(max_text_tokens or max_tokens) if vocabulary_size else 0,
             width=width,
-            layers=_LAYERS,
-            heads=_HEADS,
+            layers=layers,
+            heads=heads,
             pooling=pb.POOLING_MEAN,
             normalized=True,
-            limits=pb.RequestLimits(
-                max_sequences=max_request_sequences,
-                max_tokens=max_request_tokens,
-                max_message_bytes=_MAX_MESSAGE_BYTES,
-                max_attend_bytes=_MAX_ATTEND_BYTES,
-                max_text_bytes=min(max_request_tokens * _TEXT_BYTES_PER_TOKEN, _MAX_MESSAGE_BYTES),
-            ),
-            min_tokens=1,
-            attends=True,
+            attend=Graph(file="none"),
             prompts=_PROMPTS,
-            poolings=[pooling for pooling in _POOLINGS if pooling],
         )
+        digest = hashlib.sha256(model.encode()).hexdigest()
+        self._model_ref = pb.ModelRef(name=model, digest=digest, precision=pb.PRECISION_FP32)
 
     def unary(
         self,
@@ -129,7 +106,7 @@ class FakeEncoder:
         request_id: str | None = None,
         flight: CancelScope | None = None,
     ) -> bytes:
-        """Answers a call, at once."""
+        """Answer a call immediately."""
         checked_timeout_s(timeout_s, request_id)
         if self._closed:
             raise Cancelled("the client is closed", request_id=request_id)
@@ -142,170 +119,149 @@ class FakeEncoder:
             return steps.HEALTH_SERVING if self.serving else b""
         match method.rpartition("/")[2]:
             case "Encode":
-                return self._encode(self._noted(pb.EncodeRequest.FromString(request))).SerializeToString()
+                return self._encode(self._received(request, pb.EncodeRequest())).SerializeToString()
             case "Attend":
-                return self._attend(self._noted(pb.AttendRequest.FromString(request))).SerializeToString()
+                return self._attend(self._received(request, pb.AttendRequest())).SerializeToString()
             case "ListModels":
-                return pb.ListModelsResponse(models=[self._description.model]).SerializeToString()
+                return pb.ListModelsResponse(models=[self._model_ref]).SerializeToString()
             case "GetModel":
-                self._check_model(pb.GetModelRequest.FromString(request).name)
-                return self._description.SerializeToString()
+                requests.check_model(requests.parse(request, pb.GetModelRequest()).name, self._manifest)
+                description = replies.model_response(self._manifest, self._limits)
+                description.model.CopyFrom(self._model_ref)
+                return description.SerializeToString()
             case _:
                 raise Unimplemented(f"there is no method {method}", request_id=request_id)
 
     def close(self) -> None:
-        """Ends later calls as `Cancelled`."""
+        """Make later calls raise `Cancelled`."""
         self._closed = True
 
-    def _noted(self, request: _Request) -> _Request:
+    def _received(self, raw: bytes, message: _Request) -> _Request:
+        """Parse a request, and remember it."""
+        request = requests.parse(raw, message)
         self.requests.append(request)
-        _fake_checks.check_id(request.request_id)
-        self._check_model(request.model)
+        requests.check_id(request.request_id)
         return request
 
-    def _check_model(self, name: str) -> None:
-        if name not in ("", self._description.model.name):
-            raise ModelNotFound(f"there is no model {name!r} here", field="model")
-
     def _encode(self, request: pb.EncodeRequest) -> pb.EncodeResponse:
-        output = request.output
-        _fake_checks.check_options(request, self._description.width)
-        reply = pb.EncodeResponse(request_id=request.request_id, model=self._description.model)
-        all_hidden, all_pooled = [], []
-        for index, tokens in enumerate(self._sequences(request)):
-            try:
-                tokens = self._fitted(index, tokens, request, reply)
-            except InvalidInput as error:
-                if not request.partial:
-                    raise
-                reply.failures.append(_failure(index, error))
-                tokens = []
-            reply.lengths.append(len(tokens))
-            if output.offsets:
-                reply.offsets.add(begin=[one.begin for one in tokens], end=[one.end for one in tokens])
-            all_hidden.append(self._hidden(tokens))
-            all_pooled.append(self._pooled(all_hidden[-1], output))
-        if output.pooled or not output.hidden:
-            _fill(reply.pooled, np.stack(all_pooled), output.dtype)
-        if output.hidden:
-            _fill(reply.hidden, np.concatenate(all_hidden), output.hidden_dtype or output.dtype)
+        output = requests.read_options(request, self._manifest)
+        parsed = self._read_input(request)
+        failures = parsed.failures.by_sequence
+        rows = [self._rows(request, parsed, index) for index in range(len(parsed.sequences)) if index not in failures]
+        pooled = self._pooled(rows, output) if output.pooled else None
+        hidden = np.concatenate([np.empty((0, self._manifest.width), np.float32), *rows]) if output.hidden else None
+        reply = replies.encode_response(parsed, output, pooled, hidden, failures)
+        reply.request_id = request.request_id
+        reply.model.CopyFrom(self._model_ref)
         return reply
-
-    def _sequences(self, request: pb.EncodeRequest | pb.AttendRequest) -> list[list[_Token]]:
-        """Returns the tokens of each sequence, whether the model takes them or not."""
-        texts = request.texts
-        if request.WhichOneof("input") == "texts":
-            prompt = _fake_checks.checked_prompt(texts.prompt, self._description.prompts)
-            sequences = [_words(text, prompt) for text in texts.values]
-        else:
-            _fake_checks.check_width(request.features, self._description.feature_width)
-            sequences = _rows(request.tokens if request.HasField("tokens") else request.features)
-        _fake_checks.check_amounts(len(sequences), texts.ByteSize(), sum(map(len, sequences)), self._description.limits)
-        return sequences
-
-    def _fitted(
-        self, index: int, tokens: list[_Token], request: pb.EncodeRequest, reply: pb.EncodeResponse
-    ) -> list[_Token]:
-        """Returns the tokens that the model takes of a sequence."""
-        most = self._description.max_tokens
-        if len(tokens) <= most or request.truncation not in (pb.TRUNCATION_LEFT, pb.TRUNCATION_RIGHT):
-            self._check_tokens(index, tokens, request)
-            return tokens
-        reply.truncated.add(sequence=index, original_tokens=len(tokens))
-        words = tokens[1:-1]
-        kept = (
-            words[: most - _SPECIAL_TOKENS]
-            if request.truncation == pb.TRUNCATION_RIGHT
-            else words[_SPECIAL_TOKENS - most :]
-        )
-        return [tokens[0], *kept, tokens[-1]]
-
-    def _check_tokens(self, index: int, tokens: list[_Token], request: pb.EncodeRequest | pb.AttendRequest) -> None:
-        keys = [one.key for one in tokens]
-        _fake_checks.check_sequence(index, keys, request.WhichOneof("input"), self._description)
-
-    def _hidden(self, tokens: Sequence[_Token]) -> NDArray[np.float32]:
-        width = self._description.width
-        return np.array([self._vector(one.key) for one in tokens], np.float32).reshape(len(tokens), width)
-
-    def _vector(self, key: object) -> NDArray[np.float32]:
-        if key not in self._vectors:
-            seed = int.from_bytes(hashlib.sha256(repr(key).encode()).digest())
-            self._vectors[key] = np.random.default_rng(seed).standard_normal(self._description.width, np.float32)
-        return self._vectors[key]
-
-    def _pooled(self, hidden: NDArray[np.float32], output: pb.OutputOptions) -> NDArray[np.float32]:
-        dimensions = output.dimensions or self._description.width
-        if not len(hidden):
-            return np.zeros(dimensions, np.float32)
-        pooled = _POOLINGS[output.pooling](hidden)[:dimensions]
-        normalize = output.normalize if output.HasField("normalize") else True
-        return pooled / np.linalg.norm(pooled) if normalize else pooled
 
     def _attend(self, request: pb.AttendRequest) -> pb.AttendResponse:
-        """Answers that every token looks at all tokens alike."""
-        (tokens,) = self._sequences(request)
-        self._check_tokens(0, tokens, request)
-        layers = _fake_checks.chosen("layers", request.layers, _LAYERS)
-        heads = _fake_checks.chosen("heads", request.heads, _HEADS)
-        _fake_checks.check_index("query is", request.query, "the sequence's positions", len(tokens))
-        _fake_checks.check_weights(len(layers), _HEADS, len(tokens), self._description.limits.max_attend_bytes)
-        reply = pb.AttendResponse(request_id=request.request_id, model=self._description.model)
-        if request.HasField("texts"):
-            reply.tokens.extend(str(one.key) for one in tokens)
-        shape = (len(layers), len(heads), len(tokens), len(tokens))
-        _fill(reply.weights, np.full(shape, 1 / len(tokens), np.float32), pb.DATA_TYPE_FLOAT32)
-        if request.HasField("query"):
-            context = self._hidden(tokens).mean(axis=0)
-            _fill(reply.context, np.broadcast_to(context, (*shape[:2], len(context))), pb.DATA_TYPE_FLOAT32)
+        """Answer that every token attends equally to all tokens."""
+        requests.check_attend_request(request, self._manifest)
+        parsed = self._read_input(request)
+        (sequence,) = parsed.sequences
+        n = len(sequence)
+        layers, heads, query = select(request, n, self._manifest, self._limits.attend_bytes)
+        weights = np.full((len(layers), len(heads), n, n), 1 / n, np.float32)
+        context = None
+        if query is not None:
+            row = self._rows(request, parsed, 0).mean(axis=0)
+            context = np.broadcast_to(row, (len(layers), len(heads), len(row)))
+        tokens = sequence.tolist() if request.HasField("texts") else []
+        reply = replies.attend_response(weights, context, tokens)
+        reply.request_id = request.request_id
+        reply.model.CopyFrom(self._model_ref)
         return reply
+
+    def _read_input(self, request: pb.EncodeRequest | pb.AttendRequest) -> inputs.ParsedInput:
+        """Return the sequences of a request; those of texts are arrays of words."""
+        # An AttendRequest has the same inputs, but not these options.
+        options = request if isinstance(request, pb.EncodeRequest) else pb.EncodeRequest()
+        failures = Failures(keep=options.partial)
+        if not request.HasField("texts"):
+            return inputs.read_rows(request, self._manifest, self._limits, failures)
+        prompt = inputs.read_prompt(request.texts, self._manifest, self._limits)
+        truncates = options.truncation in (pb.TRUNCATION_LEFT, pb.TRUNCATION_RIGHT)
+        most = self._manifest.max_text_tokens
+        inputs.check_texts(request.texts.values, most, failures, truncates=truncates)
+        tokens, offsets, truncated = [], [], {}
+        for index, text in enumerate(request.texts.values):
+            words, places = _tokenize(text, prompt.text)
+            if len(words) > most and truncates:
+                truncated[index] = len(words)
+                kept = _kept(len(words), most, options.truncation)
+                words, places = words[kept], places[kept]
+            elif len(words) > most:
+                failures.add(inputs.text_too_long(index, f"{len(words)} tokens", most, len(words)))
+            if index in failures:
+                words, places = words[:0], places[:0]
+            tokens.append(words)
+            offsets.append(places)
+        parsed = inputs.read_tokenized(tokens, prompt, self._manifest, self._limits, failures)
+        parsed.truncated = truncated
+        parsed.offsets = offsets if options.output.offsets else None
+        return parsed
+
+    def _rows(self, request: pb.EncodeRequest | pb.AttendRequest, parsed: inputs.ParsedInput, index: int) -> _Rows:
+        """Return the hidden rows [n, width] of a sequence."""
+        sequence, width = parsed.sequences[index], self._manifest.width
+        if self._vectors is None:
+            keys = sequence.tolist() if sequence.ndim == 1 else map(tuple, sequence.tolist())
+            return np.stack([self._token_vector(key) for key in keys])
+        vector = np.asarray(self._vectors(request.texts.values[index] if request.HasField("texts") else sequence))
+        if vector.shape != (width,):
+            raise ValueError(
+                f"vectors returned an array of shape {vector.shape} for sequence {index}: return a vector of {width} "
+                "numbers, or pass another width to FakeEncoder"
+            )
+        return np.tile(vector.astype(np.float32), (len(sequence), 1))
+
+    def _token_vector(self, key: object) -> _Rows:
+        if key not in self._token_vectors:
+            seed = int.from_bytes(hashlib.sha256(repr(key).encode()).digest())
+            self._token_vectors[key] = np.random.default_rng(seed).standard_normal(self._manifest.width, np.float32)
+        return self._token_vectors[key]
+
+    def _pooled(self, rows: list[_Rows], output: Output) -> _Rows:
+        """Return the pooled vectors [sequences, dimensions]."""
+        vectors = np.array([pool(each, output.pooling) for each in rows], np.float32)
+        vectors = vectors.reshape(len(rows), self._manifest.width)[:, : output.dimensions]
+        if not output.normalized:
+            return vectors
+        unit: _Rows = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), np.float32(1e-12))
+        return unit
 
 
 class AsyncFakeEncoder:
-    """The same for asyncio: `AsyncClient(transport=AsyncFakeEncoder(fake))`.
+    """A FakeEncoder for asyncio: `AsyncClient(transport=AsyncFakeEncoder(fake))`.
 
     Args:
-        fake: what answers.
+        fake: the encoder that answers.
     """
 
     def __init__(self, fake: FakeEncoder) -> None:
         self._fake = fake
 
     async def unary(self, method: str, request: bytes, timeout_s: float, request_id: str | None = None) -> bytes:
-        """Answers a call; see `FakeEncoder.unary`."""
+        """Answer a call; see `FakeEncoder.unary`."""
         return self._fake.unary(method, request, timeout_s, request_id)
 
     async def close(self) -> None:
-        """Ends later calls as `Cancelled`."""
+        """Make later calls raise `Cancelled`."""
         self._fake.close()
 
 
-def _words(text: str, prompt: str) -> list[_Token]:
-    """Cuts a text at its blanks; one without words has no tokens."""
-    words = [_Token(found.group(), *found.span()) for found in re.finditer(r"\S+", text)]
-    start = [_Token(word, 0, 0) for word in prompt.split()]
-    return [_Token("[CLS]", 0, 0), *start, *words, _Token("[SEP]", 0, 0)] if words else []
+def _tokenize(text: str, prompt: str) -> tuple[NDArray[Any], NDArray[np.int64]]:
+    """Split a text at its blanks, and return its tokens [n] and where they begin and end in the text [n, 2]."""
+    words = [("[CLS]", 0, 0), *((word, 0, 0) for word in prompt.split())]
+    words += [(found.group(), *found.span()) for found in re.finditer(r"\S+", text)]
+    words.append(("[SEP]", 0, 0))
+    return np.array([word for word, _, _ in words]), np.array([place for _, *place in words], np.int64)
 
 
-def _rows(packed: pb.TokenSequences | pb.FeatureSequences) -> list[list[_Token]]:
-    values = np.frombuffer(packed.data, _DTYPES[packed.dtype])
-    # Of no rows, any width.
-    rows = map(tuple, values.reshape(sum(packed.lengths) or 1, -1).tolist())
-    keys = iter(values.tolist()) if isinstance(packed, pb.TokenSequences) else rows
-    return [[_Token(next(keys), 0, 0) for _ in range(length)] for length in packed.lengths]
-
-
-def _failure(index: int, error: HeadwaiterError) -> pb.Failure:
-    known = {name: getattr(error, name) for name in ("sequence", "field", "limit", "actual")}
-    metadata = {name: str(value) for name, value in known.items() if value is not None}
-    return pb.Failure(sequence=index, reason=_REASONS[type(error)], message=str(error), metadata=metadata)
-
-
-def _fill(tensor: pb.Tensor, values: NDArray[Any], dtype: pb.DataType) -> None:
-    tensor.dtype = dtype or pb.DATA_TYPE_FLOAT32
-    tensor.shape.extend(values.shape)
-    if dtype == pb.DATA_TYPE_INT8:
-        scales = np.maximum(np.abs(values).max(axis=-1, initial=0), np.finfo(np.float32).tiny) / 127
-        tensor.row_scales.extend(scales.tolist())
-        values = np.rint(values / scales[:, np.newaxis])
-    tensor.data = values.astype(_DTYPES[tensor.dtype]).tobytes()
+def _kept(tokens: int, most: int, truncation: pb.Truncation) -> NDArray[np.int64]:
+    """Return the positions of the tokens that are kept of a text that is too long: its special tokens always are."""
+    words = np.arange(1, tokens - 1)
+    room = max(0, most - _SPECIAL_TOKENS)
+    words = words[:room] if truncation == pb.TRUNCATION_RIGHT else words[len(words) - room :]
+    return np.array([0, *words, tokens - 1])

@@ -17,7 +17,7 @@ from headwaiter_server.metrics import Recorder
 from headwaiter_server.models.loading import load_model
 from headwaiter_server.rpc.auth import BearerToken
 from headwaiter_server.rpc.handlers import GenericHandlers
-from headwaiter_server.rpc.service import SERVICE, EncoderService, Serving
+from headwaiter_server.rpc.service import SERVICE, EncoderService, ServedModel
 from headwaiter_server.rpc.tls import credentials
 from headwaiter_server.runtime.attention_weights import AttentionWeightsGraph
 from headwaiter_server.scheduling.admission import QueueLimits
@@ -86,7 +86,9 @@ class Server:
         open_graph = partial(AttentionWeightsGraph.open, bundle.folder / bundle.manifest.attend.file)
         self._attender = AttentionWeightsQueue(open_graph, self._recorder)
         self._recorder.serving(loaded.model, loaded.calibration, self._scheduler)
-        self._encoder.open(Serving(loaded.model, loaded.tokenizer, self._scheduler, self._attender, loaded.calibration))
+        self._encoder.serve(
+            ServedModel(loaded.model, loaded.tokenizer, self._scheduler, self._attender, loaded.calibration)
+        )
         await self._set_health(serving=True)
         log.info("serving on port %d, metrics on port %d: %s", self.port, self.metrics_port, loaded.describe())
 

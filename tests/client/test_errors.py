@@ -1,4 +1,4 @@
-"""Every way in which a call fails has a class of its own, whichever client makes the call."""
+"""Each kind of failure has its own class, in the threaded and in the asyncio client."""
 
 import pickle
 from concurrent import futures
@@ -64,15 +64,15 @@ def _fail(call: Call, server: FakeServer) -> HeadwaiterError:
     return caught.value
 
 
-def test_there_is_a_class_for_each_reason_of_the_contract() -> None:
+def test_each_reason_of_the_contract_has_a_class() -> None:
     names = {"".join(word.title() for word in reason.split("_")) for reason in _REASONS}
-    assert names == {kind.__name__ for kind in errors.BY_REASON.values()}
-    assert set(errors.BY_REASON) == set(_REASONS)
+    assert names == {kind.__name__ for kind in errors.ERROR_BY_REASON.values()}
+    assert set(errors.ERROR_BY_REASON) == set(_REASONS)
     assert names < set(headwaiter_client.__all__)
 
 
 @pytest.mark.parametrize("reason", _REASONS)
-def test_the_servers_reason_decides_the_class(call: Call, server: FakeServer, reason: str) -> None:
+def test_the_reason_decides_the_class(call: Call, server: FakeServer, reason: str) -> None:
     server.refuse(grpc.StatusCode[_CODES.get(reason, reason)], "what was wrong", _info(reason))
     error = _fail(call, server)
     assert type(error).__name__ == "".join(word.title() for word in reason.split("_"))
@@ -81,9 +81,7 @@ def test_the_servers_reason_decides_the_class(call: Call, server: FakeServer, re
 
 
 @pytest.mark.parametrize("code", [code for code in grpc.StatusCode if code is not grpc.StatusCode.OK])
-def test_without_a_reason_the_code_decides_and_names_itself_where_we_have_no_class(
-    call: Call, server: FakeServer, code: grpc.StatusCode
-) -> None:
+def test_without_a_reason_the_code_decides_the_class(call: Call, server: FakeServer, code: grpc.StatusCode) -> None:
     server.refuse(code, "what was wrong")
     error = _fail(call, server)
     assert type(error).__name__ == _CLASSES.get(code.name, "HeadwaiterError")
@@ -91,12 +89,12 @@ def test_without_a_reason_the_code_decides_and_names_itself_where_we_have_no_cla
         assert str(error) == f"{code.name}: what was wrong"
 
 
-def test_a_fault_of_the_server_is_not_taken_for_one_of_the_model(call: Call, server: FakeServer) -> None:
+def test_a_fault_of_the_server_is_not_inference_failed(call: Call, server: FakeServer) -> None:
     server.refuse(grpc.StatusCode.INTERNAL, "the server has a fault", _info("ERROR_REASON_UNSPECIFIED"))
     assert repr(_fail(call, server)) == "HeadwaiterError('INTERNAL: the server has a fault', request_id='r-1')"
 
 
-def test_an_error_says_where_the_fault_is_and_what_the_limit_was(call: Call, server: FakeServer) -> None:
+def test_an_error_has_the_place_and_the_limit(call: Call, server: FakeServer) -> None:
     where = {"sequence": "3", "field": "texts.values", "limit": "256", "actual": "300"}
     server.refuse(grpc.StatusCode.INVALID_ARGUMENT, "sequence 3 is too long", _info("SEQUENCE_TOO_LONG", **where))
     error = _fail(call, server)
@@ -105,31 +103,31 @@ def test_an_error_says_where_the_fault_is_and_what_the_limit_was(call: Call, ser
     assert (error.sequence, error.field, error.limit, error.actual) == (3, "texts.values", 256, 300)
 
 
-def test_negative_and_unreadable_figures_do_no_harm(call: Call, server: FakeServer) -> None:
+def test_metadata_that_are_not_numbers_are_ignored(call: Call, server: FakeServer) -> None:
     where = {"sequence": "", "limit": "many", "actual": "-5"}
     server.refuse(grpc.StatusCode.INVALID_ARGUMENT, "wrong", _info("INVALID_INPUT", **where))
     error = _fail(call, server)
     assert (error.sequence, error.limit, error.actual) == (None, None, -5)
 
 
-def test_overload_says_when_to_try_again(call: Call, server: FakeServer) -> None:
+def test_overload_has_a_retry_delay(call: Call, server: FakeServer) -> None:
     server.refuse(grpc.StatusCode.RESOURCE_EXHAUSTED, "the queue is full", _info("OVERLOADED"), _retry(0.25))
     error = _fail(call, server)
     assert isinstance(error, Overloaded)
     assert error.retry_after_s == 0.25
 
 
-def test_a_refusal_with_a_delay_but_no_reason_is_overload(call: Call, server: FakeServer) -> None:
+def test_resource_exhausted_with_a_delay_and_no_reason_is_overload(call: Call, server: FakeServer) -> None:
     server.refuse(grpc.StatusCode.RESOURCE_EXHAUSTED, "slow down", _retry(2))
     assert isinstance(_fail(call, server), Overloaded)
 
 
-def test_a_message_that_grpc_itself_refuses_is_too_large(call: Call, server: FakeServer) -> None:
+def test_a_message_that_grpc_refuses_is_too_large(call: Call, server: FakeServer) -> None:
     with pytest.raises(MessageTooLarge, match="larger than max"):
         call(server, "encode_tokens", [range(2_000_000)])
 
 
-def test_the_id_in_the_servers_log_is_the_one_the_error_names(call: Call, server: FakeServer) -> None:
+def test_the_request_id_is_the_one_in_the_servers_log(call: Call, server: FakeServer) -> None:
     server.refuse(grpc.StatusCode.UNAUTHENTICATED, "no", error_details_pb2.RequestInfo(request_id="server-made"))
     assert _fail(call, server).request_id == "server-made"
 
@@ -137,14 +135,12 @@ def test_the_id_in_the_servers_log_is_the_one_the_error_names(call: Call, server
 @pytest.mark.parametrize(
     "trailer",
     [
-        pytest.param(b"\x08\x03\x12\x05other", id="another code and message than the call ended with"),
-        pytest.param(b"\xff\xff", id="no message at all"),
-        pytest.param(None, id="none"),
+        pytest.param(b"\x08\x03\x12\x05other", id="another code and message than those of the call"),
+        pytest.param(b"\xff\xff", id="not a message"),
+        pytest.param(None, id="no details"),
     ],
 )
-def test_details_that_cannot_be_trusted_leave_the_code_to_decide(
-    call: Call, server: FakeServer, trailer: bytes | None
-) -> None:
+def test_the_code_decides_if_the_details_are_unusable(call: Call, server: FakeServer, trailer: bytes | None) -> None:
     server.refuse(grpc.StatusCode.UNAVAILABLE, "draining")
     assert server.refusal is not None
     trailers = () if trailer is None else (("grpc-status-details-bin", trailer),)
@@ -152,19 +148,19 @@ def test_details_that_cannot_be_trusted_leave_the_code_to_decide(
     assert repr(_fail(call, server)) == "Unavailable('draining', request_id='r-1')"
 
 
-def test_a_status_without_words_shows_its_code(call: Call, server: FakeServer) -> None:
+def test_a_status_without_a_message_shows_its_code(call: Call, server: FakeServer) -> None:
     server.refuse(grpc.StatusCode.UNAVAILABLE, "")
     assert str(_fail(call, server)) == "UNAVAILABLE"
 
 
-def test_what_the_client_itself_refuses_is_invalid_input_too(call: Call, server: FakeServer) -> None:
-    with pytest.raises(InvalidInput, match="pass a list of texts"):
+def test_a_request_that_the_client_refuses_is_invalid_input(call: Call, server: FakeServer) -> None:
+    with pytest.raises(InvalidInput, match="list"):
         call(server, "encode", "a text")
     assert server.requests == []
 
 
 @pytest.mark.parametrize("method", ["encode", "models", "model"])
-def test_a_reply_that_is_no_message_of_the_contract_is_an_error(call: Call, method: str) -> None:
+def test_a_reply_that_does_not_parse_is_an_error(call: Call, method: str) -> None:
     garble: grpc.RpcMethodHandler[bytes, bytes] = grpc.unary_unary_rpc_method_handler(
         lambda _request, _context: b"\xff"
     )
@@ -174,14 +170,14 @@ def test_a_reply_that_is_no_message_of_the_contract_is_an_error(call: Call, meth
     )
     address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
     server.start()
-    with pytest.raises(HeadwaiterError, match=r"^INTERNAL: ") as caught:
+    with pytest.raises(HeadwaiterError, match="INTERNAL") as caught:
         call(SimpleNamespace(address=address), method, *([["a"]] if method == "encode" else []))
     assert type(caught.value) is HeadwaiterError
     server.stop(0).wait()
 
 
 @pytest.mark.parametrize("method", ["encode", "models", "model", "is_serving"])
-def test_a_closed_client_says_so(server: FakeServer, method: str) -> None:
+def test_a_closed_client_cancels_calls(server: FakeServer, method: str) -> None:
     client = Client(server.address)
     client.close()
     with pytest.raises(Cancelled, match="the client is closed"):
@@ -189,21 +185,21 @@ def test_a_closed_client_says_so(server: FakeServer, method: str) -> None:
 
 
 @pytest.mark.parametrize("method", ["encode", "models", "model", "is_serving"])
-async def test_a_closed_async_client_says_so(server: FakeServer, method: str) -> None:
+async def test_a_closed_async_client_cancels_calls(server: FakeServer, method: str) -> None:
     client = AsyncClient(server.address)
     await client.close()
     with pytest.raises(Cancelled, match="the client is closed"):
         await getattr(client, method)(*([["a"]] if method == "encode" else []))
 
 
-def test_a_model_is_asked_for_by_a_name(call: Call, server: FakeServer) -> None:
-    with pytest.raises(InvalidInput, match=r"^name is not Unicode text") as caught:
+def test_the_name_of_a_model_must_be_unicode(call: Call, server: FakeServer) -> None:
+    with pytest.raises(InvalidInput, match="Unicode") as caught:
         call(server, "model", "\ud800")
     assert caught.value.field == "name"
     assert server.requests == []
 
 
-@pytest.mark.parametrize("kind", [HeadwaiterError, *errors.BY_REASON.values()])
+@pytest.mark.parametrize("kind", [HeadwaiterError, *errors.ERROR_BY_REASON.values()])
 def test_errors_survive_pickling(kind: type[HeadwaiterError]) -> None:
     error = kind("too long", sequence=0, field="texts", limit=5, actual=6, retry_after_s=0.5, request_id="r")
     copy = pickle.loads(pickle.dumps(error))
@@ -211,5 +207,17 @@ def test_errors_survive_pickling(kind: type[HeadwaiterError]) -> None:
     assert (str(copy), vars(copy)) == ("too long", vars(error))
 
 
-def test_an_error_shows_what_it_knows() -> None:
+def test_the_repr_of_an_error_shows_its_facts() -> None:
     assert repr(SequenceTooLong("too long", sequence=0, limit=5)) == "SequenceTooLong('too long', sequence=0, limit=5)"
+
+
+def test_transient_errors_are_those_that_another_attempt_may_cure() -> None:
+    transient = {kind for kind in errors.ERROR_BY_REASON.values() if issubclass(kind, headwaiter_client.Transient)}
+    assert transient == {Overloaded, errors.Unavailable}
+
+
+def test_tracebacks_name_the_module_that_users_import_from() -> None:
+    kinds = [getattr(headwaiter_client, name) for name in headwaiter_client.__all__]
+    errors_of_users = [kind for kind in kinds if issubclass(kind, HeadwaiterError)]
+    assert len(errors_of_users) == 14
+    assert {kind.__module__ for kind in errors_of_users} == {"headwaiter_client.errors"}

@@ -1,4 +1,4 @@
-"""Bad requests: what is wrong with each, and the answer it must get."""
+"""Bad requests and the facts of the errors that answer them, from a server and from the client's FakeEncoder."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -20,36 +20,60 @@ from headwaiter_client import (
 from headwaiter_proto import encoder_pb2 as pb
 from tests.checkpoints import VOCABULARY
 
-INVALID = grpc.StatusCode.INVALID_ARGUMENT
-NO_MESSAGE = b"\xff\xff\xff"
+NOT_A_MESSAGE = b"\xff\xff\xff"
 
-# What a caller does with the client, or, where the client would refuse by itself, the message on the wire.
+# A call of the client, or, if the client would refuse the request itself, the message to send.
 Request = Callable[[Client], object] | Message | bytes
 
 
 @dataclass(frozen=True)
-class Bad:
-    """A bad request and what it is answered with.
+class BadRequest:
+    """A bad request and the facts of its error.
 
     Attributes:
-        why: its name.
-        request: to send.
-        error: its class in the client.
-        says: part of the sentence.
-        code: on the wire.
-        method: of the Encoder, for messages.
+        name: the name of the test.
+        request: the request.
+        in_message: what the error's message contains besides `limit` and `actual`.
+        error: the error's class in the client.
+        code: the gRPC code.
+        method: the method of the Encoder that a message is sent to.
+        sequence: as in HeadwaiterError.
+        field: as in HeadwaiterError.
+        limit: as in HeadwaiterError.
+        actual: as in HeadwaiterError.
+        refused_by_grpc: whether gRPC refuses the message before the server sees it.
     """
 
-    why: str
+    name: str
     request: Request
-    error: type[HeadwaiterError]
-    says: str
-    code: grpc.StatusCode = INVALID
+    in_message: tuple[str, ...] = ()
+    error: type[HeadwaiterError] = InvalidInput
+    code: grpc.StatusCode = grpc.StatusCode.INVALID_ARGUMENT
     method: str = "Encode"
+    sequence: int | None = None
+    field: str | None = None
+    limit: int | None = None
+    actual: int | None = None
+    refused_by_grpc: bool = False
+
+    def check(self, error: HeadwaiterError) -> None:
+        """Compare an error to the facts."""
+        assert type(error) is self.error
+        facts = (error.sequence, error.field, error.limit, error.actual)
+        assert facts == (self.sequence, self.field, self.limit, self.actual)
+        values = [str(value) for value in (self.limit, self.actual) if value is not None]
+        if self.sequence is not None:
+            values.append(f"sequence {self.sequence}")
+        for value in (*values, *self.in_message):
+            assert value in str(error)
 
 
 def tokens(ids: Sequence[int], lengths: Sequence[int], dtype: pb.DataType = pb.DATA_TYPE_INT32) -> pb.TokenSequences:
     return pb.TokenSequences(dtype=dtype, data=np.array(ids, "<i4").tobytes(), lengths=lengths)
+
+
+def token_request(*args: Any) -> pb.EncodeRequest:
+    return pb.EncodeRequest(tokens=tokens(*args))
 
 
 def with_options(**fields: Any) -> pb.EncodeRequest:
@@ -60,194 +84,234 @@ def with_output(**fields: Any) -> pb.EncodeRequest:
     return with_options(output=pb.OutputOptions(**fields))
 
 
+def feature_request(dtype: pb.DataType, lengths: Sequence[int]) -> pb.EncodeRequest:
+    return pb.EncodeRequest(features=pb.FeatureSequences(dtype=dtype, width=6, data=bytes(24), lengths=lengths))
+
+
 def features(value: float, width: int = 6) -> NDArray[np.float32]:
     rows = np.ones((3, width), np.float32)
     rows[1, 2] = value
     return rows
 
 
-FAR = len(VOCABULARY)
-MALFORMED = "the message is not a headwaiter.v1."
+LARGEST_ID = len(VOCABULARY) - 1
+UNKNOWN_DTYPE = cast(pb.DataType, 99)
 
-# To a server that takes at most 8 sequences, 96 tokens and 8 KiB a request.
+# The server accepts at most 8 sequences, 96 tokens and 8 KiB in a request. The model has 2 layers, 4 heads, width 32,
+# and takes at most 64 tokens, or 32 of a text.
 TO_TEXT_MODEL = (
-    Bad("no input", pb.EncodeRequest(), InvalidInput, "give it tokens, features or texts"),
-    Bad("no texts", lambda c: c.encode([]), InvalidInput, "no sequences: send at least one"),
-    Bad("no token sequences", lambda c: c.encode_tokens([]), InvalidInput, "no sequences: send at least one"),
-    Bad("a sequence of no tokens", lambda c: c.encode_tokens([[1], []]), InvalidInput, "sequence 1 is empty"),
-    Bad(
+    BadRequest("no input", pb.EncodeRequest(), ("no input",)),
+    BadRequest("no texts", lambda c: c.encode([]), ("no sequences",)),
+    BadRequest("no token sequences", lambda c: c.encode_tokens([]), ("no sequences",)),
+    BadRequest("an empty sequence", lambda c: c.encode_tokens([[1], []]), sequence=1, field="tokens.lengths"),
+    BadRequest(
         "a sequence over the maximum",
         lambda c: c.encode_tokens([[1], [1] * 65]),
-        SequenceTooLong,
-        "sequence 1 has 65 tokens, and the model takes at most 64",
+        error=SequenceTooLong,
+        sequence=1,
+        field="tokens.lengths",
+        limit=64,
+        actual=65,
     ),
-    Bad(
+    BadRequest(
         "an id below 0",
         lambda c: c.encode_tokens([[1], [2, -1]]),
-        InvalidInput,
-        f"sequence 1 has id -1 at position 1, and ids are 0 to {FAR - 1}",
+        ("position 1",),
+        sequence=1,
+        field="tokens.data",
+        limit=LARGEST_ID,
+        actual=-1,
     ),
-    Bad("an id beyond the vocabulary", lambda c: c.encode_tokens([[FAR]]), InvalidInput, f"sequence 0 has id {FAR}"),
-    Bad("an id beyond 32 bits", lambda c: c.encode_tokens([[1 << 40]]), InvalidInput, f"has id {1 << 40}"),
-    Bad(
-        "lengths that promise too much",
-        pb.EncodeRequest(tokens=tokens([1, 2, 3], [2, 2])),
-        InvalidInput,
-        "lengths add up to 4 × 1 values of 4 bytes, 16 bytes in all, but data has 12",
+    BadRequest(
+        "an id beyond the vocabulary",
+        lambda c: c.encode_tokens([[LARGEST_ID + 1]]),
+        ("position 0",),
+        sequence=0,
+        field="tokens.data",
+        limit=LARGEST_ID,
+        actual=LARGEST_ID + 1,
     ),
-    Bad("lengths that promise too little", pb.EncodeRequest(tokens=tokens([1, 2], [1])), InvalidInput, "data has 8"),
-    Bad(
+    BadRequest(
+        "an id beyond 32 bits",
+        lambda c: c.encode_tokens([[1 << 40]]),
+        ("position 0",),
+        sequence=0,
+        field="tokens.data",
+        limit=LARGEST_ID,
+        actual=1 << 40,
+    ),
+    BadRequest(
+        "fewer ids than lengths",
+        token_request([1, 2, 3], [2, 2]),
+        ("4 × 1 values of 4 bytes",),
+        field="tokens.data",
+        limit=16,
+        actual=12,
+    ),
+    BadRequest("more ids than lengths", token_request([1, 2], [1]), field="tokens.data", limit=4, actual=8),
+    BadRequest(
         "half an id",
         pb.EncodeRequest(tokens=pb.TokenSequences(dtype=pb.DATA_TYPE_INT32, data=b"123", lengths=[1])),
-        InvalidInput,
-        "data has 3",
+        field="tokens.data",
+        limit=4,
+        actual=3,
     ),
-    Bad(
+    BadRequest(
         "ids that are floats",
-        pb.EncodeRequest(tokens=tokens([1], [1], pb.DATA_TYPE_FLOAT32)),
-        InvalidInput,
-        "tokens.dtype: ids are INT32 or INT64, not FLOAT32",
+        token_request([1], [1], pb.DATA_TYPE_FLOAT32),
+        ("FLOAT32", "INT32", "INT64"),
+        field="tokens.dtype",
     ),
-    Bad(
-        "ids of no type",
-        pb.EncodeRequest(tokens=tokens([1], [1], pb.DATA_TYPE_UNSPECIFIED)),
-        InvalidInput,
-        "not UNSPECIFIED",
+    BadRequest(
+        "ids without a type", token_request([1], [1], pb.DATA_TYPE_UNSPECIFIED), ("UNSPECIFIED",), field="tokens.dtype"
     ),
-    Bad(
-        "ids of an unknown type",
-        pb.EncodeRequest(tokens=tokens([1], [1], cast(pb.DataType, 99))),
-        InvalidInput,
-        "not 99",
-    ),
-    Bad("an empty text", lambda c: c.encode(["bread", ""]), InvalidInput, "texts.values[1] is empty"),
-    Bad("a blank text", lambda c: c.encode(["\t \n"]), InvalidInput, "texts.values[0] is empty"),
-    Bad(
-        "a text too long",
+    BadRequest("ids of an unknown type", token_request([1], [1], UNKNOWN_DTYPE), ("99",), field="tokens.dtype"),
+    BadRequest("an empty text", lambda c: c.encode(["bread", ""]), sequence=1, field="texts"),
+    BadRequest("a blank text", lambda c: c.encode(["\t \n"]), sequence=0, field="texts"),
+    BadRequest(
+        "a text over the maximum",
         lambda c: c.encode(["bread", "bread " * 31]),
-        SequenceTooLong,
-        "texts.values[1] has 33 tokens, and the model takes texts of at most 32",
+        error=SequenceTooLong,
+        sequence=1,
+        field="texts",
+        limit=32,
+        actual=33,
     ),
-    Bad("features", lambda c: c.encode_features([features(1)]), InvalidInput, "takes token ids or texts, not features"),
-    Bad("bytes that are no message", NO_MESSAGE, InvalidInput, f"{MALFORMED}EncodeRequest"),
-    Bad("bytes to GetModel", NO_MESSAGE, InvalidInput, f"{MALFORMED}GetModelRequest", method="GetModel"),
-    Bad(
+    BadRequest("features", lambda c: c.encode_features([features(1)]), ("token ids or texts",), field="features"),
+    BadRequest("bytes that are not a message", NOT_A_MESSAGE, ("headwaiter.v1.EncodeRequest",)),
+    BadRequest("bytes to GetModel", NOT_A_MESSAGE, ("headwaiter.v1.GetModelRequest",), method="GetModel"),
+    BadRequest(
         "an unknown model",
         lambda c: c.encode(["bread"], model="huge"),
-        ModelNotFound,
-        "no model 'huge' here: this server holds 'tiny-text'",
-        grpc.StatusCode.NOT_FOUND,
+        ("'huge'", "'tiny-text'"),
+        error=ModelNotFound,
+        code=grpc.StatusCode.NOT_FOUND,
+        field="model",
     ),
-    Bad(
+    BadRequest(
         "the description of an unknown model",
         lambda c: c.model("huge"),
-        ModelNotFound,
-        "this server holds 'tiny-text'",
-        grpc.StatusCode.NOT_FOUND,
+        ("'huge'", "'tiny-text'"),
+        error=ModelNotFound,
+        code=grpc.StatusCode.NOT_FOUND,
+        field="model",
     ),
-    Bad(
+    BadRequest(
         "a message over the size limit",
         lambda c: c.encode(["bread " * 2000]),
-        MessageTooLarge,
-        "larger than max",
-        grpc.StatusCode.RESOURCE_EXHAUSTED,
+        error=MessageTooLarge,
+        code=grpc.StatusCode.RESOURCE_EXHAUSTED,
+        sequence=0,
+        limit=8192,
+        actual=12048,
+        refused_by_grpc=True,
     ),
-    Bad(
-        "too many sequences",
-        pb.EncodeRequest(tokens=tokens([1] * 9, [1] * 9)),
-        InvalidInput,
-        "9 sequences, and the server takes 8",
+    BadRequest("too many sequences", token_request([1] * 9, [1] * 9), ("sequences",), limit=8, actual=9),
+    BadRequest(
+        "too many texts", pb.EncodeRequest(texts=pb.Texts(values=["bread"] * 9)), ("sequences",), limit=8, actual=9
     ),
-    Bad(
-        "too many texts",
-        pb.EncodeRequest(texts=pb.Texts(values=["bread"] * 9)),
-        InvalidInput,
-        "9 sequences, and the server takes 8",
-    ),
-    Bad(
-        "too many tokens",
-        pb.EncodeRequest(tokens=tokens([1] * 98, [49] * 2)),
-        InvalidInput,
-        "98 tokens, and the server takes 96",
-    ),
-    Bad(
+    BadRequest("too many tokens", token_request([1] * 98, [49] * 2), ("tokens",), limit=96, actual=98),
+    BadRequest(
         "texts of too many tokens",
         pb.EncodeRequest(texts=pb.Texts(values=["rain " * 30] * 4)),
-        InvalidInput,
-        "128 tokens, and the server",
+        ("tokens",),
+        limit=96,
+        actual=128,
     ),
-    Bad("an unknown pooling", with_output(pooling=9), InvalidInput, "output.pooling: MEAN, CLS, MAX, LAST or NONE"),
-    Bad(
-        "more dimensions",
-        with_output(dimensions=33),
-        InvalidInput,
-        "output.dimensions is 33, and the model's vectors have 32",
+    BadRequest("an unknown pooling", with_output(pooling=9), ("9", "MEAN"), field="output.pooling"),
+    BadRequest("too many dimensions", with_output(dimensions=33), field="output.dimensions", limit=32, actual=33),
+    BadRequest("offsets of tokens", with_output(offsets=True), ("tokens",), field="output.offsets"),
+    BadRequest(
+        "a reply of int32", with_output(dtype=pb.DATA_TYPE_INT32), ("INT32", "FLOAT32", "INT8"), field="output.dtype"
     ),
-    Bad("offsets of tokens", with_output(offsets=True), InvalidInput, "output.offsets: that is for texts"),
-    Bad("an int32 answer", with_output(dtype=pb.DATA_TYPE_INT32), InvalidInput, "replies are FLOAT32, FLOAT16 or INT8"),
-    Bad(
-        "truncated tokens",
-        with_options(truncation=pb.TRUNCATION_RIGHT),
-        InvalidInput,
-        "truncation: that is for texts; leave the field out",
-    ),
-    Bad("a truncation", with_options(truncation=9), InvalidInput, "truncation: ERROR, LEFT or RIGHT"),
-    Bad("a priority", with_options(priority=9), InvalidInput, "priority: INTERACTIVE or BULK"),
-    Bad(
+    BadRequest("truncation of tokens", with_options(truncation=pb.TRUNCATION_RIGHT), ("tokens",), field="truncation"),
+    BadRequest("an unknown truncation", with_options(truncation=9), ("9", "LEFT"), field="truncation"),
+    BadRequest("an unknown priority", with_options(priority=9), ("9", "BULK"), field="priority"),
+    BadRequest(
         "an unknown prompt",
         pb.EncodeRequest(texts=pb.Texts(values=["bread"], prompt="question")),
-        InvalidInput,
-        "texts.prompt: the model has no prompt 'question'; it has 'query', 'passage', 'document'",
+        ("'question'", "'query'", "'passage'"),
+        field="texts.prompt",
     ),
-    Bad("a bad whole", with_options(partial=True, truncation=9), InvalidInput, "truncation: ERROR, LEFT or RIGHT"),
-    Bad(
-        "attention to two sequences",
+    BadRequest(
+        "a partial request with a bad option", with_options(partial=True, truncation=9), ("9",), field="truncation"
+    ),
+    BadRequest(
+        "attention weights of two sequences",
         pb.AttendRequest(tokens=tokens([1, 2], [1, 1])),
-        InvalidInput,
-        "tokens.lengths: the request has 2 sequences, and Attend takes exactly one",
         method="Attend",
+        field="tokens.lengths",
+        limit=1,
+        actual=2,
     ),
-    Bad("attention to nothing", pb.AttendRequest(), InvalidInput, "give it tokens, features or texts", method="Attend"),
-    Bad("bytes to Attend", NO_MESSAGE, InvalidInput, f"{MALFORMED}AttendRequest", method="Attend"),
-    Bad("a layer too high", lambda c: c.attend("bread", layers=[2]), InvalidInput, "the model's layers are 0 to 1"),
-    Bad("a head too high", lambda c: c.attend("bread", heads=[9]), InvalidInput, "the model's heads are 0 to 3"),
-    Bad("a query beyond the text", lambda c: c.attend("bread", query=3), InvalidInput, "positions are 0 to 2"),
-    Bad("no id in a stream", pb.EncodeRequest(), InvalidInput, "a stream needs one", method="EncodeStream"),
-    Bad("bytes to a stream", NO_MESSAGE, InvalidInput, f"{MALFORMED}EncodeRequest", method="EncodeStream"),
+    BadRequest("attention weights without an input", pb.AttendRequest(), ("no input",), method="Attend"),
+    BadRequest("bytes to Attend", NOT_A_MESSAGE, ("headwaiter.v1.AttendRequest",), method="Attend"),
+    BadRequest("a layer too high", lambda c: c.attend("bread", layers=[2]), field="layers", limit=1, actual=2),
+    BadRequest("a head too high", lambda c: c.attend("bread", heads=[9]), field="heads", limit=3, actual=9),
+    BadRequest("a query beyond the text", lambda c: c.attend("bread", query=3), field="query", limit=2, actual=3),
+    BadRequest(
+        "no id in a stream", pb.EncodeRequest(), ("request_id", "empty"), method="EncodeStream", field="request_id"
+    ),
+    BadRequest("bytes to a stream", NOT_A_MESSAGE, ("headwaiter.v1.EncodeRequest",), method="EncodeStream"),
 )
 
+# The model takes at most 48 feature rows of width 6.
 TO_FEATURE_MODEL = (
-    Bad("NaN", lambda c: c.encode_features([features(1), features(np.nan)]), InvalidInput, "sequence 1 has a NaN"),
-    Bad("infinity", lambda c: c.encode_features([features(-np.inf)]), InvalidInput, "an infinity at position 1"),
-    Bad("beyond float32", lambda c: c.encode_features([np.full((2, 6), 1e39)]), InvalidInput, "must be finite"),
-    Bad(
+    BadRequest(
+        "a NaN",
+        lambda c: c.encode_features([features(1), features(np.nan)]),
+        ("position 1",),
+        sequence=1,
+        field="features.data",
+    ),
+    BadRequest(
+        "an infinity",
+        lambda c: c.encode_features([features(-np.inf)]),
+        ("position 1",),
+        sequence=0,
+        field="features.data",
+    ),
+    BadRequest(
+        "a number beyond float32",
+        lambda c: c.encode_features([np.full((2, 6), 1e39)]),
+        ("position 0",),
+        sequence=0,
+        field="features.data",
+    ),
+    BadRequest(
         "a wrong width",
         lambda c: c.encode_features([features(1, width=5)]),
-        InvalidInput,
-        "features.width is 5, and the model takes features of width 6",
+        field="features.width",
+        limit=6,
+        actual=5,
     ),
-    Bad(
+    BadRequest(
         "features that are integers",
-        pb.EncodeRequest(features=pb.FeatureSequences(dtype=pb.DATA_TYPE_INT32, width=6, data=bytes(24), lengths=[1])),
-        InvalidInput,
-        "features.dtype: features are FLOAT32 or FLOAT16, not INT32",
+        feature_request(pb.DATA_TYPE_INT32, [1]),
+        ("INT32", "FLOAT32", "FLOAT16"),
+        field="features.dtype",
     ),
-    Bad(
-        "lengths that do not add up",
-        pb.EncodeRequest(
-            features=pb.FeatureSequences(dtype=pb.DATA_TYPE_FLOAT32, width=6, data=bytes(24), lengths=[2])
-        ),
-        InvalidInput,
-        "lengths add up to 2 × 6 values of 4 bytes, 48 bytes in all, but data has 24",
+    BadRequest(
+        "fewer features than lengths",
+        feature_request(pb.DATA_TYPE_FLOAT32, [2]),
+        ("2 × 6 values of 4 bytes",),
+        field="features.data",
+        limit=48,
+        actual=24,
     ),
-    Bad("no sequences", lambda c: c.encode_features([]), InvalidInput, "the request has no sequences"),
-    Bad("a sequence of none", lambda c: c.encode_features([np.ones((0, 6))]), InvalidInput, "sequence 0 is empty"),
-    Bad(
+    BadRequest("no sequences", lambda c: c.encode_features([]), ("no sequences",)),
+    BadRequest(
+        "an empty sequence", lambda c: c.encode_features([np.ones((0, 6))]), sequence=0, field="features.lengths"
+    ),
+    BadRequest(
         "a sequence over the maximum",
         lambda c: c.encode_features([np.ones((49, 6))]),
-        SequenceTooLong,
-        "sequence 0 has 49 tokens, and the model takes at most 48",
+        error=SequenceTooLong,
+        sequence=0,
+        field="features.lengths",
+        limit=48,
+        actual=49,
     ),
-    Bad("token ids", lambda c: c.encode_tokens([[1]]), InvalidInput, "the model takes features of width 6, not token"),
-    Bad("texts", lambda c: c.encode(["bread"]), InvalidInput, "the model has no tokenizer"),
+    BadRequest("token ids", lambda c: c.encode_tokens([[1]]), ("width 6",), field="tokens"),
+    BadRequest("texts", lambda c: c.encode(["bread"]), ("tokenizer",), field="texts"),
 )

@@ -30,7 +30,7 @@ from headwaiter_client.calls.splitting import (
     split_list,
 )
 from headwaiter_client.calls.steps import Steps
-from headwaiter_client.errors import HeadwaiterError, InvalidInput, ModelChanged, located
+from headwaiter_client.errors import HeadwaiterError, InvalidInput, ModelChanged, renumbered
 from headwaiter_proto import encoder_pb2 as pb
 
 _Pending = TypeVar("_Pending")
@@ -193,7 +193,7 @@ class EncodeCall:
             HeadwaiterError: the refusal, if smaller chunks cannot help.
         """
         if not is_request_too_large(error) or not chunk.sequences:
-            raise located(error, chunk.first) from error.__cause__
+            raise renumbered(error, chunk.first) from error.__cause__
         if len(chunk.sequences) > 1:
             return split_in_half(chunk)
         sequence_error = yield from self._sequence_too_large(chunk.first, error, size_bytes)

@@ -11,8 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headwaiter_client.calls.tensors import Int8Array, concatenate_int8, float_array, int8_array, split_rows
-from headwaiter_client.errors import BY_REASON, HeadwaiterError, from_metadata, located
+from headwaiter_client.errors import ERROR_BY_REASON, HeadwaiterError, renumbered
 from headwaiter_proto import encoder_pb2 as pb
+from headwaiter_proto.rules.status import error_from_metadata
 
 _Item = TypeVar("_Item")
 
@@ -281,6 +282,6 @@ def _chained(lists: Iterable[list[_Item] | None]) -> list[_Item] | None:
 def _error(failure: pb.Failure, first: int, request_id: str) -> HeadwaiterError:
     """Return the error that a partial reply reports for one sequence."""
     reason = pb.ErrorReason.DESCRIPTOR.values_by_number.get(failure.reason)
-    error_class = BY_REASON.get(reason.name, HeadwaiterError) if reason else HeadwaiterError
+    error_class = ERROR_BY_REASON.get(reason.name, HeadwaiterError) if reason else HeadwaiterError
     metadata = {**failure.metadata, "sequence": str(failure.sequence)}
-    return located(from_metadata(error_class, failure.message, metadata, request_id=request_id), first)
+    return renumbered(error_from_metadata(error_class, failure.message, metadata, request_id=request_id), first)

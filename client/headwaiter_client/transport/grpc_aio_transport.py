@@ -8,11 +8,12 @@ from contextlib import suppress
 import grpc
 
 from headwaiter_client.calls.steps import HEALTH_METHOD, HEALTH_REQUEST
-from headwaiter_client.errors import Cancelled, DeadlineExceeded, HeadwaiterError, Unavailable, from_rpc
+from headwaiter_client.errors import Cancelled, DeadlineExceeded, HeadwaiterError, Unavailable
 from headwaiter_client.transport.connection import Connection, checked_timeout_s
 from headwaiter_client.transport.grpc_transport import DOWN_CODES
 from headwaiter_client.transport.replicas import Replicas
 from headwaiter_client.transport.retries import RetryBudgets, RetryPolicy
+from headwaiter_client.transport.status import error_from_rpc
 
 
 class AsyncGrpcTransport:
@@ -72,7 +73,7 @@ class AsyncGrpcTransport:
         try:
             return await call(request, timeout=end_s - time.monotonic(), metadata=self._metadata)
         except grpc.RpcError as error:
-            failure = from_rpc(error, timeout_s=timeout_s, request_id=request_id)
+            failure = error_from_rpc(error, timeout_s=timeout_s, request_id=request_id)
             if isinstance(failure, Unavailable):
                 self._record_state(index, up=False)
             raise failure from error

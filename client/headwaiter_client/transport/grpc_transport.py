@@ -13,11 +13,12 @@ from typing import cast
 import grpc
 
 from headwaiter_client.calls.steps import HEALTH_METHOD, HEALTH_REQUEST
-from headwaiter_client.errors import Cancelled, DeadlineExceeded, HeadwaiterError, Unavailable, from_rpc
+from headwaiter_client.errors import Cancelled, DeadlineExceeded, HeadwaiterError, Unavailable
 from headwaiter_client.transport.connection import Connection, checked_timeout_s
 from headwaiter_client.transport.interface import CancelScope
 from headwaiter_client.transport.replicas import Replicas
 from headwaiter_client.transport.retries import RetryBudgets, RetryPolicy
+from headwaiter_client.transport.status import error_from_rpc
 
 # The codes of calls to a server that does not answer (UNAVAILABLE) or that is stopping (CANCELLED).
 DOWN_CODES = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
@@ -110,7 +111,7 @@ class GrpcTransport:
         except grpc.RpcError as error:
             if self._closed.is_set():
                 raise Cancelled("the client was closed before the answer came", request_id=request_id) from error
-            failure = from_rpc(error, timeout_s=timeout_s, request_id=request_id)
+            failure = error_from_rpc(error, timeout_s=timeout_s, request_id=request_id)
             if isinstance(failure, Unavailable):
                 self._record_state(index, up=False)
             raise failure from error

@@ -10,10 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from headwaiter_server.errors import Failures, InvalidInput, SequenceTooLong
+from headwaiter_proto.rules.inputs import check_texts, text_too_long
+from headwaiter_server.errors import Failures
 
-# The longest text to tokenise, relative to the model's maximum. Ordinary text has about 4 characters per token.
-_MAX_CHARACTERS_PER_TOKEN = 64
 # Texts are tokenised in slices of about this size.
 _SLICE_CHARACTERS = 1 << 16
 
@@ -77,7 +76,7 @@ class BundleTokenizer:
         Raises:
             InvalidInput: a text is empty or too long, and `failures` does not keep errors.
         """
-        self._check(texts, options, failures)
+        check_texts(texts, self._max_tokens, failures, truncates=options.truncation is not Truncation.ERROR)
         # encode_batch_fast does not compute offsets. Both release the GIL and use a thread per core for several texts.
         encode_batch = self._tokenizer.encode_batch if options.offsets else self._tokenizer.encode_batch_fast
         tokenized = [_NO_TOKENS] * len(texts)
@@ -88,7 +87,8 @@ class BundleTokenizer:
             for index, encoding in zip(indices, encodings, strict=True):
                 tokens = self._truncate(_read_tokens(encoding, options), encoding, options.truncation)
                 if len(tokens.ids) > self._max_tokens:
-                    failures.add(self._too_long(index, f"{tokens.original_tokens} tokens", tokens.original_tokens))
+                    size = f"{tokens.original_tokens} tokens"
+                    failures.add(text_too_long(index, size, self._max_tokens, tokens.original_tokens))
                 else:
                     tokenized[index] = tokens
                     total_tokens += len(tokens.ids)
@@ -100,19 +100,6 @@ class BundleTokenizer:
         """Return the vocabulary's spelling of the token ids [n], including its marks for word parts and spaces."""
         return [self._tokenizer.id_to_token(int(token_id)) or "" for token_id in ids]
 
-    def _check(self, texts: Sequence[str], options: TokenizeOptions, failures: Failures) -> None:
-        """Add a failure for each text that is empty, or too long to tokenise."""
-        most_characters = self._max_tokens * _MAX_CHARACTERS_PER_TOKEN
-        for index, text in enumerate(texts):
-            if not text.strip():
-                failures.add(
-                    InvalidInput(
-                        f"texts.values[{index}] is empty: a text needs at least one word", sequence=index, field="texts"
-                    )
-                )
-            elif options.truncation is Truncation.ERROR and len(text) > most_characters:
-                failures.add(self._too_long(index, f"{len(text)} characters", None))
-
     def _truncate(self, tokens: TokenizedText, encoding: Any, truncation: Truncation) -> TokenizedText:
         """Drop tokens from one end of a text that is too long. Keep special tokens, as `transformers` does."""
         if tokens.original_tokens <= self._max_tokens or truncation is Truncation.ERROR:
@@ -123,16 +110,6 @@ class BundleTokenizer:
         kept[words[:room] if truncation is Truncation.RIGHT else words[len(words) - room :]] = True
         return TokenizedText(
             tokens.ids[kept], tokens.original_tokens, None if tokens.offsets is None else tokens.offsets[kept]
-        )
-
-    def _too_long(self, index: int, size: str, tokens: int | None) -> SequenceTooLong:
-        return SequenceTooLong(
-            f"texts.values[{index}] has {size}; the model accepts texts of at most {self._max_tokens} tokens, "
-            "special tokens and prompt included: shorten the text, split it, or set truncation",
-            sequence=index,
-            field="texts",
-            limit=self._max_tokens,
-            actual=tokens,
         )
 
 

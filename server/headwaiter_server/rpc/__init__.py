@@ -1,1 +1,1 @@
-"""gRPC in and out."""
+"""The gRPC API: headwaiter.v1."""

@@ -1,4 +1,4 @@
-"""Lets in callers that bring the bearer token."""
+"""Refuses calls without the server's bearer token."""
 
 import hmac
 from collections.abc import Awaitable, Callable
@@ -10,10 +10,10 @@ from grpc.aio import ServerInterceptor
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_server.errors import Unauthenticated
 from headwaiter_server.metrics import Recorder
-from headwaiter_server.rpc.endpoint import refusal
+from headwaiter_server.rpc.endpoint import refusing_handler
 
-# Orchestrators probe health without credentials.
-_OPEN_SERVICE = "/grpc.health.v1.Health/"
+# Orchestrators check health without credentials.
+_PUBLIC_SERVICE = "/grpc.health.v1.Health/"
 _METHODS = frozenset(pb.DESCRIPTOR.services_by_name["Encoder"].methods_by_name)
 
 
@@ -29,17 +29,19 @@ class BearerToken(ServerInterceptor):
         continuation: Callable[[grpc.HandlerCallDetails], Awaitable["grpc.RpcMethodHandler[Any, Any] | None"]],
         handler_call_details: grpc.HandlerCallDetails,
     ) -> "grpc.RpcMethodHandler[Any, Any] | None":
-        """Look at the call's metadata before its message is read."""
+        """Check the metadata of a call before its message is read."""
         metadata = dict(handler_call_details.invocation_metadata or ())
         given = metadata.get("authorization", "")
         method = handler_call_details.method
-        # Compared in constant time, so that the token cannot be guessed byte by byte.
-        if method.startswith(_OPEN_SERVICE) or hmac.compare_digest(str(given).encode(), self._expected):
+        # The comparison takes constant time, so that the token cannot be guessed byte by byte.
+        if method.startswith(_PUBLIC_SERVICE) or hmac.compare_digest(str(given).encode(), self._expected):
             return await continuation(handler_call_details)
-        # A caller must not be able to make up names for the metrics.
+        # Unknown method names are merged, so that a caller cannot create new labels in the metrics.
         name = method.rpartition("/")[2]
-        return refusal(name if name in _METHODS else "other", _unauthenticated, self._recorder)
+        return refusing_handler(name if name in _METHODS else "other", _unauthenticated, self._recorder)
 
 
 def _unauthenticated() -> Unauthenticated:
-    return Unauthenticated("the call needs the metadata authorization: Bearer TOKEN, with the server's token")
+    return Unauthenticated(
+        "the call does not carry the server's bearer token: send the metadata authorization: Bearer TOKEN"
+    )

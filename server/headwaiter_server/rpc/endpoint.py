@@ -1,4 +1,4 @@
-"""What every method shares: a request id, a deadline, one log line and one count per outcome, errors as statuses."""
+"""The part that all methods share: request ids, deadlines, log lines, metrics, and errors as gRPC statuses."""
 
 import asyncio
 import logging
@@ -15,6 +15,7 @@ import grpc
 from grpc.aio import ServicerContext
 
 from headwaiter_proto import encoder_pb2 as pb
+from headwaiter_proto.rules.status import DETAILS_KEY, code_of, status_of
 from headwaiter_server.errors import (
     DeadlineExceeded,
     HeadwaiterError,
@@ -25,15 +26,14 @@ from headwaiter_server.errors import (
     Unimplemented,
 )
 from headwaiter_server.metrics import Recorder
-from headwaiter_server.rpc.status import DETAILS_KEY, code_of, status_of
 
 log = logging.getLogger(__name__)
 
 clock = time.monotonic
 
-# A random number for every request would cost a system call each.
-_PROCESS, _NUMBERS = uuid.uuid4().hex[:16], count(1)
-# Calls come and go; nobody can tell when the next one goes.
+# One random number per process: a random number per request would cost a system call each.
+_PROCESS_ID, _REQUEST_NUMBERS = uuid.uuid4().hex[:16], count(1)
+# When a running call will end cannot be predicted.
 _RETRY_AFTER_S = 1.0
 
 
@@ -43,15 +43,15 @@ class Call:
 
     Attributes:
         method: name of the gRPC method.
-        arrived_s: when it came, on `clock`.
-        deadline_s: when its caller stops waiting, on `clock`; infinity without a deadline.
-        request_id: the caller's, once it is parsed; until then, one made up.
+        arrived_s: time of arrival, on `clock`.
+        deadline_s: time at which the caller stops waiting, on `clock`; infinity without a deadline.
+        request_id: the id in the request; a generated id before the request is parsed, or if it has no id.
     """
 
     method: str
     arrived_s: float
     deadline_s: float
-    request_id: str = field(default_factory=lambda: f"{_PROCESS}-{next(_NUMBERS)}")
+    request_id: str = field(default_factory=lambda: f"{_PROCESS_ID}-{next(_REQUEST_NUMBERS)}")
 
 
 Context: TypeAlias = "ServicerContext[bytes, bytes]"
@@ -60,40 +60,40 @@ Handle = Callable[[bytes, Call], Awaitable[bytes]]
 HandleStream = Callable[[AsyncIterator[bytes], "Context", Call], Awaitable[None]]
 
 
-class Gate:
-    """Lets in so many calls at a time, and refuses the others at once.
+class CallLimit:
+    """Refuses calls while too many others are being answered.
 
     Args:
-        most: how many.
+        limit: most calls that are answered at a time.
     """
 
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._inside = 0
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._calls = 0
 
     def __enter__(self) -> None:
-        """Let a call in.
+        """Admit a call.
 
         Raises:
-            Overloaded: as many as there may be are inside.
+            Overloaded: the server already answers its maximum of calls.
         """
-        if self._inside >= self._most:
+        if self._calls >= self._limit:
             raise Overloaded(
-                f"the server answers {self._most} calls at a time, and is at it: try again in {_RETRY_AFTER_S:g} s",
+                f"the server already answers its maximum of {self._limit} calls: try again in {_RETRY_AFTER_S:g} s",
                 retry_after_s=_RETRY_AFTER_S,
-                limit=self._most,
+                limit=self._limit,
             )
-        self._inside += 1
+        self._calls += 1
 
     def __exit__(self, *_: object) -> None:
-        """Let it out."""
-        self._inside -= 1
+        """Make room for another call."""
+        self._calls -= 1
 
 
-class Observed:
-    """Logs and counts what becomes of a request; the metrics know before the caller does.
+class OutcomeRecorder:
+    """Logs and counts the outcome of a request, before the caller gets it.
 
-    Whatever goes wrong leaves it as a HeadwaiterError, or as the cancellation that it was.
+    Every exception leaves the block as a HeadwaiterError, except a cancellation, which stays one.
     """
 
     def __init__(self, call: Call, recorder: Recorder) -> None:
@@ -101,116 +101,120 @@ class Observed:
         self._recorder = recorder
 
     def __enter__(self) -> None:
-        """Note that the request has come."""
+        """Count the arrival of the request."""
         self._recorder.received()
 
     def __exit__(self, _: object, error: BaseException | None, trace: TracebackType | None) -> None:
-        """Note what became of it.
+        """Log and count the outcome.
 
         Raises:
-            HeadwaiterError: in place of an error that nobody foresaw.
+            HeadwaiterError: in place of an unexpected exception.
         """
         call = self._call
         if error is None:
             self._recorder.finished(call.method, grpc.StatusCode.OK.name, clock() - call.arrived_s)
         elif isinstance(error, asyncio.CancelledError):
-            # gRPC cancels the handler both when the caller goes away and when the deadline passes.
+            # gRPC cancels the handler both when the caller cancels and when the deadline passes.
             late = clock() >= call.deadline_s
             code = grpc.StatusCode.DEADLINE_EXCEEDED if late else grpc.StatusCode.CANCELLED
-            log.info("%s %s: %s", call.method, call.request_id, "deadline passed" if late else "caller went away")
+            log.info("%s %s: %s", call.method, call.request_id, "deadline passed" if late else "caller cancelled")
             self._recorder.finished(call.method, code.name, clock() - call.arrived_s)
         elif isinstance(error, Exception):
-            failure = _note(call, error, self._recorder)
-            if failure is not error:
-                raise failure from None
+            reported = _record_failure(call, error, self._recorder)
+            if reported is not error:
+                raise reported from None
 
 
-def unary(method: str, handle: Handle, recorder: Recorder, gate: AbstractContextManager[None]) -> Handler:
-    """Make a gRPC handler of a function from bytes to bytes.
+def unary_handler(method: str, handle: Handle, recorder: Recorder, limit: AbstractContextManager[None]) -> Handler:
+    """Return a gRPC handler that calls a function from bytes to bytes.
 
-    The handler takes the raw message: gRPC itself would answer bytes that do not parse with UNKNOWN.
+    The handler takes the raw message, because gRPC itself answers bytes that do not parse with UNKNOWN.
     """
 
     async def answer(raw: bytes, context: Context) -> bytes:
-        call = _call(method, context)
+        call = _new_call(method, context)
         try:
-            with Observed(call, recorder), gate:
+            with OutcomeRecorder(call, recorder), limit:
                 return await handle(raw, call)
-        except HeadwaiterError as failure:
-            return await _abort(context, call, failure)
+        except HeadwaiterError as error:
+            return await _abort(context, call, error)
 
     return grpc.unary_unary_rpc_method_handler(answer)
 
 
-def stream(method: str, handle: HandleStream, recorder: Recorder, gate: AbstractContextManager[None]) -> Handler:
-    """Make a gRPC handler of a function that reads and writes raw messages, and observes each request itself.
+def stream_handler(
+    method: str, handle: HandleStream, recorder: Recorder, limit: AbstractContextManager[None]
+) -> Handler:
+    """Return a gRPC handler that calls a function which reads and writes raw messages.
 
-    A stream that ends in an error is counted as one request more.
+    The function records the outcome of each request itself. A stream that ends in an error counts as one more request.
     """
 
     async def answer(messages: AsyncIterator[bytes], context: Context) -> None:
-        call = _call(method, context)
+        call = _new_call(method, context)
         try:
-            with gate:
+            with limit:
                 await handle(messages, context, call)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the caller gets a status and the log a line
+        except Exception as error:  # noqa: BLE001 - every exception becomes a status and a line of the log
             recorder.received()
-            await _abort(context, call, _note(call, error, recorder))
+            await _abort(context, call, _record_failure(call, error, recorder))
 
     return grpc.stream_stream_rpc_method_handler(answer)
 
 
-def refusal(method: str, error: Callable[[], HeadwaiterError], recorder: Recorder) -> Handler:
-    """Make a gRPC handler that refuses every call, unary or stream, before it reads a message."""
+def refusing_handler(method: str, error: Callable[[], HeadwaiterError], recorder: Recorder) -> Handler:
+    """Return a gRPC handler that refuses every call, unary or stream, before it reads a message."""
 
     async def refuse(*_: object) -> None:
         raise error()
 
-    return stream(method, refuse, recorder, nullcontext())
+    return stream_handler(method, refuse, recorder, nullcontext())
 
 
 def log_failures(call: Call, failures: Mapping[int, HeadwaiterError]) -> None:
-    """Log what failed of a request that is answered all the same: in one line, as it may be thousands of sequences."""
+    """Log the failed sequences of a partial request in a single line, because there may be thousands of them."""
     if failures:
-        _, error = min(failures.items())
-        what = f"{len(failures)} sequences failed, the first: {_with_cause(error)}"
-        level = max(map(_level, failures.values()))
-        log.log(level, "%s %s: %s: %s", call.method, call.request_id, type(error).__name__, what)
+        _, first = min(failures.items())
+        message = f"{len(failures)} sequences failed, the first: {_with_cause(first)}"
+        level = max(map(_log_level, failures.values()))
+        log.log(level, "%s %s: %s: %s", call.method, call.request_id, type(first).__name__, message)
 
 
-def _call(method: str, context: Context) -> Call:
+def _new_call(method: str, context: Context) -> Call:
     arrived_s = clock()
     remaining_s = context.time_remaining()
     return Call(method, arrived_s, float("inf") if remaining_s is None else arrived_s + remaining_s)
 
 
-def _note(call: Call, error: Exception, recorder: Recorder) -> HeadwaiterError:
-    """Log and count a failure, and return what the caller shall hear of it."""
+def _record_failure(call: Call, error: Exception, recorder: Recorder) -> HeadwaiterError:
+    """Log and count a failure, and return the error to report to the caller."""
     if isinstance(error, HeadwaiterError):
-        failure = error
-        log.log(_level(error), "%s %s: %s: %s", call.method, call.request_id, type(error).__name__, _with_cause(error))
+        reported = error
+        log.log(
+            _log_level(error), "%s %s: %s: %s", call.method, call.request_id, type(error).__name__, _with_cause(error)
+        )
         if not isinstance(error, InferenceFailed | DeadlineExceeded):
             recorder.refused(pb.ErrorReason.Name(error.reason))
     else:
-        failure = HeadwaiterError("the server failed unexpectedly; its log says why")
+        reported = HeadwaiterError("the server failed unexpectedly: look for the request's id in the server's log")
         log.error("%s %s: unexpected failure", call.method, call.request_id, exc_info=error)
-    recorder.finished(call.method, code_of(failure).name, clock() - call.arrived_s)
-    return failure
+    recorder.finished(call.method, code_of(reported).name, clock() - call.arrived_s)
+    return reported
 
 
-async def _abort(context: Context, call: Call, failure: HeadwaiterError) -> NoReturn:
-    """End a call with the status of what went wrong."""
-    status = status_of(failure, call.request_id)
-    await context.abort(code_of(failure), status.message, ((DETAILS_KEY, status.SerializeToString()),))
+async def _abort(context: Context, call: Call, error: HeadwaiterError) -> NoReturn:
+    """End a call with the status of an error."""
+    status = status_of(error, call.request_id)
+    await context.abort(code_of(error), status.message, ((DETAILS_KEY, status.SerializeToString()),))
     raise AssertionError("abort raises")
 
 
-def _level(error: HeadwaiterError) -> int:
-    """Return how loudly to log an error: what callers do wrong is nothing an operator has to act on."""
+def _log_level(error: HeadwaiterError) -> int:
+    """Return the log level of an error: a caller's mistake needs no action of the operator."""
     return logging.INFO if isinstance(error, InvalidInput | ModelNotFound | Unimplemented) else logging.WARNING
 
 
 def _with_cause(error: HeadwaiterError) -> str:
-    """Return the error's sentence in one line with what is behind it, which is for the log only."""
+    """Return an error's message and its cause in one line; callers do not see the cause."""
     cause = " ".join(str(error.__cause__).split())
     return f"{error} ({cause})" if error.__cause__ else str(error)

@@ -1,4 +1,4 @@
-"""Adds services of other packages to a server, without slowing the calls of our own."""
+"""Adds services of other packages to a gRPC server without slowing down its other calls."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -7,21 +7,21 @@ import grpc
 
 
 class GenericHandlers:
-    """Stands in for a server when a generated function adds a service, and passes on its generic handlers alone.
+    """Takes the place of a server when generated code adds a service, and passes on only its generic handlers.
 
-    Such a function also registers each method by name. The asyncio server of newer grpcio then keeps a separate wait
-    for each registered method, and every call of any method pays for all of them.
+    Generated code also registers each method by name. The asyncio server of newer grpcio versions then waits
+    separately for each registered method, which slows down every call of every method.
 
     Args:
-        server: takes the handlers.
+        server: the server that receives the generic handlers.
     """
 
     def __init__(self, server: grpc.aio.Server) -> None:
         self._server = server
 
     def add_generic_rpc_handlers(self, handlers: Sequence[grpc.GenericRpcHandler]) -> None:
-        """Let the server dispatch to a service."""
+        """Add the generic handlers of a service to the server."""
         self._server.add_generic_rpc_handlers(tuple(handlers))
 
     def add_registered_method_handlers(self, service: str, handlers: Mapping[str, Any]) -> None:
-        """Register none: the generic handlers answer the same methods."""
+        """Ignore registered methods: the generic handlers answer the same methods."""

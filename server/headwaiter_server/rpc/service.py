@@ -9,17 +9,26 @@ from functools import partial
 import grpc
 
 from headwaiter_proto import encoder_pb2 as pb
+from headwaiter_proto.rules.attention_weights import select
+from headwaiter_proto.rules.inputs import ParsedInput
+from headwaiter_proto.rules.outputs import Output
+from headwaiter_proto.rules.requests import check_attend_request, check_id, check_model, parse, read_options
 from headwaiter_server.config import Settings
 from headwaiter_server.errors import DeadlineExceeded, Unavailable
 from headwaiter_server.metrics import Recorder
 from headwaiter_server.models.tokenizer import BundleTokenizer
-from headwaiter_server.rpc import attention_weights as attend
-from headwaiter_server.rpc import requests
-from headwaiter_server.rpc.endpoint import Call, Context, Gate, clock, log_failures, stream, unary
-from headwaiter_server.rpc.inputs import Inputs, read_inputs
-from headwaiter_server.rpc.outputs import Output, read_output
-from headwaiter_server.rpc.replies import answer_bytes, attend_reply, encode_reply, model_ref, model_reply
-from headwaiter_server.rpc.stream import EncodeStream, MakeRoom, StreamLimits
+from headwaiter_server.rpc.endpoint import Call, CallLimit, Context, clock, log_failures, stream_handler, unary_handler
+from headwaiter_server.rpc.inputs import priority_of, read_input
+from headwaiter_server.rpc.replies import (
+    answer_bytes,
+    attend_reply,
+    encode_reply,
+    model_ref,
+    model_reply,
+    request_limits,
+)
+from headwaiter_server.rpc.stream import EncodeStream, ReserveBytes, StreamLimits
+from headwaiter_server.runtime.attention_weights import AttentionSelection
 from headwaiter_server.runtime.model import Model
 from headwaiter_server.scheduling.attention_weights import AttentionWeightsQueue, AttentionWeightsResult
 from headwaiter_server.scheduling.calibration import Calibration
@@ -32,8 +41,8 @@ _LARGE_REPLY_TOKENS = 1024
 
 
 @dataclass(frozen=True, eq=False)
-class Serving:
-    """A model that is ready to serve, and what stands between it and the callers."""
+class ServedModel:
+    """A model that is ready, with everything that answers its requests."""
 
     model: Model
     text: BundleTokenizer | None
@@ -43,143 +52,135 @@ class Serving:
 
 
 class EncoderService:
-    """Answers the methods of headwaiter.v1.Encoder; until a model is given to it, with Unavailable.
+    """Answers the methods of headwaiter.v1.Encoder, with Unavailable until it has a model.
 
     Attributes:
-        answering: requests that were admitted and have no reply yet, and open streams.
+        answering: number of admitted requests that have no reply yet, plus open streams.
     """
 
     def __init__(self, settings: Settings, recorder: Recorder) -> None:
         self._settings = settings
-        self._request_limits = requests.RequestLimits(settings.max_request_sequences, settings.max_request_tokens)
+        self._request_limits = request_limits(settings)
         self._recorder = recorder
-        self._serving: Serving | None = None
+        self._served: ServedModel | None = None
         self._stream_limits = StreamLimits(settings.max_stream_requests, settings.max_stream_bytes)
         self._streams: set[EncodeStream] = set()
         self._draining = False
         self.answering = 0
 
-    def open(self, serving: Serving) -> None:
-        """Start answering."""
-        self._serving = serving
+    def serve(self, served: ServedModel) -> None:
+        """Answer requests with this model from now on."""
+        self._served = served
 
     def drain(self) -> None:
-        """Read no further request of any stream, and end each when it has answered what it read."""
+        """Read no further request of any stream, and end each stream once its requests are answered."""
         self._draining = True
-        for opened in self._streams:
-            opened.drain()
+        for stream in self._streams:
+            stream.drain()
 
     def handler(self) -> grpc.GenericRpcHandler:
-        """Return what a gRPC server dispatches to."""
-        handles = {
+        """Return the handler that a gRPC server dispatches the service's calls to."""
+        unary = {
             "Encode": self.encode,
             "Attend": self.attend,
             "ListModels": self.list_models,
             "GetModel": self.get_model,
         }
-        gate = Gate(self._settings.max_calls)
-        methods = {name: unary(name, handle, self._recorder, gate) for name, handle in handles.items()}
-        methods["EncodeStream"] = stream("EncodeStream", self.encode_stream, self._recorder, gate)
-        return grpc.method_handlers_generic_handler(SERVICE, methods)
+        limit = CallLimit(self._settings.max_calls)
+        handlers = {name: unary_handler(name, handle, self._recorder, limit) for name, handle in unary.items()}
+        handlers["EncodeStream"] = stream_handler("EncodeStream", self.encode_stream, self._recorder, limit)
+        return grpc.method_handlers_generic_handler(SERVICE, handlers)
 
     async def encode(self, raw: bytes, call: Call) -> bytes:
         """Encode the sequences of a request."""
-        request = requests.parse(raw, pb.EncodeRequest())
-        _identify(call, request.request_id)
-        return await self._encode(request, call, _as_it_comes)
+        request = parse(raw, pb.EncodeRequest())
+        _adopt_id(call, request.request_id)
+        return await self._encode(request, call, _reserve_nothing)
 
     async def encode_stream(self, messages: AsyncIterator[bytes], context: Context, call: Call) -> None:
         """Encode the sequences of each request of a stream."""
-        opened = EncodeStream(messages, context, call, self._encode, self._recorder, self._stream_limits)
-        with self._admitted():
-            self._streams.add(opened)
+        stream = EncodeStream(messages, context, call, self._encode, self._recorder, self._stream_limits)
+        with self._counted():
+            self._streams.add(stream)
             try:
                 if self._draining:
-                    opened.drain()
-                await opened.serve()
+                    stream.drain()
+                await stream.serve()
             finally:
-                self._streams.remove(opened)
+                self._streams.remove(stream)
 
-    async def _encode(self, request: pb.EncodeRequest, call: Call, make_room: MakeRoom) -> bytes:
-        """Return the serialised answer to a request, which waits for room for it before it is queued."""
-        serving = self._ready()
-        manifest = serving.model.bundle.manifest
-        requests.check_model(request.model, manifest)
-        requests.check_options(request)
+    async def _encode(self, request: pb.EncodeRequest, call: Call, reserve: ReserveBytes) -> bytes:
+        """Return the serialised reply to a request, which is queued only when its answer's bytes are reserved."""
+        served = self._ready()
+        output = read_options(request, served.model.bundle.manifest)
         if not request.timeout_s:
-            # When the call's own deadline passes, gRPC cancels it.
-            return await self._answer(request, call, serving, call.deadline_s, make_room)
+            # When the deadline of the call passes, gRPC cancels the call.
+            return await self._answer(request, output, call, served, call.deadline_s, reserve)
         deadline_s = min(call.deadline_s, call.arrived_s + request.timeout_s)
         try:
             async with asyncio.timeout_at(deadline_s):
-                return await self._answer(request, call, serving, deadline_s, make_room)
+                return await self._answer(request, output, call, served, deadline_s, reserve)
         except TimeoutError:
-            raise DeadlineExceeded("the request's timeout_s passed before its answer was ready") from None
+            raise _too_late(request) from None
 
     async def _answer(
-        self, request: pb.EncodeRequest, call: Call, serving: Serving, deadline_s: float, make_room: MakeRoom
+        self,
+        request: pb.EncodeRequest,
+        output: Output,
+        call: Call,
+        served: ServedModel,
+        deadline_s: float,
+        reserve: ReserveBytes,
     ) -> bytes:
-        manifest = serving.model.bundle.manifest
-        output = read_output(request.output, manifest)
-        inputs = await read_inputs(
-            request,
-            manifest,
-            serving.text,
-            self._request_limits,
-            truncation=requests.truncation_of(request),
-            offsets=request.output.offsets,
-            keep_failures=request.partial,
-        )
+        parsed = await read_input(request, served.model.bundle.manifest, served.text, self._request_limits)
         admitted_s = clock()
-        with self._admitted():
-            await make_room(answer_bytes(inputs, output, serving.model))
-            outcome = await serving.scheduler.submit(
-                inputs.sequences,
-                hidden=output.needs_rows(inputs.skipped_tokens),
+        with self._counted():
+            await reserve(answer_bytes(parsed, output, served.model))
+            outcome = await served.scheduler.submit(
+                parsed.sequences,
+                hidden=output.needs_rows(parsed.skipped_tokens),
                 deadline_s=deadline_s,
-                priority=requests.priority_of(request),
-                failures=inputs.failures.by_sequence if request.partial else None,
+                priority=priority_of(request),
+                failures=parsed.failures.by_sequence if request.partial else None,
             )
             if clock() >= deadline_s:
-                raise DeadlineExceeded("the answer came after the request's time-out")
+                raise _too_late(request)
             log_failures(call, outcome.failures)
-            respond = partial(self._respond, call, inputs, output, admitted_s, outcome, serving.model)
-            # What there is for each token takes long to write: meanwhile others must be heard.
-            by_token = outcome.hidden is not None or inputs.offsets is not None
-            large = by_token and sum(map(len, inputs.sequences)) > _LARGE_REPLY_TOKENS
+            respond = partial(self._respond, call, parsed, output, admitted_s, outcome, served.model)
+            # Rows and offsets of many tokens take long to write; a thread keeps the event loop free meanwhile.
+            per_token = outcome.hidden is not None or parsed.offsets is not None
+            large = per_token and sum(map(len, parsed.sequences)) > _LARGE_REPLY_TOKENS
             return await asyncio.to_thread(respond) if large else respond()
 
     async def attend(self, raw: bytes, call: Call) -> bytes:
-        """Return what attention looked at in one sequence."""
-        serving = self._ready()
-        request = requests.parse(raw, pb.AttendRequest())
-        _identify(call, request.request_id)
-        manifest = serving.model.bundle.manifest
-        requests.check_model(request.model, manifest)
-        attend.check_offered(manifest)
-        attend.check_single(request)
-        (sequence,) = (await read_inputs(request, manifest, serving.text, self._request_limits)).sequences
-        selection = attend.select(request, len(sequence), manifest, self._settings.max_attend_bytes)
+        """Return the attention weights of one sequence."""
+        served = self._ready()
+        request = parse(raw, pb.AttendRequest())
+        _adopt_id(call, request.request_id)
+        manifest = served.model.bundle.manifest
+        check_attend_request(request, manifest)
+        (sequence,) = (await read_input(request, manifest, served.text, self._request_limits)).sequences
+        selection = AttentionSelection(*select(request, len(sequence), manifest, self._request_limits.attend_bytes))
         admitted_s = clock()
-        with self._admitted():
-            outcome = await serving.attender.submit(sequence, selection, deadline_s=call.deadline_s)
-            strings = serving.text.token_strings(sequence) if serving.text and request.HasField("texts") else []
-            # Weights take long to copy: meanwhile others must be heard.
-            return await asyncio.to_thread(self._respond_attend, call, admitted_s, outcome, strings, serving.model)
+        with self._counted():
+            outcome = await served.attender.submit(sequence, selection, deadline_s=call.deadline_s)
+            tokens = served.text.token_strings(sequence) if served.text and request.HasField("texts") else []
+            # Weights take long to copy; a thread keeps the event loop free meanwhile.
+            return await asyncio.to_thread(self._respond_attend, call, admitted_s, outcome, tokens, served.model)
 
     def _respond(
-        self, call: Call, inputs: Inputs, output: Output, admitted_s: float, outcome: Outcome, model: Model
+        self, call: Call, parsed: ParsedInput, output: Output, admitted_s: float, outcome: Outcome, model: Model
     ) -> bytes:
-        # Where nothing ran, there was nothing but waiting.
+        # If no sequence ran, all the time since admission was spent waiting.
         computed_s = clock() if outcome.computed_s is None else outcome.computed_s
-        reply = encode_reply(call.request_id, inputs, output, outcome, model)
+        reply = encode_reply(call.request_id, parsed, output, outcome, model)
         reply.timings.batches = outcome.batches
         return self._finish(reply, call, admitted_s, outcome.assemble_s, outcome.compute_s, computed_s)
 
     def _respond_attend(
-        self, call: Call, admitted_s: float, outcome: AttentionWeightsResult, strings: list[str], model: Model
+        self, call: Call, admitted_s: float, outcome: AttentionWeightsResult, tokens: list[str], model: Model
     ) -> bytes:
-        reply = attend_reply(call.request_id, outcome.attention, strings, model)
+        reply = attend_reply(call.request_id, outcome.attention, tokens, model)
         reply.timings.batches = 1
         return self._finish(reply, call, admitted_s, 0.0, outcome.compute_s, outcome.computed_s)
 
@@ -192,7 +193,7 @@ class EncoderService:
         compute_s: float,
         computed_s: float,
     ) -> bytes:
-        """Note where the time went, and serialise the reply."""
+        """Record the duration of each stage, and serialise the reply."""
         finished_s = clock()
         stages = {
             "tokenize": admitted_s - call.arrived_s,
@@ -208,25 +209,24 @@ class EncoderService:
         return reply.SerializeToString()
 
     async def list_models(self, raw: bytes, call: Call) -> bytes:
-        """List the one model."""
-        requests.parse(raw, pb.ListModelsRequest())
+        """List the server's only model."""
+        parse(raw, pb.ListModelsRequest())
         return pb.ListModelsResponse(models=[model_ref(self._ready().model)]).SerializeToString()
 
     async def get_model(self, raw: bytes, call: Call) -> bytes:
         """Describe the model."""
-        serving = self._ready()
-        name = requests.parse(raw, pb.GetModelRequest()).name
-        requests.check_model(name, serving.model.bundle.manifest)
-        return model_reply(serving.model, self._settings, serving.calibration).SerializeToString()
+        served = self._ready()
+        check_model(parse(raw, pb.GetModelRequest()).name, served.model.bundle.manifest)
+        return model_reply(served.model, self._settings, served.calibration).SerializeToString()
 
-    def _ready(self) -> Serving:
-        if self._serving is None:
-            raise Unavailable("the server is starting: wait until its health check says SERVING")
-        return self._serving
+    def _ready(self) -> ServedModel:
+        if self._served is None:
+            raise Unavailable("the server is starting: wait until its health check reports SERVING")
+        return self._served
 
     @contextmanager
-    def _admitted(self) -> Iterator[None]:
-        """Count a request among those that are answered before the server stops."""
+    def _counted(self) -> Iterator[None]:
+        """Count a request or a stream that must be answered before the server stops."""
         self.answering += 1
         try:
             yield
@@ -234,11 +234,19 @@ class EncoderService:
             self.answering -= 1
 
 
-def _identify(call: Call, request_id: str) -> None:
-    """Call a request what its caller calls it."""
-    requests.check_id(request_id)
+def _adopt_id(call: Call, request_id: str) -> None:
+    """Use the id of a request for its call, if the request has one."""
+    check_id(request_id)
     call.request_id = request_id or call.request_id
 
 
-async def _as_it_comes(_: int) -> None:
-    """Hold an answer of any size: a call without a stream has no more than one."""
+def _too_late(request: pb.EncodeRequest) -> DeadlineExceeded:
+    if not request.timeout_s:
+        return DeadlineExceeded("the answer was ready only after the deadline of the call: allow more time")
+    return DeadlineExceeded(
+        f"the answer was not ready within the request's timeout_s of {request.timeout_s:g} s: allow more time"
+    )
+
+
+async def _reserve_nothing(_: int) -> None:
+    """Reserve no bytes: a unary call never holds more than one answer."""

@@ -1,8 +1,8 @@
-"""A stream of requests, each answered as soon as it is ready, and read no faster than the answers are.
+"""A stream of requests: each is answered as soon as its answer is ready.
 
-A caller that reads slowly stalls only itself: gRPC does not take an answer for which the caller has no room, an answer
-that is not taken keeps its request's place, and without a place nothing more is read of the stream. gRPC's own flow
-control then stops the caller from sending.
+A caller that reads slowly delays only its own stream. gRPC accepts an answer only when the caller has room for it;
+until then the request counts against the stream's limits; and at the limits the server reads no further request, so
+that gRPC's flow control stops the caller from sending.
 """
 
 import asyncio
@@ -13,59 +13,59 @@ from dataclasses import dataclass
 import grpc
 
 from headwaiter_proto import encoder_pb2 as pb
+from headwaiter_proto.rules.requests import check_id, parse
+from headwaiter_proto.rules.status import stream_error
 from headwaiter_server.errors import HeadwaiterError, InvalidInput, Unavailable
 from headwaiter_server.metrics import Recorder
-from headwaiter_server.rpc import requests
-from headwaiter_server.rpc.endpoint import Call, Context, Observed, clock
-from headwaiter_server.rpc.status import stream_error
+from headwaiter_server.rpc.endpoint import Call, Context, OutcomeRecorder, clock
 
-# Waits until so many bytes of an answer may be held.
-MakeRoom = Callable[[int], Awaitable[None]]
+# Waits until the given number of bytes of an answer may be held.
+ReserveBytes = Callable[[int], Awaitable[None]]
 # Returns a serialised EncodeResponse.
-Encode = Callable[[pb.EncodeRequest, Call, MakeRoom], Awaitable[bytes]]
+Encode = Callable[[pb.EncodeRequest, Call, ReserveBytes], Awaitable[bytes]]
 
 _LENGTH_DELIMITED = 2
 
 
 @dataclass(frozen=True)
 class StreamLimits:
-    """What one stream may hold.
+    """The most that one stream may hold.
 
     Attributes:
-        requests: that were read and have no answer on its way.
-        bytes_: of those requests, and as many of their answers; one alone may have more.
+        requests: number of requests that were read and whose answer gRPC has not accepted.
+        bytes_: size of these requests, and separately of their answers; a single one may exceed it.
     """
 
     requests: int
     bytes_: int
 
 
-class Bound:
-    """So much of something may be held at a time.
+class Quota:
+    """An amount of which holders acquire parts, first come, first served.
 
     Args:
-        most: how much; more is allowed to one that holds it alone.
+        limit: most that may be held at a time; a single holder may exceed it.
     """
 
-    def __init__(self, most: int) -> None:
-        self._most = most
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
         self._held = 0
-        # First come, first served: what is large would else wait for as long as there is something small.
-        self._turn = asyncio.Lock()
-        self._given = asyncio.Event()
+        # Without the lock, small amounts could overtake a large one for ever.
+        self._first_in_line = asyncio.Lock()
+        self._released = asyncio.Event()
 
-    async def take(self, amount: int) -> None:
-        """Hold so much, as soon as there is room."""
-        async with self._turn:
-            while self._held and self._held + amount > self._most:
-                self._given.clear()
-                await self._given.wait()
+    async def acquire(self, amount: int) -> None:
+        """Wait until the amount is available, and hold it."""
+        async with self._first_in_line:
+            while self._held and self._held + amount > self._limit:
+                self._released.clear()
+                await self._released.wait()
             self._held += amount
 
-    def give(self, amount: int) -> None:
-        """Hold so much no longer."""
+    def release(self, amount: int) -> None:
+        """Give an amount back."""
         self._held -= amount
-        self._given.set()
+        self._released.set()
 
 
 class EncodeStream:
@@ -85,20 +85,20 @@ class EncodeStream:
         self._call = call
         self._encode = encode
         self._recorder = recorder
-        self._places = Bound(limits.requests)
-        self._request_bytes = Bound(limits.bytes_)
-        self._answer_bytes = Bound(limits.bytes_)
-        # Of the requests whose answer is not yet on its way.
+        self._requests = Quota(limits.requests)
+        self._request_bytes = Quota(limits.bytes_)
+        self._answer_bytes = Quota(limits.bytes_)
+        # Ids of the requests whose answers have not been written yet.
         self._ids: set[str] = set()
         self._answering: set[asyncio.Task[None]] = set()
         self._writing = asyncio.Lock()
         self._draining = asyncio.get_running_loop().create_future()
 
     async def serve(self) -> None:
-        """Answer every request, until no more come, or none can be read any more.
+        """Answer every request until the caller sends no more, or no further request can be read.
 
         Raises:
-            InvalidInput: a request came whose answer could not be told from others.
+            InvalidInput: a request has no valid id of its own, so its answer could not be matched to it.
             Unavailable: the server is draining.
         """
         reading = asyncio.create_task(self._read())
@@ -110,81 +110,85 @@ class EncodeStream:
             for task in (reading, *self._answering):
                 task.cancel()
         if reading.cancelled():
-            raise Unavailable("the server is shutting down: send what has no answer to another replica")
+            raise Unavailable("the server is shutting down: send the unanswered requests to another replica")
         reading.result()
 
     def drain(self) -> None:
-        """Read no further, and end when what was read has its answer."""
+        """Stop reading, and end once the requests that were read are answered."""
         if not self._draining.done():
             self._draining.set_result(None)
 
     async def _read(self) -> None:
         async for raw in self._messages:
             call = Call(self._call.method, clock(), self._call.deadline_s)
-            request = requests.parse(raw, pb.EncodeRequest())
-            call.request_id = self._claim(request.request_id)
-            await self._places.take(1)
-            await self._request_bytes.take(len(raw))
+            request = parse(raw, pb.EncodeRequest())
+            call.request_id = self._claim_id(request.request_id)
+            await self._requests.acquire(1)
+            await self._request_bytes.acquire(len(raw))
             task = asyncio.create_task(self._answer(request, call, len(raw)))
             self._answering.add(task)
             task.add_done_callback(self._answering.discard)
 
     async def _answer(self, request: pb.EncodeRequest, call: Call, request_bytes: int) -> None:
-        """Answer a request, and let go of what it holds when the answer is on its way."""
-        held_bytes = 0
+        """Answer a request, and release its quotas once gRPC has accepted the answer."""
+        reserved_bytes = 0
 
-        async def make_room(size_bytes: int) -> None:
-            nonlocal held_bytes
-            await self._answer_bytes.take(size_bytes)
-            held_bytes += size_bytes
+        async def reserve(size_bytes: int) -> None:
+            nonlocal reserved_bytes
+            await self._answer_bytes.acquire(size_bytes)
+            reserved_bytes += size_bytes
 
         try:
-            outcome = await self._outcome(request, call, make_room)
+            message = await self._response(request, call, reserve)
             async with self._writing:
-                # Whoever has the answer may use the id again.
+                # A caller that has this answer may use the id again.
                 self._ids.remove(call.request_id)
-                # A caller that has gone is no failure: gRPC cancels the stream.
+                # If the caller has gone, gRPC cancels the stream; a failed write is no failure of its own.
                 with suppress(grpc.aio.BaseError):
-                    await self._context.write(outcome)
+                    await self._context.write(message)
         finally:
-            self._answer_bytes.give(held_bytes)
-            self._request_bytes.give(request_bytes)
-            self._places.give(1)
+            self._answer_bytes.release(reserved_bytes)
+            self._request_bytes.release(request_bytes)
+            self._requests.release(1)
 
-    def _claim(self, request_id: str) -> str:
-        """Note that a request is in flight.
+    def _claim_id(self, request_id: str) -> str:
+        """Reserve the id of a request until its answer is written.
 
         Raises:
-            InvalidInput: its answer could not be told from others.
+            InvalidInput: the id is missing, malformed, or in use on this stream.
         """
-        requests.check_id(request_id)
+        check_id(request_id)
         if not request_id:
             raise InvalidInput(
-                "request_id: a request of a stream needs one, by which to know its answer", field="request_id"
+                "request_id is empty: give each request of a stream an id, which its answer will carry",
+                field="request_id",
             )
         if request_id in self._ids:
             raise InvalidInput(
-                f"request_id: {request_id!r} is in flight on this stream already: wait for its answer, or take another",
+                f"request_id {request_id!r} already has an unanswered request on this stream: wait for its answer, or "
+                "use another id",
                 field="request_id",
             )
         self._ids.add(request_id)
         return request_id
 
-    async def _outcome(self, request: pb.EncodeRequest, call: Call, make_room: MakeRoom) -> bytes:
+    async def _response(self, request: pb.EncodeRequest, call: Call, reserve: ReserveBytes) -> bytes:
         """Return a serialised EncodeStreamResponse."""
         try:
-            with Observed(call, self._recorder):
-                response = await self._encode(request, call, make_room)
-        except HeadwaiterError as failure:
-            return pb.EncodeStreamResponse(request_id=call.request_id, error=stream_error(failure)).SerializeToString()
+            with OutcomeRecorder(call, self._recorder):
+                response = await self._encode(request, call, reserve)
+        except HeadwaiterError as error:
+            return pb.EncodeStreamResponse(request_id=call.request_id, error=stream_error(error)).SerializeToString()
+        # The response is already serialised, so it is appended as a field instead of being parsed and copied.
         head = pb.EncodeStreamResponse(request_id=call.request_id).SerializeToString()
-        return b"".join((head, _field_head(pb.EncodeStreamResponse.RESPONSE_FIELD_NUMBER, len(response)), response))
+        tag = _field_tag(pb.EncodeStreamResponse.RESPONSE_FIELD_NUMBER, len(response))
+        return b"".join((head, tag, response))
 
 
-def _field_head(number: int, length: int) -> bytes:
-    """Return what stands before a message of so many bytes inside another one, in protobuf's wire format."""
-    head = [number << 3 | _LENGTH_DELIMITED]
+def _field_tag(number: int, length: int) -> bytes:
+    """Return the bytes before a field that holds a message of the given length, in protobuf's wire format."""
+    tag = [number << 3 | _LENGTH_DELIMITED]
     while length > 0x7F:
-        head.append(length & 0x7F | 0x80)
+        tag.append(length & 0x7F | 0x80)
         length >>= 7
-    return bytes([*head, length])
+    return bytes([*tag, length])

@@ -1,4 +1,4 @@
-"""The server's side of TLS."""
+"""The server's TLS credentials."""
 
 import ssl
 
@@ -8,14 +8,14 @@ from headwaiter_server.config import Settings, SettingsError
 
 
 def credentials(settings: Settings) -> grpc.ServerCredentials | None:
-    """Read the certificate, its key and the authority of clients; None where TLS was not asked for.
+    """Read the certificate, its key and the clients' authority; return None if the settings name no certificate.
 
     Raises:
-        SettingsError: which file cannot be used, and why.
+        SettingsError: a file cannot be used.
     """
     if settings.tls_cert is None or settings.tls_key is None:
         return None
-    # gRPC would only say that it cannot listen.
+    # Python checks the files first, because gRPC would only report that it cannot listen.
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     try:
         context.load_cert_chain(settings.tls_cert, settings.tls_key, password="")

@@ -25,7 +25,7 @@ class ReusableFake(FakeEncoder):
 
     def __init__(self, model: str = "fake", precision: pb.Precision = pb.PRECISION_FP32) -> None:
         super().__init__(max_tokens=8, max_request_sequences=2, model=model)
-        self._description.model.precision = precision
+        self._model_ref.precision = precision
         self.errors_by_text: dict[str, BaseException] = {}
 
     @property

@@ -44,7 +44,9 @@ def test_the_wait_before_the_next_attempt(
 
 
 # The order is the same in every run, which pytest-xdist needs.
-_NOT_RETRIED = [kind for kind in (HeadwaiterError, *errors.BY_REASON.values()) if kind not in (Overloaded, Unavailable)]
+_NOT_RETRIED = [
+    kind for kind in (HeadwaiterError, *errors.ERROR_BY_REASON.values()) if kind not in (Overloaded, Unavailable)
+]
 
 
 @pytest.mark.parametrize("error_class", list(dict.fromkeys(_NOT_RETRIED)))

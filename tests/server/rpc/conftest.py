@@ -1,11 +1,11 @@
-"""What the tests of the service share."""
+"""Fixtures for tests of the Encoder service."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
-from tests.server.rpc.opened import Service, WordLengths
+from tests.server.rpc.service_under_test import Service, WordLengths
 
 
 @pytest.fixture

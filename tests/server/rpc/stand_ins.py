@@ -1,4 +1,4 @@
-"""What surrounds the service, in a test's hand."""
+"""Stand-ins for a model, a gRPC context and a calibration."""
 
 from pathlib import Path
 from typing import Any, NoReturn, cast
@@ -9,8 +9,8 @@ from google.rpc.status_pb2 import Status
 
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.manifest_pb2 import Manifest, Parity
+from headwaiter_proto.rules.status import DETAILS_KEY
 from headwaiter_server.metrics import Recorder
-from headwaiter_server.rpc.status import DETAILS_KEY
 from headwaiter_server.runtime.bundle import Bundle
 from headwaiter_server.runtime.graph import EncoderGraph, Outputs
 from headwaiter_server.runtime.model import Model, Resources
@@ -28,7 +28,7 @@ CALIBRATION = Calibration(
 
 
 class Graph:
-    """Pools a sequence of ids to [their sum, their number]; a hidden row is [the id, 1]."""
+    """A graph: the hidden row of an id is [id, 1], and the pooled vector of a sequence is the sum of its rows."""
 
     pools = True
     variable_length = False
@@ -40,12 +40,19 @@ class Graph:
 
 
 def model(folder: Path, **manifest: Any) -> Model:
-    """Makes a model of token ids 0 to 9 and at most 4 tokens, without a bundle behind it."""
-    about = {"name": "tiny", "vocabulary_size": 10, "max_tokens": 4, "width": 2, "pooling": pb.POOLING_MEAN, **manifest}
+    """Return a model without a bundle; unless `manifest` says otherwise, it takes ids 0 to 9 and at most 4 tokens."""
+    fields = {
+        "name": "tiny",
+        "vocabulary_size": 10,
+        "max_tokens": 4,
+        "width": 2,
+        "pooling": pb.POOLING_MEAN,
+        **manifest,
+    }
     graph = Graph()
-    graph.pools = about["pooling"] != pb.POOLING_NONE
+    graph.pools = fields["pooling"] != pb.POOLING_NONE
     return Model(
-        bundle=Bundle(folder, Manifest(**about), "ab" * 32),
+        bundle=Bundle(folder, Manifest(**fields), "ab" * 32),
         graph=cast(EncoderGraph, graph),
         probe=pack([np.array([1])]),
         graph_file="g.onnx",
@@ -60,34 +67,34 @@ def model(folder: Path, **manifest: Any) -> Model:
 
 
 class Aborted(Exception):
-    """The call was ended with an error."""
+    """The context ended the call with an error."""
 
 
 class Context:
-    """A gRPC call's context.
+    """The context of a gRPC call.
 
     Attributes:
-        remaining_s: what is left of its deadline.
-        code: what it was aborted with.
-        sentence: what it was aborted with.
-        status: the details it was aborted with.
+        remaining_s: seconds until the deadline; None without a deadline.
+        code: the code that the call was aborted with.
+        message: the message that the call was aborted with.
+        status: the status details that the call was aborted with.
     """
 
     def __init__(self, remaining_s: float | None = None) -> None:
         self.remaining_s = remaining_s
         self.code: grpc.StatusCode | None = None
-        self.sentence = ""
+        self.message = ""
         self.status = Status()
 
     def time_remaining(self) -> float | None:
         return self.remaining_s
 
-    async def abort(self, code: grpc.StatusCode, sentence: str, metadata: tuple[tuple[str, bytes], ...]) -> NoReturn:
-        self.code, self.sentence = code, sentence
+    async def abort(self, code: grpc.StatusCode, message: str, metadata: tuple[tuple[str, bytes], ...]) -> NoReturn:
+        self.code, self.message = code, message
         self.status.ParseFromString(dict(metadata)[DETAILS_KEY])
         raise Aborted
 
 
 def sample(recorder: Recorder, name: str, **labels: str) -> float | None:
-    """Reads one number of the metrics."""
+    """Return one number of the metrics."""
     return recorder.registry.get_sample_value(f"headwaiter_{name}", labels)

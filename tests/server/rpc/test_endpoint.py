@@ -1,4 +1,4 @@
-"""Whatever a method does, the caller gets a reply or a status, the log one line, the metrics one count."""
+"""Every call ends in a reply or a status, at most one line of the log, and one count of the metrics."""
 
 import asyncio
 import logging
@@ -10,12 +10,12 @@ from google.rpc import error_details_pb2
 
 from headwaiter_server.errors import DeadlineExceeded, HeadwaiterError, InferenceFailed, InvalidInput, Overloaded
 from headwaiter_server.metrics import Recorder
-from headwaiter_server.rpc.endpoint import Call, Gate, Handle, clock, stream, unary
+from headwaiter_server.rpc.endpoint import Call, CallLimit, Handle, clock, stream_handler, unary_handler
 from tests.server.rpc.stand_ins import Aborted, Context, sample
 
 
 async def _call(handle: Handle, recorder: Recorder, context: Context) -> bytes:
-    answer = unary("Encode", handle, recorder, Gate(1)).unary_unary
+    answer = unary_handler("Encode", handle, recorder, CallLimit(1)).unary_unary
     assert answer is not None
     reply: bytes = await answer(b"raw", context)  # type: ignore[arg-type, misc]
     return reply
@@ -35,7 +35,7 @@ def _counted(recorder: Recorder, code: str) -> bool:
     return sample(recorder, "requests_total", model="", method="Encode", code=code) == 1
 
 
-async def test_a_method_gets_the_raw_message_and_the_deadline_and_its_reply_goes_out() -> None:
+async def test_a_method_gets_the_raw_message_and_the_deadline_and_its_reply_is_returned() -> None:
     recorder = Recorder()
     seen: list[Call] = []
     in_flight: list[float | None] = []
@@ -67,14 +67,14 @@ async def test_a_method_gets_the_raw_message_and_the_deadline_and_its_reply_goes
         (DeadlineExceeded("late"), "DEADLINE_EXCEEDED", None, logging.WARNING),
     ],
 )
-async def test_an_error_becomes_a_status_and_counts_as_refused_where_it_never_was_queued(
+async def test_an_error_becomes_a_status_and_counts_as_refused_if_it_was_not_queued(
     error: HeadwaiterError, code: str, reason: str | None, level: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
     recorder, context = Recorder(), Context()
     with pytest.raises(Aborted):
         await _call(_raising(error), recorder, context)
-    assert (context.code, context.sentence) == (grpc.StatusCode[code], str(error))
+    assert (context.code, context.message) == (grpc.StatusCode[code], str(error))
     (about,) = [detail for detail in context.status.details if detail.Is(error_details_pb2.RequestInfo.DESCRIPTOR)]
     assert error_details_pb2.RequestInfo.FromString(about.value).request_id == "r-7"
     line = f"Encode r-7: {type(error).__name__}: {error}"
@@ -89,59 +89,56 @@ async def test_an_error_becomes_a_status_and_counts_as_refused_where_it_never_wa
     assert refused == ([reason] if reason else [])
 
 
-async def test_what_is_behind_an_error_is_in_its_line_of_the_log_and_not_in_the_reply(
+async def test_the_cause_of_an_error_is_logged_and_not_sent_to_the_caller(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    error, context = InferenceFailed("sequence 0: the model failed on it"), Context()
+    error, context = InferenceFailed("the model failed"), Context()
     error.__cause__ = RuntimeError("Gemm:\n  no memory")
     with pytest.raises(Aborted):
         await _call(_raising(error), Recorder(), context)
-    assert caplog.messages == ["Encode r-7: InferenceFailed: sequence 0: the model failed on it (Gemm: no memory)"]
-    assert "memory" not in context.sentence + str(context.status)
+    assert caplog.messages == ["Encode r-7: InferenceFailed: the model failed (Gemm: no memory)"]
+    assert "memory" not in context.message + str(context.status)
 
 
-async def test_a_failure_that_nobody_foresaw_is_told_without_a_stack_trace_and_logged_with_it(
+async def test_an_unexpected_exception_is_logged_with_its_traceback_and_not_sent_to_the_caller(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     recorder, context = Recorder(), Context()
     with pytest.raises(Aborted):
         await _call(_raising(ZeroDivisionError("secret")), recorder, context)
     assert context.code == grpc.StatusCode.INTERNAL
-    assert context.sentence == "the server failed unexpectedly; its log says why"
-    assert "secret" not in str(context.status)
+    assert "secret" not in context.message + str(context.status)
     (line,) = caplog.messages
-    assert line == "Encode r-7: unexpected failure"
+    assert line.startswith("Encode r-7: ")
     assert "ZeroDivisionError: secret" in caplog.text
     assert _counted(recorder, "INTERNAL")
 
 
 @pytest.mark.parametrize(
-    ("remaining_s", "code", "why"),
-    [
-        (None, "CANCELLED", "caller went away"),
-        (60.0, "CANCELLED", "caller went away"),
-        (-1.0, "DEADLINE_EXCEEDED", "deadline passed"),
-    ],
+    ("remaining_s", "code", "word"),
+    [(None, "CANCELLED", "caller"), (60.0, "CANCELLED", "caller"), (-1.0, "DEADLINE_EXCEEDED", "deadline")],
 )
-async def test_a_call_that_grpc_cancels_counts_as_cancelled_or_late(
-    remaining_s: float | None, code: str, why: str, caplog: pytest.LogCaptureFixture
+async def test_a_call_that_grpc_cancels_counts_as_cancelled_or_as_past_its_deadline(
+    remaining_s: float | None, code: str, word: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
     recorder = Recorder()
     with pytest.raises(asyncio.CancelledError):
         await _call(_raising(asyncio.CancelledError()), recorder, Context(remaining_s))
-    assert caplog.messages == [f"Encode r-7: {why}"]
+    (line,) = caplog.messages
+    assert line.startswith("Encode r-7: ")
+    assert word in line
     assert _counted(recorder, code)
 
 
-async def test_a_call_beyond_the_gate_is_refused_at_once_and_the_next_one_has_its_place() -> None:
-    recorder, gate, released = Recorder(), Gate(1), asyncio.Event()
+async def test_a_call_over_the_limit_is_refused_and_a_later_one_is_answered() -> None:
+    recorder, limit, released = Recorder(), CallLimit(1), asyncio.Event()
 
     async def handle(raw: bytes, call: Call) -> bytes:
         await released.wait()
         return raw
 
-    answer: Any = unary("Encode", handle, recorder, gate).unary_unary
+    answer: Any = unary_handler("Encode", handle, recorder, limit).unary_unary
     first = asyncio.create_task(answer(b"first", Context()))
     await asyncio.sleep(0)
     refused = Context()
@@ -156,19 +153,19 @@ async def test_a_call_beyond_the_gate_is_refused_at_once_and_the_next_one_has_it
     assert await answer(b"third", Context()) == b"third"
 
 
-async def test_a_stream_that_ends_in_a_failure_gets_its_status_and_counts_once(
+async def test_a_stream_that_fails_ends_in_a_status_and_counts_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def handle(messages: object, context: object, call: Call) -> None:
         raise ZeroDivisionError("secret")
 
-    recorder, gate, context = Recorder(), Gate(1), Context()
-    answer: Any = stream("EncodeStream", handle, recorder, gate).stream_stream
+    recorder, limit, context = Recorder(), CallLimit(1), Context()
+    answer: Any = stream_handler("EncodeStream", handle, recorder, limit).stream_stream
     with pytest.raises(Aborted):
         await answer(None, context)
     assert context.code == grpc.StatusCode.INTERNAL
-    assert "secret" not in context.sentence
+    assert "secret" not in context.message
     assert "ZeroDivisionError: secret" in caplog.text
     assert sample(recorder, "requests_total", model="", method="EncodeStream", code="INTERNAL") == 1
-    with gate:  # has room again
+    with limit:  # The call no longer counts.
         pass

@@ -1,4 +1,4 @@
-"""Replies hold the answer in the form that was asked for."""
+"""Replies hold the requested outputs in the requested form."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -9,10 +9,10 @@ import pytest
 from numpy.typing import NDArray
 
 from headwaiter_proto import encoder_pb2 as pb
+from headwaiter_proto.rules.inputs import ParsedInput
+from headwaiter_proto.rules.outputs import read_output
 from headwaiter_server.config import Settings
 from headwaiter_server.errors import Failures, InferenceFailed, InvalidInput
-from headwaiter_server.rpc.inputs import Inputs
-from headwaiter_server.rpc.outputs import read_output
 from headwaiter_server.rpc.replies import attend_reply, encode_reply, model_ref, model_reply
 from headwaiter_server.runtime.attention_weights import AttentionWeights
 from headwaiter_server.scheduling.queued_request import Outcome
@@ -22,8 +22,8 @@ POOLED = [np.array([3, 4], np.float32), np.array([0, 2], np.float32)]
 HIDDEN: list[NDArray[np.generic]] = [np.array([[1, 2]], np.float32), np.array([[3, 4], [5, 6]], np.float32)]
 
 
-def _inputs(*lengths: int, **fields: Any) -> Inputs:
-    return Inputs([np.zeros(length, np.int64) for length in lengths], Failures(keep=True), **fields)
+def _inputs(*lengths: int, **fields: Any) -> ParsedInput:
+    return ParsedInput([np.zeros(length, np.int64) for length in lengths], Failures(keep=True), **fields)
 
 
 def _reply(folder: Path, output: pb.OutputOptions, *, normalized: bool = True, scale: float = 1) -> pb.EncodeResponse:
@@ -40,7 +40,7 @@ def _values(tensor: pb.Tensor) -> list[list[float]]:
     return rows
 
 
-def test_a_reply_names_the_request_the_weights_and_the_lengths(tmp_path: Path) -> None:
+def test_a_reply_has_the_request_id_the_model_and_the_lengths(tmp_path: Path) -> None:
     reply = _reply(tmp_path, pb.OutputOptions())
     assert reply.request_id == "r-1"
     assert reply.model == pb.ModelRef(name="tiny", digest="ab" * 32, precision=pb.PRECISION_FP32)
@@ -56,14 +56,14 @@ def test_a_reply_names_the_request_the_weights_and_the_lengths(tmp_path: Path) -
         (pb.OutputOptions(pooled=True, hidden=True), True, True),
     ],
 )
-def test_a_reply_holds_what_was_asked_for_and_pooled_vectors_by_default(
+def test_a_reply_has_the_requested_outputs_or_else_pooled_vectors(
     output: pb.OutputOptions, pooled: bool, hidden: bool, tmp_path: Path
 ) -> None:
     reply = _reply(tmp_path, output)
     assert (reply.HasField("pooled"), reply.HasField("hidden")) == (pooled, hidden)
 
 
-def test_a_model_without_pooling_gives_hidden_rows_without_being_asked(tmp_path: Path) -> None:
+def test_a_model_without_pooling_returns_hidden_rows_by_default(tmp_path: Path) -> None:
     unpooled = model(tmp_path, pooling=pb.POOLING_NONE)
     output = read_output(pb.OutputOptions(), unpooled.bundle.manifest)
     reply = encode_reply("r-1", _inputs(1, 2), output, Outcome(None, HIDDEN, 0.0, 0.0, 0.0, 1), unpooled)
@@ -73,18 +73,18 @@ def test_a_model_without_pooling_gives_hidden_rows_without_being_asked(tmp_path:
 
 @pytest.mark.parametrize("normalized", [True, False])
 @pytest.mark.parametrize(
-    ("output", "asked"),
+    ("output", "requested"),
     [
         (pb.OutputOptions(), None),
         (pb.OutputOptions(normalize=True), True),
         (pb.OutputOptions(normalize=False), False),
     ],
 )
-def test_pooled_vectors_have_unit_length_where_the_request_or_else_the_model_says_so(
-    normalized: bool, output: pb.OutputOptions, asked: bool | None, tmp_path: Path
+def test_the_request_or_else_the_model_decides_whether_vectors_have_unit_length(
+    normalized: bool, output: pb.OutputOptions, requested: bool | None, tmp_path: Path
 ) -> None:
     first, second = _values(_reply(tmp_path, output, normalized=normalized).pooled)
-    unit = normalized if asked is None else asked
+    unit = normalized if requested is None else requested
     assert first == pytest.approx([0.6, 0.8] if unit else [3, 4])
     assert second == pytest.approx([0, 1] if unit else [0, 2])
 
@@ -94,7 +94,7 @@ def test_hidden_rows_are_never_scaled(tmp_path: Path) -> None:
     assert _values(reply.hidden) == [[1, 2], [3, 4], [5, 6]]
 
 
-def test_float16_is_given_where_it_was_asked_for(tmp_path: Path) -> None:
+def test_float16_is_returned_on_request(tmp_path: Path) -> None:
     output = pb.OutputOptions(pooled=True, hidden=True, dtype=pb.DATA_TYPE_FLOAT16, normalize=False)
     reply = _reply(tmp_path, output)
     assert reply.pooled.dtype == reply.hidden.dtype == pb.DATA_TYPE_FLOAT16
@@ -103,9 +103,9 @@ def test_float16_is_given_where_it_was_asked_for(tmp_path: Path) -> None:
     assert _values(reply.pooled) == [[3, 4], [0, 2]]
 
 
-def test_an_answer_beyond_float16_is_an_error_and_no_infinity(tmp_path: Path) -> None:
+def test_a_value_that_float16_cannot_hold_is_an_error(tmp_path: Path) -> None:
     output = pb.OutputOptions(dtype=pb.DATA_TYPE_FLOAT16, normalize=False)
-    with pytest.raises(InvalidInput, match="beyond FLOAT16's range; ask for FLOAT32") as refusal:
+    with pytest.raises(InvalidInput, match="120000") as refusal:
         _reply(tmp_path, output, scale=30_000)
     assert refusal.value.field == "output.dtype"
     assert _values(_reply(tmp_path, pb.OutputOptions(normalize=False), scale=30_000).pooled)[0] == [90_000, 120_000]
@@ -120,7 +120,7 @@ def test_an_answer_beyond_float16_is_an_error_and_no_infinity(tmp_path: Path) ->
         (pb.POOLING_LAST, [[1, 2], [5, 6]]),
     ],
 )
-def test_a_model_without_pooling_pools_as_it_is_asked_to(
+def test_a_model_without_pooling_pools_on_request(
     pooling: pb.Pooling, vectors: list[list[float]], tmp_path: Path
 ) -> None:
     unpooled = model(tmp_path, pooling=pb.POOLING_NONE)
@@ -130,7 +130,7 @@ def test_a_model_without_pooling_pools_as_it_is_asked_to(
     assert (_values(reply.pooled), reply.HasField("hidden")) == (vectors, False)
 
 
-def test_pooled_vectors_are_those_of_the_rows_after_a_prompt_that_pooling_leaves_out(tmp_path: Path) -> None:
+def test_pooling_leaves_out_the_rows_of_a_prompt(tmp_path: Path) -> None:
     described = model(tmp_path)
     output = read_output(pb.OutputOptions(), described.bundle.manifest)
     assert (output.needs_rows(1), output.needs_rows(0)) == (True, False)
@@ -139,14 +139,14 @@ def test_pooled_vectors_are_those_of_the_rows_after_a_prompt_that_pooling_leaves
     assert _values(reply.pooled) == [[1, 2], [5, 6]]
 
 
-def test_vectors_of_fewer_dimensions_have_unit_length_again(tmp_path: Path) -> None:
+def test_vectors_of_fewer_dimensions_are_scaled_to_unit_length_again(tmp_path: Path) -> None:
     assert _values(_reply(tmp_path, pb.OutputOptions(dimensions=1)).pooled) == [[1], [0]]
     raw = pb.OutputOptions(dimensions=1, normalize=False, hidden=True, pooled=True)
     assert _values(_reply(tmp_path, raw).pooled) == [[3], [0]]
     assert _values(_reply(tmp_path, raw).hidden) == [[1, 2], [3, 4], [5, 6]]
 
 
-def test_int8_values_times_their_rows_scale_are_the_answer(tmp_path: Path) -> None:
+def test_int8_values_times_the_scale_of_their_row_are_the_answer(tmp_path: Path) -> None:
     output = pb.OutputOptions(dtype=pb.DATA_TYPE_INT8, normalize=False, pooled=True, hidden=True)
     reply = _reply(tmp_path, output)
     assert (_values(reply.pooled), _values(reply.hidden)) == (
@@ -157,7 +157,7 @@ def test_int8_values_times_their_rows_scale_are_the_answer(tmp_path: Path) -> No
     assert list(reply.hidden.row_scales) == pytest.approx([2 / 127, 4 / 127, 6 / 127])
 
 
-def test_hidden_rows_may_have_a_type_of_their_own(tmp_path: Path) -> None:
+def test_hidden_rows_may_have_another_type_than_pooled_vectors(tmp_path: Path) -> None:
     output = pb.OutputOptions(pooled=True, hidden=True, hidden_dtype=pb.DATA_TYPE_FLOAT16)
     reply = _reply(tmp_path, output)
     assert (reply.pooled.dtype, reply.hidden.dtype) == (pb.DATA_TYPE_FLOAT32, pb.DATA_TYPE_FLOAT16)
@@ -171,7 +171,7 @@ def test_hidden_rows_may_have_a_type_of_their_own(tmp_path: Path) -> None:
         ([0, 1, 2], (None, []), [0, 0, 0], [[0, 0], [0, 0], [0, 0]]),
     ],
 )
-def test_a_sequence_that_failed_has_a_vector_of_zeros_no_rows_and_a_reason(
+def test_a_failed_sequence_has_a_vector_of_zeros_no_rows_and_an_error(
     failed: list[int], outcome: tuple[Any, Any], lengths: list[int], pooled: list[list[float]], tmp_path: Path
 ) -> None:
     described = model(tmp_path)
@@ -196,7 +196,7 @@ def test_a_sequence_that_failed_has_a_vector_of_zeros_no_rows_and_a_reason(
     ]
 
 
-def test_a_text_that_was_cut_is_reported_with_its_length_before(tmp_path: Path) -> None:
+def test_a_truncated_text_is_reported_with_its_original_length(tmp_path: Path) -> None:
     described = model(tmp_path)
     output = read_output(pb.OutputOptions(), described.bundle.manifest)
     outcome = Outcome(POOLED, None, 0.0, 0.0, 0.0, 1)
@@ -204,7 +204,7 @@ def test_a_text_that_was_cut_is_reported_with_its_length_before(tmp_path: Path) 
     assert list(reply.truncated) == [pb.Truncated(sequence=1, original_tokens=7)]
 
 
-def test_offsets_come_as_begins_and_ends_of_each_token(tmp_path: Path) -> None:
+def test_offsets_are_the_begin_and_the_end_of_each_token(tmp_path: Path) -> None:
     described = model(tmp_path)
     output = read_output(pb.OutputOptions(), described.bundle.manifest)
     inputs = _inputs(1, 2, offsets=[np.array([[0, 0]]), np.array([[0, 3], [4, 7]])])
@@ -212,7 +212,7 @@ def test_offsets_come_as_begins_and_ends_of_each_token(tmp_path: Path) -> None:
     assert [(list(each.begin), list(each.end)) for each in reply.offsets] == [([0], [0]), ([0, 4], [3, 7])]
 
 
-def test_a_model_is_described_by_its_manifest_its_limits_and_where_it_runs(tmp_path: Path) -> None:
+def test_a_model_is_described_by_its_manifest_its_limits_and_its_execution(tmp_path: Path) -> None:
     settings = Settings(
         bundle=tmp_path, max_request_sequences=5, max_request_tokens=6, max_request_bytes=97, max_attend_bytes=8
     )
@@ -262,7 +262,7 @@ def test_a_model_is_described_by_its_manifest_its_limits_and_where_it_runs(tmp_p
     assert [(graph.graph, graph.pooled_max_abs) for graph in reply.parity] == [("g.onnx", 0.25)]
 
 
-def test_attention_weights_are_named_by_their_own_precision(tmp_path: Path) -> None:
+def test_attention_weights_are_float32_whatever_the_precision_of_the_model(tmp_path: Path) -> None:
     int8 = replace(model(tmp_path), precision=pb.PRECISION_INT8)
     assert model_ref(int8).precision == pb.PRECISION_INT8
     attention = AttentionWeights(np.ones((1, 1, 1, 1), np.float32), None)

@@ -7,10 +7,10 @@ import pytest
 
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_server.config import Settings
-from headwaiter_server.errors import DeadlineExceeded, InvalidInput, ModelNotFound, Unavailable
+from headwaiter_server.errors import DeadlineExceeded, HeadwaiterError, InvalidInput, ModelNotFound, Unavailable
 from headwaiter_server.metrics import STAGES, Recorder
 from headwaiter_server.rpc.service import EncoderService
-from tests.server.rpc.opened import Service, endless_call, pooled_rows, token_request
+from tests.server.rpc.service_under_test import Service, endless_call, pooled_rows, token_request
 from tests.server.rpc.stand_ins import CALIBRATION, sample
 
 
@@ -22,13 +22,13 @@ async def test_sequences_are_answered_in_the_order_they_were_sent(service: Servi
     assert reply.model.name == "tiny"
 
 
-async def test_a_request_without_an_id_is_given_one_of_its_own(service: Service) -> None:
+async def test_a_request_without_an_id_gets_a_unique_one(service: Service) -> None:
     first, second = await service.encode(token_request([1])), await service.encode(token_request([1]))
     assert first.request_id
     assert first.request_id != second.request_id
 
 
-async def test_the_stages_add_up_to_the_time_on_the_server_and_are_counted(service: Service) -> None:
+async def test_the_stages_add_up_to_the_total_time_and_are_counted(service: Service) -> None:
     timings = (await service.encode(token_request([1, 1, 1], [2, 2, 2]))).timings
     stages_s = [getattr(timings, f"{stage}_s") for stage in STAGES]
     assert sum(stages_s) == pytest.approx(timings.total_s)
@@ -40,34 +40,29 @@ async def test_the_stages_add_up_to_the_time_on_the_server_and_are_counted(servi
 
 
 @pytest.mark.parametrize(
-    ("request_", "error", "phrase"),
+    ("request_", "error", "field", "value"),
     [
-        (pb.EncodeRequest(), InvalidInput, "has no input: give it tokens, features or texts"),
-        (token_request([1], model="large"), ModelNotFound, "no model 'large' here"),
-        (token_request([1], truncation=pb.TRUNCATION_LEFT), InvalidInput, "truncation: that is for texts"),
-        (
-            token_request([1], output=pb.OutputOptions(dimensions=3)),
-            InvalidInput,
-            "output.dimensions is 3, and the model's",
-        ),
-        (token_request([1], request_id="\n"), InvalidInput, "request_id: at most 256 printable characters"),
-        (token_request([10]), InvalidInput, "sequence 0 has id 10"),
-        (pb.EncodeRequest(features=pb.FeatureSequences()), InvalidInput, "takes token ids or texts, not features"),
-        (
-            pb.EncodeRequest(texts=pb.Texts(values=["a"], prompt="query")),
-            InvalidInput,
-            "texts.prompt: the model has no prompt 'query'; it has none",
-        ),
-        (pb.EncodeRequest(texts=pb.Texts()), InvalidInput, "no sequences: send at least one"),
-        (pb.EncodeRequest(texts=pb.Texts(values=["a"] * 4)), InvalidInput, "4 sequences, and the server takes 3"),
-        (pb.EncodeRequest(texts=pb.Texts(values=["a b c"] * 3)), InvalidInput, "9 tokens, and the server takes 8"),
+        (pb.EncodeRequest(), InvalidInput, None, "no input"),
+        (token_request([1], model="large"), ModelNotFound, "model", "'large'"),
+        (token_request([1], truncation=pb.TRUNCATION_LEFT), InvalidInput, "truncation", "tokens"),
+        (token_request([1], output=pb.OutputOptions(dimensions=3)), InvalidInput, "output.dimensions", "3"),
+        (token_request([1], request_id="\n"), InvalidInput, "request_id", r"'\n'"),
+        (token_request([10]), InvalidInput, "tokens.data", "id 10"),
+        (pb.EncodeRequest(features=pb.FeatureSequences()), InvalidInput, "features", "token ids"),
+        (pb.EncodeRequest(texts=pb.Texts(values=["a"], prompt="query")), InvalidInput, "texts.prompt", "'query'"),
+        (pb.EncodeRequest(texts=pb.Texts()), InvalidInput, None, "no sequences"),
+        (pb.EncodeRequest(texts=pb.Texts(values=["a"] * 4)), InvalidInput, None, "4 sequences"),
+        (pb.EncodeRequest(texts=pb.Texts(values=["a b c"] * 3)), InvalidInput, None, "9 tokens"),
     ],
 )
-async def test_a_request_that_cannot_be_served_is_refused_before_it_is_queued(
-    service: Service, request_: pb.EncodeRequest, error: type[Exception], phrase: str
+async def test_a_bad_request_is_refused_before_it_is_queued(
+    service: Service, request_: pb.EncodeRequest, error: type[HeadwaiterError], field: str | None, value: str
 ) -> None:
-    with pytest.raises(error, match=phrase):
+    with pytest.raises(error) as refusal:
         await service.encode(request_)
+    assert type(refusal.value) is error
+    assert refusal.value.field == field
+    assert value in str(refusal.value)
     assert service.scheduler.queued_sequences == 0
 
 
@@ -85,30 +80,32 @@ async def test_the_model_is_listed_and_described(service: Service) -> None:
 @pytest.mark.parametrize(
     ("raw", "error"), [(b"\xff", InvalidInput), (pb.GetModelRequest(name="x").SerializeToString(), ModelNotFound)]
 )
-async def test_another_model_is_not_described(service: Service, raw: bytes, error: type[Exception]) -> None:
+async def test_an_unknown_model_is_not_described(service: Service, raw: bytes, error: type[Exception]) -> None:
     with pytest.raises(error):
         await service.rpc.get_model(raw, endless_call())
 
 
-async def test_until_its_model_is_ready_a_server_says_that_it_is_starting(tmp_path: Path) -> None:
+async def test_a_server_is_unavailable_until_its_model_is_ready(tmp_path: Path) -> None:
     starting = EncoderService(Settings(bundle=tmp_path), Recorder())
     for method in (starting.encode, starting.attend, starting.get_model, starting.list_models):
-        with pytest.raises(Unavailable, match="starting: wait until its health check says SERVING"):
+        with pytest.raises(Unavailable, match="starting"):
             await method(b"", endless_call())
 
 
-async def test_bytes_that_are_no_message_are_refused_by_every_method(service: Service) -> None:
+async def test_every_method_refuses_bytes_that_are_not_a_message(service: Service) -> None:
     for method in (service.rpc.encode, service.rpc.attend, service.rpc.get_model, service.rpc.list_models):
-        with pytest.raises(InvalidInput, match=r"not a headwaiter\.v1\."):
+        with pytest.raises(InvalidInput, match=r"headwaiter\.v1\."):
             await method(b"\xff", endless_call())
 
 
-async def test_a_request_may_be_worth_nothing_before_its_call_is(service: Service) -> None:
+async def test_the_time_out_of_a_request_may_be_shorter_than_the_deadline_of_its_call(service: Service) -> None:
     with pytest.raises(DeadlineExceeded):
         await service.encode(token_request([1], timeout_s=1e-9))
 
 
-async def test_large_hidden_rows_come_back_as_small_ones_do(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_large_reply_is_written_in_a_thread_and_is_the_same(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("headwaiter_server.rpc.service._LARGE_REPLY_TOKENS", 3)
     reply = await service.encode(token_request([3, 4], [5, 6], output=pb.OutputOptions(hidden=True)))
     rows = np.frombuffer(reply.hidden.data, "<f4").reshape(tuple(reply.hidden.shape))

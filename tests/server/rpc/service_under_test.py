@@ -1,4 +1,4 @@
-"""An open service before a model that a test can reckon with, and the messages it is sent."""
+"""An Encoder service with a model whose answers tests can compute, and messages to send to it."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,7 +14,7 @@ from headwaiter_server.errors import Failures
 from headwaiter_server.metrics import Recorder
 from headwaiter_server.models.tokenizer import BundleTokenizer, TokenizedText, TokenizeOptions
 from headwaiter_server.rpc.endpoint import Call, clock
-from headwaiter_server.rpc.service import EncoderService, Serving
+from headwaiter_server.rpc.service import EncoderService, ServedModel
 from headwaiter_server.runtime.attention_weights import AttentionSelection, AttentionWeights
 from headwaiter_server.scheduling.admission import QueueLimits
 from headwaiter_server.scheduling.attention_weights import AttentionWeightsQueue
@@ -24,7 +24,7 @@ from tests.server.rpc.stand_ins import CALIBRATION, model
 
 
 class WordLengths:
-    """Takes each word for the id that is its length."""
+    """A tokenizer: the id of a word is its length."""
 
     def tokenize(
         self, texts: Sequence[str], form: TokenizeOptions, failures: Failures, max_total_tokens: int
@@ -36,8 +36,8 @@ class WordLengths:
         return [f"<{one}>" for one in ids]
 
 
-class Ones:
-    """Looks at every token with the number of the layer, and makes the number of the head of it."""
+class NumberedAttention:
+    """An attention graph: every weight is the number of its layer, and every context the number of its head."""
 
     def run(self, sequence: NDArray[np.generic], selection: AttentionSelection) -> AttentionWeights:
         layers, heads = np.meshgrid(selection.layers, selection.heads, indexing="ij")
@@ -48,18 +48,24 @@ class Ones:
 
 
 class Service:
-    """An open service, and its metrics."""
+    """A service that is ready, and its metrics.
+
+    It accepts 3 sequences, 8 tokens and 383 bytes of attention weights in a request, and texts if it has a tokenizer.
+    """
 
     def __init__(self, folder: Path, text: WordLengths | None, **manifest: Any) -> None:
         self.recorder = Recorder()
-        self.model = model(folder, layers=2, heads=3, attend=Graph(file="a.onnx"), **manifest)
+        described = {"layers": 2, "heads": 3, "max_text_tokens": 4 if text else 0, "attend": Graph(file="a.onnx")}
+        self.model = model(folder, **described, **manifest)
         settings = Settings(bundle=folder, max_request_sequences=3, max_request_tokens=8, max_attend_bytes=383)
         worker = Worker(self.model.graph, lambda: self.model.graph, self.model.probe)
         cost, limits = CALIBRATION.cost, CALIBRATION.limits
         self.scheduler = Scheduler([worker], cost, limits, QueueLimits(100, 10.0), self.recorder)
         self.rpc = EncoderService(settings, self.recorder)
-        attender = AttentionWeightsQueue(Ones, self.recorder)
-        self.rpc.open(Serving(self.model, cast(BundleTokenizer | None, text), self.scheduler, attender, CALIBRATION))
+        attender = AttentionWeightsQueue(NumberedAttention, self.recorder)
+        self.rpc.serve(
+            ServedModel(self.model, cast(BundleTokenizer | None, text), self.scheduler, attender, CALIBRATION)
+        )
 
     async def encode(self, request: pb.EncodeRequest) -> pb.EncodeResponse:
         return pb.EncodeResponse.FromString(await self.rpc.encode(request.SerializeToString(), endless_call()))
@@ -69,18 +75,18 @@ class Service:
 
 
 def endless_call() -> Call:
-    """A call without a deadline."""
+    """Return a call without a deadline."""
     return Call("Encode", clock(), float("inf"))
 
 
 def token_request(*sequences: list[int], **fields: Any) -> pb.EncodeRequest:
-    """A request for sequences of token ids."""
+    """Return a request with sequences of token ids."""
     ids = np.concatenate([*map(np.array, sequences)]).astype("<i4")
     tokens = pb.TokenSequences(dtype=pb.DATA_TYPE_INT32, data=ids.tobytes(), lengths=map(len, sequences))
     return pb.EncodeRequest(tokens=tokens, **fields)
 
 
 def pooled_rows(reply: pb.EncodeResponse) -> list[list[float]]:
-    """The pooled vectors of a reply."""
+    """Return the pooled vectors of a reply."""
     rows: list[list[float]] = np.frombuffer(reply.pooled.data, "<f4").reshape(tuple(reply.pooled.shape)).tolist()
     return rows

@@ -1,4 +1,4 @@
-"""Pooling in numpy equals the pooling of sentence-transformers."""
+"""Pooling on the host agrees with sentence-transformers."""
 
 import numpy as np
 import pytest
@@ -6,14 +6,14 @@ import torch
 from sentence_transformers.sentence_transformer.modules import Pooling
 
 from headwaiter_proto import encoder_pb2 as pb
-from headwaiter_server.runtime.pooling import POOLINGS, pool
+from headwaiter_proto.rules.pooling import POOLINGS, pool
 
 NAMES = {pb.POOLING_MEAN: "mean", pb.POOLING_CLS: "cls", pb.POOLING_MAX: "max", pb.POOLING_LAST: "lasttoken"}
 
 
 @pytest.mark.parametrize("pooling", POOLINGS)
 @pytest.mark.parametrize("skipped", [0, 3])
-def test_a_pooled_vector_equals_that_of_sentence_transformers(pooling: pb.Pooling, skipped: int) -> None:
+def test_a_vector_agrees_with_sentence_transformers(pooling: pb.Pooling, skipped: int) -> None:
     reference = Pooling(16, NAMES[pooling], include_prompt=False)
     for n in (4, 5, 200):
         rows = np.random.default_rng(n).normal(size=(n, 16)).astype(np.float32)
@@ -30,6 +30,6 @@ def test_float16_rows_are_pooled_in_float32(pooling: pb.Pooling) -> None:
     assert pool(rows, pooling).tolist() == [np.float16(60_000)] * 2
 
 
-def test_the_last_row_is_pooled_even_if_all_rows_are_skipped() -> None:
+def test_the_last_row_counts_even_if_all_rows_belong_to_the_prompt() -> None:
     rows = np.array([[1, 2], [3, 4]], np.float32)
     assert pool(rows, pb.POOLING_MEAN, 2).tolist() == [3, 4]

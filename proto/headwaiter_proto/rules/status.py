@@ -1,4 +1,6 @@
-"""The one place where an error becomes what the wire says of it: the status of a call, or a part of an answer."""
+"""How an error is written on the wire, as the status of a call or as a part of a reply, and how it is read back."""
+
+from collections.abc import Mapping
 
 from google.protobuf.any_pb2 import Any
 from google.protobuf.duration_pb2 import Duration
@@ -8,10 +10,10 @@ from google.rpc.status_pb2 import Status
 from grpc import StatusCode
 
 from headwaiter_proto import encoder_pb2 as pb
-from headwaiter_server.errors import HeadwaiterError, InvalidInput, Overloaded
+from headwaiter_proto.rules.errors import HeadwaiterError, InvalidInput, Overloaded
 
 DOMAIN = "headwaiter"
-# Where clients of every language look for a google.rpc.Status.
+# The trailing metadata in which gRPC clients of every language look for a google.rpc.Status.
 DETAILS_KEY = "grpc-status-details-bin"
 
 _CODES = {
@@ -36,10 +38,10 @@ def code_of(error: HeadwaiterError) -> StatusCode:
 
 
 def status_of(error: HeadwaiterError, request_id: str) -> Status:
-    """Return the status of an error: its code and sentence, and details that a program can read.
+    """Return the status of an error: its code, its message, and details that a program can read.
 
-    Details are a google.rpc.ErrorInfo (reason, domain, metadata), a RequestInfo, for bad input a BadRequest that names
-    the field, and for overload a RetryInfo.
+    The details are a google.rpc.ErrorInfo (reason, domain, metadata), a RequestInfo, a BadRequest that names the field
+    for invalid input, and a RetryInfo for overload.
     """
     reason = pb.ErrorReason.Name(error.reason)
     details: list[Message] = [
@@ -49,7 +51,7 @@ def status_of(error: HeadwaiterError, request_id: str) -> Status:
     if isinstance(error, InvalidInput) and error.field is not None:
         violation = error_details_pb2.BadRequest.FieldViolation(field=error.field, description=str(error))
         details.append(error_details_pb2.BadRequest(field_violations=[violation]))
-    if isinstance(error, Overloaded):
+    if isinstance(error, Overloaded) and error.retry_after_s is not None:
         delay = Duration()
         delay.FromMilliseconds(max(1, round(error.retry_after_s * 1000)))
         details.append(error_details_pb2.RetryInfo(retry_delay=delay))
@@ -62,21 +64,53 @@ def status_of(error: HeadwaiterError, request_id: str) -> Status:
 
 
 def stream_error(error: HeadwaiterError) -> pb.StreamError:
-    """Return what a stream says of an error, which ends one request and not the call."""
+    """Return the error of one request of a stream, which does not end the stream."""
     return pb.StreamError(
         code=code_of(error).value[0],
         reason=error.reason,
         message=str(error),
         metadata=_metadata(error),
-        retry_after_s=error.retry_after_s if isinstance(error, Overloaded) else 0.0,
+        retry_after_s=error.retry_after_s or 0.0,
     )
 
 
 def failure(sequence: int, error: HeadwaiterError) -> pb.Failure:
-    """Return what a partial answer says of an error, which ends one sequence and not the request."""
+    """Return the error of one sequence of a partial reply, which does not end the request."""
     return pb.Failure(sequence=sequence, reason=error.reason, message=str(error), metadata=_metadata(error))
+
+
+def error_from_metadata(
+    kind: type[HeadwaiterError],
+    message: str,
+    metadata: Mapping[str, str],
+    *,
+    retry_after_s: float | None = None,
+    request_id: str | None = None,
+) -> HeadwaiterError:
+    """Return an error that was read from the wire.
+
+    Args:
+        kind: the error's class.
+        message: the server's message.
+        metadata: may hold `sequence`, `field`, `limit` and `actual`.
+        retry_after_s: seconds after which the server asks to be called again.
+        request_id: the id of the request.
+    """
+    return kind(
+        message,
+        sequence=_integer(metadata.get("sequence")),
+        field=metadata.get("field"),
+        limit=_integer(metadata.get("limit")),
+        actual=_integer(metadata.get("actual")),
+        retry_after_s=retry_after_s,
+        request_id=request_id,
+    )
 
 
 def _metadata(error: HeadwaiterError) -> dict[str, str]:
     known = {"sequence": error.sequence, "field": error.field, "limit": error.limit, "actual": error.actual}
     return {name: str(value) for name, value in known.items() if value is not None}
+
+
+def _integer(text: str | None) -> int | None:
+    return int(text) if text and text.removeprefix("-").isdecimal() else None

@@ -1,4 +1,4 @@
-"""Each error has its gRPC code, and details that a program can read."""
+"""Each error has its gRPC code, and details that a program can read and turn into the same error."""
 
 from collections.abc import Iterator
 from typing import TypeVar
@@ -10,8 +10,8 @@ from google.rpc.status_pb2 import Status
 from grpc import StatusCode
 
 from headwaiter_proto import encoder_pb2 as pb
-from headwaiter_server import errors
-from headwaiter_server.rpc.status import code_of, status_of
+from headwaiter_proto.rules import errors
+from headwaiter_proto.rules.status import code_of, error_from_metadata, failure, status_of, stream_error
 
 CODES = {
     errors.HeadwaiterError: StatusCode.INTERNAL,
@@ -19,6 +19,7 @@ CODES = {
     errors.SequenceTooLong: StatusCode.INVALID_ARGUMENT,
     errors.ModelNotFound: StatusCode.NOT_FOUND,
     errors.Overloaded: StatusCode.RESOURCE_EXHAUSTED,
+    errors.MessageTooLarge: StatusCode.RESOURCE_EXHAUSTED,
     errors.DeadlineExceeded: StatusCode.DEADLINE_EXCEEDED,
     errors.Cancelled: StatusCode.CANCELLED,
     errors.Unavailable: StatusCode.UNAVAILABLE,
@@ -40,16 +41,12 @@ def _details(status: Status, kind: type[KIND]) -> Iterator[KIND]:
             yield detail
 
 
-def _tree(kind: type[errors.HeadwaiterError]) -> set[type[errors.HeadwaiterError]]:
-    return {kind}.union(*map(_tree, kind.__subclasses__()))
-
-
-def test_every_error_of_the_tree_has_a_code_here() -> None:
-    assert set(CODES) == _tree(errors.HeadwaiterError)
+def test_every_error_with_a_reason_has_a_code() -> None:
+    assert set(CODES) == {errors.HeadwaiterError, *errors.ERROR_BY_REASON.values()}
 
 
 @pytest.mark.parametrize(("kind", "code"), CODES.items())
-def test_each_error_has_its_code_in_the_call_and_in_the_details(
+def test_the_status_of_an_error_has_its_code_its_reason_and_the_request_id(
     kind: type[errors.HeadwaiterError], code: StatusCode
 ) -> None:
     error = _make(kind)
@@ -62,7 +59,7 @@ def test_each_error_has_its_code_in_the_call_and_in_the_details(
     assert request.request_id == "r-1"
 
 
-def test_what_is_known_of_the_place_is_in_the_metadata_and_nothing_else() -> None:
+def test_the_metadata_hold_the_facts_that_are_known() -> None:
     error = errors.SequenceTooLong("too long", sequence=0, field="tokens.lengths", limit=4, actual=5)
     (info,) = _details(status_of(error, "r"), details.ErrorInfo)
     assert dict(info.metadata) == {"sequence": "0", "field": "tokens.lengths", "limit": "4", "actual": "5"}
@@ -70,17 +67,32 @@ def test_what_is_known_of_the_place_is_in_the_metadata_and_nothing_else() -> Non
     assert dict(info.metadata) == {}
 
 
-def test_bad_input_names_the_field_as_a_violation() -> None:
+def test_invalid_input_names_the_field_in_a_bad_request() -> None:
     (found,) = _details(status_of(errors.InvalidInput("no", field="output.dtype"), "r"), details.BadRequest)
     (violation,) = found.field_violations
     assert (violation.field, violation.description) == ("output.dtype", "no")
-    assert not list(_details(status_of(errors.InvalidInput("no field to blame"), "r"), details.BadRequest))
+    assert not list(_details(status_of(errors.InvalidInput("no field"), "r"), details.BadRequest))
 
 
 @pytest.mark.parametrize(("retry_after_s", "delay_ms"), [(1.5, 1500), (0.25, 250), (0.0, 1)])
-def test_only_overload_says_when_to_try_again(retry_after_s: float, delay_ms: int) -> None:
+def test_only_overload_has_a_retry_delay(retry_after_s: float, delay_ms: int) -> None:
     overloaded = errors.Overloaded("full", retry_after_s=retry_after_s)
     (retry,) = _details(status_of(overloaded, "r"), details.RetryInfo)
     assert retry.retry_delay.ToMilliseconds() == delay_ms
     for kind in CODES.keys() - {errors.Overloaded}:
         assert not list(_details(status_of(_make(kind), "r"), details.RetryInfo))
+
+
+def test_the_facts_of_an_error_survive_each_way_over_the_wire() -> None:
+    error = errors.SequenceTooLong("too long", sequence=0, field="tokens.lengths", limit=4, actual=5)
+    (info,) = _details(status_of(error, "r"), details.ErrorInfo)
+    for metadata in (info.metadata, stream_error(error).metadata, failure(0, error).metadata):
+        read = error_from_metadata(errors.ERROR_BY_REASON[info.reason], str(error), metadata)
+        assert (type(read), str(read), vars(read)) == (errors.SequenceTooLong, "too long", vars(error))
+
+
+@pytest.mark.parametrize(("retry_after_s", "sent_s"), [(0.25, 0.25), (None, 0.0)])
+def test_a_stream_error_has_the_code_and_the_delay(retry_after_s: float | None, sent_s: float) -> None:
+    message = stream_error(errors.Overloaded("full", retry_after_s=retry_after_s))
+    assert (message.code, message.reason, message.message) == (8, pb.OVERLOADED, "full")
+    assert message.retry_after_s == sent_s

@@ -1,4 +1,4 @@
-"""Pool hidden rows in numpy, where a request wants another pooling than the graph's, or some rows left out."""
+"""Pools hidden rows on the host, for requests whose pooling differs from the graph's or leaves out a prompt's rows."""
 
 from collections.abc import Callable
 
@@ -18,12 +18,12 @@ POOLINGS: dict[Pooling, Callable[[_Rows], _Rows]] = {
 
 
 def pool(rows: NDArray[np.generic], pooling: Pooling, skipped: int = 0) -> NDArray[np.float32]:
-    """Return the pooled vector [width] of one sequence.
+    """Return the pooled vector [width] of a sequence's hidden rows [n, width].
 
     Args:
-        rows: the sequence's hidden rows [n, width], in any precision.
-        pooling: a key of `POOLINGS`.
-        skipped: the number of leading rows to leave out; the last row is never left out.
+        rows: the hidden rows of one sequence, in any precision.
+        pooling: one of `POOLINGS`.
+        skipped: number of rows to leave out at the start; the last row always counts.
     """
     pooled_rows = rows[min(skipped, len(rows) - 1) :].astype(np.float32, copy=False)
     return POOLINGS[pooling](pooled_rows).astype(np.float32, copy=False)

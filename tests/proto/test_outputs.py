@@ -1,14 +1,13 @@
-"""What a reply shall hold is settled before anything is computed, and what the model cannot give is refused."""
+"""The outputs of a reply are decided before anything is computed, and impossible outputs are refused."""
 
-import re
 from typing import Any
 
 import pytest
 
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.manifest_pb2 import Manifest
-from headwaiter_server.errors import InvalidInput
-from headwaiter_server.rpc.outputs import Output, read_output
+from headwaiter_proto.rules.errors import InvalidInput
+from headwaiter_proto.rules.outputs import Output, read_output
 
 POOLED = Manifest(width=8, pooling=pb.POOLING_MEAN, normalized=True)
 UNPOOLED = Manifest(width=8, pooling=pb.POOLING_NONE)
@@ -19,24 +18,26 @@ def _read(manifest: Manifest, **options: Any) -> Output:
 
 
 @pytest.mark.parametrize(
-    ("manifest", "options", "phrase", "limit"),
+    ("manifest", "options", "field", "limit", "actual", "value"),
     [
-        (POOLED, {"pooling": 9}, "output.pooling: MEAN, CLS, MAX, LAST or NONE", None),
-        (UNPOOLED, {"pooled": True}, "output.pooled: the model has no pooling; choose one in output.pooling", None),
-        (POOLED, {"pooled": True, "pooling": pb.POOLING_NONE}, "output.pooled: it is asked for without pooling", None),
-        (POOLED, {"dtype": pb.DATA_TYPE_INT32}, "output.dtype: replies are FLOAT32, FLOAT16 or INT8", None),
-        (POOLED, {"dtype": 99}, "output.dtype: replies are FLOAT32, FLOAT16 or INT8", None),
-        (POOLED, {"hidden_dtype": pb.DATA_TYPE_INT64}, "output.hidden_dtype: replies are FLOAT32", None),
-        (POOLED, {"dimensions": 9}, "output.dimensions is 9, and the model's vectors have 8", 8),
+        (POOLED, {"pooling": 9}, "output.pooling", None, None, "9"),
+        (UNPOOLED, {"pooled": True}, "output.pooled", None, None, "no pooling"),
+        (POOLED, {"pooled": True, "pooling": pb.POOLING_NONE}, "output.pooled", None, None, "NONE"),
+        (POOLED, {"dtype": pb.DATA_TYPE_INT32}, "output.dtype", None, None, "INT32"),
+        (POOLED, {"dtype": 99}, "output.dtype", None, None, "99"),
+        (POOLED, {"hidden_dtype": pb.DATA_TYPE_INT64}, "output.hidden_dtype", None, None, "INT64"),
+        (POOLED, {"dimensions": 9}, "output.dimensions", 8, 9, "9"),
     ],
 )
-def test_what_the_model_cannot_give_is_refused_by_field(
-    manifest: Manifest, options: dict[str, Any], phrase: str, limit: int | None
+def test_an_output_that_the_model_cannot_give_is_refused(
+    manifest: Manifest, options: dict[str, Any], field: str, limit: int | None, actual: int | None, value: str
 ) -> None:
-    with pytest.raises(InvalidInput, match=f"^{re.escape(phrase)}") as refusal:
+    with pytest.raises(InvalidInput) as refusal:
         _read(manifest, **options)
-    assert refusal.value.field == re.match(r"[\w.]+", phrase)[0]  # type: ignore[index]
-    assert refusal.value.limit == limit
+    error = refusal.value
+    assert (error.field, error.limit, error.actual) == (field, limit, actual)
+    assert field in str(error)
+    assert value in str(error)
 
 
 @pytest.mark.parametrize(
@@ -52,14 +53,14 @@ def test_what_the_model_cannot_give_is_refused_by_field(
         (UNPOOLED, {"pooling": pb.POOLING_CLS, "pooled": True}, True, False, True),
     ],
 )
-def test_rows_are_computed_where_they_are_asked_for_or_another_pooling_than_the_graphs_needs_them(
+def test_rows_are_needed_for_hidden_output_and_for_another_pooling_than_the_graphs(
     manifest: Manifest, options: dict[str, Any], pooled: bool, hidden: bool, rows: bool
 ) -> None:
     output = _read(manifest, **options)
     assert (output.pooled, output.hidden, output.needs_rows(0)) == (pooled, hidden, rows)
 
 
-def test_what_is_not_asked_for_is_as_the_model_has_it() -> None:
+def test_options_that_are_not_set_have_the_models_default() -> None:
     output = _read(POOLED)
     assert (output.pooling, output.normalized, output.dimensions) == (pb.POOLING_MEAN, True, 8)
     assert (output.pooled_dtype, output.hidden_dtype) == (pb.DATA_TYPE_FLOAT32, pb.DATA_TYPE_FLOAT32)

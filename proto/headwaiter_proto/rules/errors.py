@@ -1,0 +1,178 @@
+"""The errors of requests: one tree for the server, which answers with them, and for the client, which raises them.
+
+HeadwaiterError
+├── InvalidInput
+│   └── SequenceTooLong
+├── ModelNotFound
+├── MessageTooLarge
+├── DeadlineExceeded
+├── Cancelled
+├── Transient
+│   ├── Overloaded
+│   └── Unavailable
+├── InferenceFailed
+├── Unauthenticated
+└── Unimplemented
+"""
+
+from typing import ClassVar
+
+from headwaiter_proto import encoder_pb2 as pb
+
+
+class HeadwaiterError(Exception):
+    """A request failed; the message says what is wrong, where, and what to do.
+
+    The client raises this class itself for a failure that has no class below.
+
+    Attributes:
+        sequence: index in the request of the sequence that is wrong; None if the whole request is.
+        field: path of the request's field that is wrong.
+        limit: the limit that was exceeded.
+        actual: the value that exceeded the limit.
+        retry_after_s: seconds after which the same request may succeed, if the server says so.
+        request_id: the request's id in the server's log.
+    """
+
+    reason: ClassVar[pb.ErrorReason] = pb.ERROR_REASON_UNSPECIFIED
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        sequence: int | None = None,
+        field: str | None = None,
+        limit: int | None = None,
+        actual: int | None = None,
+        retry_after_s: float | None = None,
+        request_id: str | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.sequence = sequence
+        self.field = field
+        self.limit = limit
+        self.actual = actual
+        self.retry_after_s = retry_after_s
+        self.request_id = request_id
+
+    def __repr__(self) -> str:
+        known = "".join(f", {name}={value!r}" for name, value in vars(self).items() if value is not None)
+        return f"{type(self).__name__}({str(self)!r}{known})"
+
+
+class InvalidInput(HeadwaiterError):
+    """The request is wrong: the same request will fail again."""
+
+    reason = pb.INVALID_INPUT
+
+
+class SequenceTooLong(InvalidInput):
+    """A sequence has more tokens than the model accepts: `actual` is over `limit`."""
+
+    reason = pb.SEQUENCE_TOO_LONG
+
+
+class ModelNotFound(HeadwaiterError):
+    """The server has no model of this name."""
+
+    reason = pb.MODEL_NOT_FOUND
+
+
+class MessageTooLarge(HeadwaiterError):
+    """The request or the reply is over a size limit: the same request will fail again."""
+
+    reason = pb.MESSAGE_TOO_LARGE
+
+
+class DeadlineExceeded(HeadwaiterError):
+    """The deadline passed before the answer was ready."""
+
+    reason = pb.DEADLINE_EXCEEDED
+
+
+class Cancelled(HeadwaiterError):
+    """The caller cancelled the call, or closed its client, before the answer came."""
+
+    reason = pb.CANCELLED
+
+
+class Transient(HeadwaiterError):
+    """The same request may succeed later, or on another replica."""
+
+
+class Overloaded(Transient):
+    """The queue is full, or too long for the deadline; the request may succeed after `retry_after_s`."""
+
+    reason = pb.OVERLOADED
+
+
+class Unavailable(Transient):
+    """The server cannot be reached, is starting, or is shutting down; another replica may answer."""
+
+    reason = pb.UNAVAILABLE
+
+
+class InferenceFailed(HeadwaiterError):
+    """The model failed on this input."""
+
+    reason = pb.INFERENCE_FAILED
+
+
+class Unauthenticated(HeadwaiterError):
+    """The call has no bearer token, or a wrong one."""
+
+    reason = pb.UNAUTHENTICATED
+
+
+class Unimplemented(HeadwaiterError):
+    """The server does not offer the method."""
+
+    reason = pb.UNIMPLEMENTED
+
+
+# The class of each reason, by the name of the reason in the contract.
+ERROR_BY_REASON: dict[str, type[HeadwaiterError]] = {
+    pb.ErrorReason.Name(kind.reason): kind
+    for kind in (
+        InvalidInput,
+        SequenceTooLong,
+        ModelNotFound,
+        Overloaded,
+        MessageTooLarge,
+        DeadlineExceeded,
+        Cancelled,
+        Unavailable,
+        InferenceFailed,
+        Unauthenticated,
+        Unimplemented,
+    )
+}
+
+
+class Failures:
+    """Collects the errors of single sequences of a request; unless told to keep them, raises the first.
+
+    Args:
+        keep: keep errors, because the request asks for the answers of the other sequences.
+
+    Attributes:
+        by_sequence: the first error of each failed sequence, by the sequence's index.
+    """
+
+    def __init__(self, *, keep: bool = False) -> None:
+        self.keep = keep
+        self.by_sequence: dict[int, HeadwaiterError] = {}
+
+    def add(self, error: HeadwaiterError) -> None:
+        """Keep the error of a sequence, unless an error of this sequence is already kept.
+
+        Raises:
+            HeadwaiterError: the error itself, if errors are not kept.
+        """
+        assert error.sequence is not None
+        if not self.keep:
+            raise error
+        self.by_sequence.setdefault(error.sequence, error)
+
+    def __contains__(self, sequence: int) -> bool:
+        return sequence in self.by_sequence

@@ -1,0 +1,286 @@
+"""Reads and checks the sequences of a request: token ids, feature rows, and texts before and after their tokenizer."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate, pairwise
+from textwrap import shorten
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headwaiter_proto import encoder_pb2 as pb
+from headwaiter_proto.manifest_pb2 import Manifest
+from headwaiter_proto.rules.errors import Failures, InvalidInput, SequenceTooLong
+from headwaiter_proto.rules.requests import RequestLimits, check_count, check_tokens
+
+_ID_TYPES: dict[int, np.dtype[Any]] = {pb.DATA_TYPE_INT32: np.dtype("<i4"), pb.DATA_TYPE_INT64: np.dtype("<i8")}
+_FEATURE_TYPES: dict[int, np.dtype[Any]] = {
+    pb.DATA_TYPE_FLOAT32: np.dtype("<f4"),
+    pb.DATA_TYPE_FLOAT16: np.dtype("<f2"),
+}
+# An error travels in HTTP/2 headers of 8 KiB.
+_MAX_QUOTED_CHARACTERS = 256
+# A token of ordinary text has about 4 characters; a text within its limit on tokens never comes near this.
+_TEXT_CHARACTERS_PER_TOKEN = 64
+
+
+@dataclass(eq=False, slots=True)
+class ParsedInput:
+    """The sequences of a request.
+
+    Attributes:
+        sequences: token ids [n] or feature rows [n, feature_width] of each sequence; unspecified for a failed sequence.
+        failures: the errors of the failed sequences.
+        truncated: number of tokens before truncation of each text that was truncated, by index.
+        offsets: int64 [n, 2] for each text, where each token begins and ends in it; None unless requested.
+        skipped_tokens: number of tokens at the start of each sequence that pooling leaves out.
+    """
+
+    sequences: list[NDArray[np.generic]]
+    failures: Failures
+    truncated: Mapping[int, int] = field(default_factory=dict)
+    offsets: list[NDArray[np.int64]] | None = None
+    skipped_tokens: int = 0
+
+
+def read_rows(
+    request: pb.EncodeRequest | pb.AttendRequest, manifest: Manifest, limits: RequestLimits, failures: Failures
+) -> ParsedInput:
+    """Return the token ids or the feature rows of a request that has no texts; see `read_tokens`."""
+    match request.WhichOneof("input"):
+        case "tokens":
+            return read_tokens(request.tokens, manifest, limits, failures)
+        case "features":
+            return read_features(request.features, manifest, limits, failures)
+        case _:
+            raise InvalidInput("the request has no input: send tokens, features or texts")
+
+
+def read_tokens(
+    message: pb.TokenSequences, manifest: Manifest, limits: RequestLimits, failures: Failures
+) -> ParsedInput:
+    """Return the token ids of each sequence, as views of the message's bytes.
+
+    Args:
+        message: the token ids.
+        manifest: the model's.
+        limits: the most that one request may hold.
+        failures: receives the errors of single sequences.
+
+    Raises:
+        InvalidInput: the whole request is wrong.
+    """
+    if not manifest.vocabulary_size:
+        raise InvalidInput(
+            f"tokens: the model takes features of width {manifest.feature_width}, not token ids: send features",
+            field="tokens",
+        )
+    dtype = _ID_TYPES.get(message.dtype)
+    if dtype is None:
+        raise InvalidInput(
+            f"tokens.dtype is {_dtype_name(message.dtype)}: send ids as INT32 or INT64", field="tokens.dtype"
+        )
+    ends = _check_sizes(message.lengths, "tokens", manifest, limits, failures)
+    ids = _view(message.data, dtype, 1, ends[-1], "tokens")[:, 0]
+    # Read as unsigned, a negative id is a large number, so one comparison checks both bounds.
+    if ids.view(dtype.str.replace("i", "u")).max(initial=0) >= manifest.vocabulary_size:
+        largest = manifest.vocabulary_size - 1
+        for index, row, position in _first_of_each((ids < 0) | (ids > largest), ends):
+            failures.add(
+                InvalidInput(
+                    f"sequence {index} has id {ids[row]} at position {position}; the model's ids are 0 to "
+                    f"{largest}: use the model's own tokenizer",
+                    sequence=index,
+                    field="tokens.data",
+                    limit=largest,
+                    actual=int(ids[row]),
+                )
+            )
+    return ParsedInput(_split(ids, ends), failures)
+
+
+def read_features(
+    message: pb.FeatureSequences, manifest: Manifest, limits: RequestLimits, failures: Failures
+) -> ParsedInput:
+    """Return the feature rows of each sequence, as views of the message's bytes; see `read_tokens`."""
+    if not manifest.feature_width:
+        raise InvalidInput(
+            "features: the model takes token ids or texts, not features: send one of these", field="features"
+        )
+    # Without sequences the width may be unknown to the caller; the missing sequences are reported below.
+    if message.lengths and message.width != manifest.feature_width:
+        raise InvalidInput(
+            f"features.width is {message.width}; the model takes features of width {manifest.feature_width}: send rows "
+            "of that width",
+            field="features.width",
+            limit=manifest.feature_width,
+            actual=message.width,
+        )
+    dtype = _FEATURE_TYPES.get(message.dtype)
+    if dtype is None:
+        raise InvalidInput(
+            f"features.dtype is {_dtype_name(message.dtype)}: send features as FLOAT32 or FLOAT16",
+            field="features.dtype",
+        )
+    ends = _check_sizes(message.lengths, "features", manifest, limits, failures)
+    rows = _view(message.data, dtype, message.width, ends[-1], "features")
+    for index, _, position in _first_of_each(~np.isfinite(rows).all(axis=1), ends):
+        failures.add(
+            InvalidInput(
+                f"sequence {index} has a NaN or an infinity at position {position}: send finite numbers",
+                sequence=index,
+                field="features.data",
+            )
+        )
+    return ParsedInput(_split(rows, ends), failures)
+
+
+def read_prompt(texts: pb.Texts, manifest: Manifest, limits: RequestLimits) -> pb.Prompt:
+    """Check texts before they are tokenised, and return their prompt: the requested one, the default, or an empty one.
+
+    Raises:
+        InvalidInput: the model takes no texts or does not have the prompt, or the texts are too many or too large.
+    """
+    name = texts.prompt or manifest.default_prompt
+    prompts = {prompt.name: prompt for prompt in manifest.prompts}
+    if name and name not in prompts:
+        offered = shorten(", ".join(map(repr, prompts)) or "none", _MAX_QUOTED_CHARACTERS, placeholder=" …")
+        raise InvalidInput(
+            f"texts.prompt: the model has no prompt {name[:_MAX_QUOTED_CHARACTERS]!r}; its prompts: {offered}",
+            field="texts.prompt",
+        )
+    if not manifest.max_text_tokens:
+        raise InvalidInput("texts: the model has no tokenizer: send token ids or features", field="texts")
+    check_count(len(texts.values), limits)
+    if (size_bytes := texts.ByteSize()) > limits.text_bytes:
+        raise InvalidInput(
+            f"the request's texts have {size_bytes} bytes; the server accepts at most {limits.text_bytes}: split it",
+            field="texts",
+            limit=limits.text_bytes,
+            actual=size_bytes,
+        )
+    return prompts[name] if name else pb.Prompt()
+
+
+def check_texts(texts: Sequence[str], max_tokens: int, failures: Failures, *, truncates: bool) -> None:
+    """Find the texts that can be refused before they are tokenised.
+
+    Args:
+        texts: the texts, without a prompt.
+        max_tokens: most tokens of a text.
+        failures: receives an InvalidInput for each empty text, and a SequenceTooLong.
+        truncates: texts that are too long will be truncated.
+    """
+    for index, text in enumerate(texts):
+        if not text.strip():
+            failures.add(
+                InvalidInput(
+                    f"sequence {index} is empty: send a text of at least one word", sequence=index, field="texts"
+                )
+            )
+        elif not truncates and len(text) > max_tokens * _TEXT_CHARACTERS_PER_TOKEN:
+            failures.add(text_too_long(index, f"{len(text)} characters", max_tokens, None))
+
+
+def text_too_long(index: int, size: str, max_tokens: int, actual: int | None) -> SequenceTooLong:
+    """Return the error of a text that has more than `max_tokens` tokens; `actual` is None if they were not counted."""
+    return SequenceTooLong(
+        f"sequence {index} has {size}; the model accepts texts of at most {max_tokens} tokens, special tokens and "
+        "prompt included: shorten, split or truncate it",
+        sequence=index,
+        field="texts",
+        limit=max_tokens,
+        actual=actual,
+    )
+
+
+def read_tokenized(
+    ids: list[NDArray[np.generic]], prompt: pb.Prompt, manifest: Manifest, limits: RequestLimits, failures: Failures
+) -> ParsedInput:
+    """Check the token ids [n] of each text and return them; the caller adds truncated texts and offsets.
+
+    Raises:
+        InvalidInput: the texts have too many tokens.
+    """
+    lengths = [len(each) for each in ids]
+    check_tokens(sum(lengths), limits)
+    _check_lengths(lengths, "texts", manifest, failures)
+    skipped_tokens = prompt.tokens if prompt.text and manifest.pooling_skips_prompt else 0
+    return ParsedInput(ids, failures, skipped_tokens=skipped_tokens)
+
+
+def _check_sizes(
+    lengths: Sequence[int], kind: str, manifest: Manifest, limits: RequestLimits, failures: Failures
+) -> list[int]:
+    """Check the lengths of sequences, and return the row after the last one of each sequence."""
+    check_count(len(lengths), limits)
+    # Most requests have few sequences, for which Python is faster than numpy.
+    counts = list(lengths)
+    ends = list(accumulate(counts))
+    _check_lengths(counts, f"{kind}.lengths", manifest, failures)
+    check_tokens(ends[-1], limits)
+    return ends
+
+
+def _check_lengths(lengths: Sequence[int], path: str, manifest: Manifest, failures: Failures) -> None:
+    """Find the sequences that are shorter or longer than the model accepts.
+
+    Args:
+        lengths: number of tokens of each sequence.
+        path: the request's field that holds the sequences.
+        manifest: the model's.
+        failures: receives an InvalidInput for each sequence that is too short, and a SequenceTooLong.
+    """
+    least, most = max(1, manifest.min_tokens), manifest.max_tokens
+    # Nearly every request passes here, so this check must be fast.
+    if least <= min(lengths) and max(lengths) <= most:
+        return
+    for index, length in enumerate(lengths):
+        if length == 0:
+            message = f"sequence {index} is empty: send at least one token"
+            failures.add(InvalidInput(message, sequence=index, field=path))
+        elif length < least:
+            message = (
+                f"sequence {index} has only {length} of the {least} tokens that the model needs, in which no "
+                "token attends to itself: send a longer sequence"
+            )
+            failures.add(InvalidInput(message, sequence=index, field=path, limit=least, actual=length))
+        elif length > most:
+            message = f"sequence {index} has {length} tokens; the model accepts at most {most}: shorten or split it"
+            failures.add(SequenceTooLong(message, sequence=index, field=path, limit=most, actual=length))
+
+
+def _view(data: bytes, dtype: np.dtype[Any], width: int, rows: int, kind: str) -> NDArray[Any]:
+    """Return bytes as an array [rows, width]."""
+    expected_bytes = rows * width * dtype.itemsize
+    if len(data) != expected_bytes:
+        raise InvalidInput(
+            f"{kind}.data has {len(data)} bytes; the lengths add up to {rows} × {width} values of {dtype.itemsize} "
+            f"bytes, which take {expected_bytes}: correct the lengths or the data",
+            field=f"{kind}.data",
+            limit=expected_bytes,
+            actual=len(data),
+        )
+    return np.frombuffer(data, dtype).reshape(rows, width)
+
+
+def _split(rows: NDArray[Any], ends: list[int]) -> list[NDArray[np.generic]]:
+    """Return a view of the rows of each sequence."""
+    return [rows[begin:end] for begin, end in pairwise([0, *ends])]
+
+
+def _first_of_each(wrong: NDArray[np.bool_], ends: list[int]) -> Iterator[tuple[int, int, int]]:
+    """Yield the index of each sequence that has a wrong row, that row, and its position in the sequence."""
+    if not wrong.any():
+        return
+    rows = np.flatnonzero(wrong)
+    sequences, firsts = np.unique(np.searchsorted(ends, rows, side="right"), return_index=True)
+    for index, row in zip(sequences.tolist(), rows[firsts].tolist(), strict=True):
+        yield index, row, row - (ends[index - 1] if index else 0)
+
+
+def _dtype_name(dtype: pb.DataType) -> str:
+    # A newer client may send a number that has no name here.
+    known = dtype in pb.DataType.values()
+    return pb.DataType.Name(dtype).removeprefix("DATA_TYPE_") if known else str(dtype)

@@ -1,0 +1,83 @@
+"""Decides what a reply holds: what the request asks for, or else what the model gives by default."""
+
+from dataclasses import dataclass
+
+from headwaiter_proto import encoder_pb2 as pb
+from headwaiter_proto.manifest_pb2 import Manifest
+from headwaiter_proto.rules.errors import InvalidInput
+from headwaiter_proto.rules.pooling import POOLINGS
+
+_REPLY_TYPES = (pb.DATA_TYPE_UNSPECIFIED, pb.DATA_TYPE_FLOAT32, pb.DATA_TYPE_FLOAT16, pb.DATA_TYPE_INT8)
+
+
+@dataclass(slots=True)
+class Output:
+    """What a reply holds.
+
+    Attributes:
+        pooled: whether it has a vector for each sequence.
+        hidden: whether it has a row for each token.
+        pooling: how the rows of a sequence become its vector.
+        graph_pools: whether the model's graph computes this pooling.
+        normalized: whether pooled vectors are scaled to unit length.
+        dimensions: number of leading dimensions of pooled vectors to keep.
+        pooled_dtype: data type of pooled vectors.
+        hidden_dtype: data type of hidden rows.
+    """
+
+    pooled: bool
+    hidden: bool
+    pooling: pb.Pooling
+    graph_pools: bool
+    normalized: bool
+    dimensions: int
+    pooled_dtype: pb.DataType
+    hidden_dtype: pb.DataType
+
+    def needs_rows(self, skipped_tokens: int) -> bool:
+        """Return whether hidden rows are needed, either for the reply or to pool without the skipped tokens."""
+        return self.hidden or not self.graph_pools or skipped_tokens > 0
+
+
+def read_output(options: pb.OutputOptions, manifest: Manifest) -> Output:
+    """Return what the reply to a request holds.
+
+    Raises:
+        InvalidInput: the request asks for an output that the model cannot give.
+    """
+    pooling = options.pooling or manifest.pooling
+    if pooling not in (*POOLINGS, pb.POOLING_NONE):
+        raise InvalidInput(
+            f"output.pooling {pooling} is unknown: send MEAN, CLS, MAX, LAST or NONE", field="output.pooling"
+        )
+    pools = pooling != pb.POOLING_NONE
+    if options.pooled and not pools:
+        why = "output.pooling is NONE" if options.pooling else "the model has no pooling"
+        raise InvalidInput(
+            f"output.pooled is set, and {why}: choose another output.pooling, or set output.hidden instead",
+            field="output.pooled",
+        )
+    for field, dtype in (("output.dtype", options.dtype), ("output.hidden_dtype", options.hidden_dtype)):
+        if dtype not in _REPLY_TYPES:
+            known = dtype in pb.DataType.values()
+            name = pb.DataType.Name(dtype).removeprefix("DATA_TYPE_") if known else dtype
+            raise InvalidInput(f"{field} is {name}: choose FLOAT32, FLOAT16 or INT8", field=field)
+    if options.dimensions > manifest.width:
+        raise InvalidInput(
+            f"output.dimensions is {options.dimensions}; the model's vectors have {manifest.width}: choose at most "
+            f"{manifest.width}",
+            field="output.dimensions",
+            limit=manifest.width,
+            actual=options.dimensions,
+        )
+    dtype = options.dtype or pb.DATA_TYPE_FLOAT32
+    return Output(
+        pooled=pools and (options.pooled or not options.hidden),
+        hidden=options.hidden or not pools,
+        pooling=pooling,
+        graph_pools=pooling == manifest.pooling,
+        normalized=options.normalize if options.HasField("normalize") else manifest.normalized,
+        dimensions=options.dimensions or manifest.width,
+        pooled_dtype=dtype,
+        hidden_dtype=options.hidden_dtype or dtype,
+    )

@@ -1,0 +1,137 @@
+"""Writes replies."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headwaiter_proto import encoder_pb2 as pb
+from headwaiter_proto.manifest_pb2 import Manifest
+from headwaiter_proto.rules.errors import HeadwaiterError, InvalidInput
+from headwaiter_proto.rules.inputs import ParsedInput
+from headwaiter_proto.rules.outputs import Output
+from headwaiter_proto.rules.pooling import POOLINGS
+from headwaiter_proto.rules.requests import RequestLimits
+from headwaiter_proto.rules.status import failure
+
+_INT8_MAX = 127
+
+
+def encode_response(
+    parsed: ParsedInput,
+    output: Output,
+    pooled: NDArray[np.float32] | None,
+    hidden: NDArray[np.generic] | None,
+    failures: Mapping[int, HeadwaiterError],
+) -> pb.EncodeResponse:
+    """Return the reply to an Encode request, without its id, its model and its timings.
+
+    Args:
+        parsed: the request's sequences.
+        output: what the reply holds.
+        pooled: [answered sequences, dimensions]; None to leave pooled vectors out.
+        hidden: [tokens of all answered sequences, width]; None to leave hidden rows out.
+        failures: the errors of the other sequences, by index.
+
+    Raises:
+        InvalidInput: the request asks for FLOAT16, which cannot hold a value of the reply.
+    """
+    lengths = [0 if index in failures else len(each) for index, each in enumerate(parsed.sequences)]
+    reply = pb.EncodeResponse(lengths=lengths)
+    if pooled is not None:
+        fill(reply.pooled, _add_zero_rows(pooled, lengths), output.pooled_dtype)
+    if hidden is not None:
+        fill(reply.hidden, hidden, output.hidden_dtype)
+    for index, original_tokens in parsed.truncated.items():
+        reply.truncated.add(sequence=index, original_tokens=original_tokens)
+    for length, offsets in zip(lengths, parsed.offsets or (), strict=False):
+        reply.offsets.add(begin=offsets[:length, 0].tolist(), end=offsets[:length, 1].tolist())
+    reply.failures.extend(failure(index, error) for index, error in sorted(failures.items()))
+    return reply
+
+
+def attend_response(
+    weights: NDArray[np.float32], context: NDArray[np.float32] | None, tokens: Sequence[str]
+) -> pb.AttendResponse:
+    """Return the reply to an Attend request, without its id, its model and its timings.
+
+    Args:
+        weights: [layers, heads, n, n].
+        context: [layers, heads, value_dim], if the request has a query.
+        tokens: the tokens of a text; empty for other inputs.
+    """
+    reply = pb.AttendResponse(tokens=tokens)
+    fill(reply.weights, weights, pb.DATA_TYPE_FLOAT32)
+    if context is not None:
+        fill(reply.context, context, pb.DATA_TYPE_FLOAT32)
+    return reply
+
+
+def model_response(manifest: Manifest, limits: RequestLimits) -> pb.GetModelResponse:
+    """Return the description of a model, without the weights it names, its execution and its parity."""
+    return pb.GetModelResponse(
+        takes_tokens=manifest.vocabulary_size > 0,
+        takes_features=manifest.feature_width > 0,
+        takes_texts=manifest.max_text_tokens > 0,
+        vocabulary_size=manifest.vocabulary_size,
+        feature_width=manifest.feature_width,
+        min_tokens=max(1, manifest.min_tokens),
+        max_tokens=manifest.max_tokens,
+        max_text_tokens=manifest.max_text_tokens,
+        width=manifest.width,
+        layers=manifest.layers,
+        heads=manifest.heads,
+        pooling=manifest.pooling,
+        normalized=manifest.normalized,
+        limits=limits.message(),
+        attends=manifest.HasField("attend"),
+        prompts=manifest.prompts,
+        default_prompt=manifest.default_prompt,
+        poolings=POOLINGS,
+    )
+
+
+def fill(tensor: pb.Tensor, values: NDArray[np.generic], dtype: pb.DataType) -> None:
+    """Write an array [..., width] of floats as FLOAT32, FLOAT16 or INT8.
+
+    Raises:
+        InvalidInput: FLOAT16 cannot hold a value.
+    """
+    cast: NDArray[np.generic]
+    if dtype == pb.DATA_TYPE_INT8:
+        cast, scales = quantize_rows(values.astype(np.float32, copy=False))
+        tensor.row_scales.extend(scales.tolist())
+    else:
+        cast = _to_float16(values) if dtype == pb.DATA_TYPE_FLOAT16 else values.astype("<f4", copy=False)
+    tensor.dtype = dtype
+    tensor.shape.extend(cast.shape)
+    tensor.data = cast.tobytes()
+
+
+def quantize_rows(rows: NDArray[np.float32]) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
+    """Return rows [n, width] as int8, and the scales [n]: a row's largest magnitude becomes 127."""
+    scales = np.abs(rows).max(axis=-1, initial=0.0) / np.float32(_INT8_MAX)
+    # The scale is 0 for a row of zeros, and for magnitudes so small that float32 cannot hold a 127th of them.
+    quotients = np.divide(rows, scales[:, None], out=np.zeros_like(rows), where=scales[:, None] > 0)
+    return np.rint(quotients).clip(-_INT8_MAX, _INT8_MAX).astype(np.int8), scales
+
+
+def _to_float16(values: NDArray[np.generic]) -> NDArray[np.float16]:
+    with np.errstate(over="ignore"):
+        half = values.astype("<f2", copy=False)
+    if not np.isfinite(half).all():
+        largest = np.abs(values).max()
+        raise InvalidInput(
+            f"output.dtype: the answer has the value {largest:g}, which FLOAT16 cannot hold: ask for FLOAT32",
+            field="output.dtype",
+        )
+    return half
+
+
+def _add_zero_rows(vectors: NDArray[np.float32], lengths: list[int]) -> NDArray[np.float32]:
+    """Insert a row of zeros for each sequence without tokens, which are the failed ones."""
+    if len(vectors) == len(lengths):
+        return vectors
+    aligned = np.zeros((len(lengths), vectors.shape[1]), np.float32)
+    aligned[np.flatnonzero(lengths)] = vectors
+    return aligned

@@ -1,0 +1,179 @@
+"""Reads a request's message, and checks everything in it but its sequences."""
+
+from dataclasses import dataclass
+from typing import TypeVar
+
+from google.protobuf.message import DecodeError, Message
+
+from headwaiter_proto import encoder_pb2 as pb
+from headwaiter_proto.manifest_pb2 import Manifest
+from headwaiter_proto.rules.attention_weights import check_single, check_supported
+from headwaiter_proto.rules.errors import InvalidInput, ModelNotFound
+from headwaiter_proto.rules.outputs import Output, read_output
+
+_Message = TypeVar("_Message", bound=Message)
+
+_PRIORITIES = (pb.PRIORITY_UNSPECIFIED, pb.PRIORITY_INTERACTIVE, pb.PRIORITY_BULK)
+_TRUNCATIONS = (pb.TRUNCATION_UNSPECIFIED, pb.TRUNCATION_ERROR, pb.TRUNCATION_LEFT, pb.TRUNCATION_RIGHT)
+# Ids are logged, one per line, and errors quote names; errors travel in HTTP/2 headers of at most 8 KiB.
+_MAX_ID_CHARACTERS = 256
+# A token of ordinary text has about 4 bytes; a text within the limit on tokens never comes near this.
+_TEXT_BYTES_PER_TOKEN = 16
+
+
+@dataclass(frozen=True)
+class RequestLimits:
+    """The most that one request may hold.
+
+    Attributes:
+        sequences: number of sequences.
+        tokens: number of tokens of all sequences.
+        message_bytes: size of the request message.
+        attend_bytes: size of the attention weights that an Attend request computes.
+    """
+
+    sequences: int
+    tokens: int
+    message_bytes: int
+    attend_bytes: int
+
+    @property
+    def text_bytes(self) -> int:
+        """The most bytes of all texts."""
+        # Larger texts would not fit into a message.
+        return min(self.tokens * _TEXT_BYTES_PER_TOKEN, self.message_bytes)
+
+    def message(self) -> pb.RequestLimits:
+        """Return the limits as GetModel reports them."""
+        return pb.RequestLimits(
+            max_sequences=self.sequences,
+            max_tokens=self.tokens,
+            max_message_bytes=self.message_bytes,
+            max_attend_bytes=self.attend_bytes,
+            max_text_bytes=self.text_bytes,
+        )
+
+
+def parse(raw: bytes, message: _Message) -> _Message:
+    """Fill a message from its bytes and return it.
+
+    Raises:
+        InvalidInput: the bytes are not a message of this type.
+    """
+    try:
+        message.ParseFromString(raw)
+    except DecodeError:
+        name = message.DESCRIPTOR.full_name
+        raise InvalidInput(f"the request is not a {name} message: check the client's .proto file") from None
+    return message
+
+
+def check_id(request_id: str) -> None:
+    """Check that an id fits into a line of the log.
+
+    Raises:
+        InvalidInput: the id is too long, or has unprintable characters, for example a line end.
+    """
+    if len(request_id) > _MAX_ID_CHARACTERS:
+        raise InvalidInput(
+            f"request_id has {len(request_id)} characters; the server accepts at most {_MAX_ID_CHARACTERS}: shorten it",
+            field="request_id",
+        )
+    if not request_id.isprintable():
+        unprintable = next(character for character in request_id if not character.isprintable())
+        raise InvalidInput(
+            f"request_id has the unprintable character {unprintable!r}: use printable characters", field="request_id"
+        )
+
+
+def check_model(name: str, manifest: Manifest) -> None:
+    """Check the name of the model; an empty name means the server's only model.
+
+    Raises:
+        ModelNotFound: the server has no model of this name.
+    """
+    if name not in ("", manifest.name):
+        raise ModelNotFound(
+            f"the server has no model {name[:_MAX_ID_CHARACTERS]!r}; its only model is {manifest.name!r}: send "
+            "that name, or leave the field empty",
+            field="model",
+        )
+
+
+def read_options(request: pb.EncodeRequest, manifest: Manifest) -> Output:
+    """Check the model and the options of an Encode request, and return what its reply holds.
+
+    Raises:
+        ModelNotFound: the server has no model of this name.
+        InvalidInput: an option is wrong, or does not fit the model or the input.
+    """
+    check_model(request.model, manifest)
+    _check_options(request)
+    return read_output(request.output, manifest)
+
+
+def check_attend_request(request: pb.AttendRequest, manifest: Manifest) -> None:
+    """Check the model of an Attend request, and that the request has only one sequence.
+
+    Raises:
+        ModelNotFound: the server has no model of this name.
+        Unimplemented: the model's bundle has no graph of attention weights.
+        InvalidInput: the request has several sequences.
+    """
+    check_model(request.model, manifest)
+    check_supported(manifest)
+    check_single(request)
+
+
+def check_count(sequences: int, limits: RequestLimits) -> None:
+    """Check the number of sequences of a request.
+
+    Raises:
+        InvalidInput: the request has no sequences, or too many.
+    """
+    if sequences == 0:
+        raise InvalidInput("the request has no sequences: send at least one")
+    if sequences > limits.sequences:
+        raise InvalidInput(
+            f"the request has {sequences} sequences; the server accepts at most {limits.sequences}: split it",
+            limit=limits.sequences,
+            actual=sequences,
+        )
+
+
+def check_tokens(tokens: int, limits: RequestLimits) -> None:
+    """Check the number of tokens of a request.
+
+    Raises:
+        InvalidInput: the request has too many tokens.
+    """
+    if tokens > limits.tokens:
+        raise InvalidInput(
+            f"the request has {tokens} tokens; the server accepts at most {limits.tokens}: split it",
+            limit=limits.tokens,
+            actual=tokens,
+        )
+
+
+def _check_options(request: pb.EncodeRequest) -> None:
+    """Check the options that depend on no model."""
+    if request.priority not in _PRIORITIES:
+        raise InvalidInput(f"priority {request.priority} is unknown: send INTERACTIVE or BULK", field="priority")
+    if request.truncation not in _TRUNCATIONS:
+        raise InvalidInput(f"truncation {request.truncation} is unknown: send ERROR, LEFT or RIGHT", field="truncation")
+    if not 0 <= request.timeout_s < float("inf"):
+        raise InvalidInput(
+            f"timeout_s is {request.timeout_s:g}: send a finite number of seconds from now, or 0 to use the "
+            "deadline of the call",
+            field="timeout_s",
+        )
+    input_kind = request.WhichOneof("input")
+    options_of_texts = {
+        "truncation": request.truncation in (pb.TRUNCATION_LEFT, pb.TRUNCATION_RIGHT),
+        "output.offsets": request.output.offsets,
+    }
+    for field, is_set in options_of_texts.items():
+        if is_set and input_kind in ("tokens", "features"):
+            raise InvalidInput(
+                f"{field} applies only to texts, and the request has {input_kind}: leave {field} out", field=field
+            )

@@ -1,0 +1,265 @@
+"""The sequences of a request are read as they were sent, or refused with the field, the sequence and the values."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headwaiter_proto import encoder_pb2 as pb
+from headwaiter_proto.manifest_pb2 import Manifest
+from headwaiter_proto.rules.errors import Failures, HeadwaiterError, InvalidInput, SequenceTooLong
+from headwaiter_proto.rules.inputs import (
+    check_texts,
+    read_features,
+    read_prompt,
+    read_rows,
+    read_tokenized,
+    read_tokens,
+)
+from headwaiter_proto.rules.requests import RequestLimits
+
+TOKENS = Manifest(name="tiny", vocabulary_size=10, max_tokens=4, width=8, pooling=pb.POOLING_MEAN)
+FEATURES = Manifest(name="tiny", feature_width=2, max_tokens=4, width=8, pooling=pb.POOLING_NONE)
+LIMITS = RequestLimits(sequences=3, tokens=8, message_bytes=1000, attend_bytes=1000)
+
+
+def _tokens(values: list[int], lengths: list[int], dtype: Any = pb.DATA_TYPE_INT32, stored: str = "<i4") -> Any:
+    return pb.TokenSequences(dtype=dtype, data=np.array(values, stored).tobytes(), lengths=lengths)
+
+
+def _features(values: list[float], lengths: list[int], **changes: Any) -> pb.FeatureSequences:
+    message = {"dtype": pb.DATA_TYPE_FLOAT32, "width": 2, "data": np.array(values, "<f4").tobytes(), **changes}
+    return pb.FeatureSequences(lengths=lengths, **message)
+
+
+def _read(message: pb.TokenSequences | pb.FeatureSequences, manifest: Manifest | None = None) -> list[list[Any]]:
+    if isinstance(message, pb.TokenSequences):
+        parsed = read_tokens(message, manifest or TOKENS, LIMITS, Failures())
+    else:
+        parsed = read_features(message, manifest or FEATURES, LIMITS, Failures())
+    return [sequence.tolist() for sequence in parsed.sequences]
+
+
+@pytest.mark.parametrize(("dtype", "stored"), [(pb.DATA_TYPE_INT32, "<i4"), (pb.DATA_TYPE_INT64, "<i8")])
+def test_token_ids_are_read_from_either_integer_type(dtype: pb.DataType, stored: str) -> None:
+    assert _read(_tokens([0, 9, 5, 5], [2, 1, 1], dtype, stored)) == [[0, 9], [5], [5]]
+
+
+@pytest.mark.parametrize(("dtype", "stored"), [(pb.DATA_TYPE_FLOAT32, "<f4"), (pb.DATA_TYPE_FLOAT16, "<f2")])
+def test_features_are_read_from_either_float_type(dtype: pb.DataType, stored: str) -> None:
+    data = np.array([0.5, -1, 2, 3], stored).tobytes()
+    assert _read(_features([], [1, 1], dtype=dtype, data=data)) == [[[0.5, -1.0]], [[2.0, 3.0]]]
+
+
+def test_sequences_are_views_of_one_buffer() -> None:
+    first, second = read_tokens(_tokens([1, 2, 3], [1, 2]), TOKENS, LIMITS, Failures()).sequences
+    assert first.base is second.base is not None
+    assert not first.flags.writeable
+
+
+@given(st.lists(st.lists(st.integers(0, 9), min_size=1, max_size=4), min_size=1, max_size=2))
+def test_sequences_are_read_as_they_were_sent(sequences: list[list[int]]) -> None:
+    flat = [value for sequence in sequences for value in sequence]
+    assert _read(_tokens(flat, [len(sequence) for sequence in sequences])) == sequences
+
+
+@pytest.mark.parametrize(
+    ("message", "manifest", "error", "expected", "in_message"),
+    [
+        # `expected` is (field, sequence, limit, actual).
+        (_tokens([], []), TOKENS, InvalidInput, (None, None, None, None), ("no sequences",)),
+        (_tokens([1] * 4, [1] * 4), TOKENS, InvalidInput, (None, None, 3, 4), ()),
+        (_tokens([1], [1, 0]), TOKENS, InvalidInput, ("tokens.lengths", 1, None, None), ()),
+        (
+            _tokens([1] * 6, [1, 5]),
+            TOKENS,
+            SequenceTooLong,
+            ("tokens.lengths", 1, 4, 5),
+            (),
+        ),
+        (
+            _tokens([1], [1, 2**32 - 1]),
+            TOKENS,
+            SequenceTooLong,
+            ("tokens.lengths", 1, 4, 2**32 - 1),
+            (),
+        ),
+        (
+            _tokens([1] * 3, [2, 1]),
+            Manifest(vocabulary_size=10, min_tokens=2, max_tokens=4),
+            InvalidInput,
+            ("tokens.lengths", 1, 2, 1),
+            (),
+        ),
+        (_tokens([1] * 9, [3, 3, 3]), TOKENS, InvalidInput, (None, None, 8, 9), ()),
+        (
+            _tokens([1] * 3, [2, 2]),
+            TOKENS,
+            InvalidInput,
+            ("tokens.data", None, 16, 12),
+            ("4 × 1",),
+        ),
+        (_tokens([1] * 4, [2, 1]), TOKENS, InvalidInput, ("tokens.data", None, 12, 16), ("3 × 1",)),
+        (
+            pb.TokenSequences(dtype=pb.DATA_TYPE_INT32, data=b"123", lengths=[1]),
+            TOKENS,
+            InvalidInput,
+            ("tokens.data", None, 4, 3),
+            ("1 × 1",),
+        ),
+        (
+            _tokens([1, 2, 10], [1, 2]),
+            TOKENS,
+            InvalidInput,
+            ("tokens.data", 1, 9, 10),
+            ("position 1",),
+        ),
+        (
+            _tokens([1, 10, 2], [1, 2]),
+            TOKENS,
+            InvalidInput,
+            ("tokens.data", 1, 9, 10),
+            ("position 0",),
+        ),
+        (
+            _tokens([-1, 2, 11], [1, 2]),
+            TOKENS,
+            InvalidInput,
+            ("tokens.data", 0, 9, -1),
+            ("position 0",),
+        ),
+        (
+            _tokens([2**40], [1], pb.DATA_TYPE_INT64, "<i8"),
+            TOKENS,
+            InvalidInput,
+            ("tokens.data", 0, 9, 2**40),
+            ("position 0",),
+        ),
+        (
+            _tokens([1], [1], pb.DATA_TYPE_FLOAT32),
+            TOKENS,
+            InvalidInput,
+            ("tokens.dtype", None, None, None),
+            ("FLOAT32", "INT32", "INT64"),
+        ),
+        (_tokens([1], [1], 77), TOKENS, InvalidInput, ("tokens.dtype", None, None, None), ("77", "INT32", "INT64")),
+        (
+            _tokens([1], [1]),
+            FEATURES,
+            InvalidInput,
+            ("tokens", None, None, None),
+            ("width 2",),
+        ),
+        (_features([], []), FEATURES, InvalidInput, (None, None, None, None), ("no sequences",)),
+        (_features([], [], width=0), FEATURES, InvalidInput, (None, None, None, None), ("no sequences",)),
+        (_features([1, 2], [0, 1]), FEATURES, InvalidInput, ("features.lengths", 0, None, None), ()),
+        (_features([1] * 10, [5]), FEATURES, SequenceTooLong, ("features.lengths", 0, 4, 5), ()),
+        (_features([1, 2, 3], [2]), FEATURES, InvalidInput, ("features.data", None, 16, 12), ("2 × 2",)),
+        (
+            _features([1, 2, 3], [1], width=3),
+            FEATURES,
+            InvalidInput,
+            ("features.width", None, 2, 3),
+            (),
+        ),
+        (
+            _features([1, 2], [1], dtype=pb.DATA_TYPE_INT32),
+            FEATURES,
+            InvalidInput,
+            ("features.dtype", None, None, None),
+            ("INT32", "FLOAT32", "FLOAT16"),
+        ),
+        (
+            _features([0, 0, 0, 0, float("nan"), 0], [1, 2]),
+            FEATURES,
+            InvalidInput,
+            ("features.data", 1, None, None),
+            ("position 1",),
+        ),
+        (
+            _features([0, float("-inf"), 0, 0], [2]),
+            FEATURES,
+            InvalidInput,
+            ("features.data", 0, None, None),
+            ("position 0",),
+        ),
+        (_features([1, 2], [1]), TOKENS, InvalidInput, ("features", None, None, None), ("token ids",)),
+    ],
+)
+def test_a_bad_sequence_is_refused_with_its_facts(
+    message: pb.TokenSequences | pb.FeatureSequences,
+    manifest: Manifest,
+    error: type[HeadwaiterError],
+    expected: tuple[str | None, int | None, int | None, int | None],
+    in_message: tuple[str, ...],
+) -> None:
+    with pytest.raises(error) as refusal:
+        _read(message, manifest)
+    found = refusal.value
+    assert type(found) is error
+    assert (found.field, found.sequence, found.limit, found.actual) == expected
+    assert str(found).isprintable()
+    values = [str(value) for value in (found.limit, found.actual) if value is not None]
+    if found.sequence is not None:
+        values.append(f"sequence {found.sequence}")
+    for value in (*values, *in_message):
+        assert value in str(found)
+
+
+def test_the_first_error_of_each_sequence_is_kept_on_request() -> None:
+    limits = RequestLimits(sequences=9, tokens=99, message_bytes=1000, attend_bytes=1000)
+    failures = Failures(keep=True)
+    message = _tokens([1, 2, 9, 10, 11, *[1] * 5, 12, 3], [2, 3, 0, 5, 2])
+    sequences = read_tokens(message, TOKENS, limits, failures).sequences
+    assert sequences[0].tolist() == [1, 2]
+    found = {index: (type(error), error.actual) for index, error in failures.by_sequence.items()}
+    assert found == {1: (InvalidInput, 10), 2: (InvalidInput, None), 3: (SequenceTooLong, 5), 4: (InvalidInput, 12)}
+
+    failures = Failures(keep=True)
+    message = _features([0, 0, float("nan"), 0, 1, 2, 3, float("inf")], [1, 1, 2])
+    first, _, _ = read_features(message, FEATURES, limits, failures).sequences
+    assert first.tolist() == [[0, 0]]
+    assert {index: error.sequence for index, error in failures.by_sequence.items()} == {1: 1, 2: 2}
+
+
+def test_a_request_without_an_input_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="no input"):
+        read_rows(pb.EncodeRequest(), TOKENS, LIMITS, Failures())
+
+
+def test_texts_that_are_empty_or_far_too_long_are_refused_before_they_are_tokenised() -> None:
+    failures = Failures(keep=True)
+    check_texts(["a", " \n", "a" * 257], 4, failures, truncates=False)
+    empty, long = failures.by_sequence[1], failures.by_sequence[2]
+    assert (type(empty), empty.field, empty.limit) == (InvalidInput, "texts", None)
+    assert "sequence 1" in str(empty)
+    assert (type(long), long.field, long.limit, long.actual) == (SequenceTooLong, "texts", 4, None)
+    assert all(value in str(long) for value in ("sequence 2", "257", "4"))
+    check_texts(["a" * 257], 4, Failures(), truncates=True)
+
+
+def test_a_model_without_a_tokenizer_has_no_prompt() -> None:
+    with pytest.raises(InvalidInput, match="tokenizer") as refusal:
+        read_prompt(pb.Texts(values=["a"]), TOKENS, LIMITS)
+    assert refusal.value.field == "texts"
+
+
+def test_an_error_about_a_prompt_quotes_no_more_than_a_reply_can_carry() -> None:
+    many = Manifest(max_text_tokens=4, prompts=[pb.Prompt(name=f"prompt {number}") for number in range(1000)])
+    with pytest.raises(InvalidInput) as refusal:
+        read_prompt(pb.Texts(values=["a"], prompt="x" * 10_000), many, LIMITS)
+    assert "x" * 256 in str(refusal.value)
+    assert len(str(refusal.value)) < 700
+
+
+def test_the_tokens_of_texts_are_checked_and_those_of_a_prompt_are_skipped() -> None:
+    prompt = pb.Prompt(name="query", text="query: ", tokens=2)
+    for skips, skipped_tokens in ((True, 2), (False, 0)):
+        model = Manifest(max_tokens=4, max_text_tokens=4, pooling_skips_prompt=skips)
+        parsed = read_tokenized([np.arange(3), np.arange(4)], prompt, model, LIMITS, Failures())
+        assert parsed.skipped_tokens == skipped_tokens
+    with pytest.raises(InvalidInput) as refusal:
+        read_tokenized([np.arange(4)] * 3, prompt, model, LIMITS, Failures())
+    assert (refusal.value.limit, refusal.value.actual) == (8, 12)

@@ -1,0 +1,92 @@
+"""Messages, ids, models and options of requests are checked, and errors name the field and its value."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from headwaiter_proto import encoder_pb2 as pb
+from headwaiter_proto.manifest_pb2 import Manifest
+from headwaiter_proto.rules import requests
+from headwaiter_proto.rules.errors import InvalidInput, ModelNotFound
+
+MODEL = Manifest(name="tiny", vocabulary_size=10, max_tokens=4, width=8, pooling=pb.POOLING_MEAN)
+TOKENS = pb.TokenSequences(dtype=pb.DATA_TYPE_INT32, data=np.array([1], "<i4").tobytes(), lengths=[1])
+
+
+@pytest.mark.parametrize(
+    ("fields", "field", "value"),
+    [
+        ({"priority": 9}, "priority", "9"),
+        ({"truncation": 9}, "truncation", "9"),
+        ({"truncation": pb.TRUNCATION_LEFT, "tokens": TOKENS}, "truncation", "tokens"),
+        ({"truncation": pb.TRUNCATION_RIGHT, "features": pb.FeatureSequences()}, "truncation", "features"),
+        ({"timeout_s": float("nan")}, "timeout_s", "nan"),
+        ({"timeout_s": float("inf")}, "timeout_s", "inf"),
+        ({"timeout_s": -1.5}, "timeout_s", "-1.5"),
+        ({"output": pb.OutputOptions(offsets=True), "features": pb.FeatureSequences()}, "output.offsets", "features"),
+        ({"output": pb.OutputOptions(dimensions=9)}, "output.dimensions", "9"),
+    ],
+)
+def test_an_option_that_is_unknown_or_does_not_fit_is_refused(fields: dict[str, Any], field: str, value: str) -> None:
+    with pytest.raises(InvalidInput) as refusal:
+        requests.read_options(pb.EncodeRequest(**fields), MODEL)
+    assert refusal.value.field == field
+    assert field in str(refusal.value)
+    assert value in str(refusal.value)
+
+
+def test_texts_may_have_truncation_and_offsets() -> None:
+    request = pb.EncodeRequest(truncation=pb.TRUNCATION_LEFT, output=pb.OutputOptions(offsets=True))
+    request.texts.values.append("bread")
+    assert requests.read_options(request, MODEL).pooled
+
+
+@pytest.mark.parametrize("raw", [b"\xff", b"\x0a\x05abc", b"not a message"])
+def test_bytes_that_are_not_a_message_are_invalid_input(raw: bytes) -> None:
+    with pytest.raises(InvalidInput, match=r"headwaiter\.v1\.EncodeRequest"):
+        requests.parse(raw, pb.EncodeRequest())
+
+
+def test_a_message_is_parsed() -> None:
+    request = pb.EncodeRequest(model="tiny", request_id="7", texts=pb.Texts(values=["a"]))
+    assert requests.parse(request.SerializeToString(), pb.EncodeRequest()) == request
+
+
+@pytest.mark.parametrize(
+    ("request_id", "value"), [("7" * 257, "257"), ("7\nERROR forged", r"'\n'"), ("\x1b[2J", r"'\x1b'")]
+)
+def test_an_id_that_would_break_the_log_or_the_reply_is_refused(request_id: str, value: str) -> None:
+    with pytest.raises(InvalidInput) as refusal:
+        requests.check_id(request_id)
+    assert refusal.value.field == "request_id"
+    assert value in str(refusal.value)
+    assert str(refusal.value).isprintable()
+
+
+@pytest.mark.parametrize("request_id", ["", "7" * 256, "grüße 7"])
+def test_an_id_of_printable_characters_is_accepted(request_id: str) -> None:
+    requests.check_id(request_id)
+
+
+def test_a_request_may_name_the_servers_model_or_no_model() -> None:
+    requests.check_model("", MODEL)
+    requests.check_model("tiny", MODEL)
+    with pytest.raises(ModelNotFound) as refusal:
+        requests.check_model("large", MODEL)
+    assert refusal.value.field == "model"
+    assert "'large'" in str(refusal.value)
+    assert "'tiny'" in str(refusal.value)
+
+
+def test_an_error_quotes_at_most_256_characters_of_a_name() -> None:
+    with pytest.raises(ModelNotFound, match=r"'x{256}'"):
+        requests.check_model("x" * 10_000, MODEL)
+
+
+def test_the_limit_on_text_bytes_is_below_the_message_limit() -> None:
+    limits = requests.RequestLimits(sequences=5, tokens=6, message_bytes=97, attend_bytes=8)
+    assert limits.message() == pb.RequestLimits(
+        max_sequences=5, max_tokens=6, max_message_bytes=97, max_attend_bytes=8, max_text_bytes=96
+    )
+    assert requests.RequestLimits(5, 7, 97, 8).text_bytes == 97
