@@ -167,11 +167,11 @@ class EncoderConfig:
         if not isinstance(self.norm_eps, float) or not 0 < self.norm_eps < 1:
             raise ConfigError(f"norm_eps is {self.norm_eps!r}: it must be a number between 0 and 1")
         if self.normalize and self.pooling is Pooling.NONE:
-            raise ConfigError("normalize is true, but pooling is none: choose a pooling, or set normalize to false")
+            raise ConfigError("normalize is true with pooling 'none': choose a pooling, or set normalize to false")
         if self.pooling is Pooling.CLS and not self.takes_tokens and self.positions is not Positions.LEARNED:
             raise ConfigError(
-                f"pooling is cls, but feature rows have no class token and positions is {self.positions}: choose "
-                "another pooling, or learned positions, which mark a class row that the caller sends first"
+                f"pooling is cls, but feature rows have no class token and positions are {self.positions.value!r}: "
+                "choose another pooling, or learned positions, which mark a class row that the caller sends first"
             )
 
     def _resolve_widths(self) -> None:

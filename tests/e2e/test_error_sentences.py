@@ -50,60 +50,63 @@ def tokens(lengths: list[int], ids: int | None = None) -> pb.EncodeRequest:
 
 # Name, call, sentence. The text model accepts 8 sequences and 96 tokens per request, texts of 32 tokens, 64 token ids.
 FROM_TEXT_MODEL: list[tuple[str, Callable[[Caller], object], str]] = [
-    ("no input", lambda c: c.send(pb.EncodeRequest()), "the request has no input: give it tokens, features or texts"),
+    ("no input", lambda c: c.send(pb.EncodeRequest()), "the request has no input: send tokens, features or texts"),
     ("no sequences", lambda c: c.client.encode([]), "the request has no sequences: send at least one"),
     (
         "an empty text",
         lambda c: c.client.encode(["bread", ""]),
-        "texts.values[1] is empty: a text needs at least one word",
+        "sequence 1 is empty: send a text of at least one word",
     ),
     (
         "a text too long",
         lambda c: c.client.encode(["bread", "bread " * 31]),
         (
-            "texts.values[1] has 33 tokens, and the model takes texts of at most 32 tokens, special tokens "
-            "and prompt included: shorten, split or truncate it"
+            "sequence 1 has 33 tokens; the model accepts texts of at most 32 tokens, special tokens and "
+            "prompt included: shorten, split or truncate it"
         ),
     ),
     (
         "a sequence too long",
         lambda c: c.client.encode_tokens([[1], [1] * 65]),
-        "tokens: sequence 1 has 65 tokens, and the model takes at most 64",
+        "sequence 1 has 65 tokens; the model accepts at most 64: shorten or split it",
     ),
     (
         "a negative token id",
         lambda c: c.client.encode_tokens([[1], [2, -1]]),
-        "tokens: sequence 1 has id -1 at position 1, and ids are 0 to 70",
+        "sequence 1 has id -1 at position 1; the model's ids are 0 to 70: use the model's own tokenizer",
     ),
     (
         "lengths and data that differ",
         lambda c: c.send(tokens([2, 2], ids=3)),
-        "tokens: lengths add up to 4 × 1 values of 4 bytes, 16 bytes in all, but data has 12",
+        (
+            "tokens.data has 12 bytes; the lengths add up to 4 × 1 values of 4 bytes, which take 16: "
+            "correct the lengths or the data"
+        ),
     ),
     (
         "too many sequences",
         lambda c: c.send(tokens([1] * 9)),
-        "the request has 9 sequences, and the server takes 8 at most: split it",
+        "the request has 9 sequences; the server accepts at most 8: split it",
     ),
     (
         "too many tokens",
         lambda c: c.send(tokens([49] * 2)),
-        "the request has 98 tokens, and the server takes 96 at most: split it",
+        "the request has 98 tokens; the server accepts at most 96: split it",
     ),
     (
         "an unknown model",
         lambda c: c.client.encode(["bread"], model="huge"),
-        "there is no model 'huge' here: this server holds 'tiny-text'",
+        ("the server has no model 'huge'; its only model is 'tiny-text': send that name, or leave the field empty"),
     ),
     (
         "an unknown prompt",
         lambda c: c.client.encode(["bread"], prompt="question"),
-        "texts.prompt: the model has no prompt 'question'; it has 'query', 'passage', 'document'",
+        "texts.prompt: the model has no prompt 'question'; its prompts: 'query', 'passage', 'document'",
     ),
     (
         "a layer out of range",
         lambda c: c.client.attend("bread", layers=[2]),
-        "layers has 2, and the model's layers are 0 to 1",
+        "layers has 2; the model's layers are 0 to 1: choose from these",
     ),
 ]
 
@@ -112,9 +115,9 @@ FROM_FEATURE_MODEL: list[tuple[str, Callable[[Caller], object], str]] = [
     (
         "a wrong width",
         lambda c: c.client.encode_features([np.ones((3, 5))]),
-        "features.width is 5, and the model takes features of width 6",
+        "features.width is 5; the model takes features of width 6: send rows of that width",
     ),
-    ("texts", lambda c: c.client.encode(["bread"]), "texts: the model has no tokenizer; send token ids or features"),
+    ("texts", lambda c: c.client.encode(["bread"]), "texts: the model has no tokenizer: send token ids or features"),
 ]
 
 # The client raises these errors without a call to a server.
@@ -122,20 +125,20 @@ FROM_CLIENT: list[tuple[str, Callable[[], object], str]] = [
     (
         "a text instead of a list",
         lambda: Client("localhost:1").encode("bread"),
-        "texts is one str; pass a list of texts, such as [text]",
+        "texts is a single str: pass a list of texts, such as [text]",
     ),
     (
         "an address without a port",
         lambda: Client("localhost"),
         (
-            "address 'localhost' is none: a server is host:port, such as localhost:50051 or [::1]:50051, or "
-            "unix:path; several replicas are a list of these"
+            "address 'localhost' is not of the form host:port: pass a server such as localhost:50051, "
+            "[::1]:50051 or unix:path, or a list of replicas"
         ),
     ),
     (
         "a deadline in the past",
         lambda: Client("localhost:1").encode(["bread"], timeout_s=0),
-        "the deadline had passed before the call",
+        "the deadline passed before the call was sent: allow more time",
     ),
 ]
 
@@ -145,23 +148,23 @@ FROM_SETTINGS: list[tuple[str, list[str], str]] = [
         "no bundle",
         [],
         (
-            "no bundle given: name its folder, headwaiter-server BUNDLE, or set HEADWAITER_BUNDLE; "
-            "headwaiter-export checkpoint FOLDER -o BUNDLE makes one"
+            "no bundle given: run headwaiter-server BUNDLE with the folder of a bundle, or set "
+            "HEADWAITER_BUNDLE; make a bundle with headwaiter-export checkpoint FOLDER -o BUNDLE"
         ),
     ),
-    ("an unknown provider", ["b", "--provider", "gpu"], "--provider 'gpu' is not auto, cuda or cpu"),
-    ("an address without a port", ["b", "--address", "50051"], "--address '50051' is not HOST:PORT"),
+    ("an unknown provider", ["b", "--provider", "gpu"], "--provider 'gpu' is not valid: give auto, cuda or cpu"),
+    ("an address without a port", ["b", "--address", "50051"], "--address '50051' is not valid: give HOST:PORT"),
 ]
 
 # Lines of a file for `headwaiter-client encode`.
 FROM_COMMAND: list[tuple[str, str, str]] = [
-    ("an empty line", "bread\n\nrain\n", "line 2 of texts is empty: each line is a text"),
+    ("an empty line", "bread\n\nrain\n", "line 2 of texts is empty: each line must hold a text"),
     (
         "a line too long",
         "bread\n" + "bread " * 40 + "\n",
         (
-            "line 2 of texts has 42 tokens, and the model takes texts of at most 32 tokens, special tokens "
-            "and prompt included: shorten, split or truncate it (--truncation right, or left, cuts it)"
+            "line 2 of texts has 42 tokens; the model accepts texts of at most 32 tokens, special tokens "
+            "and prompt included: shorten, split or truncate it (--truncation left or right cuts long texts)"
         ),
     ),
 ]
@@ -171,7 +174,7 @@ FROM_COMMAND: list[tuple[str, str, str]] = [
 FROM_SERVER_STATE = {
     "a full queue": "the queue holds 8 of 10 tokens and the request has 4: try again in N s",
     "a drain": "the server is shutting down: send the request to another replica",
-    "no token": "the call needs the metadata authorization: Bearer TOKEN, with the server's token",
+    "no token": ("the call does not carry the server's bearer token: send the metadata authorization: Bearer TOKEN"),
     "no bundle": (
         "there is no bundle at FOLDER/nowhere: make one with headwaiter-export checkpoint FOLDER -o FOLDER/nowhere"
     ),

@@ -51,10 +51,10 @@ def test_a_configuration_is_the_same_after_json() -> None:
         ({"positions": "sinusoidal", "d_model": 33, "head_dim": 8}, ["d_model is 33", "even", "sinusoidal"]),
         ({"norm_eps": 0.0}, ["norm_eps is 0.0", "between 0 and 1"]),
         ({"embedding_norm": 1}, ["embedding_norm is 1", "true or false"]),
-        ({"pooling": "none", "normalize": True}, ["normalize", "pooling is none"]),
+        ({"pooling": "none", "normalize": True}, ["normalize", "pooling 'none'"]),
         (
             {"vocabulary_size": 0, "feature_width": 8, "pooling": "cls", "positions": "none"},
-            ["pooling is cls", "positions is none", "learned positions"],
+            ["pooling is cls", "positions are 'none'", "learned positions"],
         ),
     ],
 )

@@ -208,8 +208,5 @@ def checked_timeout_s(timeout_s: float, request_id: str | None) -> float:
         DeadlineExceeded: the timeout is not above 0.
     """
     if not timeout_s > 0:
-        raise DeadlineExceeded(
-            f"the deadline had passed before the call (timeout_s is {timeout_s:g}): allow more time",
-            request_id=request_id,
-        )
+        raise DeadlineExceeded("the deadline passed before the call was sent: allow more time", request_id=request_id)
     return min(timeout_s, _MAX_TIMEOUT_S)

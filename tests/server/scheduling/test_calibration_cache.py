@@ -80,7 +80,7 @@ def test_limits_are_halved_until_the_largest_batches_fit_in_memory_and_restored_
 @pytest.mark.parametrize(
     "change",
     [
-        {"file": "other.onnx"},
+        {"graph_file": "other.onnx"},
         {"provider": "cuda"},
         {"threads": 2},
         {"token_cap": 256},
@@ -212,9 +212,9 @@ def test_a_machine_is_described_by_its_processor_and_its_gpus(tmp_path: Path, mo
         (tmp_path / "gpus" / bus).mkdir(parents=True)
         (tmp_path / "gpus" / bus / "information").write_text(f"Model: \t\t {name}\nIRQ: 1\n")
     monkeypatch.setattr(machine, "_CPU_INFO", tmp_path / "cpuinfo")
-    monkeypatch.setattr(machine, "_CARDS", tmp_path / "gpus")
+    monkeypatch.setattr(machine, "_NVIDIA_GPUS", tmp_path / "gpus")
     described = describe_hardware()
     assert (described["processor"], described["cards"]) == ("Quick 9", "Large, Larger")
     monkeypatch.setattr(machine, "_CPU_INFO", tmp_path / "nowhere")
-    monkeypatch.setattr(machine, "_CARDS", tmp_path / "nowhere")
+    monkeypatch.setattr(machine, "_NVIDIA_GPUS", tmp_path / "nowhere")
     assert describe_hardware()["cards"] == ""
