@@ -13,7 +13,7 @@ class CancelScope:
     def __init__(self) -> None:
         self._calls: set[grpc.Future[bytes]] = set()
         self._cancelled = False
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
 
     def run(self, start: Callable[[], "grpc.Future[bytes]"]) -> bytes:
         """Start a call and wait for its reply; a cancelled scope starts no call.

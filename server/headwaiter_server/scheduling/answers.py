@@ -19,10 +19,11 @@ class Answers:
     def hand_out(self, batch: Batch, result: BatchResult | None) -> None:
         """Give the sequences of a batch that ran their rows, and fail the requests of those that expired before."""
         ran = result.sequences if result else ()
-        for sequence in set(batch).difference(ran):
-            if not sequence.request.answer.done():
-                self._observer.expired(1 + len(sequence.request.not_started))
-                self.fail(sequence.request, DeadlineExceeded("the deadline passed while the request waited"))
+        # A list: the first failure of a request answers the request, but all its late sequences count.
+        late = [each for each in set(batch).difference(ran) if not each.request.answer.done()]
+        for sequence in late:
+            self._observer.expired(1 + len(sequence.request.not_started))
+            self.fail(sequence.request, DeadlineExceeded("the deadline passed while the request waited"))
         if result:
             compute_s = result.times.compute_s
             predicted_s = self._correction.note_batch(result.shape, compute_s)

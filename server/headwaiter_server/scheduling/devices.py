@@ -14,14 +14,19 @@ log = logging.getLogger(__name__)
 class Devices:
     """Workers that take batches from one queue."""
 
-    def __init__(self, workers: Iterable[Worker], on_available: Callable[[bool], None]) -> None:
+    def __init__(
+        self, workers: Iterable[Worker], on_available: Callable[[bool], None], on_ready: Callable[[], None]
+    ) -> None:
         """Take over the workers.
 
         Args:
             workers: one for each session on each device.
             on_available: called with False when the last worker dies, and with True when a worker is alive again.
+            on_ready: called when a worker may want a batch.
         """
         self._workers = list(workers)
+        for worker in self._workers:
+            worker.on_ready = on_ready
         self._on_available = on_available
 
     @property

@@ -1,7 +1,5 @@
 """Finds out why a batch failed: bisects it to find its faulty sequences, or finds that the device is dead."""
 
-from collections import deque
-
 from headwaiter_server.errors import Unavailable
 from headwaiter_server.scheduling.answers import Answers, sequence_failed
 from headwaiter_server.scheduling.cost_correction import CostCorrection
@@ -25,11 +23,18 @@ async def bisect(worker: Worker, batch: Batch, error: Exception, correction: Cos
         Whether the device works.
     """
     works = worker.alive and await worker.answers_probe()
-    failed: deque[tuple[Batch, Exception]] = deque([(batch, error)])
     faulty_count = 0
-    while failed:
-        part, error = failed.popleft()
-        # Several faulty sequences in a batch are rare: the device may have died since the first probe.
+    # Parts to examine, the next one last: those that failed with their errors, those that have not run with None.
+    parts: list[tuple[Batch, Exception | None]] = [(batch, error)]
+    while parts:
+        part, failure = parts.pop()
+        if failure is None and works:
+            # A request may have been cancelled in the meantime, or have failed because of another of its sequences.
+            part = tuple(sequence for sequence in part if not sequence.request.answer.done())
+            failure = await _run_again(worker, part, correction, answers) if part else None
+            if failure is None:
+                continue
+        # Two faulty sequences in a batch are rare. Before it is blamed on the second one, check the device again.
         if works and faulty_count and len(part) == 1:
             works = await worker.answers_probe()
         works = works and worker.alive
@@ -38,21 +43,21 @@ async def bisect(worker: Worker, batch: Batch, error: Exception, correction: Cos
                 answers.fail(sequence.request, device_failed())
         elif len(part) == 1:
             faulty_count += 1
-            answers.fail(part[0].request, sequence_failed(part[0], "the model failed on it", error))
+            answers.fail(part[0].request, sequence_failed(part[0], "the model failed on it", failure))
         else:
             middle = len(part) // 2
-            for half in (part[:middle], part[middle:]):
-                # A request may have been cancelled in the meantime, or have failed for another of its sequences.
-                wanted = tuple(sequence for sequence in half if not sequence.request.answer.done())
-                if not wanted:
-                    continue
-                try:
-                    result = await worker.run(wanted, correction.cost.seconds(*shape_of(wanted)))
-                except Exception as half_error:  # noqa: BLE001 - the next pass of the loop handles any error
-                    failed.append((wanted, half_error))
-                else:
-                    answers.hand_out(wanted, result)
+            parts += [(part[middle:], None), (part[:middle], None)]
     return works
+
+
+async def _run_again(worker: Worker, part: Batch, correction: CostCorrection, answers: Answers) -> Exception | None:
+    """Run a part of a failed batch, and hand out its results; return the error that the device raises, if any."""
+    try:
+        result = await worker.run(part, correction.cost.seconds(*shape_of(part)))
+    except Exception as error:  # noqa: BLE001 - the caller handles any error
+        return error
+    answers.hand_out(part, result)
+    return None
 
 
 def device_failed() -> Unavailable:

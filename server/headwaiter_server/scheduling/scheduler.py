@@ -65,14 +65,12 @@ class Scheduler:
         Args:
             workers: run the batches.
             cost: predicts the seconds of a batch.
-            limits: bound the size of a batch.
-            queue_limits: bound the queue.
-            observer: receives the events of batches.
+            limits: of a batch.
             on_available: called with False when the last device dies, and with True when a device is back.
-            clock: gives the time; deadlines are on this clock.
+            clock: the clock of the deadlines.
         """
-        workers = list(workers)
-        self._devices = Devices(workers, on_available)
+        self._wake_up = WakeUp()
+        self._devices = Devices(workers, on_available, self._wake_up.set)
         self._correction = CostCorrection(cost, limits.tokens)
         self._limits = limits
         self._queue_limits = queue_limits
@@ -87,9 +85,6 @@ class Scheduler:
         self._ended_tasks: list[asyncio.Task[None]] = []
         self._batch_wait = BatchWait()
         self._draining = False
-        self._wake_up = WakeUp()
-        for worker in workers:
-            worker.on_batch_done = self._wake_up.set
         loop = asyncio.get_running_loop()
         self._failure: asyncio.Future[None] = loop.create_future()
         self._serving = loop.create_task(self._serve())
@@ -205,10 +200,9 @@ class Scheduler:
                     await asyncio.sleep(0)
                     answered = self._hand_out_results()
                 self._wake_up.clear()
-                while self._pending and (worker := self._devices.wants_batch(self._clock())):
-                    chosen = self._plan_batch(worker)
-                    self._answers.drop_expired(chosen.expired)
-                    self._run_batch(worker, chosen)
+                # This frame never ends. It holds no batch and no worker, so that their memory is freed in time.
+                while self._pending and self._start_batch():
+                    pass
         except Exception as error:  # noqa: BLE001 - `failed` raises it
             self._failure.set_exception(error)
 
@@ -244,11 +238,21 @@ class Scheduler:
         """Return whether to hold idle devices for another turn of the event loop."""
         if self._draining or self._pending.tokens >= self._limits.tokens:
             return False
-        hold = self._batch_wait.hold_another_turn(len(self._pending))
-        return hold and self._devices.wants_batch(self._clock()) is not None and yield_core(self._clock)
+        if not self._batch_wait.hold_another_turn(len(self._pending)):
+            return False
+        return self._devices.wants_batch(self._clock()) is not None and yield_core(self._clock)
+
+    def _start_batch(self) -> bool:
+        """Plan and run the next batch, and drop expired sequences; return whether a worker wanted a batch."""
+        worker = self._devices.wants_batch(self._clock())
+        if worker is None:
+            return False
+        chosen = self._plan_batch(worker)
+        self._answers.drop_expired(chosen.expired)
+        self._run_batch(worker, chosen)
+        return True
 
     def _plan_batch(self, worker: Worker) -> Plan:
-        """Plan the next batch of a worker."""
         now_s = self._clock()
         busy_s = worker.busy_s(now_s)
         # An idle device ignores the safety margin; otherwise an overgrown margin could never shrink.
@@ -261,7 +265,7 @@ class Scheduler:
         return chosen
 
     def _run_batch(self, worker: Worker, chosen: Plan) -> None:
-        """Take the sequences of a planned batch out of the queue, and run those that are still wanted."""
+        """Take a planned batch out of the queue, and run the sequences that are still wanted."""
         for sequence in chosen.batch:
             if sequence in self._pending:
                 self._pending.remove(sequence)

@@ -44,7 +44,7 @@ class Worker:
         alive: False from the death of the device until the device is open again.
         suspect: True from the failure of a batch until the device has answered a probe. A worker that is dead or
             suspect wants no batches.
-        on_batch_done: called in the event loop when a batch is done.
+        on_ready: called in the event loop when a batch or a probe is done; the worker may want a batch then.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class Worker:
         """
         self.alive = True
         self.suspect = False
-        self.on_batch_done: Callable[[], None] = lambda: None
+        self.on_ready: Callable[[], None] = lambda: None
         # Batches behind the running one, with their predicted seconds.
         self._planned: deque[tuple[Batch, float]] = deque()
         self._device: Device | None = device
@@ -120,7 +120,7 @@ class Worker:
         self._batch_count -= 1
         if self._planned:
             self._note_started(*self._planned.popleft(), self._ended_s)
-        self.on_batch_done()
+        self.on_ready()
 
     def _note_started(self, sequences: Batch, predicted_s: float, started_s: float) -> None:
         # Predict from the real start: counted from the predicted start, one late batch would make all later ones late.
@@ -132,6 +132,7 @@ class Worker:
         """Run the probe, and return whether the device works; if so, a failed batch has a faulty sequence."""
         works = await self._thread.run(self._run_probe)
         self.suspect = False
+        self.on_ready()
         return works
 
     def mark_dead(self) -> None:

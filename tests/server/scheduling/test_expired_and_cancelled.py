@@ -19,6 +19,21 @@ async def test_a_request_that_is_cancelled_in_the_queue_never_runs(harness: Harn
     assert harness.observer.expired_sequences == 0
 
 
+async def test_every_sequence_of_a_request_that_expires_in_a_planned_batch_counts(harness: Harness) -> None:
+    (held,) = await harness.submit_behind_held_batch()
+    late = harness.submit([2], [3], [4], deadline_s=3.0)
+    harness.clock.now_s = 0.749
+    in_time = harness.submit([9])
+    await asyncio.sleep(0.01)
+    assert len(harness.planned) == 4
+    harness.clock.now_s = 10.0
+    harness.device.release()
+    with pytest.raises(DeadlineExceeded):
+        await late
+    assert [sums(outcome) for outcome in await asyncio.gather(held, in_time)] == [[1], [9]]
+    assert harness.observer.expired_sequences == 3
+
+
 async def test_a_request_that_is_cancelled_while_a_batch_is_planned_is_planned_once_and_never_runs(
     harness: Harness,
 ) -> None:

@@ -1,7 +1,9 @@
 """A faulty sequence fails alone; a dead device fails its batches and is reopened."""
 
 import asyncio
+import gc
 import threading
+import weakref
 
 import numpy as np
 import pytest
@@ -88,6 +90,13 @@ async def test_the_other_sequences_of_a_failed_request_do_not_run(harness: Harne
     assert harness.device.batches == [[[POISON] * 8]]
 
 
+async def test_the_first_of_two_faulty_sequences_is_the_one_that_is_reported(harness: Harness) -> None:
+    with pytest.raises(InferenceFailed) as error:
+        await harness.submit([1], [2], [POISON], [POISON], [5], [6])
+    assert error.value.sequence == 2
+    assert len(harness.device.batches) == 6
+
+
 async def test_a_request_that_is_cancelled_while_its_batch_fails_does_not_run_again(harness: Harness) -> None:
     held, failing, gone = await harness.submit_behind_held_batch([[POISON]], [[2]])
     harness.device.release(1)
@@ -143,6 +152,35 @@ async def test_a_device_that_dies_while_its_batch_is_bisected_is_found_dead(harn
     assert harness.available[0] is False
 
 
+async def test_a_device_that_dies_after_its_first_probe_runs_few_more_batches() -> None:
+    harness = Harness(BatchLimits(tokens=64, cells=1000))
+    harness.device.fails_batches, harness.device.probes_left = True, 1
+    requests = [harness.submit([value]) for value in range(1, 65)]
+    errors = await asyncio.gather(*requests, return_exceptions=True)
+    assert sorted({type(error) for error in errors}, key=str) == [InferenceFailed, Unavailable]
+    # The whole batch, its first half, a quarter and so on, down to the first two sequences.
+    assert len(harness.device.batches) == 8
+    await harness.scheduler.drain(30.0)
+
+
+async def test_an_idle_scheduler_keeps_neither_the_last_answer_nor_a_dead_device() -> None:
+    harness = Harness()
+    values = np.array([1, 2, 3])
+    answered = weakref.ref(values)
+    await harness.scheduler.submit([values], hidden=True)
+    del values
+    harness.device.fails_batches, harness.device.probes_left = True, 1
+    dead = weakref.ref(harness.device)
+    requests = [harness.submit([value]) for value in (1, 2, 3)]
+    harness.device = harness.reopened
+    assert all(isinstance(error, Exception) for error in await asyncio.gather(*requests, return_exceptions=True))
+    del requests
+    await harness.back.wait()
+    gc.collect()
+    assert (answered(), dead()) == (None, None)
+    await harness.scheduler.drain(30.0)
+
+
 async def test_all_requests_fail_at_once_with_unavailable_when_the_device_dies(harness: Harness) -> None:
     tasks = await harness.submit_behind_held_batch([[2]], [[3] * 8], [[4]])
     harness.device.dead = True
@@ -174,7 +212,8 @@ async def test_a_device_that_died_with_a_planned_batch_is_reopened_and_serves_ag
     harness.device.release()
     with pytest.raises(Unavailable):
         await held
-    await asyncio.wait([planned])
+    with pytest.raises(Unavailable):
+        await planned
     await harness.back.wait()
     assert sums(await harness.submit([3])) == [3]
 
