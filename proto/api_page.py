@@ -1,4 +1,4 @@
-"""Prints docs/api.md, which repeats the comments of encoder.proto in Markdown.
+"""Print docs/api.md, which shows the comments of encoder.proto in Markdown.
 
 `make proto` runs `python proto/api_page.py > docs/api.md`.
 """

@@ -11,6 +11,7 @@ DOCS = ROOT / "docs"
 README = ROOT / "README.md"
 ARCHITECTURE = DOCS / "architecture.md"
 CLIENT = DOCS / "client.md"
+CONTRIBUTING = ROOT / "CONTRIBUTING.md"
 GETTING_STARTED = DOCS / "getting-started.md"
 MODELS = DOCS / "models.md"
 SERVER = DOCS / "server.md"
@@ -36,7 +37,7 @@ def printed_result(page: Path) -> str:
 
 
 def commands(page: Path, folder: Path) -> list[list[str]]:
-    """Run the shell blocks of a page in a folder, except our own commands; return these as lists of words."""
+    """Run the shell blocks of a page in a folder, except our own commands; return our commands as lists of words."""
     noted = [f'{name}() {{ printf "%q " {name} "$@" >> commands; echo >> commands; }}' for name in _OUR_COMMANDS]
     skipped = [f"{name}() {{ :; }}" for name in _SKIPPED_COMMANDS]
     script = "\n".join([*noted, *skipped, "> commands", *blocks(page, "sh")])

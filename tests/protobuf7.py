@@ -20,12 +20,12 @@ def main() -> None:
     """Check that the generated code and the client work, and that the install brought no server packages."""
     assert version("protobuf").startswith("7."), version("protobuf")
     assert not [name for name in SERVER_PACKAGES if find_spec(name)]
-    messages_survive_serialisation()
+    messages_survive_serialization()
     the_client_reads_replies_and_errors()
     print(f"passed with protobuf {version('protobuf')} and grpcio {version('grpcio')}")
 
 
-def messages_survive_serialisation() -> None:
+def messages_survive_serialization() -> None:
     tokens = pb.TokenSequences(dtype=pb.DATA_TYPE_INT32, data=bytes(12), lengths=[2, 1])
     request = pb.EncodeRequest(model="tiny", tokens=tokens, output=pb.OutputOptions(normalize=False))
     assert pb.EncodeRequest.FromString(request.SerializeToString()) == request

@@ -52,7 +52,7 @@ class AsyncClient:
         if transport is not None and not iscoroutinefunction(transport.unary):
             raise TypeError(
                 f"transport is of type {type(transport).__name__}, which cannot be awaited: pass an AsyncTransport, "
-                "such as AsyncFakeEncoder(fake) for a FakeEncoder"
+                "such as AsyncFakeEncoder(fake)"
             )
         self._transport = transport or AsyncGrpcTransport(
             Connection(() if address is None else address, token, tls, metadata), retry
@@ -167,8 +167,8 @@ class AsyncClient:
         )
         async with aclosing(self._send_all(chunks, call.send_for_stream, ordered=ordered)) as parts:
             async for part in parts:
-                for one in part:
-                    yield one
+                for result in part:
+                    yield result
 
     async def _send_all(
         self,
@@ -194,7 +194,7 @@ class AsyncClient:
             await asyncio.gather(*pending, return_exceptions=True)
 
     async def _run(self, call: Steps[_Result]) -> _Result:
-        """Take the steps of a call, and return its result."""
+        """Take all steps of a call, and return the result of the call."""
         outcome: bytes | HeadwaiterError | None = None
         try:
             while True:
@@ -204,7 +204,7 @@ class AsyncClient:
             return result
 
     async def _take(self, step: steps.Call | steps.Pause) -> bytes | HeadwaiterError:
-        """Take one step, and return its outcome."""
+        """Take one step, and return the outcome of the step."""
         if isinstance(step, steps.Pause):
             await asyncio.sleep(step.pause_s)
             return b""
@@ -215,29 +215,29 @@ class AsyncClient:
 
 
 async def _next_result(pending: list[asyncio.Task[_Result]], ordered: bool) -> _Result:
-    """Wait for the next result, and remove its request from the pending ones."""
+    """Wait for the next result, and remove the task that returned it from `pending`."""
     candidates = next_candidates(pending, ordered)
     await asyncio.wait(candidates, return_when=asyncio.FIRST_COMPLETED)
     task = next(task for task in candidates if task.done())
-    # The task is removed last: if this coroutine is cancelled while it awaits, all pending tasks are cancelled too.
+    # The task is removed after the await: a cancellation during the await must find it among the tasks to cancel.
     result = await task
     pending.remove(task)
     return result
 
 
 async def _split_stream(builder: ChunkBuilder, sequences: AsyncIterable[Any]) -> AsyncIterator[Chunk]:
-    """Yield the chunks of an async source, as `split_stream` does."""
-    asked_s = time.monotonic()
+    """Yield the chunks of an async source; see `split_stream`."""
+    read_from_s = time.monotonic()
     async for sequence in sequences:
-        for chunk in builder.add(sequence, time.monotonic() - asked_s):
+        for chunk in builder.add(sequence, time.monotonic() - read_from_s):
             yield chunk
-        asked_s = time.monotonic()
+        read_from_s = time.monotonic()
     for chunk in builder.finish():
         yield chunk
 
 
 async def _as_async(items: Iterable[_Item] | AsyncIterable[_Item]) -> AsyncIterator[_Item]:
-    """Yield the items of either kind of iterable."""
+    """Yield the items of a plain or an async iterable."""
     if isinstance(items, AsyncIterable):
         async for item in items:
             yield item

@@ -36,19 +36,20 @@ class Client:
     `TypeError`.
 
     Args:
-        address: the server as host:port, or a list of replicas; each name may stand for several replicas.
+        address: the server as host:port, or a list of replicas. A host name in a list may have several IP addresses;
+            each of them counts as a replica.
         token: bearer token to send with each call.
-        tls: connect with TLS and these files; in plain text when None.
-        metadata: further entries to send with each call.
+        tls: the files of a TLS connection; plain text when None.
+        metadata: gRPC metadata to send with each call, besides the token.
         retry: whether a failed call is sent again, and when.
         timeout_s: seconds until the deadline of calls without a timeout of their own; for a list that takes several
             requests, of each request.
         max_in_flight: most requests of one list or stream in flight at once.
-        transport: object that carries the calls instead of gRPC, such as a `FakeEncoder`; all arguments for the
-            connection are then unused.
+        transport: object that carries the calls instead of gRPC, such as a `FakeEncoder`; `address`, `token`, `tls`,
+            `metadata` and `retry` are then unused.
 
     Raises:
-        TypeError: an argument has another type.
+        TypeError: an argument has the wrong type.
         ValueError: an address has the wrong form, the token or the metadata cannot be sent in a header, a TLS file has
             the wrong content, `timeout_s` is not above 0, or `max_in_flight` is below 1.
         OSError: a TLS file cannot be read.
@@ -68,7 +69,9 @@ class Client:
     ) -> None:
         self._settings = CallSettings(timeout_s, max_in_flight)
         if transport is not None and iscoroutinefunction(transport.unary):
-            raise TypeError(f"transport is of type {type(transport).__name__}, which is for asyncio: use AsyncClient")
+            raise TypeError(
+                f"transport is of type {type(transport).__name__}, which is for asyncio: pass it to AsyncClient"
+            )
         self._transport = transport or GrpcTransport(
             Connection(() if address is None else address, token, tls, metadata), retry
         )
@@ -151,7 +154,7 @@ class Client:
         request_id: str = "",
         timeout_s: float | None = None,
     ) -> Attention:
-        """Return the attention weights of one sequence, from a model whose description says `attends`.
+        """Return the attention weights of one sequence; the model's description must say `attends`.
 
         Args:
             sequence: a text, token ids [n] with their special tokens, or feature vectors [n, width].
@@ -248,7 +251,7 @@ class Client:
             cancel_scope.cancel()
 
     def _run(self, call: Steps[_Result], cancel_scope: CancelScope | None = None) -> _Result:
-        """Take the steps of a call, and return its result."""
+        """Take all steps of a call, and return the result of the call."""
         outcome: bytes | HeadwaiterError | None = None
         try:
             while True:
@@ -258,7 +261,7 @@ class Client:
             return result
 
     def _take(self, step: steps.Call | steps.Pause, cancel_scope: CancelScope | None) -> bytes | HeadwaiterError:
-        """Take one step, and return its outcome."""
+        """Take one step, and return the outcome of the step."""
         if isinstance(step, steps.Pause):
             time.sleep(step.pause_s)
             return b""
@@ -269,7 +272,7 @@ class Client:
 
 
 def _next_result(pending: list[Future[_Result]], ordered: bool) -> _Result:
-    """Wait for the next result, and remove its request from the pending ones."""
+    """Wait for the next result, and remove the future that returned it from `pending`."""
     candidates = next_candidates(pending, ordered)
     wait(candidates, return_when=FIRST_COMPLETED)
     future = next(future for future in candidates if future.done())

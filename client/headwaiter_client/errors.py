@@ -61,20 +61,20 @@ for _kind in (HeadwaiterError, Transient, *ERROR_BY_REASON.values()):
 
 
 class ModelChanged(HeadwaiterError):
-    """The requests of one call were answered by different weights, whose vectors cannot be compared."""
+    """Different models or precisions answered the requests of one call; their vectors cannot be compared."""
 
 
 def renumbered(error: HeadwaiterError, first: int) -> HeadwaiterError:
-    """Return an error whose `sequence` and message count in the caller's list.
+    """Return an error whose `sequence` and message give the sequence's index in the caller's list.
 
     Args:
-        error: the error of a request, which counts sequences in the request.
+        error: the error of a request; its `sequence` is an index in the request.
         first: index in the caller's list of the request's first sequence.
     """
     if error.sequence is None or not first:
         return error
-    moved = copy(error)
-    moved.sequence = error.sequence + first
-    place = rf"(texts\.values\[|\bsequence )({error.sequence})(?!\d)"
-    moved.args = (re.sub(place, lambda found: f"{found[1]}{moved.sequence}", str(error)),)
-    return moved
+    in_list = copy(error)
+    in_list.sequence = error.sequence + first
+    index = rf"(texts\.values\[|\bsequence )({error.sequence})(?!\d)"
+    in_list.args = (re.sub(index, lambda found: f"{found[1]}{in_list.sequence}", str(error)),)
+    return in_list

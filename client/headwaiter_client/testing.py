@@ -1,4 +1,4 @@
-"""A server without a network, for the tests of code that calls one."""
+"""A fake server without a network, for tests of code that uses `Client` or `AsyncClient`."""
 
 import hashlib
 import re
@@ -26,35 +26,37 @@ _PROMPTS = [pb.Prompt(name=name, text=f"{name}: ", tokens=2) for name in ("query
 _MAX_MESSAGE_BYTES = 1 << 24
 _MAX_ATTEND_BYTES = 1 << 26
 _Request = TypeVar("_Request", pb.EncodeRequest, pb.AttendRequest)
-_Rows = NDArray[np.float32]
+_Vectors = NDArray[np.float32]
 
 
 class FakeEncoder:
-    """A transport that checks and answers requests as a server does: `Client(transport=FakeEncoder())`.
+    """A transport that checks requests by the server's rules, and answers them with made-up vectors.
 
-    Its vectors are random but reproducible: equal sequences have equal vectors, and texts that share words have similar
-    vectors. The tokens of a text are its words and two special tokens. The model has the prompts "query" and "passage".
+    client = Client(transport=FakeEncoder())
+
+    Equal sequences have equal vectors in every run, and texts that share words have similar vectors. The tokens of a
+    text are its words and two special tokens. The model has the prompts "query" and "passage". To choose the vectors,
+    pass a function as `vectors`; to test the handling of an error, append the error to `errors`.
 
     Args:
-        width: width of its vectors.
-        vocabulary_size: token ids are below this; 0 for a model that takes only features.
-        feature_width: width of the feature rows; 0 for a model that takes only token ids and texts.
+        width: number of values of a vector.
+        vocabulary_size: token ids are below this number; 0 for a model that takes only features.
+        feature_width: number of values of a feature row; 0 for a model that takes only token ids and texts.
         max_tokens: most tokens of a sequence.
-        max_text_tokens: most tokens of a text, special tokens included; by default `max_tokens`.
+        max_text_tokens: most tokens of a text, special tokens included; `max_tokens` when None.
         max_request_sequences: most sequences of a request.
         max_request_tokens: most tokens of a request.
-        model: name of its only model.
+        model: name of the fake's only model.
         layers: number of attention layers.
         heads: number of attention heads of a layer.
-        vectors: answers in place of random vectors. It is called with each sequence, as a str without its prompt, an
-            array of ids [n] or an array of feature rows [n, feature_width], and returns the pooled vector [width],
-            which is also the hidden row of each token. Like a model's, it is scaled to unit length unless the call asks
-            for `normalize=False`.
+        vectors: function that returns the pooled vector [width] of a sequence; hidden rows repeat this vector. The
+            function receives a text (str, without the prompt), token ids [n] or feature rows [n, feature_width]. Pooled
+            vectors are then scaled to unit length, unless the call says `normalize=False`.
 
     Attributes:
-        requests: the Encode and Attend messages that it received.
-        errors: errors to raise from the next calls, one per call; append to it.
-        serving: whether it reports itself as serving.
+        requests: the EncodeRequest and AttendRequest messages received so far.
+        errors: errors for the next calls; each call, also GetModel or a health check, removes and raises the first one.
+        serving: whether health checks report the fake as serving; set it to False to test a server that is not ready.
     """
 
     def __init__(
@@ -77,7 +79,7 @@ class FakeEncoder:
         self.serving = True
         self._closed = False
         self._vectors = vectors
-        self._token_vectors: dict[object, _Rows] = {}
+        self._token_vectors: dict[object, _Vectors] = {}
         self._limits = requests.RequestLimits(
             max_request_sequences, max_request_tokens, _MAX_MESSAGE_BYTES, _MAX_ATTEND_BYTES
         )
@@ -92,7 +94,7 @@ class FakeEncoder:
             heads=heads,
             pooling=pb.POOLING_MEAN,
             normalized=True,
-            attend=Graph(file="none"),
+            attend=Graph(file="none"),  # A manifest without this graph refuses Attend.
             prompts=_PROMPTS,
         )
         digest = hashlib.sha256(model.encode()).hexdigest()
@@ -104,16 +106,16 @@ class FakeEncoder:
         request: bytes,
         timeout_s: float,
         request_id: str | None = None,
-        flight: CancelScope | None = None,
+        cancel_scope: CancelScope | None = None,
     ) -> bytes:
         """Answer a call immediately."""
         checked_timeout_s(timeout_s, request_id)
         if self._closed:
-            raise Cancelled("the client is closed", request_id=request_id)
+            raise Cancelled("the client is closed: create a new client", request_id=request_id)
         if self.errors:
             error = cast("object", self.errors.popleft())
             if not isinstance(error, HeadwaiterError):
-                raise TypeError(f"errors holds {error!r}; append errors, such as Overloaded('the queue is full')")
+                raise TypeError(f"errors holds {error!r}: append instances, such as Overloaded('the queue is full')")
             raise error
         if method == steps.HEALTH_METHOD:
             return steps.HEALTH_SERVING if self.serving else b""
@@ -137,7 +139,7 @@ class FakeEncoder:
         self._closed = True
 
     def _received(self, raw: bytes, message: _Request) -> _Request:
-        """Parse a request, and remember it."""
+        """Parse a request and add it to `requests`."""
         request = requests.parse(raw, message)
         self.requests.append(request)
         requests.check_id(request.request_id)
@@ -147,8 +149,9 @@ class FakeEncoder:
         output = requests.read_options(request, self._manifest)
         parsed = self._read_input(request)
         failures = parsed.failures.by_sequence
-        rows = [self._rows(request, parsed, index) for index in range(len(parsed.sequences)) if index not in failures]
-        pooled = self._pooled(rows, output) if output.pooled else None
+        good = [index for index in range(len(parsed.sequences)) if index not in failures]
+        rows = [self._hidden_rows(request, parsed, index) for index in good]
+        pooled = self._pooled_vectors(rows, output) if output.pooled else None
         hidden = np.concatenate([np.empty((0, self._manifest.width), np.float32), *rows]) if output.hidden else None
         reply = replies.encode_response(parsed, output, pooled, hidden, failures)
         reply.request_id = request.request_id
@@ -156,7 +159,7 @@ class FakeEncoder:
         return reply
 
     def _attend(self, request: pb.AttendRequest) -> pb.AttendResponse:
-        """Answer that every token attends equally to all tokens."""
+        """Answer with equal attention weights for all tokens."""
         requests.check_attend_request(request, self._manifest)
         parsed = self._read_input(request)
         (sequence,) = parsed.sequences
@@ -165,8 +168,8 @@ class FakeEncoder:
         weights = np.full((len(layers), len(heads), n, n), 1 / n, np.float32)
         context = None
         if query is not None:
-            row = self._rows(request, parsed, 0).mean(axis=0)
-            context = np.broadcast_to(row, (len(layers), len(heads), len(row)))
+            mean = self._hidden_rows(request, parsed, 0).mean(axis=0)
+            context = np.broadcast_to(mean, (len(layers), len(heads), len(mean)))
         tokens = sequence.tolist() if request.HasField("texts") else []
         reply = replies.attend_response(weights, context, tokens)
         reply.request_id = request.request_id
@@ -174,35 +177,37 @@ class FakeEncoder:
         return reply
 
     def _read_input(self, request: pb.EncodeRequest | pb.AttendRequest) -> inputs.ParsedInput:
-        """Return the sequences of a request; those of texts are arrays of words."""
-        # An AttendRequest has the same inputs, but not these options.
+        """Return the sequences of a request; the sequence of a text is an array of words."""
+        # An AttendRequest has the same inputs as an EncodeRequest, but no options for them.
         options = request if isinstance(request, pb.EncodeRequest) else pb.EncodeRequest()
         failures = Failures(keep=options.partial)
         if not request.HasField("texts"):
             return inputs.read_rows(request, self._manifest, self._limits, failures)
         prompt = inputs.read_prompt(request.texts, self._manifest, self._limits)
         truncates = options.truncation in (pb.TRUNCATION_LEFT, pb.TRUNCATION_RIGHT)
-        most = self._manifest.max_text_tokens
-        inputs.check_texts(request.texts.values, most, failures, truncates=truncates)
+        max_tokens = self._manifest.max_text_tokens
+        inputs.check_texts(request.texts.values, max_tokens, failures, truncates=truncates)
         tokens, offsets, truncated = [], [], {}
         for index, text in enumerate(request.texts.values):
-            words, places = _tokenize(text, prompt.text)
-            if len(words) > most and truncates:
+            words, spans = _tokenize(text, prompt.text)
+            if len(words) > max_tokens and truncates:
                 truncated[index] = len(words)
-                kept = _kept(len(words), most, options.truncation)
-                words, places = words[kept], places[kept]
-            elif len(words) > most:
-                failures.add(inputs.text_too_long(index, f"{len(words)} tokens", most, len(words)))
+                kept = _kept_positions(len(words), max_tokens, options.truncation)
+                words, spans = words[kept], spans[kept]
+            elif len(words) > max_tokens:
+                failures.add(inputs.text_too_long(index, f"{len(words)} tokens", max_tokens, len(words)))
             if index in failures:
-                words, places = words[:0], places[:0]
+                words, spans = words[:0], spans[:0]
             tokens.append(words)
-            offsets.append(places)
+            offsets.append(spans)
         parsed = inputs.read_tokenized(tokens, prompt, self._manifest, self._limits, failures)
         parsed.truncated = truncated
         parsed.offsets = offsets if options.output.offsets else None
         return parsed
 
-    def _rows(self, request: pb.EncodeRequest | pb.AttendRequest, parsed: inputs.ParsedInput, index: int) -> _Rows:
+    def _hidden_rows(
+        self, request: pb.EncodeRequest | pb.AttendRequest, parsed: inputs.ParsedInput, index: int
+    ) -> _Vectors:
         """Return the hidden rows [n, width] of a sequence."""
         sequence, width = parsed.sequences[index], self._manifest.width
         if self._vectors is None:
@@ -216,28 +221,25 @@ class FakeEncoder:
             )
         return np.tile(vector.astype(np.float32), (len(sequence), 1))
 
-    def _token_vector(self, key: object) -> _Rows:
+    def _token_vector(self, key: object) -> _Vectors:
+        """Return the random vector of a word, a token id or a feature row; equal keys have equal vectors."""
         if key not in self._token_vectors:
             seed = int.from_bytes(hashlib.sha256(repr(key).encode()).digest())
             self._token_vectors[key] = np.random.default_rng(seed).standard_normal(self._manifest.width, np.float32)
         return self._token_vectors[key]
 
-    def _pooled(self, rows: list[_Rows], output: Output) -> _Rows:
+    def _pooled_vectors(self, rows: list[_Vectors], output: Output) -> _Vectors:
         """Return the pooled vectors [sequences, dimensions]."""
         vectors = np.array([pool(each, output.pooling) for each in rows], np.float32)
         vectors = vectors.reshape(len(rows), self._manifest.width)[:, : output.dimensions]
         if not output.normalized:
             return vectors
-        unit: _Rows = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), np.float32(1e-12))
+        unit: _Vectors = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), np.float32(1e-12))
         return unit
 
 
 class AsyncFakeEncoder:
-    """A FakeEncoder for asyncio: `AsyncClient(transport=AsyncFakeEncoder(fake))`.
-
-    Args:
-        fake: the encoder that answers.
-    """
+    """A `FakeEncoder` for asyncio: `AsyncClient(transport=AsyncFakeEncoder(fake))`."""
 
     def __init__(self, fake: FakeEncoder) -> None:
         self._fake = fake
@@ -252,16 +254,16 @@ class AsyncFakeEncoder:
 
 
 def _tokenize(text: str, prompt: str) -> tuple[NDArray[Any], NDArray[np.int64]]:
-    """Split a text at its blanks, and return its tokens [n] and where they begin and end in the text [n, 2]."""
-    words = [("[CLS]", 0, 0), *((word, 0, 0) for word in prompt.split())]
-    words += [(found.group(), *found.span()) for found in re.finditer(r"\S+", text)]
-    words.append(("[SEP]", 0, 0))
-    return np.array([word for word, _, _ in words]), np.array([place for _, *place in words], np.int64)
+    """Split a text at white space; return the tokens [n], and the begin and end of each token in the text [n, 2]."""
+    tokens = [("[CLS]", 0, 0), *((word, 0, 0) for word in prompt.split())]
+    tokens += [(found.group(), *found.span()) for found in re.finditer(r"\S+", text)]
+    tokens.append(("[SEP]", 0, 0))
+    return np.array([word for word, _, _ in tokens]), np.array([span for _, *span in tokens], np.int64)
 
 
-def _kept(tokens: int, most: int, truncation: pb.Truncation) -> NDArray[np.int64]:
-    """Return the positions of the tokens that are kept of a text that is too long: its special tokens always are."""
+def _kept_positions(tokens: int, max_tokens: int, truncation: pb.Truncation) -> NDArray[np.int64]:
+    """Return the positions of the tokens that truncation keeps, always including the special tokens."""
     words = np.arange(1, tokens - 1)
-    room = max(0, most - _SPECIAL_TOKENS)
+    room = max(0, max_tokens - _SPECIAL_TOKENS)
     words = words[:room] if truncation == pb.TRUNCATION_RIGHT else words[len(words) - room :]
     return np.array([0, *words, tokens - 1])

@@ -1,4 +1,4 @@
-"""Make concurrent calls with the asyncio client, and end a stream early. Prints a token count and where it stopped.
+"""Make concurrent calls with the asyncio client, and end a stream early. Prints a token count and the last text read.
 
 Run: python examples/client/asynchronous.py [host:port]
 """

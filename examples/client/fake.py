@@ -1,4 +1,4 @@
-"""Test your own code without a server. Prints that both tests pass.
+"""Test your own code without a server: with random vectors, with chosen vectors, and with an error. Prints the result.
 
 Run: python examples/client/fake.py
 """
@@ -16,12 +16,18 @@ def nearest(client: Client, texts: list[str], query: str) -> str | None:
     return texts[int((pooled[1:] @ pooled[0]).argmax())]
 
 
-fake = FakeEncoder()  # Texts that share words get similar vectors.
+# Without `vectors`, the vectors are random; texts that share words have similar vectors.
+fake = FakeEncoder()
 client = Client(transport=fake)
-
 assert nearest(client, ["the cat sat", "a dog barked"], "the cat") == "the cat sat"
 assert [len(request.texts.values) for request in fake.requests] == [3]
 
+# Each error in `errors` fails one call.
 fake.errors.append(Overloaded("the queue is full"))
 assert nearest(client, ["the cat sat", "a dog barked"], "the cat") is None
-print("both tests pass")
+
+# A function computes the vectors, for tests that need known results.
+chosen: dict[str, list[float]] = {"a kitten": [1, 0], "the cat sat": [0.9, 0.1], "a dog barked": [0, 1]}
+client = Client(transport=FakeEncoder(width=2, vectors=lambda text: chosen[text]))
+assert nearest(client, ["a dog barked", "the cat sat"], "a kitten") == "the cat sat"
+print("all tests pass")

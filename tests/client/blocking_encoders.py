@@ -11,14 +11,14 @@ class BlockingEncoder(FakeEncoder):
     """Holds requests back until `release` is set.
 
     Args:
-        answered_first: hold back only the request "r", and set `release` after this number of other requests were
-            answered; None holds back all requests except "r".
+        release_after: None holds back all requests except "r", until the test sets `release`. A number holds back only
+            the request "r", and sets `release` after this number of other requests has been answered.
     """
 
-    def __init__(self, answered_first: int | None = None) -> None:
+    def __init__(self, release_after: int | None = None) -> None:
         super().__init__()
         self.release = threading.Event()
-        self._answered_first = answered_first
+        self._release_after = release_after
 
     def unary(
         self,
@@ -28,10 +28,10 @@ class BlockingEncoder(FakeEncoder):
         request_id: str | None = None,
         cancel_scope: CancelScope | None = None,
     ) -> bytes:
-        if request_id and (request_id == "r") is (self._answered_first is not None):
+        if request_id and (request_id == "r") is (self._release_after is not None):
             assert self.release.wait(30)
         reply = super().unary(method, request, timeout_s, request_id, cancel_scope)
-        if request_id and len(self.requests) == self._answered_first:
+        if request_id and len(self.requests) == self._release_after:
             self.release.set()
         return reply
 
@@ -45,10 +45,10 @@ class AsyncBlockingEncoder(AsyncFakeEncoder):
         cancelled: ids of the requests that were cancelled.
     """
 
-    def __init__(self, answered_first: int | None = None) -> None:
+    def __init__(self, release_after: int | None = None) -> None:
         self._fake = FakeEncoder()
         super().__init__(self._fake)
-        self._answered_first = answered_first
+        self._release_after = release_after
         self.release = asyncio.Event()
         self.three_in_flight = asyncio.Event()
         self._in_flight = self.max_in_flight = 0
@@ -63,7 +63,7 @@ class AsyncBlockingEncoder(AsyncFakeEncoder):
             self.three_in_flight.set()
         try:
             await asyncio.sleep(0)
-            if (request_id == "r") is (self._answered_first is not None):
+            if (request_id == "r") is (self._release_after is not None):
                 await self.release.wait()
         except asyncio.CancelledError:
             self.cancelled.append(request_id)
@@ -71,7 +71,7 @@ class AsyncBlockingEncoder(AsyncFakeEncoder):
         finally:
             self._in_flight -= 1
         reply = await super().unary(method, request, timeout_s, request_id)
-        if len(self._fake.requests) == self._answered_first:
+        if len(self._fake.requests) == self._release_after:
             self.release.set()
         return reply
 

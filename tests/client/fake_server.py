@@ -34,8 +34,8 @@ class FakeServer(EncoderServicer):
         refusal: status that ends every call; None answers calls.
         refusals_left: number of calls that `refusal` still ends.
         bad_text: text that ends its call with INVALID_INPUT.
-        complaint: message of that error; "{}" stands for the text's index, which the error's details then hold too.
-        released: calls wait while this is clear.
+        complaint: message of that error. "{}" stands for the text's index; the error's details then hold the index too.
+        released: calls wait until this is set.
         entered: set when a call has arrived.
         cancelled: set when a waiting call was cancelled.
         serving: whether the health service answers SERVING.

@@ -28,7 +28,7 @@ WITHOUT_GRPC = [
 ]
 
 
-def test_the_fake_runs_nearly_the_whole_table() -> None:
+def test_all_but_three_bad_requests_are_sent_to_a_fake() -> None:
     assert len(WITHOUT_GRPC) == len(TO_TEXT_MODEL) + len(TO_FEATURE_MODEL) - 3
 
 

@@ -91,7 +91,7 @@ def test_models_are_listed(call: Call, server: FakeServer) -> None:
     assert call(server, "models") == [ModelRef(MODEL.name, MODEL.digest)]
 
 
-def test_model_returns_the_contracts_description(call: Call, server: FakeServer) -> None:
+def test_model_returns_the_servers_description(call: Call, server: FakeServer) -> None:
     server.description = pb.GetModelResponse(model=MODEL, max_tokens=512)
     assert call(server, "model", "tiny") == server.description
     assert server.requests == [pb.GetModelRequest(name="tiny")]
@@ -158,7 +158,7 @@ def test_a_call_ends_at_its_deadline(call: Call, server: FakeServer) -> None:
 def test_a_call_whose_deadline_has_passed_is_not_sent(call: Call, server: FakeServer, timeout_s: float) -> None:
     with pytest.raises(DeadlineExceeded) as caught:
         call(server, "encode", ["a"], timeout_s=timeout_s, request_id="r")
-    assert f"{timeout_s:g}" in str(caught.value)
+    assert "before the call" in str(caught.value)
     assert caught.value.request_id == "r"
     assert server.requests == []
 

@@ -54,7 +54,7 @@ def test_the_requests_in_flight_never_exceed_max_in_flight() -> None:
 
 
 async def test_the_async_requests_in_flight_never_exceed_max_in_flight() -> None:
-    encoder = AsyncBlockingEncoder(answered_first=6)
+    encoder = AsyncBlockingEncoder(release_after=6)
     async with AsyncClient(transport=encoder, max_in_flight=3) as client:
         await client.encode(TEXTS * 2 + TEXTS[:300])
     assert encoder.max_in_flight == 3

@@ -19,19 +19,23 @@ from tests.client.client_runner import TEXTS, ClientRunner
 
 @pytest.mark.parametrize("ordered", [True, False])
 @pytest.mark.parametrize(
-    "sequences",
-    [TEXTS, [[1, n] for n in range(300)], [[[0.5, n]] for n in range(300)], []],
+    ("method", "sequences"),
+    [
+        ("encode", TEXTS),
+        ("encode_tokens", [[1, n] for n in range(300)]),
+        ("encode_features", [[[0.5, n]] for n in range(300)]),
+        ("encode", []),
+    ],
     ids=["texts", "ids", "features", "nothing"],
 )
 def test_a_stream_yields_one_result_for_each_sequence_of_a_generator(
-    runner: ClientRunner, sequences: list[Any], ordered: bool
+    runner: ClientRunner, method: str, sequences: list[Any], ordered: bool
 ) -> None:
-    method = {str: "encode", int: "encode_tokens"}.get(type(next(iter(sequences[:1] and sequences[0]), 0.0)), "")
     results = runner.stream(FakeEncoder(feature_width=2), (sequence for sequence in sequences), ordered=ordered)
     indices = [one.index for one in results]
     assert (indices if ordered else sorted(indices)) == list(range(len(sequences)))
     if sequences:
-        expected = runner.call(FakeEncoder(feature_width=2), method or "encode_features", sequences).pooled
+        expected = runner.call(FakeEncoder(feature_width=2), method, sequences).pooled
         np.testing.assert_array_equal(np.stack([one.pooled for one in results]), expected[indices])  # type: ignore[misc]
 
 
@@ -86,7 +90,7 @@ def test_a_stream_accepts_an_async_iterable() -> None:
 
 @pytest.mark.usefixtures("clock")
 def test_an_unordered_stream_yields_results_in_the_order_of_arrival() -> None:
-    with Client(transport=BlockingEncoder(answered_first=3), max_in_flight=2) as client:
+    with Client(transport=BlockingEncoder(release_after=3), max_in_flight=2) as client:
         results = list(client.encode_stream(TEXTS * 2, ordered=False, request_id="r"))
     assert results[0].index == 256
     assert sorted(one.index for one in results) == list(range(1200))
@@ -94,7 +98,7 @@ def test_an_unordered_stream_yields_results_in_the_order_of_arrival() -> None:
 
 @pytest.mark.usefixtures("clock")
 async def test_an_unordered_async_stream_yields_results_in_the_order_of_arrival() -> None:
-    async with AsyncClient(transport=AsyncBlockingEncoder(answered_first=3), max_in_flight=2) as client:
+    async with AsyncClient(transport=AsyncBlockingEncoder(release_after=3), max_in_flight=2) as client:
         results = [one async for one in client.encode_stream(TEXTS * 2, ordered=False, request_id="r")]
     assert results[0].index == 256
     assert sorted(one.index for one in results) == list(range(1200))
@@ -221,7 +225,7 @@ def test_the_memory_of_a_stream_does_not_grow_with_its_length() -> None:
 
 
 class _ForgettingEncoder(FakeEncoder):
-    """Keeps no requests."""
+    """Does not keep the requests of earlier calls."""
 
     def unary(
         self,

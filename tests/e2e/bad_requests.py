@@ -1,24 +1,17 @@
 """Bad requests and the facts of the errors that answer them, from a server and from the client's FakeEncoder."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import cast
 
 import grpc
 import numpy as np
 from google.protobuf.message import Message
-from numpy.typing import NDArray
 
-from headwaiter_client import (
-    Client,
-    HeadwaiterError,
-    InvalidInput,
-    MessageTooLarge,
-    ModelNotFound,
-    SequenceTooLong,
-)
+from headwaiter_client import Client, HeadwaiterError, InvalidInput, MessageTooLarge, ModelNotFound, SequenceTooLong
 from headwaiter_proto import encoder_pb2 as pb
 from tests.checkpoints import VOCABULARY
+from tests.e2e.request_messages import feature_request, features, token_request, tokens, with_options, with_output
 
 NOT_A_MESSAGE = b"\xff\xff\xff"
 
@@ -33,10 +26,10 @@ class BadRequest:
     Attributes:
         name: the name of the test.
         request: the request.
-        in_message: what the error's message contains besides `limit` and `actual`.
+        in_message: words of the error's message, besides the sequence, `limit` and `actual`.
         error: the error's class in the client.
         code: the gRPC code.
-        method: the method of the Encoder that a message is sent to.
+        method: the method that receives the request, if the request is a message.
         sequence: as in HeadwaiterError.
         field: as in HeadwaiterError.
         limit: as in HeadwaiterError.
@@ -57,7 +50,7 @@ class BadRequest:
     refused_by_grpc: bool = False
 
     def check(self, error: HeadwaiterError) -> None:
-        """Compare an error to the facts."""
+        """Check that an error has the facts, and that its message shows them."""
         assert type(error) is self.error
         facts = (error.sequence, error.field, error.limit, error.actual)
         assert facts == (self.sequence, self.field, self.limit, self.actual)
@@ -66,32 +59,6 @@ class BadRequest:
             values.append(f"sequence {self.sequence}")
         for value in (*values, *self.in_message):
             assert value in str(error)
-
-
-def tokens(ids: Sequence[int], lengths: Sequence[int], dtype: pb.DataType = pb.DATA_TYPE_INT32) -> pb.TokenSequences:
-    return pb.TokenSequences(dtype=dtype, data=np.array(ids, "<i4").tobytes(), lengths=lengths)
-
-
-def token_request(*args: Any) -> pb.EncodeRequest:
-    return pb.EncodeRequest(tokens=tokens(*args))
-
-
-def with_options(**fields: Any) -> pb.EncodeRequest:
-    return pb.EncodeRequest(tokens=tokens([1, 2], [2]), **fields)
-
-
-def with_output(**fields: Any) -> pb.EncodeRequest:
-    return with_options(output=pb.OutputOptions(**fields))
-
-
-def feature_request(dtype: pb.DataType, lengths: Sequence[int]) -> pb.EncodeRequest:
-    return pb.EncodeRequest(features=pb.FeatureSequences(dtype=dtype, width=6, data=bytes(24), lengths=lengths))
-
-
-def features(value: float, width: int = 6) -> NDArray[np.float32]:
-    rows = np.ones((3, width), np.float32)
-    rows[1, 2] = value
-    return rows
 
 
 LARGEST_ID = len(VOCABULARY) - 1

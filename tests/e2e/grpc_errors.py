@@ -14,5 +14,5 @@ def code_of(error: HeadwaiterError) -> grpc.StatusCode:
 
 
 def is_from_server(error: HeadwaiterError) -> bool:
-    """Tell whether the server sent the error; gRPC itself reports lost connections, without status details."""
+    """Return whether the server sent the error; gRPC itself reports lost connections, without status details."""
     return rpc_status.from_call(cast("grpc.Call", error.__cause__)) is not None

@@ -25,7 +25,7 @@ GOOD_STREAMS = 4
 
 
 class Caller:
-    """Sends requests with the client, or serialised messages with gRPC, to one server."""
+    """Sends requests with the client, or serialized messages with gRPC, to one server."""
 
     def __init__(self, address: str) -> None:
         self.client = Client(address, timeout_s=TIMEOUT_S)

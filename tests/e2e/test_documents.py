@@ -21,6 +21,7 @@ from testbed.server_process import RunningServer
 from tests.documents import (
     ARCHITECTURE,
     CLIENT,
+    CONTRIBUTING,
     DOCS,
     GETTING_STARTED,
     PAGES,
@@ -140,9 +141,12 @@ def test_the_links_of_a_page_lead_somewhere(page: Path) -> None:
             assert anchor in anchors(target), link
 
 
-def test_the_files_that_the_architecture_page_names_exist() -> None:
-    files = set(re.findall(r"`((?:[\w.-]+/)*\w+\.py)`", ARCHITECTURE.read_text("utf-8")))
-    assert len(files) > 30
+@pytest.mark.parametrize(
+    ("page", "fewest"), [(ARCHITECTURE, 30), (CONTRIBUTING, 20)], ids=["architecture", "contributing"]
+)
+def test_the_files_that_a_page_for_developers_names_exist(page: Path, fewest: int) -> None:
+    files = set(re.findall(r"`((?:[\w.-]+/)*\w+\.py)`", page.read_text("utf-8")))
+    assert len(files) >= fewest
     packages = ("proto", "export", "server", "client", "tests", "bench")
     existing = [str(path) for package in packages for path in (ROOT / package).rglob("*.py")]
     for file in files:

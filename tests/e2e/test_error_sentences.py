@@ -1,4 +1,4 @@
-"""The exact sentences of the errors that users meet most often.
+"""The exact sentences of the most frequent errors.
 
 Each sentence says what is wrong, where, and what to do. This is the only test file that compares whole sentences: all
 other tests check the class, the code and the values of an error. To reword an error, change its row in a table below.

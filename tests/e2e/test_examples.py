@@ -29,7 +29,7 @@ PRINTED = {
     "deadline": "not within 1 ms: ",
     "encode": "9 of 9 texts",
     "errors": "correct the request: sequence 1: ",
-    "fake": "both tests pass",
+    "fake": "all tests pass",
     "features": "20 rows of width 24",
     "hidden": "bread      [",
     "models": "a request: at most 8 sequences, 96 tokens\n",

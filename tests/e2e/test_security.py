@@ -24,9 +24,9 @@ SERVER_TLS = {
     "mutual tls": {"tls_cert": "server.pem", "tls_key": "server.key", "tls_client_ca": "ca.pem"},
 }
 OUR_CA = {"ca": "ca.pem"}
-OTHER_CA = {"ca": "stranger-ca.pem"}
+OTHER_CA = {"ca": "other-ca.pem"}
 OUR_CERTIFICATE = {"ca": "ca.pem", "cert": "client.pem", "key": "client.key"}
-OTHER_CERTIFICATE = {"ca": "ca.pem", "cert": "stranger.pem", "key": "stranger.key"}
+OTHER_CERTIFICATE = {"ca": "ca.pem", "cert": "other.pem", "key": "other.key"}
 CLIENT_TLS = {"plain": None, "tls": OUR_CA, "mutual tls": OUR_CERTIFICATE}
 
 
@@ -34,13 +34,13 @@ CLIENT_TLS = {"plain": None, "tls": OUR_CA, "mutual tls": OUR_CERTIFICATE}
 def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Certificates of server and client, a certificate of another authority, a token, and an invalid file."""
     folder = tmp_path_factory.mktemp("files")
-    ours, strangers = trustme.CA(), trustme.CA()
+    ours, others = trustme.CA(), trustme.CA()
     ours.cert_pem.write_to_path(folder / "ca.pem")
-    strangers.cert_pem.write_to_path(folder / "stranger-ca.pem")
+    others.cert_pem.write_to_path(folder / "other-ca.pem")
     for owner, authority, identity in (
         ("server", ours, "127.0.0.1"),
         ("client", ours, "client@example.org"),
-        ("stranger", strangers, "client@example.org"),
+        ("other", others, "client@example.org"),
     ):
         issued = authority.issue_cert(identity)
         issued.cert_chain_pems[0].write_to_path(folder / f"{owner}.pem")
@@ -102,7 +102,7 @@ async def test_the_example_sends_valid_credentials(
 @pytest.mark.parametrize(
     ("tls", "credentials"),
     [("tls", None), ("tls", OTHER_CA), ("mutual tls", OUR_CA), ("mutual tls", OTHER_CERTIFICATE), ("plain", OUR_CA)],
-    ids=["plain text to tls", "another ca", "no certificate", "a stranger's certificate", "tls to plain text"],
+    ids=["plain text to tls", "another ca", "no certificate", "a certificate of another ca", "tls to plain text"],
 )
 async def test_a_failed_tls_handshake_makes_the_server_unavailable(
     text_bundle: Path, files: Path, tls: str, credentials: dict[str, str] | None

@@ -1,4 +1,4 @@
-"""Check arguments before anything is sent: their Python types and their texts."""
+"""Check the Python types of arguments, and that texts are Unicode, before anything is sent."""
 
 from collections.abc import Callable
 from inspect import iscoroutinefunction
@@ -8,15 +8,9 @@ from headwaiter_client.errors import InvalidInput
 
 
 def check_type(name: str, value: object, accepted: type | UnionType, description: str) -> None:
-    """Raise a `TypeError` unless a value has an accepted type.
+    """Raise a `TypeError` unless the argument `name` has an accepted type; `description` says which types these are.
 
     The message shows the type of the value but never the value, because the value may be a secret.
-
-    Args:
-        name: the argument's name, for the message.
-        value: the argument's value.
-        accepted: the accepted types.
-        description: the accepted types in words, for the message.
     """
     if not isinstance(value, accepted):
         raise TypeError(f"{name} is of type {type(value).__name__}: pass {description}")
@@ -30,7 +24,7 @@ def check_progress(progress: object) -> None:
 
 
 def check_unicode(name: str, text: str, *, field: str, sequence: int | None = None) -> None:
-    """Raise `InvalidInput` unless a text can be encoded as UTF-8; the error's message calls the text `name`."""
+    """Raise `InvalidInput` unless a text can be encoded as UTF-8. The message begins with `name`."""
     try:
         text.encode()
     except UnicodeEncodeError as error:

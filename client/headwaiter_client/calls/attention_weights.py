@@ -49,7 +49,7 @@ def attend_request(
     """Build a request from the arguments of `Client.attend`.
 
     Raises:
-        TypeError: an argument other than the sequence has another type.
+        TypeError: an argument other than the sequence has the wrong type.
         InvalidInput: the sequence is not a text, token ids or features, or an index is out of range.
     """
     if sequence is None or isinstance(sequence, bytes):
@@ -84,7 +84,10 @@ def read_attention(response: pb.AttendResponse, round_trip_s: float) -> Attentio
         weights = float_array(response.weights)
         context = float_array(response.context) if response.HasField("context") else None
     except (KeyError, ValueError) as error:
-        raise HeadwaiterError(f"the reply cannot be read: {error}", request_id=response.request_id) from error
+        raise HeadwaiterError(
+            f"the reply cannot be read ({error!r}): use the same version of client and server",
+            request_id=response.request_id,
+        ) from error
     return Attention(
         weights=weights,
         context=context,
@@ -96,7 +99,7 @@ def read_attention(response: pb.AttendResponse, round_trip_s: float) -> Attentio
 
 
 def _indices(field: str, indices: Iterable[SupportsIndex] | None) -> list[int]:
-    """Return checked indices; the empty list asks the server for all."""
+    """Return checked indices for a request, in which the empty list stands for all."""
     if indices is None:
         return []
     check_type(field, indices, Iterable, "a list, such as [0]")

@@ -34,18 +34,19 @@ from headwaiter_client.errors import HeadwaiterError, InvalidInput, ModelChanged
 from headwaiter_proto import encoder_pb2 as pb
 
 _Pending = TypeVar("_Pending")
+# Called with the number of finished sequences and the number of all sequences.
 Progress: TypeAlias = Callable[[int, int], None]
 
 
 class CallSettings:
-    """The settings, and the descriptions of models, that all calls of one client share.
+    """The settings and the known model descriptions, which all calls of one client share.
 
     Args:
         timeout_s: seconds until the deadline of calls without a timeout of their own.
         max_in_flight: most requests of one call in flight at once.
 
     Attributes:
-        descriptions: the server's descriptions of its models, by name, as far as calls have asked for them.
+        descriptions: the descriptions that the server has sent so far, by model name.
 
     Raises:
         TypeError: an argument is not a number.
@@ -81,13 +82,13 @@ class EncodeCall:
         kind: the kind of input; None takes the kind of the first sequence.
         sequences: the sequences as the caller passed them.
         options: see `RequestOptions`.
-        timeout_s: for a list, seconds from the first request until the deadline of the whole call; for a stream, until
-            the deadline of each request; when None, each request has the client's timeout.
+        timeout_s: seconds until the deadline of the whole call (for a list, from its first request) or of each request
+            (for a stream); when None, each request has the client's timeout.
         progress: see `Client.encode`.
         stream: whether the sequences are a stream.
 
     Raises:
-        TypeError: an argument has another type, or an option does not exist.
+        TypeError: an argument has the wrong type, or an option does not exist.
         InvalidInput: `sequences` is not a list of sequences, or an option has a value that cannot be sent.
     """
 
@@ -130,7 +131,7 @@ class EncodeCall:
         return list(split_list(self.chunk_builder(limits), sequences))
 
     def limits(self) -> Steps[ChunkLimits]:
-        """Return the limits of a request; ask the server for them unless they are known."""
+        """Return the limits of a request; ask the server if the model's description is not known yet."""
         name, descriptions = self._template.model, self._settings.descriptions
         if name not in descriptions:
             descriptions[name] = yield from steps.model(name, self._remaining_s())
@@ -203,10 +204,10 @@ class EncodeCall:
         raise sequence_error from error.__cause__
 
     def _sequence_too_large(self, index: int, error: HeadwaiterError, size_bytes: int) -> Steps[HeadwaiterError]:
-        """Return the refusal of a request with one sequence as an error of that sequence, with the limit if known."""
+        """Return the error of a sequence that was refused in a request of its own; include the limit if it is known."""
         located_error = copy(error)
         located_error.sequence = index
-        # The server's advice after the last colon is for requests with several sequences.
+        # The server's message ends with advice for requests with several sequences, which does not apply here.
         reason = str(error).rpartition(": ")[0] if isinstance(error, InvalidInput) else ""
         located_error.args = (
             f"sequence {index} is too large for a request by itself ({reason or error}): shorten it or split it",
@@ -219,12 +220,12 @@ class EncodeCall:
         return located_error
 
     def _check_model(self, model: ModelRef) -> None:
-        # Threads call this at the same time. Each adds its model before it counts, so the last one sees all models.
+        # Threads call this at the same time. Each adds its model before it counts, so the last thread sees all models.
         self._models.add(model)
         if len(self._models) > 1:
             raise ModelChanged(
-                f"two requests of this call were answered by {' and by '.join(sorted(map(str, self._models)))}, and "
-                "their vectors must not be compared: serve one model in one precision on all replicas, then call again",
+                f"the requests of one call were answered by {' and by '.join(sorted(map(str, self._models)))}, whose "
+                "vectors cannot be compared: serve one model in one precision on all replicas, then call again",
                 request_id=self._template.request_id,
             )
 
@@ -240,12 +241,7 @@ class EncodeCall:
 
 
 class ListResults:
-    """Collects the results of a list's requests, in the list's order, and reports progress.
-
-    Args:
-        chunks: the list's chunks.
-        progress: called after each result with the number of finished sequences and the number of all sequences.
-    """
+    """Collects the results of a list's requests, in the list's order, and reports progress after each result."""
 
     def __init__(self, chunks: Sequence[Chunk], progress: Progress | None) -> None:
         self._total = sum(len(chunk.sequences) for chunk in chunks)
@@ -273,6 +269,6 @@ def next_candidates(pending: list[_Pending], ordered: bool) -> list[_Pending]:
 def _check_is_list(sequences: object) -> None:
     if isinstance(sequences, str):
         raise InvalidInput("texts is a single str: pass a list of texts, such as [text]", field="texts")
-    # Dicts and sets are iterable too, but their keys are hardly meant, and sets have no order.
+    # A dict or a set is iterable but probably a mistake: a dict yields only its keys, and a set has no order.
     if isinstance(sequences, bytes | Mapping | set | frozenset) or not isinstance(sequences, Iterable | AsyncIterable):
         raise InvalidInput(f"the sequences are of type {type(sequences).__name__}: pass a list of sequences")

@@ -19,7 +19,7 @@ _MAX_UINT32 = 2**32 - 1
 _OVERHEAD_BYTES = 6
 # Room for special tokens and the tokens of a prompt; every other token has at least one byte of the text.
 _EXTRA_TOKENS = 16
-# Servers accept at most this many bytes of text per token that a request may have.
+# A server that accepts requests of T tokens accepts at most this number times T bytes of text.
 _TEXT_BYTES_PER_TOKEN = 16
 
 
@@ -41,7 +41,7 @@ class InputKind(Protocol):
     name: str
 
     def convert(self, index: int, sequence: Any) -> Any:
-        """Check sequence number `index` and return it in the form in which it is sent.
+        """Check the sequence with this index, and return it in the form in which it is sent.
 
         Raises:
             InvalidInput: the sequence is not of this kind.
@@ -54,7 +54,7 @@ class InputKind(Protocol):
         """Pack converted sequences into a request."""
 
     def empty(self) -> Any:
-        """Return a converted sequence without tokens, which servers refuse; None if its shape is not known yet."""
+        """Return a converted sequence of length 0, which servers refuse; None if the width is not known yet."""
 
 
 class TextInput:
@@ -77,7 +77,7 @@ class TextInput:
 
     def fill(self, request: pb.EncodeRequest, texts: Sequence[str]) -> None:
         """See `InputKind.fill`."""
-        # Set the field even without texts, so that the server can refuse the empty list.
+        # Set the field even for an empty list, so that the server refuses the list and not a request without an input.
         request.texts.SetInParent()
         request.texts.values.extend(texts)
 
@@ -87,7 +87,7 @@ class TextInput:
 
 
 class TokenInput:
-    """Token ids, each sequence [n] integers; sent as 32-bit values if all of a request fit."""
+    """Token ids, each sequence [n] integers; sent as int32 if all fit, else as int64."""
 
     name = "tokens"
 
@@ -119,7 +119,7 @@ class TokenInput:
 
 
 class FeatureInput:
-    """Feature vectors, each sequence [n, width] real numbers; sent as float16 if all of a request are, else float32."""
+    """Feature vectors, each sequence [n, width] real numbers; sent as float16 if all are float16, else as float32."""
 
     name = "features"
 

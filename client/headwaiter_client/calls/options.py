@@ -39,13 +39,13 @@ class RequestOptions(TypedDict, total=False):
             and "right" drop tokens on that side.
         prompt: name of a prompt of the checkpoint, such as "query", to put before each text (default: no prompt).
         offsets: return the position of each token in its text (default: False).
-        partial: return the vectors of the good sequences and list the others in `failures`, instead of raising the
-            first error (default: False).
+        partial: return the vectors of the valid sequences, and the errors of the others in `failures`; otherwise the
+            first error is raised (default: False).
         model: name of the model; may be left out if the server holds only one.
         request_id: the request's name in the server's log (default: a random one). If a list takes several requests,
             each request after the first has the index of its first sequence appended.
         priority: "interactive" (default), or "bulk" for work without a waiting user: bulk work runs on the capacity
-            that interactive work leaves over.
+            that interactive work leaves free.
     """
 
     pooled: bool
@@ -66,7 +66,7 @@ class RequestOptions(TypedDict, total=False):
 
 # For each type hint of an option: the Python types that are accepted, and their name in error messages.
 _STR: tuple[type | UnionType, str] = (str, "a str")
-_ANY: tuple[type | UnionType, str] = (object, "a data type")  # `_dtype` asks NumPy.
+_ANY: tuple[type | UnionType, str] = (object, "a data type")  # NumPy checks it in `_dtype`.
 _ACCEPTED: dict[Any, tuple[type | UnionType, str]] = {
     bool: (bool | np.bool_, "a bool"),
     bool | None: (bool | np.bool_ | None, "a bool or None"),
@@ -85,7 +85,7 @@ def encode_request(**options: Unpack[RequestOptions]) -> pb.EncodeRequest:
     """Return a request with the options and without sequences.
 
     Raises:
-        TypeError: an option has another type, or does not exist.
+        TypeError: an option has the wrong type, or does not exist.
         InvalidInput: an option has a value that cannot be sent.
     """
     for option, value in options.items():

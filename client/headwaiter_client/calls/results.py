@@ -78,10 +78,11 @@ class SequenceEncoding:
 
     Attributes:
         index: position of the sequence in the stream, from 0.
-        pooled: [width] the sequence's vector; None if not requested, not offered, failed, or returned as int8.
+        pooled: [width] the sequence's vector; None if not requested, if the model has no pooling, if the sequence
+            failed, or if returned as int8.
         hidden: [length, width] one vector per token; None if not requested, failed, or returned as int8.
-        pooled_int8: `pooled` in int8, if requested so.
-        hidden_int8: `hidden` in int8, if requested so.
+        pooled_int8: `pooled`, if it was requested as int8.
+        hidden_int8: `hidden`, if it was requested as int8.
         length: number of tokens, special tokens included; 0 if the sequence failed.
         offsets: [length, 2] begin and end of each token in the text; None if not requested or failed.
         original_tokens: number of tokens before truncation; None if the sequence was not truncated.
@@ -108,17 +109,17 @@ class Encoding:
     Indices of sequences are positions in the caller's list.
 
     Attributes:
-        pooled: [B, width] one vector per sequence, zeros for a failed one; None if not requested, not offered, or
-            returned as int8.
+        pooled: [B, width] one vector per sequence, zeros for a failed sequence; None if not requested, if the model has
+            no pooling, or if returned as int8.
         hidden: one [length, width] array per sequence, one vector per token; the arrays of one reply are views of one
             buffer; None if not requested, or returned as int8.
-        pooled_int8: `pooled` in int8, if requested so.
-        hidden_int8: `hidden` in int8, if requested so.
-        lengths: [B] number of tokens of each sequence, special tokens included; 0 for a failed one.
+        pooled_int8: `pooled`, if it was requested as int8.
+        hidden_int8: `hidden`, if it was requested as int8.
+        lengths: [B] number of tokens of each sequence, special tokens included; 0 for a failed sequence.
         offsets: one [length, 2] array per text: begin and end of each token, in Unicode code points; begin and end
             are equal for special tokens; None if not requested.
-        truncated: for each truncated text, by its index, the number of tokens before truncation.
-        failures: for each failed sequence of a `partial` call, by its index, the error.
+        truncated: number of tokens before truncation of each truncated text, by index.
+        failures: the error of each failed sequence of a `partial` call, by index.
         timings: the time that each stage took.
         model: the model that answered.
         request_id: the request's name in the server's log.
@@ -168,7 +169,10 @@ def read_encoding(response: pb.EncodeResponse, first: int, count: int, round_tri
         offsets = [np.array([one.begin, one.end], np.uint32).T for one in response.offsets] or None
         _check_rows("offsets", offsets, expected=count)
     except (KeyError, TypeError, ValueError) as error:
-        raise HeadwaiterError(f"the reply cannot be read: {error}", request_id=response.request_id) from error
+        raise HeadwaiterError(
+            f"the reply cannot be read ({error!r}): use the same version of client and server",
+            request_id=response.request_id,
+        ) from error
     return Encoding(
         pooled=pooled,
         hidden=None if hidden is None else split_rows(hidden, lengths),
@@ -269,12 +273,12 @@ def _row(rows: Any, row: int | None) -> Any:
 
 
 def _present(items: Iterable[_Item | None]) -> list[_Item] | None:
-    """Return the items that are not None; None if there is no such item."""
+    """Return the items that are not None; None if all items are None."""
     return [item for item in items if item is not None] or None
 
 
 def _chained(lists: Iterable[list[_Item] | None]) -> list[_Item] | None:
-    """Return one list with the items of the lists that are not None; None if there is no such list."""
+    """Return one list with the items of the lists that are not None; None if all lists are None."""
     present = _present(lists)
     return None if present is None else list(chain.from_iterable(present))
 

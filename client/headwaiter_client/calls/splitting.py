@@ -17,10 +17,10 @@ _OPTIONS_BYTES = 1024
 # Hidden vectors make replies about a thousand times larger than their requests.
 _MAX_HIDDEN_REPLY_BYTES = 8 << 20
 _FLOAT_BYTES = 4
-# All requests of one call that are in flight may take the server this share of a request's deadline; the rest of the
-# time is for other callers' requests.
+# The requests that one call has in flight may keep the server busy for this share of their timeout; the rest is for
+# the requests of other callers.
 _DEADLINE_SHARE = 0.25
-# If the sequences of a chunk took longer than this to read, the stream sends the chunk before it is full.
+# A stream sends a chunk before it is full if reading the chunk's sequences took longer than this.
 _MAX_READ_S = 0.1
 
 
@@ -53,8 +53,8 @@ class Chunk:
         kind: the kind of input.
         first: index of the first sequence in the caller's list.
         sequences: the converted sequences.
-        failures: for each sequence that cannot be sent, by its index in the caller's list, the error; an empty sequence
-            is sent in its place.
+        failures: the error of each sequence that cannot be sent, by index in the caller's list; an empty sequence is
+            sent in its place.
         sent_early: whether the chunk is sent before it is full, because its source is slow.
     """
 
@@ -104,9 +104,9 @@ class ChunkBuilder:
                 raise
             failures[self._count] = error
         tokens, size_bytes = kind.measure(sequence, self._limits.text_tokens)
-        complete = []
+        to_send = []
         if self._chunk is None or not self._has_room(self._chunk, tokens, size_bytes):
-            complete = self.finish()
+            to_send = self.finish()
             self._chunk = Chunk(kind, self._count, [])
             self._tokens, self._size_bytes, self._read_s = 0, _OPTIONS_BYTES, 0.0
         self._chunk.sequences.append(sequence)
@@ -117,8 +117,8 @@ class ChunkBuilder:
         self._read_s += read_s
         if self._read_s > _MAX_READ_S:
             self._chunk.sent_early = True
-            complete += self.finish()
-        return complete
+            to_send += self.finish()
+        return to_send
 
     def finish(self) -> list[Chunk]:
         """Return the chunk that is not full yet, if there is one."""
@@ -134,14 +134,7 @@ class ChunkBuilder:
 
 
 def chunk_limits(model: pb.GetModelResponse, *, hidden: bool, timeout_s: float, max_in_flight: int) -> ChunkLimits:
-    """Choose the limits of a model's requests.
-
-    Args:
-        model: the server's description of the model.
-        hidden: whether the replies hold one vector per token.
-        timeout_s: seconds until the deadline of a request.
-        max_in_flight: most requests of one call in flight at once.
-    """
+    """Choose the limits of requests to a model; `hidden` says whether the replies hold one vector per token."""
     limits, tokens_per_s = model.limits, model.execution.cost.service_tokens_per_s
     deadline_tokens = tokens_per_s * timeout_s * _DEADLINE_SHARE / max_in_flight if tokens_per_s else math.inf
     reply_tokens = _MAX_HIDDEN_REPLY_BYTES / (_FLOAT_BYTES * max(1, model.width)) if hidden else math.inf
@@ -161,19 +154,19 @@ def split_list(builder: ChunkBuilder, sequences: Iterable[Any]) -> Iterator[Chun
 
 
 def split_stream(builder: ChunkBuilder, sequences: Iterable[Any]) -> Iterator[Chunk]:
-    """Yield the chunks of a source's sequences, in order; a slow source gives chunks that are not full."""
-    asked_s = time.monotonic()
+    """Yield the chunks of all sequences, in order; if the source is slow, chunks are sent before they are full."""
+    read_from_s = time.monotonic()
     for sequence in sequences:
-        yield from builder.add(sequence, time.monotonic() - asked_s)
-        asked_s = time.monotonic()
+        yield from builder.add(sequence, time.monotonic() - read_from_s)
+        read_from_s = time.monotonic()
     yield from builder.finish()
 
 
 def is_request_too_large(error: Exception) -> bool:
-    """Return whether a request was refused for its total size, so that requests with fewer sequences may succeed.
+    """Return whether the server refused a request for its total size; fewer sequences per request may then succeed.
 
-    This happens although chunks stay within the limits: only the server knows how many tokens a text has, and the
-    server may have been restarted with other limits.
+    Such a refusal is possible although chunks stay within the limits: only the server knows how many tokens a text has,
+    and the server may have been restarted with other limits.
     """
     if isinstance(error, InvalidInput):
         return error.sequence is None and error.limit is not None and error.field in (None, "texts")

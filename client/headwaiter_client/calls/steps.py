@@ -1,6 +1,6 @@
 """Calls as generators of steps, without I/O, shared by both clients.
 
-A call is a generator. The generator yields a step, `Call` or `Pause`; the client takes the step and sends the outcome
+A call is a generator that yields steps, each a `Call` or a `Pause`. The client takes each step and sends the outcome
 back into the generator, until the generator returns the call's result. `Client` takes a step by blocking a thread,
 `AsyncClient` by awaiting.
 """
@@ -31,7 +31,7 @@ HEALTH_REQUEST = b""  # The empty service name stands for the whole server.
 HEALTH_SERVING = b"\x08\x01"  # status: SERVING
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 1.0
-# Most seconds that `wait_ready` waits for the answer to one health check.
+# The longest wait of `wait_ready` for the answer to one health check.
 _HEALTH_TIMEOUT_S = 5.0
 
 _Result = TypeVar("_Result")
@@ -80,8 +80,8 @@ def call_method(
         return reply_class.FromString(reply or b"")
     except DecodeError as error:
         raise HeadwaiterError(
-            f"INTERNAL: the reply to {method} is not of type {reply_class.__name__}: check that the address is a "
-            "Headwaiter server of this version",
+            f"INTERNAL: the reply to {method} is not of type {reply_class.__name__}: check that the address is "
+            "that of a Headwaiter server of the same version as the client",
             request_id=request_id,
         ) from error
 

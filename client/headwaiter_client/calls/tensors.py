@@ -1,4 +1,4 @@
-"""Arrays that are views of a reply's bytes."""
+"""Read the tensors of a reply as NumPy arrays that are views of the reply's bytes."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -11,7 +11,7 @@ _INTERRUPTED = 130  # The exit code that shells report for a command ended by Ct
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a subcommand and return its exit code; a failure prints one line to standard error and returns 1."""
+    """Run a subcommand and return its exit code. Print a failure as one line on standard error, and return 1."""
     parser = argparse.ArgumentParser(prog="headwaiter-client", description="Send requests to a Headwaiter server.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     for command in (encode, similar, attention_weights, bench, models, probe):

@@ -43,7 +43,7 @@ def add_to(commands: Commands) -> None:
         "--texts-per-request",
         type=positive_int,
         default=1,
-        help="texts in each request; the first text follows the last (default: 1)",
+        help="number of texts in each request; after the last text of FILE, the first follows (default: 1)",
     )
     pace = flags.add_mutually_exclusive_group()
     pace.add_argument(
@@ -100,10 +100,10 @@ async def _send_load(arguments: argparse.Namespace, texts: Sequence[str]) -> Loa
 
 
 def _requests(texts: Sequence[str], size: int) -> Iterator[list[str]]:
-    """Yield requests of a number of texts without end; the first text follows the last."""
-    coming = cycle(texts)
+    """Yield requests of `size` texts without end; after the last text, the first follows."""
+    repeated = cycle(texts)
     while True:
-        yield list(islice(coming, size))
+        yield list(islice(repeated, size))
 
 
 def _error_lines(outcomes: Sequence[Outcome]) -> Iterator[str]:

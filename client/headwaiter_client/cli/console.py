@@ -27,25 +27,25 @@ def console(*, stderr: bool = False) -> "Console":
     return Console(highlight=False, markup=False, emoji=False, stderr=stderr)
 
 
-def bar_chart(labels: Sequence[str], figures: Sequence[str], values: Sequence[float]) -> "Table":
-    """Return one line per label with its figure and its value as a bar; the largest value has the longest bar."""
+def bar_chart(labels: Sequence[str], numbers: Sequence[str], values: Sequence[float]) -> "Table":
+    """Return one line per label with its number and its value as a bar; the largest value has the longest bar."""
     from rich.bar import Bar
     from rich.table import Table
     from rich.text import Text
 
     table = Table.grid(padding=(0, 2))
-    for label, figure, value in zip(labels, figures, values, strict=True):
-        table.add_row(Text(label), figure, Bar(max(values), 0, value, width=_BAR_CHARACTERS))
+    for label, number, value in zip(labels, numbers, values, strict=True):
+        table.add_row(Text(label), number, Bar(max(values), 0, value, width=_BAR_CHARACTERS))
     return table
 
 
 def with_progress_bar(items: Iterable[_Item], total: int, done: int) -> Generator[_Item, None, None]:
-    """Yield items and, on a terminal, show a bar with the number of items, the items per second and the time left.
+    """Yield items. On a terminal, show a bar with the number of items, the items per second and the time left.
 
     Args:
         items: the remaining items.
-        total: number of items in total.
-        done: number of items done before.
+        total: number of all items, those of earlier runs included.
+        done: number of items that earlier runs have done.
     """
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 

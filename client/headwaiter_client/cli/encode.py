@@ -58,7 +58,7 @@ def add_to(commands: Commands) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Encode the file, and print the numbers of texts and tokens and the seconds."""
+    """Encode the file, and print the number of texts, the number of tokens and the seconds."""
     screen = console()
     texts = read_texts(arguments)
     options: RequestOptions = {
@@ -73,7 +73,7 @@ def run(arguments: argparse.Namespace) -> int:
         model = text_model(client)
         row_type = _row_type(arguments.dtype, arguments.dimensions or model.width)
         settings = {"model": model.model.digest, "precision": precision_name(model.model.precision), **options}
-        # The priority does not change the vectors, so a resumed run may have another one.
+        # The priority does not change the vectors, so a resumed run may have another priority.
         options["priority"] = arguments.priority
         with ResumableFile(arguments.output, settings, texts.values, row_type, restart=arguments.restart) as file:
             try:
@@ -92,7 +92,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _resume_advice(file: ResumableFile, *, restart: bool) -> list[str]:
-    """Return how to resume, or nothing if no text was encoded."""
+    """Return how to resume, or an empty list if no text was encoded."""
     command = "the same command without --restart" if restart else "the same command"
     return [f"run {command} to resume"] if file.incomplete else []
 

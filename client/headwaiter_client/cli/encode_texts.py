@@ -1,4 +1,4 @@
-"""Encodes the texts of a file with a progress bar, and names the line of a text that the server refuses."""
+"""Encode the texts of a file with a progress bar; an error of a text names its line in the file."""
 
 import re
 from collections.abc import Iterator
@@ -29,14 +29,7 @@ def text_model(client: Client) -> pb.GetModelResponse:
 def encode_texts(
     client: Client, description: pb.GetModelResponse, texts: Texts, *, first: int = 0, **options: Unpack[RequestOptions]
 ) -> Iterator[SequenceEncoding]:
-    """Yield the pooled encodings of texts, in order.
-
-    Args:
-        client: the client to call the server with.
-        description: description of the model that must answer.
-        texts: the texts to encode.
-        first: index of the first text to encode.
-        **options: see `RequestOptions`.
+    """Yield the pooled encodings of the texts from index `first` on, in order; the described model must answer.
 
     Raises:
         HeadwaiterError: a call failed; if one text is the cause, the message names its line.
@@ -45,9 +38,9 @@ def encode_texts(
     try:
         with (
             closing(client.encode_stream(texts.values[first:], **options)) as encodings,
-            closing(with_progress_bar(encodings, len(texts.values), first)) as shown,
+            closing(with_progress_bar(encodings, len(texts.values), first)) as shown_encodings,
         ):
-            for encoding in shown:
+            for encoding in shown_encodings:
                 if encoding.model != model_ref(description.model):
                     raise ModelChanged(
                         f"{encoding.model} answered instead of {model_ref(description.model)}, whose vectors differ: "

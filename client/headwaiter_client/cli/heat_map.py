@@ -1,4 +1,4 @@
-"""Draws the attention weights of one head as a heat map."""
+"""Draw the attention weights of one head as a heat map."""
 
 import warnings
 from collections.abc import Sequence
@@ -8,7 +8,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 _INCHES_PER_TOKEN = 0.25
-# A larger picture would need more than 400 MB to draw. Beyond this size the squares and the labels shrink.
+# A larger picture would take more than 400 MB of memory. With more tokens, the squares and labels shrink instead.
 _MAX_INCHES = 30.0
 _MARGIN_INCHES = 2.0
 _LABEL_POINTS = 10.0
@@ -21,7 +21,7 @@ def save_heat_map(tokens: Sequence[str], weights: NDArray[Any], title: str, path
         ImportError: matplotlib is not installed.
         OSError: the file cannot be written.
     """
-    # Figure without pyplot needs no window and no choice of a backend.
+    # A Figure made without pyplot needs no window system.
     from matplotlib.figure import Figure
 
     inches = min(max(4.0, len(tokens) * _INCHES_PER_TOKEN + _MARGIN_INCHES), _MAX_INCHES)

@@ -1,7 +1,7 @@
 """A load generator: a closed loop of requesters, or an open loop that sends at given times.
 
-The latency of a request counts from the time at which it is due. In an open loop a generator that falls behind its
-schedule therefore reports longer latencies, and never hides its delay.
+The latency of a request counts from the time at which it is due. If the generator falls behind its schedule in an open
+loop, the latencies therefore include its delay.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ class Reply(NamedTuple):
     error: Exception | None = None
 
 
-# Send a request that is due at a time of `time.perf_counter()`, and return its reply.
+# Sends a request, whose due time (of `time.perf_counter()`) is the second argument, and returns the reply.
 Send: TypeAlias = Callable[[_Request, float], Awaitable[Reply]]
 
 
@@ -65,7 +65,7 @@ class Load:
         outcomes: one outcome per request.
         started_s: time at which the run started.
         sending_s: seconds during which requests were sent.
-        busy: CPU seconds of the generator / seconds of sending; near 1, the generator limits the load.
+        busy: CPU seconds of the generator / `sending_s`; a value near 1 means that the generator limits the load.
     """
 
     outcomes: list[Outcome]
@@ -80,7 +80,7 @@ class Load:
 
     @property
     def answered_s(self) -> float:
-        """Seconds from the start to the last answer."""
+        """Seconds from the start of the run to the last answer."""
         return max(outcome.replied_s for outcome in self.answered) - self.started_s
 
     @property
@@ -90,13 +90,7 @@ class Load:
 
 
 async def closed_loop(send: Send[_Request], requests: Iterable[_Request], requesters: int) -> Load:
-    """Send requests from a number of requesters, each of which waits for its answer before it sends the next request.
-
-    Args:
-        send: sends one request.
-        requests: the requests, shared by all requesters.
-        requesters: number of requesters.
-    """
+    """Send requests from several requesters, each of which waits for its answer before it sends the next request."""
     remaining = iter(requests)
     outcomes: list[Outcome] = []
 
@@ -117,7 +111,7 @@ async def open_loop(
     """Send each request at its arrival time, whether earlier requests are answered or not.
 
     Args:
-        send: sends one request; where `grace_s` is given, it must return a reply when it is cancelled.
+        send: sends one request; if `grace_s` is given, `send` must return a reply also when it is cancelled.
         requests: the requests; sending ends with the requests or with the arrival times, whichever end first.
         arrivals_s: arrival times in ascending order, in seconds from the start.
         grace_s: seconds after the last request at which unanswered requests are cancelled; None waits for all answers.
@@ -147,7 +141,7 @@ def poisson_arrivals(rate_per_s: float, seed: int | None = None) -> Iterator[flo
 
 
 def histogram(latencies_s: Sequence[float]) -> dict[float, int]:
-    """Count the latencies of each bin; a bin ends at a power of two milliseconds, and its upper end is its key."""
+    """Return the number of latencies in each bin, by the upper end of the bin: a power of two milliseconds."""
     exponents = np.ceil(np.log2(np.maximum(np.multiply(latencies_s, 1e3), _SMALLEST_BIN_MS))).astype(int)
     first = int(exponents.min())
     return {2.0**exponent: int(count) for exponent, count in enumerate(np.bincount(exponents - first), start=first)}

@@ -1,4 +1,4 @@
-"""The subcommand `models`: show the models of a server, their inputs, limits, speed and accuracy."""
+"""The subcommand `models`: show the inputs, limits, speed and accuracy of a server's models."""
 
 import argparse
 import json

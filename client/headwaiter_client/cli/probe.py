@@ -17,7 +17,7 @@ def add_to(commands: Commands) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Return 0 if the server accepts requests; otherwise print the reason and return 1."""
     with Client(**client_arguments(arguments)) as client:
-        # The public `is_serving` gives no reason, and a person at a terminal needs it.
+        # The public method `is_serving` returns no reason to print.
         reason = client._run(steps.not_ready_reason(arguments.timeout_s))  # noqa: SLF001
     if reason is not None:
         print(f"headwaiter-client: the server at {arguments.address} is not ready: {reason}", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""A .npy file of vectors that an interrupted run leaves in a state that the next run resumes.
+"""A .npy file of vectors that is written row by row, so that a run can resume an interrupted run.
 
 While OUT.npy is incomplete, two files lie beside it:
 
@@ -28,7 +28,7 @@ class ResumableFile:
 
     Args:
         output: path of the complete file.
-        settings: the model and the options that all rows have in common, as JSON values.
+        settings: the model and the options, which all rows have in common, as JSON values.
         texts: the texts of the rows.
         row_type: NumPy data type of one row.
         restart: whether to discard the rows of an earlier run.
@@ -56,7 +56,7 @@ class ResumableFile:
         self._vectors.write(header)
         self._vectors.seek(self.resumed_rows * row_type.itemsize, io.SEEK_CUR)
         self._vectors.truncate()
-        # A longer first line moves the hashes, so the journal is written anew.
+        # The length of the first line may have changed, which moves the hashes; so write the whole journal again.
         hashes = b"".join(map(_text_hash, texts[: self.resumed_rows]))
         self._journal.write(json.dumps(settings, sort_keys=True).encode() + b"\n" + hashes)
         self._journal.truncate()
@@ -115,24 +115,24 @@ def _reusable_rows(partial: Path, journal: Path, settings: Mapping[str, Any], te
     rows = len(hashes) // _HASH_BYTES
     if not rows:
         return 0
-    former = json.loads(head)
-    same = _same_texts(hashes, texts)
+    earlier = json.loads(head)
+    matching = _matching_texts(hashes, texts)
     differences = [
-        f"{name} was {former.get(name)!r} and is {value!r}"
+        f"{name} was {earlier.get(name)!r} and is {value!r}"
         for name, value in settings.items()
-        # Vectors that needed no truncation are the same with every truncation, so resuming with it keeps them.
-        if former.get(name) != value and (name, former.get(name)) != ("truncation", "error")
+        # The rows of a run without truncation are those of texts that need no truncation, so they stay valid with it.
+        if earlier.get(name) != value and (name, earlier.get(name)) != ("truncation", "error")
     ]
-    if not differences and same:
-        return same
+    if not differences and matching:
+        return matching
     difference = ", ".join(differences) or "the first text differs"
     raise ValueError(
         f"{partial} holds {rows:,} rows of another run ({difference}): "
-        "resume that run with its own options, or discard its rows with --restart"
+        "resume that run with its options, or discard its rows with --restart"
     )
 
 
-def _same_texts(hashes: bytes, texts: Sequence[str]) -> int:
+def _matching_texts(hashes: bytes, texts: Sequence[str]) -> int:
     """Return the number of leading hashes that match the texts."""
     starts = range(0, len(hashes) - _HASH_BYTES + 1, _HASH_BYTES)
     for count, (start, text) in enumerate(zip(starts, texts, strict=False)):

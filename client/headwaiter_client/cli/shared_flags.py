@@ -22,7 +22,7 @@ def add_command(
     parser.set_defaults(run=run)
 
     def add(flag: str, convert: Callable[[str], object], default: object, summary: str) -> None:
-        # The prefix differs from that of the server's variables: where both run, their TLS files differ.
+        # The prefix differs from that of the server's variables: on a host that runs both, their TLS files differ.
         variable = "HEADWAITER_CLIENT_" + flag.strip("-").replace("-", "_").upper()
         # An empty variable counts as not set, because compose files pass unset variables as empty.
         value = os.environ.get(variable) or default
@@ -63,7 +63,7 @@ def client_arguments(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def add_text_flags(parser: argparse.ArgumentParser) -> None:
-    """Add the flags that name a file of texts, and those that say how to encode them."""
+    """Add the flags that name a file of texts, and the flags that say how to encode the texts."""
     parser.add_argument(
         "file",
         metavar="FILE",

@@ -1,4 +1,4 @@
-"""Reads texts from a file: one per line, a field of JSON Lines, or a column of parquet."""
+"""Read texts from a file: one per line, a field of JSON Lines, or a column of parquet."""
 
 import argparse
 import io
@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
-# Without its flag, a file with one of these suffixes would be read as plain lines.
+# The flag that a file of this suffix needs; without the flag, the file would be read as plain lines.
 _REQUIRED_FLAGS = {".jsonl": "--field", ".parquet": "--column"}
 
 
@@ -49,12 +49,12 @@ def read_texts(arguments: argparse.Namespace) -> Texts:
     source = "standard input" if file == "-" else file
     with nullcontext(sys.stdin.buffer) if file == "-" else Path(file).open("rb") as stream:
         if column:
-            return _checked_texts(source, "row", _column(stream, source, column), lambda value: value)
-        return _checked_texts(source, "line", stream, partial(_field, name=field) if field else _line)
+            return _checked_texts(source, "row", _parquet_column(stream, source, column), lambda value: value)
+        return _checked_texts(source, "line", stream, partial(_json_field, name=field) if field else _decoded_line)
 
 
 def _checked_texts(source: str, unit: str, items: Iterable[Any], read: Callable[[Any], object]) -> Texts:
-    """Return the texts of items; the error for an item that is not a text names its place."""
+    """Read a text from each item of a file; the error for an item that holds no text names its place in the file."""
     texts = Texts(source, unit, [])
     for item in items:
         try:
@@ -63,7 +63,7 @@ def _checked_texts(source: str, unit: str, items: Iterable[Any], read: Callable[
                 raise ValueError(f"holds a value of type {type(text).__name__}: each {unit} must hold a string")
             if not text.strip():
                 raise ValueError(f"is empty: each {unit} must hold a text")
-            text.encode()  # JSON can escape code points that are not valid Unicode text.
+            text.encode()  # JSON escapes can stand for surrogates, which are not Unicode text.
         except ValueError as error:
             raise ValueError(f"{texts.place(len(texts.values))} {_reason(error)}") from error
         texts.values.append(text)
@@ -78,21 +78,21 @@ def _reason(error: ValueError) -> str:
     return f"is not JSON: {error.msg}" if isinstance(error, json.JSONDecodeError) else str(error)
 
 
-def _line(line: bytes) -> str:
+def _decoded_line(line: bytes) -> str:
     # Split at line feeds only: str.splitlines would also split at form feeds and Unicode separators.
     return line.removesuffix(b"\n").removesuffix(b"\r").decode()
 
 
-def _field(line: bytes, name: str) -> object:
+def _json_field(line: bytes, name: str) -> object:
     if not line.strip():
         raise ValueError(f"is empty: each line must be an object with the field {name!r}")
-    record = json.loads(_line(line))
+    record = json.loads(_decoded_line(line))
     if not isinstance(record, dict) or name not in record:
         raise ValueError(f"has no field {name!r}: each line must be an object with that field")
     return record[name]
 
 
-def _column(stream: BinaryIO, source: str, name: str) -> Iterable[object]:
+def _parquet_column(stream: BinaryIO, source: str, name: str) -> Iterable[object]:
     try:
         from pyarrow import parquet
     except ImportError:

@@ -29,21 +29,21 @@ CHANNEL_OPTIONS = (
     ("grpc.max_reconnect_backoff_ms", 3_000),
 )
 
-_BALANCED = {
-    # Take turns among the addresses of one name too, because a name may stand for several replicas.
+_REPLICA_SERVICE_CONFIG = {
+    # Take turns among the IP addresses of one host name too, because each may be a replica.
     "loadBalancingConfig": [{"round_robin": {}}],
     # Watch the standard health service of each server, and send calls only to servers that report SERVING.
     "healthCheckConfig": {"serviceName": pb.DESCRIPTOR.services_by_name["Encoder"].full_name},
 }
-REPLICA_OPTIONS = (*CHANNEL_OPTIONS, ("grpc.service_config", json.dumps(_BALANCED)))
+REPLICA_OPTIONS = (*CHANNEL_OPTIONS, ("grpc.service_config", json.dumps(_REPLICA_SERVICE_CONFIG)))
 
-# The forms of an address. gRPC would accept nearly any other string as a host name that it then cannot find.
+# The forms of an address. gRPC would accept nearly any other string, and fail to resolve it only during a call.
 _HOST_PORT = r"(\[[0-9A-Fa-f:.]+(%\w+)?\]|[^\s:/,\[\]@]+):[0-9]+"
 _HOSTS = re.compile(rf"(dns:(//[^/\s]*/)?)?{_HOST_PORT}|ipv[46]:{_HOST_PORT}(,{_HOST_PORT})*")
 _SOCKET = re.compile(r"(unix|unix-abstract|vsock|xds):\S+")
 _ADDRESS = 'a str, such as "localhost:50051", or a list of these'
 # OpenSSL's errors for a private key that does not belong to the certificate.
-_MISMATCHES = ("KEY_VALUES_MISMATCH", "KEY_TYPE_MISMATCH", "NO_CERTIFICATE_ASSIGNED")
+_KEY_MISMATCHES = ("KEY_VALUES_MISMATCH", "KEY_TYPE_MISMATCH", "NO_CERTIFICATE_ASSIGNED")
 _PORTS = range(1, 1 << 16)
 
 # gRPC treats a deadline that is too far in the future as one that has passed.
@@ -60,7 +60,7 @@ class TlsConfig:
         key: the private key of `cert`.
 
     Raises:
-        TypeError: an attribute is not a path; the content of a file, for example, is not.
+        TypeError: an attribute is not a path but, for example, the content of a file.
         ValueError: `cert` was given without `key`, or `key` without `cert`.
     """
 
@@ -98,7 +98,7 @@ class TlsConfig:
                 ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_cert_chain(self.cert, self.key)
             except ssl.SSLError as error:
                 # gRPC accepts keys that OpenSSL refuses for other reasons, such as short keys.
-                if error.reason in _MISMATCHES:
+                if error.reason in _KEY_MISMATCHES:
                     raise ValueError(
                         f"key: {self.key} is not the key of the certificate in {self.cert}: give the key of cert"
                     ) from None
@@ -110,13 +110,13 @@ class Connection:
     """The addresses of the servers, and how to connect to them.
 
     Attributes:
-        address: the server as host:port, or a list of replicas; each name may stand for several replicas.
+        address: the server, or a list of replicas; see `Client`.
         token: bearer token to send with each call.
-        tls: connect with TLS and these files; in plain text when None.
-        metadata: further entries to send with each call.
+        tls: the files of a TLS connection; plain text when None.
+        metadata: gRPC metadata to send with each call, besides the token.
 
     Raises:
-        TypeError: an argument has another type.
+        TypeError: an attribute has the wrong type.
         ValueError: an address has the wrong form, or the token or the metadata cannot be sent in a header.
     """
 
@@ -170,7 +170,7 @@ class Connection:
         return [grpc.secure_channel(address, credentials, self._options) for address in self._addresses]
 
     def aio_channels(self) -> list[grpc.aio.Channel]:
-        """Open a channel for asyncio to each address. Raises as `channels` does."""
+        """Open a channel for asyncio to each address; see `channels`."""
         if self.tls is None:
             return [grpc.aio.insecure_channel(address, self._options) for address in self._addresses]
         credentials = self.tls.credentials()
@@ -202,7 +202,7 @@ def _check_address(address: str) -> None:
 
 
 def checked_timeout_s(timeout_s: float, request_id: str | None) -> float:
-    """Return the timeout of a call in seconds, at most the longest that gRPC can handle.
+    """Return the timeout of a call in seconds, capped at the longest that gRPC can handle.
 
     Raises:
         DeadlineExceeded: the timeout is not above 0.

@@ -1,4 +1,4 @@
-"""Carry calls over gRPC, for asyncio: `GrpcTransport` with methods to await."""
+"""Carry calls over gRPC, for asyncio; for the design see `grpc_transport`."""
 
 import asyncio
 import random
@@ -24,10 +24,10 @@ class AsyncGrpcTransport:
         self._retries = RetryBudgets(retry)
         self._channels = connection.aio_channels()
         self._closed = asyncio.Event()
-        # Start at a random replica: clients that start together then do not all call the same one first.
+        # Start at a random replica, so that clients that start together do not all call the same replica first.
         self._replicas = Replicas(len(self._channels), first=random.randrange(len(self._channels)))  # noqa: S311
         self._ready = asyncio.Event()
-        # The event loop holds only weak references to tasks: a task without another reference may disappear.
+        # The event loop holds only weak references to tasks, so a task without another reference may be deleted.
         self._health_checks: set[asyncio.Task[None]] = set()
         self._balanced = connection.balanced
         if self._balanced:
@@ -39,15 +39,15 @@ class AsyncGrpcTransport:
     async def unary(self, method: str, request: bytes, timeout_s: float, request_id: str | None = None) -> bytes:
         """Make a call; see `AsyncTransport.unary`."""
         timeout_s = checked_timeout_s(timeout_s, request_id)
-        end_s = time.monotonic() + timeout_s
+        deadline_s = time.monotonic() + timeout_s
         retries = self._retries.of(method)
         attempts = 0
         while True:
             attempts += 1
             try:
-                reply = await self._attempt(method, request, timeout_s, end_s, request_id)
+                reply = await self._attempt(method, request, timeout_s, deadline_s, request_id)
             except HeadwaiterError as error:
-                wait_s = retries.wait_s(error, attempts, end_s - time.monotonic(), random.random())  # noqa: S311
+                wait_s = retries.wait_s(error, attempts, deadline_s - time.monotonic(), random.random())  # noqa: S311
                 if wait_s is None:
                     raise
             else:
@@ -63,15 +63,15 @@ class AsyncGrpcTransport:
         self._ready.set()
 
     async def _attempt(
-        self, method: str, request: bytes, timeout_s: float, end_s: float, request_id: str | None
+        self, method: str, request: bytes, timeout_s: float, deadline_s: float, request_id: str | None
     ) -> bytes:
-        """Send a call once, to the next replica, as soon as one is ready."""
-        if not await _wait(self._ready, end_s - time.monotonic()):
+        """Wait until a replica is ready, and send the call once, to the next replica."""
+        if not await _wait(self._ready, deadline_s - time.monotonic()):
             raise DeadlineExceeded(f"no answer within {timeout_s:g} s: set a longer timeout_s", request_id=request_id)
         index = self._replicas.next()
         call: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = self._channels[index].unary_unary(method)
         try:
-            return await call(request, timeout=end_s - time.monotonic(), metadata=self._metadata)
+            return await call(request, timeout=deadline_s - time.monotonic(), metadata=self._metadata)
         except grpc.RpcError as error:
             failure = error_from_rpc(error, timeout_s=timeout_s, request_id=request_id)
             if isinstance(failure, Unavailable):
@@ -83,7 +83,7 @@ class AsyncGrpcTransport:
             task = asyncio.current_task()
             if task and task.cancelling():
                 raise
-            # The task was not cancelled: the channel was closed during the call.
+            # This task was not cancelled, so the channel was closed during the call.
             raise Cancelled("the client was closed before the answer came", request_id=request_id) from error
 
     def _record_state(self, index: int, *, up: bool) -> None:

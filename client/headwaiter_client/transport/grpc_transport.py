@@ -20,16 +20,12 @@ from headwaiter_client.transport.replicas import Replicas
 from headwaiter_client.transport.retries import RetryBudgets, RetryPolicy
 from headwaiter_client.transport.status import error_from_rpc
 
-# The codes of calls to a server that does not answer (UNAVAILABLE) or that is stopping (CANCELLED).
+# A health check ends with one of these codes if the server cannot be reached (UNAVAILABLE) or is stopping (CANCELLED).
 DOWN_CODES = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
 
 
 class GrpcTransport:
     """Carries calls over gRPC.
-
-    Args:
-        connection: the servers' addresses, and how to connect.
-        retry: whether a failed call is sent again, and when.
 
     Raises:
         OSError: a TLS file cannot be read.
@@ -41,7 +37,7 @@ class GrpcTransport:
         self._channels = connection.channels()
         self._closed = threading.Event()
         self._lock = threading.Lock()
-        # Start at a random replica: clients that start together then do not all call the same one first.
+        # Start at a random replica, so that clients that start together do not all call the same replica first.
         self._replicas = Replicas(len(self._channels), first=random.randrange(len(self._channels)))  # noqa: S311
         self._ready = threading.Event()
         self._balanced = connection.balanced
@@ -61,15 +57,15 @@ class GrpcTransport:
     ) -> bytes:
         """Make a call; see `Transport.unary`."""
         timeout_s = checked_timeout_s(timeout_s, request_id)
-        end_s = time.monotonic() + timeout_s
+        deadline_s = time.monotonic() + timeout_s
         retries = self._retries.of(method)
         attempts = 0
         while True:
             attempts += 1
             try:
-                reply = self._attempt(method, request, timeout_s, end_s, request_id, cancel_scope)
+                reply = self._attempt(method, request, timeout_s, deadline_s, request_id, cancel_scope)
             except HeadwaiterError as error:
-                wait_s = retries.wait_s(error, attempts, end_s - time.monotonic(), random.random())  # noqa: S311
+                wait_s = retries.wait_s(error, attempts, deadline_s - time.monotonic(), random.random())  # noqa: S311
                 if wait_s is None:
                     raise
             else:
@@ -89,17 +85,17 @@ class GrpcTransport:
         method: str,
         request: bytes,
         timeout_s: float,
-        end_s: float,
+        deadline_s: float,
         request_id: str | None,
         cancel_scope: CancelScope | None,
     ) -> bytes:
-        """Send a call once, to the next replica, as soon as one is ready."""
-        if not self._ready.wait(end_s - time.monotonic()):
+        """Wait until a replica is ready, and send the call once, to the next replica."""
+        if not self._ready.wait(deadline_s - time.monotonic()):
             raise DeadlineExceeded(f"no answer within {timeout_s:g} s: set a longer timeout_s", request_id=request_id)
         with self._lock:
             index = self._replicas.next()
         call: grpc.UnaryUnaryMultiCallable[bytes, bytes] = self._channels[index].unary_unary(method)
-        left_s = end_s - time.monotonic()
+        left_s = deadline_s - time.monotonic()
         try:
             if cancel_scope is None:  # A blocking call is faster than a future.
                 return call(request, timeout=left_s, metadata=self._metadata)
@@ -115,7 +111,7 @@ class GrpcTransport:
             if isinstance(failure, Unavailable):
                 self._record_state(index, up=False)
             raise failure from error
-        except ValueError as error:  # gRPC raises ValueError for a closed channel, and here for nothing else.
+        except ValueError as error:  # gRPC raises ValueError here only if the channel is closed.
             raise Cancelled("the client is closed: create a new client", request_id=request_id) from error
 
     def _record_state(self, index: int, *, up: bool) -> None:
@@ -130,7 +126,7 @@ class GrpcTransport:
             self._check_health(index, wait=True)
 
     def _check_health(self, index: int, *, wait: bool) -> None:
-        """Check a replica's health in the background; with `wait`, as soon as gRPC's own health watch reports it up."""
+        """Check a replica's health in the background; with `wait`, once gRPC's own health watch reports it up."""
 
         def record(call: "grpc.Future[bytes]") -> None:
             if not self._closed.is_set():

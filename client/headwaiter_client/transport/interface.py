@@ -60,7 +60,7 @@ class Transport(Protocol):
             method: the gRPC path, such as "/headwaiter.v1.Encoder/Encode".
             request: the serialized message.
             timeout_s: seconds until the deadline.
-            request_id: the request's name in errors.
+            request_id: the request's id, for errors.
             cancel_scope: the scope that may cancel the call.
 
         Raises:

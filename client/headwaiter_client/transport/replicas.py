@@ -19,13 +19,13 @@ class Replicas:
         return any(self._up) or None not in self._up
 
     def record(self, index: int, up: bool) -> bool:
-        """Record whether a replica is up, and return whether this changes what was known."""
+        """Record whether a replica is up, and return whether the recorded state changed."""
         changed = self._up[index] is not up
         self._up[index] = up
         return changed
 
     def next(self) -> int:
-        """Return the index of the next replica that is up; if all are down, of the next one, which may be back."""
+        """Return the index of the next replica that is up. If all are down, return the next one: it may be up again."""
         order = [(self._next + step) % len(self._up) for step in range(len(self._up))]
         index = next((index for index in order if self._up[index]), order[0])
         self._next = index + 1

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 from headwaiter_client.calls.arguments import check_type
 from headwaiter_client.calls.steps import HEALTH_METHOD
-from headwaiter_client.errors import HeadwaiterError, Overloaded, Unavailable
+from headwaiter_client.errors import HeadwaiterError, Overloaded, Transient
 
-# Retries in the budget of a new client, and the most that a budget holds; a policy that allows one call more retries
-# raises both.
+# Retries in the budget of a new client, and the most that a budget holds. Both are higher for a policy that allows one
+# call more retries.
 _INITIAL_RETRIES = 10.0
 _MAX_RETRIES = 100.0
 _RETRIES_PER_SUCCESS = 0.2
@@ -20,7 +20,7 @@ class RetryPolicy:
     """How often a failed call is sent again, and after which wait.
 
     A call is sent again if its server cannot be reached, is starting or is draining (`Unavailable`), or if the server
-    is `Overloaded` and says when to try again. Requests change nothing on a server, so sending one twice is safe.
+    is `Overloaded` and says when to try again. Requests change nothing on a server, so a request may be sent twice.
 
     Attributes:
         max_attempts: most times that a call is sent; 1 turns retries off.
@@ -52,7 +52,7 @@ class RetryPolicy:
         """Return the seconds to wait before the next attempt, or None if the call must not be sent again.
 
         The wait is the delay that the server asks for plus a random part of an exponential back-off ("full jitter" in
-        Brooker, Exponential Backoff and Jitter, 2015), so that callers that were refused together return apart.
+        Brooker, Exponential Backoff and Jitter, 2015), so that refused clients do not retry together.
 
         Args:
             error: why the last attempt failed.
@@ -61,8 +61,9 @@ class RetryPolicy:
             jitter: random number from 0 to 1.
         """
         server_delay_s = error.retry_after_s
-        retryable = isinstance(error, Unavailable) or (isinstance(error, Overloaded) and server_delay_s is not None)
-        if not retryable or attempts >= self.max_attempts:
+        # An overloaded server that wants another attempt says when.
+        refused_for_good = isinstance(error, Overloaded) and server_delay_s is None
+        if not isinstance(error, Transient) or refused_for_good or attempts >= self.max_attempts:
             return None
         # The exponent is capped because 2.0**1024 is an overflow; 2**60 times any back-off is above max_backoff_s.
         backoff_s = min(self.max_backoff_s, self.initial_backoff_s * 2.0 ** min(attempts - 1, 60))
@@ -96,7 +97,7 @@ class RetryBudget:
             self._retries = min(self._max_retries, self._retries + _RETRIES_PER_SUCCESS)
 
     def wait_s(self, error: HeadwaiterError, attempts: int, remaining_s: float, jitter: float) -> float | None:
-        """Decide as `RetryPolicy.wait_s` does and take a retry from the budget; return None if the budget is empty."""
+        """Return `RetryPolicy.wait_s`, and take a retry from the budget; return None if the budget is empty."""
         wait_s = self._policy.wait_s(error, attempts, remaining_s, jitter)
         with self._lock:
             if wait_s is None or self._retries < 1:
@@ -106,7 +107,7 @@ class RetryBudget:
 
 
 class RetryBudgets:
-    """One budget for calls and one for health checks, so that waiting for a server to start costs no call a retry."""
+    """Two budgets, for calls and for health checks: waiting for a server to start uses up no retries of calls."""
 
     def __init__(self, policy: RetryPolicy) -> None:
         self._calls, self._health_checks = RetryBudget(policy), RetryBudget(policy)

@@ -1,4 +1,4 @@
-"""Finds the exception for a call that gRPC failed."""
+"""Turn the status of a failed gRPC call into an exception."""
 
 from typing import Any, cast
 
@@ -21,14 +21,14 @@ from headwaiter_client.errors import (
 )
 from headwaiter_proto.rules.status import error_from_metadata
 
-# The class of a failure that has no known reason: gRPC's own, a proxy's, or a newer server's. INTERNAL has no class
-# here, because gRPC uses it for broken connections and the server for its own faults, not for InferenceFailed.
+# The class of a failure without a known reason, from gRPC itself, a proxy or a newer server. INTERNAL is not
+# InferenceFailed here, because gRPC uses INTERNAL for broken connections, and the server for its own faults.
 _ERROR_BY_CODE: dict[grpc.StatusCode, type[HeadwaiterError]] = {
     grpc.StatusCode.INVALID_ARGUMENT: InvalidInput,
     grpc.StatusCode.NOT_FOUND: ModelNotFound,
     grpc.StatusCode.RESOURCE_EXHAUSTED: MessageTooLarge,
     grpc.StatusCode.DEADLINE_EXCEEDED: DeadlineExceeded,
-    # This client did not cancel the call: gRPC ends calls so that reach a server while it stops.
+    # The caller did not cancel the call: gRPC ends a call with CANCELLED if the call reaches a server that is stopping.
     grpc.StatusCode.CANCELLED: Unavailable,
     grpc.StatusCode.UNAVAILABLE: Unavailable,
     grpc.StatusCode.UNAUTHENTICATED: Unauthenticated,
@@ -39,14 +39,8 @@ _DETAILS = (error_details_pb2.ErrorInfo, error_details_pb2.RetryInfo, error_deta
 
 
 def error_from_rpc(error: grpc.RpcError, *, timeout_s: float, request_id: str | None) -> HeadwaiterError:
-    """Return the exception for the failure of a call.
-
-    Args:
-        error: what a gRPC channel raised, for threads or for asyncio.
-        timeout_s: seconds that the call was given.
-        request_id: the id that the request carried.
-    """
-    call = cast("grpc.Call", error)  # Channels raise objects of both types.
+    """Return the exception for a failed call, from the error that a gRPC channel raised, blocking or asyncio."""
+    call = cast("grpc.Call", error)  # The exceptions of channels are also of this type.
     code, message = call.code(), call.details()
     details = _known_details(call)
     info, retry, request = (details.get(kind.DESCRIPTOR.full_name) for kind in _DETAILS)

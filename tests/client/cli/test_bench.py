@@ -11,7 +11,15 @@ import pytest
 
 from headwaiter_client import HeadwaiterError, InvalidInput, Overloaded
 from headwaiter_client.cli import main
-from headwaiter_client.cli.load_generator import Reply, closed_loop, histogram, open_loop, poisson_arrivals
+from headwaiter_client.cli.load_generator import (
+    Load,
+    Outcome,
+    Reply,
+    closed_loop,
+    histogram,
+    open_loop,
+    poisson_arrivals,
+)
 from tests.client.cli.conftest import ReusableFake
 
 
@@ -115,6 +123,11 @@ async def test_an_open_loop_gives_up_unanswered_requests_after_the_grace_time() 
     load = await open_loop(send, ["a"], [0.0], grace_s=0.01)
     assert [(outcome.tokens, type(outcome.error)) for outcome in load.outcomes] == [(3, TimeoutError)]
     assert load.answered == []
+
+
+def test_the_time_to_the_last_answer_does_not_count_errors() -> None:
+    outcomes = [Outcome(1.0, 1.0, 3.0, 5, None), Outcome(1.0, 1.0, 9.0, 5, TimeoutError())]
+    assert Load(outcomes, started_s=1.0, sending_s=1.0, busy=0.0).answered_s == 2.0
 
 
 def test_poisson_arrivals_have_the_rate_and_repeat_with_the_seed() -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import grpc
 import pytest
+import trustme
 
 from headwaiter_client.cli import main
 from tests.client.fake_server import FakeServer
@@ -35,11 +36,27 @@ def test_with_several_addresses_a_replica_that_is_down_is_skipped(
     assert "tiny" in capsys.readouterr().out
 
 
-def test_any_tls_flag_turns_tls_on(server: FakeServer, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["probe", "--address", server.address, "--tls-cert", "client.pem"]) == 1
+@pytest.mark.parametrize(("flag", "given", "missing"), [("--tls-cert", "cert", "key"), ("--tls-key", "key", "cert")])
+def test_a_client_certificate_and_its_key_need_each_other(
+    server: FakeServer, capsys: pytest.CaptureFixture[str], flag: str, given: str, missing: str
+) -> None:
+    assert main(["probe", "--address", server.address, flag, "client.pem"]) == 1
     error = capsys.readouterr().err
-    assert "cert" in error
-    assert "key" in error
+    assert error.startswith(f"headwaiter-client: {given} ")
+    assert f"without {missing}" in error
+    assert server.metadata == {}
+
+
+def test_a_file_of_certificates_to_trust_turns_tls_on(
+    server: FakeServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trustme.CA().cert_pem.write_to_path(tmp_path / "ca.pem")
+    command = ["probe", "--address", server.address]
+    assert main([*command, "--tls-ca", str(tmp_path / "ca.pem")]) == 1  # The fake server has no TLS.
+    assert capsys.readouterr().err.startswith(f"headwaiter-client: the server at {server.address} is not ready: ")
+    assert server.metadata == {}
+    assert main(command) == 0
+    assert server.metadata != {}
 
 
 def test_tls_needs_no_file_to_trust_the_public_authorities(server: FakeServer, monkeypatch: pytest.MonkeyPatch) -> None:

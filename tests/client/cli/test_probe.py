@@ -16,7 +16,11 @@ def test_probe_fails_while_the_server_is_not_ready(server: FakeServer, capsys: p
     assert main(["probe", "--address", server.address]) == 1
     output, error = capsys.readouterr()
     assert output == ""
-    assert error.startswith(f"headwaiter-client: the server at {server.address} is not ready: ")
+    prefix = f"headwaiter-client: the server at {server.address} is not ready: "
+    assert error.startswith(prefix)
+    reason = error.removeprefix(prefix)
+    assert "health check" in reason
+    assert "SERVING" in reason
     assert error.count("\n") == 1
 
 

@@ -72,7 +72,7 @@ def test_the_client_sends_its_certificate_to_a_server_that_requires_one(
         call(server, "encode", ["a"], connect={"tls": TlsConfig(ca=ca)})
 
 
-@pytest.mark.parametrize("tls", [TlsConfig(), None], ids=["system certificates", "plain text"])
+@pytest.mark.parametrize("tls", [TlsConfig(), None], ids=["public certificates", "plain text"])
 def test_a_server_with_an_untrusted_certificate_is_unavailable(
     call: Call, tls_server: TlsServer, tls: TlsConfig | None
 ) -> None:
