@@ -66,6 +66,8 @@ class Scheduler:
             workers: run the batches.
             cost: predicts the seconds of a batch.
             limits: of a batch.
+            queue_limits: of the queue.
+            observer: is notified of batches.
             on_available: called with False when the last device dies, and with True when a device is back.
             clock: the clock of the deadlines.
         """
@@ -113,9 +115,7 @@ class Scheduler:
         priority: Priority = Priority.INTERACTIVE,
         failures: Mapping[int, HeadwaiterError] | None = None,
     ) -> Outcome:
-        """Queue the sequences of a request, and return its answer when the last sequence is done.
-
-        Cancelling the call withdraws the sequences that have not started to run.
+        """Queue the sequences of a request, and return its answer; cancelling withdraws what has not started to run.
 
         Args:
             values: token ids [n] or features [n, d_in] of each sequence.
@@ -164,7 +164,7 @@ class Scheduler:
             self._answers.withdraw(request)
 
     async def failed(self) -> None:
-        """Wait until the loop fails, and raise its error; never return."""
+        """Wait until the loop fails, and raise its error."""
         await asyncio.shield(self._failure)
 
     async def drain(self, timeout_s: float) -> int:
@@ -178,9 +178,8 @@ class Scheduler:
         await asyncio.wait({self._serving}, timeout=timeout_s)
         unanswered = [request for request in self._requests if not request.answer.done()]
         for request in unanswered:
-            self._answers.fail(
-                request, Unavailable("the server stopped before it ran the request: try another replica")
-            )
+            stopped = Unavailable("the server stopped before it ran the request: try another replica")
+            self._answers.fail(request, stopped)
         for task in (self._serving, *self._bisecting, *self._reopening):
             task.cancel()
         for batch in self._running:
@@ -200,7 +199,7 @@ class Scheduler:
                     await asyncio.sleep(0)
                     answered = self._hand_out_results()
                 self._wake_up.clear()
-                # This frame never ends. It holds no batch and no worker, so that their memory is freed in time.
+                # This frame never ends, so it must hold no batch and no worker: their memory would stay allocated.
                 while self._pending and self._start_batch():
                     pass
         except Exception as error:  # noqa: BLE001 - `failed` raises it
@@ -236,9 +235,8 @@ class Scheduler:
 
     def _expects_more_requests(self) -> bool:
         """Return whether to hold idle devices for another turn of the event loop."""
-        if self._draining or self._pending.tokens >= self._limits.tokens:
-            return False
-        if not self._batch_wait.hold_another_turn(len(self._pending)):
+        full = self._draining or self._pending.tokens >= self._limits.tokens
+        if full or not self._batch_wait.hold_another_turn(len(self._pending)):
             return False
         return self._devices.wants_batch(self._clock()) is not None and yield_core(self._clock)
 
