@@ -258,7 +258,8 @@ def _tokenize(text: str, prompt: str) -> tuple[NDArray[Any], NDArray[np.int64]]:
     tokens = [("[CLS]", 0, 0), *((word, 0, 0) for word in prompt.split())]
     tokens += [(found.group(), *found.span()) for found in re.finditer(r"\S+", text)]
     tokens.append(("[SEP]", 0, 0))
-    return np.array([word for word, _, _ in tokens]), np.array([span for _, *span in tokens], np.int64)
+    # dtype object: a numpy string array would give every word the size of the longest.
+    return np.array([word for word, _, _ in tokens], object), np.array([span for _, *span in tokens], np.int64)
 
 
 def _kept_positions(tokens: int, max_tokens: int, truncation: pb.Truncation) -> NDArray[np.int64]:
