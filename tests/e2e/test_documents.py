@@ -21,6 +21,7 @@ from testbed.server_process import RunningServer
 from tests.documents import (
     ARCHITECTURE,
     CLIENT,
+    COMMAND_LINE,
     CONTRIBUTING,
     DOCS,
     GETTING_STARTED,
@@ -73,7 +74,7 @@ def test_the_readme_shows_what_its_python_prints(real_server: RunningServer) -> 
     ("page", "expected", "texts"),
     [
         (GETTING_STARTED, {"probe", "models", "encode", "similar"}, 2),
-        (CLIENT, {"probe", "models", "encode", "similar", "bench", "attend"}, 3),
+        (COMMAND_LINE, {"probe", "models", "encode", "similar", "bench", "attend"}, 3),
     ],
     ids=lambda value: value.name if isinstance(value, Path) else "",
 )
