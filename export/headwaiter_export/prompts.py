@@ -1,4 +1,4 @@
-"""Reads the prompts of a `sentence-transformers` model: texts such as "query: " that are put before other texts."""
+"""Read the prompts of a `sentence-transformers` model: prefixes of texts, such as "query: "."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -15,8 +15,8 @@ def with_prompts(text: TextConfig, prompts_json: CheckpointJson, *, pooled: bool
 
     Args:
         text: the configuration without prompts.
-        prompts_json: config_sentence_transformers.json.
-        pooled: whether pooling includes the rows of a prompt.
+        prompts_json: content of config_sentence_transformers.json.
+        pooled: whether pooling includes the rows of prompts.
 
     Raises:
         CheckpointError: a prompt is not a string or too long, or the default prompt is unknown.
@@ -31,7 +31,7 @@ def with_prompts(text: TextConfig, prompts_json: CheckpointJson, *, pooled: bool
 
 
 def _prompt_texts(prompts_json: CheckpointJson) -> Mapping[str, str]:
-    """Return the prompts by name; null stands for an empty prompt."""
+    """Return the text of each prompt by name; null in the file stands for an empty prompt."""
     values = prompts_json.values.get("prompts") or {}
     if not isinstance(values, dict) or not all(isinstance(text, str | None) for text in values.values()):
         raise prompts_json.error("prompts", "it must be an object of strings")
@@ -42,8 +42,8 @@ def _prompt(name: str, text: str, tokenizer: tokenizers.Tokenizer, max_tokens: i
     special = np.array(tokenizer.encode(text).special_tokens_mask, bool)
     if len(special) >= max_tokens:
         raise CheckpointError(
-            f"prompt {name!r} has {len(special)} tokens, special tokens included, but prompt and text may have at most "
-            f"{max_tokens}: shorten the prompt"
+            f"prompt {name!r} has {len(special)} tokens, special tokens included, but prompt and text together have at "
+            f"most {max_tokens}: shorten the prompt"
         )
-    own = np.flatnonzero(~special)
-    return Prompt(name, text, int(own[-1]) + 1 if len(own) else 0)
+    ordinary = np.flatnonzero(~special)
+    return Prompt(name, text, int(ordinary[-1]) + 1 if len(ordinary) else 0)

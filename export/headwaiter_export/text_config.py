@@ -1,16 +1,16 @@
-"""How a model turns texts into token ids."""
+"""The configuration of a model that accepts texts: tokenizer, limit and prompts."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class Prompt:
-    """A text that is put before texts of one kind, such as "query: ".
+    """A prefix of all texts of one kind, such as "query: ".
 
     Attributes:
         name: name of the prompt in requests.
-        text: the prompt itself.
-        tokens: tokens before those of the text, special tokens included; 0 for an empty prompt.
+        text: the prefix.
+        tokens: number of the prompt's tokens and of special tokens before it; 0 for an empty prompt.
     """
 
     name: str
@@ -20,14 +20,14 @@ class Prompt:
 
 @dataclass(frozen=True)
 class TextConfig:
-    """A tokenizer, its limit and its prompts.
+    """A tokenizer, its limit and the model's prompts.
 
     Attributes:
         tokenizer: content of a `tokenizers` file (tokenizer.json) without truncation and padding.
         max_tokens: most tokens of a text, special tokens included.
         prompts: prompts that a request may choose from.
-        default_prompt: name of the prompt of a request that chooses none; empty for no prompt.
-        pooling_skips_prompt: whether pooling leaves out the rows of a prompt and of special tokens before it.
+        default_prompt: name of the prompt of a request without one; empty for no prompt.
+        pooling_skips_prompt: whether pooling skips the rows of a prompt and of special tokens before it.
     """
 
     tokenizer: str
