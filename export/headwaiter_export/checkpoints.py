@@ -18,8 +18,7 @@ from headwaiter_export.checkpoint_json import CheckpointError, CheckpointJson, r
 from headwaiter_export.config import ConfigError, EncoderConfig, Pooling
 from headwaiter_export.encoder import Encoder
 from headwaiter_export.families import ACTIVATIONS, FAMILIES, Family
-from headwaiter_export.prompts import with_prompts
-from headwaiter_export.text_config import TextConfig
+from headwaiter_export.text_config import TextConfig, with_prompts
 from headwaiter_export.weights import read_safetensors, take_tensor
 
 # Architectures with these endings contain a complete encoder. Their heads are ignored.

@@ -3,9 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields
 from enum import StrEnum
-from typing import Any, TypeVar
-
-Choice = TypeVar("Choice", bound=StrEnum)
+from typing import Any
 
 # Greater than any size of a real encoder, and small enough for a product of two sizes to fit in 64 bits.
 MAX_SIZE = 2**24
@@ -137,7 +135,11 @@ class EncoderConfig:
 
     def __post_init__(self) -> None:
         for name, choices in _CHOICES.items():
-            object.__setattr__(self, name, _validated_choice(name, getattr(self, name), choices))
+            value = getattr(self, name)
+            try:
+                object.__setattr__(self, name, choices(value))
+            except ValueError:
+                raise ConfigError(f"{name} is {value!r}: choose one of {', '.join(choices)}") from None
         for name in ("d_model", "heads", "layers", "max_tokens"):
             _check_size(name, getattr(self, name))
         for name in ("vocabulary_size", "feature_width", "d_ff", "head_dim", "value_dim"):
@@ -239,13 +241,6 @@ _CHOICES: dict[str, type[StrEnum]] = {
     "activation": Activation,
     "pooling": Pooling,
 }
-
-
-def _validated_choice(name: str, value: Any, choices: type[Choice]) -> Choice:
-    try:
-        return choices(value)
-    except ValueError:
-        raise ConfigError(f"{name} is {value!r}: choose one of {', '.join(choices)}") from None
 
 
 def _check_size(name: str, value: Any, least: int = 1) -> None:

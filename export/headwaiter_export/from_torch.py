@@ -49,7 +49,7 @@ def from_multihead_attention(
     Args:
         module: the module, in any precision and on any device.
         max_tokens: most tokens of a sequence.
-        mask: which tokens a token attends to, as the module's argument `attn_mask` would say.
+        mask: which tokens a token attends to; PyTorch takes the mask as an argument of each call.
         pooling: how the hidden rows of a sequence become one vector.
         normalize: whether pooled vectors are scaled to unit length.
 
@@ -80,21 +80,10 @@ def from_transformer_encoder(
     pooling: Pooling = Pooling.NONE,
     normalize: bool = False,
 ) -> Encoder:
-    """Convert `nn.TransformerEncoder` to an encoder of features [n, d_model].
+    """Convert `nn.TransformerEncoder` to an encoder of features [n, d_model], like `from_multihead_attention`.
 
-    `batch_first` may be true or false. `nn.GELU("tanh")` becomes the tanh approximation, although PyTorch's fast path
-    computes the exact gelu for it.
-
-    Args:
-        module: the module, in any precision and on any device; `norm_first` and the final norm are free.
-        max_tokens: most tokens of a sequence.
-        mask: which tokens a token attends to, as the module's argument `mask` would say.
-        pooling: how the hidden rows of a sequence become one vector.
-        normalize: whether pooled vectors are scaled to unit length.
-
-    Raises:
-        ConversionError: the module cannot be reproduced; the message names the attribute.
-        ConfigError: an argument is wrong.
+    `norm_first` may be true or false, and the final norm present or absent. `nn.GELU("tanh")` becomes the tanh
+    approximation, although PyTorch's fast path computes the exact gelu for it.
     """
     _check_encoder(module)
     first: Any = module.layers[0]

@@ -1,7 +1,7 @@
 """The graphs of a bundle.
 
 A bundle holds several graphs of one encoder. Each graph has the attention layout and the precision that suit a provider
-of ONNX Runtime; the server runs one of them. `bundle.py` writes the graphs that this module lists.
+of ONNX Runtime, and a server runs the graph for its device. `bundle.py` writes the graphs that this module lists.
 """
 
 from dataclasses import dataclass
@@ -22,15 +22,7 @@ from headwaiter_server.runtime.graph import Provider
 
 @dataclass(frozen=True)
 class GraphPlan:
-    """One graph of a bundle.
-
-    Attributes:
-        file: name of the graph's file.
-        layout: attention layout of the graph.
-        lowering: name of the attention layout in the manifest.
-        precision: precision of the weights.
-        provider: provider that runs the graph.
-    """
+    """One graph of a bundle; `lowering` is the manifest's name of the attention layout."""
 
     file: str
     layout: type[GraphLayout]

@@ -52,7 +52,7 @@ def trace(encoder: Encoder, layout: type[GraphLayout]) -> ir.Model:
             kwargs={"inputs": {name: torch.from_numpy(feeds[name]) for name in axes}},
             dynamic_shapes={"inputs": {name: {i: _DIMS[axis] for i, axis in enumerate(axes[name])} for name in axes}},
             input_names=list(axes),
-            output_names=graph.output_names,
+            output_names=layout.output_names(encoder.config),
             opset_version=_OPSET,
             dynamo=True,
             verbose=False,
@@ -117,7 +117,6 @@ class _GraphModule(nn.Module):
         super().__init__()
         self.encoder = encoder
         self.layout = layout
-        self.output_names = layout.output_names(encoder.config)
 
     def forward(self, inputs: dict[str, Tensor]) -> list[Tensor]:
         layout = self.layout(inputs)

@@ -62,12 +62,12 @@ class QuantizedLinear(nn.Module):
         # Not `clamp(min=...)`: in a graph, it would also make infinity finite.
         largest = torch.maximum(x.abs().amax(1, keepdim=True), torch.tensor(_MIN_MAGNITUDE))
         scaled = x * (_MAX_INTEGER / largest)
-        product = self._product_in_graph(scaled) if torch.onnx.is_in_onnx_export() else self._product(scaled)
+        if torch.onnx.is_in_onnx_export():
+            product = self._product_in_graph(scaled)
+        else:
+            product = F.linear(scaled.round(), self.weight.T.float()) * self.weight_scales
         y = product * (largest * (1 / _MAX_INTEGER))
         return y if self.bias is None else y + self.bias
-
-    def _product(self, scaled: Tensor) -> Tensor:
-        return F.linear(scaled.round(), self.weight.T.float()) * self.weight_scales
 
     def _product_in_graph(self, scaled: Tensor) -> Tensor:
         one, zero_point = torch.tensor(1.0), torch.tensor(_ZERO_POINT, dtype=torch.uint8)
@@ -84,7 +84,7 @@ class QuantizedLinear(nn.Module):
 
 
 def quantize(encoder: Encoder, reference: Reference, calibration: list[Sequence]) -> tuple[Encoder, list[str]]:
-    """Quantise the linear layers of an encoder's blocks, but leave in float32 as many as the tolerance requires.
+    """Quantise the linear layers of an encoder's blocks, except as few as possible that the tolerance needs in float32.
 
     If a cosine falls below the target when all layers are quantised, layers are ranked by the mean cosine that each one
     causes when it alone is quantised. A bisection over this ranking finds the fewest layers to leave in float32. The

@@ -1,6 +1,15 @@
-"""The configuration of a model that accepts texts: tokenizer, limit and prompts."""
+"""How a model turns texts into token ids: its tokenizer, its limit and its prompts.
 
-from dataclasses import dataclass
+A prompt is a prefix of texts, such as "query: ". Only `sentence-transformers` models have prompts.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+import tokenizers
+
+from headwaiter_export.checkpoint_json import CheckpointError, CheckpointJson
 
 
 @dataclass(frozen=True)
@@ -35,3 +44,42 @@ class TextConfig:
     prompts: tuple[Prompt, ...] = ()
     default_prompt: str = ""
     pooling_skips_prompt: bool = False
+
+
+def with_prompts(text: TextConfig, prompts_json: CheckpointJson, *, pooled: bool) -> TextConfig:
+    """Return a text configuration with the checkpoint's prompts.
+
+    Args:
+        text: the configuration without prompts.
+        prompts_json: content of config_sentence_transformers.json.
+        pooled: whether pooling includes the rows of prompts.
+
+    Raises:
+        CheckpointError: a prompt is not a string or too long, or the default prompt is unknown.
+    """
+    texts = _prompt_texts(prompts_json)
+    default = ""
+    if prompts_json.values.get("default_prompt_name") is not None:
+        default = prompts_json.choice("default_prompt_name", {name: name for name in texts})
+    tokenizer = tokenizers.Tokenizer.from_str(text.tokenizer)
+    prompts = tuple(_read_prompt(name, words, tokenizer, text.max_tokens) for name, words in texts.items())
+    return replace(text, prompts=prompts, default_prompt=default, pooling_skips_prompt=bool(prompts) and not pooled)
+
+
+def _prompt_texts(prompts_json: CheckpointJson) -> Mapping[str, str]:
+    """Return the text of each prompt by name; null in the file stands for an empty prompt."""
+    values = prompts_json.values.get("prompts") or {}
+    if not isinstance(values, dict) or not all(isinstance(text, str | None) for text in values.values()):
+        raise prompts_json.error("prompts", "it must be an object of strings")
+    return {name: text or "" for name, text in values.items()}
+
+
+def _read_prompt(name: str, text: str, tokenizer: tokenizers.Tokenizer, max_tokens: int) -> Prompt:
+    special = np.array(tokenizer.encode(text).special_tokens_mask, bool)
+    if len(special) >= max_tokens:
+        raise CheckpointError(
+            f"prompt {name!r} has {len(special)} tokens, special tokens included, but prompt and text together have at "
+            f"most {max_tokens}: shorten the prompt"
+        )
+    ordinary = np.flatnonzero(~special)
+    return Prompt(name, text, int(ordinary[-1]) + 1 if len(ordinary) else 0)

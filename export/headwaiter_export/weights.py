@@ -48,8 +48,7 @@ def read_encoder(config: EncoderConfig, path: Path) -> Encoder:
 
     Raises:
         CheckpointError: the file cannot be read, or a tensor is not floating point.
-        ConfigError: max_tokens exceeds the number of learned positions.
-        WeightsError: a tensor is missing, unknown, given twice, not finite or of the wrong shape.
+        WeightsError: a tensor is given twice, or `qkv` has the wrong shape. Further errors: `Encoder.with_weights`.
     """
     weights: dict[str, Tensor] = {}
     for name, tensor in read_safetensors(path).items():

@@ -1,4 +1,4 @@
-"""Graphs for CUDA equal the formulas in onnx's reference evaluator, and have the operators that make a GPU fast."""
+"""Graphs for CUDA equal the formulas in onnx's reference evaluator, and have the operators that are fast on a GPU."""
 
 from collections import Counter
 from pathlib import Path
