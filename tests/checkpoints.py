@@ -1,4 +1,7 @@
-"""Small checkpoints with random weights, saved by `transformers` like a user's checkpoint."""
+"""Small checkpoints with random weights, saved by `transformers` like a user's checkpoint.
+
+`save_bert`, `save_tokenizer` and `save_sentence_transformer` write the parts of one folder; tests call those they need.
+"""
 
 import json
 import string
@@ -16,7 +19,7 @@ VOCABULARY = [*SPECIAL_TOKENS, *string.ascii_lowercase, *(f"##{c}" for c in stri
 
 
 def save_bert(folder: Path, **settings: object) -> transformers.BertModel:
-    """Save a BERT; its weights are large, so that attention is far from uniform."""
+    """Save a BERT of two layers; its weights are large, so that attention is far from uniform."""
     torch.manual_seed(0)
     config = transformers.BertConfig(
         **{
@@ -60,7 +63,7 @@ def save_tokenizer(folder: Path) -> None:
 def save_sentence_transformer(
     folder: Path, *, modules: tuple[str, ...] = ("Transformer", "Pooling", "Normalize")
 ) -> None:
-    """Add the files of `sentence-transformers`: modules, mean pooling, a limit of 32 tokens, prompts."""
+    """Add the files of `sentence-transformers`: modules, mean pooling, a text limit of 32 tokens, prompts."""
     paths = {"Transformer": "", "Pooling": "1_Pooling"}
     listed = [
         {

@@ -1,4 +1,7 @@
-"""ONNX Runtime's CUDA operators in numpy, for `onnx.reference`, written from the documentation of their schemas."""
+"""ONNX Runtime's own operators in numpy, written from the documentation of their schemas.
+
+With them, onnx's reference evaluator runs the graphs for CUDA on machines without a GPU.
+"""
 
 import numpy as np
 from onnx.reference.op_run import OpRun
@@ -48,10 +51,10 @@ class PackedMultiHeadAttention(OpRun):
 
 
 class MultiHeadAttention(OpRun):
-    """Attention over padded cells, with the longest form of the key mask, [3B + 2].
+    """Attention over padded cells of B sequences, with the key mask in its longest form, [3B + 2].
 
-    The mask concatenates the lengths of the keys [B], the first query cell of each sequence and the end of the last
-    [B + 1], and the same for key cells [B + 1].
+    The mask concatenates the number of keys of each sequence [B], the offsets of the sequences' query cells [B + 1],
+    and the offsets of their key cells [B + 1].
     """
 
     op_domain = "com.microsoft"

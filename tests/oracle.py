@@ -1,8 +1,8 @@
-"""A second encoder, written from the published formulas in numpy and float64. Tests compare exported graphs with it.
+"""The encoder again, written from the published formulas in numpy and float64. Tests compare exported graphs with it.
 
-It encodes one sequence at a time. Sources: Linear and LayerNorm from PyTorch's documentation; attention, head by head,
-from "Attention Is All You Need", section 3.2, and sinusoidal positions from its section 3.5; the post-norm layer from
-BERT; rotary positions from RoFormer, in complex form.
+`Oracle` encodes one sequence at a time, and shares no code with the export. Sources: Linear and LayerNorm from
+PyTorch's documentation; attention, head by head, from "Attention Is All You Need", section 3.2, and sinusoidal
+positions from its section 3.5; the post-norm layer from BERT; rotary positions from RoFormer, in complex form.
 """
 
 import math
@@ -31,7 +31,7 @@ POOLINGS: dict[str, Callable[[Array], Array]] = {
 
 
 class Oracle:
-    """An encoder with weights named as in `Encoder.state_dict()` and choices named as in `EncoderConfig`."""
+    """An encoder; weights are named as in `Encoder.state_dict()`, choices as the fields of EncoderConfig."""
 
     def __init__(self, weights: Mapping[str, Array], choices: Mapping[str, Any]) -> None:
         self.weights = weights
@@ -48,7 +48,7 @@ class Oracle:
         return self._norm(x, "norm") if self.choices["final_norm"] else x
 
     def attention(self, sequence: Array) -> list[tuple[Array, Array]]:
-        """Return each layer's attention weights [heads, n, n] and the heads' outputs [heads, n, value_dim]."""
+        """Return each layer's attention weights [heads, n, n] and contexts [heads, n, value_dim]."""
         self.hidden(sequence)
         return self._attention
 
@@ -80,9 +80,9 @@ class Oracle:
     def _attend(self, x: Array, name: str) -> Array:
         q, k, v = (self._linear(x, f"{name}.{part}") for part in ("query", "key", "value"))
         heads = [self._head(q, k, v, head, name) for head in range(self.choices["heads"])]
-        weights, outputs = [weights for weights, _ in heads], [output for _, output in heads]
-        self._attention.append((np.stack(weights), np.stack(outputs)))
-        context = np.concatenate(outputs, axis=1)
+        weights, contexts = [weights for weights, _ in heads], [context for _, context in heads]
+        self._attention.append((np.stack(weights), np.stack(contexts)))
+        context = np.concatenate(contexts, axis=1)
         return self._linear(context, f"{name}.output") if self.choices["output_projection"] else context
 
     def _head(self, q: Array, k: Array, v: Array, head: int, name: str) -> tuple[Array, Array]:
@@ -122,7 +122,7 @@ def unit_rotations(n: int, width: int) -> Array:
 
 
 def rotate(rows: Array) -> Array:
-    """Rotate each adjacent pair of rows [n, head_dim], as one complex number, by the angle of the row's position."""
+    """Rotate rows [n, head_dim]: each adjacent pair of columns is a complex number, turned by its row's position."""
     rotated = (rows[:, 0::2] + 1j * rows[:, 1::2]) * unit_rotations(*rows.shape)
     return np.stack([rotated.real, rotated.imag], axis=-1).reshape(rows.shape)
 

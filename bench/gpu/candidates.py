@@ -11,7 +11,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from headwaiter_export.attention_layout import MASKED_SCORE, Axes, Fusions, Packed, allowed_pairs
-from headwaiter_export.attention_layout_cuda import Cuda, PackedCuda, contrib_operator
+from headwaiter_export.attention_layout_cuda import CudaLayout, PackedCuda, contrib_operator
 from headwaiter_export.config import Mask
 from headwaiter_export.fusion import producing_gemm
 
@@ -68,7 +68,7 @@ class FusedCuda(PackedCuda):
     FUSIONS: ClassVar[Fusions] = (*PackedCuda.FUSIONS, fuse_projections)
 
 
-class GatheredCuda(Cuda):
+class GatheredCuda(CudaLayout):
     """MultiHeadAttention over gathered cells.
 
     `key_spans` is the only form of its key mask that reaches CUDA's memory-efficient kernel. With `lengths` as the key

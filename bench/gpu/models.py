@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.gpu.settings import Precision, Settings
-from headwaiter_export.bundle import export_bundle, halve
+from headwaiter_export.bundle import export_bundle, to_float16
 from headwaiter_export.checkpoints import read_checkpoint
 from headwaiter_export.config import EncoderConfig, Positions
 from headwaiter_export.encoder import Encoder
@@ -73,8 +73,8 @@ def served_plan(settings: Settings, precision: Precision) -> GraphPlan:
 
 def write(encoder: Encoder, layout: type[GraphLayout], precision: Precision, path: Path) -> Path:
     """Write one graph of a float32 encoder in a precision, and return its path."""
-    folded = encoder.folded()
-    write_graph(halve(folded) if precision == "fp16" else folded, layout, path)
+    folded = encoder.fold_temperatures()
+    write_graph(to_float16(folded) if precision == "fp16" else folded, layout, path)
     return path
 
 

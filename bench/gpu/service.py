@@ -7,10 +7,10 @@ import numpy as np
 
 from bench.gpu.findings import Findings
 from bench.gpu.models import MINILM, minilm_bundle, served_plan
+from bench.gpu.optimized_graph import optimized_operators
 from bench.gpu.settings import Settings
 from examples.demo import REQUIRED_SHARE, SENTENCES, print_neighbours, print_stages, read_sentences
 from headwaiter_client import Client, Encoding
-from headwaiter_export.optimized_graph import optimized_operators
 from headwaiter_proto.encoder_pb2 import Execution
 from testbed.server_process import running_server
 

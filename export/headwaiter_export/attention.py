@@ -9,24 +9,24 @@ from torch import Tensor, nn
 from headwaiter_export.config import EncoderConfig, Positions
 from headwaiter_export.positions import NoPositions, RotaryPositions
 
-if TYPE_CHECKING:  # attention_layout imports the formula from here.
+if TYPE_CHECKING:  # attention_layout.py imports `attention` from this module.
     from headwaiter_export.attention_layout import AttentionLayout
 
 
 def attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
     """Compute softmax(q kᵀ / √head_dim + mask) v (https://arxiv.org/abs/1706.03762, equation 1).
 
-    Every layout that does not use a fused operator runs this function, PyTorch's reference answers included.
+    Every layout that uses no fused operator runs this function.
 
     Args:
         query: [..., n, head_dim].
         key: [..., n, head_dim].
         value: [..., n, value_dim].
-        mask: added to the scores: 0 where a query attends to a key, and −∞ or the lowest number where it does not. Its
-            shape broadcasts to [..., n, n]. None where every query attends to every key.
+        mask: added to the scores: 0 where a query attends to a key, otherwise −∞ or the lowest float32. Its shape
+            broadcasts to [..., n, n]. None if every query attends to every key.
 
     Returns:
-        The attention weights [..., n, n], each row of which sums to one, and the context [..., n, value_dim].
+        The attention weights [..., n, n], whose rows sum to 1, and the context [..., n, value_dim].
     """
     scale = math.sqrt(query.shape[-1])
     scores = (query / scale) @ key.transpose(-2, -1)
@@ -38,9 +38,9 @@ def attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) ->
 
 
 class SelfAttention(nn.Module):
-    """Attention in every head; the heads' contexts are concatenated and, if configured, projected to d_model.
+    """Attention in H heads, whose contexts are concatenated and, if configured, projected to d_model.
 
-    The projections work on single rows. The layout knows which rows form a sequence.
+    The projections treat each row alone. The layout knows which rows form a sequence.
     """
 
     def __init__(self, config: EncoderConfig) -> None:
@@ -58,7 +58,7 @@ class SelfAttention(nn.Module):
             self.output = nn.Linear(context_width, config.d_model, config.output_bias)
 
     def forward(self, x: Tensor, layout: "AttentionLayout") -> Tensor:
-        """Attend within each sequence: rows [R, d_model] to rows [R, width]."""
+        """Transform rows [R, d_model] to [R, width]; a row attends only to rows of its own sequence."""
         query = self.positions(self.temperature(self.query(x)), layout)
         key = self.positions(self.key(x), layout)
         context = layout.attend(query, key, self.value(x), self.heads, self.mask)
@@ -67,9 +67,9 @@ class SelfAttention(nn.Module):
 
 
 class LearnedTemperature(nn.Module):
-    """softmax(q kᵀ / T), with one learned T for each head (https://arxiv.org/abs/2112.13492).
+    """softmax(q kᵀ / T), with one learned T in each head (https://arxiv.org/abs/2112.13492).
 
-    Attention always divides by √head_dim, so this module multiplies the queries by √head_dim / T.
+    `attention` divides scores by √head_dim, so this module multiplies the queries by √head_dim / T.
     """
 
     def __init__(self, config: EncoderConfig) -> None:
@@ -83,5 +83,5 @@ class LearnedTemperature(nn.Module):
 
     @property
     def factors(self) -> Tensor:
-        """Factor of each column of the queries, [H·head_dim]."""
+        """√head_dim / T of each column of the queries, [H·head_dim]."""
         return (math.sqrt(self.head_dim) / self.temperature).repeat_interleave(self.head_dim)

@@ -1,7 +1,11 @@
-"""Attention layouts: how a graph arranges its rows, and how rows attend within their own sequence.
+"""Attention layouts: how a graph arranges the sequences of a batch in rows, and how it writes attention over them.
 
-Linear layers, norms and activations work on rows [R, d] in every layout. Only attention and pooling read more than one
-row, so a layout defines them. Shapes: R rows, B sequences, N tokens of the longest sequence, H heads.
+Linear layers, norms and activations treat each row alone, so `encoder.py` defines them once for all graphs. Positions,
+attention and pooling need to know which rows form a sequence; they ask the layout. `graph_plans.py` lists the layout of
+each graph of a bundle.
+
+Shapes: R rows, T tokens of a batch, B sequences, N tokens of the longest sequence, H heads, d = d_model. R is T without
+padding, and B·N with padding.
 """
 
 from abc import ABC, abstractmethod
@@ -17,21 +21,21 @@ from typing_extensions import override
 from headwaiter_export.attention import attention
 from headwaiter_export.config import EncoderConfig, Mask, Pooling
 
-# Graph inputs beside the tokens, with the names of their axes.
+# Names of a graph's inputs, without the tokens or features, each with the names of its axes.
 Axes = Mapping[str, tuple[str, ...]]
 
-# Rewrites of a traced graph, in order.
+# Rewrites to apply to a traced graph, in order.
 Fusions = tuple[Callable[[ir.Model], None], ...]
 
-# The score of a masked key. ONNX Runtime's default, −10,000, is not below every possible score.
+# The score of a masked key: the lowest float32. A real score can be lower than ONNX Runtime's default of −10,000.
 MASKED_SCORE = torch.finfo(torch.float32).min
 
 
 class AttentionLayout(ABC):
-    """One arrangement of sequences in rows, and attention over it.
+    """An arrangement of sequences in rows, and attention within each sequence.
 
     Attributes:
-        FUSIONS: rewrites that make the layout's graphs faster where they run.
+        FUSIONS: rewrites that make the layout's graphs faster on its provider.
     """
 
     FUSIONS: ClassVar[Fusions] = ()
@@ -39,33 +43,32 @@ class AttentionLayout(ABC):
     @property
     @abstractmethod
     def positions(self) -> Tensor:
-        """Position of each row inside its own sequence, int64 [R]."""
-
-    @property
-    @abstractmethod
-    def lengths(self) -> Tensor:
-        """Tokens of each sequence, [B]."""
+        """Position of each row in its own sequence, int64 [R]."""
 
     @property
     @abstractmethod
     def token_mask(self) -> Tensor:
         """True where a padded cell holds a token, bool [B, N]."""
 
+    @property
+    def lengths(self) -> Tensor:
+        """Number of tokens of each sequence, [B]."""
+        return self.token_mask.sum(1)
+
     @abstractmethod
     def attend(self, query: Tensor, key: Tensor, value: Tensor, heads: int, mask: Mask) -> Tensor:
-        """Attend within each sequence: query and key [R, H·head_dim] and value [R, d] to context [R, d]."""
+        """Compute the context [R, H·value_dim] of query and key [R, H·head_dim] and value [R, H·value_dim].
+
+        A row attends only to rows of its own sequence.
+        """
 
     @abstractmethod
     def pad(self, rows: Tensor) -> Tensor:
-        """Arrange rows [R, d] in padded cells, [B, N, d]."""
+        """Arrange rows [R, d] in padded cells [B, N, d]."""
 
     def to_rows(self, tokens: Tensor) -> Tensor:
-        """Turn a graph's token ids or features into rows, [R] or [R, d_in]."""
+        """Turn the token ids or features that a graph takes into rows [R] or [R, feature_width]."""
         return tokens
-
-    def from_rows(self, rows: Tensor) -> Tensor:
-        """Turn hidden rows [R, d] into a graph's output."""
-        return rows
 
     @classmethod
     def output_names(cls, config: EncoderConfig) -> list[str]:
@@ -74,17 +77,19 @@ class AttentionLayout(ABC):
 
     def outputs(self, pooled: Tensor | None, hidden: Tensor) -> list[Tensor]:
         """Turn the encoder's results into the graph's outputs, in the order of `output_names`."""
-        hidden = self.from_rows(hidden)
         return [hidden] if pooled is None else [pooled, hidden]
 
     def add_and_normalize(self, x: Tensor, residual: Tensor, norm: nn.Module) -> Tensor:
-        """Return norm(x + residual), [R, d]; the norm is a LayerNorm."""
+        """Return LayerNorm(x + residual), [R, d]."""
         normalized: Tensor = norm(x + residual)
         return normalized
 
 
 class SingleSequence(AttentionLayout):
-    """One sequence in plain PyTorch, without padding. All other layouts are compared with this one."""
+    """One sequence, run in plain PyTorch: the reference for all graphs.
+
+    It uses PyTorch's own attention, so that the comparison with a graph also checks the formula in `attention`.
+    """
 
     def __init__(self, tokens: int) -> None:
         self._tokens = tokens
@@ -96,23 +101,17 @@ class SingleSequence(AttentionLayout):
 
     @property
     @override
-    def lengths(self) -> Tensor:
-        return self.token_mask.sum(1)
-
-    @property
-    @override
     def token_mask(self) -> Tensor:
         return torch.ones(1, self._tokens, dtype=torch.bool)
 
     @override
     def attend(self, query: Tensor, key: Tensor, value: Tensor, heads: int, mask: Mask) -> Tensor:
-        return self._attention(query, key, value, heads, mask)[1].transpose(0, 1).flatten(1)
+        q, k, v = (self._split_heads(rows, heads) for rows in (query, key, value))
+        return F.scaled_dot_product_attention(q, k, v, allowed_pairs(mask, self._tokens)).transpose(0, 1).flatten(1)
 
-    def _attention(self, query: Tensor, key: Tensor, value: Tensor, heads: int, mask: Mask) -> tuple[Tensor, Tensor]:
-        """Return the attention weights [H, n, n] and the context [H, n, value_dim]."""
-        q, k, v = (rows.view(self._tokens, heads, -1).transpose(0, 1) for rows in (query, key, value))
-        pairs = allowed_pairs(mask, self._tokens)
-        return attention(q, k, v, None if pairs is None else torch.where(pairs, 0.0, -torch.inf))
+    def _split_heads(self, rows: Tensor, heads: int) -> Tensor:
+        """Arrange rows [N, H·head_dim] as [H, N, head_dim]."""
+        return rows.view(self._tokens, heads, -1).transpose(0, 1)
 
     @override
     def pad(self, rows: Tensor) -> Tensor:
@@ -120,10 +119,10 @@ class SingleSequence(AttentionLayout):
 
 
 class AttentionWeightsLayout(SingleSequence):
-    """One sequence; the graph's outputs are the attention weights and contexts of every layer.
+    """One sequence, in a graph that returns the attention weights and contexts of every layer.
 
-    Layer i has `weights_i` [H, n, n], one row for each query, and `context_i` [H, n, value_dim], each head's output
-    before the output projection. The weight of a masked key is exactly 0.
+    Output `weights_i` [H, N, N] of layer i has one row for each query; the weight of a masked key is exactly 0. Output
+    `context_i` [H, N, value_dim] is each head's context before the output projection.
     """
 
     TOKEN_AXES = ("tokens",)
@@ -136,7 +135,9 @@ class AttentionWeightsLayout(SingleSequence):
 
     @override
     def attend(self, query: Tensor, key: Tensor, value: Tensor, heads: int, mask: Mask) -> Tensor:
-        weights, context = self._attention(query, key, value, heads, mask)
+        q, k, v = (self._split_heads(rows, heads) for rows in (query, key, value))
+        pairs = allowed_pairs(mask, self._tokens)
+        weights, context = attention(q, k, v, None if pairs is None else torch.where(pairs, 0.0, -torch.inf))
         self._weights_and_contexts += [weights, context]
         return context.transpose(0, 1).flatten(1)
 
@@ -151,7 +152,7 @@ class AttentionWeightsLayout(SingleSequence):
 
 
 class Portable(AttentionLayout):
-    """Padded sequences and a mask, in standard ONNX operators. R = B·N: every padded cell is a row."""
+    """Padded sequences with a mask, in standard ONNX operators. Every padded cell is a row: R = B·N."""
 
     TOKEN_AXES = ("batch", "sequence")
     INPUT_AXES: ClassVar[Axes] = {"attention_mask": ("batch", "sequence")}
@@ -164,11 +165,6 @@ class Portable(AttentionLayout):
     def positions(self) -> Tensor:
         batch, longest = self._token_mask.shape
         return torch.arange(longest).expand(batch, longest).flatten()
-
-    @property
-    @override
-    def lengths(self) -> Tensor:
-        return self._token_mask.sum(1)
 
     @property
     @override
@@ -194,15 +190,15 @@ class Portable(AttentionLayout):
         return tokens.flatten(0, 1)
 
     @override
-    def from_rows(self, rows: Tensor) -> Tensor:
-        return self.pad(rows)
+    def outputs(self, pooled: Tensor | None, hidden: Tensor) -> list[Tensor]:
+        return super().outputs(pooled, self.pad(hidden))
 
 
 class Packed(AttentionLayout):
-    """Sequences concatenated without padding, with the index inputs of the packed batch. R is the number of tokens.
+    """Sequences concatenated without padding: R = T. The server computes the index inputs of each batch.
 
-    Attention gathers rows into padded cells and scatters the context back to rows. A padding cell repeats its own
-    sequence's last row, so attention never reads a row of another sequence.
+    Attention gathers the rows into padded cells, and scatters the context back to rows. A cell without a token repeats
+    the last row of its own sequence, so attention never reads a row of another sequence.
     """
 
     TOKEN_AXES = ("tokens",)
@@ -233,7 +229,7 @@ class Packed(AttentionLayout):
 
     @override
     def attend(self, query: Tensor, key: Tensor, value: Tensor, heads: int, mask: Mask) -> Tensor:
-        # Head h of row r is row r·H + h of the same memory viewed as [T·H, head_dim]: no transpose of heads is needed.
+        # Head h of row r is row r·H + h of the same memory viewed as [T·H, head_dim], so heads need no transpose.
         indices = self._inputs["gather"][:, None] * heads + torch.arange(heads)[:, None]
         q, k, v = (
             F.embedding(indices, rows.view(rows.shape[0] * heads, rows.shape[1] // heads))
@@ -244,19 +240,19 @@ class Packed(AttentionLayout):
 
     @override
     def pad(self, rows: Tensor) -> Tensor:
-        # An embedding becomes Gather. `rows[gather]` would become GatherND, which is slower.
+        # `F.embedding` is traced to Gather. `rows[gather]` would be traced to GatherND, which is slower.
         return F.embedding(self._inputs["gather"], rows)
 
 
 class PackedCpu(Packed):
-    """Packed sequences in standard operators.
+    """The packed layout for CPUs: gathered attention in standard operators.
 
-    A batch of 512 tokens takes 2 to 3 % less time than with ONNX Runtime's MultiHeadAttention.
+    ONNX Runtime's MultiHeadAttention takes 2 to 3 % longer for a batch of 512 tokens.
     """
 
 
 def allowed_pairs(mask: Mask, tokens: int) -> Tensor | None:
-    """Return True where a query (row) may attend to a key (column), bool [N, N]; None without a mask."""
+    """Return whether each query (row) attends to each key (column), bool [N, N]; None if all attend to all."""
     if mask is Mask.NONE:
         return None
     query, key = torch.arange(tokens)[:, None], torch.arange(tokens)
@@ -264,9 +260,6 @@ def allowed_pairs(mask: Mask, tokens: int) -> Tensor | None:
 
 
 def _score_mask(token_mask: Tensor, mask: Mask) -> Tensor:
-    """Return the mask that attention adds to the scores, float32 [B, 1, 1 or N, N].
-
-    The result is float32 in every precision, as float16 cannot hold the score of a masked key.
-    """
+    """Return the mask to add to the scores, float32 [B, 1, 1 or N, N]; float16 cannot hold MASKED_SCORE."""
     keys, pairs = token_mask[:, None, None, :], allowed_pairs(mask, token_mask.shape[1])
     return torch.where(keys if pairs is None else keys & pairs, 0.0, MASKED_SCORE)

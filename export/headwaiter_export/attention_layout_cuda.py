@@ -1,4 +1,8 @@
-"""The packed layout for CUDA: attention, and sums before norms, as ONNX Runtime's own operators."""
+"""The packed layout for CUDA, written with ONNX Runtime's own operators where they are faster.
+
+`PackedCuda` is the layout of the graphs that a server runs on a GPU. Its operators belong to the domain com.microsoft,
+so only ONNX Runtime can run these graphs. Shapes are those of `attention_layout.py`.
+"""
 
 from typing import ClassVar
 
@@ -11,7 +15,7 @@ from headwaiter_export.config import Mask
 from headwaiter_export.fusion import defer_biases
 
 
-class Cuda(Packed):
+class CudaLayout(Packed):
     """Base of all layouts for CUDA."""
 
     FUSIONS: ClassVar[Fusions] = (defer_biases,)
@@ -24,7 +28,7 @@ class Cuda(Packed):
         return contrib_operator("SkipLayerNormalization", inputs, like=x, epsilon=norm.eps)
 
 
-class PackedCuda(Cuda):
+class PackedCuda(CudaLayout):
     """Attention as PackedMultiHeadAttention, which reads rows and finds sequences by their cumulative lengths.
 
     The operator has no masks, so attention with a mask is gathered. Values more than twice as wide as the keys are
@@ -52,7 +56,7 @@ class PackedCuda(Cuda):
 
 
 def contrib_operator(name: str, inputs: tuple[Tensor | None, ...], *, like: Tensor, **attributes: float) -> Tensor:
-    """Write one operator of ONNX Runtime's own domain; its output has the type and shape of `like`."""
+    """Write one operator of the domain com.microsoft; its output has the type and shape of `like`."""
     return torch.onnx.ops.symbolic(
         f"com.microsoft::{name}", inputs, {**attributes}, dtype=like.dtype, shape=like.shape, version=1
     )

@@ -1,4 +1,7 @@
-"""Writes a bundle: graphs checked against PyTorch, and the golden inputs with which a server checks them again."""
+"""Write a bundle: graphs checked against PyTorch, and golden inputs with which a server checks the graphs again.
+
+`export_bundle` shows the order of the steps; every export command ends with it.
+"""
 
 import copy
 import shutil
@@ -21,21 +24,20 @@ from headwaiter_export.config import EncoderConfig, Pooling
 from headwaiter_export.encoder import Encoder
 from headwaiter_export.graph_plans import ATTENTION_WEIGHTS_GRAPH, GRAPHS, WEIGHTS_FILES, GraphPlan
 from headwaiter_export.graphs import WeightsFile, trace
-from headwaiter_export.nearest_neighbours import SENTENCES, tokenized_sentences
-from headwaiter_export.parity import Reference, Sequence, concatenate, random_sequences
+from headwaiter_export.nearest_neighbours import MEASURED_SENTENCES, tokenized_sentences
+from headwaiter_export.parity import Reference, Sequence, concatenate
 from headwaiter_export.quantization import quantize
 from headwaiter_export.text_config import TextConfig
 from headwaiter_export.verification import (
     BundleError,
     Report,
     check_attention_weights,
-    measure_graphs,
+    check_graphs,
     measure_neighbours,
 )
 from headwaiter_proto.encoder_pb2 import PRECISION_FP16, PRECISION_FP32, PRECISION_INT8, Precision
 from headwaiter_proto.manifest_pb2 import File, Graph, Manifest
 from headwaiter_server.runtime.bundle import GOLDEN, MANIFEST, PARITY, SCHEMA_VERSION, TOKENIZER, sha256_of
-from headwaiter_server.runtime.packing import pack
 
 __all__ = ["BundleError", "export_bundle"]
 
@@ -51,15 +53,15 @@ def export_bundle(
     report: Report = lambda line: None,
     plans: Collection[GraphPlan] | None = None,
 ) -> None:
-    """Write a bundle. It appears at `destination` complete, or not at all.
+    """Write a complete bundle to `destination`; after an error, write nothing.
 
     Args:
-        encoder: the model in float32.
-        text: tokenizer, limit and prompts; None for a model without texts.
+        encoder: the encoder in float32.
+        text: tokenizer, limit and prompts; None if the model accepts no texts.
         destination: folder of the bundle; it must be missing or empty.
-        name: name of the model, which is part of every reply: at most 128 printable characters.
-        report: called with one line for each finished step.
-        plans: graphs of the bundle beside the graph of attention weights; None for all graphs that a server can run.
+        name: name of the model in requests and replies, 1 to 128 printable characters.
+        report: called with a line of text after each step.
+        plans: graphs to write, without the graph of attention weights, which is always written; None for all.
 
     Raises:
         BundleError: the name is wrong, the destination is not empty, or a graph is out of tolerance.
@@ -70,12 +72,14 @@ def export_bundle(
         reference = Reference.compute(encoder)
         sentences = [] if text is None else tokenized_sentences(text, encoder.config.min_tokens)
         precisions = {plan.precision for plan in plans}
-        calibration = sentences[SENTENCES:] or reference.sequences
-        models, float32_layers = _encoders_by_precision(precisions, encoder.folded(), reference, calibration, report)
-        _write_graphs(models, plans, folder, report)
-        parity = measure_graphs(plans, folder, reference, report)
+        calibration = sentences[MEASURED_SENTENCES:] or reference.sequences
+        encoders, float32_layers = _encoders_by_precision(
+            precisions, encoder.fold_temperatures(), reference, calibration, report
+        )
+        _write_graphs(encoders, plans, folder, report)
+        parity = check_graphs(plans, folder, reference, report)
         if PRECISION_INT8 in precisions and len(sentences) > 1 and encoder.config.pooling is not Pooling.NONE:
-            measure_neighbours(parity, folder, sentences[:SENTENCES], report)
+            measure_neighbours(parity, folder, sentences[:MEASURED_SENTENCES], report)
         _write_json(parity, folder / PARITY)
         check_attention_weights(folder / ATTENTION_WEIGHTS_GRAPH.file, encoder, reference, report)
         _write_golden(reference, folder / GOLDEN)
@@ -93,14 +97,14 @@ def _check_name(name: str) -> None:
 
 @contextmanager
 def _atomic_folder(destination: Path) -> Iterator[Path]:
-    """Yield a temporary folder; at the end it becomes the destination, or is deleted after an error."""
+    """Yield a temporary folder, then rename it to the destination; after an error, delete it."""
     if destination.exists() and not (destination.is_dir() and not any(destination.iterdir())):
         raise BundleError(f"{destination} already exists: remove it, or choose another folder for the bundle")
     destination.parent.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix=f".{destination.name}-", dir=destination.parent))
     try:
         yield folder
-        # A folder of mkdtemp is unreadable for other users; the server may run as one.
+        # mkdtemp lets no other user read its folder, but the server may run as another user.
         folder.chmod(0o755)
         folder.rename(destination)
     except BaseException:
@@ -116,30 +120,29 @@ def _encoders_by_precision(
     report: Report,
 ) -> tuple[dict[Precision, Encoder], list[str]]:
     """Return the encoder in float32 and in the given precisions, and the layers that int8 leaves in float32."""
-    models, float32_layers = {PRECISION_FP32: folded}, list[str]()
+    encoders, float32_layers = {PRECISION_FP32: folded}, list[str]()
     if PRECISION_FP16 in precisions:
-        models[PRECISION_FP16] = halve(folded)
+        encoders[PRECISION_FP16] = to_float16(folded)
     if PRECISION_INT8 in precisions:
-        models[PRECISION_INT8], float32_layers = quantize(folded, reference, calibration)
+        encoders[PRECISION_INT8], float32_layers = quantize(folded, reference, calibration)
         report(f"int8: linear layers that stay in float32: {', '.join(float32_layers) or 'none'}")
-    return models, float32_layers
+    return encoders, float32_layers
 
 
 def _write_graphs(
-    models: Mapping[Precision, Encoder], plans: Collection[GraphPlan], folder: Path, report: Report
+    encoders: Mapping[Precision, Encoder], plans: Collection[GraphPlan], folder: Path, report: Report
 ) -> None:
-    example = pack(random_sequences(models[PRECISION_FP32].config, (3, 2)))
-    for precision, model in models.items():
+    for precision, encoder in encoders.items():
         weights = WEIGHTS_FILES[precision]
         with WeightsFile(folder / weights) as shared:
             for plan in (*plans, ATTENTION_WEIGHTS_GRAPH):
                 if plan.precision == precision:
-                    shared.write_graph(trace(model, plan.layout, example), folder / plan.file)
+                    shared.write_graph(trace(encoder, plan.layout), folder / plan.file)
         report(f"{weights}: {(folder / weights).stat().st_size / 1e6:.1f} MB")
 
 
-def halve(encoder: Encoder) -> Encoder:
-    """Return the encoder in half precision.
+def to_float16(encoder: Encoder) -> Encoder:
+    """Return the encoder in float16.
 
     Raises:
         BundleError: a weight is too large for float16; the message names it.
@@ -149,7 +152,7 @@ def halve(encoder: Encoder) -> Encoder:
         if not weight.isfinite().all():
             largest = encoder.state_dict()[name].abs().max().item()
             raise BundleError(
-                f"tensor {name} has a value of magnitude {largest:g}: float16 holds at most 65504, so scale the weights"
+                f"tensor {name} has a value of magnitude {largest:g}, but float16 holds at most 65504: scale the tensor"
             )
     return half
 
@@ -216,5 +219,5 @@ def _graph(plan: GraphPlan, float32_layers: Iterable[str] = ()) -> Graph:
 
 
 def _write_json(message: Message, path: Path) -> None:
-    # Protobuf maps have no order. Sorted keys give equal models equal digests.
+    # Protobuf maps have no order. With sorted keys, equal models have equal digests.
     path.write_text(json_format.MessageToJson(message, sort_keys=True) + "\n", encoding="utf-8")

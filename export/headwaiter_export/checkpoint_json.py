@@ -1,4 +1,4 @@
-"""Reads the JSON files of a checkpoint and checks each field when it is read."""
+"""Read the JSON files of a checkpoint, and check each field when it is read."""
 
 import json
 from collections.abc import Mapping
@@ -22,8 +22,8 @@ class CheckpointJson:
     Methods that read a field raise CheckpointError with the file, the field, its value and the allowed values.
 
     Attributes:
-        path: the file.
-        values: its fields, not yet checked.
+        path: path of the file, for error messages.
+        values: fields of the object, not yet checked.
     """
 
     path: Path
@@ -34,11 +34,11 @@ class CheckpointJson:
         """Read a file.
 
         Raises:
-            CheckpointError: the file is missing, or is not a JSON object.
+            CheckpointError: the file is missing or holds no JSON object.
         """
         values = read_json(path)
         if not isinstance(values, dict):
-            raise CheckpointError(f"{path} is a JSON {type(values).__name__}: it must be an object")
+            raise CheckpointError(f"{path} holds a JSON {type(values).__name__}: it must hold an object")
         return cls(path, values)
 
     @classmethod
@@ -61,7 +61,7 @@ class CheckpointJson:
         return value
 
     def choice(self, name: str, choices: Mapping[str, Choice]) -> Choice:
-        """Return the choice that a field names."""
+        """Return the value in `choices` of a field that must be one of its keys."""
         value = self._required(name)
         if not isinstance(value, str) or value not in choices:
             raise self.error(name, f"it must be one of {', '.join(choices)}")
@@ -89,7 +89,7 @@ class CheckpointJson:
         return values
 
     def error(self, name: str, expected: str) -> CheckpointError:
-        """Return an error that names a field, its value and what it must be."""
+        """Return an error with the file, a field, its value and the values that are expected."""
         return CheckpointError(f"{self.path} has {name} {self.values[name]!r:.99}: {expected}")
 
     def _required(self, name: str) -> Any:

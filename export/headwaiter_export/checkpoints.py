@@ -1,8 +1,8 @@
-"""Reads checkpoint folders of the BERT family and of the Vision Transformer.
+"""Read checkpoint folders of the BERT family and of the Vision Transformer.
 
 A checkpoint is a folder saved by `transformers` (config.json, safetensors, tokenizer.json), alone or as the first
-module of a `sentence-transformers` model (modules.json). A setting that would make results differ from the
-checkpoint's own is an error that names the setting.
+module of a `sentence-transformers` model (modules.json). `read_checkpoint` turns it into an encoder, a tokenizer and
+prompts. A setting that the encoder cannot reproduce is an error that names the setting.
 """
 
 import math
@@ -18,12 +18,11 @@ from headwaiter_export.checkpoint_json import CheckpointError, CheckpointJson, r
 from headwaiter_export.config import ConfigError, EncoderConfig, Pooling
 from headwaiter_export.encoder import Encoder
 from headwaiter_export.families import ACTIVATIONS, FAMILIES, Family
-from headwaiter_export.prompts import with_prompts
-from headwaiter_export.text_config import TextConfig
+from headwaiter_export.text_config import TextConfig, with_prompts
 from headwaiter_export.weights import read_safetensors, take_tensor
 
-# Architectures with these endings contain a whole encoder. Their heads are ignored.
-_ENCODERS = ("Model", "ForMaskedLM", "ForPreTraining", "ForMaskedImageModeling")
+# Architectures with these endings contain a complete encoder. Their heads are ignored.
+_ENCODER_ENDINGS = ("Model", "ForMaskedLM", "ForPreTraining", "ForMaskedImageModeling")
 # Names of poolings in old and new versions of `sentence-transformers`.
 _POOLINGS = {
     "cls_token": Pooling.CLS,
@@ -37,45 +36,45 @@ _POOLINGS = {
 
 
 @dataclass(frozen=True, eq=False)
-class Checkpoint:
-    """A model read from a checkpoint.
+class LoadedModel:
+    """A model that is ready for export.
 
     Attributes:
         encoder: the encoder in float32.
-        text: tokenizer, limit and prompts; None without a tokenizer.json.
+        text: tokenizer, limit and prompts; None if the model accepts no texts.
     """
 
     encoder: Encoder
     text: TextConfig | None
 
 
-def read_checkpoint(folder: Path, pooling: Pooling | None = None, normalize: bool | None = None) -> Checkpoint:
+def read_checkpoint(folder: Path, pooling: Pooling | None = None, normalize: bool | None = None) -> LoadedModel:
     """Read a checkpoint folder.
 
     Args:
         folder: folder of a `transformers` or `sentence-transformers` model.
-        pooling: pooling to use instead of the model's own. A folder that names none is pooled by cls if it is a Vision
-            Transformer, otherwise by mean, as in `sentence-transformers`.
-        normalize: whether to scale pooled vectors to unit length, instead of the model's own choice. A folder that does
-            not say is not normalized.
+        pooling: pooling to use; None for the checkpoint's own, or, if the checkpoint names no pooling, cls for a Vision
+            Transformer and mean for all others.
+        normalize: whether to scale pooled vectors to unit length; None for the checkpoint's own choice, which is false
+            unless modules.json lists Normalize.
 
     Raises:
-        CheckpointError: the message names the missing part, or the setting that cannot be reproduced.
+        CheckpointError: a part is missing, or a setting cannot be reproduced; the message names it.
     """
     if not folder.is_dir():
         raise CheckpointError(f"{folder} is not a folder: give the folder of a checkpoint")
     modules = _read_modules(folder) if (folder / "modules.json").is_file() else _Modules(folder)
     folder = modules.transformer
     config_json = CheckpointJson.read(folder / "config.json")
-    family = _family(config_json)
-    pooling = pooling or modules.pooling or family.pooling
+    family = _read_family(config_json)
+    pooling = pooling or modules.pooling or family.default_pooling
     if normalize is None:
         normalize = modules.normalize and pooling is not Pooling.NONE
     config = _encoder_config(config_json, family, pooling=pooling, normalize=normalize)
     text = _read_text(folder, config)
     if text is not None and modules.prompts is not None:
         text = with_prompts(text, modules.prompts, pooled=modules.pools_prompt)
-    return Checkpoint(_load_encoder(folder, config_json, family, config), text)
+    return LoadedModel(_load_encoder(folder, config_json, family, config), text)
 
 
 @dataclass(frozen=True)
@@ -84,10 +83,10 @@ class _Modules:
 
     Attributes:
         transformer: folder of the transformer.
-        pooling: pooling of the model; None if the folder names none.
-        pools_prompt: whether pooling includes the rows of a prompt.
+        pooling: pooling of the model; None if the folder names no pooling.
+        pools_prompt: whether pooling includes the rows of prompts.
         normalize: whether pooled vectors have unit length.
-        prompts: file of the prompts, if any.
+        prompts: content of config_sentence_transformers.json; None in a plain folder.
     """
 
     transformer: Path
@@ -98,7 +97,6 @@ class _Modules:
 
 
 def _read_modules(folder: Path) -> _Modules:
-    """Read the modules of a `sentence-transformers` model."""
     modules = read_json(folder / "modules.json")
     if not isinstance(modules, list) or not all(_is_module(module) for module in modules):
         raise CheckpointError(
@@ -125,8 +123,9 @@ def _is_module(module: object) -> bool:
 
 
 def _read_pooling(config_json: CheckpointJson) -> Pooling:
-    flags = "pooling_mode_"
-    modes = [key.removeprefix(flags) for key, on in config_json.values.items() if key.startswith(flags) and on]
+    # Old versions have a flag for each pooling, new versions the name of one.
+    prefix = "pooling_mode_"
+    modes = [key.removeprefix(prefix) for key, on in config_json.values.items() if key.startswith(prefix) and on]
     if not modes:
         return config_json.choice("pooling_mode", _POOLINGS)
     if len(modes) > 1 or modes[0] not in _POOLINGS:
@@ -136,15 +135,11 @@ def _read_pooling(config_json: CheckpointJson) -> Pooling:
     return _POOLINGS[modes[0]]
 
 
-def _family(config_json: CheckpointJson) -> Family:
-    """Return the family of a checkpoint.
-
-    Raises:
-        CheckpointError: the family is not supported, or the checkpoint is not an encoder.
-    """
+def _read_family(config_json: CheckpointJson) -> Family:
+    """Return the family of a checkpoint, or raise CheckpointError if the checkpoint is not a supported encoder."""
     family = config_json.choice("model_type", FAMILIES)
     for architecture in config_json.strings("architectures"):
-        if not architecture.endswith(_ENCODERS):
+        if not architecture.endswith(_ENCODER_ENDINGS):
             raise CheckpointError(f"config.json has architecture {architecture}: save the encoder without its head")
     if config_json.values.get("is_decoder"):
         raise CheckpointError("config.json has is_decoder: only encoders are supported")
@@ -155,11 +150,15 @@ def _family(config_json: CheckpointJson) -> Family:
 
 def _encoder_config(config_json: CheckpointJson, family: Family, *, pooling: Pooling, normalize: bool) -> EncoderConfig:
     choices: dict[str, Any] = {
-        **family.choices,
+        **family.fixed_fields,
         **family.input.sizes(config_json),
-        **{name: config_json.size(field) for name, field in family.sizes.items()},
-        **{name: config_json.boolean(field) for name, field in family.booleans.items() if field in config_json.values},
-        "activation": config_json.choice(family.activation, ACTIVATIONS),
+        **{name: config_json.size(field) for name, field in family.size_fields.items()},
+        **{
+            name: config_json.boolean(field)
+            for name, field in family.boolean_fields.items()
+            if field in config_json.values
+        },
+        "activation": config_json.choice(family.activation_field, ACTIVATIONS),
         "norm_eps": config_json.values.get("layer_norm_eps", 1e-12),
     }
     try:
@@ -169,14 +168,10 @@ def _encoder_config(config_json: CheckpointJson, family: Family, *, pooling: Poo
 
 
 def _load_encoder(folder: Path, config_json: CheckpointJson, family: Family, config: EncoderConfig) -> Encoder:
-    """Read the weights and rename them as in `Encoder.state_dict()`.
-
-    Raises:
-        CheckpointError: a tensor is missing, unknown or of the wrong shape; the message names it.
-    """
+    """Read the weights, and rename them as in `Encoder.state_dict()`."""
     tensors = {
-        # Checkpoints converted from TensorFlow have its names of LayerNorm parameters.
-        name.removeprefix(family.prefix)
+        # Checkpoints converted from TensorFlow keep its names for the parameters of LayerNorm.
+        name.removeprefix(family.tensor_prefix)
         .replace("LayerNorm.gamma", "LayerNorm.weight")
         .replace("LayerNorm.beta", "LayerNorm.bias"): tensor
         for name, tensor in _read_tensors(folder).items()
@@ -184,19 +179,19 @@ def _load_encoder(folder: Path, config_json: CheckpointJson, family: Family, con
     family.input.fold_tensors(tensors, config_json, config)
     if config.layers > len(tensors):
         raise CheckpointError(
-            f"config.json has {config.layers} layers, but the checkpoint only {len(tensors)} tensors: correct it"
+            f"config.json has {config.layers} layers, but the checkpoint {len(tensors)} tensors: correct config.json"
         )
     with torch.device("meta"):
         shapes = {name: tensor.shape for name, tensor in Encoder(config).state_dict().items()}
     weights = {name: take_tensor(tensors, family.tensor_name(name), shape) for name, shape in shapes.items()}
     for name in tensors:
-        if not name.startswith(family.ignored):
+        if not name.startswith(family.ignored_prefixes):
             raise CheckpointError(f"the checkpoint has tensor {name}, which config.json does not describe: remove it")
     return Encoder.with_weights(config, weights)
 
 
 def _read_tensors(folder: Path) -> dict[str, Tensor]:
-    """Read safetensors from one file or from shards."""
+    """Read the tensors of model.safetensors, or of the shards that its index lists."""
     whole, index = folder / "model.safetensors", folder / "model.safetensors.index.json"
     if whole.is_file():
         return read_safetensors(whole)
@@ -209,7 +204,7 @@ def _read_tensors(folder: Path) -> dict[str, Tensor]:
 
 
 def _read_text(folder: Path, config: EncoderConfig) -> TextConfig | None:
-    """Read the tokenizer and the text limit; return None without a tokenizer.json."""
+    """Read the tokenizer and its limit; return None without a tokenizer.json."""
     path = folder / "tokenizer.json"
     if not config.takes_tokens or not path.is_file():
         return None
@@ -218,10 +213,10 @@ def _read_text(folder: Path, config: EncoderConfig) -> TextConfig | None:
 
 
 def read_tokenizer(path: Path, config: EncoderConfig) -> TextConfig:
-    """Read a tokenizer and turn off its truncation and padding; the text limit is the model's.
+    """Read a tokenizer, turn off its truncation and padding, and limit texts to the model's max_tokens.
 
     Raises:
-        CheckpointError: the file cannot be read, or has ids outside the model's vocabulary.
+        CheckpointError: the file cannot be read, has no tokens, or has ids outside the model's vocabulary.
     """
     try:
         tokenizer = tokenizers.Tokenizer.from_file(str(path))
@@ -232,7 +227,7 @@ def read_tokenizer(path: Path, config: EncoderConfig) -> TextConfig:
         raise CheckpointError(f"{path} has no tokens: save the tokenizer again")
     if largest >= config.vocabulary_size:
         raise CheckpointError(
-            f"{path} has token id {largest}, but the vocabulary {config.vocabulary_size} ids: use the model's tokenizer"
+            f"{path} has token id {largest}, but the model has {config.vocabulary_size} ids: use the model's tokenizer"
         )
     tokenizer.no_truncation()
     tokenizer.no_padding()
@@ -240,8 +235,8 @@ def read_tokenizer(path: Path, config: EncoderConfig) -> TextConfig:
 
 
 def _text_limit(folder: Path) -> float:
-    """Return the checkpoint's limit of tokens in a text; infinity if it has none."""
-    # The file name contains the architecture: sentence_bert_config.json, sentence_roberta_config.json.
+    """Return the most tokens of a text that the checkpoint allows; infinity if it has no limit."""
+    # The name of the file contains the architecture, as in sentence_roberta_config.json.
     found = sorted(folder.glob("sentence_*_config.json"))
     sentence = CheckpointJson.read_if_present(found[0] if found else folder / "sentence_bert_config.json")
     if sentence.values.get("do_lower_case"):

@@ -1,4 +1,7 @@
-"""The command `headwaiter-export`."""
+"""The command `headwaiter-export`.
+
+Its commands `checkpoint`, `module` and `preset` differ in how they read the encoder. All end in `export_bundle`.
+"""
 
 import argparse
 import importlib.util
@@ -12,22 +15,22 @@ from headwaiter_export.config import ConfigError, EncoderConfig, Pooling, Weight
 from headwaiter_export.presets import PRESETS
 
 if TYPE_CHECKING:
-    from headwaiter_export.checkpoints import Checkpoint
+    from headwaiter_export.checkpoints import LoadedModel
 
 # Packages of the extra `export` that this command imports.
-_NEEDED = ("onnx", "onnx_ir", "onnxruntime", "onnxscript", "safetensors", "tokenizers", "torch")
+_REQUIRED_PACKAGES = ("onnx", "onnx_ir", "onnxruntime", "onnxscript", "safetensors", "tokenizers", "torch")
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the command and return its exit status: 0, 1 after an error, 2 for wrong usage."""
+    """Run the command, and return its exit status: 0, or 1 after an error. Wrong usage exits with status 2."""
     options = _parser().parse_args(arguments)
-    if missing := [package for package in _NEEDED if importlib.util.find_spec(package) is None]:
+    if missing := [package for package in _REQUIRED_PACKAGES if importlib.util.find_spec(package) is None]:
         return _print_error(f"{missing[0]} is not installed: pip install 'headwaiter[export]'")
-    # Imported late: --help need not wait for torch, and works without the extra.
+    # Imported here, so that --help does not wait for torch, and works without the extra.
     from headwaiter_export.bundle import BundleError, export_bundle
     from headwaiter_export.checkpoint_json import CheckpointError
 
-    read: Callable[[argparse.Namespace], tuple[str, Checkpoint]] = options.read
+    read: Callable[[argparse.Namespace], tuple[str, LoadedModel]] = options.read
     try:
         default_name, model = read(options)
         name = default_name if options.name is None else options.name
@@ -38,42 +41,42 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
-def _read_checkpoint(options: argparse.Namespace) -> "tuple[str, Checkpoint]":
+def _read_checkpoint(options: argparse.Namespace) -> "tuple[str, LoadedModel]":
     from headwaiter_export.checkpoints import read_checkpoint
 
     pooling = options.pooling and Pooling(options.pooling)
     checkpoint = read_checkpoint(options.folder, pooling, options.normalize)
     if checkpoint.text is None and checkpoint.encoder.config.takes_tokens:
-        print(f"{options.folder} has no tokenizer.json: the bundle accepts token ids, but no texts")
+        print(f"{options.folder} has no tokenizer.json: the bundle will accept token ids, but no texts")
     return options.folder.resolve().name, checkpoint
 
 
-def _read_module(options: argparse.Namespace) -> "tuple[str, Checkpoint]":
+def _read_module(options: argparse.Namespace) -> "tuple[str, LoadedModel]":
     from headwaiter_export.checkpoint_json import CheckpointJson
 
     try:
         config = EncoderConfig.from_dict(CheckpointJson.read(options.config).values)
     except ConfigError as error:
         raise ConfigError(f"{options.config}: {error}") from None
-    return options.config.stem, _with_weights(config, options.weights, options.tokenizer)
+    return options.config.stem, _load_model(config, options.weights, options.tokenizer)
 
 
-def _read_preset(options: argparse.Namespace) -> "tuple[str, Checkpoint]":
+def _read_preset(options: argparse.Namespace) -> "tuple[str, LoadedModel]":
     config = PRESETS[options.preset](dict(options.set))
-    return options.preset, _with_weights(config, options.weights, options.tokenizer, options.seed)
+    return options.preset, _load_model(config, options.weights, options.tokenizer, options.seed)
 
 
-def _with_weights(config: EncoderConfig, weights: Path | None, tokenizer: Path | None, seed: int = 0) -> "Checkpoint":
-    from headwaiter_export.checkpoints import Checkpoint, read_tokenizer
+def _load_model(config: EncoderConfig, weights: Path | None, tokenizer: Path | None, seed: int = 0) -> "LoadedModel":
+    from headwaiter_export.checkpoints import LoadedModel, read_tokenizer
     from headwaiter_export.weights import random_encoder, read_encoder
 
     if tokenizer is not None and not config.takes_tokens:
-        raise ConfigError("--tokenizer is given, but the encoder takes features: leave it out, or set vocabulary_size")
+        raise ConfigError("--tokenizer needs an encoder of token ids, but this one takes features: set vocabulary_size")
     text = None if tokenizer is None else read_tokenizer(tokenizer, config)
     if weights is None:
-        print(f"weights are random, from seed {seed}")
-        return Checkpoint(random_encoder(config, seed), text)
-    return Checkpoint(read_encoder(config, weights), text)
+        print(f"the weights are random, drawn from seed {seed}")
+        return LoadedModel(random_encoder(config, seed), text)
+    return LoadedModel(read_encoder(config, weights), text)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -95,19 +98,20 @@ def _add_checkpoint(commands: "argparse._SubParsersAction[argparse.ArgumentParse
     checkpoint = commands.add_parser(
         "checkpoint",
         help="export a BERT, RoBERTa, XLM-RoBERTa, DistilBERT or ViT checkpoint folder",
-        description="Export a folder saved by transformers or sentence-transformers. All token type ids are 0.",
+        description="Export a folder saved by transformers or sentence-transformers. Token type ids are always 0.",
     )
     checkpoint.set_defaults(read=_read_checkpoint)
     checkpoint.add_argument("folder", type=Path, metavar="FOLDER")
     checkpoint.add_argument(
         "--pooling",
         choices=[*Pooling],
-        help="pooling (default: the checkpoint's; if it names none, cls for ViT and mean for all others)",
+        help="how a sequence becomes one vector (default: as the checkpoint says, otherwise cls for ViT and mean for "
+        "all others)",
     )
     checkpoint.add_argument(
         "--normalize",
         action=argparse.BooleanOptionalAction,
-        help="whether to scale pooled vectors to unit length (default: the checkpoint's choice)",
+        help="scale pooled vectors to unit length, or leave their length (default: as the checkpoint says)",
     )
 
 
@@ -115,8 +119,8 @@ def _add_module(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
     module = commands.add_parser(
         "module",
         help="export your own encoder from a configuration and weights",
-        description="Export an encoder. CONFIG.json is an object with the fields of EncoderConfig. The tensors of "
-        "WEIGHTS.safetensors are named as in Encoder.state_dict().",
+        description="Export your own encoder. CONFIG.json holds an object with fields of EncoderConfig. "
+        "WEIGHTS.safetensors holds tensors named as in Encoder.state_dict(). docs/models.md explains both.",
     )
     module.set_defaults(read=_read_module)
     module.add_argument("config", type=Path, metavar="CONFIG.json")
@@ -128,7 +132,7 @@ def _add_preset(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
     first_lines = [f"  {name:20} {(make.__doc__ or '').partition(chr(10))[0]}" for name, make in PRESETS.items()]
     preset = commands.add_parser(
         "preset",
-        help="export a named form of self-attention with random or given weights",
+        help="export a named form of self-attention, with random weights or your own",
         description="Export a named form of self-attention:\n\n" + "\n".join(first_lines),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -140,13 +144,13 @@ def _add_preset(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
         action="append",
         default=[],
         metavar="FIELD=VALUE",
-        help="field of EncoderConfig, such as heads=8 or pooling=mean; may be given several times",
+        help="replace a field of EncoderConfig, for example heads=8 or pooling=mean; can be repeated",
     )
     preset.add_argument(
         "--weights",
         type=Path,
         metavar="WEIGHTS.safetensors",
-        help="named as for `module` (default: random weights)",
+        help="weights with tensors named as for `module` (default: random weights)",
     )
     preset.add_argument("--seed", type=_seed, default=0, help="seed of random weights (default: 0)")
     _add_tokenizer(preset)
@@ -154,15 +158,15 @@ def _add_preset(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
 
 def _add_tokenizer(command: argparse.ArgumentParser) -> None:
     command.add_argument(
-        "--tokenizer", type=Path, metavar="TOKENIZER.json", help="`tokenizers` file of an encoder that accepts texts"
+        "--tokenizer", type=Path, metavar="TOKENIZER.json", help="tokenizer.json of the model, to accept texts"
     )
 
 
 def _field_and_value(text: str) -> tuple[str, Any]:
-    """Parse FIELD=VALUE; VALUE is JSON or a bare word."""
+    """Parse FIELD=VALUE, where VALUE is JSON or a bare word."""
     field, separator, value = text.partition("=")
     if not (field and separator):
-        raise argparse.ArgumentTypeError(f"{text!r} is not of the form FIELD=VALUE: write, for example, heads=8")
+        raise argparse.ArgumentTypeError(f"{text!r} is not FIELD=VALUE: write, for example, heads=8")
     try:
         return field, json.loads(value)
     except ValueError:

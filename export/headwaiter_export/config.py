@@ -1,27 +1,24 @@
-"""The configuration of an encoder: every choice, validated when it is created."""
+"""The configuration of an encoder, validated when it is created."""
 
-import json
 from collections.abc import Mapping
-from dataclasses import MISSING, asdict, dataclass, fields
+from dataclasses import MISSING, dataclass, fields
 from enum import StrEnum
-from typing import Any, TypeVar
+from typing import Any
 
-Choice = TypeVar("Choice", bound=StrEnum)
-
-# Above the sizes of all real encoders, and low enough for products of sizes to fit in 64 bits.
+# Greater than any size of a real encoder, and small enough for a product of two sizes to fit in 64 bits.
 MAX_SIZE = 2**24
 
 
 class ConfigError(ValueError):
-    """A field of an encoder's configuration is missing, unknown or wrong."""
+    """A field of the configuration is missing, unknown or wrong."""
 
 
 class WeightsError(ValueError):
-    """A tensor does not fit the encoder's configuration."""
+    """A tensor does not fit the configuration."""
 
 
 class Activation(StrEnum):
-    """Activation function between the two feed-forward layers."""
+    """Activation between the two feed-forward layers."""
 
     GELU = "gelu"
     GELU_TANH = "gelu_tanh"
@@ -32,7 +29,7 @@ class Activation(StrEnum):
 class Positions(StrEnum):
     """How the encoder knows a token's position.
 
-    LEARNED and SINUSOIDAL add a vector to the embedding, ROTARY rotates queries and keys, NONE leaves positions out.
+    LEARNED and SINUSOIDAL add a vector to the embedding. ROTARY rotates queries and keys. NONE ignores positions.
     """
 
     LEARNED = "learned"
@@ -79,19 +76,19 @@ class EncoderConfig:
         feature_width: width of a feature row; 0 for an encoder of token ids.
         feature_projection: whether a linear layer maps features to d_model; otherwise features are the first rows.
         d_model: width of a hidden row.
-        heads: number H of attention heads in a layer.
+        heads: attention heads of a layer.
         head_dim: width of a head's queries and keys; 0 stands for d_model / heads.
         value_dim: width of a head's values and context; 0 stands for head_dim.
-        learned_temperature: whether a head computes softmax(q kᵀ / T) with a learned T instead of T = √head_dim
-            (https://arxiv.org/abs/2112.13492).
+        learned_temperature: whether T in softmax(q kᵀ / T) is learned for each head (https://arxiv.org/abs/2112.13492);
+            otherwise T = √head_dim.
         query_bias: whether the query projection has a bias.
         key_bias: whether the key projection has a bias.
         value_bias: whether the value projection has a bias.
         output_projection: whether a linear layer W_O follows the concatenated heads.
-        output_bias: whether the output projection has a bias; false without an output projection.
+        output_bias: whether W_O has a bias; becomes false without an output projection.
         mask: which tokens a token attends to.
         layers: number of encoder layers.
-        d_ff: width between the two feed-forward layers, W_2 activation(W_1 x); 0 for layers without feed-forward.
+        d_ff: width between the two feed-forward layers, W_2 activation(W_1 x); 0 for attention alone.
         residual: whether a block's input is added to its output, x + block(x).
         norm: place of a block's LayerNorm: LayerNorm(x + block(x)) for post (https://arxiv.org/abs/1706.03762),
             x + block(LayerNorm(x)) for pre (https://arxiv.org/abs/2002.04745).
@@ -106,7 +103,7 @@ class EncoderConfig:
         normalize: whether pooled vectors are scaled to unit length.
 
     Raises:
-        ConfigError: a field is wrong; the message names the field, its value and the allowed values.
+        ConfigError: a field is wrong; the message has the field, its value and the allowed values.
     """
 
     vocabulary_size: int = 0
@@ -138,7 +135,11 @@ class EncoderConfig:
 
     def __post_init__(self) -> None:
         for name, choices in _CHOICES.items():
-            object.__setattr__(self, name, _validated_choice(name, getattr(self, name), choices))
+            value = getattr(self, name)
+            try:
+                object.__setattr__(self, name, choices(value))
+            except ValueError:
+                raise ConfigError(f"{name} is {value!r}: choose one of {', '.join(choices)}") from None
         for name in ("d_model", "heads", "layers", "max_tokens"):
             _check_size(name, getattr(self, name))
         for name in ("vocabulary_size", "feature_width", "d_ff", "head_dim", "value_dim"):
@@ -156,7 +157,7 @@ class EncoderConfig:
         elif not self.feature_projection and self.feature_width != self.d_model:
             raise ConfigError(
                 f"feature_projection is false, but feature_width is {self.feature_width} and d_model {self.d_model}: "
-                "set both widths equal, or feature_projection to true"
+                "make the widths equal, or set feature_projection to true"
             )
         self._resolve_widths()
         if self.max_tokens < self.min_tokens:
@@ -170,12 +171,12 @@ class EncoderConfig:
             raise ConfigError("normalize is true with pooling 'none': choose a pooling, or set normalize to false")
         if self.pooling is Pooling.CLS and not self.takes_tokens and self.positions is not Positions.LEARNED:
             raise ConfigError(
-                f"pooling is cls, but feature rows have no class token and positions are {self.positions.value!r}: "
-                "choose another pooling, or learned positions, which mark a class row that the caller sends first"
+                f"pooling is cls, but features have no class token and positions are {self.positions.value!r}: choose "
+                "another pooling, or learned positions, which can mark the first row as the class row"
             )
 
     def _resolve_widths(self) -> None:
-        """Fill in the widths given as 0, and check that all widths fit together."""
+        """Replace widths of 0 by their defaults, and check that all widths fit together."""
         if not self.head_dim:
             if self.d_model % self.heads:
                 raise ConfigError(f"heads is {self.heads}, which does not divide d_model {self.d_model}: set head_dim")
@@ -186,14 +187,16 @@ class EncoderConfig:
             object.__setattr__(self, "output_bias", False)
         if self.width == self.d_model:
             return
-        widths = f"{self.heads} heads of value_dim {self.value_dim} are {self.width} wide and d_model is {self.d_model}"
+        widths = (
+            f"{self.heads} heads of value_dim {self.value_dim} have width {self.width}, and d_model is {self.d_model}"
+        )
         if self.residual:
             raise ConfigError(f"residual is true, but {widths}: set residual to false, or output_projection to true")
         if self.layers > 1:
             raise ConfigError(f"layers is {self.layers}, but {widths}: set layers to 1, or output_projection to true")
 
     def _check_even_widths(self) -> None:
-        """Check that positions made of sines and cosines have an even width."""
+        """Check that pairs of a sine and a cosine fill the width of the positions."""
         paired = {Positions.SINUSOIDAL: "d_model", Positions.ROTARY: "head_dim"}.get(self.positions)
         if paired and getattr(self, paired) % 2:
             raise ConfigError(
@@ -202,7 +205,7 @@ class EncoderConfig:
 
     @property
     def width(self) -> int:
-        """Width of a layer's output: d_model, or heads · value_dim without an output projection."""
+        """Width of a layer's output: d_model, or without an output projection heads · value_dim."""
         return self.d_model if self.output_projection else self.heads * self.value_dim
 
     @property
@@ -212,7 +215,7 @@ class EncoderConfig:
 
     @property
     def takes_tokens(self) -> bool:
-        """Whether sequences are token ids; otherwise they are features."""
+        """Whether sequences are token ids rather than features."""
         return self.vocabulary_size != 0
 
     @property
@@ -220,17 +223,9 @@ class EncoderConfig:
         """Name of the graph input that holds the sequences."""
         return "input_ids" if self.takes_tokens else "features"
 
-    def to_json(self) -> str:
-        """Write the configuration as a JSON object."""
-        return json.dumps(asdict(self), indent=2)
-
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "EncoderConfig":
-        """Create a configuration from its fields by name.
-
-        Raises:
-            ConfigError: a field is missing, unknown or wrong.
-        """
+        """Create a configuration from its fields, or raise ConfigError if a field is missing, unknown or wrong."""
         known = {each.name for each in fields(cls)}
         if unknown := sorted(values.keys() - known):
             raise ConfigError(f"unknown field {unknown[0]!r}: choose one of {', '.join(sorted(known))}")
@@ -246,13 +241,6 @@ _CHOICES: dict[str, type[StrEnum]] = {
     "activation": Activation,
     "pooling": Pooling,
 }
-
-
-def _validated_choice(name: str, value: Any, choices: type[Choice]) -> Choice:
-    try:
-        return choices(value)
-    except ValueError:
-        raise ConfigError(f"{name} is {value!r}: choose one of {', '.join(choices)}") from None
 
 
 def _check_size(name: str, value: Any, least: int = 1) -> None:

@@ -1,7 +1,8 @@
-"""The encoder, from tokens to pooled vectors.
+"""The encoder in PyTorch, from token ids or features to pooled vectors.
 
-Shapes: R rows (one for each token or padded cell, as the layout arranges them), d = d_model, B sequences, N tokens of
-the longest sequence. Rows of the last layer have the configuration's `width`, which is d in most encoders.
+The same modules compute the reference results and are traced into every graph; an attention layout tells them which
+rows form a sequence. Shapes: R rows (one for each token or padded cell, as the layout arranges them), B sequences, N
+tokens of the longest sequence, d = d_model. Rows of the last layer have `EncoderConfig.width`, which is mostly d.
 """
 
 from collections.abc import Callable, Mapping
@@ -45,16 +46,16 @@ class Encoder(nn.Module):
 
         Raises:
             ConfigError: max_tokens exceeds the number of learned positions.
-            WeightsError: a tensor is missing, unknown, of the wrong shape or not finite; the message names it.
+            WeightsError: a tensor is missing, unknown, of the wrong shape or not finite; the message names the tensor.
         """
         with torch.device("meta"):
             encoder = cls(config)
-        encoder.load_state_dict(_fit(weights, encoder.state_dict()), assign=True)
+        encoder.load_state_dict(_fitted_weights(weights, encoder.state_dict()), assign=True)
         return encoder.eval()
 
     @torch.no_grad()
-    def folded(self) -> "Encoder":
-        """Return the encoder that is exported: learned temperatures are multiplied into the query weights."""
+    def fold_temperatures(self) -> "Encoder":
+        """Return an encoder of equal results, with learned temperatures multiplied into the query weights."""
         if not self.config.learned_temperature:
             return self
         weights = self.state_dict()
@@ -74,7 +75,7 @@ class Encoder(nn.Module):
             Pooled vectors before normalization, float32 [B, width] (None without pooling), and hidden rows [R, width].
         """
         if not self.config.takes_tokens:
-            # Features are float32 in every precision of the model.
+            # Features are float32 whatever the precision of the weights.
             tokens = tokens.to(next(self.parameters()).dtype)
         x = self.embedding(tokens, layout)
         for layer in self.layers:
@@ -100,17 +101,13 @@ class Embedding(nn.Module):
         self.norm = _layer_norm(config, config.d_model) if config.embedding_norm else nn.Identity()
 
     def forward(self, tokens: Tensor, layout: AttentionLayout) -> Tensor:
-        """Embed token ids [R], or features [R, feature_width] in the model's precision, as rows [R, d]."""
+        """Embed token ids [R], or features [R, feature_width] in the precision of the weights, as rows [R, d]."""
         embedded: Tensor = self.norm(self.positions(self.tokens(tokens), layout))
         return embedded
 
 
 class AttentionLayer(nn.Module):
-    """Attention with its norm and residual sum.
-
-    Post-norm is LayerNorm(x + block(x)) (https://arxiv.org/abs/1706.03762, section 3.1). Pre-norm is
-    x + block(LayerNorm(x)) (https://arxiv.org/abs/2002.04745). Without a residual, x is not added.
-    """
+    """Attention with its norm and residual sum, in the order that `norm` of EncoderConfig defines."""
 
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
@@ -135,7 +132,7 @@ class AttentionLayer(nn.Module):
 
 
 class EncoderLayer(AttentionLayer):
-    """Attention, then feed-forward layers; both have a norm and a residual sum."""
+    """Attention, then the feed-forward block; both have a norm and a residual sum."""
 
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__(config)
@@ -163,31 +160,30 @@ class FeedForward(nn.Module):
         return transformed
 
 
-def _fit(weights: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Cut learned positions to max_tokens, and check that all weights have the expected names and shapes."""
+def _fitted_weights(weights: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Cut learned positions to max_tokens, and check the names, shapes and values of all weights."""
     fitted = dict(weights)
     if _POSITIONS in expected and _POSITIONS in weights:
         needed, found = len(expected[_POSITIONS]), len(weights[_POSITIONS])
         if found < needed:
             raise ConfigError(
-                f"max_tokens is {needed}, but the weights have {found} learned positions: set max_tokens to {found} or "
-                "less"
+                f"max_tokens is {needed}, but the weights have only {found} learned positions: reduce max_tokens"
             )
         fitted[_POSITIONS] = weights[_POSITIONS][:needed]
     unknown = sorted(fitted.keys() - expected.keys())
     if missing := [f"{name} {[*tensor.shape]}" for name, tensor in expected.items() if name not in fitted]:
-        also = f", and have the unknown tensor {unknown[0]}" if unknown else ""
+        also = f", and have an unknown tensor {unknown[0]}" if unknown else ""
         raise WeightsError(
             f"the weights lack {', '.join(missing)}{also}: add the missing tensors, or change the configuration"
         )
     for name, tensor in expected.items():
         if fitted[name].shape != tensor.shape:
             raise WeightsError(
-                f"tensor {name} has shape {[*fitted[name].shape]}, but the configuration needs {[*tensor.shape]}: "
+                f"tensor {name} has shape {[*fitted[name].shape]}, but the configuration requires {[*tensor.shape]}: "
                 "change the tensor or the configuration"
             )
         if not fitted[name].isfinite().all():
-            raise WeightsError(f"tensor {name} contains NaN or infinity: weights must be finite")
+            raise WeightsError(f"tensor {name} contains NaN or infinity: all weights must be finite")
     if unknown:
         raise WeightsError(
             f"tensor {unknown[0]} is not part of the configured encoder: remove it, or change the configuration"
@@ -207,33 +203,19 @@ def pool(x: Tensor, layout: AttentionLayout, pooling: Pooling) -> Tensor | None:
     """Pool hidden rows [R, width] to float32 [B, width]; return None without pooling."""
     if pooling is Pooling.NONE:
         return None
-    return _POOLINGS[pooling](layout.pad(x).float(), layout)
+    cells = layout.pad(x).float()
+    if pooling is Pooling.CLS:
+        return cells[:, 0]
+    if pooling is Pooling.LAST:
+        last = (layout.lengths.long() - 1)[:, None, None].expand(-1, 1, cells.shape[2])
+        return cells.gather(1, last)[:, 0]
+    is_token = layout.token_mask[..., None]
+    if pooling is Pooling.MAX:
+        return torch.where(is_token, cells, -torch.inf).amax(1)
+    # Mean, not by a product with the mask: a cell of padding may hold infinity, and 0 × infinity is NaN.
+    return torch.where(is_token, cells, 0.0).sum(1) / layout.lengths[:, None]
 
 
-def _mean(cells: Tensor, layout: AttentionLayout) -> Tensor:
-    # A product with zeros would not do: a padding cell may hold infinity or NaN, and 0 × infinity is NaN.
-    return torch.where(layout.token_mask[..., None], cells, 0.0).sum(1) / layout.lengths[:, None]
-
-
-def _max(cells: Tensor, layout: AttentionLayout) -> Tensor:
-    return torch.where(layout.token_mask[..., None], cells, -torch.inf).amax(1)
-
-
-def _cls(cells: Tensor, _: AttentionLayout) -> Tensor:
-    return cells[:, 0]
-
-
-def _last(cells: Tensor, layout: AttentionLayout) -> Tensor:
-    last = (layout.lengths.long() - 1)[:, None, None].expand(-1, 1, cells.shape[2])
-    return cells.gather(1, last)[:, 0]
-
-
-_POOLINGS: dict[Pooling, Callable[[Tensor, AttentionLayout], Tensor]] = {
-    Pooling.MEAN: _mean,
-    Pooling.MAX: _max,
-    Pooling.CLS: _cls,
-    Pooling.LAST: _last,
-}
 _POSITIONS = "embedding.positions.table.weight"
 _ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
     Activation.GELU: F.gelu,

@@ -1,4 +1,8 @@
-"""Names of configuration fields and tensors in the supported checkpoint families."""
+"""The supported families of checkpoints: how each names its configuration fields and its tensors.
+
+`checkpoints.py` chooses a family by `model_type` in config.json, and translates the family's names into those of
+EncoderConfig and `Encoder.state_dict()`. A new family needs an entry here, and code only for a new kind of input.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -10,60 +14,60 @@ from headwaiter_export.config import Activation, Norm, Pooling
 
 @dataclass(frozen=True)
 class Family:
-    """The names of one architecture. Maps go from names in Headwaiter to names in the checkpoint.
+    """The names of one family. The keys of mappings are Headwaiter's names, the values the checkpoint's.
 
     Attributes:
-        input: how sequences enter the encoder.
-        prefix: prefix of the encoder's tensors in a checkpoint that also has a head.
-        sizes: whole numbers of EncoderConfig, and their fields in config.json.
-        activation: field of config.json that holds the activation.
-        modules: modules outside the layers.
-        layer: prefix of a layer's number.
-        layer_modules: modules inside a layer.
-        ignored: prefixes of tensors that hidden rows do not depend on.
-        booleans: booleans of EncoderConfig, and their fields in config.json, all of them optional.
-        choices: fields of EncoderConfig that are the same in every encoder of the family.
-        pooling: pooling of a checkpoint that names none.
+        input: the encoder's input.
+        tensor_prefix: prefix of the encoder's tensors in a checkpoint that also has a head.
+        size_fields: integers of EncoderConfig, and their fields in config.json.
+        activation_field: field of config.json that names the activation.
+        module_names: modules outside the layers.
+        layer_prefix: name of a layer without its number.
+        layer_module_names: modules inside a layer.
+        ignored_prefixes: prefixes of tensors that do not affect hidden rows.
+        boolean_fields: booleans of EncoderConfig, and their fields in config.json, which may be absent.
+        fixed_fields: fields of EncoderConfig that have the same value in the whole family.
+        default_pooling: pooling of a checkpoint that names no pooling.
     """
 
     input: TokenInput | PatchInput
-    prefix: str
-    sizes: Mapping[str, str]
-    activation: str
-    modules: Mapping[str, str]
-    layer: str
-    layer_modules: Mapping[str, str]
-    ignored: tuple[str, ...]
-    booleans: Mapping[str, str] = field(default_factory=dict)
-    choices: Mapping[str, Any] = field(default_factory=dict)
-    pooling: Pooling = Pooling.MEAN
+    tensor_prefix: str
+    size_fields: Mapping[str, str]
+    activation_field: str
+    module_names: Mapping[str, str]
+    layer_prefix: str
+    layer_module_names: Mapping[str, str]
+    ignored_prefixes: tuple[str, ...]
+    boolean_fields: Mapping[str, str] = field(default_factory=dict)
+    fixed_fields: Mapping[str, Any] = field(default_factory=dict)
+    default_pooling: Pooling = Pooling.MEAN
 
     def tensor_name(self, name: str) -> str:
-        """Return the checkpoint's name of a tensor of `Encoder.state_dict()`."""
+        """Return the checkpoint's name for a tensor of `Encoder.state_dict()`."""
         module, _, kind = name.rpartition(".")
         if module.startswith("layers."):
             _, number, part = module.split(".", 2)
-            return f"{self.layer}.{number}.{self.layer_modules[part]}.{kind}"
-        return f"{self.modules[module]}.{kind}"
+            return f"{self.layer_prefix}.{number}.{self.layer_module_names[part]}.{kind}"
+        return f"{self.module_names[module]}.{kind}"
 
 
 _BERT = Family(
     input=TokenInput(),
-    prefix="bert.",
-    sizes={
+    tensor_prefix="bert.",
+    size_fields={
         "d_model": "hidden_size",
         "heads": "num_attention_heads",
         "layers": "num_hidden_layers",
         "d_ff": "intermediate_size",
     },
-    activation="hidden_act",
-    modules={
+    activation_field="hidden_act",
+    module_names={
         "embedding.tokens": "embeddings.word_embeddings",
         "embedding.positions.table": "embeddings.position_embeddings",
         "embedding.norm": "embeddings.LayerNorm",
     },
-    layer="encoder.layer",
-    layer_modules={
+    layer_prefix="encoder.layer",
+    layer_module_names={
         "attention.query": "attention.self.query",
         "attention.key": "attention.self.key",
         "attention.value": "attention.self.value",
@@ -73,27 +77,22 @@ _BERT = Family(
         "feed_forward.down": "output.dense",
         "feed_forward_norm": "output.LayerNorm",
     },
-    ignored=("embeddings.position_ids", "pooler.", "cls."),
+    ignored_prefixes=("embeddings.position_ids", "pooler.", "cls."),
 )
 _ROBERTA = replace(
     _BERT,
     input=TokenInput(positions_follow_padding=True),
-    prefix="roberta.",
-    ignored=("embeddings.position_ids", "pooler.", "lm_head."),
+    tensor_prefix="roberta.",
+    ignored_prefixes=("embeddings.position_ids", "pooler.", "lm_head."),
 )
 _DISTILBERT = Family(
     input=_BERT.input,
-    prefix="distilbert.",
-    sizes={
-        "d_model": "dim",
-        "heads": "n_heads",
-        "layers": "n_layers",
-        "d_ff": "hidden_dim",
-    },
-    activation="activation",
-    modules=_BERT.modules,
-    layer="transformer.layer",
-    layer_modules={
+    tensor_prefix="distilbert.",
+    size_fields={"d_model": "dim", "heads": "n_heads", "layers": "n_layers", "d_ff": "hidden_dim"},
+    activation_field="activation",
+    module_names=_BERT.module_names,
+    layer_prefix="transformer.layer",
+    layer_module_names={
         "attention.query": "attention.q_lin",
         "attention.key": "attention.k_lin",
         "attention.value": "attention.v_lin",
@@ -103,20 +102,20 @@ _DISTILBERT = Family(
         "feed_forward.down": "ffn.lin2",
         "feed_forward_norm": "output_layer_norm",
     },
-    ignored=("vocab_transform.", "vocab_layer_norm.", "vocab_projector."),
+    ignored_prefixes=("vocab_transform.", "vocab_layer_norm.", "vocab_projector."),
 )
 _VIT = Family(
     input=PatchInput(),
-    prefix="vit.",
-    sizes=_BERT.sizes,
-    activation="hidden_act",
-    modules={
+    tensor_prefix="vit.",
+    size_fields=_BERT.size_fields,
+    activation_field="hidden_act",
+    module_names={
         "embedding.tokens": "embeddings.patch_embeddings.projection",
         "embedding.positions.table": "embeddings.position_embeddings",
         "norm": "layernorm",
     },
-    layer="encoder.layer",
-    layer_modules={
+    layer_prefix="encoder.layer",
+    layer_module_names={
         "attention.query": "attention.attention.query",
         "attention.key": "attention.attention.key",
         "attention.value": "attention.attention.value",
@@ -126,13 +125,13 @@ _VIT = Family(
         "feed_forward.down": "output.dense",
         "feed_forward_norm": "layernorm_after",
     },
-    ignored=("embeddings.mask_token", "pooler.", "decoder."),
-    booleans={"query_bias": "qkv_bias", "key_bias": "qkv_bias", "value_bias": "qkv_bias"},
-    choices={"norm": Norm.PRE, "final_norm": True, "embedding_norm": False},
-    pooling=Pooling.CLS,
+    ignored_prefixes=("embeddings.mask_token", "pooler.", "decoder."),
+    boolean_fields={"query_bias": "qkv_bias", "key_bias": "qkv_bias", "value_bias": "qkv_bias"},
+    fixed_fields={"norm": Norm.PRE, "final_norm": True, "embedding_norm": False},
+    default_pooling=Pooling.CLS,
 )
 
-# Keys are values of `model_type` in config.json.
+# Families by `model_type` in config.json.
 FAMILIES: dict[str, Family] = {
     "bert": _BERT,
     "roberta": _ROBERTA,
@@ -142,7 +141,7 @@ FAMILIES: dict[str, Family] = {
     "vit": _VIT,
 }
 
-# Keys are names of activations in `transformers`.
+# Activations by their names in `transformers`.
 ACTIVATIONS: dict[str, Activation] = {
     "gelu": Activation.GELU,
     "gelu_new": Activation.GELU_TANH,

@@ -1,8 +1,8 @@
-"""Converts PyTorch's own modules to encoders of features.
+"""Convert `nn.MultiheadAttention` and `nn.TransformerEncoder` to encoders of features, for `export_bundle`.
 
-An encoder computes the same as the module in eval mode, without dropout. It shares weights that are float32 on the CPU
-and copies all others. A missing bias becomes zeros, a missing LayerNorm weight ones. If an encoder cannot reproduce a
-module, the error names the attribute.
+An encoder computes the same as the module in eval mode, without dropout. It shares weights that are float32 on the CPU,
+and copies all others. A missing bias becomes zeros, a missing LayerNorm weight becomes ones. If an encoder cannot
+reproduce the module, the error names the attribute.
 """
 
 from collections.abc import Callable
@@ -18,7 +18,7 @@ from headwaiter_export.encoder import Encoder
 
 Weights = dict[str, Tensor]
 
-# Keys are functions and module classes.
+# Activations by function, or by class of module.
 _ACTIVATIONS: dict[object, Activation] = {
     F.relu: Activation.RELU,
     torch.relu: Activation.RELU,
@@ -44,12 +44,12 @@ def from_multihead_attention(
 ) -> Encoder:
     """Convert `nn.MultiheadAttention`, used as self-attention, to an encoder of features [n, embed_dim].
 
-    `batch_first` may be true or false: it arranges padded batches and does not change results.
+    `batch_first` may be true or false: it only arranges padded batches.
 
     Args:
         module: the module, in any precision and on any device.
         max_tokens: most tokens of a sequence.
-        mask: which tokens a token attends to; PyTorch takes it as an argument of each call.
+        mask: which tokens a token attends to; PyTorch takes the mask as an argument of each call.
         pooling: how the hidden rows of a sequence become one vector.
         normalize: whether pooled vectors are scaled to unit length.
 
@@ -80,21 +80,10 @@ def from_transformer_encoder(
     pooling: Pooling = Pooling.NONE,
     normalize: bool = False,
 ) -> Encoder:
-    """Convert `nn.TransformerEncoder` to an encoder of features [n, d_model].
+    """Convert `nn.TransformerEncoder` to an encoder of features [n, d_model], like `from_multihead_attention`.
 
-    `batch_first` may be true or false. `nn.GELU("tanh")` becomes the tanh approximation, although PyTorch's fast path
-    computes the exact gelu for it.
-
-    Args:
-        module: the module, in any precision and on any device, with either `norm_first` and an optional final norm.
-        max_tokens: most tokens of a sequence.
-        mask: which tokens a token attends to; PyTorch takes it as an argument of each call.
-        pooling: how the hidden rows of a sequence become one vector.
-        normalize: whether pooled vectors are scaled to unit length.
-
-    Raises:
-        ConversionError: the module cannot be reproduced; the message names the attribute.
-        ConfigError: an argument is wrong.
+    `norm_first` may be true or false, and the final norm present or absent. `nn.GELU("tanh")` becomes the tanh
+    approximation, although PyTorch's fast path computes the exact gelu for it.
     """
     _check_encoder(module)
     first: Any = module.layers[0]
@@ -118,7 +107,7 @@ def from_transformer_encoder(
 
 
 def _check_encoder(module: nn.TransformerEncoder) -> None:
-    """Check that all layers are PyTorch's own, and of equal shape."""
+    """Check that all layers have PyTorch's own classes, and equal choices."""
     _require_class(module, nn.TransformerEncoder, "module")
     if not module.layers:
         raise ConversionError("layers is empty: give at least one layer")
@@ -133,20 +122,21 @@ def _check_encoder(module: nn.TransformerEncoder) -> None:
         for choice, value in choices.items():
             if value != first[choice]:
                 raise ConversionError(
-                    f"{name} has {choice} {value}, but layers.0 has {first[choice]}: all layers must be equal in it"
+                    f"{name} has {choice} {value}, but layers.0 has {first[choice]}: give all layers the same {choice}"
                 )
     for name, norm in norms.items():
         _check_norm(norm, name, module)
 
 
 def _check_attention(attention: nn.MultiheadAttention, name: str) -> None:
-    """Check that keys and values are projections of the input rows, and of nothing else."""
+    """Check that keys and values are projections of the input rows only."""
     _require_class(attention, nn.MultiheadAttention, name)
     _require_class(attention.out_proj, NonDynamicallyQuantizableLinear, f"{name}.out_proj")
     for width in ("kdim", "vdim"):
         if getattr(attention, width) != attention.embed_dim:
             raise ConversionError(
-                f"{name}.{width} is {getattr(attention, width)}: self-attention needs embed_dim, {attention.embed_dim}"
+                f"{name}.{width} is {getattr(attention, width)}: for self-attention, it must be embed_dim, "
+                f"{attention.embed_dim}"
             )
     for row in ("bias_k", "bias_v"):
         if getattr(attention, row) is not None:
@@ -161,16 +151,16 @@ def _check_norm(norm: nn.Module, name: str, module: nn.TransformerEncoder) -> No
     first: Any = module.layers[0]
     if norm.normalized_shape != (first.self_attn.embed_dim,):
         raise ConversionError(
-            f"{name}.normalized_shape is {norm.normalized_shape}: it must be ({first.self_attn.embed_dim},), one row"
+            f"{name}.normalized_shape is {norm.normalized_shape}: it must be ({first.self_attn.embed_dim},)"
         )
     if norm.eps != first.norm1.eps:
         raise ConversionError(f"{name}.eps is {norm.eps}, but layers.0.norm1.eps {first.norm1.eps}: make them equal")
 
 
 def _require_class(module: object, kind: type[nn.Module], name: str) -> None:
-    """Check that a module is of exactly this class; a subclass may compute something else."""
+    """Check that a module has exactly this class; a subclass may compute something else."""
     if type(module) is not kind:
-        raise ConversionError(f"{name} is a {type(module).__name__}: it must be a {kind.__name__}, and not a subclass")
+        raise ConversionError(f"{name} is a {type(module).__name__}: it must be a {kind.__name__}, not a subclass")
 
 
 def _named_layers(module: nn.TransformerEncoder) -> list[tuple[str, Any]]:
@@ -178,7 +168,7 @@ def _named_layers(module: nn.TransformerEncoder) -> list[tuple[str, Any]]:
 
 
 def _layer_choices(layer: Any, name: str) -> dict[str, Any]:
-    """Return the choices that must be equal in all layers, named as the arguments of TransformerEncoderLayer."""
+    """Return the choices that all layers must share, named as the arguments of TransformerEncoderLayer."""
     return {
         "d_model": layer.self_attn.embed_dim,
         "nhead": layer.self_attn.num_heads,
@@ -199,7 +189,7 @@ def _activation(activation: Callable[[Tensor], Tensor], name: str) -> Activation
 
 
 def _attention_choices(attention: nn.MultiheadAttention) -> dict[str, Any]:
-    """Return the configuration fields that a module's attention determines."""
+    """Return the fields of EncoderConfig that an attention module determines."""
     return {
         "feature_width": attention.embed_dim,
         "feature_projection": False,
@@ -214,16 +204,16 @@ def _layer_weights(layer: Any, name: str) -> Weights:
     return {
         **_attention_weights(layer.self_attn, f"{name}.attention"),
         **_norm_weights(layer.norm1, f"{name}.attention_norm"),
-        **_pair(layer.linear1.weight, layer.linear1.bias, f"{name}.feed_forward.up"),
-        **_pair(layer.linear2.weight, layer.linear2.bias, f"{name}.feed_forward.down"),
+        **_weight_and_bias(layer.linear1.weight, layer.linear1.bias, f"{name}.feed_forward.up"),
+        **_weight_and_bias(layer.linear2.weight, layer.linear2.bias, f"{name}.feed_forward.down"),
         **_norm_weights(layer.norm2, f"{name}.feed_forward_norm"),
     }
 
 
 def _attention_weights(attention: nn.MultiheadAttention, name: str) -> Weights:
-    weights = _pair(attention.out_proj.weight, attention.out_proj.bias, f"{name}.output")
-    # PyTorch fuses the projections to queries, keys and values.
-    projections = _pair(attention.in_proj_weight, attention.in_proj_bias, name)
+    weights = _weight_and_bias(attention.out_proj.weight, attention.out_proj.bias, f"{name}.output")
+    # PyTorch stores the projections to queries, keys and values as one tensor.
+    projections = _weight_and_bias(attention.in_proj_weight, attention.in_proj_bias, name)
     for kind in ("weight", "bias"):
         for part, rows in zip(("query", "key", "value"), projections[f"{name}.{kind}"].chunk(3), strict=True):
             weights[f"{name}.{part}.{kind}"] = rows
@@ -231,12 +221,9 @@ def _attention_weights(attention: nn.MultiheadAttention, name: str) -> Weights:
 
 
 def _norm_weights(norm: Any, name: str) -> Weights:
-    return _pair(torch.ones(norm.normalized_shape) if norm.weight is None else norm.weight, norm.bias, name)
+    return _weight_and_bias(torch.ones(norm.normalized_shape) if norm.weight is None else norm.weight, norm.bias, name)
 
 
-def _pair(weight: Tensor, bias: Tensor | None, name: str) -> Weights:
-    """Return a weight and its bias; a missing bias becomes zeros."""
-    if bias is None:
-        bias = torch.zeros(len(weight))
-    pair = {"weight": weight, "bias": bias}
-    return {f"{name}.{kind}": tensor.detach().to("cpu", torch.float32) for kind, tensor in pair.items()}
+def _weight_and_bias(weight: Tensor, bias: Tensor | None, name: str) -> Weights:
+    tensors = {"weight": weight, "bias": torch.zeros(len(weight)) if bias is None else bias}
+    return {f"{name}.{kind}": tensor.detach().to("cpu", torch.float32) for kind, tensor in tensors.items()}

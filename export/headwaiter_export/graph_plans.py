@@ -1,4 +1,8 @@
-"""The graphs of a bundle: layout, precision, provider and file of each."""
+"""The graphs of a bundle.
+
+A bundle holds several graphs of one encoder. Each graph has the attention layout and the precision that suit a provider
+of ONNX Runtime, and a server runs the graph for its device. `bundle.py` writes the graphs that this module lists.
+"""
 
 from dataclasses import dataclass
 
@@ -18,15 +22,7 @@ from headwaiter_server.runtime.graph import Provider
 
 @dataclass(frozen=True)
 class GraphPlan:
-    """One graph of a bundle.
-
-    Attributes:
-        file: name of the graph's file.
-        layout: layout that writes the graph.
-        lowering: name of the layout in the manifest.
-        precision: precision of the weights.
-        provider: provider that the graph is written for.
-    """
+    """One graph of a bundle; `lowering` is the manifest's name of the attention layout."""
 
     file: str
     layout: type[GraphLayout]
@@ -42,7 +38,7 @@ GRAPHS = (
     GraphPlan("packed-cuda.fp16.onnx", PackedCuda, LOWERING_PACKED_CUDA, PRECISION_FP16, "cuda"),
     GraphPlan("packed-cpu.int8.onnx", PackedCpu, LOWERING_PACKED_CPU, PRECISION_INT8, "cpu"),
 )
-# Written last, so that it does not change the weights file that the other graphs need.
+# Written last, so that the weights of the other graphs have the same place in the shared file with or without it.
 ATTENTION_WEIGHTS_GRAPH = GraphPlan("attend.fp32.onnx", AttentionWeightsLayout, LOWERING_ATTEND, PRECISION_FP32, "cpu")
 WEIGHTS_FILES = {
     PRECISION_FP32: "weights.fp32.bin",

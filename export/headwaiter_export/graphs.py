@@ -1,4 +1,4 @@
-"""Writes an encoder as ONNX: PyTorch traces it in one layout, and graphs share a weights file."""
+"""Write an encoder as ONNX graphs: PyTorch traces it in one layout, and graphs share a file of weights."""
 
 import hashlib
 import logging
@@ -16,16 +16,18 @@ from torch.export import Dim
 from headwaiter_export.attention_layout import AttentionWeightsLayout, Packed, Portable
 from headwaiter_export.encoder import Encoder
 from headwaiter_export.parity import random_sequences
-from headwaiter_server.runtime.packing import PackedBatch, pack
+from headwaiter_server.runtime.packing import pack
 
+# Lengths of the traced batch. Graphs accept any other batch because these lengths differ and exceed 1.
+TRACED_LENGTHS = (3, 2)
 # The first opset with Gelu.
-OPSET = 20
+_OPSET = 20
 # Tensors up to this size stay inside the graph.
 _INLINE_BYTES = 1024
 # A weight starts at a cache line.
 _ALIGNMENT_BYTES = 64
 
-# Layouts that have graphs.
+# The layouts in which a graph can be written.
 GraphLayout = AttentionWeightsLayout | Packed | Portable
 
 _TOKENS, _BATCH, _SEQUENCE = Dim("tokens"), Dim("batch"), Dim("sequence")
@@ -38,26 +40,20 @@ _DIMS = {
 }
 
 
-def trace(encoder: Encoder, layout: type[GraphLayout], example: PackedBatch) -> ir.Model:
-    """Trace an encoder into an ONNX graph that declares only the inputs it uses.
-
-    Args:
-        encoder: the model, in the precision of the graph.
-        layout: the layout of the graph.
-        example: any batch of two sequences whose lengths differ and exceed 1; the graph accepts every other batch too.
-    """
-    graph = _Graph(encoder, layout)
+def trace(encoder: Encoder, layout: type[GraphLayout]) -> ir.Model:
+    """Trace an encoder into an ONNX graph of the encoder's precision that declares only the inputs it uses."""
+    graph = _GraphModule(encoder, layout)
     axes = {encoder.config.token_input: layout.TOKEN_AXES, **layout.INPUT_AXES}
-    feeds = example.feeds(axes)
+    feeds = pack(random_sequences(encoder.config, TRACED_LENGTHS)).feeds(axes)
     with _silence(), torch.inference_mode():
         program = torch.onnx.export(
             graph.eval(),
-            # PyTorch would take a dict at the end of positional arguments for keywords.
+            # As the last positional argument, the dict would be mistaken for keyword arguments.
             kwargs={"inputs": {name: torch.from_numpy(feeds[name]) for name in axes}},
             dynamic_shapes={"inputs": {name: {i: _DIMS[axis] for i, axis in enumerate(axes[name])} for name in axes}},
             input_names=list(axes),
-            output_names=graph.output_names,
-            opset_version=OPSET,
+            output_names=layout.output_names(encoder.config),
+            opset_version=_OPSET,
             dynamo=True,
             verbose=False,
         )
@@ -68,14 +64,13 @@ def trace(encoder: Encoder, layout: type[GraphLayout], example: PackedBatch) -> 
 
 
 def write_graph(encoder: Encoder, layout: type[GraphLayout], path: Path) -> None:
-    """Write one graph in the encoder's precision, and its weights to a file with the suffix `.bin`."""
-    example = pack(random_sequences(encoder.config, (3, 2)))
+    """Write one graph of the encoder's precision, and its weights to a file beside it with the suffix `.bin`."""
     with WeightsFile(path.with_suffix(".bin")) as weights:
-        weights.write_graph(trace(encoder, layout, example), path)
+        weights.write_graph(trace(encoder, layout), path)
 
 
 class WeightsFile:
-    """The weights of all graphs of one precision; a tensor that several graphs use is stored once."""
+    """A file of the weights of several graphs; equal tensors are stored once."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -89,7 +84,7 @@ class WeightsFile:
         self._file.close()
 
     def write_graph(self, model: ir.Model, path: Path) -> None:
-        """Write a graph to `path`, in the folder of the weights file, and its large tensors to the weights file."""
+        """Write a graph to `path`, in the folder of this file, and its large tensors to this file."""
         for initializer in model.graph.initializers.values():
             tensor = initializer.const_value
             assert tensor is not None
@@ -115,14 +110,13 @@ class WeightsFile:
         )
 
 
-class _Graph(nn.Module):
-    """An encoder as a function of a graph's named inputs."""
+class _GraphModule(nn.Module):
+    """An encoder as a function from a graph's named inputs to its outputs."""
 
     def __init__(self, encoder: Encoder, layout: type[GraphLayout]) -> None:
         super().__init__()
         self.encoder = encoder
         self.layout = layout
-        self.output_names = layout.output_names(encoder.config)
 
     def forward(self, inputs: dict[str, Tensor]) -> list[Tensor]:
         layout = self.layout(inputs)
@@ -130,12 +124,12 @@ class _Graph(nn.Module):
 
 
 def _tidy(model: ir.Model) -> ir.Model:
-    """Remove unused inputs, and the tracer's notes, which contain paths of this machine."""
+    """Remove unused inputs, and the tracer's metadata, which contains paths of the exporting machine."""
     model.producer_name, model.producer_version = "headwaiter", version("headwaiter")
     for value in list(model.graph.inputs):
         if not value.uses():
             model.graph.inputs.remove(value)
-    # The tracer names values after operators, and `gather` is both an operator and an input.
+    # The tracer names values after operators, so the output of an operator `gather` has the name of an input.
     inputs = {value.name for value in model.graph.inputs}
     for node in model.graph:
         for value in node.outputs:
@@ -149,7 +143,7 @@ def _tidy(model: ir.Model) -> ir.Model:
 
 @contextmanager
 def _silence() -> Iterator[None]:
-    """Suppress the tracer's messages, which are meant for its developers."""
+    """Suppress the tracer's messages, which help only its developers."""
     disabled = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:

@@ -1,4 +1,8 @@
-"""Measures how often int8 finds the same nearest neighbour of a sentence as float32."""
+"""Measure how many sentences have the same nearest neighbour in int8 as in float32.
+
+The sentences come from Python's help pages, so the export needs no data set. A trained model should keep at least
+`PROMISED_SHARE` of the neighbours.
+"""
 
 import re
 from itertools import pairwise
@@ -15,10 +19,10 @@ from headwaiter_server.runtime.graph import EncoderGraph
 from headwaiter_server.runtime.packing import pack
 from headwaiter_server.runtime.tolerance import normalize_pooled
 
-# The promise for real sentences, in docs/numerics.md.
+# Promised in docs/numerics.md.
 PROMISED_SHARE = 0.95
-SENTENCES = 1000
-# Separate sentences for calibration, so that neighbours are measured on sentences that calibration has not seen.
+MEASURED_SENTENCES = 1000
+# Further sentences, for calibration: neighbours are measured on sentences that calibration has not seen.
 CALIBRATION_SENTENCES = 100
 _WORDS = range(4, 61)
 _BATCH_TOKENS = 512
@@ -33,11 +37,11 @@ def help_sentences() -> list[str]:
 
 
 def tokenized_sentences(text: TextConfig, shortest_tokens: int) -> list[Sequence]:
-    """Tokenise sentences that fit the model; no two results are equal."""
+    """Return token ids of distinct sentences that fit the model, first those to measure, then those to calibrate."""
     tokenizer = Tokenizer.from_str(text.tokenizer)
     distinct = dict.fromkeys(tuple(encoding.ids) for encoding in tokenizer.encode_batch(help_sentences()))
     fitting = [ids for ids in distinct if shortest_tokens <= len(ids) <= text.max_tokens]
-    return [np.array(ids) for ids in fitting[: SENTENCES + CALIBRATION_SENTENCES]]
+    return [np.array(ids) for ids in fitting[: MEASURED_SENTENCES + CALIBRATION_SENTENCES]]
 
 
 def same_nearest_neighbour(float32: Path, int8: Path, sequences: list[Sequence]) -> float:
@@ -47,7 +51,7 @@ def same_nearest_neighbour(float32: Path, int8: Path, sequences: list[Sequence])
 
 
 def _pooled_vectors(path: Path, sequences: list[Sequence]) -> NDArray[np.float32]:
-    """Return pooled vectors of unit length [S, width]."""
+    """Return the pooled vectors of the sequences, of unit length, [sequences, width]."""
     graph = EncoderGraph.open(path, "cpu")
     order = np.argsort([len(sequence) for sequence in sequences], kind="stable")
     ends = np.cumsum([len(sequences[i]) for i in order])
@@ -58,7 +62,7 @@ def _pooled_vectors(path: Path, sequences: list[Sequence]) -> NDArray[np.float32
 
 
 def _nearest(vectors: NDArray[np.float32]) -> NDArray[np.int64]:
-    """Return the index of the nearest other vector for each vector."""
+    """Return the index of each vector's nearest other vector."""
     cosines = vectors @ vectors.T
     np.fill_diagonal(cosines, -np.inf)
     nearest: NDArray[np.int64] = cosines.argmax(1)

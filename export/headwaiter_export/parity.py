@@ -1,4 +1,9 @@
-"""Computes reference results in PyTorch, and compares the results of graphs with them."""
+"""Measure how far the outputs of a graph are from PyTorch's.
+
+`Reference.compute` runs the encoder in PyTorch, one sequence at a time and without padding. The other functions run a
+graph, or a changed encoder, on the same sequences and return the differences. `verification.py` compares these with the
+tolerances; the reference also becomes the golden inputs of a bundle, with which a server checks itself.
+"""
 
 import math
 from collections.abc import Iterable
@@ -17,26 +22,27 @@ from headwaiter_server.runtime.graph import EncoderGraph, Outputs, Provider
 from headwaiter_server.runtime.packing import pack
 from headwaiter_server.runtime.tolerance import Difference, difference, largest_differences, normalize_pooled
 
+# Token ids [n] or features [n, feature_width].
 Sequence = NDArray[np.generic]
 
-SEQUENCES = 32
+_SEQUENCES = 32
 # The first sequences have edge lengths, which are the most likely to reveal an error.
-_EDGES = 4
-# Every server runs the golden inputs when it starts, and attention over n tokens computes heads · n² scores.
+_EDGE_SEQUENCES = 4
+# Every server runs these sequences when it starts. Longer ones would delay the start: time grows with n².
 _LONGEST_TOKENS = 1024
-# Attention weights of all layers and heads are large, so few and short sequences are compared.
+# The attention weights of all layers and heads are large arrays, so few and short sequences are compared.
 _WEIGHTS_SEQUENCES = 6
 _WEIGHTS_LONGEST_TOKENS = 128
 
 
 @dataclass(frozen=True, eq=False)
 class Reference:
-    """Sequences, and PyTorch's outputs for each sequence alone.
+    """Sequences, and PyTorch's outputs for each of them.
 
     Attributes:
-        config: configuration of the model.
-        sequences: token ids [n] or features [n, d_in].
-        outputs: pooled [1, d], of unit length if the model normalizes, and hidden [n, d].
+        config: configuration of the encoder.
+        sequences: token ids or features.
+        outputs: for a sequence of n tokens, hidden [n, width] and pooled [1, width], normalized if the encoder does so.
     """
 
     config: EncoderConfig
@@ -45,19 +51,19 @@ class Reference:
 
     @classmethod
     def compute(cls, encoder: Encoder) -> "Reference":
-        """Compute an encoder's outputs for random sequences of edge lengths and of lengths between."""
-        sequences = random_sequences(encoder.config, _lengths(encoder.config))
+        """Compute an encoder's outputs for random sequences of edge lengths and of random lengths."""
+        sequences = random_sequences(encoder.config, _sequence_lengths(encoder.config))
         return cls(encoder.config, sequences, run_in_pytorch(encoder, sequences))
 
-    def shorter(self) -> "Reference":
-        """Return the second quarter by length: sequences that are quick to run but still have several tokens."""
+    def short_sequences(self) -> "Reference":
+        """Return the second quarter of the sequences by length: they run fast, but have several tokens."""
         by_length = sorted(range(len(self.sequences)), key=lambda i: len(self.sequences[i]))
         quarter = by_length[len(by_length) // 4 : len(by_length) // 2]
         return Reference(self.config, [self.sequences[i] for i in quarter], [self.outputs[i] for i in quarter])
 
 
 def random_sequences(config: EncoderConfig, lengths: Iterable[int]) -> list[Sequence]:
-    """Draw uniform token ids, or features from a standard normal distribution; equal lengths give equal sequences."""
+    """Draw uniform token ids or normally distributed features; equal lengths give equal sequences."""
     rng = np.random.default_rng(0)
     if config.takes_tokens:
         return [rng.integers(0, config.vocabulary_size, n) for n in lengths]
@@ -65,13 +71,15 @@ def random_sequences(config: EncoderConfig, lengths: Iterable[int]) -> list[Sequ
 
 
 def measure_graph(path: Path, provider: Provider, reference: Reference) -> Difference:
-    """Run a graph over batches of edge lengths and of mixed lengths, and compare it with PyTorch.
+    """Run a graph on batches of one sequence and of several, and return its difference from PyTorch.
 
     Raises:
-        ProviderUnavailable: the graph cannot run on this machine.
+        ProviderUnavailable: this machine cannot use the provider.
     """
     graph = EncoderGraph.open(path, provider)
-    batches = _batches(len(reference.sequences))
+    # Indices of the sequences in each batch: each edge alone, all edges together, then the others in mixed batches.
+    edges, others = list(range(_EDGE_SEQUENCES)), list(range(_EDGE_SEQUENCES, len(reference.sequences)))
+    batches = [[edge] for edge in edges] + [edges] + [others[i : i + 8] for i in range(0, len(others), 8)]
     outputs = [graph.run(pack([reference.sequences[i] for i in batch]), hidden=True) for batch in batches]
     expected = concatenate([reference.outputs[i] for batch in batches for i in batch])
     return difference(normalize_outputs(reference.config, concatenate(outputs)), expected)
@@ -79,11 +87,10 @@ def measure_graph(path: Path, provider: Provider, reference: Reference) -> Diffe
 
 @torch.inference_mode()
 def measure_attention_weights(path: Path, encoder: Encoder, reference: Reference) -> float:
-    """Compare a graph's attention weights of all layers and heads, and its contexts of one query, with PyTorch.
+    """Return the largest difference of a graph's attention weights and contexts from PyTorch's.
 
-    Returns:
-        The largest difference. Differences of contexts are divided by the largest context of the sequence if that
-        exceeds 1. Infinity if a value is not finite.
+    Weights are those of all layers and heads, contexts those of one query. Differences of contexts are divided by the
+    largest context of the sequence if that exceeds 1. A value that is not finite makes the result infinite.
     """
     graph, config = AttentionWeightsGraph.open(path), encoder.config
     sequences = [each for each in reference.sequences if len(each) <= _WEIGHTS_LONGEST_TOKENS]
@@ -102,13 +109,13 @@ def measure_attention_weights(path: Path, encoder: Encoder, reference: Reference
     return max(differences)
 
 
-def compare_encoder(encoder: Encoder, reference: Reference) -> Difference:
-    """Run a changed encoder in PyTorch and compare it with the reference."""
+def measure_encoder(encoder: Encoder, reference: Reference) -> Difference:
+    """Run a changed encoder, such as a quantised one, in PyTorch, and return its difference from the reference."""
     return difference(concatenate(run_in_pytorch(encoder, reference.sequences)), concatenate(reference.outputs))
 
 
 def concatenate(outputs: list[Outputs]) -> Outputs:
-    """Concatenate the outputs of several batches or sequences."""
+    """Concatenate the outputs of several batches."""
     pooled = [each.pooled for each in outputs if each.pooled is not None]
     hidden = [each.hidden for each in outputs if each.hidden is not None]
     return Outputs(np.concatenate(pooled) if pooled else None, np.concatenate(hidden))
@@ -116,7 +123,7 @@ def concatenate(outputs: list[Outputs]) -> Outputs:
 
 @torch.inference_mode()
 def run_in_pytorch(encoder: Encoder, sequences: list[Sequence]) -> list[Outputs]:
-    """Run an encoder in PyTorch over each sequence alone; pooled vectors have unit length if the model normalizes."""
+    """Run an encoder in PyTorch on each sequence alone; normalize the pooled vectors if the encoder does."""
     results = []
     for sequence in sequences:
         pooled, hidden = encoder(torch.from_numpy(sequence), SingleSequence(len(sequence)))
@@ -125,23 +132,18 @@ def run_in_pytorch(encoder: Encoder, sequences: list[Sequence]) -> list[Outputs]
     return results
 
 
-def _lengths(config: EncoderConfig) -> list[int]:
-    """Return the edge lengths (minimum, one and two more, maximum), then random lengths, short ones more often."""
+def _sequence_lengths(config: EncoderConfig) -> list[int]:
+    """Return the edge lengths (minimum, one and two more, maximum), then log-uniform random lengths."""
     shortest, longest = config.min_tokens, min(config.max_tokens, _LONGEST_TOKENS)
-    drawn = np.exp(np.random.default_rng(1).uniform(math.log(shortest), math.log(longest), SEQUENCES - _EDGES))
-    # Rounding may give a value slightly below the minimum.
-    between = np.maximum(drawn.astype(int), shortest)
-    return [*(min(n, longest) for n in (shortest, shortest + 1, shortest + 2, longest)), *between.tolist()]
-
-
-def _batches(sequences: int) -> list[list[int]]:
-    """Return the indices of each batch: each edge alone, all edges together, then the others in mixed batches."""
-    edges, others = list(range(_EDGES)), list(range(_EDGES, sequences))
-    return [[edge] for edge in edges] + [edges] + [others[i : i + 8] for i in range(0, len(others), 8)]
+    edges = [min(n, longest) for n in (shortest, shortest + 1, shortest + 2, longest)]
+    rng = np.random.default_rng(1)
+    drawn = np.exp(rng.uniform(math.log(shortest), math.log(longest), _SEQUENCES - _EDGE_SEQUENCES))
+    # exp(log(n)) may be slightly less than n.
+    return [*edges, *np.maximum(drawn.astype(int), shortest).tolist()]
 
 
 def normalize_outputs(config: EncoderConfig, outputs: Outputs) -> Outputs:
-    """Scale pooled vectors to unit length if the model normalizes."""
+    """Scale pooled vectors to unit length if the encoder normalizes."""
     if outputs.pooled is None:
         return outputs
     return Outputs(normalize_pooled(outputs.pooled, normalized=config.normalize), outputs.hidden)

@@ -1,4 +1,7 @@
-"""Positions: vectors added to the embeddings, or rotations of queries and keys."""
+"""How an encoder knows the order of tokens: vectors added to the embeddings, or rotations of queries and keys.
+
+Every layout says at which position of its sequence a row is. Shapes: R rows, H heads, d = d_model.
+"""
 
 from typing import TYPE_CHECKING
 
@@ -12,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class NoPositions(nn.Module):
-    """No positions: the encoder sees a sequence as a set."""
+    """No positions: the order of the rows does not matter."""
 
     def forward(self, x: Tensor, _: "AttentionLayout") -> Tensor:
         """Return rows [R, d] unchanged."""
@@ -78,13 +81,13 @@ class RotaryPositions(nn.Module):
 def _angles(tokens: int, width: int) -> Tensor:
     """Return p / 10000^(2i/width) for every position p and pair i, float64 [tokens, width / 2].
 
-    float32 angles of late positions would exceed the tolerance. The device is explicit because modules are also built
-    on the meta device, which computes nothing.
+    In float32, the angles of late positions would be too inexact for the tolerance. The device is explicit because
+    encoders are also built on PyTorch's meta device, which computes nothing.
     """
     frequencies = 10000.0 ** -(torch.arange(0, width, 2, dtype=torch.float64, device="cpu") / width)
     return torch.arange(tokens, dtype=torch.float64, device="cpu")[:, None] * frequencies
 
 
 def _interleave(even: Tensor, odd: Tensor) -> Tensor:
-    """Return [..., 2n] with the first tensor at even indices and the second at odd indices."""
+    """Merge two tensors [..., n] to [..., 2n], with `even` at even indices and `odd` at odd indices."""
     return torch.stack((even, odd), -1).flatten(-2)

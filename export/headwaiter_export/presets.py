@@ -1,7 +1,9 @@
-"""Presets: named forms of self-attention, each an EncoderConfig in which every field can be replaced.
+"""Presets: named forms of self-attention.
 
-Notation: X is the input [n, d_model], x_i its row i, h a head, Q_h = X W_h^Q, K_h = X W_h^K and V_h = X W_h^V. Input
-rows are features of width d_model without a projection, unless vocabulary_size or feature_width is set.
+Each preset is a function that returns an EncoderConfig; its argument replaces any of the fields. The input rows are
+features of width d_model without a projection, unless vocabulary_size or feature_width is set.
+
+Notation: X is the input [n, d_model], x_i its row i, h a head, Q_h = X W_h^Q, K_h = X W_h^K and V_h = X W_h^V.
 """
 
 from collections.abc import Callable, Mapping
@@ -9,9 +11,10 @@ from typing import Any
 
 from headwaiter_export.config import EncoderConfig
 
+# Fields of EncoderConfig by name.
 Choices = Mapping[str, Any]
 
-_ATTENTION_ALONE: Choices = {
+_DEFAULTS: Choices = {
     "layers": 1,
     "d_ff": 0,
     "max_tokens": 512,
@@ -21,42 +24,41 @@ _ATTENTION_ALONE: Choices = {
     "pooling": "none",
 }
 _NO_BIASES: Choices = {"query_bias": False, "key_bias": False, "value_bias": False, "output_bias": False}
-_NOTHING_AROUND: Choices = {"residual": False, "norm": "none"}
+_NO_RESIDUAL_OR_NORM: Choices = {"residual": False, "norm": "none"}
+_HEADS_ALONE: Choices = {**_DEFAULTS, **_NO_BIASES, **_NO_RESIDUAL_OR_NORM, "output_projection": False}
 
 
 def vit_block(choices: Choices) -> EncoderConfig:
     """The attention block of a Vision Transformer: x + [head_1 … head_H] W_O, with heads over LayerNorm(x).
 
-    head_h = softmax(Q_h K_hᵀ / √head_dim) V_h without biases. head_dim need not be d_model / H. A single head with
-    head_dim = d_model has no W_O. Setting d_ff adds the feed-forward block. Weights may have q, k and v fused as `qkv`.
-    Source: https://arxiv.org/abs/2010.11929, equation 2 and appendix A; head_dim and the dropped W_O as in
+    head_h = softmax(Q_h K_hᵀ / √head_dim) V_h without biases. head_dim may differ from d_model / H. A single head with
+    head_dim = d_model has no W_O. Setting d_ff adds the feed-forward block. Weights may be fused to `qkv`.
+    Source: https://arxiv.org/abs/2010.11929, equation 2 and appendix A; head_dim and the missing W_O as in
     https://github.com/lucidrains/vit-pytorch.
     """
-    preset = {**_ATTENTION_ALONE, **_NO_BIASES, "norm": "pre", "output_bias": True}
+    preset = {**_DEFAULTS, **_NO_BIASES, "norm": "pre", "output_bias": True}
     values = {**preset, "d_model": 192, "heads": 3, "head_dim": 64, "max_tokens": 197, **choices}
-    has_width_of_model = values["heads"] == 1 and values["head_dim"] == values["d_model"]
-    return _config({"output_projection": not has_width_of_model, **values})
+    one_head_of_full_width = values["heads"] == 1 and values["head_dim"] == values["d_model"]
+    return _config({"output_projection": not one_head_of_full_width, **values})
 
 
 def concat_heads(choices: Choices) -> EncoderConfig:
-    """Concatenated heads, in which a row attends to all other rows: y_i = [Σ_{j≠i} a_hij V_hj] over h.
+    """Concatenated heads, in which a row attends to all rows but itself: y_i = [Σ_{j≠i} a_hij V_hj] over h.
 
     a_hij = exp(Q_hi · K_hj / √head_dim) / Σ_{l≠i} exp(Q_hi · K_hl / √head_dim); a row's weight on itself is 0.
     Source: https://arxiv.org/abs/1706.03762, section 3.2, without the diagonal and the output projection.
     """
-    alone = {**_ATTENTION_ALONE, **_NO_BIASES, **_NOTHING_AROUND}
-    preset = {**alone, "mask": "self_excluding", "output_projection": False}
-    return _config({**preset, "d_model": 64, "heads": 4, **choices})
+    return _config({**_HEADS_ALONE, "mask": "self_excluding", "d_model": 64, "heads": 4, **choices})
 
 
 def projected_heads(choices: Choices) -> EncoderConfig:
     """Concatenated heads that map rows of width I to rows of width O: X [S, I] → [head_1 … head_N] [S, O].
 
-    N = heads, I = d_model, D = N · head_dim and O = N · value_dim. head_h = softmax(Q_h K_hᵀ / √(D/N)) V_h, where Q, K
-    and V have biases. Positions are learned; they can be set to rotary.
+    S is the number of rows, N = heads, I = d_model, D = N · head_dim and O = N · value_dim.
+    head_h = softmax(Q_h K_hᵀ / √(D/N)) V_h, where Q, K and V have biases. Positions are learned; rotary can be set.
     Source: https://arxiv.org/abs/1706.03762, section 3.2.2, without W_O; rotary: https://arxiv.org/abs/2104.09864.
     """
-    preset = {**_ATTENTION_ALONE, **_NOTHING_AROUND, "output_projection": False, "positions": "learned"}
+    preset = {**_DEFAULTS, **_NO_RESIDUAL_OR_NORM, "output_projection": False, "positions": "learned"}
     return _config({**preset, "d_model": 48, "heads": 4, "head_dim": 16, "value_dim": 24, **choices})
 
 
@@ -66,19 +68,18 @@ def masked_heads(choices: Choices) -> EncoderConfig:
     Source: https://arxiv.org/abs/1706.03762, section 3.2.3, without W_O, like the first multi-head attention in
     https://github.com/karpathy/ng-video-lecture.
     """
-    alone = {**_ATTENTION_ALONE, **_NO_BIASES, **_NOTHING_AROUND}
-    return _config({**alone, "mask": "causal", "output_projection": False, "d_model": 64, "heads": 4, **choices})
+    return _config({**_HEADS_ALONE, "mask": "causal", "d_model": 64, "heads": 4, **choices})
 
 
 def transformer_encoder(choices: Choices) -> EncoderConfig:
     """The base encoder of "Attention Is All You Need": post-norm layers, relu, sinusoidal positions.
 
     x ← LayerNorm(x + MultiHead(x)), then x ← LayerNorm(x + W_2 relu(W_1 x + b_1) + b_2). Positions can be set to
-    learned. The paper multiplies embeddings by √d_model; here this factor is part of the weights.
+    learned. The paper multiplies embeddings by √d_model; here the weights of the embedding include this factor.
     Source: https://arxiv.org/abs/1706.03762, sections 3.1 to 3.5.
     """
     vocabulary_size = 0 if "feature_width" in choices else 37_000
-    preset = {**_ATTENTION_ALONE, "positions": "sinusoidal", "activation": "relu", "vocabulary_size": vocabulary_size}
+    preset = {**_DEFAULTS, "positions": "sinusoidal", "activation": "relu", "vocabulary_size": vocabulary_size}
     return _config({**preset, "d_model": 512, "heads": 8, "layers": 6, "d_ff": 2048, **choices})
 
 
@@ -88,7 +89,7 @@ def attention_block(choices: Choices) -> EncoderConfig:
     d = d_model; W_V and W_O are d × d. Setting heads gives more heads.
     Source: https://arxiv.org/abs/1706.03762, equation 1.
     """
-    return _config({**_ATTENTION_ALONE, **_NO_BIASES, **_NOTHING_AROUND, "d_model": 64, "heads": 1, **choices})
+    return _config({**_HEADS_ALONE, "output_projection": True, "d_model": 64, "heads": 1, **choices})
 
 
 PRESETS: Mapping[str, Callable[[Choices], EncoderConfig]] = {

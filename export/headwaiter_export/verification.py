@@ -1,4 +1,8 @@
-"""Compares the graphs of a bundle with PyTorch before the bundle appears."""
+"""Check the graphs of a new bundle against PyTorch, before the bundle is moved to its destination.
+
+`bundle.py` calls these functions on the graphs that it has written. `parity.py` runs the graphs and measures their
+differences; this module compares the differences with the tolerances, reports them, and collects the bundle's parity.
+"""
 
 from collections.abc import Callable, Collection
 from dataclasses import asdict
@@ -17,16 +21,16 @@ from headwaiter_server.runtime.tolerance import violation
 # Called with one line for each finished step.
 Report = Callable[[str], object]
 
-# Tolerance of attention weights, and of contexts relative to the largest context.
+# Tolerance of attention weights, and of contexts divided by the largest context.
 _ATTENTION_MAX_ABS = 1e-5
 
 
 class BundleError(Exception):
-    """A bundle cannot be written."""
+    """The bundle cannot be written."""
 
 
-def measure_graphs(plans: Collection[GraphPlan], folder: Path, reference: Reference, report: Report) -> Parity:
-    """Measure all graphs that can run on this machine.
+def check_graphs(plans: Collection[GraphPlan], folder: Path, reference: Reference, report: Report) -> Parity:
+    """Return the differences from PyTorch of all graphs that can run on this machine.
 
     Raises:
         BundleError: a graph is out of tolerance; the message names the graph, its difference and the limit.
@@ -36,7 +40,7 @@ def measure_graphs(plans: Collection[GraphPlan], folder: Path, reference: Refere
         try:
             measured = measure_graph(folder / plan.file, plan.provider, reference)
         except ProviderUnavailable:
-            report(f"{plan.file}: not measured, this machine has no {plan.provider.upper()}")
+            report(f"{plan.file}: not measured, because this machine has no {plan.provider.upper()}")
             continue
         if broken := violation(measured, plan.precision):
             raise BundleError(f"{plan.file} is out of tolerance: {broken}")
@@ -56,10 +60,10 @@ def measure_graphs(plans: Collection[GraphPlan], folder: Path, reference: Refere
 
 
 def check_attention_weights(path: Path, encoder: Encoder, reference: Reference, report: Report) -> None:
-    """Delete the graph of attention weights if it is out of tolerance, which very large scores can cause."""
+    """Delete the graph of attention weights if it is out of tolerance; very large scores can cause that."""
     measured = measure_attention_weights(path, encoder, reference)
     report(f"{path.name}: largest difference of attention weights from PyTorch {measured:.1e}")
-    # NaN is out of tolerance too.
+    # `not <=` instead of `>`, so that NaN is out of tolerance too.
     if not measured <= _ATTENTION_MAX_ABS:
         report(
             f"{path.name} is left out because its difference exceeds {_ATTENTION_MAX_ABS:g}: a server of this bundle "
@@ -69,7 +73,7 @@ def check_attention_weights(path: Path, encoder: Encoder, reference: Reference, 
 
 
 def measure_neighbours(parity: Parity, folder: Path, sequences: list[Sequence], report: Report) -> None:
-    """Add to the int8 graph's parity how often the graph finds the same nearest neighbour as float32."""
+    """Measure how many sequences keep their nearest neighbour in int8, and add the share to the graph's parity."""
     (float32,) = (plan for plan in GRAPHS if (plan.lowering, plan.precision) == (LOWERING_PACKED_CPU, PRECISION_FP32))
     (int8,) = (graph for graph in parity.graphs if graph.precision == PRECISION_INT8)
     share = same_nearest_neighbour(folder / float32.file, folder / int8.graph, sequences)

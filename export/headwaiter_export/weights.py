@@ -1,4 +1,4 @@
-"""Reads weights files, and builds encoders with given or random weights."""
+"""Read safetensors files, and build encoders with given or random weights."""
 
 from pathlib import Path
 
@@ -26,10 +26,10 @@ def read_safetensors(path: Path) -> dict[str, Tensor]:
 
 
 def take_tensor(tensors: dict[str, Tensor], name: str, shape: tuple[int, ...]) -> Tensor:
-    """Remove a floating-point tensor of this name and shape, and return it as float32.
+    """Remove a tensor from `tensors`, and return it as float32.
 
     Raises:
-        CheckpointError: the tensor is missing, or has another type or shape.
+        CheckpointError: the tensor is missing, is not floating point or has another shape.
     """
     if name not in tensors:
         raise CheckpointError(f"the checkpoint has no tensor {name}: add it, or correct config.json")
@@ -37,18 +37,18 @@ def take_tensor(tensors: dict[str, Tensor], name: str, shape: tuple[int, ...]) -
     if not tensor.is_floating_point():
         raise CheckpointError(f"tensor {name} is {tensor.dtype}: it must be floating point")
     if tensor.shape != shape:
-        raise CheckpointError(f"tensor {name} has shape {list(tensor.shape)}: config.json says {list(shape)}")
+        raise CheckpointError(f"tensor {name} has shape {list(tensor.shape)}: config.json requires {list(shape)}")
     return tensor.float()
 
 
 def read_encoder(config: EncoderConfig, path: Path) -> Encoder:
     """Build an encoder from a safetensors file whose tensors are named as in `Encoder.state_dict()`.
 
-    Queries, keys and values may be fused: `attention.qkv` then holds the rows of `query`, `key` and `value`.
+    A tensor `attention.qkv` may replace `query`, `key` and `value`; it holds their rows in this order.
 
     Raises:
         CheckpointError: the file cannot be read, or a tensor is not floating point.
-        WeightsError: a tensor is missing, unknown, given twice, not finite or of the wrong shape.
+        WeightsError: a tensor is given twice, or `qkv` has the wrong shape. Further errors: `Encoder.with_weights`.
     """
     weights: dict[str, Tensor] = {}
     for name, tensor in read_safetensors(path).items():
@@ -62,7 +62,7 @@ def read_encoder(config: EncoderConfig, path: Path) -> Encoder:
 
 
 def random_encoder(config: EncoderConfig, seed: int) -> Encoder:
-    """Build an encoder with PyTorch's initial weights; equal seeds give equal weights."""
+    """Build an encoder with PyTorch's random initial weights; equal seeds give equal weights."""
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         return Encoder(config).eval()
@@ -74,7 +74,7 @@ def _split_fused(config: EncoderConfig, name: str, tensor: Tensor) -> dict[str, 
     widths = [config.heads * width for width in (config.head_dim, config.head_dim, config.value_dim)]
     if tensor.shape[:1] != (sum(widths),):
         raise WeightsError(
-            f"tensor {name} has shape {[*tensor.shape]}: the configuration needs {sum(widths)} rows, for query, key "
+            f"tensor {name} has shape {[*tensor.shape]}: the configuration requires {sum(widths)} rows, for query, key "
             "and value"
         )
     parts = zip(("query", "key", "value"), torch.split(tensor, widths), strict=True)

@@ -18,7 +18,7 @@ from tests.shared_folders import SharedFolders
 
 @pytest.fixture(scope="session", autouse=True)
 def _operators(operators: None) -> None:
-    """Let the tracer read its operators once for all graphs."""
+    """Load the tracer's operators once, before the first graph is traced."""
 
 
 @pytest.fixture
@@ -28,10 +28,10 @@ def folder(text_checkpoint: Path, tmp_path: Path) -> Path:
 
 
 def keep_graphs(monkeypatch: pytest.MonkeyPatch, *files: str) -> None:
-    """Limit bundles to these graphs, as tracing a graph takes a second or two."""
+    """Limit bundles to these graphs, because tracing a graph takes a second or two."""
     monkeypatch.setattr(bundle, "GRAPHS", [plan for plan in GRAPHS if plan.file in files])
     monkeypatch.setattr(bundle, "measure_neighbours", lambda *_: None)  # needs the int8 graph
-    # No graph of this precision is written.
+    # The graph of attention weights is left out, because no graph is written in this precision.
     monkeypatch.setattr(
         bundle, "ATTENTION_WEIGHTS_GRAPH", replace(ATTENTION_WEIGHTS_GRAPH, precision=PRECISION_UNSPECIFIED)
     )
@@ -40,12 +40,12 @@ def keep_graphs(monkeypatch: pytest.MonkeyPatch, *files: str) -> None:
 
 @pytest.fixture
 def packed_cpu_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Limit bundles to one graph, for tests whose result is the same for all graphs."""
+    """Limit bundles to one graph, for tests that give the same result with any graph."""
     keep_graphs(monkeypatch, "packed-cpu.fp32.onnx")
 
 
 def export_masked(encoder: Encoder, folder: Path) -> None:
-    """Export without int8, which does not change masks, and without attention weights, which have their own test."""
+    """Export without int8, whose masks are the same, and without attention weights, which have their own test."""
     with pytest.MonkeyPatch.context() as monkeypatch:
         keep_graphs(monkeypatch, *(plan.file for plan in GRAPHS if plan.precision != PRECISION_INT8))
         export_bundle(encoder, None, folder, folder.name)
@@ -65,9 +65,9 @@ def causal_bundle(causal_encoder: Encoder, shared_folders: SharedFolders) -> Pat
 
 @pytest.fixture(scope="session")
 def self_excluding_encoder() -> Encoder:
-    """A self-excluding encoder without feed-forward layers, whose tokens attend to all others equally.
+    """A self-excluding encoder without feed-forward layers, in which a token attends to all others equally.
 
-    Its queries are zero, so a token could affect its own output only through its value.
+    Queries are zero, so a token could change its own output only through its own value.
     """
     bare: dict[str, Any] = {"layers": 1, "d_ff": 0, "residual": False, "norm": "none", "positions": "none"}
     encoder = random_encoder(feature_width=6, mask="self_excluding", embedding_norm=False, **bare)

@@ -14,6 +14,8 @@ from onnx.reference import ReferenceEvaluator
 
 from headwaiter_export.attention_layout import Packed, PackedCpu, Portable
 from headwaiter_export.attention_layout_cuda import PackedCuda
+from headwaiter_export.checkpoint_json import CheckpointError
+from headwaiter_export.checkpoints import read_checkpoint
 from headwaiter_export.config import EncoderConfig
 from headwaiter_export.encoder import Encoder
 from headwaiter_export.graphs import WeightsFile, trace
@@ -27,7 +29,7 @@ from tests.oracle import Array, Oracle, unit
 GraphPaths = dict[type[Packed | Portable], Path]
 Runtime = Provider | Literal["bound", "reference"]
 
-# Where a layout runs without a GPU: CUDA graphs run in onnx's reference evaluator, with contrib_ops.py.
+# Where graphs run without a GPU: those for CUDA run in onnx's reference evaluator, with tests/contrib_ops.py.
 RUNTIMES: dict[type[Packed | Portable], Runtime] = {PackedCpu: "cpu", Portable: "cpu", PackedCuda: "reference"}
 # The float32 graphs of a bundle, and where each runs.
 FP32_GRAPHS = [
@@ -37,10 +39,8 @@ FP32_GRAPHS = [
     pytest.param("packed-cuda.fp32.onnx", "reference", id="packed-cuda-reference"),
     pytest.param("packed-cuda.fp32.onnx", "cuda", id="packed-cuda", marks=pytest.mark.gpu),
 ]
-# Lengths of the batch with which graphs are traced.
-TRACED_LENGTHS = (3, 2)
-# Lengths of other batches: one sequence or several, of one token, of equal lengths, of the maximum, and enough
-# sequences for CUDA's inputs to be rounded up to a shape bucket.
+# Lengths of batches: of one token, of the maximum, equal and different. The last batch has more sequences than a shape
+# bucket, so inputs for CUDA are rounded up.
 BATCH_LENGTHS: tuple[tuple[int, ...], ...] = (
     (1,),
     (48,),
@@ -61,13 +61,13 @@ def random_encoder(**choices: Any) -> Encoder:
 
 
 def oracle_of(encoder: Encoder) -> Oracle:
-    """Return the same encoder in numpy."""
+    """Return the encoder as formulas in numpy, with the same weights."""
     weights = {name: tensor.double().numpy() for name, tensor in encoder.state_dict().items()}
     return Oracle(weights, asdict(encoder.config))
 
 
 def random_sequences(config: EncoderConfig, lengths: Sequence[int], seed: int = 7) -> list[Array]:
-    """Draw random sequences of these lengths."""
+    """Draw token ids or features for sequences of these lengths."""
     rng = np.random.default_rng(seed)
     if config.vocabulary_size:
         return [rng.integers(0, config.vocabulary_size, n) for n in lengths]
@@ -75,13 +75,11 @@ def random_sequences(config: EncoderConfig, lengths: Sequence[int], seed: int = 
 
 
 def write_graphs(encoder: Encoder, folder: Path, *layouts: type[Packed | Portable]) -> GraphPaths:
-    """Write graphs of the encoder in these layouts, as the export does."""
+    """Write one graph of the encoder in each layout, as the export does."""
     paths = {layout: folder / f"{layout.__name__}.onnx" for layout in layouts}
     with WeightsFile(folder / "weights.bin") as weights:
         for layout, path in paths.items():
-            weights.write_graph(
-                trace(encoder.folded(), layout, pack(random_sequences(encoder.config, TRACED_LENGTHS))), path
-            )
+            weights.write_graph(trace(encoder.fold_temperatures(), layout), path)
     return paths
 
 
@@ -95,8 +93,8 @@ def run_hidden(path: Path, runtime: Runtime, sequences: list[Array]) -> list[Arr
 def run_graph(path: Path, runtime: Runtime, sequences: list[Array]) -> Outputs:
     """Run a graph on one batch.
 
-    Runtimes are ONNX Runtime's "cpu" and "cuda" providers, "bound" (the CPU provider with CUDA's bound buffers), and
-    onnx's "reference" evaluator, with the same inputs as on CUDA.
+    Runtimes are ONNX Runtime's "cpu" and "cuda" providers, "bound" (the CPU provider with bound buffers, as on CUDA),
+    and onnx's "reference" evaluator, with the same inputs as on CUDA.
     """
     batch = pack(sequences)
     if runtime != "reference":
@@ -107,7 +105,7 @@ def run_graph(path: Path, runtime: Runtime, sequences: list[Array]) -> Outputs:
     return Outputs(None if pooled is None else pooled[: batch.sequences], outputs["hidden"][: batch.tokens])
 
 
-# Loading a graph takes longer than running it. A test uses a few graphs at a time.
+# Loading a graph takes longer than running it, and a test uses only a few graphs.
 @lru_cache(4)
 def _session(path: Path, runtime: Provider | Literal["bound"]) -> EncoderGraph:
     if runtime == "bound":
@@ -121,7 +119,7 @@ def _evaluator(path: Path) -> ReferenceEvaluator:
 
 
 def assert_close(actual: Array | None, expected: Array) -> None:
-    """Check that every value is within 1e-5: the tolerance of pooled vectors, a tenth of that of hidden rows."""
+    """Check that every value is within 1e-5, the tolerance of pooled vectors (that of hidden rows is 1e-4)."""
     assert actual is not None
     np.testing.assert_allclose(actual, expected, rtol=0, atol=1e-5)
 
@@ -142,6 +140,13 @@ def cosines(actual: Array, expected: Array) -> Array:
 def edit_json(path: Path, **changes: Any) -> None:
     """Change fields of a JSON object in a file."""
     write_json(path, {**json.loads(path.read_text()), **changes})
+
+
+def assert_checkpoint_refused(folder: Path, *facts: str) -> None:
+    """Check that reading a checkpoint fails with an error that contains every fact."""
+    with pytest.raises(CheckpointError) as error:
+        read_checkpoint(folder)
+    assert_mentions(error.value, *facts)
 
 
 def assert_mentions(error: BaseException, *facts: str) -> None:

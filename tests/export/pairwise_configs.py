@@ -1,7 +1,7 @@
-"""Configurations that cover every pair of values of two EncoderConfig fields: the presets, and generated ones.
+"""Configurations that together contain every pair of values of two EncoderConfig fields: the presets, and others.
 
-Values are small, so that an encoder processes hundreds of sequences in a second. They also fit together: 2 heads of 12
-and 4 heads of 6 fill a model of width 24, and 1 head of 5 does not.
+Values are small, so that an encoder processes hundreds of sequences in a second. Some fit together and some do not: 2
+heads of 12 and 4 heads of 6 fill a model of width 24, but 1 head of 5 does not.
 """
 
 from collections.abc import Iterator
@@ -43,7 +43,7 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "pooling": tuple(Pooling),
     "normalize": BOTH,
 }
-# Small sizes for each preset, from the values above.
+# Fields of each preset, with small values from `VALUES`.
 PRESET_CHOICES: dict[str, dict[str, Any]] = {
     "vit-block": {"d_model": 24, "heads": 2, "head_dim": 5},
     "concat-heads": {"d_model": 24},
@@ -54,7 +54,7 @@ PRESET_CHOICES: dict[str, dict[str, Any]] = {
 }
 _DRAWS = 10_000
 
-# Two fields, each with a value.
+# Two fields with their values.
 Pair = tuple[tuple[str, Any], tuple[str, Any]]
 
 
@@ -84,7 +84,7 @@ def pairwise_configs() -> tuple[EncoderConfig, ...]:
 
 @cache
 def valid_configs() -> tuple[EncoderConfig, ...]:
-    """Draw random values for all fields, many times, and return the configurations that EncoderConfig accepts."""
+    """Draw random values for all fields, `_DRAWS` times, and return the configurations that EncoderConfig accepts."""
     random = Random(0)
     valid = []
     for _ in range(_DRAWS):

@@ -14,14 +14,13 @@ from headwaiter_export import bundle
 from headwaiter_export.attention_layout import AttentionWeightsLayout
 from headwaiter_export.encoder import Encoder
 from headwaiter_export.graph_plans import GRAPHS
-from headwaiter_export.graphs import WeightsFile, trace
+from headwaiter_export.graphs import WeightsFile, trace, write_graph
 from headwaiter_export.parity import Reference
 from headwaiter_export.verification import check_attention_weights
 from headwaiter_proto.encoder_pb2 import PRECISION_FP32
 from headwaiter_proto.manifest_pb2 import LOWERING_ATTEND
 from headwaiter_server.runtime.attention_weights import AttentionSelection, AttentionWeightsGraph
 from headwaiter_server.runtime.bundle import Bundle
-from headwaiter_server.runtime.packing import pack
 from tests.export.helpers import assert_close, assert_close_to_scale, oracle_of, random_encoder, random_sequences
 
 ENCODERS: dict[str, dict[str, Any]] = {
@@ -55,10 +54,7 @@ GRAPH = "attend.fp32.onnx"
 def test_weights_and_contexts_equal_the_formulas(choices: dict[str, Any], tmp_path: Path) -> None:
     encoder = random_encoder(**choices)
     config, formula = encoder.config, oracle_of(encoder)
-    with WeightsFile(tmp_path / "weights.bin") as weights:
-        weights.write_graph(
-            trace(encoder.folded(), AttentionWeightsLayout, pack(random_sequences(config, (3, 2)))), tmp_path / GRAPH
-        )
+    write_graph(encoder.fold_temperatures(), AttentionWeightsLayout, tmp_path / GRAPH)
     graph = AttentionWeightsGraph.open(tmp_path / GRAPH)
     for length in (config.min_tokens, 3, 17, config.max_tokens):
         (sequence,) = random_sequences(config, (length,))
@@ -75,8 +71,7 @@ def test_weights_and_contexts_equal_the_formulas(choices: dict[str, Any], tmp_pa
 
 def test_attention_weights_change_no_byte_of_other_graphs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     encoder = random_encoder(feature_width=6, layers=1)
-    traced = cache(lambda layout: trace(encoder, layout, pack(random_sequences(encoder.config, (3, 2)))))
-    monkeypatch.setattr(bundle, "trace", lambda _encoder, layout, _example: traced(layout))
+    monkeypatch.setattr(bundle, "trace", cache(trace))
     write = WeightsFile.write_graph
     contents: list[dict[str, bytes]] = []
     for with_attention_weights in (True, False):

@@ -1,4 +1,4 @@
-"""A bundle appears complete or not at all, describes itself, and stores each weight once a precision."""
+"""A bundle is written completely or not at all, describes itself, and stores a weight once for each precision."""
 
 from pathlib import Path
 
@@ -11,12 +11,11 @@ from headwaiter_export import attention_layout
 from headwaiter_export.attention_layout import PackedCpu
 from headwaiter_export.bundle import BundleError, export_bundle
 from headwaiter_export.encoder import Encoder
-from headwaiter_export.graphs import WeightsFile, trace
+from headwaiter_export.graphs import write_graph
 from headwaiter_proto.encoder_pb2 import POOLING_MEAN, PRECISION_FP32
 from headwaiter_server.runtime.bundle import Bundle
-from headwaiter_server.runtime.packing import pack
 from tests.checkpoints import bert_hidden
-from tests.export.helpers import assert_close, assert_mentions, random_encoder, random_sequences
+from tests.export.helpers import assert_close, assert_mentions, random_encoder
 from tests.oracle import unit
 
 
@@ -74,17 +73,14 @@ def test_the_same_model_gives_the_same_bytes(tmp_path: Path) -> None:
     contents = []
     for folder in (tmp_path / "first", tmp_path / "second"):
         folder.mkdir()
-        with WeightsFile(folder / "weights.bin") as weights:
-            weights.write_graph(
-                trace(encoder, PackedCpu, pack(random_sequences(encoder.config, (3, 2)))), folder / "graph.onnx"
-            )
+        write_graph(encoder, PackedCpu, folder / "graph.onnx")
         contents.append([path.read_bytes() for path in sorted(folder.iterdir())])
     assert contents[0] == contents[1]
 
 
 @pytest.mark.usefixtures("packed_cpu_alone")
 def test_a_graph_out_of_tolerance_is_named_and_no_file_remains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # Without a mask of padding, sequences of several lengths have wrong results.
+    # If padding is not masked, the results of sequences of different lengths are wrong.
     monkeypatch.setattr(attention_layout, "MASKED_SCORE", 0.0)
     with pytest.raises(BundleError) as error:
         export_bundle(random_encoder(feature_width=6, layers=1), None, tmp_path / "bundle", "broken")

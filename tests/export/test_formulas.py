@@ -1,4 +1,4 @@
-"""Every kind of encoder, in every layout, equals the formulas in float64."""
+"""Every kind of encoder, in every attention layout, equals the formulas in float64."""
 
 import ast
 import sys
@@ -15,13 +15,13 @@ from headwaiter_export.attention_layout import SingleSequence
 from headwaiter_export.attention_layout_cuda import PackedCuda
 from headwaiter_export.config import EncoderConfig, Pooling
 from headwaiter_export.encoder import Encoder
+from headwaiter_export.graphs import TRACED_LENGTHS
 from headwaiter_export.presets import PRESETS
 from headwaiter_server.runtime.graph import Outputs
 from headwaiter_server.runtime.tolerance import normalize_pooled
 from tests import oracle
 from tests.export.helpers import (
     RUNTIMES,
-    TRACED_LENGTHS,
     assert_close_to_scale,
     oracle_of,
     random_encoder,
@@ -32,7 +32,7 @@ from tests.export.helpers import (
 from tests.export.pairwise_configs import PRESET_CHOICES, VALUES, pairs, pairwise_configs, valid_configs
 from tests.oracle import POOLINGS, Array, unit
 
-# The first configurations are tested in every run, all others only with `exhaustive` tests.
+# The number of configurations that every run tests. Tests of the others are marked `exhaustive`.
 EVERY_RUN = 11
 BATCHES = 30
 # Variants that the docstrings of presets mention.
@@ -54,7 +54,7 @@ ENCODERS = [
 
 
 def ragged_batches(config: EncoderConfig) -> list[list[int]]:
-    """Return the lengths of each batch: edge lengths alone and together, then 1 to 6 sequences of random lengths."""
+    """Return the lengths of each batch: edge lengths, then 1 to 6 random lengths."""
     shortest, longest = config.min_tokens, config.max_tokens
     edges = [[shortest], [longest], [shortest] * 3, [longest, shortest]]
     rng = np.random.default_rng(0)
@@ -63,7 +63,7 @@ def ragged_batches(config: EncoderConfig) -> list[list[int]]:
 
 
 def expected_outputs(encoder: Encoder) -> Iterator[tuple[list[Array], Outputs]]:
-    """Yield batches, and the formulas' outputs for each."""
+    """Yield batches, and the outputs of the formulas for each batch."""
     config, formula = encoder.config, oracle_of(encoder)
     for seed, lengths in enumerate(ragged_batches(config)):
         sequences = random_sequences(config, lengths, seed)
@@ -76,14 +76,14 @@ def expected_outputs(encoder: Encoder) -> Iterator[tuple[list[Array], Outputs]]:
 
 
 @torch.inference_mode()
-def eager(encoder: Encoder, sequences: list[Array]) -> Outputs:
+def run_in_pytorch(encoder: Encoder, sequences: list[Array]) -> Outputs:
     """Encode sequences one by one in PyTorch."""
     outputs = [encoder(torch.from_numpy(each), SingleSequence(len(each))) for each in sequences]
     pooled = [each.numpy() for each, _ in outputs if each is not None]
     return Outputs(np.concatenate(pooled) if pooled else None, np.concatenate([rows.numpy() for _, rows in outputs]))
 
 
-def check(config: EncoderConfig, actual: Outputs, expected: Outputs) -> None:
+def assert_equal_outputs(config: EncoderConfig, actual: Outputs, expected: Outputs) -> None:
     assert expected.hidden is not None
     assert_close_to_scale(actual.hidden, expected.hidden)
     if expected.pooled is None:
@@ -121,7 +121,7 @@ def test_every_possible_pair_of_values_occurs(record_property: Callable[[str, ob
     )
 
 
-def test_the_batches_have_shapes_that_were_not_traced() -> None:
+def test_batches_have_other_shapes_than_the_traced_batch() -> None:
     for config in pairwise_configs():
         shapes = {(len(lengths), max(lengths)) for lengths in ragged_batches(config)} - {
             (len(TRACED_LENGTHS), max(TRACED_LENGTHS))
@@ -142,9 +142,9 @@ def test_an_encoder_equals_its_formulas_in_pytorch_and_in_every_layout(config: E
     encoder = random_encoder(**asdict(config))
     paths = write_graphs(encoder, tmp_path, *RUNTIMES)
     for sequences, expected in expected_outputs(encoder):
-        check(config, eager(encoder, sequences), expected)
+        assert_equal_outputs(config, run_in_pytorch(encoder, sequences), expected)
         for layout, runtime in RUNTIMES.items():
-            check(config, run_graph(paths[layout], runtime, sequences), expected)
+            assert_equal_outputs(config, run_graph(paths[layout], runtime, sequences), expected)
 
 
 @pytest.mark.gpu
@@ -153,4 +153,4 @@ def test_an_encoder_equals_its_formulas_on_cuda(config: EncoderConfig, tmp_path:
     encoder = random_encoder(**asdict(config))
     path = write_graphs(encoder, tmp_path, PackedCuda)[PackedCuda]
     for sequences, expected in expected_outputs(encoder):
-        check(config, run_graph(path, "cuda", sequences), expected)
+        assert_equal_outputs(config, run_graph(path, "cuda", sequences), expected)

@@ -16,8 +16,7 @@ from headwaiter_export.attention_layout import PackedCpu, SingleSequence
 from headwaiter_export.config import ConfigError, Mask, Pooling
 from headwaiter_export.encoder import Encoder
 from headwaiter_export.from_torch import ConversionError, from_multihead_attention, from_transformer_encoder
-from headwaiter_export.graphs import WeightsFile, trace
-from headwaiter_server.runtime.packing import pack
+from headwaiter_export.graphs import write_graph
 from tests.checkpoints import randomize
 from tests.export.helpers import BATCH_LENGTHS, assert_close_to_scale, assert_mentions, random_sequences, run_graph
 from tests.oracle import Array
@@ -44,7 +43,7 @@ def transformer(layers: int = 2, *, final_norm: bool = False, **choices: Any) ->
 
 
 def forward_of(module: nn.Module, mask: Mask = Mask.NONE) -> Forward:
-    """Return the module in float64 as a function of one sequence, for which PyTorch never takes its fast path."""
+    """Return the module as a function of one sequence, in float64, for which PyTorch has no fast path."""
     module = copy.deepcopy(module).double()
 
     def forward(x: torch.Tensor) -> torch.Tensor:
@@ -59,43 +58,40 @@ def forward_of(module: nn.Module, mask: Mask = Mask.NONE) -> Forward:
 
 
 @torch.inference_mode()
-def check(encoder: Encoder, forward: Forward, graph: Path | None = None) -> None:
-    """Compare hidden rows of single sequences and, if a folder for a graph is given, of packed batches."""
+def assert_equal_results(encoder: Encoder, forward: Forward, graph: Path | None = None) -> None:
+    """Compare hidden rows in PyTorch and, if `graph` names a file to write, of packed batches in that graph."""
     if graph is not None:
-        with WeightsFile(graph / "weights.bin") as weights:
-            weights.write_graph(
-                trace(encoder, PackedCpu, pack(random_sequences(encoder.config, (3, 2)))), graph / "graph.onnx"
-            )
+        write_graph(encoder, PackedCpu, graph)
     for lengths in BATCH_LENGTHS if graph else [(1, 2, 48)]:
         sequences = random_sequences(encoder.config, lengths)
         expected = [forward(torch.from_numpy(sequence).double()).numpy() for sequence in sequences]
         for sequence, rows in zip(sequences, expected, strict=True):
-            assert_close_to_scale(eager(encoder, sequence), rows)
+            assert_close_to_scale(run_in_pytorch(encoder, sequence), rows)
         if graph is not None:
-            hidden = run_graph(graph / "graph.onnx", "cpu", sequences).hidden
+            hidden = run_graph(graph, "cpu", sequences).hidden
             assert_close_to_scale(hidden, np.concatenate(expected))
 
 
-def eager(encoder: Encoder, sequence: Array) -> Array:
+def run_in_pytorch(encoder: Encoder, sequence: Array) -> Array:
     hidden: Array = encoder(torch.from_numpy(sequence), SingleSequence(len(sequence)))[1].detach().numpy()
     return hidden
 
 
 def test_multihead_attention_gives_the_same_results_alone_and_in_a_packed_batch(tmp_path: Path) -> None:
     module = attention()
-    check(from_multihead_attention(module, max_tokens=48), forward_of(module), tmp_path)
+    assert_equal_results(from_multihead_attention(module, max_tokens=48), forward_of(module), tmp_path / "graph.onnx")
 
 
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("mask", [Mask.NONE, Mask.CAUSAL])
 def test_multihead_attention_is_converted_with_every_bias_and_mask(bias: bool, mask: Mask) -> None:
     module = attention(bias=bias)
-    check(from_multihead_attention(module, max_tokens=48, mask=mask), forward_of(module, mask))
+    assert_equal_results(from_multihead_attention(module, max_tokens=48, mask=mask), forward_of(module, mask))
 
 
 def test_a_transformer_encoder_gives_the_same_results_alone_and_in_a_packed_batch(tmp_path: Path) -> None:
     module = transformer(1)
-    check(from_transformer_encoder(module, max_tokens=48), forward_of(module), tmp_path)
+    assert_equal_results(from_transformer_encoder(module, max_tokens=48), forward_of(module), tmp_path / "graph.onnx")
 
 
 @pytest.mark.parametrize("norm_first", [True, False])
@@ -105,29 +101,31 @@ def test_a_transformer_encoder_is_converted_with_every_norm_and_bias(
     norm_first: bool, final_norm: bool, bias: bool
 ) -> None:
     module = transformer(norm_first=norm_first, final_norm=final_norm, bias=bias, layer_norm_eps=1e-3)
-    check(from_transformer_encoder(module, max_tokens=48), forward_of(module))
+    assert_equal_results(from_transformer_encoder(module, max_tokens=48), forward_of(module))
 
 
 @pytest.mark.parametrize(
     "activation",
     ["relu", F.relu, torch.relu, nn.ReLU(), "gelu", F.gelu, nn.GELU(), nn.GELU("tanh"), F.silu, nn.SiLU()],
-    # Addresses of functions differ between processes, and test ids must not.
+    # A test must have the same id in all processes; the addresses of functions differ.
     ids=lambda activation: re.sub(" at 0x[0-9a-f]+", "", str(activation)),
 )
 def test_every_activation_is_converted(activation: str | Callable[[torch.Tensor], torch.Tensor]) -> None:
     module = transformer(1, activation=activation)
-    check(from_transformer_encoder(module, max_tokens=48), forward_of(module))
+    assert_equal_results(from_transformer_encoder(module, max_tokens=48), forward_of(module))
 
 
 def test_a_mask_is_part_of_the_encoder() -> None:
     module = transformer()
-    check(from_transformer_encoder(module, max_tokens=48, mask=Mask.CAUSAL), forward_of(module, Mask.CAUSAL))
+    assert_equal_results(
+        from_transformer_encoder(module, max_tokens=48, mask=Mask.CAUSAL), forward_of(module, Mask.CAUSAL)
+    )
 
 
 def test_norms_without_weights_are_converted() -> None:
     module = transformer(1)
     module.norm = nn.LayerNorm(24, elementwise_affine=False)
-    check(from_transformer_encoder(module, max_tokens=48), forward_of(module))
+    assert_equal_results(from_transformer_encoder(module, max_tokens=48), forward_of(module))
 
 
 @pytest.mark.parametrize("batch_first", [True, False])
@@ -138,7 +136,7 @@ def test_batch_first_does_not_change_results(batch_first: bool) -> None:
     with torch.inference_mode():
         batch = module(x) if batch_first else module(x.transpose(0, 1)).transpose(0, 1)
     for sequence, rows in zip(x, batch, strict=True):
-        assert_close_to_scale(eager(encoder, sequence.numpy()), rows.numpy())
+        assert_close_to_scale(run_in_pytorch(encoder, sequence.numpy()), rows.numpy())
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
@@ -146,7 +144,7 @@ def test_other_precisions_become_float32(dtype: torch.dtype) -> None:
     module = transformer(1).to(dtype)
     encoder = from_transformer_encoder(module, max_tokens=48)
     assert {parameter.dtype for parameter in encoder.parameters()} == {torch.float32}
-    check(encoder, forward_of(module))
+    assert_equal_results(encoder, forward_of(module))
 
 
 def test_the_caller_chooses_pooling_and_max_tokens() -> None:

@@ -10,7 +10,7 @@ import transformers
 from torch import nn
 
 from headwaiter_export.encoder import Encoder
-from headwaiter_export.parity import Reference, compare_encoder
+from headwaiter_export.parity import Reference, measure_encoder
 from headwaiter_export.quantization import QuantizedLinear, quantize
 from headwaiter_server.runtime.bundle import Bundle
 from tests.checkpoints import bert_hidden
@@ -108,7 +108,7 @@ def test_only_a_layer_that_int8_would_ruin_stays_in_float32() -> None:
     assert float32_layers == ["layers.1.feed_forward.down"]
     linears = [name for name, module in quantized.layers.named_modules() if isinstance(module, nn.Linear)]
     assert linears == ["1.feed_forward.down"]
-    assert compare_encoder(quantized, reference).min_cosine >= 0.99
+    assert measure_encoder(quantized, reference).min_cosine >= 0.99
 
 
 def test_a_bundle_lists_float32_layers_and_measures_neighbours_only_of_texts(

@@ -9,8 +9,8 @@ import onnx
 import pytest
 
 from bench.gpu.candidates import FusedCuda, GatheredCuda
-from headwaiter_export.attention_layout_cuda import Cuda
-from headwaiter_export.bundle import halve
+from headwaiter_export.attention_layout_cuda import CudaLayout
+from headwaiter_export.bundle import to_float16
 from headwaiter_export.graphs import write_graph
 from tests.export.helpers import (
     BATCH_LENGTHS,
@@ -35,7 +35,7 @@ from tests.export.helpers import (
     ],
 )
 def test_candidate_graphs_equal_the_formulas(
-    layout: type[Cuda], choices: dict[str, Any], nodes: dict[str, int], tmp_path: Path
+    layout: type[CudaLayout], choices: dict[str, Any], nodes: dict[str, int], tmp_path: Path
 ) -> None:
     encoder = random_encoder(feature_width=6, layers=1, **choices)
     path = tmp_path / "graph.onnx"
@@ -52,7 +52,7 @@ def test_candidate_graphs_equal_the_formulas(
 def test_a_gathered_graph_in_half_precision_hides_every_token_from_itself(tmp_path: Path) -> None:
     encoder = random_encoder(feature_width=6, layers=1, mask="self_excluding")
     oracle, path = oracle_of(encoder), tmp_path / "graph.onnx"
-    write_graph(halve(encoder), GatheredCuda, path)
+    write_graph(to_float16(encoder), GatheredCuda, path)
     sequences = random_sequences(encoder.config, (5, 48, 2))
     hidden = run_graph(path, "reference", sequences).hidden
     assert hidden is not None

@@ -1,4 +1,4 @@
-"""Counts the operators of a graph after ONNX Runtime has optimised it."""
+"""Count the operators of a graph after ONNX Runtime has optimised it."""
 
 from collections import Counter
 from pathlib import Path
@@ -10,9 +10,9 @@ from headwaiter_server.runtime.graph import Provider, open_session, session_opti
 
 
 def optimized_operators(path: Path, provider: Provider) -> Counter[str]:
-    """Count the operators that run on a provider, by operator name.
+    """Return how many nodes of each operator run on a provider.
 
-    MemcpyToHost and MemcpyFromHost are copies between host and device. No exported graph should need them.
+    Operators MemcpyToHost and MemcpyFromHost copy between host and device; an exported graph should have no such node.
 
     Raises:
         ProviderUnavailable: this machine cannot use the provider.
@@ -21,7 +21,7 @@ def optimized_operators(path: Path, provider: Provider) -> Counter[str]:
         file = Path(folder) / "optimized.onnx"
         options = session_options(threads=1)
         options.optimized_model_filepath = str(file)
-        # The weights of a large model would exceed the size limit of a protobuf message.
+        # With large weights inside, the graph would exceed the size limit of a protobuf message.
         options.add_session_config_entry("session.optimized_model_external_initializers_file_name", "weights.bin")
         open_session(path, provider, options)
         graph = onnx.load(file, load_external_data=False).graph
