@@ -10,11 +10,13 @@ from dataclasses import dataclass, fields
 from typing import BinaryIO, Self
 from urllib.request import urlopen
 
+import grpc
 import numpy as np
 from prometheus_client.parser import text_string_to_metric_families
 
-from bench.loads.raw_calls import refused
+from bench.loads.raw_calls import failed_with
 from bench.processes import LOAD_CORE, SERVER_CORE, cpu_s, pin
+from bench.rounds import Rounds
 from headwaiter_client.cli.load_generator import Load, Outcome
 from testbed.minilm import ROOT, bundle
 from testbed.server_process import RunningServer, running_server
@@ -36,13 +38,13 @@ class ServerSetup:
         name: name in the tables.
         policy: text for `read_policy`; empty for Headwaiter's own scheduler.
         graph: file name of the graph in the bundle, for a policy.
-        module: Python module of the server; empty for headwaiter-server, or for `bench.servers.baseline` with a policy.
+        program: Python module of the server and its first arguments; empty for headwaiter-server, or with a policy.
     """
 
     name: str
     policy: str = ""
     graph: str = ""
-    module: str = ""
+    program: tuple[str, ...] = ()
 
     @property
     def label(self) -> str:
@@ -51,7 +53,7 @@ class ServerSetup:
 
 
 HEADWAITER = ServerSetup("Headwaiter")
-MINIMAL = ServerSetup("minimal server", module="bench.servers.minimal")
+MINIMAL = ServerSetup("minimal server", program=("bench.servers.minimal",))
 
 
 @dataclass(frozen=True)
@@ -133,12 +135,11 @@ class Fleet:
 
 
 def _start(setup: ServerSetup, log: BinaryIO) -> AbstractContextManager[RunningServer]:
-    wrapper = ["taskset", "-c", str(SERVER_CORE)]
-    module = setup.module or ("bench.servers.baseline" if setup.policy else "")
-    program = [sys.executable, "-m", module] if module else []
-    baseline_flags = ["--policy", setup.policy, "--graph", setup.graph]
-    flags = baseline_flags if setup.policy else ["--provider", "cpu", "--threads", "1", "--cache-dir", ""]
-    return running_server(bundle(), flags, wrapper, program, log)
+    program, flags = setup.program, ["--provider", "cpu", "--threads", "1", "--cache-dir", ""]
+    if setup.policy:
+        program, flags = ("bench.servers.baseline",), ["--policy", setup.policy, "--graph", setup.graph]
+    python = [sys.executable, "-m", *program] if program else []
+    return running_server(bundle(), flags, ["taskset", "-c", str(SERVER_CORE)], python, log)
 
 
 def measure(server: RunningServer, send_load: Callable[[str], Load]) -> Measurement:
@@ -168,7 +169,7 @@ def _measurement(load: Load, server_cpu_s: float, counted: Mapping[str, float]) 
     good = [outcome for outcome in answered if outcome.latency_s <= DEADLINE_S]
     while_sending = [outcome for outcome in answered if outcome.replied_s <= load.started_s + load.sending_s]
     tokens = sum(outcome.tokens for outcome in answered)
-    refusals = refused(load)
+    refusals = failed_with(load, grpc.StatusCode.RESOURCE_EXHAUSTED)
     cost_error = "headwaiter_batch_cost_error_ratio"
     batch_tokens = counted["headwaiter_batch_tokens_sum"]
     padding = "headwaiter_batch_padding_ratio"
@@ -200,14 +201,14 @@ def median(rounds: Sequence[Measurement]) -> Measurement:
     return Measurement(*(statistics.median(getattr(each, name) for each in rounds) for name in names))
 
 
-def ratio(ours: Sequence[Measurement], theirs: Sequence[Measurement], figure: str) -> float:
-    """Return the median over the rounds of ours / theirs of one figure."""
-    return median_ratio([getattr(each, figure) for each in ours], [getattr(each, figure) for each in theirs])
+def ratio(ours: Sequence[Measurement], theirs: Sequence[Measurement], figure: str) -> Rounds:
+    """Return ours / theirs of one figure in each round."""
+    return rounds_of(ours, figure) / rounds_of(theirs, figure)
 
 
-def median_ratio(ours: Sequence[float], theirs: Sequence[float]) -> float:
-    """Return the median over the rounds of ours / theirs; a disturbance of one round affects both numbers."""
-    return float(statistics.median(our / their for our, their in zip(ours, theirs, strict=True)))
+def rounds_of(measurements: Sequence[Measurement], figure: str) -> Rounds:
+    """Return one figure of each round."""
+    return Rounds(getattr(each, figure) for each in measurements)
 
 
 def counters(url: str) -> defaultdict[str, float]:

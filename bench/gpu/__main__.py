@@ -14,9 +14,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NoReturn
 
+from bench.findings import Finding, Findings, findings_table, summary, to_json
 from bench.gpu.correctness import correctness
 from bench.gpu.environment import environment, gpu_unavailable_reason, versions
-from bench.gpu.findings import Finding, Findings, summary, table, to_json
 from bench.gpu.memory import memory
 from bench.gpu.service import service
 from bench.gpu.settings import CPU, CPU_QUICK, FULL, QUICK, Settings
@@ -46,7 +46,7 @@ def main() -> int:
         findings = _run_parts(arguments, run, Path(folder))
     minutes = (time.monotonic() - started_s) / 60
     machine = "\n".join(f"- {name}: {value}" for name, value in run.items() if value)
-    print(machine, table(findings), summary(findings), f"{minutes:.1f} minutes", sep="\n\n")
+    print(machine, findings_table(findings), summary(findings), f"{minutes:.1f} minutes", sep="\n\n")
     return int(any(finding.fails for finding in findings))
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from bench.gpu.findings import Findings
+from bench.findings import Findings
 from bench.gpu.models import every_model, served_plan, write
 from bench.gpu.settings import Settings
 from headwaiter_export.attention_layout import SingleSequence
@@ -41,11 +41,11 @@ def _check(name: str, encoder: Encoder, settings: Settings, findings: Findings) 
     batches = [
         random_sequences(config, lengths) for lengths in batches_of_lengths(config, settings.effort.ragged_tokens)
     ]
-    expected = [concatenate(pytorch_outputs(encoder, batch, settings)) for batch in batches]
+    expected = pytorch_outputs(encoder, [sequence for batch in batches for sequence in batch], settings)
     for precision, path in paths.items():
         with findings.attempt(f"{name}, {precision}"):
             graph = EncoderGraph.open(path, settings.provider)
-            actual = [_run(graph, batch, config) for batch in batches]
+            actual = [normalize_outputs(config, graph.run(pack(batch), hidden=True)) for batch in batches]
             _compare(f"{name}, {precision}", precision, batches, actual, expected, findings)
             changed = values_changed_by_neighbours(graph, config)
             findings.require(f"{name}, {precision}: values changed by other sequences", changed, "≤", 0)
@@ -97,10 +97,6 @@ def pytorch_outputs(encoder: Encoder, sequences: Sequence[Rows], settings: Setti
     return results
 
 
-def _run(graph: EncoderGraph, batch: Sequence[Rows], config: EncoderConfig) -> Outputs:
-    return normalize_outputs(config, graph.run(pack(batch), hidden=True))
-
-
 def _compare(
     name: str,
     precision: str,
@@ -109,20 +105,17 @@ def _compare(
     expected: Sequence[Outputs],
     findings: Findings,
 ) -> None:
+    """Compare the outputs of each batch with PyTorch's outputs of each sequence."""
     measured = difference(concatenate(list(actual)), concatenate(list(expected)))
+    hidden = [rows for batch, outputs in zip(batches, actual, strict=True) for rows in _split(batch, outputs)]
+    errors = [hidden_relative_error(rows, each.hidden) for rows, each in zip(hidden, expected, strict=True)]
     # Unlike max(), numpy's maximum is NaN if any value is.
-    relative = np.max(
-        [
-            hidden_relative_error(rows, expected_rows)
-            for batch, outputs, reference in zip(batches, actual, expected, strict=True)
-            for rows, expected_rows in zip(_split(batch, outputs), _split(batch, reference), strict=True)
-        ]
-    ).item()
+    relative = float(np.max(errors))
     if precision == "fp32":
         pooled = min(measured.pooled_max_abs, measured.pooled_max_relative)
         findings.require(f"{name}: pooled, largest difference", pooled, "≤", 1e-5)
-        hidden = min(measured.hidden_max_abs, measured.hidden_max_relative)
-        findings.require(f"{name}: hidden, largest difference", hidden, "≤", 1e-4)
+        hidden_difference = min(measured.hidden_max_abs, measured.hidden_max_relative)
+        findings.require(f"{name}: hidden, largest difference", hidden_difference, "≤", 1e-4)
         findings.record(f"{name}: hidden, relative error", relative)
     else:
         findings.require(f"{name}: pooled, smallest cosine", measured.min_cosine, "≥", 0.9999)
@@ -134,8 +127,9 @@ def _split(batch: Sequence[Rows], outputs: Outputs) -> list[Rows]:
     return pack(batch).split(outputs.hidden)
 
 
-def hidden_relative_error(actual: Rows, expected: Rows) -> float:
+def hidden_relative_error(actual: Rows, expected: Rows | None) -> float:
     """Return ‖actual − expected‖ / ‖expected‖ of a sequence's hidden rows [n, width], in the Frobenius norm."""
+    assert expected is not None
     exact, reference = actual.astype(np.float64), expected.astype(np.float64)
     return float(np.linalg.norm(exact - reference) / np.linalg.norm(reference))
 

@@ -9,9 +9,9 @@ from typing import Any
 import onnxruntime as ort
 import torch
 
+from bench.findings import Findings
 from bench.gpu.candidates import GatheredCuda
 from bench.gpu.cuda import cuda_unavailable_reason
-from bench.gpu.findings import Findings
 from bench.gpu.models import BERT_BASE, random_model, served_plan, write
 from bench.gpu.routes import SEQUENCES, attention_routes
 from bench.gpu.settings import Settings

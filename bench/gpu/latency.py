@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
-from bench.gpu.findings import Findings
+from bench.findings import Findings
 from bench.gpu.settings import Settings
 from bench.gpu.timing import median_seconds
 from bench.loads.raw_calls import closed_loop

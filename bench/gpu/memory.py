@@ -2,15 +2,15 @@
 
 import gc
 from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from bench.gpu.findings import Findings
+from bench.findings import Findings
 from bench.gpu.models import minilm_bundle
 from bench.gpu.settings import Settings
+from bench.processes import memory_mib
 from headwaiter_proto.manifest_pb2 import Manifest
 from headwaiter_server.runtime.model import open_model
 from headwaiter_server.runtime.warmup import Lengths, time_batch
@@ -66,5 +66,4 @@ def _used_bytes(settings: Settings) -> int:
         torch.cuda.empty_cache()
         free, total = torch.cuda.mem_get_info()
         return total - free
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS")) * 1024
+    return round(memory_mib("VmRSS") * 2**20)

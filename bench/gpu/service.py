@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from bench.gpu.findings import Findings
+from bench.findings import Findings
 from bench.gpu.models import MINILM, minilm_bundle, served_plan
 from bench.gpu.settings import Settings
 from examples.demo import REQUIRED_SHARE, SENTENCES, print_neighbours, print_stages, read_sentences

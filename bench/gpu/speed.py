@@ -1,7 +1,6 @@
 """Speed of a BERT-base encoder: Headwaiter in process and served, PyTorch, other graphs, and the matrix rate."""
 
 import copy
-import statistics
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -9,17 +8,16 @@ from functools import partial
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
+from bench.findings import Findings
 from bench.gpu.candidates import FusedCuda, GatheredCuda
-from bench.gpu.findings import Findings
 from bench.gpu.latency import latency
 from bench.gpu.models import BERT_BASE, random_model, served_plan, write, write_bundle
 from bench.gpu.pytorch import PADDED_SEQUENCES, Padded, Runner, VariableLength, varlen_unavailable_reason
-from bench.gpu.send_trace import send
 from bench.gpu.settings import Precision, Settings
-from bench.gpu.timing import encoder_flops, matrix_rate, median_seconds, ratio, rounds_of
-from bench.loads.traces import MEDIAN_90, LogNormal, Trace
+from bench.gpu.timing import encoder_flops, matrix_rate, median_seconds, rounds_of
+from bench.loads.raw_calls import closed_loop, raise_first_error
+from bench.loads.traces import MEDIAN_90, Ids, LogNormal, Trace, in_batches
 from bench.studies.in_process import Planner
 from headwaiter_client import Client
 from headwaiter_export.attention_layout import PackedCpu, Portable
@@ -31,7 +29,6 @@ from headwaiter_server.runtime.model import Model, open_model
 from headwaiter_server.runtime.packing import pack
 from testbed.server_process import RunningServer, running_server
 
-Ids = NDArray[np.int64]
 Batches = list[Sequence[Ids]]
 Run = Callable[[], object]
 
@@ -49,15 +46,7 @@ _DTYPES = {"fp32": torch.float32, "fp16": torch.float16}
 
 @dataclass(frozen=True)
 class SpeedCheck:
-    """The model and the trace of all speed measurements.
-
-    Attributes:
-        encoder: encoder in float32 on the CPU.
-        model: the encoder's bundle, opened like in a server.
-        trace: sequences to encode.
-        settings: settings of the check.
-        findings: collects the measurements.
-    """
+    """The model and the trace of all speed measurements; `encoder` is in float32 on the CPU, `model` is its bundle."""
 
     encoder: Encoder
     model: Model
@@ -100,20 +89,16 @@ def speed(settings: Settings, findings: Findings) -> None:
 
 def _throughput(check: SpeedCheck, server: RunningServer | None) -> None:
     """Compare all ways to encode the whole trace, in alternating rounds; `server` may be None."""
-    runs = {_IN_PROCESS: _in_process(check)}
-    if server is not None:
-        runs |= _served(check, server)
-    runs |= _portable(check) | _padded(check) | _variable(check)
+    runs = dict(_runs(check, server))
     taken = rounds_of(runs, check.settings, check.findings)
     for name, seconds in taken.items():
-        tokens_s = check.trace.tokens / statistics.median(seconds)
-        check.findings.record(f"{name}, {check.settings.fastest}: tokens/s", tokens_s)
+        check.findings.record(f"{name}, {check.settings.fastest}: tokens/s", check.trace.tokens / float(seconds))
     if (ours := taken.pop(_IN_PROCESS, None)) is None:
         return
     for name, seconds in taken.items():
-        speedup = ratio(ours, seconds)
+        speedup = float(seconds / ours)
         if name == _SERVED:
-            check.require("throughput served / in process", ratio(seconds, ours), 0.85)
+            check.require("throughput served / in process", float(ours / seconds), 0.85)
         elif name.startswith("PyTorch") and name.endswith(_ARRIVAL):
             check.require(f"throughput in process / {name}", speedup, 2.0)
         elif name == _VARIABLE:
@@ -122,58 +107,47 @@ def _throughput(check: SpeedCheck, server: RunningServer | None) -> None:
             check.findings.record(f"throughput in process / {name}", speedup)
 
 
-def _in_process(check: SpeedCheck) -> Run:
-    """Plan and run batches like the server, with the whole trace in the queue."""
-    planner, sequences = Planner(check.model), check.trace.sequences
-    check.findings.record("token budget, in process", planner.limits.tokens)
-
-    def run() -> None:
-        for batch in planner.batches(sequences, len(sequences)):
-            check.model.graph.run(pack(batch), hidden=False)
-
-    return run
-
-
-def _served(check: SpeedCheck, server: RunningServer) -> dict[str, Run]:
-    """Send the trace to a server, which has measured its own cost model."""
-    runs: dict[str, Run] = {}
-    with check.findings.attempt(_SERVED), Client(server.address) as client:
-        check.findings.record("token budget, served", client.model().execution.token_budget)
-        runs[_SERVED] = partial(send, server.address, check.trace.sequences)
-    return runs
-
-
-def _portable(check: SpeedCheck) -> dict[str, Run]:
-    runs: dict[str, Run] = {}
-    with check.findings.attempt("ONNX Runtime, padded"):
-        graph = _graph(check, Portable, check.settings.fastest)
-        runs |= {f"ONNX Runtime, padded, {order}": partial(_run, graph, batches) for order, batches in _orders(check)}
-    return runs
-
-
-def _padded(check: SpeedCheck) -> dict[str, Run]:
-    """Return the ways to run padded batches in PyTorch; an error becomes a finding."""
-    runs: dict[str, Run] = {}
+def _runs(check: SpeedCheck, server: RunningServer | None) -> Iterator[tuple[str, Run]]:
+    """Yield the ways to encode the whole trace; an error becomes a finding, and its way is left out."""
+    findings, settings, sequences = check.findings, check.settings, check.trace.sequences
+    planner = Planner(check.model)
+    findings.record("token budget, in process", planner.limits.tokens)
+    yield _IN_PROCESS, partial(_plan_and_run, check, planner)
+    if server is not None:
+        with findings.attempt(_SERVED), Client(server.address) as client:
+            # The server has measured its own cost model.
+            findings.record("token budget, served", client.model().execution.token_budget)
+            yield _SERVED, partial(_send, server.address, sequences)
+    with findings.attempt("ONNX Runtime, padded"):
+        graph = _graph(check, Portable, settings.fastest)
+        for order, batches in _orders(check):
+            yield f"ONNX Runtime, padded, {order}", partial(_run, graph, batches)
     for name, compiled in (("PyTorch, eager", False), ("PyTorch, torch.compile", True)):
-        with check.findings.attempt(name):
-            runner = Runner(_in_pytorch(check), Padded, check.settings)
+        with findings.attempt(name):
+            runner = Runner(_in_pytorch(check), Padded, settings)
             if compiled:
                 runner.compile()
             _record_cosine(check, name, runner)
-            runs |= {f"{name}, padded, {order}": partial(runner.run, batches) for order, batches in _orders(check)}
-    return runs
-
-
-def _variable(check: SpeedCheck) -> dict[str, Run]:
-    runs: dict[str, Run] = {}
-    if reason := varlen_unavailable_reason(check.settings):
-        check.findings.skip(_VARIABLE, reason)
-        return runs
-    with check.findings.attempt(_VARIABLE):
-        runner = Runner(_in_pytorch(check), VariableLength, check.settings)
+            for order, batches in _orders(check):
+                yield f"{name}, padded, {order}", partial(runner.run, batches)
+    if reason := varlen_unavailable_reason(settings):
+        findings.skip(_VARIABLE, reason)
+        return
+    with findings.attempt(_VARIABLE):
+        runner = Runner(_in_pytorch(check), VariableLength, settings)
         _record_cosine(check, _VARIABLE, runner)
-        runs[_VARIABLE] = partial(runner.run, in_batches(check.trace.sequences, _FULL_BATCH_TOKENS))
-    return runs
+        yield _VARIABLE, partial(runner.run, in_batches(sequences, _FULL_BATCH_TOKENS))
+
+
+def _plan_and_run(check: SpeedCheck, planner: Planner) -> None:
+    """Plan and run batches like the server, with the whole trace in the queue."""
+    for batch in planner.batches(check.trace.sequences, len(check.trace.sequences)):
+        check.model.graph.run(pack(batch), hidden=False)
+
+
+def _send(address: str, sequences: Sequence[Ids]) -> None:
+    """Send a trace with enough requests in flight that the server always has work for full batches."""
+    raise_first_error(closed_loop(address, sequences, requesters=16, sequences_per_request=64))
 
 
 def _in_pytorch(check: SpeedCheck) -> Encoder:
@@ -253,16 +227,3 @@ def _graph(check: SpeedCheck, layout: type[GraphLayout], precision: Precision) -
 def _run(graph: EncoderGraph, batches: Batches) -> None:
     for batch in batches:
         graph.run(pack(batch), hidden=False)
-
-
-def in_batches(sequences: Sequence[Ids], tokens: int) -> Batches:
-    """Split sequences, in order of arrival, into batches of at most `tokens` tokens."""
-    batches: list[list[Ids]] = []
-    free_tokens = 0
-    for ids in sequences:
-        if len(ids) > free_tokens:
-            batches.append([])
-            free_tokens = tokens
-        batches[-1].append(ids)
-        free_tokens -= len(ids)
-    return [*batches]

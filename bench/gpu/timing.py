@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterable, Mapping
 
 import torch
 
-from bench.gpu.findings import Findings
+from bench.findings import Findings
 from bench.gpu.settings import Settings
+from bench.rounds import Rounds
 from headwaiter_export.config import EncoderConfig
 
 # Enough products to make the start of a run negligible.
@@ -29,26 +30,19 @@ def median_seconds(run: Callable[[], object], settings: Settings, rounds: int) -
     return statistics.median(seconds(run, settings) for _ in range(rounds))
 
 
-def rounds_of(
-    runs: Mapping[str, Callable[[], object]], settings: Settings, findings: Findings
-) -> dict[str, list[float]]:
+def rounds_of(runs: Mapping[str, Callable[[], object]], settings: Settings, findings: Findings) -> dict[str, Rounds]:
     """Return the seconds of each run in every round, after a warm-up round; in a round the runs alternate.
 
     An error becomes a finding, and the run that raised it is dropped.
     """
-    taken: dict[str, list[float]] = {name: [] for name in runs}
+    taken = {name: Rounds() for name in runs}
     rounds = settings.effort.rounds + 1
     for ran in range(rounds):
         for name, run in runs.items():
             if len(taken[name]) == ran:
                 with findings.attempt(name):
                     taken[name].append(seconds(run, settings))
-    return {name: each[1:] for name, each in taken.items() if len(each) == rounds}
-
-
-def ratio(ours: list[float], theirs: list[float]) -> float:
-    """Return the median over rounds of theirs / ours; a disturbance of a round slows both runs."""
-    return statistics.median(their / our for our, their in zip(ours, theirs, strict=True))
+    return {name: Rounds(each[1:]) for name, each in taken.items() if len(each) == rounds}
 
 
 def encoder_flops(config: EncoderConfig, lengths: Iterable[int]) -> int:

@@ -35,18 +35,10 @@ class RawRequest(NamedTuple):
     tokens: int = 0
 
 
-def refused(load: Load) -> list[Outcome]:
-    """Return the outcomes of the requests that the server refused because it had no capacity."""
-    return [outcome for outcome in load.outcomes if _code(outcome) is grpc.StatusCode.RESOURCE_EXHAUSTED]
-
-
-def failed_inside(load: Load) -> list[Outcome]:
-    """Return the outcomes of the requests that failed with INTERNAL."""
-    return [outcome for outcome in load.outcomes if _code(outcome) is grpc.StatusCode.INTERNAL]
-
-
-def _code(outcome: Outcome) -> grpc.StatusCode | None:
-    return outcome.error.code() if isinstance(outcome.error, grpc.aio.AioRpcError) else None
+def failed_with(load: Load, code: grpc.StatusCode) -> list[Outcome]:
+    """Return the outcomes of the requests that failed with a gRPC code."""
+    errors = ((outcome, outcome.error) for outcome in load.outcomes)
+    return [outcome for outcome, error in errors if isinstance(error, grpc.aio.AioRpcError) and error.code() is code]
 
 
 def raise_first_error(load: Load) -> None:
@@ -56,9 +48,16 @@ def raise_first_error(load: Load) -> None:
             raise outcome.error
 
 
-def closed_loop(address: str, sequences: Sequence[Ids], requesters: int) -> Load:
-    """Send each sequence as one request; each requester waits for its answer before it sends the next request."""
-    requests = list(map(request, sequences))
+def closed_loop(address: str, sequences: Sequence[Ids], requesters: int, sequences_per_request: int = 1) -> Load:
+    """Send sequences; each requester waits for its answer before it sends the next request."""
+    starts = range(0, len(sequences), sequences_per_request)
+    return send_all(
+        address, [request(*sequences[start : start + sequences_per_request]) for start in starts], requesters
+    )
+
+
+def send_all(address: str, requests: Sequence[RawRequest], requesters: int) -> Load:
+    """Send requests; each requester waits for its answer before it sends the next request."""
     return _run(address, lambda send: load_generator.closed_loop(send, requests, requesters))
 
 

@@ -78,3 +78,16 @@ def sentences() -> list[str]:
     distinct = sorted({text for text in found if re.fullmatch(r"[A-Z].*\w.*[.?!]", text)})
     Random(0).shuffle(distinct)
     return distinct
+
+
+def in_batches(sequences: Sequence[Ids], tokens: int) -> list[Sequence[Ids]]:
+    """Split sequences, in their order, into batches of at most `tokens` tokens."""
+    batches: list[list[Ids]] = []
+    free_tokens = 0
+    for ids in sequences:
+        if len(ids) > free_tokens:
+            batches.append([])
+            free_tokens = tokens
+        batches[-1].append(ids)
+        free_tokens -= len(ids)
+    return [*batches]

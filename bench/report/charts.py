@@ -33,17 +33,12 @@ _SUMMARY_LABELS = {
 
 
 def draw(figures: Json, folder: Path) -> None:
-    """Draw the charts whose figures exist.
-
-    Args:
-        figures: the JSON of `Figures`.
-        folder: folder of the charts.
-    """
+    """Draw the charts whose figures exist into a folder, from the JSON of `Figures`."""
     # Fixed ids and no date, so that the same figures give the same file.
     with rc_context({"font.size": 13, "axes.titlesize": 13, "svg.hashsalt": "headwaiter"}):
-        if figures["open_loops"]:
-            _latency(figures["open_loops"]).savefig(folder / LATENCY, dpi=120)
-        for closed in figures["throughput"]:
+        if loops := figures.get("load"):
+            _latency(loops).savefig(folder / LATENCY, dpi=120)
+        for closed in figures.get("throughput", ()):
             if closed["trace"] == MEDIAN_30.name:
                 _summary(closed["servers"]).savefig(folder / SUMMARY, metadata={"Date": None})
 

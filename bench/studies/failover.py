@@ -5,17 +5,17 @@ import signal
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from functools import partial
 from random import Random
 
 import numpy as np
 from numpy.typing import NDArray
 
+from bench.findings import Findings
 from bench.loads.traces import sentences
 from bench.measure import LOG, counters
 from bench.processes import LOAD_CORE, SERVER_CORE, pin
-from bench.run_sizes import RunSizes
+from bench.run import Run
 from headwaiter_client import AsyncClient, Client, Encoding, HeadwaiterError
 from testbed.minilm import bundle
 from testbed.server_process import RunningServer, running_server
@@ -34,27 +34,8 @@ _MAX_BACK_S, _POLL_S = 30.0, 0.2
 Encode = Callable[[list[str]], Awaitable[Encoding]]
 
 
-@dataclass(frozen=True)
-class Failover:
-    """The calls to three replicas.
-
-    Attributes:
-        seconds: seconds of the calls.
-        calls: number of calls.
-        failed: number of calls that raised an error.
-        wrong: number of calls whose vectors differ from those of the first replica before the test.
-        answering: number of replicas that answer at the end.
-    """
-
-    seconds: float
-    calls: int
-    failed: int
-    wrong: int
-    answering: int
-
-
 class _Calls:
-    """Counters of the calls, and the flag that ends them."""
+    """Counters of the calls, and the flag that ends them; a call is wrong if its vectors differ from the given ones."""
 
     def __init__(self, texts: list[str], vectors: NDArray[np.float32]) -> None:
         self._texts, self._vectors = texts, vectors
@@ -77,7 +58,7 @@ class _Calls:
                 self.wrong += pooled is None or not np.allclose(pooled, self._vectors[some], rtol=0, atol=_TOLERANCE)
 
 
-def failover(sizes: RunSizes) -> Failover:
+def failover(run: Run) -> None:
     """Call three replicas of the real model with both clients while replicas stop and start."""
     # All processes share two cores, because this study measures no speed.
     pin(SERVER_CORE, LOAD_CORE)
@@ -86,12 +67,13 @@ def failover(sizes: RunSizes) -> Failover:
         def start(address: str = "") -> RunningServer:
             return servers.enter_context(running_server(bundle(), _FLAGS, log=log, address=address))
 
-        return asyncio.run(_failover([start() for _ in range(_REPLICAS)], start, sizes.failover_s))
+        replicas = [start() for _ in range(_REPLICAS)]
+        asyncio.run(_failover(replicas, start, run.sizes.failover_s, run.figures.findings))
 
 
 async def _failover(
-    replicas: Sequence[RunningServer], start: Callable[[str], RunningServer], seconds: float
-) -> Failover:
+    replicas: Sequence[RunningServer], start: Callable[[str], RunningServer], seconds: float, findings: Findings
+) -> None:
     texts, addresses = sentences()[:_TEXTS], [replica.address for replica in replicas]
     with Client(addresses[0]) as client:
         vectors = client.encode(texts, truncation="right").pooled
@@ -110,7 +92,11 @@ async def _failover(
             answering = await _stop_and_start(replicas, start, seconds / 5)
             await asyncio.sleep(started_s + seconds - time.monotonic())
             calls.ended = True
-    return Failover(time.monotonic() - started_s, calls.made, calls.failed, calls.wrong, answering)
+    seconds = time.monotonic() - started_s
+    findings = findings.of_part(f"three replicas, one killed, one drained, {calls.made:,} calls in {seconds:.0f} s")
+    findings.require("calls that failed", calls.failed, "≤", 0.0)
+    findings.require("calls with wrong vectors", calls.wrong, "≤", 0.0)
+    findings.require("replicas that answer at the end", answering, "≥", 3.0)
 
 
 async def _stop_and_start(

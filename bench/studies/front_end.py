@@ -12,16 +12,18 @@ from typing import Any
 import grpc
 import numpy as np
 
+from bench.findings import Findings
 from bench.loads.raw_calls import ENCODE, ENCODE_STREAM, repeat_stream, repeat_unary, request
-from bench.measure import MINIMAL, Fleet, ServerSetup, counters, median_ratio
+from bench.measure import MINIMAL, Fleet, ServerSetup, counters
 from bench.processes import LOAD_CORE, cpu_s, memory_mib, pin
-from bench.run_sizes import RunSizes
-from bench.servers.null import PAUSE_ID
+from bench.rounds import Rounds
+from bench.run import Run, RunSizes
+from bench.servers.modified import PAUSE_ID
 from headwaiter_client.cli.load_generator import Load
 from headwaiter_proto import encoder_pb2 as pb
 from testbed.server_process import RunningServer
 
-NULL = ServerSetup("null model", module="bench.servers.null")
+NULL = ServerSetup("null model", program=("bench.servers.modified", "null"))
 
 _LENGTH_TOKENS, _SEQUENCES_PER_LARGE_REQUEST = 20, 64
 _REQUESTERS = 32
@@ -63,69 +65,44 @@ class CallCost:
     sequences: int
     request_bytes: int
     reply_bytes: int
-    requests_per_s: list[float]
-    request_cpu_us: list[float]
-    echo_requests_per_s: list[float]
-    echo_request_cpu_us: list[float]
+    requests_per_s: Rounds
+    request_cpu_us: Rounds
+    echo_requests_per_s: Rounds
+    echo_request_cpu_us: Rounds
 
     @property
-    def ratio(self) -> float:
+    def calls(self) -> str:
+        """Name in the table."""
+        return f"{self.kind}, {self.sequences} sequence{'s' if self.sequences > 1 else ''} per request"
+
+    @property
+    def sequences_per_s(self) -> float:
+        """Sequences per second."""
+        return float(self.requests_per_s) * self.sequences
+
+    @property
+    def ratio(self) -> Rounds:
         """Requests per second / those of the echo server."""
-        return median_ratio(self.requests_per_s, self.echo_requests_per_s)
+        return self.requests_per_s / self.echo_requests_per_s
 
 
-@dataclass(frozen=True)
-class UnreadStream:
-    """A stream whose caller reads no answers for 10 s.
-
-    Attributes:
-        p99_ratios: p99 of other callers meanwhile / their mean p99 before and after, one per trial.
-        held_mib: largest growth of the server's memory.
-        sent: requests of the stream, all trials together.
-        answered: requests of the stream that were answered once the caller read again.
-    """
-
-    p99_ratios: list[float]
-    held_mib: float
-    sent: int
-    answered: int
-
-
-@dataclass(frozen=True)
-class AbandonedRequests:
-    """Requests that are given up while they wait; the largest figures over the rounds.
-
-    Attributes:
-        cancelled_ms: ms from their cancellation until the server's metrics count no waiting sequence.
-        deadline_ms: the same from their deadline.
-        sequences_run: number of their sequences that ran.
-    """
-
-    cancelled_ms: float
-    deadline_ms: float
-    sequences_run: float
-
-
-@dataclass(frozen=True)
-class FrontEnd:
-    """All figures of the front end."""
-
-    costs: list[CallCost]
-    unread_stream: UnreadStream
-    abandoned: AbandonedRequests
-
-
-def front_end(fleet: Fleet, sizes: RunSizes) -> FrontEnd:
-    """Measure the costs of calls, then an unread stream, then abandoned requests."""
+def front_end(run: Run) -> list[CallCost]:
+    """Measure the costs of calls, then a stream that is not read, then requests that are given up."""
     pin(LOAD_CORE)
-    costs = [
-        _call_cost(fleet, sizes, "unary", 1),
-        _call_cost(fleet, sizes, "unary", _SEQUENCES_PER_LARGE_REQUEST),
-        _call_cost(fleet, sizes, "stream", 1),
-    ]
-    null = fleet[NULL]
-    unread = asyncio.run(_unread_stream(null, _UNREAD_TRIALS_PER_ROUND * sizes.rounds))
-    return FrontEnd(costs, unread, asyncio.run(_abandoned_requests(null, sizes.rounds)))
+    findings = run.figures.findings.of_part("front end, null model")
+    one, many, stream = (
+        _call_cost(run.fleet, run.sizes, kind, sequences)
+        for kind, sequences in (("unary", 1), ("unary", _SEQUENCES_PER_LARGE_REQUEST), ("stream", 1))
+    )
+    findings.require("requests/s, one sequence each: Headwaiter / echo server", one.ratio, "≥", 0.5)
+    sequences_ratio = float(many.requests_per_s / one.requests_per_s) * many.sequences
+    findings.require(f"sequences/s: {many.sequences} per request / 1 per request", sequences_ratio, "≥", 10.0)
+    null = run.fleet[NULL]
+    trials = _UNREAD_TRIALS_PER_ROUND * run.sizes.rounds
+    asyncio.run(_unread_stream(null, trials, findings.of_part("a stream that is not read, null model")))
+    findings = findings.of_part("requests that are given up, null model")
+    asyncio.run(_abandoned_requests(null, run.sizes.rounds, findings))
+    return [one, many, stream]
 
 
 def _request(sequences: int, request_id: str = "", **fields: Any) -> bytes:
@@ -140,7 +117,7 @@ def _call_cost(fleet: Fleet, sizes: RunSizes, kind: str, sequences: int) -> Call
     messages = [_request(sequences, f"{number:03}") for number in range(_REQUEST_IDS)]
     method = ENCODE if kind == "unary" else ENCODE_STREAM
     reply_bytes = asyncio.run(_reply_bytes(fleet[NULL].address, kind, messages[0]))
-    cost = CallCost(kind, sequences, len(messages[0]), reply_bytes, [], [], [], [])
+    cost = CallCost(kind, sequences, len(messages[0]), reply_bytes, Rounds(), Rounds(), Rounds(), Rounds())
     for _ in range(_FLEETS_PER_ROUND * sizes.rounds):
         fleet.stop_all()
         for server, called, rates_per_s, cpu_us in (
@@ -177,7 +154,8 @@ async def _send_load(address: str, kind: str, method: str, messages: list[bytes]
         return await repeat_stream(channel, method, messages, _REQUESTERS, _RUN_S)
 
 
-async def _unread_stream(server: RunningServer, trials: int) -> UnreadStream:
+async def _unread_stream(server: RunningServer, trials: int, findings: Findings) -> None:
+    """Let a caller read no answers for 10 s, and measure other callers meanwhile, before and after."""
     without_ms, meanwhile_ms, held_mib, answered = [], [], 0.0, 0
     async with _own_channel(server) as others:
         without_ms.append(await _p99_ms(others))
@@ -193,9 +171,12 @@ async def _unread_stream(server: RunningServer, trials: int) -> UnreadStream:
                     answered += pb.EncodeStreamResponse.FromString(raw).HasField("response")
                 await writing
             without_ms.append(await _p99_ms(others))
-    around_ms = [statistics.mean(pair) for pair in pairwise(without_ms)]
-    ratios = [meanwhile / around for meanwhile, around in zip(meanwhile_ms, around_ms, strict=True)]
-    return UnreadStream(ratios, held_mib, trials * _UNREAD_REQUESTS, answered)
+    around_ms = Rounds(statistics.mean(pair) for pair in pairwise(without_ms))
+    p99_ratio = Rounds(meanwhile_ms) / around_ms
+    findings.require("p99 of other callers: meanwhile / before and after", p99_ratio, "≤", 1.1)
+    findings.require("memory that the server holds, MiB", held_mib, "≤", 128.0)
+    answered_share = answered / (trials * _UNREAD_REQUESTS)
+    findings.require("once the caller reads again: answers / requests", answered_share, "≥", 1.0)
 
 
 async def _p99_ms(channel: grpc.aio.Channel) -> float:
@@ -223,14 +204,13 @@ async def _wait_until_no_more_answers(server: RunningServer) -> None:
         await asyncio.sleep(_POLL_S)
 
 
-async def _abandoned_requests(server: RunningServer, rounds: int) -> AbandonedRequests:
+async def _abandoned_requests(server: RunningServer, rounds: int, findings: Findings) -> None:
+    """Give up requests while they wait; the largest figures over the rounds count."""
     cancelled = [await _abandon(server, None) for _ in range(rounds)]
     expired = [await _abandon(server, _DEADLINE_S) for _ in range(rounds)]
-    return AbandonedRequests(
-        max(seconds for seconds, _ in cancelled) * 1e3,
-        max(seconds for seconds, _ in expired) * 1e3,
-        max(sequences_run for _, sequences_run in cancelled + expired),
-    )
+    for reason, trials in (("a cancellation", cancelled), ("a deadline", expired)):
+        findings.require(f"out of the queue after {reason}, ms", max(trials)[0] * 1e3, "≤", 50.0)
+    findings.require("sequences that ran", max(sequences_run for _, sequences_run in cancelled + expired), "≤", 0.0)
 
 
 async def _abandon(server: RunningServer, timeout_s: float | None) -> tuple[float, float]:

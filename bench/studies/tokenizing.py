@@ -5,8 +5,9 @@ import time
 from dataclasses import dataclass
 
 from bench.loads.traces import real_sentences, sentences
-from bench.measure import median_ratio
 from bench.processes import LOAD_CORE, SERVER_CORE, pin
+from bench.rounds import Rounds
+from bench.run import Run
 from bench.studies.int8 import sorted_batches
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.rules.requests import RequestLimits
@@ -37,17 +38,17 @@ class Tokenizing:
     """
 
     texts: int
-    tokenized_per_s: list[float]
-    encoded_per_s: list[float]
+    tokenized_per_s: Rounds
+    encoded_per_s: Rounds
 
     @property
-    def ratio(self) -> float:
+    def ratio(self) -> Rounds:
         """Tokenised / encoded tokens per second."""
-        return median_ratio(self.tokenized_per_s, self.encoded_per_s)
+        return self.tokenized_per_s / self.encoded_per_s
 
 
-def tokenizing() -> list[Tokenizing]:
-    """Measure tokeniser and model in turns."""
+def tokenizing(run: Run) -> list[Tokenizing]:
+    """Measure tokeniser and model in turn."""
     pin(SERVER_CORE, LOAD_CORE)
     opened = Bundle.open(bundle())
     manifest = opened.manifest
@@ -56,7 +57,7 @@ def tokenizing() -> list[Tokenizing]:
     graph = EncoderGraph.open(opened.folder / "packed-cpu.fp32.onnx", "cpu", threads=_THREADS)
     batches = sorted_batches(trace)
     texts = sentences()[:_SENTENCES]
-    measured = [Tokenizing(count, [], []) for count in _TEXTS_PER_REQUEST]
+    measured = [Tokenizing(count, Rounds(), Rounds()) for count in _TEXTS_PER_REQUEST]
 
     async def read(requests: list[pb.EncodeRequest]) -> None:
         remaining = iter(requests)
@@ -79,4 +80,7 @@ def tokenizing() -> list[Tokenizing]:
             encoded_s = time.perf_counter()
             each.tokenized_per_s.append(trace.tokens * _REPEATS / (tokenized_s - started_s))
             each.encoded_per_s.append(trace.tokens / (encoded_s - tokenized_s))
+    for each in measured:
+        findings = run.figures.findings.of_part(f"texts per request: {each.texts}")
+        findings.require("tokens/s: tokenised / encoded", each.ratio, "≥", 5.0)
     return measured
