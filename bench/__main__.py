@@ -1,7 +1,6 @@
 """Runs the benchmarks on one machine and prints their tables; a run of all studies also writes docs/benchmarks.md."""
 
 import argparse
-import json
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -44,23 +43,15 @@ _SEQUENCES = 2000
 
 def main() -> None:
     """Run the studies that the command line names."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument(
-        "studies", nargs="*", metavar="STUDY", help=f"{', '.join(STUDIES)} (default: all); load also runs throughput"
-    )
-    parser.add_argument(
-        "--quick", action="store_true", help="one trace, one round and 32 requesters; writes nothing into docs"
-    )
-    parser.add_argument(
-        "--json",
-        type=Path,
-        default=ROOT / "build" / "benchmarks.json",
-        help="file for the figures; the charts are drawn beside it (default: build/benchmarks.json)",
-    )
+    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    studies_help = f"studies to run, of {', '.join(STUDIES)} (default: all); load also runs throughput"
+    parser.add_argument("studies", nargs="*", choices=list(STUDIES), metavar="STUDY", help=studies_help)
+    quick_help = "one trace, one round and 32 requesters; writes nothing into docs"
+    parser.add_argument("--quick", action="store_true", help=quick_help)
+    json_help = "file for the figures; the charts are drawn beside it (default: build/benchmarks.json)"
+    parser.add_argument("--json", type=Path, default=ROOT / "build" / "benchmarks.json", help=json_help)
     arguments = parser.parse_args()
     chosen = set(arguments.studies or STUDIES)
-    if unknown := chosen - set(STUDIES):
-        parser.error(f"unknown study {', '.join(sorted(unknown))}: choose from {', '.join(STUDIES)}")
     if "load" in chosen:
         chosen.add("throughput")
     sizes = QUICK if arguments.quick else FULL
@@ -85,7 +76,7 @@ def main() -> None:
 def _write(figures: Figures, path: Path) -> None:
     """Write the figures, and draw the charts beside them."""
     path.write_text(figures.to_json(), encoding="utf-8")
-    charts.draw(json.loads(figures.to_json()), path.parent)
+    charts.draw(path)
 
 
 def _traces(sizes: RunSizes) -> list[Trace]:

@@ -68,12 +68,7 @@ class Finding:
 
 @dataclass
 class Findings:
-    """Collects findings, and logs each at once, so that findings survive a GPU that hangs later.
-
-    Attributes:
-        part: the part of the check, or the study and its load.
-        found: the findings.
-    """
+    """Collects the findings of a part, and logs each at once, so that findings survive a GPU that hangs later."""
 
     part: str
     found: list[Finding] = field(default_factory=list)

@@ -20,9 +20,7 @@ class RunSizes:
         poison_repeats: times that trace is repeated while some sequences are poisoned.
         sweep_tokens: tokens of the trace for tuning settings, and for other numbers of requesters.
         other_requesters: numbers of requesters of a closed loop, besides 32.
-        open_s: seconds of an open loop below capacity.
-        compared_s: seconds of the open loops whose latencies are compared.
-        overload_s: seconds of an open loop beyond capacity.
+        open_s, compared_s, overload_s: seconds of an open loop: below capacity, where latencies are compared, beyond.
         failover_s: minimum seconds of calls while replicas stop and start.
         all_traces: whether to run all traces, or only the first.
     """
@@ -46,13 +44,7 @@ QUICK = RunSizes(1, 6_000, 2, 2_000, (), open_s=5.0, compared_s=5.0, overload_s=
 
 @dataclass
 class Figures:
-    """All figures of a run.
-
-    Attributes:
-        rounds: rounds of each comparison.
-        tables: the rows of each study's table, by the name of the study.
-        findings: the other figures, and those with a target.
-    """
+    """All figures of a run: the rows of each study's table by the study's name, and all other figures as findings."""
 
     rounds: int
     tables: dict[str, list[Any]] = field(default_factory=dict)
@@ -67,14 +59,7 @@ class Figures:
 
 @dataclass(frozen=True)
 class Run:
-    """What the studies of one run share.
-
-    Attributes:
-        sizes: numbers of rounds and lengths of the loads.
-        fleet: the server processes.
-        traces: the sequences; the first trace has a median of 30 tokens.
-        figures: collects the figures.
-    """
+    """The sizes, servers, traces and figures that all studies share; the first trace has a median of 30 tokens."""
 
     sizes: RunSizes
     fleet: Fleet

@@ -1,6 +1,9 @@
 """Compares results with PyTorch in float32 on the same device, one sequence at a time."""
 
+import copy
 from collections.abc import Iterator, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import torch
@@ -34,25 +37,19 @@ def correctness(settings: Settings, findings: Findings) -> None:
 
 def _check(name: str, encoder: Encoder, settings: Settings, findings: Findings) -> None:
     config = encoder.config
-    paths = {}
-    for precision in settings.precisions:
-        path = settings.folder / f"{name.split(',')[0].replace(' ', '-')}.{precision}.onnx"
-        paths[precision] = write(encoder, served_plan(settings, precision).layout, precision, path)
-    batches = [
-        random_sequences(config, lengths) for lengths in batches_of_lengths(config, settings.effort.ragged_tokens)
-    ]
+    lengths = batches_of_lengths(config, settings.effort.ragged_tokens)
+    batches = [random_sequences(config, each) for each in lengths]
     expected = pytorch_outputs(encoder, [sequence for batch in batches for sequence in batch], settings)
-    for precision, path in paths.items():
-        with findings.attempt(f"{name}, {precision}"):
+    for precision in settings.precisions:
+        label = f"{name}, {precision}"
+        # The graphs of all models together would need gigabytes.
+        with findings.attempt(label), TemporaryDirectory(dir=settings.folder) as folder:
+            path = write(encoder, served_plan(settings, precision).layout, precision, Path(folder) / "graph.onnx")
             graph = EncoderGraph.open(path, settings.provider)
             actual = [normalize_outputs(config, graph.run(pack(batch), hidden=True)) for batch in batches]
-            _compare(f"{name}, {precision}", precision, batches, actual, expected, findings)
+            _compare(label, precision, batches, actual, expected, findings)
             changed = values_changed_by_neighbours(graph, config)
-            findings.require(f"{name}, {precision}: values changed by other sequences", changed, "≤", 0)
-    # The graphs of all models together would need gigabytes.
-    for path in paths.values():
-        path.unlink()
-        path.with_suffix(".bin").unlink()
+            findings.require(f"{label}: values changed by other sequences", changed, "≤", 0)
 
 
 def batches_of_lengths(config: EncoderConfig, ragged_tokens: int) -> list[list[int]]:
@@ -87,7 +84,7 @@ def _ragged(shortest: int, longest: int, tokens: int) -> Iterator[int]:
 def pytorch_outputs(encoder: Encoder, sequences: Sequence[Rows], settings: Settings) -> list[Outputs]:
     """Run an encoder in PyTorch, in float32 without TF32, over each sequence alone."""
     torch.set_float32_matmul_precision("highest")
-    encoder = encoder.to(settings.device)
+    encoder = copy.deepcopy(encoder).to(settings.device)
     results = []
     with torch.device(settings.device):
         for sequence in sequences:

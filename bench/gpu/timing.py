@@ -1,4 +1,4 @@
-"""Times functions over several rounds, and computes arithmetic rates from the times."""
+"""Times functions and the GPU's kernels, and counts the arithmetic of a model."""
 
 import statistics
 import time
@@ -13,6 +13,7 @@ from headwaiter_export.config import EncoderConfig
 
 # Enough products to make the start of a run negligible.
 _PRODUCTS = 10
+_PROFILED_RUNS = 50
 
 
 def seconds(run: Callable[[], object], settings: Settings) -> float:
@@ -70,3 +71,25 @@ def matrix_rate(settings: Settings, dtype: torch.dtype) -> float:
             torch.matmul(left, right, out=out)
 
     return _PRODUCTS * 2 * side**3 / median_seconds(multiply, settings, 5)
+
+
+def kernels_ms(run: Callable[[], None]) -> float:
+    """Return the milliseconds that the GPU's kernels take in one run, without copies to and from the GPU.
+
+    PyTorch's profiler uses CUPTI, which sees all GPU work of this process, including ONNX Runtime's. Kernels run one
+    after another on one stream, so their times can be added.
+
+    Raises:
+        RuntimeError: the profiler saw no kernels.
+    """
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiler:
+        for _ in range(_PROFILED_RUNS):
+            run()
+    kernels: list[float] = [
+        event.time_range.elapsed_us()
+        for event in profiler.events() or ()
+        if event.device_type.name == "CUDA" and not event.name.startswith(("Memcpy", "Memset"))
+    ]
+    if not kernels:
+        raise RuntimeError("PyTorch's profiler saw no kernels of ONNX Runtime: check that CUPTI is installed")
+    return sum(kernels) / _PROFILED_RUNS / 1e3

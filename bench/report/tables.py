@@ -2,21 +2,22 @@
 
 import platform
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from bench.findings import HOLDS, Finding, table
+from bench.findings import HOLDS, table
 from bench.measure import median, ratio, rounds_of
 from bench.run import Figures
 from bench.studies.int8 import INT8
 from bench.studies.open_loop import OpenLoop
-from bench.studies.throughput import REQUESTERS, Throughput
+from bench.studies.throughput import MIN_RATIOS, REQUESTERS, Throughput
 
-_PAGE = (Path(__file__).with_name("page.md")).read_text(encoding="utf-8")
+PAGE = (Path(__file__).with_name("page.md")).read_text(encoding="utf-8")
 
 # The columns of each study's table: their headers, and the format of their cells.
-_COLUMNS = {
+COLUMNS = {
     "targets": {
         "load": "{row.part}",
         "figure": "{row.name}",
@@ -90,15 +91,19 @@ _COLUMNS = {
 
 def sections(figures: Figures) -> dict[str, str]:
     """Return the tables by their names in the page; a study that did not run has no table."""
-    targets = [finding for finding in figures.findings.found if finding.sign]
-    tables = {"targets": _targets(targets)} if targets else {}
+    targets = [
+        {"row": finding, "met": "yes" if finding.verdict == HOLDS else "**no**"}
+        for finding in figures.findings.found
+        if finding.sign
+    ]
+    tables = {"targets": _table(COLUMNS["targets"], targets)} if targets else {}
     for study, rows in figures.tables.items():
         if study == "throughput":
             tables[study] = "\n\n".join(map(_throughput, rows))
         elif study == "load":
             tables[study] = "\n\n".join(map(_open_loop, rows))
         elif rows:
-            tables[study] = _table(_COLUMNS[study], ({"row": row} for row in rows))
+            tables[study] = _table(COLUMNS[study], ({"row": row} for row in rows))
     if INT8 in tables:
         accuracy = [f"- {each.name}: {each.measured}" for each in figures.findings.found if each.part == INT8]
         tables[INT8] += "\n\n" + "\n".join(accuracy)
@@ -106,26 +111,23 @@ def sections(figures: Figures) -> dict[str, str]:
 
 
 def page(figures: Figures, minutes: float) -> str:
-    """Return the page of a full run."""
-    return _PAGE.format(
+    """Return the page of a full run; its throughput tables are those of the traces that have targets."""
+    with_targets = [closed for closed in figures.tables["throughput"] if closed.trace in MIN_RATIOS]
+    shown = replace(figures, tables={**figures.tables, "throughput": with_targets})
+    return PAGE.format(
         processor=_processor(),
         onnxruntime=version("onnxruntime-gpu"),
         grpcio=version("grpcio"),
         python=platform.python_version(),
         rounds=figures.rounds,
         minutes=minutes,
-        **sections(figures),
+        **sections(shown),
     )
-
-
-def _targets(targets: Iterable[Finding]) -> str:
-    rows = ({"row": each, "met": "yes" if each.verdict == HOLDS else "**no**"} for each in targets)
-    return _table(_COLUMNS["targets"], rows)
 
 
 def _throughput(closed: Throughput) -> str:
     ours = closed.headwaiter.rounds
-    columns = dict(_COLUMNS["throughput"])
+    columns = dict(COLUMNS["throughput"])
     for requesters in closed.headwaiter.other_requesters:
         columns[f"tokens/s, requesters: {requesters}"] = f"{{others[{requesters}].tokens_per_s:,.0f}}"
     rows = [
@@ -157,13 +159,13 @@ def _open_loop(loop: OpenLoop) -> str:
         }
         for server in sorted(loop.servers, key=lambda server: server.load)
     ]
-    return f"{loop.trace}; 100 % load is {loop.capacity_per_s:.1f} requests/s:\n\n{_table(_COLUMNS['load'], rows)}"
+    return f"{loop.trace}; 100 % load is {loop.capacity_per_s:.1f} requests/s:\n\n{_table(COLUMNS['load'], rows)}"
 
 
 def _table(columns: Mapping[str, str], rows: Iterable[Mapping[str, Any]]) -> str:
     """Return a table; a dash stands for NaN."""
-    cells = ([cell.format(**row).replace("nan", "–") for cell in columns.values()] for row in rows)
-    return table(list(columns), cells)
+    cells = ([cell.format(**row) for cell in columns.values()] for row in rows)
+    return table(list(columns), [["–" if cell == "nan" else cell for cell in line] for line in cells])
 
 
 def _processor() -> str:

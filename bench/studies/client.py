@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from functools import partial
 from itertools import cycle, islice
 
-from bench.loads.raw_calls import RawRequest, raise_first_error, send_all
+from bench.loads.raw_calls import RawRequest, raise_first_error, send_all, text_requests
 from bench.loads.traces import sentences
 from bench.measure import HEADWAITER
 from bench.processes import LOAD_CORE, in_turn, pin
@@ -53,11 +53,8 @@ def _client_s(address: str, texts: Sequence[str]) -> float:
 
 def _raw_s(address: str, texts: Sequence[str]) -> float:
     """Return the seconds of raw requests, whose replies are not parsed."""
-    requests = []
-    for start in range(0, len(texts), _TEXTS_PER_REQUEST):
-        values = pb.Texts(values=texts[start : start + _TEXTS_PER_REQUEST])
-        message = pb.EncodeRequest(texts=values, truncation=pb.TRUNCATION_RIGHT).SerializeToString()
-        requests.append(RawRequest(message))
-    load = send_all(address, requests, _REQUESTERS)
+    requests = text_requests(texts, _TEXTS_PER_REQUEST, truncation=pb.TRUNCATION_RIGHT)
+    raw = [RawRequest(each.SerializeToString()) for each in requests]
+    load = send_all(address, raw, _REQUESTERS)
     raise_first_error(load)
     return load.sending_s

@@ -11,7 +11,6 @@ from random import Random
 import numpy as np
 from numpy.typing import NDArray
 
-from bench.findings import Findings
 from bench.loads.traces import sentences
 from bench.measure import LOG, counters
 from bench.processes import LOAD_CORE, SERVER_CORE, pin
@@ -35,15 +34,15 @@ Encode = Callable[[list[str]], Awaitable[Encoding]]
 
 
 class _Calls:
-    """Counters of the calls, and the flag that ends them; a call is wrong if its vectors differ from the given ones."""
+    """Calls until `ended` is set, and counts calls, errors, and answers that differ from the expected vectors."""
 
-    def __init__(self, texts: list[str], vectors: NDArray[np.float32]) -> None:
-        self._texts, self._vectors = texts, vectors
+    def __init__(self, texts: list[str], expected: NDArray[np.float32]) -> None:
+        self._texts, self._expected = texts, expected
         self.made = self.failed = self.wrong = 0
         self.ended = False
 
     async def call_until_ended(self, encode: Encode, seed: int) -> None:
-        """Encode random slices of the texts until `ended` is set."""
+        """Encode random slices of the texts."""
         random = Random(seed)
         while not self.ended:
             first = random.randrange(len(self._texts) - _TEXTS_PER_CALL)
@@ -55,7 +54,7 @@ class _Calls:
                 print(f"a call failed: {error!r}", flush=True)
                 self.failed += 1
             else:
-                self.wrong += pooled is None or not np.allclose(pooled, self._vectors[some], rtol=0, atol=_TOLERANCE)
+                self.wrong += pooled is None or not np.allclose(pooled, self._expected[some], rtol=0, atol=_TOLERANCE)
 
 
 def failover(run: Run) -> None:
@@ -67,20 +66,16 @@ def failover(run: Run) -> None:
         def start(address: str = "") -> RunningServer:
             return servers.enter_context(running_server(bundle(), _FLAGS, log=log, address=address))
 
-        replicas = [start() for _ in range(_REPLICAS)]
-        asyncio.run(_failover(replicas, start, run.sizes.failover_s, run.figures.findings))
+        asyncio.run(_call_and_stop([start() for _ in range(_REPLICAS)], start, run))
 
 
-async def _failover(
-    replicas: Sequence[RunningServer], start: Callable[[str], RunningServer], seconds: float, findings: Findings
-) -> None:
+async def _call_and_stop(replicas: Sequence[RunningServer], start: Callable[[str], RunningServer], run: Run) -> None:
     texts, addresses = sentences()[:_TEXTS], [replica.address for replica in replicas]
-    with Client(addresses[0]) as client:
-        vectors = client.encode(texts, truncation="right").pooled
-    assert vectors is not None
-    calls = _Calls(texts, vectors)
-    started_s = time.monotonic()
-    with Client(addresses) as client:
+    started_s, seconds = time.monotonic(), run.sizes.failover_s
+    with Client(addresses[0]) as first, Client(addresses) as client:
+        expected = first.encode(texts, truncation="right").pooled
+        assert expected is not None
+        calls = _Calls(texts, expected)
 
         async def encode_in_thread(some: list[str]) -> Encoding:
             return await asyncio.to_thread(client.encode, some, truncation="right")
@@ -92,8 +87,9 @@ async def _failover(
             answering = await _stop_and_start(replicas, start, seconds / 5)
             await asyncio.sleep(started_s + seconds - time.monotonic())
             calls.ended = True
-    seconds = time.monotonic() - started_s
-    findings = findings.of_part(f"three replicas, one killed, one drained, {calls.made:,} calls in {seconds:.0f} s")
+    took_s = time.monotonic() - started_s
+    part = f"three replicas, one killed, one drained, {calls.made:,} calls in {took_s:.0f} s"
+    findings = run.figures.findings.of_part(part)
     findings.require("calls that failed", calls.failed, "≤", 0.0)
     findings.require("calls with wrong vectors", calls.wrong, "≤", 0.0)
     findings.require("replicas that answer at the end", answering, "≥", 3.0)
@@ -102,7 +98,7 @@ async def _failover(
 async def _stop_and_start(
     replicas: Sequence[RunningServer], start: Callable[[str], RunningServer], pause_s: float
 ) -> int:
-    """Kill one replica, drain one, start both again, and return the number of replicas that answer."""
+    """Kill one replica, drain one, start both again; return how many answer, once all do or 30 s have passed."""
     killed, drained, *steady = replicas
     for replica, stop_signal in ((killed, signal.SIGKILL), (drained, signal.SIGTERM)):
         await asyncio.sleep(pause_s)
@@ -110,20 +106,12 @@ async def _stop_and_start(
         await asyncio.to_thread(replica.process.wait)
     await asyncio.sleep(pause_s)
     again = [await asyncio.to_thread(start, replica.address) for replica in (killed, drained)]
-    return await _count_answering([*again, *steady])
-
-
-async def _count_answering(replicas: Sequence[RunningServer]) -> int:
-    """Return the number of replicas that answer, once all do or 30 s have passed."""
+    enough = {replica: _sequences_run(replica) + _SEQUENCES_WHEN_BACK for replica in (*again, *steady)}
     end_s = time.monotonic() + _MAX_BACK_S
-    before = [_sequences_run(replica) for replica in replicas]
     while True:
-        answer = [
-            _sequences_run(replica) >= count + _SEQUENCES_WHEN_BACK
-            for replica, count in zip(replicas, before, strict=True)
-        ]
-        if all(answer) or time.monotonic() > end_s:
-            return sum(answer)
+        answering = sum(_sequences_run(replica) >= count for replica, count in enough.items())
+        if answering == len(enough) or time.monotonic() > end_s:
+            return answering
         await asyncio.sleep(_POLL_S)
 
 

@@ -3,8 +3,7 @@
 import asyncio
 import statistics
 import time
-from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -50,15 +49,7 @@ _PLANNED = "headwaiter_batches_closed_total"
 class CallCost:
     """One kind of call to Headwaiter with a null model, and to an echo method with the same message sizes, in turn.
 
-    Attributes:
-        kind: "unary" or "stream".
-        sequences: sequences per request.
-        request_bytes: bytes of a request.
-        reply_bytes: bytes of a reply.
-        requests_per_s: requests per second, one rate per round.
-        request_cpu_us: CPU microseconds of the server per request.
-        echo_requests_per_s: requests per second of the echo server.
-        echo_request_cpu_us: CPU microseconds of the echo server per request.
+    `kind` is "unary" or "stream". Each round has a rate, and the CPU microseconds of the server per request.
     """
 
     kind: str
@@ -105,16 +96,13 @@ def front_end(run: Run) -> list[CallCost]:
     return [one, many, stream]
 
 
-def _request(sequences: int, request_id: str = "", **fields: Any) -> bytes:
-    ids = np.arange(1000, 1000 + _LENGTH_TOKENS, dtype="<i4")
-    tokens = pb.TokenSequences(
-        dtype=pb.DATA_TYPE_INT32, data=ids.tobytes() * sequences, lengths=[_LENGTH_TOKENS] * sequences
-    )
-    return pb.EncodeRequest(request_id=request_id, tokens=tokens, **fields).SerializeToString()
+def _request(sequences: int, **fields: Any) -> bytes:
+    ids = np.arange(1000, 1000 + _LENGTH_TOKENS)
+    return request(*[ids] * sequences, **fields).message
 
 
 def _call_cost(fleet: Fleet, sizes: RunSizes, kind: str, sequences: int) -> CallCost:
-    messages = [_request(sequences, f"{number:03}") for number in range(_REQUEST_IDS)]
+    messages = [_request(sequences, request_id=f"{number:03}") for number in range(_REQUEST_IDS)]
     method = ENCODE if kind == "unary" else ENCODE_STREAM
     reply_bytes = asyncio.run(_reply_bytes(fleet[NULL].address, kind, messages[0]))
     cost = CallCost(kind, sequences, len(messages[0]), reply_bytes, Rounds(), Rounds(), Rounds(), Rounds())
@@ -156,9 +144,9 @@ async def _send_load(address: str, kind: str, method: str, messages: list[bytes]
 
 async def _unread_stream(server: RunningServer, trials: int, findings: Findings) -> None:
     """Let a caller read no answers for 10 s, and measure other callers meanwhile, before and after."""
-    without_ms, meanwhile_ms, held_mib, answered = [], [], 0.0, 0
+    meanwhile_ms, held_mib, answered = Rounds(), 0.0, 0
     async with _own_channel(server) as others:
-        without_ms.append(await _p99_ms(others))
+        without_ms = [await _p99_ms(others)]
         for _ in range(trials):
             before_mib = memory_mib("VmRSS", server.process.pid)
             async with _own_channel(server) as channel:
@@ -172,8 +160,7 @@ async def _unread_stream(server: RunningServer, trials: int, findings: Findings)
                 await writing
             without_ms.append(await _p99_ms(others))
     around_ms = Rounds(statistics.mean(pair) for pair in pairwise(without_ms))
-    p99_ratio = Rounds(meanwhile_ms) / around_ms
-    findings.require("p99 of other callers: meanwhile / before and after", p99_ratio, "≤", 1.1)
+    findings.require("p99 of other callers: meanwhile / before and after", meanwhile_ms / around_ms, "≤", 1.1)
     findings.require("memory that the server holds, MiB", held_mib, "≤", 128.0)
     answered_share = answered / (trials * _UNREAD_REQUESTS)
     findings.require("once the caller reads again: answers / requests", answered_share, "≥", 1.0)
@@ -192,8 +179,8 @@ def _own_channel(server: RunningServer) -> grpc.aio.Channel:
 
 async def _write_all(call: Any) -> None:
     for number in range(_UNREAD_REQUESTS):
-        output = pb.OutputOptions(hidden=True)
-        await call.write(_request(_SEQUENCES_PER_LARGE_REQUEST, str(number), output=output))
+        fields: Any = {"request_id": str(number), "output": pb.OutputOptions(hidden=True)}
+        await call.write(_request(_SEQUENCES_PER_LARGE_REQUEST, **fields))
     await call.done_writing()
 
 
@@ -225,26 +212,20 @@ async def _abandon(server: RunningServer, timeout_s: float | None) -> tuple[floa
         for _ in range(_REQUESTS_AFTER_PAUSE):
             await send(_request(1))
         before = await _metrics(server)
-        pausing = asyncio.create_task(_ignore_error(send(request(np.array([PAUSE_ID])).message)))
+        pausing = send(request(np.array([PAUSE_ID])).message)
         await _wait_until(server, lambda now: now[_PLANNED] > before[_PLANNED])
         sent_s = time.perf_counter()
         calls = [send(_request(1), timeout=timeout_s) for _ in range(_ABANDONED_REQUESTS)]
-        waiting = [asyncio.create_task(_ignore_error(call)) for call in calls]
         await _wait_until(server, lambda now: now[_QUEUED] == _ABANDONED_REQUESTS)
         given_up_s = time.perf_counter() if timeout_s is None else sent_s + timeout_s
         if timeout_s is None:
-            for task in waiting:
-                task.cancel()
+            for call in calls:
+                call.cancel()
         await _wait_until(server, lambda now: now[_QUEUED] == 0)
         seconds = time.perf_counter() - given_up_s
-        await asyncio.gather(pausing, *waiting, return_exceptions=True)
+        await asyncio.gather(pausing, *calls, return_exceptions=True)
     after = await _metrics(server)
     return seconds, after[_SEQUENCES_RUN] - before[_SEQUENCES_RUN] - 1
-
-
-async def _ignore_error(call: Awaitable[bytes]) -> None:
-    with suppress(grpc.aio.AioRpcError):
-        await call
 
 
 async def _wait_until(server: RunningServer, condition: Callable[[Mapping[str, float]], bool]) -> None:

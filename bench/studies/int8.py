@@ -21,14 +21,7 @@ _SEQUENCES = {MEDIAN_30: 1200, MEDIAN_90: 500}
 
 @dataclass(frozen=True)
 class Int8Speed:
-    """Tokens per CPU second of the packed graphs alone.
-
-    Attributes:
-        trace: name of the trace.
-        fp32_tokens_per_cpu_s: rate of the fp32 graph in each round.
-        int8_tokens_per_cpu_s: rate of the int8 graph in each round.
-        ratio: int8 / fp32 in each round.
-    """
+    """Tokens per CPU second of the packed graphs alone, in each round, and int8 / fp32."""
 
     trace: str
     fp32_tokens_per_cpu_s: Rounds

@@ -17,13 +17,7 @@ OVERLOAD = (1.2, 2.0)
 
 @dataclass(frozen=True)
 class ServerAtLoad:
-    """One server at one load.
-
-    Attributes:
-        setup: the server and its setting.
-        load: requests per second / Headwaiter's capacity.
-        rounds: one measurement per round.
-    """
+    """One server at one load, in requests per second / Headwaiter's capacity; one measurement per round."""
 
     setup: ServerSetup
     load: float
@@ -39,11 +33,8 @@ class ServerAtLoad:
 class OpenLoop:
     """All servers on one trace.
 
-    Attributes:
-        trace: name of the trace.
-        capacity_per_s: requests per second of Headwaiter in the closed loop.
-        capacity_tokens_per_s: tokens per second of Headwaiter in the closed loop.
-        servers: each server at each load below its own throughput, and Headwaiter beyond it; Headwaiter first.
+    `servers` holds Headwaiter first: each server at each load below its own throughput, and Headwaiter beyond capacity.
+    The capacity is Headwaiter's throughput in the closed loop.
     """
 
     trace: str

@@ -73,8 +73,6 @@ def poison(run: Run) -> None:
     """Run Headwaiter with and without ten poisoned sequences per second beside the trace, in turn."""
     sequences = list(run.traces[0].first(run.sizes.trace_tokens).sequences) * run.sizes.poison_repeats
     server = run.fleet[_POISONED]
-    clean: list[Measurement] = []
-    poisoned: list[Measurement] = []
     loads: list[Load] = []
     poison_loads: list[Load] = []
 
@@ -84,9 +82,10 @@ def poison(run: Run) -> None:
         poison_loads.append(poison_load)
         return load
 
-    for _ in range(run.sizes.rounds):
-        clean.append(measure(server, partial(closed_loop, sequences=sequences, requesters=REQUESTERS)))
-        poisoned.append(measure(server, send_with_poison))
+    send_clean = partial(closed_loop, sequences=sequences, requesters=REQUESTERS)
+    poisoned, clean = in_turn(
+        partial(measure, server, send_with_poison), partial(measure, server, send_clean), run.sizes.rounds
+    )
     seconds = sum(load.answered_s for load in loads)
     failed_poison = sum(len(failed_with(load, grpc.StatusCode.INTERNAL)) for load in poison_loads)
     failed_others = sum(len(load.outcomes) - len(load.answered) for load in loads)

@@ -25,13 +25,7 @@ ROUNDS = 5
 
 @dataclass(frozen=True)
 class PlanningCost:
-    """CPU microseconds per sequence.
-
-    Attributes:
-        waiting: number of waiting sequences.
-        plan_us: microseconds to choose a sequence for a batch and remove it from the queue.
-        add_us: microseconds to add a sequence to the queue.
-    """
+    """CPU microseconds to choose a sequence for a batch and remove it from the queue, and to add a sequence."""
 
     waiting: int
     plan_us: float
@@ -68,23 +62,18 @@ def _planning_cost(count: int, planner: Planner, vocabulary_size: int) -> Planni
 
 @dataclass(frozen=True)
 class MixedShapes:
-    """One mix, planned and run in process.
-
-    Attributes:
-        mix: the lengths, for the table.
-        apart_ms: milliseconds of the two parts, one after the other.
-        together_ms: milliseconds of the mix.
-        ratio: together / apart.
-        apart_mib: peak memory of the process with the parts apart.
-        together_mib: peak memory of the process with the mix.
-    """
+    """Milliseconds and peak memory of one mix, planned and run in process, and of its two parts one after the other."""
 
     mix: str
     apart_ms: float
-    together_ms: float
-    ratio: float
     apart_mib: float
+    together_ms: float
     together_mib: float
+
+    @property
+    def ratio(self) -> float:
+        """Together / apart."""
+        return self.together_ms / self.apart_ms
 
 
 def mixed_shapes(_: Run) -> list[MixedShapes]:
@@ -94,21 +83,19 @@ def mixed_shapes(_: Run) -> list[MixedShapes]:
     planner = Planner(model)
     measured = []
     for long, short in MIXES:
-        _reset_peak_memory()
-        apart_ms = _median_ms(long, model.graph, planner) + _median_ms(short, model.graph, planner)
-        apart_mib = memory_mib("VmHWM")
-        _reset_peak_memory()
-        together_ms = _median_ms(long + short, model.graph, planner)
-        mix, together_mib = f"{long[0]} tokens and {len(short):,} × 1 token", memory_mib("VmHWM")
-        measured.append(MixedShapes(mix, apart_ms, together_ms, together_ms / apart_ms, apart_mib, together_mib))
+        apart = _time_parts([long, short], model.graph, planner)
+        together = _time_parts([long + short], model.graph, planner)
+        mix = f"{long[0]} tokens and {len(short):,} × 1 token"
+        measured.append(MixedShapes(mix, *apart, *together))
     return measured
 
 
-def _reset_peak_memory() -> None:
-    Path("/proc/self/clear_refs").write_text("5")
-
-
-def _median_ms(lengths: list[int], graph: EncoderGraph, planner: Planner) -> float:
-    """Return the median milliseconds to plan and run sequences that all wait at once."""
-    sequences = [np.arange(length) for length in lengths]
-    return statistics.median(in_process_s(sequences, len(lengths), graph, planner) for _ in range(ROUNDS)) * 1e3
+def _time_parts(parts: list[list[int]], graph: EncoderGraph, planner: Planner) -> tuple[float, float]:
+    """Plan and run parts, whose sequences all wait at once; return median milliseconds and peak MiB."""
+    Path("/proc/self/clear_refs").write_text("5")  # Resets the peak.
+    seconds = 0.0
+    for lengths in parts:
+        sequences = [np.arange(length) for length in lengths]
+        runs = (in_process_s(sequences, len(lengths), graph, planner) for _ in range(ROUNDS))
+        seconds += statistics.median(runs)
+    return seconds * 1e3, memory_mib("VmHWM")

@@ -40,7 +40,7 @@ FAMILIES = (
 _USUAL = [family[0] for family in FAMILIES]
 _ONE_PACKED, _ONE_PORTABLE, _FIFO_COUNT, _, _FIFO_TOKENS, _ = _USUAL
 # Least ratio of tokens per second, Headwaiter / other server, by trace.
-_MIN_RATIOS = {
+MIN_RATIOS = {
     MEDIAN_30.name: {_FIFO_COUNT: 3.0, _FIFO_TOKENS: 1.5, _ONE_PACKED: 1.3, _ONE_PORTABLE: 1.5},
     MEDIAN_90.name: {_FIFO_COUNT: 3.0, _FIFO_TOKENS: 1.5, _ONE_PACKED: 1.0, _ONE_PORTABLE: 1.25},
 }
@@ -48,14 +48,9 @@ _MIN_RATIOS = {
 
 @dataclass(frozen=True)
 class ServerThroughput:
-    """The throughput of one server.
+    """The throughput of one server: one measurement per round, and one for each other number of requesters.
 
-    Attributes:
-        setup: the server and its setting.
-        best: whether no other setting of its family was faster.
-        usual: whether the setting is the family's usual one.
-        rounds: one measurement per round, with `REQUESTERS` requesters.
-        other_requesters: one measurement for each other number of requesters.
+    `best`: no other setting of its family was faster. `usual`: the setting is the family's usual one.
     """
 
     setup: ServerSetup
@@ -67,14 +62,10 @@ class ServerThroughput:
 
 @dataclass(frozen=True)
 class Throughput:
-    """The throughput of all servers on one trace.
+    """The throughput of all servers on one trace, Headwaiter first.
 
-    Attributes:
-        trace: name of the trace.
-        servers: throughput of each server, Headwaiter first.
-        floor_tokens_per_cpu_s: tokens per CPU second of the matrix products alone.
-        in_process_tokens_per_s: tokens per second without a server, with `REQUESTERS` sequences waiting.
-        whole_trace_tokens_per_s: tokens per second without a server, with the whole trace waiting.
+    For comparison, in each round: the tokens per CPU second of the matrix products alone (the floor), and the tokens
+    per second without a server, with `REQUESTERS` sequences waiting and with the whole trace waiting.
     """
 
     trace: str
@@ -91,28 +82,27 @@ class Throughput:
 
 def throughput(run: Run) -> list[Throughput]:
     """Measure all servers on each trace."""
-    measured = []
+    measured, ceiling = [], _Ceiling()
     for trace in run.traces:
-        closed = _throughput(trace, run)
-        if trace.name in _MIN_RATIOS:
+        closed = _throughput(trace, run, ceiling)
+        if trace.name in MIN_RATIOS:
             _compare(closed, run.figures.findings.of_part(f"{trace.name}, {REQUESTERS} requesters"))
         measured.append(closed)
     return measured
 
 
-def _throughput(trace: Trace, run: Run) -> Throughput:
+def _throughput(trace: Trace, run: Run, ceiling: "_Ceiling") -> Throughput:
     """Search the fastest setting of each family, then measure all servers in turn in each round."""
     whole, short = trace.first(run.sizes.trace_tokens), trace.first(run.sizes.sweep_tokens)
     best = [_fastest(family, short, run) for family in FAMILIES]
     families = (setup for pair in zip(_USUAL, best, strict=True) for setup in pair)
     setups = list(dict.fromkeys([HEADWAITER, *families]))
     closed = Throughput(trace.name, [ServerThroughput(setup, setup in best, setup in _USUAL) for setup in setups])
-    ceiling = _Ceiling(whole, closed)
     for _ in range(run.sizes.rounds):
         run.fleet.stop_all()
         for server in closed.servers:
             server.rounds.append(_measure(run.fleet[server.setup], whole, REQUESTERS))
-        ceiling.measure()
+        ceiling.measure(whole, closed)
     for requesters in run.sizes.other_requesters:
         for server in closed.servers:
             server.other_requesters[requesters] = _measure(run.fleet[server.setup], short, requesters)
@@ -133,32 +123,29 @@ def _measure(server: RunningServer, trace: Trace, requesters: int) -> Measuremen
 class _Ceiling:
     """Measures the rates that this process reaches on the servers' core."""
 
-    def __init__(self, trace: Trace, closed: Throughput) -> None:
+    def __init__(self) -> None:
         pin(SERVER_CORE)
-        self._trace, self._closed = trace, closed
         self._model = open_model(bundle(), "cpu", "fp32", threads=1)
         self._planner = Planner(self._model)
-        self._feed_forward_width = json.loads((checkpoint() / "config.json").read_text())["intermediate_size"]
+        self._d_ff = json.loads((checkpoint() / "config.json").read_text())["intermediate_size"]
 
-    def measure(self) -> None:
+    def measure(self, trace: Trace, closed: Throughput) -> None:
         """Measure one round."""
         pin(SERVER_CORE)
-        sequences, tokens = self._trace.sequences, self._trace.tokens
-        manifest, graph = self._model.bundle.manifest, self._model.graph
-        products_s = floor_s(sequences, manifest, self._feed_forward_width, self._planner.limits.tokens)
-        self._closed.floor_tokens_per_cpu_s.append(tokens / products_s)
-        for window, rates in (
-            (REQUESTERS, self._closed.in_process_tokens_per_s),
-            (len(sequences), self._closed.whole_trace_tokens_per_s),
-        ):
-            rates.append(tokens / in_process_s(sequences, window, graph, self._planner))
+        sequences, tokens, graph = trace.sequences, trace.tokens, self._model.graph
+        products_s = floor_s(sequences, self._model.bundle.manifest, self._d_ff, self._planner.limits.tokens)
+        waiting_s = in_process_s(sequences, REQUESTERS, graph, self._planner)
+        whole_trace_s = in_process_s(sequences, len(sequences), graph, self._planner)
+        closed.floor_tokens_per_cpu_s.append(tokens / products_s)
+        closed.in_process_tokens_per_s.append(tokens / waiting_s)
+        closed.whole_trace_tokens_per_s.append(tokens / whole_trace_s)
 
 
 def _compare(closed: Throughput, findings: Findings) -> None:
     """Compare Headwaiter's throughput with its targets."""
     ours = closed.headwaiter.rounds
     ratios = {server.setup: ratio(ours, server.rounds, "tokens_per_s") for server in closed.servers[1:]}
-    for setup, bound in _MIN_RATIOS[closed.trace].items():
+    for setup, bound in MIN_RATIOS[closed.trace].items():
         findings.require(f"tokens/s: Headwaiter / {setup.label}", ratios[setup], "≥", bound)
     fastest = min((server.setup for server in closed.servers if server.best), key=lambda setup: float(ratios[setup]))
     findings.require(f"tokens/s: Headwaiter / fastest tuned policy, {fastest.label}", ratios[fastest], ">", 1.0)
