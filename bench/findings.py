@@ -42,7 +42,7 @@ class Finding:
 
     @property
     def number(self) -> float:
-        """The measured number; NaN if there is none."""
+        """The measured number; NaN if the figure is a text or was not measured."""
         return float("nan") if isinstance(self.measured, str | None) else float(self.measured)
 
     @property

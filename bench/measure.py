@@ -107,7 +107,7 @@ class Fleet(ExitStack):
     def __getitem__(self, setup: ServerSetup) -> RunningServer:
         """Return a server that is ready and has one ONNX Runtime thread."""
         if setup not in self._running:
-            # A server at twice its capacity logs a lot.
+            # Into a file, because a server at twice its capacity logs a lot.
             log = self.enter_context(LOG.open("ab"))
             program, flags = setup.program, ["--provider", "cpu", "--threads", "1", "--cache-dir", ""]
             if setup.policy:

@@ -23,7 +23,7 @@ def cpu_s(pid: int) -> float:
 
 
 def memory_mib(field: str, pid: int | str = "self") -> float:
-    """Return the memory of a process: VmRSS is that of now, VmHWM its peak."""
+    """Return the memory of a process: now if the field is VmRSS, at its peak if the field is VmHWM."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith(f"{field}:")) / 1024
 

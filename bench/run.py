@@ -17,10 +17,10 @@ class RunSizes:
     Attributes:
         rounds: rounds of each comparison; the tables show medians over the rounds.
         trace_tokens: tokens of the trace of a closed loop.
-        poison_repeats: times that trace is repeated while some sequences are poisoned.
+        poison_repeats: times that the trace is repeated while some sequences are poisoned.
         sweep_tokens: tokens of the trace for tuning settings, and for other numbers of requesters.
         other_requesters: numbers of requesters of a closed loop, besides 32.
-        open_s, compared_s, overload_s: seconds of an open loop: below capacity, where latencies are compared, beyond.
+        open_s, compared_s, overload_s: seconds of an open loop below capacity, at the compared load, above capacity.
         failover_s: minimum seconds of calls while replicas stop and start.
         all_traces: whether to run all traces, or only the first.
     """

@@ -108,7 +108,7 @@ def _throughput(check: SpeedCheck, server: RunningServer | None) -> None:
 
 
 def _runs(check: SpeedCheck, server: RunningServer | None) -> Iterator[tuple[str, Run]]:
-    """Yield the ways to encode the whole trace; an error becomes a finding, and its way is left out."""
+    """Yield the ways to encode the whole trace; a way that raises an error becomes a finding instead."""
     findings, settings, sequences = check.findings, check.settings, check.trace.sequences
     planner = Planner(check.model)
     findings.record("token budget, in process", planner.limits.tokens)

@@ -18,7 +18,7 @@ from testbed.minilm import ROOT
     ("sign", "met"),
     [("≥", (False, True, True)), ("≤", (True, True, False)), (">", (False, False, True)), ("<", (True, False, False))],
 )
-def test_each_sign_compares_below_at_and_above_its_bound(sign: str, met: tuple[bool, ...]) -> None:
+def test_each_sign_judges_numbers_below_at_and_above_the_bound(sign: str, met: tuple[bool, ...]) -> None:
     findings = [Finding("part", "figure", measured, sign, 2.0) for measured in (1.0, 2.0, 3.0)]
     assert tuple(not finding.fails for finding in findings) == met
 
