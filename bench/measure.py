@@ -5,16 +5,17 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import ExitStack
 from dataclasses import dataclass, fields
-from typing import BinaryIO, Self
 from urllib.request import urlopen
 
+import grpc
 import numpy as np
 from prometheus_client.parser import text_string_to_metric_families
 
-from bench.loads.raw_calls import refused
+from bench.loads.raw_calls import failed_with
 from bench.processes import LOAD_CORE, SERVER_CORE, cpu_s, pin
+from bench.rounds import Rounds
 from headwaiter_client.cli.load_generator import Load, Outcome
 from testbed.minilm import ROOT, bundle
 from testbed.server_process import RunningServer, running_server
@@ -30,19 +31,19 @@ _POLL_S = 0.05
 
 @dataclass(frozen=True)
 class ServerSetup:
-    """A server program with one setting.
+    """A server program with one setting: a policy and its graph, or a Python module; headwaiter-server without both.
 
     Attributes:
         name: name in the tables.
-        policy: text for `read_policy`; empty for Headwaiter's own scheduler.
+        policy: text for `read_policy`.
         graph: file name of the graph in the bundle, for a policy.
-        module: Python module of the server; empty for headwaiter-server, or for `bench.servers.baseline` with a policy.
+        program: Python module and its first arguments.
     """
 
     name: str
     policy: str = ""
     graph: str = ""
-    module: str = ""
+    program: tuple[str, ...] = ()
 
     @property
     def label(self) -> str:
@@ -51,28 +52,23 @@ class ServerSetup:
 
 
 HEADWAITER = ServerSetup("Headwaiter")
-MINIMAL = ServerSetup("minimal server", module="bench.servers.minimal")
+MINIMAL = ServerSetup("minimal server", program=("bench.servers.minimal",))
 
 
 @dataclass(frozen=True)
 class Measurement:
     """The figures of one load on one server; NaN where nothing was measured.
 
+    Rates count answered requests and their tokens, and percentiles are those of their latencies.
+
     Attributes:
-        requests_per_s: answered requests per second.
-        tokens_per_s: tokens of answered requests per second.
         tokens_per_cpu_s: tokens of answered requests / CPU seconds of the server.
-        p50_ms: median latency of answered requests.
-        p95_ms: 95th percentile of that latency.
-        p99_ms: 99th percentile of that latency.
-        short_p50_ms: median latency of the shortest quarter of the requests.
-        short_p99_ms: 99th percentile of that latency.
+        short_p50_ms, short_p99_ms: latency of the shortest quarter of the requests.
         useful_rows: share of the rows of the linear layers that are tokens and not padding.
         useful_cells: share of the attention cells that are not padding, averaged over batches.
         predicted: share of the batches whose predicted seconds were within 20 % of the measured seconds.
         kept_up: share of the requests that were answered before the load generator stopped sending.
-        goodput_per_s: requests per second that were answered within 500 ms.
-        goodput_tokens_per_s: tokens of these requests per second.
+        goodput_per_s, goodput_tokens_per_s: requests that were answered within 500 ms, and their tokens, per second.
         refused_per_s: requests per second that the server refused because it had no capacity.
         refused_p99_ms: 99th percentile of the latency of these refusals.
         late_answers: answers that the server sent and the load generator did not receive before the deadline.
@@ -99,27 +95,26 @@ class Measurement:
     wasted_sequences: float
 
 
-class Fleet:
+class Fleet(ExitStack):
     """Server processes on one core, each started on first use; a server without requests takes no CPU time."""
 
     def __init__(self) -> None:
+        super().__init__()
         LOG.parent.mkdir(exist_ok=True)
-        # A server at twice its capacity logs a lot.
-        self._log = LOG.open("wb")
-        self._servers = ExitStack()
+        LOG.unlink(missing_ok=True)
         self._running: dict[ServerSetup, RunningServer] = {}
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop_all()
-        self._log.close()
 
     def __getitem__(self, setup: ServerSetup) -> RunningServer:
         """Return a server that is ready and has one ONNX Runtime thread."""
         if setup not in self._running:
-            self._running[setup] = self._servers.enter_context(_start(setup, self._log))
+            # Into a file, because a server at twice its capacity logs a lot.
+            log = self.enter_context(LOG.open("ab"))
+            program, flags = setup.program, ["--provider", "cpu", "--threads", "1", "--cache-dir", ""]
+            if setup.policy:
+                program, flags = ("bench.servers.baseline",), ["--policy", setup.policy, "--graph", setup.graph]
+            python = [sys.executable, "-m", *program] if program else []
+            on_core = ["taskset", "-c", str(SERVER_CORE)]
+            self._running[setup] = self.enter_context(running_server(bundle(), flags, on_core, python, log))
         return self._running[setup]
 
     def stop_all(self) -> None:
@@ -129,25 +124,11 @@ class Fleet:
         each round make this difference a part of the spread that the median is taken over.
         """
         self._running.clear()
-        self._servers.close()
-
-
-def _start(setup: ServerSetup, log: BinaryIO) -> AbstractContextManager[RunningServer]:
-    wrapper = ["taskset", "-c", str(SERVER_CORE)]
-    module = setup.module or ("bench.servers.baseline" if setup.policy else "")
-    program = [sys.executable, "-m", module] if module else []
-    baseline_flags = ["--policy", setup.policy, "--graph", setup.graph]
-    flags = baseline_flags if setup.policy else ["--provider", "cpu", "--threads", "1", "--cache-dir", ""]
-    return running_server(bundle(), flags, wrapper, program, log)
+        self.close()
 
 
 def measure(server: RunningServer, send_load: Callable[[str], Load]) -> Measurement:
-    """Wait until the server is idle, send it a load from another core, and return the figures.
-
-    Args:
-        server: the server to measure.
-        send_load: sends a load to an address.
-    """
+    """Wait until the server is idle, send it a load from another core, and return the figures."""
     pin(LOAD_CORE)
     _wait_until_idle(server)
     before, cpu_before_s = counters(server.metrics_url), cpu_s(server.process.pid)
@@ -168,7 +149,7 @@ def _measurement(load: Load, server_cpu_s: float, counted: Mapping[str, float]) 
     good = [outcome for outcome in answered if outcome.latency_s <= DEADLINE_S]
     while_sending = [outcome for outcome in answered if outcome.replied_s <= load.started_s + load.sending_s]
     tokens = sum(outcome.tokens for outcome in answered)
-    refusals = refused(load)
+    refusals = failed_with(load, grpc.StatusCode.RESOURCE_EXHAUSTED)
     cost_error = "headwaiter_batch_cost_error_ratio"
     batch_tokens = counted["headwaiter_batch_tokens_sum"]
     padding = "headwaiter_batch_padding_ratio"
@@ -200,14 +181,14 @@ def median(rounds: Sequence[Measurement]) -> Measurement:
     return Measurement(*(statistics.median(getattr(each, name) for each in rounds) for name in names))
 
 
-def ratio(ours: Sequence[Measurement], theirs: Sequence[Measurement], figure: str) -> float:
-    """Return the median over the rounds of ours / theirs of one figure."""
-    return median_ratio([getattr(each, figure) for each in ours], [getattr(each, figure) for each in theirs])
+def ratio(ours: Sequence[Measurement], theirs: Sequence[Measurement], figure: str) -> Rounds:
+    """Return ours / theirs of one figure in each round."""
+    return rounds_of(ours, figure) / rounds_of(theirs, figure)
 
 
-def median_ratio(ours: Sequence[float], theirs: Sequence[float]) -> float:
-    """Return the median over the rounds of ours / theirs; a disturbance of one round affects both numbers."""
-    return float(statistics.median(our / their for our, their in zip(ours, theirs, strict=True)))
+def rounds_of(measurements: Sequence[Measurement], figure: str) -> Rounds:
+    """Return one figure of each round."""
+    return Rounds(getattr(each, figure) for each in measurements)
 
 
 def counters(url: str) -> defaultdict[str, float]:

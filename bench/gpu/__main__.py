@@ -12,11 +12,10 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import NoReturn
 
+from bench.findings import Finding, Findings, findings_table, summary, to_json
 from bench.gpu.correctness import correctness
 from bench.gpu.environment import environment, gpu_unavailable_reason, versions
-from bench.gpu.findings import Finding, Findings, summary, table, to_json
 from bench.gpu.memory import memory
 from bench.gpu.service import service
 from bench.gpu.settings import CPU, CPU_QUICK, FULL, QUICK, Settings
@@ -35,10 +34,8 @@ PARTS: dict[str, Callable[[Settings, Findings], None]] = {
 def main() -> int:
     """Run the chosen parts and return the exit status."""
     arguments = _parser().parse_args()
-    if unknown := sorted(set(arguments.parts) - set(PARTS)):
-        _exit(f"unknown part {unknown[0]}: choose from {', '.join(PARTS)}", 2)
     if arguments.provider == "cuda" and (reason := gpu_unavailable_reason()):
-        _exit(reason, 1)
+        sys.exit(f"gpu-check: {reason}")
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
     started_s = time.monotonic()
     run = {"command": " ".join(sys.argv[1:]), **versions(arguments.provider)}
@@ -46,34 +43,26 @@ def main() -> int:
         findings = _run_parts(arguments, run, Path(folder))
     minutes = (time.monotonic() - started_s) / 60
     machine = "\n".join(f"- {name}: {value}" for name, value in run.items() if value)
-    print(machine, table(findings), summary(findings), f"{minutes:.1f} minutes", sep="\n\n")
+    print(machine, findings_table(findings), summary(findings), f"{minutes:.1f} minutes", sep="\n\n")
     return int(any(finding.fails for finding in findings))
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m bench.gpu", description=__doc__)
-    parser.add_argument("parts", nargs="*", metavar="PART", help=f"parts to run, of {', '.join(PARTS)} (default: all)")
+    parts_help = f"parts to run, of {', '.join(PARTS)} (default: all)"
+    parser.add_argument("parts", nargs="*", choices=list(PARTS), metavar="PART", help=parts_help)
     parser.add_argument("--provider", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--quick", action="store_true", help="run fewer rounds, requests and random shapes")
-    parser.add_argument(
-        "--model",
-        type=Path,
-        default=CHECKPOINT,
-        help="folder of the all-MiniLM-L6-v2 checkpoint, which `make demo` downloads; if it is missing, a random model "
-        "of the same shape is checked",
-    )
+    model_help = "folder of the all-MiniLM-L6-v2 checkpoint (`make demo` downloads it); without it, weights are random"
+    parser.add_argument("--model", type=Path, default=CHECKPOINT, help=model_help)
     parser.add_argument("--json", type=Path, default=ROOT / "build" / "gpu-check.json", help="file for the findings")
     return parser
 
 
 def _run_parts(arguments: argparse.Namespace, run: Mapping[str, str], folder: Path) -> list[Finding]:
     efforts = {("cuda", False): FULL, ("cuda", True): QUICK, ("cpu", False): CPU, ("cpu", True): CPU_QUICK}
-    settings = Settings(
-        arguments.provider,
-        efforts[arguments.provider, arguments.quick],
-        arguments.model if arguments.model.is_dir() else None,
-        folder,
-    )
+    checkpoint = arguments.model if arguments.model.is_dir() else None
+    settings = Settings(arguments.provider, efforts[arguments.provider, arguments.quick], checkpoint, folder)
     found: list[Finding] = []
     arguments.json.parent.mkdir(parents=True, exist_ok=True)
     for name, part in PARTS.items():
@@ -87,11 +76,6 @@ def _run_parts(arguments: argparse.Namespace, run: Mapping[str, str], folder: Pa
             # After every part, so that earlier findings survive a GPU that hangs.
             arguments.json.write_text(to_json(found, run), encoding="utf-8")
     return found
-
-
-def _exit(message: str, status: int) -> NoReturn:
-    print(f"gpu-check: {message}", file=sys.stderr)
-    sys.exit(status)
 
 
 if __name__ == "__main__":

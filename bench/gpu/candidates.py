@@ -84,7 +84,7 @@ class GatheredCuda(CudaLayout):
         if mask is Mask.SELF_EXCLUDING:
             pairs = allowed_pairs(mask, q.shape[1])
             assert pairs is not None
-            # In the type of the scores: the operator takes no other.
+            # The operator takes only a bias of the same type as the scores.
             bias = torch.where(pairs, 0.0, torch.finfo(q.dtype).min).to(q.dtype)[None, None]
         context = contrib_operator(
             "MultiHeadAttention",

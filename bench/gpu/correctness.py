@@ -1,12 +1,15 @@
 """Compares results with PyTorch in float32 on the same device, one sequence at a time."""
 
+import copy
 from collections.abc import Iterator, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from bench.gpu.findings import Findings
+from bench.findings import Findings
 from bench.gpu.models import every_model, served_plan, write
 from bench.gpu.settings import Settings
 from headwaiter_export.attention_layout import SingleSequence
@@ -34,25 +37,19 @@ def correctness(settings: Settings, findings: Findings) -> None:
 
 def _check(name: str, encoder: Encoder, settings: Settings, findings: Findings) -> None:
     config = encoder.config
-    paths = {}
+    lengths = batches_of_lengths(config, settings.effort.ragged_tokens)
+    batches = [random_sequences(config, each) for each in lengths]
+    expected = pytorch_outputs(encoder, [sequence for batch in batches for sequence in batch], settings)
     for precision in settings.precisions:
-        path = settings.folder / f"{name.split(',')[0].replace(' ', '-')}.{precision}.onnx"
-        paths[precision] = write(encoder, served_plan(settings, precision).layout, precision, path)
-    batches = [
-        random_sequences(config, lengths) for lengths in batches_of_lengths(config, settings.effort.ragged_tokens)
-    ]
-    expected = [concatenate(pytorch_outputs(encoder, batch, settings)) for batch in batches]
-    for precision, path in paths.items():
-        with findings.attempt(f"{name}, {precision}"):
+        label = f"{name}, {precision}"
+        # The graphs of all models together would need gigabytes.
+        with findings.attempt(label), TemporaryDirectory(dir=settings.folder) as folder:
+            path = write(encoder, served_plan(settings, precision).layout, precision, Path(folder) / "graph.onnx")
             graph = EncoderGraph.open(path, settings.provider)
-            actual = [_run(graph, batch, config) for batch in batches]
-            _compare(f"{name}, {precision}", precision, batches, actual, expected, findings)
+            actual = [normalize_outputs(config, graph.run(pack(batch), hidden=True)) for batch in batches]
+            _compare(label, precision, batches, actual, expected, findings)
             changed = values_changed_by_neighbours(graph, config)
-            findings.require(f"{name}, {precision}: values changed by other sequences", changed, "≤", 0)
-    # The graphs of all models together would need gigabytes.
-    for path in paths.values():
-        path.unlink()
-        path.with_suffix(".bin").unlink()
+            findings.require(f"{label}: values changed by other sequences", changed, "≤", 0)
 
 
 def batches_of_lengths(config: EncoderConfig, ragged_tokens: int) -> list[list[int]]:
@@ -87,7 +84,7 @@ def _ragged(shortest: int, longest: int, tokens: int) -> Iterator[int]:
 def pytorch_outputs(encoder: Encoder, sequences: Sequence[Rows], settings: Settings) -> list[Outputs]:
     """Run an encoder in PyTorch, in float32 without TF32, over each sequence alone."""
     torch.set_float32_matmul_precision("highest")
-    encoder = encoder.to(settings.device)
+    encoder = copy.deepcopy(encoder).to(settings.device)
     results = []
     with torch.device(settings.device):
         for sequence in sequences:
@@ -95,10 +92,6 @@ def pytorch_outputs(encoder: Encoder, sequences: Sequence[Rows], settings: Setti
             pooled, hidden = encoder(tokens, SingleSequence(len(sequence)))
             results.append(normalize_outputs(encoder.config, Outputs(pooled.cpu().numpy(), hidden.cpu().numpy())))
     return results
-
-
-def _run(graph: EncoderGraph, batch: Sequence[Rows], config: EncoderConfig) -> Outputs:
-    return normalize_outputs(config, graph.run(pack(batch), hidden=True))
 
 
 def _compare(
@@ -109,20 +102,17 @@ def _compare(
     expected: Sequence[Outputs],
     findings: Findings,
 ) -> None:
+    """Compare the outputs of each batch with PyTorch's outputs of each sequence."""
     measured = difference(concatenate(list(actual)), concatenate(list(expected)))
+    hidden = [rows for batch, outputs in zip(batches, actual, strict=True) for rows in _split(batch, outputs)]
+    errors = [hidden_relative_error(rows, each.hidden) for rows, each in zip(hidden, expected, strict=True)]
     # Unlike max(), numpy's maximum is NaN if any value is.
-    relative = np.max(
-        [
-            hidden_relative_error(rows, expected_rows)
-            for batch, outputs, reference in zip(batches, actual, expected, strict=True)
-            for rows, expected_rows in zip(_split(batch, outputs), _split(batch, reference), strict=True)
-        ]
-    ).item()
+    relative = float(np.max(errors))
     if precision == "fp32":
         pooled = min(measured.pooled_max_abs, measured.pooled_max_relative)
         findings.require(f"{name}: pooled, largest difference", pooled, "≤", 1e-5)
-        hidden = min(measured.hidden_max_abs, measured.hidden_max_relative)
-        findings.require(f"{name}: hidden, largest difference", hidden, "≤", 1e-4)
+        hidden_difference = min(measured.hidden_max_abs, measured.hidden_max_relative)
+        findings.require(f"{name}: hidden, largest difference", hidden_difference, "≤", 1e-4)
         findings.record(f"{name}: hidden, relative error", relative)
     else:
         findings.require(f"{name}: pooled, smallest cosine", measured.min_cosine, "≥", 0.9999)
@@ -134,8 +124,9 @@ def _split(batch: Sequence[Rows], outputs: Outputs) -> list[Rows]:
     return pack(batch).split(outputs.hidden)
 
 
-def hidden_relative_error(actual: Rows, expected: Rows) -> float:
+def hidden_relative_error(actual: Rows, expected: Rows | None) -> float:
     """Return ‖actual − expected‖ / ‖expected‖ of a sequence's hidden rows [n, width], in the Frobenius norm."""
+    assert expected is not None
     exact, reference = actual.astype(np.float64), expected.astype(np.float64)
     return float(np.linalg.norm(exact - reference) / np.linalg.norm(reference))
 

@@ -9,9 +9,9 @@ from typing import Any
 import onnxruntime as ort
 import torch
 
+from bench.findings import Findings
 from bench.gpu.candidates import GatheredCuda
 from bench.gpu.cuda import cuda_unavailable_reason
-from bench.gpu.findings import Findings
 from bench.gpu.models import BERT_BASE, random_model, served_plan, write
 from bench.gpu.routes import SEQUENCES, attention_routes
 from bench.gpu.settings import Settings
@@ -47,10 +47,18 @@ def versions(provider: Provider) -> dict[str, str]:
 def environment(settings: Settings, findings: Findings) -> None:
     """Find the attention kernels for short and long sequences."""
     findings.record("models", "tiny, because there is no GPU" if settings.tiny else "full size")
-    if settings.provider == "cuda":
-        _record_kernels(settings, findings)
-    else:
+    if settings.provider != "cuda":
         findings.skip("attention kernel", "no GPU is used")
+        return
+    # All layers use the same kernel. The kernel may depend on head_dim, so the shape is the one that is timed.
+    encoder = random_model(replace(BERT_BASE, layers=1), settings)
+    for precision in settings.precisions:
+        for layout in (served_plan(settings, precision).layout, GatheredCuda):
+            label = f"attention kernel, {layout.__name__}, {precision}"
+            with findings.attempt(label):
+                path = write(encoder, layout, precision, settings.folder / f"{label}.onnx")
+                for tokens, kernel in attention_routes(path, settings.provider, _KERNEL_TOKENS).items():
+                    findings.record(f"{label}, {SEQUENCES} × {tokens} tokens", kernel)
 
 
 def _gpu() -> dict[str, str]:
@@ -71,15 +79,3 @@ def _driver() -> str:
         return subprocess.run(query, capture_output=True, text=True, check=True).stdout.split()[0]
     except (OSError, subprocess.CalledProcessError, IndexError) as error:
         return f"unknown: {error}"
-
-
-def _record_kernels(settings: Settings, findings: Findings) -> None:
-    # All layers use the same kernel. The kernel may depend on head_dim, so the shape is the one that is timed.
-    encoder = random_model(replace(BERT_BASE, layers=1), settings)
-    for precision in settings.precisions:
-        for layout in (served_plan(settings, precision).layout, GatheredCuda):
-            label = f"attention kernel, {layout.__name__}, {precision}"
-            with findings.attempt(label):
-                path = write(encoder, layout, precision, settings.folder / f"{label}.onnx")
-                for tokens, kernel in attention_routes(path, settings.provider, _KERNEL_TOKENS).items():
-                    findings.record(f"{label}, {SEQUENCES} × {tokens} tokens", kernel)

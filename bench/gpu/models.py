@@ -15,7 +15,6 @@ from headwaiter_export.graphs import GraphLayout, write_graph
 from headwaiter_export.presets import PRESETS
 from headwaiter_export.text_config import TextConfig
 from headwaiter_export.weights import random_encoder
-from headwaiter_proto.encoder_pb2 import PRECISION_FP16, PRECISION_FP32
 from headwaiter_proto.encoder_pb2 import Precision as ProtoPrecision
 from headwaiter_proto.manifest_pb2 import LOWERING_PORTABLE
 
@@ -30,20 +29,23 @@ BERT_BASE = _bert(768, 12, 12)
 BERT_LARGE = _bert(1024, 16, 24)
 ROTARY = replace(BERT_BASE, layers=6, max_tokens=4096, positions=Positions.ROTARY)
 
-_PRECISIONS: dict[Precision, ProtoPrecision] = {"fp32": PRECISION_FP32, "fp16": PRECISION_FP16}
-
 
 def every_model(settings: Settings) -> Iterator[tuple[str, Encoder]]:
     """Yield the name and encoder of every model; each encoder is built only when needed."""
-    if settings.checkpoint is None:
-        yield "all-MiniLM-L6-v2's shape", random_model(MINILM, settings)
-    else:
-        yield "all-MiniLM-L6-v2", read_checkpoint(settings.checkpoint).encoder
+    name, encoder, _ = _minilm(settings)
+    yield name, encoder
     for name, config in (("BERT-base", BERT_BASE), ("BERT-large", BERT_LARGE), ("rotary, 4,096 tokens", ROTARY)):
         yield f"{name}, random", random_model(config, settings)
     for name, preset in PRESETS.items():
         # With pooling, so that pooled vectors can be compared too.
         yield f"{name}, random", random_model(preset({"pooling": "mean"}), settings)
+
+
+def _minilm(settings: Settings) -> tuple[str, Encoder, TextConfig | None]:
+    if settings.checkpoint is None:
+        return "all-MiniLM-L6-v2-shape", random_model(MINILM, settings), None
+    model = read_checkpoint(settings.checkpoint)
+    return "all-MiniLM-L6-v2", model.encoder, model.text
 
 
 def random_model(config: EncoderConfig, settings: Settings) -> Encoder:
@@ -62,13 +64,9 @@ def _reduced(config: EncoderConfig) -> EncoderConfig:
 
 def served_plan(settings: Settings, precision: Precision) -> GraphPlan:
     """Return the plan of the graph that a server runs in a precision."""
-    return next(
-        plan
-        for plan in GRAPHS
-        if plan.provider == settings.provider
-        and plan.precision == _PRECISIONS[precision]
-        and plan.lowering != LOWERING_PORTABLE
-    )
+    value = ProtoPrecision.Value(f"PRECISION_{precision.upper()}")
+    plans = (plan for plan in GRAPHS if plan.provider == settings.provider and plan.precision == value)
+    return next(plan for plan in plans if plan.lowering != LOWERING_PORTABLE)
 
 
 def write(encoder: Encoder, layout: type[GraphLayout], precision: Precision, path: Path) -> Path:
@@ -80,10 +78,8 @@ def write(encoder: Encoder, layout: type[GraphLayout], precision: Precision, pat
 
 def minilm_bundle(settings: Settings) -> Path:
     """Write the bundle of all-MiniLM-L6-v2, or of random weights of its shape, and return its folder."""
-    if settings.checkpoint is None:
-        return write_bundle(random_model(MINILM, settings), None, "all-MiniLM-L6-v2-shape", settings)
-    model = read_checkpoint(settings.checkpoint)
-    return write_bundle(model.encoder, model.text, "all-MiniLM-L6-v2", settings)
+    name, encoder, text = _minilm(settings)
+    return write_bundle(encoder, text, name, settings)
 
 
 def write_bundle(encoder: Encoder, text: TextConfig | None, name: str, settings: Settings) -> Path:

@@ -12,12 +12,11 @@ from torch import Tensor
 from typing_extensions import override
 
 from bench.gpu.settings import Settings
+from bench.loads.traces import Ids
 from headwaiter_export.attention_layout import Axes, Packed, Portable
 from headwaiter_export.config import Mask
 from headwaiter_export.encoder import Encoder
 from headwaiter_server.runtime.packing import pack
-
-Ids = NDArray[np.int64]
 
 PADDED_SEQUENCES = 32
 

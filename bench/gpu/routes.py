@@ -3,13 +3,13 @@
 As a program, this module runs batches of zeros while ONNX Runtime prints the kernel of each attention operator.
 """
 
-import argparse
 import os
 import re
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 
@@ -65,18 +65,13 @@ def read_routes(printed: str) -> dict[int, str]:
 
 def main() -> None:
     """Run the batches."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("graph", type=Path)
-    parser.add_argument("provider", choices=("cuda", "cpu"))
-    parser.add_argument("lengths", type=int, nargs="+")
-    arguments = parser.parse_args()
-    graph = EncoderGraph.open(arguments.graph, arguments.provider)
-    for tokens in arguments.lengths:
+    path, provider, *lengths = sys.argv[1:]
+    graph = EncoderGraph.open(Path(path), cast("Provider", provider))
+    for tokens in map(int, lengths):
         print(f"{_BATCH}{tokens}", flush=True)
         # One sequence is shorter, so that the batch has padding.
-        graph.run(
-            pack([np.zeros(length, np.int64) for length in [tokens] * (SEQUENCES - 1) + [tokens - 1]]), hidden=False
-        )
+        batch = [np.zeros(length, np.int64) for length in [tokens] * (SEQUENCES - 1) + [tokens - 1]]
+        graph.run(pack(batch), hidden=False)
 
 
 if __name__ == "__main__":

@@ -5,13 +5,12 @@ from pathlib import Path
 
 import numpy as np
 
-from bench.gpu.findings import Findings
+from bench.findings import Findings
 from bench.gpu.models import MINILM, minilm_bundle, served_plan
 from bench.gpu.optimized_graph import optimized_operators
 from bench.gpu.settings import Settings
 from examples.demo import REQUIRED_SHARE, SENTENCES, print_neighbours, print_stages, read_sentences
-from headwaiter_client import Client, Encoding
-from headwaiter_proto.encoder_pb2 import Execution
+from headwaiter_client import Client
 from testbed.server_process import running_server
 
 _MEMCPY = ("MemcpyToHost", "MemcpyFromHost")
@@ -24,10 +23,8 @@ def service(settings: Settings, findings: Findings) -> None:
         with findings.attempt(f"served, {precision}"):
             _serve(folder, precision, settings, findings)
         with findings.attempt(f"optimised graph, {precision}"):
-            graph = folder / served_plan(settings, precision).file
-            _check_operators(
-                f"optimised graph, {precision}", optimized_operators(graph, settings.provider), settings, findings
-            )
+            operators = optimized_operators(folder / served_plan(settings, precision).file, settings.provider)
+            _check_operators(f"optimised graph, {precision}", operators, settings, findings)
 
 
 def _serve(folder: Path, precision: str, settings: Settings, findings: Findings) -> None:
@@ -43,28 +40,18 @@ def _serve(folder: Path, precision: str, settings: Settings, findings: Findings)
             encoding = client.encode(sentences)
             share = print_neighbours(groups, sentences, encoding)
             findings.require(f"served, {precision}: neighbours of the same group", share, "≥", REQUIRED_SHARE)
-    _check_execution(f"served, {precision}", precision, model.execution, findings)
-    _record_stages(f"served, {precision}", encoding, findings)
-
-
-def _check_execution(label: str, precision: str, execution: Execution, findings: Findings) -> None:
-    findings.record(f"{label}: provider", execution.provider)
-    check = execution.self_check
+    label = f"served, {precision}"
+    findings.record(f"{label}: provider", model.execution.provider)
+    check = model.execution.self_check
     if precision == "fp32":
-        findings.require(
-            f"{label}: golden inputs, pooled", min(check.pooled_max_abs, check.pooled_max_relative), "≤", 1e-5
-        )
+        difference = min(check.pooled_max_abs, check.pooled_max_relative)
+        findings.require(f"{label}: golden inputs, pooled", difference, "≤", 1e-5)
     else:
         findings.require(f"{label}: golden inputs, smallest cosine", check.min_cosine, "≥", 0.9999)
-
-
-def _record_stages(label: str, encoding: Encoding, findings: Findings) -> None:
-    """Print the demo's table of stages, and record the share of the device."""
     print_stages(encoding)
     timings = encoding.timings
-    share = timings.compute_s / timings.round_trip_s
     findings.record(f"{label}: {len(encoding.lengths)} sequences, ms", timings.round_trip_s * 1e3)
-    findings.record(f"{label}: share of computing", share)
+    findings.record(f"{label}: share of computing", timings.compute_s / timings.round_trip_s)
 
 
 def _check_operators(label: str, operators: Counter[str], settings: Settings, findings: Findings) -> None:

@@ -43,14 +43,7 @@ CPU_QUICK = replace(CPU, rounds=1, trace_tokens=2048, requests=50, shapes=60)
 
 @dataclass(frozen=True)
 class Settings:
-    """Settings of all parts.
-
-    Attributes:
-        provider: provider that runs the graphs.
-        effort: sizes of the runs.
-        checkpoint: folder of all-MiniLM-L6-v2; None to use random weights of the same shape.
-        folder: temporary folder for graphs and bundles.
-    """
+    """Settings of all parts; without a checkpoint of all-MiniLM-L6-v2, random weights of its shape are used."""
 
     provider: Provider
     effort: Effort

@@ -1,7 +1,6 @@
 """Speed of a BERT-base encoder: Headwaiter in process and served, PyTorch, other graphs, and the matrix rate."""
 
 import copy
-import statistics
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -9,18 +8,16 @@ from functools import partial
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
+from bench.findings import Findings
 from bench.gpu.candidates import FusedCuda, GatheredCuda
-from bench.gpu.findings import Findings
-from bench.gpu.latency import latency
 from bench.gpu.models import BERT_BASE, random_model, served_plan, write, write_bundle
 from bench.gpu.pytorch import PADDED_SEQUENCES, Padded, Runner, VariableLength, varlen_unavailable_reason
-from bench.gpu.send_trace import send
 from bench.gpu.settings import Precision, Settings
-from bench.gpu.timing import encoder_flops, matrix_rate, median_seconds, ratio, rounds_of
-from bench.loads.traces import MEDIAN_90, LogNormal, Trace
-from bench.studies.in_process import Planner
+from bench.gpu.timing import encoder_flops, kernels_ms, matrix_rate, median_seconds, rounds_of
+from bench.loads.raw_calls import closed_loop, raise_first_error
+from bench.loads.traces import MEDIAN_90, Ids, LogNormal, Trace, in_batches, in_groups
+from bench.studies.in_process import Planner, run_batches
 from headwaiter_client import Client
 from headwaiter_export.attention_layout import PackedCpu, Portable
 from headwaiter_export.attention_layout_cuda import PackedCuda
@@ -31,7 +28,6 @@ from headwaiter_server.runtime.model import Model, open_model
 from headwaiter_server.runtime.packing import pack
 from testbed.server_process import RunningServer, running_server
 
-Ids = NDArray[np.int64]
 Batches = list[Sequence[Ids]]
 Run = Callable[[], object]
 
@@ -40,6 +36,7 @@ _VARIABLE = "PyTorch, variable-length flash attention"
 _ARRIVAL, _SORTED = "in arrival order", "sorted by length"
 # Batches of this size and more must come near the GPU's matrix rate.
 _FULL_BATCH_TOKENS = 16_384
+_SHORT_TOKENS = 32
 _LAYOUTS: dict[str, tuple[type[GraphLayout], ...]] = {
     "cuda": (PackedCuda, FusedCuda, GatheredCuda, Portable),
     "cpu": (PackedCpu, Portable),
@@ -49,15 +46,7 @@ _DTYPES = {"fp32": torch.float32, "fp16": torch.float16}
 
 @dataclass(frozen=True)
 class SpeedCheck:
-    """The model and the trace of all speed measurements.
-
-    Attributes:
-        encoder: encoder in float32 on the CPU.
-        model: the encoder's bundle, opened like in a server.
-        trace: sequences to encode.
-        settings: settings of the check.
-        findings: collects the measurements.
-    """
+    """The model and the trace of all speed measurements; `encoder` is in float32 on the CPU, `model` is its bundle."""
 
     encoder: Encoder
     model: Model
@@ -92,7 +81,7 @@ def speed(settings: Settings, findings: Findings) -> None:
             _throughput(check, server)
         if server is not None:
             with findings.attempt("latency"):
-                latency(server, model.graph, settings, findings)
+                _latency(check, server)
     for part in (_batches, _layouts):
         with findings.attempt(part.__name__.strip("_")):
             part(check)
@@ -100,20 +89,16 @@ def speed(settings: Settings, findings: Findings) -> None:
 
 def _throughput(check: SpeedCheck, server: RunningServer | None) -> None:
     """Compare all ways to encode the whole trace, in alternating rounds; `server` may be None."""
-    runs = {_IN_PROCESS: _in_process(check)}
-    if server is not None:
-        runs |= _served(check, server)
-    runs |= _portable(check) | _padded(check) | _variable(check)
+    runs = dict(_runs(check, server))
     taken = rounds_of(runs, check.settings, check.findings)
     for name, seconds in taken.items():
-        tokens_s = check.trace.tokens / statistics.median(seconds)
-        check.findings.record(f"{name}, {check.settings.fastest}: tokens/s", tokens_s)
+        check.findings.record(f"{name}, {check.settings.fastest}: tokens/s", check.trace.tokens / float(seconds))
     if (ours := taken.pop(_IN_PROCESS, None)) is None:
         return
     for name, seconds in taken.items():
-        speedup = ratio(ours, seconds)
+        speedup = float(seconds / ours)
         if name == _SERVED:
-            check.require("throughput served / in process", ratio(seconds, ours), 0.85)
+            check.require("throughput served / in process", float(ours / seconds), 0.85)
         elif name.startswith("PyTorch") and name.endswith(_ARRIVAL):
             check.require(f"throughput in process / {name}", speedup, 2.0)
         elif name == _VARIABLE:
@@ -122,78 +107,86 @@ def _throughput(check: SpeedCheck, server: RunningServer | None) -> None:
             check.findings.record(f"throughput in process / {name}", speedup)
 
 
-def _in_process(check: SpeedCheck) -> Run:
-    """Plan and run batches like the server, with the whole trace in the queue."""
-    planner, sequences = Planner(check.model), check.trace.sequences
-    check.findings.record("token budget, in process", planner.limits.tokens)
+def _runs(check: SpeedCheck, server: RunningServer | None) -> Iterator[tuple[str, Run]]:
+    """Yield the ways to encode the whole trace; a way that raises an error becomes a finding instead."""
+    findings, settings, sequences = check.findings, check.settings, check.trace.sequences
+    planner = Planner(check.model)
+    findings.record("token budget, in process", planner.limits.tokens)
+    # Plan and run batches like the server, with the whole trace in the queue.
+    yield _IN_PROCESS, lambda: run_batches(check.model.graph, planner.batches(sequences, len(sequences)))
+    if server is not None:
+        with findings.attempt(_SERVED), Client(server.address) as client:
+            # The server has measured its own cost model.
+            findings.record("token budget, served", client.model().execution.token_budget)
+            yield _SERVED, partial(_send, server.address, sequences)
+    with findings.attempt("ONNX Runtime, padded"):
+        graph = _graph(check, Portable, settings.fastest)
+        for order, batches in _orders(check):
+            yield f"ONNX Runtime, padded, {order}", partial(run_batches, graph, batches)
+    for name, compiled in (("PyTorch, eager", False), ("PyTorch, torch.compile", True)):
+        with findings.attempt(name):
+            runner = _runner(check, name, Padded, compiled=compiled)
+            for order, batches in _orders(check):
+                yield f"{name}, padded, {order}", partial(runner.run, batches)
+    if reason := varlen_unavailable_reason(settings):
+        findings.skip(_VARIABLE, reason)
+        return
+    with findings.attempt(_VARIABLE):
+        runner = _runner(check, _VARIABLE, VariableLength)
+        yield _VARIABLE, partial(runner.run, in_batches(sequences, _FULL_BATCH_TOKENS))
+
+
+def _send(address: str, sequences: Sequence[Ids]) -> None:
+    """Send a trace with enough requests in flight that the server always has work for full batches."""
+    raise_first_error(closed_loop(address, sequences, requesters=16, sequences_per_request=64))
+
+
+def _latency(check: SpeedCheck, server: RunningServer) -> None:
+    """Send requests of one sequence of 32 tokens, one after another."""
+    settings, findings = check.settings, check.findings
+    ids = np.arange(_SHORT_TOKENS, dtype=np.int64)
+    requests = settings.effort.requests
+    closed_loop(server.address, [ids] * (requests // 10), 1)
+    load = closed_loop(server.address, [ids] * requests, 1)
+    served_ms = np.array([request.latency_s for request in load.answered]) * 1e3
+    p50_ms, p99_ms = np.quantile(served_ms, (0.5, 0.99))
+    case = f"one sequence of {_SHORT_TOKENS} tokens, {settings.fastest}"
+    findings.record(f"{case}: served, p50 ms", float(p50_ms))
+    findings.record(f"{case}: served, p99 ms", float(p99_ms))
 
     def run() -> None:
-        for batch in planner.batches(sequences, len(sequences)):
-            check.model.graph.run(pack(batch), hidden=False)
+        check.model.graph.run(pack([ids]), hidden=False)
 
-    return run
-
-
-def _served(check: SpeedCheck, server: RunningServer) -> dict[str, Run]:
-    """Send the trace to a server, which has measured its own cost model."""
-    runs: dict[str, Run] = {}
-    with check.findings.attempt(_SERVED), Client(server.address) as client:
-        check.findings.record("token budget, served", client.model().execution.token_budget)
-        runs[_SERVED] = partial(send, server.address, check.trace.sequences)
-    return runs
-
-
-def _portable(check: SpeedCheck) -> dict[str, Run]:
-    runs: dict[str, Run] = {}
-    with check.findings.attempt("ONNX Runtime, padded"):
-        graph = _graph(check, Portable, check.settings.fastest)
-        runs |= {f"ONNX Runtime, padded, {order}": partial(_run, graph, batches) for order, batches in _orders(check)}
-    return runs
+    alone_ms = median_seconds(run, settings, requests) * 1e3
+    findings.record(f"{case}: in process, p50 ms", alone_ms)
+    findings.record(f"{case}: share of served p50 spent outside the runtime", float(1 - alone_ms / p50_ms))
+    outside = f"{case}: share of served p50 spent outside the GPU's kernels"
+    if settings.provider != "cuda":
+        findings.skip(outside, "there is no GPU whose kernels could be timed")
+        return
+    with findings.attempt(outside):
+        kernels = kernels_ms(run)
+        findings.record(f"{case}: the GPU's kernels, ms per run", kernels)
+        findings.record(outside, float(1 - kernels / p50_ms))
 
 
-def _padded(check: SpeedCheck) -> dict[str, Run]:
-    """Return the ways to run padded batches in PyTorch; an error becomes a finding."""
-    runs: dict[str, Run] = {}
-    for name, compiled in (("PyTorch, eager", False), ("PyTorch, torch.compile", True)):
-        with check.findings.attempt(name):
-            runner = Runner(_in_pytorch(check), Padded, check.settings)
-            if compiled:
-                runner.compile()
-            _record_cosine(check, name, runner)
-            runs |= {f"{name}, padded, {order}": partial(runner.run, batches) for order, batches in _orders(check)}
-    return runs
-
-
-def _variable(check: SpeedCheck) -> dict[str, Run]:
-    runs: dict[str, Run] = {}
-    if reason := varlen_unavailable_reason(check.settings):
-        check.findings.skip(_VARIABLE, reason)
-        return runs
-    with check.findings.attempt(_VARIABLE):
-        runner = Runner(_in_pytorch(check), VariableLength, check.settings)
-        _record_cosine(check, _VARIABLE, runner)
-        runs[_VARIABLE] = partial(runner.run, in_batches(check.trace.sequences, _FULL_BATCH_TOKENS))
-    return runs
-
-
-def _in_pytorch(check: SpeedCheck) -> Encoder:
-    return copy.deepcopy(check.encoder).to(check.settings.device, _DTYPES[check.settings.fastest])
-
-
-def _record_cosine(check: SpeedCheck, name: str, runner: Runner) -> None:
-    """Record that a compared encoder gives the same results."""
+def _runner(check: SpeedCheck, name: str, layout: type[Padded | VariableLength], *, compiled: bool = False) -> Runner:
+    """Return the encoder in PyTorch, and record that it gives the same results."""
+    encoder = copy.deepcopy(check.encoder).to(check.settings.device, _DTYPES[check.settings.fastest])
+    runner = Runner(encoder, layout, check.settings)
+    if compiled:
+        runner.compile()
     batch = check.trace.sequences[:PADDED_SEQUENCES]
-    ours = check.model.graph.run(pack(batch), hidden=False).pooled
+    ours, theirs = check.model.graph.run(pack(batch), hidden=False).pooled, runner.run([batch])
     assert ours is not None
-    theirs = runner.run([batch])
     cosines = (ours * theirs).sum(1) / np.linalg.norm(ours, axis=1) / np.linalg.norm(theirs, axis=1)
     check.findings.record(f"{name}: smallest cosine to Headwaiter", float(cosines.min()))
+    return runner
 
 
 def _orders(check: SpeedCheck) -> Iterator[tuple[str, Batches]]:
-    sequences, size = check.trace.sequences, PADDED_SEQUENCES
-    for order, ordered in ((_ARRIVAL, sequences), (_SORTED, sorted(sequences, key=len))):
-        yield order, [ordered[start : start + size] for start in range(0, len(ordered), size)]
+    for order, sequences in ((_ARRIVAL, check.trace.sequences), (_SORTED, sorted(check.trace.sequences, key=len))):
+        yield order, in_groups(sequences, PADDED_SEQUENCES)
 
 
 def _batches(check: SpeedCheck) -> None:
@@ -205,7 +198,7 @@ def _batches(check: SpeedCheck) -> None:
     flops = encoder_flops(check.encoder.config, map(len, sequences))
     findings.record("arithmetic per token: MFLOP", flops / check.trace.tokens / 1e6)
     for tokens in settings.effort.batch_tokens:
-        run = partial(_run, check.model.graph, in_batches(sequences, tokens))
+        run = partial(run_batches, check.model.graph, in_batches(sequences, tokens))
         seconds = median_seconds(run, settings, settings.effort.rounds)
         label = f"batches of {tokens:,} tokens, {precision}"
         findings.record(f"{label}: tokens/s", check.trace.tokens / seconds)
@@ -222,21 +215,19 @@ def _layouts(check: SpeedCheck) -> None:
     settings = check.settings
     tokens = min(_FULL_BATCH_TOKENS, max(settings.effort.batch_tokens))
     batches = in_batches(check.trace.sequences, tokens)
+
+    def time_graph(label: str, open_graph: Callable[[], EncoderGraph]) -> None:
+        with check.findings.attempt(label):
+            seconds = median_seconds(partial(run_batches, open_graph(), batches), settings, settings.effort.rounds)
+            check.findings.record(label, check.trace.tokens / seconds)
+
     for precision in settings.precisions:
         for layout in _LAYOUTS[settings.provider]:
             label = f"{layout.__name__}, {precision}, batches of {tokens:,} tokens: tokens/s"
-            with check.findings.attempt(label):
-                _time_graph(check, label, _graph(check, layout, precision), batches)
+            time_graph(label, partial(_graph, check, layout, precision))
+    path = check.model.bundle.folder / check.model.graph_file
     label = f"{settings.fastest} as served, without bound buffers and shape buckets: tokens/s"
-    with check.findings.attempt(label):
-        path = check.model.bundle.folder / check.model.graph_file
-        session = open_session(path, settings.provider, session_options(None))
-        _time_graph(check, label, EncoderGraph(session), batches)
-
-
-def _time_graph(check: SpeedCheck, label: str, graph: EncoderGraph, batches: Batches) -> None:
-    seconds = median_seconds(partial(_run, graph, batches), check.settings, check.settings.effort.rounds)
-    check.findings.record(label, check.trace.tokens / seconds)
+    time_graph(label, lambda: EncoderGraph(open_session(path, settings.provider, session_options(None))))
 
 
 def _graph(check: SpeedCheck, layout: type[GraphLayout], precision: Precision) -> EncoderGraph:
@@ -248,21 +239,3 @@ def _graph(check: SpeedCheck, layout: type[GraphLayout], precision: Precision) -
     elif not path.exists():
         write(check.encoder, layout, precision, path)
     return EncoderGraph.open(path, check.settings.provider)
-
-
-def _run(graph: EncoderGraph, batches: Batches) -> None:
-    for batch in batches:
-        graph.run(pack(batch), hidden=False)
-
-
-def in_batches(sequences: Sequence[Ids], tokens: int) -> Batches:
-    """Split sequences, in order of arrival, into batches of at most `tokens` tokens."""
-    batches: list[list[Ids]] = []
-    free_tokens = 0
-    for ids in sequences:
-        if len(ids) > free_tokens:
-            batches.append([])
-            free_tokens = tokens
-        batches[-1].append(ids)
-        free_tokens -= len(ids)
-    return [*batches]

@@ -1,4 +1,4 @@
-"""Times functions over several rounds, and computes arithmetic rates from the times."""
+"""Times functions and the GPU's kernels, and counts the arithmetic of a model."""
 
 import statistics
 import time
@@ -6,12 +6,14 @@ from collections.abc import Callable, Iterable, Mapping
 
 import torch
 
-from bench.gpu.findings import Findings
+from bench.findings import Findings
 from bench.gpu.settings import Settings
+from bench.rounds import Rounds
 from headwaiter_export.config import EncoderConfig
 
 # Enough products to make the start of a run negligible.
 _PRODUCTS = 10
+_PROFILED_RUNS = 50
 
 
 def seconds(run: Callable[[], object], settings: Settings) -> float:
@@ -29,26 +31,19 @@ def median_seconds(run: Callable[[], object], settings: Settings, rounds: int) -
     return statistics.median(seconds(run, settings) for _ in range(rounds))
 
 
-def rounds_of(
-    runs: Mapping[str, Callable[[], object]], settings: Settings, findings: Findings
-) -> dict[str, list[float]]:
+def rounds_of(runs: Mapping[str, Callable[[], object]], settings: Settings, findings: Findings) -> dict[str, Rounds]:
     """Return the seconds of each run in every round, after a warm-up round; in a round the runs alternate.
 
     An error becomes a finding, and the run that raised it is dropped.
     """
-    taken: dict[str, list[float]] = {name: [] for name in runs}
+    taken = {name: Rounds() for name in runs}
     rounds = settings.effort.rounds + 1
     for ran in range(rounds):
         for name, run in runs.items():
             if len(taken[name]) == ran:
                 with findings.attempt(name):
                     taken[name].append(seconds(run, settings))
-    return {name: each[1:] for name, each in taken.items() if len(each) == rounds}
-
-
-def ratio(ours: list[float], theirs: list[float]) -> float:
-    """Return the median over rounds of theirs / ours; a disturbance of a round slows both runs."""
-    return statistics.median(their / our for our, their in zip(ours, theirs, strict=True))
+    return {name: Rounds(each[1:]) for name, each in taken.items() if len(each) == rounds}
 
 
 def encoder_flops(config: EncoderConfig, lengths: Iterable[int]) -> int:
@@ -76,3 +71,25 @@ def matrix_rate(settings: Settings, dtype: torch.dtype) -> float:
             torch.matmul(left, right, out=out)
 
     return _PRODUCTS * 2 * side**3 / median_seconds(multiply, settings, 5)
+
+
+def kernels_ms(run: Callable[[], None]) -> float:
+    """Return the milliseconds that the GPU's kernels take in one run, without copies to and from the GPU.
+
+    PyTorch's profiler uses CUPTI, which sees all GPU work of this process, including ONNX Runtime's. Kernels run one
+    after another on one stream, so their times can be added.
+
+    Raises:
+        RuntimeError: the profiler saw no kernels.
+    """
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiler:
+        for _ in range(_PROFILED_RUNS):
+            run()
+    kernels: list[float] = [
+        event.time_range.elapsed_us()
+        for event in profiler.events() or ()
+        if event.device_type.name == "CUDA" and not event.name.startswith(("Memcpy", "Memset"))
+    ]
+    if not kernels:
+        raise RuntimeError("PyTorch's profiler saw no kernels of ONNX Runtime: check that CUPTI is installed")
+    return sum(kernels) / _PROFILED_RUNS / 1e3

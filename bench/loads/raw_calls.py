@@ -9,13 +9,12 @@ from typing import Any, NamedTuple, TypeVar
 
 import grpc
 import numpy as np
-from numpy.typing import NDArray
 
+from bench.loads.traces import Ids, in_groups
 from headwaiter_client.cli import load_generator
 from headwaiter_client.cli.load_generator import Load, Outcome, Reply, Send, poisson_arrivals
 from headwaiter_proto import encoder_pb2 as pb
 
-Ids = NDArray[np.int64]
 _Result = TypeVar("_Result")
 
 ENCODE, ENCODE_STREAM = "/headwaiter.v1.Encoder/Encode", "/headwaiter.v1.Encoder/EncodeStream"
@@ -24,29 +23,16 @@ _GRACE_S = 5.0
 
 
 class RawRequest(NamedTuple):
-    """A serialized request.
-
-    Attributes:
-        message: the bytes to send.
-        tokens: number of tokens of the request.
-    """
+    """The bytes of a serialized request, and its number of tokens."""
 
     message: bytes
     tokens: int = 0
 
 
-def refused(load: Load) -> list[Outcome]:
-    """Return the outcomes of the requests that the server refused because it had no capacity."""
-    return [outcome for outcome in load.outcomes if _code(outcome) is grpc.StatusCode.RESOURCE_EXHAUSTED]
-
-
-def failed_inside(load: Load) -> list[Outcome]:
-    """Return the outcomes of the requests that failed with INTERNAL."""
-    return [outcome for outcome in load.outcomes if _code(outcome) is grpc.StatusCode.INTERNAL]
-
-
-def _code(outcome: Outcome) -> grpc.StatusCode | None:
-    return outcome.error.code() if isinstance(outcome.error, grpc.aio.AioRpcError) else None
+def failed_with(load: Load, code: grpc.StatusCode) -> list[Outcome]:
+    """Return the outcomes of the requests that failed with a gRPC code."""
+    errors = ((outcome, outcome.error) for outcome in load.outcomes)
+    return [outcome for outcome, error in errors if isinstance(error, grpc.aio.AioRpcError) and error.code() is code]
 
 
 def raise_first_error(load: Load) -> None:
@@ -56,27 +42,21 @@ def raise_first_error(load: Load) -> None:
             raise outcome.error
 
 
-def closed_loop(address: str, sequences: Sequence[Ids], requesters: int) -> Load:
-    """Send each sequence as one request; each requester waits for its answer before it sends the next request."""
-    requests = list(map(request, sequences))
+def closed_loop(address: str, sequences: Sequence[Ids], requesters: int, sequences_per_request: int = 1) -> Load:
+    """Send sequences; each requester waits for its answer before it sends the next request."""
+    requests = [request(*group) for group in in_groups(sequences, sequences_per_request)]
+    return send_all(address, requests, requesters)
+
+
+def send_all(address: str, requests: Sequence[RawRequest], requesters: int) -> Load:
+    """Send requests; each requester waits for its answer before it sends the next request."""
     return _run(address, lambda send: load_generator.closed_loop(send, requests, requesters))
 
 
 def closed_loop_beside(
     address: str, sequences: Sequence[Ids], requesters: int, beside: Ids, every_s: float
 ) -> tuple[Load, Load]:
-    """Run a closed loop, and send one other sequence at a fixed interval meanwhile.
-
-    Args:
-        address: address of the server.
-        sequences: token ids of each sequence of the closed loop.
-        requesters: number of requesters of the closed loop.
-        beside: token ids of the other sequence.
-        every_s: seconds between two requests of the other sequence.
-
-    Returns:
-        The load of the closed loop, and that of the other sequence.
-    """
+    """Run a closed loop, and send the sequence `beside` every `every_s` seconds meanwhile; return the loads of both."""
     requests, other = list(map(request, sequences)), request(beside)
 
     async def run(send: Send[RawRequest]) -> tuple[Load, Load]:
@@ -94,15 +74,9 @@ def closed_loop_beside(
 def open_loop(
     address: str, sequences: Sequence[Ids], rate_per_s: float, duration_s: float, deadline_s: float | None, seed: int
 ) -> Load:
-    """Send requests at random times (Poisson arrivals), whether the server keeps up or not.
+    """Send one sequence per request at random times (Poisson arrivals), whether the server keeps up or not.
 
-    Args:
-        address: address of the server.
-        sequences: token ids of each sequence; the first follows the last.
-        rate_per_s: mean number of requests per second.
-        duration_s: seconds of sending.
-        deadline_s: seconds from the due time of a request to its deadline, or None.
-        seed: seed of the arrival times.
+    The sequences repeat until `duration_s` has passed. The deadline counts from the time at which a request is due.
     """
     requests = list(map(request, sequences))
     arrivals_s = list(takewhile(lambda arrival_s: arrival_s < duration_s, poisson_arrivals(rate_per_s, seed)))
@@ -172,8 +146,14 @@ async def repeat_stream(
     return Load(outcomes, started_s, took_s, (time.process_time() - cpu_started_s) / took_s)
 
 
-def request(*sequences: Ids) -> RawRequest:
-    """Return one request of one or several sequences."""
+def request(*sequences: Ids, **fields: Any) -> RawRequest:
+    """Return one request of one or several sequences; `fields` are further fields of the message."""
     ids = np.concatenate(sequences).astype("<i4")
     tokens = pb.TokenSequences(dtype=pb.DATA_TYPE_INT32, data=ids.tobytes(), lengths=list(map(len, sequences)))
-    return RawRequest(pb.EncodeRequest(tokens=tokens).SerializeToString(), len(ids))
+    return RawRequest(pb.EncodeRequest(tokens=tokens, **fields).SerializeToString(), len(ids))
+
+
+def text_requests(texts: Sequence[str], texts_per_request: int, **fields: Any) -> list[pb.EncodeRequest]:
+    """Return requests of several texts each; `fields` are further fields of the messages."""
+    groups = in_groups(texts, texts_per_request)
+    return [pb.EncodeRequest(texts=pb.Texts(values=group), **fields) for group in groups]

@@ -6,22 +6,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from pydoc_data.topics import topics
 from random import Random
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 Ids = NDArray[np.int64]
+_Item = TypeVar("_Item")
 
 
 @dataclass(frozen=True, eq=False)
 class Trace:
-    """Sequences to encode, one per request.
-
-    Attributes:
-        name: name in the tables.
-        sequences: token ids [n] of each sequence.
-    """
+    """Sequences to encode, as token ids [n], and the name of the trace in the tables."""
 
     name: str
     sequences: Sequence[Ids]
@@ -78,3 +75,21 @@ def sentences() -> list[str]:
     distinct = sorted({text for text in found if re.fullmatch(r"[A-Z].*\w.*[.?!]", text)})
     Random(0).shuffle(distinct)
     return distinct
+
+
+def in_groups(items: Sequence[_Item], size: int) -> list[Sequence[_Item]]:
+    """Split items, in their order, into groups of at most `size` items."""
+    return [items[start : start + size] for start in range(0, len(items), size)]
+
+
+def in_batches(sequences: Sequence[Ids], tokens: int) -> list[Sequence[Ids]]:
+    """Split sequences, in their order, into batches of at most `tokens` tokens."""
+    batches: list[list[Ids]] = []
+    free_tokens = 0
+    for ids in sequences:
+        if len(ids) > free_tokens:
+            batches.append([])
+            free_tokens = tokens
+        batches[-1].append(ids)
+        free_tokens -= len(ids)
+    return [*batches]

@@ -1,12 +1,12 @@
 """The charts of docs/benchmarks.md and of the README, drawn from the JSON of the figures."""
 
+import json
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from matplotlib import rc_context
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator
 
@@ -32,20 +32,16 @@ _SUMMARY_LABELS = {
 }
 
 
-def draw(figures: Json, folder: Path) -> None:
-    """Draw the charts whose figures exist.
-
-    Args:
-        figures: the JSON of `Figures`.
-        folder: folder of the charts.
-    """
+def draw(path: Path) -> None:
+    """Draw the charts whose figures are in a JSON file of `Figures`, beside that file."""
+    figures: Json = json.loads(path.read_text(encoding="utf-8"))
     # Fixed ids and no date, so that the same figures give the same file.
     with rc_context({"font.size": 13, "axes.titlesize": 13, "svg.hashsalt": "headwaiter"}):
-        if figures["open_loops"]:
-            _latency(figures["open_loops"]).savefig(folder / LATENCY, dpi=120)
-        for closed in figures["throughput"]:
+        if loops := figures.get("load"):
+            _latency(loops).savefig(path.with_name(LATENCY), dpi=120)
+        for closed in figures.get("throughput", ()):
             if closed["trace"] == MEDIAN_30.name:
-                _summary(closed["servers"]).savefig(folder / SUMMARY, metadata={"Date": None})
+                _summary(closed["servers"]).savefig(path.with_name(SUMMARY), metadata={"Date": None})
 
 
 def _latency(loops: Sequence[Json]) -> Figure:
@@ -99,12 +95,20 @@ def _summary(servers: Sequence[Json]) -> Figure:
     usual = {server["setup"]["policy"]: server["rounds"] for server in reversed(servers)}
     rounds = {label: usual[policy] for policy, label in _SUMMARY_LABELS.items()}
     figure = Figure(figsize=(10, 4.6), layout="constrained")
+    colors = [_HEADWAITER_COLOR, *["#9aa5b1"] * (len(rounds) - 1)]
     left, right = figure.subplots(1, 2, sharey=True)
     for axes, name, title in (
         (left, "requests_per_s", "requests/s (more is better)"),
         (right, "p99_ms", "p99 latency, ms (less is better)"),
     ):
-        _bars(axes, title, {label: _median(each, name) for label, each in rounds.items()})
+        values = [_median(each, name) for each in rounds.values()]
+        bars = axes.barh(list(rounds), values, color=colors, height=0.65)
+        axes.bar_label(bars, [f"{value:,.0f}" for value in values], padding=4)
+        axes.set_title(title)
+        axes.margins(x=0.15)
+        axes.set_xticks([])
+        axes.tick_params(axis="y", length=0)
+        axes.spines[["top", "right", "bottom"]].set_visible(False)
     left.invert_yaxis()
     figure.suptitle("all-MiniLM-L6-v2 on one CPU core, sequences of 4 to 256 tokens, 32 requesters", fontsize=14)
     figure.supxlabel(
@@ -113,17 +117,6 @@ def _summary(servers: Sequence[Json]) -> Figure:
         fontsize=11,
     )
     return figure
-
-
-def _bars(axes: Axes, title: str, values: Mapping[str, float]) -> None:
-    colors = [_HEADWAITER_COLOR, *["#9aa5b1"] * (len(values) - 1)]
-    bars = axes.barh(list(values), list(values.values()), color=colors, height=0.65)
-    axes.bar_label(bars, [f"{value:,.0f}" for value in values.values()], padding=4)
-    axes.set_title(title)
-    axes.margins(x=0.15)
-    axes.set_xticks([])
-    axes.tick_params(axis="y", length=0)
-    axes.spines[["top", "right", "bottom"]].set_visible(False)
 
 
 def _median(rounds: Sequence[Json], name: str) -> float:

@@ -1,192 +1,171 @@
-"""Tables in Markdown, and the page docs/benchmarks.md."""
+"""The tables of the benchmarks, and the page docs/benchmarks.md."""
 
-import math
 import platform
-import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
-from bench.measure import median, median_ratio, ratio
-from bench.report.figures import Figures
-from bench.report.targets import sustained, targets
+from bench.findings import HOLDS, table
+from bench.measure import median, ratio, rounds_of
+from bench.run import Figures
+from bench.studies.int8 import INT8
 from bench.studies.open_loop import OpenLoop
-from bench.studies.throughput import OTHER_REQUESTERS, REQUESTERS, Throughput
+from bench.studies.throughput import MIN_RATIOS, REQUESTERS, Throughput
 
-_PAGE = (Path(__file__).with_name("page.md")).read_text(encoding="utf-8")
+PAGE = (Path(__file__).with_name("page.md")).read_text(encoding="utf-8")
 
-TARGETS = ("load", "figure", "measured", "target", "met")
-THROUGHPUT = (
-    *("server (setting)", "requests/s", "tokens/s", "tokens/s: Headwaiter / server", "tokens per CPU second"),
-    *("useful rows", "useful cells", "p50 ms", "p95 ms", "p99 ms"),
-    *(f"tokens/s, requesters: {requesters}" for requesters in OTHER_REQUESTERS),
-)
-OPEN_LOOP = (
-    *("load", "server (setting)", "sustained", "goodput, requests/s", "p50 ms", "p95 ms", "p99 ms"),
-    *("shortest quarter: p50 ms", "shortest quarter: p99 ms", "refused, requests/s", "refusals: p99 ms"),
-)
-FRONT_END = (
-    *("calls", "request bytes", "reply bytes", "requests/s", "requests/s, echo", "requests/s: Headwaiter / echo"),
-    *("sequences/s", "CPU µs per request", "CPU µs per request, echo"),
-)
-PLANNING = ("waiting sequences", "plan, µs per sequence", "add to the queue, µs per sequence")
-SHAPES = ("mix", "apart, ms", "together, ms", "together / apart", "peak memory apart, MiB", "peak memory together, MiB")
-INT8 = ("trace", "fp32, tokens per CPU second", "int8, tokens per CPU second", "int8 / fp32")
-TOKENIZING = ("texts per request", "tokenised, tokens/s", "encoded, tokens/s", "tokenised / encoded")
+# The columns of each study's table: their headers, and the format of their cells.
+COLUMNS = {
+    "targets": {
+        "load": "{row.part}",
+        "figure": "{row.name}",
+        "measured": "{row.number:.2f}",
+        "target": "{row.sign} {row.bound:g}",
+        "met": "{met}",
+    },
+    "throughput": {
+        "server (setting)": "{label}",
+        "requests/s": "{row.requests_per_s:.0f}",
+        "tokens/s": "{row.tokens_per_s:,.0f}",
+        "tokens/s: Headwaiter / server": "{ratio:.2f}",
+        "tokens per CPU second": "{row.tokens_per_cpu_s:,.0f}",
+        "useful rows": "{row.useful_rows:.0%}",
+        "useful cells": "{row.useful_cells:.0%}",
+        "p50 ms": "{row.p50_ms:.0f}",
+        "p95 ms": "{row.p95_ms:.0f}",
+        "p99 ms": "{row.p99_ms:.0f}",
+    },
+    "load": {
+        "load": "{load:.0%}",
+        "server (setting)": "{label}",
+        "sustained": "{sustained}",
+        "goodput, requests/s": "{row.goodput_per_s:.1f}",
+        "p50 ms": "{row.p50_ms:.0f}",
+        "p95 ms": "{row.p95_ms:.0f}",
+        "p99 ms": "{row.p99_ms:.0f}",
+        "shortest quarter: p50 ms": "{row.short_p50_ms:.0f}",
+        "shortest quarter: p99 ms": "{row.short_p99_ms:.0f}",
+        "refused, requests/s": "{row.refused_per_s:.1f}",
+        "refusals: p99 ms": "{row.refused_p99_ms:.1f}",
+    },
+    "front-end": {
+        "calls": "{row.calls}",
+        "request bytes": "{row.request_bytes:,}",
+        "reply bytes": "{row.reply_bytes:,}",
+        "requests/s": "{row.requests_per_s:,.0f}",
+        "requests/s, echo": "{row.echo_requests_per_s:,.0f}",
+        "requests/s: Headwaiter / echo": "{row.ratio:.2f}",
+        "sequences/s": "{row.sequences_per_s:,.0f}",
+        "CPU µs per request": "{row.request_cpu_us:.0f}",
+        "CPU µs per request, echo": "{row.echo_request_cpu_us:.0f}",
+    },
+    "planning": {
+        "waiting sequences": "{row.waiting:,}",
+        "plan, µs per sequence": "{row.plan_us:.1f}",
+        "add to the queue, µs per sequence": "{row.add_us:.1f}",
+    },
+    "shapes": {
+        "mix": "{row.mix}",
+        "apart, ms": "{row.apart_ms:.0f}",
+        "together, ms": "{row.together_ms:.0f}",
+        "together / apart": "{row.ratio:.2f}",
+        "peak memory apart, MiB": "{row.apart_mib:.1f}",
+        "peak memory together, MiB": "{row.together_mib:.1f}",
+    },
+    INT8: {
+        "trace": "{row.trace}",
+        "fp32, tokens per CPU second": "{row.fp32_tokens_per_cpu_s:,.0f}",
+        "int8, tokens per CPU second": "{row.int8_tokens_per_cpu_s:,.0f}",
+        "int8 / fp32": "{row.ratio:.2f}",
+    },
+    "tokenizing": {
+        "texts per request": "{row.texts}",
+        "tokenised, tokens/s": "{row.tokenized_per_s:,.0f}",
+        "encoded, tokens/s": "{row.encoded_per_s:,.0f}",
+        "tokenised / encoded": "{row.ratio:.1f}",
+    },
+}
 
 
 def sections(figures: Figures) -> dict[str, str]:
     """Return the tables by their names in the page; a study that did not run has no table."""
-    tables = {
-        "targets": _targets(figures),
-        "throughput": "\n\n".join(map(_throughput, figures.throughput)),
-        "open_loops": "\n\n".join(map(_open_loop, figures.open_loops)),
-        "front_end": _front_end(figures),
-        "planning": table(
-            PLANNING, [(f"{cost.waiting:,}", f"{cost.plan_us:.1f}", f"{cost.add_us:.1f}") for cost in figures.planning]
-        ),
-        "shapes": _shapes(figures),
-        "int8": _int8(figures),
-        "tokenizing": _tokenizing(figures),
-    }
-    return {name: text for name, text in tables.items() if text}
+    targets = [
+        {"row": finding, "met": "yes" if finding.verdict == HOLDS else "**no**"}
+        for finding in figures.findings.found
+        if finding.sign
+    ]
+    tables = {"targets": _table(COLUMNS["targets"], targets)} if targets else {}
+    for study, rows in figures.tables.items():
+        if study == "throughput":
+            tables[study] = "\n\n".join(map(_throughput, rows))
+        elif study == "load":
+            tables[study] = "\n\n".join(map(_open_loop, rows))
+        elif rows:
+            tables[study] = _table(COLUMNS[study], ({"row": row} for row in rows))
+    if INT8 in tables:
+        accuracy = [f"- {each.name}: {each.measured}" for each in figures.findings.found if each.part == INT8]
+        tables[INT8] += "\n\n" + "\n".join(accuracy)
+    return tables
 
 
 def page(figures: Figures, minutes: float) -> str:
-    """Return the page of a full run."""
-    return _PAGE.format(
+    """Return the page of a full run; its throughput tables are those of the traces that have targets."""
+    with_targets = [closed for closed in figures.tables["throughput"] if closed.trace in MIN_RATIOS]
+    shown = replace(figures, tables={**figures.tables, "throughput": with_targets})
+    return PAGE.format(
         processor=_processor(),
         onnxruntime=version("onnxruntime-gpu"),
         grpcio=version("grpcio"),
         python=platform.python_version(),
         rounds=figures.rounds,
         minutes=minutes,
-        **sections(figures),
+        **sections(shown),
     )
-
-
-def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return a table with short rows filled up, or nothing if there are no rows."""
-    lines = [header, ["---"] * len(header), *([*row, *[""] * (len(header) - len(row))] for row in rows)]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines) if len(lines) > 2 else ""
-
-
-def _targets(figures: Figures) -> str:
-    rows = [
-        (
-            each.study,
-            each.figure,
-            _number(each.measured, 2),
-            f"{each.sign} {each.bound:g}",
-            "yes" if each.met else "**no**",
-        )
-        for each in targets(figures)
-    ]
-    return table(TARGETS, rows)
 
 
 def _throughput(closed: Throughput) -> str:
     ours = closed.headwaiter.rounds
-    rows: list[Sequence[str]] = []
-    for server in closed.servers:
-        middle = median(server.rounds)
-        tuned = server.best and not server.usual
-        rows.append(
-            (
-                f"{server.setup.label}, tuned" if tuned else server.setup.label,
-                f"{middle.requests_per_s:.0f}",
-                f"{middle.tokens_per_s:,.0f}",
-                f"{ratio(ours, server.rounds, 'tokens_per_s'):.2f}",
-                f"{middle.tokens_per_cpu_s:,.0f}",
-                f"{middle.useful_rows:.0%}",
-                f"{middle.useful_cells:.0%}",
-                *(f"{latency_ms:.0f}" for latency_ms in (middle.p50_ms, middle.p95_ms, middle.p99_ms)),
-                *(f"{other.tokens_per_s:,.0f}" for other in server.other_requesters.values()),
-            )
-        )
-    rates = [each.tokens_per_s for each in ours]
-    for waiting, ceiling in (
-        (f"{REQUESTERS} sequences waiting", closed.in_process_tokens_per_s),
-        ("whole trace waiting", closed.whole_trace_tokens_per_s),
-    ):
-        measured = f"{median_ratio(rates, ceiling):.2f}"
-        rows.append((f"in process, {waiting}", "", f"{statistics.median(ceiling):,.0f}", measured))
-    rows.append(("floor", "", "", "", f"{statistics.median(closed.floor_tokens_per_cpu_s):,.0f}"))
-    return f"{closed.trace}, {REQUESTERS} requesters:\n\n{table(THROUGHPUT, rows)}"
+    columns = dict(COLUMNS["throughput"])
+    for requesters in closed.headwaiter.other_requesters:
+        columns[f"tokens/s, requesters: {requesters}"] = f"{{others[{requesters}].tokens_per_s:,.0f}}"
+    rows = [
+        {
+            "row": median(server.rounds),
+            "label": f"{server.setup.label}{', tuned' if server.best and not server.usual else ''}",
+            "ratio": ratio(ours, server.rounds, "tokens_per_s"),
+            "others": server.other_requesters,
+        }
+        for server in closed.servers
+    ]
+    rates = rounds_of(ours, "tokens_per_s")
+    waiting, whole = closed.in_process_tokens_per_s, closed.whole_trace_tokens_per_s
+    return (
+        f"{closed.trace}, {REQUESTERS} requesters:\n\n{_table(columns, rows)}\n\n"
+        f"In process, tokens/s: {waiting:,.0f} with {REQUESTERS} sequences waiting (Headwaiter / in process: "
+        f"{rates / waiting:.2f}), {whole:,.0f} with the whole trace waiting ({rates / whole:.2f}). "
+        f"Floor, tokens per CPU second: {closed.floor_tokens_per_cpu_s:,.0f}."
+    )
 
 
 def _open_loop(loop: OpenLoop) -> str:
-    rows = []
-    for server in sorted(loop.servers, key=lambda server: server.load):
-        middle = median(server.rounds)
-        latencies_ms = (middle.p50_ms, middle.p95_ms, middle.p99_ms, middle.short_p50_ms, middle.short_p99_ms)
-        rows.append(
-            (
-                f"{server.load:.0%}",
-                server.setup.label,
-                "yes" if sustained(server) else "no",
-                f"{middle.goodput_per_s:.1f}",
-                *(f"{latency_ms:.0f}" for latency_ms in latencies_ms),
-                f"{middle.refused_per_s:.1f}",
-                _number(middle.refused_p99_ms, 1),
-            )
-        )
-    return f"{loop.trace}; 100 % load is {loop.capacity_per_s:.1f} requests/s:\n\n{table(OPEN_LOOP, rows)}"
-
-
-def _front_end(figures: Figures) -> str:
-    rows = []
-    for cost in figures.front_end.costs if figures.front_end else ():
-        requests_per_s = statistics.median(cost.requests_per_s)
-        rows.append(
-            (
-                f"{cost.kind}, {cost.sequences} sequence{'s' if cost.sequences > 1 else ''} per request",
-                f"{cost.request_bytes:,}",
-                f"{cost.reply_bytes:,}",
-                f"{requests_per_s:,.0f}",
-                f"{statistics.median(cost.echo_requests_per_s):,.0f}",
-                f"{cost.ratio:.2f}",
-                f"{requests_per_s * cost.sequences:,.0f}",
-                f"{statistics.median(cost.request_cpu_us):.0f}",
-                f"{statistics.median(cost.echo_request_cpu_us):.0f}",
-            )
-        )
-    return table(FRONT_END, rows)
-
-
-def _shapes(figures: Figures) -> str:
-    rows = []
-    for mix in figures.shapes:
-        seconds = (f"{mix.apart_s * 1e3:.0f}", f"{mix.together_s * 1e3:.0f}", f"{mix.together_s / mix.apart_s:.2f}")
-        rows.append((mix.mix, *seconds, f"{mix.apart_mib:.1f}", f"{mix.together_mib:.1f}"))
-    return table(SHAPES, rows)
-
-
-def _int8(figures: Figures) -> str:
-    if figures.int8 is None:
-        return ""
     rows = [
-        (
-            speed.trace,
-            f"{speed.fp32_tokens_per_cpu_s:,.0f}",
-            f"{speed.int8_tokens_per_cpu_s:,.0f}",
-            f"{speed.ratio:.2f}",
-        )
-        for speed in figures.int8.speeds
+        {
+            "row": median(server.rounds),
+            "load": server.load,
+            "label": server.setup.label,
+            "sustained": "yes" if server.sustained else "no",
+        }
+        for server in sorted(loop.servers, key=lambda server: server.load)
     ]
-    return f"{table(INT8, rows)}\n\n{figures.int8.accuracy}"
+    return f"{loop.trace}; 100 % load is {loop.capacity_per_s:.1f} requests/s:\n\n{_table(COLUMNS['load'], rows)}"
 
 
-def _tokenizing(figures: Figures) -> str:
-    rows = []
-    for each in figures.tokenizing:
-        rates = [f"{statistics.median(rates):,.0f}" for rates in (each.tokenized_per_s, each.encoded_per_s)]
-        rows.append((str(each.texts), *rates, f"{each.ratio:.1f}"))
-    return table(TOKENIZING, rows)
-
-
-def _number(value: float, digits: int) -> str:
-    return "–" if math.isnan(value) else f"{value:.{digits}f}"
+def _table(columns: Mapping[str, str], rows: Iterable[Mapping[str, Any]]) -> str:
+    """Return a table; a dash stands for NaN."""
+    cells = ([cell.format(**row) for cell in columns.values()] for row in rows)
+    return table(list(columns), [["–" if cell == "nan" else cell for cell in line] for line in cells])
 
 
 def _processor() -> str:

@@ -21,7 +21,6 @@ from numpy.typing import NDArray
 from prometheus_client import Counter, start_http_server
 
 from bench.servers.policies import Policy, read_policy
-from headwaiter_proto.manifest_pb2 import LOWERING_PORTABLE
 from headwaiter_server.app import channel_options
 from headwaiter_server.config import Settings
 from headwaiter_server.metrics import Recorder
@@ -52,10 +51,8 @@ class PolicyScheduler:
     """Runs the batches that a policy chooses in one thread, without the sequences of cancelled requests."""
 
     def __init__(self, graph: EncoderGraph, policy: Policy, recorder: Recorder, *, padded: bool) -> None:
-        self._graph = graph
-        self._padded = padded
-        self._policy = policy
-        self._recorder = recorder
+        self._graph, self._padded = graph, padded
+        self._policy, self._recorder = policy, recorder
         # Rows of the linear layers: T in a packed graph, B·N in a padded one.
         self._rows = Counter("headwaiter_batch_rows", "Rows computed, padding included.", registry=recorder.registry)
         self._waiting: list[_Waiting] = []
@@ -133,8 +130,7 @@ async def serve(settings: Settings, policy: Policy, graph_file: str) -> None:
     encoder = EncoderService(settings, recorder)
     model = open_model(settings.bundle, "cpu", "fp32", settings.threads)
     graph = EncoderGraph.open(settings.bundle / graph_file, "cpu", settings.threads)
-    (entry,) = (entry for entry in model.bundle.manifest.graphs if entry.file == graph_file)
-    scheduler = PolicyScheduler(graph, policy, recorder, padded=entry.lowering == LOWERING_PORTABLE)
+    scheduler = PolicyScheduler(graph, policy, recorder, padded=graph_file.startswith("portable"))
     model = replace(model, graph=graph, graph_file=graph_file)
     # The last two arguments serve GetModel only, which the benchmarks do not call.
     encoder.serve(ServedModel(model, None, cast("Any", scheduler), cast("Any", None), cast("Any", None)))

@@ -10,12 +10,11 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
-from bench.studies.in_process import Planner
+from bench.loads.traces import Ids
+from bench.studies.in_process import Planner, run_batches
 from headwaiter_proto.manifest_pb2 import Manifest
 from headwaiter_server.runtime.graph import EncoderGraph
 from headwaiter_server.runtime.packing import pack
-
-Ids = NDArray[np.int64]
 
 _REPEATS = 5
 
@@ -42,16 +41,13 @@ def floor_s(sequences: Sequence[Ids], manifest: Manifest, d_ff: int, batch_token
 def in_process_s(sequences: Sequence[Ids], window: int, graph: EncoderGraph, planner: Planner) -> float:
     """Return the seconds to plan and run a trace; `window` sequences wait, and a new one replaces each that ran."""
     started_s = time.perf_counter()
-    for batch in planner.batches(sequences, window):
-        graph.run(pack(batch), hidden=False)
+    run_batches(graph, planner.batches(sequences, window))
     return time.perf_counter() - started_s
 
 
 def alone_s(sequences: Sequence[Ids], path: Path) -> list[float]:
     """Return the seconds of a `session.run` of each sequence alone, with inputs prepared beforehand."""
-    options = ort.SessionOptions()
-    options.intra_op_num_threads = 1
-    session = ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    session = _session(path)
     names = [node.name for node in session.get_inputs()]
     feeds = [pack([ids]).feeds(names) for ids in sequences]
     seconds = []
@@ -90,25 +86,25 @@ def _linear_products(d_model: int, d_ff: int, layers: int) -> ort.InferenceSessi
             nodes.append(helper.make_node("MatMul", [source, weights[-1].name], [target]))
         rows = f"down{layer}"
         outputs += [f"q{layer}", f"k{layer}"]
-    return _session(nodes, {"x": [None, d_model]}, [*outputs, rows], weights)
+    return _products(nodes, {"x": [None, d_model]}, [*outputs, rows], weights)
 
 
 def _attention_products() -> ort.InferenceSession:
     nodes = [helper.make_node("MatMul", ["q", "k"], ["scores"]), helper.make_node("MatMul", ["scores", "v"], ["out"])]
-    return _session(nodes, {name: [None, None, None] for name in "qkv"}, ["out"], [])
+    return _products(nodes, {name: [None, None, None] for name in "qkv"}, ["out"], [])
 
 
-def _session(
-    nodes: list[NodeProto], inputs: dict[str, list[int | None]], outputs: list[str], weights: list[TensorProto]
-) -> ort.InferenceSession:
-    graph = helper.make_graph(
-        nodes,
-        "products",
-        [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in inputs.items()],
-        [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in outputs],
-        weights,
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
+def _session(model: Path | bytes) -> ort.InferenceSession:
     options = ort.SessionOptions()
     options.intra_op_num_threads = 1
-    return ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    return ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+
+
+def _products(
+    nodes: list[NodeProto], inputs: dict[str, list[int | None]], outputs: list[str], weights: list[TensorProto]
+) -> ort.InferenceSession:
+    sources = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in inputs.items()]
+    targets = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in outputs]
+    graph = helper.make_graph(nodes, "products", sources, targets, weights)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
+    return _session(model.SerializeToString())

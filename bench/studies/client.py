@@ -1,25 +1,21 @@
 """The cost of the client: its memory on short texts, and its throughput on real sentences."""
 
-import asyncio
 import json
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from functools import partial
 from itertools import cycle, islice
 
-import grpc
-
-from bench.loads.raw_calls import RawRequest, raise_first_error, sender
+from bench.loads.raw_calls import RawRequest, raise_first_error, send_all, text_requests
 from bench.loads.traces import sentences
-from bench.measure import HEADWAITER, Fleet, median_ratio
-from bench.processes import LOAD_CORE, pin
-from bench.run_sizes import RunSizes
+from bench.measure import HEADWAITER
+from bench.processes import LOAD_CORE, in_turn, pin
+from bench.rounds import Rounds
+from bench.run import Run
 from bench.studies.front_end import NULL
-from bench.studies.short_texts import ShortTexts
 from headwaiter_client import Client
-from headwaiter_client.cli.load_generator import closed_loop
 from headwaiter_proto import encoder_pb2 as pb
 
 _SENTENCES = 5_000
@@ -27,45 +23,24 @@ _SENTENCES = 5_000
 _TEXTS_PER_REQUEST, _REQUESTERS = 64, 8
 
 
-@dataclass(frozen=True)
-class ClientStreaming:
-    """The figures of encode_stream.
-
-    Attributes:
-        short: short texts to the null model.
-        sentences: number of sentences to the real model.
-        client_s: seconds of the sentences through encode_stream, one per round.
-        raw_s: seconds of the sentences in raw requests, whose replies are not parsed, one per round.
-    """
-
-    short: ShortTexts
-    sentences: int
-    client_s: list[float]
-    raw_s: list[float]
-
-    @property
-    def ratio(self) -> float:
-        """Throughput of encode_stream / throughput of raw requests."""
-        return median_ratio(self.raw_s, self.client_s)
-
-
-def client(fleet: Fleet, sizes: RunSizes) -> ClientStreaming:
-    """Measure memory in a process of its own, then throughput in turns."""
+def client(run: Run) -> None:
+    """Measure memory in a process of its own, then compare the throughput with that of raw requests."""
     pin(LOAD_CORE)
-    program = [sys.executable, "-m", "bench.studies.short_texts", fleet[NULL].address]
-    printed = subprocess.run(program, stdout=subprocess.PIPE, check=True).stdout
-    address = fleet[HEADWAITER].address
+    program = [sys.executable, "-m", "bench.studies.short_texts", run.fleet[NULL].address]
+    short = json.loads(subprocess.run(program, stdout=subprocess.PIPE, check=True).stdout)
+    findings = run.figures.findings.of_part(f"{short['texts']:,} short texts through encode_stream, null model")
+    findings.record("seconds", short["seconds"])
+    findings.require("peak memory of the client, MiB", short["peak_mib"], "<", 200.0)
+    findings.require("results missing, out of order or of another text", short["wrong"], "≤", 0.0)
+    address = run.fleet[HEADWAITER].address
     # There are fewer distinct sentences, so they repeat.
     texts = list(islice(cycle(sentences()), _SENTENCES))
-    figures = ClientStreaming(ShortTexts(**json.loads(printed)), len(texts), [], [])
-    turns: list[tuple[Callable[[str, Sequence[str]], float], list[float]]]
-    turns = [(_client_s, figures.client_s), (_raw_s, figures.raw_s)]
-    for _ in range(sizes.rounds):
-        # Alternate the order, because the second run of a pair may have an advantage.
-        turns.reverse()
-        for run_s, seconds in turns:
-            seconds.append(run_s(address, texts))
-    return figures
+    turns = in_turn(partial(_client_s, address, texts), partial(_raw_s, address, texts), run.sizes.rounds)
+    client_s, raw_s = map(Rounds, turns)
+    findings = findings.of_part(f"{len(texts):,} sentences")
+    findings.record("seconds through encode_stream", client_s)
+    findings.record("seconds of raw requests", raw_s)
+    findings.require("texts/s: encode_stream / raw requests", raw_s / client_s, "≥", 0.9)
 
 
 def _client_s(address: str, texts: Sequence[str]) -> float:
@@ -77,17 +52,9 @@ def _client_s(address: str, texts: Sequence[str]) -> float:
 
 
 def _raw_s(address: str, texts: Sequence[str]) -> float:
-    requests = []
-    for start in range(0, len(texts), _TEXTS_PER_REQUEST):
-        values = pb.Texts(values=texts[start : start + _TEXTS_PER_REQUEST])
-        message = pb.EncodeRequest(texts=values, truncation=pb.TRUNCATION_RIGHT).SerializeToString()
-        requests.append(RawRequest(message))
-    return asyncio.run(_send_s(address, requests))
-
-
-async def _send_s(address: str, requests: Sequence[RawRequest]) -> float:
-    async with grpc.aio.insecure_channel(address) as channel:
-        await channel.channel_ready()
-        load = await closed_loop(sender(channel), requests, _REQUESTERS)
+    """Return the seconds of raw requests, whose replies are not parsed."""
+    requests = text_requests(texts, _TEXTS_PER_REQUEST, truncation=pb.TRUNCATION_RIGHT)
+    raw = [RawRequest(each.SerializeToString()) for each in requests]
+    load = send_all(address, raw, _REQUESTERS)
     raise_first_error(load)
     return load.sending_s

@@ -5,7 +5,6 @@ import signal
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from functools import partial
 from random import Random
 
@@ -15,7 +14,7 @@ from numpy.typing import NDArray
 from bench.loads.traces import sentences
 from bench.measure import LOG, counters
 from bench.processes import LOAD_CORE, SERVER_CORE, pin
-from bench.run_sizes import RunSizes
+from bench.run import Run
 from headwaiter_client import AsyncClient, Client, Encoding, HeadwaiterError
 from testbed.minilm import bundle
 from testbed.server_process import RunningServer, running_server
@@ -34,35 +33,16 @@ _MAX_BACK_S, _POLL_S = 30.0, 0.2
 Encode = Callable[[list[str]], Awaitable[Encoding]]
 
 
-@dataclass(frozen=True)
-class Failover:
-    """The calls to three replicas.
-
-    Attributes:
-        seconds: seconds of the calls.
-        calls: number of calls.
-        failed: number of calls that raised an error.
-        wrong: number of calls whose vectors differ from those of the first replica before the test.
-        answering: number of replicas that answer at the end.
-    """
-
-    seconds: float
-    calls: int
-    failed: int
-    wrong: int
-    answering: int
-
-
 class _Calls:
-    """Counters of the calls, and the flag that ends them."""
+    """Calls until `ended` is set, and counts calls, errors, and answers that differ from the expected vectors."""
 
-    def __init__(self, texts: list[str], vectors: NDArray[np.float32]) -> None:
-        self._texts, self._vectors = texts, vectors
+    def __init__(self, texts: list[str], expected: NDArray[np.float32]) -> None:
+        self._texts, self._expected = texts, expected
         self.made = self.failed = self.wrong = 0
         self.ended = False
 
     async def call_until_ended(self, encode: Encode, seed: int) -> None:
-        """Encode random slices of the texts until `ended` is set."""
+        """Encode random slices of the texts."""
         random = Random(seed)
         while not self.ended:
             first = random.randrange(len(self._texts) - _TEXTS_PER_CALL)
@@ -74,10 +54,10 @@ class _Calls:
                 print(f"a call failed: {error!r}", flush=True)
                 self.failed += 1
             else:
-                self.wrong += pooled is None or not np.allclose(pooled, self._vectors[some], rtol=0, atol=_TOLERANCE)
+                self.wrong += pooled is None or not np.allclose(pooled, self._expected[some], rtol=0, atol=_TOLERANCE)
 
 
-def failover(sizes: RunSizes) -> Failover:
+def failover(run: Run) -> None:
     """Call three replicas of the real model with both clients while replicas stop and start."""
     # All processes share two cores, because this study measures no speed.
     pin(SERVER_CORE, LOAD_CORE)
@@ -86,19 +66,16 @@ def failover(sizes: RunSizes) -> Failover:
         def start(address: str = "") -> RunningServer:
             return servers.enter_context(running_server(bundle(), _FLAGS, log=log, address=address))
 
-        return asyncio.run(_failover([start() for _ in range(_REPLICAS)], start, sizes.failover_s))
+        asyncio.run(_call_and_stop([start() for _ in range(_REPLICAS)], start, run))
 
 
-async def _failover(
-    replicas: Sequence[RunningServer], start: Callable[[str], RunningServer], seconds: float
-) -> Failover:
+async def _call_and_stop(replicas: Sequence[RunningServer], start: Callable[[str], RunningServer], run: Run) -> None:
     texts, addresses = sentences()[:_TEXTS], [replica.address for replica in replicas]
-    with Client(addresses[0]) as client:
-        vectors = client.encode(texts, truncation="right").pooled
-    assert vectors is not None
-    calls = _Calls(texts, vectors)
-    started_s = time.monotonic()
-    with Client(addresses) as client:
+    started_s, seconds = time.monotonic(), run.sizes.failover_s
+    with Client(addresses[0]) as first, Client(addresses) as client:
+        expected = first.encode(texts, truncation="right").pooled
+        assert expected is not None
+        calls = _Calls(texts, expected)
 
         async def encode_in_thread(some: list[str]) -> Encoding:
             return await asyncio.to_thread(client.encode, some, truncation="right")
@@ -110,13 +87,18 @@ async def _failover(
             answering = await _stop_and_start(replicas, start, seconds / 5)
             await asyncio.sleep(started_s + seconds - time.monotonic())
             calls.ended = True
-    return Failover(time.monotonic() - started_s, calls.made, calls.failed, calls.wrong, answering)
+    took_s = time.monotonic() - started_s
+    part = f"three replicas, one killed, one drained, {calls.made:,} calls in {took_s:.0f} s"
+    findings = run.figures.findings.of_part(part)
+    findings.require("calls that failed", calls.failed, "≤", 0.0)
+    findings.require("calls with wrong vectors", calls.wrong, "≤", 0.0)
+    findings.require("replicas that answer at the end", answering, "≥", 3.0)
 
 
 async def _stop_and_start(
     replicas: Sequence[RunningServer], start: Callable[[str], RunningServer], pause_s: float
 ) -> int:
-    """Kill one replica, drain one, start both again, and return the number of replicas that answer."""
+    """Kill one replica, drain one, start both again; return how many answer, once all do or 30 s have passed."""
     killed, drained, *steady = replicas
     for replica, stop_signal in ((killed, signal.SIGKILL), (drained, signal.SIGTERM)):
         await asyncio.sleep(pause_s)
@@ -124,20 +106,12 @@ async def _stop_and_start(
         await asyncio.to_thread(replica.process.wait)
     await asyncio.sleep(pause_s)
     again = [await asyncio.to_thread(start, replica.address) for replica in (killed, drained)]
-    return await _count_answering([*again, *steady])
-
-
-async def _count_answering(replicas: Sequence[RunningServer]) -> int:
-    """Return the number of replicas that answer, once all do or 30 s have passed."""
+    enough = {replica: _sequences_run(replica) + _SEQUENCES_WHEN_BACK for replica in (*again, *steady)}
     end_s = time.monotonic() + _MAX_BACK_S
-    before = [_sequences_run(replica) for replica in replicas]
     while True:
-        answer = [
-            _sequences_run(replica) >= count + _SEQUENCES_WHEN_BACK
-            for replica, count in zip(replicas, before, strict=True)
-        ]
-        if all(answer) or time.monotonic() > end_s:
-            return sum(answer)
+        answering = sum(_sequences_run(replica) >= count for replica, count in enough.items())
+        if answering == len(enough) or time.monotonic() > end_s:
+            return answering
         await asyncio.sleep(_POLL_S)
 
 

@@ -3,8 +3,7 @@
 import asyncio
 import statistics
 import time
-from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -12,16 +11,18 @@ from typing import Any
 import grpc
 import numpy as np
 
+from bench.findings import Findings
 from bench.loads.raw_calls import ENCODE, ENCODE_STREAM, repeat_stream, repeat_unary, request
-from bench.measure import MINIMAL, Fleet, ServerSetup, counters, median_ratio
+from bench.measure import MINIMAL, Fleet, ServerSetup, counters
 from bench.processes import LOAD_CORE, cpu_s, memory_mib, pin
-from bench.run_sizes import RunSizes
-from bench.servers.null import PAUSE_ID
+from bench.rounds import Rounds
+from bench.run import Run, RunSizes
+from bench.servers.modified import PAUSE_ID
 from headwaiter_client.cli.load_generator import Load
 from headwaiter_proto import encoder_pb2 as pb
 from testbed.server_process import RunningServer
 
-NULL = ServerSetup("null model", module="bench.servers.null")
+NULL = ServerSetup("null model", program=("bench.servers.modified", "null"))
 
 _LENGTH_TOKENS, _SEQUENCES_PER_LARGE_REQUEST = 20, 64
 _REQUESTERS = 32
@@ -48,99 +49,63 @@ _PLANNED = "headwaiter_batches_closed_total"
 class CallCost:
     """One kind of call to Headwaiter with a null model, and to an echo method with the same message sizes, in turn.
 
-    Attributes:
-        kind: "unary" or "stream".
-        sequences: sequences per request.
-        request_bytes: bytes of a request.
-        reply_bytes: bytes of a reply.
-        requests_per_s: requests per second, one rate per round.
-        request_cpu_us: CPU microseconds of the server per request.
-        echo_requests_per_s: requests per second of the echo server.
-        echo_request_cpu_us: CPU microseconds of the echo server per request.
+    `kind` is "unary" or "stream". Each round has a rate, and the CPU microseconds of the server per request.
     """
 
     kind: str
     sequences: int
     request_bytes: int
     reply_bytes: int
-    requests_per_s: list[float]
-    request_cpu_us: list[float]
-    echo_requests_per_s: list[float]
-    echo_request_cpu_us: list[float]
+    requests_per_s: Rounds
+    request_cpu_us: Rounds
+    echo_requests_per_s: Rounds
+    echo_request_cpu_us: Rounds
 
     @property
-    def ratio(self) -> float:
+    def calls(self) -> str:
+        """Name in the table."""
+        return f"{self.kind}, {self.sequences} sequence{'s' if self.sequences > 1 else ''} per request"
+
+    @property
+    def sequences_per_s(self) -> float:
+        """Sequences per second."""
+        return float(self.requests_per_s) * self.sequences
+
+    @property
+    def ratio(self) -> Rounds:
         """Requests per second / those of the echo server."""
-        return median_ratio(self.requests_per_s, self.echo_requests_per_s)
+        return self.requests_per_s / self.echo_requests_per_s
 
 
-@dataclass(frozen=True)
-class UnreadStream:
-    """A stream whose caller reads no answers for 10 s.
-
-    Attributes:
-        p99_ratios: p99 of other callers meanwhile / their mean p99 before and after, one per trial.
-        held_mib: largest growth of the server's memory.
-        sent: requests of the stream, all trials together.
-        answered: requests of the stream that were answered once the caller read again.
-    """
-
-    p99_ratios: list[float]
-    held_mib: float
-    sent: int
-    answered: int
-
-
-@dataclass(frozen=True)
-class AbandonedRequests:
-    """Requests that are given up while they wait; the largest figures over the rounds.
-
-    Attributes:
-        cancelled_ms: ms from their cancellation until the server's metrics count no waiting sequence.
-        deadline_ms: the same from their deadline.
-        sequences_run: number of their sequences that ran.
-    """
-
-    cancelled_ms: float
-    deadline_ms: float
-    sequences_run: float
-
-
-@dataclass(frozen=True)
-class FrontEnd:
-    """All figures of the front end."""
-
-    costs: list[CallCost]
-    unread_stream: UnreadStream
-    abandoned: AbandonedRequests
-
-
-def front_end(fleet: Fleet, sizes: RunSizes) -> FrontEnd:
-    """Measure the costs of calls, then an unread stream, then abandoned requests."""
+def front_end(run: Run) -> list[CallCost]:
+    """Measure the costs of calls, then a stream that is not read, then requests that are given up."""
     pin(LOAD_CORE)
-    costs = [
-        _call_cost(fleet, sizes, "unary", 1),
-        _call_cost(fleet, sizes, "unary", _SEQUENCES_PER_LARGE_REQUEST),
-        _call_cost(fleet, sizes, "stream", 1),
-    ]
-    null = fleet[NULL]
-    unread = asyncio.run(_unread_stream(null, _UNREAD_TRIALS_PER_ROUND * sizes.rounds))
-    return FrontEnd(costs, unread, asyncio.run(_abandoned_requests(null, sizes.rounds)))
-
-
-def _request(sequences: int, request_id: str = "", **fields: Any) -> bytes:
-    ids = np.arange(1000, 1000 + _LENGTH_TOKENS, dtype="<i4")
-    tokens = pb.TokenSequences(
-        dtype=pb.DATA_TYPE_INT32, data=ids.tobytes() * sequences, lengths=[_LENGTH_TOKENS] * sequences
+    findings = run.figures.findings.of_part("front end, null model")
+    one, many, stream = (
+        _call_cost(run.fleet, run.sizes, kind, sequences)
+        for kind, sequences in (("unary", 1), ("unary", _SEQUENCES_PER_LARGE_REQUEST), ("stream", 1))
     )
-    return pb.EncodeRequest(request_id=request_id, tokens=tokens, **fields).SerializeToString()
+    findings.require("requests/s, one sequence each: Headwaiter / echo server", one.ratio, "≥", 0.5)
+    sequences_ratio = float(many.requests_per_s / one.requests_per_s) * many.sequences
+    findings.require(f"sequences/s: {many.sequences} per request / 1 per request", sequences_ratio, "≥", 10.0)
+    null = run.fleet[NULL]
+    trials = _UNREAD_TRIALS_PER_ROUND * run.sizes.rounds
+    asyncio.run(_unread_stream(null, trials, findings.of_part("a stream that is not read, null model")))
+    findings = findings.of_part("requests that are given up, null model")
+    asyncio.run(_abandoned_requests(null, run.sizes.rounds, findings))
+    return [one, many, stream]
+
+
+def _request(sequences: int, **fields: Any) -> bytes:
+    ids = np.arange(1000, 1000 + _LENGTH_TOKENS)
+    return request(*[ids] * sequences, **fields).message
 
 
 def _call_cost(fleet: Fleet, sizes: RunSizes, kind: str, sequences: int) -> CallCost:
-    messages = [_request(sequences, f"{number:03}") for number in range(_REQUEST_IDS)]
+    messages = [_request(sequences, request_id=f"{number:03}") for number in range(_REQUEST_IDS)]
     method = ENCODE if kind == "unary" else ENCODE_STREAM
     reply_bytes = asyncio.run(_reply_bytes(fleet[NULL].address, kind, messages[0]))
-    cost = CallCost(kind, sequences, len(messages[0]), reply_bytes, [], [], [], [])
+    cost = CallCost(kind, sequences, len(messages[0]), reply_bytes, Rounds(), Rounds(), Rounds(), Rounds())
     for _ in range(_FLEETS_PER_ROUND * sizes.rounds):
         fleet.stop_all()
         for server, called, rates_per_s, cpu_us in (
@@ -177,10 +142,11 @@ async def _send_load(address: str, kind: str, method: str, messages: list[bytes]
         return await repeat_stream(channel, method, messages, _REQUESTERS, _RUN_S)
 
 
-async def _unread_stream(server: RunningServer, trials: int) -> UnreadStream:
-    without_ms, meanwhile_ms, held_mib, answered = [], [], 0.0, 0
+async def _unread_stream(server: RunningServer, trials: int, findings: Findings) -> None:
+    """Let a caller read no answers for 10 s, and measure other callers meanwhile, before and after."""
+    meanwhile_ms, held_mib, answered = Rounds(), 0.0, 0
     async with _own_channel(server) as others:
-        without_ms.append(await _p99_ms(others))
+        without_ms = [await _p99_ms(others)]
         for _ in range(trials):
             before_mib = memory_mib("VmRSS", server.process.pid)
             async with _own_channel(server) as channel:
@@ -193,9 +159,11 @@ async def _unread_stream(server: RunningServer, trials: int) -> UnreadStream:
                     answered += pb.EncodeStreamResponse.FromString(raw).HasField("response")
                 await writing
             without_ms.append(await _p99_ms(others))
-    around_ms = [statistics.mean(pair) for pair in pairwise(without_ms)]
-    ratios = [meanwhile / around for meanwhile, around in zip(meanwhile_ms, around_ms, strict=True)]
-    return UnreadStream(ratios, held_mib, trials * _UNREAD_REQUESTS, answered)
+    around_ms = Rounds(statistics.mean(pair) for pair in pairwise(without_ms))
+    findings.require("p99 of other callers: meanwhile / before and after", meanwhile_ms / around_ms, "≤", 1.1)
+    findings.require("memory that the server holds, MiB", held_mib, "≤", 128.0)
+    answered_share = answered / (trials * _UNREAD_REQUESTS)
+    findings.require("once the caller reads again: answers / requests", answered_share, "≥", 1.0)
 
 
 async def _p99_ms(channel: grpc.aio.Channel) -> float:
@@ -211,8 +179,8 @@ def _own_channel(server: RunningServer) -> grpc.aio.Channel:
 
 async def _write_all(call: Any) -> None:
     for number in range(_UNREAD_REQUESTS):
-        output = pb.OutputOptions(hidden=True)
-        await call.write(_request(_SEQUENCES_PER_LARGE_REQUEST, str(number), output=output))
+        fields: Any = {"request_id": str(number), "output": pb.OutputOptions(hidden=True)}
+        await call.write(_request(_SEQUENCES_PER_LARGE_REQUEST, **fields))
     await call.done_writing()
 
 
@@ -223,14 +191,13 @@ async def _wait_until_no_more_answers(server: RunningServer) -> None:
         await asyncio.sleep(_POLL_S)
 
 
-async def _abandoned_requests(server: RunningServer, rounds: int) -> AbandonedRequests:
+async def _abandoned_requests(server: RunningServer, rounds: int, findings: Findings) -> None:
+    """Give up requests while they wait; the largest figures over the rounds count."""
     cancelled = [await _abandon(server, None) for _ in range(rounds)]
     expired = [await _abandon(server, _DEADLINE_S) for _ in range(rounds)]
-    return AbandonedRequests(
-        max(seconds for seconds, _ in cancelled) * 1e3,
-        max(seconds for seconds, _ in expired) * 1e3,
-        max(sequences_run for _, sequences_run in cancelled + expired),
-    )
+    for reason, trials in (("a cancellation", cancelled), ("a deadline", expired)):
+        findings.require(f"out of the queue after {reason}, ms", max(trials)[0] * 1e3, "≤", 50.0)
+    findings.require("sequences that ran", max(sequences_run for _, sequences_run in cancelled + expired), "≤", 0.0)
 
 
 async def _abandon(server: RunningServer, timeout_s: float | None) -> tuple[float, float]:
@@ -245,26 +212,20 @@ async def _abandon(server: RunningServer, timeout_s: float | None) -> tuple[floa
         for _ in range(_REQUESTS_AFTER_PAUSE):
             await send(_request(1))
         before = await _metrics(server)
-        pausing = asyncio.create_task(_ignore_error(send(request(np.array([PAUSE_ID])).message)))
+        pausing = send(request(np.array([PAUSE_ID])).message)
         await _wait_until(server, lambda now: now[_PLANNED] > before[_PLANNED])
         sent_s = time.perf_counter()
         calls = [send(_request(1), timeout=timeout_s) for _ in range(_ABANDONED_REQUESTS)]
-        waiting = [asyncio.create_task(_ignore_error(call)) for call in calls]
         await _wait_until(server, lambda now: now[_QUEUED] == _ABANDONED_REQUESTS)
         given_up_s = time.perf_counter() if timeout_s is None else sent_s + timeout_s
         if timeout_s is None:
-            for task in waiting:
-                task.cancel()
+            for call in calls:
+                call.cancel()
         await _wait_until(server, lambda now: now[_QUEUED] == 0)
         seconds = time.perf_counter() - given_up_s
-        await asyncio.gather(pausing, *waiting, return_exceptions=True)
+        await asyncio.gather(pausing, *calls, return_exceptions=True)
     after = await _metrics(server)
     return seconds, after[_SEQUENCES_RUN] - before[_SEQUENCES_RUN] - 1
-
-
-async def _ignore_error(call: Awaitable[bytes]) -> None:
-    with suppress(grpc.aio.AioRpcError):
-        await call
 
 
 async def _wait_until(server: RunningServer, condition: Callable[[Mapping[str, float]], bool]) -> None:

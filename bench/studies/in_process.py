@@ -7,7 +7,10 @@ from typing import cast
 import numpy as np
 from numpy.typing import NDArray
 
+from bench.loads.traces import Ids
+from headwaiter_server.runtime.graph import EncoderGraph
 from headwaiter_server.runtime.model import Model
+from headwaiter_server.runtime.packing import pack
 from headwaiter_server.scheduling.calibration import measure_cost
 from headwaiter_server.scheduling.due_times import MAX_WAIT_S, Priority
 from headwaiter_server.scheduling.pending import Pending
@@ -15,18 +18,17 @@ from headwaiter_server.scheduling.planner import plan
 from headwaiter_server.scheduling.queued_request import QueuedRequest
 from headwaiter_server.scheduling.queued_request import Sequence as Waiting
 
-Ids = NDArray[np.int64]
-
 _order = count()
 
 
-class Planner:
-    """Plans batches of sequences that belong to no request.
+def run_batches(graph: EncoderGraph, batches: Iterable[Sequence[NDArray[np.generic]]]) -> None:
+    """Pack and run batches, one after another."""
+    for batch in batches:
+        graph.run(pack(batch), hidden=False)
 
-    Attributes:
-        cost: the cost model, measured as the server does at start-up.
-        limits: the batch limits.
-    """
+
+class Planner:
+    """Plans batches of sequences that belong to no request, with a cost model measured as in the server."""
 
     def __init__(self, model: Model) -> None:
         calibration = measure_cost(model)
@@ -60,13 +62,6 @@ def pending_of(sequences: Iterable[Ids]) -> Pending:
 def waiting(values: NDArray[np.generic]) -> Waiting:
     """Return a waiting sequence that belongs to no request."""
     number = next(_order)
-    return Waiting(
-        values,
-        len(values),
-        MAX_WAIT_S[Priority.INTERACTIVE] * (number % 1000) / 1000,
-        number * 1e-6,
-        float("inf"),
-        Priority.INTERACTIVE,
-        cast("QueuedRequest", None),
-        0,
-    )
+    due_s = MAX_WAIT_S[Priority.INTERACTIVE] * (number % 1000) / 1000
+    no_request = cast("QueuedRequest", None)
+    return Waiting(values, len(values), due_s, number * 1e-6, float("inf"), Priority.INTERACTIVE, no_request, 0)

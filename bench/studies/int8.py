@@ -1,21 +1,19 @@
 """The speed of int8 against fp32 on one core, and the accuracy that the export measured, for all-MiniLM-L6-v2."""
 
-import statistics
 import time
 from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import NDArray
-
-from bench.loads.traces import MEDIAN_30, MEDIAN_90, Trace
-from bench.measure import median_ratio
+from bench.loads.traces import MEDIAN_30, MEDIAN_90, Trace, in_batches
 from bench.processes import SERVER_CORE, pin
+from bench.rounds import Rounds
+from bench.run import Run
 from headwaiter_proto.encoder_pb2 import PRECISION_INT8
 from headwaiter_server.runtime.bundle import Bundle
 from headwaiter_server.runtime.graph import EncoderGraph
 from headwaiter_server.runtime.packing import PackedBatch, pack
 from testbed.minilm import bundle
 
+INT8 = "int8"
 ROUNDS = 3
 BATCH_TOKENS = 512
 _SEQUENCES = {MEDIAN_30: 1200, MEDIAN_90: 500}
@@ -23,36 +21,16 @@ _SEQUENCES = {MEDIAN_30: 1200, MEDIAN_90: 500}
 
 @dataclass(frozen=True)
 class Int8Speed:
-    """Tokens per CPU second of the packed graphs alone.
-
-    Attributes:
-        trace: name of the trace.
-        fp32_tokens_per_cpu_s: median of the fp32 graph.
-        int8_tokens_per_cpu_s: median of the int8 graph.
-        ratio: median of int8 / fp32 in each round.
-    """
+    """Tokens per CPU second of the packed graphs alone, in each round, and int8 / fp32."""
 
     trace: str
-    fp32_tokens_per_cpu_s: float
-    int8_tokens_per_cpu_s: float
-    ratio: float
+    fp32_tokens_per_cpu_s: Rounds
+    int8_tokens_per_cpu_s: Rounds
+    ratio: Rounds
 
 
-@dataclass(frozen=True)
-class Int8:
-    """Speed and accuracy of int8.
-
-    Attributes:
-        speeds: speed on each trace.
-        accuracy: the accuracy that the export measured, in one sentence per fact.
-    """
-
-    speeds: list[Int8Speed]
-    accuracy: str
-
-
-def int8() -> Int8:
-    """Measure both graphs in turns."""
+def int8(run: Run) -> list[Int8Speed]:
+    """Measure both graphs in turn, and record the accuracy that the export measured."""
     pin(SERVER_CORE)
     opened = Bundle.open(bundle())
     graphs = [
@@ -63,29 +41,23 @@ def int8() -> Int8:
     for lengths, sequences in _SEQUENCES.items():
         trace = lengths.trace(sequences, opened.manifest.vocabulary_size)
         batches = sorted_batches(trace)
-        rounds = [[trace.tokens / _cpu_s(graph, batches) for graph in graphs] for _ in range(ROUNDS)]
-        fp32, int8 = ([rates[graph] for rates in rounds] for graph in range(2))
-        speeds.append(Int8Speed(trace.name, statistics.median(fp32), statistics.median(int8), median_ratio(int8, fp32)))
+        rates = [[trace.tokens / _cpu_s(graph, batches) for graph in graphs] for _ in range(ROUNDS)]
+        fp32, int8 = map(Rounds, zip(*rates, strict=True))
+        speeds.append(Int8Speed(trace.name, fp32, int8, int8 / fp32))
     (parity,) = (graph for graph in opened.parity().graphs if graph.precision == PRECISION_INT8)
     (graph,) = (graph for graph in opened.manifest.graphs if graph.precision == PRECISION_INT8)
-    accuracy = (
-        f"Cosine to PyTorch: at least {parity.min_cosine:.4f}, {parity.mean_cosine:.4f} on average. Same nearest "
-        f"neighbour as in fp32: for {parity.same_nearest_neighbour:.1%} of 1,000 sentences.\n"
-        f"Linear layers that stay in fp32: {', '.join(graph.float32_layers) or 'none'}."
-    )
-    return Int8(speeds, accuracy)
+    findings = run.figures.findings.of_part(INT8)
+    findings.record("smallest cosine to PyTorch", f"{parity.min_cosine:.4f}")
+    findings.record("mean cosine to PyTorch", f"{parity.mean_cosine:.4f}")
+    neighbours = f"{parity.same_nearest_neighbour:.1%}"
+    findings.record("share of 1,000 sentences with the same nearest neighbour as in fp32", neighbours)
+    findings.record("linear layers that stay in fp32", ", ".join(graph.float32_layers) or "none")
+    return speeds
 
 
 def sorted_batches(trace: Trace) -> list[PackedBatch]:
     """Return the sequences of a trace, sorted by length, in batches of at most `BATCH_TOKENS`."""
-    batches: list[PackedBatch] = []
-    batch: list[NDArray[np.int64]] = []
-    for sequence in sorted(trace.sequences, key=len):
-        if sum(map(len, batch)) + len(sequence) > BATCH_TOKENS:
-            batches.append(pack(batch))
-            batch = []
-        batch.append(sequence)
-    return [*batches, pack(batch)]
+    return [pack(batch) for batch in in_batches(sorted(trace.sequences, key=len), BATCH_TOKENS)]
 
 
 def _cpu_s(graph: EncoderGraph, batches: list[PackedBatch]) -> float:

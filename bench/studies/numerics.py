@@ -19,29 +19,30 @@ from testbed.minilm import ROOT, checkpoint
 
 DOCUMENT = ROOT / "docs" / "numerics.md"
 _BEGIN, _END = "<!-- measured -->\n", "<!-- /measured -->\n"
-_COLUMNS = (
-    *("model", "graph", "provider", "pooled, max abs", "relative", "hidden, max abs", "relative"),
-    *("cosine, min", "mean", "same nearest neighbour"),
-)
-_HEADER = f"| {' | '.join(_COLUMNS)} |\n{len(_COLUMNS) * '|---'}|\n"
+_NOT_MEASURED = " not yet measured | | | | | | |"
 
 
 def main() -> None:
     """Export all models, and update the table."""
     before, _, rest = DOCUMENT.read_text(encoding="utf-8").partition(_BEGIN)
-    old, _, after = rest.partition(_END)
-    lines = dict(_split_row(line) for line in old.splitlines())
+    table, _, after = rest.partition(_END)
+    header, line, *rows = table.splitlines()
+    # The first three cells of a row identify the graph; the others are its figures.
+    figures = {row[: _end_of_key(row)]: row[_end_of_key(row) :] for row in rows}
     with TemporaryDirectory() as folder:
         for name, bundle in _bundles(Path(folder)):
             measured = {parity.graph: parity for parity in bundle.parity().graphs}
             for plan in GRAPHS:
                 key = f"| {name} | {plan.file.removesuffix('.onnx')} | {plan.provider} |"
                 if plan.file in measured:
-                    lines[key] = _figures(measured[plan.file])
-                lines.setdefault(key, " not yet measured | | | | | | |")
-                print(key + lines[key], flush=True)
-    table = _HEADER + "".join(f"{key}{figures}\n" for key, figures in sorted(lines.items()) if key)
-    DOCUMENT.write_text(before + _BEGIN + table + _END + after, encoding="utf-8")
+                    figures[key] = _figures(measured[plan.file])
+                print(key + figures.setdefault(key, _NOT_MEASURED), flush=True)
+    updated = "\n".join([header, line, *(key + cells for key, cells in sorted(figures.items()))])
+    DOCUMENT.write_text(f"{before}{_BEGIN}{updated}\n{_END}{after}", encoding="utf-8")
+
+
+def _end_of_key(row: str) -> int:
+    return len("|".join(row.split("|")[:4])) + 1
 
 
 def _bundles(folder: Path) -> Iterator[tuple[str, Bundle]]:
@@ -60,13 +61,6 @@ def _figures(parity: GraphParity) -> str:
         f" {parity.pooled_max_abs:.1e} | {parity.pooled_max_relative:.1e} | {parity.hidden_max_abs:.1e} "
         f"| {parity.hidden_max_relative:.1e} | {parity.min_cosine:.7f} | {parity.mean_cosine:.7f} | {neighbour} |"
     )
-
-
-def _split_row(line: str) -> tuple[str, str]:
-    """Split a row into its first three cells, which identify the graph, and its figures; return blanks for a header."""
-    cells = line.split("|")
-    is_figure = len(cells) > 4 and not cells[1].startswith("---") and cells[1] != " model "
-    return ("|".join(cells[:4]) + "|", "|".join(cells[4:])) if is_figure else ("", "")
 
 
 if __name__ == "__main__":

@@ -1,14 +1,13 @@
 """Latency and goodput in an open loop: requests arrive at random times, below and beyond a server's capacity."""
 
 from dataclasses import dataclass
-from functools import partial
 
+from bench.findings import Findings
 from bench.loads.raw_calls import open_loop
 from bench.loads.traces import Trace
-from bench.measure import DEADLINE_S, Fleet, Measurement, ServerSetup, measure, median
-from bench.run_sizes import RunSizes
+from bench.measure import DEADLINE_S, Measurement, ServerSetup, measure, median, ratio, rounds_of
+from bench.run import Run
 from bench.studies.throughput import ServerThroughput, Throughput
-from testbed.server_process import RunningServer
 
 # Loads are shares of Headwaiter's capacity, which is its throughput in the closed loop.
 COMPARED = 0.7
@@ -18,28 +17,24 @@ OVERLOAD = (1.2, 2.0)
 
 @dataclass(frozen=True)
 class ServerAtLoad:
-    """One server at one load.
-
-    Attributes:
-        setup: the server and its setting.
-        load: requests per second / Headwaiter's capacity.
-        rounds: one measurement per round.
-    """
+    """One server at one load, in requests per second / Headwaiter's capacity; one measurement per round."""
 
     setup: ServerSetup
     load: float
     rounds: list[Measurement]
+
+    @property
+    def sustained(self) -> bool:
+        """Whether the server answered at least 95 % of the requests while requests were still being sent."""
+        return median(self.rounds).kept_up >= 0.95
 
 
 @dataclass(frozen=True)
 class OpenLoop:
     """All servers on one trace.
 
-    Attributes:
-        trace: name of the trace.
-        capacity_per_s: requests per second of Headwaiter in the closed loop.
-        capacity_tokens_per_s: tokens per second of Headwaiter in the closed loop.
-        servers: each server at each load below its own throughput, and Headwaiter beyond it; Headwaiter first.
+    `servers` holds Headwaiter first: each server at each load below its own throughput, and Headwaiter beyond capacity.
+    The capacity is Headwaiter's throughput in the closed loop.
     """
 
     trace: str
@@ -48,24 +43,40 @@ class OpenLoop:
     servers: list[ServerAtLoad]
 
 
-def open_loops(trace: Trace, closed: Throughput, fleet: Fleet, sizes: RunSizes, *, overload: bool) -> OpenLoop:
+def open_loops(run: Run) -> list[OpenLoop]:
+    """Measure open loops with the two log-normal traces, and beyond capacity with the first of them."""
+    loops = []
+    for trace, closed in list(zip(run.traces, run.figures.tables["throughput"], strict=True))[:2]:
+        loop = _open_loop(trace, closed, run, overload=trace is run.traces[0])
+        _compare(loop, run.figures.findings)
+        loops.append(loop)
+    return loops
+
+
+def _open_loop(trace: Trace, closed: Throughput, run: Run, *, overload: bool) -> OpenLoop:
     """Measure every server below Headwaiter's capacity without deadlines, and Headwaiter beyond it with deadlines."""
     capacity = median(closed.headwaiter.rounds)
-    loads = {server.setup: _loads_below_own_throughput(server, capacity.requests_per_s) for server in closed.servers}
     rounds: dict[tuple[ServerSetup, float], list[Measurement]] = {}
-    for seed in range(sizes.rounds):
-        fleet.stop_all()
-        for setup, below_own_throughput in loads.items():
-            for load in below_own_throughput:
-                # One round is enough for loads at which no targets compare servers.
-                if seed == 0 or load == COMPARED:
-                    seconds = sizes.compared_s if load == COMPARED else sizes.open_s
-                    measured = _measure(fleet[setup], trace, load * capacity.requests_per_s, seconds, seed)
-                    rounds.setdefault((setup, load), []).append(measured)
-    headwaiter = closed.headwaiter.setup
-    for load in OVERLOAD if overload else ():
+
+    def measure_at(load: float, setup: ServerSetup, seconds: float, seed: int, deadline_s: float | None = None) -> None:
         rate_per_s = load * capacity.requests_per_s
-        rounds[headwaiter, load] = [_measure(fleet[headwaiter], trace, rate_per_s, sizes.overload_s, 0, DEADLINE_S)]
+        measured = measure(
+            run.fleet[setup],
+            lambda address: open_loop(address, trace.sequences, rate_per_s, seconds, deadline_s, seed),
+        )
+        rounds.setdefault((setup, load), []).append(measured)
+
+    for seed in range(run.sizes.rounds):
+        run.fleet.stop_all()
+        for server in closed.servers:
+            for load in _loads_below_own_throughput(server, capacity.requests_per_s):
+                if load == COMPARED:
+                    measure_at(load, server.setup, run.sizes.compared_s, seed)
+                elif seed == 0:
+                    # One round is enough for loads at which no targets compare servers.
+                    measure_at(load, server.setup, run.sizes.open_s, seed)
+    for load in OVERLOAD if overload else ():
+        measure_at(load, closed.headwaiter.setup, run.sizes.overload_s, 0, DEADLINE_S)
     servers = [ServerAtLoad(setup, load, measured) for (setup, load), measured in rounds.items()]
     return OpenLoop(trace.name, capacity.requests_per_s, capacity.tokens_per_s, servers)
 
@@ -77,20 +88,27 @@ def _loads_below_own_throughput(server: ServerThroughput, capacity_per_s: float)
     return [load for load in loads if load * capacity_per_s < own_per_s]
 
 
-def _measure(
-    server: RunningServer,
-    trace: Trace,
-    rate_per_s: float,
-    duration_s: float,
-    seed: int,
-    deadline_s: float | None = None,
-) -> Measurement:
-    send_load = partial(
-        open_loop,
-        sequences=trace.sequences,
-        rate_per_s=rate_per_s,
-        duration_s=duration_s,
-        deadline_s=deadline_s,
-        seed=seed,
-    )
-    return measure(server, send_load)
+def _compare(loop: OpenLoop, findings: Findings) -> None:
+    """Compare Headwaiter with the other servers at one load, and with its targets beyond capacity."""
+    ours, *others = [server for server in loop.servers if server.load == COMPARED]
+    baselines = [server for server in others if server.sustained]
+    findings = findings.of_part(f"{loop.trace}, {COMPARED:.0%} load")
+    for name, figure, sign in (("p99_ms", "p99", "≤"), ("short_p99_ms", "p99 of the shortest quarter", "<")):
+        ratios = {server.setup.label: ratio(ours.rounds, server.rounds, name) for server in baselines}
+        if ratios:
+            lowest = max(ratios, key=lambda label: float(ratios[label]))
+            findings.require(f"{figure}: Headwaiter / lowest baseline, {lowest}", ratios[lowest], sign, 1.0)
+    spread = rounds_of(ours.rounds, "short_p99_ms") / rounds_of(ours.rounds, "short_p50_ms")
+    findings.require("shortest quarter: p99 / p50", spread, "≤", 4.0)
+    for server in loop.servers:
+        if server.load in OVERLOAD:
+            findings = findings.of_part(f"{loop.trace}, {server.load:.0%} load, 500 ms deadlines")
+            measured = median(server.rounds)
+            requests = measured.goodput_per_s / loop.capacity_per_s
+            tokens = measured.goodput_tokens_per_s / loop.capacity_tokens_per_s
+            findings.require("requests/s: goodput / capacity", requests, "≥", 0.95)
+            findings.require("tokens/s: goodput / capacity", tokens, "≥", 0.95)
+            findings.require("p99 of refusals, ms", measured.refused_p99_ms, "<", 10.0)
+            findings.require("answers after their deadline", measured.late_answers, "≤", 0.0)
+            wasted = measured.wasted_sequences
+            findings.require("share of run sequences without an answer in time", wasted, "≤", 0.0)

@@ -1,13 +1,14 @@
 """The memory of a client process that streams 100,000 short texts through encode_stream.
 
-Run it with `python -m bench.studies.short_texts ADDRESS` against `bench.servers.null`; it prints its figures as JSON.
+Run it with `python -m bench.studies.short_texts ADDRESS` against a server with the null model. It prints as JSON: the
+number of texts; the seconds from the first to the last result; the peak memory of this process; and the number of texts
+whose result is missing, out of order or that of another text.
 """
 
 import json
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,23 +23,6 @@ _TEXTS = 100_000
 Rows = NDArray[np.int64]
 
 
-@dataclass(frozen=True)
-class ShortTexts:
-    """The figures of the stream.
-
-    Attributes:
-        texts: number of texts.
-        seconds: seconds from the first to the last result.
-        peak_mib: peak memory of the client process.
-        wrong: number of texts whose result is missing, out of order or that of another text.
-    """
-
-    texts: int
-    seconds: float
-    peak_mib: float
-    wrong: int
-
-
 def main() -> None:
     """Measure, and print the figures."""
     found = np.zeros((_TEXTS, 3), np.int64)
@@ -47,11 +31,11 @@ def main() -> None:
         for index, encoding in enumerate(client.encode_stream(_texts())):
             found[index] = row(encoding)
     seconds = time.perf_counter() - started_s
-    # Read before the tokenizer is loaded, which only checks the results.
+    # The peak is read before the check of the results loads the tokenizer.
     # getrusage would include the memory that the parent process had when it started this one.
     peak_mib = memory_mib("VmHWM")
     wrong = count_wrong(found, _expected())
-    print(json.dumps(asdict(ShortTexts(_TEXTS, seconds, peak_mib, wrong))))
+    print(json.dumps({"texts": _TEXTS, "seconds": seconds, "peak_mib": peak_mib, "wrong": wrong}))
 
 
 def row(encoding: SequenceEncoding) -> tuple[int, int, int]:

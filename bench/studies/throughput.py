@@ -1,89 +1,78 @@
 """Throughput in a closed loop: Headwaiter, the policies of other servers, and the most that one core can do."""
 
 import json
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from functools import partial
 
+from bench.findings import Findings
 from bench.loads.raw_calls import closed_loop
-from bench.loads.traces import Trace
-from bench.measure import HEADWAITER, Fleet, Measurement, ServerSetup, measure
+from bench.loads.traces import MEDIAN_30, MEDIAN_90, Trace
+from bench.measure import HEADWAITER, Measurement, ServerSetup, measure, ratio, rounds_of
 from bench.processes import SERVER_CORE, pin
-from bench.run_sizes import RunSizes
+from bench.rounds import Rounds
+from bench.run import Run
 from bench.studies.ceiling import floor_s, in_process_s
 from bench.studies.in_process import Planner
 from headwaiter_server.runtime.model import open_model
 from testbed.minilm import bundle, checkpoint
 from testbed.server_process import RunningServer
 
-# The comparison runs with this number of requesters in each round, and once with each of the others.
+# The comparison runs with this number of requesters in each round, and once with each other number.
 REQUESTERS = 32
-OTHER_REQUESTERS = (1, 8, 128)
 
 PACKED, PORTABLE = "packed-cpu.fp32.onnx", "portable.fp32.onnx"
 
 
-@dataclass(frozen=True)
-class PolicyFamily:
-    """A policy of another server with its usual setting, and other settings to search for the fastest."""
-
-    usual: ServerSetup
-    other_settings: tuple[str, ...] = ()
-
-    def setups(self) -> list[ServerSetup]:
-        """Return one setup per setting, the usual one first."""
-        return [self.usual, *(replace(self.usual, policy=policy) for policy in self.other_settings)]
+def _settings(name: str, graph: str, *policies: str) -> list[ServerSetup]:
+    return [ServerSetup(name, policy, graph) for policy in policies]
 
 
+# The policies of other servers: each at its usual setting, then at other settings to search for the fastest.
 FAMILIES = (
-    PolicyFamily(ServerSetup("one by one, packed graph", "one", PACKED)),
-    PolicyFamily(ServerSetup("one by one, portable graph", "one", PORTABLE)),
-    PolicyFamily(ServerSetup("FIFO by count, padded", "fifo:32:2", PORTABLE), ("fifo:2:0", "fifo:4:0", "fifo:8:0")),
-    PolicyFamily(ServerSetup("equal lengths", "equal:32:0", PORTABLE), ("equal:8:0", "equal:32:2")),
-    PolicyFamily(
-        ServerSetup("FIFO by tokens, padded", "tokens:16384", PORTABLE), ("tokens:128", "tokens:256", "tokens:512")
-    ),
-    PolicyFamily(
-        ServerSetup("sorted window, padded", "sorted:32:8", PORTABLE), ("sorted:2:8", "sorted:4:8", "sorted:8:8")
-    ),
+    _settings("one by one, packed graph", PACKED, "one"),
+    _settings("one by one, portable graph", PORTABLE, "one"),
+    _settings("FIFO by count, padded", PORTABLE, "fifo:32:2", "fifo:2:0", "fifo:4:0", "fifo:8:0"),
+    _settings("equal lengths", PORTABLE, "equal:32:0", "equal:8:0", "equal:32:2"),
+    _settings("FIFO by tokens, padded", PORTABLE, "tokens:16384", "tokens:128", "tokens:256", "tokens:512"),
+    _settings("sorted window, padded", PORTABLE, "sorted:32:8", "sorted:2:8", "sorted:4:8", "sorted:8:8"),
 )
+_USUAL = [family[0] for family in FAMILIES]
+_ONE_PACKED, _ONE_PORTABLE, _FIFO_COUNT, _, _FIFO_TOKENS, _ = _USUAL
+# Least ratio of tokens per second, Headwaiter / other server, by trace.
+MIN_RATIOS = {
+    MEDIAN_30.name: {_FIFO_COUNT: 3.0, _FIFO_TOKENS: 1.5, _ONE_PACKED: 1.3, _ONE_PORTABLE: 1.5},
+    MEDIAN_90.name: {_FIFO_COUNT: 3.0, _FIFO_TOKENS: 1.5, _ONE_PACKED: 1.0, _ONE_PORTABLE: 1.25},
+}
 
 
 @dataclass(frozen=True)
 class ServerThroughput:
-    """The throughput of one server.
+    """The throughput of one server: one measurement per round, and one for each other number of requesters.
 
-    Attributes:
-        setup: the server and its setting.
-        best: whether no other setting of its family was faster.
-        usual: whether the setting is the family's usual one.
-        rounds: one measurement per round, with `REQUESTERS` requesters.
-        other_requesters: one measurement for each other number of requesters.
+    `best`: no other setting of its family was faster. `usual`: the setting is the family's usual one.
     """
 
     setup: ServerSetup
     best: bool
     usual: bool
-    rounds: list[Measurement]
-    other_requesters: dict[int, Measurement]
+    rounds: list[Measurement] = field(default_factory=list)
+    other_requesters: dict[int, Measurement] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Throughput:
-    """The throughput of all servers on one trace; the lists hold one rate per round.
+    """The throughput of all servers on one trace, Headwaiter first.
 
-    Attributes:
-        trace: name of the trace.
-        floor_tokens_per_cpu_s: tokens per CPU second of the matrix products alone.
-        in_process_tokens_per_s: tokens per second without a server, with `REQUESTERS` sequences waiting.
-        whole_trace_tokens_per_s: tokens per second without a server, with the whole trace waiting.
-        servers: throughput of each server, Headwaiter first.
+    For comparison, in each round: the tokens per CPU second of the matrix products alone (the floor), and the tokens
+    per second without a server, with `REQUESTERS` sequences waiting and with the whole trace waiting.
     """
 
     trace: str
-    floor_tokens_per_cpu_s: list[float]
-    in_process_tokens_per_s: list[float]
-    whole_trace_tokens_per_s: list[float]
     servers: list[ServerThroughput]
+    floor_tokens_per_cpu_s: Rounds = field(default_factory=Rounds)
+    in_process_tokens_per_s: Rounds = field(default_factory=Rounds)
+    whole_trace_tokens_per_s: Rounds = field(default_factory=Rounds)
 
     @property
     def headwaiter(self) -> ServerThroughput:
@@ -91,37 +80,40 @@ class Throughput:
         return self.servers[0]
 
 
-def throughput(trace: Trace, fleet: Fleet, sizes: RunSizes) -> Throughput:
+def throughput(run: Run) -> list[Throughput]:
+    """Measure all servers on each trace."""
+    measured, ceiling = [], _Ceiling()
+    for trace in run.traces:
+        closed = _throughput(trace, run, ceiling)
+        if trace.name in MIN_RATIOS:
+            _compare(closed, run.figures.findings.of_part(f"{trace.name}, {REQUESTERS} requesters"))
+        measured.append(closed)
+    return measured
+
+
+def _throughput(trace: Trace, run: Run, ceiling: "_Ceiling") -> Throughput:
     """Search the fastest setting of each family, then measure all servers in turn in each round."""
-    whole, short = trace.first(sizes.trace_tokens), trace.first(sizes.sweep_tokens)
-    best = [_fastest(family, short, fleet) for family in FAMILIES]
-    setups = dict.fromkeys(
-        [
-            HEADWAITER,
-            *(setup for family, fastest in zip(FAMILIES, best, strict=True) for setup in (family.usual, fastest)),
-        ]
-    )
-    ceiling = _Ceiling(whole)
-    rounds: dict[ServerSetup, list[Measurement]] = {setup: [] for setup in setups}
-    others: dict[ServerSetup, dict[int, Measurement]] = {setup: {} for setup in setups}
-    for _ in range(sizes.rounds):
-        fleet.stop_all()
-        for setup in setups:
-            rounds[setup].append(_measure(fleet[setup], whole, REQUESTERS))
-        ceiling.measure()
-    for requesters in OTHER_REQUESTERS if sizes.all_requesters else ():
-        for setup in setups:
-            others[setup][requesters] = _measure(fleet[setup], short, requesters)
-    usual = {family.usual for family in FAMILIES}
-    servers = [ServerThroughput(setup, setup in best, setup in usual, rounds[setup], others[setup]) for setup in setups]
-    return Throughput(trace.name, ceiling.floor, ceiling.in_process, ceiling.whole_trace, servers)
+    whole, short = trace.first(run.sizes.trace_tokens), trace.first(run.sizes.sweep_tokens)
+    best = [_fastest(family, short, run) for family in FAMILIES]
+    families = (setup for pair in zip(_USUAL, best, strict=True) for setup in pair)
+    setups = list(dict.fromkeys([HEADWAITER, *families]))
+    closed = Throughput(trace.name, [ServerThroughput(setup, setup in best, setup in _USUAL) for setup in setups])
+    for _ in range(run.sizes.rounds):
+        run.fleet.stop_all()
+        for server in closed.servers:
+            server.rounds.append(_measure(run.fleet[server.setup], whole, REQUESTERS))
+        ceiling.measure(whole, closed)
+    for requesters in run.sizes.other_requesters:
+        for server in closed.servers:
+            server.other_requesters[requesters] = _measure(run.fleet[server.setup], short, requesters)
+    return closed
 
 
-def _fastest(family: PolicyFamily, trace: Trace, fleet: Fleet) -> ServerSetup:
+def _fastest(family: Sequence[ServerSetup], trace: Trace, run: Run) -> ServerSetup:
     """Return the fastest setting of a family, after one run of each."""
-    if not family.other_settings:
-        return family.usual
-    return max(family.setups(), key=lambda setup: _measure(fleet[setup], trace, REQUESTERS).tokens_per_s)
+    if len(family) == 1:
+        return family[0]
+    return max(family, key=lambda setup: _measure(run.fleet[setup], trace, REQUESTERS).tokens_per_s)
 
 
 def _measure(server: RunningServer, trace: Trace, requesters: int) -> Measurement:
@@ -129,24 +121,38 @@ def _measure(server: RunningServer, trace: Trace, requesters: int) -> Measuremen
 
 
 class _Ceiling:
-    """The rates that this process reaches on the servers' core, one per round."""
+    """Measures the rates that this process reaches on the servers' core."""
 
-    def __init__(self, trace: Trace) -> None:
+    def __init__(self) -> None:
         pin(SERVER_CORE)
-        self.floor: list[float] = []
-        self.in_process: list[float] = []
-        self.whole_trace: list[float] = []
-        self._trace = trace
         self._model = open_model(bundle(), "cpu", "fp32", threads=1)
         self._planner = Planner(self._model)
-        self._feed_forward_width = json.loads((checkpoint() / "config.json").read_text())["intermediate_size"]
+        self._d_ff = json.loads((checkpoint() / "config.json").read_text())["intermediate_size"]
 
-    def measure(self) -> None:
+    def measure(self, trace: Trace, closed: Throughput) -> None:
         """Measure one round."""
         pin(SERVER_CORE)
-        sequences, tokens = self._trace.sequences, self._trace.tokens
-        manifest, graph = self._model.bundle.manifest, self._model.graph
-        products_s = floor_s(sequences, manifest, self._feed_forward_width, self._planner.limits.tokens)
-        self.floor.append(tokens / products_s)
-        self.in_process.append(tokens / in_process_s(sequences, REQUESTERS, graph, self._planner))
-        self.whole_trace.append(tokens / in_process_s(sequences, len(sequences), graph, self._planner))
+        sequences, tokens, graph = trace.sequences, trace.tokens, self._model.graph
+        products_s = floor_s(sequences, self._model.bundle.manifest, self._d_ff, self._planner.limits.tokens)
+        waiting_s = in_process_s(sequences, REQUESTERS, graph, self._planner)
+        whole_trace_s = in_process_s(sequences, len(sequences), graph, self._planner)
+        closed.floor_tokens_per_cpu_s.append(tokens / products_s)
+        closed.in_process_tokens_per_s.append(tokens / waiting_s)
+        closed.whole_trace_tokens_per_s.append(tokens / whole_trace_s)
+
+
+def _compare(closed: Throughput, findings: Findings) -> None:
+    """Compare Headwaiter's throughput with its targets."""
+    ours = closed.headwaiter.rounds
+    ratios = {server.setup: ratio(ours, server.rounds, "tokens_per_s") for server in closed.servers[1:]}
+    for setup, bound in MIN_RATIOS[closed.trace].items():
+        findings.require(f"tokens/s: Headwaiter / {setup.label}", ratios[setup], "≥", bound)
+    fastest = min((server.setup for server in closed.servers if server.best), key=lambda setup: float(ratios[setup]))
+    findings.require(f"tokens/s: Headwaiter / fastest tuned policy, {fastest.label}", ratios[fastest], ">", 1.0)
+    in_process = rounds_of(ours, "tokens_per_s") / closed.in_process_tokens_per_s
+    findings.require(f"tokens/s: Headwaiter / in process, {REQUESTERS} waiting", in_process, "≥", 0.9)
+    floor = rounds_of(ours, "tokens_per_cpu_s") / closed.floor_tokens_per_cpu_s
+    findings.require("tokens per CPU second: Headwaiter / floor", floor, "≥", 0.65)
+    # The median error is within 20 % if it is within 20 % for half of the batches.
+    predicted = rounds_of(ours, "predicted")
+    findings.require("share of batches whose seconds were predicted within 20 %", predicted, "≥", 0.5)

@@ -4,10 +4,13 @@ import asyncio
 import time
 from dataclasses import dataclass
 
+from bench.loads.raw_calls import text_requests
 from bench.loads.traces import real_sentences, sentences
-from bench.measure import median_ratio
 from bench.processes import LOAD_CORE, SERVER_CORE, pin
+from bench.rounds import Rounds
+from bench.run import Run
 from bench.studies.int8 import sorted_batches
+from headwaiter_client.cli.load_generator import Reply, closed_loop
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.rules.requests import RequestLimits
 from headwaiter_server.models.tokenizer import BundleTokenizer
@@ -30,24 +33,22 @@ _LIMITS = RequestLimits(sequences=4096, tokens=65_536, message_bytes=1 << 24, at
 class Tokenizing:
     """Tokens per second, one rate per round.
 
-    Attributes:
-        texts: texts per request.
-        tokenized_per_s: rate of reading requests as the server does, eight at a time.
-        encoded_per_s: rate of the packed fp32 graph on the resulting ids.
+    `tokenized_per_s` is the rate of reading requests of `texts` texts as the server does, eight requests at a time.
+    `encoded_per_s` is the rate of the packed fp32 graph on the resulting ids.
     """
 
     texts: int
-    tokenized_per_s: list[float]
-    encoded_per_s: list[float]
+    tokenized_per_s: Rounds
+    encoded_per_s: Rounds
 
     @property
-    def ratio(self) -> float:
+    def ratio(self) -> Rounds:
         """Tokenised / encoded tokens per second."""
-        return median_ratio(self.tokenized_per_s, self.encoded_per_s)
+        return self.tokenized_per_s / self.encoded_per_s
 
 
-def tokenizing() -> list[Tokenizing]:
-    """Measure tokeniser and model in turns."""
+def tokenizing(run: Run) -> list[Tokenizing]:
+    """Measure tokeniser and model in turn."""
     pin(SERVER_CORE, LOAD_CORE)
     opened = Bundle.open(bundle())
     manifest = opened.manifest
@@ -56,27 +57,22 @@ def tokenizing() -> list[Tokenizing]:
     graph = EncoderGraph.open(opened.folder / "packed-cpu.fp32.onnx", "cpu", threads=_THREADS)
     batches = sorted_batches(trace)
     texts = sentences()[:_SENTENCES]
-    measured = [Tokenizing(count, [], []) for count in _TEXTS_PER_REQUEST]
+    measured = [Tokenizing(count, Rounds(), Rounds()) for count in _TEXTS_PER_REQUEST]
 
-    async def read(requests: list[pb.EncodeRequest]) -> None:
-        remaining = iter(requests)
-
-        async def read_one_after_another() -> None:
-            for request in remaining:
-                await read_input(request, manifest, tokenizer, _LIMITS)
-
-        await asyncio.gather(*(read_one_after_another() for _ in range(_CONCURRENT_REQUESTS)))
+    async def read(request: pb.EncodeRequest, _: float) -> Reply:
+        await read_input(request, manifest, tokenizer, _LIMITS)
+        return Reply(0)
 
     for _ in range(ROUNDS):
         for each in measured:
-            starts = range(0, len(texts), each.texts)
-            requests = [pb.EncodeRequest(texts=pb.Texts(values=texts[start : start + each.texts])) for start in starts]
+            requests = text_requests(texts, each.texts) * _REPEATS
+            load = asyncio.run(closed_loop(read, requests, _CONCURRENT_REQUESTS))
+            each.tokenized_per_s.append(trace.tokens * _REPEATS / load.sending_s)
             started_s = time.perf_counter()
-            asyncio.run(read(requests * _REPEATS))
-            tokenized_s = time.perf_counter()
             for batch in batches:
                 graph.run(batch, hidden=False)
-            encoded_s = time.perf_counter()
-            each.tokenized_per_s.append(trace.tokens * _REPEATS / (tokenized_s - started_s))
-            each.encoded_per_s.append(trace.tokens / (encoded_s - tokenized_s))
+            each.encoded_per_s.append(trace.tokens / (time.perf_counter() - started_s))
+    for each in measured:
+        findings = run.figures.findings.of_part(f"texts per request: {each.texts}")
+        findings.require("tokens/s: tokenised / encoded", each.ratio, "≥", 5.0)
     return measured

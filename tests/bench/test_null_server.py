@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from bench.servers.null import PAUSE_ID, NullGraph
+from bench.servers.modified import PAUSE_ID, NullGraph
 from headwaiter_server.runtime.packing import pack
 
 
@@ -20,6 +20,6 @@ def test_a_batch_of_only_the_pause_id_blocks_the_device(
     monkeypatch: pytest.MonkeyPatch, ids: list[int], pauses: int
 ) -> None:
     slept: list[float] = []
-    monkeypatch.setattr("bench.servers.null.time.sleep", slept.append)
+    monkeypatch.setattr("bench.servers.modified.time.sleep", slept.append)
     NullGraph(2).run(pack([np.array(ids)]), hidden=False)
     assert len(slept) == pauses

@@ -8,38 +8,37 @@ from pathlib import Path
 import pytest
 
 from bench.measure import counters
-from bench.servers.poisoned import POISON
-from bench.servers.silent import RECORD, SILENCE
+from bench.servers.modified import POISON, RECORD, SILENCE
 from headwaiter_client import Client, InferenceFailed
 from testbed.server_process import RunningServer, running_server
 
 
 @contextmanager
-def _serving(module: str, bundle: Path) -> Iterator[tuple[RunningServer, Client]]:
+def _serving(kind: str, bundle: Path) -> Iterator[tuple[RunningServer, Client]]:
     flags = ["--provider", "cpu", "--threads", "1", "--cache-dir", ""]
     with (
-        running_server(bundle, flags, program=[sys.executable, "-m", module]) as server,
+        running_server(bundle, flags, program=[sys.executable, "-m", "bench.servers.modified", kind]) as server,
         Client(server.address) as client,
     ):
         yield server, client
 
 
 def test_the_null_server_answers_with_the_sum_and_the_number_of_the_ids(text_bundle: Path) -> None:
-    with _serving("bench.servers.null", text_bundle) as (_, client):
+    with _serving("null", text_bundle) as (_, client):
         pooled = client.encode_tokens([[9, 6, 20]], normalize=False).pooled
         assert pooled is not None
         assert pooled[0, :3].tolist() == [35, 3, 0]
 
 
 def test_the_poisoned_server_fails_only_on_poisoned_sequences(text_bundle: Path) -> None:
-    with _serving("bench.servers.poisoned", text_bundle) as (_, client):
+    with _serving("poisoned", text_bundle) as (_, client):
         assert client.encode_tokens([[9, 6, 20]]).pooled is not None
         with pytest.raises(InferenceFailed):
             client.encode_tokens([POISON])
 
 
 def test_the_silent_server_counts_only_while_metrics_are_on(text_bundle: Path) -> None:
-    with _serving("bench.servers.silent", text_bundle) as (server, client):
+    with _serving("silent", text_bundle) as (server, client):
 
         def count_after_one_request() -> float:
             client.encode_tokens([[9, 6, 20]])

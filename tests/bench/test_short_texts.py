@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from bench.servers.null import NullGraph
+from bench.servers.modified import NullGraph
 from bench.studies.short_texts import Rows, count_wrong, row
 from headwaiter_client import ModelRef, SequenceEncoding
 from headwaiter_server.runtime.packing import pack

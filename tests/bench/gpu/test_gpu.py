@@ -9,15 +9,15 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
+from bench.findings import Finding, Findings, findings_table, summary, to_json
 from bench.gpu import pytorch
 from bench.gpu.correctness import batches_of_lengths, hidden_relative_error
-from bench.gpu.findings import Finding, Findings, summary, table, to_json
 from bench.gpu.memory import random_shapes
 from bench.gpu.models import BERT_BASE, ROTARY
 from bench.gpu.routes import read_routes
 from bench.gpu.settings import CPU, Settings
-from bench.gpu.speed import in_batches
 from bench.gpu.timing import encoder_flops, rounds_of
+from bench.loads.traces import in_batches
 from headwaiter_export.attention_layout import SingleSequence
 from headwaiter_export.encoder import Encoder
 from headwaiter_export.parity import concatenate, random_sequences, run_in_pytorch
@@ -57,7 +57,7 @@ def test_an_error_becomes_a_finding_and_the_check_continues() -> None:
     findings.require("third", 0.3, "≥", 0.45, is_aim=True)
     findings.record("fourth", "a | b")
     findings.record("fifth", 1234567.8)
-    assert table(findings.found).splitlines()[2:] == [
+    assert findings_table(findings.found).splitlines()[2:] == [
         "| speed | first |  |  | not measured: RuntimeError: out of memory |",
         "| speed | second | 0.99991 | ≥ 0.9999 | holds |",
         "| speed | third | 0.3 | aim ≥ 0.45 | does not hold |",

@@ -1,28 +1,30 @@
-"""The findings of a check: what was measured, what is required, and the table of both."""
+"""Figures of the benchmarks and the GPU check, their bounds, and the tables of both."""
 
 import json
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+import operator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from bench.report.targets import Target
+from bench.rounds import Rounds
 
 log = logging.getLogger(__name__)
 
 HOLDS, FAILS, NOT_MEASURED = "holds", "does not hold", "not measured"
+_COMPARISONS = {"≥": operator.ge, "≤": operator.le, ">": operator.gt, "<": operator.lt}
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One line of the table.
+    """One figure.
 
     Attributes:
-        part: part of the check.
-        name: what is measured, with its unit.
-        measured: number or text; None if nothing was measured.
-        sign: "≥" or "≤" if there is a bound, else empty.
+        part: the part of the check, or the study and its load.
+        name: name of the figure, with its unit.
+        measured: a number, one number per round (whose median counts), or a text; None if nothing was measured.
+        sign: "≥", "≤", ">" or "<" if there is a bound, else empty.
         bound: bound of the number.
         is_aim: whether the bound is an aim and not a requirement.
         reason: why nothing was measured.
@@ -31,12 +33,17 @@ class Finding:
 
     part: str
     name: str
-    measured: float | str | None = None
+    measured: float | Rounds | str | None = None
     sign: str = ""
     bound: float = 0.0
     is_aim: bool = False
     reason: str = ""
     is_error: bool = False
+
+    @property
+    def number(self) -> float:
+        """The measured number; NaN if the figure is a text or was not measured."""
+        return float("nan") if isinstance(self.measured, str | None) else float(self.measured)
 
     @property
     def verdict(self) -> str:
@@ -45,8 +52,7 @@ class Finding:
             return f"{NOT_MEASURED}: {self.reason}"
         if not self.sign:
             return ""
-        assert not isinstance(self.measured, str)
-        return HOLDS if Target(self.name, self.measured, self.sign, self.bound).met else FAILS
+        return HOLDS if _COMPARISONS[self.sign](self.number, self.bound) else FAILS
 
     @property
     def fails(self) -> bool:
@@ -54,25 +60,29 @@ class Finding:
         return self.is_error or (self.verdict == FAILS and not self.is_aim)
 
     def row(self) -> tuple[str, ...]:
-        """Return the cells of the line."""
+        """Return the cells of the figure's line in the table of the GPU check."""
         required = f"{'aim ' * self.is_aim}{self.sign} {_number(self.bound)}" if self.sign else ""
-        measured = _number(self.measured) if isinstance(self.measured, float | int) else self.measured or ""
+        measured = self.measured or "" if isinstance(self.measured, str | None) else _number(self.number)
         return self.part, self.name, measured, required, self.verdict
 
 
 @dataclass
 class Findings:
-    """Collects the findings of one part, and logs each at once, so that findings survive a GPU that hangs later."""
+    """Collects the findings of a part, and logs each at once, so that findings survive a GPU that hangs later."""
 
     part: str
     found: list[Finding] = field(default_factory=list)
 
-    def record(self, name: str, measured: str | float) -> None:
-        """Add a finding without a bound."""
+    def of_part(self, part: str) -> "Findings":
+        """Return a collector that adds the findings of another part to the same list."""
+        return Findings(part, self.found)
+
+    def record(self, name: str, measured: str | float | Rounds) -> None:
+        """Add a figure without a bound."""
         self._add(Finding(self.part, name, measured))
 
-    def require(self, name: str, measured: float, sign: str, bound: float, *, is_aim: bool = False) -> None:
-        """Add a number with its bound."""
+    def require(self, name: str, measured: float | Rounds, sign: str, bound: float, *, is_aim: bool = False) -> None:
+        """Add a figure with its bound."""
         self._add(Finding(self.part, name, measured, sign, bound, is_aim))
 
     def skip(self, name: str, reason: str) -> None:
@@ -94,11 +104,15 @@ class Findings:
         log.info("%s", " | ".join(finding.row()))
 
 
-def table(findings: Sequence[Finding]) -> str:
-    """Return the table in Markdown."""
-    header = ("part", "name", "measured", "required", "verdict")
-    rows = [header, ("---",) * len(header), *(finding.row() for finding in findings)]
-    return "\n".join(f"| {' | '.join(cell.replace('|', '/') for cell in row)} |" for row in rows)
+def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a table in Markdown."""
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join(f"| {' | '.join(cell.replace('|', '/') for cell in line)} |" for line in lines)
+
+
+def findings_table(findings: Sequence[Finding]) -> str:
+    """Return the table of the GPU check."""
+    return table(("part", "name", "measured", "required", "verdict"), [finding.row() for finding in findings])
 
 
 def summary(findings: Sequence[Finding]) -> str:

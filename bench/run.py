@@ -1,0 +1,71 @@
+"""One run of the benchmarks: the sizes of its loads, the servers and traces that studies share, and all figures."""
+
+import json
+import math
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from bench.findings import Findings
+from bench.loads.traces import Trace
+from bench.measure import Fleet
+
+
+@dataclass(frozen=True)
+class RunSizes:
+    """Numbers of rounds and lengths of the loads; the defaults are those of the full run, which takes about an hour.
+
+    Attributes:
+        rounds: rounds of each comparison; the tables show medians over the rounds.
+        trace_tokens: tokens of the trace of a closed loop.
+        poison_repeats: times that the trace is repeated while some sequences are poisoned.
+        sweep_tokens: tokens of the trace for tuning settings, and for other numbers of requesters.
+        other_requesters: numbers of requesters of a closed loop, besides 32.
+        open_s, compared_s, overload_s: seconds of an open loop below capacity, at the compared load, above capacity.
+        failover_s: minimum seconds of calls while replicas stop and start.
+        all_traces: whether to run all traces, or only the first.
+    """
+
+    rounds: int = 3
+    trace_tokens: int = 12_000
+    poison_repeats: int = 10
+    sweep_tokens: int = 4_000
+    other_requesters: tuple[int, ...] = (1, 8, 128)
+    open_s: float = 8.0
+    compared_s: float = 16.0
+    overload_s: float = 60.0
+    failover_s: float = 30.0
+    all_traces: bool = True
+
+
+FULL = RunSizes()
+# About 10 minutes.
+QUICK = RunSizes(1, 6_000, 2, 2_000, (), open_s=5.0, compared_s=5.0, overload_s=5.0, failover_s=12.0, all_traces=False)
+
+
+@dataclass
+class Figures:
+    """All figures of a run: the rows of each study's table by the study's name, and all other figures as findings."""
+
+    rounds: int
+    tables: dict[str, list[Any]] = field(default_factory=dict)
+    findings: Findings = field(default_factory=lambda: Findings(""))
+
+    def to_json(self) -> str:
+        """Return all figures of all rounds as JSON; null stands for NaN."""
+        figures = asdict(self, dict_factory=_without_nan)
+        flat = {"rounds": self.rounds, **figures["tables"], "findings": figures["findings"]["found"]}
+        return json.dumps(flat, indent=1, ensure_ascii=False) + "\n"
+
+
+@dataclass(frozen=True)
+class Run:
+    """The sizes, servers, traces and figures that all studies share; the first trace has a median of 30 tokens."""
+
+    sizes: RunSizes
+    fleet: Fleet
+    traces: list[Trace]
+    figures: Figures
+
+
+def _without_nan(items: list[tuple[str, Any]]) -> dict[str, Any]:
+    return {name: None if isinstance(value, float) and math.isnan(value) else value for name, value in items}

@@ -1,0 +1,120 @@
+"""Headwaiter's server with one part replaced, to measure the cost of the others.
+
+Run it with `python -m bench.servers.modified KIND BUNDLE` and the flags of headwaiter-server. The kinds are:
+
+- null: the model takes no time. The pooled vector of a sequence is [sum of its ids, number of its ids, 0, …], scaled to
+  unit length if the model normalizes; a hidden row is [the id, 1, 0, …].
+- poisoned: the graph fails on poisoned sequences.
+- silent: two signals turn metrics off and on. One process serves both cases, because the speed of two processes differs
+  by more than metrics cost. With metrics off, an event costs a function call.
+"""
+
+import functools
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+
+from headwaiter_server import app, cli
+from headwaiter_server.metrics import Recorder
+from headwaiter_server.models import loading
+from headwaiter_server.runtime.graph import EncoderGraph, Outputs
+from headwaiter_server.runtime.model import Model, open_model
+from headwaiter_server.runtime.packing import PackedBatch
+
+# A batch of only this id blocks the device of the null model for PAUSE_S, so that other requests wait.
+PAUSE_ID, PAUSE_S = 7, 0.5
+# A poisoned sequence; no trace contains it.
+POISON = np.full(24, 1)
+# SILENCE turns metrics off, RECORD turns them on; they are on at the start.
+SILENCE, RECORD = signal.SIGUSR1, signal.SIGUSR2
+
+
+class NullGraph(EncoderGraph):
+    """A graph whose outputs identify the sequences, at no cost."""
+
+    def __init__(self, width: int) -> None:
+        self._width = width
+
+    @property
+    def pools(self) -> bool:
+        """True: the graph has a pooled output."""
+        return True
+
+    @property
+    def variable_length(self) -> bool:
+        """True: sequences of different lengths share a batch without padding."""
+        return True
+
+    def run(self, batch: PackedBatch, *, hidden: bool) -> Outputs:
+        """Return the outputs for a batch of token ids."""
+        if batch.tokens == 1 and batch.rows[0] == PAUSE_ID:
+            time.sleep(PAUSE_S)
+        pooled = np.zeros((batch.sequences, self._width), np.float32)
+        pooled[:, 0] = np.add.reduceat(batch.rows, batch.starts)
+        pooled[:, 1] = batch.lengths
+        if not hidden:
+            return Outputs(pooled, None)
+        rows = np.zeros((batch.tokens, self._width), np.float32)
+        rows[:, 0], rows[:, 1] = batch.rows, 1
+        return Outputs(pooled, rows)
+
+
+def _null() -> AbstractContextManager[object]:
+    """Open and check the bundle as usual, and then replace its graph."""
+
+    def open_null_model(*arguments: Any, **options: Any) -> Model:
+        model = open_model(*arguments, **options)
+        return replace(model, graph=NullGraph(model.bundle.manifest.width))
+
+    return patch.object(loading, "open_model", open_null_model)
+
+
+def _poisoned() -> AbstractContextManager[object]:
+    run = EncoderGraph.run
+
+    def run_or_fail(graph: EncoderGraph, batch: PackedBatch, *, hidden: bool) -> Outputs:
+        if any(np.array_equal(sequence, POISON) for sequence in batch.split(batch.rows)):
+            raise RuntimeError("the batch holds a poisoned sequence")
+        return run(graph, batch, hidden=hidden)
+
+    return patch.object(EncoderGraph, "run", run_or_fail)
+
+
+def _silent() -> AbstractContextManager[object]:
+    silenced = threading.Event()
+    signal.signal(SILENCE, lambda *_: silenced.set())
+    signal.signal(RECORD, lambda *_: silenced.clear())
+
+    def unless_silenced(record: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(record)
+        def wrapped(*arguments: object, **named: object) -> None:
+            if not silenced.is_set():
+                record(*arguments, **named)
+
+        return wrapped
+
+    # `serving` describes the served model; all other public methods record events.
+    events = {name for name in vars(Recorder) if not name.startswith("_")} - {"serving"}
+    wrapped = {name: unless_silenced(vars(Recorder)[name]) for name in events}
+    return patch.object(app, "Recorder", type("SilenceableRecorder", (Recorder,), wrapped))
+
+
+_KINDS = {"null": _null, "poisoned": _poisoned, "silent": _silent}
+
+
+def main() -> int:
+    """Serve as the command line says."""
+    with _KINDS[sys.argv.pop(1)]():
+        return cli.main()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
