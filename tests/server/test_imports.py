@@ -16,13 +16,12 @@ SERVER = "headwaiter_server"
 # runtime, never upwards.
 LAYERS: dict[str, set[str]] = {
     "runtime": set(),
-    "scheduling": {"runtime", "errors"},
-    "models": {"runtime", "scheduling", "errors", "config"},
-    "rpc": {"runtime", "scheduling", "models", "errors", "config", "metrics"},
-    "http": {"runtime", "scheduling", "models", "errors", "config", "metrics"},
+    "scheduling": {"runtime"},
+    "models": {"runtime", "scheduling", "config"},
+    "rpc": {"runtime", "scheduling", "models", "config", "metrics"},
+    "http": {"runtime", "scheduling", "models", "config", "metrics"},
 }
 MODULES: dict[str, set[str]] = {
-    "errors": set(),
     "config": set(),
     "histogram": set(),
     "metrics": {"histogram", "runtime", "scheduling"},

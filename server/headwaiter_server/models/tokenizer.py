@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
+from headwaiter_proto.rules.errors import Failures
 from headwaiter_proto.rules.inputs import check_texts, text_too_long
-from headwaiter_server.errors import Failures
 
 # Texts are tokenised in slices of about this size.
 _SLICE_CHARACTERS = 1 << 16

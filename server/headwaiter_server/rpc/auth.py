@@ -8,7 +8,7 @@ import grpc
 from grpc.aio import ServerInterceptor
 
 from headwaiter_proto import encoder_pb2 as pb
-from headwaiter_server.errors import Unauthenticated
+from headwaiter_proto.rules.errors import Unauthenticated
 from headwaiter_server.metrics import Recorder
 from headwaiter_server.rpc.endpoint import refusing_handler
 

@@ -15,8 +15,7 @@ import grpc
 from grpc.aio import ServicerContext
 
 from headwaiter_proto import encoder_pb2 as pb
-from headwaiter_proto.rules.status import DETAILS_KEY, code_of, status_of
-from headwaiter_server.errors import (
+from headwaiter_proto.rules.errors import (
     DeadlineExceeded,
     HeadwaiterError,
     InferenceFailed,
@@ -25,6 +24,7 @@ from headwaiter_server.errors import (
     Overloaded,
     Unimplemented,
 )
+from headwaiter_proto.rules.status import DETAILS_KEY, code_of, status_of
 from headwaiter_server.metrics import Recorder
 
 log = logging.getLogger(__name__)

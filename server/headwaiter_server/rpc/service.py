@@ -10,11 +10,11 @@ import grpc
 
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.rules.attention_weights import select
+from headwaiter_proto.rules.errors import DeadlineExceeded, Unavailable
 from headwaiter_proto.rules.inputs import ParsedInput
 from headwaiter_proto.rules.outputs import Output
 from headwaiter_proto.rules.requests import check_attend_request, check_id, check_model, parse, read_options
 from headwaiter_server.config import Settings
-from headwaiter_server.errors import DeadlineExceeded, Unavailable
 from headwaiter_server.metrics import Recorder
 from headwaiter_server.models.tokenizer import BundleTokenizer
 from headwaiter_server.rpc.endpoint import Call, CallLimit, Context, clock, log_failures, stream_handler, unary_handler

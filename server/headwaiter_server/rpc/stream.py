@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import grpc
 
 from headwaiter_proto import encoder_pb2 as pb
+from headwaiter_proto.rules.errors import HeadwaiterError, InvalidInput, Unavailable
 from headwaiter_proto.rules.requests import check_id, parse
 from headwaiter_proto.rules.status import stream_error
-from headwaiter_server.errors import HeadwaiterError, InvalidInput, Unavailable
 from headwaiter_server.metrics import Recorder
 from headwaiter_server.rpc.endpoint import Call, Context, OutcomeRecorder, clock
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from headwaiter_server.errors import InvalidInput, Overloaded
+from headwaiter_proto.rules.errors import InvalidInput, Overloaded
 from headwaiter_server.scheduling.cost import BatchLimits, CostModel, Shape
 from headwaiter_server.scheduling.pending import Pending
 

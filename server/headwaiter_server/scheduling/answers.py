@@ -1,6 +1,6 @@
 """Hands out results and errors to requests, and takes the sequences of answered requests out of the queue."""
 
-from headwaiter_server.errors import DeadlineExceeded, HeadwaiterError, InferenceFailed
+from headwaiter_proto.rules.errors import DeadlineExceeded, HeadwaiterError, InferenceFailed
 from headwaiter_server.scheduling.batch_result import BatchResult
 from headwaiter_server.scheduling.cost_correction import CostCorrection
 from headwaiter_server.scheduling.observer import Observer

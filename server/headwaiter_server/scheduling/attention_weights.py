@@ -11,7 +11,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from headwaiter_server.errors import DeadlineExceeded, InferenceFailed, Overloaded, Unavailable
+from headwaiter_proto.rules.errors import DeadlineExceeded, InferenceFailed, Overloaded, Unavailable
 from headwaiter_server.runtime.attention_weights import AttentionSelection, AttentionWeights
 
 # Each run may take seconds. Further requests are refused, so that their callers try again later or elsewhere.

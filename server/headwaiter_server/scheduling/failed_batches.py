@@ -2,7 +2,7 @@
 
 from collections import deque
 
-from headwaiter_server.errors import Unavailable
+from headwaiter_proto.rules.errors import Unavailable
 from headwaiter_server.scheduling.answers import Answers, sequence_failed
 from headwaiter_server.scheduling.cost_correction import CostCorrection
 from headwaiter_server.scheduling.queued_request import Batch, shape_of

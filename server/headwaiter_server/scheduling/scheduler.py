@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from headwaiter_server.errors import HeadwaiterError, Unavailable
+from headwaiter_proto.rules.errors import HeadwaiterError, Unavailable
 from headwaiter_server.scheduling.admission import QueueLimits, WaitEstimate, admit
 from headwaiter_server.scheduling.answers import Answers
 from headwaiter_server.scheduling.batch_result import BatchResult

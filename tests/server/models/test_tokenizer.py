@@ -8,7 +8,7 @@ import tokenizers
 import transformers
 from tokenizers import processors
 
-from headwaiter_server.errors import Failures, InvalidInput, SequenceTooLong
+from headwaiter_proto.rules.errors import Failures, InvalidInput, SequenceTooLong
 from headwaiter_server.models.tokenizer import BundleTokenizer, TokenizedText, TokenizeOptions, Truncation
 from headwaiter_server.runtime.bundle import TOKENIZER
 

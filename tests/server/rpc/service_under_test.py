@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.manifest_pb2 import Graph
+from headwaiter_proto.rules.errors import Failures
 from headwaiter_server.config import Settings
-from headwaiter_server.errors import Failures
 from headwaiter_server.metrics import Recorder
 from headwaiter_server.models.tokenizer import BundleTokenizer, TokenizedText, TokenizeOptions
 from headwaiter_server.rpc.endpoint import Call, clock

@@ -8,7 +8,7 @@ import grpc
 import pytest
 from google.rpc import error_details_pb2
 
-from headwaiter_server.errors import DeadlineExceeded, HeadwaiterError, InferenceFailed, InvalidInput, Overloaded
+from headwaiter_proto.rules.errors import DeadlineExceeded, HeadwaiterError, InferenceFailed, InvalidInput, Overloaded
 from headwaiter_server.metrics import Recorder
 from headwaiter_server.rpc.endpoint import Call, CallLimit, Handle, clock, stream_handler, unary_handler
 from tests.server.rpc.stand_ins import Aborted, Context, sample

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from headwaiter_proto import encoder_pb2 as pb
+from headwaiter_proto.rules.errors import DeadlineExceeded, HeadwaiterError, InvalidInput, ModelNotFound, Unavailable
 from headwaiter_server.config import Settings
-from headwaiter_server.errors import DeadlineExceeded, HeadwaiterError, InvalidInput, ModelNotFound, Unavailable
 from headwaiter_server.metrics import STAGES, Recorder
 from headwaiter_server.rpc.service import EncoderService
 from tests.server.rpc.service_under_test import Service, endless_call, pooled_rows, token_request

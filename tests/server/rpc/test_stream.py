@@ -8,7 +8,7 @@ from typing import cast
 import pytest
 
 from headwaiter_proto import encoder_pb2 as pb
-from headwaiter_server.errors import InvalidInput, Overloaded, SequenceTooLong, Unavailable
+from headwaiter_proto.rules.errors import InvalidInput, Overloaded, SequenceTooLong, Unavailable
 from headwaiter_server.metrics import Recorder
 from headwaiter_server.rpc.endpoint import Call, Context, clock
 from headwaiter_server.rpc.stream import EncodeStream, Quota, ReserveBytes, StreamLimits

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headwaiter_server.errors import InvalidInput, Overloaded
+from headwaiter_proto.rules.errors import InvalidInput, Overloaded
 from headwaiter_server.scheduling.admission import QueueLimits, WaitEstimate, admit
 from headwaiter_server.scheduling.cost import BatchLimits, CostModel, Shape
 from tests.server.scheduling.sequences import pending_of, waiting

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from headwaiter_server.errors import DeadlineExceeded, InferenceFailed, Overloaded, Unavailable
+from headwaiter_proto.rules.errors import DeadlineExceeded, InferenceFailed, Overloaded, Unavailable
 from headwaiter_server.runtime.attention_weights import AttentionSelection, AttentionWeights
 from headwaiter_server.scheduling.attention_weights import MAX_WAITING, AttentionWeightsQueue, AttentionWeightsResult
 

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from headwaiter_server.errors import DeadlineExceeded, Overloaded
+from headwaiter_proto.rules.errors import DeadlineExceeded, Overloaded
 from headwaiter_server.scheduling.due_times import Priority
 from tests.server.scheduling.fakes import Harness, sums
 

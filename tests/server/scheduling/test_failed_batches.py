@@ -6,7 +6,7 @@ import threading
 import numpy as np
 import pytest
 
-from headwaiter_server.errors import InferenceFailed, InvalidInput, Unavailable
+from headwaiter_proto.rules.errors import InferenceFailed, InvalidInput, Unavailable
 from headwaiter_server.runtime.errors import DeviceLost
 from headwaiter_server.scheduling.cost import BatchLimits, Shape
 from headwaiter_server.scheduling.queued_request import Outcome

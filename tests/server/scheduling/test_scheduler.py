@@ -6,7 +6,7 @@ from contextlib import suppress
 import numpy as np
 import pytest
 
-from headwaiter_server.errors import DeadlineExceeded, InvalidInput, Overloaded
+from headwaiter_proto.rules.errors import DeadlineExceeded, InvalidInput, Overloaded
 from headwaiter_server.scheduling.admission import QueueLimits
 from headwaiter_server.scheduling.due_times import Priority
 from headwaiter_server.scheduling.scheduler import Scheduler
