@@ -1,9 +1,9 @@
-"""Finds out why a batch failed: bisects it to find its faulty sequences, or finds that the device is dead."""
+"""Find out whether a batch failed because of faulty sequences or because the device is dead."""
 
 from collections import deque
 
 from headwaiter_proto.rules.errors import Unavailable
-from headwaiter_server.scheduling.answers import Answers, sequence_failed
+from headwaiter_server.scheduling.answers import Answers, inference_failed
 from headwaiter_server.scheduling.cost_correction import CostCorrection
 from headwaiter_server.scheduling.queued_request import Batch, shape_of
 from headwaiter_server.scheduling.worker import Worker
@@ -14,13 +14,6 @@ async def bisect(worker: Worker, batch: Batch, error: Exception, correction: Cos
 
     On a dead device, the requests of the batch fail with Unavailable.
 
-    Args:
-        worker: ran the batch.
-        batch: the sequences that failed together.
-        error: the error that the device raised.
-        correction: predicts the seconds of the halves.
-        answers: hands out the results of the halves.
-
     Returns:
         Whether the device works.
     """
@@ -29,7 +22,7 @@ async def bisect(worker: Worker, batch: Batch, error: Exception, correction: Cos
     faulty_count = 0
     while failed:
         part, error = failed.popleft()
-        # Several faulty sequences in a batch are rare: the device may have died since the first probe.
+        # A batch rarely has two faulty sequences. At the second one, check that the device has not died meanwhile.
         if works and faulty_count and len(part) == 1:
             works = await worker.answers_probe()
         works = works and worker.alive
@@ -38,17 +31,17 @@ async def bisect(worker: Worker, batch: Batch, error: Exception, correction: Cos
                 answers.fail(sequence.request, device_failed())
         elif len(part) == 1:
             faulty_count += 1
-            answers.fail(part[0].request, sequence_failed(part[0], "the model failed on it", error))
+            answers.fail(part[0].request, inference_failed(part[0].index, error))
         else:
             middle = len(part) // 2
             for half in (part[:middle], part[middle:]):
-                # A request may have been cancelled in the meantime, or have failed for another of its sequences.
+                # A request may have been cancelled in the meantime, or another of its sequences may have failed it.
                 wanted = tuple(sequence for sequence in half if not sequence.request.answer.done())
                 if not wanted:
                     continue
                 try:
                     result = await worker.run(wanted, correction.cost.seconds(*shape_of(wanted)))
-                except Exception as half_error:  # noqa: BLE001 - the next pass of the loop handles any error
+                except Exception as half_error:  # noqa: BLE001 - a later pass of the loop handles the error
                     failed.append((wanted, half_error))
                 else:
                     answers.hand_out(wanted, result)

@@ -1,4 +1,4 @@
-"""Attend returns attention weights, and refuses bad requests before anything is computed."""
+"""Attend returns attention weights, and refuses bad requests before it computes anything."""
 
 import numpy as np
 import pytest
