@@ -192,7 +192,7 @@ def channel_options(settings: Settings) -> list[tuple[str, int]]:
         ("grpc.max_send_message_length", -1),
         # If two servers shared a port, the kernel would distribute the calls between them at random.
         ("grpc.so_reuseport", 0),
-        # Clients ping every 10 s, also between calls; 8 s allow for differences between timers.
+        # Clients ping every 10 s, also between calls; a minimum of 8 s allows for differences between timers.
         ("grpc.http2.min_ping_interval_without_data_ms", 8_000),
         ("grpc.keepalive_permit_without_calls", 1),
         # Accept no compression: gRPC checks the size of a message only after it has decompressed the message.

@@ -47,7 +47,7 @@ def check_single(request: pb.AttendRequest) -> None:
 def select(
     request: pb.AttendRequest, tokens: int, manifest: Manifest, limit_bytes: int
 ) -> tuple[Sequence[int], Sequence[int], int | None]:
-    """Return the layers, the heads and the query that a request for the weights of a sequence of `tokens` asks for.
+    """Return the layers, the heads and the query of a request whose sequence has `tokens` tokens.
 
     Raises:
         InvalidInput: a layer, a head or the query does not exist, or the weights are too large.

@@ -61,7 +61,7 @@ def read_rows(
 def read_tokens(
     message: pb.TokenSequences, manifest: Manifest, limits: RequestLimits, failures: Failures
 ) -> ParsedInput:
-    """Return the token ids of each sequence, as views of the message's bytes; `failures` gets errors of one sequence.
+    """Return the token ids of each sequence, as views of the message's bytes; add errors of sequences to `failures`.
 
     Raises:
         InvalidInput: the whole request is wrong.
@@ -225,8 +225,8 @@ def _check_lengths(lengths: Sequence[int], path: str, manifest: Manifest, failur
             failures.add(InvalidInput(message, sequence=index, field=path))
         elif length < least:
             message = (
-                f"sequence {index} has {length} tokens; the model needs at least {least}, because no token attends to "
-                "itself: send a longer sequence"
+                f"sequence {index} has length {length}; the model needs at least {least} tokens, because no token "
+                "attends to itself: send a longer sequence"
             )
             failures.add(InvalidInput(message, sequence=index, field=path, limit=least, actual=length))
         elif length > most:
@@ -254,7 +254,7 @@ def _split(rows: NDArray[Any], ends: list[int]) -> list[NDArray[np.generic]]:
 
 
 def _first_wrong_rows(wrong: NDArray[np.bool_], ends: list[int]) -> Iterator[tuple[int, int, int]]:
-    """Yield the index of each sequence that has a wrong row, the first such row, and its position in the sequence."""
+    """Yield (sequence index, row, position in the sequence) of the first wrong row of each sequence that has one."""
     if not wrong.any():
         return
     rows = np.flatnonzero(wrong)

@@ -22,8 +22,8 @@ _FAIR_START_FACTOR = 4.0
 def max_wait_s(priority: Priority, own_work_s: float) -> float:
     """Return the maximum wait of a sequence, in seconds.
 
-    The maximum wait grows with the request's own work. With a fixed maximum, a few long requests could be due already
-    because they wait for each other, and would all start before the small requests behind them.
+    The maximum wait grows with the request's own work. With a fixed maximum, long requests that wait for each other
+    would all become due, and would start before the small requests behind them.
     """
     return max(MAX_WAIT_S[priority], _MAX_WAIT_FACTOR * own_work_s)
 

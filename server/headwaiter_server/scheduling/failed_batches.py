@@ -22,7 +22,7 @@ async def bisect(worker: Worker, batch: Batch, error: Exception, correction: Cos
     faulty_count = 0
     while failed:
         part, error = failed.popleft()
-        # A batch rarely has two faulty sequences. At the second one, check that the device has not died meanwhile.
+        # A batch rarely has two faulty sequences, so a second one may mean that the device has died meanwhile.
         if works and faulty_count and len(part) == 1:
             works = await worker.answers_probe()
         works = works and worker.alive
@@ -35,7 +35,7 @@ async def bisect(worker: Worker, batch: Batch, error: Exception, correction: Cos
         else:
             middle = len(part) // 2
             for half in (part[:middle], part[middle:]):
-                # A request may have been cancelled in the meantime, or another of its sequences may have failed it.
+                # A request may have been cancelled or may have failed in the meantime.
                 wanted = tuple(sequence for sequence in half if not sequence.request.answer.done())
                 if not wanted:
                     continue

@@ -17,7 +17,9 @@ class CloseReason(StrEnum):
     """Why a batch is not larger."""
 
     BUDGET = "budget"  # the next sequence would exceed the token budget
-    CELLS = "cells"  # it would exceed the limit of cells or padded tokens, or padding would cost more than a launch
+    CELLS = (
+        "cells"  # the next sequence would exceed the cells or padded tokens, or add more padding than a launch costs
+    )
     URGENT = "urgent"  # the next sequence would let a sequence of the batch miss its deadline
     DRAINED = "drained"  # no other sequence was waiting
 

@@ -21,7 +21,7 @@ _MAX_BATCHES = 2
 # A worker wants its next batch this long before the predicted end of the running batch: just enough time to plan and to
 # pack. Planning earlier would miss requests that arrive in the meantime.
 _LEAD_S = 0.002
-# The predicted rest of a batch that already runs longer than predicted.
+# The predicted remaining time of a batch that already runs longer than predicted.
 _OVERDUE_S = 0.001
 
 
@@ -58,7 +58,7 @@ class Worker:
 
         Args:
             device: runs the batches.
-            reopen: opens a replacement for a dead device, and returns it checked and warm.
+            reopen: returns a replacement for a dead device, checked and warm.
             probe: a batch for which a working device returns finite values.
             clock: the clock of the times of batches.
         """
