@@ -106,7 +106,7 @@ class Bundle:
                 raise BundleRefused(f"{path} is missing, so the bundle is incomplete: copy or export the bundle again")
             if path.stat().st_size != file.size_bytes or sha256_of(path) != file.sha256:
                 raise BundleRefused(
-                    f"{path} is damaged (its checksum differs from the manifest's): copy or export the bundle again"
+                    f"{path} is damaged (its SHA-256 differs from the manifest's): copy or export the bundle again"
                 )
 
 
