@@ -26,17 +26,17 @@ from headwaiter_server.scheduling.scheduler import Scheduler
 
 log = logging.getLogger(__name__)
 
-# The time kept at the end of a drain to send replies that are ready.
+# The part of a drain that is reserved for sending replies.
 _SEND_REPLIES_S = 1.0
-# When gRPC stops, it cancels the calls that it has just received. A drained server therefore answers new calls with
-# UNAVAILABLE until no call has come for _QUIET_S, but for at most _LONGEST_REFUSING_S.
+# A gRPC server that stops cancels the calls that it has just received. A drained server therefore answers new calls
+# with UNAVAILABLE until no call has arrived for _QUIET_S, but for at most _LONGEST_REFUSING_S.
 _QUIET_S = 0.3
 _LONGEST_REFUSING_S = 2.0
 _POLL_INTERVAL_S = 0.02
 
 
 class CannotListen(Exception):
-    """The server cannot listen on one of its addresses; the message is one sentence for the operator."""
+    """The server cannot listen on one of its ports; the message is one sentence for the operator."""
 
 
 class Server:
@@ -53,7 +53,7 @@ class Server:
         self._encoder = EncoderService(settings, self._recorder)
         self._health = health.aio.HealthServicer()
         self._scheduler: Scheduler | None = None
-        self._attender: AttentionWeightsQueue | None = None
+        self._attention_queue: AttentionWeightsQueue | None = None
         self.port = 0
         self.metrics_port = 0
 
@@ -82,12 +82,12 @@ class Server:
             self._report_availability,
         )
         bundle = loaded.model.bundle
-        # The first Attend loads the graph. If the bundle has no such graph, the service refuses Attend before that.
+        # The first Attend loads the graph. The service refuses Attend if the bundle has no graph of attention weights.
         open_graph = partial(AttentionWeightsGraph.open, bundle.folder / bundle.manifest.attend.file)
-        self._attender = AttentionWeightsQueue(open_graph, self._recorder)
+        self._attention_queue = AttentionWeightsQueue(open_graph, self._recorder)
         self._recorder.serving(loaded.model, loaded.calibration, self._scheduler)
         self._encoder.serve(
-            ServedModel(loaded.model, loaded.tokenizer, self._scheduler, self._attender, loaded.calibration)
+            ServedModel(loaded.model, loaded.tokenizer, self._scheduler, self._attention_queue, loaded.calibration)
         )
         await self._set_health(serving=True)
         log.info("serving on port %d, metrics on port %d: %s", self.port, self.metrics_port, loaded.describe())
@@ -101,37 +101,37 @@ class Server:
         """Report NOT_SERVING to health checks, answer the admitted requests, and stop listening.
 
         Returns:
-            Whether all admitted requests were answered within the drain time. If not, a device may still be busy.
+            Whether all admitted requests were answered in time. If not, a device may still be busy.
         """
         await self._health.enter_graceful_shutdown()
         end_s = time.monotonic() + self._settings.drain_s
         reserve_s = min(_SEND_REPLIES_S, self._settings.drain_s / 4)
         unanswered = 0
         self._encoder.drain()
-        if self._attender is not None:
-            self._attender.drain()
+        if self._attention_queue is not None:
+            self._attention_queue.drain()
         if self._scheduler is not None:
             unanswered = await self._scheduler.drain(self._settings.drain_s - reserve_s)
         await self._wait_until_quiet(end_s - reserve_s)
-        unanswered = max(unanswered, self._encoder.answering)
+        unanswered = max(unanswered, self._encoder.unanswered_count)
         if unanswered:
             log.warning("%d requests are unanswered after a drain of %g s", unanswered, self._settings.drain_s)
         await self._stop_listening(reserve_s)
         return not unanswered
 
     async def _wait_until_quiet(self, end_s: float) -> None:
-        """Return when all replies are sent and no new call has come for a while, at the latest at `end_s`."""
+        """Return when all replies are sent and no new call has arrived for a while, at the latest at `end_s`."""
         refuse_until_s = time.monotonic() + _LONGEST_REFUSING_S
         while (now_s := time.monotonic()) < end_s:
             quiet = now_s >= min(refuse_until_s, self._recorder.last_received_s + _QUIET_S)
-            if quiet and not self._encoder.answering:
+            if quiet and not self._encoder.unanswered_count:
                 return
             await asyncio.sleep(_POLL_INTERVAL_S)
 
     def _report_availability(self, available: bool) -> None:
-        """Report to metrics and health checks that the last working device failed, or that a device works again."""
+        """Report to metrics and health checks whether a device works."""
         self._recorder.available(available)
-        # asyncio keeps only weak references to tasks.
+        # asyncio keeps only weak references to tasks, so keep the task in a field.
         self._health_update = asyncio.create_task(self._set_health(serving=available))
 
     async def _set_health(self, *, serving: bool) -> None:
@@ -147,7 +147,7 @@ class Server:
             options=channel_options(self._settings),
         )
         server.add_generic_rpc_handlers((self._encoder.handler(),))
-        # The generated functions are typed for another class of server.
+        # The generated functions expect another class of server.
         adapter: Any = GenericHandlers(server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, adapter)
         services = (SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME)
@@ -192,7 +192,7 @@ def channel_options(settings: Settings) -> list[tuple[str, int]]:
         ("grpc.max_send_message_length", -1),
         # If two servers shared a port, the kernel would distribute the calls between them at random.
         ("grpc.so_reuseport", 0),
-        # Clients ping every 10 s, between calls too. Two seconds of margin allow for differences between timers.
+        # Clients ping every 10 s, also between calls; a minimum of 8 s allows for differences between timers.
         ("grpc.http2.min_ping_interval_without_data_ms", 8_000),
         ("grpc.keepalive_permit_without_calls", 1),
         # Accept no compression: gRPC checks the size of a message only after it has decompressed the message.

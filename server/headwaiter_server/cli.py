@@ -1,4 +1,4 @@
-"""The command headwaiter-server."""
+"""Run the command headwaiter-server."""
 
 import asyncio
 import logging
@@ -32,12 +32,12 @@ def main() -> int:
     except SettingsError as error:
         return _fail(str(error), 2)
     if not drained:
-        # A normal exit would wait for threads that load a model or run a batch, and these cannot be interrupted.
+        # A normal exit would wait for threads that load a model or run a batch, which cannot be interrupted.
         logging.shutdown()
         os._exit(0)
     return 0
 
 
-def _fail(sentence: str, status: int) -> int:
-    print(f"headwaiter-server: {sentence}", file=sys.stderr)
-    return status
+def _fail(message: str, exit_code: int) -> int:
+    print(f"headwaiter-server: {message}", file=sys.stderr)
+    return exit_code

@@ -22,11 +22,16 @@ class SettingsError(Exception):
 
 
 @dataclass(frozen=True)
-class _Kind:
-    """A kind of value: the function that reads it from text, or raises ValueError, and the values that it accepts."""
+class _ValueType:
+    """How to read a setting's value.
+
+    Attributes:
+        read: reads a value from text; raises ValueError if the text is not valid.
+        accepted: the values that are valid, in words.
+    """
 
     read: Callable[[str], Any]
-    wanted: str
+    accepted: str
 
 
 def _whole_number(lowest: int, highest: float = float("inf")) -> Callable[[str], int]:
@@ -68,33 +73,33 @@ def _read_file(text: str) -> Path:
     return path
 
 
-def _one_of(*choices: str) -> _Kind:
+def _one_of(*choices: str) -> _ValueType:
     def read(text: str) -> str:
         if text not in choices:
             raise ValueError
         return text
 
-    return _Kind(read, f"{', '.join(choices[:-1])} or {choices[-1]}")
+    return _ValueType(read, f"{', '.join(choices[:-1])} or {choices[-1]}")
 
 
-_NATURAL = _Kind(_whole_number(0), "a whole number of at least 0")
-_POSITIVE = _Kind(_whole_number(1), "a whole number of at least 1")
-_ATTEND_BYTES = _Kind(_whole_number(1, _MAX_ATTEND_BYTES), f"a whole number from 1 to {_MAX_ATTEND_BYTES}")
-_PORT = _Kind(_whole_number(0, 65_535), "a port number")
-_SECONDS = _Kind(_read_seconds, "a number of seconds")
-_GPUS = _Kind(_read_gpus, "different numbers of GPUs, such as 0,1")
-_ADDRESS = _Kind(_read_address, "HOST:PORT")
-_FILE = _Kind(_read_file, "an existing file")
-_FOLDER = _Kind(lambda text: Path(text) if text else None, "a folder")
+_NATURAL = _ValueType(_whole_number(0), "a whole number of at least 0")
+_POSITIVE = _ValueType(_whole_number(1), "a whole number of at least 1")
+_ATTEND_BYTES = _ValueType(_whole_number(1, _MAX_ATTEND_BYTES), f"a whole number from 1 to {_MAX_ATTEND_BYTES}")
+_PORT = _ValueType(_whole_number(0, 65_535), "a port number")
+_SECONDS = _ValueType(_read_seconds, "a number of seconds")
+_GPUS = _ValueType(_read_gpus, "different numbers of GPUs, such as 0,1")
+_ADDRESS = _ValueType(_read_address, "HOST:PORT")
+_FILE = _ValueType(_read_file, "an existing file")
+_FOLDER = _ValueType(lambda text: Path(text) if text else None, "a folder")
 
 
-def _setting(default: Any, kind: _Kind, text: str) -> Any:
-    return dataclasses.field(default=default, metadata={"kind": kind, "help": text})
+def _setting(default: Any, value_type: _ValueType, help_text: str) -> Any:
+    return dataclasses.field(default=default, metadata={"type": value_type, "help": help_text})
 
 
 @dataclass(frozen=True)
 class Settings:
-    """The settings of a server. For some settings, 0 lets the server choose; their help says so."""
+    """The settings of a server; the help of a setting says what 0 means."""
 
     bundle: Path
     provider: Literal["auto", "cuda", "cpu"] = _setting(
@@ -112,7 +117,7 @@ class Settings:
     max_gpu_bytes: int = _setting(
         0,
         _NATURAL,
-        "most GPU memory in bytes for the weights and batches of one session, inputs not counted; 0 for no limit",
+        "most GPU memory in bytes for the weights and batches of one session, without inputs; 0 for no limit",
     )
     instances: int = _setting(1, _POSITIVE, "sessions on each device; each one loads the weights again")
     token_budget: int = _setting(
@@ -121,18 +126,16 @@ class Settings:
         "most tokens in a batch; 0 takes the smallest number that is as fast as larger ones, measured at start-up",
     )
     cache_dir: Path | None = _setting(
-        None, _FOLDER, "folder to keep measured batch costs in; '' for none; the user's cache folder if not given"
+        None, _FOLDER, "folder for measured batch costs; '' stores nothing; the user's cache folder if not given"
     )
-    max_queue_tokens: int = _setting(262_144, _POSITIVE, "most tokens in the queue; requests beyond that are refused")
+    max_queue_tokens: int = _setting(262_144, _POSITIVE, "most tokens in the queue; further requests are refused")
     max_queue_s: float = _setting(
         30.0, _SECONDS, "longest estimated wait in seconds; requests that would wait longer are refused"
     )
     max_request_sequences: int = _setting(4096, _POSITIVE, "most sequences in a request")
     max_request_tokens: int = _setting(65_536, _POSITIVE, "most tokens in a request")
     max_request_bytes: int = _setting(16 * _MIB, _POSITIVE, "largest request message in bytes")
-    max_calls: int = _setting(
-        8192, _POSITIVE, "most calls in progress, streams included; calls beyond that are refused"
-    )
+    max_calls: int = _setting(8192, _POSITIVE, "most calls in progress, streams included; further calls are refused")
     max_stream_requests: int = _setting(
         1024, _POSITIVE, "most requests of one stream in progress before the server stops reading the stream"
     )
@@ -164,8 +167,8 @@ class Settings:
             raise SettingsError("--tls-client-ca needs --tls-cert and --tls-key: give all three")
         if self.max_request_tokens > self.max_queue_tokens:
             raise SettingsError(
-                f"--max-request-tokens {self.max_request_tokens} exceeds --max-queue-tokens {self.max_queue_tokens}: "
-                "the queue would always refuse the largest requests; lower the first or raise the second"
+                f"--max-request-tokens {self.max_request_tokens} exceeds --max-queue-tokens {self.max_queue_tokens}, "
+                "so the queue would always refuse the largest requests: lower the first or raise the second"
             )
 
     @property
@@ -176,7 +179,7 @@ class Settings:
         return None if self.instances == 1 else max(1, (os.cpu_count() or 1) // self.instances)
 
     def token(self) -> str | None:
-        """Read the bearer token that every call needs; None if calls need no token.
+        """Read the bearer token that calls must carry; None if calls need no token.
 
         Raises:
             SettingsError: the file cannot be read, or its content is not a bearer token.
@@ -210,11 +213,7 @@ def variable(name: str) -> str:
 
 
 def read_settings(arguments: Sequence[str], environment: Mapping[str, str]) -> Settings:
-    """Read each setting from the command line, or else from the environment, or else take its default.
-
-    Args:
-        arguments: the command-line arguments, without the program's name.
-        environment: the environment variables.
+    """Read each setting from the command line, else from the environment; other settings have their defaults.
 
     Raises:
         SettingsError: a setting is wrong; the message names its flag.
@@ -222,7 +221,7 @@ def read_settings(arguments: Sequence[str], environment: Mapping[str, str]) -> S
     given = {name: text for name, text in vars(_parser().parse_args(arguments)).items() if text is not None}
     values: dict[str, Any] = {}
     for field in dataclasses.fields(Settings):
-        # An empty variable counts as not set: compose files pass unset variables on as empty ones.
+        # An empty variable counts as not set, because Docker Compose passes unset variables on as empty ones.
         text = given.get(field.name, environment.get(variable(field.name)) or None)
         if field.name == "bundle":
             if not text:
@@ -232,7 +231,7 @@ def read_settings(arguments: Sequence[str], environment: Mapping[str, str]) -> S
                 )
             values["bundle"] = Path(text)
         elif text is not None:
-            values[field.name] = _read(field, text)
+            values[field.name] = _read_value(field, text)
     return Settings(**{"cache_dir": _user_cache(environment), **values})
 
 
@@ -243,12 +242,12 @@ def _user_cache(environment: Mapping[str, str]) -> Path | None:
     return Path(caches) / "headwaiter" if caches else None
 
 
-def _read(field: "dataclasses.Field[Any]", text: str) -> Any:
-    kind: _Kind = field.metadata["kind"]
+def _read_value(field: "dataclasses.Field[Any]", text: str) -> Any:
+    value_type: _ValueType = field.metadata["type"]
     try:
-        return kind.read(text)
+        return value_type.read(text)
     except ValueError:
-        raise SettingsError(f"{flag(field.name)} {text!r} is not valid: give {kind.wanted}") from None
+        raise SettingsError(f"{flag(field.name)} {text!r} is not valid: give {value_type.accepted}") from None
 
 
 class _Parser(argparse.ArgumentParser):

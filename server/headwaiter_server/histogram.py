@@ -1,4 +1,4 @@
-"""A Prometheus histogram that finds its bucket by binary search; prometheus_client's own tries bucket after bucket."""
+"""A Prometheus histogram that finds buckets by binary search; prometheus_client's histogram tries one after another."""
 
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
@@ -15,7 +15,7 @@ class Series:
     """The values observed under one set of label values.
 
     Args:
-        bounds: upper bounds of the buckets, rising; a last bucket without upper bound is added.
+        bounds: rising upper bounds of the buckets; a last bucket without an upper bound is added.
     """
 
     def __init__(self, bounds: Sequence[float]) -> None:
@@ -54,11 +54,11 @@ class Histogram(Collector):
     def labels(self, *values: str) -> Series:
         """Return the series of these label values; create it if it is new."""
         series = self._series.get(values)
-        # setdefault is atomic: another thread may have created the series meanwhile.
+        # Another thread may create the same series at the same time; setdefault is atomic.
         return self._series.setdefault(values, Series(self._bounds)) if series is None else series
 
     def collect(self) -> Iterator[HistogramMetricFamily]:
-        """Yield the histogram in the form that prometheus_client exposes."""
+        """Yield the histogram as prometheus_client expects it."""
         family = HistogramMetricFamily(self._name, self._description, labels=self._labels)
         bounds = (*self._bounds, float("inf"))
         names = [floatToGoString(bound) for bound in bounds]  # type: ignore[no-untyped-call]

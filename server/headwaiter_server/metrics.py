@@ -29,17 +29,17 @@ class QueueState(Protocol):
 
     @property
     def queued_sequences(self) -> int:
-        """The number of waiting sequences."""
+        """Number of waiting sequences."""
         ...
 
     @property
     def queued_tokens(self) -> int:
-        """The number of tokens of the waiting sequences."""
+        """Number of tokens of the waiting sequences."""
         ...
 
     @property
     def estimated_wait_s(self) -> float:
-        """The wait estimate of a sequence that arrives now, in seconds."""
+        """Wait estimate of a sequence that arrives now, in seconds."""
         ...
 
 
@@ -55,7 +55,7 @@ class Recorder:
         self.registry = CollectorRegistry()
         self.last_received_s = float("-inf")
         self._model = ""
-        # prometheus_client's own lookup of labels is slower: it takes a lock and checks each label.
+        # Cached, because prometheus_client takes a lock and checks each label at every look-up.
         self._requests = cache(
             self._counter("requests", "Requests answered, with a reply or an error.", "model", "method", "code").labels
         )
@@ -81,7 +81,7 @@ class Recorder:
         self._inflight = self._gauge("inflight_requests", "Requests in progress.")
 
     def serving(self, model: Model, calibration: Calibration, queue: QueueState) -> None:
-        """Record that a model is ready to serve: expose its description, its measured cost and its queue."""
+        """Expose the description, the measured cost and the queue of a model that is ready to serve."""
         manifest, cost = model.bundle.manifest, calibration.cost
         self._model = manifest.name
         self._available.set(1)
@@ -139,11 +139,11 @@ class Recorder:
         self._available.set(available)
 
     def batch_closed(self, reason: str) -> None:
-        """Record that a batch was planned, and the reason why no more sequences were added."""
+        """Record that a batch was planned, and why the batch is not larger."""
         self._closed_batches(reason).inc()
 
     def batch_ran(self, shape: Shape, predicted_s: float, actual_s: float) -> None:
-        """Record that a batch has run, with its predicted and its actual run time."""
+        """Record that a batch ran, with its predicted and its actual seconds."""
         self._batch_sequences.observe(shape.sequences)
         self._batch_tokens.observe(shape.tokens)
         self._batch_padding.observe(shape.padding_ratio)
@@ -151,7 +151,7 @@ class Recorder:
             self._cost_error.observe(abs(predicted_s - actual_s) / actual_s)
 
     def expired(self, sequences: int) -> None:
-        """Record that sequences were dropped because their deadline passed."""
+        """Record that sequences were dropped because their deadline had passed or was too near."""
         self._expired.inc(sequences)
 
     def _counter(self, name: str, description: str, *labels: str) -> Counter:

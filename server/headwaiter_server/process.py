@@ -10,8 +10,8 @@ from headwaiter_server.config import Settings
 
 log = logging.getLogger(__name__)
 
-# The objects allocated between two garbage collections. Requests in progress hold more objects than Python's default
-# of 700, so that collections would be frequent and free little.
+# Requests in progress hold more objects than Python's default threshold, so collections would be frequent and free
+# little memory.
 _GC_THRESHOLD_OBJECTS = 10_000
 
 
@@ -47,7 +47,7 @@ async def _finishes_before(stopped: "asyncio.Task[bool]", work: "asyncio.Task[No
     """Wait for the work or the stop signal; cancel the work on the signal. Return whether the work finished.
 
     Raises:
-        Exception: the work failed with this error.
+        Exception: the error of the work.
     """
     await asyncio.wait({work, stopped}, return_when=asyncio.FIRST_COMPLETED)
     if work.done():
@@ -61,7 +61,7 @@ async def _finishes_before(stopped: "asyncio.Task[bool]", work: "asyncio.Task[No
 def _tune_garbage_collector() -> None:
     """Collect rarely, and never scan the objects created at start-up.
 
-    A collection that scans them takes some 20 ms, in which the event loop answers no request.
+    A collection that scans these objects stops the event loop for about 20 ms.
     """
     gc.collect()
     gc.freeze()

@@ -86,12 +86,12 @@ FROM_TEXT_MODEL: list[tuple[str, Callable[[Caller], object], str]] = [
     (
         "too many sequences",
         lambda c: c.send(tokens([1] * 9)),
-        "the request has 9 sequences; the server accepts at most 8: split it",
+        "the request has 9 sequences; the server accepts at most 8: split the request",
     ),
     (
         "too many tokens",
         lambda c: c.send(tokens([49] * 2)),
-        "the request has 98 tokens; the server accepts at most 96: split it",
+        "the request has 98 tokens; the server accepts at most 96: split the request",
     ),
     (
         "an unknown model",
@@ -101,12 +101,15 @@ FROM_TEXT_MODEL: list[tuple[str, Callable[[Caller], object], str]] = [
     (
         "an unknown prompt",
         lambda c: c.client.encode(["bread"], prompt="question"),
-        "texts.prompt: the model has no prompt 'question'; its prompts: 'query', 'passage', 'document'",
+        (
+            "texts.prompt: the model has no prompt 'question' (its prompts: 'query', 'passage', "
+            "'document'): name one of them, or leave the field empty"
+        ),
     ),
     (
         "a layer out of range",
         lambda c: c.client.attend("bread", layers=[2]),
-        "layers has 2; the model's layers are 0 to 1: choose from these",
+        "layers has 2; the model's layers are 0 to 1: choose among them",
     ),
 ]
 

@@ -8,7 +8,7 @@ import pytest
 import transformers
 
 from bench.loads.traces import sentences
-from headwaiter_server.errors import Failures
+from headwaiter_proto.rules.errors import Failures
 from headwaiter_server.models.tokenizer import BundleTokenizer, TokenizeOptions, Truncation
 from headwaiter_server.runtime.bundle import TOKENIZER, Bundle
 

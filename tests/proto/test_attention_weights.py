@@ -56,7 +56,7 @@ def test_weights_up_to_the_limit_are_computed() -> None:
         _select(2 * LAYER_BYTES - 1, layers=[0, 1])
     error = refusal.value
     assert (error.field, error.limit, error.actual) == ("layers", 799, 800)
-    assert all(text in str(error) for text in ("799", "800", "at most 1 of"))
+    assert all(fact in str(error) for fact in ("799", "800", "at most 1 of"))
 
 
 def test_the_size_of_the_weights_counts_heads_that_are_not_requested() -> None:

@@ -6,7 +6,7 @@ from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.rules import errors
 
 
-def test_an_error_has_its_message_and_the_place_and_values_that_are_wrong() -> None:
+def test_an_error_has_its_message_and_the_sequence_field_and_values_that_are_wrong() -> None:
     error = errors.InvalidInput("sequence 3 is empty", sequence=3, field="tokens.lengths", limit=1, actual=0)
     assert str(error) == "sequence 3 is empty"
     assert (error.sequence, error.field, error.limit, error.actual) == (3, "tokens.lengths", 1, 0)

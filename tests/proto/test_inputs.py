@@ -229,7 +229,7 @@ def test_a_request_without_an_input_is_refused() -> None:
         read_rows(pb.EncodeRequest(), TOKENS, LIMITS, Failures())
 
 
-def test_texts_that_are_empty_or_far_too_long_are_refused_before_they_are_tokenised() -> None:
+def test_texts_that_are_empty_or_have_too_many_characters_are_refused_before_tokenisation() -> None:
     failures = Failures(keep=True)
     check_texts(["a", " \n", "a" * 257], 4, failures, truncates=False)
     empty, long = failures.by_sequence[1], failures.by_sequence[2]
@@ -246,7 +246,7 @@ def test_a_model_without_a_tokenizer_has_no_prompt() -> None:
     assert refusal.value.field == "texts"
 
 
-def test_an_error_about_a_prompt_quotes_no_more_than_a_reply_can_carry() -> None:
+def test_an_error_about_a_prompt_is_short_enough_for_a_reply() -> None:
     many = Manifest(max_text_tokens=4, prompts=[pb.Prompt(name=f"prompt {number}") for number in range(1000)])
     with pytest.raises(InvalidInput) as refusal:
         read_prompt(pb.Texts(values=["a"], prompt="x" * 10_000), many, LIMITS)

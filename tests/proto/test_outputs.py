@@ -1,4 +1,4 @@
-"""The outputs of a reply are decided before anything is computed, and impossible outputs are refused."""
+"""The outputs of a reply are decided before the model runs, and impossible outputs are refused."""
 
 from typing import Any
 
@@ -53,7 +53,7 @@ def test_an_output_that_the_model_cannot_give_is_refused(
         (UNPOOLED, {"pooling": pb.POOLING_CLS, "pooled": True}, True, False, True),
     ],
 )
-def test_rows_are_needed_for_hidden_output_and_for_another_pooling_than_the_graphs(
+def test_rows_are_needed_for_hidden_output_and_for_a_pooling_that_the_graph_does_not_compute(
     manifest: Manifest, options: dict[str, Any], pooled: bool, hidden: bool, rows: bool
 ) -> None:
     output = _read(manifest, **options)

@@ -12,14 +12,14 @@ NAMES = {pb.POOLING_MEAN: "mean", pb.POOLING_CLS: "cls", pb.POOLING_MAX: "max", 
 
 
 @pytest.mark.parametrize("pooling", POOLINGS)
-@pytest.mark.parametrize("skipped", [0, 3])
-def test_a_vector_agrees_with_sentence_transformers(pooling: pb.Pooling, skipped: int) -> None:
+@pytest.mark.parametrize("skipped_rows", [0, 3])
+def test_a_vector_agrees_with_sentence_transformers(pooling: pb.Pooling, skipped_rows: int) -> None:
     reference = Pooling(16, NAMES[pooling], include_prompt=False)
     for n in (4, 5, 200):
         rows = np.random.default_rng(n).normal(size=(n, 16)).astype(np.float32)
         features = {"token_embeddings": torch.from_numpy(rows)[None], "attention_mask": torch.ones(1, n)}
-        expected = reference({**features, "prompt_length": skipped})["sentence_embedding"][0].numpy()
-        vector = pool(rows, pooling, skipped)
+        expected = reference({**features, "prompt_length": skipped_rows})["sentence_embedding"][0].numpy()
+        vector = pool(rows, pooling, skipped_rows)
         assert vector.dtype == np.float32
         np.testing.assert_allclose(vector, expected, rtol=0, atol=1e-6)
 

@@ -8,7 +8,7 @@ import pytest
 
 from headwaiter_server.config import Settings, SettingsError, flag, read_settings, variable
 
-# For each setting, a value that is not its default: as text, and as read. The file FILE exists.
+# For each setting, a value that is not the default: the text, and the value that is read. The file FILE exists.
 GIVEN = {
     "provider": ("cuda", "cuda"),
     "precision": ("fp16", "fp16"),
@@ -35,7 +35,7 @@ GIVEN = {
     "token_file": ("FILE", Path("FILE")),
     "drain_s": ("2.5", 2.5),
 }
-# The settings that a setting needs.
+# The settings that must be given together with a setting.
 NEEDED_SETTINGS = {"tls_cert": ["tls_key"], "tls_key": ["tls_cert"], "tls_client_ca": ["tls_cert", "tls_key"]}
 FIELDS = [field.name for field in dataclasses.fields(Settings) if field.name != "bundle"]
 

@@ -14,10 +14,10 @@ BOUNDS = (0.0, 0.25, 1.0, 30.0)
 def test_the_exposed_text_equals_that_of_prometheus_client(values: list[tuple[str, float]]) -> None:
     ours, theirs = CollectorRegistry(), CollectorRegistry()
     fast = Histogram("seconds", "Some text.", BOUNDS, ours, ["stage"])
-    usual = prometheus_client.Histogram("seconds", "Some text.", ["stage"], buckets=BOUNDS, registry=theirs)
+    reference = prometheus_client.Histogram("seconds", "Some text.", ["stage"], buckets=BOUNDS, registry=theirs)
     for stage, value in values:
         fast.labels(stage).observe(value)
-        usual.labels(stage).observe(value)
+        reference.labels(stage).observe(value)
     assert generate_latest(ours) == generate_latest(theirs)
 
 

@@ -12,17 +12,16 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PACKAGES = {name: ROOT / name / f"headwaiter_{name}" for name in ("proto", "server", "export", "client")}
 SERVER = "headwaiter_server"
-# The server's folders and modules, and the others of them that each may import: rpc, http -> models -> scheduling ->
+# The folders and the modules of the server, with those that each may import: rpc, http -> models -> scheduling ->
 # runtime, never upwards.
 LAYERS: dict[str, set[str]] = {
     "runtime": set(),
-    "scheduling": {"runtime", "errors"},
-    "models": {"runtime", "scheduling", "errors", "config"},
-    "rpc": {"runtime", "scheduling", "models", "errors", "config", "metrics"},
-    "http": {"runtime", "scheduling", "models", "errors", "config", "metrics"},
+    "scheduling": {"runtime"},
+    "models": {"runtime", "scheduling", "config"},
+    "rpc": {"runtime", "scheduling", "models", "config", "metrics"},
+    "http": {"runtime", "scheduling", "models", "config", "metrics"},
 }
 MODULES: dict[str, set[str]] = {
-    "errors": set(),
     "config": set(),
     "histogram": set(),
     "metrics": {"histogram", "runtime", "scheduling"},
@@ -107,9 +106,9 @@ def test_the_lower_layers_import_neither_grpc_nor_other_third_party_packages(fol
 
 
 def test_only_the_export_imports_torch_or_onnx() -> None:
-    heavy = {"torch", "onnx", "onnxscript", "safetensors", "transformers"}
+    export_only = {"torch", "onnx", "onnxscript", "safetensors", "transformers"}
     for package in ("proto", "server", "client"):
-        assert not _third_party(PACKAGES[package]) & heavy
+        assert not _third_party(PACKAGES[package]) & export_only
 
 
 def test_the_server_loads_neither_torch_nor_onnx() -> None:

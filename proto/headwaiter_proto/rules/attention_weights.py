@@ -1,4 +1,4 @@
-"""Checks the parts of an Attend request that no other request has."""
+"""Check the parts of an Attend request that other requests do not have."""
 
 import math
 from collections.abc import Sequence
@@ -47,13 +47,7 @@ def check_single(request: pb.AttendRequest) -> None:
 def select(
     request: pb.AttendRequest, tokens: int, manifest: Manifest, limit_bytes: int
 ) -> tuple[Sequence[int], Sequence[int], int | None]:
-    """Return the layers, the heads and the query that a request asks for.
-
-    Args:
-        request: the request.
-        tokens: number of tokens of its sequence.
-        manifest: the model's.
-        limit_bytes: most bytes of weights that may be computed.
+    """Return the layers, the heads and the query of a request whose sequence has `tokens` tokens.
 
     Raises:
         InvalidInput: a layer, a head or the query does not exist, or the weights are too large.
@@ -72,11 +66,11 @@ def select(
 
 
 def _read_indices(field: str, indices: Sequence[int], count: int) -> Sequence[int]:
-    """Return the requested indices of layers or heads, or all of them if the request names no index."""
+    """Return the requested indices of layers or heads, or all indices if the request names no index."""
     # This check comes first because a message may hold millions of indices.
     if len(indices) > count:
         raise InvalidInput(
-            f"{field} has {len(indices)} numbers; the model has {count} {field}: name each at most once",
+            f"{field} has {len(indices)} numbers; the model has {count} {field}: name each of them at most once",
             field=field,
             limit=count,
             actual=len(indices),
@@ -84,18 +78,18 @@ def _read_indices(field: str, indices: Sequence[int], count: int) -> Sequence[in
     for index in indices:
         if index >= count:
             raise InvalidInput(
-                f"{field} has {index}; the model's {field} are 0 to {count - 1}: choose from these",
+                f"{field} has {index}; the model's {field} are 0 to {count - 1}: choose among them",
                 field=field,
                 limit=count - 1,
                 actual=index,
             )
     if len(set(indices)) < len(indices):
-        raise InvalidInput(f"{field} are {list(indices)}: name each at most once", field=field)
+        raise InvalidInput(f"{field} {list(indices)} name an index twice: name each index at most once", field=field)
     return list(indices) or range(count)
 
 
 def _check_size(layers: int, tokens: int, manifest: Manifest, limit_bytes: int) -> None:
-    """Check the memory that the weights take; the graph computes all heads of a layer, whichever are requested."""
+    """Check the size of the computed weights, which include the heads that are not requested."""
     layer_bytes = manifest.heads * tokens**2 * _WEIGHT_BYTES
     if layers * layer_bytes <= limit_bytes:
         return

@@ -1,4 +1,4 @@
-"""The errors of requests: one tree for the server, which answers with them, and for the client, which raises them.
+"""The errors of requests: one tree for the server, which sends them, and for the client, which raises them.
 
 HeadwaiterError
 ├── InvalidInput
@@ -23,14 +23,14 @@ from headwaiter_proto import encoder_pb2 as pb
 class HeadwaiterError(Exception):
     """A request failed; the message says what is wrong, where, and what to do.
 
-    The client raises this class itself for a failure that has no class below.
+    The client raises this class itself for a failure without a class of its own.
 
     Attributes:
-        sequence: index in the request of the sequence that is wrong; None if the whole request is.
-        field: path of the request's field that is wrong.
+        sequence: index of the wrong sequence in the request; None if the error is not about one sequence.
+        field: path of the wrong field in the request.
         limit: the limit that was exceeded.
         actual: the value that exceeded the limit.
-        retry_after_s: seconds after which the same request may succeed, if the server says so.
+        retry_after_s: seconds after which the same request may succeed; None if unknown.
         request_id: the request's id in the server's log.
     """
 
@@ -67,7 +67,7 @@ class InvalidInput(HeadwaiterError):
 
 
 class SequenceTooLong(InvalidInput):
-    """A sequence has more tokens than the model accepts: `actual` is over `limit`."""
+    """A sequence has more tokens than the model accepts."""
 
     reason = pb.SEQUENCE_TOO_LONG
 
@@ -79,7 +79,7 @@ class ModelNotFound(HeadwaiterError):
 
 
 class MessageTooLarge(HeadwaiterError):
-    """The request or the reply is over a size limit: the same request will fail again."""
+    """The request or the reply exceeds a size limit: the same request will fail again."""
 
     reason = pb.MESSAGE_TOO_LARGE
 
@@ -101,7 +101,7 @@ class Transient(HeadwaiterError):
 
 
 class Overloaded(Transient):
-    """The queue is full, or too long for the deadline; the request may succeed after `retry_after_s`."""
+    """The queue is full, or too long for the deadline; the same request may succeed after `retry_after_s`."""
 
     reason = pb.OVERLOADED
 
@@ -130,7 +130,7 @@ class Unimplemented(HeadwaiterError):
     reason = pb.UNIMPLEMENTED
 
 
-# The class of each reason, by the name of the reason in the contract.
+# The class of each reason, by the reason's name in encoder.proto.
 ERROR_BY_REASON: dict[str, type[HeadwaiterError]] = {
     pb.ErrorReason.Name(kind.reason): kind
     for kind in (
@@ -150,12 +150,10 @@ ERROR_BY_REASON: dict[str, type[HeadwaiterError]] = {
 
 
 class Failures:
-    """Collects the errors of single sequences of a request; unless told to keep them, raises the first.
-
-    Args:
-        keep: keep errors, because the request asks for the answers of the other sequences.
+    """The failed sequences of a request.
 
     Attributes:
+        keep: True for a partial request, which keeps errors; other requests raise the first error.
         by_sequence: the first error of each failed sequence, by the sequence's index.
     """
 

@@ -1,4 +1,4 @@
-"""Reads and checks the sequences of a request: token ids, feature rows, and texts before and after their tokenizer."""
+"""Read and check the sequences of a request: token ids, feature rows, and texts before and after tokenisation."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.manifest_pb2 import Manifest
 from headwaiter_proto.rules.errors import Failures, InvalidInput, SequenceTooLong
+from headwaiter_proto.rules.outputs import dtype_name
 from headwaiter_proto.rules.requests import RequestLimits, check_count, check_tokens
 
 _ID_TYPES: dict[int, np.dtype[Any]] = {pb.DATA_TYPE_INT32: np.dtype("<i4"), pb.DATA_TYPE_INT64: np.dtype("<i8")}
@@ -21,7 +22,7 @@ _FEATURE_TYPES: dict[int, np.dtype[Any]] = {
 }
 # An error travels in HTTP/2 headers of 8 KiB.
 _MAX_QUOTED_CHARACTERS = 256
-# A token of ordinary text has about 4 characters; a text within its limit on tokens never comes near this.
+# Longer texts are refused without tokenisation; a token of ordinary text has about 4 characters.
 _TEXT_CHARACTERS_PER_TOKEN = 64
 
 
@@ -32,8 +33,8 @@ class ParsedInput:
     Attributes:
         sequences: token ids [n] or feature rows [n, feature_width] of each sequence; unspecified for a failed sequence.
         failures: the errors of the failed sequences.
-        truncated: number of tokens before truncation of each text that was truncated, by index.
-        offsets: int64 [n, 2] for each text, where each token begins and ends in it; None unless requested.
+        truncated: number of tokens before truncation, of each truncated text, by index.
+        offsets: int64 [n, 2] for each text, the begin and the end of each token in the text; None unless requested.
         skipped_tokens: number of tokens at the start of each sequence that pooling leaves out.
     """
 
@@ -47,7 +48,7 @@ class ParsedInput:
 def read_rows(
     request: pb.EncodeRequest | pb.AttendRequest, manifest: Manifest, limits: RequestLimits, failures: Failures
 ) -> ParsedInput:
-    """Return the token ids or the feature rows of a request that has no texts; see `read_tokens`."""
+    """Return the token ids or the feature rows of a request without texts; see `read_tokens`."""
     match request.WhichOneof("input"):
         case "tokens":
             return read_tokens(request.tokens, manifest, limits, failures)
@@ -60,13 +61,7 @@ def read_rows(
 def read_tokens(
     message: pb.TokenSequences, manifest: Manifest, limits: RequestLimits, failures: Failures
 ) -> ParsedInput:
-    """Return the token ids of each sequence, as views of the message's bytes.
-
-    Args:
-        message: the token ids.
-        manifest: the model's.
-        limits: the most that one request may hold.
-        failures: receives the errors of single sequences.
+    """Return the token ids of each sequence, as views of the message's bytes; add errors of sequences to `failures`.
 
     Raises:
         InvalidInput: the whole request is wrong.
@@ -79,14 +74,14 @@ def read_tokens(
     dtype = _ID_TYPES.get(message.dtype)
     if dtype is None:
         raise InvalidInput(
-            f"tokens.dtype is {_dtype_name(message.dtype)}: send ids as INT32 or INT64", field="tokens.dtype"
+            f"tokens.dtype is {dtype_name(message.dtype)}: send ids as INT32 or INT64", field="tokens.dtype"
         )
     ends = _check_sizes(message.lengths, "tokens", manifest, limits, failures)
     ids = _view(message.data, dtype, 1, ends[-1], "tokens")[:, 0]
-    # Read as unsigned, a negative id is a large number, so one comparison checks both bounds.
+    # As an unsigned number, a negative id is large, so one comparison checks both bounds.
     if ids.view(dtype.str.replace("i", "u")).max(initial=0) >= manifest.vocabulary_size:
         largest = manifest.vocabulary_size - 1
-        for index, row, position in _first_of_each((ids < 0) | (ids > largest), ends):
+        for index, row, position in _first_wrong_rows((ids < 0) | (ids > largest), ends):
             failures.add(
                 InvalidInput(
                     f"sequence {index} has id {ids[row]} at position {position}; the model's ids are 0 to "
@@ -108,7 +103,7 @@ def read_features(
         raise InvalidInput(
             "features: the model takes token ids or texts, not features: send one of these", field="features"
         )
-    # Without sequences the width may be unknown to the caller; the missing sequences are reported below.
+    # A caller without sequences may not know the width; the check of lengths below refuses the request.
     if message.lengths and message.width != manifest.feature_width:
         raise InvalidInput(
             f"features.width is {message.width}; the model takes features of width {manifest.feature_width}: send rows "
@@ -120,12 +115,12 @@ def read_features(
     dtype = _FEATURE_TYPES.get(message.dtype)
     if dtype is None:
         raise InvalidInput(
-            f"features.dtype is {_dtype_name(message.dtype)}: send features as FLOAT32 or FLOAT16",
+            f"features.dtype is {dtype_name(message.dtype)}: send features as FLOAT32 or FLOAT16",
             field="features.dtype",
         )
     ends = _check_sizes(message.lengths, "features", manifest, limits, failures)
     rows = _view(message.data, dtype, message.width, ends[-1], "features")
-    for index, _, position in _first_of_each(~np.isfinite(rows).all(axis=1), ends):
+    for index, _, position in _first_wrong_rows(~np.isfinite(rows).all(axis=1), ends):
         failures.add(
             InvalidInput(
                 f"sequence {index} has a NaN or an infinity at position {position}: send finite numbers",
@@ -137,17 +132,18 @@ def read_features(
 
 
 def read_prompt(texts: pb.Texts, manifest: Manifest, limits: RequestLimits) -> pb.Prompt:
-    """Check texts before they are tokenised, and return their prompt: the requested one, the default, or an empty one.
+    """Check texts before tokenisation, and return the requested prompt, else the default prompt, else an empty one.
 
     Raises:
-        InvalidInput: the model takes no texts or does not have the prompt, or the texts are too many or too large.
+        InvalidInput: the model takes no texts or does not have the prompt, or there are too many or too large texts.
     """
     name = texts.prompt or manifest.default_prompt
     prompts = {prompt.name: prompt for prompt in manifest.prompts}
     if name and name not in prompts:
-        offered = shorten(", ".join(map(repr, prompts)) or "none", _MAX_QUOTED_CHARACTERS, placeholder=" …")
+        known = shorten(", ".join(map(repr, prompts)) or "none", _MAX_QUOTED_CHARACTERS, placeholder=" …")
         raise InvalidInput(
-            f"texts.prompt: the model has no prompt {name[:_MAX_QUOTED_CHARACTERS]!r}; its prompts: {offered}",
+            f"texts.prompt: the model has no prompt {name[:_MAX_QUOTED_CHARACTERS]!r} (its prompts: {known}): "
+            "name one of them, or leave the field empty",
             field="texts.prompt",
         )
     if not manifest.max_text_tokens:
@@ -155,7 +151,8 @@ def read_prompt(texts: pb.Texts, manifest: Manifest, limits: RequestLimits) -> p
     check_count(len(texts.values), limits)
     if (size_bytes := texts.ByteSize()) > limits.text_bytes:
         raise InvalidInput(
-            f"the request's texts have {size_bytes} bytes; the server accepts at most {limits.text_bytes}: split it",
+            f"the request's texts have {size_bytes} bytes; the server accepts at most {limits.text_bytes}: split the "
+            "request",
             field="texts",
             limit=limits.text_bytes,
             actual=size_bytes,
@@ -164,14 +161,7 @@ def read_prompt(texts: pb.Texts, manifest: Manifest, limits: RequestLimits) -> p
 
 
 def check_texts(texts: Sequence[str], max_tokens: int, failures: Failures, *, truncates: bool) -> None:
-    """Find the texts that can be refused before they are tokenised.
-
-    Args:
-        texts: the texts, without a prompt.
-        max_tokens: most tokens of a text.
-        failures: receives an InvalidInput for each empty text, and a SequenceTooLong.
-        truncates: texts that are too long will be truncated.
-    """
+    """Refuse empty texts and, unless the request `truncates`, texts that have too many characters."""
     for index, text in enumerate(texts):
         if not text.strip():
             failures.add(
@@ -198,12 +188,12 @@ def text_too_long(index: int, size: str, max_tokens: int, actual: int | None) ->
 def read_tokenized(
     ids: list[NDArray[np.generic]], prompt: pb.Prompt, manifest: Manifest, limits: RequestLimits, failures: Failures
 ) -> ParsedInput:
-    """Check the token ids [n] of each text and return them; the caller adds truncated texts and offsets.
+    """Check and return the token ids [n] of each text; the caller adds truncated texts and offsets.
 
     Raises:
         InvalidInput: the texts have too many tokens.
     """
-    lengths = [len(each) for each in ids]
+    lengths = [len(text_ids) for text_ids in ids]
     check_tokens(sum(lengths), limits)
     _check_lengths(lengths, "texts", manifest, failures)
     skipped_tokens = prompt.tokens if prompt.text and manifest.pooling_skips_prompt else 0
@@ -213,7 +203,7 @@ def read_tokenized(
 def _check_sizes(
     lengths: Sequence[int], kind: str, manifest: Manifest, limits: RequestLimits, failures: Failures
 ) -> list[int]:
-    """Check the lengths of sequences, and return the row after the last one of each sequence."""
+    """Check the lengths of sequences, and return the end of each sequence: the row after its last row."""
     check_count(len(lengths), limits)
     # Most requests have few sequences, for which Python is faster than numpy.
     counts = list(lengths)
@@ -224,16 +214,9 @@ def _check_sizes(
 
 
 def _check_lengths(lengths: Sequence[int], path: str, manifest: Manifest, failures: Failures) -> None:
-    """Find the sequences that are shorter or longer than the model accepts.
-
-    Args:
-        lengths: number of tokens of each sequence.
-        path: the request's field that holds the sequences.
-        manifest: the model's.
-        failures: receives an InvalidInput for each sequence that is too short, and a SequenceTooLong.
-    """
+    """Refuse the sequences that are shorter or longer than the model accepts; `path` is the request's field."""
     least, most = max(1, manifest.min_tokens), manifest.max_tokens
-    # Nearly every request passes here, so this check must be fast.
+    # This fast check is enough for nearly all requests.
     if least <= min(lengths) and max(lengths) <= most:
         return
     for index, length in enumerate(lengths):
@@ -242,8 +225,8 @@ def _check_lengths(lengths: Sequence[int], path: str, manifest: Manifest, failur
             failures.add(InvalidInput(message, sequence=index, field=path))
         elif length < least:
             message = (
-                f"sequence {index} has only {length} of the {least} tokens that the model needs, in which no "
-                "token attends to itself: send a longer sequence"
+                f"sequence {index} has length {length}; the model needs at least {least} tokens, because no token "
+                "attends to itself: send a longer sequence"
             )
             failures.add(InvalidInput(message, sequence=index, field=path, limit=least, actual=length))
         elif length > most:
@@ -270,17 +253,11 @@ def _split(rows: NDArray[Any], ends: list[int]) -> list[NDArray[np.generic]]:
     return [rows[begin:end] for begin, end in pairwise([0, *ends])]
 
 
-def _first_of_each(wrong: NDArray[np.bool_], ends: list[int]) -> Iterator[tuple[int, int, int]]:
-    """Yield the index of each sequence that has a wrong row, that row, and its position in the sequence."""
+def _first_wrong_rows(wrong: NDArray[np.bool_], ends: list[int]) -> Iterator[tuple[int, int, int]]:
+    """Yield (sequence index, row, position in the sequence) of the first wrong row of each sequence that has one."""
     if not wrong.any():
         return
     rows = np.flatnonzero(wrong)
     sequences, firsts = np.unique(np.searchsorted(ends, rows, side="right"), return_index=True)
     for index, row in zip(sequences.tolist(), rows[firsts].tolist(), strict=True):
         yield index, row, row - (ends[index - 1] if index else 0)
-
-
-def _dtype_name(dtype: pb.DataType) -> str:
-    # A newer client may send a number that has no name here.
-    known = dtype in pb.DataType.values()
-    return pb.DataType.Name(dtype).removeprefix("DATA_TYPE_") if known else str(dtype)

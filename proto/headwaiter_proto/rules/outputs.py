@@ -1,4 +1,4 @@
-"""Decides what a reply holds: what the request asks for, or else what the model gives by default."""
+"""Decide which outputs a reply holds: those that the request asks for, or the defaults of the model."""
 
 from dataclasses import dataclass
 
@@ -12,11 +12,11 @@ _REPLY_TYPES = (pb.DATA_TYPE_UNSPECIFIED, pb.DATA_TYPE_FLOAT32, pb.DATA_TYPE_FLO
 
 @dataclass(slots=True)
 class Output:
-    """What a reply holds.
+    """The outputs of a reply.
 
     Attributes:
-        pooled: whether it has a vector for each sequence.
-        hidden: whether it has a row for each token.
+        pooled: whether the reply has a vector for each sequence.
+        hidden: whether the reply has a row for each token.
         pooling: how the rows of a sequence become its vector.
         graph_pools: whether the model's graph computes this pooling.
         normalized: whether pooled vectors are scaled to unit length.
@@ -40,7 +40,7 @@ class Output:
 
 
 def read_output(options: pb.OutputOptions, manifest: Manifest) -> Output:
-    """Return what the reply to a request holds.
+    """Return the outputs of the reply to a request.
 
     Raises:
         InvalidInput: the request asks for an output that the model cannot give.
@@ -52,16 +52,14 @@ def read_output(options: pb.OutputOptions, manifest: Manifest) -> Output:
         )
     pools = pooling != pb.POOLING_NONE
     if options.pooled and not pools:
-        why = "output.pooling is NONE" if options.pooling else "the model has no pooling"
+        reason = "output.pooling is NONE" if options.pooling else "the model has no pooling"
         raise InvalidInput(
-            f"output.pooled is set, and {why}: choose another output.pooling, or set output.hidden instead",
+            f"output.pooled is set, and {reason}: choose another output.pooling, or set output.hidden instead",
             field="output.pooled",
         )
     for field, dtype in (("output.dtype", options.dtype), ("output.hidden_dtype", options.hidden_dtype)):
         if dtype not in _REPLY_TYPES:
-            known = dtype in pb.DataType.values()
-            name = pb.DataType.Name(dtype).removeprefix("DATA_TYPE_") if known else dtype
-            raise InvalidInput(f"{field} is {name}: choose FLOAT32, FLOAT16 or INT8", field=field)
+            raise InvalidInput(f"{field} is {dtype_name(dtype)}: choose FLOAT32, FLOAT16 or INT8", field=field)
     if options.dimensions > manifest.width:
         raise InvalidInput(
             f"output.dimensions is {options.dimensions}; the model's vectors have {manifest.width}: choose at most "
@@ -81,3 +79,9 @@ def read_output(options: pb.OutputOptions, manifest: Manifest) -> Output:
         pooled_dtype=dtype,
         hidden_dtype=options.hidden_dtype or dtype,
     )
+
+
+def dtype_name(dtype: pb.DataType) -> str:
+    """Return the name of a data type, or the number of a type that only newer clients know."""
+    known = dtype in pb.DataType.values()
+    return pb.DataType.Name(dtype).removeprefix("DATA_TYPE_") if known else str(dtype)

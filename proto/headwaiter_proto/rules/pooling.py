@@ -1,4 +1,4 @@
-"""Pools hidden rows on the host, for requests whose pooling differs from the graph's or leaves out a prompt's rows."""
+"""Pool hidden rows on the host, for requests whose pooling differs from the graph's or leaves out the prompt."""
 
 from collections.abc import Callable
 
@@ -17,13 +17,10 @@ POOLINGS: dict[Pooling, Callable[[_Rows], _Rows]] = {
 }
 
 
-def pool(rows: NDArray[np.generic], pooling: Pooling, skipped: int = 0) -> NDArray[np.float32]:
-    """Return the pooled vector [width] of a sequence's hidden rows [n, width].
+def pool(rows: NDArray[np.generic], pooling: Pooling, skipped_rows: int = 0) -> NDArray[np.float32]:
+    """Return the pooled vector [width] of a sequence's hidden rows [n, width], without the first `skipped_rows` rows.
 
-    Args:
-        rows: the hidden rows of one sequence, in any precision.
-        pooling: one of `POOLINGS`.
-        skipped: number of rows to leave out at the start; the last row always counts.
+    The last row always counts.
     """
-    pooled_rows = rows[min(skipped, len(rows) - 1) :].astype(np.float32, copy=False)
+    pooled_rows = rows[min(skipped_rows, len(rows) - 1) :].astype(np.float32, copy=False)
     return POOLINGS[pooling](pooled_rows).astype(np.float32, copy=False)

@@ -1,4 +1,4 @@
-"""Writes replies."""
+"""Write the replies that the server and the client's FakeEncoder share."""
 
 from collections.abc import Mapping, Sequence
 
@@ -27,8 +27,8 @@ def encode_response(
     """Return the reply to an Encode request, without its id, its model and its timings.
 
     Args:
-        parsed: the request's sequences.
-        output: what the reply holds.
+        parsed: the sequences of the request.
+        output: the outputs of the reply.
         pooled: [answered sequences, dimensions]; None to leave pooled vectors out.
         hidden: [tokens of all answered sequences, width]; None to leave hidden rows out.
         failures: the errors of the other sequences, by index.
@@ -36,7 +36,7 @@ def encode_response(
     Raises:
         InvalidInput: the request asks for FLOAT16, which cannot hold a value of the reply.
     """
-    lengths = [0 if index in failures else len(each) for index, each in enumerate(parsed.sequences)]
+    lengths = [0 if index in failures else len(sequence) for index, sequence in enumerate(parsed.sequences)]
     reply = pb.EncodeResponse(lengths=lengths)
     if pooled is not None:
         fill(reply.pooled, _add_zero_rows(pooled, lengths), output.pooled_dtype)
@@ -68,7 +68,7 @@ def attend_response(
 
 
 def model_response(manifest: Manifest, limits: RequestLimits) -> pb.GetModelResponse:
-    """Return the description of a model, without the weights it names, its execution and its parity."""
+    """Return the description of a model, without `model`, `execution` and `parity`."""
     return pb.GetModelResponse(
         takes_tokens=manifest.vocabulary_size > 0,
         takes_features=manifest.feature_width > 0,
@@ -111,7 +111,7 @@ def fill(tensor: pb.Tensor, values: NDArray[np.generic], dtype: pb.DataType) -> 
 def quantize_rows(rows: NDArray[np.float32]) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
     """Return rows [n, width] as int8, and the scales [n]: a row's largest magnitude becomes 127."""
     scales = np.abs(rows).max(axis=-1, initial=0.0) / np.float32(_INT8_MAX)
-    # The scale is 0 for a row of zeros, and for magnitudes so small that float32 cannot hold a 127th of them.
+    # The scale is 0 for a row of zeros, and for magnitudes whose 127th part is too small for float32.
     quotients = np.divide(rows, scales[:, None], out=np.zeros_like(rows), where=scales[:, None] > 0)
     return np.rint(quotients).clip(-_INT8_MAX, _INT8_MAX).astype(np.int8), scales
 
@@ -129,7 +129,7 @@ def _to_float16(values: NDArray[np.generic]) -> NDArray[np.float16]:
 
 
 def _add_zero_rows(vectors: NDArray[np.float32], lengths: list[int]) -> NDArray[np.float32]:
-    """Insert a row of zeros for each sequence without tokens, which are the failed ones."""
+    """Insert a row of zeros for each failed sequence, whose length is 0."""
     if len(vectors) == len(lengths):
         return vectors
     aligned = np.zeros((len(lengths), vectors.shape[1]), np.float32)

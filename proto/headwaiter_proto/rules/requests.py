@@ -1,4 +1,4 @@
-"""Reads a request's message, and checks everything in it but its sequences."""
+"""Read the message of a request, and check everything in the message except its sequences."""
 
 from dataclasses import dataclass
 from typing import TypeVar
@@ -15,21 +15,21 @@ _Message = TypeVar("_Message", bound=Message)
 
 _PRIORITIES = (pb.PRIORITY_UNSPECIFIED, pb.PRIORITY_INTERACTIVE, pb.PRIORITY_BULK)
 _TRUNCATIONS = (pb.TRUNCATION_UNSPECIFIED, pb.TRUNCATION_ERROR, pb.TRUNCATION_LEFT, pb.TRUNCATION_RIGHT)
-# Ids are logged, one per line, and errors quote names; errors travel in HTTP/2 headers of at most 8 KiB.
+# Errors quote ids and names, and are sent in HTTP/2 headers of at most 8 KiB.
 _MAX_ID_CHARACTERS = 256
-# A token of ordinary text has about 4 bytes; a text within the limit on tokens never comes near this.
+# Larger texts are refused without tokenisation; a token of ordinary text has about 4 bytes.
 _TEXT_BYTES_PER_TOKEN = 16
 
 
 @dataclass(frozen=True)
 class RequestLimits:
-    """The most that one request may hold.
+    """The limits of one request.
 
     Attributes:
         sequences: number of sequences.
         tokens: number of tokens of all sequences.
         message_bytes: size of the request message.
-        attend_bytes: size of the attention weights that an Attend request computes.
+        attend_bytes: size of the attention weights that one Attend request computes.
     """
 
     sequences: int
@@ -39,8 +39,7 @@ class RequestLimits:
 
     @property
     def text_bytes(self) -> int:
-        """The most bytes of all texts."""
-        # Larger texts would not fit into a message.
+        """The largest size of all texts together, in bytes; larger texts would not fit in a message."""
         return min(self.tokens * _TEXT_BYTES_PER_TOKEN, self.message_bytes)
 
     def message(self) -> pb.RequestLimits:
@@ -69,14 +68,15 @@ def parse(raw: bytes, message: _Message) -> _Message:
 
 
 def check_id(request_id: str) -> None:
-    """Check that an id fits into a line of the log.
+    """Check that an id fits in a log line.
 
     Raises:
-        InvalidInput: the id is too long, or has unprintable characters, for example a line end.
+        InvalidInput: the id is too long, or has unprintable characters such as line ends.
     """
     if len(request_id) > _MAX_ID_CHARACTERS:
         raise InvalidInput(
-            f"request_id has {len(request_id)} characters; the server accepts at most {_MAX_ID_CHARACTERS}: shorten it",
+            f"request_id has {len(request_id)} characters; the server accepts at most {_MAX_ID_CHARACTERS}: "
+            "shorten the id",
             field="request_id",
         )
     if not request_id.isprintable():
@@ -87,7 +87,7 @@ def check_id(request_id: str) -> None:
 
 
 def check_model(name: str, manifest: Manifest) -> None:
-    """Check the name of the model; an empty name means the server's only model.
+    """Check the name of the model; an empty name stands for the server's only model.
 
     Raises:
         ModelNotFound: the server has no model of this name.
@@ -101,7 +101,7 @@ def check_model(name: str, manifest: Manifest) -> None:
 
 
 def read_options(request: pb.EncodeRequest, manifest: Manifest) -> Output:
-    """Check the model and the options of an Encode request, and return what its reply holds.
+    """Check the model and the options of an Encode request, and return the outputs of its reply.
 
     Raises:
         ModelNotFound: the server has no model of this name.
@@ -135,7 +135,7 @@ def check_count(sequences: int, limits: RequestLimits) -> None:
         raise InvalidInput("the request has no sequences: send at least one")
     if sequences > limits.sequences:
         raise InvalidInput(
-            f"the request has {sequences} sequences; the server accepts at most {limits.sequences}: split it",
+            f"the request has {sequences} sequences; the server accepts at most {limits.sequences}: split the request",
             limit=limits.sequences,
             actual=sequences,
         )
@@ -149,14 +149,14 @@ def check_tokens(tokens: int, limits: RequestLimits) -> None:
     """
     if tokens > limits.tokens:
         raise InvalidInput(
-            f"the request has {tokens} tokens; the server accepts at most {limits.tokens}: split it",
+            f"the request has {tokens} tokens; the server accepts at most {limits.tokens}: split the request",
             limit=limits.tokens,
             actual=tokens,
         )
 
 
 def _check_options(request: pb.EncodeRequest) -> None:
-    """Check the options that depend on no model."""
+    """Check the options that do not depend on the model."""
     if request.priority not in _PRIORITIES:
         raise InvalidInput(f"priority {request.priority} is unknown: send INTERACTIVE or BULK", field="priority")
     if request.truncation not in _TRUNCATIONS:
@@ -168,11 +168,11 @@ def _check_options(request: pb.EncodeRequest) -> None:
             field="timeout_s",
         )
     input_kind = request.WhichOneof("input")
-    options_of_texts = {
+    text_options = {
         "truncation": request.truncation in (pb.TRUNCATION_LEFT, pb.TRUNCATION_RIGHT),
         "output.offsets": request.output.offsets,
     }
-    for field, is_set in options_of_texts.items():
+    for field, is_set in text_options.items():
         if is_set and input_kind in ("tokens", "features"):
             raise InvalidInput(
                 f"{field} applies only to texts, and the request has {input_kind}: leave {field} out", field=field

@@ -1,4 +1,4 @@
-"""How an error is written on the wire, as the status of a call or as a part of a reply, and how it is read back."""
+"""Write an error to the wire, as the status of a call or as part of a reply, and read it back."""
 
 from collections.abc import Mapping
 
@@ -13,7 +13,7 @@ from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.rules.errors import HeadwaiterError, InvalidInput, Overloaded
 
 DOMAIN = "headwaiter"
-# The trailing metadata in which gRPC clients of every language look for a google.rpc.Status.
+# The trailing metadata that holds a google.rpc.Status, for gRPC clients of every language.
 DETAILS_KEY = "grpc-status-details-bin"
 
 _CODES = {
@@ -64,7 +64,7 @@ def status_of(error: HeadwaiterError, request_id: str) -> Status:
 
 
 def stream_error(error: HeadwaiterError) -> pb.StreamError:
-    """Return the error of one request of a stream, which does not end the stream."""
+    """Return the message for a failed request of a stream; the stream goes on."""
     return pb.StreamError(
         code=code_of(error).value[0],
         reason=error.reason,
@@ -75,7 +75,7 @@ def stream_error(error: HeadwaiterError) -> pb.StreamError:
 
 
 def failure(sequence: int, error: HeadwaiterError) -> pb.Failure:
-    """Return the error of one sequence of a partial reply, which does not end the request."""
+    """Return the message for a failed sequence of a partial reply."""
     return pb.Failure(sequence=sequence, reason=error.reason, message=str(error), metadata=_metadata(error))
 
 
@@ -87,14 +87,9 @@ def error_from_metadata(
     retry_after_s: float | None = None,
     request_id: str | None = None,
 ) -> HeadwaiterError:
-    """Return an error that was read from the wire.
+    """Return an error of class `kind` that was read from the wire.
 
-    Args:
-        kind: the error's class.
-        message: the server's message.
-        metadata: may hold `sequence`, `field`, `limit` and `actual`.
-        retry_after_s: seconds after which the server asks to be called again.
-        request_id: the id of the request.
+    The metadata may hold `sequence`, `field`, `limit` and `actual`.
     """
     return kind(
         message,

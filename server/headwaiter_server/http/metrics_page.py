@@ -13,12 +13,7 @@ class MetricsPage:
     """
 
     def __init__(self, host: str, port: int, registry: CollectorRegistry) -> None:
-        """Start to listen.
-
-        Args:
-            host: the address to listen on.
-            port: the port to listen on; 0 takes a free port.
-            registry: the metrics to serve.
+        """Listen on a port; port 0 takes a free port.
 
         Raises:
             OSError: the port is in use, or the host is not an address of this computer.

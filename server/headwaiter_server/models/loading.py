@@ -46,7 +46,7 @@ class LoadedModel:
 
 
 def load_model(settings: Settings) -> LoadedModel:
-    """Open a bundle, check it and measure the cost of its batches. This takes seconds: call it outside the event loop.
+    """Open a bundle, check it and measure the cost of its batches; takes seconds, so call it outside the event loop.
 
     Raises:
         ModelRefused: the model must not be served.
@@ -71,19 +71,20 @@ def load_model(settings: Settings) -> LoadedModel:
         raise
     except Exception as error:
         raise ProviderUnavailable(
-            f"{model.provider} cannot run the batches that the server times at start-up: {one_line(error)}"
+            f"{model.provider} cannot run the batches that the server times at start-up ({one_line(error)}): free "
+            "memory, or set a smaller --token-budget"
         ) from error
     return LoadedModel(model, workers, tokenizer, replace(calibration, limits=limits))
 
 
 def _open_workers(model: Model, settings: Settings, limits: BatchLimits) -> tuple[list[Worker], BatchLimits]:
-    """Return one worker for each instance on each device, and the batch limits that hold on all of them.
+    """Return one worker for each instance on each device, and the batch limits that hold on all devices.
 
     The first worker takes over the model's own graph, which is already warm.
     """
 
     def reopen(device: int) -> EncoderGraph:
-        # The failed session's memory is free again, so the limits stay. A batch that does not fit will be bisected.
+        # Keep the limits, because the memory of the dead session is free. A batch that does not fit is bisected.
         return _open_warm(model, device, limits)[0]
 
     devices = settings.devices if model.provider == "cuda" else settings.devices[:1]
@@ -100,6 +101,6 @@ def _open_workers(model: Model, settings: Settings, limits: BatchLimits) -> tupl
 
 
 def _open_warm(model: Model, device: int, limits: BatchLimits) -> tuple[EncoderGraph, BatchLimits]:
-    """Open and warm up the model's graph in a new session on a device; return it with the batch limits that hold."""
+    """Open and warm up the model's graph in a new session on a device; return the graph and the batch limits."""
     graph = model.open_on(device)
     return graph, warm_up(replace(model, graph=graph), limits)

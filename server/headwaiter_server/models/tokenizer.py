@@ -10,15 +10,15 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
+from headwaiter_proto.rules.errors import Failures
 from headwaiter_proto.rules.inputs import check_texts, text_too_long
-from headwaiter_server.errors import Failures
 
 # Texts are tokenised in slices of about this size.
 _SLICE_CHARACTERS = 1 << 16
 
 
 class Truncation(Enum):
-    """How to treat a text with too many tokens: refuse it, or cut it at its left or right end."""
+    """How to treat a text with too many tokens: refuse the text, or drop tokens from its left or right end."""
 
     ERROR = auto()
     LEFT = auto()
@@ -56,7 +56,7 @@ class TokenizedText:
 
 
 class BundleTokenizer:
-    """The tokenizer of a bundle, which also enforces the model's maximum of tokens in a text."""
+    """The tokenizer of a bundle; enforces the model's maximum number of tokens in a text."""
 
     def __init__(self, file: Path, max_tokens: int) -> None:
         self._tokenizer = Tokenizer.from_file(str(file))
@@ -65,19 +65,16 @@ class BundleTokenizer:
     def tokenize(
         self, texts: Sequence[str], options: TokenizeOptions, failures: Failures, max_total_tokens: int
     ) -> list[TokenizedText]:
-        """Return the tokens of each text, in order; no tokens for a text that failed.
+        """Return the tokens of each text, in order; a text that failed has no tokens.
 
-        Args:
-            texts: the texts.
-            options: how to tokenise them.
-            failures: collects an InvalidInput for each empty text and a SequenceTooLong for each text that is too long.
-            max_total_tokens: stop after the slice in which the total exceeds this; later texts get no tokens.
+        `failures` collects an InvalidInput for each empty text and a SequenceTooLong for each text that is too long.
+        After the slice in which the total number of tokens exceeds `max_total_tokens`, later texts get no tokens.
 
         Raises:
             InvalidInput: a text is empty or too long, and `failures` does not keep errors.
         """
         check_texts(texts, self._max_tokens, failures, truncates=options.truncation is not Truncation.ERROR)
-        # encode_batch_fast does not compute offsets. Both release the GIL and use a thread per core for several texts.
+        # encode_batch_fast computes no offsets. Both functions release the GIL and use a thread per core.
         encode_batch = self._tokenizer.encode_batch if options.offsets else self._tokenizer.encode_batch_fast
         tokenized = [_NO_TOKENS] * len(texts)
         total_tokens = 0
@@ -97,19 +94,19 @@ class BundleTokenizer:
         return tokenized
 
     def token_strings(self, ids: NDArray[np.generic]) -> list[str]:
-        """Return the vocabulary's spelling of the token ids [n], including its marks for word parts and spaces."""
+        """Return the vocabulary entries of the token ids [n], including their marks for word parts and spaces."""
         return [self._tokenizer.id_to_token(int(token_id)) or "" for token_id in ids]
 
     def _truncate(self, tokens: TokenizedText, encoding: Any, truncation: Truncation) -> TokenizedText:
-        """Drop tokens from one end of a text that is too long. Keep special tokens, as `transformers` does."""
+        """Drop tokens from one end of a text that is too long, but keep special tokens, as `transformers` does."""
         if tokens.original_tokens <= self._max_tokens or truncation is Truncation.ERROR:
             return tokens
-        kept = np.array(encoding.special_tokens_mask, bool)
-        words = np.flatnonzero(~kept)
-        room = max(0, self._max_tokens - (len(kept) - len(words)))
-        kept[words[:room] if truncation is Truncation.RIGHT else words[len(words) - room :]] = True
+        keep = np.array(encoding.special_tokens_mask, bool)
+        positions = np.flatnonzero(~keep)
+        room = max(0, self._max_tokens - (len(keep) - len(positions)))
+        keep[positions[:room] if truncation is Truncation.RIGHT else positions[len(positions) - room :]] = True
         return TokenizedText(
-            tokens.ids[kept], tokens.original_tokens, None if tokens.offsets is None else tokens.offsets[kept]
+            tokens.ids[keep], tokens.original_tokens, None if tokens.offsets is None else tokens.offsets[keep]
         )
 
 
@@ -117,7 +114,7 @@ _NO_TOKENS = TokenizedText(np.empty(0, np.int64), 0, np.empty((0, 2), np.int64))
 
 
 def _read_tokens(encoding: Any, options: TokenizeOptions) -> TokenizedText:
-    """Return the tokens of a text and its prompt from the tokenizer's encoding."""
+    """Return the tokens of a text and its prompt, with offsets into the text, from the tokenizer's encoding."""
     ids = np.array(encoding.ids, np.int64)
     if not options.offsets:
         return TokenizedText(ids, len(ids), None)
@@ -126,7 +123,7 @@ def _read_tokens(encoding: Any, options: TokenizeOptions) -> TokenizedText:
 
 
 def _slices(texts: Mapping[int, str]) -> Iterator[list[int]]:
-    """Yield the indices of the texts in slices; between slices, the caller can stop because of errors or tokens."""
+    """Yield the indices of the texts in slices; the caller can stop between slices."""
     indices: list[int] = []
     characters = 0
     for index, text in texts.items():

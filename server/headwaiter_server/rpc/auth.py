@@ -1,4 +1,4 @@
-"""Refuses calls without the server's bearer token."""
+"""Refuse calls without the server's bearer token."""
 
 import hmac
 from collections.abc import Awaitable, Callable
@@ -8,7 +8,7 @@ import grpc
 from grpc.aio import ServerInterceptor
 
 from headwaiter_proto import encoder_pb2 as pb
-from headwaiter_server.errors import Unauthenticated
+from headwaiter_proto.rules.errors import Unauthenticated
 from headwaiter_server.metrics import Recorder
 from headwaiter_server.rpc.endpoint import refusing_handler
 
@@ -18,7 +18,7 @@ _METHODS = frozenset(pb.DESCRIPTOR.services_by_name["Encoder"].methods_by_name)
 
 
 class BearerToken(ServerInterceptor):
-    """Answers every call but health checks with Unauthenticated unless it carries the token."""
+    """Answers calls without the token with Unauthenticated, except health checks."""
 
     def __init__(self, token: str, recorder: Recorder) -> None:
         self._expected = f"Bearer {token}".encode()
@@ -33,10 +33,10 @@ class BearerToken(ServerInterceptor):
         metadata = dict(handler_call_details.invocation_metadata or ())
         given = metadata.get("authorization", "")
         method = handler_call_details.method
-        # The comparison takes constant time, so that the token cannot be guessed byte by byte.
+        # Compare in constant time; otherwise the token could be guessed byte by byte.
         if method.startswith(_PUBLIC_SERVICE) or hmac.compare_digest(str(given).encode(), self._expected):
             return await continuation(handler_call_details)
-        # Unknown method names are merged, so that a caller cannot create new labels in the metrics.
+        # All unknown method names share one label, because callers must not create labels in the metrics.
         name = method.rpartition("/")[2]
         return refusing_handler(name if name in _METHODS else "other", _unauthenticated, self._recorder)
 

@@ -15,8 +15,7 @@ import grpc
 from grpc.aio import ServicerContext
 
 from headwaiter_proto import encoder_pb2 as pb
-from headwaiter_proto.rules.status import DETAILS_KEY, code_of, status_of
-from headwaiter_server.errors import (
+from headwaiter_proto.rules.errors import (
     DeadlineExceeded,
     HeadwaiterError,
     InferenceFailed,
@@ -25,27 +24,29 @@ from headwaiter_server.errors import (
     Overloaded,
     Unimplemented,
 )
+from headwaiter_proto.rules.status import DETAILS_KEY, code_of, status_of
 from headwaiter_server.metrics import Recorder
+from headwaiter_server.runtime.errors import one_line
 
 log = logging.getLogger(__name__)
 
 clock = time.monotonic
 
-# One random number per process: a random number per request would cost a system call each.
+# One random number per process, because a random number per request would cost a system call per request.
 _PROCESS_ID, _REQUEST_NUMBERS = uuid.uuid4().hex[:16], count(1)
-# When a running call will end cannot be predicted.
+# A fixed delay, because the end of a running call cannot be predicted.
 _RETRY_AFTER_S = 1.0
 
 
 @dataclass(eq=False, slots=True)
 class Call:
-    """One request being answered.
+    """A request that is being answered.
 
     Attributes:
         method: name of the gRPC method.
         arrived_s: time of arrival, on `clock`.
-        deadline_s: time at which the caller stops waiting, on `clock`; infinity without a deadline.
-        request_id: the id in the request; a generated id before the request is parsed, or if it has no id.
+        deadline_s: deadline of the gRPC call, on `clock`; infinity without a deadline.
+        request_id: the id in the request; a generated id until the request is parsed, and for a request without an id.
     """
 
     method: str
@@ -61,11 +62,7 @@ HandleStream = Callable[[AsyncIterator[bytes], "Context", Call], Awaitable[None]
 
 
 class CallLimit:
-    """Refuses calls while too many others are being answered.
-
-    Args:
-        limit: most calls that are answered at a time.
-    """
+    """Refuses calls while `limit` calls are in progress."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -75,11 +72,11 @@ class CallLimit:
         """Admit a call.
 
         Raises:
-            Overloaded: the server already answers its maximum of calls.
+            Overloaded: the server already handles its maximum of calls.
         """
         if self._calls >= self._limit:
             raise Overloaded(
-                f"the server already answers its maximum of {self._limit} calls: try again in {_RETRY_AFTER_S:g} s",
+                f"the server already handles its maximum of {self._limit} calls: try again in {_RETRY_AFTER_S:g} s",
                 retry_after_s=_RETRY_AFTER_S,
                 limit=self._limit,
             )
@@ -91,9 +88,9 @@ class CallLimit:
 
 
 class OutcomeRecorder:
-    """Logs and counts the outcome of a request, before the caller gets it.
+    """Logs and counts the outcome of a request before the caller receives the outcome.
 
-    Every exception leaves the block as a HeadwaiterError, except a cancellation, which stays one.
+    Every exception leaves the block as a HeadwaiterError, except a cancellation, which leaves it unchanged.
     """
 
     def __init__(self, call: Call, recorder: Recorder) -> None:
@@ -108,7 +105,7 @@ class OutcomeRecorder:
         """Log and count the outcome.
 
         Raises:
-            HeadwaiterError: in place of an unexpected exception.
+            HeadwaiterError: replaces an unexpected exception.
         """
         call = self._call
         if error is None:
@@ -117,7 +114,9 @@ class OutcomeRecorder:
             # gRPC cancels the handler both when the caller cancels and when the deadline passes.
             late = clock() >= call.deadline_s
             code = grpc.StatusCode.DEADLINE_EXCEEDED if late else grpc.StatusCode.CANCELLED
-            log.info("%s %s: %s", call.method, call.request_id, "deadline passed" if late else "caller cancelled")
+            log.info(
+                "%s %s: %s", call.method, call.request_id, "the deadline passed" if late else "the caller cancelled"
+            )
             self._recorder.finished(call.method, code.name, clock() - call.arrived_s)
         elif isinstance(error, Exception):
             reported = _record_failure(call, error, self._recorder)
@@ -128,7 +127,7 @@ class OutcomeRecorder:
 def unary_handler(method: str, handle: Handle, recorder: Recorder, limit: AbstractContextManager[None]) -> Handler:
     """Return a gRPC handler that calls a function from bytes to bytes.
 
-    The handler takes the raw message, because gRPC itself answers bytes that do not parse with UNKNOWN.
+    The handler takes raw messages, because gRPC would answer a message that cannot be parsed with UNKNOWN.
     """
 
     async def answer(raw: bytes, context: Context) -> bytes:
@@ -147,7 +146,7 @@ def stream_handler(
 ) -> Handler:
     """Return a gRPC handler that calls a function which reads and writes raw messages.
 
-    The function records the outcome of each request itself. A stream that ends in an error counts as one more request.
+    The function records the outcome of each request. A stream that ends in an error counts as one more request.
     """
 
     async def answer(messages: AsyncIterator[bytes], context: Context) -> None:
@@ -155,7 +154,7 @@ def stream_handler(
         try:
             with limit:
                 await handle(messages, context, call)
-        except Exception as error:  # noqa: BLE001 - every exception becomes a status and a line of the log
+        except Exception as error:  # noqa: BLE001 - every exception becomes a status and a log line
             recorder.received()
             await _abort(context, call, _record_failure(call, error, recorder))
 
@@ -172,7 +171,7 @@ def refusing_handler(method: str, error: Callable[[], HeadwaiterError], recorder
 
 
 def log_failures(call: Call, failures: Mapping[int, HeadwaiterError]) -> None:
-    """Log the failed sequences of a partial request in a single line, because there may be thousands of them."""
+    """Log the failed sequences of a partial request in a single line, because there may be thousands."""
     if failures:
         _, first = min(failures.items())
         message = f"{len(failures)} sequences failed, the first: {_with_cause(first)}"
@@ -210,11 +209,11 @@ async def _abort(context: Context, call: Call, error: HeadwaiterError) -> NoRetu
 
 
 def _log_level(error: HeadwaiterError) -> int:
-    """Return the log level of an error: a caller's mistake needs no action of the operator."""
+    """Return the log level of an error: INFO for mistakes of the caller, WARNING for all other errors."""
     return logging.INFO if isinstance(error, InvalidInput | ModelNotFound | Unimplemented) else logging.WARNING
 
 
 def _with_cause(error: HeadwaiterError) -> str:
     """Return an error's message and its cause in one line; callers do not see the cause."""
-    cause = " ".join(str(error.__cause__).split())
+    cause = one_line(error.__cause__)
     return f"{error} ({cause})" if error.__cause__ else str(error)

@@ -1,4 +1,4 @@
-"""Adds services of other packages to a gRPC server without slowing down its other calls."""
+"""Add services of other packages to a gRPC server without slowing down the other calls."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -7,13 +7,10 @@ import grpc
 
 
 class GenericHandlers:
-    """Takes the place of a server when generated code adds a service, and passes on only its generic handlers.
+    """Stands in for a server when generated code adds a service, and passes on only the service's generic handlers.
 
     Generated code also registers each method by name. The asyncio server of newer grpcio versions then waits
     separately for each registered method, which slows down every call of every method.
-
-    Args:
-        server: the server that receives the generic handlers.
     """
 
     def __init__(self, server: grpc.aio.Server) -> None:

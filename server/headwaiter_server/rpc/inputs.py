@@ -1,13 +1,13 @@
-"""Reads the sequences of a request, and tokenises its texts."""
+"""Read the sequences of a request, and tokenise its texts."""
 
 import asyncio
 from functools import partial
 
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.manifest_pb2 import Manifest
+from headwaiter_proto.rules.errors import Failures
 from headwaiter_proto.rules.inputs import ParsedInput, read_prompt, read_rows, read_tokenized
 from headwaiter_proto.rules.requests import RequestLimits
-from headwaiter_server.errors import Failures
 from headwaiter_server.models.tokenizer import BundleTokenizer, TokenizeOptions, Truncation
 from headwaiter_server.scheduling.due_times import Priority
 
@@ -33,36 +33,30 @@ def priority_of(request: pb.EncodeRequest) -> Priority:
 async def read_input(
     request: pb.EncodeRequest | pb.AttendRequest,
     manifest: Manifest,
-    text: BundleTokenizer | None,
+    tokenizer: BundleTokenizer | None,
     limits: RequestLimits,
 ) -> ParsedInput:
-    """Return the sequences of a request whose options are checked.
-
-    Args:
-        request: the request.
-        manifest: the model's.
-        text: the model's tokenizer, if it has one.
-        limits: the most that one request may hold.
+    """Return the sequences of a request whose options are checked; only a model that takes texts has a tokenizer.
 
     Raises:
-        InvalidInput: the request is wrong, or one of its sequences, unless the request is partial.
+        InvalidInput: the request is wrong; or a sequence is wrong, and the request is not partial.
     """
-    # An AttendRequest has the same inputs, but not these options.
+    # An AttendRequest has the same inputs, but no options.
     options = request if isinstance(request, pb.EncodeRequest) else pb.EncodeRequest()
     failures = Failures(keep=options.partial)
     if not request.HasField("texts"):
         return read_rows(request, manifest, limits, failures)
     prompt = read_prompt(request.texts, manifest, limits)
-    assert text is not None
+    assert tokenizer is not None
     tokenize_options = TokenizeOptions(prompt.text, _TRUNCATIONS[options.truncation], options.output.offsets)
-    tokenize = partial(text.tokenize, list(request.texts.values), tokenize_options, failures, limits.tokens)
-    # Starting a thread takes longer than tokenising one short text. Several texts use the tokenizer's own threads.
+    tokenize = partial(tokenizer.tokenize, list(request.texts.values), tokenize_options, failures, limits.tokens)
+    # Tokenising one short text takes less time than starting a thread. Several texts use the tokenizer's own threads.
     small = len(request.texts.values) == 1 and request.texts.ByteSize() <= _SMALL_TEXT_BYTES
-    tokens = tokenize() if small else await asyncio.to_thread(tokenize)
-    parsed = read_tokenized([each.ids for each in tokens], prompt, manifest, limits, failures)
+    tokenized = tokenize() if small else await asyncio.to_thread(tokenize)
+    parsed = read_tokenized([text.ids for text in tokenized], prompt, manifest, limits, failures)
     parsed.truncated = {
-        index: each.original_tokens for index, each in enumerate(tokens) if each.original_tokens > len(each.ids)
+        index: text.original_tokens for index, text in enumerate(tokenized) if text.original_tokens > len(text.ids)
     }
     if tokenize_options.offsets:
-        parsed.offsets = [each.offsets for each in tokens if each.offsets is not None]
+        parsed.offsets = [text.offsets for text in tokenized if text.offsets is not None]
     return parsed

@@ -1,4 +1,4 @@
-"""Writes replies: the outcome of a request, or the description of a model, as messages."""
+"""Write replies: the outcome of a request, or the description of a model, as messages."""
 
 from dataclasses import asdict
 
@@ -22,7 +22,7 @@ _FLOAT_BYTES = 4
 
 
 def request_limits(settings: Settings) -> RequestLimits:
-    """Return the most that one request may hold."""
+    """Return the limits of one request."""
     return RequestLimits(
         settings.max_request_sequences,
         settings.max_request_tokens,
@@ -32,7 +32,7 @@ def request_limits(settings: Settings) -> RequestLimits:
 
 
 def answer_bytes(parsed: ParsedInput, output: Output, model: Model) -> int:
-    """Return the most bytes that the vectors and rows of an answer take."""
+    """Return the largest size of an answer's vectors and rows, in bytes."""
     rows = sum(map(len, parsed.sequences)) if output.needs_rows(parsed.skipped_tokens) else 0
     return (len(parsed.sequences) + rows) * model.bundle.manifest.width * _FLOAT_BYTES
 
@@ -57,7 +57,7 @@ def encode_reply(
 
 
 def _finished_vectors(parsed: ParsedInput, output: Output, outcome: Outcome) -> NDArray[np.float32]:
-    """Return the pooled vectors [answered sequences, dimensions], from the graph or from hidden rows."""
+    """Return the pooled vectors [answered sequences, dimensions], pooled by the graph or from hidden rows."""
     vectors = outcome.pooled or []
     if not output.graph_pools or parsed.skipped_tokens:
         vectors = [pool(rows, output.pooling, parsed.skipped_tokens) for rows in outcome.hidden or ()]
@@ -67,7 +67,7 @@ def _finished_vectors(parsed: ParsedInput, output: Output, outcome: Outcome) -> 
 
 
 def attend_reply(request_id: str, attention: AttentionWeights, tokens: list[str], model: Model) -> pb.AttendResponse:
-    """Return the reply to an Attend request, without its timings; only texts have `tokens`."""
+    """Return the reply to an Attend request, without its timings; `tokens` is empty unless the input is a text."""
     reply = attend_response(attention.weights, attention.context, tokens)
     reply.request_id = request_id
     reply.model.CopyFrom(model_ref(model))

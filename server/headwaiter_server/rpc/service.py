@@ -1,4 +1,4 @@
-"""The Encoder service."""
+"""The Encoder service: the methods of headwaiter.v1.Encoder, from message bytes to message bytes."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
@@ -10,11 +10,11 @@ import grpc
 
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.rules.attention_weights import select
+from headwaiter_proto.rules.errors import DeadlineExceeded, Unavailable
 from headwaiter_proto.rules.inputs import ParsedInput
 from headwaiter_proto.rules.outputs import Output
 from headwaiter_proto.rules.requests import check_attend_request, check_id, check_model, parse, read_options
 from headwaiter_server.config import Settings
-from headwaiter_server.errors import DeadlineExceeded, Unavailable
 from headwaiter_server.metrics import Recorder
 from headwaiter_server.models.tokenizer import BundleTokenizer
 from headwaiter_server.rpc.endpoint import Call, CallLimit, Context, clock, log_failures, stream_handler, unary_handler
@@ -42,20 +42,20 @@ _LARGE_REPLY_TOKENS = 1024
 
 @dataclass(frozen=True, eq=False)
 class ServedModel:
-    """A model that is ready, with everything that answers its requests."""
+    """A model that is ready, with the tokenizer and the queues that its requests go through."""
 
     model: Model
-    text: BundleTokenizer | None
+    tokenizer: BundleTokenizer | None
     scheduler: Scheduler
-    attender: AttentionWeightsQueue
+    attention_queue: AttentionWeightsQueue
     calibration: Calibration
 
 
 class EncoderService:
-    """Answers the methods of headwaiter.v1.Encoder, with Unavailable until it has a model.
+    """Answers the methods of headwaiter.v1.Encoder; answers with Unavailable until `serve` is called.
 
     Attributes:
-        answering: number of admitted requests that have no reply yet, plus open streams.
+        unanswered_count: number of admitted requests without a reply, plus number of open streams.
     """
 
     def __init__(self, settings: Settings, recorder: Recorder) -> None:
@@ -66,14 +66,14 @@ class EncoderService:
         self._stream_limits = StreamLimits(settings.max_stream_requests, settings.max_stream_bytes)
         self._streams: set[EncodeStream] = set()
         self._draining = False
-        self.answering = 0
+        self.unanswered_count = 0
 
     def serve(self, served: ServedModel) -> None:
         """Answer requests with this model from now on."""
         self._served = served
 
     def drain(self) -> None:
-        """Read no further request of any stream, and end each stream once its requests are answered."""
+        """Stop reading streams, and end each stream once its requests are answered."""
         self._draining = True
         for stream in self._streams:
             stream.drain()
@@ -110,18 +110,18 @@ class EncoderService:
                 self._streams.remove(stream)
 
     async def _encode(self, request: pb.EncodeRequest, call: Call, reserve: ReserveBytes) -> bytes:
-        """Return the serialised reply to a request, which is queued only when its answer's bytes are reserved."""
+        """Return the serialised reply to a request; queue the request once the bytes of its answer are reserved."""
         served = self._ready()
         output = read_options(request, served.model.bundle.manifest)
         if not request.timeout_s:
-            # When the deadline of the call passes, gRPC cancels the call.
+            # gRPC itself cancels a call whose deadline passes.
             return await self._answer(request, output, call, served, call.deadline_s, reserve)
         deadline_s = min(call.deadline_s, call.arrived_s + request.timeout_s)
         try:
             async with asyncio.timeout_at(deadline_s):
                 return await self._answer(request, output, call, served, deadline_s, reserve)
         except TimeoutError:
-            raise _too_late(request) from None
+            raise _deadline_exceeded(request) from None
 
     async def _answer(
         self,
@@ -132,7 +132,7 @@ class EncoderService:
         deadline_s: float,
         reserve: ReserveBytes,
     ) -> bytes:
-        parsed = await read_input(request, served.model.bundle.manifest, served.text, self._request_limits)
+        parsed = await read_input(request, served.model.bundle.manifest, served.tokenizer, self._request_limits)
         admitted_s = clock()
         with self._counted():
             await reserve(answer_bytes(parsed, output, served.model))
@@ -144,10 +144,10 @@ class EncoderService:
                 failures=parsed.failures.by_sequence if request.partial else None,
             )
             if clock() >= deadline_s:
-                raise _too_late(request)
+                raise _deadline_exceeded(request)
             log_failures(call, outcome.failures)
             respond = partial(self._respond, call, parsed, output, admitted_s, outcome, served.model)
-            # Rows and offsets of many tokens take long to write; a thread keeps the event loop free meanwhile.
+            # Writing rows or offsets of many tokens takes long; a thread keeps the event loop free.
             per_token = outcome.hidden is not None or parsed.offsets is not None
             large = per_token and sum(map(len, parsed.sequences)) > _LARGE_REPLY_TOKENS
             return await asyncio.to_thread(respond) if large else respond()
@@ -159,19 +159,19 @@ class EncoderService:
         _adopt_id(call, request.request_id)
         manifest = served.model.bundle.manifest
         check_attend_request(request, manifest)
-        (sequence,) = (await read_input(request, manifest, served.text, self._request_limits)).sequences
+        (sequence,) = (await read_input(request, manifest, served.tokenizer, self._request_limits)).sequences
         selection = AttentionSelection(*select(request, len(sequence), manifest, self._request_limits.attend_bytes))
         admitted_s = clock()
         with self._counted():
-            outcome = await served.attender.submit(sequence, selection, deadline_s=call.deadline_s)
-            tokens = served.text.token_strings(sequence) if served.text and request.HasField("texts") else []
-            # Weights take long to copy; a thread keeps the event loop free meanwhile.
+            outcome = await served.attention_queue.submit(sequence, selection, deadline_s=call.deadline_s)
+            tokens = served.tokenizer.token_strings(sequence) if served.tokenizer and request.HasField("texts") else []
+            # Copying weights takes long; a thread keeps the event loop free.
             return await asyncio.to_thread(self._respond_attend, call, admitted_s, outcome, tokens, served.model)
 
     def _respond(
         self, call: Call, parsed: ParsedInput, output: Output, admitted_s: float, outcome: Outcome, model: Model
     ) -> bytes:
-        # If no sequence ran, all the time since admission was spent waiting.
+        # If no sequence ran, the request only waited.
         computed_s = clock() if outcome.computed_s is None else outcome.computed_s
         reply = encode_reply(call.request_id, parsed, output, outcome, model)
         reply.timings.batches = outcome.batches
@@ -226,21 +226,21 @@ class EncoderService:
 
     @contextmanager
     def _counted(self) -> Iterator[None]:
-        """Count a request or a stream that must be answered before the server stops."""
-        self.answering += 1
+        """Count a request or a stream as unanswered inside the block."""
+        self.unanswered_count += 1
         try:
             yield
         finally:
-            self.answering -= 1
+            self.unanswered_count -= 1
 
 
 def _adopt_id(call: Call, request_id: str) -> None:
-    """Use the id of a request for its call, if the request has one."""
+    """Use the id of a request for its call, if the request has an id."""
     check_id(request_id)
     call.request_id = request_id or call.request_id
 
 
-def _too_late(request: pb.EncodeRequest) -> DeadlineExceeded:
+def _deadline_exceeded(request: pb.EncodeRequest) -> DeadlineExceeded:
     if not request.timeout_s:
         return DeadlineExceeded("the answer was ready only after the deadline of the call: allow more time")
     return DeadlineExceeded(
@@ -249,4 +249,4 @@ def _too_late(request: pb.EncodeRequest) -> DeadlineExceeded:
 
 
 async def _reserve_nothing(_: int) -> None:
-    """Reserve no bytes: a unary call never holds more than one answer."""
+    """Reserve no bytes, because a unary call has only one answer."""

@@ -1,8 +1,8 @@
-"""A stream of requests: each is answered as soon as its answer is ready.
+"""Answer the requests of a stream, each as soon as its answer is ready.
 
-A caller that reads slowly delays only its own stream. gRPC accepts an answer only when the caller has room for it;
-until then the request counts against the stream's limits; and at the limits the server reads no further request, so
-that gRPC's flow control stops the caller from sending.
+A caller that reads slowly delays only its own stream. gRPC accepts an answer only when the caller has room for the
+answer; until then the request counts against the limits of the stream. At these limits the server stops reading, and
+gRPC's flow control then stops the caller from sending.
 """
 
 import asyncio
@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import grpc
 
 from headwaiter_proto import encoder_pb2 as pb
+from headwaiter_proto.rules.errors import HeadwaiterError, InvalidInput, Unavailable
 from headwaiter_proto.rules.requests import check_id, parse
 from headwaiter_proto.rules.status import stream_error
-from headwaiter_server.errors import HeadwaiterError, InvalidInput, Unavailable
 from headwaiter_server.metrics import Recorder
 from headwaiter_server.rpc.endpoint import Call, Context, OutcomeRecorder, clock
 
@@ -32,8 +32,8 @@ class StreamLimits:
     """The most that one stream may hold.
 
     Attributes:
-        requests: number of requests that were read and whose answer gRPC has not accepted.
-        bytes_: size of these requests, and separately of their answers; a single one may exceed it.
+        requests: number of requests whose answers gRPC has not accepted.
+        bytes_: size of these requests, and also of their answers; a single request or answer may exceed the limit.
     """
 
     requests: int
@@ -41,16 +41,12 @@ class StreamLimits:
 
 
 class Quota:
-    """An amount of which holders acquire parts, first come, first served.
-
-    Args:
-        limit: most that may be held at a time; a single holder may exceed it.
-    """
+    """Lets requests hold at most `limit` in total, first come, first served; one request alone may exceed the limit."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._held = 0
-        # Without the lock, small amounts could overtake a large one for ever.
+        # Without the lock, small amounts could overtake a large amount for ever.
         self._first_in_line = asyncio.Lock()
         self._released = asyncio.Event()
 
@@ -88,26 +84,26 @@ class EncodeStream:
         self._requests = Quota(limits.requests)
         self._request_bytes = Quota(limits.bytes_)
         self._answer_bytes = Quota(limits.bytes_)
-        # Ids of the requests whose answers have not been written yet.
+        # Ids of the requests whose answers are not written yet.
         self._ids: set[str] = set()
-        self._answering: set[asyncio.Task[None]] = set()
-        self._writing = asyncio.Lock()
+        self._answer_tasks: set[asyncio.Task[None]] = set()
+        self._write_lock = asyncio.Lock()
         self._draining = asyncio.get_running_loop().create_future()
 
     async def serve(self) -> None:
         """Answer every request until the caller sends no more, or no further request can be read.
 
         Raises:
-            InvalidInput: a request has no valid id of its own, so its answer could not be matched to it.
+            InvalidInput: the id of a request is missing, malformed or in use, so it cannot identify the answer.
             Unavailable: the server is draining.
         """
         reading = asyncio.create_task(self._read())
         try:
             await asyncio.wait({reading, self._draining}, return_when=asyncio.FIRST_COMPLETED)
             reading.cancel()
-            await asyncio.wait({reading, *self._answering})
+            await asyncio.wait({reading, *self._answer_tasks})
         finally:
-            for task in (reading, *self._answering):
+            for task in (reading, *self._answer_tasks):
                 task.cancel()
         if reading.cancelled():
             raise Unavailable("the server is shutting down: send the unanswered requests to another replica")
@@ -126,8 +122,8 @@ class EncodeStream:
             await self._requests.acquire(1)
             await self._request_bytes.acquire(len(raw))
             task = asyncio.create_task(self._answer(request, call, len(raw)))
-            self._answering.add(task)
-            task.add_done_callback(self._answering.discard)
+            self._answer_tasks.add(task)
+            task.add_done_callback(self._answer_tasks.discard)
 
     async def _answer(self, request: pb.EncodeRequest, call: Call, request_bytes: int) -> None:
         """Answer a request, and release its quotas once gRPC has accepted the answer."""
@@ -140,10 +136,10 @@ class EncodeStream:
 
         try:
             message = await self._response(request, call, reserve)
-            async with self._writing:
-                # A caller that has this answer may use the id again.
+            async with self._write_lock:
+                # The caller may use the id again once the answer has arrived.
                 self._ids.remove(call.request_id)
-                # If the caller has gone, gRPC cancels the stream; a failed write is no failure of its own.
+                # A write fails if the caller has gone. gRPC then cancels the whole stream.
                 with suppress(grpc.aio.BaseError):
                     await self._context.write(message)
         finally:
@@ -179,7 +175,7 @@ class EncodeStream:
                 response = await self._encode(request, call, reserve)
         except HeadwaiterError as error:
             return pb.EncodeStreamResponse(request_id=call.request_id, error=stream_error(error)).SerializeToString()
-        # The response is already serialised, so it is appended as a field instead of being parsed and copied.
+        # Append the serialised response as a field, instead of parsing and copying it.
         head = pb.EncodeStreamResponse(request_id=call.request_id).SerializeToString()
         tag = _field_tag(pb.EncodeStreamResponse.RESPONSE_FIELD_NUMBER, len(response))
         return b"".join((head, tag, response))

@@ -1,1 +1,1 @@
-"""Read bundles and run their graphs, with numpy and ONNX Runtime. This layer has no notion of requests or gRPC."""
+"""Read bundles and run their graphs, with numpy and ONNX Runtime. This layer knows neither requests nor gRPC."""

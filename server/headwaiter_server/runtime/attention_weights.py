@@ -13,12 +13,12 @@ from headwaiter_server.runtime.graph import session_options
 
 @dataclass(frozen=True)
 class AttentionSelection:
-    """A selection of layers, of heads in each layer, and of one query for context vectors.
+    """The layers, heads and query to return attention weights and context vectors for.
 
     Attributes:
         layers: indices of the layers, in the order of the result.
         heads: indices of the heads of each layer, in the order of the result.
-        query: position of the query to compute context vectors for; None for no context vectors.
+        query: position whose context vectors are returned; None for no context vectors.
     """
 
     layers: Sequence[int]
@@ -28,7 +28,7 @@ class AttentionSelection:
 
 @dataclass(frozen=True, eq=False)
 class AttentionWeights:
-    """The attention of the selected layers and heads over a sequence of n tokens.
+    """The attention weights of the selected layers and heads, for a sequence of n tokens.
 
     Attributes:
         weights: float32 [layers, heads, n, n], softmax(q kᵀ · scale); each row belongs to one query and sums to 1.
@@ -42,9 +42,9 @@ class AttentionWeights:
 class AttentionWeightsGraph:
     """A loaded graph that takes one sequence. It always runs on the CPU, in float32, in the calling thread.
 
-    The devices and their memory are left to Encode. In host memory the graph takes one mapping of the bundle's float32
-    weights, which the operating system may share with other processes and may drop. During a run it also takes H·n²
-    floats for each selected layer, and a copy of the selected heads.
+    Devices and their memory are left to Encode. The bundle's float32 weights are mapped into host memory; the operating
+    system can share the mapping with other processes or drop it. A run also needs H·n² floats for each selected layer,
+    and a copy of the selected heads.
     """
 
     def __init__(self, session: ort.InferenceSession) -> None:
@@ -53,13 +53,9 @@ class AttentionWeightsGraph:
 
     @classmethod
     def open(cls, path: Path) -> "AttentionWeightsGraph":
-        """Load a graph.
-
-        Args:
-            path: the ONNX file; its external weights are in the same folder.
-        """
+        """Load an ONNX file, with its external weights from the same folder."""
         options = session_options(threads=1)
-        # Prepacked weights would make a run some 7 % faster, but would take the memory of the weights a second time.
+        # Prepacking would make a run about 7 % faster, but would copy the weights.
         options.add_session_config_entry("session.disable_prepacking", "1")
         # Without an arena, ONNX Runtime frees the memory of a run when the run ends.
         options.enable_cpu_mem_arena = False
@@ -68,8 +64,8 @@ class AttentionWeightsGraph:
     def run(self, sequence: NDArray[np.generic], selection: AttentionSelection) -> AttentionWeights:
         """Compute the selected attention weights of one sequence.
 
-        Selecting fewer layers saves memory but no time: ONNX Runtime runs the whole graph whichever outputs are
-        requested, even with its option `only_execute_path_to_fetches`.
+        Selecting fewer layers saves memory but no time: ONNX Runtime runs the whole graph for any output, even with its
+        option `only_execute_path_to_fetches`.
 
         Args:
             sequence: token ids [n] or features [n, d_in].

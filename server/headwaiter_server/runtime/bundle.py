@@ -25,7 +25,7 @@ class Golden:
 
     Attributes:
         sequences: token ids [n_i] or features [n_i, d_in] of each sequence.
-        outputs: pooled [B, width], of unit length if the model normalizes it; hidden [T, width].
+        outputs: pooled [B, width], of unit length if the model normalizes; hidden [T, width].
     """
 
     sequences: list[NDArray[np.generic]]
@@ -39,7 +39,7 @@ class Bundle:
     Attributes:
         folder: path of the bundle.
         manifest: description of the model and checksums of the files.
-        digest: SHA-256 of the manifest, in hexadecimal. It covers every file, because the manifest has their hashes.
+        digest: SHA-256 of the manifest, in hexadecimal; covers every file, because the manifest has their checksums.
     """
 
     folder: Path
@@ -61,7 +61,7 @@ class Bundle:
                 f"there is no bundle at {folder}: make one with headwaiter-export checkpoint FOLDER -o {folder}"
             ) from None
         try:
-            # A later schema may add fields. The check of the version below refuses it with a clearer message.
+            # A later schema may add fields. The version check below refuses that schema with a clearer message.
             manifest = json_format.Parse(text, Manifest(), ignore_unknown_fields=True)
         except (json_format.ParseError, UnicodeDecodeError) as error:
             raise BundleRefused(
@@ -89,22 +89,25 @@ class Bundle:
         return json_format.Parse((self.folder / PARITY).read_bytes(), Parity())
 
     def _verify(self) -> None:
-        with_checksum = {file.name for file in self.manifest.files}
+        """Check that the bundle has every file that it needs, and that each file matches its checksum."""
+        files_with_checksum = {file.name for file in self.manifest.files}
         graphs = [*self.manifest.graphs, *([self.manifest.attend] if self.manifest.HasField("attend") else [])]
-        needed = {name for graph in graphs for name in (graph.file, graph.weights_file)}
-        needed |= {GOLDEN, PARITY} | ({TOKENIZER} if self.manifest.max_text_tokens else set())
-        for missing in sorted(needed - with_checksum):
+        needed_files = {name for graph in graphs for name in (graph.file, graph.weights_file)}
+        needed_files |= {GOLDEN, PARITY} | ({TOKENIZER} if self.manifest.max_text_tokens else set())
+        for missing in sorted(needed_files - files_with_checksum):
             raise BundleRefused(f"{self.folder / MANIFEST} has no checksum for {missing}: export the model again")
         for file in self.manifest.files:
             path = self.folder / file.name
             if Path(file.name).name != file.name:
                 raise BundleRefused(
-                    f"{self.folder / MANIFEST} names {file.name!r}, which is outside the bundle: export again"
+                    f"{self.folder / MANIFEST} names {file.name!r}, which is outside the bundle: export the model again"
                 )
             if not path.is_file():
-                raise BundleRefused(f"{path} is missing, so the bundle is incomplete: copy or export it again")
+                raise BundleRefused(f"{path} is missing, so the bundle is incomplete: copy or export the bundle again")
             if path.stat().st_size != file.size_bytes or sha256_of(path) != file.sha256:
-                raise BundleRefused(f"{path} is damaged (its SHA-256 is not the manifest's): copy or export it again")
+                raise BundleRefused(
+                    f"{path} is damaged (its SHA-256 differs from the manifest's): copy or export the bundle again"
+                )
 
 
 def sha256_of(path: Path) -> str:

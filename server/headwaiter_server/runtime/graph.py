@@ -18,7 +18,7 @@ from headwaiter_server.runtime.shape_buckets import round_up_to_buckets
 Provider = Literal["cuda", "cpu"]
 
 _ORT_PROVIDERS = {"cuda": "CUDAExecutionProvider", "cpu": "CPUExecutionProvider"}
-# The graph y = Identity(x) on one float, serialized: the server does not import the onnx package to build it.
+# The graph y = Identity(x) on one float, serialised because the server does not import the onnx package.
 _IDENTITY = (
     b'\x08\n:7\n\x10\n\x01x\x12\x01y"\x08Identity\x12\x01gZ\x0f\n\x01x\x12\n\n\x08\x08\x01\x12\x04\n\x02\x08\x01'
     b"b\x0f\n\x01y\x12\n\n\x08\x08\x01\x12\x04\n\x02\x08\x01B\x04\n\x00\x10\x14"
@@ -46,15 +46,13 @@ class EncoderGraph:
     def __init__(self, session: ort.InferenceSession, memory: tuple[str, int] | None = None) -> None:
         """Wrap a session.
 
-        Args:
-            session: the session of the graph.
-            memory: type and number of the device that holds the session's inputs and outputs. Packed batches are then
-                rounded up to shape buckets, so that batches reuse memory. None leaves inputs in host memory.
+        `memory` is the type and the number of the device that holds the inputs and outputs of the session; packed
+        batches are then rounded up to shape buckets, so that they reuse memory. None keeps inputs in host memory.
         """
         self._inputs = [node.name for node in session.get_inputs()]
         self._outputs = {node.name for node in session.get_outputs()}
         self._session = session if memory is None else DeviceMemorySession(session, *memory)
-        # A padded graph computes positions from N. Rounding N up could exceed the positions that the model knows.
+        # A padded graph computes positions from N; a rounded N could exceed the positions that the model knows.
         self._uses_shape_buckets = memory is not None and "attention_mask" not in self._inputs
 
     @classmethod
@@ -65,7 +63,7 @@ class EncoderGraph:
 
         Args:
             path: the ONNX file; its external weights are in the same folder.
-            provider: the provider to run on.
+            provider: the only provider that runs the graph.
             threads: CPU threads inside one operator; None lets ONNX Runtime use one per physical core.
             device: number of the GPU, for CUDA.
             max_gpu_bytes: most GPU memory for weights and activations; 0 for no limit.
@@ -83,16 +81,11 @@ class EncoderGraph:
 
     @property
     def variable_length(self) -> bool:
-        """Whether its attention kernel takes packed sequences, instead of gathering them to a padded [B, N] grid."""
+        """Whether the attention kernel takes packed sequences, without gathering them to a padded [B, N] grid."""
         return "cu_seqlens" in self._inputs
 
     def run(self, batch: PackedBatch, *, hidden: bool) -> Outputs:
-        """Run the graph on a batch.
-
-        Args:
-            batch: the packed sequences.
-            hidden: return hidden rows too, at the cost of a copy. A model without pooling always returns them.
-        """
+        """Run the graph on a batch; with `hidden`, or without pooling, return a copy of the hidden rows too."""
         names = ["pooled"] * self.pools + ["hidden"] * (hidden or not self.pools)
         bucketed = round_up_to_buckets(batch) if self._uses_shape_buckets else batch
         values = dict(zip(names, self._session.run(names, bucketed.feeds(self._inputs)), strict=True))
@@ -111,19 +104,19 @@ def open_session(
     """Open a session on a graph with the given session options; other arguments as in `EncoderGraph.open`."""
     if provider == "cuda":
         require_cuda(device, max_gpu_bytes)
-    return _open(str(path), provider, options, device, max_gpu_bytes)
+    return _open_on_provider(str(path), provider, options, device, max_gpu_bytes)
 
 
 def session_options(threads: int | None) -> ort.SessionOptions:
-    """Return the options of every session; `threads` as in `EncoderGraph.open`."""
+    """Return the session options of every graph; `threads` as in `EncoderGraph.open`."""
     options = ort.SessionOptions()
     options.log_severity_level = _LOG_FATAL_ONLY
     if threads is not None:
         options.intra_op_num_threads = threads
-    # ONNX Runtime stores a memory pattern for each set of input shapes, but batches rarely have the same shapes.
+    # ONNX Runtime would store a memory pattern for each set of input shapes, but batches rarely repeat their shapes.
     options.enable_mem_pattern = False
     if not _has_vnni():
-        # Without VNNI, the default int8 kernels add pairs of products in 16 bits and overflow; this option avoids it.
+        # Without VNNI, the default int8 kernels overflow when they add two products in 16 bits.
         options.add_session_config_entry("session.x64quantprecision", "1")
     # Threads that spin between batches would take CPU time from the threads that handle requests.
     options.add_session_config_entry("session.force_spinning_stop", "1")
@@ -139,12 +132,12 @@ def _has_vnni() -> bool:
 
 
 def _provider_options(provider: Provider, device: int, max_gpu_bytes: int) -> tuple[str, dict[str, str]]:
-    """Return the name and the options that ONNX Runtime has for a provider."""
+    """Return ONNX Runtime's name and options for a provider."""
     if provider == "cpu":
         return _ORT_PROVIDERS["cpu"], {}
     options = {
         "device_id": str(device),
-        # With use_tf32=1, the default, CUDA multiplies fp32 in TF32, whose mantissa has 10 bits.
+        # By default, CUDA multiplies fp32 in TF32, whose mantissa has only 10 bits.
         "use_tf32": "0",
         "arena_extend_strategy": "kSameAsRequested",
     }
@@ -154,11 +147,7 @@ def _provider_options(provider: Provider, device: int, max_gpu_bytes: int) -> tu
 
 
 def require_cuda(device: int = 0, max_gpu_bytes: int = 0) -> None:
-    """Check that CUDA works. ONNX Runtime alone would fall back to the CPU without an error.
-
-    Args:
-        device: number of the GPU.
-        max_gpu_bytes: as in `EncoderGraph.open`.
+    """Check that CUDA works, because ONNX Runtime falls back to the CPU without an error.
 
     Raises:
         ProviderUnavailable: CUDA does not work; the message says why.
@@ -171,19 +160,19 @@ def require_cuda(device: int = 0, max_gpu_bytes: int = 0) -> None:
     except OSError:
         raise ProviderUnavailable(
             f"there is no NVIDIA driver on this host ({driver} cannot be loaded): "
-            "install one, give the container a GPU, or use --provider cpu"
+            "install a driver, give the container a GPU, or use --provider cpu"
         ) from None
     ort.preload_dlls()
-    # The identity graph also runs on the CPU, so a fallback is detected below. A graph with CUDA-only operators would
-    # fail with an error about operators, which hides the cause.
-    _open(_IDENTITY, "cuda", session_options(1), device, max_gpu_bytes)
+    # The identity graph also runs on the CPU, so _open_on_provider detects a fallback. A graph with CUDA-only operators
+    # would fail with an error about operators, which hides the cause.
+    _open_on_provider(_IDENTITY, "cuda", session_options(1), device, max_gpu_bytes)
 
 
-def _open(
+def _open_on_provider(
     graph: str | bytes, provider: Provider, options: ort.SessionOptions, device: int, max_gpu_bytes: int
 ) -> ort.InferenceSession:
     session = ort.InferenceSession(graph, options, providers=[_provider_options(provider, device, max_gpu_bytes)])
-    # Without CUDA's libraries ONNX Runtime logs a warning and runs on the CPU; the caller decides about a fallback.
+    # Without CUDA's libraries ONNX Runtime falls back to the CPU; that decision is left to the caller.
     if session.get_providers()[0] != _ORT_PROVIDERS[provider]:
         raise ProviderUnavailable(
             "ONNX Runtime could not load its CUDA provider: install the NVIDIA libraries with "

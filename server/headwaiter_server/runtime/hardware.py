@@ -1,4 +1,4 @@
-"""Describe the hardware and the ONNX Runtime version, which decide how fast a model runs."""
+"""Describe the hardware and the version of ONNX Runtime, which determine the speed of a model."""
 
 import os
 import platform
@@ -11,17 +11,17 @@ _NVIDIA_GPUS = Path("/proc/driver/nvidia/gpus")
 
 
 def describe_hardware() -> dict[str, str | int]:
-    """Return the processor's name, the processors this process may use, the NVIDIA GPUs and ONNX Runtime's version."""
-    gpus = [_field(gpu / "information", "Model") for gpu in sorted(_NVIDIA_GPUS.glob("*"))]
+    """Return the processor's name, the number of usable processors, the NVIDIA GPUs and ONNX Runtime's version."""
+    gpus = [_read_field(gpu / "information", "Model") for gpu in sorted(_NVIDIA_GPUS.glob("*"))]
     return {
-        "processor": _field(_CPU_INFO, "model name") or platform.processor() or platform.machine(),
+        "processor": _read_field(_CPU_INFO, "model name") or platform.processor() or platform.machine(),
         "processors": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
         "cards": ", ".join(gpus),
         "onnxruntime": ort.__version__,
     }
 
 
-def _field(file: Path, name: str) -> str:
+def _read_field(file: Path, name: str) -> str:
     """Return the first value of a field in a file of lines `field: value`; "" without the file or the field."""
     try:
         lines = file.read_text().splitlines()

@@ -1,4 +1,4 @@
-"""Run a session with its inputs and outputs in the memory of its device, through ONNX Runtime's IO binding."""
+"""Run a session with inputs and outputs in device memory, through ONNX Runtime's I/O binding."""
 
 from collections.abc import Mapping, Sequence
 
@@ -21,12 +21,7 @@ class DeviceMemorySession:
         self._buffers: dict[str, tuple[object, ort.OrtValue]] = {}
 
     def run(self, names: Sequence[str], feeds: Mapping[str, NDArray[np.generic]]) -> list[NDArray[np.generic]]:
-        """Compute the named outputs, as `InferenceSession.run` does. Not thread-safe.
-
-        Args:
-            names: the outputs to return, in this order.
-            feeds: the inputs, by name.
-        """
+        """Compute the named outputs from the named inputs, as `InferenceSession.run` does. Not thread-safe."""
         for name, values in feeds.items():
             self._copy_to_device(name, values)
         try:
@@ -36,13 +31,13 @@ class DeviceMemorySession:
             outputs: list[NDArray[np.generic]] = self._binding.copy_outputs_to_cpu()
             return outputs
         finally:
-            # Unbinding frees the memory of the outputs; the next batch may request other outputs.
+            # Free the memory of the outputs; the next batch may request other outputs.
             self._binding.clear_binding_outputs()
 
     def _copy_to_device(self, name: str, values: NDArray[np.generic]) -> None:
         shape_and_type = values.shape, values.dtype
-        held, buffer = self._buffers.get(name, (None, None))
-        if buffer is None or held != shape_and_type:
+        buffer_shape_and_type, buffer = self._buffers.get(name, (None, None))
+        if buffer is None or buffer_shape_and_type != shape_and_type:
             buffer = ort.OrtValue.ortvalue_from_shape_and_type(values.shape, values.dtype, *self._device)
             self._binding.bind_ortvalue_input(name, buffer)
             self._buffers[name] = shape_and_type, buffer

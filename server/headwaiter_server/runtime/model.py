@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 _PRECISIONS: dict[str, Precision] = {"fp32": PRECISION_FP32, "fp16": PRECISION_FP16, "int8": PRECISION_INT8}
 _ATTENTION_LAYOUTS = {"cuda": LOWERING_PACKED_CUDA, "cpu": LOWERING_PACKED_CPU}
-# On a GPU fp16 is several times faster than fp32, and its differences from PyTorch stay within their tolerance.
+# On a GPU, fp16 is several times faster than fp32, and its outputs stay within their tolerance.
 _DEFAULT_PRECISION: dict[Provider, Precision] = {"cuda": PRECISION_FP16, "cpu": PRECISION_FP32}
 
 
@@ -47,17 +47,12 @@ class Model:
     """One graph of a bundle, loaded on a provider and checked there.
 
     Attributes:
-        bundle: the bundle that holds the graph's file.
-        graph: the loaded graph.
         probe: a batch of one short golden input, to test whether a device still works.
         graph_file: file name of the graph in the bundle.
-        precision: precision of the graph.
-        provider: the provider that runs the graph.
-        fallback_reason: why `auto` chose the CPU although it prefers CUDA; empty if it did not.
-        self_check: difference between the graph's outputs and PyTorch's for the golden inputs, measured at start-up.
+        fallback_reason: why `auto` chose the CPU instead of CUDA; empty without a fallback.
+        self_check: differences from PyTorch on the golden inputs, measured at start-up.
         self_check_sequences: number of golden inputs.
-        parity: differences from PyTorch that the export measured.
-        resources: the resources that the graph's session may use.
+        parity: differences from PyTorch, measured by the export.
     """
 
     bundle: Bundle
@@ -92,15 +87,10 @@ def open_model(
     device: int = 0,
     max_gpu_bytes: int = 0,
 ) -> Model:
-    """Open a bundle, load the graph for a provider and precision, and check it on the golden inputs.
+    """Open a bundle, load the graph for a provider and precision, and check the graph on the golden inputs.
 
-    Args:
-        folder: path of the bundle.
-        provider: the provider to run on; `auto` takes CUDA if it works, else the CPU.
-        precision: the precision of the graph; `auto` takes fp16 on CUDA and fp32 on the CPU.
-        threads: as in `Resources`.
-        device: as in `Resources`.
-        max_gpu_bytes: as in `Resources`.
+    The provider `auto` is CUDA if it works, else the CPU. The precision `auto` is fp16 on CUDA and fp32 on the CPU. The
+    other arguments are those of `Resources`.
 
     Raises:
         BundleRefused: the bundle is missing or damaged.
@@ -111,7 +101,7 @@ def open_model(
     bundle = Bundle.open(folder)
     resources = Resources(threads, device, max_gpu_bytes)
     if provider == "auto" and precision == "int8":
-        provider = "cpu"  # Only the CPU runs int8, so running on it is no fallback.
+        provider = "cpu"  # Only the CPU runs int8, so choosing the CPU is not a fallback.
     if provider != "auto":
         return _open_on(bundle, provider, precision, resources)
     try:
@@ -122,15 +112,15 @@ def open_model(
 
 
 def _open_on(bundle: Bundle, provider: Provider, precision: str, resources: Resources) -> Model:
-    chosen = _find_graph(bundle, provider, _PRECISIONS.get(precision, _DEFAULT_PRECISION[provider]))
+    listed = _find_graph(bundle, provider, _PRECISIONS.get(precision, _DEFAULT_PRECISION[provider]))
     golden = bundle.golden()
-    graph, measured = _open_checked(bundle, golden, chosen.file, provider, chosen.precision, resources)
+    graph, measured = _open_checked(bundle, golden, listed.file, provider, listed.precision, resources)
     return Model(
         bundle=bundle,
         graph=graph,
         probe=pack([min(golden.sequences, key=len)]),
-        graph_file=chosen.file,
-        precision=chosen.precision,
+        graph_file=listed.file,
+        precision=listed.precision,
         provider=provider,
         fallback_reason="",
         self_check=measured,
@@ -143,7 +133,7 @@ def _open_on(bundle: Bundle, provider: Provider, precision: str, resources: Reso
 def _open_checked(
     bundle: Bundle, golden: Golden, graph_file: str, provider: Provider, precision: Precision, resources: Resources
 ) -> tuple[EncoderGraph, Difference]:
-    """Load a graph and check it on the golden inputs; return it with its measured difference from PyTorch."""
+    """Load a graph and check it on the golden inputs; return the graph and its difference from PyTorch."""
     path = bundle.folder / graph_file
     try:
         graph = EncoderGraph.open(path, provider, *resources)
@@ -153,11 +143,13 @@ def _open_checked(
     except Exception as error:
         if provider == "cuda":
             # The file matches its checksum, so the cause is the GPU, its memory or its driver.
-            raise ProviderUnavailable(f"CUDA cannot run {path.name}: {one_line(error)}") from error
-        raise BundleRefused(f"ONNX Runtime cannot run {path}: {one_line(error)}") from error
-    if exceeded := violation(measured, precision):
+            raise ProviderUnavailable(
+                f"CUDA cannot run {path.name} ({one_line(error)}): free GPU memory, or update the driver"
+            ) from error
+        raise BundleRefused(f"ONNX Runtime cannot run {path} ({one_line(error)}): export the model again") from error
+    if problem := violation(measured, precision):
         raise ToleranceExceeded(
-            f"{path} on {provider} fails the self-check on the bundle's golden inputs ({exceeded}): "
+            f"{path} on {provider} fails the self-check on the bundle's golden inputs ({problem}): "
             "choose another --precision or --provider, or export the model again"
         )
     return graph, measured
@@ -168,11 +160,11 @@ def _find_graph(bundle: Bundle, provider: Provider, precision: Precision) -> Gra
     for graph in candidates:
         if graph.precision == precision:
             return graph
-    offered = ", ".join(
+    available = ", ".join(
         name for name, value in _PRECISIONS.items() if value in {graph.precision for graph in candidates}
     )
     wanted = next(name for name, value in _PRECISIONS.items() if value == precision)
     raise GraphMissing(
-        f"{bundle.folder} has no {wanted} graph for {provider} (it has: {offered or 'none'}): "
+        f"{bundle.folder} has no {wanted} graph for {provider} (available: {available or 'none'}): "
         "choose another --precision or --provider, or export the model again"
     )

@@ -1,7 +1,7 @@
-"""Pack sequences into one batch without padding, and compute the index arrays with which attention finds each one.
+"""Pack sequences into one batch without padding, and compute the index arrays that locate each sequence.
 
-The host computes the index arrays in numpy: graphs then have no data-dependent shapes, and a GPU never waits for the
-host.
+The host computes the index arrays in numpy. Graphs therefore have no data-dependent shapes, and a GPU never waits for
+the host.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -19,7 +19,7 @@ class PackedBatch:
         rows: token ids, int64 [T], or features, float32 [T, d_in].
         lengths: tokens of each sequence, int32 [B].
         starts: first row of each sequence, int64 [B].
-        padded_length: N, the length of the longest sequence, or more if rounded up to a shape bucket.
+        padded_length: N, the length of the longest sequence, or that length rounded up to a shape bucket.
     """
 
     rows: NDArray[np.generic]
@@ -45,10 +45,7 @@ class PackedBatch:
     def feeds(self, names: Collection[str]) -> dict[str, NDArray[np.generic]]:
         """Return the arrays for the inputs of a graph.
 
-        A graph with the input `attention_mask` is padded: it gets token ids [B, N] or features [B, N, d_in].
-
-        Args:
-            names: names of the graph's inputs.
+        A graph with the input `attention_mask` is padded and gets token ids [B, N] or features [B, N, d_in].
 
         Raises:
             KeyError: a packed batch has no array of that name.
@@ -66,11 +63,7 @@ class PackedBatch:
 
 
 def pack(sequences: Sequence[NDArray[np.generic]]) -> PackedBatch:
-    """Concatenate sequences to a packed batch.
-
-    Args:
-        sequences: token ids [n_i] of an integer type, or features [n_i, d_in]; each n_i ≥ 1.
-    """
+    """Concatenate sequences, integer token ids [n_i] or features [n_i, d_in] with n_i ≥ 1, to a packed batch."""
     lengths = np.fromiter((len(sequence) for sequence in sequences), np.int32, len(sequences))
     rows = np.concatenate(sequences)
     dtype = np.int64 if rows.ndim == 1 else np.float32
@@ -86,8 +79,8 @@ def positions(batch: PackedBatch) -> NDArray[np.int64]:
 def gather(batch: PackedBatch) -> NDArray[np.int64]:
     """Return the row that each padded cell takes its values from, [B, N].
 
-    A padding cell repeats the last row of its own sequence. Rows of other sequences never enter a sequence's attention,
-    not even with weight zero, because 0 × infinity is NaN.
+    A padding cell repeats the last row of its own sequence. A row of another sequence would enter the sequence's
+    attention, if only with weight zero, and 0 × infinity is NaN.
     """
     cells = batch.starts[:, None] + np.arange(batch.padded_length, dtype=np.int64)
     last_rows = batch.starts + batch.lengths - 1
@@ -123,7 +116,7 @@ def key_spans(batch: PackedBatch) -> NDArray[np.int32]:
 
 
 def token_offset(batch: PackedBatch) -> NDArray[np.int32]:
-    """Return the indices of the cells that hold a token, then those of padding cells, [B, N].
+    """Return the indices of the cells that hold a token, then the indices of padding cells, [B, N].
 
     PackedMultiHeadAttention expects this order.
     """

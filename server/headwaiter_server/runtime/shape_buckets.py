@@ -1,6 +1,6 @@
 """Round the sizes of a batch up to shape buckets.
 
-A GPU then sees few different shapes, so that memory allocated for one batch fits the next one.
+A GPU then sees few different shapes, and memory allocated for one batch fits the next batch.
 """
 
 from dataclasses import replace
@@ -19,12 +19,12 @@ def round_up_to_buckets(batch: PackedBatch) -> PackedBatch:
     """Return a batch that begins with the same rows and whose B, T and N are rounded up to shape buckets.
 
     A bucket is a multiple of 1/8 of the power of two below the size; buckets of N are also multiples of 8. Rounding N
-    adds padding cells only. Rounding T and B appends dummy sequences of zeros, each of 1 to `longest_tokens` tokens, so
-    that every position in the batch is one that the model knows. If the dummy sequences need more tokens than T leaves,
-    which happens with many short sequences, T is rounded up further.
+    only adds padding cells. Rounding B and T appends dummy sequences of zeros. Each has 1 to `longest_tokens` tokens,
+    because the model knows no later positions. If the rounded T leaves too few tokens for the dummy sequences, as with
+    many short sequences, T is rounded up further.
 
-    B and T of a batch of fewer than 8 sequences stay the same: one dummy sequence would be more than 1/8 of its cells,
-    and a batch this small fits in the memory that full batches left allocated.
+    A batch of fewer than 8 sequences keeps its B and T: one dummy sequence would be more than 1/8 of its cells, and a
+    batch this small fits in memory that larger batches have allocated.
     """
     sequences, tokens = _bucket_sizes(batch)
     padded_length = _round_up(batch.padded_length, _PADDED_LENGTH_STEP)
@@ -56,7 +56,7 @@ def _bucket_sizes(batch: PackedBatch) -> tuple[int, int]:
 
 
 def _round_up(size: int, smallest_step: int = 1) -> int:
-    """Return the smallest bucket that is not below `size`; with a smallest step of 1, sizes up to 16 are buckets."""
+    """Return the smallest bucket that is at least `size`; buckets are multiples of `smallest_step`."""
     power = (size - 1).bit_length() - 1
     step = max((1 << max(0, power)) // _BUCKETS_PER_OCTAVE, smallest_step)
     return -(-size // step) * step

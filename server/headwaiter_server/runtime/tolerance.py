@@ -18,9 +18,8 @@ class Difference:
         hidden_max_abs: largest absolute difference of a value in the hidden rows.
         pooled_max_relative: `pooled_max_abs` / largest magnitude of PyTorch's pooled values.
         hidden_max_relative: `hidden_max_abs` / largest magnitude of PyTorch's hidden values.
-        min_cosine: smallest cosine between a vector and PyTorch's vector. The vectors are the pooled vectors, or the
-            hidden rows of a model without pooling.
-        mean_cosine: mean of these cosines.
+        min_cosine: smallest cosine between a pooled vector and PyTorch's; of hidden rows for a model without pooling.
+        mean_cosine: mean of the same cosines.
     """
 
     pooled_max_abs: float
@@ -36,8 +35,8 @@ class Tolerance:
     """The largest differences from PyTorch that a precision allows; None for no limit.
 
     Attributes:
-        pooled: limit of the smaller of the absolute and the relative difference of pooled vectors. The smaller one
-            counts, so that models whose outputs exceed 1 need the same number of correct digits as others.
+        pooled: limit of the absolute or the relative difference of pooled vectors, whichever is smaller. The relative
+            difference asks for the same number of correct digits in outputs above 1.
         hidden: the same limit for hidden rows.
         min_cosine: smallest cosine allowed between any vector and PyTorch's.
     """
@@ -55,7 +54,7 @@ TOLERANCES: dict[Precision, Tolerance] = {
 
 
 def normalize_pooled(pooled: NDArray[np.float32], *, normalized: bool) -> NDArray[np.float32]:
-    """Scale pooled vectors [B, width] to unit length if `normalized`, as v / max(‖v‖₂, 1e-12)."""
+    """Scale pooled vectors [B, width] to unit length, v / max(‖v‖₂, 1e-12), if `normalized`."""
     if not normalized:
         return pooled
     exact = pooled.astype(np.float64)  # In float32 the squares of large values overflow to infinity.
@@ -67,7 +66,7 @@ def normalize_pooled(pooled: NDArray[np.float32], *, normalized: bool) -> NDArra
 def difference(actual: Outputs, expected: Outputs) -> Difference:
     """Return the difference between a graph's outputs and PyTorch's.
 
-    Outputs that are not finite have an infinite difference and cosine −1.
+    Outputs that are not finite have an infinite difference and the cosine −1.
 
     Args:
         actual: outputs of the graph, pooled [B, width] after `normalize_pooled` and hidden [T, width].
@@ -94,7 +93,7 @@ def difference(actual: Outputs, expected: Outputs) -> Difference:
 
 
 def violation(measured: Difference, precision: Precision) -> str | None:
-    """Describe the first measured difference that exceeds the tolerance of a precision; None if all are within it."""
+    """Describe the first difference that exceeds the tolerance of a precision; return None if no difference does."""
     tolerance = TOLERANCES[precision]
     if not np.isfinite([measured.pooled_max_abs, measured.hidden_max_abs]).all():
         return "its outputs are not finite"

@@ -17,14 +17,14 @@ _GOLDEN_TOKENS = 1024
 _GOLDEN_CELLS = 1 << 20
 # Token budgets are compared on batches of sequences of this length, the length of typical requests.
 _TYPICAL_TOKENS = 48
-# Each measurement of a budget runs at least this many tokens, so that a short disturbance distorts it less.
+# Each measurement of a budget runs at least this many tokens: a longer run is less sensitive to disturbances.
 _COMPARED_TOKENS = 256
 _BUDGET_ROUNDS = 9
 _SHAPE_RUNS = 4
 _MIN_SHAPES = 5
-# Attention cells that take about as long as one token. Only the order in which shapes are timed depends on this number.
+# Attention cells that take about as long as one token; decides only the order in which shapes are timed.
 _CELLS_PER_TOKEN = 256
-# Stop trying larger token budgets after this many in a row were no faster than the fastest one before them.
+# Stop trying larger token budgets after this many in a row were not faster than a smaller one.
 _SLOWER_BUDGETS = 2
 
 # The lengths of the sequences of a batch.
@@ -34,10 +34,7 @@ Lengths = tuple[int, ...]
 def check_golden(graph: EncoderGraph, golden: Golden, *, normalized: bool) -> Difference:
     """Run the golden inputs in batches of mixed lengths and return the difference from PyTorch's outputs.
 
-    Args:
-        graph: the graph to check.
-        golden: the golden inputs and PyTorch's outputs.
-        normalized: whether the model scales pooled vectors to unit length.
+    If the model is `normalized`, scale pooled vectors to unit length first.
     """
     outputs = [graph.run(batch, hidden=True) for batch in _golden_batches(golden)]
     hidden = np.concatenate([output.hidden for output in outputs if output.hidden is not None])
@@ -58,7 +55,7 @@ def _golden_batches(golden: Golden) -> Iterator[PackedBatch]:
 
 
 def time_batch(graph: EncoderGraph, manifest: Manifest, lengths: Lengths) -> float:
-    """Run a batch of made-up sequences of the given lengths, without hidden rows; return the seconds it took."""
+    """Run a batch of made-up sequences of the given lengths, without hidden rows, and return the seconds of the run."""
     sequences = [_made_up_sequence(manifest, length) for length in lengths]
     started_s = time.perf_counter()
     graph.run(pack(sequences), hidden=False)
@@ -66,7 +63,7 @@ def time_batch(graph: EncoderGraph, manifest: Manifest, lengths: Lengths) -> flo
 
 
 def typical_batch(manifest: Manifest, tokens: int) -> Lengths:
-    """Return the lengths of a batch of typical sequences that fills a budget of `tokens`; at least one sequence."""
+    """Return the lengths of a batch of typical sequences that fill a budget of `tokens`; at least one sequence."""
     length = min(_TYPICAL_TOKENS, manifest.max_tokens)
     return (length,) * max(1, tokens // length)
 
@@ -76,12 +73,12 @@ def time_budgets(
 ) -> dict[int, list[float]]:
     """Measure the throughput of batches that fill different token budgets.
 
-    The first round tries the budgets in order and stops when a third of the time is used, when memory is exhausted, or
-    when larger batches are no faster. Further rounds repeat the budgets of the first.
+    The first round tries the budgets in order. It stops when a third of the time is used, when memory is exhausted, or
+    when larger batches are not faster. Further rounds repeat the budgets of the first round.
 
     Args:
         graph: the graph to time.
-        manifest: the model's manifest.
+        manifest: the manifest of the model.
         budgets: the token budgets, in rising order.
         time_s: the time for all rounds, in seconds. The first budget runs even if it takes longer.
 
@@ -101,13 +98,13 @@ def time_budgets(
             time_batch(graph, manifest, typical_batch(manifest, budget))  # The first run of a shape takes longer.
             rates[budget] = [tokens_per_s(budget)]
         except Exception:
-            # A batch that does not fit in memory ends the round. If even the first batch fails, the graph cannot run.
+            # A batch that does not fit in memory ends the round. If the first batch fails, the graph cannot run at all.
             if not rates:
                 raise
             break
         fastest = max(rates, key=lambda candidate: rates[candidate])
         elapsed_s = time.perf_counter() - started_s
-        # The next budget takes about as long as all smaller ones together. Two thirds of the time are for more rounds.
+        # The next budget takes about as long as all smaller ones together. Keep two thirds of the time for more rounds.
         if fastest not in list(rates)[-_SLOWER_BUDGETS:] or 2 * elapsed_s > time_s / 3:
             break
     for _ in range(_BUDGET_ROUNDS - 1):
@@ -123,11 +120,11 @@ def time_shapes(
 ) -> dict[Lengths, float]:
     """Measure the run time of batches of many shapes, small shapes first.
 
-    Shapes are left out when the time is used up or memory is exhausted, but the smallest ones always run.
+    Larger shapes are left out when the time is used up or memory is exhausted; the smallest shapes always run.
 
     Args:
         graph: the graph to time.
-        manifest: the model's manifest.
+        manifest: the manifest of the model.
         tokens: most tokens in a batch of several sequences.
         cells: most attention cells in a batch of several sequences.
         time_s: the time for all runs, in seconds.
@@ -147,7 +144,7 @@ def time_shapes(
         try:
             best_s[lengths] = time_batch(graph, manifest, lengths)
         except Exception:
-            # As in time_budgets; here a failure of one of the smallest shapes means that the graph cannot run.
+            # As in time_budgets: if one of the smallest shapes fails, the graph cannot run at all.
             if index < _MIN_SHAPES:
                 raise
             break
@@ -162,8 +159,8 @@ def time_shapes(
 def _shapes_to_time(manifest: Manifest, tokens: int, cells: int) -> list[Lengths]:
     """Return shapes that differ enough to fit every term of the cost model, the smallest first.
 
-    The shapes are single sequences; batches of equal lengths, whose ratio of attention cells to tokens varies; and long
-    sequences with short ones, which have more padding than tokens.
+    The shapes are single sequences, batches of sequences of equal length (with different ratios of attention cells to
+    tokens), and batches of long and short sequences (with more padding than tokens).
     """
     lengths = [n for n in (1, 4, 16, 64, 256, 1024, 4096) if n < manifest.max_tokens] + [manifest.max_tokens]
     shapes: list[Lengths] = [(n,) for n in lengths]

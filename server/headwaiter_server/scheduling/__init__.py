@@ -1,1 +1,1 @@
-"""Decides which sequences run together, when, and on which device. Imports neither gRPC nor ONNX Runtime."""
+"""Decide which sequences run together, when, and on which device. Imports neither gRPC nor ONNX Runtime."""

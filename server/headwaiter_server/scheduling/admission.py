@@ -1,12 +1,12 @@
-"""Decides whether a request may queue, and computes the Retry-After of a refused request: a pure function."""
+"""Decide whether a request may queue, and when a refused request may try again: a pure function."""
 
 from dataclasses import dataclass
 
-from headwaiter_server.errors import InvalidInput, Overloaded
+from headwaiter_proto.rules.errors import InvalidInput, Overloaded
 from headwaiter_server.scheduling.cost import BatchLimits, CostModel, Shape
 from headwaiter_server.scheduling.pending import Pending
 
-# Compare deadlines to 1.25 × the estimate: later requests may overtake an admitted one, so its real wait can be longer.
+# Compare deadlines to 1.25 × the estimate: later requests may overtake an admitted request and make it wait longer.
 _CAUTION_FACTOR = 1.25
 # A caller that tries again earlier would find the queue unchanged.
 _MIN_RETRY_AFTER_S = 0.01
@@ -14,7 +14,7 @@ _MIN_RETRY_AFTER_S = 0.01
 
 @dataclass(frozen=True)
 class QueueLimits:
-    """Bounds of the queue.
+    """The limits of the queue.
 
     Attributes:
         tokens: most tokens that may wait.
@@ -34,7 +34,6 @@ class WaitEstimate:
         planned_tokens: tokens of planned batches that have not started.
         busy_s: for each device, predicted seconds until its batches are done; at least one device.
         cost: predicts how long a batch keeps a device from the next batch.
-        limits: bound the size of a batch.
         margin_s: safety margin between an answer and its deadline.
     """
 
@@ -46,13 +45,13 @@ class WaitEstimate:
     margin_s: float
 
     def wait_s(self, tokens_ahead: int) -> float:
-        """Return the seconds until a request starts that waits behind this many tokens."""
+        """Return the seconds until the start of a request that waits behind this many tokens."""
         return min(self.busy_s) + self._run_s(tokens_ahead) / len(self.busy_s)
 
     def answer_s(self, tokens_ahead: int, shape: Shape) -> float:
-        """Return the seconds until a request is answered that waits behind this many tokens.
+        """Return the seconds until the answer to a request that waits behind this many tokens.
 
-        Less urgent sequences that fill its last batch run with it, and delay its answer.
+        Less urgent sequences that fill the request's last batch delay its answer.
         """
         filling_tokens = min(self.pending.tokens - tokens_ahead, self.limits.tokens)
         longest = shape.longest_tokens
@@ -70,18 +69,13 @@ class WaitEstimate:
 
 
 def admit(estimate: WaitEstimate, limits: QueueLimits, shape: Shape, due_s: float, time_left_s: float) -> None:
-    """Refuse a request that does not fit in the queue, or that would probably miss its deadline.
+    """Refuse a request that does not fit in the queue, or that would probably miss its deadline in `time_left_s`.
 
-    Args:
-        estimate: estimates the request's wait.
-        limits: bound the queue.
-        shape: of the request.
-        due_s: due time of the request; sequences that are due later do not delay it.
-        time_left_s: seconds until the deadline.
+    Sequences that are due later than the request do not delay it.
 
     Raises:
-        InvalidInput: the request does not even fit in an empty queue.
-        Overloaded: the request is refused; the error holds the delay after which to try again.
+        InvalidInput: the request does not fit even in an empty queue.
+        Overloaded: the request does not fit now; the error holds the delay after which to try again.
     """
     tokens = shape.tokens
     queued_tokens = estimate.pending.tokens + estimate.planned_tokens
@@ -91,7 +85,7 @@ def admit(estimate: WaitEstimate, limits: QueueLimits, shape: Shape, due_s: floa
             limit=limits.tokens,
             actual=tokens,
         )
-    # On an idle server the request runs at once: if it is late, its deadline was too short, not the queue too long.
+    # An idle server runs the request at once, so the queue cannot be the reason for a missed deadline.
     if not (queued_tokens or min(estimate.busy_s)):
         return
     if queued_tokens + tokens > limits.tokens:

@@ -1,11 +1,11 @@
-"""Hands out results and errors to requests, and takes the sequences of answered requests out of the queue."""
+"""Give requests their results and errors, and take the sequences of answered requests out of the queue."""
 
-from headwaiter_server.errors import DeadlineExceeded, HeadwaiterError, InferenceFailed
+from headwaiter_proto.rules.errors import DeadlineExceeded, HeadwaiterError, InferenceFailed
 from headwaiter_server.scheduling.batch_result import BatchResult
 from headwaiter_server.scheduling.cost_correction import CostCorrection
 from headwaiter_server.scheduling.observer import Observer
 from headwaiter_server.scheduling.pending import Pending
-from headwaiter_server.scheduling.queued_request import Batch, QueuedRequest, Sequence
+from headwaiter_server.scheduling.queued_request import Batch, QueuedRequest
 
 
 class Answers:
@@ -17,25 +17,25 @@ class Answers:
         self._observer = observer
 
     def hand_out(self, batch: Batch, result: BatchResult | None) -> None:
-        """Give the sequences of a batch that ran their rows, and fail the requests of those that expired before."""
+        """Hand out the rows of the sequences that ran, and fail the requests of the sequences that expired before."""
         ran = result.sequences if result else ()
         # A list: the first failure of a request answers the request, but all its late sequences count.
         late = [each for each in set(batch).difference(ran) if not each.request.answer.done()]
         for sequence in late:
             self._observer.expired(1 + len(sequence.request.not_started))
-            self.fail(sequence.request, DeadlineExceeded("the deadline passed while the request waited"))
+            self.fail(sequence.request, deadline_passed())
         if result:
             compute_s = result.times.compute_s
             predicted_s = self._correction.note_batch(result.shape, compute_s)
             self._observer.batch_ran(result.shape, predicted_s, compute_s)
             for sequence in result.hand_out_rows():
-                self.fail(sequence.request, sequence_failed(sequence, "the model's answer to it is not finite"))
+                self.fail(sequence.request, output_not_finite(sequence.index))
 
     def drop_expired(self, expired: Batch) -> None:
         """Fail the requests of sequences that cannot be answered before their deadline."""
         for request in dict.fromkeys(sequence.request for sequence in expired):
             self._observer.expired(len(request.not_started))
-            self.fail(request, DeadlineExceeded("the deadline passed, or came too near, while the request waited"))
+            self.fail(request, deadline_passed())
 
     def fail(self, request: QueuedRequest, error: HeadwaiterError) -> None:
         """Fail a request, or one sequence of a request that accepts a partial answer."""
@@ -51,8 +51,23 @@ class Answers:
         request.not_started.clear()
 
 
-def sequence_failed(sequence: Sequence, problem: str, cause: Exception | None = None) -> InferenceFailed:
-    """Return the error of one sequence that the model fails on."""
-    failure = InferenceFailed(f"sequence {sequence.index}: {problem}", sequence=sequence.index)
+def deadline_passed() -> DeadlineExceeded:
+    """Return the error of a request whose deadline passed, or came too near, before it ran."""
+    return DeadlineExceeded(
+        "the deadline passed, or came too near, while the request waited in the queue: allow more time"
+    )
+
+
+def inference_failed(index: int, cause: Exception) -> InferenceFailed:
+    """Return the error of the sequence at an index, on which the model raised `cause`."""
+    problem = f"the model failed on sequence {index}: change this sequence, or look for the cause in the server's log"
+    failure = InferenceFailed(problem, sequence=index)
     failure.__cause__ = cause
     return failure
+
+
+def output_not_finite(index: int) -> InferenceFailed:
+    """Return the error of the sequence at an index whose output is not finite."""
+    return InferenceFailed(
+        f"the model's output for sequence {index} is not finite: change or leave out this sequence", sequence=index
+    )

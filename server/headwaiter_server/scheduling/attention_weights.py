@@ -1,4 +1,4 @@
-"""Queues the requests for attention weights, and runs one sequence at a time in a thread beside the device."""
+"""Queue the requests for attention weights, and run one sequence at a time in a thread beside the device."""
 
 import asyncio
 import time
@@ -11,10 +11,11 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from headwaiter_server.errors import DeadlineExceeded, InferenceFailed, Overloaded, Unavailable
+from headwaiter_proto.rules.errors import InferenceFailed, Overloaded, Unavailable
 from headwaiter_server.runtime.attention_weights import AttentionSelection, AttentionWeights
+from headwaiter_server.scheduling.answers import deadline_passed, inference_failed, output_not_finite
 
-# Each run may take seconds. Further requests are refused, so that their callers try again later or elsewhere.
+# A run may take seconds. A longer queue would hold requests that another replica could answer sooner.
 MAX_WAITING = 8
 # Assumed duration of a run until one has been measured.
 _ASSUMED_RUN_S = 1.0
@@ -29,18 +30,17 @@ class AttentionModel(Protocol):
 
 
 class Observer(Protocol):
-    """Receives the events of sequences."""
+    """Records events for metrics."""
 
     def expired(self, sequences: int) -> None:
-        """Sequences were dropped because their deadline had passed."""
+        """Record that sequences were dropped because their deadline had passed."""
 
 
 @dataclass(frozen=True, eq=False)
 class AttentionWeightsResult:
-    """The answer to a request.
+    """The answer to a request for attention weights.
 
     Attributes:
-        attention: the selected attention weights.
         compute_s: duration of the run.
         computed_s: end of the run, on the queue's clock.
     """
@@ -83,7 +83,7 @@ class AttentionWeightsQueue:
         Raises:
             Overloaded: the queue is full.
             Unavailable: the server is draining.
-            DeadlineExceeded: the deadline passed while the request waited.
+            DeadlineExceeded: the deadline passed while the sequence waited.
             InferenceFailed: the model failed on the sequence, or cannot be loaded.
         """
         self._admit()
@@ -126,7 +126,7 @@ class AttentionWeightsQueue:
                 self._model = await run_in_thread(self._load_model)
             if self._clock() >= deadline_s:
                 self._observer.expired(1)
-                raise DeadlineExceeded("the deadline passed while the request waited")
+                raise deadline_passed()
             return await run_in_thread(self._compute, self._model, sequence, selection)
         finally:
             self._running.release()
@@ -136,7 +136,7 @@ class AttentionWeightsQueue:
             return self._load()
         except Exception as error:
             raise InferenceFailed(
-                "the bundle's graph of attention weights cannot be loaded: ask the operator to read the server's log"
+                "the bundle's graph of attention weights cannot be loaded: look for the cause in the server's log"
             ) from error
 
     def _compute(
@@ -146,11 +146,11 @@ class AttentionWeightsQueue:
         try:
             attention = model.run(sequence, selection)
         except Exception as error:
-            raise InferenceFailed("sequence 0: the model failed on it", sequence=0) from error
+            raise inference_failed(0, error) from error
         if not all(
             np.isfinite(values).all() for values in (attention.weights, attention.context) if values is not None
         ):
-            raise InferenceFailed("sequence 0: the model's answer to it is not finite", sequence=0)
+            raise output_not_finite(0)
         computed_s = self._clock()
         self._latest_run_s = computed_s - started_s
         return AttentionWeightsResult(attention, computed_s - started_s, computed_s)

@@ -16,10 +16,9 @@ class BatchResult:
 
     Attributes:
         sequences: the sequences that ran; expired and cancelled sequences are left out.
-        shape: of these sequences.
-        packed: these sequences as they were packed.
-        outputs: the device's answer.
-        times: when the batch ran, and for how long.
+        shape: the shape of the batch without the sequences that were left out.
+        packed: the packed batch that ran.
+        outputs: the outputs of the graph.
     """
 
     sequences: Batch
@@ -32,16 +31,16 @@ class BatchResult:
         """Give each request the rows of its sequences.
 
         Returns:
-            The sequences whose rows are not finite; their requests get no rows of them.
+            The sequences whose rows are not finite; their requests do not get these rows.
         """
         pooled, hidden = self.outputs.pooled, self.outputs.hidden
         hidden_rows = None if hidden is None else self.packed.split(hidden)
         pooled_finite = None if pooled is None else np.logical_and.reduce(np.isfinite(pooled), axis=1)
         not_finite = []
-        for place, sequence in enumerate(self.sequences):
-            vector = None if pooled is None else pooled[place]
-            rows = hidden_rows[place] if hidden_rows is not None and sequence.request.hidden else None
-            if (pooled_finite is not None and not pooled_finite[place]) or (
+        for position, sequence in enumerate(self.sequences):
+            vector = None if pooled is None else pooled[position]
+            rows = hidden_rows[position] if hidden_rows is not None and sequence.request.hidden else None
+            if (pooled_finite is not None and not pooled_finite[position]) or (
                 rows is not None and not np.isfinite(rows).all()
             ):
                 not_finite.append(sequence)

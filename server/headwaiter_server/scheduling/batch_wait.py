@@ -1,9 +1,9 @@
-"""Decides whether to hold an idle device for a moment, because more requests are about to arrive."""
+"""Decide whether to hold an idle device for a moment, because more requests are about to arrive."""
 
 import os
 from collections.abc import Callable
 
-# A larger batch would save little more, and the device would stay idle while its requests arrive.
+# Waiting for a larger batch would keep the device idle longer than the larger batch saves.
 _MAX_SEQUENCES = 6
 # Turns of the event loop since the last request arrived.
 _MAX_TURNS = 8
@@ -14,9 +14,9 @@ _MAX_YIELD_S = 0.001
 class BatchWait:
     """Holds an idle device for callers that send their requests nearly together.
 
-    Callers that were answered together send their next requests together, but spread over some turns of the event loop.
-    If each request found the device idle, each would run alone. So after a batch of several requests a device is held
-    until six sequences wait, or until eight turns of the event loop have passed without another request.
+    Callers that were answered together send their next requests within a few turns of the event loop. Without a batch
+    wait, each of these requests would find the device idle and run alone. After a batch of several requests, the device
+    is therefore held until six sequences wait, or until eight turns of the event loop have passed without a request.
     """
 
     def __init__(self) -> None:
@@ -38,7 +38,7 @@ class BatchWait:
 
 
 def yield_core(clock: Callable[[], float]) -> bool:
-    """Let other threads on this core receive requests; return whether the core came back within a millisecond."""
+    """Yield this core to threads that receive requests; return whether the core came back within a millisecond."""
     started_s = clock()
     os.sched_yield()
     return clock() - started_s < _MAX_YIELD_S

@@ -1,8 +1,9 @@
-"""Measures the cost model of a model on this machine, and chooses the batch limits."""
+"""Measure the cost of a model's batches on this machine, and choose the batch limits."""
 
 import logging
 from dataclasses import dataclass
 
+from headwaiter_server.runtime.errors import one_line
 from headwaiter_server.runtime.graph import Provider
 from headwaiter_server.runtime.model import Model
 from headwaiter_server.runtime.warmup import Lengths, time_batch, time_budgets, time_shapes, typical_batch
@@ -10,14 +11,14 @@ from headwaiter_server.scheduling.cost import BatchLimits, CostModel, Sample, Sh
 
 log = logging.getLogger(__name__)
 
-# Time limits of the measurement. A minimal set of shapes is always timed, however long that takes.
+# Seconds for measuring token budgets and shapes. The smallest budget and shapes are measured even if they take longer.
 _BUDGETS_S: dict[Provider, float] = {"cpu": 1.8, "cuda": 4.0}
 _SHAPES_S = 1.2
 _SMALLEST_BUDGET_TOKENS = 128
 _LARGEST_BUDGET_TOKENS: dict[Provider, int] = {"cpu": 4096, "cuda": 65_536}
 # Memory for the attention scores of a batch: heads · cells · 4 bytes. With 12 heads and a longest sequence of 512
-# tokens, 1 GiB holds 85 sequences, about 10,000 tokens of usual texts: too few to fill a GPU. A batch of 128 sequences
-# and 16,384 tokens has 33.6 million cells, 1.6 GB.
+# tokens, 1 GiB holds 85 sequences, about 10,000 tokens of typical texts: too few to fill a GPU. A batch of 128
+# sequences and 16,384 tokens has 33.6 million cells, 1.6 GB.
 _SCORES_BYTES: dict[Provider, int] = {"cpu": 64 << 20, "cuda": 2 << 30}
 # Memory for the padded rows of a batch in float32: B·N · width · 4 bytes. Pooling holds up to three such arrays.
 _PADDED_BYTES: dict[Provider, int] = {"cpu": 64 << 20, "cuda": 512 << 20}
@@ -28,9 +29,7 @@ class Calibration:
     """The measured cost of a model on this machine.
 
     Attributes:
-        cost: predicts the seconds of a batch.
-        limits: bound the size of a batch.
-        service_tokens_per_s: tokens/s in full batches of sequences of the usual length.
+        service_tokens_per_s: tokens/s in full batches of sequences of typical length.
         error_ratio: median of |predicted − measured| / measured over the timed shapes.
         remembered: whether the cost was measured at an earlier start.
     """
@@ -45,9 +44,7 @@ class Calibration:
 def measure_cost(model: Model, token_cap: int = 0) -> Calibration:
     """Choose the token budget, and fit the cost model to batches within this budget; takes a few seconds.
 
-    Args:
-        model: the model to measure.
-        token_cap: largest token budget; 0 for the provider's default.
+    A `token_cap` of 0 stands for the provider's largest token budget.
     """
     manifest = model.bundle.manifest
     rates = time_budgets(
@@ -57,12 +54,12 @@ def measure_cost(model: Model, token_cap: int = 0) -> Calibration:
     timed = time_shapes(model.graph, manifest, limits.tokens, limits.cells, _SHAPES_S)
     samples = [Sample(Shape.of(lengths), seconds) for lengths, seconds in timed.items()]
     cost = fit(samples, variable_length=model.graph.variable_length)
-    usual = typical_batch(manifest, limits.tokens)
-    return Calibration(cost, limits, sum(usual) / cost.seconds(*Shape.of(usual)), error_ratio(cost, samples))
+    typical = typical_batch(manifest, limits.tokens)
+    return Calibration(cost, limits, sum(typical) / cost.seconds(*Shape.of(typical)), error_ratio(cost, samples))
 
 
 def batch_limits(model: Model, tokens: int) -> BatchLimits:
-    """Return the batch limits for a token budget: as much padding as fits in memory, at least for one sequence."""
+    """Return the batch limits for a token budget, with as much padding as memory allows; the longest sequence fits."""
     manifest, longest = model.bundle.manifest, model.bundle.manifest.max_tokens
     cells = _SCORES_BYTES[model.provider] // (4 * manifest.heads)
     padded_tokens = _PADDED_BYTES[model.provider] // (4 * manifest.width)
@@ -70,14 +67,13 @@ def batch_limits(model: Model, tokens: int) -> BatchLimits:
 
 
 def warm_up(model: Model, limits: BatchLimits) -> BatchLimits:
-    """Run the smallest and the largest batches, so that memory is allocated before the first request.
+    """Run the smallest and the largest batches, to allocate memory before the first request.
 
     Returns:
         The limits, halved until the largest batches fit in memory.
 
     Raises:
-        Exception: the runtime's error if one sequence cannot run, or if the largest batches of the smallest limits
-            cannot run.
+        Exception: the runtime's error, if a single sequence or the smallest full batch cannot run.
     """
     manifest = model.bundle.manifest
     time_batch(model.graph, manifest, typical_batch(manifest, 1))
@@ -88,8 +84,8 @@ def warm_up(model: Model, limits: BatchLimits) -> BatchLimits:
         except Exception as error:
             if limits.tokens < 2 * _SMALLEST_BUDGET_TOKENS:
                 raise
-            reason = " ".join(str(error).split())
-            log.warning("full batches of %d tokens cannot run: trying half the limits: %s", limits.tokens, reason)
+            reason = one_line(error)
+            log.warning("full batches of %d tokens fail, so the limits are halved: %s", limits.tokens, reason)
             limits = limits.halved()
         else:
             return limits
@@ -98,21 +94,21 @@ def warm_up(model: Model, limits: BatchLimits) -> BatchLimits:
 def largest_batches(model: Model, limits: BatchLimits) -> list[Lengths]:
     """Return full batches to warm up with.
 
-    On the CPU, one batch of sequences of the usual length. A GPU keeps its memory allocated, so there two more batches
-    bound the memory of all later ones: one with as many of the longest sequences as fit, and one with the most padding,
-    a long sequence among short ones, which nearly reaches the limits of tokens, padded tokens and cells.
+    On the CPU, this is one batch of sequences of typical length. A GPU keeps its memory allocated, so two more batches
+    reserve as much memory as any later batch needs: one with as many of the longest sequences as fit, and one with the
+    most padding. The latter is a long sequence among short ones that nearly reaches all three batch limits.
     """
     manifest = model.bundle.manifest
-    usual = typical_batch(manifest, limits.tokens)
+    typical = typical_batch(manifest, limits.tokens)
     if model.provider == "cpu":
-        return [usual]
+        return [typical]
     longest, shortest = manifest.max_tokens, max(1, manifest.min_tokens)
     longest_sequences = (longest,) * max(1, min(limits.tokens // longest, limits.cells // longest**2))
     # At this length, the limits of padded tokens and of cells allow the same number of sequences.
     long = max(shortest, min(longest, limits.cells // limits.padded_tokens, limits.tokens))
     short_count = min(limits.padded_tokens // long - 1, (limits.tokens - long) // shortest)
     short = min(long, (limits.tokens - long) // max(1, short_count))
-    return [usual, longest_sequences, (long, *(short,) * short_count)]
+    return [typical, longest_sequences, (long, *(short,) * short_count)]
 
 
 def _candidate_budgets(provider: Provider, token_cap: int) -> list[int]:

@@ -1,4 +1,4 @@
-"""Stores the measured cost of a model in a file, so that a restart on the same machine measures nothing."""
+"""Store the measured cost of a model in a file, so that a restart on the same machine does not measure again."""
 
 import hashlib
 import json
@@ -16,27 +16,27 @@ from headwaiter_server.scheduling.cost import CostModel
 
 log = logging.getLogger(__name__)
 
-# Increase the format when the measured numbers change, or the way to measure them.
+# Increase this number when the file holds other numbers, or when they are measured in another way.
 _FORMAT = 1
-# A fit with a larger error was measured while other processes disturbed the machine: measure again at the next start.
+# A larger error means that other processes disturbed the measurement: measure again at the next start.
 _STEADY_ERROR_RATIO = 0.1
 _COEFFICIENTS = ("launch_s", "token_s", "padded_s", "cell_s")
 _OTHER_NUMBERS = ("token_budget", "service_tokens_per_s", "error_ratio")
 
 
 def calibrate(model: Model, *, threads: int, token_cap: int, folder: Path | None) -> Calibration:
-    """Return the cost of a model as measured at an earlier start; otherwise measure the cost, and store it.
+    """Return the cost of a model that an earlier start stored in `folder`; otherwise measure the cost, and store it.
 
-    The returned limits are those of batches that ran just now. A damaged file, or the file of another model or machine,
-    is ignored.
+    Batches of the returned limits have just run on this machine. A damaged file, or the file of another model or
+    machine, is ignored.
 
     Args:
         model: the model to measure.
         threads: configured threads of the CPU provider.
         token_cap: largest token budget; 0 for the provider's default.
-        folder: where to store the measurement; None to store nothing.
+        folder: cache folder; None to store nothing.
     """
-    about = {
+    conditions = {
         "format": _FORMAT,
         "digest": model.bundle.digest,
         "graph": model.graph_file,
@@ -46,16 +46,16 @@ def calibrate(model: Model, *, threads: int, token_cap: int, folder: Path | None
         "max_gpu_bytes": model.resources.max_gpu_bytes,
         **describe_hardware(),
     }
-    file = None if folder is None else _file_path(folder, about)
-    calibration = None if file is None else _read_file(file, about, model)
+    file = None if folder is None else _file_path(folder, conditions)
+    calibration = None if file is None else _read_file(file, conditions, model)
     if calibration is None:
         calibration = measure_cost(model, token_cap)
-        _store(file, about, calibration)
-    # The memory that is free may differ from start to start, so halved limits are not stored.
+        _store(file, conditions, calibration)
+    # Halved limits are not stored, because more memory may be free at the next start.
     return replace(calibration, limits=warm_up(model, calibration.limits))
 
 
-def _store(file: Path | None, about: dict[str, Any], calibration: Calibration) -> None:
+def _store(file: Path | None, conditions: dict[str, Any], calibration: Calibration) -> None:
     if file is None:
         log.info("the cost of batches is measured at every start: set --cache-dir to store the measurement")
     elif calibration.error_ratio > _STEADY_ERROR_RATIO:
@@ -65,23 +65,23 @@ def _store(file: Path | None, about: dict[str, Any], calibration: Calibration) -
             100 * calibration.error_ratio,
         )
     else:
-        _write_file(file, about, calibration)
+        _write_file(file, conditions, calibration)
 
 
-def _file_path(folder: Path, about: dict[str, Any]) -> Path:
-    return folder / f"calibration-{hashlib.sha256(json.dumps(about).encode()).hexdigest()[:32]}.json"
+def _file_path(folder: Path, conditions: dict[str, Any]) -> Path:
+    return folder / f"calibration-{hashlib.sha256(json.dumps(conditions).encode()).hexdigest()[:32]}.json"
 
 
-def _read_file(file: Path, about: dict[str, Any], model: Model) -> Calibration | None:
+def _read_file(file: Path, conditions: dict[str, Any], model: Model) -> Calibration | None:
     try:
         content = json.loads(file.read_bytes())
         measured = {name: _checked_number(content[name]) for name in (*_COEFFICIENTS, *_OTHER_NUMBERS)}
-        known = content["about"] == about
+        same_conditions = content["about"] == conditions
     except (OSError, ValueError, TypeError, KeyError, OverflowError, RecursionError):
         return None
     launch_s, token_s, padded_s, cell_s = (measured[name] for name in _COEFFICIENTS)
     tokens = int(measured["token_budget"])
-    if not known or tokens < 1 or launch_s + token_s + padded_s + cell_s == 0:
+    if not same_conditions or tokens < 1 or launch_s + token_s + padded_s + cell_s == 0:
         return None
     cost = CostModel(launch_s, token_s, padded_s, cell_s, model.graph.variable_length)
     rate, error_ratio = measured["service_tokens_per_s"], measured["error_ratio"]
@@ -95,9 +95,9 @@ def _checked_number(value: Any) -> float:
     return number
 
 
-def _write_file(file: Path, about: dict[str, Any], calibration: Calibration) -> None:
+def _write_file(file: Path, conditions: dict[str, Any], calibration: Calibration) -> None:
     content = {
-        "about": about,
+        "about": conditions,
         **{name: getattr(calibration.cost, name) for name in _COEFFICIENTS},
         "token_budget": calibration.limits.tokens,
         "service_tokens_per_s": calibration.service_tokens_per_s,
@@ -105,7 +105,7 @@ def _write_file(file: Path, about: dict[str, Any], calibration: Calibration) -> 
     }
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        # Other servers may read or write the file at the same time, so the file appears whole or not at all.
+        # Other servers may read or write the file at the same time, so replace the file in one step.
         with TemporaryDirectory(dir=file.parent) as folder:
             complete = Path(folder) / file.name
             complete.write_text(json.dumps(content, indent=2))

@@ -1,4 +1,4 @@
-"""Predicts the seconds of a batch: the cost model, its fit to measured batches, and the limits of a batch's size."""
+"""Predict the seconds of a batch: the cost model, its fit to measured batches, and the batch limits."""
 
 import sys
 from collections.abc import Mapping, Sequence
@@ -31,7 +31,7 @@ class Shape(NamedTuple):
 
     @classmethod
     def of(cls, lengths: Sequence[int]) -> Self:
-        """Return the shape of a batch of sequences of these lengths, of which there is at least one."""
+        """Return the shape of a batch of one or more sequences of these lengths."""
         return cls(len(lengths), sum(lengths), max(lengths), sum(length * length for length in lengths))
 
     @property
@@ -49,10 +49,10 @@ class Shape(NamedTuple):
 class CostModel:
     """Predicts the seconds of a batch of B sequences of lengths n: T = Σn tokens, N tokens in the longest.
 
-    Where attention is gathered: launch_s + token_s·T + padded_s·B·N + cell_s·B·N².
-    Where its kernel takes variable lengths: launch_s + token_s·T + cell_s·Σn².
+    A graph that gathers attention to a padded grid takes launch_s + token_s·T + padded_s·B·N + cell_s·B·N².
+    A graph whose attention kernel takes variable lengths takes launch_s + token_s·T + cell_s·Σn².
 
-    The launch is the cost of any batch, whatever its size: reading the weights, starting the operators.
+    The launch is the part that does not depend on the size of the batch: reading weights, starting operators.
     """
 
     launch_s: float
@@ -109,12 +109,7 @@ class BatchLimits:
 
 @dataclass(frozen=True)
 class Sample:
-    """The measured time of one batch.
-
-    Attributes:
-        shape: of the batch.
-        seconds: duration of the batch.
-    """
+    """The shape of a batch, and its measured seconds."""
 
     shape: Shape
     seconds: float
@@ -123,25 +118,25 @@ class Sample:
 def fit(samples: Sequence[Sample], *, variable_length: bool = False) -> CostModel:
     """Fit the cost model to measured batches, by least squares of the relative error, without negative coefficients.
 
-    The best solution without negative coefficients is the unconstrained best solution for some subset of the terms.
-    There are few subsets, so all of them are tried.
+    The best solution without negative coefficients is the least-squares solution of some subset of the terms, so try
+    all subsets; there are at most 15.
     """
     rows = [_terms(sample.shape, variable_length) for sample in samples]
     relative = np.array(rows) / np.array([sample.seconds for sample in samples])[:, None]
     terms = range(relative.shape[1])
     best, smallest_error = np.zeros(len(terms)), float("inf")
-    for kept in (list(subset) for size in range(1, len(terms) + 1) for subset in combinations(terms, size)):
-        solution, *_ = np.linalg.lstsq(relative[:, kept], np.ones(len(samples)), rcond=None)
-        error = float(np.square(relative[:, kept] @ solution - 1).sum())
+    for chosen in (list(subset) for size in range(1, len(terms) + 1) for subset in combinations(terms, size)):
+        solution, *_ = np.linalg.lstsq(relative[:, chosen], np.ones(len(samples)), rcond=None)
+        error = float(np.square(relative[:, chosen] @ solution - 1).sum())
         if (solution >= 0).all() and error < smallest_error:
             best, smallest_error = np.zeros(len(terms)), error
-            best[kept] = solution
+            best[chosen] = solution
     launch_s, token_s, *padded_s, cell_s = best.tolist()
     return CostModel(launch_s, token_s, sum(padded_s), cell_s, variable_length)
 
 
 def _terms(shape: Shape, variable_length: bool) -> list[int]:
-    """Return the factors of the coefficients: 1, T and Σn² with variable lengths, otherwise 1, T, B·N and B·N²."""
+    """Return the factors of the cost model's coefficients for a shape."""
     if variable_length:
         return [1, shape.tokens, shape.needed_cells]
     padded_tokens = shape.sequences * shape.longest_tokens
@@ -156,7 +151,7 @@ def error_ratio(cost: CostModel, samples: Sequence[Sample]) -> float:
 def smallest_budget(rates: Mapping[int, Sequence[float]]) -> int:
     """Return the smallest token budget that no larger one beats by more than 3 % in most rounds.
 
-    Only rates of the same round are compared, because a disturbance of the machine slows the whole round. In doubt the
+    Rates are compared only within a round, because a disturbance of the machine slows the whole round. In doubt the
     smaller budget wins, because requests wait less for smaller batches.
 
     Args:
@@ -170,6 +165,6 @@ def smallest_budget(rates: Mapping[int, Sequence[float]]) -> int:
     budgets = sorted(rates)
     return next(
         budget
-        for place, budget in enumerate(budgets)
-        if not any(beats(larger, budget) for larger in budgets[place + 1 :])
+        for index, budget in enumerate(budgets)
+        if not any(beats(larger, budget) for larger in budgets[index + 1 :])
     )

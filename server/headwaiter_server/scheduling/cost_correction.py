@@ -1,10 +1,10 @@
-"""Corrects predicted times by the times of the latest batches: the cost correction and the safety margin."""
+"""Correct predicted times with the measured times of the latest batches: cost correction and safety margin."""
 
 from collections import deque
 
 from headwaiter_server.scheduling.cost import CostModel, Shape
 
-# Both windows hold this many batches; a median follows a change once 16 batches agree with it.
+# The cost correction and the safety margin each follow this many batches; 16 of them decide the median.
 _WINDOW_BATCHES = 31
 # The time to write and send an answer.
 _REPLY_S = 0.005
@@ -21,12 +21,7 @@ class CostCorrection:
     """
 
     def __init__(self, cost: CostModel, budget_tokens: int) -> None:
-        """Start without a correction.
-
-        Args:
-            cost: the cost model, as measured at start-up.
-            budget_tokens: the token budget of a batch.
-        """
+        """Start without a correction of `cost`, the cost model that was measured at start-up."""
         self._measured = self.cost = self.queue_cost = cost
         self._budget_tokens = budget_tokens
         self._batch_ratio, self._queue_ratio, self._margin = MedianRatio(), MedianRatio(), SafetyMargin()
@@ -37,7 +32,7 @@ class CostCorrection:
         return self._margin.seconds
 
     def own_work_s(self, shape: Shape) -> float:
-        """Return the seconds of a request's own work, without padding: padding depends on its batches."""
+        """Return the seconds that a request takes alone on a device, without padding."""
         return self.cost.seconds(*shape) - self.cost.padding_s(*shape)
 
     def note_batch(self, shape: Shape, compute_s: float) -> float:
@@ -50,10 +45,10 @@ class CostCorrection:
         """Learn from the time for which a batch kept its device from the next batch.
 
         Args:
-            shape: of the batch.
+            shape: the shape of the batch.
             device_s: seconds since the end of the previous batch, or since this batch's start if the device was idle.
-            queue_was_empty: no further sequence was waiting. Otherwise a batch that is smaller than the budget counts
-                as a part of a full batch: the queue advances more slowly than full batches would.
+            queue_was_empty: whether no further sequence was waiting. If sequences were waiting, a batch below the
+                budget is compared with a part of a full batch, because it advances the queue more slowly.
         """
         measured = self._measured
         predicted_s = (
@@ -65,13 +60,13 @@ class CostCorrection:
         self.queue_cost = measured.scaled(self._queue_ratio.ratio)
 
     def note_lateness(self, late_s: float) -> None:
-        """Learn from the seconds between the predicted and the real end of a batch; negative if it was early."""
+        """Learn from the seconds between the predicted and the real end of a batch; negative if the batch was early."""
         self._margin.learn(late_s)
 
     def drift_to_measured(self) -> None:
         """Move the correction one step back towards the measured cost model.
 
-        If the corrected cost lets every sequence expire, no batch runs, and no batch could lower the correction again.
+        When predictions are so long that every sequence expires, no batch runs that could lower the correction.
         """
         self._learn_ratio(1.0, 1.0)
 
@@ -83,8 +78,7 @@ class CostCorrection:
 class MedianRatio:
     """The median of measured / predicted over the 31 latest batches; 2 on a machine that runs at half its speed.
 
-    The window starts full of ones. A single slow batch changes nothing; a machine that has become slower shows after 16
-    batches.
+    The window starts full of ones, so one slow batch changes nothing, and a lasting change shows after 16 batches.
 
     Attributes:
         ratio: the median.
@@ -96,7 +90,7 @@ class MedianRatio:
         self.ratio = 1.0
 
     def learn(self, predicted_s: float, actual_s: float) -> None:
-        """Add a batch: its seconds predicted without correction, and its measured seconds."""
+        """Add a batch, with its seconds predicted without correction and its measured seconds."""
         if predicted_s > 0 and actual_s > 0:
             self._ratios.append(actual_s / predicted_s)
             self.ratio = sorted(self._ratios)[_WINDOW_BATCHES // 2]
@@ -115,6 +109,6 @@ class SafetyMargin:
         self.seconds = _REPLY_S
 
     def learn(self, late_s: float) -> None:
-        """Add a batch: the seconds between its predicted and its real end, negative if it was early."""
+        """Add the seconds between the predicted and the real end of a batch; negative if the batch was early."""
         self._late_s.append(late_s)
         self.seconds = _REPLY_S + max(0.0, sorted(self._late_s)[_IN_TIME_BATCHES - 1])

@@ -1,9 +1,9 @@
-"""Brings a dead device back: tries to open the device again, with pauses between the attempts."""
+"""Reopen a dead device, in several attempts with pauses between them."""
 
 import asyncio
 import logging
 
-from headwaiter_server.runtime.errors import DeviceLost
+from headwaiter_server.runtime.errors import DeviceLost, one_line
 from headwaiter_server.scheduling.worker import Worker
 
 log = logging.getLogger(__name__)
@@ -13,10 +13,10 @@ _PAUSES_S = (0.0, 1.0, 2.0, 5.0, 10.0, 30.0)
 
 
 async def reopen_device(worker: Worker) -> None:
-    """Open the device of a dead worker again; the worker is alive afterwards.
+    """Reopen the device of a dead worker; the worker is alive afterwards.
 
     Raises:
-        DeviceLost: the device stayed dead.
+        DeviceLost: the last attempt failed.
     """
     reason = ""
     for pause_s in _PAUSES_S:
@@ -24,10 +24,10 @@ async def reopen_device(worker: Worker) -> None:
         try:
             await worker.reopen()
         except Exception as error:  # noqa: BLE001 - the next attempt may succeed, whatever the error is
-            # Keep only the text: the traceback of the error would keep the half-open device, and its memory, alive.
-            reason = " ".join(str(error).split())
+            # Keep only the message: the error's traceback would keep the half-open device and its memory alive.
+            reason = one_line(error)
             log.warning("the device cannot be reopened: %s", reason)
         else:
             log.info("the device is open again")
             return
-    raise DeviceLost(f"the device died and cannot be reopened: {reason}")
+    raise DeviceLost(f"the device died and cannot be reopened ({reason}): check the device, then restart the server")

@@ -1,9 +1,9 @@
-"""The devices of a server: which one takes the next batch, and which ones are dead."""
+"""The devices of a server: which device takes the next batch, and which devices are dead."""
 
 import logging
 from collections.abc import Callable, Iterable
 
-from headwaiter_server.runtime.errors import DeviceLost
+from headwaiter_server.runtime.errors import DeviceLost, one_line
 from headwaiter_server.scheduling.device_recovery import reopen_device
 from headwaiter_server.scheduling.queued_request import Sequence
 from headwaiter_server.scheduling.worker import Worker
@@ -40,7 +40,7 @@ class Devices:
 
     @property
     def planned_sequences(self) -> list[Sequence]:
-        """The sequences of planned batches that have not started, without those whose request has its answer."""
+        """The sequences of planned batches that have not started, without sequences of answered requests."""
         return [
             sequence
             for worker in self._workers
@@ -53,24 +53,24 @@ class Devices:
         """Number of tokens of these sequences."""
         return sum(sequence.length_tokens for sequence in self.planned_sequences)
 
-    def wants_batch(self, now_s: float) -> Worker | None:
-        """Return the worker that wants a batch now and is free first; None if no worker wants one."""
+    def next_worker(self, now_s: float) -> Worker | None:
+        """Return the worker that wants a batch now and is free first; None if no worker wants a batch."""
         ready = [worker for worker in self._workers if worker.wants_batch_in_s(now_s) <= 0]
         return min(ready, key=lambda worker: worker.busy_s(now_s), default=None)
 
     def wants_batch_in_s(self, now_s: float) -> float:
-        """Return in how many seconds a worker wants its next batch; infinity until some batch or probe is done."""
+        """Return in how many seconds a worker wants its next batch; infinity until a batch or a probe is done."""
         return min((worker.wants_batch_in_s(now_s) for worker in self._workers), default=float("inf"))
 
     def mark_dead(self, worker: Worker, error: Exception) -> None:
-        """Give a worker no batch until `reopen` has brought its device back."""
+        """Give a worker no batch until `reopen` succeeds."""
         worker.mark_dead()
-        log.error("the device died: %s", " ".join(str(error).split()))
+        log.error("the device died: %s", one_line(error))
         if not self.alive_count:
             self._on_available(False)
 
     async def reopen(self, worker: Worker) -> None:
-        """Bring the device of a worker back; drop a worker whose device stays dead, if other workers are left.
+        """Reopen the device of a worker; drop a worker whose device stays dead, if other workers are left.
 
         Raises:
             DeviceLost: the device stays dead, and no other worker is left.

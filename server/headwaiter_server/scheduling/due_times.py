@@ -1,4 +1,4 @@
-"""Computes the two times that order the queue: when a sequence is due, and when its fair start is."""
+"""Compute the two times that order the queue: due time and fair start."""
 
 from enum import IntEnum
 
@@ -10,20 +10,20 @@ class Priority(IntEnum):
     BULK = 1
 
 
-# A sequence is due this long after its arrival, or after 10 × its request's own work if that is longer. A sequence that
-# arrives after another one's due time never leads a batch before it, so no sequence starves.
+# A sequence is due this long after its arrival, or 10 × its request's own work after its arrival if that is later. No
+# sequence starves, because sequences that arrive after its due time never lead a batch before it.
 MAX_WAIT_S = {Priority.INTERACTIVE: 5.0, Priority.BULK: 20.0}
 _MAX_WAIT_FACTOR = 10.0
-# While no sequence is about to be late, a sequence may start after 4 × its request's own work: small requests overtake
-# large ones. A higher factor helps small requests little, and delays large requests where the server is busy.
+# While no sequence is urgent, the fair start is 4 × the request's own work after its arrival: small requests overtake
+# large ones. A higher factor hardly helps small requests, and delays large requests on a busy server.
 _FAIR_START_FACTOR = 4.0
 
 
 def max_wait_s(priority: Priority, own_work_s: float) -> float:
-    """Return the longest time that a sequence should wait, in seconds.
+    """Return the maximum wait of a sequence, in seconds.
 
-    The limit grows with the request's own work. With a fixed limit, a queue of a few long requests would be overdue by
-    its length alone, and all of them would start before the small requests behind them.
+    The maximum wait grows with the request's own work. With a fixed maximum, long requests that wait for each other
+    would all become due, and would start before the small requests behind them.
     """
     return max(MAX_WAIT_S[priority], _MAX_WAIT_FACTOR * own_work_s)
 
@@ -31,12 +31,12 @@ def max_wait_s(priority: Priority, own_work_s: float) -> float:
 def due_s(arrived_s: float, deadline_s: float, priority: Priority, own_work_s: float) -> float:
     """Return the latest time at which a sequence should start: its deadline, or its arrival + maximum wait if earlier.
 
-    Bulk work runs on capacity that interactive work leaves, so a deadline does not make bulk work more urgent.
+    Bulk work runs on the capacity that interactive work leaves, so a deadline does not make bulk work more urgent.
 
     Args:
-        arrived_s: when the request arrived.
-        deadline_s: when its answer becomes useless; infinity without a deadline.
-        priority: of the request.
+        arrived_s: arrival of the request.
+        deadline_s: deadline of the request; infinity without a deadline.
+        priority: priority of the request.
         own_work_s: seconds that the request takes alone on a device, without padding.
     """
     latest_s = arrived_s + max_wait_s(priority, own_work_s)
@@ -46,6 +46,6 @@ def due_s(arrived_s: float, deadline_s: float, priority: Priority, own_work_s: f
 def fair_start_s(arrived_s: float, due_s: float, priority: Priority, own_work_s: float) -> float:
     """Return the time that orders sequences while none is urgent: arrival + 4 × own work, but at most the due time.
 
-    Bulk work has its fair start at its due time.
+    The fair start of bulk work is its due time.
     """
     return due_s if priority is Priority.BULK else min(due_s, arrived_s + _FAIR_START_FACTOR * own_work_s)

@@ -1,7 +1,7 @@
-"""Finds out why a batch failed: bisects it to find its faulty sequences, or finds that the device is dead."""
+"""Find out whether a batch failed because of faulty sequences or because the device is dead."""
 
-from headwaiter_server.errors import Unavailable
-from headwaiter_server.scheduling.answers import Answers, sequence_failed
+from headwaiter_proto.rules.errors import Unavailable
+from headwaiter_server.scheduling.answers import Answers, inference_failed
 from headwaiter_server.scheduling.cost_correction import CostCorrection
 from headwaiter_server.scheduling.queued_request import Batch, shape_of
 from headwaiter_server.scheduling.worker import Worker
@@ -12,19 +12,12 @@ async def bisect(worker: Worker, batch: Batch, error: Exception, correction: Cos
 
     On a dead device, the requests of the batch fail with Unavailable.
 
-    Args:
-        worker: ran the batch.
-        batch: the sequences that failed together.
-        error: the error that the device raised.
-        correction: predicts the seconds of the halves.
-        answers: hands out the results of the halves.
-
     Returns:
         Whether the device works.
     """
     works = worker.alive and await worker.answers_probe()
     faulty_count = 0
-    # Parts to examine, the next one last: those that failed with their errors, those that have not run with None.
+    # Parts of the batch, the next one last. A part that has failed has its error; the others have not run again yet.
     parts: list[tuple[Batch, Exception | None]] = [(batch, error)]
     while parts:
         part, failure = parts.pop()
@@ -34,16 +27,16 @@ async def bisect(worker: Worker, batch: Batch, error: Exception, correction: Cos
             failure = await _run_again(worker, part, correction, answers) if part else None
             if failure is None:
                 continue
-        # Two faulty sequences in a batch are rare. Before it is blamed on the second one, check the device again.
+        # A batch rarely has two faulty sequences, so a second one may mean that the device has died meanwhile.
         if works and faulty_count and len(part) == 1:
             works = await worker.answers_probe()
         works = works and worker.alive
-        if not works:
+        if not works or failure is None:
             for sequence in part:
                 answers.fail(sequence.request, device_failed())
         elif len(part) == 1:
             faulty_count += 1
-            answers.fail(part[0].request, sequence_failed(part[0], "the model failed on it", failure))
+            answers.fail(part[0].request, inference_failed(part[0].index, failure))
         else:
             middle = len(part) // 2
             parts += [(part[middle:], None), (part[:middle], None)]

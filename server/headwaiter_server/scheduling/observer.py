@@ -7,13 +7,13 @@ from headwaiter_server.scheduling.planner import CloseReason
 
 
 class Observer(Protocol):
-    """Receives the events of batches."""
+    """Records the events of batches."""
 
     def batch_closed(self, reason: CloseReason) -> None:
-        """A batch was planned; the reason says why it is not larger."""
+        """Record that a batch was planned, and why the batch is not larger."""
 
     def batch_ran(self, shape: Shape, predicted_s: float, actual_s: float) -> None:
-        """A batch ran."""
+        """Record that a batch ran, with its predicted and its actual seconds."""
 
     def expired(self, sequences: int) -> None:
-        """Sequences were dropped because their deadline had passed or was too near."""
+        """Record that sequences were dropped because their deadline had passed or was too near."""

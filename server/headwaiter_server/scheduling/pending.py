@@ -1,4 +1,4 @@
-"""Holds the waiting sequences, indexed by length, by due time and by fair start."""
+"""The waiting sequences, indexed by length, by due time and by fair start."""
 
 from collections.abc import Iterator
 from itertools import chain
@@ -8,14 +8,14 @@ from sortedcontainers import SortedDict, SortedList
 from headwaiter_server.scheduling.due_times import Priority
 from headwaiter_server.scheduling.queued_request import Sequence
 
-# Tokens are counted by due time in steps of this width.
+# Tokens are counted for each step of due times; this is the width of a step.
 _DUE_STEP_S = 0.1
 
 
 class Pending:
     """A set of waiting sequences.
 
-    Adding or removing a sequence takes logarithmic time. Counting tokens by due time takes time that is linear in the
+    Adding or removing a sequence takes logarithmic time. Counting tokens by due time takes time proportional to the
     number of 0.1 s steps in which sequences are due.
 
     Attributes:
@@ -27,7 +27,7 @@ class Pending:
         self._by_due, self._by_fair_start = _Index(), _Index()
         self._by_length = {priority: _Index() for priority in Priority}
         self._sequence_count = 0
-        # Number of tokens by due time, in steps.
+        # Number of tokens that are due in each step.
         self._due_tokens = SortedDict()
 
     def __len__(self) -> int:
@@ -66,13 +66,14 @@ class Pending:
         """Yield the sequences in the order of their fair starts."""
         return iter(self._by_fair_start)
 
-    def shorter(self, than: Sequence, priority: Priority) -> Iterator[Sequence]:
-        """Yield the sequences of a priority that are shorter than a sequence, the longest first."""
-        return self._by_length[priority].below(than.length_tokens)
+    def shorter(self, leader: Sequence, priority: Priority) -> Iterator[Sequence]:
+        """Yield the sequences of a priority that are shorter than the leader, the longest first."""
+        return self._by_length[priority].below(leader.length_tokens)
 
-    def longer(self, than: Sequence, priority: Priority) -> Iterator[Sequence]:
-        """Yield the other sequences of a priority that are at least as long as a sequence, the shortest first."""
-        return (each for each in self._by_length[priority].at_least(than.length_tokens) if each is not than)
+    def longer(self, leader: Sequence, priority: Priority) -> Iterator[Sequence]:
+        """Yield the other sequences of a priority that are at least as long as the leader, the shortest first."""
+        at_least_as_long = self._by_length[priority].at_least(leader.length_tokens)
+        return (sequence for sequence in at_least_as_long if sequence is not leader)
 
     @property
     def mean_tokens(self) -> int:
@@ -101,12 +102,12 @@ class Pending:
         return True
 
     def _count(self, sequence: Sequence, tokens: int) -> None:
-        """Add tokens to the total and to the step in which a sequence is due; negative numbers subtract."""
+        """Add tokens to the total and to the step in which a sequence is due; a negative number subtracts tokens."""
         self.tokens += tokens
         step = sequence.due_s // _DUE_STEP_S
-        left = self._due_tokens.get(step, 0) + tokens
-        if left:
-            self._due_tokens[step] = left
+        step_tokens = self._due_tokens.get(step, 0) + tokens
+        if step_tokens:
+            self._due_tokens[step] = step_tokens
         else:
             del self._due_tokens[step]
 
@@ -151,8 +152,9 @@ class _Index:
     def below(self, key: float) -> Iterator[Sequence]:
         """Yield the sequences of smaller keys, the largest key first."""
         keys = self._keys.irange(maximum=key, inclusive=(True, False), reverse=True)
-        return chain.from_iterable(self._buckets[each] for each in keys)
+        return chain.from_iterable(self._buckets[key] for key in keys)
 
     def at_least(self, key: float) -> Iterator[Sequence]:
         """Yield the sequences of a key and of larger keys, the smallest key first."""
-        return chain.from_iterable(self._buckets[each] for each in self._keys.irange(minimum=key))
+        keys = self._keys.irange(minimum=key)
+        return chain.from_iterable(self._buckets[key] for key in keys)

@@ -1,4 +1,4 @@
-"""Chooses which batch runs next: a pure function of the waiting sequences, the cost model and the batch limits."""
+"""Choose the next batch: a pure function of the waiting sequences, the cost model and the batch limits."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,9 +16,11 @@ _NEVER = float("inf")
 class CloseReason(StrEnum):
     """Why a batch is not larger."""
 
-    BUDGET = "budget"  # another sequence would exceed the token budget
-    CELLS = "cells"  # another one would exceed the cells or padded tokens, or padding would cost more than a launch
-    URGENT = "urgent"  # another sequence would let a sequence of the batch miss its deadline
+    BUDGET = "budget"  # the next sequence would exceed the token budget
+    CELLS = (
+        "cells"  # the next sequence would exceed the cells or padded tokens, or add more padding than a launch costs
+    )
+    URGENT = "urgent"  # the next sequence would let a sequence of the batch miss its deadline
     DRAINED = "drained"  # no other sequence was waiting
 
 
@@ -28,10 +30,9 @@ class Plan:
 
     Attributes:
         batch: the sequences to run together, the leader first; empty if no sequence can run.
-        expired: sequences that cannot be answered in time, to be dropped.
+        expired: sequences to drop, because they cannot be answered in time.
         start_s: predicted start of the batch.
         seconds: predicted duration of the batch.
-        close_reason: why the batch is not larger.
     """
 
     batch: Batch
@@ -46,22 +47,22 @@ def plan(
 ) -> Plan:
     """Choose a leader, and fill its batch with the sequences that cost least per token.
 
-    The sequence with the earliest fair start leads. If one more full batch ahead of the queue could make a sequence
-    late, the sequence with the earliest due time leads instead.
+    The leader is the sequence with the earliest fair start. If one more full batch ahead of the queue could make a
+    sequence late, the leader is the sequence with the earliest due time instead.
 
-    The next shorter and the next longer sequence compete to join: the one that adds less time per token joins first.
-    Bulk sequences join after all interactive ones. A sequence joins only if
+    Of the next shorter and the next longer sequence, the one that adds less time per token joins first. Bulk sequences
+    join after all interactive sequences. A sequence joins only if
 
     - the batch stays within its limits; a batch of one sequence may exceed them,
-    - the padding of the batch costs no more than the launch of another batch, so that splitting the batch would not be
-      faster, and
+    - the padding of the batch costs no more than the launch of another batch, because splitting the batch would
+      otherwise be faster, and
     - no sequence of the batch misses its deadline.
 
     Args:
-        pending: the waiting sequences; they stay in place.
+        pending: the waiting sequences; `plan` does not remove them.
         start_s: when the batch will start, on the clock of the deadlines.
         cost: predicts the seconds of a batch.
-        limits: bound the size of a batch.
+        limits: the batch limits; a batch of one sequence may exceed them.
         margin_s: how much earlier than its deadline each answer must be predicted.
         devices: number of devices that share the work.
     """
@@ -75,8 +76,8 @@ def plan(
             else:
                 expired.append(sequence)
 
-    none_urgent = _none_urgent(pending, start_s + margin_s, cost, limits, devices)
-    leader = next(in_time(pending.by_fair_start() if none_urgent else pending.by_due()), None)
+    urgent = _some_sequence_is_urgent(pending, start_s + margin_s, cost, limits, devices)
+    leader = next(in_time(pending.by_due() if urgent else pending.by_fair_start()), None)
     if leader is None:
         return Plan((), tuple(expired), start_s, 0.0, CloseReason.DRAINED)
     batch = _GrowingBatch(leader, start_s + margin_s, cost, limits)
@@ -85,15 +86,17 @@ def plan(
     return Plan(tuple(batch.sequences), tuple(dict.fromkeys(expired)), start_s, batch.seconds, batch.close_reason)
 
 
-def _none_urgent(pending: Pending, start_s: float, cost: CostModel, limits: BatchLimits, devices: int) -> bool:
-    """Return whether all sequences would be in time if they ran by due time, after one more full batch."""
+def _some_sequence_is_urgent(
+    pending: Pending, start_s: float, cost: CostModel, limits: BatchLimits, devices: int
+) -> bool:
+    """Return whether a sequence would be late if all ran in the order of their due times, after one more full batch."""
     budget = limits.tokens
     batch_s = cost.in_full_batches_s(budget, pending.mean_tokens, budget)
-    return pending.all_in_time(start_s + batch_s, batch_s / budget / devices)
+    return not pending.all_in_time(start_s + batch_s, batch_s / budget / devices)
 
 
 class _GrowingBatch:
-    """A batch of B sequences and T tokens, N tokens in the longest, that more sequences may join.
+    """A batch that sequences may join.
 
     Attributes:
         sequences: the sequences that have joined, the leader first.
@@ -111,7 +114,7 @@ class _GrowingBatch:
         self.seconds = cost.seconds(1, self._tokens, self._longest, self._needed_cells)
 
     def fill(self, shorter: Iterator[Sequence], longer: Iterator[Sequence]) -> None:
-        """Let sequences join from both sides of the leader's length, the cheaper one first, until none may join."""
+        """Let shorter and longer sequences join, the cheaper one first, until the cheaper one must not join."""
         sides = [shorter, longer]
         nearest = [next(shorter, None), next(longer, None)]
         token_s = [self._extra_s_per_token(candidate) for candidate in nearest]

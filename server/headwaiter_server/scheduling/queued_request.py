@@ -1,4 +1,4 @@
-"""A request in the queue, and its sequences: sequences wait and run separately, and their results are joined again."""
+"""A request in the queue, and its sequences, which wait and run separately; the request joins their results."""
 
 from asyncio import Future
 from collections.abc import Mapping
@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from headwaiter_server.errors import HeadwaiterError
+from headwaiter_proto.rules.errors import HeadwaiterError
 from headwaiter_server.scheduling.cost import Shape
 from headwaiter_server.scheduling.due_times import Priority
 
 
-# Classes with an instance per sequence, request or batch are not frozen, here and in other modules: setting a field of
-# a frozen instance costs a call.
+# A class with an instance per sequence, request or batch is not frozen, here and in other modules, because a frozen
+# dataclass makes a call for each field that it sets.
 @dataclass(eq=False, slots=True)
 class BatchTimes:
     """The times of one batch, in seconds.
@@ -22,8 +22,8 @@ class BatchTimes:
         assemble_s: duration of packing.
         compute_s: duration of the run on the device.
         computed_s: end of the run, on the scheduler's clock.
-        device_s: time from the end of the previous batch to the end of this one; from this batch's own start where the
-            device was idle before.
+        device_s: time from the end of the previous batch to the end of this batch; if the device was idle, from the
+            start of this batch.
     """
 
     assemble_s: float
@@ -37,12 +37,12 @@ class Outcome:
     """The answer to a request.
 
     Attributes:
-        pooled: float32 [width] for each sequence that did not fail, not scaled to unit length; None for a model without
-            pooling, or where all sequences failed.
+        pooled: float32 [width] of each sequence that did not fail, not scaled to unit length; None for a model without
+            pooling, or if all sequences failed.
         hidden: rows [n_i, width] of each sequence that did not fail; None unless requested.
         assemble_s: seconds of packing, summed over the request's batches.
         compute_s: seconds of running, summed over the request's batches.
-        computed_s: end of the last batch, on the scheduler's clock; None where no sequence ran.
+        computed_s: end of the last batch, on the scheduler's clock; None if no sequence ran.
         batches: number of batches that the sequences ran in.
         failures: the errors of failed sequences, by index; empty unless the request accepts partial answers.
     """
@@ -62,8 +62,8 @@ class QueuedRequest:
 
     Attributes:
         sequence_count: number of sequences in the request.
-        hidden: whether the caller wants hidden rows.
-        answer: future that resolves to the outcome, or fails.
+        hidden: whether the answer includes hidden rows.
+        answer: resolves to the outcome, or fails.
         failures: the errors of failed sequences, by index, for a request that accepts partial answers; None for a
             request that fails with its first failed sequence.
         not_started: the request's sequences that have not started to run.
@@ -95,7 +95,7 @@ class QueuedRequest:
         self._resolve_if_complete()
 
     def fail(self, error: HeadwaiterError) -> None:
-        """Record the error of one sequence, or of the whole request; ignore errors after the answer is complete."""
+        """Record the error of one sequence, or of the whole request; ignore an error after the answer is complete."""
         if self.answer.done():
             return
         if self.failures is None or error.sequence is None:
@@ -129,11 +129,10 @@ class Sequence:
     Attributes:
         values: token ids [n] or features [n, d_in].
         length_tokens: n.
-        due_s: latest time at which the sequence should start, on the scheduler's clock; the earliest is most urgent.
-        fair_start_s: time that orders sequences while none is urgent; the earliest starts first.
-        deadline_s: when the answer becomes useless; infinity without a deadline.
-        priority: of the request.
-        request: the request that the sequence belongs to.
+        due_s: due time, on the scheduler's clock; orders sequences while one of them is urgent.
+        fair_start_s: fair start, on the same clock; orders sequences while no sequence is urgent.
+        deadline_s: deadline, on the same clock; infinity without a deadline.
+        priority: priority of the request.
         index: position in the request.
     """
 
@@ -147,11 +146,11 @@ class Sequence:
     index: int
 
     def is_wanted(self, now_s: float) -> bool:
-        """Return whether the deadline is ahead and the request has no answer yet."""
+        """Return whether the deadline has not passed and the request has no answer yet."""
         return now_s < self.deadline_s and not self.request.answer.done()
 
 
-# The sequences that run together.
+# Sequences that run together.
 Batch = tuple[Sequence, ...]
 
 

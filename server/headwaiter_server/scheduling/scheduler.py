@@ -1,13 +1,13 @@
-"""Queues the sequences of all requests, and runs them in packed batches: one loop from arrival to answer.
+"""Queue the sequences of all requests, and run them in packed batches: one loop from arrival to answer.
 
 A sequence goes through the scheduler in these steps:
 
 1. `submit` admits the request or refuses it, puts its sequences into the queue, and wakes the loop.
 2. The loop (`_serve`) sleeps until a request arrives, a batch is done, or a worker is about to want its next batch.
-3. The loop hands out the results of batches that are done. Failed batches are bisected in tasks beside the loop.
+3. The loop hands out the results of batches that are done. Tasks beside the loop bisect failed batches.
 4. If more requests are about to arrive, the loop holds an idle device for some turns of the event loop.
-5. For each worker that wants a batch, `plan` chooses the sequences of the batch. The loop also drops the sequences
-   that `plan` finds expired.
+5. For each worker that wants a batch, `plan` chooses the sequences of the batch. The loop also drops the sequences that
+   `plan` finds expired.
 6. The worker packs the batch, runs it in a thread, and wakes the loop: step 3 again.
 7. The last result of a request resolves its answer, which `submit` returns.
 """
@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from headwaiter_server.errors import HeadwaiterError, Unavailable
+from headwaiter_proto.rules.errors import HeadwaiterError, Unavailable
 from headwaiter_server.scheduling.admission import QueueLimits, WaitEstimate, admit
 from headwaiter_server.scheduling.answers import Answers
 from headwaiter_server.scheduling.batch_result import BatchResult
@@ -121,13 +121,13 @@ class Scheduler:
             values: token ids [n] or features [n, d_in] of each sequence.
             hidden: return hidden rows too.
             deadline_s: on the scheduler's clock.
-            priority: bulk work yields to interactive work, until the bulk work has waited for its maximum wait.
-            failures: errors of sequences that must not run, by index. If given, even if empty, the request accepts a
-                partial answer: further sequences may fail, and the others are answered.
+            priority: bulk work yields to interactive work until the maximum wait of the bulk work is over.
+            failures: errors of sequences that must not run, by index. A mapping, even an empty one, accepts a partial
+                answer: the request does not fail when further sequences fail.
 
         Raises:
             Overloaded: the queue has no room for the request, or is too long for its deadline.
-            Unavailable: the server is draining, or its device died.
+            Unavailable: the server is draining, or its devices are dead.
             DeadlineExceeded: the deadline passed while the request waited.
             InferenceFailed: the model failed on a sequence; never raised if `failures` is given.
         """
@@ -139,14 +139,14 @@ class Scheduler:
         request = QueuedRequest(len(values), hidden, answer, None if failures is None else dict(failures))
         if answer.done():
             return answer.result()
-        sound = {index: sequence for index, sequence in enumerate(values) if not failures or index not in failures}
+        runnable = {index: sequence for index, sequence in enumerate(values) if not failures or index not in failures}
         arrived_s = self._clock()
-        shape = Shape.of([len(sequence) for sequence in sound.values()])
+        shape = Shape.of([len(sequence) for sequence in runnable.values()])
         own_work_s = self._correction.own_work_s(shape)
         due = due_s(arrived_s, deadline_s, priority, own_work_s)
         fair_start = fair_start_s(arrived_s, due, priority, own_work_s)
         admit(self._wait_estimate(arrived_s), self._queue_limits, shape, due, deadline_s - arrived_s)
-        for index, sequence in sound.items():
+        for index, sequence in runnable.items():
             queued = Sequence(sequence, len(sequence), due, fair_start, deadline_s, priority, request, index)
             self._pending.add(queued)
             request.not_started.add(queued)
@@ -171,7 +171,7 @@ class Scheduler:
         """Refuse new requests, answer the admitted ones, and stop.
 
         Returns:
-            Number of requests that had no answer in time. They fail with Unavailable, and a device may still be busy.
+            Number of requests without an answer in time. They fail with Unavailable, and a device may still be busy.
         """
         self._draining = True
         self._wake_up.set()
@@ -188,7 +188,7 @@ class Scheduler:
         return len(unanswered)
 
     async def _serve(self) -> None:
-        """Run steps 2 to 6 of the module's docstring until a drain has answered the last request."""
+        """Run steps 2 to 6 of the module's docstring until the last request of a drain is answered."""
         try:
             while not self._draining or self._pending or self._running or self._bisecting:
                 next_batch_in_s = self._devices.wants_batch_in_s(self._clock()) if self._pending else float("inf")
@@ -238,16 +238,16 @@ class Scheduler:
         full = self._draining or self._pending.tokens >= self._limits.tokens
         if full or not self._batch_wait.hold_another_turn(len(self._pending)):
             return False
-        return self._devices.wants_batch(self._clock()) is not None and yield_core(self._clock)
+        return self._devices.next_worker(self._clock()) is not None and yield_core(self._clock)
 
     def _start_batch(self) -> bool:
         """Plan and run the next batch, and drop expired sequences; return whether a worker wanted a batch."""
-        worker = self._devices.wants_batch(self._clock())
+        worker = self._devices.next_worker(self._clock())
         if worker is None:
             return False
-        chosen = self._plan_batch(worker)
-        self._answers.drop_expired(chosen.expired)
-        self._run_batch(worker, chosen)
+        planned = self._plan_batch(worker)
+        self._answers.drop_expired(planned.expired)
+        self._run_batch(worker, planned)
         return True
 
     def _plan_batch(self, worker: Worker) -> Plan:
@@ -256,25 +256,25 @@ class Scheduler:
         # An idle device ignores the safety margin; otherwise an overgrown margin could never shrink.
         margin_s = self._correction.safety_margin_s if busy_s else 0.0
         cost, devices = self._correction.cost, self._devices.alive_count
-        chosen = plan(self._pending, now_s + busy_s, cost, self._limits, margin_s, devices)
-        if chosen.expired and not (chosen.batch or busy_s):
-            # Not even an idle device can answer a sequence in time, so the predicted times may be too long.
+        planned = plan(self._pending, now_s + busy_s, cost, self._limits, margin_s, devices)
+        if planned.expired and not (planned.batch or busy_s):
+            # Every sequence expired although the device is idle, so the predicted times may be too long.
             self._correction.drift_to_measured()
-        return chosen
+        return planned
 
-    def _run_batch(self, worker: Worker, chosen: Plan) -> None:
+    def _run_batch(self, worker: Worker, planned: Plan) -> None:
         """Take a planned batch out of the queue, and run the sequences that are still wanted."""
-        for sequence in chosen.batch:
+        for sequence in planned.batch:
             if sequence in self._pending:
                 self._pending.remove(sequence)
         # A request that was cancelled within this turn of the event loop has not been withdrawn yet.
-        batch = tuple(sequence for sequence in chosen.batch if not sequence.request.answer.done())
+        batch = tuple(sequence for sequence in planned.batch if not sequence.request.answer.done())
         if batch:
             self._batch_wait.note_batch(several_requests=any(each.request is not batch[0].request for each in batch))
-            self._observer.batch_closed(chosen.close_reason)
-            result = worker.run(batch, chosen.seconds)
-            end_s = chosen.start_s + chosen.seconds
-            self._running.append(_RunningBatch(worker, batch, chosen.close_reason, end_s, result))
+            self._observer.batch_closed(planned.close_reason)
+            result = worker.run(batch, planned.seconds)
+            end_s = planned.start_s + planned.seconds
+            self._running.append(_RunningBatch(worker, batch, planned.close_reason, end_s, result))
 
     async def _bisect(self, worker: Worker, batch: Batch, error: Exception) -> None:
         """Find the faulty sequences of a failed batch; if the device is dead, start to reopen the device."""
@@ -287,14 +287,14 @@ class Scheduler:
                     self._answers.fail(request, device_failed())
 
     def _start_task(self, tasks: "set[asyncio.Task[None]]", work: Coroutine[None, None, None]) -> None:
-        """Start a task beside the loop; when the task ends, the loop wakes up and raises its error, if any."""
+        """Start a task beside the loop; when the task ends, the loop wakes up and raises any error of the task."""
         task = asyncio.create_task(work)
         tasks.add(task)
         for note_end in (tasks.discard, self._ended_tasks.append, lambda _: self._wake_up.set()):
             task.add_done_callback(note_end)
 
     def _wait_estimate(self, now_s: float) -> WaitEstimate:
-        # While all devices are dead, the time until one is back is unknown and counts as zero.
+        # While all devices are dead, the time until one works again is unknown and counts as zero.
         busy_s = self._devices.busy_s(now_s) or (0.0,)
         planned_tokens, margin_s = self._devices.planned_tokens, self._correction.safety_margin_s
         return WaitEstimate(self._pending, planned_tokens, busy_s, self._correction.queue_cost, self._limits, margin_s)

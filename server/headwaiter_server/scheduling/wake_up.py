@@ -1,4 +1,4 @@
-"""Wakes the scheduler's loop: when something has happened, or when a time has come."""
+"""Wake the scheduler's loop after an event or a time-out."""
 
 import asyncio
 from functools import partial
@@ -22,7 +22,7 @@ class WakeUp:
             self._woken = self._loop.create_future()
 
     async def wait(self, timeout_s: float) -> bool:
-        """Sleep until `set` is called, or until the time-out; an infinite time-out never ends the sleep.
+        """Sleep until `set` is called or until the time-out, which may be infinite.
 
         Returns:
             Whether the time-out ended the sleep.

@@ -18,10 +18,10 @@ from headwaiter_server.scheduling.worker_thread import WorkerThread
 
 # One batch runs while the next one is packed.
 _MAX_BATCHES = 2
-# A worker wants its next batch this long before the current one should end: enough time to plan and pack the batch, and
-# no more, because requests that arrive in the meantime may make a better batch.
+# A worker wants its next batch this long before the predicted end of the running batch: just enough time to plan and to
+# pack. Planning earlier would miss requests that arrive in the meantime.
 _LEAD_S = 0.002
-# A batch that runs longer than predicted is expected to end within this time.
+# The predicted remaining time of a batch that already runs longer than predicted.
 _OVERDUE_S = 0.001
 
 
@@ -38,7 +38,7 @@ _Packed = tuple[PackedBatch, float]
 
 
 class Worker:
-    """Runs batches on a device, in the order they are given.
+    """Runs batches on a device, first in, first out.
 
     Attributes:
         alive: False from the death of the device until the device is open again.
@@ -58,9 +58,9 @@ class Worker:
 
         Args:
             device: runs the batches.
-            reopen: opens a dead device again, and returns a device that is checked and warm.
-            probe: a batch that a working device answers with finite values.
-            clock: gives the times of batches.
+            reopen: returns a replacement for a dead device, checked and warm.
+            probe: a batch for which a working device returns finite values.
+            clock: the clock of the times of batches.
         """
         self.alive = True
         self.suspect = False
@@ -83,30 +83,28 @@ class Worker:
         return [sequence for sequences, _ in self._planned for sequence in sequences]
 
     def busy_s(self, now_s: float) -> float:
-        """Return the predicted seconds until all given batches are done; 0 for an idle worker."""
+        """Return the predicted seconds until all batches of the worker are done; 0 for an idle worker."""
         if not self._batch_count:
             return 0.0
         running_s = max(_OVERDUE_S, self._predicted_end_s - now_s)
         return running_s + sum(predicted_s for _, predicted_s in self._planned)
 
     def wants_batch_in_s(self, now_s: float) -> float:
-        """Return in how many seconds the worker wants its next batch; infinity until some batch or probe is done."""
+        """Return in how many seconds the worker wants its next batch; infinity until a batch or a probe is done."""
         if not self.alive or self.suspect or self._batch_count >= _MAX_BATCHES:
             return float("inf")
         return max(0.0, self.busy_s(now_s) - _LEAD_S)
 
     def run(self, sequences: Batch, predicted_s: float) -> "asyncio.Future[BatchResult | None]":
-        """Pack a batch, and run it after all batches that were given before.
+        """Pack a batch, and run it after the worker's earlier batches.
 
-        Args:
-            sequences: the batch; sequences that have expired or were cancelled by its start do not run.
-            predicted_s: seconds that the batch should take.
+        Sequences that have expired or were cancelled when the batch starts do not run.
 
         Returns:
-            The result, or None if no sequence ran. The future fails with the error that the device raises, and with
-            DeviceLost if the device died before.
+            The result, or None if no sequence ran. The future fails with the device's error, or with DeviceLost if the
+            device died before.
         """
-        # A busy worker packs in a second thread. On an idle device, the second thread would only delay the batch.
+        # A busy worker packs in a second thread. For an idle device, a second thread would only delay the batch.
         packing = None
         if self._batch_count:
             packing = self._packing.submit(self._pack, sequences)
@@ -123,26 +121,26 @@ class Worker:
         self.on_ready()
 
     def _note_started(self, sequences: Batch, predicted_s: float, started_s: float) -> None:
-        # Predict from the real start: counted from the predicted start, one late batch would make all later ones late.
+        # Predict from the real start; otherwise one late batch would make the predictions of all later batches late.
         self._predicted_end_s = started_s + predicted_s
         for sequence in sequences:
             sequence.request.not_started.discard(sequence)
 
     async def answers_probe(self) -> bool:
-        """Run the probe, and return whether the device works; if so, a failed batch has a faulty sequence."""
+        """Run the probe, and return whether the device works."""
         works = await self._thread.run(self._run_probe)
         self.suspect = False
         self.on_ready()
         return works
 
     def mark_dead(self) -> None:
-        """Take no batch until `reopen` succeeds; fail the batches that were given."""
+        """Take no batch until `reopen` succeeds; fail the batches that wait."""
         self.alive = False
-        # A dead device may hold memory that its successor needs.
+        # A dead device may hold memory that its replacement needs.
         self._device = None
 
     async def reopen(self) -> None:
-        """Try once to open the device again; the worker is alive if this succeeds.
+        """Try once to reopen the device; the worker is alive if this succeeds.
 
         Raises:
             Exception: any error of opening the device.
@@ -151,7 +149,7 @@ class Worker:
         self.alive, self.suspect = True, False
 
     def close(self) -> None:
-        """End the threads once the given batches have run."""
+        """End the threads once the batches of the worker have run."""
         self._thread.close()
         self._packing.shutdown(wait=False, cancel_futures=True)
 

@@ -14,10 +14,10 @@ _Task = tuple[
 
 
 class WorkerThread:
-    """Runs functions in the order they are given.
+    """Runs functions, first in, first out.
 
-    Each result takes one step to the event loop. An executor takes several: its own future, asyncio's future, and the
-    link between the two.
+    Each result reaches the event loop in one step. An executor takes several steps: its own future, asyncio's future,
+    and the link between the two.
     """
 
     def __init__(self, name: str) -> None:
@@ -28,20 +28,14 @@ class WorkerThread:
     def run(
         self, function: Callable[..., _Result], *arguments: object, then: Callable[[], None] = lambda: None
     ) -> "asyncio.Future[_Result]":
-        """Run a function in the thread.
-
-        Args:
-            function: the function to run.
-            arguments: its arguments.
-            then: called in the event loop once the future has its result or its error.
-        """
+        """Run a function in the thread, and call `then` in the event loop once the future has its result or error."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[_Result] = loop.create_future()
         self._tasks.put((loop, future, then, function, arguments))
         return future
 
     def close(self) -> None:
-        """End the thread after the functions that were given before."""
+        """End the thread after the functions that wait."""
         self._tasks.put(None)
 
     def _run_tasks(self) -> None:
@@ -52,10 +46,10 @@ class WorkerThread:
                 result = function(*arguments)
             except Exception as raised:  # noqa: BLE001 - the error belongs to the future
                 error = raised
-            # A closed event loop has no task left that waits for the result.
+            # A closed event loop raises RuntimeError; no task waits for the result any more.
             with suppress(RuntimeError):
                 loop.call_soon_threadsafe(_set_result, future, result, error, then)
-            # A thread that waits for its next task must not keep the objects of the last one alive.
+            # While the thread waits for its next task, it must not keep the objects of the last task alive.
             del task, loop, future, then, function, arguments, result, error
 
 

@@ -8,7 +8,7 @@ import tokenizers
 import transformers
 from tokenizers import processors
 
-from headwaiter_server.errors import Failures, InvalidInput, SequenceTooLong
+from headwaiter_proto.rules.errors import Failures, InvalidInput, SequenceTooLong
 from headwaiter_server.models.tokenizer import BundleTokenizer, TokenizedText, TokenizeOptions, Truncation
 from headwaiter_server.runtime.bundle import TOKENIZER
 
@@ -128,13 +128,13 @@ def test_a_text_over_the_maximum_is_refused_with_its_length_and_the_limit(tokeni
     assert (found.sequence, found.field, found.limit, found.actual) == (2, "texts", 32, 33)
 
 
-def test_a_far_too_long_text_is_refused_without_tokenisation(tokenizer: BundleTokenizer) -> None:
+def test_a_text_with_too_many_characters_is_refused_without_tokenisation(tokenizer: BundleTokenizer) -> None:
     with pytest.raises(SequenceTooLong, match=r"sequence 1.* 2049 .* 32 ") as refusal:
         _tokenize(tokenizer, ["bread", "." * 2049])
     assert (refusal.value.sequence, refusal.value.limit, refusal.value.actual) == (1, 32, None)
 
 
-def test_texts_are_tokenised_in_slices_up_to_the_most_tokens(
+def test_texts_are_tokenised_in_slices_until_the_maximum_of_all_tokens_is_reached(
     tokenizer: BundleTokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("headwaiter_server.models.tokenizer._SLICE_CHARACTERS", 10)
@@ -145,7 +145,7 @@ def test_texts_are_tokenised_in_slices_up_to_the_most_tokens(
     assert 12 < sum(map(len, some)) < sum(map(len, whole))
 
 
-def test_with_kept_failures_the_other_texts_are_tokenised(tokenizer: BundleTokenizer) -> None:
+def test_if_failures_are_kept_the_other_texts_are_tokenised(tokenizer: BundleTokenizer) -> None:
     failures = Failures(keep=True)
     texts = ["", "bread", "bread " * 31, "." * 2049, "a"]
     found = tokenizer.tokenize(texts, TokenizeOptions(offsets=True), failures, 999)

@@ -1,4 +1,4 @@
-"""An Encoder service with a model whose answers tests can compute, and messages to send to it."""
+"""An Encoder service whose answers tests can compute, and requests for the service."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.manifest_pb2 import Graph
+from headwaiter_proto.rules.errors import Failures
 from headwaiter_server.config import Settings
-from headwaiter_server.errors import Failures
 from headwaiter_server.metrics import Recorder
 from headwaiter_server.models.tokenizer import BundleTokenizer, TokenizedText, TokenizeOptions
 from headwaiter_server.rpc.endpoint import Call, clock
@@ -27,17 +27,17 @@ class WordLengths:
     """A tokenizer: the id of a word is its length."""
 
     def tokenize(
-        self, texts: Sequence[str], form: TokenizeOptions, failures: Failures, max_total_tokens: int
+        self, texts: Sequence[str], options: TokenizeOptions, failures: Failures, max_total_tokens: int
     ) -> list[TokenizedText]:
-        encoded = [np.array([len(word) for word in (form.prompt + text).split()]) for text in texts]
+        encoded = [np.array([len(word) for word in (options.prompt + text).split()]) for text in texts]
         return [TokenizedText(ids, len(ids), np.zeros((len(ids), 2), np.int64)) for ids in encoded]
 
     def token_strings(self, ids: NDArray[np.generic]) -> list[str]:
-        return [f"<{one}>" for one in ids]
+        return [f"<{token_id}>" for token_id in ids]
 
 
 class NumberedAttention:
-    """An attention graph: every weight is the number of its layer, and every context the number of its head."""
+    """An attention graph: each weight is the index of its layer, and each context value is the index of its head."""
 
     def run(self, sequence: NDArray[np.generic], selection: AttentionSelection) -> AttentionWeights:
         layers, heads = np.meshgrid(selection.layers, selection.heads, indexing="ij")
@@ -50,21 +50,23 @@ class NumberedAttention:
 class Service:
     """A service that is ready, and its metrics.
 
-    It accepts 3 sequences, 8 tokens and 383 bytes of attention weights in a request, and texts if it has a tokenizer.
+    A request may have 3 sequences, 8 tokens and 383 bytes of attention weights, and texts if there is a tokenizer.
     """
 
-    def __init__(self, folder: Path, text: WordLengths | None, **manifest: Any) -> None:
+    def __init__(self, folder: Path, tokenizer: WordLengths | None, **manifest: Any) -> None:
         self.recorder = Recorder()
-        described = {"layers": 2, "heads": 3, "max_text_tokens": 4 if text else 0, "attend": Graph(file="a.onnx")}
+        described = {"layers": 2, "heads": 3, "max_text_tokens": 4 if tokenizer else 0, "attend": Graph(file="a.onnx")}
         self.model = model(folder, **described, **manifest)
         settings = Settings(bundle=folder, max_request_sequences=3, max_request_tokens=8, max_attend_bytes=383)
         worker = Worker(self.model.graph, lambda: self.model.graph, self.model.probe)
         cost, limits = CALIBRATION.cost, CALIBRATION.limits
         self.scheduler = Scheduler([worker], cost, limits, QueueLimits(100, 10.0), self.recorder)
         self.rpc = EncoderService(settings, self.recorder)
-        attender = AttentionWeightsQueue(NumberedAttention, self.recorder)
+        attention_queue = AttentionWeightsQueue(NumberedAttention, self.recorder)
         self.rpc.serve(
-            ServedModel(self.model, cast(BundleTokenizer | None, text), self.scheduler, attender, CALIBRATION)
+            ServedModel(
+                self.model, cast(BundleTokenizer | None, tokenizer), self.scheduler, attention_queue, CALIBRATION
+            )
         )
 
     async def encode(self, request: pb.EncodeRequest) -> pb.EncodeResponse:

@@ -28,7 +28,7 @@ CALIBRATION = Calibration(
 
 
 class Graph:
-    """A graph: the hidden row of an id is [id, 1], and the pooled vector of a sequence is the sum of its rows."""
+    """A graph: the hidden row of a token id is [id, 1], and the pooled vector of a sequence is the sum of its rows."""
 
     pools = True
     variable_length = False
@@ -58,7 +58,7 @@ def model(folder: Path, **manifest: Any) -> Model:
         graph_file="g.onnx",
         precision=pb.PRECISION_FP32,
         provider="cpu",
-        fallback_reason="no card",
+        fallback_reason="no GPU",
         self_check=Difference(0.5, 0.125, 0.25, 0.0625, min_cosine=0.75, mean_cosine=0.875),
         self_check_sequences=32,
         parity=Parity(graphs=[pb.GraphParity(graph="g.onnx", pooled_max_abs=0.25)]),

@@ -1,10 +1,10 @@
-"""Attend returns attention weights, and refuses bad requests before anything is computed."""
+"""Attend returns attention weights, and refuses bad requests before it computes anything."""
 
 import numpy as np
 import pytest
 
 from headwaiter_proto import encoder_pb2 as pb
-from headwaiter_server.errors import HeadwaiterError, InvalidInput, ModelNotFound
+from headwaiter_proto.rules.errors import HeadwaiterError, InvalidInput, ModelNotFound
 from headwaiter_server.metrics import STAGES
 from tests.server.rpc.service_under_test import Service, token_request
 from tests.server.rpc.stand_ins import sample

@@ -1,4 +1,4 @@
-"""Every call ends in a reply or a status, at most one line of the log, and one count of the metrics."""
+"""Every call ends in a reply or a status, writes at most one log line, and is counted once in the metrics."""
 
 import asyncio
 import logging
@@ -8,7 +8,7 @@ import grpc
 import pytest
 from google.rpc import error_details_pb2
 
-from headwaiter_server.errors import DeadlineExceeded, HeadwaiterError, InferenceFailed, InvalidInput, Overloaded
+from headwaiter_proto.rules.errors import DeadlineExceeded, HeadwaiterError, InferenceFailed, InvalidInput, Overloaded
 from headwaiter_server.metrics import Recorder
 from headwaiter_server.rpc.endpoint import Call, CallLimit, Handle, clock, stream_handler, unary_handler
 from tests.server.rpc.stand_ins import Aborted, Context, sample
@@ -67,7 +67,7 @@ async def test_a_method_gets_the_raw_message_and_the_deadline_and_its_reply_is_r
         (DeadlineExceeded("late"), "DEADLINE_EXCEEDED", None, logging.WARNING),
     ],
 )
-async def test_an_error_becomes_a_status_and_counts_as_refused_if_it_was_not_queued(
+async def test_an_error_becomes_a_status_and_counts_as_refused_if_its_request_was_not_queued(
     error: HeadwaiterError, code: str, reason: str | None, level: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -75,16 +75,18 @@ async def test_an_error_becomes_a_status_and_counts_as_refused_if_it_was_not_que
     with pytest.raises(Aborted):
         await _call(_raising(error), recorder, context)
     assert (context.code, context.message) == (grpc.StatusCode[code], str(error))
-    (about,) = [detail for detail in context.status.details if detail.Is(error_details_pb2.RequestInfo.DESCRIPTOR)]
-    assert error_details_pb2.RequestInfo.FromString(about.value).request_id == "r-7"
+    (request_info,) = [
+        detail for detail in context.status.details if detail.Is(error_details_pb2.RequestInfo.DESCRIPTOR)
+    ]
+    assert error_details_pb2.RequestInfo.FromString(request_info.value).request_id == "r-7"
     line = f"Encode r-7: {type(error).__name__}: {error}"
     assert caplog.record_tuples == [("headwaiter_server.rpc.endpoint", level, line)]
     assert _counted(recorder, code)
     refused = [
-        one.labels["reason"]
+        metric.labels["reason"]
         for family in recorder.registry.collect()
-        for one in family.samples
-        if one.name == "headwaiter_refused_total"
+        for metric in family.samples
+        if metric.name == "headwaiter_refused_total"
     ]
     assert refused == ([reason] if reason else [])
 
@@ -167,5 +169,5 @@ async def test_a_stream_that_fails_ends_in_a_status_and_counts_once(
     assert "secret" not in context.message
     assert "ZeroDivisionError: secret" in caplog.text
     assert sample(recorder, "requests_total", model="", method="EncodeStream", code="INTERNAL") == 1
-    with limit:  # The call no longer counts.
+    with limit:  # The failed call no longer counts towards the limit.
         pass

@@ -9,10 +9,10 @@ import pytest
 from numpy.typing import NDArray
 
 from headwaiter_proto import encoder_pb2 as pb
+from headwaiter_proto.rules.errors import Failures, InferenceFailed, InvalidInput
 from headwaiter_proto.rules.inputs import ParsedInput
 from headwaiter_proto.rules.outputs import read_output
 from headwaiter_server.config import Settings
-from headwaiter_server.errors import Failures, InferenceFailed, InvalidInput
 from headwaiter_server.rpc.replies import attend_reply, encode_reply, model_ref, model_reply
 from headwaiter_server.runtime.attention_weights import AttentionWeights
 from headwaiter_server.scheduling.queued_request import Outcome
@@ -28,10 +28,10 @@ def _inputs(*lengths: int, **fields: Any) -> ParsedInput:
 
 def _reply(folder: Path, output: pb.OutputOptions, *, normalized: bool = True, scale: float = 1) -> pb.EncodeResponse:
     described = model(folder, normalized=normalized)
-    form = read_output(output, described.bundle.manifest)
+    outputs = read_output(output, described.bundle.manifest)
     pooled = [vector * np.float32(scale) for vector in POOLED]
-    outcome = Outcome(pooled, HIDDEN if form.needs_rows(0) else None, 0.0, 0.0, 0.0, 1)
-    return encode_reply("r-1", _inputs(1, 2), form, outcome, described)
+    outcome = Outcome(pooled, HIDDEN if outputs.needs_rows(0) else None, 0.0, 0.0, 0.0, 1)
+    return encode_reply("r-1", _inputs(1, 2), outputs, outcome, described)
 
 
 def _values(tensor: pb.Tensor) -> list[list[float]]:
@@ -184,7 +184,7 @@ def test_a_failed_sequence_has_a_vector_of_zeros_no_rows_and_an_error(
     units = [np.array(vector) / max(1, np.linalg.norm(vector)) for vector in pooled]
     np.testing.assert_allclose(_values(reply.pooled), units, rtol=1e-6)
     assert list(reply.hidden.shape) == [sum(lengths), 2]
-    assert [len(each.begin) for each in reply.offsets] == lengths
+    assert [len(offsets.begin) for offsets in reply.offsets] == lengths
     assert list(reply.failures) == [
         pb.Failure(
             sequence=index,
@@ -209,7 +209,7 @@ def test_offsets_are_the_begin_and_the_end_of_each_token(tmp_path: Path) -> None
     output = read_output(pb.OutputOptions(), described.bundle.manifest)
     inputs = _inputs(1, 2, offsets=[np.array([[0, 0]]), np.array([[0, 3], [4, 7]])])
     reply = encode_reply("r-1", inputs, output, Outcome(POOLED, None, 0.0, 0.0, 0.0, 1), described)
-    assert [(list(each.begin), list(each.end)) for each in reply.offsets] == [([0], [0]), ([0, 4], [3, 7])]
+    assert [(list(offsets.begin), list(offsets.end)) for offsets in reply.offsets] == [([0], [0]), ([0, 4], [3, 7])]
 
 
 def test_a_model_is_described_by_its_manifest_its_limits_and_its_execution(tmp_path: Path) -> None:
@@ -236,7 +236,7 @@ def test_a_model_is_described_by_its_manifest_its_limits_and_its_execution(tmp_p
     assert reply.execution == pb.Execution(
         provider="cpu",
         requested_provider="auto",
-        fallback_reason="no card",
+        fallback_reason="no GPU",
         precision=pb.PRECISION_FP32,
         graph="g.onnx",
         token_budget=4,

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from headwaiter_proto import encoder_pb2 as pb
+from headwaiter_proto.rules.errors import DeadlineExceeded, HeadwaiterError, InvalidInput, ModelNotFound, Unavailable
 from headwaiter_server.config import Settings
-from headwaiter_server.errors import DeadlineExceeded, HeadwaiterError, InvalidInput, ModelNotFound, Unavailable
 from headwaiter_server.metrics import STAGES, Recorder
 from headwaiter_server.rpc.service import EncoderService
 from tests.server.rpc.service_under_test import Service, endless_call, pooled_rows, token_request
@@ -68,7 +68,7 @@ async def test_a_bad_request_is_refused_before_it_is_queued(
 
 async def test_the_model_is_listed_and_described(service: Service) -> None:
     listed = pb.ListModelsResponse.FromString(await service.rpc.list_models(b"", endless_call()))
-    assert [(one.name, one.digest) for one in listed.models] == [("tiny", "ab" * 32)]
+    assert [(model.name, model.digest) for model in listed.models] == [("tiny", "ab" * 32)]
     for name in ("", "tiny"):
         request = pb.GetModelRequest(name=name).SerializeToString()
         described = pb.GetModelResponse.FromString(await service.rpc.get_model(request, endless_call()))

@@ -8,13 +8,13 @@ from typing import cast
 import pytest
 
 from headwaiter_proto import encoder_pb2 as pb
-from headwaiter_server.errors import InvalidInput, Overloaded, SequenceTooLong, Unavailable
+from headwaiter_proto.rules.errors import InvalidInput, Overloaded, SequenceTooLong, Unavailable
 from headwaiter_server.metrics import Recorder
 from headwaiter_server.rpc.endpoint import Call, Context, clock
 from headwaiter_server.rpc.stream import EncodeStream, Quota, ReserveBytes, StreamLimits
 from tests.server.rpc.stand_ins import sample
 
-# More iterations of the event loop than any step of these tests takes.
+# Any step of these tests takes fewer iterations of the event loop.
 LOOP_ITERATIONS = 50
 
 
@@ -46,9 +46,11 @@ class StreamUnderTest:
         self.served = asyncio.create_task(self.encode_stream.serve())
 
     async def send(self, *ids: str, text: str = "") -> None:
-        """Send requests, and let the server make all the progress it can."""
-        for one in ids:
-            self._sent.put_nowait(pb.EncodeRequest(request_id=one, texts=pb.Texts(values=[text])).SerializeToString())
+        """Send requests, and let the server go as far as it can."""
+        for request_id in ids:
+            self._sent.put_nowait(
+                pb.EncodeRequest(request_id=request_id, texts=pb.Texts(values=[text])).SerializeToString()
+            )
         await self.settle()
 
     async def send_raw(self, message: bytes) -> None:
@@ -62,8 +64,8 @@ class StreamUnderTest:
 
     async def answer(self, *ids: str) -> None:
         """Let the encoder answer requests."""
-        for one in ids:
-            self.encoding[one].set_result(None)
+        for request_id in ids:
+            self.encoding[request_id].set_result(None)
         await self.settle()
 
     async def settle(self) -> None:
@@ -175,7 +177,7 @@ async def test_an_id_can_be_used_again_after_its_answer() -> None:
     assert stream.ids == ["a", "a"]
 
 
-async def test_no_more_requests_are_read_than_the_limit_while_the_caller_accepts_no_answers() -> None:
+async def test_while_the_caller_accepts_no_answers_requests_are_read_up_to_the_limit() -> None:
     stream = StreamUnderTest(requests=3)
     stream.room.clear()
     await stream.send("a", "b", "c", "d", "e")
@@ -257,7 +259,7 @@ async def test_an_amount_over_the_quota_is_held_alone() -> None:
     await small
 
 
-async def test_a_cancelled_wait_for_a_quota_blocks_no_other() -> None:
+async def test_a_cancelled_wait_for_a_quota_does_not_block_others() -> None:
     quota = Quota(10)
     await quota.acquire(10)
     waiting = asyncio.create_task(quota.acquire(1))

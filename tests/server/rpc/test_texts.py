@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from headwaiter_proto import encoder_pb2 as pb
-from headwaiter_server.errors import InvalidInput
+from headwaiter_proto.rules.errors import InvalidInput
 from headwaiter_server.models.tokenizer import TokenizedText
 from tests.server.rpc.service_under_test import Service, WordLengths, pooled_rows, token_request
 

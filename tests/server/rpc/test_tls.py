@@ -1,4 +1,4 @@
-"""Certificates and keys are checked before the port is taken, and errors name the file."""
+"""Certificates and keys are checked before the server listens, and errors name the file."""
 
 from pathlib import Path
 
@@ -59,7 +59,7 @@ def test_a_certificate_with_its_key_is_accepted_with_and_without_an_authority(
         ("junk.pem", "key.pem", None, ("--tls-cert {0}/junk.pem", "--tls-key {0}/key.pem")),
         ("cert.pem", "junk.pem", None, ("--tls-cert {0}/cert.pem", "--tls-key {0}/junk.pem")),
         ("cert.pem", "other.pem", None, ("--tls-cert {0}/cert.pem", "--tls-key {0}/other.pem")),
-        # The server must not stop at start-up to ask for the password.
+        # The server must not ask for the password at start-up.
         ("cert.pem", "locked.pem", None, ("--tls-cert {0}/cert.pem", "--tls-key {0}/locked.pem")),
         ("cert.pem", "key.pem", "junk.pem", ("--tls-client-ca {0}/junk.pem",)),
     ],

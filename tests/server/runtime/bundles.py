@@ -25,7 +25,7 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
 
 
 def sign(folder: Path, names: Iterable[str]) -> None:
-    """Write the current checksums of files to the manifest, so that a change of these files stays undetected."""
+    """Write the current checksums of files to the manifest, to keep changes of these files undetected."""
     manifest = read_manifest(folder)
     for file in manifest.files:
         if file.name in names:

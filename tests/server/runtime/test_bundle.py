@@ -32,7 +32,7 @@ def test_the_digest_of_a_bundle_is_the_sha_256_of_its_manifest(text_bundle: Path
 
 
 @pytest.mark.parametrize(("fixture", "tokens"), [("text_bundle", "input_ids"), ("feature_bundle", "features")])
-def test_golden_inputs_and_outputs_are_read_sequence_by_sequence(
+def test_golden_inputs_are_split_into_sequences_and_golden_outputs_are_read(
     fixture: str, tokens: str, request: pytest.FixtureRequest
 ) -> None:
     folder: Path = request.getfixturevalue(fixture)
@@ -78,9 +78,9 @@ def test_a_missing_file_is_named(text_bundle: Path, tmp_path: Path, name: str) -
 def test_a_needed_file_without_a_checksum_is_named(text_bundle: Path, tmp_path: Path, name: str) -> None:
     folder = copy(text_bundle, tmp_path)
     manifest = read_manifest(folder)
-    kept = [file for file in manifest.files if file.name != name]
+    other_files = [file for file in manifest.files if file.name != name]
     del manifest.files[:]
-    manifest.files.extend(kept)
+    manifest.files.extend(other_files)
     write_manifest(folder, manifest)
     message = _refusal(folder)
     assert str(folder / MANIFEST) in message
@@ -93,9 +93,9 @@ def test_an_older_bundle_without_an_attention_weights_graph_is_complete(text_bun
     (folder / ATTEND).unlink()
     manifest = read_manifest(folder)
     manifest.ClearField("attend")
-    kept = [file for file in manifest.files if file.name != ATTEND]
+    other_files = [file for file in manifest.files if file.name != ATTEND]
     del manifest.files[:]
-    manifest.files.extend(kept)
+    manifest.files.extend(other_files)
     write_manifest(folder, manifest)
     assert not Bundle.open(folder).manifest.HasField("attend")
 

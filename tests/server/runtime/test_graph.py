@@ -1,4 +1,4 @@
-"""A graph takes packed batches whatever its layout, and runs on the requested provider or not at all."""
+"""A graph takes packed batches whatever its attention layout, and runs on the requested provider or not at all."""
 
 import ctypes
 from collections.abc import Callable
@@ -79,7 +79,7 @@ def test_a_padded_graph_gets_padded_cells_and_its_padding_is_dropped(padded: Pat
     assert outputs.hidden.tolist() == [[-1.0], [-2.0], [-3.0]]
 
 
-def test_hidden_rows_are_not_returned_without_a_request(padded: Path) -> None:
+def test_hidden_rows_are_returned_only_on_request(padded: Path) -> None:
     assert EncoderGraph.open(padded, "cpu").run(BATCH, hidden=False).hidden is None
 
 
@@ -88,7 +88,7 @@ def test_a_graph_in_device_memory_returns_the_same_outputs_as_in_host_memory(unp
     for path in (unpooled, padded):
         session = open_session(path, "cpu", session_options(threads=1))
         on_host, on_device = EncoderGraph(session), EncoderGraph(session, ("cpu", 0))
-        # One shape repeats, with others in between. Outputs must stay valid while other batches run.
+        # The first shape repeats after other shapes. Outputs must stay valid while later batches run.
         shapes = ((1, 2), (1, 2), (40, 3, 17, 1, 2, 2, 5, 9, 4), (5,), (1, 2))
         batches = [pack([rng.standard_normal((n, 1), np.float32) for n in lengths]) for lengths in shapes]
         runs = [(batch, hidden) for batch in batches for hidden in (True, False)]
@@ -128,7 +128,7 @@ def test_without_the_cuda_libraries_a_graph_with_cuda_operators_fails_with_the_c
 ) -> None:
     if not cuda_unavailable_reason():
         pytest.skip("CUDA works here")
-    # Pretend that a driver exists. The rest of the test runs the real ONNX Runtime.
+    # Only the driver is simulated; ONNX Runtime is the real one.
     monkeypatch.setattr(ctypes, "CDLL", lambda name: None)
     with pytest.raises(ProviderUnavailable, match=r"CUDA provider.*NVIDIA libraries"):
         EncoderGraph.open(text_bundle / "packed-cuda.fp32.onnx", "cuda")

@@ -104,9 +104,9 @@ def test_auto_falls_back_to_the_cpu_and_logs_the_reason(text_bundle: Path, caplo
 def test_auto_runs_a_bundle_without_a_cuda_graph_on_the_cpu(text_bundle: Path, tmp_path: Path) -> None:
     folder = copy(text_bundle, tmp_path)
     manifest = read_manifest(folder)
-    kept = [graph for graph in manifest.graphs if graph.file == GRAPH]
+    cpu_graphs = [graph for graph in manifest.graphs if graph.file == GRAPH]
     del manifest.graphs[:]
-    manifest.graphs.extend(kept)
+    manifest.graphs.extend(cpu_graphs)
     write_manifest(folder, manifest)
     model = open_model(folder, "auto", "auto", 1)
     assert model.provider == "cpu"

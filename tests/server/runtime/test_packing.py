@@ -1,4 +1,4 @@
-"""The arrays of a packed batch equal those of simple loops written from their definitions."""
+"""The arrays of a packed batch equal those of simple loops that follow their definitions."""
 
 from collections.abc import Callable
 
@@ -44,7 +44,7 @@ ORACLES: dict[str, Callable[[list[int]], list[int]]] = {
     "cu_seqlens": lambda lengths: [sum(lengths[:count]) for count in range(len(lengths) + 1)],
     "token_offset": _token_offset,
     "key_spans": lambda lengths: [*lengths, *2 * [max(lengths) * count for count in range(len(lengths) + 1)]],
-    "input_ids": lambda lengths: [100 * index + place for index, n in enumerate(lengths) for place in range(n)],
+    "input_ids": lambda lengths: [100 * index + position for index, n in enumerate(lengths) for position in range(n)],
 }
 TYPES = dict.fromkeys(("lengths", "cu_seqlens", "token_offset", "key_spans"), np.int32)
 

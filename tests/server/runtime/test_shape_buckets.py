@@ -61,21 +61,21 @@ def test_dummy_sequences_are_zeros_and_no_longer_than_the_longest_sequence(lengt
 @given(lengths=lengths_lists)
 @example([1] * 225 + [2])
 @example([9, *[8] * 30])
-def test_tokens_grow_by_at_most_a_sixth_or_a_half_if_most_sequences_have_one_token(lengths: list[int]) -> None:
+def test_tokens_grow_by_at_most_a_sixth_or_by_a_half_if_sequences_are_short_on_average(lengths: list[int]) -> None:
     batch = _batch(lengths)
     spare = round_up_to_buckets(batch).tokens - batch.tokens
     assert spare <= batch.tokens * (1 / 6 if batch.tokens >= 8 * batch.sequences else 1 / 2)
 
 
 @given(lengths=st.lists(st.integers(1, 600), min_size=1, max_size=7))
-def test_of_fewer_than_eight_sequences_only_the_padded_length_is_rounded(lengths: list[int]) -> None:
+def test_with_fewer_than_eight_sequences_only_the_padded_length_is_rounded(lengths: list[int]) -> None:
     rounded = round_up_to_buckets(_batch(lengths))
     assert rounded.lengths.tolist() == lengths
     assert rounded.tokens == sum(lengths)
 
 
 def test_up_to_65536_tokens_there_are_fewer_than_120_buckets() -> None:
-    # From 1,024 tokens on, each bucket covers at least 128 sizes: every 64th size is enough to find all buckets.
+    # From 1,024 tokens on, each bucket covers at least 128 sizes, so every 64th size finds all buckets.
     token_counts = (*range(8, 1024), *range(1024, 65_537, 64))
     batches = (_batch([tokens - 7 * (tokens // 8)] + [tokens // 8] * 7) for tokens in token_counts)
     assert len({round_up_to_buckets(batch).tokens for batch in batches}) < 120

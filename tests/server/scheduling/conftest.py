@@ -13,7 +13,7 @@ from tests.server.scheduling.simulated_graph import GATHERED, SimulatedGraph, si
 
 @pytest.fixture
 async def harness() -> AsyncIterator[Harness]:
-    """A scheduler on a fake device; after the test it must have an empty queue."""
+    """A scheduler on a fake device; its queue must be empty after the test."""
     harness = Harness()
     yield harness
     harness.device.release()

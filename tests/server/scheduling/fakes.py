@@ -21,7 +21,7 @@ COST = CostModel(launch_s=0.5, token_s=0.25, padded_s=0.0, cell_s=0.0)
 QUEUE = QueueLimits(tokens=64, wait_s=1000.0)
 # Token ids for which the fake device raises, answers with infinity, and answers with infinite hidden rows.
 POISON, INFINITE, INFINITE_HIDDEN = 666, 777, 888
-# The batch that a working device always answers; the fake device does not count it.
+# The batch that a working device always answers; FakeDevice.batches leaves it out.
 PROBE = pack([np.array([0])])
 UNLIMITED = 1000
 
@@ -33,7 +33,7 @@ class FakeDevice:
         batches: the sequences of each batch that ran, without probes.
         pools: whether the device returns pooled vectors.
         dead: whether the device fails every batch and every probe.
-        fails_batches: whether the device fails every batch, but not the probe.
+        fails_batches: whether the device fails every batch but no probe.
         probes_left: number of probes after which the device is dead.
     """
 
@@ -46,7 +46,7 @@ class FakeDevice:
         self._entered = threading.Semaphore(0)
 
     def hold(self) -> None:
-        """Hold each batch on the device until `release`."""
+        """Hold each further batch on the device until `release` is called."""
         self._allowed, self._entered = threading.Semaphore(0), threading.Semaphore(0)
 
     async def busy(self) -> None:
@@ -70,9 +70,9 @@ class FakeDevice:
             self._entered.release()
             self._allowed.acquire()
         if self.dead:
-            raise OSError("the card fell off the bus")
+            raise OSError("the GPU fell off the bus")
         if POISON in batch.rows or (self.fails_batches and batch is not PROBE):
-            raise RuntimeError("the model chokes")
+            raise RuntimeError("the model failed")
         rows = batch.rows.astype(np.float32)
         rows[rows == INFINITE] = np.inf
         pooled = np.array([[part.sum()] for part in batch.split(rows)], np.float32)
@@ -112,7 +112,7 @@ class Harness:
 
     Attributes:
         available: the calls of `on_available`.
-        back: set when a dead device is back.
+        back: set when a dead device works again.
         reopened: the device that replaces a dead one.
     """
 
@@ -126,7 +126,7 @@ class Harness:
 
     @property
     def planned(self) -> list[Sequence]:
-        """The sequences of the batch behind the running one."""
+        """The sequences of the batch that waits behind the running batch."""
         return list(self.workers[0].planned_sequences)
 
     def note_available(self, available: bool) -> None:
@@ -155,12 +155,12 @@ class Harness:
 
 
 def sums(outcome: Outcome) -> list[float]:
-    """Return the pooled answer of each sequence, a sum."""
+    """Return the pooled answer of each sequence, the sum of its values."""
     assert outcome.pooled is not None
     return [float(vector[0]) for vector in outcome.pooled]
 
 
 def halves(outcome: Outcome) -> list[list[float]]:
-    """Return the hidden rows of each sequence, half of its values."""
+    """Return the hidden rows of each sequence, which are half of its values."""
     assert outcome.hidden is not None
     return [rows[:, 0].tolist() for rows in outcome.hidden]

@@ -18,11 +18,11 @@ def waiting(
     priority: Priority = Priority.INTERACTIVE,
     own_work_s: float = 0.5,
 ) -> Sequence:
-    """Make a sequence without a request: the queue and the planner do not use the request."""
+    """Return a sequence without a request, which the queue and the planner do not use."""
     due = due_s(arrived_s, deadline_s, priority, own_work_s)
-    turn = fair_start_s(arrived_s, due, priority, own_work_s)
+    fair_start = fair_start_s(arrived_s, due, priority, own_work_s)
     return Sequence(
-        np.zeros(length, np.int64), length, due, turn, deadline_s, priority, cast(QueuedRequest, None), index
+        np.zeros(length, np.int64), length, due, fair_start, deadline_s, priority, cast(QueuedRequest, None), index
     )
 
 

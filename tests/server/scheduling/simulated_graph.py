@@ -1,4 +1,4 @@
-"""A simulated graph of known cost, for the tests of calibration."""
+"""A simulated graph with a known cost, for the tests of calibration."""
 
 from dataclasses import replace
 from pathlib import Path

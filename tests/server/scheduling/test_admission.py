@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headwaiter_server.errors import InvalidInput, Overloaded
+from headwaiter_proto.rules.errors import InvalidInput, Overloaded
 from headwaiter_server.scheduling.admission import QueueLimits, WaitEstimate, admit
 from headwaiter_server.scheduling.cost import BatchLimits, CostModel, Shape
 from tests.server.scheduling.sequences import pending_of, waiting
@@ -29,7 +29,7 @@ def _estimate(lengths: list[int], *busy_s: float, planned_tokens: int = 0, margi
         (_estimate([], 1.0), 8, NEVER, NEVER),
         # 1.25 × (1 s until the device is free + 2.5 s of its own) = 4.375 s.
         (_estimate([], 1.0), 8, 10.0, 4.4),
-        # Four full batches of 2.5 s each wait, but the request is due before them.
+        # Four full batches of 2.5 s are waiting, but the request is due before them.
         (_estimate([8] * 4, 1.0), 4, -1.0, 6.0),
         (_estimate([8] * 7, 0.0), 8, NEVER, NEVER),
     ],
@@ -63,7 +63,7 @@ def test_a_request_that_can_be_answered_in_time_is_admitted(
         (_estimate([], 0.0, 3.0, planned_tokens=60), 8, NEVER, r"\b60\b.*\b64\b.*0\.01 s", 0.01),
     ],
 )
-def test_another_request_is_refused_with_the_delay_after_which_to_try_again(
+def test_a_request_that_does_not_fit_now_is_refused_with_the_delay_after_which_to_try_again(
     estimate: WaitEstimate, length: int, time_left_s: float, numbers: str, retry_after_s: float
 ) -> None:
     with pytest.raises(Overloaded, match=numbers) as refusal:
@@ -108,7 +108,7 @@ def test_a_delay_is_at_least_10_ms_and_a_later_deadline_never_causes_a_refusal(
 
 
 @given(estimate=estimates, length=st.integers(1, 16), time_left_s=st.floats(0, 300))
-def test_a_request_that_is_due_first_is_admitted_wherever_one_that_is_due_last_is(
+def test_a_request_that_is_admitted_when_due_last_is_also_admitted_when_due_first(
     estimate: WaitEstimate, length: int, time_left_s: float
 ) -> None:
     if not _refusal(estimate, length, NEVER, time_left_s):

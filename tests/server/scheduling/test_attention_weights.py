@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from headwaiter_server.errors import DeadlineExceeded, InferenceFailed, Overloaded, Unavailable
+from headwaiter_proto.rules.errors import DeadlineExceeded, InferenceFailed, Overloaded, Unavailable
 from headwaiter_server.runtime.attention_weights import AttentionSelection, AttentionWeights
 from headwaiter_server.scheduling.attention_weights import MAX_WAITING, AttentionWeightsQueue, AttentionWeightsResult
 
 SELECTION = AttentionSelection([0], [0])
-# Token ids for which the fake model raises, and answers with NaN.
+# Token ids for which the fake model raises an error, or answers with NaN.
 POISON, NOT_A_NUMBER = 666, 777
 
 
@@ -38,7 +38,7 @@ class FakeModel:
         self.entered.set()
         assert self.released.wait(10)
         if POISON in sequence:
-            raise RuntimeError("the model chokes")
+            raise RuntimeError("the model failed")
         total = np.array([[[[np.nan if NOT_A_NUMBER in sequence else sequence.astype(np.float32).sum()]]]], np.float32)
         return AttentionWeights(total, None)
 

@@ -38,10 +38,10 @@ async def test_the_device_is_not_held_for_long_without_another_request(harness: 
 async def test_the_device_is_held_until_six_sequences_wait(harness: Harness) -> None:
     await _answer_two_together(harness)
     harness.device.hold()
-    tasks = await _submit_in_sequence(harness, *([each] for each in range(7)), turns=3)
+    tasks = await _submit_in_sequence(harness, *([token] for token in range(7)), turns=3)
     harness.device.release()
     await asyncio.gather(*tasks)
-    assert harness.device.batches == [[[each] for each in range(6)], [[6]]]
+    assert harness.device.batches == [[[token] for token in range(6)], [[6]]]
 
 
 @pytest.mark.parametrize(("tokens", "planned"), [(LIMITS.tokens, True), (1, False)], ids=["full", "not full"])
@@ -98,7 +98,7 @@ async def _answer_two_together(harness: Harness) -> None:
 
 
 async def _submit_in_sequence(harness: Harness, *sequences: list[int], turns: int = 1) -> list[asyncio.Task[Outcome]]:
-    """Submit requests of one sequence, `turns` turns of the event loop after each other."""
+    """Submit requests of one sequence each, with `turns` turns of the event loop between them."""
     tasks = []
     for sequence in sequences:
         tasks.append(harness.submit(sequence))

@@ -1,4 +1,4 @@
-"""The cost of batches is measured at start-up; here on a simulated machine of known cost."""
+"""The cost of batches is measured at start-up, here on a simulated graph with a known cost."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -9,7 +9,7 @@ from unittest.mock import patch
 
 import pytest
 
-from headwaiter_server.runtime import hardware as machine
+from headwaiter_server.runtime import hardware
 from headwaiter_server.runtime.graph import Outputs
 from headwaiter_server.runtime.hardware import describe_hardware
 from headwaiter_server.runtime.model import Model, Resources
@@ -45,7 +45,7 @@ def test_on_a_gpu_every_start_runs_batches_that_reach_the_limits_of_tokens_paddi
             graph.ran.clear()
             calibration = _calibrate(model, tmp_path)
             assert calibration.remembered is remembered
-            # The first start ran the timed batches before.
+            # At the first start, the timed batches ran before the last three.
             limits, ran = calibration.limits, graph.ran[-3:]
             padded = [shape.sequences * shape.longest_tokens for shape in ran]
             cells = [shape.sequences * shape.longest_tokens**2 for shape in ran]
@@ -95,11 +95,11 @@ def test_the_stored_cost_of_another_model_or_setting_is_not_used(
 ) -> None:
     model, _ = simulated
     _calibrate(model, tmp_path)
-    how = {name: change.pop(name) for name in ("threads", "token_cap") if name in change}
+    options = {name: change.pop(name) for name in ("threads", "token_cap") if name in change}
     if "digest" in change:
         change = {"bundle": replace(model.bundle, digest=change["digest"])}
-    same = not (how or change)
-    assert _calibrate(replace(model, **change), tmp_path, **how).remembered is same
+    same = not (options or change)
+    assert _calibrate(replace(model, **change), tmp_path, **options).remembered is same
 
 
 @pytest.mark.parametrize("name", ["processor", "processors", "cards", "onnxruntime"])
@@ -159,7 +159,7 @@ def test_a_cost_measured_on_a_disturbed_machine_is_logged_and_not_stored(
 
     class Disturbed(SimulatedGraph):
         def run(self, batch: PackedBatch, *, hidden: bool) -> Outputs:
-            # Disturb every run of every other shape: taking the best of several runs does not hide that.
+            # Disturb every run of every other shape, which the best of several runs cannot hide.
             before_s = self.now_s
             outputs = super().run(batch, hidden=hidden)
             self.now_s += 4 * (self.now_s - before_s) * (seen.setdefault(batch.lengths.tobytes(), len(seen)) % 2)
@@ -211,10 +211,10 @@ def test_a_machine_is_described_by_its_processor_and_its_gpus(tmp_path: Path, mo
     for bus, name in (("0000:01", "Large"), ("0000:02", "Larger")):
         (tmp_path / "gpus" / bus).mkdir(parents=True)
         (tmp_path / "gpus" / bus / "information").write_text(f"Model: \t\t {name}\nIRQ: 1\n")
-    monkeypatch.setattr(machine, "_CPU_INFO", tmp_path / "cpuinfo")
-    monkeypatch.setattr(machine, "_NVIDIA_GPUS", tmp_path / "gpus")
+    monkeypatch.setattr(hardware, "_CPU_INFO", tmp_path / "cpuinfo")
+    monkeypatch.setattr(hardware, "_NVIDIA_GPUS", tmp_path / "gpus")
     described = describe_hardware()
     assert (described["processor"], described["cards"]) == ("Quick 9", "Large, Larger")
-    monkeypatch.setattr(machine, "_CPU_INFO", tmp_path / "nowhere")
-    monkeypatch.setattr(machine, "_NVIDIA_GPUS", tmp_path / "nowhere")
+    monkeypatch.setattr(hardware, "_CPU_INFO", tmp_path / "nowhere")
+    monkeypatch.setattr(hardware, "_NVIDIA_GPUS", tmp_path / "nowhere")
     assert describe_hardware()["cards"] == ""

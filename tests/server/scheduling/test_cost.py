@@ -1,4 +1,4 @@
-"""A fit recovers the cost model, and noise never makes a batch cost nothing."""
+"""A fit recovers the cost model, and a batch never costs nothing, even after a fit to noise."""
 
 import pytest
 from hypothesis import given
@@ -21,7 +21,7 @@ def _samples(cost: CostModel, noise: list[float]) -> list[Sample]:
     ]
 
 
-def test_padding_costs_time_with_gathered_attention_and_none_with_variable_lengths() -> None:
+def test_padding_takes_time_with_gathered_attention_and_no_time_with_variable_lengths() -> None:
     gathered = CostModel(launch_s=1.0, token_s=2.0, padded_s=10.0, cell_s=100.0)
     assert gathered.seconds(*Shape.of((3, 1))) == 1 + 2 * 4 + 10 * 2 * 3 + 100 * 2 * 3 * 3
     assert gathered.padding_s(*Shape.of((3, 1))) == 10 * 2 + 100 * (2 * 9 - 10)
@@ -63,14 +63,14 @@ def test_a_fit_recovers_the_coefficients_of_a_cpu() -> None:
 
 @given(seconds=st.lists(st.floats(1e-6, 10.0), min_size=len(SHAPES), max_size=len(SHAPES)), varying=st.booleans())
 def test_no_fitted_coefficient_is_negative_and_every_batch_costs_time(seconds: list[float], varying: bool) -> None:
-    samples = [Sample(Shape.of(lengths), one) for lengths, one in zip(SHAPES, seconds, strict=True)]
+    samples = [Sample(Shape.of(lengths), batch_s) for lengths, batch_s in zip(SHAPES, seconds, strict=True)]
     fitted = fit(samples, variable_length=varying)
     assert min(fitted.launch_s, fitted.token_s, fitted.padded_s, fitted.cell_s) >= 0
     assert fitted.seconds(1, 1, 1, 1) > 0
 
 
 @given(noise=st.lists(st.floats(0.8, 1.25), min_size=len(SHAPES), max_size=len(SHAPES)))
-def test_a_fit_to_noisy_measurements_is_off_by_little_more_than_the_noise(noise: list[float]) -> None:
+def test_the_error_of_a_fit_to_noisy_measurements_is_little_more_than_the_noise(noise: list[float]) -> None:
     fitted = fit(_samples(CPU, noise))
     for lengths in SHAPES:
         assert fitted.seconds(*Shape.of(lengths)) == pytest.approx(CPU.seconds(*Shape.of(lengths)), rel=0.5)

@@ -1,4 +1,4 @@
-"""Measured batches correct the predicted times, and a few outliers do not."""
+"""A majority of measured batches corrects the predicted times, and a few outliers do not."""
 
 import pytest
 from hypothesis import given
@@ -32,7 +32,7 @@ def test_after_a_majority_of_slow_batches_slow_batches_are_predicted(
     assert predicted_s == [UNEVEN_S] * A_MAJORITY + [3 * UNEVEN_S]
     assert correction.cost.seconds(*UNEVEN) == 3 * UNEVEN_S
     assert correction.own_work_s(UNEVEN) == 3 * (UNEVEN_S - UNEVEN_PADDING_S)
-    # The queue cost follows only the times between batches.
+    # Only the times between batches change the queue cost.
     assert correction.queue_cost == COST
 
 
@@ -98,11 +98,13 @@ def test_one_slow_batch_changes_nothing_and_sixteen_slow_batches_change_the_rati
 @given(
     steady=st.floats(0.1, 10.0),
     ratios=st.lists(st.floats(1e-3, 1e3), min_size=15, max_size=15),
-    places=st.lists(st.integers(0, 30), min_size=15, max_size=15, unique=True),
+    positions=st.lists(st.integers(0, 30), min_size=15, max_size=15, unique=True),
 )
-def test_a_minority_of_batches_does_not_change_the_ratio(steady: float, ratios: list[float], places: list[int]) -> None:
-    disturbed = dict(zip(places, ratios, strict=True))
-    assert _ratio_of(*(disturbed.get(place, steady) for place in range(31))).ratio == pytest.approx(steady)
+def test_a_minority_of_batches_does_not_change_the_ratio(
+    steady: float, ratios: list[float], positions: list[int]
+) -> None:
+    disturbed = dict(zip(positions, ratios, strict=True))
+    assert _ratio_of(*(disturbed.get(position, steady) for position in range(31))).ratio == pytest.approx(steady)
 
 
 def test_batches_that_took_no_time_on_a_coarse_clock_are_ignored() -> None:
@@ -122,6 +124,6 @@ def test_batches_that_took_no_time_on_a_coarse_clock_are_ignored() -> None:
 )
 def test_the_margin_covers_nine_of_ten_answers(late_s: list[float], margin_s: float) -> None:
     margin = SafetyMargin()
-    for one in late_s:
-        margin.learn(one)
+    for batch_late_s in late_s:
+        margin.learn(batch_late_s)
     assert margin.seconds == pytest.approx(margin_s)

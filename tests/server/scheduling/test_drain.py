@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from headwaiter_server.errors import DeadlineExceeded, Unavailable
+from headwaiter_proto.rules.errors import DeadlineExceeded, Unavailable
 from tests.server.scheduling.fakes import Harness, sums
 
 

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from headwaiter_server.errors import DeadlineExceeded, Overloaded
+from headwaiter_proto.rules.errors import DeadlineExceeded, Overloaded
 from headwaiter_server.scheduling.due_times import Priority
 from tests.server.scheduling.fakes import Harness, sums
 
@@ -49,15 +49,15 @@ async def test_a_request_that_is_cancelled_while_a_batch_is_planned_is_planned_o
     assert harness.device.batches == [[[1]]]
 
 
-async def test_behind_a_late_batch_a_sequence_that_would_be_too_late_never_runs(harness: Harness) -> None:
+async def test_a_sequence_that_a_late_batch_makes_too_late_never_runs(harness: Harness) -> None:
     # The batch on the device takes 0.75 s, and the next one 0.75 s; the safety margin is 5 ms.
     (held,) = await harness.submit_behind_held_batch()
-    doomed = harness.submit([2], deadline_s=1.9)
+    too_late = harness.submit([2], deadline_s=1.9)
     await asyncio.sleep(0)
     harness.clock.now_s = 1.9 - 0.75 - 0.003
     harness.scheduler._wake_up.set()
     with pytest.raises(DeadlineExceeded, match="deadline"):
-        await doomed
+        await too_late
     with pytest.raises(Overloaded, match=r"0\.945 s.*0\.800 s"):
         await harness.submit([2], deadline_s=harness.clock.now_s + 0.8)
     harness.device.release()
@@ -90,11 +90,11 @@ async def test_expired_sequences_are_dropped_and_counted(harness: Harness) -> No
     assert harness.observer.expired_sequences == 2
 
 
-async def test_an_expired_request_is_dropped_as_a_whole_though_planning_visits_only_a_part_of_it(
+async def test_all_sequences_of_an_expired_request_are_dropped_even_if_planning_visits_only_one(
     harness: Harness,
 ) -> None:
     (held,) = await harness.submit_behind_held_batch()
-    # The bulk request leads because of its age. Filling its batch up to the budget visits one expired sequence.
+    # The bulk request leads, because it is due first. Filling its batch visits only one of the expired sequences.
     oldest = harness.submit([3] * 3, priority=Priority.BULK)
     await asyncio.sleep(0)
     harness.clock.now_s = 18.0

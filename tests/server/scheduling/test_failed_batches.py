@@ -8,7 +8,7 @@ import weakref
 import numpy as np
 import pytest
 
-from headwaiter_server.errors import InferenceFailed, InvalidInput, Unavailable
+from headwaiter_proto.rules.errors import InferenceFailed, InvalidInput, Unavailable
 from headwaiter_server.runtime.errors import DeviceLost
 from headwaiter_server.scheduling.cost import BatchLimits, Shape
 from headwaiter_server.scheduling.queued_request import Outcome
@@ -44,20 +44,20 @@ async def test_a_faulty_sequence_fails_its_own_request_and_no_other(harness: Har
 
 async def test_hidden_rows_that_are_not_finite_fail_only_requests_for_hidden_rows(harness: Harness) -> None:
     (held,) = await harness.submit_behind_held_batch()
-    asked = harness.submit([3], [INFINITE_HIDDEN, 1], hidden=True)
-    good, unasked = harness.submit([2], hidden=True), harness.submit([INFINITE_HIDDEN])
+    with_rows = harness.submit([3], [INFINITE_HIDDEN, 1], hidden=True)
+    good, without_rows = harness.submit([2], hidden=True), harness.submit([INFINITE_HIDDEN])
     await asyncio.sleep(0)
     harness.device.release()
     await held
     assert halves(await good) == [[1.0]]
-    assert sums(await unasked) == [INFINITE_HIDDEN]
+    assert sums(await without_rows) == [INFINITE_HIDDEN]
     with pytest.raises(InferenceFailed, match="finite") as error:
-        await asked
+        await with_rows
     assert error.value.sequence == 1
 
 
 @pytest.mark.parametrize("bad", [POISON, INFINITE])
-async def test_a_faulty_sequence_leaves_the_other_sequences_of_a_partial_request_their_answers(
+async def test_the_other_sequences_of_a_partial_request_are_answered_when_one_is_faulty(
     harness: Harness, bad: int
 ) -> None:
     unfit = InvalidInput("sequence 1: unfit", sequence=1)
@@ -65,7 +65,7 @@ async def test_a_faulty_sequence_leaves_the_other_sequences_of_a_partial_request
     assert (sums(outcome), halves(outcome)) == ([2, 24], [[1.0], [1.5] * 8])
     assert outcome.failures[1] is unfit
     assert {index: type(error) for index, error in outcome.failures.items()} == {1: InvalidInput, 2: InferenceFailed}
-    # A sequence that was known to be unfit did not run.
+    # The sequence that was known to be unfit did not run.
     assert all([9] not in batch for batch in harness.device.batches)
 
 
@@ -108,7 +108,7 @@ async def test_a_request_that_is_cancelled_while_its_batch_fails_does_not_run_ag
     assert harness.device.batches == [[[1]], [[POISON], [2]], [[POISON]]]
 
 
-async def test_an_error_in_the_loop_is_raised_by_failed() -> None:
+async def test_failed_raises_an_error_of_the_loop() -> None:
     class Broken(FakeObserver):
         def batch_ran(self, shape: Shape, predicted_s: float, actual_s: float) -> None:
             raise ZeroDivisionError
@@ -226,7 +226,7 @@ async def test_while_the_device_is_dead_no_request_is_admitted(harness: Harness)
     assert harness.available == [False]
 
 
-async def test_another_device_serves_on_when_one_dies(harness: Harness) -> None:
+async def test_when_a_device_dies_another_device_continues_to_serve(harness: Harness) -> None:
     dying, healthy = FakeDevice(), FakeDevice()
     available: list[bool] = []
     workers = [Worker(dying, FakeDevice, PROBE, harness.clock), Worker(healthy, FakeDevice, PROBE, harness.clock)]

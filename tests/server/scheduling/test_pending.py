@@ -38,8 +38,8 @@ class PendingBehavesLikeAList(RuleBasedStateMachine):
     @rule(data=st.data())
     def remove(self, data: st.DataObject) -> None:
         if self.expected:
-            place = data.draw(st.integers(0, len(self.expected) - 1))
-            self.pending.remove(self.expected.pop(place))
+            index = data.draw(st.integers(0, len(self.expected) - 1))
+            self.pending.remove(self.expected.pop(index))
 
     @invariant()
     def the_number_of_sequences_and_tokens_is_right(self) -> None:
@@ -79,18 +79,18 @@ class PendingBehavesLikeAList(RuleBasedStateMachine):
         for sequence in self.expected:
             length = sequence.length_tokens
             for priority in Priority:
-                others = [each for each in self.expected if each.priority is priority and each is not sequence]
-                shorter = [each for each in others if each.length_tokens < length]
-                longer = [each for each in others if each.length_tokens >= length]
-                shorter.sort(key=lambda each: (-each.length_tokens, each.index))
-                longer.sort(key=lambda each: (each.length_tokens, each.index))
+                others = [other for other in self.expected if other.priority is priority and other is not sequence]
+                shorter = [other for other in others if other.length_tokens < length]
+                longer = [other for other in others if other.length_tokens >= length]
+                shorter.sort(key=lambda other: (-other.length_tokens, other.index))
+                longer.sort(key=lambda other: (other.length_tokens, other.index))
                 assert list(self.pending.shorter(sequence, priority)) == shorter
                 assert list(self.pending.longer(sequence, priority)) == longer
 
     @invariant()
     def tokens_due_by_counts_tokens(self) -> None:
         for time_s in range(0, 100, 7):
-            due = sum(each.length_tokens for each in self.expected if each.due_s <= time_s)
+            due = sum(sequence.length_tokens for sequence in self.expected if sequence.due_s <= time_s)
             assert self.pending.tokens_due_by(time_s) == due
 
 

@@ -55,14 +55,14 @@ def test_a_batch_of_several_sequences_stays_within_the_limits(
 
 
 @given(queue=queues(), cost=costs, limits=limits)
-def test_a_batch_is_led_by_the_earliest_fair_start_or_the_earliest_due_time_that_can_be_answered(
+def test_the_leader_has_the_earliest_fair_start_or_the_earliest_due_time(
     queue: list[Sequence], cost: CostModel, limits: BatchLimits
 ) -> None:
     alive = [sequence for sequence in queue if not _too_late(sequence, cost)]
     batch = plan(pending_of(queue), NOW_S, cost, limits).batch
     if alive:
-        first = min(alive, key=lambda one: (one.fair_start_s, one.index))
-        most_urgent = min(alive, key=lambda one: (one.due_s, one.index))
+        first = min(alive, key=lambda sequence: (sequence.fair_start_s, sequence.index))
+        most_urgent = min(alive, key=lambda sequence: (sequence.due_s, sequence.index))
         assert batch[0] in (first, most_urgent)
         if any(sequence.due_s < NOW_S for sequence in queue):
             assert batch[0] is most_urgent
@@ -100,7 +100,7 @@ def test_no_sequence_leads_a_batch_before_one_that_has_reached_its_maximum_wait(
 
 
 @pytest.mark.parametrize(("later_s", "leads"), [(0.9, True), (1.1, False)])
-def test_a_small_request_overtakes_a_large_one_for_four_times_the_large_ones_own_work(
+def test_a_small_request_overtakes_a_large_one_until_four_times_the_own_work_of_the_large_one(
     later_s: float, leads: bool
 ) -> None:
     large, small = waiting(300, 0, own_work_s=0.26), waiting(3, 1, arrived_s=later_s, own_work_s=0.01)
@@ -121,22 +121,22 @@ def test_a_small_request_does_not_overtake_a_request_that_could_become_late(dead
 def test_a_sequence_that_cannot_be_answered_in_time_is_dropped_and_never_runs(
     queue: list[Sequence], cost: CostModel, limits: BatchLimits, margin_s: float
 ) -> None:
-    chosen = plan(pending_of(queue), NOW_S, cost, limits, margin_s)
-    assert not any(_too_late(sequence, cost, margin_s) for sequence in chosen.batch)
-    assert all(_too_late(sequence, cost, margin_s) for sequence in chosen.expired)
-    if not chosen.batch:
-        assert set(chosen.expired) == set(queue)
+    planned = plan(pending_of(queue), NOW_S, cost, limits, margin_s)
+    assert not any(_too_late(sequence, cost, margin_s) for sequence in planned.batch)
+    assert all(_too_late(sequence, cost, margin_s) for sequence in planned.expired)
+    if not planned.batch:
+        assert set(planned.expired) == set(queue)
 
 
 @given(queue=queues(), cost=costs, limits=limits, margin_s=st.floats(0, 1))
 def test_no_sequence_misses_its_deadline_because_others_joined_its_batch(
     queue: list[Sequence], cost: CostModel, limits: BatchLimits, margin_s: float
 ) -> None:
-    chosen = plan(pending_of(queue), NOW_S, cost, limits, margin_s)
-    if len(chosen.batch) > 1:
-        assert NOW_S + chosen.seconds + margin_s <= min(each.deadline_s for each in chosen.batch) * (1 + 1e-9)
-    if chosen.batch:
-        assert chosen.seconds == pytest.approx(_seconds(_lengths(chosen.batch), cost))
+    planned = plan(pending_of(queue), NOW_S, cost, limits, margin_s)
+    if len(planned.batch) > 1:
+        assert NOW_S + planned.seconds + margin_s <= min(sequence.deadline_s for sequence in planned.batch) * (1 + 1e-9)
+    if planned.batch:
+        assert planned.seconds == pytest.approx(_seconds(_lengths(planned.batch), cost))
 
 
 @given(queue=queues(), cost=costs)
@@ -153,8 +153,8 @@ def test_repeated_planning_chooses_or_drops_each_sequence_once(
     pending = pending_of(queue)
     served: list[Sequence] = []
     while pending:
-        chosen = plan(pending, NOW_S, cost, limits)
-        taken = chosen.batch + chosen.expired
+        planned = plan(pending, NOW_S, cost, limits)
+        taken = planned.batch + planned.expired
         assert taken
         for sequence in taken:
             pending.remove(sequence)
@@ -169,14 +169,14 @@ def test_a_plan_depends_only_on_the_waiting_sequences_and_leaves_them_in_place(
     pending = pending_of(queue)
     before = list(pending.by_due())
 
-    chosen = plan(pending, NOW_S, cost, limits)
+    planned = plan(pending, NOW_S, cost, limits)
 
     assert list(pending.by_due()) == before
     assert pending.tokens == sum(sequence.length_tokens for sequence in queue)
     others = pending_of([*gone, *queue])
     for sequence in gone:
         others.remove(sequence)
-    assert plan(others, NOW_S, cost, limits).batch == chosen.batch
+    assert plan(others, NOW_S, cost, limits).batch == planned.batch
 
 
 @given(lengths=st.lists(st.sampled_from([1, 2, 5, 20, 40, 60, 80, 200])), leader=st.integers(1, 300), cost=costs)
@@ -189,7 +189,7 @@ def test_no_split_of_a_batch_in_two_would_be_faster(lengths: list[int], leader: 
 
 
 @pytest.mark.parametrize("long", [40, 60, 77, 200])
-def test_one_long_sequence_and_many_of_one_token_cost_at_most_one_extra_launch(long: int) -> None:
+def test_a_long_sequence_and_many_short_ones_cost_at_most_one_extra_launch(long: int) -> None:
     queue = [waiting(long, 0)] + [waiting(1, order) for order in range(1, 151)]
     pending = pending_of(queue)
     taken_s = 0.0
@@ -201,7 +201,7 @@ def test_one_long_sequence_and_many_of_one_token_cost_at_most_one_extra_launch(l
     assert taken_s <= _seconds([long], CPU) + _seconds([1] * 150, CPU) + CPU.launch_s
 
 
-def test_a_long_sequence_is_not_mixed_with_many_of_one_token() -> None:
+def test_a_long_sequence_does_not_share_a_batch_with_many_sequences_of_one_token() -> None:
     queue = [waiting(200, 0)] + [waiting(1, order) for order in range(1, 151)]
     assert plan(pending_of(queue), NOW_S, CPU, LIMITS).batch == (queue[0],)
     assert _lengths(plan(pending_of(queue[1:]), NOW_S, CPU, LIMITS).batch) == [1] * 150
@@ -249,9 +249,9 @@ def test_a_plan_says_why_its_batch_is_not_larger(
     lengths: list[int], deadline_s: float, limits: BatchLimits, close_reason: CloseReason
 ) -> None:
     queue = [waiting(length, order, deadline_s=deadline_s) for order, length in enumerate(lengths)]
-    chosen = plan(pending_of(queue), NOW_S, CPU, limits)
-    assert chosen.close_reason is close_reason
-    assert (chosen.batch == tuple(queue)) is (close_reason is CloseReason.DRAINED)
+    planned = plan(pending_of(queue), NOW_S, CPU, limits)
+    assert planned.close_reason is close_reason
+    assert (planned.batch == tuple(queue)) is (close_reason is CloseReason.DRAINED)
 
 
 def test_with_a_variable_length_kernel_all_lengths_share_a_batch() -> None:
@@ -277,5 +277,5 @@ def test_a_small_request_overtakes_a_long_queue_of_large_requests() -> None:
 
 
 def test_an_empty_queue_has_no_next_batch() -> None:
-    chosen = plan(pending_of([]), NOW_S, CPU, LIMITS)
-    assert (chosen.batch, chosen.expired, chosen.close_reason) == ((), (), CloseReason.DRAINED)
+    planned = plan(pending_of([]), NOW_S, CPU, LIMITS)
+    assert (planned.batch, planned.expired, planned.close_reason) == ((), (), CloseReason.DRAINED)

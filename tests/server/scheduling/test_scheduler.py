@@ -1,4 +1,4 @@
-"""Each admitted request gets its own answer, in time, whatever the other requests do."""
+"""Each admitted request gets its own answer in time, whatever other requests do."""
 
 import asyncio
 from contextlib import suppress
@@ -6,7 +6,7 @@ from contextlib import suppress
 import numpy as np
 import pytest
 
-from headwaiter_server.errors import DeadlineExceeded, InvalidInput, Overloaded
+from headwaiter_proto.rules.errors import DeadlineExceeded, InvalidInput, Overloaded
 from headwaiter_server.scheduling.admission import QueueLimits
 from headwaiter_server.scheduling.due_times import Priority
 from headwaiter_server.scheduling.scheduler import Scheduler
@@ -24,7 +24,7 @@ async def test_a_request_is_split_over_batches_and_its_answers_keep_the_order_of
     assert sums(outcome) == [sum(sequence) for sequence in sequences]
     assert halves(outcome) == [[value / 2 for value in sequence] for sequence in sequences]
     assert outcome.batches == len(harness.device.batches) > 1
-    assert sorted(one for batch in harness.device.batches for one in batch) == sorted(sequences)
+    assert sorted(sequence for batch in harness.device.batches for sequence in batch) == sorted(sequences)
     assert harness.observer.ran_tokens == [sum(map(len, batch)) for batch in harness.device.batches]
 
 
@@ -190,7 +190,7 @@ async def test_a_server_that_was_slow_for_a_while_accepts_deadlines_again(harnes
         harness.device.release(1)
         await slow
     harness.device.release()
-    # By its corrected cost no request can be in time, until the correction has drifted back.
+    # Until the correction has drifted back, the predicted times are too long for every deadline.
     for _ in range(20):
         with suppress(DeadlineExceeded):
             await harness.submit([3], deadline_s=harness.clock.now_s + 50.0)
@@ -214,7 +214,7 @@ async def test_a_request_without_a_deadline_is_refused_if_its_wait_would_be_too_
 
 async def test_an_urgent_request_is_admitted_ahead_of_requests_that_can_wait(harness: Harness) -> None:
     tasks = await harness.submit_behind_held_batch(*([[2] * 8] for _ in range(4)))
-    # It is due before the others, whose maximum wait is 25 s.
+    # The urgent request is due before the others, whose maximum wait is 25 s.
     tasks.append(harness.submit([3], deadline_s=4.5))
     await asyncio.sleep(0)
     assert harness.scheduler.queued_sequences == 5
