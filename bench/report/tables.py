@@ -129,7 +129,7 @@ def _throughput(closed: Throughput) -> str:
     ours = closed.headwaiter.rounds
     columns = dict(COLUMNS["throughput"])
     for requesters in closed.headwaiter.other_requesters:
-        columns[f"tokens/s, requesters: {requesters}"] = f"{{others[{requesters}].tokens_per_s:,.0f}}"
+        columns[f"tokens/s with {requesters} requesters"] = f"{{others[{requesters}].tokens_per_s:,.0f}}"
     rows = [
         {
             "row": median(server.rounds),
@@ -145,7 +145,7 @@ def _throughput(closed: Throughput) -> str:
         f"{closed.trace}, {REQUESTERS} requesters:\n\n{_table(columns, rows)}\n\n"
         f"In process, tokens/s: {waiting:,.0f} with {REQUESTERS} sequences waiting (Headwaiter / in process: "
         f"{rates / waiting:.2f}), {whole:,.0f} with the whole trace waiting ({rates / whole:.2f}). "
-        f"Floor, tokens per CPU second: {closed.floor_tokens_per_cpu_s:,.0f}."
+        f"Matrix products alone, tokens per CPU second: {closed.floor_tokens_per_cpu_s:,.0f}."
     )
 
 

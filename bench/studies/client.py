@@ -31,7 +31,7 @@ def client(run: Run) -> None:
     findings = run.figures.findings.of_part(f"{short['texts']:,} short texts through encode_stream, null model")
     findings.record("seconds", short["seconds"])
     findings.require("peak memory of the client, MiB", short["peak_mib"], "<", 200.0)
-    findings.require("results missing, out of order or of another text", short["wrong"], "≤", 0.0)
+    findings.require("results that are missing, out of order or belong to another text", short["wrong"], "≤", 0.0)
     address = run.fleet[HEADWAITER].address
     # There are fewer distinct sentences, so they repeat.
     texts = list(islice(cycle(sentences()), _SENTENCES))

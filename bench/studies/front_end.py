@@ -90,8 +90,8 @@ def front_end(run: Run) -> list[CallCost]:
     findings.require(f"sequences/s: {many.sequences} per request / 1 per request", sequences_ratio, "≥", 10.0)
     null = run.fleet[NULL]
     trials = _UNREAD_TRIALS_PER_ROUND * run.sizes.rounds
-    asyncio.run(_unread_stream(null, trials, findings.of_part("a stream that is not read, null model")))
-    findings = findings.of_part("requests that are given up, null model")
+    asyncio.run(_unread_stream(null, trials, findings.of_part("a caller that does not read its stream, null model")))
+    findings = findings.of_part("cancelled and expired requests, null model")
     asyncio.run(_abandoned_requests(null, run.sizes.rounds, findings))
     return [one, many, stream]
 
@@ -196,7 +196,7 @@ async def _abandoned_requests(server: RunningServer, rounds: int, findings: Find
     cancelled = [await _abandon(server, None) for _ in range(rounds)]
     expired = [await _abandon(server, _DEADLINE_S) for _ in range(rounds)]
     for reason, trials in (("a cancellation", cancelled), ("a deadline", expired)):
-        findings.require(f"out of the queue after {reason}, ms", max(trials)[0] * 1e3, "≤", 50.0)
+        findings.require(f"time until removed from the queue after {reason}, ms", max(trials)[0] * 1e3, "≤", 50.0)
     findings.require("sequences that ran", max(sequences_run for _, sequences_run in cancelled + expired), "≤", 0.0)
 
 
