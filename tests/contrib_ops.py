@@ -10,7 +10,7 @@ from tests.oracle import ACTIVATIONS, Array, layer_norm, softmax
 
 
 class PackedMultiHeadAttention(OpRun):
-    """Attention over concatenated sequences; `token_offset` gives the padded cell of each row."""
+    """Attention over concatenated sequences; `token_offset` gives the grid cell of each row."""
 
     op_domain = "com.microsoft"
 
@@ -51,7 +51,7 @@ class PackedMultiHeadAttention(OpRun):
 
 
 class MultiHeadAttention(OpRun):
-    """Attention over padded cells of B sequences, with the key mask in its longest form, [3B + 2].
+    """Attention over grid cells of B sequences, with the key mask in its longest form, [3B + 2].
 
     The mask concatenates the number of keys of each sequence [B], the offsets of the sequences' query cells [B + 1],
     and the offsets of their key cells [B + 1].

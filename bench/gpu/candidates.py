@@ -17,10 +17,10 @@ from headwaiter_export.fusion import producing_gemm
 
 
 def fuse_projections(model: ir.Model) -> None:
-    """Compute queries, keys and values in one product where PackedMultiHeadAttention reads three products.
+    """Replace the three Gemms of query, key and value before a PackedMultiHeadAttention by one Gemm.
 
-    The product's rows are [heads, 3, head_dim], the operator's packed form, in which values are as wide as keys. The
-    fused weights cannot be shared with other graphs.
+    Each row of its result has the operator's packed form [heads, 3, head_dim]. That form needs values as wide as keys;
+    other nodes stay unchanged. The fused weights cannot be shared with other graphs.
     """
     for node in model.graph:
         if node.op_type != "PackedMultiHeadAttention":

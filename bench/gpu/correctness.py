@@ -17,8 +17,8 @@ from headwaiter_export.config import EncoderConfig
 from headwaiter_export.encoder import Encoder
 from headwaiter_export.parity import concatenate, normalize_outputs, random_sequences
 from headwaiter_server.runtime.graph import EncoderGraph, Outputs
+from headwaiter_server.runtime.numeric_tolerances import difference
 from headwaiter_server.runtime.packing import pack
-from headwaiter_server.runtime.tolerance import difference
 
 Rows = NDArray[np.generic]
 

@@ -18,7 +18,7 @@ from headwaiter_proto import encoder_pb2 as pb
 _Result = TypeVar("_Result")
 
 ENCODE, ENCODE_STREAM = "/headwaiter.v1.Encoder/Encode", "/headwaiter.v1.Encoder/EncodeStream"
-# An open loop gives up requests that are unanswered at this time after the last request.
+# Seconds after the last request of an open loop at which unanswered requests are given up.
 _GRACE_S = 5.0
 
 

@@ -36,7 +36,7 @@ class Trace:
 
 @dataclass(frozen=True)
 class LogNormal:
-    """A log-normal distribution of lengths, cut to a range; sigma is the standard deviation of the logarithm."""
+    """A log-normal distribution of lengths, clipped to a range; sigma is the standard deviation of the logarithm."""
 
     median_tokens: int
     shortest_tokens: int

@@ -48,7 +48,7 @@ class AttentionLayout(ABC):
     @property
     @abstractmethod
     def token_mask(self) -> Tensor:
-        """True where a padded cell holds a token, bool [B, N]."""
+        """True where a grid cell holds a token, bool [B, N]."""
 
     @property
     def lengths(self) -> Tensor:
@@ -64,7 +64,7 @@ class AttentionLayout(ABC):
 
     @abstractmethod
     def pad(self, rows: Tensor) -> Tensor:
-        """Arrange rows [R, d] in padded cells [B, N, d]."""
+        """Arrange rows [R, d] in grid cells [B, N, d]."""
 
     def to_rows(self, tokens: Tensor) -> Tensor:
         """Turn the token ids or features that a graph takes into rows [R] or [R, feature_width]."""
@@ -152,7 +152,7 @@ class AttentionWeightsLayout(SingleSequence):
 
 
 class Portable(AttentionLayout):
-    """Padded sequences with a mask, in standard ONNX operators. Every padded cell is a row: R = B·N."""
+    """Padded sequences with a mask, in standard ONNX operators. Every grid cell is a row: R = B·N."""
 
     TOKEN_AXES = ("batch", "sequence")
     INPUT_AXES: ClassVar[Axes] = {"attention_mask": ("batch", "sequence")}
@@ -197,7 +197,7 @@ class Portable(AttentionLayout):
 class Packed(AttentionLayout):
     """Sequences concatenated without padding: R = T. The server computes the index inputs of each batch.
 
-    Attention gathers the rows into padded cells, and scatters the context back to rows. A cell without a token repeats
+    Attention gathers the rows into grid cells, and scatters the context back to rows. A cell without a token repeats
     the last row of its own sequence, so attention never reads a row of another sequence.
     """
 

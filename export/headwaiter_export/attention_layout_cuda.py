@@ -32,8 +32,8 @@ class PackedCuda(CudaLayout):
     """Attention as PackedMultiHeadAttention, which reads rows and finds sequences by their cumulative lengths.
 
     The operator has no masks, so attention with a mask is gathered. Values more than twice as wide as the keys are
-    gathered too: without a fused kernel the operator writes its output over queries and keys, and wider outputs would
-    overwrite values that it still reads.
+    gathered too: without a fused kernel the operator writes its output into the memory of queries and keys. An output
+    wider than both together would overwrite the memory of the values, which the operator still reads.
     """
 
     INPUT_AXES: ClassVar[Axes] = {

@@ -1,7 +1,7 @@
 """The encoder in PyTorch, from token ids or features to pooled vectors.
 
 The same modules compute the reference results and are traced into every graph; an attention layout tells them which
-rows form a sequence. Shapes: R rows (one for each token or padded cell, as the layout arranges them), B sequences, N
+rows form a sequence. Shapes: R rows (one for each token or grid cell, as the layout arranges them), B sequences, N
 tokens of the longest sequence, d = d_model. Rows of the last layer have `EncoderConfig.width`, which is mostly d.
 """
 

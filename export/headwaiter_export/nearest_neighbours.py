@@ -16,8 +16,8 @@ from tokenizers import Tokenizer
 from headwaiter_export.parity import Sequence
 from headwaiter_export.text_config import TextConfig
 from headwaiter_server.runtime.graph import EncoderGraph
+from headwaiter_server.runtime.numeric_tolerances import normalize_pooled
 from headwaiter_server.runtime.packing import pack
-from headwaiter_server.runtime.tolerance import normalize_pooled
 
 # Promised in docs/numerics.md.
 PROMISED_SHARE = 0.95

@@ -19,8 +19,8 @@ from headwaiter_export.config import EncoderConfig
 from headwaiter_export.encoder import Encoder
 from headwaiter_server.runtime.attention_weights import AttentionSelection, AttentionWeightsGraph
 from headwaiter_server.runtime.graph import EncoderGraph, Outputs, Provider
+from headwaiter_server.runtime.numeric_tolerances import Difference, difference, largest_differences, normalize_pooled
 from headwaiter_server.runtime.packing import pack
-from headwaiter_server.runtime.tolerance import Difference, difference, largest_differences, normalize_pooled
 
 # Token ids [n] or features [n, feature_width].
 Sequence = NDArray[np.generic]

@@ -51,7 +51,7 @@ class QuantizedLinear(nn.Module):
         weight = linear.weight.detach() / factors
         scales = weight.abs().amax(1).clamp(min=_MIN_MAGNITUDE) / _MAX_INTEGER
         self.factors = nn.Parameter(factors, requires_grad=False)
-        # A buffer: the encoder takes its floating-point type from its parameters.
+        # A buffer, because the encoder takes its floating-point type from its parameters, and this tensor is int8.
         self.register_buffer("weight", (weight / scales[:, None]).round().to(torch.int8).T.contiguous())
         self.weight_scales = nn.Parameter(scales, requires_grad=False)
         self.bias = linear.bias
@@ -84,7 +84,7 @@ class QuantizedLinear(nn.Module):
 
 
 def quantize(encoder: Encoder, reference: Reference, calibration: list[Sequence]) -> tuple[Encoder, list[str]]:
-    """Quantise the linear layers of an encoder's blocks, except as few as possible that the tolerance needs in float32.
+    """Quantise the linear layers of an encoder's blocks; keep in float32 the fewest layers that the tolerance requires.
 
     If a cosine falls below the target when all layers are quantised, layers are ranked by the mean cosine that each one
     causes when it alone is quantised. A bisection over this ranking finds the fewest layers to leave in float32. The

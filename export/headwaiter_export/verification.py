@@ -16,7 +16,7 @@ from headwaiter_export.parity import Reference, Sequence, measure_attention_weig
 from headwaiter_proto.encoder_pb2 import PRECISION_FP32, PRECISION_INT8
 from headwaiter_proto.manifest_pb2 import LOWERING_PACKED_CPU, Parity
 from headwaiter_server.runtime.errors import ProviderUnavailable
-from headwaiter_server.runtime.tolerance import violation
+from headwaiter_server.runtime.numeric_tolerances import violation
 
 # Called with one line for each finished step.
 Report = Callable[[str], object]

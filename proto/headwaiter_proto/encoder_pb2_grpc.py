@@ -76,8 +76,8 @@ class EncoderServicer(object):
     def EncodeStream(self, request_iterator, context):
         """Encodes a stream of requests. Replies arrive in the order in which they become ready; `request_id` says which
         request a reply answers. A failed request is answered with a StreamError, and the stream continues. The stream ends
-        with INVALID_ARGUMENT if a message cannot be parsed, or if a request has no id or the id of a request that is still
-        in flight. The stream ends with UNAVAILABLE if the server shuts down. After the end, the client may
+        with INVALID_ARGUMENT if a message cannot be parsed, if a request has no id, or if its id belongs to a request that is
+        still in flight. The stream ends with UNAVAILABLE if the server shuts down. After the end, the client may
         resend every request that got no reply. The server stops reading the stream while the client does not read the replies.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

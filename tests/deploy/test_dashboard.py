@@ -10,7 +10,7 @@ from typing import Any
 from ruamel.yaml import YAML
 
 from headwaiter_server.metrics import Recorder
-from headwaiter_server.runtime.tolerance import Difference
+from headwaiter_server.runtime.numeric_tolerances import Difference
 from tests.server.rpc.stand_ins import CALIBRATION
 
 GRAFANA = Path(__file__).parents[2] / "deploy" / "grafana"

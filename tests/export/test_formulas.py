@@ -18,7 +18,7 @@ from headwaiter_export.encoder import Encoder
 from headwaiter_export.graphs import TRACED_LENGTHS
 from headwaiter_export.presets import PRESETS
 from headwaiter_server.runtime.graph import Outputs
-from headwaiter_server.runtime.tolerance import normalize_pooled
+from headwaiter_server.runtime.numeric_tolerances import normalize_pooled
 from tests import oracle
 from tests.export.helpers import (
     RUNTIMES,

@@ -29,9 +29,10 @@ def text_model(client: Client) -> pb.GetModelResponse:
 def encode_texts(
     client: Client, description: pb.GetModelResponse, texts: Texts, *, first: int = 0, **options: Unpack[RequestOptions]
 ) -> Iterator[SequenceEncoding]:
-    """Yield the pooled encodings of the texts from index `first` on, in order; the described model must answer.
+    """Yield the pooled encodings of the texts from index `first` on, in order.
 
     Raises:
+        ModelChanged: another model than the described one answered.
         HeadwaiterError: a call failed; if one text is the cause, the message names its line.
         ValueError: the model has no pooled output.
     """
@@ -43,7 +44,7 @@ def encode_texts(
             for encoding in shown_encodings:
                 if encoding.model != model_ref(description.model):
                     raise ModelChanged(
-                        f"{encoding.model} answered instead of {model_ref(description.model)}, whose vectors differ: "
+                        f"{encoding.model} answered instead of {model_ref(description.model)}; their vectors differ: "
                         "serve the same model in the same precision on all replicas, and run again"
                     )
                 if encoding.pooled is None and encoding.pooled_int8 is None:

@@ -28,7 +28,7 @@ _ERROR_BY_CODE: dict[grpc.StatusCode, type[HeadwaiterError]] = {
     grpc.StatusCode.NOT_FOUND: ModelNotFound,
     grpc.StatusCode.RESOURCE_EXHAUSTED: MessageTooLarge,
     grpc.StatusCode.DEADLINE_EXCEEDED: DeadlineExceeded,
-    # The caller did not cancel the call: gRPC ends a call with CANCELLED if the call reaches a server that is stopping.
+    # Not a cancellation by the caller, which never comes here: gRPC also ends calls with CANCELLED on a stopping server.
     grpc.StatusCode.CANCELLED: Unavailable,
     grpc.StatusCode.UNAVAILABLE: Unavailable,
     grpc.StatusCode.UNAUTHENTICATED: Unauthenticated,

@@ -103,7 +103,7 @@ def read_features(
         raise InvalidInput(
             "features: the model takes token ids or texts, not features: send one of these", field="features"
         )
-    # A caller without sequences may not know the width; the check of lengths below refuses the request.
+    # In a request without sequences the width may be unset; the check of lengths below refuses that request.
     if message.lengths and message.width != manifest.feature_width:
         raise InvalidInput(
             f"features.width is {message.width}; the model takes features of width {manifest.feature_width}: send rows "

@@ -14,7 +14,7 @@ from headwaiter_proto.rules.requests import RequestLimits
 from headwaiter_server.config import Settings
 from headwaiter_server.runtime.attention_weights import AttentionWeights
 from headwaiter_server.runtime.model import Model
-from headwaiter_server.runtime.tolerance import normalize_pooled
+from headwaiter_server.runtime.numeric_tolerances import normalize_pooled
 from headwaiter_server.scheduling.calibration import Calibration
 from headwaiter_server.scheduling.queued_request import Outcome
 

@@ -19,7 +19,7 @@ from headwaiter_proto.rules.status import stream_error
 from headwaiter_server.metrics import Recorder
 from headwaiter_server.rpc.endpoint import Call, Context, OutcomeRecorder, clock
 
-# Waits until the given number of bytes of an answer may be held.
+# Waits until the stream's limit leaves room for this number of bytes of an answer.
 ReserveBytes = Callable[[int], Awaitable[None]]
 # Returns a serialised EncodeResponse.
 Encode = Callable[[pb.EncodeRequest, Call, ReserveBytes], Awaitable[bytes]]
@@ -33,7 +33,7 @@ class StreamLimits:
 
     Attributes:
         requests: number of requests whose answers gRPC has not accepted.
-        bytes_: size of these requests, and also of their answers; a single request or answer may exceed the limit.
+        bytes_: total size of these requests, and separately of their answers; a single one may exceed the limit.
     """
 
     requests: int
@@ -137,7 +137,7 @@ class EncodeStream:
         try:
             message = await self._response(request, call, reserve)
             async with self._write_lock:
-                # The caller may use the id again once the answer has arrived.
+                # Before the write: the caller may use the id again when the answer arrives, maybe before `write` returns.
                 self._ids.remove(call.request_id)
                 # A write fails if the caller has gone. gRPC then cancels the whole stream.
                 with suppress(grpc.aio.BaseError):

@@ -16,8 +16,8 @@ from headwaiter_server.runtime.errors import (
     one_line,
 )
 from headwaiter_server.runtime.graph import EncoderGraph, Provider
+from headwaiter_server.runtime.numeric_tolerances import Difference, violation
 from headwaiter_server.runtime.packing import PackedBatch, pack
-from headwaiter_server.runtime.tolerance import Difference, violation
 from headwaiter_server.runtime.warmup import check_golden
 
 log = logging.getLogger(__name__)

@@ -54,7 +54,7 @@ class PackedBatch:
         return {name: inputs[name](self) for name in names}
 
     def drop_padding(self, cells: NDArray[np.generic]) -> NDArray[np.generic]:
-        """Return the rows [T, ...] of the padded cells [B, N, ...]."""
+        """Return the rows [T, ...] of the grid cells [B, N, ...]."""
         return cells.reshape(-1, *cells.shape[2:])[scatter(self)]
 
     def split(self, rows: NDArray[np.generic]) -> list[NDArray[np.generic]]:
@@ -77,7 +77,7 @@ def positions(batch: PackedBatch) -> NDArray[np.int64]:
 
 
 def gather(batch: PackedBatch) -> NDArray[np.int64]:
-    """Return the row that each padded cell takes its values from, [B, N].
+    """Return the row that each grid cell takes its values from, [B, N].
 
     A padding cell repeats the last row of its own sequence. A row of another sequence would enter the sequence's
     attention, if only with weight zero, and 0 × infinity is NaN.
@@ -89,13 +89,13 @@ def gather(batch: PackedBatch) -> NDArray[np.int64]:
 
 
 def scatter(batch: PackedBatch) -> NDArray[np.int64]:
-    """Return the index of each row's padded cell in the flattened [B, N] grid, [T]."""
+    """Return the index of each row's grid cell in the flattened [B, N] grid, [T]."""
     first_cells = np.arange(batch.sequences, dtype=np.int64) * batch.padded_length
     return np.repeat(first_cells, batch.lengths) + positions(batch)
 
 
 def attention_mask(batch: PackedBatch) -> NDArray[np.int64]:
-    """Return 1 for each padded cell that holds a token and 0 for padding, [B, N]."""
+    """Return 1 for each grid cell that holds a token and 0 for padding, [B, N]."""
     return (~_padding(batch)).astype(np.int64)
 
 
@@ -125,7 +125,7 @@ def token_offset(batch: PackedBatch) -> NDArray[np.int32]:
 
 
 def _padding(batch: PackedBatch) -> NDArray[np.bool_]:
-    """Return True for each padded cell that holds no token, [B, N]."""
+    """Return True for each grid cell that holds no token, [B, N]."""
     return np.arange(batch.padded_length, dtype=np.int32) >= batch.lengths[:, None]
 
 

@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 from headwaiter_proto.manifest_pb2 import Manifest
 from headwaiter_server.runtime.bundle import Golden
 from headwaiter_server.runtime.graph import EncoderGraph, Outputs
+from headwaiter_server.runtime.numeric_tolerances import Difference, difference, normalize_pooled
 from headwaiter_server.runtime.packing import PackedBatch, pack
-from headwaiter_server.runtime.tolerance import Difference, difference, normalize_pooled
 
 # Largest batches of golden inputs: large enough to mix sequences, small enough to take little memory.
 _GOLDEN_TOKENS = 1024

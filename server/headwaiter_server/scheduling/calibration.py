@@ -11,14 +11,14 @@ from headwaiter_server.scheduling.cost import BatchLimits, CostModel, Sample, Sh
 
 log = logging.getLogger(__name__)
 
-# Seconds for measuring token budgets and shapes. The smallest budget and shapes are measured even if they take longer.
+# Seconds for measuring token budgets and shapes. The smallest ones are always measured.
 _BUDGETS_S: dict[Provider, float] = {"cpu": 1.8, "cuda": 4.0}
 _SHAPES_S = 1.2
 _SMALLEST_BUDGET_TOKENS = 128
 _LARGEST_BUDGET_TOKENS: dict[Provider, int] = {"cpu": 4096, "cuda": 65_536}
-# Memory for the attention scores of a batch: heads · cells · 4 bytes. With 12 heads and a longest sequence of 512
-# tokens, 1 GiB holds 85 sequences, about 10,000 tokens of typical texts: too few to fill a GPU. A batch of 128
-# sequences and 16,384 tokens has 33.6 million cells, 1.6 GB.
+# Memory for the attention scores of a batch: heads · cells · 4 bytes. 2 GiB on CUDA, because 1 GiB would hold only
+# 85 sequences (12 heads, the longest 512 tokens), about 10,000 tokens of typical texts: too few to fill a GPU. A batch
+# of 128 sequences and 16,384 tokens has 33.6 million cells, 1.6 GB.
 _SCORES_BYTES: dict[Provider, int] = {"cpu": 64 << 20, "cuda": 2 << 30}
 # Memory for the padded rows of a batch in float32: B·N · width · 4 bytes. Pooling holds up to three such arrays.
 _PADDED_BYTES: dict[Provider, int] = {"cpu": 64 << 20, "cuda": 512 << 20}
@@ -96,7 +96,8 @@ def largest_batches(model: Model, limits: BatchLimits) -> list[Lengths]:
 
     On the CPU, this is one batch of sequences of typical length. A GPU keeps its memory allocated, so two more batches
     reserve as much memory as any later batch needs: one with as many of the longest sequences as fit, and one with the
-    most padding. The latter is a long sequence among short ones that nearly reaches all three batch limits.
+    most padding. The latter holds one long and many short sequences, and nearly
+    reaches all three batch limits.
     """
     manifest = model.bundle.manifest
     typical = typical_batch(manifest, limits.tokens)

@@ -59,7 +59,7 @@ class Devices:
         return min(ready, key=lambda worker: worker.busy_s(now_s), default=None)
 
     def wants_batch_in_s(self, now_s: float) -> float:
-        """Return in how many seconds a worker wants its next batch; infinity until a batch or a probe is done."""
+        """Return in how many seconds a worker wants its next batch; infinity if no worker wants one for now."""
         return min((worker.wants_batch_in_s(now_s) for worker in self._workers), default=float("inf"))
 
     def mark_dead(self, worker: Worker, error: Exception) -> None:

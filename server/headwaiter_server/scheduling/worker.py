@@ -1,4 +1,4 @@
-"""A worker: packs batches and runs them on one device, in threads of its own, while the next batch is being packed."""
+"""Run batches on one device in a thread, and pack the next batch in a second thread meanwhile."""
 
 import asyncio
 import time
@@ -90,7 +90,10 @@ class Worker:
         return running_s + sum(predicted_s for _, predicted_s in self._planned)
 
     def wants_batch_in_s(self, now_s: float) -> float:
-        """Return in how many seconds the worker wants its next batch; infinity until a batch or a probe is done."""
+        """Return in how many seconds the worker wants its next batch.
+
+        Infinity if the worker wants no batch before the running batch or probe is done.
+        """
         if not self.alive or self.suspect or self._batch_count >= _MAX_BATCHES:
             return float("inf")
         return max(0.0, self.busy_s(now_s) - _LEAD_S)

@@ -14,8 +14,8 @@ from headwaiter_server.metrics import Recorder
 from headwaiter_server.runtime.bundle import Bundle
 from headwaiter_server.runtime.graph import EncoderGraph, Outputs
 from headwaiter_server.runtime.model import Model, Resources
+from headwaiter_server.runtime.numeric_tolerances import Difference
 from headwaiter_server.runtime.packing import PackedBatch, pack
-from headwaiter_server.runtime.tolerance import Difference
 from headwaiter_server.scheduling.calibration import Calibration
 from headwaiter_server.scheduling.cost import BatchLimits, CostModel
 

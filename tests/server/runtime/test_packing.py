@@ -18,7 +18,7 @@ def _batch(lengths: list[int]) -> PackedBatch:
 
 
 def _cells(lengths: list[int]) -> list[tuple[int, int, int]]:
-    """Return for each padded cell the first row and the length of its sequence, and its position in the sequence."""
+    """Return for each grid cell the first row and the length of its sequence, and its position in the sequence."""
     starts = [sum(lengths[:index]) for index in range(len(lengths))]
     return [
         (start, length, position)

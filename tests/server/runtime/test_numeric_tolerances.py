@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from headwaiter_proto.encoder_pb2 import PRECISION_FP16, PRECISION_FP32, PRECISION_INT8, Precision
 from headwaiter_server.runtime.graph import Outputs
-from headwaiter_server.runtime.tolerance import Difference, difference, normalize_pooled, violation
+from headwaiter_server.runtime.numeric_tolerances import Difference, difference, normalize_pooled, violation
 
 
 def _difference(
