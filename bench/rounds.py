@@ -13,5 +13,5 @@ class Rounds(list[float]):
         return format(float(self), spec)
 
     def __truediv__(self, other: "Rounds") -> "Rounds":
-        """Return the ratio in each round; a disturbance of one round affects both numbers, so it largely cancels out."""
+        """Return the ratio in each round; a disturbance of one round affects both numbers, so it cancels out."""
         return Rounds(ours / theirs for ours, theirs in zip(self, other, strict=True))

@@ -68,7 +68,7 @@ async def serve(graph: EncoderGraph, address: str) -> None:
     server = grpc.aio.server()
     server.add_generic_rpc_handlers((_EchoHandler(), _encode_handler(graph)))
     servicer = health.aio.HealthServicer()
-    # Like Headwaiter, use a generic handler for health checks: methods that are registered by name slow down every call.
+    # As in Headwaiter, a generic handler for health checks: methods registered by name slow down every call.
     generic: Any = GenericHandlers(server)
     health_pb2_grpc.add_HealthServicer_to_server(servicer, generic)
     await servicer.set("", health_pb2.HealthCheckResponse.SERVING)

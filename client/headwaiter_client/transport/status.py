@@ -28,7 +28,7 @@ _ERROR_BY_CODE: dict[grpc.StatusCode, type[HeadwaiterError]] = {
     grpc.StatusCode.NOT_FOUND: ModelNotFound,
     grpc.StatusCode.RESOURCE_EXHAUSTED: MessageTooLarge,
     grpc.StatusCode.DEADLINE_EXCEEDED: DeadlineExceeded,
-    # Not a cancellation by the caller, which never comes here: gRPC also ends calls with CANCELLED on a stopping server.
+    # Never a cancellation by the caller: gRPC also ends calls with CANCELLED if the server is stopping.
     grpc.StatusCode.CANCELLED: Unavailable,
     grpc.StatusCode.UNAVAILABLE: Unavailable,
     grpc.StatusCode.UNAUTHENTICATED: Unauthenticated,

@@ -137,7 +137,7 @@ class EncodeStream:
         try:
             message = await self._response(request, call, reserve)
             async with self._write_lock:
-                # Before the write: the caller may use the id again when the answer arrives, maybe before `write` returns.
+                # Before the write: the answer may arrive, and the caller reuse the id, before `write` returns.
                 self._ids.remove(call.request_id)
                 # A write fails if the caller has gone. gRPC then cancels the whole stream.
                 with suppress(grpc.aio.BaseError):
