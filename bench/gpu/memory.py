@@ -25,7 +25,7 @@ def memory(settings: Settings, findings: Findings) -> None:
     before = _used_mib(settings)
     model = open_model(minilm_bundle(settings), settings.provider, settings.fastest, None)
     limits = warm_up(model, measure_cost(model).limits)
-    # On a GPU, other memory of this process is not counted.
+    # On a GPU, subtract the memory that was in use before the model was opened.
     other = before if settings.provider == "cuda" else 0
     warm = _used_mib(settings) - other
     manifest = model.bundle.manifest

@@ -1,4 +1,4 @@
-"""Three costs: of gRPC and the scheduler for a single request, of metrics, and of poisoned sequences for others."""
+"""Measure the cost of gRPC and the scheduler for one request, of metrics, and of poisoned sequences for the others."""
 
 from collections.abc import Sequence
 from functools import partial

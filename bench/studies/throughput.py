@@ -64,8 +64,8 @@ class ServerThroughput:
 class Throughput:
     """The throughput of all servers on one trace, Headwaiter first.
 
-    For comparison, in each round: the tokens per CPU second of the matrix products alone (the floor), and the tokens
-    per second without a server, with `REQUESTERS` sequences waiting and with the whole trace waiting.
+    For comparison, in each round: the tokens per CPU second of the matrix products alone, and the tokens per second
+    without a server, with `REQUESTERS` sequences waiting and with the whole trace waiting.
     """
 
     trace: str
@@ -153,6 +153,6 @@ def _compare(closed: Throughput, findings: Findings) -> None:
     findings.require(f"tokens/s: Headwaiter / in process, {REQUESTERS} waiting", in_process, "≥", 0.9)
     floor = rounds_of(ours, "tokens_per_cpu_s") / closed.floor_tokens_per_cpu_s
     findings.require("tokens per CPU second: Headwaiter / matrix products alone", floor, "≥", 0.65)
-    # The median error is within 20 % if it is within 20 % for half of the batches.
+    # If half of the batches are predicted within 20 %, the median error is at most 20 %.
     predicted = rounds_of(ours, "predicted")
     findings.require("share of batches whose seconds were predicted within 20 %", predicted, "≥", 0.5)

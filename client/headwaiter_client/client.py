@@ -32,7 +32,7 @@ class Client:
     """Calls a Headwaiter server, or several replicas in turn. Threads may share a client.
 
     Every method raises a `HeadwaiterError` if its call fails: `InvalidInput` for input that cannot be sent, `Cancelled`
-    if the client is closed. An unknown option, or an argument of the wrong type other than the sequences, raises a
+    if the client is closed. An unknown option, or a wrong type of any argument except the sequences, raises a
     `TypeError`.
 
     Args:
@@ -42,8 +42,8 @@ class Client:
         tls: the files of a TLS connection; plain text when None.
         metadata: gRPC metadata to send with each call, besides the token.
         retry: whether a failed call is sent again, and when.
-        timeout_s: seconds until the deadline of calls without a timeout of their own; for a list that takes several
-            requests, of each request.
+        timeout_s: seconds until the deadline of calls that set no timeout. If a list takes several requests, the timeout
+            applies to each request.
         max_in_flight: most requests of one list or stream in flight at once.
         transport: object that carries the calls instead of gRPC, such as a `FakeEncoder`; `address`, `token`, `tls`,
             `metadata` and `retry` are then unused.
@@ -231,8 +231,8 @@ class Client:
     ) -> Generator[_Result, None, None]:
         """Send chunks, up to `max_in_flight` at once, and yield their results.
 
-        A result is yielded only when the next chunk has to wait for it, so that the server always has work. After a
-        chunk that was sent early, finished results are yielded at once.
+        While fewer than `max_in_flight` chunks are in flight, the next chunk is sent before any result is yielded, so
+        that the server always has work. After a chunk that was sent early, finished results are yielded at once.
         """
         threads = ThreadPoolExecutor(self._settings.max_in_flight, "headwaiter")
         cancel_scope = CancelScope()

@@ -69,7 +69,7 @@ def renumbered(error: HeadwaiterError, first: int) -> HeadwaiterError:
 
     Args:
         error: the error of a request; its `sequence` is an index in the request.
-        first: index in the caller's list of the request's first sequence.
+        first: the index that the request's first sequence has in the caller's list.
     """
     if error.sequence is None or not first:
         return error

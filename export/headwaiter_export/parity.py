@@ -63,7 +63,7 @@ class Reference:
 
 
 def random_sequences(config: EncoderConfig, lengths: Iterable[int]) -> list[Sequence]:
-    """Draw uniform token ids or normally distributed features; equal lengths give equal sequences."""
+    """Draw uniform token ids or normally distributed features; the same `lengths` give the same sequences."""
     rng = np.random.default_rng(0)
     if config.takes_tokens:
         return [rng.integers(0, config.vocabulary_size, n) for n in lengths]

@@ -35,7 +35,7 @@ class TextConfig:
         tokenizer: content of a `tokenizers` file (tokenizer.json) without truncation and padding.
         max_tokens: most tokens of a text, special tokens included.
         prompts: prompts that a request may choose from.
-        default_prompt: name of the prompt of a request without one; empty for no prompt.
+        default_prompt: name of the prompt for requests that name none; empty if there is no default.
         pooling_skips_prompt: whether pooling skips the rows of a prompt and of special tokens before it.
     """
 

@@ -33,7 +33,7 @@ class WaitEstimate:
         pending: waiting sequences that are not in a planned batch.
         planned_tokens: tokens of planned batches that have not started.
         busy_s: for each device, predicted seconds until its batches are done; at least one device.
-        cost: predicts how long a batch keeps a device from the next batch.
+        cost: predicts how long a batch occupies a device.
         margin_s: safety margin between an answer and its deadline.
     """
 
@@ -51,7 +51,7 @@ class WaitEstimate:
     def answer_s(self, tokens_ahead: int, shape: Shape) -> float:
         """Return the seconds until the answer to a request that waits behind this many tokens.
 
-        Less urgent sequences that fill the request's last batch delay its answer.
+        Less urgent sequences may fill up the request's last batch, so that its answer takes longer.
         """
         filling_tokens = min(self.pending.tokens - tokens_ahead, self.limits.tokens)
         longest = shape.longest_tokens

@@ -10,8 +10,8 @@ class Priority(IntEnum):
     BULK = 1
 
 
-# A sequence is due this long after its arrival, or 10 × its request's own work after its arrival if that is later. No
-# sequence starves, because sequences that arrive after its due time never lead a batch before it.
+# A sequence is due this long after its arrival, or 10 × its request's own work after its arrival if that is later. A
+# sequence cannot starve: sequences that arrive after its due time never lead a batch before it.
 MAX_WAIT_S = {Priority.INTERACTIVE: 5.0, Priority.BULK: 20.0}
 _MAX_WAIT_FACTOR = 10.0
 # While no sequence is urgent, the fair start is 4 × the request's own work after its arrival: small requests overtake

@@ -63,7 +63,7 @@ def plan(
         start_s: when the batch will start, on the clock of the deadlines.
         cost: predicts the seconds of a batch.
         limits: the batch limits; a batch of one sequence may exceed them.
-        margin_s: how much earlier than its deadline each answer must be predicted.
+        margin_s: the predicted time of each answer must be at least this long before its deadline.
         devices: number of devices that share the work.
     """
     expired: list[Sequence] = []
@@ -89,7 +89,7 @@ def plan(
 def _some_sequence_is_urgent(
     pending: Pending, start_s: float, cost: CostModel, limits: BatchLimits, devices: int
 ) -> bool:
-    """Return whether a sequence would be late if all ran in the order of their due times, after one more full batch."""
+    """Return whether a waiting sequence would be late if one more full batch ran first, then all by due time."""
     budget = limits.tokens
     batch_s = cost.in_full_batches_s(budget, pending.mean_tokens, budget)
     return not pending.all_in_time(start_s + batch_s, batch_s / budget / devices)
@@ -114,7 +114,7 @@ class _GrowingBatch:
         self.seconds = cost.seconds(1, self._tokens, self._longest, self._needed_cells)
 
     def fill(self, shorter: Iterator[Sequence], longer: Iterator[Sequence]) -> None:
-        """Let shorter and longer sequences join, the cheaper one first, until the cheaper one must not join."""
+        """Let the cheaper of the next shorter and the next longer sequence join, again and again, until neither may join."""
         sides = [shorter, longer]
         nearest = [next(shorter, None), next(longer, None)]
         token_s = [self._extra_s_per_token(candidate) for candidate in nearest]
