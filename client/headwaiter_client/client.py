@@ -42,8 +42,8 @@ class Client:
         tls: the files of a TLS connection; plain text when None.
         metadata: gRPC metadata to send with each call, besides the token.
         retry: whether a failed call is sent again, and when.
-        timeout_s: seconds until the deadline of calls that set no timeout. If a list takes several requests, the timeout
-            applies to each request.
+        timeout_s: seconds until the deadline of calls that set no timeout. If a list takes several requests, the
+            timeout applies to each request.
         max_in_flight: most requests of one list or stream in flight at once.
         transport: object that carries the calls instead of gRPC, such as a `FakeEncoder`; `address`, `token`, `tls`,
             `metadata` and `retry` are then unused.

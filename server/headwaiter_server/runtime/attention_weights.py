@@ -42,9 +42,9 @@ class AttentionWeights:
 class AttentionWeightsGraph:
     """A loaded graph that takes one sequence. It always runs on the CPU, in float32, in the calling thread.
 
-    It uses no GPU, so that Encode has all GPUs and their memory. The bundle's float32 weights are mapped into host memory; the operating
-    system can share the mapping with other processes or drop it. A run also needs H·n² floats for each selected layer,
-    and a copy of the selected heads.
+    It uses no GPU, so that Encode has all GPUs and their memory. The bundle's float32 weights are mapped into host
+    memory; the operating system can share the mapping with other processes or drop it. A run also needs H·n² floats for
+    each selected layer, and a copy of the selected heads.
     """
 
     def __init__(self, session: ort.InferenceSession) -> None:

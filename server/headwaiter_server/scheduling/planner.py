@@ -114,7 +114,7 @@ class _GrowingBatch:
         self.seconds = cost.seconds(1, self._tokens, self._longest, self._needed_cells)
 
     def fill(self, shorter: Iterator[Sequence], longer: Iterator[Sequence]) -> None:
-        """Let the cheaper of the next shorter and the next longer sequence join, again and again, until neither may join."""
+        """Let the cheaper of the next shorter and the next longer sequence join, until neither may join."""
         sides = [shorter, longer]
         nearest = [next(shorter, None), next(longer, None)]
         token_s = [self._extra_s_per_token(candidate) for candidate in nearest]
