@@ -111,6 +111,6 @@ def _compare(loop: OpenLoop, findings: Findings) -> None:
             findings.require("requests/s: goodput / capacity", requests, "≥", 0.95)
             findings.require("tokens/s: goodput / capacity", tokens, "≥", 0.95)
             findings.require("p99 of refusals, ms", measured.refused_p99_ms, "<", 10.0)
-            findings.require("answers after their deadline", measured.late_answers, "≤", 0.0)
+            findings.require("answers that reached the caller after their deadline", measured.late_answers, "≤", 0.0)
             wasted = measured.wasted_sequences
-            findings.require("share of executed sequences answered too late", wasted, "≤", 0.0)
+            findings.require("share of executed sequences whose answer was not in time", wasted, "≤", 0.0)

@@ -44,7 +44,7 @@ def single_request(run: Run) -> None:
     findings.record("p50 served, ms", served_ms)
     findings.record("p50 of session.run, ms", bare_ms)
     findings.record("p50 that a minimal server adds to session.run, ms", added_by_minimal_ms)
-    name = f"p50 added to session.run, ms (a minimal server adds {added_by_minimal_ms:.2f})"
+    name = f"p50 of a request minus p50 of session.run, ms (minimal server: {added_by_minimal_ms:.2f})"
     findings.require(name, added_ms, "≤", 1.0)
 
 
