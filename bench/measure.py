@@ -31,7 +31,7 @@ _POLL_S = 0.05
 
 @dataclass(frozen=True)
 class ServerSetup:
-    """A server program with one setting: a policy and its graph, or a Python module; headwaiter-server without both.
+    """A server program with one setting: a policy with its graph, a Python module, or headwaiter-server.
 
     Attributes:
         name: name in the tables.
@@ -72,7 +72,7 @@ class Measurement:
         refused_per_s: requests per second that the server refused because it had no capacity.
         refused_p99_ms: 99th percentile of the latency of these refusals.
         late_answers: answers that the server sent and the load generator did not receive before the deadline.
-        wasted_sequences: share of the sequences in batches whose answer was not received before the deadline.
+        wasted_sequences: of the sequences that ran, the share whose answer was not received before the deadline.
     """
 
     requests_per_s: float

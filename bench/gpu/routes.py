@@ -35,7 +35,7 @@ _TIMEOUT_S = 120.0
 
 
 def attention_routes(graph: Path, provider: Provider, lengths: Sequence[int]) -> dict[int, str]:
-    """Return operator and kernel of attention over eight sequences, for each length; the graph takes token ids.
+    """For each length, return the operator and kernel of attention over eight sequences; the graph must take ids.
 
     Raises:
         RuntimeError: a batch failed.

@@ -22,7 +22,7 @@ _HEADWAITER_COLOR = "#d55e00"
 _COLORS = ("#0072b2", "#56b4e9", "#009e73", "#cc79a7", "#000000", "#e69f00", "#888888", "#f0e442")
 _MARKERS = "sv^DPX<>"
 _LATENCY_TICKS_MS = (10, 20, 50, 100, 200, 500, 1000, 2000)
-# Policies at their usual setting, and the servers that have them.
+# The label of each policy in the summary chart, by its name.
 _SUMMARY_LABELS = {
     "Headwaiter": "Headwaiter",
     "equal lengths": "equal lengths\n(Triton without ragged batches)",
@@ -34,7 +34,7 @@ _SUMMARY_LABELS = {
 
 
 def draw(path: Path) -> None:
-    """Draw the charts whose figures are in a JSON file of `Figures`, beside that file."""
+    """Read a JSON file of `Figures`, and write its charts into the same folder."""
     figures: Json = json.loads(path.read_text(encoding="utf-8"))
     # Fixed ids and no date, so that the same figures give the same file.
     with rc_context({"font.size": 13, "axes.titlesize": 13, "svg.hashsalt": "headwaiter"}):

@@ -144,7 +144,8 @@ def _throughput(closed: Throughput) -> str:
     return (
         f"{closed.trace}, {REQUESTERS} requesters:\n\n{_table(columns, rows)}\n\n"
         f"In process, tokens/s: {waiting:,.0f} with {REQUESTERS} sequences waiting (Headwaiter / in process: "
-        f"{rates / waiting:.2f}), {whole:,.0f} with the whole trace waiting ({rates / whole:.2f}). "
+        f"{rates / waiting:.2f}), {whole:,.0f} with the whole trace waiting ({rates / whole:.2f}; ratios "
+        "are medians over the rounds). "
         f"Matrix products alone, tokens per CPU second: {closed.floor_tokens_per_cpu_s:,.0f}."
     )
 

@@ -192,7 +192,7 @@ async def _wait_until_no_more_answers(server: RunningServer) -> None:
 
 
 async def _abandoned_requests(server: RunningServer, rounds: int, findings: Findings) -> None:
-    """Give up requests while they wait; the largest figures over the rounds count."""
+    """Give up requests while they wait; report the largest figure of all rounds."""
     cancelled = [await _abandon(server, None) for _ in range(rounds)]
     expired = [await _abandon(server, _DEADLINE_S) for _ in range(rounds)]
     for reason, trials in (("a cancellation", cancelled), ("a deadline", expired)):

@@ -24,7 +24,7 @@ _TARGET_COSINE = 0.995
 _MAX_INTEGER = 127
 # Activations are stored as 1 to 255: ONNX Runtime's fast kernels multiply unsigned rows by signed weights.
 _ZERO_POINT = 128
-# Rows and channels of zeros count as this large, a number whose inverse is finite.
+# Lower bound of the magnitude of a row or channel, so that the inverse of an all-zero one stays finite.
 _MIN_MAGNITUDE = 1e-30
 # Share of the differences between input channels that is moved into the weights, from 0 to 1.
 _SMOOTHING = 0.8
@@ -114,7 +114,7 @@ def quantize(encoder: Encoder, reference: Reference, calibration: list[Sequence]
         for name, linear in linears.items()
     }
     worst_first = sorted(linears, key=cosines.__getitem__)
-    # The range excludes its end: with all layers in float32, the target is met without a test.
+    # The count `len(linears)` needs no test: with all layers in float32 the target is always met.
     fewest = 1 + bisect_left(range(1, len(linears)), True, key=lambda count: meets_target(worst_first[:count]))
     return quantize_except(worst_first[:fewest]), sorted(worst_first[:fewest])
 

@@ -21,7 +21,7 @@ from headwaiter_server.runtime.numeric_tolerances import violation
 # Called with one line for each finished step.
 Report = Callable[[str], object]
 
-# Tolerance of attention weights, and of contexts divided by the largest context.
+# Largest accepted difference of attention weights; of contexts, relative to the largest context value.
 _ATTENTION_MAX_ABS = 1e-5
 
 

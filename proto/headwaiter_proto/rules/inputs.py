@@ -135,7 +135,7 @@ def read_prompt(texts: pb.Texts, manifest: Manifest, limits: RequestLimits) -> p
     """Check texts before tokenisation, and return the requested prompt, else the default prompt, else an empty one.
 
     Raises:
-        InvalidInput: the model takes no texts or does not have the prompt, or there are too many or too large texts.
+        InvalidInput: the model takes no texts or lacks the prompt, or the texts are too many or too large together.
     """
     name = texts.prompt or manifest.default_prompt
     prompts = {prompt.name: prompt for prompt in manifest.prompts}
