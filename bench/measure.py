@@ -120,8 +120,8 @@ class Fleet(ExitStack):
     def stop_all(self) -> None:
         """Stop all servers; the next use of each starts a new process.
 
-        The speed of two processes of the same code differs by up to a tenth for as long as they live. New processes in
-        each round make this difference a part of the spread that the median is taken over.
+        Two processes of the same code can differ in speed by a tenth for their whole lifetime. With new processes in
+        each round, the median over the rounds averages this difference out.
         """
         self._running.clear()
         self.close()
@@ -192,7 +192,7 @@ def rounds_of(measurements: Sequence[Measurement], figure: str) -> Rounds:
 
 
 def counters(url: str) -> defaultdict[str, float]:
-    """Return a server's metrics by name and, where they exist, status code or bucket, summed over the other labels."""
+    """Return a server's metrics. A key is the name with its status code or bucket; other labels are summed."""
     sums: defaultdict[str, float] = defaultdict(float)
     with urlopen(url, timeout=10) as page:
         for family in text_string_to_metric_families(page.read().decode()):

@@ -20,7 +20,9 @@ class RunSizes:
         poison_repeats: times that the trace is repeated while some sequences are poisoned.
         sweep_tokens: tokens of the trace for tuning settings, and for other numbers of requesters.
         other_requesters: numbers of requesters of a closed loop, besides 32.
-        open_s, compared_s, overload_s: seconds of an open loop below capacity, at the compared load, above capacity.
+        open_s: seconds of each open loop below capacity.
+        compared_s: seconds of each open loop at 70 % load.
+        overload_s: seconds of each open loop above capacity.
         failover_s: minimum seconds of calls while replicas stop and start.
         all_traces: whether to run all traces, or only the first.
     """

@@ -47,7 +47,9 @@ _PLANNED = "headwaiter_batches_closed_total"
 
 @dataclass(frozen=True)
 class CallCost:
-    """One kind of call to Headwaiter with a null model, and to an echo method with the same message sizes, in turn.
+    """Rates and CPU times of one kind of call, to Headwaiter with a null model and to an echo server.
+
+    Messages have the same sizes in both.
 
     `kind` is "unary" or "stream". Each round has a rate, and the CPU microseconds of the server per request.
     """

@@ -91,7 +91,7 @@ def mixed_shapes(_: Run) -> list[MixedShapes]:
 
 
 def _time_parts(parts: list[list[int]], graph: EncoderGraph, planner: Planner) -> tuple[float, float]:
-    """Plan and run parts, whose sequences all wait at once; return median milliseconds and peak MiB."""
+    """Plan and run each part with all its sequences waiting; return the median milliseconds and the peak MiB."""
     Path("/proc/self/clear_refs").write_text("5")  # Resets the peak.
     seconds = 0.0
     for lengths in parts:

@@ -141,7 +141,7 @@ def poisson_arrivals(rate_per_s: float, seed: int | None = None) -> Iterator[flo
 
 
 def histogram(latencies_s: Sequence[float]) -> dict[float, int]:
-    """Return the number of latencies in each bin, by the upper end of the bin: a power of two milliseconds."""
+    """Return the number of latencies in each bin. A key is the upper end of a bin: …, ½, 1, 2, 4, … ms."""
     exponents = np.ceil(np.log2(np.maximum(np.multiply(latencies_s, 1e3), _SMALLEST_BIN_MS))).astype(int)
     first = int(exponents.min())
     return {2.0**exponent: int(count) for exponent, count in enumerate(np.bincount(exponents - first), start=first)}

@@ -22,7 +22,7 @@ _FEATURE_TYPES: dict[int, np.dtype[Any]] = {
 }
 # An error travels in HTTP/2 headers of 8 KiB.
 _MAX_QUOTED_CHARACTERS = 256
-# Longer texts are refused without tokenisation; a token of ordinary text has about 4 characters.
+# A text with more characters than this per allowed token is refused unread. Ordinary text has about 4 per token.
 _TEXT_CHARACTERS_PER_TOKEN = 64
 
 

@@ -35,7 +35,7 @@ class Output:
     hidden_dtype: pb.DataType
 
     def needs_rows(self, skipped_tokens: int) -> bool:
-        """Return whether hidden rows are needed, either for the reply or to pool without the skipped tokens."""
+        """Return whether a reply needs hidden rows, for itself or for pooling that the graph cannot do."""
         return self.hidden or not self.graph_pools or skipped_tokens > 0
 
 

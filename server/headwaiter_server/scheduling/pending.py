@@ -8,7 +8,7 @@ from sortedcontainers import SortedDict, SortedList
 from headwaiter_server.scheduling.due_times import Priority
 from headwaiter_server.scheduling.queued_request import Sequence
 
-# Tokens are counted for each step of due times; this is the width of a step.
+# Due tokens are counted per interval of this length.
 _DUE_STEP_S = 0.1
 
 
@@ -81,7 +81,7 @@ class Pending:
         return self.tokens // len(self) if self else 1
 
     def tokens_due_by(self, time_s: float) -> int:
-        """Return the number of tokens that are due by a time, rounded to a step of 0.1 s."""
+        """Return the number of tokens that are due before the end of the 0.1 s interval that contains `time_s`."""
         return sum(self._due_tokens[step] for step in self._due_tokens.irange(maximum=time_s // _DUE_STEP_S))
 
     def all_in_time(self, start_s: float, token_s: float) -> bool:
