@@ -71,7 +71,7 @@ def batches_of_lengths(config: EncoderConfig, ragged_tokens: int) -> list[list[i
 
 
 def _ragged(shortest: int, longest: int, tokens: int) -> Iterator[int]:
-    """Yield random lengths with a sum of at most `tokens`, the longest first, then short ones more often."""
+    """Yield the longest length, then random lengths, short ones more often; their sum is at most `tokens`."""
     rng = np.random.default_rng(0)
     length = longest
     while tokens >= length:

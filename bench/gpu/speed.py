@@ -67,7 +67,7 @@ def speed(settings: Settings, findings: Findings) -> None:
     encoder = random_model(BERT_BASE, settings)
     model = open_model(write_bundle(encoder, None, "bert-base", settings), settings.provider, settings.fastest, None)
     lengths = LogNormal(12, 2, 64) if settings.tiny else MEDIAN_90
-    # The mean length exceeds the median, so this number of sequences is enough.
+    # The mean length exceeds the median, so these sequences have at least `trace_tokens` tokens in total.
     sequences = settings.effort.trace_tokens // lengths.median_tokens
     trace = lengths.trace(sequences, encoder.config.vocabulary_size)
     check = SpeedCheck(encoder, model, trace.first(settings.effort.trace_tokens), settings, findings)

@@ -32,7 +32,7 @@ def median_seconds(run: Callable[[], object], settings: Settings, rounds: int) -
 
 
 def rounds_of(runs: Mapping[str, Callable[[], object]], settings: Settings, findings: Findings) -> dict[str, Rounds]:
-    """Return the seconds of each run in every round, after a warm-up round; in a round the runs alternate.
+    """Return the seconds of each run in every round, after a warm-up round; each round runs every run once.
 
     An error becomes a finding, and the run that raised it is dropped.
     """

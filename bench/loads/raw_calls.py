@@ -18,7 +18,7 @@ from headwaiter_proto import encoder_pb2 as pb
 _Result = TypeVar("_Result")
 
 ENCODE, ENCODE_STREAM = "/headwaiter.v1.Encoder/Encode", "/headwaiter.v1.Encoder/EncodeStream"
-# Seconds after the last request of an open loop at which unanswered requests are given up.
+# An open loop gives up unanswered requests this many seconds after its last request.
 _GRACE_S = 5.0
 
 
@@ -126,7 +126,7 @@ async def repeat_unary(channel: grpc.aio.Channel, method: str, message: bytes, r
 async def repeat_stream(
     channel: grpc.aio.Channel, method: str, messages: Sequence[bytes], in_flight: int, seconds: float
 ) -> Load:
-    """Send messages in turn on one stream with a constant number in flight; latencies are those between two answers."""
+    """Keep a number of messages in flight on one stream; a latency is the time between two answers."""
     call: Any = channel.stream_stream(method)()
     coming = cycle(messages)
     started_s, cpu_started_s = time.perf_counter(), time.process_time()

@@ -13,8 +13,8 @@ class Policy:
 
     Attributes:
         choose: takes the tokens of each waiting sequence, in order of arrival, and the seconds that the first has
-            waited. Returns the batches to run now, one after another, as indices of the sequences; no batches to wait
-            for more sequences.
+            waited. Returns the batches to run now, one after another, as indices of the sequences. An empty list
+            means: wait for more sequences.
         delay_ms: longest time that the first sequence waits for others to arrive.
     """
 

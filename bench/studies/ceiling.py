@@ -68,7 +68,7 @@ def _fastest_s(session: ort.InferenceSession, feeds: dict[str, NDArray[np.float3
 
 
 def _linear_products(d_model: int, d_ff: int, layers: int) -> ort.InferenceSession:
-    """Return the linear layers of a model; each has its own weights, so that they are read from memory as usual."""
+    """Return the linear layers of a model, each with its own weights, so that no weights stay in the cache."""
     random = np.random.default_rng(0)
     nodes, weights, outputs = [], [], []
     rows = "x"

@@ -1,4 +1,4 @@
-"""Measure the cost of gRPC and the scheduler for one request, of metrics, and of poisoned sequences for the others."""
+"""Measure what gRPC and the scheduler add to one request, what metrics cost, and how poisoned sequences slow others."""
 
 from collections.abc import Sequence
 from functools import partial

@@ -31,7 +31,7 @@ def main() -> None:
         for index, encoding in enumerate(client.encode_stream(_texts())):
             found[index] = row(encoding)
     seconds = time.perf_counter() - started_s
-    # The peak is read before the check of the results loads the tokenizer.
+    # Read the peak before `_expected` loads the tokenizer, which takes memory too.
     # getrusage would include the memory that the parent process had when it started this one.
     peak_mib = memory_mib("VmHWM")
     wrong = count_wrong(found, _expected())

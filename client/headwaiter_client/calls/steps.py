@@ -50,7 +50,7 @@ class Call:
 
 @dataclass(frozen=True)
 class Pause:
-    """A step: wait for `pause_s` seconds, then send any bytes into the generator."""
+    """A step: wait for `pause_s` seconds, then resume the generator; the bytes sent into it are ignored."""
 
     pause_s: float
 

@@ -49,7 +49,7 @@ def find_token(tokens: Sequence[str], query: str) -> int:
 
     Args:
         tokens: the tokens of the text.
-        query: a token, with or without the tokenizer's mark and in any case, or the number of a position.
+        query: a token, or the number of a position. The tokenizer's mark and upper or lower case do not matter.
 
     Raises:
         ValueError: no token matches; the message lists the tokens.

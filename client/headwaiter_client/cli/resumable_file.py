@@ -120,7 +120,7 @@ def _reusable_rows(partial: Path, journal: Path, settings: Mapping[str, Any], te
     differences = [
         f"{name} was {earlier.get(name)!r} and is {value!r}"
         for name, value in settings.items()
-        # The rows of a run without truncation are those of texts that need no truncation, so they stay valid with it.
+        # A run without truncation finishes only rows of texts that are short enough; truncation would not change them.
         if earlier.get(name) != value and (name, earlier.get(name)) != ("truncation", "error")
     ]
     if not differences and matching:

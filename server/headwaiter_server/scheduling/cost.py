@@ -136,7 +136,7 @@ def fit(samples: Sequence[Sample], *, variable_length: bool = False) -> CostMode
 
 
 def _terms(shape: Shape, variable_length: bool) -> list[int]:
-    """Return the factors of the cost model's coefficients for a shape."""
+    """Return the numbers that the cost model multiplies by its coefficients for a batch of this shape."""
     if variable_length:
         return [1, shape.tokens, shape.needed_cells]
     padded_tokens = shape.sequences * shape.longest_tokens

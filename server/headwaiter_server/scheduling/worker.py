@@ -60,7 +60,7 @@ class Worker:
             device: runs the batches.
             reopen: returns a replacement for a dead device, checked and warm.
             probe: a batch for which a working device returns finite values.
-            clock: the clock of the times of batches.
+            clock: measures when batches start and end.
         """
         self.alive = True
         self.suspect = False
