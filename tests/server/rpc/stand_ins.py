@@ -89,6 +89,9 @@ class Context:
     def time_remaining(self) -> float | None:
         return self.remaining_s
 
+    def invocation_metadata(self) -> tuple[tuple[str, str], ...]:
+        return ()
+
     async def abort(self, code: grpc.StatusCode, message: str, metadata: tuple[tuple[str, bytes], ...]) -> NoReturn:
         self.code, self.message = code, message
         self.status.ParseFromString(dict(metadata)[DETAILS_KEY])
