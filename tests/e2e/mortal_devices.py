@@ -60,6 +60,11 @@ class MortalDevices:
         if graph in self._dead:
             raise OSError("the GPU fell off the bus")
 
+    @property
+    def opened_count(self) -> int:
+        """Number of sessions that were opened."""
+        return len(self._sessions)
+
     def note_opening(self) -> None:
         """Note which sessions are in memory before the next one opens."""
         self.alive_at_opening.append([index for index, session in enumerate(self._sessions) if session() is not None])

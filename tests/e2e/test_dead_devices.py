@@ -45,8 +45,11 @@ async def test_a_server_whose_device_hangs_answers_unavailable_and_exits_with_1(
             health: Any = health_pb2_grpc.HealthStub(channel)  # The type stubs lack Watch.
             watch = health.Watch(health_pb2.HealthCheckRequest())
             assert (await watch.read()).status == health_pb2.HealthCheckResponse.SERVING
-            calls = [client.encode_tokens([sequence], timeout_s=TIMEOUT_S) for sequence in (HANG, [1], [2])]
-            answers = await asyncio.gather(*calls, return_exceptions=True)
+            hanging = asyncio.create_task(client.encode_tokens([HANG], timeout_s=TIMEOUT_S))
+            url = server.metrics_url
+            await wait_until(client, lambda: metric_value(url, "headwaiter_batches_closed_total") == 1)
+            waiting = [client.encode_tokens([sequence], timeout_s=TIMEOUT_S) for sequence in ([1], [2])]
+            answers = await asyncio.gather(hanging, *waiting, return_exceptions=True)
             for answer in answers:
                 assert isinstance(answer, Unavailable)
                 assert code_of(answer) is grpc.StatusCode.UNAVAILABLE
@@ -139,7 +142,7 @@ async def test_a_dead_session_is_gone_before_its_successor_opens(
                 await client.encode_tokens([[1], KILL], timeout_s=TIMEOUT_S)
             await patient.encode_tokens([[1]])
             async with asyncio.timeout(TIMEOUT_S):
-                while len(mortal.alive_at_opening) < instances + deaths:  # noqa: ASYNC110 - the session opens in a thread
+                while mortal.opened_count < instances + deaths:  # noqa: ASYNC110 - the session opens in a thread
                     await asyncio.sleep(0.01)
     at_start, later = mortal.alive_at_opening[:instances], mortal.alive_at_opening[instances:]
     assert [len(alive) for alive in at_start] == list(range(instances))
