@@ -14,6 +14,7 @@ from headwaiter_client.client import Client
 from headwaiter_client.errors import (
     Cancelled,
     DeadlineExceeded,
+    DeviceFailed,
     HeadwaiterError,
     InferenceFailed,
     InvalidInput,
@@ -38,6 +39,7 @@ __all__ = [
     "Cancelled",
     "Client",
     "DeadlineExceeded",
+    "DeviceFailed",
     "Encoding",
     "FakeEncoder",
     "HeadwaiterError",

@@ -10,6 +10,7 @@ HeadwaiterError
 ├── Transient
 │   ├── Overloaded
 │   └── Unavailable
+│       └── DeviceFailed
 ├── InferenceFailed
 ├── Unauthenticated
 ├── Unimplemented
@@ -23,6 +24,7 @@ from headwaiter_proto.rules.errors import (
     ERROR_BY_REASON,
     Cancelled,
     DeadlineExceeded,
+    DeviceFailed,
     HeadwaiterError,
     InferenceFailed,
     InvalidInput,
@@ -40,6 +42,7 @@ __all__ = [
     "ERROR_BY_REASON",
     "Cancelled",
     "DeadlineExceeded",
+    "DeviceFailed",
     "HeadwaiterError",
     "InferenceFailed",
     "InvalidInput",

@@ -60,6 +60,7 @@ class ErrorReason(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     INFERENCE_FAILED: _ClassVar[ErrorReason]
     UNAUTHENTICATED: _ClassVar[ErrorReason]
     UNIMPLEMENTED: _ClassVar[ErrorReason]
+    DEVICE_FAILED: _ClassVar[ErrorReason]
 DATA_TYPE_UNSPECIFIED: DataType
 DATA_TYPE_FLOAT32: DataType
 DATA_TYPE_FLOAT16: DataType
@@ -96,6 +97,7 @@ UNAVAILABLE: ErrorReason
 INFERENCE_FAILED: ErrorReason
 UNAUTHENTICATED: ErrorReason
 UNIMPLEMENTED: ErrorReason
+DEVICE_FAILED: ErrorReason
 
 class Tensor(_message.Message):
     __slots__ = ("dtype", "shape", "data", "row_scales")

@@ -81,9 +81,8 @@ class Server:
             self._recorder,
             self._report_availability,
         )
-        bundle = loaded.model.bundle
         # The first Attend loads the graph. The service refuses Attend if the bundle has no graph of attention weights.
-        open_graph = partial(AttentionWeightsGraph.open, bundle.folder / bundle.manifest.attend.file)
+        open_graph = partial(AttentionWeightsGraph.open_in, loaded.model.bundle)
         self._attention_queue = AttentionWeightsQueue(open_graph, self._recorder)
         self._recorder.serving(loaded.model, loaded.calibration, self._scheduler)
         self._encoder.serve(
@@ -118,6 +117,13 @@ class Server:
             log.warning("%d requests are unanswered after a drain of %g s", unanswered, self._settings.drain_s)
         await self._stop_listening(reserve_s)
         return not unanswered
+
+    async def stop(self) -> None:
+        """Report NOT_SERVING to health checks, send the errors of the failed requests, and stop listening."""
+        await self._health.enter_graceful_shutdown()
+        self._encoder.drain()
+        await self._wait_until_quiet(time.monotonic() + _SEND_REPLIES_S)
+        await self._stop_listening(_SEND_REPLIES_S)
 
     async def _wait_until_quiet(self, end_s: float) -> None:
         """Return when all replies are sent and no new call has arrived for a while, at the latest at `end_s`."""

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import os
 import sys
+from typing import NoReturn
 
 from headwaiter_server.config import SettingsError, read_settings
 
@@ -21,21 +22,28 @@ def main() -> int:
     try:
         from headwaiter_server.app import CannotListen
         from headwaiter_server.process import serve
-        from headwaiter_server.runtime.errors import ModelRefused
+        from headwaiter_server.runtime.errors import DeviceLost, ModelRefused
     except ModuleNotFoundError as missing:
         return _fail(f"{missing.name} is not installed: pip install 'headwaiter[server]'", 1)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     try:
         drained = asyncio.run(serve(settings))
+    except DeviceLost as error:
+        _exit_at_once(_fail(str(error), 1))
     except (CannotListen, ModelRefused) as error:
         return _fail(str(error), 1)
     except SettingsError as error:
         return _fail(str(error), 2)
     if not drained:
-        # A normal exit would wait for threads that load a model or run a batch, which cannot be interrupted.
-        logging.shutdown()
-        os._exit(0)
+        _exit_at_once(0)
     return 0
+
+
+def _exit_at_once(exit_code: int) -> NoReturn:
+    """Exit without waiting for threads that load a model or run a batch, because they cannot be interrupted."""
+    logging.shutdown()
+    sys.stderr.flush()
+    os._exit(exit_code)
 
 
 def _fail(message: str, exit_code: int) -> int:

@@ -8,7 +8,7 @@ from typing import Protocol
 from prometheus_client import CollectorRegistry, Counter, Gauge, disable_created_metrics
 
 from headwaiter_server.histogram import Histogram
-from headwaiter_server.runtime.model import Model
+from headwaiter_server.runtime.model import ModelDescription
 from headwaiter_server.scheduling.calibration import Calibration
 from headwaiter_server.scheduling.cost import Shape
 
@@ -80,7 +80,7 @@ class Recorder:
         self._expired = self._counter("expired", "Sequences dropped because their deadline passed before they ran.")
         self._inflight = self._gauge("inflight_requests", "Requests in progress.")
 
-    def serving(self, model: Model, calibration: Calibration, queue: QueueState) -> None:
+    def serving(self, model: ModelDescription, calibration: Calibration, queue: QueueState) -> None:
         """Expose the description, the measured cost and the queue of a model that is ready to serve."""
         manifest, cost = model.bundle.manifest, calibration.cost
         self._model = manifest.name

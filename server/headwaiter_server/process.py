@@ -23,6 +23,7 @@ async def serve(settings: Settings) -> bool:
 
     Raises:
         ModelRefused: the model must not be served.
+        DeviceLost: no device is left. Threads may still be busy.
         CannotListen: the server cannot listen on one of its ports.
         SettingsError: a file that a setting names cannot be used.
     """
@@ -36,7 +37,11 @@ async def serve(settings: Settings) -> bool:
         log.info("stopped by a signal during start-up")
         return False
     _tune_garbage_collector()
-    await _finishes_before(stopped, asyncio.create_task(server.failed()))
+    try:
+        await _finishes_before(stopped, asyncio.create_task(server.failed()))
+    except Exception:
+        await server.stop()
+        raise
     log.info("draining: answering the admitted requests, refusing new ones")
     drained = await server.drain()
     log.info("stopped")

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import grpc
 import numpy as np
 import pytest
+from google.rpc.error_details_pb2 import ErrorInfo
 
 from headwaiter_client import (
     AsyncClient,
@@ -15,6 +16,7 @@ from headwaiter_client import (
     DeadlineExceeded,
     InvalidInput,
     ModelRef,
+    RetryPolicy,
     Unimplemented,
 )
 from headwaiter_client.transport.connection import CHANNEL_OPTIONS
@@ -121,6 +123,18 @@ def test_replies_may_have_any_size(call: Call, server: FakeServer) -> None:
 def test_every_call_sends_the_token(call: Call, server: FakeServer, method: str) -> None:
     call(server, method, *([["a"]] if method == "encode" else []), connect={"token": "s3cret"})
     assert server.metadata["authorization"] == "Bearer s3cret"
+
+
+def test_a_retry_tells_the_server_how_often_a_device_failed_on_the_request(call: Call, server: FakeServer) -> None:
+    server.refuse(grpc.StatusCode.UNAVAILABLE, "dead", ErrorInfo(reason="DEVICE_FAILED", domain="headwaiter"))
+    server.refusals_left = 2
+    call(server, "encode", ["a"], connect={"token": "s3cret", "retry": RetryPolicy()})
+    assert (server.metadata.get("headwaiter-device-failures"), len(server.requests)) == ("2", 3)
+    assert server.metadata["authorization"] == "Bearer s3cret"
+    server.refuse(grpc.StatusCode.UNAVAILABLE, "starting", ErrorInfo(reason="UNAVAILABLE", domain="headwaiter"))
+    server.refusals_left = 1
+    call(server, "encode", ["a"], connect={"retry": RetryPolicy()})
+    assert ("headwaiter-device-failures" in server.metadata, len(server.requests)) == (False, 5)
 
 
 def test_a_client_without_a_token_sends_no_authorization(call: Call, server: FakeServer) -> None:

@@ -31,6 +31,7 @@ _CODES = {
     "MODEL_NOT_FOUND": "NOT_FOUND",
     "OVERLOADED": "RESOURCE_EXHAUSTED",
     "MESSAGE_TOO_LARGE": "RESOURCE_EXHAUSTED",
+    "DEVICE_FAILED": "UNAVAILABLE",
     "INFERENCE_FAILED": "INTERNAL",
 }
 _REASONS = [name for name in pb.ErrorReason.keys() if name != "ERROR_REASON_UNSPECIFIED"]  # noqa: SIM118 (no dict)
@@ -222,11 +223,11 @@ def test_the_repr_of_an_error_shows_its_facts() -> None:
 
 def test_transient_errors_are_those_that_another_attempt_may_cure() -> None:
     transient = {kind for kind in errors.ERROR_BY_REASON.values() if issubclass(kind, headwaiter_client.Transient)}
-    assert transient == {Overloaded, errors.Unavailable}
+    assert transient == {Overloaded, errors.Unavailable, errors.DeviceFailed}
 
 
 def test_tracebacks_name_the_module_that_users_import_from() -> None:
     kinds = [getattr(headwaiter_client, name) for name in headwaiter_client.__all__]
     errors_of_users = [kind for kind in kinds if issubclass(kind, HeadwaiterError)]
-    assert len(errors_of_users) == 14
+    assert len(errors_of_users) == 15
     assert {kind.__module__ for kind in errors_of_users} == {"headwaiter_client.errors"}

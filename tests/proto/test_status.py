@@ -23,6 +23,7 @@ CODES = {
     errors.DeadlineExceeded: StatusCode.DEADLINE_EXCEEDED,
     errors.Cancelled: StatusCode.CANCELLED,
     errors.Unavailable: StatusCode.UNAVAILABLE,
+    errors.DeviceFailed: StatusCode.UNAVAILABLE,
     errors.InferenceFailed: StatusCode.INTERNAL,
     errors.Unauthenticated: StatusCode.UNAUTHENTICATED,
     errors.Unimplemented: StatusCode.UNIMPLEMENTED,

@@ -12,7 +12,7 @@ from headwaiter_client.errors import Cancelled, DeadlineExceeded, HeadwaiterErro
 from headwaiter_client.transport.connection import Connection, checked_timeout_s
 from headwaiter_client.transport.grpc_transport import DOWN_CODES
 from headwaiter_client.transport.replicas import Replicas
-from headwaiter_client.transport.retries import RetryBudgets, RetryPolicy
+from headwaiter_client.transport.retries import Attempts, Metadata, RetryBudgets, RetryPolicy
 from headwaiter_client.transport.status import error_from_rpc
 
 
@@ -41,13 +41,13 @@ class AsyncGrpcTransport:
         timeout_s = checked_timeout_s(timeout_s, request_id)
         deadline_s = time.monotonic() + timeout_s
         retries = self._retries.of(method)
-        attempts = 0
+        attempts = Attempts(self._metadata)
         while True:
-            attempts += 1
             try:
-                reply = await self._attempt(method, request, timeout_s, deadline_s, request_id)
+                reply = await self._attempt(method, request, attempts.metadata, timeout_s, deadline_s, request_id)
             except HeadwaiterError as error:
-                wait_s = retries.wait_s(error, attempts, deadline_s - time.monotonic(), random.random())  # noqa: S311
+                attempts.note_failure(error)
+                wait_s = retries.wait_s(error, attempts.count, deadline_s - time.monotonic(), random.random())  # noqa: S311
                 if wait_s is None:
                     raise
             else:
@@ -63,7 +63,13 @@ class AsyncGrpcTransport:
         self._ready.set()
 
     async def _attempt(
-        self, method: str, request: bytes, timeout_s: float, deadline_s: float, request_id: str | None
+        self,
+        method: str,
+        request: bytes,
+        metadata: Metadata,
+        timeout_s: float,
+        deadline_s: float,
+        request_id: str | None,
     ) -> bytes:
         """Wait until a replica is ready, and send the call once, to the next replica."""
         if not await _wait(self._ready, deadline_s - time.monotonic()):
@@ -71,7 +77,7 @@ class AsyncGrpcTransport:
         index = self._replicas.next()
         call: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = self._channels[index].unary_unary(method)
         try:
-            return await call(request, timeout=deadline_s - time.monotonic(), metadata=self._metadata)
+            return await call(request, timeout=deadline_s - time.monotonic(), metadata=metadata)
         except grpc.RpcError as error:
             failure = error_from_rpc(error, timeout_s=timeout_s, request_id=request_id)
             if isinstance(failure, Unavailable):

@@ -17,7 +17,7 @@ from headwaiter_client.errors import Cancelled, DeadlineExceeded, HeadwaiterErro
 from headwaiter_client.transport.connection import Connection, checked_timeout_s
 from headwaiter_client.transport.interface import CancelScope
 from headwaiter_client.transport.replicas import Replicas
-from headwaiter_client.transport.retries import RetryBudgets, RetryPolicy
+from headwaiter_client.transport.retries import Attempts, Metadata, RetryBudgets, RetryPolicy
 from headwaiter_client.transport.status import error_from_rpc
 
 # A health check ends with one of these codes if the server cannot be reached (UNAVAILABLE) or is stopping (CANCELLED).
@@ -59,13 +59,15 @@ class GrpcTransport:
         timeout_s = checked_timeout_s(timeout_s, request_id)
         deadline_s = time.monotonic() + timeout_s
         retries = self._retries.of(method)
-        attempts = 0
+        attempts = Attempts(self._metadata)
         while True:
-            attempts += 1
             try:
-                reply = self._attempt(method, request, timeout_s, deadline_s, request_id, cancel_scope)
+                reply = self._attempt(
+                    method, request, attempts.metadata, timeout_s, deadline_s, request_id, cancel_scope
+                )
             except HeadwaiterError as error:
-                wait_s = retries.wait_s(error, attempts, deadline_s - time.monotonic(), random.random())  # noqa: S311
+                attempts.note_failure(error)
+                wait_s = retries.wait_s(error, attempts.count, deadline_s - time.monotonic(), random.random())  # noqa: S311
                 if wait_s is None:
                     raise
             else:
@@ -84,6 +86,7 @@ class GrpcTransport:
         self,
         method: str,
         request: bytes,
+        metadata: Metadata,
         timeout_s: float,
         deadline_s: float,
         request_id: str | None,
@@ -98,8 +101,8 @@ class GrpcTransport:
         left_s = deadline_s - time.monotonic()
         try:
             if cancel_scope is None:  # A blocking call is faster than a future.
-                return call(request, timeout=left_s, metadata=self._metadata)
-            return cancel_scope.run(lambda: call.future(request, timeout=left_s, metadata=self._metadata))
+                return call(request, timeout=left_s, metadata=metadata)
+            return cancel_scope.run(lambda: call.future(request, timeout=left_s, metadata=metadata))
         except grpc.FutureCancelledError as error:
             raise Cancelled(
                 "the call was cancelled, because its list failed or its stream was closed", request_id=request_id

@@ -3,16 +3,20 @@
 import math
 import threading
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from headwaiter_client.calls.arguments import check_type
 from headwaiter_client.calls.steps import HEALTH_METHOD
-from headwaiter_client.errors import HeadwaiterError, Overloaded, Transient
+from headwaiter_client.errors import DeviceFailed, HeadwaiterError, Overloaded, Transient
+from headwaiter_proto.rules.status import DEVICE_FAILURES_KEY
 
 # Retries in the budget of a new client, and the most that a budget holds. Both are higher for a policy that allows one
 # call more retries.
 _INITIAL_RETRIES = 10.0
 _MAX_RETRIES = 100.0
 _RETRIES_PER_SUCCESS = 0.2
+
+Metadata: TypeAlias = tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True)
@@ -104,6 +108,30 @@ class RetryBudget:
                 return None
             self._retries -= 1
         return wait_s
+
+
+class Attempts:
+    """The attempts of one call, and what the next attempt must tell its server about the earlier ones.
+
+    Args:
+        metadata: the metadata of the first attempt.
+
+    Attributes:
+        count: number of attempts so far.
+        metadata: the metadata of the next attempt. A server isolates a request that has killed devices before.
+    """
+
+    def __init__(self, metadata: Metadata) -> None:
+        self.count = 0
+        self.metadata = self._first_metadata = metadata
+        self._device_failures = 0
+
+    def note_failure(self, error: HeadwaiterError) -> None:
+        """Count an attempt that failed."""
+        self.count += 1
+        if isinstance(error, DeviceFailed):
+            self._device_failures += 1
+            self.metadata = (*self._first_metadata, (DEVICE_FAILURES_KEY, str(self._device_failures)))
 
 
 class RetryBudgets:

@@ -10,6 +10,7 @@ HeadwaiterError
 ├── Transient
 │   ├── Overloaded
 │   └── Unavailable
+│       └── DeviceFailed
 ├── InferenceFailed
 ├── Unauthenticated
 └── Unimplemented
@@ -112,6 +113,12 @@ class Unavailable(Transient):
     reason = pb.UNAVAILABLE
 
 
+class DeviceFailed(Unavailable):
+    """The device failed while it ran the request; another replica may answer."""
+
+    reason = pb.DEVICE_FAILED
+
+
 class InferenceFailed(HeadwaiterError):
     """The model failed on this input."""
 
@@ -142,6 +149,7 @@ ERROR_BY_REASON: dict[str, type[HeadwaiterError]] = {
         DeadlineExceeded,
         Cancelled,
         Unavailable,
+        DeviceFailed,
         InferenceFailed,
         Unauthenticated,
         Unimplemented,

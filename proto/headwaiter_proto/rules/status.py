@@ -15,6 +15,8 @@ from headwaiter_proto.rules.errors import HeadwaiterError, InvalidInput, Overloa
 DOMAIN = "headwaiter"
 # The trailing metadata that holds a google.rpc.Status, for gRPC clients of every language.
 DETAILS_KEY = "grpc-status-details-bin"
+# The metadata of a call that was sent before: how often it failed with DEVICE_FAILED, in decimal.
+DEVICE_FAILURES_KEY = "headwaiter-device-failures"
 
 _CODES = {
     pb.INVALID_INPUT: StatusCode.INVALID_ARGUMENT,
@@ -25,6 +27,7 @@ _CODES = {
     pb.DEADLINE_EXCEEDED: StatusCode.DEADLINE_EXCEEDED,
     pb.CANCELLED: StatusCode.CANCELLED,
     pb.UNAVAILABLE: StatusCode.UNAVAILABLE,
+    pb.DEVICE_FAILED: StatusCode.UNAVAILABLE,
     pb.INFERENCE_FAILED: StatusCode.INTERNAL,
     pb.UNAUTHENTICATED: StatusCode.UNAUTHENTICATED,
     pb.UNIMPLEMENTED: StatusCode.UNIMPLEMENTED,

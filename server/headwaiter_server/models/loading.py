@@ -8,7 +8,7 @@ from headwaiter_server.models.tokenizer import BundleTokenizer
 from headwaiter_server.runtime.bundle import TOKENIZER
 from headwaiter_server.runtime.errors import ModelRefused, ProviderUnavailable, one_line
 from headwaiter_server.runtime.graph import EncoderGraph
-from headwaiter_server.runtime.model import Model, open_model
+from headwaiter_server.runtime.model import Model, ModelDescription, open_model
 from headwaiter_server.scheduling.calibration import Calibration, warm_up
 from headwaiter_server.scheduling.calibration_cache import calibrate
 from headwaiter_server.scheduling.cost import BatchLimits
@@ -20,13 +20,13 @@ class LoadedModel:
     """A model that is ready to serve on every device.
 
     Attributes:
-        model: the model on its first device.
+        model: the model as it runs on its first device.
         workers: one worker for each instance on each device.
         tokenizer: the bundle's tokenizer; None for a model that takes no texts.
         calibration: the cost of batches, and the batch limits that hold on every device.
     """
 
-    model: Model
+    model: ModelDescription
     workers: list[Worker]
     tokenizer: BundleTokenizer | None
     calibration: Calibration
@@ -50,6 +50,7 @@ def load_model(settings: Settings) -> LoadedModel:
 
     Raises:
         ModelRefused: the model must not be served.
+        BundleChanged: the bundle was replaced or written to meanwhile.
         ProviderUnavailable: the provider cannot run the model's batches.
     """
     model = open_model(
@@ -67,6 +68,7 @@ def load_model(settings: Settings) -> LoadedModel:
             model, threads=settings.threads, token_cap=settings.token_budget, folder=settings.cache_dir
         )
         workers, limits = _open_workers(model, settings, calibration.limits)
+        model.bundle.check_unchanged()
     except ModelRefused:
         raise
     except Exception as error:
@@ -74,7 +76,7 @@ def load_model(settings: Settings) -> LoadedModel:
             f"{model.provider} cannot run the batches that the server times at start-up ({one_line(error)}): free "
             "memory, or set a smaller --token-budget"
         ) from error
-    return LoadedModel(model, workers, tokenizer, replace(calibration, limits=limits))
+    return LoadedModel(model.description(), workers, tokenizer, replace(calibration, limits=limits))
 
 
 def _open_workers(model: Model, settings: Settings, limits: BatchLimits) -> tuple[list[Worker], BatchLimits]:
@@ -82,16 +84,18 @@ def _open_workers(model: Model, settings: Settings, limits: BatchLimits) -> tupl
 
     The first worker takes over the model's own graph, which is already warm.
     """
+    # The workers must not keep the model's own graph: only its worker owns it.
+    description = model.description()
 
     def reopen(device: int) -> EncoderGraph:
         # Keep the limits, because the memory of the dead session is free. A batch that does not fit is bisected.
-        return _open_warm(model, device, limits)[0]
+        return _open_warm(description, device, limits)[0]
 
     devices = settings.devices if model.provider == "cuda" else settings.devices[:1]
     device_of_instance = [device for device in devices for _ in range(settings.instances)]
     graphs = [model.graph]
     for device in device_of_instance[1:]:
-        graph, limits = _open_warm(model, device, limits)
+        graph, limits = _open_warm(description, device, limits)
         graphs.append(graph)
     workers = [
         Worker(graph, partial(reopen, device), model.probe)
@@ -100,7 +104,7 @@ def _open_workers(model: Model, settings: Settings, limits: BatchLimits) -> tupl
     return workers, limits
 
 
-def _open_warm(model: Model, device: int, limits: BatchLimits) -> tuple[EncoderGraph, BatchLimits]:
+def _open_warm(description: ModelDescription, device: int, limits: BatchLimits) -> tuple[EncoderGraph, BatchLimits]:
     """Open and warm up the model's graph in a new session on a device; return the graph and the batch limits."""
-    graph = model.open_on(device)
-    return graph, warm_up(replace(model, graph=graph), limits)
+    model = description.open_on(device)
+    return model.graph, warm_up(model, limits)

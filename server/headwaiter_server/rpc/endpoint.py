@@ -24,7 +24,7 @@ from headwaiter_proto.rules.errors import (
     Overloaded,
     Unimplemented,
 )
-from headwaiter_proto.rules.status import DETAILS_KEY, code_of, status_of
+from headwaiter_proto.rules.status import DETAILS_KEY, DEVICE_FAILURES_KEY, code_of, status_of
 from headwaiter_server.metrics import Recorder
 from headwaiter_server.runtime.errors import one_line
 
@@ -36,6 +36,8 @@ clock = time.monotonic
 _PROCESS_ID, _REQUEST_NUMBERS = uuid.uuid4().hex[:16], count(1)
 # A fixed delay, because the end of a running call cannot be predicted.
 _RETRY_AFTER_S = 1.0
+# The numbers of failed attempts that a caller may send.
+_DEVICE_FAILURES = frozenset(map(str, range(100)))
 
 
 @dataclass(eq=False, slots=True)
@@ -46,12 +48,14 @@ class Call:
         method: name of the gRPC method.
         arrived_s: time of arrival, on `clock`.
         deadline_s: deadline of the gRPC call, on `clock`; infinity without a deadline.
+        device_failures: how often the caller's earlier attempts failed because a device died.
         request_id: the id in the request; a generated id until the request is parsed, and for a request without an id.
     """
 
     method: str
     arrived_s: float
     deadline_s: float
+    device_failures: int = 0
     request_id: str = field(default_factory=lambda: f"{_PROCESS_ID}-{next(_REQUEST_NUMBERS)}")
 
 
@@ -182,7 +186,16 @@ def log_failures(call: Call, failures: Mapping[int, HeadwaiterError]) -> None:
 def _new_call(method: str, context: Context) -> Call:
     arrived_s = clock()
     remaining_s = context.time_remaining()
-    return Call(method, arrived_s, float("inf") if remaining_s is None else arrived_s + remaining_s)
+    deadline_s = float("inf") if remaining_s is None else arrived_s + remaining_s
+    return Call(method, arrived_s, deadline_s, _read_device_failures(context))
+
+
+def _read_device_failures(context: Context) -> int:
+    """Return the number that the caller sends in its metadata; 0 if there is none, or if it is not a number."""
+    for key, value in context.invocation_metadata() or ():
+        if key == DEVICE_FAILURES_KEY:
+            return int(value) if str(value) in _DEVICE_FAILURES else 0
+    return 0
 
 
 def _record_failure(call: Call, error: Exception, recorder: Recorder) -> HeadwaiterError:

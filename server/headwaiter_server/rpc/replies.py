@@ -13,7 +13,7 @@ from headwaiter_proto.rules.replies import attend_response, encode_response, mod
 from headwaiter_proto.rules.requests import RequestLimits
 from headwaiter_server.config import Settings
 from headwaiter_server.runtime.attention_weights import AttentionWeights
-from headwaiter_server.runtime.model import Model
+from headwaiter_server.runtime.model import ModelDescription
 from headwaiter_server.runtime.numeric_tolerances import normalize_pooled
 from headwaiter_server.scheduling.calibration import Calibration
 from headwaiter_server.scheduling.queued_request import Outcome
@@ -31,14 +31,14 @@ def request_limits(settings: Settings) -> RequestLimits:
     )
 
 
-def answer_bytes(parsed: ParsedInput, output: Output, model: Model) -> int:
+def answer_bytes(parsed: ParsedInput, output: Output, model: ModelDescription) -> int:
     """Return the largest size of an answer's vectors and rows, in bytes."""
     rows = sum(map(len, parsed.sequences)) if output.needs_rows(parsed.skipped_tokens) else 0
     return (len(parsed.sequences) + rows) * model.bundle.manifest.width * _FLOAT_BYTES
 
 
 def encode_reply(
-    request_id: str, parsed: ParsedInput, output: Output, outcome: Outcome, model: Model
+    request_id: str, parsed: ParsedInput, output: Output, outcome: Outcome, model: ModelDescription
 ) -> pb.EncodeResponse:
     """Return the reply to an Encode request, without its timings.
 
@@ -66,7 +66,9 @@ def _finished_vectors(parsed: ParsedInput, output: Output, outcome: Outcome) -> 
     return normalize_pooled(np.array(vectors)[:, : output.dimensions], normalized=output.normalized)
 
 
-def attend_reply(request_id: str, attention: AttentionWeights, tokens: list[str], model: Model) -> pb.AttendResponse:
+def attend_reply(
+    request_id: str, attention: AttentionWeights, tokens: list[str], model: ModelDescription
+) -> pb.AttendResponse:
     """Return the reply to an Attend request, without its timings; `tokens` is empty unless the input is a text."""
     reply = attend_response(attention.weights, attention.context, tokens)
     reply.request_id = request_id
@@ -76,13 +78,13 @@ def attend_reply(request_id: str, attention: AttentionWeights, tokens: list[str]
     return reply
 
 
-def model_ref(model: Model) -> pb.ModelRef:
+def model_ref(model: ModelDescription) -> pb.ModelRef:
     """Return the name, the digest and the precision of the weights that answer."""
     manifest = model.bundle.manifest
     return pb.ModelRef(name=manifest.name, digest=model.bundle.digest, precision=model.precision)
 
 
-def model_reply(model: Model, settings: Settings, calibration: Calibration) -> pb.GetModelResponse:
+def model_reply(model: ModelDescription, settings: Settings, calibration: Calibration) -> pb.GetModelResponse:
     """Describe a model: its inputs and outputs, where it runs, and its difference from PyTorch."""
     reply = model_response(model.bundle.manifest, request_limits(settings))
     reply.model.CopyFrom(model_ref(model))

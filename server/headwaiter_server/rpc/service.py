@@ -29,7 +29,7 @@ from headwaiter_server.rpc.replies import (
 )
 from headwaiter_server.rpc.stream import EncodeStream, ReserveBytes, StreamLimits
 from headwaiter_server.runtime.attention_weights import AttentionSelection
-from headwaiter_server.runtime.model import Model
+from headwaiter_server.runtime.model import ModelDescription
 from headwaiter_server.scheduling.attention_weights import AttentionWeightsQueue, AttentionWeightsResult
 from headwaiter_server.scheduling.calibration import Calibration
 from headwaiter_server.scheduling.queued_request import Outcome
@@ -44,7 +44,7 @@ _LARGE_REPLY_TOKENS = 1024
 class ServedModel:
     """A model that is ready, with the tokenizer and the queues that its requests go through."""
 
-    model: Model
+    model: ModelDescription
     tokenizer: BundleTokenizer | None
     scheduler: Scheduler
     attention_queue: AttentionWeightsQueue
@@ -142,6 +142,7 @@ class EncoderService:
                 deadline_s=deadline_s,
                 priority=priority_of(request),
                 failures=parsed.failures.by_sequence if request.partial else None,
+                device_failures=call.device_failures,
             )
             if clock() >= deadline_s:
                 raise _deadline_exceeded(request)
@@ -169,7 +170,13 @@ class EncoderService:
             return await asyncio.to_thread(self._respond_attend, call, admitted_s, outcome, tokens, served.model)
 
     def _respond(
-        self, call: Call, parsed: ParsedInput, output: Output, admitted_s: float, outcome: Outcome, model: Model
+        self,
+        call: Call,
+        parsed: ParsedInput,
+        output: Output,
+        admitted_s: float,
+        outcome: Outcome,
+        model: ModelDescription,
     ) -> bytes:
         # If no sequence ran, the request only waited.
         computed_s = clock() if outcome.computed_s is None else outcome.computed_s
@@ -178,7 +185,7 @@ class EncoderService:
         return self._finish(reply, call, admitted_s, outcome.assemble_s, outcome.compute_s, computed_s)
 
     def _respond_attend(
-        self, call: Call, admitted_s: float, outcome: AttentionWeightsResult, tokens: list[str], model: Model
+        self, call: Call, admitted_s: float, outcome: AttentionWeightsResult, tokens: list[str], model: ModelDescription
     ) -> bytes:
         reply = attend_reply(call.request_id, outcome.attention, tokens, model)
         reply.timings.batches = 1

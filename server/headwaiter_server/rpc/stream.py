@@ -116,7 +116,7 @@ class EncodeStream:
 
     async def _read(self) -> None:
         async for raw in self._messages:
-            call = Call(self._call.method, clock(), self._call.deadline_s)
+            call = Call(self._call.method, clock(), self._call.deadline_s, self._call.device_failures)
             request = parse(raw, pb.EncodeRequest())
             call.request_id = self._claim_id(request.request_id)
             await self._requests.acquire(1)

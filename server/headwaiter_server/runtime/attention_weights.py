@@ -8,6 +8,7 @@ import numpy as np
 import onnxruntime as ort
 from numpy.typing import NDArray
 
+from headwaiter_server.runtime.bundle import Bundle
 from headwaiter_server.runtime.graph import session_options
 
 
@@ -50,6 +51,17 @@ class AttentionWeightsGraph:
     def __init__(self, session: ort.InferenceSession) -> None:
         self._session = session
         (self._token_input,) = (node.name for node in session.get_inputs())
+
+    @classmethod
+    def open_in(cls, bundle: Bundle) -> "AttentionWeightsGraph":
+        """Load the graph of a bundle, which may have been opened long ago.
+
+        Raises:
+            BundleChanged: a file of the graph is not the one that was checked when the bundle was opened.
+        """
+        listed = bundle.manifest.attend
+        with bundle.verified(listed.file, listed.weights_file):
+            return cls.open(bundle.folder / listed.file)
 
     @classmethod
     def open(cls, path: Path) -> "AttentionWeightsGraph":

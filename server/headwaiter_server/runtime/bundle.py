@@ -1,15 +1,17 @@
 """Read a bundle, the folder that holds a model, and check its files against its manifest."""
 
 import hashlib
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 from google.protobuf import json_format
 from numpy.typing import NDArray
 
-from headwaiter_proto.manifest_pb2 import Manifest, Parity
-from headwaiter_server.runtime.errors import BundleRefused
+from headwaiter_proto.manifest_pb2 import File, Manifest, Parity
+from headwaiter_server.runtime.errors import BundleChanged, BundleRefused
 from headwaiter_server.runtime.graph import Outputs
 
 MANIFEST = "manifest.json"
@@ -45,6 +47,8 @@ class Bundle:
     folder: Path
     manifest: Manifest
     digest: str
+    # What identifies the content of each file, without reading the file, at the time of its last check.
+    _checked: dict[str, tuple[int, ...]] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
     def open(cls, folder: Path) -> "Bundle":
@@ -76,6 +80,33 @@ class Bundle:
         bundle._verify()
         return bundle
 
+    @contextmanager
+    def verified(self, *names: str) -> Iterator[None]:
+        """Check files against their checksums again, for a block that opens them after the bundle was opened.
+
+        Raises:
+            BundleChanged: a file has another content, or was replaced or written to before the end of the block.
+        """
+        try:
+            for file in self.manifest.files:
+                if file.name in names:
+                    self._check(file)
+        except BundleRefused:
+            raise _changed(self.folder / file.name) from None
+        yield
+        self.check_unchanged(*names)
+
+    def check_unchanged(self, *names: str) -> None:
+        """Check that no file, or none of these, was replaced or written to since its last check, without reading it.
+
+        Raises:
+            BundleChanged: a file was replaced or written to.
+        """
+        for name in names or self._checked:
+            path = self.folder / name
+            if not path.is_file() or _identity(path) != self._checked[name]:
+                raise _changed(path)
+
     def golden(self) -> Golden:
         """Read the golden inputs and PyTorch's outputs for them."""
         with np.load(self.folder / GOLDEN, allow_pickle=False) as arrays:
@@ -97,17 +128,36 @@ class Bundle:
         for missing in sorted(needed_files - files_with_checksum):
             raise BundleRefused(f"{self.folder / MANIFEST} has no checksum for {missing}: export the model again")
         for file in self.manifest.files:
-            path = self.folder / file.name
             if Path(file.name).name != file.name:
                 raise BundleRefused(
                     f"{self.folder / MANIFEST} names {file.name!r}, which is outside the bundle: export the model again"
                 )
-            if not path.is_file():
-                raise BundleRefused(f"{path} is missing, so the bundle is incomplete: copy or export the bundle again")
-            if path.stat().st_size != file.size_bytes or sha256_of(path) != file.sha256:
-                raise BundleRefused(
-                    f"{path} is damaged (its SHA-256 differs from the manifest's): copy or export the bundle again"
-                )
+            self._check(file)
+
+    def _check(self, file: File) -> None:
+        """Check a file against its checksum."""
+        path = self.folder / file.name
+        if not path.is_file():
+            raise BundleRefused(f"{path} is missing, so the bundle is incomplete: copy or export the bundle again")
+        # Before the file is read, so that a later change of the file is noticed.
+        self._checked[file.name] = _identity(path)
+        if path.stat().st_size != file.size_bytes or sha256_of(path) != file.sha256:
+            raise BundleRefused(
+                f"{path} is damaged (its SHA-256 differs from the manifest's): copy or export the bundle again"
+            )
+
+
+def _identity(path: Path) -> tuple[int, ...]:
+    """Return numbers that change when a file is replaced or written to."""
+    stat = path.stat()
+    return stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns
+
+
+def _changed(path: Path) -> BundleChanged:
+    return BundleChanged(
+        f"{path} is not the file that the server checked at its start: restart the server, and put each new bundle "
+        "into a new folder"
+    )
 
 
 def sha256_of(path: Path) -> str:

@@ -9,6 +9,10 @@ class BundleRefused(ModelRefused):
     """The bundle is missing, damaged, or of an unknown schema version."""
 
 
+class BundleChanged(BundleRefused):
+    """A file of the bundle is not the file that was checked when the bundle was opened."""
+
+
 class GraphMissing(BundleRefused):
     """The bundle has no graph for the requested provider and precision."""
 

@@ -1,13 +1,13 @@
 """Open a bundle for serving: choose provider, precision and graph, and check the graph against PyTorch's outputs."""
 
 import logging
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from headwaiter_proto.encoder_pb2 import PRECISION_FP16, PRECISION_FP32, PRECISION_INT8, Precision
 from headwaiter_proto.manifest_pb2 import LOWERING_PACKED_CPU, LOWERING_PACKED_CUDA, Graph, Parity
-from headwaiter_server.runtime.bundle import Bundle, Golden
+from headwaiter_server.runtime.bundle import GOLDEN, Bundle, Golden
 from headwaiter_server.runtime.errors import (
     BundleRefused,
     GraphMissing,
@@ -43,8 +43,10 @@ class Resources(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Model:
-    """One graph of a bundle, loaded on a provider and checked there.
+class ModelDescription:
+    """One graph of a bundle, checked on a provider, without the session that runs it.
+
+    Only the worker of a device owns a session, so that the memory of a dead session is free before the next one opens.
 
     Attributes:
         probe: a batch of one short golden input, to test whether a device still works.
@@ -56,7 +58,6 @@ class Model:
     """
 
     bundle: Bundle
-    graph: EncoderGraph
     probe: PackedBatch
     graph_file: str
     precision: Precision
@@ -67,16 +68,34 @@ class Model:
     parity: Parity
     resources: Resources
 
-    def open_on(self, device: int) -> EncoderGraph:
+    def open_on(self, device: int) -> "Model":
         """Load and check the same graph in another session, on a device of the same provider.
 
         Raises:
+            BundleChanged: a file of the graph is not the one that was checked when the bundle was opened.
             BundleRefused: ONNX Runtime cannot run the graph.
             ProviderUnavailable: the device cannot run the graph.
             ToleranceExceeded: the outputs differ too much from PyTorch's.
         """
         bundle, resources = self.bundle, self.resources._replace(device=device)
-        return _open_checked(bundle, bundle.golden(), self.graph_file, self.provider, self.precision, resources)[0]
+        weights_files = (graph.weights_file for graph in bundle.manifest.graphs if graph.file == self.graph_file)
+        with bundle.verified(self.graph_file, *weights_files, GOLDEN):
+            graph, _ = _open_checked(bundle, bundle.golden(), self.graph_file, self.provider, self.precision, resources)
+        return Model(graph=graph, **self._fields())
+
+    def _fields(self) -> dict[str, Any]:
+        return {field.name: getattr(self, field.name) for field in fields(ModelDescription)}
+
+
+@dataclass(frozen=True, eq=False)
+class Model(ModelDescription):
+    """One graph of a bundle, loaded on a provider and checked there."""
+
+    graph: EncoderGraph
+
+    def description(self) -> ModelDescription:
+        """Return the model without its session."""
+        return ModelDescription(**self._fields())
 
 
 def open_model(

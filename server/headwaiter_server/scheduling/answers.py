@@ -43,6 +43,12 @@ class Answers:
         if request.answer.done():
             self.withdraw(request)
 
+    def fail_request(self, request: QueuedRequest, error: HeadwaiterError) -> None:
+        """Fail a request, even if it accepts a partial answer."""
+        if not request.answer.done():
+            request.answer.set_exception(error)
+            self.withdraw(request)
+
     def withdraw(self, request: QueuedRequest) -> None:
         """Take the sequences of a request out of the queue; a worker skips those that are in a planned batch."""
         for sequence in request.not_started:

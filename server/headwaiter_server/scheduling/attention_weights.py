@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from headwaiter_proto.rules.errors import InferenceFailed, Overloaded, Unavailable
 from headwaiter_server.runtime.attention_weights import AttentionSelection, AttentionWeights
+from headwaiter_server.runtime.errors import BundleChanged
 from headwaiter_server.scheduling.answers import deadline_passed, inference_failed, output_not_finite
 
 # A run may take seconds. A longer queue would hold requests that another replica could answer sooner.
@@ -82,7 +83,7 @@ class AttentionWeightsQueue:
 
         Raises:
             Overloaded: the queue is full.
-            Unavailable: the server is draining.
+            Unavailable: the server is draining, or the bundle was replaced before the first sequence arrived.
             DeadlineExceeded: the deadline passed while the sequence waited.
             InferenceFailed: the model failed on the sequence, or cannot be loaded.
         """
@@ -134,6 +135,10 @@ class AttentionWeightsQueue:
     def _load_model(self) -> AttentionModel:
         try:
             return self._load()
+        except BundleChanged as error:
+            raise Unavailable(
+                "the bundle was replaced after the server had started: try another replica, or restart the server"
+            ) from error
         except Exception as error:
             raise InferenceFailed(
                 "the bundle's graph of attention weights cannot be loaded: look for the cause in the server's log"

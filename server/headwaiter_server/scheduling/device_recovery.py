@@ -3,7 +3,7 @@
 import asyncio
 import logging
 
-from headwaiter_server.runtime.errors import DeviceLost, one_line
+from headwaiter_server.runtime.errors import BundleChanged, DeviceLost, one_line
 from headwaiter_server.scheduling.worker import Worker
 
 log = logging.getLogger(__name__)
@@ -16,7 +16,7 @@ async def reopen_device(worker: Worker) -> None:
     """Reopen the device of a dead worker; the worker is alive afterwards.
 
     Raises:
-        DeviceLost: the last attempt failed.
+        DeviceLost: the last attempt failed, or no further attempt can succeed.
     """
     reason = ""
     for pause_s in _PAUSES_S:
@@ -27,6 +27,8 @@ async def reopen_device(worker: Worker) -> None:
             # Keep only the message: the error's traceback would keep the half-open device and its memory alive.
             reason = one_line(error)
             log.warning("the device cannot be reopened: %s", reason)
+            if worker.hung or isinstance(error, BundleChanged):
+                break  # Further attempts would fail too.
         else:
             log.info("the device is open again")
             return

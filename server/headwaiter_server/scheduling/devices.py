@@ -1,5 +1,6 @@
 """The devices of a server: which device takes the next batch, and which devices are dead."""
 
+import asyncio
 import logging
 from collections.abc import Callable, Iterable
 
@@ -9,6 +10,8 @@ from headwaiter_server.scheduling.queued_request import Sequence
 from headwaiter_server.scheduling.worker import Worker
 
 log = logging.getLogger(__name__)
+
+_WATCH_INTERVAL_S = 1.0
 
 
 class Devices:
@@ -79,11 +82,20 @@ class Devices:
             await reopen_device(worker)
         except DeviceLost:
             self._workers.remove(worker)
+            worker.close()
             if not self._workers:
                 raise
             log.exception("a device is lost; the server continues with the other devices")
         else:
             self._on_available(True)
+
+    async def watch(self) -> None:
+        """Give up each device that hangs; its batches fail, as if the device had died."""
+        while True:
+            await asyncio.sleep(_WATCH_INTERVAL_S)
+            for worker in self._workers:
+                if worker.check_hung():
+                    log.error("a device hangs, so the server stops using it")
 
     def close(self) -> None:
         """End all workers once they have run the batches that they were given."""

@@ -1,16 +1,24 @@
 """Find out whether a batch failed because of faulty sequences or because the device is dead."""
 
-from headwaiter_proto.rules.errors import Unavailable
 from headwaiter_server.scheduling.answers import Answers, inference_failed
 from headwaiter_server.scheduling.cost_correction import CostCorrection
+from headwaiter_server.scheduling.device_failures import DeviceFailures, device_unavailable
 from headwaiter_server.scheduling.queued_request import Batch, shape_of
 from headwaiter_server.scheduling.worker import Worker
+from headwaiter_server.scheduling.worker_thread import NeverRan
 
 
-async def bisect(worker: Worker, batch: Batch, error: Exception, correction: CostCorrection, answers: Answers) -> bool:
+async def bisect(
+    worker: Worker,
+    batch: Batch,
+    error: Exception,
+    correction: CostCorrection,
+    answers: Answers,
+    device_failures: DeviceFailures,
+) -> bool:
     """Halve a failed batch and run its halves, until each faulty sequence is alone and fails alone.
 
-    On a dead device, the requests of the batch fail with Unavailable.
+    On a dead device, the requests of the batch fail with Unavailable, or with DeviceFailed if they ran when it died.
 
     Returns:
         Whether the device works.
@@ -30,10 +38,12 @@ async def bisect(worker: Worker, batch: Batch, error: Exception, correction: Cos
         # A batch rarely has two faulty sequences, so a second one may mean that the device has died meanwhile.
         if works and faulty_count and len(part) == 1:
             works = await worker.answers_probe()
-        works = works and worker.alive
-        if not works or failure is None:
+        works = works and worker.alive and not worker.hung
+        if failure is None or isinstance(failure, NeverRan):
             for sequence in part:
-                answers.fail(sequence.request, device_failed())
+                answers.fail(sequence.request, device_unavailable())
+        elif not works:
+            device_failures.fail_batch(part)
         elif len(part) == 1:
             faulty_count += 1
             answers.fail(part[0].request, inference_failed(part[0].index, failure))
@@ -51,8 +61,3 @@ async def _run_again(worker: Worker, part: Batch, correction: CostCorrection, an
         return error
     answers.hand_out(part, result)
     return None
-
-
-def device_failed() -> Unavailable:
-    """Return the error of all requests that wait for a dead device."""
-    return Unavailable("the device failed and is being reopened: try another replica, or try again in a few seconds")

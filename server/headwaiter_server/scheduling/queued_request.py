@@ -67,6 +67,7 @@ class QueuedRequest:
         failures: the errors of failed sequences, by index, for a request that accepts partial answers; None for a
             request that fails with its first failed sequence.
         not_started: the request's sequences that have not started to run.
+        device_failures: number of devices, also of other servers, that died while they ran the request.
     """
 
     sequence_count: int
@@ -74,6 +75,7 @@ class QueuedRequest:
     answer: Future[Outcome]
     failures: dict[int, HeadwaiterError] | None = None
     not_started: "set[Sequence]" = field(default_factory=set)
+    device_failures: int = 0
     _pooled: dict[int, NDArray[np.float32]] = field(default_factory=dict)
     _hidden: dict[int, NDArray[np.generic]] = field(default_factory=dict)
     _batches: set[BatchTimes] = field(default_factory=set)

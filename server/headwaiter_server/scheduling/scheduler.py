@@ -4,18 +4,18 @@ A sequence goes through the scheduler in these steps:
 
 1. `submit` admits the request or refuses it, puts its sequences into the queue, and wakes the loop.
 2. The loop (`_serve`) sleeps until a request arrives, a batch is done, or a worker is about to want its next batch.
-3. The loop hands out the results of batches that are done. Tasks beside the loop bisect failed batches.
+3. The loop hands out the results of batches that are done. Tasks beside the loop bisect failed batches, reopen dead
+   devices, and give up devices that hang.
 4. If more requests are about to arrive, the loop holds an idle device for some turns of the event loop.
 5. For each worker that wants a batch, `plan` chooses the sequences of the batch. The loop also drops the sequences that
-   `plan` finds expired.
+   `plan` finds expired, and isolates the sequences that may have killed a device.
 6. The worker packs the batch, runs it in a thread, and wakes the loop: step 3 again.
 7. The last result of a request resolves its answer, which `submit` returns.
 """
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,28 +23,21 @@ from numpy.typing import NDArray
 from headwaiter_proto.rules.errors import HeadwaiterError, Unavailable
 from headwaiter_server.scheduling.admission import QueueLimits, WaitEstimate, admit
 from headwaiter_server.scheduling.answers import Answers
-from headwaiter_server.scheduling.batch_result import BatchResult
+from headwaiter_server.scheduling.background_tasks import BackgroundTasks
 from headwaiter_server.scheduling.batch_wait import BatchWait, yield_core
 from headwaiter_server.scheduling.cost import BatchLimits, CostModel, Shape
 from headwaiter_server.scheduling.cost_correction import CostCorrection
+from headwaiter_server.scheduling.device_failures import DeviceFailures, device_unavailable
 from headwaiter_server.scheduling.devices import Devices
 from headwaiter_server.scheduling.due_times import Priority, due_s, fair_start_s
-from headwaiter_server.scheduling.failed_batches import bisect, device_failed
+from headwaiter_server.scheduling.failed_batches import bisect
 from headwaiter_server.scheduling.observer import Observer
 from headwaiter_server.scheduling.pending import Pending
 from headwaiter_server.scheduling.planner import CloseReason, Plan, plan
 from headwaiter_server.scheduling.queued_request import Batch, Outcome, QueuedRequest, Sequence
+from headwaiter_server.scheduling.running_batch import RunningBatch
 from headwaiter_server.scheduling.wake_up import WakeUp
 from headwaiter_server.scheduling.worker import Worker
-
-
-@dataclass(eq=False, slots=True)
-class _RunningBatch:
-    worker: Worker
-    sequences: Batch
-    close_reason: CloseReason
-    predicted_end_s: float
-    result: "asyncio.Future[BatchResult | None]"
 
 
 class Scheduler:
@@ -72,7 +65,8 @@ class Scheduler:
             clock: the clock of the deadlines.
         """
         self._wake_up = WakeUp()
-        self._devices = Devices(workers, on_available, self._wake_up.set)
+        self._devices = Devices(workers, self._note_available, self._wake_up.set)
+        self._on_available = on_available
         self._correction = CostCorrection(cost, limits.tokens)
         self._limits = limits
         self._queue_limits = queue_limits
@@ -80,26 +74,27 @@ class Scheduler:
         self._clock = clock
         self._pending = Pending()
         self._answers = Answers(self._pending, self._correction, observer)
+        self._device_failures = DeviceFailures(self._pending, self._answers, clock)
         self._requests: set[QueuedRequest] = set()
-        self._running: list[_RunningBatch] = []
-        self._bisecting: set[asyncio.Task[None]] = set()
-        self._reopening: set[asyncio.Task[None]] = set()
-        self._ended_tasks: list[asyncio.Task[None]] = []
+        self._running: list[RunningBatch] = []
+        self._bisecting = BackgroundTasks(self._wake_up.set)
+        self._recovery = BackgroundTasks(self._wake_up.set)
         self._batch_wait = BatchWait()
         self._draining = False
         loop = asyncio.get_running_loop()
         self._failure: asyncio.Future[None] = loop.create_future()
         self._serving = loop.create_task(self._serve())
+        self._recovery.start(self._devices.watch())
 
     @property
     def queued_sequences(self) -> int:
         """Number of sequences that have not started to run."""
-        return len(self._pending) + len(self._devices.planned_sequences)
+        return len(self._pending) + self._device_failures.waiting_sequences + len(self._devices.planned_sequences)
 
     @property
     def queued_tokens(self) -> int:
         """Number of tokens of the sequences that have not started to run."""
-        return self._pending.tokens + self._devices.planned_tokens
+        return self._pending.tokens + self._device_failures.waiting_tokens + self._devices.planned_tokens
 
     @property
     def estimated_wait_s(self) -> float:
@@ -114,6 +109,7 @@ class Scheduler:
         deadline_s: float = float("inf"),
         priority: Priority = Priority.INTERACTIVE,
         failures: Mapping[int, HeadwaiterError] | None = None,
+        device_failures: int = 0,
     ) -> Outcome:
         """Queue the sequences of a request, and return its answer; cancelling withdraws what has not started to run.
 
@@ -124,19 +120,22 @@ class Scheduler:
             priority: bulk work yields to interactive work until the maximum wait of the bulk work is over.
             failures: errors of sequences that must not run, by index. A mapping, even an empty one, accepts a partial
                 answer: the request does not fail when further sequences fail.
+            device_failures: number of devices of other servers that died while they ran the request.
 
         Raises:
             Overloaded: the queue has no room for the request, or is too long for its deadline.
             Unavailable: the server is draining, or its devices are dead.
+            DeviceFailed: a device died while it ran the request.
             DeadlineExceeded: the deadline passed while the request waited.
             InferenceFailed: the model failed on a sequence; never raised if `failures` is given.
         """
         if self._draining:
             raise Unavailable("the server is shutting down: send the request to another replica")
         if not self._devices.alive_count:
-            raise device_failed()
+            raise device_unavailable()
         answer: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         request = QueuedRequest(len(values), hidden, answer, None if failures is None else dict(failures))
+        request.device_failures = device_failures
         if answer.done():
             return answer.result()
         runnable = {index: sequence for index, sequence in enumerate(values) if not failures or index not in failures}
@@ -180,8 +179,8 @@ class Scheduler:
         for request in unanswered:
             stopped = Unavailable("the server stopped before it ran the request: try another replica")
             self._answers.fail(request, stopped)
-        for task in (self._serving, *self._bisecting, *self._reopening):
-            task.cancel()
+        for work in (self._serving, self._bisecting, self._recovery):
+            work.cancel()
         for batch in self._running:
             batch.result.cancel()
         self._devices.close()
@@ -190,7 +189,8 @@ class Scheduler:
     async def _serve(self) -> None:
         """Run steps 2 to 6 of the module's docstring until the last request of a drain is answered."""
         try:
-            while not self._draining or self._pending or self._running or self._bisecting:
+            while not self._draining or self.queued_sequences or self._running or self._bisecting:
+                self._device_failures.admit_next()
                 next_batch_in_s = self._devices.wants_batch_in_s(self._clock()) if self._pending else float("inf")
                 timed_out = await self._wake_up.wait(next_batch_in_s)
                 answered = self._hand_out_results()
@@ -214,19 +214,20 @@ class Scheduler:
         Raises:
             Exception: the error of a task beside the loop, which stops the scheduler.
         """
-        while self._ended_tasks:
-            self._ended_tasks.pop().result()
+        for tasks in (self._bisecting, self._recovery):
+            tasks.raise_errors()
         answered = False
         for batch in [batch for batch in self._running if batch.result.done()]:
             self._running.remove(batch)
             error = batch.result.exception()
             if isinstance(error, Exception):
                 batch.worker.suspect = True
-                self._start_task(self._bisecting, self._bisect(batch.worker, batch.sequences, error))
+                self._bisecting.start(self._bisect(batch.worker, batch.sequences, error))
                 continue
             answered = True
             result = batch.result.result()
             self._answers.hand_out(batch.sequences, result)
+            self._device_failures.end(batch.sequences, ran=result.sequences if result else ())
             self._correction.note_lateness(self._clock() - batch.predicted_end_s)
             if result:
                 queue_was_empty = batch.close_reason is CloseReason.DRAINED
@@ -264,37 +265,36 @@ class Scheduler:
 
     def _run_batch(self, worker: Worker, planned: Plan) -> None:
         """Take a planned batch out of the queue, and run the sequences that are still wanted."""
-        for sequence in planned.batch:
+        isolated = self._device_failures.isolate(planned.batch)
+        for sequence in isolated:
             if sequence in self._pending:
                 self._pending.remove(sequence)
         # A request that was cancelled within this turn of the event loop has not been withdrawn yet.
-        batch = tuple(sequence for sequence in planned.batch if not sequence.request.answer.done())
+        batch = tuple(sequence for sequence in isolated if not sequence.request.answer.done())
         if batch:
+            self._device_failures.start(batch)
             self._batch_wait.note_batch(several_requests=any(each.request is not batch[0].request for each in batch))
             self._observer.batch_closed(planned.close_reason)
             result = worker.run(batch, planned.seconds)
             end_s = planned.start_s + planned.seconds
-            self._running.append(_RunningBatch(worker, batch, planned.close_reason, end_s, result))
+            self._running.append(RunningBatch(worker, batch, planned.close_reason, end_s, result))
 
     async def _bisect(self, worker: Worker, batch: Batch, error: Exception) -> None:
         """Find the faulty sequences of a failed batch; if the device is dead, start to reopen the device."""
-        works = await bisect(worker, batch, error, self._correction, self._answers)
+        works = await bisect(worker, batch, error, self._correction, self._answers, self._device_failures)
+        self._device_failures.end(batch)
         if not works and worker.alive:
             self._devices.mark_dead(worker, error)
-            self._start_task(self._reopening, self._devices.reopen(worker))
-            if not self._devices.alive_count:
-                for request in tuple(self._requests):
-                    self._answers.fail(request, device_failed())
+            self._recovery.start(self._devices.reopen(worker))
 
-    def _start_task(self, tasks: "set[asyncio.Task[None]]", work: Coroutine[None, None, None]) -> None:
-        """Start a task beside the loop; when the task ends, the loop wakes up and raises any error of the task."""
-        task = asyncio.create_task(work)
-        tasks.add(task)
-        for note_end in (tasks.discard, self._ended_tasks.append, lambda _: self._wake_up.set()):
-            task.add_done_callback(note_end)
+    def _note_available(self, available: bool) -> None:
+        if not available:
+            for request in tuple(self._requests):
+                self._answers.fail(request, device_unavailable())
+        self._on_available(available)
 
     def _wait_estimate(self, now_s: float) -> WaitEstimate:
         # While all devices are dead, the time until one works again is unknown and counts as zero.
         busy_s = self._devices.busy_s(now_s) or (0.0,)
-        planned_tokens, margin_s = self._devices.planned_tokens, self._correction.safety_margin_s
+        planned_tokens, margin_s = self.queued_tokens - self._pending.tokens, self._correction.safety_margin_s
         return WaitEstimate(self._pending, planned_tokens, busy_s, self._correction.queue_cost, self._limits, margin_s)

@@ -9,12 +9,12 @@ from typing import Protocol
 
 import numpy as np
 
-from headwaiter_server.runtime.errors import DeviceLost
 from headwaiter_server.runtime.graph import Outputs
 from headwaiter_server.runtime.packing import PackedBatch, pack
 from headwaiter_server.scheduling.batch_result import BatchResult
 from headwaiter_server.scheduling.queued_request import Batch, BatchTimes, Sequence, shape_of
-from headwaiter_server.scheduling.worker_thread import WorkerThread
+from headwaiter_server.scheduling.watchdog import run_limit_s
+from headwaiter_server.scheduling.worker_thread import NeverRan, ThreadHung, WorkerThread
 
 # One batch runs while the next one is packed.
 _MAX_BATCHES = 2
@@ -23,6 +23,8 @@ _MAX_BATCHES = 2
 _LEAD_S = 0.002
 # The predicted remaining time of a batch that already runs longer than predicted.
 _OVERDUE_S = 0.001
+# Opening a device again takes as long as the server's start: files are hashed, weights are loaded and full batches run.
+_REOPEN_LIMIT_S = 600.0
 
 
 class Device(Protocol):
@@ -44,7 +46,7 @@ class Worker:
         alive: False from the death of the device until the device is open again.
         suspect: True from the failure of a batch until the device has answered a probe. A worker that is dead or
             suspect wants no batches.
-        on_ready: called in the event loop when a batch or a probe is done; the worker may want a batch then.
+        on_ready: called in the event loop when a batch or a probe is done or has failed.
     """
 
     def __init__(
@@ -74,8 +76,13 @@ class Worker:
         self._batch_count = 0
         # The end of the last batch, and the predicted end of the running one.
         self._ended_s = self._predicted_end_s = 0.0
-        self._thread = WorkerThread("device")
+        self._thread = WorkerThread("device", clock)
         self._packing = ThreadPoolExecutor(1, thread_name_prefix="packing")
+
+    @property
+    def hung(self) -> bool:
+        """Whether the device was given up because it hung; it cannot be reopened."""
+        return self._thread.hung
 
     @property
     def planned_sequences(self) -> list[Sequence]:
@@ -104,8 +111,8 @@ class Worker:
         Sequences that have expired or were cancelled when the batch starts do not run.
 
         Returns:
-            The result, or None if no sequence ran. The future fails with the device's error, or with DeviceLost if the
-            device died before.
+            The result, or None if no sequence ran. The future fails with the device's error, with ThreadHung if the
+            device hangs, or with NeverRan if the device died before.
         """
         # A busy worker packs in a second thread. For an idle device, a second thread would only delay the batch.
         packing = None
@@ -115,7 +122,18 @@ class Worker:
         else:
             self._note_started(sequences, predicted_s, self._clock())
         self._batch_count += 1
-        return self._thread.run(self._run_batch, sequences, packing, then=self._note_done)
+        limit_s = run_limit_s(predicted_s)
+        return self._thread.run(self._run_batch, sequences, packing, limit_s=limit_s, then=self._note_done)
+
+    def check_hung(self) -> bool:
+        """Give up the device if it hangs; return whether it was given up now.
+
+        The futures of its batches fail. A thread cannot be ended, so a device that hangs is lost.
+        """
+        if not self._thread.check():
+            return False
+        self.on_ready()
+        return True
 
     def _note_done(self) -> None:
         self._batch_count -= 1
@@ -131,7 +149,10 @@ class Worker:
 
     async def answers_probe(self) -> bool:
         """Run the probe, and return whether the device works."""
-        works = await self._thread.run(self._run_probe)
+        try:
+            works = await self._thread.run(self._run_probe, limit_s=run_limit_s(0.0))
+        except (ThreadHung, NeverRan):
+            works = False
         self.suspect = False
         self.on_ready()
         return works
@@ -148,7 +169,7 @@ class Worker:
         Raises:
             Exception: any error of opening the device.
         """
-        self._device = await self._thread.run(self._reopen)
+        self._device = await self._thread.run(self._reopen, limit_s=_REOPEN_LIMIT_S)
         self.alive, self.suspect = True, False
 
     def close(self) -> None:
@@ -166,7 +187,7 @@ class Worker:
         try:
             packed, assemble_s = packing.result() if packing else self._pack(sequences)
             if self._device is None:
-                raise DeviceLost("the device died before it ran the batch")
+                raise NeverRan("the device died before it ran the batch")
             started_s = self._clock()
             wanted = tuple(sequence for sequence in sequences if sequence.is_wanted(started_s))
             if not wanted:

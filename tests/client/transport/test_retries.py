@@ -44,9 +44,8 @@ def test_the_wait_before_the_next_attempt(
 
 
 # The order is the same in every run, which pytest-xdist needs.
-_NOT_RETRIED = [
-    kind for kind in (HeadwaiterError, *errors.ERROR_BY_REASON.values()) if kind not in (Overloaded, Unavailable)
-]
+_KINDS: list[type[HeadwaiterError]] = [HeadwaiterError, *errors.ERROR_BY_REASON.values()]
+_NOT_RETRIED = [kind for kind in _KINDS if not issubclass(kind, errors.Transient)]
 
 
 @pytest.mark.parametrize("error_class", list(dict.fromkeys(_NOT_RETRIED)))

@@ -77,6 +77,7 @@ class Context:
         remaining_s: seconds until the deadline; None without a deadline.
         code: the code that the call was aborted with.
         message: the message that the call was aborted with.
+        metadata: the metadata that the caller sent.
         status: the status details that the call was aborted with.
     """
 
@@ -84,10 +85,14 @@ class Context:
         self.remaining_s = remaining_s
         self.code: grpc.StatusCode | None = None
         self.message = ""
+        self.metadata: tuple[tuple[str, str | bytes], ...] = ()
         self.status = Status()
 
     def time_remaining(self) -> float | None:
         return self.remaining_s
+
+    def invocation_metadata(self) -> tuple[tuple[str, str | bytes], ...]:
+        return self.metadata
 
     async def abort(self, code: grpc.StatusCode, message: str, metadata: tuple[tuple[str, bytes], ...]) -> NoReturn:
         self.code, self.message = code, message

@@ -171,3 +171,24 @@ async def test_a_stream_that_fails_ends_in_a_status_and_counts_once(
     assert sample(recorder, "requests_total", model="", method="EncodeStream", code="INTERNAL") == 1
     with limit:  # The failed call no longer counts towards the limit.
         pass
+
+
+@pytest.mark.parametrize(
+    ("value", "device_failures"),
+    [(None, 0), ("0", 0), ("1", 1), ("12", 12), ("100", 0), ("-1", 0), ("1.5", 0), ("many", 0), (b"1", 0), ("٣", 0)],
+)
+async def test_the_number_of_device_failures_comes_from_the_metadata(
+    value: str | bytes | None, device_failures: int
+) -> None:
+    context = Context()
+    if value is not None:
+        context.metadata = (("x-team", "search"), ("headwaiter-device-failures", value))
+    calls = []
+
+    async def handle(raw: bytes, call: Call) -> bytes:
+        calls.append(call.device_failures)
+        return raw
+
+    handler: Any = unary_handler("Encode", handle, Recorder(), CallLimit(1))
+    await handler.unary_unary(b"raw", context)
+    assert calls == [device_failures]

@@ -10,7 +10,7 @@ import pytest
 
 from headwaiter_proto.manifest_pb2 import File
 from headwaiter_server.runtime.bundle import GOLDEN, MANIFEST, PARITY, TOKENIZER, Bundle
-from headwaiter_server.runtime.errors import BundleRefused
+from headwaiter_server.runtime.errors import BundleChanged, BundleRefused
 from tests.server.runtime.bundles import copy, flip_byte, read_manifest, write_manifest
 
 WEIGHTS, GRAPH, ATTEND = "weights.fp32.bin", "packed-cpu.fp32.onnx", "attend.fp32.onnx"
@@ -136,3 +136,44 @@ def test_without_a_bundle_the_message_says_how_to_make_one(tmp_path: Path, prepa
     message = _refusal(folder)
     assert f"no bundle at {folder}" in message
     assert message.endswith(f"headwaiter-export checkpoint FOLDER -o {folder}")
+
+
+def _replace(path: Path) -> None:
+    other = path.with_suffix(".other")
+    other.write_bytes(path.read_bytes())
+    other.replace(path)
+
+
+def _change_and_restore(path: Path) -> None:
+    content = path.read_bytes()
+    flip_byte(path)
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("change", [_replace, flip_byte, _change_and_restore, Path.unlink])
+def test_a_file_that_changes_while_it_is_opened_again_is_refused(
+    text_bundle: Path, tmp_path: Path, change: Callable[[Path], None]
+) -> None:
+    bundle = Bundle.open(copy(text_bundle, tmp_path))
+    with pytest.raises(BundleChanged, match=WEIGHTS), bundle.verified(GRAPH, WEIGHTS):
+        change(bundle.folder / WEIGHTS)
+
+
+@pytest.mark.parametrize("change", [flip_byte, Path.unlink])
+def test_a_file_that_changed_before_it_is_opened_again_is_refused(
+    text_bundle: Path, tmp_path: Path, change: Callable[[Path], None]
+) -> None:
+    bundle = Bundle.open(copy(text_bundle, tmp_path))
+    change(bundle.folder / WEIGHTS)
+    with pytest.raises(BundleChanged, match=WEIGHTS), bundle.verified(GRAPH, WEIGHTS):
+        pytest.fail("the block must not run")
+
+
+def test_a_file_that_was_replaced_by_an_equal_one_is_opened_again(text_bundle: Path, tmp_path: Path) -> None:
+    bundle = Bundle.open(copy(text_bundle, tmp_path))
+    _replace(bundle.folder / WEIGHTS)
+    flip_byte(bundle.folder / TOKENIZER)
+    with bundle.verified(GRAPH, WEIGHTS):
+        pass  # The block does not open the tokenizer.
+    with pytest.raises(BundleChanged, match=TOKENIZER):
+        bundle.check_unchanged()
