@@ -1,6 +1,8 @@
 """ONNX Runtime's own operators in numpy, written from the documentation of their schemas.
 
-With them, onnx's reference evaluator runs the graphs for CUDA on machines without a GPU.
+With them, onnx's reference evaluator runs the graphs for CUDA on machines without a GPU. An operator refuses inputs and
+attributes that it does not implement. `tests/export/test_contrib_ops.py` compares the operators with ONNX Runtime's
+published values.
 """
 
 import numpy as np
@@ -19,88 +21,62 @@ class PackedMultiHeadAttention(OpRun):
         query: Array,
         key: Array | None,
         value: Array | None,
-        bias: None,
+        bias: Array | None,
         token_offset: Array,
         cumulative_sequence_length: Array,
-        attention_bias: None = None,
+        attention_bias: Array | None = None,
         num_heads: int = 0,
         mask_filter_value: float = -10000.0,
         scale: float | None = None,
     ) -> tuple[Array]:
-        assert bias is None
-        assert attention_bias is None
-        assert scale is None
+        batch, longest = token_offset.shape
+        dtype = query.dtype
         if key is None or value is None:
             # The packed form [tokens, heads, 3, head_dim].
             assert (key, value, query.ndim, query.shape[1:3]) == (None, None, 4, (num_heads, 3))
             query, key, value = (query[:, :, part].reshape(len(query), -1) for part in range(3))
+        rows = [each.astype(np.float64) for each in (query, key, value)]
+        if bias is not None:
+            ends = np.cumsum([each.shape[1] for each in rows])
+            assert bias.shape == (ends[-1],)
+            rows = [each + part for each, part in zip(rows, np.split(bias, ends[:-1]), strict=True)]
         cells = token_offset.ravel()[: len(query)]
         lengths = np.diff(cumulative_sequence_length)
 
-        def split(rows: Array) -> Array:
+        def split_heads(rows: Array) -> Array:
             padded = np.zeros((token_offset.size, rows.shape[1]))
             padded[cells] = rows
-            return padded.reshape(*token_offset.shape, num_heads, -1).transpose(0, 2, 1, 3)
+            return padded.reshape(batch, longest, num_heads, -1).transpose(0, 2, 1, 3)
 
-        q, k, v = split(query), split(key), split(value)
-        scores = q @ k.transpose(0, 1, 3, 2) / np.sqrt(q.shape[-1])
-        valid = np.arange(token_offset.shape[1]) < lengths[:, None]
+        q, k, v = map(split_heads, rows)
+        scores = q @ k.transpose(0, 1, 3, 2) * (1 / np.sqrt(q.shape[-1]) if scale is None else scale)
+        if attention_bias is not None:
+            assert attention_bias.shape in ((batch, num_heads, longest, longest), (1, num_heads, longest, longest))
+            scores = scores + attention_bias
+        valid = np.arange(longest) < lengths[:, None]
         scores = np.where(valid[:, None, None, :], scores, mask_filter_value)
         context = (softmax(scores) @ v).transpose(0, 2, 1, 3).reshape(token_offset.size, -1)
-        return (context[cells].astype(value.dtype),)
+        return (context[cells].astype(dtype),)
 
 
-class MultiHeadAttention(OpRun):
-    """Attention over grid cells of B sequences, with the key mask in its longest form, [3B + 2].
-
-    The mask concatenates the number of keys of each sequence [B], the offsets of the sequences' query cells [B + 1],
-    and the offsets of their key cells [B + 1].
-    """
+class SkipLayerNormalization(OpRun):
+    """LayerNorm(x + skip + bias); x [..., d], and `skip` has the shape of x or of one of its parts."""
 
     op_domain = "com.microsoft"
 
     def _run(
         self,
-        query: Array,
-        key: Array,
-        value: Array,
-        bias: None,
-        key_padding_mask: Array,
-        attention_bias: Array | None = None,
-        num_heads: int = 0,
-        mask_filter_value: float = -10000.0,
-        unidirectional: int = 0,
-        scale: float | None = None,
+        x: Array,
+        skip: Array,
+        gamma: Array,
+        beta: Array | None = None,
+        bias: Array | None = None,
+        epsilon: float = 1e-12,
     ) -> tuple[Array]:
-        assert bias is None
-        assert scale is None
-        batch, longest = query.shape[:2]
-        assert key_padding_mask.shape == (3 * batch + 2,)
-        lengths, query_ends, key_ends = np.split(key_padding_mask, [batch, 2 * batch + 1])
-        q, k, v = (cells.astype(np.float64).reshape(batch * longest, num_heads, -1) for cells in (query, key, value))
-        context = np.zeros((batch * longest, num_heads, v.shape[2]))
-        for index, length in enumerate(lengths):
-            queries = slice(query_ends[index], query_ends[index + 1])
-            keys = slice(key_ends[index], key_ends[index] + length)
-            scores = np.einsum("qhd,khd->hqk", q[queries], k[keys]) / np.sqrt(q.shape[2])
-            if attention_bias is not None:
-                scores = scores + attention_bias[0, :, :, :length]
-            if unidirectional:
-                scores = np.where(np.tri(longest, length, dtype=bool), scores, mask_filter_value)
-            context[queries] = np.einsum("hqk,khd->qhd", softmax(scores), v[keys])
-        return (context.reshape(value.shape).astype(value.dtype),)
-
-
-class SkipLayerNormalization(OpRun):
-    """LayerNorm(x + skip + bias)."""
-
-    op_domain = "com.microsoft"
-
-    def _run(
-        self, x: Array, skip: Array, gamma: Array, beta: Array, bias: Array | None = None, epsilon: float = 0.0
-    ) -> tuple[Array]:
-        total, gamma_, beta_ = (array.astype(np.float64) for array in (x + skip, gamma, beta))
-        return (layer_norm(total if bias is None else total + bias, gamma_, beta_, epsilon).astype(x.dtype),)
+        assert skip.shape in (x.shape, x.shape[1:], (1, *x.shape[1:]))
+        addends = [array.astype(np.float64) for array in (x, skip, bias) if array is not None]
+        shift = np.zeros(len(gamma)) if beta is None else beta.astype(np.float64)
+        return (layer_norm(sum(addends[1:], addends[0]), gamma.astype(np.float64), shift, epsilon).astype(x.dtype),)
 
 
 class BiasGelu(OpRun):
@@ -117,8 +93,9 @@ class FastGelu(OpRun):
 
     op_domain = "com.microsoft"
 
-    def _run(self, x: Array, bias: Array) -> tuple[Array]:
-        return (ACTIVATIONS["gelu_tanh"](x.astype(np.float64) + bias).astype(x.dtype),)
+    def _run(self, x: Array, bias: Array | None = None) -> tuple[Array]:
+        shifted = x.astype(np.float64) + (0.0 if bias is None else bias)
+        return (ACTIVATIONS["gelu_tanh"](shifted).astype(x.dtype),)
 
 
-CONTRIB_OPS = [BiasGelu, FastGelu, MultiHeadAttention, PackedMultiHeadAttention, SkipLayerNormalization]
+CONTRIB_OPS = [BiasGelu, FastGelu, PackedMultiHeadAttention, SkipLayerNormalization]

@@ -4,15 +4,11 @@ from typing import ClassVar
 
 import numpy as np
 import onnx_ir as ir
-import torch
 from numpy.typing import NDArray
 from onnx_ir.passes.common import RemoveUnusedNodesPass
-from torch import Tensor
-from typing_extensions import override
 
-from headwaiter_export.attention_layout import MASKED_SCORE, Axes, Fusions, Packed, allowed_pairs
-from headwaiter_export.attention_layout_cuda import CudaLayout, PackedCuda, contrib_operator
-from headwaiter_export.config import Mask
+from headwaiter_export.attention_layout import Fusions
+from headwaiter_export.attention_layout_cuda import PackedCuda
 from headwaiter_export.fusion import producing_gemm
 
 
@@ -66,32 +62,3 @@ class FusedCuda(PackedCuda):
     """`PackedCuda` with queries, keys and values from one product."""
 
     FUSIONS: ClassVar[Fusions] = (*PackedCuda.FUSIONS, fuse_projections)
-
-
-class GatheredCuda(CudaLayout):
-    """MultiHeadAttention over gathered cells.
-
-    `key_spans` is the only form of its key mask that reaches CUDA's memory-efficient kernel. With `lengths` as the key
-    mask, ONNX Runtime would run its slowest kernel.
-    """
-
-    INPUT_AXES: ClassVar[Axes] = {**Packed.INPUT_AXES, "key_spans": ("3 * batch + 2",)}
-
-    @override
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, heads: int, mask: Mask) -> Tensor:
-        q, k, v = (self.pad(rows) for rows in (query, key, value))
-        bias = None
-        if mask is Mask.SELF_EXCLUDING:
-            pairs = allowed_pairs(mask, q.shape[1])
-            assert pairs is not None
-            # The operator takes only a bias of the same type as the scores.
-            bias = torch.where(pairs, 0.0, torch.finfo(q.dtype).min).to(q.dtype)[None, None]
-        context = contrib_operator(
-            "MultiHeadAttention",
-            (q, k, v, None, self._inputs["key_spans"], bias),
-            like=v,
-            num_heads=heads,
-            mask_filter_value=MASKED_SCORE,
-            unidirectional=int(mask is Mask.CAUSAL),
-        )
-        return context.flatten(0, 1).index_select(0, self._inputs["scatter"])

@@ -11,13 +11,14 @@ from numpy.typing import NDArray
 
 from bench.findings import Findings
 from bench.gpu.models import every_model, served_plan, write
-from bench.gpu.settings import Settings
+from bench.gpu.settings import Precision, Settings
 from headwaiter_export.attention_layout import SingleSequence
 from headwaiter_export.config import EncoderConfig
 from headwaiter_export.encoder import Encoder
-from headwaiter_export.parity import concatenate, normalize_outputs, random_sequences
+from headwaiter_export.parity import concatenate, normalize_outputs, random_sequences, run_in_pytorch
+from headwaiter_proto.encoder_pb2 import PRECISION_FP16, PRECISION_FP32
 from headwaiter_server.runtime.graph import EncoderGraph, Outputs
-from headwaiter_server.runtime.numeric_tolerances import difference
+from headwaiter_server.runtime.numeric_tolerances import difference, violation
 from headwaiter_server.runtime.packing import pack
 
 Rows = NDArray[np.generic]
@@ -26,6 +27,12 @@ Rows = NDArray[np.generic]
 _EDGES = tuple(sorted({1, 2, 3} | {2**power + off for power in range(2, 13) for off in (-1, 0, 1)}))
 # Up to this length every length is checked; above it, edge lengths and random lengths.
 _EVERY_LENGTH = 512
+
+_PRECISIONS = {"fp32": PRECISION_FP32, "fp16": PRECISION_FP16}
+
+
+class WrongAnswers(Exception):
+    """A graph's outputs differ too much from PyTorch's."""
 
 
 def correctness(settings: Settings, findings: Findings) -> None:
@@ -50,6 +57,18 @@ def _check(name: str, encoder: Encoder, settings: Settings, findings: Findings) 
             _compare(label, precision, batches, actual, expected, findings)
             changed = values_changed_by_neighbours(graph, config)
             findings.require(f"{label}: values changed by other sequences", changed, "≤", 0)
+
+
+def check_answers(graph: EncoderGraph, encoder: Encoder, sequences: Sequence[Rows], precision: Precision) -> None:
+    """Compare a graph's outputs for one batch with those of the float32 encoder on the CPU.
+
+    Raises:
+        WrongAnswers: the outputs miss the tolerance of the precision.
+    """
+    actual = normalize_outputs(encoder.config, graph.run(pack(sequences), hidden=True))
+    expected = concatenate(run_in_pytorch(encoder, list(sequences)))
+    if problem := violation(difference(actual, expected), _PRECISIONS[precision]):
+        raise WrongAnswers(problem)
 
 
 def batches_of_lengths(config: EncoderConfig, ragged_tokens: int) -> list[list[int]]:

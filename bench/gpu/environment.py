@@ -10,7 +10,6 @@ import onnxruntime as ort
 import torch
 
 from bench.findings import Findings
-from bench.gpu.candidates import GatheredCuda
 from bench.gpu.cuda import cuda_unavailable_reason
 from bench.gpu.models import BERT_BASE, random_model, served_plan, write
 from bench.gpu.routes import SEQUENCES, attention_routes
@@ -53,12 +52,12 @@ def environment(settings: Settings, findings: Findings) -> None:
     # All layers use the same kernel. The kernel may depend on head_dim, so the shape is the one that is timed.
     encoder = random_model(replace(BERT_BASE, layers=1), settings)
     for precision in settings.precisions:
-        for layout in (served_plan(settings, precision).layout, GatheredCuda):
-            label = f"attention kernel, {layout.__name__}, {precision}"
-            with findings.attempt(label):
-                path = write(encoder, layout, precision, settings.folder / f"{label}.onnx")
-                for tokens, kernel in attention_routes(path, settings.provider, _KERNEL_TOKENS).items():
-                    findings.record(f"{label}, {SEQUENCES} × {tokens} tokens", kernel)
+        layout = served_plan(settings, precision).layout
+        label = f"attention kernel, {layout.__name__}, {precision}"
+        with findings.attempt(label):
+            path = write(encoder, layout, precision, settings.folder / f"{label}.onnx")
+            for tokens, kernel in attention_routes(path, settings.provider, _KERNEL_TOKENS).items():
+                findings.record(f"{label}, {SEQUENCES} × {tokens} tokens", kernel)
 
 
 def _gpu() -> dict[str, str]:

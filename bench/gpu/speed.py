@@ -10,7 +10,8 @@ import numpy as np
 import torch
 
 from bench.findings import Findings
-from bench.gpu.candidates import FusedCuda, GatheredCuda
+from bench.gpu.candidates import FusedCuda
+from bench.gpu.correctness import check_answers
 from bench.gpu.models import BERT_BASE, random_model, served_plan, write, write_bundle
 from bench.gpu.pytorch import PADDED_SEQUENCES, Padded, Runner, VariableLength, varlen_unavailable_reason
 from bench.gpu.settings import Precision, Settings
@@ -38,7 +39,7 @@ _ARRIVAL, _SORTED = "in arrival order", "sorted by length"
 _FULL_BATCH_TOKENS = 16_384
 _SHORT_TOKENS = 32
 _LAYOUTS: dict[str, tuple[type[GraphLayout], ...]] = {
-    "cuda": (PackedCuda, FusedCuda, GatheredCuda, Portable),
+    "cuda": (PackedCuda, FusedCuda, Portable),
     "cpu": (PackedCpu, Portable),
 }
 _DTYPES = {"fp32": torch.float32, "fp16": torch.float16}
@@ -211,23 +212,27 @@ def _batches(check: SpeedCheck) -> None:
 
 
 def _layouts(check: SpeedCheck) -> None:
-    """Compare attention layouts in batches of one size."""
+    """Compare attention layouts in batches of one size; a layout with wrong answers is not timed."""
     settings = check.settings
     tokens = min(_FULL_BATCH_TOKENS, max(settings.effort.batch_tokens))
     batches = in_batches(check.trace.sequences, tokens)
 
-    def time_graph(label: str, open_graph: Callable[[], EncoderGraph]) -> None:
+    def time_graph(label: str, precision: Precision, open_graph: Callable[[], EncoderGraph]) -> None:
         with check.findings.attempt(label):
-            seconds = median_seconds(partial(run_batches, open_graph(), batches), settings, settings.effort.rounds)
+            graph = open_graph()
+            check_answers(graph, check.encoder, check.trace.sequences[:PADDED_SEQUENCES], precision)
+            seconds = median_seconds(partial(run_batches, graph, batches), settings, settings.effort.rounds)
             check.findings.record(label, check.trace.tokens / seconds)
 
     for precision in settings.precisions:
         for layout in _LAYOUTS[settings.provider]:
             label = f"{layout.__name__}, {precision}, batches of {tokens:,} tokens: tokens/s"
-            time_graph(label, partial(_graph, check, layout, precision))
+            time_graph(label, precision, partial(_graph, check, layout, precision))
     path = check.model.bundle.folder / check.model.graph_file
     label = f"{settings.fastest} as served, without bound buffers and shape buckets: tokens/s"
-    time_graph(label, lambda: EncoderGraph(open_session(path, settings.provider, session_options(None))))
+    time_graph(
+        label, settings.fastest, lambda: EncoderGraph(open_session(path, settings.provider, session_options(None)))
+    )
 
 
 def _graph(check: SpeedCheck, layout: type[GraphLayout], precision: Precision) -> EncoderGraph:

@@ -36,7 +36,6 @@ _DIMS = {
     "batch": _BATCH,
     "sequence": _SEQUENCE,
     "batch + 1": _BATCH + 1,
-    "3 * batch + 2": 3 * _BATCH + 2,
 }
 
 

@@ -104,17 +104,6 @@ def cu_seqlens(batch: PackedBatch) -> NDArray[np.int32]:
     return np.concatenate([[0], np.cumsum(batch.lengths)]).astype(np.int32)
 
 
-def key_spans(batch: PackedBatch) -> NDArray[np.int32]:
-    """Return the key padding mask of MultiHeadAttention that CUDA's memory-efficient kernel accepts, [3B+2].
-
-    The mask holds B lengths, then B+1 cumulative padded lengths of the queries, then the same B+1 numbers for the keys.
-    The operator's schema defines only the size. ONNX Runtime's attention_common.h defines the meaning as
-    MASK_1D_KEY_SEQ_LEN_START, and the CUDA kernel counts padding cells in the cumulative lengths.
-    """
-    padded_starts = np.arange(batch.sequences + 1) * batch.padded_length
-    return np.concatenate([batch.lengths, padded_starts, padded_starts]).astype(np.int32)
-
-
 def token_offset(batch: PackedBatch) -> NDArray[np.int32]:
     """Return the indices of the cells that hold a token, then the indices of padding cells, [B, N].
 
@@ -140,7 +129,6 @@ _PACKED_INPUTS: dict[str, _MakeInput] = {
     "scatter": scatter,
     "cu_seqlens": cu_seqlens,
     "token_offset": token_offset,
-    "key_spans": key_spans,
 }
 
 _PADDED_INPUTS: dict[str, _MakeInput] = {

@@ -43,10 +43,9 @@ ORACLES: dict[str, Callable[[list[int]], list[int]]] = {
     "scatter": lambda lengths: _token_offset(lengths)[: sum(lengths)],
     "cu_seqlens": lambda lengths: [sum(lengths[:count]) for count in range(len(lengths) + 1)],
     "token_offset": _token_offset,
-    "key_spans": lambda lengths: [*lengths, *2 * [max(lengths) * count for count in range(len(lengths) + 1)]],
     "input_ids": lambda lengths: [100 * index + position for index, n in enumerate(lengths) for position in range(n)],
 }
-TYPES = dict.fromkeys(("lengths", "cu_seqlens", "token_offset", "key_spans"), np.int32)
+TYPES = dict.fromkeys(("lengths", "cu_seqlens", "token_offset"), np.int32)
 
 
 @given(lengths=lengths_lists)
@@ -54,7 +53,7 @@ def test_each_index_array_equals_its_definition(lengths: list[int]) -> None:
     batch = _batch(lengths)
     grid = len(lengths), max(lengths)
     shapes: dict[str, tuple[int, ...]] = {"gather": grid, "token_offset": grid, "lengths": (len(lengths),)}
-    shapes |= {"cu_seqlens": (len(lengths) + 1,), "key_spans": (3 * len(lengths) + 2,)}
+    shapes["cu_seqlens"] = (len(lengths) + 1,)
 
     fed = batch.feeds(list(ORACLES))
 
