@@ -60,6 +60,10 @@ class CheckpointJson:
             raise self.error(name, "it must be true or false")
         return value
 
+    def flag(self, name: str, *, default: bool) -> bool:
+        """Return a field that must be true or false if it is present."""
+        return self.boolean(name) if name in self.values else default
+
     def choice(self, name: str, choices: Mapping[str, Choice]) -> Choice:
         """Return the value in `choices` of a field that must be one of its keys."""
         value = self._required(name)

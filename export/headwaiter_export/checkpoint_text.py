@@ -1,0 +1,61 @@
+"""Read how a checkpoint turns texts into token ids: its tokenizer and the most tokens of a text."""
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+from tokenizers import Tokenizer
+
+from headwaiter_export.checkpoint_json import CheckpointError, CheckpointJson
+from headwaiter_export.config import EncoderConfig
+from headwaiter_export.text_config import TextConfig
+from headwaiter_export.tokenizer_check import check_against_transformers, check_tokenizer
+from headwaiter_export.tokenizer_classes import build_tokenizer, read_tokenizer_file
+
+
+def read_text(folder: Path, config_json: CheckpointJson, config: EncoderConfig) -> TextConfig | None:
+    """Read the tokenizer of a checkpoint and its limit; return None without a tokenizer.json.
+
+    Raises:
+        CheckpointError: the tokenizer cannot be reproduced, or gives other ids than `transformers`.
+    """
+    if not config.takes_tokens or not (folder / "tokenizer.json").is_file():
+        return None
+    tokenizer = build_tokenizer(folder, config_json)
+    text = _text_config(tokenizer, folder / "tokenizer.json", config)
+    check_against_transformers(tokenizer, folder)
+    return replace(text, max_tokens=int(min(_text_limit(folder), config.max_tokens)))
+
+
+def read_tokenizer(path: Path, config: EncoderConfig) -> TextConfig:
+    """Read a tokenizer.json without settings beside it, and limit texts to the model's max_tokens.
+
+    Raises:
+        CheckpointError: the file cannot be read, or the tokenizer does not fit the model.
+    """
+    return _text_config(read_tokenizer_file(path), path, config)
+
+
+def _text_config(tokenizer: Tokenizer, path: Path, config: EncoderConfig) -> TextConfig:
+    """Turn off truncation and padding, and check that the ids fit the model."""
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    largest = max(tokenizer.get_vocab().values())
+    if largest >= config.vocabulary_size:
+        raise CheckpointError(
+            f"{path}, with the settings beside it, has token id {largest}, but the model has {config.vocabulary_size} "
+            "ids: use the model's tokenizer"
+        )
+    check_tokenizer(tokenizer, path)
+    return TextConfig(tokenizer.to_str(), config.max_tokens)
+
+
+def _text_limit(folder: Path) -> float:
+    """Return the most tokens of a text that the checkpoint allows; infinity if it has no limit."""
+    # The name of the file contains the architecture, as in sentence_roberta_config.json.
+    found = sorted(folder.glob("sentence_*_config.json"))
+    sentence = CheckpointJson.read_if_present(found[0] if found else folder / "sentence_bert_config.json")
+    if sentence.values.get("do_lower_case"):
+        raise sentence.error("do_lower_case", "it must be false, with lower-casing in tokenizer.json")
+    tokenizer = CheckpointJson.read_if_present(folder / "tokenizer_config.json")
+    return sentence.limit("max_seq_length") or tokenizer.limit("model_max_length") or math.inf
