@@ -165,13 +165,15 @@ def _camembert_parts(settings: CheckpointJson, tokens: TokenSettings, parts: _Pa
 def _bert_post_processor(
     settings: CheckpointJson, tokens: TokenSettings, tokenizer: Tokenizer
 ) -> processors.PostProcessor:
-    return _template(tokens.name("cls_token"), tokens.name("sep_token"), tokenizer)
+    begin, end = tokens.name("cls_token"), tokens.name("sep_token")
+    return _template([begin, "$A", end], [f"{begin}:0", "$A:0", f"{end}:0", "$B:1", f"{end}:1"], tokenizer)
 
 
 def _sentencepiece_post_processor(
     settings: CheckpointJson, tokens: TokenSettings, tokenizer: Tokenizer
 ) -> processors.PostProcessor:
-    return _template(tokens.name("bos_token"), tokens.name("eos_token"), tokenizer)
+    begin, end = tokens.name("bos_token"), tokens.name("eos_token")
+    return _template([begin, "$A", end], [begin, "$A", end, end, "$B", end], tokenizer)
 
 
 def _roberta_post_processor(
@@ -186,9 +188,10 @@ def _roberta_post_processor(
     )
 
 
-def _template(begin: str, end: str, tokenizer: Tokenizer) -> processors.PostProcessor:
-    special_tokens = [(token, _token_id(tokenizer, token)) for token in dict.fromkeys((begin, end))]
-    return processors.TemplateProcessing(single=[begin, "$A", end], special_tokens=special_tokens)
+def _template(single: list[str], pair: list[str], tokenizer: Tokenizer) -> processors.PostProcessor:
+    """Return a post-processor; the server encodes no pairs, but an unchanged tokenizer.json keeps a bundle's digest."""
+    special_tokens = [(token, _token_id(tokenizer, token)) for token in dict.fromkeys((single[0], single[-1]))]
+    return processors.TemplateProcessing(single=single, pair=pair, special_tokens=special_tokens)
 
 
 def _token_id(tokenizer: Tokenizer, token: str) -> int:
