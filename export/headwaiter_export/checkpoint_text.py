@@ -12,6 +12,16 @@ from headwaiter_export.text_config import TextConfig
 from headwaiter_export.tokenizer_check import check_against_transformers, check_tokenizer
 from headwaiter_export.tokenizer_classes import build_tokenizer, read_tokenizer_file
 
+# The supported values of the fields of sentence_bert_config.json that could change results.
+_TRANSFORMER_FIELDS = {
+    "transformer_task": "feature-extraction",
+    "modality_config": {"text": {"method": "forward", "method_output_name": "last_hidden_state"}},
+    "module_output_name": "token_embeddings",
+    **dict.fromkeys(("processing_kwargs", "query_length", "document_length", "query_expansion")),
+    **dict.fromkeys(("model_args", "tokenizer_args", "config_args", "tokenizer_name_or_path")),
+    **dict.fromkeys(("model_kwargs", "processor_kwargs", "config_kwargs")),
+}
+
 
 def read_text(folder: Path, config_json: CheckpointJson, config: EncoderConfig) -> TextConfig | None:
     """Read the tokenizer of a checkpoint and its limit; return None without a tokenizer.json.
@@ -52,10 +62,12 @@ def _text_config(tokenizer: Tokenizer, path: Path, config: EncoderConfig) -> Tex
 
 def _text_limit(folder: Path) -> float:
     """Return the most tokens of a text that the checkpoint allows; infinity if it has no limit."""
-    # The name of the file contains the architecture, as in sentence_roberta_config.json.
-    found = sorted(folder.glob("sentence_*_config.json"))
+    # The name of the file contains the architecture, as in sentence_roberta_config.json. BERT comes first.
+    found = sorted(folder.glob("sentence_*_config.json"), key=lambda path: path.name != "sentence_bert_config.json")
     sentence = CheckpointJson.read_if_present(found[0] if found else folder / "sentence_bert_config.json")
+    sentence.require(_TRANSFORMER_FIELDS, known=("max_seq_length", "do_lower_case", "unpad_inputs"))
     if sentence.values.get("do_lower_case"):
         raise sentence.error("do_lower_case", "it must be false, with lower-casing in tokenizer.json")
     tokenizer = CheckpointJson.read_if_present(folder / "tokenizer_config.json")
-    return sentence.limit("max_seq_length") or tokenizer.limit("model_max_length") or math.inf
+    limits = (sentence.limit("max_seq_length"), tokenizer.limit("model_max_length"), tokenizer.limit("max_len"))
+    return next((limit for limit in limits if limit is not None), math.inf)

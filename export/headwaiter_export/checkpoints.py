@@ -32,6 +32,10 @@ _POOLINGS = {
     "max": Pooling.MAX,
     "lasttoken": Pooling.LAST,
 }
+_POOLING_FIELDS = ("pooling_mode", "include_prompt", "embedding_dimension", "word_embedding_dimension")
+# The supported values of fields of `sentence-transformers` that could change results.
+_NORMALIZE_FIELDS = {"module_input_name": "sentence_embedding", "module_output_name": "sentence_embedding"}
+_MODEL_FIELDS = {"model_type": "SentenceTransformer", "truncate_dim": None}
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,19 +105,26 @@ def _read_modules(folder: Path) -> _Modules:
         raise CheckpointError(
             f"{folder / 'modules.json'} is not a list of modules with type and path: save the model again"
         )
+    for module in modules:
+        if not module["type"].startswith("sentence_transformers."):
+            raise CheckpointError(f"modules.json has the type {module['type']!r}: the export does not run its code")
     kinds = [module["type"].rpartition(".")[2] for module in modules]
     if kinds not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):
         raise CheckpointError(
             f"modules.json lists {', '.join(kinds)}: it must be Transformer, Pooling and optionally Normalize"
         )
-    transformer, pooling = (folder / module["path"] for module in modules[:2])
+    transformer, pooling, *normalize = (folder / module["path"] for module in modules)
     config_json = CheckpointJson.read(pooling / "config.json")
+    for each in normalize:
+        CheckpointJson.read_if_present(each / "config.json").require(_NORMALIZE_FIELDS, known=())
+    prompts = CheckpointJson.read_if_present(folder / "config_sentence_transformers.json")
+    prompts.require(_MODEL_FIELDS)
     return _Modules(
         transformer,
         _read_pooling(config_json),
         pools_prompt=config_json.flag("include_prompt", default=True),
-        normalize=len(kinds) == 3,
-        prompts=CheckpointJson.read_if_present(folder / "config_sentence_transformers.json"),
+        normalize=bool(normalize),
+        prompts=prompts,
     )
 
 
@@ -124,6 +135,8 @@ def _is_module(module: object) -> bool:
 def _read_pooling(config_json: CheckpointJson) -> Pooling:
     # Old versions have a flag for each pooling, new versions the name of one.
     prefix = "pooling_mode_"
+    fields = [name for name in config_json.values if name.startswith(prefix)]
+    config_json.require({}, known=[*fields, *_POOLING_FIELDS])
     modes = [key.removeprefix(prefix) for key, on in config_json.values.items() if key.startswith(prefix) and on]
     if not modes:
         return config_json.choice("pooling_mode", _POOLINGS)
@@ -140,6 +153,9 @@ def _read_family(config_json: CheckpointJson) -> Family:
     for architecture in config_json.strings("architectures"):
         if not architecture.endswith(_ENCODER_ENDINGS):
             raise CheckpointError(f"config.json has architecture {architecture}: save the encoder without its head")
+    config_json.require({"auto_map": None, "quantization_config": None})
+    if (config_json.path.parent / "adapter_config.json").is_file():
+        raise CheckpointError(f"{config_json.path.parent} has adapter_config.json: merge the adapter into the weights")
     if config_json.values.get("is_decoder"):
         raise CheckpointError("config.json has is_decoder: only encoders are supported")
     if config_json.values.get("position_embedding_type", "absolute") != "absolute":
@@ -158,7 +174,7 @@ def _encoder_config(config_json: CheckpointJson, family: Family, *, pooling: Poo
             if field in config_json.values
         },
         "activation": config_json.choice(family.activation_field, ACTIVATIONS),
-        "norm_eps": config_json.values.get("layer_norm_eps", 1e-12),
+        "norm_eps": family.norm_eps or config_json.values.get("layer_norm_eps", 1e-12),
     }
     try:
         return EncoderConfig(**choices, pooling=pooling, normalize=normalize)
