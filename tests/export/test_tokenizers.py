@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import transformers
-from tokenizers import AddedToken, Tokenizer, normalizers, processors
+from tokenizers import Tokenizer, normalizers
 from transformers import AutoTokenizer, DistilBertConfig, DistilBertModel
 
 from headwaiter_export.checkpoints import read_checkpoint
@@ -22,6 +22,8 @@ from tests.export.tokenizer_folders import (
     json_of,
     random_texts,
     unigram,
+    with_added,
+    with_token_type,
     word_level,
     word_piece,
 )
@@ -43,13 +45,6 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def config(tokenizer_class: str | None = None, **settings: Any) -> Files:
     chosen = {} if tokenizer_class is None else {"tokenizer_class": tokenizer_class}
     return {"tokenizer_config.json": {**chosen, **settings}}
-
-
-def with_added(tokenizer: Tokenizer) -> Tokenizer:
-    """Add tokens whose flags differ, to a tokenizer."""
-    tokenizer.add_tokens([AddedToken("Added", normalized=True), AddedToken("[NEW]", lstrip=True, rstrip=True)])
-    tokenizer.add_special_tokens([AddedToken("<extra>", single_word=True)])
-    return tokenizer
 
 
 DECLARED = {
@@ -281,11 +276,6 @@ def test_a_tokenizer_that_cannot_be_reproduced_is_refused(
     folder = save_case("WordLevel cased", model, tmp_path / "model")
     build().save(str(folder / "tokenizer.json"))
     assert_checkpoint_refused(folder, "tokenizer.json", *facts)
-
-
-def with_token_type(tokenizer: Tokenizer) -> Tokenizer:
-    tokenizer.post_processor = processors.TemplateProcessing(single="$A:1", special_tokens=[])
-    return tokenizer
 
 
 def test_the_python_of_the_page_saves_a_tokenizer_that_can_be_exported(

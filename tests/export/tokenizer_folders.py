@@ -5,7 +5,7 @@ import random
 import struct
 from typing import Any
 
-from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
+from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
 
 BERT_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 ROBERTA_TOKENS = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
@@ -129,6 +129,19 @@ def json_of(tokenizer: Tokenizer) -> dict[str, Any]:
 def edited(tokenizer: Tokenizer, **parts: Any) -> Tokenizer:
     """Return a tokenizer with these parts of its JSON."""
     return Tokenizer.from_str(json.dumps({**json_of(tokenizer), **parts}))
+
+
+def with_added(tokenizer: Tokenizer) -> Tokenizer:
+    """Add tokens whose flags differ, to a tokenizer."""
+    tokenizer.add_tokens([AddedToken("Added", normalized=True), AddedToken("[NEW]", lstrip=True, rstrip=True)])
+    tokenizer.add_special_tokens([AddedToken("<extra>", single_word=True)])
+    return tokenizer
+
+
+def with_token_type(tokenizer: Tokenizer) -> Tokenizer:
+    """Give all tokens the token type 1."""
+    tokenizer.post_processor = processors.TemplateProcessing(single="$A:1", special_tokens=[])
+    return tokenizer
 
 
 def _train(tokenizer: Tokenizer, trainer: Any) -> None:
