@@ -186,7 +186,7 @@ class FakeEncoder:
         prompt = inputs.read_prompt(request.texts, self._manifest, self._limits)
         truncates = options.truncation in (pb.TRUNCATION_LEFT, pb.TRUNCATION_RIGHT)
         max_tokens = self._manifest.max_text_tokens
-        inputs.check_texts(request.texts.values, max_tokens, failures, truncates=truncates)
+        inputs.check_texts(request.texts.values, failures)
         tokens, offsets, truncated = [], [], {}
         for index, text in enumerate(request.texts.values):
             words, spans = _tokenize(text, prompt.text)
@@ -195,7 +195,7 @@ class FakeEncoder:
                 kept = _kept_positions(len(words), max_tokens, options.truncation)
                 words, spans = words[kept], spans[kept]
             elif len(words) > max_tokens:
-                failures.add(inputs.text_too_long(index, f"{len(words)} tokens", max_tokens, len(words)))
+                failures.add(inputs.text_too_long(index, len(words), max_tokens))
             if index in failures:
                 words, spans = words[:0], spans[:0]
             tokens.append(words)

@@ -1,7 +1,7 @@
 """Read the JSON files of a checkpoint, and check each field when it is read."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from headwaiter_export.config import MAX_SIZE
 
 Choice = TypeVar("Choice")
+_REMOVE = "remove the field if results do not depend on it"
 
 
 class CheckpointError(Exception):
@@ -60,6 +61,10 @@ class CheckpointJson:
             raise self.error(name, "it must be true or false")
         return value
 
+    def flag(self, name: str, *, default: bool) -> bool:
+        """Return a field that must be true or false if it is present."""
+        return self.boolean(name) if name in self.values else default
+
     def choice(self, name: str, choices: Mapping[str, Choice]) -> Choice:
         """Return the value in `choices` of a field that must be one of its keys."""
         value = self._required(name)
@@ -87,6 +92,20 @@ class CheckpointJson:
         if not isinstance(values, dict) or not all(isinstance(value, str) for value in values.values()):
             raise self.error(name, "it must be an object of strings")
         return values
+
+    def require(self, supported: Mapping[str, object], known: Collection[str] | None = None) -> None:
+        """Check that each field is missing, null or empty, or has its supported value.
+
+        Raises:
+            CheckpointError: a field has another value; or, if `known` is given, a field is neither there nor supported.
+        """
+        for name, value in self.values.items():
+            if name in supported and value not in (None, {}, [], supported[name]):
+                value = supported[name]
+                supports = "the export cannot apply it" if value is None else f"the export supports only {value!r}"
+                raise self.error(name, f"{supports}; {_REMOVE}")
+            if known is not None and name not in supported and name not in known:
+                raise self.error(name, f"the export does not know the field; {_REMOVE}")
 
     def error(self, name: str, expected: str) -> CheckpointError:
         """Return an error with the file, a field, its value and the values that are expected."""

@@ -5,16 +5,15 @@ module of a `sentence-transformers` model (modules.json). `read_checkpoint` turn
 prompts. A setting that the encoder cannot reproduce is an error that names the setting.
 """
 
-import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import tokenizers
 import torch
 from torch import Tensor
 
 from headwaiter_export.checkpoint_json import CheckpointError, CheckpointJson, read_json
+from headwaiter_export.checkpoint_text import read_text
 from headwaiter_export.config import ConfigError, EncoderConfig, Pooling
 from headwaiter_export.encoder import Encoder
 from headwaiter_export.families import ACTIVATIONS, FAMILIES, Family
@@ -33,6 +32,10 @@ _POOLINGS = {
     "max": Pooling.MAX,
     "lasttoken": Pooling.LAST,
 }
+_POOLING_FIELDS = ("pooling_mode", "include_prompt", "embedding_dimension", "word_embedding_dimension")
+# The supported values of fields of `sentence-transformers` that could change results.
+_NORMALIZE_FIELDS = {"module_input_name": "sentence_embedding", "module_output_name": "sentence_embedding"}
+_MODEL_FIELDS = {"model_type": "SentenceTransformer", "truncate_dim": None}
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,7 +74,7 @@ def read_checkpoint(folder: Path, pooling: Pooling | None = None, normalize: boo
     if normalize is None:
         normalize = modules.normalize and pooling is not Pooling.NONE
     config = _encoder_config(config_json, family, pooling=pooling, normalize=normalize)
-    text = _read_text(folder, config)
+    text = read_text(folder, config_json, config)
     if text is not None and modules.prompts is not None:
         text = with_prompts(text, modules.prompts, pooled=modules.pools_prompt)
     return LoadedModel(_load_encoder(folder, config_json, family, config), text)
@@ -102,19 +105,26 @@ def _read_modules(folder: Path) -> _Modules:
         raise CheckpointError(
             f"{folder / 'modules.json'} is not a list of modules with type and path: save the model again"
         )
+    for module in modules:
+        if not module["type"].startswith("sentence_transformers."):
+            raise CheckpointError(f"modules.json has the type {module['type']!r}: the export does not run its code")
     kinds = [module["type"].rpartition(".")[2] for module in modules]
     if kinds not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):
         raise CheckpointError(
             f"modules.json lists {', '.join(kinds)}: it must be Transformer, Pooling and optionally Normalize"
         )
-    transformer, pooling = (folder / module["path"] for module in modules[:2])
+    transformer, pooling, *normalize = (folder / module["path"] for module in modules)
     config_json = CheckpointJson.read(pooling / "config.json")
+    for each in normalize:
+        CheckpointJson.read_if_present(each / "config.json").require(_NORMALIZE_FIELDS, known=())
+    prompts = CheckpointJson.read_if_present(folder / "config_sentence_transformers.json")
+    prompts.require(_MODEL_FIELDS)
     return _Modules(
         transformer,
         _read_pooling(config_json),
-        pools_prompt="include_prompt" not in config_json.values or config_json.boolean("include_prompt"),
-        normalize=len(kinds) == 3,
-        prompts=CheckpointJson.read_if_present(folder / "config_sentence_transformers.json"),
+        pools_prompt=config_json.flag("include_prompt", default=True),
+        normalize=bool(normalize),
+        prompts=prompts,
     )
 
 
@@ -125,6 +135,8 @@ def _is_module(module: object) -> bool:
 def _read_pooling(config_json: CheckpointJson) -> Pooling:
     # Old versions have a flag for each pooling, new versions the name of one.
     prefix = "pooling_mode_"
+    fields = [name for name in config_json.values if name.startswith(prefix)]
+    config_json.require({}, known=[*fields, *_POOLING_FIELDS])
     modes = [key.removeprefix(prefix) for key, on in config_json.values.items() if key.startswith(prefix) and on]
     if not modes:
         return config_json.choice("pooling_mode", _POOLINGS)
@@ -141,6 +153,9 @@ def _read_family(config_json: CheckpointJson) -> Family:
     for architecture in config_json.strings("architectures"):
         if not architecture.endswith(_ENCODER_ENDINGS):
             raise CheckpointError(f"config.json has architecture {architecture}: save the encoder without its head")
+    config_json.require({"auto_map": None, "quantization_config": None})
+    if (config_json.path.parent / "adapter_config.json").is_file():
+        raise CheckpointError(f"{config_json.path.parent} has adapter_config.json: merge the adapter into the weights")
     if config_json.values.get("is_decoder"):
         raise CheckpointError("config.json has is_decoder: only encoders are supported")
     if config_json.values.get("position_embedding_type", "absolute") != "absolute":
@@ -159,7 +174,7 @@ def _encoder_config(config_json: CheckpointJson, family: Family, *, pooling: Poo
             if field in config_json.values
         },
         "activation": config_json.choice(family.activation_field, ACTIVATIONS),
-        "norm_eps": config_json.values.get("layer_norm_eps", 1e-12),
+        "norm_eps": family.norm_eps or config_json.values.get("layer_norm_eps", 1e-12),
     }
     try:
         return EncoderConfig(**choices, pooling=pooling, normalize=normalize)
@@ -201,45 +216,3 @@ def _read_tensors(folder: Path) -> dict[str, Tensor]:
     if any(folder.glob("*.bin")):
         raise CheckpointError(f"{folder} has pickled weights, which can run code: save the model again as safetensors")
     raise CheckpointError(f"{folder} has no model.safetensors: save the model again as safetensors")
-
-
-def _read_text(folder: Path, config: EncoderConfig) -> TextConfig | None:
-    """Read the tokenizer and its limit; return None without a tokenizer.json."""
-    path = folder / "tokenizer.json"
-    if not config.takes_tokens or not path.is_file():
-        return None
-    text = read_tokenizer(path, config)
-    return replace(text, max_tokens=int(min(_text_limit(folder), config.max_tokens)))
-
-
-def read_tokenizer(path: Path, config: EncoderConfig) -> TextConfig:
-    """Read a tokenizer, turn off its truncation and padding, and limit texts to the model's max_tokens.
-
-    Raises:
-        CheckpointError: the file cannot be read, has no tokens, or has ids outside the model's vocabulary.
-    """
-    try:
-        tokenizer = tokenizers.Tokenizer.from_file(str(path))
-    except Exception as error:  # noqa: BLE001 - the library raises nothing more specific
-        raise CheckpointError(f"{path} cannot be read ({error}): save the tokenizer again") from None
-    largest = max(tokenizer.get_vocab().values(), default=-1)
-    if largest < 0:
-        raise CheckpointError(f"{path} has no tokens: save the tokenizer again")
-    if largest >= config.vocabulary_size:
-        raise CheckpointError(
-            f"{path} has token id {largest}, but the model has {config.vocabulary_size} ids: use the model's tokenizer"
-        )
-    tokenizer.no_truncation()
-    tokenizer.no_padding()
-    return TextConfig(tokenizer.to_str(), config.max_tokens)
-
-
-def _text_limit(folder: Path) -> float:
-    """Return the most tokens of a text that the checkpoint allows; infinity if it has no limit."""
-    # The name of the file contains the architecture, as in sentence_roberta_config.json.
-    found = sorted(folder.glob("sentence_*_config.json"))
-    sentence = CheckpointJson.read_if_present(found[0] if found else folder / "sentence_bert_config.json")
-    if sentence.values.get("do_lower_case"):
-        raise sentence.error("do_lower_case", "it must be false, with lower-casing in tokenizer.json")
-    tokenizer = CheckpointJson.read_if_present(folder / "tokenizer_config.json")
-    return sentence.limit("max_seq_length") or tokenizer.limit("model_max_length") or math.inf

@@ -67,7 +67,8 @@ def _read_preset(options: argparse.Namespace) -> "tuple[str, LoadedModel]":
 
 
 def _load_model(config: EncoderConfig, weights: Path | None, tokenizer: Path | None, seed: int = 0) -> "LoadedModel":
-    from headwaiter_export.checkpoints import LoadedModel, read_tokenizer
+    from headwaiter_export.checkpoint_text import read_tokenizer
+    from headwaiter_export.checkpoints import LoadedModel
     from headwaiter_export.weights import random_encoder, read_encoder
 
     if tokenizer is not None and not config.takes_tokens:

@@ -28,6 +28,7 @@ class Family:
         boolean_fields: booleans of EncoderConfig, and their fields in config.json, which may be absent.
         fixed_fields: fields of EncoderConfig that have the same value in the whole family.
         default_pooling: pooling of a checkpoint that names no pooling.
+        norm_eps: epsilon of the norms if the family ignores layer_norm_eps in config.json, otherwise None.
     """
 
     input: TokenInput | PatchInput
@@ -41,6 +42,7 @@ class Family:
     boolean_fields: Mapping[str, str] = field(default_factory=dict)
     fixed_fields: Mapping[str, Any] = field(default_factory=dict)
     default_pooling: Pooling = Pooling.MEAN
+    norm_eps: float | None = None
 
     def tensor_name(self, name: str) -> str:
         """Return the checkpoint's name for a tensor of `Encoder.state_dict()`."""
@@ -103,6 +105,7 @@ _DISTILBERT = Family(
         "feed_forward_norm": "output_layer_norm",
     },
     ignored_prefixes=("vocab_transform.", "vocab_layer_norm.", "vocab_projector."),
+    norm_eps=1e-12,
 )
 _VIT = Family(
     input=PatchInput(),

@@ -233,6 +233,12 @@ def test_a_long_text_is_truncated_on_request_and_keeps_its_special_tokens() -> N
         assert [tuple(span) for span in encoding.offsets[0].tolist()] == spans
 
 
+def test_a_text_of_two_words_and_40000_spaces_is_not_too_long() -> None:
+    client = Client(transport=FakeEncoder(max_tokens=4))
+    encoding = client.encode(["hello" + " " * 40_000 + "world"], partial=True)
+    assert (encoding.failures, encoding.lengths.tolist()) == ({}, [4])
+
+
 def test_vectors_come_from_a_function_of_the_sequence() -> None:
     seen: list[Any] = []
 

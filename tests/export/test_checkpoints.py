@@ -78,6 +78,9 @@ def test_distilbert_equals_transformers(tmp_path: Path) -> None:
     randomize(model)
     model.save_pretrained(tmp_path)
     assert_equal_hidden(read_checkpoint(tmp_path), model)
+    # DistilBERT ignores the field, unlike the other families.
+    edit_json(tmp_path / "config.json", layer_norm_eps=0.5)
+    assert_equal_hidden(read_checkpoint(tmp_path), transformers.DistilBertModel.from_pretrained(tmp_path).eval())
 
 
 def test_a_language_modelling_head_is_ignored(tmp_path: Path) -> None:
@@ -124,7 +127,14 @@ def test_a_sentence_transformer_keeps_the_limits_of_its_model_and_of_its_texts(t
 
 
 @pytest.mark.parametrize(
-    ("limit", "expected"), [({"model_max_length": 20}, 20), ({"model_max_length": int(1e30)}, 64), ({}, 64)]
+    ("limit", "expected"),
+    [
+        ({"model_max_length": 20}, 20),
+        ({"model_max_length": int(1e30)}, 64),
+        ({"max_len": 20}, 20),
+        ({"model_max_length": 30, "max_len": 20}, 30),
+        ({}, 64),
+    ],
 )
 def test_the_text_limit_of_a_plain_checkpoint_is_that_of_its_tokenizer_or_its_positions(
     limit: dict[str, int], expected: int, tmp_path: Path

@@ -11,6 +11,7 @@ from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.manifest_pb2 import Manifest
 from headwaiter_proto.rules.errors import Failures, HeadwaiterError, InvalidInput, SequenceTooLong
 from headwaiter_proto.rules.inputs import (
+    MAX_BYTES_OF_ONE_TEXT,
     check_texts,
     read_features,
     read_prompt,
@@ -229,15 +230,19 @@ def test_a_request_without_an_input_is_refused() -> None:
         read_rows(pb.EncodeRequest(), TOKENS, LIMITS, Failures())
 
 
-def test_texts_that_are_empty_or_have_too_many_characters_are_refused_before_tokenisation() -> None:
+def test_texts_that_are_empty_or_have_too_many_bytes_are_refused_before_tokenisation() -> None:
     failures = Failures(keep=True)
-    check_texts(["a", " \n", "a" * 257], 4, failures, truncates=False)
-    empty, long = failures.by_sequence[1], failures.by_sequence[2]
-    assert (type(empty), empty.field, empty.limit) == (InvalidInput, "texts", None)
-    assert "sequence 1" in str(empty)
-    assert (type(long), long.field, long.limit, long.actual) == (SequenceTooLong, "texts", 4, None)
-    assert all(value in str(long) for value in ("sequence 2", "257", "4"))
-    check_texts(["a" * 257], 4, Failures(), truncates=True)
+    size = MAX_BYTES_OF_ONE_TEXT
+    check_texts(["a", " \n", "a" * size, "a" * (size + 1), "é" * (size // 2), "a" + "é" * (size // 2)], failures)
+    found = {
+        index: (type(error), error.field, error.limit, error.actual) for index, error in failures.by_sequence.items()
+    }
+    assert found == {
+        1: (InvalidInput, "texts", None, None),
+        3: (InvalidInput, "texts", size, size + 1),
+        5: (InvalidInput, "texts", size, size + 1),
+    }
+    assert all(error.sequence == index for index, error in failures.by_sequence.items())
 
 
 def test_a_model_without_a_tokenizer_has_no_prompt() -> None:

@@ -73,7 +73,7 @@ class BundleTokenizer:
         Raises:
             InvalidInput: a text is empty or too long, and `failures` does not keep errors.
         """
-        check_texts(texts, self._max_tokens, failures, truncates=options.truncation is not Truncation.ERROR)
+        check_texts(texts, failures)
         # encode_batch_fast computes no offsets. Both functions release the GIL and use a thread per core.
         encode_batch = self._tokenizer.encode_batch if options.offsets else self._tokenizer.encode_batch_fast
         tokenized = [_NO_TOKENS] * len(texts)
@@ -82,10 +82,11 @@ class BundleTokenizer:
         for indices in _slices(prompted):
             encodings = encode_batch([prompted[index] for index in indices])
             for index, encoding in zip(indices, encodings, strict=True):
-                tokens = self._truncate(_read_tokens(encoding, options), encoding, options.truncation)
-                if len(tokens.ids) > self._max_tokens:
-                    size = f"{tokens.original_tokens} tokens"
-                    failures.add(text_too_long(index, size, self._max_tokens, tokens.original_tokens))
+                too_long = len(encoding) > self._max_tokens and options.truncation is Truncation.ERROR
+                # Other threads wait while ids are copied, so the ids of a refused text are not.
+                tokens = _NO_TOKENS if too_long else self._truncate(encoding, options)
+                if too_long or len(tokens.ids) > self._max_tokens:
+                    failures.add(text_too_long(index, len(encoding), self._max_tokens))
                 else:
                     tokenized[index] = tokens
                     total_tokens += len(tokens.ids)
@@ -97,14 +98,18 @@ class BundleTokenizer:
         """Return the vocabulary entries of the token ids [n], including their marks for word parts and spaces."""
         return [self._tokenizer.id_to_token(int(token_id)) or "" for token_id in ids]
 
-    def _truncate(self, tokens: TokenizedText, encoding: Any, truncation: Truncation) -> TokenizedText:
-        """Drop tokens from one end of a text that is too long, but keep special tokens, as `transformers` does."""
-        if tokens.original_tokens <= self._max_tokens or truncation is Truncation.ERROR:
+    def _truncate(self, encoding: Any, options: TokenizeOptions) -> TokenizedText:
+        """Return the tokens of a text; if there are too many, drop some from one end, but keep special tokens.
+
+        `transformers` drops the same tokens.
+        """
+        tokens = _read_tokens(encoding, options)
+        if tokens.original_tokens <= self._max_tokens:
             return tokens
         keep = np.array(encoding.special_tokens_mask, bool)
         positions = np.flatnonzero(~keep)
         room = max(0, self._max_tokens - (len(keep) - len(positions)))
-        keep[positions[:room] if truncation is Truncation.RIGHT else positions[len(positions) - room :]] = True
+        keep[positions[:room] if options.truncation is Truncation.RIGHT else positions[len(positions) - room :]] = True
         return TokenizedText(
             tokens.ids[keep], tokens.original_tokens, None if tokens.offsets is None else tokens.offsets[keep]
         )

@@ -128,10 +128,33 @@ def test_a_text_over_the_maximum_is_refused_with_its_length_and_the_limit(tokeni
     assert (found.sequence, found.field, found.limit, found.actual) == (2, "texts", 32, 33)
 
 
-def test_a_text_with_too_many_characters_is_refused_without_tokenisation(tokenizer: BundleTokenizer) -> None:
-    with pytest.raises(SequenceTooLong, match=r"sequence 1.* 2049 .* 32 ") as refusal:
+@pytest.mark.parametrize("truncation", Truncation)
+@pytest.mark.parametrize("filler", [" ", "\n", "\u3000", "\u200b"])
+def test_a_text_of_many_characters_and_few_tokens_is_tokenised(
+    filler: str, truncation: Truncation, tokenizer: BundleTokenizer
+) -> None:
+    failures = Failures(keep=True)
+    options = TokenizeOptions(truncation=truncation)
+    (found,) = tokenizer.tokenize([f"bread{filler * 40_000} rain"], options, failures, 9999)
+    assert failures.by_sequence == {}
+    assert [found.ids.tolist()] == _ids(tokenizer, ["bread rain"])
+
+
+@pytest.mark.parametrize("truncation", SIDES)
+def test_a_text_of_100000_characters_is_truncated_as_by_transformers(
+    truncation: Truncation, tokenizer: BundleTokenizer, text_checkpoint: Path
+) -> None:
+    text = "bread" + " " * 50_000 + "rain falls on stone, " * 2_500
+    reference = _reference(text_checkpoint, truncation_side=SIDES[truncation])
+    (found,) = _tokenize(tokenizer, [text], truncation=truncation)
+    assert found.ids.tolist() == reference(text, truncation=True, max_length=32)["input_ids"]
+    assert found.original_tokens == len(reference(text)["input_ids"])
+
+
+def test_the_tokens_of_a_long_text_are_counted(tokenizer: BundleTokenizer) -> None:
+    with pytest.raises(SequenceTooLong, match="sequence 1") as refusal:
         _tokenize(tokenizer, ["bread", "." * 2049])
-    assert (refusal.value.sequence, refusal.value.limit, refusal.value.actual) == (1, 32, None)
+    assert (refusal.value.sequence, refusal.value.limit, refusal.value.actual) == (1, 32, 2051)
 
 
 def test_texts_are_tokenised_in_slices_until_the_maximum_of_all_tokens_is_reached(

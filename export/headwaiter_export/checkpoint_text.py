@@ -1,0 +1,73 @@
+"""Read how a checkpoint turns texts into token ids: its tokenizer and the most tokens of a text."""
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+from tokenizers import Tokenizer
+
+from headwaiter_export.checkpoint_json import CheckpointError, CheckpointJson
+from headwaiter_export.config import EncoderConfig
+from headwaiter_export.text_config import TextConfig
+from headwaiter_export.tokenizer_check import check_against_transformers, check_tokenizer
+from headwaiter_export.tokenizer_classes import build_tokenizer, read_tokenizer_file
+
+# The supported values of the fields of sentence_bert_config.json that could change results.
+_TRANSFORMER_FIELDS = {
+    "transformer_task": "feature-extraction",
+    "modality_config": {"text": {"method": "forward", "method_output_name": "last_hidden_state"}},
+    "module_output_name": "token_embeddings",
+    **dict.fromkeys(("processing_kwargs", "query_length", "document_length", "query_expansion")),
+    **dict.fromkeys(("model_args", "tokenizer_args", "config_args", "tokenizer_name_or_path")),
+    **dict.fromkeys(("model_kwargs", "processor_kwargs", "config_kwargs")),
+}
+
+
+def read_text(folder: Path, config_json: CheckpointJson, config: EncoderConfig) -> TextConfig | None:
+    """Read the tokenizer of a checkpoint and its limit; return None without a tokenizer.json.
+
+    Raises:
+        CheckpointError: the tokenizer cannot be reproduced, or gives other ids than `transformers`.
+    """
+    if not config.takes_tokens or not (folder / "tokenizer.json").is_file():
+        return None
+    tokenizer = build_tokenizer(folder, config_json)
+    text = _text_config(tokenizer, folder / "tokenizer.json", config)
+    check_against_transformers(tokenizer, folder)
+    return replace(text, max_tokens=int(min(_text_limit(folder), config.max_tokens)))
+
+
+def read_tokenizer(path: Path, config: EncoderConfig) -> TextConfig:
+    """Read a tokenizer.json without settings beside it, and limit texts to the model's max_tokens.
+
+    Raises:
+        CheckpointError: the file cannot be read, or the tokenizer does not fit the model.
+    """
+    return _text_config(read_tokenizer_file(path), path, config)
+
+
+def _text_config(tokenizer: Tokenizer, path: Path, config: EncoderConfig) -> TextConfig:
+    """Turn off truncation and padding, and check that the ids fit the model."""
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    largest = max(tokenizer.get_vocab().values())
+    if largest >= config.vocabulary_size:
+        raise CheckpointError(
+            f"{path}, with the settings beside it, has token id {largest}, but the model has {config.vocabulary_size} "
+            "ids: use the model's tokenizer"
+        )
+    check_tokenizer(tokenizer, path)
+    return TextConfig(tokenizer.to_str(), config.max_tokens)
+
+
+def _text_limit(folder: Path) -> float:
+    """Return the most tokens of a text that the checkpoint allows; infinity if it has no limit."""
+    # The name of the file contains the architecture, as in sentence_roberta_config.json. BERT comes first.
+    found = sorted(folder.glob("sentence_*_config.json"), key=lambda path: path.name != "sentence_bert_config.json")
+    sentence = CheckpointJson.read_if_present(found[0] if found else folder / "sentence_bert_config.json")
+    sentence.require(_TRANSFORMER_FIELDS, known=("max_seq_length", "do_lower_case", "unpad_inputs"))
+    if sentence.values.get("do_lower_case"):
+        raise sentence.error("do_lower_case", "it must be false, with lower-casing in tokenizer.json")
+    tokenizer = CheckpointJson.read_if_present(folder / "tokenizer_config.json")
+    limits = (sentence.limit("max_seq_length"), tokenizer.limit("model_max_length"), tokenizer.limit("max_len"))
+    return next((limit for limit in limits if limit is not None), math.inf)

@@ -1,0 +1,93 @@
+"""Compare a tokenizer with the one that `transformers` builds, if `transformers` is installed."""
+
+from collections.abc import Iterable
+from itertools import pairwise
+from pathlib import Path
+
+from tokenizers import Tokenizer
+
+from headwaiter_export.checkpoint_json import CheckpointError
+
+# Added tokens beyond this number are not compared: some tokenizers have thousands of unused ones.
+_COMPARED_ADDED_TOKENS = 50
+_MAX_QUOTED_CHARACTERS = 200
+_PHRASES = (
+    "The bread is fresh.", "It's 5 o'clock; they've gone, we'll wait and I'd say you're right!",
+    "HELLO World hELLO", "naïve café, Ångström, façade, coöperate", "Straße GROẞ ﬁne ﬂow Ⅷ ½ x² ①",
+    "İstanbul ışık IĞDIR", "Быстрая коричневая лиса", "Ἡ γρήγορη ΑΛΕΠΟΎ ς σ", "שָׁלוֹם עוֹלָם",
+    "السَّلَامُ عَلَيْكُمْ ﷺ ١٢٣", "नमस्ते दुनिया क्षि", "สวัสดีชาวโลก", "ສະບາຍດີ", "გამარჯობა", "Բարեւ աշխարհ",
+    "ሰላም ልዑል", "வணக்கம் உலகம்", "বাংলা লিপি", "ཁམས་བཟང", "မင်္ဂလာပါ", "សួស្តី", "ᠮᠣᠩᠭᠣᠯ", "Xin chào thế giới",
+    "雨が降る、东京。", "ｶﾀｶﾅ ﾊﾝｶｸ Ｆｕｌｌ　ｗｉｄｔｈ １２３", "안녕하세요 각",
+    "𠜎𠜱 𝒜𝓁𝑔𝑒 𝟙𝟚 𐍈𐎀", "👩‍👧 👍🏽 🇩🇪 ❤️ 🏴󠁧󠁢󠁳󠁣󠁴󠁿 ☺",
+    "e\u0301 o\u0308\u0323 a\u0300\u0301\u0302 \u0301x", "1,234.56 €7 $8 №9 −3 3×4≠5",
+    "https://example.org/a_b?c=d&e=%20#f me@example.org", "def f(x):\n\treturn x**2  # [0]",
+    "snake_case camelCase kebab-case", "[CLS] [SEP] [MASK] [PAD] [UNK] <s> </s> <mask> <pad> <unk>",
+    "[cls] a[SEP]b <S> <|endoftext|> ##s ▁a Ġb", "pneumonoultramicroscopicsilicovolcanoconiosis", "a" * 120,
+    "ab" * 60 + " c", "a b c d e f g h i j k l m n o p", "  two  spaces   three ",
+    "\ttab\nline\r\nreturn\x0b\x0c\x85\u2028\u2029end",
+    "nbsp\u00a0thin\u2009zero\u200bwidth\u200djoin\ufeffbom\u3000wide",
+    "\x00\x01\x1f\x7f\x80 control \ufffd \ue000 \uffff \U0010ffff",
+    "soft\u00adhyphen \u202eright-to-left\u202c \u2060", "--...!!??;;::''\"\"``´´‘’“”«»…—–",
+    "x" + " " * 100 + "y", "!" * 40, "´ ¨ ¸ ˆ ˜", " ", "\n", ".",
+)  # fmt: skip
+
+
+def check_tokenizer(tokenizer: Tokenizer, path: Path) -> None:
+    """Check that a tokenizer always gives the same ids, can encode any text, and gives all tokens the token type 0.
+
+    Raises:
+        CheckpointError: the tokenizer fails one of these checks.
+    """
+    if getattr(tokenizer.model, "dropout", None):
+        raise CheckpointError(f"{path} has dropout {tokenizer.model.dropout}, which makes ids random: set it to null")
+    try:
+        encodings = tokenizer.encode_batch(check_texts(()))
+    except Exception as error:  # noqa: BLE001 - the library raises nothing more specific
+        raise CheckpointError(f"{path} cannot encode every text ({error}): save the tokenizer again") from None
+    if any(any(encoding.type_ids) for encoding in encodings):
+        raise CheckpointError(
+            f"{path} gives token types other than 0: use type 0 in the template of the post-processor"
+        )
+
+
+def check_against_transformers(tokenizer: Tokenizer, folder: Path) -> None:
+    """Compare the ids of a few hundred texts with those of `AutoTokenizer`; do nothing without `transformers`.
+
+    Raises:
+        CheckpointError: the ids of a text differ, or `transformers` cannot use the tokenizer.
+    """
+    try:
+        from transformers import AutoTokenizer, __version__
+    except ImportError:
+        return
+    reference_name = f"AutoTokenizer of transformers {__version__}"
+    added = [token.content for _, token in sorted(tokenizer.get_added_tokens_decoder().items())]
+    texts = check_texts(added[:_COMPARED_ADDED_TOKENS])
+    try:
+        expected: list[list[int]] = AutoTokenizer.from_pretrained(str(folder), local_files_only=True)(texts)[
+            "input_ids"
+        ]
+    except Exception as error:  # noqa: BLE001 - whatever the error is, there is nothing to compare with
+        raise CheckpointError(
+            f"{folder}: {reference_name} cannot use the tokenizer ({_shortened(repr(error))}): save the tokenizer again"
+        ) from None
+    for text, encoding, expected_ids in zip(texts, tokenizer.encode_batch(texts), expected, strict=True):
+        if encoding.ids != expected_ids:
+            raise CheckpointError(
+                f"{folder}: the text {_shortened(repr(text))} has token ids {_shortened(str(encoding.ids))} in the "
+                f"bundle, but {_shortened(str(expected_ids))} with {reference_name}: save the tokenizer as "
+                "PreTrainedTokenizerFast, as docs/models.md shows"
+            )
+
+
+def check_texts(added_tokens: Iterable[str]) -> list[str]:
+    """Return texts for checks: phrases in many scripts and forms, and the added tokens in several contexts."""
+    texts = [form for phrase in _PHRASES for form in (phrase, phrase.upper(), phrase.lower(), f" {phrase}\n")]
+    texts += [f"{one} {other}" for one, other in pairwise(_PHRASES)]
+    for token in added_tokens:
+        texts += [token, f"a{token}b", f"a {token} b", f"  {token}  {token}", token.upper(), token.lower()]
+    return list(dict.fromkeys(texts))
+
+
+def _shortened(quoted: str) -> str:
+    return quoted if len(quoted) <= _MAX_QUOTED_CHARACTERS else f"{quoted[:_MAX_QUOTED_CHARACTERS]} …"
