@@ -1,6 +1,6 @@
 """The batching policies of other servers, as pure functions of the lengths of the waiting sequences.
 
-Each policy runs in its best case: requests of one sequence, and the same code as Headwaiter between policy and graph.
+Each policy runs in its best case: requests hold one sequence, and all code except the policy is Headwaiter's.
 """
 
 from collections.abc import Callable, Sequence
