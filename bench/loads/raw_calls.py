@@ -56,7 +56,7 @@ def send_all(address: str, requests: Sequence[RawRequest], requesters: int) -> L
 def closed_loop_beside(
     address: str, sequences: Sequence[Ids], requesters: int, beside: Ids, every_s: float
 ) -> tuple[Load, Load]:
-    """Run a closed loop, and send the sequence `beside` every `every_s` seconds meanwhile; return the loads of both."""
+    """Run a closed loop and, meanwhile, send the sequence `beside` once per `every_s` seconds; return both loads."""
     requests, other = list(map(request, sequences)), request(beside)
 
     async def run(send: Send[RawRequest]) -> tuple[Load, Load]:

@@ -143,9 +143,9 @@ def _throughput(closed: Throughput) -> str:
     waiting, whole = closed.in_process_tokens_per_s, closed.whole_trace_tokens_per_s
     return (
         f"{closed.trace}, {REQUESTERS} requesters:\n\n{_table(columns, rows)}\n\n"
-        f"In process, tokens/s: {waiting:,.0f} with {REQUESTERS} sequences waiting (Headwaiter / in process: "
-        f"{rates / waiting:.2f}), {whole:,.0f} with the whole trace waiting ({rates / whole:.2f}; ratios "
-        "are medians over the rounds). "
+        f"Headwaiter's planner and graph without a server reach {waiting:,.0f} tokens/s with {REQUESTERS} sequences in "
+        f"the queue (Headwaiter / in process: {rates / waiting:.2f}) and {whole:,.0f} tokens/s with the whole trace in the "
+        f"queue ({rates / whole:.2f}). Ratios are medians over the rounds. "
         f"Matrix products alone, tokens per CPU second: {closed.floor_tokens_per_cpu_s:,.0f}."
     )
 

@@ -50,7 +50,7 @@ class Call:
 
 @dataclass(frozen=True)
 class Pause:
-    """A step: wait for `pause_s` seconds, then resume the generator; the bytes sent into it are ignored."""
+    """A step: wait for `pause_s` seconds, then resume the generator with any bytes; it ignores them."""
 
     pause_s: float
 

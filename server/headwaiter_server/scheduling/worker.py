@@ -108,7 +108,7 @@ class Worker:
     def run(self, sequences: Batch, predicted_s: float) -> "asyncio.Future[BatchResult | None]":
         """Pack a batch, and run it after the worker's earlier batches.
 
-        Sequences that have expired or were cancelled when the batch starts do not run.
+        Sequences that expired or were cancelled before the batch starts do not run.
 
         Returns:
             The result, or None if no sequence ran. The future fails with the device's error, with ThreadHung if the
@@ -142,7 +142,8 @@ class Worker:
         self.on_ready()
 
     def _note_started(self, sequences: Batch, predicted_s: float, started_s: float) -> None:
-        # Predict from the real start; otherwise one late batch would make the predictions of all later batches late.
+        # Predict the end from the real start. With the predicted start, all ends predicted after a slow batch would be
+        # too early.
         self._predicted_end_s = started_s + predicted_s
         for sequence in sequences:
             sequence.request.not_started.discard(sequence)
