@@ -144,8 +144,8 @@ def _throughput(closed: Throughput) -> str:
     return (
         f"{closed.trace}, {REQUESTERS} requesters:\n\n{_table(columns, rows)}\n\n"
         f"Headwaiter's planner and graph without a server reach {waiting:,.0f} tokens/s with {REQUESTERS} sequences in "
-        f"the queue (Headwaiter / in process: {rates / waiting:.2f}) and {whole:,.0f} tokens/s with the whole trace in the "
-        f"queue ({rates / whole:.2f}). Ratios are medians over the rounds. "
+        f"the queue (Headwaiter / in process: {rates / waiting:.2f}) and {whole:,.0f} tokens/s with the whole trace in "
+        f"the queue ({rates / whole:.2f}). Ratios are medians over the rounds. "
         f"Matrix products alone, tokens per CPU second: {closed.floor_tokens_per_cpu_s:,.0f}."
     )
 
