@@ -46,6 +46,9 @@ class WorkerThread:
                 result = function(*arguments)
             except Exception as raised:  # noqa: BLE001 - the error belongs to the future
                 error = raised
+            except BaseException as raised:  # noqa: BLE001 - a panic of Rust code, for example, must not end the thread
+                error = RuntimeError(f"{type(raised).__name__}: {raised}")
+                error.__cause__ = raised
             # A closed event loop raises RuntimeError; no task waits for the result any more.
             with suppress(RuntimeError):
                 loop.call_soon_threadsafe(_set_result, future, result, error, then)
