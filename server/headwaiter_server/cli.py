@@ -6,6 +6,7 @@ import os
 import sys
 
 from headwaiter_server.config import SettingsError, read_settings
+from headwaiter_server.log_lines import configure_logging
 
 
 def main() -> int:
@@ -24,7 +25,7 @@ def main() -> int:
         from headwaiter_server.runtime.errors import ModelRefused
     except ModuleNotFoundError as missing:
         return _fail(f"{missing.name} is not installed: pip install 'headwaiter[server]'", 1)
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    configure_logging()
     try:
         drained = asyncio.run(serve(settings))
     except (CannotListen, ModelRefused) as error:
