@@ -152,7 +152,7 @@ class Settings:
         600.0, _SECONDS, "most seconds that a stream may have neither a request nor an answer; 0 for no limit"
     )
     max_reply_bytes: int = _setting(
-        512 * _MIB,
+        256 * _MIB,
         _POSITIVE,
         "most bytes of replies that callers have not received, counted from when a request is queued",
     )
