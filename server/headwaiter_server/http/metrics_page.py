@@ -31,7 +31,7 @@ class MetricsPage:
         handler = self._server.RequestHandlerClass
         self._server.RequestHandlerClass = type("Handler", (handler,), {"timeout": _TIMEOUT_S})
         # The default writes a traceback to standard error whenever a caller breaks off its connection.
-        self._server.handle_error = _log_error  # type: ignore[method-assign]
+        self._server.handle_error = _log_error  # type: ignore[assignment,method-assign]
         self.port: int = self._server.server_port
 
     async def stop(self) -> None:
