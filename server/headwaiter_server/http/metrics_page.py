@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import sys
+from typing import Any
 
 from prometheus_client import CollectorRegistry, start_http_server
 
@@ -28,10 +29,10 @@ class MetricsPage:
             OSError: the port is in use, or the host is not an address of this computer.
         """
         self._server, _ = start_http_server(port, host, registry)
-        handler = self._server.RequestHandlerClass
+        handler: Any = self._server.RequestHandlerClass
         self._server.RequestHandlerClass = type("Handler", (handler,), {"timeout": _TIMEOUT_S})
         # The default writes a traceback to standard error whenever a caller breaks off its connection.
-        self._server.handle_error = _log_error  # type: ignore[assignment,method-assign]
+        self._server.handle_error = _log_error  # type: ignore[method-assign]
         self.port: int = self._server.server_port
 
     async def stop(self) -> None:
@@ -40,5 +41,5 @@ class MetricsPage:
         self._server.server_close()
 
 
-def _log_error(*_: object) -> None:
+def _log_error(request: object, client_address: object) -> None:
     log.info("a request to the metrics port failed: %s", one_line(sys.exc_info()[1]))
