@@ -15,6 +15,7 @@ from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.rules.requests import RequestLimits
 from headwaiter_server.models.tokenizer import BundleTokenizer
 from headwaiter_server.rpc.inputs import read_input
+from headwaiter_server.rpc.threads import PriorityThreads
 from headwaiter_server.runtime.bundle import TOKENIZER, Bundle
 from headwaiter_server.runtime.graph import EncoderGraph
 from testbed.minilm import bundle
@@ -59,8 +60,10 @@ def tokenizing(run: Run) -> list[Tokenizing]:
     texts = sentences()[:_SENTENCES]
     measured = [Tokenizing(count, Rounds(), Rounds()) for count in _TEXTS_PER_REQUEST]
 
+    threads = PriorityThreads("tokenize")
+
     async def read(request: pb.EncodeRequest, _: float) -> Reply:
-        await read_input(request, manifest, tokenizer, _LIMITS)
+        await read_input(request, manifest, tokenizer, _LIMITS, threads, lambda _: None)
         return Reply(0)
 
     for _ in range(ROUNDS):

@@ -33,6 +33,13 @@ _SEND_REPLIES_S = 1.0
 _QUIET_S = 0.3
 _LONGEST_REFUSING_S = 2.0
 _POLL_INTERVAL_S = 0.02
+# The server pings a connection that has been silent for this long, and closes the connection without an answer.
+_PING_INTERVAL_S, _PING_TIMEOUT_S = 60.0, 20.0
+# The longest time to establish a connection, TLS included.
+_HANDSHAKE_TIMEOUT_S = 20.0
+# Connections without calls for this long are closed; clients open new ones without an error.
+_MAX_CONNECTION_IDLE_S = 600.0
+_MORE_STREAMS = 128
 
 
 class CannotListen(Exception):
@@ -100,7 +107,7 @@ class Server:
         """Report NOT_SERVING to health checks, answer the admitted requests, and stop listening.
 
         Returns:
-            Whether all admitted requests were answered in time. If not, a device may still be busy.
+            Whether all admitted requests were answered in time and no thread is busy.
         """
         await self._health.enter_graceful_shutdown()
         end_s = time.monotonic() + self._settings.drain_s
@@ -116,7 +123,7 @@ class Server:
         if unanswered:
             log.warning("%d requests are unanswered after a drain of %g s", unanswered, self._settings.drain_s)
         await self._stop_listening(reserve_s)
-        return not unanswered
+        return not unanswered and not self._encoder.busy
 
     async def stop(self) -> None:
         """Report NOT_SERVING to health checks, send the errors of the failed requests, and stop listening."""
@@ -201,6 +208,16 @@ def channel_options(settings: Settings) -> list[tuple[str, int]]:
         # Clients ping every 10 s, also between calls; a minimum of 8 s allows for differences between timers.
         ("grpc.http2.min_ping_interval_without_data_ms", 8_000),
         ("grpc.keepalive_permit_without_calls", 1),
+        # Find callers that are gone without a word: their calls would hold slots of --max-calls for hours.
+        ("grpc.keepalive_time_ms", round(_PING_INTERVAL_S * 1000)),
+        ("grpc.keepalive_timeout_ms", round(_PING_TIMEOUT_S * 1000)),
+        # gRPC measures the bandwidth with pings too; while such a ping is unanswered, it sends no keepalive ping.
+        ("grpc.http2.ping_timeout_ms", round(_PING_TIMEOUT_S * 1000)),
+        ("grpc.http2.max_pings_without_data", 0),
+        ("grpc.server_handshake_timeout_ms", round(_HANDSHAKE_TIMEOUT_S * 1000)),
+        ("grpc.max_connection_idle_ms", round(_MAX_CONNECTION_IDLE_S * 1000)),
+        # Health checks and calls to be refused need room besides the admitted calls.
+        ("grpc.max_concurrent_streams", settings.max_calls + _MORE_STREAMS),
         # Accept no compression: gRPC checks the size of a message only after it has decompressed the message.
         ("grpc.compression_enabled_algorithms_bitset", 1),
     ]

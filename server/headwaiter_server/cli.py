@@ -7,6 +7,7 @@ import sys
 from typing import NoReturn
 
 from headwaiter_server.config import SettingsError, read_settings
+from headwaiter_server.log_lines import configure_logging
 
 
 def main() -> int:
@@ -19,13 +20,15 @@ def main() -> int:
         settings = read_settings(sys.argv[1:], os.environ)
     except SettingsError as error:
         return _fail(str(error), 2)
+    # gRPC's core writes a line for every failed TLS handshake, past Python's logging, so callers could fill the log.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     try:
         from headwaiter_server.app import CannotListen
         from headwaiter_server.process import serve
         from headwaiter_server.runtime.errors import DeviceLost, ModelRefused
     except ModuleNotFoundError as missing:
         return _fail(f"{missing.name} is not installed: pip install 'headwaiter[server]'", 1)
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    configure_logging()
     try:
         drained = asyncio.run(serve(settings))
     except DeviceLost as error:

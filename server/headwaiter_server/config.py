@@ -135,7 +135,11 @@ class Settings:
     max_request_sequences: int = _setting(4096, _POSITIVE, "most sequences in a request")
     max_request_tokens: int = _setting(65_536, _POSITIVE, "most tokens in a request")
     max_request_bytes: int = _setting(16 * _MIB, _POSITIVE, "largest request message in bytes")
-    max_calls: int = _setting(8192, _POSITIVE, "most calls in progress, streams included; further calls are refused")
+    max_calls: int = _setting(
+        8192,
+        _POSITIVE,
+        "most calls in progress, streams included; one connection can have half of them; further calls are refused",
+    )
     max_stream_requests: int = _setting(
         1024, _POSITIVE, "most requests of one stream in progress before the server stops reading the stream"
     )
@@ -143,6 +147,14 @@ class Settings:
         32 * _MIB,
         _POSITIVE,
         "most bytes of one stream's requests, and of their replies, before the server stops reading the stream",
+    )
+    max_stream_idle_s: float = _setting(
+        600.0, _SECONDS, "most seconds that a stream may have neither a request nor an answer; 0 for no limit"
+    )
+    max_reply_bytes: int = _setting(
+        256 * _MIB,
+        _POSITIVE,
+        "most bytes of replies that callers have not received, counted from when a request is queued",
     )
     max_attend_bytes: int = _setting(
         64 * _MIB,

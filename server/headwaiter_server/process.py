@@ -19,7 +19,7 @@ async def serve(settings: Settings) -> bool:
     """Serve until SIGTERM or SIGINT, then drain.
 
     Returns:
-        Whether all admitted requests were answered. If not, threads may still be busy.
+        Whether all admitted requests were answered and no thread is busy.
 
     Raises:
         ModelRefused: the model must not be served.

@@ -18,16 +18,18 @@ LAYERS: dict[str, set[str]] = {
     "runtime": set(),
     "scheduling": {"runtime"},
     "models": {"runtime", "scheduling", "config"},
-    "rpc": {"runtime", "scheduling", "models", "config", "metrics"},
-    "http": {"runtime", "scheduling", "models", "config", "metrics"},
+    "rpc": {"runtime", "scheduling", "models", "config", "metrics", "log_lines"},
+    "http": {"runtime", "scheduling", "models", "config", "metrics", "log_lines"},
 }
 MODULES: dict[str, set[str]] = {
     "config": set(),
     "histogram": set(),
+    "rate_limit": set(),
+    "log_lines": {"rate_limit"},
     "metrics": {"histogram", "runtime", "scheduling"},
     "app": {"config", "metrics", *LAYERS},
     "process": {"app", "config"},
-    "cli": {"app", "config", "process", "runtime"},
+    "cli": {"app", "config", "log_lines", "process", "runtime"},
 }
 
 

@@ -5,7 +5,7 @@ import logging
 import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import count
 from types import TracebackType
@@ -22,10 +22,14 @@ from headwaiter_proto.rules.errors import (
     InvalidInput,
     ModelNotFound,
     Overloaded,
+    Unauthenticated,
+    Unavailable,
     Unimplemented,
 )
 from headwaiter_proto.rules.status import DETAILS_KEY, DEVICE_FAILURES_KEY, code_of, status_of
+from headwaiter_server.log_lines import FEW_LINES_PER_S, line_kind
 from headwaiter_server.metrics import Recorder
+from headwaiter_server.rpc.shares import CallLimit
 from headwaiter_server.runtime.errors import one_line
 
 log = logging.getLogger(__name__)
@@ -34,10 +38,11 @@ clock = time.monotonic
 
 # One random number per process, because a random number per request would cost a system call per request.
 _PROCESS_ID, _REQUEST_NUMBERS = uuid.uuid4().hex[:16], count(1)
-# A fixed delay, because the end of a running call cannot be predicted.
-_RETRY_AFTER_S = 1.0
 # The numbers of failed attempts that a caller may send.
 _DEVICE_FAILURES = frozenset(map(str, range(100)))
+# These end a task on purpose. All other exceptions are failures, also those that are no Exception: a panic of the
+# tokenizer's Rust code is a BaseException.
+_NO_FAILURES = (asyncio.CancelledError, GeneratorExit, KeyboardInterrupt, SystemExit)
 
 
 @dataclass(eq=False, slots=True)
@@ -48,47 +53,25 @@ class Call:
         method: name of the gRPC method.
         arrived_s: time of arrival, on `clock`.
         deadline_s: deadline of the gRPC call, on `clock`; infinity without a deadline.
+        connection: names the connection of the call.
         device_failures: how often the caller's earlier attempts failed because a device died.
         request_id: the id in the request; a generated id until the request is parsed, and for a request without an id.
+        held: what the call holds of the server's limits, until gRPC has sent the reply.
     """
 
     method: str
     arrived_s: float
     deadline_s: float
+    connection: str = ""
     device_failures: int = 0
     request_id: str = field(default_factory=lambda: f"{_PROCESS_ID}-{next(_REQUEST_NUMBERS)}")
+    held: ExitStack = field(default_factory=ExitStack)
 
 
 Context: TypeAlias = "ServicerContext[bytes, bytes]"
 Handler: TypeAlias = "grpc.RpcMethodHandler[bytes, bytes]"
 Handle = Callable[[bytes, Call], Awaitable[bytes]]
 HandleStream = Callable[[AsyncIterator[bytes], "Context", Call], Awaitable[None]]
-
-
-class CallLimit:
-    """Refuses calls while `limit` calls are in progress."""
-
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._calls = 0
-
-    def __enter__(self) -> None:
-        """Admit a call.
-
-        Raises:
-            Overloaded: the server already handles its maximum of calls.
-        """
-        if self._calls >= self._limit:
-            raise Overloaded(
-                f"the server already handles its maximum of {self._limit} calls: try again in {_RETRY_AFTER_S:g} s",
-                retry_after_s=_RETRY_AFTER_S,
-                limit=self._limit,
-            )
-        self._calls += 1
-
-    def __exit__(self, *_: object) -> None:
-        """Make room for another call."""
-        self._calls -= 1
 
 
 class OutcomeRecorder:
@@ -118,17 +101,16 @@ class OutcomeRecorder:
             # gRPC cancels the handler both when the caller cancels and when the deadline passes.
             late = clock() >= call.deadline_s
             code = grpc.StatusCode.DEADLINE_EXCEEDED if late else grpc.StatusCode.CANCELLED
-            log.info(
-                "%s %s: %s", call.method, call.request_id, "the deadline passed" if late else "the caller cancelled"
-            )
+            event = "the deadline passed" if late else "the caller cancelled"
+            log.info("%s %s: %s", call.method, call.request_id, event, extra=line_kind(f"{call.method}: {event}"))
             self._recorder.finished(call.method, code.name, clock() - call.arrived_s)
-        elif isinstance(error, Exception):
+        elif not isinstance(error, _NO_FAILURES):
             reported = _record_failure(call, error, self._recorder)
             if reported is not error:
                 raise reported from None
 
 
-def unary_handler(method: str, handle: Handle, recorder: Recorder, limit: AbstractContextManager[None]) -> Handler:
+def unary_handler(method: str, handle: Handle, recorder: Recorder, limit: CallLimit) -> Handler:
     """Return a gRPC handler that calls a function from bytes to bytes.
 
     The handler takes raw messages, because gRPC would answer a message that cannot be parsed with UNKNOWN.
@@ -137,7 +119,8 @@ def unary_handler(method: str, handle: Handle, recorder: Recorder, limit: Abstra
     async def answer(raw: bytes, context: Context) -> bytes:
         call = _new_call(method, context)
         try:
-            with OutcomeRecorder(call, recorder), limit:
+            with OutcomeRecorder(call, recorder):
+                limit.hold(call.connection, call.held)
                 return await handle(raw, call)
         except HeadwaiterError as error:
             return await _abort(context, call, error)
@@ -145,9 +128,7 @@ def unary_handler(method: str, handle: Handle, recorder: Recorder, limit: Abstra
     return grpc.unary_unary_rpc_method_handler(answer)
 
 
-def stream_handler(
-    method: str, handle: HandleStream, recorder: Recorder, limit: AbstractContextManager[None]
-) -> Handler:
+def stream_handler(method: str, handle: HandleStream, recorder: Recorder, limit: CallLimit | None) -> Handler:
     """Return a gRPC handler that calls a function which reads and writes raw messages.
 
     The function records the outcome of each request. A stream that ends in an error counts as one more request.
@@ -156,9 +137,12 @@ def stream_handler(
     async def answer(messages: AsyncIterator[bytes], context: Context) -> None:
         call = _new_call(method, context)
         try:
-            with limit:
-                await handle(messages, context, call)
-        except Exception as error:  # noqa: BLE001 - every exception becomes a status and a log line
+            if limit is not None:
+                limit.hold(call.connection, call.held)
+            await handle(messages, context, call)
+        except _NO_FAILURES:
+            raise
+        except BaseException as error:  # noqa: BLE001 - every failure becomes a status and a log line
             recorder.received()
             await _abort(context, call, _record_failure(call, error, recorder))
 
@@ -171,7 +155,7 @@ def refusing_handler(method: str, error: Callable[[], HeadwaiterError], recorder
     async def refuse(*_: object) -> None:
         raise error()
 
-    return stream_handler(method, refuse, recorder, nullcontext())
+    return stream_handler(method, refuse, recorder, None)
 
 
 def log_failures(call: Call, failures: Mapping[int, HeadwaiterError]) -> None:
@@ -180,14 +164,22 @@ def log_failures(call: Call, failures: Mapping[int, HeadwaiterError]) -> None:
         _, first = min(failures.items())
         message = f"{len(failures)} sequences failed, the first: {_with_cause(first)}"
         level = max(map(_log_level, failures.values()))
-        log.log(level, "%s %s: %s: %s", call.method, call.request_id, type(first).__name__, message)
+        kind = line_kind(f"{call.method}: failed sequences, {type(first).__name__}")
+        log.log(level, "%s %s: %s: %s", call.method, call.request_id, type(first).__name__, message, extra=kind)
 
 
 def _new_call(method: str, context: Context) -> Call:
     arrived_s = clock()
     remaining_s = context.time_remaining()
     deadline_s = float("inf") if remaining_s is None else arrived_s + remaining_s
-    return Call(method, arrived_s, deadline_s, _read_device_failures(context))
+    call = Call(method, arrived_s, deadline_s, context.peer(), _read_device_failures(context))
+
+    def let_go(_: object) -> None:
+        call.held.close()
+
+    # gRPC calls back once its transport has accepted the reply, or the caller has gone; not when the handler returns.
+    context.add_done_callback(let_go)  # type: ignore[arg-type]
+    return call
 
 
 def _read_device_failures(context: Context) -> int:
@@ -198,18 +190,28 @@ def _read_device_failures(context: Context) -> int:
     return 0
 
 
-def _record_failure(call: Call, error: Exception, recorder: Recorder) -> HeadwaiterError:
+def _record_failure(call: Call, error: BaseException, recorder: Recorder) -> HeadwaiterError:
     """Log and count a failure, and return the error to report to the caller."""
     if isinstance(error, HeadwaiterError):
         reported = error
         log.log(
-            _log_level(error), "%s %s: %s: %s", call.method, call.request_id, type(error).__name__, _with_cause(error)
+            _log_level(error),
+            "%s %s: %s: %s",
+            call.method,
+            call.request_id,
+            type(error).__name__,
+            _with_cause(error),
+            extra=line_kind(
+                f"{call.method}: {type(error).__name__}",
+                lines_per_s=1 if isinstance(error, Overloaded | Unavailable | Unauthenticated) else FEW_LINES_PER_S,
+            ),
         )
         if not isinstance(error, InferenceFailed | DeadlineExceeded):
             recorder.refused(pb.ErrorReason.Name(error.reason))
     else:
         reported = HeadwaiterError("the server failed unexpectedly: look for the request's id in the server's log")
-        log.error("%s %s: unexpected failure", call.method, call.request_id, exc_info=error)
+        kind = line_kind(f"{call.method}: unexpected failure, {type(error).__name__}")
+        log.error("%s %s: unexpected failure", call.method, call.request_id, exc_info=error, extra=kind)
     recorder.finished(call.method, code_of(reported).name, clock() - call.arrived_s)
     return reported
 

@@ -1,6 +1,6 @@
 """Read the sequences of a request, and tokenise its texts."""
 
-import asyncio
+from collections.abc import Callable
 from functools import partial
 
 from headwaiter_proto import encoder_pb2 as pb
@@ -9,6 +9,7 @@ from headwaiter_proto.rules.errors import Failures
 from headwaiter_proto.rules.inputs import ParsedInput, read_prompt, read_rows, read_tokenized
 from headwaiter_proto.rules.requests import RequestLimits
 from headwaiter_server.models.tokenizer import BundleTokenizer, TokenizeOptions, Truncation
+from headwaiter_server.rpc.threads import PriorityThreads
 from headwaiter_server.scheduling.due_times import Priority
 
 _SMALL_TEXT_BYTES = 1024
@@ -35,11 +36,23 @@ async def read_input(
     manifest: Manifest,
     tokenizer: BundleTokenizer | None,
     limits: RequestLimits,
+    threads: PriorityThreads,
+    check_room: Callable[[int], None],
 ) -> ParsedInput:
-    """Return the sequences of a request whose options are checked; only a model that takes texts has a tokenizer.
+    """Return the sequences of a request whose options are checked.
+
+    Args:
+        request: the request.
+        manifest: the manifest of the model.
+        tokenizer: of a model that takes texts; other models have none.
+        limits: of the request.
+        threads: tokenise all texts but short ones.
+        check_room: refuses a request of at least this many tokens that has no room in the queue; called before texts
+            are tokenised in a thread.
 
     Raises:
         InvalidInput: the request is wrong; or a sequence is wrong, and the request is not partial.
+        Overloaded: the queue has no room for the request, or too many texts wait to be tokenised.
     """
     # An AttendRequest has the same inputs, but no options.
     options = request if isinstance(request, pb.EncodeRequest) else pb.EncodeRequest()
@@ -51,8 +64,13 @@ async def read_input(
     tokenize_options = TokenizeOptions(prompt.text, _TRUNCATIONS[options.truncation], options.output.offsets)
     tokenize = partial(tokenizer.tokenize, list(request.texts.values), tokenize_options, failures, limits.tokens)
     # Tokenising one short text takes less time than starting a thread. Several texts use the tokenizer's own threads.
-    small = len(request.texts.values) == 1 and request.texts.ByteSize() <= _SMALL_TEXT_BYTES
-    tokenized = tokenize() if small else await asyncio.to_thread(tokenize)
+    size_bytes = request.texts.ByteSize()
+    if len(request.texts.values) == 1 and size_bytes <= _SMALL_TEXT_BYTES:
+        tokenized = tokenize()
+    else:
+        # Every text has a token, unless it fails, which only a partial request allows.
+        check_room(1 if options.partial else len(request.texts.values))
+        tokenized = await threads.run(tokenize, priority_of(options), size_bytes)
     parsed = read_tokenized([text.ids for text in tokenized], prompt, manifest, limits, failures)
     parsed.truncated = {
         index: text.original_tokens for index, text in enumerate(tokenized) if text.original_tokens > len(text.ids)

@@ -12,7 +12,7 @@ from headwaiter_proto.rules.pooling import pool
 from headwaiter_proto.rules.replies import attend_response, encode_response, model_response
 from headwaiter_proto.rules.requests import RequestLimits
 from headwaiter_server.config import Settings
-from headwaiter_server.runtime.attention_weights import AttentionWeights
+from headwaiter_server.runtime.attention_weights import AttentionSelection, AttentionWeights
 from headwaiter_server.runtime.model import ModelDescription
 from headwaiter_server.runtime.numeric_tolerances import normalize_pooled
 from headwaiter_server.scheduling.calibration import Calibration
@@ -35,6 +35,12 @@ def answer_bytes(parsed: ParsedInput, output: Output, model: ModelDescription) -
     """Return the largest size of an answer's vectors and rows, in bytes."""
     rows = sum(map(len, parsed.sequences)) if output.needs_rows(parsed.skipped_tokens) else 0
     return (len(parsed.sequences) + rows) * model.bundle.manifest.width * _FLOAT_BYTES
+
+
+def attend_answer_bytes(selection: AttentionSelection, tokens: int) -> int:
+    """Return the largest size of the attention weights in an answer, in bytes."""
+    queries = tokens if selection.query is None else 1
+    return len(selection.layers) * len(selection.heads) * queries * tokens * _FLOAT_BYTES
 
 
 def encode_reply(

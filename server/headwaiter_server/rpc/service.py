@@ -1,43 +1,55 @@
 """The Encoder service: the methods of headwaiter.v1.Encoder, from message bytes to message bytes."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from typing import TypeVar
 
 import grpc
+from google.protobuf.message import Message
 
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.rules.attention_weights import select
 from headwaiter_proto.rules.errors import DeadlineExceeded, Unavailable
 from headwaiter_proto.rules.inputs import ParsedInput
 from headwaiter_proto.rules.outputs import Output
-from headwaiter_proto.rules.requests import check_attend_request, check_id, check_model, parse, read_options
+from headwaiter_proto.rules.requests import check_attend_request, check_id, check_model, read_options
 from headwaiter_server.config import Settings
 from headwaiter_server.metrics import Recorder
 from headwaiter_server.models.tokenizer import BundleTokenizer
-from headwaiter_server.rpc.endpoint import Call, CallLimit, Context, clock, log_failures, stream_handler, unary_handler
+from headwaiter_server.rpc.endpoint import Call, Context, clock, log_failures, stream_handler, unary_handler
 from headwaiter_server.rpc.inputs import priority_of, read_input
+from headwaiter_server.rpc.parsing import parse_request
 from headwaiter_server.rpc.replies import (
     answer_bytes,
+    attend_answer_bytes,
     attend_reply,
     encode_reply,
     model_ref,
     model_reply,
     request_limits,
 )
+from headwaiter_server.rpc.shares import CallLimit, ReplyLimit
 from headwaiter_server.rpc.stream import EncodeStream, ReserveBytes, StreamLimits
+from headwaiter_server.rpc.threads import PriorityThreads
 from headwaiter_server.runtime.attention_weights import AttentionSelection
 from headwaiter_server.runtime.model import ModelDescription
 from headwaiter_server.scheduling.attention_weights import AttentionWeightsQueue, AttentionWeightsResult
 from headwaiter_server.scheduling.calibration import Calibration
+from headwaiter_server.scheduling.cost import Shape
+from headwaiter_server.scheduling.due_times import Priority
 from headwaiter_server.scheduling.queued_request import Outcome
 from headwaiter_server.scheduling.scheduler import Scheduler
 
 SERVICE = pb.DESCRIPTOR.services_by_name["Encoder"].full_name
 
 _LARGE_REPLY_TOKENS = 1024
+# Texts that wait to be tokenised may have the size of this many of the largest requests.
+_WAITING_TEXTS = 4
+
+_Message = TypeVar("_Message", bound=Message)
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,10 +75,24 @@ class EncoderService:
         self._request_limits = request_limits(settings)
         self._recorder = recorder
         self._served: ServedModel | None = None
-        self._stream_limits = StreamLimits(settings.max_stream_requests, settings.max_stream_bytes)
+        self._stream_limits = StreamLimits(
+            settings.max_stream_requests,
+            settings.max_stream_bytes,
+            settings.max_request_sequences,
+            settings.max_stream_idle_s,
+        )
+        self._reply_limit = ReplyLimit(settings.max_reply_bytes)
+        self._tokenizing = PriorityThreads("tokenize", max_waiting_bytes=_WAITING_TEXTS * settings.max_request_bytes)
+        self._replying = PriorityThreads("reply")
         self._streams: set[EncodeStream] = set()
         self._draining = False
         self.unanswered_count = 0
+
+    @property
+    def busy(self) -> bool:
+        """Whether a thread works on a request, even if the caller has gone."""
+        attending = self._served is not None and self._served.attention_queue.busy
+        return attending or self._tokenizing.busy or self._replying.busy
 
     def serve(self, served: ServedModel) -> None:
         """Answer requests with this model from now on."""
@@ -93,7 +119,7 @@ class EncoderService:
 
     async def encode(self, raw: bytes, call: Call) -> bytes:
         """Encode the sequences of a request."""
-        request = parse(raw, pb.EncodeRequest())
+        request = await self._parse(raw, pb.EncodeRequest())
         _adopt_id(call, request.request_id)
         return await self._encode(request, call, _reserve_nothing)
 
@@ -132,15 +158,22 @@ class EncoderService:
         deadline_s: float,
         reserve: ReserveBytes,
     ) -> bytes:
-        parsed = await read_input(request, served.model.bundle.manifest, served.tokenizer, self._request_limits)
+        priority = priority_of(request)
+
+        def check_room(tokens: int) -> None:
+            served.scheduler.admit(Shape.of([1] * tokens), deadline_s, priority)
+
+        parsed = await self._read_input(request, served, check_room)
         admitted_s = clock()
         with self._counted():
-            await reserve(answer_bytes(parsed, output, served.model))
+            reply_bytes = answer_bytes(parsed, output, served.model)
+            await reserve(reply_bytes)
+            self._reply_limit.hold(call.connection, reply_bytes, call.held)
             outcome = await served.scheduler.submit(
                 parsed.sequences,
                 hidden=output.needs_rows(parsed.skipped_tokens),
                 deadline_s=deadline_s,
-                priority=priority_of(request),
+                priority=priority,
                 failures=parsed.failures.by_sequence if request.partial else None,
                 device_failures=call.device_failures,
             )
@@ -151,23 +184,32 @@ class EncoderService:
             # Writing rows or offsets of many tokens takes long; a thread keeps the event loop free.
             per_token = outcome.hidden is not None or parsed.offsets is not None
             large = per_token and sum(map(len, parsed.sequences)) > _LARGE_REPLY_TOKENS
-            return await asyncio.to_thread(respond) if large else respond()
+            return await self._replying.run(respond, priority) if large else respond()
 
     async def attend(self, raw: bytes, call: Call) -> bytes:
         """Return the attention weights of one sequence."""
         served = self._ready()
-        request = parse(raw, pb.AttendRequest())
+        request = await self._parse(raw, pb.AttendRequest())
         _adopt_id(call, request.request_id)
         manifest = served.model.bundle.manifest
         check_attend_request(request, manifest)
-        (sequence,) = (await read_input(request, manifest, served.tokenizer, self._request_limits)).sequences
+        parsed = await self._read_input(request, served, lambda _: served.attention_queue.admit())
+        (sequence,) = parsed.sequences
         selection = AttentionSelection(*select(request, len(sequence), manifest, self._request_limits.attend_bytes))
         admitted_s = clock()
         with self._counted():
+            self._reply_limit.hold(call.connection, attend_answer_bytes(selection, len(sequence)), call.held)
             outcome = await served.attention_queue.submit(sequence, selection, deadline_s=call.deadline_s)
             tokens = served.tokenizer.token_strings(sequence) if served.tokenizer and request.HasField("texts") else []
             # Copying weights takes long; a thread keeps the event loop free.
-            return await asyncio.to_thread(self._respond_attend, call, admitted_s, outcome, tokens, served.model)
+            respond = partial(self._respond_attend, call, admitted_s, outcome, tokens, served.model)
+            return await self._replying.run(respond, Priority.INTERACTIVE)
+
+    async def _read_input(
+        self, request: pb.EncodeRequest | pb.AttendRequest, served: ServedModel, check_room: Callable[[int], None]
+    ) -> ParsedInput:
+        manifest, tokenizer = served.model.bundle.manifest, served.tokenizer
+        return await read_input(request, manifest, tokenizer, self._request_limits, self._tokenizing, check_room)
 
     def _respond(
         self,
@@ -217,14 +259,17 @@ class EncoderService:
 
     async def list_models(self, raw: bytes, call: Call) -> bytes:
         """List the server's only model."""
-        parse(raw, pb.ListModelsRequest())
+        await self._parse(raw, pb.ListModelsRequest())
         return pb.ListModelsResponse(models=[model_ref(self._ready().model)]).SerializeToString()
 
     async def get_model(self, raw: bytes, call: Call) -> bytes:
         """Describe the model."""
         served = self._ready()
-        check_model(parse(raw, pb.GetModelRequest()).name, served.model.bundle.manifest)
+        check_model((await self._parse(raw, pb.GetModelRequest())).name, served.model.bundle.manifest)
         return model_reply(served.model, self._settings, served.calibration).SerializeToString()
+
+    async def _parse(self, raw: bytes, message: _Message) -> _Message:
+        return await parse_request(raw, message, self._request_limits.sequences)
 
     def _ready(self) -> ServedModel:
         if self._served is None:

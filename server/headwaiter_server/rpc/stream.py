@@ -14,10 +14,11 @@ import grpc
 
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.rules.errors import HeadwaiterError, InvalidInput, Unavailable
-from headwaiter_proto.rules.requests import check_id, parse
+from headwaiter_proto.rules.requests import check_id
 from headwaiter_proto.rules.status import stream_error
 from headwaiter_server.metrics import Recorder
 from headwaiter_server.rpc.endpoint import Call, Context, OutcomeRecorder, clock
+from headwaiter_server.rpc.parsing import parse_request
 
 # Waits until the stream's limit leaves room for this number of bytes of an answer.
 ReserveBytes = Callable[[int], Awaitable[None]]
@@ -34,10 +35,14 @@ class StreamLimits:
     Attributes:
         requests: number of requests whose answers gRPC has not accepted.
         bytes_: total size of these requests, and separately of their answers; a single one may exceed the limit.
+        sequences: number of sequences of one request.
+        idle_s: seconds without a request or an answer after which the stream ends; 0 for no limit.
     """
 
     requests: int
     bytes_: int
+    sequences: int = 4096
+    idle_s: float = 0.0
 
 
 class Quota:
@@ -88,6 +93,10 @@ class EncodeStream:
         self._ids: set[str] = set()
         self._answer_tasks: set[asyncio.Task[None]] = set()
         self._write_lock = asyncio.Lock()
+        self._max_sequences = limits.sequences
+        self._idle_s = limits.idle_s or float("inf")
+        # The latest time, on `clock`, at which a request was read or answered.
+        self._active_s = clock()
         self._draining = asyncio.get_running_loop().create_future()
 
     async def serve(self) -> None:
@@ -95,16 +104,21 @@ class EncodeStream:
 
         Raises:
             InvalidInput: the id of a request is missing, malformed or in use, so it cannot identify the answer.
-            Unavailable: the server is draining.
+            Unavailable: the server is draining, or the stream was idle for too long.
         """
         reading = asyncio.create_task(self._read())
+        idle = asyncio.create_task(self._wait_until_idle())
         try:
-            await asyncio.wait({reading, self._draining}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({reading, idle, self._draining}, return_when=asyncio.FIRST_COMPLETED)
             reading.cancel()
             await asyncio.wait({reading, *self._answer_tasks})
         finally:
-            for task in (reading, *self._answer_tasks):
+            for task in (reading, idle, *self._answer_tasks):
                 task.cancel()
+        if reading.cancelled() and idle.done():
+            raise Unavailable(
+                f"the stream had neither a request nor an answer for {self._idle_s:g} s: open a new stream"
+            )
         if reading.cancelled():
             raise Unavailable("the server is shutting down: send the unanswered requests to another replica")
         reading.result()
@@ -114,10 +128,27 @@ class EncodeStream:
         if not self._draining.done():
             self._draining.set_result(None)
 
+    async def _wait_until_idle(self) -> None:
+        """Return once the stream has had neither a request nor an answer for the idle limit."""
+        left_s = self._idle_s
+        while left_s > 0:
+            await asyncio.sleep(left_s)
+            if self._answer_tasks:
+                self._active_s = clock()
+            left_s = self._active_s + self._idle_s - clock()
+
     async def _read(self) -> None:
         async for raw in self._messages:
-            call = Call(self._call.method, clock(), self._call.deadline_s, self._call.device_failures)
-            request = parse(raw, pb.EncodeRequest())
+            self._active_s = clock()
+            stream_call = self._call
+            call = Call(
+                stream_call.method,
+                self._active_s,
+                stream_call.deadline_s,
+                stream_call.connection,
+                stream_call.device_failures,
+            )
+            request = await parse_request(raw, pb.EncodeRequest(), self._max_sequences)
             call.request_id = self._claim_id(request.request_id)
             await self._requests.acquire(1)
             await self._request_bytes.acquire(len(raw))
@@ -143,6 +174,8 @@ class EncodeStream:
                 with suppress(grpc.aio.BaseError):
                     await self._context.write(message)
         finally:
+            self._active_s = clock()
+            call.held.close()
             self._answer_bytes.release(reserved_bytes)
             self._request_bytes.release(request_bytes)
             self._requests.release(1)

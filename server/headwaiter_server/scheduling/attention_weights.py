@@ -87,7 +87,7 @@ class AttentionWeightsQueue:
             DeadlineExceeded: the deadline passed while the sequence waited.
             InferenceFailed: the model failed on the sequence, or cannot be loaded.
         """
-        self._admit()
+        self.admit()
         await self._wait_for_earlier_runs(deadline_s)
         return await asyncio.shield(asyncio.create_task(self._run(sequence, selection, deadline_s)))
 
@@ -95,7 +95,18 @@ class AttentionWeightsQueue:
         """Refuse new requests; admitted requests are still answered."""
         self._draining = True
 
-    def _admit(self) -> None:
+    @property
+    def busy(self) -> bool:
+        """Whether the thread runs a sequence, even if its caller has gone."""
+        return self._running.locked()
+
+    def admit(self) -> None:
+        """Refuse a request that `submit` would refuse now.
+
+        Raises:
+            Overloaded: the queue is full.
+            Unavailable: the server is draining.
+        """
         if self._draining:
             raise Unavailable("the server is shutting down: send the request to another replica")
         if self._waiting_count >= MAX_WAITING:

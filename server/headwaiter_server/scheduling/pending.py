@@ -78,7 +78,9 @@ class Pending:
     @property
     def mean_tokens(self) -> int:
         """Mean length of the waiting sequences, rounded down; 1 if no sequence is waiting."""
-        return self.tokens // len(self) if self else 1
+        # Read the number once: a scrape of the metrics reads it in another thread, while the number changes.
+        count = len(self)
+        return self.tokens // count if count else 1
 
     def tokens_due_by(self, time_s: float) -> int:
         """Return the number of tokens that are due before the end of the 0.1 s interval that contains `time_s`."""

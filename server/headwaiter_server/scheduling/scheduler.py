@@ -68,10 +68,8 @@ class Scheduler:
         self._devices = Devices(workers, self._note_available, self._wake_up.set)
         self._on_available = on_available
         self._correction = CostCorrection(cost, limits.tokens)
-        self._limits = limits
-        self._queue_limits = queue_limits
-        self._observer = observer
-        self._clock = clock
+        self._limits, self._queue_limits = limits, queue_limits
+        self._observer, self._clock = observer, clock
         self._pending = Pending()
         self._answers = Answers(self._pending, self._correction, observer)
         self._device_failures = DeviceFailures(self._pending, self._answers, clock)
@@ -81,9 +79,8 @@ class Scheduler:
         self._recovery = BackgroundTasks(self._wake_up.set)
         self._batch_wait = BatchWait()
         self._draining = False
-        loop = asyncio.get_running_loop()
-        self._failure: asyncio.Future[None] = loop.create_future()
-        self._serving = loop.create_task(self._serve())
+        self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._serving = asyncio.create_task(self._serve())
         self._recovery.start(self._devices.watch())
 
     @property
@@ -129,22 +126,14 @@ class Scheduler:
             DeadlineExceeded: the deadline passed while the request waited.
             InferenceFailed: the model failed on a sequence; never raised if `failures` is given.
         """
-        if self._draining:
-            raise Unavailable("the server is shutting down: send the request to another replica")
-        if not self._devices.alive_count:
-            raise device_unavailable()
         answer: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         request = QueuedRequest(len(values), hidden, answer, None if failures is None else dict(failures))
         request.device_failures = device_failures
         if answer.done():
             return answer.result()
         runnable = {index: sequence for index, sequence in enumerate(values) if not failures or index not in failures}
-        arrived_s = self._clock()
-        shape = Shape.of([len(sequence) for sequence in runnable.values()])
-        own_work_s = self._correction.own_work_s(shape)
-        due = due_s(arrived_s, deadline_s, priority, own_work_s)
-        fair_start = fair_start_s(arrived_s, due, priority, own_work_s)
-        admit(self._wait_estimate(arrived_s), self._queue_limits, shape, due, deadline_s - arrived_s)
+        lengths = [len(sequence) for sequence in runnable.values()]
+        due, fair_start = self.admit(Shape.of(lengths), deadline_s, priority)
         for index, sequence in runnable.items():
             queued = Sequence(sequence, len(sequence), due, fair_start, deadline_s, priority, request, index)
             self._pending.add(queued)
@@ -161,6 +150,17 @@ class Scheduler:
         finally:
             self._requests.discard(request)
             self._answers.withdraw(request)
+
+    def admit(self, shape: Shape, deadline_s: float, priority: Priority) -> tuple[float, float]:
+        """Return the due time and the fair start of a request that arrives now, or refuse it as `submit` does."""
+        if self._draining:
+            raise Unavailable("the server is shutting down: send the request to another replica")
+        if not self._devices.alive_count:
+            raise device_unavailable()
+        arrived_s, own_work_s = self._clock(), self._correction.own_work_s(shape)
+        due = due_s(arrived_s, deadline_s, priority, own_work_s)
+        admit(self._wait_estimate(arrived_s), self._queue_limits, shape, due, deadline_s - arrived_s)
+        return due, fair_start_s(arrived_s, due, priority, own_work_s)
 
     async def failed(self) -> None:
         """Wait until the loop fails, and raise its error."""
@@ -295,6 +295,6 @@ class Scheduler:
 
     def _wait_estimate(self, now_s: float) -> WaitEstimate:
         # While all devices are dead, the time until one works again is unknown and counts as zero.
-        busy_s = self._devices.busy_s(now_s) or (0.0,)
+        busy_s, cost = self._devices.busy_s(now_s) or (0.0,), self._correction.queue_cost
         planned_tokens, margin_s = self.queued_tokens - self._pending.tokens, self._correction.safety_margin_s
-        return WaitEstimate(self._pending, planned_tokens, busy_s, self._correction.queue_cost, self._limits, margin_s)
+        return WaitEstimate(self._pending, planned_tokens, busy_s, cost, self._limits, margin_s)

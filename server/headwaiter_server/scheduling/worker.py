@@ -87,14 +87,14 @@ class Worker:
     @property
     def planned_sequences(self) -> list[Sequence]:
         """The sequences of batches that wait behind the running one."""
-        return [sequence for sequences, _ in self._planned for sequence in sequences]
+        return [sequence for sequences, _ in self._planned.copy() for sequence in sequences]
 
     def busy_s(self, now_s: float) -> float:
         """Return the predicted seconds until all batches of the worker are done; 0 for an idle worker."""
         if not self._batch_count:
             return 0.0
         running_s = max(_OVERDUE_S, self._predicted_end_s - now_s)
-        return running_s + sum(predicted_s for _, predicted_s in self._planned)
+        return running_s + sum(predicted_s for _, predicted_s in self._planned.copy())
 
     def wants_batch_in_s(self, now_s: float) -> float:
         """Return in how many seconds the worker wants its next batch.

@@ -102,6 +102,9 @@ class WorkerThread:
             except Exception as raised:  # noqa: BLE001 - the error belongs to the future
                 _clear_frames(raised)
                 error = raised
+            except BaseException as raised:  # noqa: BLE001 - a panic of Rust code, for example, must not end the thread
+                error = RuntimeError(f"{type(raised).__name__}: {raised}")
+                error.__cause__ = raised
             # A closed event loop raises RuntimeError; no task waits for the result any more.
             with suppress(RuntimeError):
                 loop.call_soon_threadsafe(self._end, future, result, error, then)

@@ -1,5 +1,6 @@
 """Stand-ins for a model, a gRPC context and a calibration."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn, cast
 
@@ -87,6 +88,18 @@ class Context:
         self.message = ""
         self.metadata: tuple[tuple[str, str | bytes], ...] = ()
         self.status = Status()
+        self.callbacks: list[Callable[[Context], None]] = []
+
+    def peer(self) -> str:
+        return "ipv4:127.0.0.1:5"
+
+    def add_done_callback(self, callback: Callable[["Context"], None]) -> None:
+        self.callbacks.append(callback)
+
+    def end(self) -> None:
+        """Tell the server that the caller has received the reply, or has gone."""
+        for callback in self.callbacks:
+            callback(self)
 
     def time_remaining(self) -> float | None:
         return self.remaining_s

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from contextlib import ExitStack
 from typing import Any
 
 import grpc
@@ -10,7 +11,8 @@ from google.rpc import error_details_pb2
 
 from headwaiter_proto.rules.errors import DeadlineExceeded, HeadwaiterError, InferenceFailed, InvalidInput, Overloaded
 from headwaiter_server.metrics import Recorder
-from headwaiter_server.rpc.endpoint import Call, CallLimit, Handle, clock, stream_handler, unary_handler
+from headwaiter_server.rpc.endpoint import Call, Handle, clock, stream_handler, unary_handler
+from headwaiter_server.rpc.shares import CallLimit
 from tests.server.rpc.stand_ins import Aborted, Context, sample
 
 
@@ -141,9 +143,9 @@ async def test_a_call_over_the_limit_is_refused_and_a_later_one_is_answered() ->
         return raw
 
     answer: Any = unary_handler("Encode", handle, recorder, limit).unary_unary
-    first = asyncio.create_task(answer(b"first", Context()))
+    first_context, refused = Context(), Context()
+    first = asyncio.create_task(answer(b"first", first_context))
     await asyncio.sleep(0)
-    refused = Context()
     with pytest.raises(Aborted):
         await answer(b"second", refused)
     assert refused.code == grpc.StatusCode.RESOURCE_EXHAUSTED
@@ -152,6 +154,9 @@ async def test_a_call_over_the_limit_is_refused_and_a_later_one_is_answered() ->
     assert sample(recorder, "refused_total", reason="OVERLOADED") == 1
     released.set()
     assert await first == b"first"
+    with pytest.raises(Aborted):  # The caller has not received the reply.
+        await answer(b"second", Context())
+    first_context.end()
     assert await answer(b"third", Context()) == b"third"
 
 
@@ -169,8 +174,8 @@ async def test_a_stream_that_fails_ends_in_a_status_and_counts_once(
     assert "secret" not in context.message
     assert "ZeroDivisionError: secret" in caplog.text
     assert sample(recorder, "requests_total", model="", method="EncodeStream", code="INTERNAL") == 1
-    with limit:  # The failed call no longer counts towards the limit.
-        pass
+    context.end()
+    limit.hold("", ExitStack())  # The failed call no longer counts towards the limit.
 
 
 @pytest.mark.parametrize(

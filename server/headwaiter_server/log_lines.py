@@ -1,0 +1,98 @@
+"""Write the log, with at most a few lines of each kind in a second and a bounded length of each line.
+
+The handler applies to all loggers, so it also bounds the lines of gRPC, of asyncio and of later code.
+"""
+
+import logging
+import sys
+import time
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from threading import Timer
+from typing import Any, TextIO
+
+from headwaiter_server.rate_limit import RateLimit
+
+FEW_LINES_PER_S = 5
+# Longer than every message of the server that contains no text of a caller.
+_MAX_MESSAGE_CHARACTERS = 2000
+_MAX_TRACEBACK_CHARACTERS = 8000
+# At most this long after a line was left out, the log says so, if its second is over.
+_REPORT_INTERVAL_S = 1.0
+
+
+def line_kind(kind: str, lines_per_s: int = FEW_LINES_PER_S) -> Mapping[str, object]:
+    """Return the `extra` of a log call whose lines count as one kind; without it, each log call is a kind."""
+    return {"kind": kind, "lines_per_s": lines_per_s}
+
+
+def configure_logging() -> None:
+    """Write the lines of all loggers to standard error."""
+    handler = BoundedHandler(sys.stderr)
+    handler.setFormatter(_BoundedFormatter("%(asctime)s %(levelname)s %(message)s"))
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
+
+
+class BoundedHandler(logging.StreamHandler[TextIO]):
+    """Writes the first lines of each kind in a second, and then how many were left out."""
+
+    def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__(stream)
+        self._limit = RateLimit(clock)
+        self._timer: Timer | None = None
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write a record, or leave it out; logging calls this method with the handler's lock held."""
+        self._report(self._limit.take_left_out())
+        kind = getattr(record, "kind", f"{record.name}:{record.lineno}")
+        if self._limit.admit(kind, getattr(record, "lines_per_s", FEW_LINES_PER_S)):
+            super().emit(record)
+        else:
+            self._report_soon()
+
+    def close(self) -> None:
+        """Report the lines that were left out, and stop."""
+        with self._locked():
+            self._report(self._limit.take_left_out(all_kinds=True))
+        super().close()
+
+    def _report_soon(self) -> None:
+        """Start a timer; without it, the end of a burst would stay unreported until the next line."""
+        if self._timer is None and self._limit.has_left_out:
+            self._timer = Timer(_REPORT_INTERVAL_S, self._report_late)
+            self._timer.daemon = True
+            self._timer.start()
+
+    def _report_late(self) -> None:
+        with self._locked():
+            self._timer = None
+            self._report(self._limit.take_left_out())
+            self._report_soon()
+
+    def _locked(self) -> AbstractContextManager[object]:
+        assert self.lock is not None
+        return self.lock
+
+    def _report(self, left_out: Mapping[str, int]) -> None:
+        for kind, lines in left_out.items():
+            message = f"{lines} more lines of this kind are left out: {kind}"
+            super().emit(logging.LogRecord(__name__, logging.INFO, __file__, 0, message, None, None))
+
+
+class _BoundedFormatter(logging.Formatter):
+    """Cuts long messages and tracebacks; a message can contain an error of another library, with a caller's text."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - overrides logging's method
+        record.message = _cut(record.message, _MAX_MESSAGE_CHARACTERS)
+        return super().formatMessage(record)
+
+    def formatException(self, ei: Any) -> str:  # noqa: N802 - overrides logging's method
+        return _cut(super().formatException(ei), _MAX_TRACEBACK_CHARACTERS)
+
+
+def _cut(text: str, limit: int) -> str:
+    """Return the text, without its middle if it has more than `limit` characters."""
+    if len(text) <= limit:
+        return text
+    half = limit // 2
+    return f"{text[:half]} [{len(text) - 2 * half} characters left out] {text[-half:]}"

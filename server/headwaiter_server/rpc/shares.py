@@ -1,0 +1,92 @@
+"""Divide a limit among connections, so that no connection can hold all of it."""
+
+from contextlib import ExitStack
+
+from headwaiter_proto.rules.errors import Overloaded
+
+# A fixed delay, because it cannot be predicted when calls end and when callers read their replies.
+_RETRY_AFTER_S = 1.0
+
+
+class Shares:
+    """What connections hold of a limit.
+
+    A connection may take more only if it then holds at most as much as is still free. One connection alone can hold
+    half of the limit, n connections can hold n / (n + 1) of it, and something is always left for the next connection.
+    While no connection holds anything, one amount of any size fits.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._total = 0
+        self._held: dict[str, int] = {}
+
+    def fits(self, connection: str, amount: int) -> bool:
+        """Return whether a connection may take an amount."""
+        free = self._limit - self._total - amount
+        return not self._total or self.held(connection) + amount <= free
+
+    def held(self, connection: str) -> int:
+        """Return what a connection holds."""
+        return self._held.get(connection, 0)
+
+    def take(self, connection: str, amount: int) -> None:
+        """Let a connection hold an amount."""
+        self._total += amount
+        self._held[connection] = self.held(connection) + amount
+
+    def give_back(self, connection: str, amount: int) -> None:
+        """Take an amount back from a connection."""
+        self._total -= amount
+        self._held[connection] -= amount
+        if not self._held[connection]:
+            del self._held[connection]
+
+
+class CallLimit:
+    """Refuses calls while connections hold too many."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._calls = Shares(limit)
+
+    def hold(self, connection: str, held: ExitStack) -> None:
+        """Admit a call of a connection until `held` is closed.
+
+        Raises:
+            Overloaded: the server, or the connection, has too many calls in progress.
+        """
+        if not self._calls.fits(connection, 1):
+            raise Overloaded(
+                f"{self._calls.held(connection)} calls of this connection are in progress, and the server handles at "
+                f"most {self._limit} calls of all connections: try again in {_RETRY_AFTER_S:g} s",
+                retry_after_s=_RETRY_AFTER_S,
+                limit=self._limit,
+            )
+        self._calls.take(connection, 1)
+        held.callback(self._calls.give_back, connection, 1)
+
+
+class ReplyLimit:
+    """Refuses requests while callers do not read replies that the server has written or will write."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        self._limit_bytes = limit_bytes
+        self._bytes = Shares(limit_bytes)
+
+    def hold(self, connection: str, size_bytes: int, held: ExitStack) -> None:
+        """Reserve the bytes of a reply until `held` is closed.
+
+        Raises:
+            Overloaded: replies to this connection, or to all connections, hold too many bytes.
+        """
+        if not self._bytes.fits(connection, size_bytes):
+            raise Overloaded(
+                f"the reply may take {size_bytes} bytes, {self._bytes.held(connection)} bytes of replies to this "
+                f"connection are not received yet, and the server holds at most {self._limit_bytes} bytes of all "
+                f"replies: read the replies, or try again in {_RETRY_AFTER_S:g} s",
+                retry_after_s=_RETRY_AFTER_S,
+                limit=self._limit_bytes,
+            )
+        self._bytes.take(connection, size_bytes)
+        held.callback(self._bytes.give_back, connection, size_bytes)

@@ -1,0 +1,246 @@
+"""Callers that stall, vanish or flood take nothing from other callers, and the server refuses them with an error."""
+
+import asyncio
+import os
+import socket
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import grpc
+import pytest
+
+from headwaiter_client import AsyncClient, HeadwaiterError, Overloaded
+from headwaiter_proto import encoder_pb2 as pb
+from headwaiter_server import app
+from headwaiter_server.app import Server
+from headwaiter_server.config import read_settings
+from headwaiter_server.models.tokenizer import BundleTokenizer, TokenizedText
+from headwaiter_server.runtime.attention_weights import AttentionWeightsGraph
+from tests.e2e.grpc_errors import code_of
+from tests.e2e.in_process_server import connect, metrics_url, paused_device, wait_until
+from tests.e2e.prometheus_metrics import metric_value
+from tests.e2e.raw_http2 import RawConnection
+
+TIMEOUT_S = 20.0
+SEQUENCES, SEQUENCE_TOKENS, WIDTH = 32, 64, 32
+REPLY_BYTES = SEQUENCES * (SEQUENCE_TOKENS + 1) * WIDTH * 4
+STREAM_REQUEST = pb.EncodeRequest(request_id="a", texts=pb.Texts(values=["bread"])).SerializeToString()
+
+
+@asynccontextmanager
+async def serving_with(bundle: Path, **environment: object) -> AsyncIterator[tuple[Server, AsyncClient]]:
+    """Start a server with settings from environment variables; yield the server and a client."""
+    flags = ["--provider", "cpu", "--address", "127.0.0.1:0", "--metrics-port", "0"]
+    flags += ["--cache-dir", os.environ["XDG_CACHE_HOME"]]
+    variables = {f"HEADWAITER_{name.upper()}": str(value) for name, value in environment.items()}
+    server = Server(read_settings([str(bundle), *flags], variables))
+    await server.start()
+    try:
+        async with connect(server) as client:
+            yield server, client
+    finally:
+        await server.drain()
+
+
+def hidden_request() -> bytes:
+    """Return a request whose reply has REPLY_BYTES."""
+    tokens = pb.TokenSequences(
+        dtype=pb.DATA_TYPE_INT32, data=bytes(4 * SEQUENCES * SEQUENCE_TOKENS), lengths=[SEQUENCE_TOKENS] * SEQUENCES
+    )
+    output = pb.OutputOptions(pooled=True, hidden=True)
+    return pb.EncodeRequest(tokens=tokens, output=output).SerializeToString()
+
+
+def requests_total(server: Server, **labels: str) -> float:
+    return metric_value(metrics_url(server), "headwaiter_requests_total", method="Encode", **labels)
+
+
+async def test_replies_that_a_caller_does_not_read_are_bounded_and_others_are_answered(text_bundle: Path) -> None:
+    calls = 12
+    async with serving_with(text_bundle, max_reply_bytes=8 * REPLY_BYTES) as (server, client):
+        with RawConnection(server.port, window_bytes=0) as first, RawConnection(server.port, window_bytes=0) as second:
+            # The first connection gets half of the limit, and the second one half of the rest.
+            for connection, sent, answered in ((first, calls, 4), (second, 2 * calls, 4 + 2)):
+                for _ in range(calls):
+                    await asyncio.to_thread(connection.call, "Encode", hidden_request())
+                await wait_until(client, lambda sent=sent: requests_total(server) == sent)  # type: ignore[misc]
+                assert requests_total(server, code="OK") == answered
+            assert requests_total(server, code="RESOURCE_EXHAUSTED") == 2 * calls - 6
+            assert (await client.encode(["bread"])).pooled is not None
+        # A request of this size is only accepted once nobody holds anything.
+        await until_admitted(lambda: client.encode_tokens([[1] * SEQUENCE_TOKENS] * 5 * SEQUENCES, hidden=True))
+
+
+async def until_admitted(send: Callable[[], Awaitable[object]]) -> None:
+    async with asyncio.timeout(TIMEOUT_S):
+        while True:
+            with suppress(Overloaded):
+                await send()
+                return
+
+
+async def test_one_connection_cannot_hold_all_calls(text_bundle: Path) -> None:
+    async with serving_with(text_bundle, max_calls=8) as (server, client):
+        with RawConnection(server.port) as greedy:
+            for _ in range(20):
+                greedy.call("EncodeStream", STREAM_REQUEST, end=False)
+            await wait_until(client, lambda: streams_refused(server) >= 12)
+            try:
+                encoding = await client.encode(["bread"])
+            except Overloaded as refused:
+                pytest.fail(f"the other connection was refused: {refused}")
+            assert encoding.pooled is not None
+
+
+def streams_refused(server: Server) -> float:
+    labels = {"method": "EncodeStream", "code": "RESOURCE_EXHAUSTED"}
+    return metric_value(metrics_url(server), "headwaiter_requests_total", **labels)
+
+
+async def test_an_idle_stream_ends_and_a_stream_that_waits_for_an_answer_does_not(text_bundle: Path) -> None:
+    request = pb.EncodeRequest(request_id="a", texts=pb.Texts(values=["bread"]))
+    async with (
+        serving_with(text_bundle, max_stream_idle_s=0.3) as (server, _),
+        grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel,
+    ):
+        open_stream: Any = channel.stream_stream(
+            "/headwaiter.v1.Encoder/EncodeStream",
+            request_serializer=pb.EncodeRequest.SerializeToString,
+            response_deserializer=pb.EncodeStreamResponse.FromString,
+        )
+        call = open_stream()
+        with paused_device() as device:
+            await call.write(request)
+            await device.wait_for_batch()
+            await asyncio.sleep(0.6)
+            assert not call.done()
+            device.resume()
+            assert (await call.read()).HasField("response")
+        ended, _ = await asyncio.wait({asyncio.create_task(call.code())}, timeout=5)
+        assert [task.result() for task in ended] == [grpc.StatusCode.UNAVAILABLE]
+        assert "0.3 s" in await call.details()
+
+
+async def test_a_caller_that_answers_no_pings_loses_its_connection_and_its_calls(text_bundle: Path) -> None:
+    with (
+        patch.object(app, "_PING_INTERVAL_S", 0.3, create=True),
+        patch.object(app, "_PING_TIMEOUT_S", 0.3, create=True),
+        patch.object(app, "_HANDSHAKE_TIMEOUT_S", 0.5, create=True),
+    ):
+        async with serving_with(text_bundle) as (server, client):
+            silent = RawConnection(server.port, answers_pings=False)
+            half_open = socket.create_connection(("127.0.0.1", server.port))
+            half_open.settimeout(TIMEOUT_S / 4)
+            with silent, half_open:
+                silent.call("EncodeStream", STREAM_REQUEST, end=False)
+                assert await asyncio.to_thread(silent.closed.wait, TIMEOUT_S / 4)
+                # The server sends its settings and its reason, and closes the socket.
+                assert await asyncio.to_thread(_reads_to_the_end, half_open)
+            assert (await client.encode(["bread"])).pooled is not None
+
+
+def _reads_to_the_end(connection: socket.socket) -> bool:
+    with suppress(TimeoutError):
+        while connection.recv(1024):
+            pass
+        return True
+    return False
+
+
+class Panic(BaseException):
+    """Stands in for the tokenizer's PanicException, which is no Exception either."""
+
+
+@pytest.mark.parametrize("texts", [["bread"], ["bread", "rain"]])
+async def test_a_panic_of_the_tokenizer_fails_only_its_call(text_bundle: Path, texts: list[str]) -> None:
+    async with serving_with(text_bundle) as (server, client):
+        with patch.object(BundleTokenizer, "tokenize", side_effect=Panic("index out of bounds")):
+            with pytest.raises(HeadwaiterError) as failed:
+                await client.encode(texts, timeout_s=5)
+            assert code_of(failed.value) is grpc.StatusCode.INTERNAL
+        assert (await client.encode(texts)).pooled is not None
+        assert metric_value(metrics_url(server), "headwaiter_inflight_requests") == 0
+
+
+async def test_a_drain_does_not_wait_for_an_attend_whose_caller_has_gone(text_bundle: Path) -> None:
+    computing, finish = threading.Event(), threading.Event()
+
+    def run(*_: object) -> None:
+        computing.set()
+        finish.wait(TIMEOUT_S)
+
+    with patch.object(AttentionWeightsGraph, "run", run):
+        async with serving_with(text_bundle, drain_s=2) as (server, client):
+            attending = asyncio.create_task(client.attend("bread"))
+            assert await asyncio.to_thread(computing.wait, TIMEOUT_S)
+            attending.cancel()
+            await wait_until(client, lambda: metric_value(metrics_url(server), "headwaiter_inflight_requests") == 0)
+            # A process whose drain is not complete exits without waiting for its threads.
+            drained = await server.drain()
+            finish.set()
+            assert not drained
+
+
+async def test_a_message_of_millions_of_fields_is_refused_before_it_is_parsed(text_bundle: Path) -> None:
+    message = pb.EncodeRequest(texts=pb.Texts(values=[""] * 1_000_000)).SerializeToString()
+    async with (
+        serving_with(text_bundle) as (server, _),
+        grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel,
+    ):
+        encode: Any = channel.unary_unary("/headwaiter.v1.Encoder/Encode")
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await encode(message)
+        assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+        # The parser would have counted the sequences.
+        assert "1000000" not in str(refused.value.details())
+
+
+async def test_a_request_without_room_in_the_queue_is_refused_before_it_is_tokenised(text_bundle: Path) -> None:
+    limits = {"max_queue_tokens": 10, "max_request_tokens": 10}
+    async with serving_with(text_bundle, **limits) as (server, client):
+        with paused_device() as device:
+            running = asyncio.create_task(client.encode_tokens([[1] * 3]))
+            await device.wait_for_batch()
+            waiting = asyncio.create_task(client.encode_tokens([[1] * 9]))
+            await wait_until(client, lambda: metric_value(metrics_url(server), "headwaiter_queue_tokens") == 9)
+            with (
+                patch.object(BundleTokenizer, "tokenize", side_effect=AssertionError) as tokenize,
+                pytest.raises(HeadwaiterError) as refused,
+            ):
+                await client.encode(["bread", "rain"])
+            assert type(refused.value) is Overloaded
+            assert tokenize.call_count == 0
+            device.resume()
+            await asyncio.gather(running, waiting)
+
+
+async def test_bulk_texts_delay_neither_interactive_texts_nor_large_replies(text_bundle: Path) -> None:
+    release = threading.Event()
+    tokenize = BundleTokenizer.tokenize
+
+    def slow_for_rain(self: BundleTokenizer, texts: Sequence[str], *rest: Any) -> list[TokenizedText]:
+        assert texts[0] != "rain" or release.wait(TIMEOUT_S)
+        return tokenize(self, texts, *rest)
+
+    with patch.object(BundleTokenizer, "tokenize", slow_for_rain):
+        async with serving_with(text_bundle) as (_, client):
+            # More requests than there are threads.
+            bulk = [asyncio.create_task(client.encode(["rain", "rain"], priority="bulk")) for _ in range(40)]
+            try:
+                interactive = await _in_time(client.encode(["bread", "bread"]))
+                large = await _in_time(client.encode_tokens([[1] * 64] * 20, hidden=True))
+            finally:
+                release.set()
+            assert (interactive, large) == (True, True)
+            await asyncio.gather(*bulk)
+
+
+async def _in_time(call: Awaitable[object]) -> bool:
+    with suppress(TimeoutError, HeadwaiterError):
+        await asyncio.wait_for(call, TIMEOUT_S / 4)
+        return True
+    return False

@@ -1,0 +1,85 @@
+"""A scrape of the metrics reads the queue in another thread, while the event loop changes the queue."""
+
+import asyncio
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from headwaiter_server.scheduling.pending import Pending
+from headwaiter_server.scheduling.queued_request import QueuedRequest, Sequence
+from headwaiter_server.scheduling.scheduler import Scheduler
+from tests.server.scheduling.fakes import Harness
+from tests.server.scheduling.sequences import waiting
+
+SECONDS = 0.3
+
+
+@pytest.fixture
+def _frequent_switches() -> Iterator[None]:
+    """Let Python switch between threads after every few instructions, so that a thread sees every state."""
+    interval_s = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(interval_s)
+
+
+def fill_and_empty_queue(scheduler: Scheduler, sequence: Sequence) -> None:
+    scheduler._pending.add(sequence)
+    scheduler._pending.remove(sequence)
+
+
+def plan_and_start_batch(scheduler: Scheduler, sequence: Sequence) -> None:
+    (worker,) = scheduler._devices._workers
+    worker._planned.append(((sequence,), 1.0))
+    worker._planned.popleft()
+
+
+@pytest.mark.usefixtures("_frequent_switches")
+@pytest.mark.parametrize("change", [fill_and_empty_queue, plan_and_start_batch])
+async def test_the_queue_can_be_read_in_another_thread_while_it_changes(
+    change: Callable[[Scheduler, Sequence], None], harness: Harness
+) -> None:
+    failures: list[Exception] = []
+    done = threading.Event()
+    harness.workers[0]._batch_count = 1
+
+    def scrape() -> None:
+        queue = harness.scheduler
+        while not done.is_set():
+            try:
+                assert min(queue.queued_sequences, queue.queued_tokens, queue.estimated_wait_s) >= 0
+            except Exception as error:  # noqa: BLE001 - the test reports every error
+                failures.append(error)
+
+    thread = threading.Thread(target=scrape, daemon=True)
+    thread.start()
+    sequence = waiting(3, 0)
+    sequence.request = QueuedRequest(1, False, asyncio.Future())
+    end_s = time.monotonic() + SECONDS
+    while time.monotonic() < end_s and not failures:
+        change(harness.scheduler, sequence)
+    done.set()
+    thread.join()
+    harness.workers[0]._batch_count = 0
+    assert failures == []
+
+
+def test_the_mean_length_of_a_queue_that_empties_meanwhile_is_a_number() -> None:
+    class Emptying(Pending):
+        """Holds a sequence when its length is asked for the first time, and none later."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.lengths = [1, 0, 0]
+
+        def __len__(self) -> int:
+            return self.lengths.pop(0)
+
+    try:
+        mean_tokens = Emptying().mean_tokens
+    except ZeroDivisionError:
+        mean_tokens = -1
+    assert mean_tokens >= 0
