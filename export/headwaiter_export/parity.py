@@ -19,7 +19,13 @@ from headwaiter_export.config import EncoderConfig
 from headwaiter_export.encoder import Encoder
 from headwaiter_server.runtime.attention_weights import AttentionSelection, AttentionWeightsGraph
 from headwaiter_server.runtime.graph import EncoderGraph, Outputs, Provider
-from headwaiter_server.runtime.numeric_tolerances import Difference, difference, largest_differences, normalize_pooled
+from headwaiter_server.runtime.numeric_tolerances import (
+    Difference,
+    difference,
+    largest_differences,
+    normalize_pooled,
+    smallest_cosine,
+)
 from headwaiter_server.runtime.packing import pack
 
 # Token ids [n] or features [n, feature_width].
@@ -86,15 +92,16 @@ def measure_graph(path: Path, provider: Provider, reference: Reference) -> Diffe
 
 
 @torch.inference_mode()
-def measure_attention_weights(path: Path, encoder: Encoder, reference: Reference) -> float:
-    """Return the largest difference of a graph's attention weights and contexts from PyTorch's.
+def measure_attention_weights(path: Path, encoder: Encoder, reference: Reference) -> tuple[float, float]:
+    """Return the largest difference of attention weights and contexts from PyTorch's, and the smallest cosine.
 
     Weights are those of all layers and heads, contexts those of one query. Differences of contexts are divided by the
-    largest context of the sequence if that exceeds 1. A value that is not finite makes the result infinite.
+    largest context of the sequence if that exceeds 1. Cosines are those of the context vectors of each head, without
+    heads whose vectors are negligible in their layer. Values that are not finite give an infinite difference.
     """
     graph, config = AttentionWeightsGraph.open(path), encoder.config
     sequences = [each for each in reference.sequences if len(each) <= _WEIGHTS_LONGEST_TOKENS]
-    differences = []
+    differences, cosines = [], []
     for sequence in sequences[:_WEIGHTS_SEQUENCES]:
         query = len(sequence) // 2
         tokens = torch.from_numpy(sequence)
@@ -102,11 +109,13 @@ def measure_attention_weights(path: Path, encoder: Encoder, reference: Reference
         expected = layout.outputs(*encoder(tokens, layout))
         actual = graph.run(sequence, AttentionSelection(range(config.layers), range(config.heads), query))
         assert actual.context is not None
+        contexts = torch.stack(expected[1::2])[:, :, query].numpy()
         differences += [
             min(largest_differences(actual.weights, torch.stack(expected[::2]).numpy())),
-            min(largest_differences(actual.context, torch.stack(expected[1::2])[:, :, query].numpy())),
+            min(largest_differences(actual.context, contexts)),
         ]
-    return max(differences)
+        cosines += [smallest_cosine(*layer) for layer in zip(actual.context, contexts, strict=True)]
+    return max(differences), min(cosines)
 
 
 def measure_encoder(encoder: Encoder, reference: Reference) -> Difference:

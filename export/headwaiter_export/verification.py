@@ -5,7 +5,6 @@ differences; this module compares the differences with the tolerances, reports t
 """
 
 from collections.abc import Callable, Collection
-from dataclasses import asdict
 from pathlib import Path
 
 from headwaiter_export.config import Pooling
@@ -23,6 +22,8 @@ Report = Callable[[str], object]
 
 # Largest accepted difference of attention weights; of contexts, relative to the largest context value.
 _ATTENTION_MAX_ABS = 1e-5
+# Smallest accepted cosine of context vectors; the difference of tiny contexts is always small.
+_CONTEXT_MIN_COSINE = 0.99999
 
 
 class BundleError(Exception):
@@ -49,7 +50,7 @@ def check_graphs(plans: Collection[GraphPlan], folder: Path, reference: Referenc
             provider=plan.provider,
             precision=plan.precision,
             sequences=len(reference.sequences),
-            **asdict(measured),
+            **measured.published(),
         )
         pooled = "" if reference.config.pooling is Pooling.NONE else f"{measured.pooled_max_abs:.1e} pooled, "
         report(
@@ -61,13 +62,13 @@ def check_graphs(plans: Collection[GraphPlan], folder: Path, reference: Referenc
 
 def check_attention_weights(path: Path, encoder: Encoder, reference: Reference, report: Report) -> None:
     """Delete the graph of attention weights if it is out of tolerance; very large scores can cause that."""
-    measured = measure_attention_weights(path, encoder, reference)
+    measured, cosine = measure_attention_weights(path, encoder, reference)
     report(f"{path.name}: largest difference of attention weights from PyTorch {measured:.1e}")
     # `not <=` instead of `>`, so that NaN is out of tolerance too.
-    if not measured <= _ATTENTION_MAX_ABS:
+    if not (measured <= _ATTENTION_MAX_ABS and cosine >= _CONTEXT_MIN_COSINE):
         report(
-            f"{path.name} is left out because its difference exceeds {_ATTENTION_MAX_ABS:g}: a server of this bundle "
-            "does not offer Attend"
+            f"{path.name} is left out because its difference exceeds {_ATTENTION_MAX_ABS:g}, or a cosine of contexts "
+            f"({cosine:.6f}) is below {_CONTEXT_MIN_COSINE}: a server of this bundle does not offer Attend"
         )
         path.unlink()
 
