@@ -25,9 +25,9 @@ from headwaiter_export.config import EncoderConfig, Pooling
 from headwaiter_export.encoder import Encoder
 from headwaiter_export.graph_plans import ATTENTION_WEIGHTS_GRAPH, GRAPHS, WEIGHTS_FILES, GraphPlan
 from headwaiter_export.graphs import WeightsFile, trace
-from headwaiter_export.nearest_neighbours import MEASURED_SENTENCES, tokenized_sentences
 from headwaiter_export.parity import SHORT_TOKENS, Reference, Sequence, concatenate
 from headwaiter_export.quantization import quantize
+from headwaiter_export.sentences import SENTENCES, TokenizedSentences, tokenize
 from headwaiter_export.text_config import TextConfig
 from headwaiter_export.verification import (
     BundleError,
@@ -73,17 +73,19 @@ def export_bundle(
     plans = GRAPHS if plans is None else plans
     with _atomic_folder(destination) as folder:
         reference = Reference.compute(encoder)
-        sentences = [] if text is None else tokenized_sentences(text, encoder.config.min_tokens)
+        sentences = TokenizedSentences([], []) if text is None else tokenize(text, encoder.config.min_tokens)
         precisions = {plan.precision for plan in plans}
-        calibration = sentences[MEASURED_SENTENCES:] or reference.sequences
+        # A model without texts, or of very short texts, is calibrated on random ids or features.
+        calibration = sentences.calibration or reference.sequences
         encoders, float32_layers = _encoders_by_precision(
             precisions, encoder.fold_temperatures(), reference, calibration, report
         )
         _write_graphs(encoders, plans, folder, report)
         checked = reference.with_long_sequences(encoder)
         parity = check_graphs(plans, folder, checked, report)
-        if PRECISION_INT8 in precisions and len(sentences) > 1 and encoder.config.pooling is not Pooling.NONE:
-            measure_neighbours(parity, folder, sentences[:MEASURED_SENTENCES], report)
+        parity.sentences = SENTENCES if sentences.calibration else ""
+        if PRECISION_INT8 in precisions and len(sentences.measured) > 1 and encoder.config.pooling is not Pooling.NONE:
+            measure_neighbours(parity, folder, sentences.measured, report)
         _write_json(parity, folder / PARITY)
         check_attention_weights(folder / ATTENTION_WEIGHTS_GRAPH.file, encoder, reference, report)
         _write_golden(checked.golden(), folder / GOLDEN)
