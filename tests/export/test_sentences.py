@@ -7,8 +7,11 @@ from pydoc_data.topics import topics
 
 import pytest
 
+from headwaiter_export import bundle
 from headwaiter_export.bundle import export_bundle
 from headwaiter_export.checkpoints import read_checkpoint
+from headwaiter_export.verification import measure_neighbours
+from headwaiter_proto.encoder_pb2 import PRECISION_INT8
 from headwaiter_server.runtime.bundle import Bundle
 from tests.export.conftest import keep_graphs
 
@@ -16,16 +19,21 @@ from tests.export.conftest import keep_graphs
 VERSIONS = {"sentences-1": "61cab5c50fcb843846ce06b1d096e3d00d1b88f941755bb6837c42b0ff2f336b"}
 
 
-def test_the_int8_weights_do_not_depend_on_the_help_pages_of_python(
+def test_the_int8_graph_and_its_parity_do_not_depend_on_the_help_pages_of_python(
     text_bundle: Path, text_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in list(topics):
         monkeypatch.delitem(topics, name)
-    keep_graphs(monkeypatch, "packed-cpu.int8.onnx")
+    keep_graphs(monkeypatch, "packed-cpu.fp32.onnx", "packed-cpu.int8.onnx")
+    monkeypatch.setattr(bundle, "measure_neighbours", measure_neighbours)
     model = read_checkpoint(text_checkpoint)
     export_bundle(model.encoder, model.text, tmp_path / "bundle", "tiny-text")
-    weights = [(folder / "weights.int8.bin").read_bytes() for folder in (text_bundle, tmp_path / "bundle")]
+    folders = text_bundle, tmp_path / "bundle"
+    weights = [(folder / "weights.int8.bin").read_bytes() for folder in folders]
     assert weights[0] == weights[1]
+    graphs = [Bundle.open(folder).parity().graphs for folder in folders]
+    shares = [[each.same_nearest_neighbour for each in both if each.precision == PRECISION_INT8] for both in graphs]
+    assert shares[0] == shares[1] != [0]
 
 
 def test_parity_names_the_sentences_of_a_text_model_only(text_bundle: Path, feature_bundle: Path) -> None:
