@@ -132,6 +132,8 @@ def _compare(
         findings.require(f"{name}: pooled, largest difference", pooled, "≤", 1e-5)
         hidden_difference = min(measured.hidden_max_abs, measured.hidden_max_relative)
         findings.require(f"{name}: hidden, largest difference", hidden_difference, "≤", 1e-4)
+        findings.require(f"{name}: pooled, smallest cosine", measured.min_cosine, "≥", 0.99999)
+        findings.require(f"{name}: hidden, smallest cosine", measured.hidden_min_cosine, "≥", 0.99999)
         findings.record(f"{name}: hidden, relative error", relative)
     else:
         findings.require(f"{name}: pooled, smallest cosine", measured.min_cosine, "≥", 0.9999)

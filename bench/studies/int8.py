@@ -50,7 +50,7 @@ def int8(run: Run) -> list[Int8Speed]:
     findings.record("smallest cosine to PyTorch", f"{parity.min_cosine:.4f}")
     findings.record("mean cosine to PyTorch", f"{parity.mean_cosine:.4f}")
     neighbours = f"{parity.same_nearest_neighbour:.1%}"
-    findings.record("share of 1,000 sentences with the same nearest neighbour as in fp32", neighbours)
+    findings.record("share of sentences with the same nearest neighbour as in fp32", neighbours)
     findings.record("linear layers that stay in fp32", ", ".join(graph.float32_layers) or "none")
     return speeds
 

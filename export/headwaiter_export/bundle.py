@@ -19,14 +19,15 @@ import onnxruntime
 import torch
 from google.protobuf import json_format
 from google.protobuf.message import Message
+from numpy.typing import NDArray
 
 from headwaiter_export.config import EncoderConfig, Pooling
 from headwaiter_export.encoder import Encoder
 from headwaiter_export.graph_plans import ATTENTION_WEIGHTS_GRAPH, GRAPHS, WEIGHTS_FILES, GraphPlan
 from headwaiter_export.graphs import WeightsFile, trace
-from headwaiter_export.nearest_neighbours import MEASURED_SENTENCES, tokenized_sentences
-from headwaiter_export.parity import Reference, Sequence, concatenate
+from headwaiter_export.parity import SHORT_TOKENS, Reference, Sequence, concatenate
 from headwaiter_export.quantization import quantize
+from headwaiter_export.sentences import SENTENCES, TokenizedSentences, tokenize
 from headwaiter_export.text_config import TextConfig
 from headwaiter_export.verification import (
     BundleError,
@@ -43,6 +44,8 @@ __all__ = ["BundleError", "export_bundle"]
 
 # The name appears in replies, metric labels and log lines.
 _MAX_NAME_CHARACTERS = 128
+# Hidden rows of a sequence of more than 1,024 tokens in the golden inputs. All rows of 8,192 tokens would take 25 MB.
+_LONG_HIDDEN_ROWS = 512
 
 
 def export_bundle(
@@ -70,19 +73,22 @@ def export_bundle(
     plans = GRAPHS if plans is None else plans
     with _atomic_folder(destination) as folder:
         reference = Reference.compute(encoder)
-        sentences = [] if text is None else tokenized_sentences(text, encoder.config.min_tokens)
+        sentences = TokenizedSentences([], []) if text is None else tokenize(text, encoder.config.min_tokens)
         precisions = {plan.precision for plan in plans}
-        calibration = sentences[MEASURED_SENTENCES:] or reference.sequences
+        # A model without texts, or of very short texts, is calibrated on random ids or features.
+        calibration = sentences.calibration or reference.sequences
         encoders, float32_layers = _encoders_by_precision(
             precisions, encoder.fold_temperatures(), reference, calibration, report
         )
         _write_graphs(encoders, plans, folder, report)
-        parity = check_graphs(plans, folder, reference, report)
-        if PRECISION_INT8 in precisions and len(sentences) > 1 and encoder.config.pooling is not Pooling.NONE:
-            measure_neighbours(parity, folder, sentences[:MEASURED_SENTENCES], report)
+        checked = reference.with_long_sequences(encoder)
+        parity = check_graphs(plans, folder, checked, report)
+        parity.sentences = SENTENCES if sentences.calibration else ""
+        if PRECISION_INT8 in precisions and len(sentences.measured) > 1 and encoder.config.pooling is not Pooling.NONE:
+            measure_neighbours(parity, folder, sentences.measured, report)
         _write_json(parity, folder / PARITY)
         check_attention_weights(folder / ATTENTION_WEIGHTS_GRAPH.file, encoder, reference, report)
-        _write_golden(reference, folder / GOLDEN)
+        _write_golden(checked.golden(), folder / GOLDEN)
         if text is not None:
             (folder / TOKENIZER).write_text(text.tokenizer, encoding="utf-8")
         _write_json(_manifest(encoder.config, text, name, plans, float32_layers, folder), folder / MANIFEST)
@@ -158,15 +164,27 @@ def to_float16(encoder: Encoder) -> Encoder:
 
 
 def _write_golden(reference: Reference, path: Path) -> None:
-    outputs = concatenate(reference.outputs)
+    outputs, lengths = concatenate(reference.outputs), [len(sequence) for sequence in reference.sequences]
+    assert outputs.hidden is not None
+    rows = _golden_rows(lengths)
     arrays: dict[str, Any] = {
         reference.config.token_input: np.concatenate(reference.sequences),
-        "lengths": np.array([len(sequence) for sequence in reference.sequences], np.int32),
-        "hidden": outputs.hidden,
+        "lengths": np.array(lengths, np.int32),
+        "hidden": outputs.hidden[rows],
     }
+    if len(rows) < len(outputs.hidden):
+        arrays["hidden_rows"] = rows
     if outputs.pooled is not None:
         arrays["pooled"] = outputs.pooled
     np.savez(path, **arrays)
+
+
+def _golden_rows(lengths: list[int]) -> NDArray[np.int64]:
+    """Return the hidden rows to store: all of a short sequence; of a long one, evenly spaced rows with both ends."""
+    starts = np.cumsum([0, *lengths[:-1]])
+    counts = [n if n <= SHORT_TOKENS else _LONG_HIDDEN_ROWS for n in lengths]
+    ranges = zip(starts, lengths, counts, strict=True)
+    return np.concatenate([np.linspace(start, start + n - 1, count, dtype=np.int64) for start, n, count in ranges])
 
 
 def _manifest(

@@ -5,8 +5,9 @@ graph, or a changed encoder, on the same sequences and return the differences. `
 tolerances; the reference also becomes the golden inputs of a bundle, with which a server checks itself.
 """
 
+import itertools
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,7 +20,13 @@ from headwaiter_export.config import EncoderConfig
 from headwaiter_export.encoder import Encoder
 from headwaiter_server.runtime.attention_weights import AttentionSelection, AttentionWeightsGraph
 from headwaiter_server.runtime.graph import EncoderGraph, Outputs, Provider
-from headwaiter_server.runtime.numeric_tolerances import Difference, difference, largest_differences, normalize_pooled
+from headwaiter_server.runtime.numeric_tolerances import (
+    Difference,
+    difference,
+    largest_differences,
+    normalize_pooled,
+    smallest_cosine,
+)
 from headwaiter_server.runtime.packing import pack
 
 # Token ids [n] or features [n, feature_width].
@@ -28,8 +35,14 @@ Sequence = NDArray[np.generic]
 _SEQUENCES = 32
 # The first sequences have edge lengths, which are the most likely to reveal an error.
 _EDGE_SEQUENCES = 4
-# Every server runs these sequences when it starts. Longer ones would delay the start: time grows with n².
-_LONGEST_TOKENS = 1024
+# Most tokens of these sequences. Time grows with n², so longer sequences are few, see `Reference.with_long_sequences`.
+SHORT_TOKENS = 1024
+# Most floating-point operations of one longer sequence: 8,192 tokens of a model like XLM-R-large need 1.2e13. The limit
+# counts operations, not seconds, so that the bundle does not depend on the speed of the exporting machine.
+_MOST_OPERATIONS = 2e13
+# The same limit for the longer sequence that every server runs when it starts: 8,192 tokens of a model like BERT-base
+# need 4e12, as many as 18 sequences of 1,024 tokens.
+_MOST_GOLDEN_OPERATIONS = 5e12
 # The attention weights of all layers and heads are large arrays, so few and short sequences are compared.
 _WEIGHTS_SEQUENCES = 6
 _WEIGHTS_LONGEST_TOKENS = 128
@@ -51,15 +64,57 @@ class Reference:
 
     @classmethod
     def compute(cls, encoder: Encoder) -> "Reference":
-        """Compute an encoder's outputs for random sequences of edge lengths and of random lengths."""
+        """Compute an encoder's outputs for random sequences of edge and random lengths, up to 1,024 tokens."""
         sequences = random_sequences(encoder.config, _sequence_lengths(encoder.config))
         return cls(encoder.config, sequences, run_in_pytorch(encoder, sequences))
+
+    def with_long_sequences(self, encoder: Encoder) -> "Reference":
+        """Append a random sequence of each length in `long_lengths`, and the encoder's outputs for it."""
+        sequences = random_sequences(self.config, long_lengths(self.config))
+        outputs = run_in_pytorch(encoder, sequences)
+        return Reference(self.config, [*self.sequences, *sequences], [*self.outputs, *outputs])
+
+    def golden(self) -> "Reference":
+        """Return the sequences that a server runs: those of up to 1,024 tokens, and one of `golden_lengths`."""
+        long = golden_lengths(self.config)
+        return self.only(lambda tokens: tokens <= SHORT_TOKENS or tokens in long)
+
+    def only(self, keep: Callable[[int], bool]) -> "Reference":
+        """Return the sequences whose number of tokens a predicate accepts, in the same order."""
+        kept = [i for i, sequence in enumerate(self.sequences) if keep(len(sequence))]
+        return Reference(self.config, [self.sequences[i] for i in kept], [self.outputs[i] for i in kept])
 
     def short_sequences(self) -> "Reference":
         """Return the second quarter of the sequences by length: they run fast, but have several tokens."""
         by_length = sorted(range(len(self.sequences)), key=lambda i: len(self.sequences[i]))
         quarter = by_length[len(by_length) // 4 : len(by_length) // 2]
         return Reference(self.config, [self.sequences[i] for i in quarter], [self.outputs[i] for i in quarter])
+
+
+def long_lengths(config: EncoderConfig) -> list[int]:
+    """Return the lengths above 1,024 tokens to check: they double up to the maximum, which is the last one.
+
+    Lengths that take too many operations are left out.
+    """
+    doubling = itertools.takewhile(lambda n: n < config.max_tokens, (SHORT_TOKENS << i for i in itertools.count(1)))
+    lengths = [*doubling, config.max_tokens] if config.max_tokens > SHORT_TOKENS else []
+    return [n for n in lengths if operations(config, n) <= _MOST_OPERATIONS]
+
+
+def golden_lengths(config: EncoderConfig) -> list[int]:
+    """Return the longest of `long_lengths` that a server can run in a short time, if there is one."""
+    return [n for n in long_lengths(config) if operations(config, n) <= _MOST_GOLDEN_OPERATIONS][-1:]
+
+
+def operations(config: EncoderConfig, tokens: int) -> float:
+    """Return the floating-point operations of the linear layers and of attention for one sequence.
+
+    A product and its addition are two operations. Masked pairs of tokens count, because the graphs compute their
+    scores too.
+    """
+    attention_width = config.heads * (config.head_dim + config.value_dim)
+    weights = 2 * config.d_model * attention_width + 2 * config.width * config.d_ff
+    return 2.0 * config.layers * tokens * (weights + tokens * attention_width)
 
 
 def random_sequences(config: EncoderConfig, lengths: Iterable[int]) -> list[Sequence]:
@@ -78,23 +133,27 @@ def measure_graph(path: Path, provider: Provider, reference: Reference) -> Diffe
     """
     graph = EncoderGraph.open(path, provider)
     # Indices of the sequences in each batch: each edge alone, all edges together, then the others in mixed batches.
-    edges, others = list(range(_EDGE_SEQUENCES)), list(range(_EDGE_SEQUENCES, len(reference.sequences)))
+    edges, others = list(range(_EDGE_SEQUENCES)), list(range(_EDGE_SEQUENCES, _SEQUENCES))
     batches = [[edge] for edge in edges] + [edges] + [others[i : i + 8] for i in range(0, len(others), 8)]
+    # Then each long sequence alone, and the shortest of them together with the shortest edges.
+    long = list(range(_SEQUENCES, len(reference.sequences)))
+    batches += [[i] for i in long] + [[*edges[:-1], i] for i in long[:1]]
     outputs = [graph.run(pack([reference.sequences[i] for i in batch]), hidden=True) for batch in batches]
     expected = concatenate([reference.outputs[i] for batch in batches for i in batch])
     return difference(normalize_outputs(reference.config, concatenate(outputs)), expected)
 
 
 @torch.inference_mode()
-def measure_attention_weights(path: Path, encoder: Encoder, reference: Reference) -> float:
-    """Return the largest difference of a graph's attention weights and contexts from PyTorch's.
+def measure_attention_weights(path: Path, encoder: Encoder, reference: Reference) -> tuple[float, float]:
+    """Return the largest difference of attention weights and contexts from PyTorch's, and the smallest cosine.
 
     Weights are those of all layers and heads, contexts those of one query. Differences of contexts are divided by the
-    largest context of the sequence if that exceeds 1. A value that is not finite makes the result infinite.
+    largest context of the sequence if that exceeds 1. Cosines are those of the context vectors of each head, without
+    heads whose vectors are negligible in their layer. Values that are not finite give an infinite difference.
     """
     graph, config = AttentionWeightsGraph.open(path), encoder.config
     sequences = [each for each in reference.sequences if len(each) <= _WEIGHTS_LONGEST_TOKENS]
-    differences = []
+    differences, cosines = [], []
     for sequence in sequences[:_WEIGHTS_SEQUENCES]:
         query = len(sequence) // 2
         tokens = torch.from_numpy(sequence)
@@ -102,11 +161,13 @@ def measure_attention_weights(path: Path, encoder: Encoder, reference: Reference
         expected = layout.outputs(*encoder(tokens, layout))
         actual = graph.run(sequence, AttentionSelection(range(config.layers), range(config.heads), query))
         assert actual.context is not None
+        contexts = torch.stack(expected[1::2])[:, :, query].numpy()
         differences += [
             min(largest_differences(actual.weights, torch.stack(expected[::2]).numpy())),
-            min(largest_differences(actual.context, torch.stack(expected[1::2])[:, :, query].numpy())),
+            min(largest_differences(actual.context, contexts)),
         ]
-    return max(differences)
+        cosines += [smallest_cosine(*layer) for layer in zip(actual.context, contexts, strict=True)]
+    return max(differences), min(cosines)
 
 
 def measure_encoder(encoder: Encoder, reference: Reference) -> Difference:
@@ -134,7 +195,7 @@ def run_in_pytorch(encoder: Encoder, sequences: list[Sequence]) -> list[Outputs]
 
 def _sequence_lengths(config: EncoderConfig) -> list[int]:
     """Return the edge lengths (minimum, one and two more, maximum), then log-uniform random lengths."""
-    shortest, longest = config.min_tokens, min(config.max_tokens, _LONGEST_TOKENS)
+    shortest, longest = config.min_tokens, min(config.max_tokens, SHORT_TOKENS)
     edges = [min(n, longest) for n in (shortest, shortest + 1, shortest + 2, longest)]
     rng = np.random.default_rng(1)
     drawn = np.exp(rng.uniform(math.log(shortest), math.log(longest), _SEQUENCES - _EDGE_SEQUENCES))

@@ -20,6 +20,7 @@ from headwaiter_export.parity import Reference, Sequence, measure_encoder, run_i
 
 # Half as far from 1 as the tolerance allows: other processors round differently, and other inputs may be harder.
 _TARGET_COSINE = 0.995
+_HIDDEN_TARGET_COSINE = 0.95
 # Integers are symmetric: −127 to 127.
 _MAX_INTEGER = 127
 # Activations are stored as 1 to 255: ONNX Runtime's fast kernels multiply unsigned rows by signed weights.
@@ -104,7 +105,8 @@ def quantize(encoder: Encoder, reference: Reference, calibration: list[Sequence]
         return _with_modules(encoder, {name: linear for name, linear in linears.items() if name not in float32_layers})
 
     def meets_target(float32_layers: list[str]) -> bool:
-        return measure_encoder(quantize_except(float32_layers), reference).min_cosine >= _TARGET_COSINE
+        measured = measure_encoder(quantize_except(float32_layers), reference)
+        return measured.min_cosine >= _TARGET_COSINE and measured.hidden_min_cosine >= _HIDDEN_TARGET_COSINE
 
     if meets_target([]):
         return quantize_except([]), []

@@ -4,17 +4,23 @@
 differences; this module compares the differences with the tolerances, reports them, and collects the bundle's parity.
 """
 
+import math
 from collections.abc import Callable, Collection
-from dataclasses import asdict
 from pathlib import Path
 
 from headwaiter_export.config import Pooling
 from headwaiter_export.encoder import Encoder
 from headwaiter_export.graph_plans import GRAPHS, GraphPlan
 from headwaiter_export.nearest_neighbours import PROMISED_SHARE, same_nearest_neighbour
-from headwaiter_export.parity import Reference, Sequence, measure_attention_weights, measure_graph
+from headwaiter_export.parity import (
+    SHORT_TOKENS,
+    Reference,
+    Sequence,
+    measure_attention_weights,
+    measure_graph,
+)
 from headwaiter_proto.encoder_pb2 import PRECISION_FP32, PRECISION_INT8
-from headwaiter_proto.manifest_pb2 import LOWERING_PACKED_CPU, Parity
+from headwaiter_proto.manifest_pb2 import LOWERING_PACKED_CPU, LOWERING_PORTABLE, Parity
 from headwaiter_server.runtime.errors import ProviderUnavailable
 from headwaiter_server.runtime.numeric_tolerances import violation
 
@@ -23,6 +29,13 @@ Report = Callable[[str], object]
 
 # Largest accepted difference of attention weights; of contexts, relative to the largest context value.
 _ATTENTION_MAX_ABS = 1e-5
+# Smallest accepted cosine of context vectors; the difference of tiny contexts is always small.
+_CONTEXT_MIN_COSINE = 0.99999
+
+
+# Memory for one copy of the scores of one sequence in the portable graph. The graph holds several copies, each with the
+# scores of all heads. No server of ours runs it.
+_PORTABLE_SCORES_BYTES = 1 << 30
 
 
 class BundleError(Exception):
@@ -36,9 +49,13 @@ def check_graphs(plans: Collection[GraphPlan], folder: Path, reference: Referenc
         BundleError: a graph is out of tolerance; the message names the graph, its difference and the limit.
     """
     parity = Parity()
+    longest, most = max(map(len, reference.sequences)), reference.config.max_tokens
+    if longest < most:
+        report(f"graphs are checked on sequences of up to {longest:,} tokens: {most:,} would take too long")
     for plan in plans:
         try:
-            measured = measure_graph(folder / plan.file, plan.provider, reference)
+            checked = _without_too_long(reference) if plan.lowering == LOWERING_PORTABLE else reference
+            measured = measure_graph(folder / plan.file, plan.provider, checked)
         except ProviderUnavailable:
             report(f"{plan.file}: not measured, because this machine has no {plan.provider.upper()}")
             continue
@@ -48,8 +65,13 @@ def check_graphs(plans: Collection[GraphPlan], folder: Path, reference: Referenc
             graph=plan.file,
             provider=plan.provider,
             precision=plan.precision,
-            sequences=len(reference.sequences),
-            **asdict(measured),
+            sequences=len(checked.sequences),
+            **measured.published(),
+        )
+        parity.checks.add(
+            graph=plan.file,
+            lengths=sorted({len(sequence) for sequence in checked.sequences}),
+            hidden_min_cosine=measured.hidden_min_cosine,
         )
         pooled = "" if reference.config.pooling is Pooling.NONE else f"{measured.pooled_max_abs:.1e} pooled, "
         report(
@@ -59,15 +81,21 @@ def check_graphs(plans: Collection[GraphPlan], folder: Path, reference: Referenc
     return parity
 
 
+def _without_too_long(reference: Reference) -> Reference:
+    """Leave out the sequences whose scores would need too much memory in the portable graph."""
+    most_tokens = math.isqrt(_PORTABLE_SCORES_BYTES // (4 * reference.config.heads))
+    return reference.only(lambda tokens: tokens <= max(most_tokens, SHORT_TOKENS))
+
+
 def check_attention_weights(path: Path, encoder: Encoder, reference: Reference, report: Report) -> None:
     """Delete the graph of attention weights if it is out of tolerance; very large scores can cause that."""
-    measured = measure_attention_weights(path, encoder, reference)
+    measured, cosine = measure_attention_weights(path, encoder, reference)
     report(f"{path.name}: largest difference of attention weights from PyTorch {measured:.1e}")
     # `not <=` instead of `>`, so that NaN is out of tolerance too.
-    if not measured <= _ATTENTION_MAX_ABS:
+    if not (measured <= _ATTENTION_MAX_ABS and cosine >= _CONTEXT_MIN_COSINE):
         report(
-            f"{path.name} is left out because its difference exceeds {_ATTENTION_MAX_ABS:g}: a server of this bundle "
-            "does not offer Attend"
+            f"{path.name} is left out because its difference exceeds {_ATTENTION_MAX_ABS:g}, or a cosine of contexts "
+            f"({cosine:.6f}) is below {_CONTEXT_MIN_COSINE}: a server of this bundle does not offer Attend"
         )
         path.unlink()
 

@@ -95,7 +95,21 @@ class Manifest(_message.Message):
     def __init__(self, schema_version: _Optional[int] = ..., name: _Optional[str] = ..., vocabulary_size: _Optional[int] = ..., feature_width: _Optional[int] = ..., max_tokens: _Optional[int] = ..., max_text_tokens: _Optional[int] = ..., width: _Optional[int] = ..., layers: _Optional[int] = ..., heads: _Optional[int] = ..., pooling: _Optional[_Union[_encoder_pb2.Pooling, str]] = ..., normalized: bool = ..., graphs: _Optional[_Iterable[_Union[Graph, _Mapping]]] = ..., files: _Optional[_Iterable[_Union[File, _Mapping]]] = ..., versions: _Optional[_Mapping[str, str]] = ..., min_tokens: _Optional[int] = ..., attend: _Optional[_Union[Graph, _Mapping]] = ..., prompts: _Optional[_Iterable[_Union[_encoder_pb2.Prompt, _Mapping]]] = ..., default_prompt: _Optional[str] = ..., pooling_skips_prompt: bool = ...) -> None: ...
 
 class Parity(_message.Message):
-    __slots__ = ("graphs",)
+    __slots__ = ("graphs", "checks", "sentences")
     GRAPHS_FIELD_NUMBER: _ClassVar[int]
+    CHECKS_FIELD_NUMBER: _ClassVar[int]
+    SENTENCES_FIELD_NUMBER: _ClassVar[int]
     graphs: _containers.RepeatedCompositeFieldContainer[_encoder_pb2.GraphParity]
-    def __init__(self, graphs: _Optional[_Iterable[_Union[_encoder_pb2.GraphParity, _Mapping]]] = ...) -> None: ...
+    checks: _containers.RepeatedCompositeFieldContainer[GraphCheck]
+    sentences: str
+    def __init__(self, graphs: _Optional[_Iterable[_Union[_encoder_pb2.GraphParity, _Mapping]]] = ..., checks: _Optional[_Iterable[_Union[GraphCheck, _Mapping]]] = ..., sentences: _Optional[str] = ...) -> None: ...
+
+class GraphCheck(_message.Message):
+    __slots__ = ("graph", "lengths", "hidden_min_cosine")
+    GRAPH_FIELD_NUMBER: _ClassVar[int]
+    LENGTHS_FIELD_NUMBER: _ClassVar[int]
+    HIDDEN_MIN_COSINE_FIELD_NUMBER: _ClassVar[int]
+    graph: str
+    lengths: _containers.RepeatedScalarFieldContainer[int]
+    hidden_min_cosine: float
+    def __init__(self, graph: _Optional[str] = ..., lengths: _Optional[_Iterable[int]] = ..., hidden_min_cosine: _Optional[float] = ...) -> None: ...

@@ -97,6 +97,26 @@ def test_the_manifest_names_the_graph_and_every_runtime_can_load_it(text_bundle:
     assert [value.name for value in model.graph.output] == ["weights_0", "context_0", "weights_1", "context_1"]
 
 
+@pytest.mark.parametrize("scale", [1.0, 1e-7])
+def test_a_graph_with_wrong_contexts_is_left_out_whatever_their_magnitude(scale: float, tmp_path: Path) -> None:
+    encoder = random_encoder(feature_width=6, layers=1)
+    value = encoder.get_submodule("layers.0.attention.value")
+    for parameter in value.parameters():
+        parameter.data *= scale
+    reference = Reference.compute(encoder)
+    for sign in (1, -1):
+        value.get_parameter("weight").data *= sign
+        value.get_parameter("bias").data *= sign
+        (tmp_path / str(sign)).mkdir()
+        path = tmp_path / str(sign) / GRAPH
+        write_graph(encoder, AttentionWeightsLayout, path)
+        if sign == -1:
+            value.get_parameter("weight").data *= sign
+            value.get_parameter("bias").data *= sign
+        check_attention_weights(path, encoder, reference, lambda line: None)
+        assert path.exists() == (sign == 1)
+
+
 def test_a_graph_out_of_tolerance_is_left_out_and_its_difference_reported(
     feature_bundle: Path, feature_encoder: Encoder, tmp_path: Path
 ) -> None:

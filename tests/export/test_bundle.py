@@ -1,6 +1,7 @@
 """A bundle is written completely or not at all, describes itself, and stores a weight once for each precision."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -13,10 +14,13 @@ from headwaiter_export.bundle import BundleError, export_bundle
 from headwaiter_export.encoder import Encoder
 from headwaiter_export.graphs import write_graph
 from headwaiter_proto.encoder_pb2 import POOLING_MEAN, PRECISION_FP32
-from headwaiter_server.runtime.bundle import Bundle
+from headwaiter_server.runtime.bundle import GOLDEN, Bundle
+from headwaiter_server.runtime.errors import ToleranceExceeded
+from headwaiter_server.runtime.model import open_model
 from tests.checkpoints import bert_hidden
 from tests.export.helpers import assert_close, assert_mentions, random_encoder
 from tests.oracle import unit
+from tests.server.runtime.bundles import sign
 
 
 def test_the_server_opens_an_exported_bundle(text_bundle: Path) -> None:
@@ -86,6 +90,30 @@ def test_a_graph_out_of_tolerance_is_named_and_no_file_remains(tmp_path: Path, m
         export_bundle(random_encoder(feature_width=6, layers=1), None, tmp_path / "bundle", "broken")
     assert_mentions(error.value, "packed-cpu.fp32.onnx", "pooled", "1e-05")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.usefixtures("packed_cpu_alone")
+def test_tiny_outputs_that_are_wrong_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bare: dict[str, Any] = {"layers": 1, "d_ff": 0, "residual": False, "norm": "none", "embedding_norm": False}
+    encoder = random_encoder(feature_width=6, **bare)
+    for parameter in encoder.get_submodule("layers.0.attention.output").parameters():
+        parameter.data *= 1e-7
+    right = tmp_path / "right"
+    export_bundle(encoder, None, right, "right")
+    assert open_model(right, "cpu", "fp32", 1).self_check.hidden_max_abs < 1e-9
+    with np.load(right / GOLDEN) as stored:
+        arrays = dict(stored)
+    for output in ("pooled", "hidden"):
+        assert np.abs(arrays[output]).max() < 1e-5
+        np.savez(right / GOLDEN, **{**arrays, output: -arrays[output]})
+        sign(right, [GOLDEN])
+        with pytest.raises(ToleranceExceeded):
+            open_model(right, "cpu", "fp32", 1)
+    monkeypatch.setattr(attention_layout, "MASKED_SCORE", 0.0)
+    with pytest.raises(BundleError) as error:
+        export_bundle(encoder, None, tmp_path / "wrong", "wrong")
+    assert_mentions(error.value, "packed-cpu.fp32.onnx")
+    assert [path.name for path in tmp_path.iterdir()] == ["right"]
 
 
 def test_a_weight_that_float16_cannot_hold_is_named(tmp_path: Path) -> None:

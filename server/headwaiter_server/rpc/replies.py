@@ -1,7 +1,5 @@
 """Write replies: the outcome of a request, or the description of a model, as messages."""
 
-from dataclasses import asdict
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -105,7 +103,7 @@ def model_reply(model: ModelDescription, settings: Settings, calibration: Calibr
             graph=model.graph_file,
             token_budget=calibration.limits.tokens,
             cell_budget=calibration.limits.cells,
-            self_check=pb.SelfCheck(sequences=model.self_check_sequences, **asdict(model.self_check)),
+            self_check=pb.SelfCheck(sequences=model.self_check_sequences, **model.self_check.published()),
             cost=pb.BatchCost(
                 launch_s=cost.launch_s,
                 token_s=cost.token_s,

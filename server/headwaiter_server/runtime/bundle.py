@@ -27,11 +27,13 @@ class Golden:
 
     Attributes:
         sequences: token ids [n_i] or features [n_i, d_in] of each sequence.
-        outputs: pooled [B, width], of unit length if the model normalizes; hidden [T, width].
+        outputs: pooled [B, width], of unit length if the model normalizes; hidden [T, width], or fewer rows.
+        hidden_rows: the rows of all T that `outputs.hidden` holds; None for all rows.
     """
 
     sequences: list[NDArray[np.generic]]
     outputs: Outputs
+    hidden_rows: NDArray[np.int64] | None = None
 
 
 @dataclass(frozen=True)
@@ -112,8 +114,8 @@ class Bundle:
         with np.load(self.folder / GOLDEN, allow_pickle=False) as arrays:
             rows = arrays["input_ids" if self.manifest.vocabulary_size else "features"]
             lengths = arrays["lengths"]
-            pooled = arrays.get("pooled")
-            return Golden(np.split(rows, np.cumsum(lengths)[:-1]), Outputs(pooled, arrays["hidden"]))
+            outputs = Outputs(arrays.get("pooled"), arrays["hidden"])
+            return Golden(np.split(rows, np.cumsum(lengths)[:-1]), outputs, arrays.get("hidden_rows"))
 
     def parity(self) -> Parity:
         """Read the differences from PyTorch that the export measured."""

@@ -38,6 +38,8 @@ def check_golden(graph: EncoderGraph, golden: Golden, *, normalized: bool) -> Di
     """
     outputs = [graph.run(batch, hidden=True) for batch in _golden_batches(golden)]
     hidden = np.concatenate([output.hidden for output in outputs if output.hidden is not None])
+    if golden.hidden_rows is not None:
+        hidden = hidden[golden.hidden_rows]
     pooled = [output.pooled for output in outputs if output.pooled is not None]
     vectors = normalize_pooled(np.concatenate(pooled), normalized=normalized) if pooled else None
     return difference(Outputs(vectors, hidden), golden.outputs)

@@ -14,10 +14,13 @@ from headwaiter_server.runtime.numeric_tolerances import Difference, difference,
 
 
 def _difference(
-    pooled: tuple[float, float] = (0.0, 0.0), hidden: tuple[float, float] = (0.0, 0.0), min_cosine: float = 1.0
+    pooled: tuple[float, float] = (0.0, 0.0),
+    hidden: tuple[float, float] = (0.0, 0.0),
+    min_cosine: float = 1.0,
+    hidden_min_cosine: float = 1.0,
 ) -> Difference:
     """Return a difference with (absolute, relative) differences of pooled vectors and of hidden rows."""
-    return Difference(pooled[0], hidden[0], pooled[1], hidden[1], min_cosine, mean_cosine=1.0)
+    return Difference(pooled[0], hidden[0], pooled[1], hidden[1], min_cosine, 1.0, hidden_min_cosine)
 
 
 def _outputs(pooled: object, hidden: object) -> Outputs:
@@ -85,6 +88,65 @@ def test_the_cosine_is_of_pooled_vectors_or_without_pooling_of_hidden_rows() -> 
     assert (hidden.pooled_max_abs, hidden.hidden_max_abs) == (0.0, 1.0)
 
 
+# Random rows [B, 8]: pooled vectors and hidden rows of a model.
+_ROWS = np.random.default_rng(0).standard_normal((5, 8))
+_TURNED = np.where(np.arange(5)[:, None] == 3, _ROWS[:, ::-1], _ROWS)
+
+
+@pytest.mark.parametrize("scale", [1e-300, 1e-30, 1e-7, 1.0, 1e4])
+@pytest.mark.parametrize(
+    ("pooled", "hidden"),
+    [(-_ROWS, _ROWS), (_ROWS, -_ROWS), (_ROWS, _TURNED), (2 * _ROWS, _ROWS), (_ROWS, 0 * _ROWS), (None, _TURNED)],
+    ids=["pooled negated", "hidden negated", "one row turned", "pooled doubled", "hidden zero", "without pooling"],
+)
+def test_wrong_outputs_violate_the_fp32_tolerance_whatever_their_magnitude(
+    pooled: NDArray[np.float64] | None, hidden: NDArray[np.float64], scale: float
+) -> None:
+    actual = Outputs(None if pooled is None else scale * pooled, scale * hidden)  # type: ignore[arg-type]
+    right = Outputs(None if pooled is None else scale * _ROWS, scale * _ROWS)  # type: ignore[arg-type]
+    assert violation(difference(right, right), PRECISION_FP32) is None
+    assert violation(difference(actual, right), PRECISION_FP32) is not None
+
+
+@pytest.mark.parametrize("precision", [PRECISION_FP16, PRECISION_INT8])
+@pytest.mark.parametrize("factor", [1e-7, 2.0])
+def test_outputs_of_another_scale_violate_every_tolerance(factor: float, precision: Precision) -> None:
+    rows = _ROWS.astype(np.float32)
+    for wrong in (Outputs(factor * rows, rows), Outputs(rows, factor * rows)):
+        assert violation(difference(wrong, Outputs(rows, rows)), precision) is not None
+
+
+@pytest.mark.parametrize("scale", [1e-7, 1.0, 1e4])
+def test_rounding_errors_of_a_negligible_row_are_within_the_tolerance(scale: float) -> None:
+    rounding = 4e-6 * np.linalg.norm(_ROWS, axis=-1).max() * _TURNED / np.linalg.norm(_TURNED, axis=-1, keepdims=True)
+    weights = np.array([[1.0], [1.0], [1.0], [0.0], [1e-4]])
+    rows = (scale * weights * _ROWS).astype(np.float32)
+    actual = (scale * (weights * _ROWS + np.where(weights < 1, rounding, 0))).astype(np.float32)
+    pooled = _ROWS.astype(np.float32)
+    assert violation(difference(Outputs(pooled, actual), Outputs(pooled, rows)), PRECISION_FP32) is None
+    assert violation(difference(Outputs(None, actual), Outputs(None, rows)), PRECISION_FP32) is None
+
+
+@pytest.mark.parametrize("precision", [PRECISION_FP32, PRECISION_FP16, PRECISION_INT8])
+@pytest.mark.parametrize(
+    ("actual", "expected"),
+    [
+        (_outputs([[1, 2], [1, 2]], [[1]]), _outputs([[1, 2]], [[1]])),
+        (_outputs([[1, 2]], [[1], [1]]), _outputs([[1, 2]], [[1]])),
+        (_outputs([[1, 2]], [[1]]), _outputs(None, [[1]])),
+        (_outputs(None, [[1]]), _outputs([[1, 2]], [[1]])),
+        (_outputs(np.empty((0, 2)), np.empty((0, 2))), _outputs(np.empty((0, 2)), np.empty((0, 2)))),
+        (_outputs([[1, 2]], [[1]]), _outputs([[1, np.nan]], [[1]])),
+        (_outputs([[1, 2]], [[1]]), _outputs([[1, 2]], [[np.inf]])),
+    ],
+    ids=["pooled stretched", "hidden stretched", "no expected pooled", "no pooled", "empty", "NaN", "infinity"],
+)
+def test_outputs_that_cannot_be_compared_exceed_every_tolerance(
+    actual: Outputs, expected: Outputs, precision: Precision
+) -> None:
+    assert violation(difference(actual, expected), precision) is not None
+
+
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("output", ["pooled", "hidden"])
 @pytest.mark.parametrize("precision", [PRECISION_FP32, PRECISION_FP16, PRECISION_INT8])
@@ -99,7 +161,12 @@ def test_outputs_that_are_not_finite_exceed_every_tolerance(value: float, output
     ("precision", "measured", "facts"),
     [
         (PRECISION_FP32, _difference(), None),
-        (PRECISION_FP32, _difference((1e-5, 1.0), (1e-4, 1.0), -1.0), None),
+        # Outputs below 1 may differ by the absolute limit.
+        (PRECISION_FP32, _difference((1e-5, 1e-3), (1e-4, 1e-3), 0.99999, 0.99999), None),
+        (PRECISION_FP32, _difference((1e-5, 1.1e-3)), ["pooled", "1.10e-03", "0.001"]),
+        (PRECISION_FP32, _difference(hidden=(1e-5, 1.1e-3)), ["hidden", "1.10e-03", "0.001"]),
+        (PRECISION_FP32, _difference(min_cosine=0.9999), ["vectors", "0.999900", "0.99999"]),
+        (PRECISION_FP32, _difference(hidden_min_cosine=0.9999), ["hidden", "rows", "0.999900", "0.99999"]),
         # The tolerance is relative for outputs above 1.
         (PRECISION_FP32, _difference((1e-3, 1e-5), (1e-2, 1e-4)), None),
         (PRECISION_FP32, _difference((1.1e-5, 2e-5)), ["pooled", "1.10e-05", "1e-05"]),
@@ -110,9 +177,11 @@ def test_outputs_that_are_not_finite_exceed_every_tolerance(value: float, output
         ),
         (PRECISION_FP16, _difference((0.5, 0.5), (0.5, 0.5), 0.9999), None),
         (PRECISION_FP16, _difference(min_cosine=0.9998), ["cosine", "0.999800", "0.9999"]),
+        (PRECISION_FP16, _difference(hidden_min_cosine=0.9899), ["hidden", "rows", "0.989900", "0.99"]),
         (PRECISION_FP16, _difference(min_cosine=float("nan")), ["cosine", "nan", "0.9999"]),
         (PRECISION_INT8, _difference((0.5, 0.5), (0.5, 0.5), 0.99), None),
         (PRECISION_INT8, _difference(min_cosine=0.9899), ["cosine", "0.989900", "0.99"]),
+        (PRECISION_INT8, _difference(hidden_min_cosine=0.8999), ["hidden", "rows", "0.899900", "0.9"]),
     ],
 )
 def test_a_violation_names_the_output_its_difference_and_the_limit(
