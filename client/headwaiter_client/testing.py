@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from headwaiter_client.calls import steps
-from headwaiter_client.errors import Cancelled, HeadwaiterError, Unimplemented
+from headwaiter_client.errors import Cancelled, HeadwaiterError, Unavailable, Unimplemented
 from headwaiter_client.transport.connection import checked_timeout_s
 from headwaiter_client.transport.interface import CancelScope
 from headwaiter_proto import encoder_pb2 as pb
@@ -56,7 +56,8 @@ class FakeEncoder:
     Attributes:
         requests: the EncodeRequest and AttendRequest messages received so far.
         errors: errors for the next calls; each call, also GetModel or a health check, removes and raises the first one.
-        serving: whether health checks report the fake as serving; set it to False to test a server that is not ready.
+        serving: set it to False to test a server that is not ready: health checks then say so, and all other calls
+            raise `Unavailable`.
     """
 
     def __init__(
@@ -119,6 +120,8 @@ class FakeEncoder:
             raise error
         if method == steps.HEALTH_METHOD:
             return steps.HEALTH_SERVING if self.serving else b""
+        if not self.serving:
+            raise Unavailable("the server is starting: wait until its health check reports SERVING")
         match method.rpartition("/")[2]:
             case "Encode":
                 return self._encode(self._received(request, pb.EncodeRequest())).SerializeToString()
@@ -189,15 +192,16 @@ class FakeEncoder:
         inputs.check_texts(request.texts.values, max_tokens, failures, truncates=truncates)
         tokens, offsets, truncated = [], [], {}
         for index, text in enumerate(request.texts.values):
-            words, spans = _tokenize(text, prompt.text)
-            if len(words) > max_tokens and truncates:
-                truncated[index] = len(words)
-                kept = _kept_positions(len(words), max_tokens, options.truncation)
+            words, spans = _NO_TOKENS if index in failures else _tokenize(text, prompt.text)
+            original_tokens = len(words)
+            if truncates and original_tokens > max_tokens:
+                kept = _kept_positions(original_tokens, max_tokens, options.truncation)
                 words, spans = words[kept], spans[kept]
-            elif len(words) > max_tokens:
-                failures.add(inputs.text_too_long(index, f"{len(words)} tokens", max_tokens, len(words)))
-            if index in failures:
-                words, spans = words[:0], spans[:0]
+            if len(words) > max_tokens:
+                failures.add(inputs.text_too_long(index, f"{original_tokens} tokens", max_tokens, original_tokens))
+                words, spans = _NO_TOKENS
+            elif len(words) < original_tokens:
+                truncated[index] = original_tokens
             tokens.append(words)
             offsets.append(spans)
         parsed = inputs.read_tokenized(tokens, prompt, self._manifest, self._limits, failures)
@@ -251,6 +255,9 @@ class AsyncFakeEncoder:
     async def close(self) -> None:
         """Make later calls raise `Cancelled`."""
         self._fake.close()
+
+
+_NO_TOKENS = (np.array([], object), np.empty((0, 2), np.int64))
 
 
 def _tokenize(text: str, prompt: str) -> tuple[NDArray[Any], NDArray[np.int64]]:
