@@ -199,7 +199,7 @@ def test_a_fake_describes_its_model() -> None:
     calls = (lambda: client.encode(["a"]), lambda: client.attend("a"), client.models, client.model)
     for call in calls:
         with pytest.raises(Unavailable, match="SERVING"):
-            call()  # type: ignore[no-untyped-call]
+            call()
     assert fake.requests == []
 
 

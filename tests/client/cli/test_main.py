@@ -6,6 +6,7 @@ from pathlib import Path
 import grpc
 import pytest
 import trustme
+from google.rpc import error_details_pb2
 
 from headwaiter_client.cli import main
 from tests.client.fake_server import FakeServer
@@ -69,7 +70,8 @@ def test_tls_needs_no_file_to_trust_the_public_authorities(server: FakeServer, m
 
 
 def test_the_servers_message_is_printed(server: FakeServer, capsys: pytest.CaptureFixture[str]) -> None:
-    server.refuse(grpc.StatusCode.UNAUTHENTICATED, "the token is wrong")
+    info = error_details_pb2.ErrorInfo(reason="UNAUTHENTICATED", domain="headwaiter")
+    server.refuse(grpc.StatusCode.UNAUTHENTICATED, "the token is wrong", info)
     assert main(["models", "--address", server.address]) == 1
     assert capsys.readouterr().err == "headwaiter-client: the token is wrong\n"
 
