@@ -25,6 +25,12 @@ def test_flags_can_be_given_as_environment_variables(
     assert server.remaining_s > 4000
 
 
+def test_a_token_file_may_begin_with_a_byte_order_mark(server: FakeServer, tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("s3cret\n", "utf-8-sig")
+    assert main(["probe", "--address", server.address, "--token-file", str(tmp_path / "token")]) == 0
+    assert server.metadata["authorization"] == "Bearer s3cret"
+
+
 def test_a_flag_overrides_its_variable(server: FakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HEADWAITER_CLIENT_ADDRESS", "localhost:1")
     assert main(["probe", "--address", server.address]) == 0
