@@ -13,7 +13,7 @@ from headwaiter_client import Client
 from testbed.minilm import command_path
 from testbed.server_process import running_server
 
-LINES = 30_000
+LINES = 8_000
 DEADLINE_S = 2
 OUTAGE_S = 6
 

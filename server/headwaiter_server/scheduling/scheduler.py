@@ -128,7 +128,7 @@ class Scheduler:
         Raises:
             Overloaded: the queue has no room for the request, or is too long for its deadline.
             Unavailable: the server is draining, or its devices are dead.
-            DeadlineExceeded: the deadline passed while the request waited.
+            DeadlineExceeded: the deadline passed while the request waited, or is too near even without a queue.
             InferenceFailed: the model failed on a sequence; never raised if `failures` is given.
         """
         if self._draining:
