@@ -28,6 +28,7 @@ from headwaiter_client.errors import (
     Unavailable,
     Unimplemented,
 )
+from headwaiter_client.images import patches
 from headwaiter_client.testing import AsyncFakeEncoder, FakeEncoder
 from headwaiter_client.transport.connection import TlsConfig
 from headwaiter_client.transport.retries import RetryPolicy
@@ -61,4 +62,5 @@ __all__ = [
     "Unauthenticated",
     "Unavailable",
     "Unimplemented",
+    "patches",
 ]

@@ -104,7 +104,8 @@ class AsyncClient:
         Pass an async iterable if the source is slow: reading a plain iterable blocks the event loop. Closing the
         generator early cancels the requests in flight; `contextlib.aclosing` closes it after an exception too.
         """
-        return self._stream(EncodeCall(self._settings, None, sequences, options, timeout_s, stream=True), ordered)
+        call = EncodeCall(self._settings, None, sequences, options, timeout_s, stream=True, accepts_async=True)
+        return self._stream(call, ordered)
 
     async def attend(
         self,

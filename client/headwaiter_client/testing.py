@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from headwaiter_client.calls import steps
-from headwaiter_client.errors import Cancelled, HeadwaiterError, Unimplemented
+from headwaiter_client.errors import Cancelled, HeadwaiterError, Unavailable, Unimplemented
 from headwaiter_client.transport.connection import checked_timeout_s
 from headwaiter_client.transport.interface import CancelScope
 from headwaiter_proto import encoder_pb2 as pb
@@ -43,6 +43,8 @@ class FakeEncoder:
         vocabulary_size: token ids are below this number; 0 for a model that takes only features.
         feature_width: number of values of a feature row; 0 for a model that takes only token ids and texts.
         max_tokens: most tokens of a sequence.
+        fixed_length: whether every sequence must have exactly `max_tokens` tokens, as in a model of images.
+        class_row: whether the first row of features must be zeros, as in a Vision Transformer.
         max_text_tokens: most tokens of a text, special tokens included; `max_tokens` when None.
         max_request_sequences: most sequences of a request.
         max_request_tokens: most tokens of a request.
@@ -56,7 +58,8 @@ class FakeEncoder:
     Attributes:
         requests: the EncodeRequest and AttendRequest messages received so far.
         errors: errors for the next calls; each call, also GetModel or a health check, removes and raises the first one.
-        serving: whether health checks report the fake as serving; set it to False to test a server that is not ready.
+        serving: set it to False to test a server that is not ready: health checks then say so, and all other calls
+            raise `Unavailable`.
     """
 
     def __init__(
@@ -66,6 +69,8 @@ class FakeEncoder:
         vocabulary_size: int = 30522,
         feature_width: int = 8,
         max_tokens: int = 512,
+        fixed_length: bool = False,
+        class_row: bool = False,
         max_text_tokens: int | None = None,
         max_request_sequences: int = 4096,
         max_request_tokens: int = 65536,
@@ -88,6 +93,8 @@ class FakeEncoder:
             vocabulary_size=vocabulary_size,
             feature_width=feature_width,
             max_tokens=max_tokens,
+            fixed_length=fixed_length,
+            class_row=class_row,
             max_text_tokens=(max_text_tokens or max_tokens) if vocabulary_size else 0,
             width=width,
             layers=layers,
@@ -119,6 +126,8 @@ class FakeEncoder:
             raise error
         if method == steps.HEALTH_METHOD:
             return steps.HEALTH_SERVING if self.serving else b""
+        if not self.serving:
+            raise Unavailable("the server is starting: wait until its health check reports SERVING")
         match method.rpartition("/")[2]:
             case "Encode":
                 return self._encode(self._received(request, pb.EncodeRequest())).SerializeToString()
@@ -189,15 +198,16 @@ class FakeEncoder:
         inputs.check_texts(request.texts.values, failures)
         tokens, offsets, truncated = [], [], {}
         for index, text in enumerate(request.texts.values):
-            words, spans = _tokenize(text, prompt.text)
-            if len(words) > max_tokens and truncates:
-                truncated[index] = len(words)
-                kept = _kept_positions(len(words), max_tokens, options.truncation)
+            words, spans = _NO_TOKENS if index in failures else _tokenize(text, prompt.text)
+            original_tokens = len(words)
+            if truncates and original_tokens > max_tokens:
+                kept = _kept_positions(original_tokens, max_tokens, options.truncation)
                 words, spans = words[kept], spans[kept]
-            elif len(words) > max_tokens:
-                failures.add(inputs.text_too_long(index, len(words), max_tokens))
-            if index in failures:
-                words, spans = words[:0], spans[:0]
+            if len(words) > max_tokens:
+                failures.add(inputs.text_too_long(index, original_tokens, max_tokens))
+                words, spans = _NO_TOKENS
+            elif len(words) < original_tokens:
+                truncated[index] = original_tokens
             tokens.append(words)
             offsets.append(spans)
         parsed = inputs.read_tokenized(tokens, prompt, self._manifest, self._limits, failures)
@@ -251,6 +261,9 @@ class AsyncFakeEncoder:
     async def close(self) -> None:
         """Make later calls raise `Cancelled`."""
         self._fake.close()
+
+
+_NO_TOKENS = (np.array([], object), np.empty((0, 2), np.int64))
 
 
 def _tokenize(text: str, prompt: str) -> tuple[NDArray[Any], NDArray[np.int64]]:

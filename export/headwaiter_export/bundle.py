@@ -201,6 +201,8 @@ def _manifest(
         vocabulary_size=config.vocabulary_size,
         feature_width=config.feature_width,
         min_tokens=config.min_tokens,
+        fixed_length=config.fixed_length,
+        class_row=config.class_row,
         max_tokens=config.max_tokens,
         max_text_tokens=text.max_tokens if text else 0,
         prompts=[asdict(prompt) for prompt in text.prompts] if text else (),

@@ -55,8 +55,8 @@ class PatchInput:
     """A row of zeros for the class token, then the square patches of an image in row-major order.
 
     Each patch [C, P, P] of an image [C, H, W] is flattened, channels first. The convolution over patches thus becomes a
-    linear layer on rows [1 + patches, C·P·P] (https://arxiv.org/abs/2010.11929, section 3.1). docs/models.md has the
-    code for numpy. An image with fewer patches than the largest uses the first positions.
+    linear layer on rows [1 + patches, C·P·P] (https://arxiv.org/abs/2010.11929, section 3.1), which
+    `headwaiter_client.patches` makes. The positions belong to images of the model's own size, so all images have it.
     """
 
     def sizes(self, config_json: CheckpointJson) -> dict[str, int]:

@@ -94,6 +94,10 @@ class EncoderConfig:
             x + block(LayerNorm(x)) for pre (https://arxiv.org/abs/2002.04745).
         final_norm: whether a LayerNorm follows the last layer.
         max_tokens: most tokens of a sequence.
+        fixed_length: whether every sequence has exactly max_tokens tokens, because a position stands for a place in a
+            grid of one size, as in models of images; a server then refuses all other lengths.
+        class_row: whether the first row of features is a placeholder of zeros, to which the learned positions add the
+            class token; a server then refuses other values.
         positions: how the encoder knows a token's position; sinusoidal as in https://arxiv.org/abs/1706.03762, section
             3.5, rotary as in https://arxiv.org/abs/2104.09864, section 3.2.
         embedding_norm: whether a LayerNorm follows the embeddings.
@@ -126,6 +130,8 @@ class EncoderConfig:
     norm: Norm = Norm.POST
     final_norm: bool = False
     max_tokens: int
+    fixed_length: bool = False
+    class_row: bool = False
     positions: Positions = Positions.LEARNED
     embedding_norm: bool = True
     activation: Activation = Activation.GELU
@@ -169,6 +175,11 @@ class EncoderConfig:
             raise ConfigError(f"norm_eps is {self.norm_eps!r}: it must be a number between 0 and 1")
         if self.normalize and self.pooling is Pooling.NONE:
             raise ConfigError("normalize is true with pooling 'none': choose a pooling, or set normalize to false")
+        if self.class_row and (self.takes_tokens or self.positions is not Positions.LEARNED):
+            raise ConfigError(
+                "class_row is true: set feature_width and learned positions, which hold the class token, or set "
+                "class_row to false"
+            )
         if self.pooling is Pooling.CLS and not self.takes_tokens and self.positions is not Positions.LEARNED:
             raise ConfigError(
                 f"pooling is cls, but features have no class token and positions are {self.positions.value!r}: choose "

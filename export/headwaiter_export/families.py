@@ -130,7 +130,13 @@ _VIT = Family(
     },
     ignored_prefixes=("embeddings.mask_token", "pooler.", "decoder."),
     boolean_fields={"query_bias": "qkv_bias", "key_bias": "qkv_bias", "value_bias": "qkv_bias"},
-    fixed_fields={"norm": Norm.PRE, "final_norm": True, "embedding_norm": False},
+    fixed_fields={
+        "norm": Norm.PRE,
+        "final_norm": True,
+        "embedding_norm": False,
+        "fixed_length": True,
+        "class_row": True,
+    },
     default_pooling=Pooling.CLS,
 )
 

@@ -15,6 +15,7 @@ from grpc_status import rpc_status
 from headwaiter_client.calls import steps
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.encoder_pb2_grpc import EncoderServicer, add_EncoderServicer_to_server
+from headwaiter_proto.rules.status import DOMAIN
 
 MODEL = pb.ModelRef(name="tiny", digest="ab" * 32)
 WIDTH = 3
@@ -57,7 +58,8 @@ class FakeServer(EncoderServicer):
             model=MODEL,
             max_text_tokens=256,
             width=WIDTH,
-            limits=pb.RequestLimits(max_sequences=4096, max_tokens=65536, max_message_bytes=67108864),
+            # The size is the default of gRPC servers.
+            limits=pb.RequestLimits(max_sequences=4096, max_tokens=65536, max_message_bytes=4 << 20),
         )
         self.released = threading.Event()
         self.released.set()
@@ -94,7 +96,7 @@ class FakeServer(EncoderServicer):
         if self.bad_text and self.bad_text in request.texts.values:
             index = list(request.texts.values).index(self.bad_text)
             metadata = {"sequence": str(index)} if "{}" in self.complaint else {}
-            info = error_details_pb2.ErrorInfo(reason="INVALID_INPUT", metadata=metadata)
+            info = error_details_pb2.ErrorInfo(reason="INVALID_INPUT", domain=DOMAIN, metadata=metadata)
             self.refuse(grpc.StatusCode.INVALID_ARGUMENT, self.complaint.format(index), info)
         self._record(request, context)
         response = encode_response(request)

@@ -24,7 +24,7 @@ WITHOUT_GRPC = [
     (fake, bad)
     for fake, table in ((TEXT_MODEL, TO_TEXT_MODEL), (FEATURE_MODEL, TO_FEATURE_MODEL))
     for bad in table
-    if not bad.refused_by_grpc and bad.method != "EncodeStream"
+    if not bad.refused_by_client and bad.method != "EncodeStream"
 ]
 
 

@@ -1,13 +1,18 @@
 """Calls refuse bad arguments before anything is sent."""
 
+import io
+import math
+from collections import deque
+from collections.abc import AsyncIterator
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
 import pytest
 
-from headwaiter_client import Client, FakeEncoder, InvalidInput
+from headwaiter_client import AsyncClient, Client, FakeEncoder, InvalidInput
 from headwaiter_client.calls.options import RequestOptions
-from tests.client.client_runner import ClientRunner
+from tests.client.client_runner import ClientRunner, RecordingEncoder
 
 
 @pytest.mark.parametrize("method", ["encode", "encode_stream"])
@@ -17,7 +22,11 @@ def test_a_single_str_instead_of_a_list_of_texts_is_refused(method: str) -> None
     assert caught.value.field == "texts"
 
 
-@pytest.mark.parametrize("sequences", [None, b"a text", {"a text": 1}, {"a text"}, 5])
+@pytest.mark.parametrize(
+    "sequences",
+    [None, b"a text", bytearray(b"a"), memoryview(b"a"), {"a text": 1}, {"a text"}, 5, np.array("a text"), object()],
+    ids=lambda sequences: type(sequences).__name__,
+)
 @pytest.mark.parametrize("method", ["encode", "encode_tokens", "encode_stream"])
 def test_an_argument_that_is_not_a_list_of_sequences_is_refused(method: str, sequences: object) -> None:
     with pytest.raises(InvalidInput, match=type(sequences).__name__):
@@ -38,6 +47,82 @@ def test_the_error_for_one_sequence_instead_of_a_list_shows_what_to_pass(method:
     assert advice in str(caught.value)
 
 
+async def _texts() -> AsyncIterator[str]:
+    yield "a text"
+
+
+@pytest.mark.parametrize("method", ["encode", "encode_tokens", "encode_features", "encode_stream"])
+def test_an_async_iterable_is_refused_where_the_call_would_not_await_it(runner: ClientRunner, method: str) -> None:
+    fake = FakeEncoder()
+    if method != "encode_stream":
+        with pytest.raises(InvalidInput, match="async_generator"):
+            runner.call(fake, method, _texts())
+    elif runner.client_class is AsyncClient:
+        assert [one.length for one in runner.stream(fake, _texts())] == [4]  # type: ignore[arg-type]
+    else:
+        with pytest.raises(InvalidInput, match="async_generator"):
+            runner.stream(fake, _texts())  # type: ignore[arg-type]
+    assert method == "encode_stream" or not fake.requests
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [
+        ("a b", "c"),
+        np.array(["a b", "c"]),
+        np.array(["a b", "c"], object),
+        (text for text in ("a b", "c")),
+        {"a b": 0, "c": 1}.keys(),
+        deque(["a b", "c"]),
+        io.StringIO("a b\nc"),
+    ],
+    ids=lambda texts: type(texts).__name__,
+)
+def test_texts_may_come_in_any_ordered_iterable(texts: Any) -> None:
+    assert Client(transport=FakeEncoder()).encode(texts).lengths.tolist() == [4, 3]
+
+
+@pytest.mark.parametrize("texts", [["a", b"b"], np.array([b"a", b"b"]), np.array([["a"], ["b"]]), [["a"]], [{"a": 1}]])
+def test_a_text_that_is_not_a_str_is_named(texts: Any) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        Client(transport=FakeEncoder()).encode(texts)
+    assert caught.value.sequence == (1 if isinstance(texts, list) and texts[0] == "a" else 0)
+    assert caught.value.field == "texts.values"
+
+
+@pytest.mark.parametrize(
+    "timeout_s", [-1, 0, -0.0, math.nan, math.inf, True, False, "3", b"3", np.array([1.0, 2.0]), 10**400, np.True_, [3]]
+)
+@pytest.mark.parametrize(
+    ("method", "arguments"),
+    [
+        ("encode", [["a"]]),
+        ("encode_tokens", [[[1]]]),
+        ("encode_features", [[[[1.0] * 8]]]),
+        ("attend", ["a"]),
+        ("models", []),
+        ("model", []),
+        ("is_serving", []),
+        ("wait_ready", []),
+        ("encode_stream", [["a"]]),
+    ],
+)
+def test_a_timeout_that_is_not_a_finite_number_above_0_is_invalid_input(
+    runner: ClientRunner, method: str, arguments: list[Any], timeout_s: Any
+) -> None:
+    fake = RecordingEncoder()
+    call = (runner.stream, fake) if method == "encode_stream" else (runner.call, fake, method)
+    with pytest.raises(InvalidInput) as caught:
+        call[0](*call[1:], *arguments, timeout_s=timeout_s)
+    assert caught.value.field == "timeout_s"
+    assert fake.calls == []
+
+
+@pytest.mark.parametrize("timeout_s", [3, 0.5, np.float32(2), Fraction(1, 2), 1e300])
+def test_a_timeout_may_be_any_finite_number_above_0(runner: ClientRunner, timeout_s: Any) -> None:
+    assert runner.call(FakeEncoder(), "encode", ["a"], timeout_s=timeout_s).lengths.tolist() == [3]
+
+
 async def _progress(done: int, total: int) -> None:
     """A coroutine function, which the client would never await."""
 
@@ -50,9 +135,6 @@ async def _progress(done: int, total: int) -> None:
         ("encode_stream", {"progress": print}, ["progress", *RequestOptions.__annotations__]),
         ("encode", {"progress": 3}, ["progress", "int"]),
         ("encode_tokens", {"progress": _progress}, ["progress", "coroutine function"]),
-        ("encode", {"timeout_s": "3"}, ["timeout_s", "str"]),
-        ("encode_stream", {"timeout_s": "3"}, ["timeout_s", "str"]),
-        ("attend", {"timeout_s": "3"}, ["timeout_s", "str"]),
         ("attend", {"request_id": 4}, ["request_id", "int"]),
         ("model", {}, ["name", "list"]),
     ],

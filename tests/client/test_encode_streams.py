@@ -48,7 +48,9 @@ def test_a_stream_result_holds_all_facts_about_its_sequence(runner: ClientRunner
 
     assert (truncated.index, truncated.length, truncated.original_tokens, truncated.failure) == (0, 5, 6, None)
     assert (truncated.pooled_int8.shape, truncated.hidden_int8.shape, truncated.offsets.shape) == ((8,), (5, 8), (5, 2))  # type: ignore[union-attr]
-    assert (truncated.pooled, truncated.hidden) == (None, None)
+    np.testing.assert_array_equal(truncated.pooled, truncated.pooled_int8.to_float32())  # type: ignore[union-attr]
+    np.testing.assert_array_equal(truncated.hidden, truncated.hidden_int8.to_float32())  # type: ignore[union-attr]
+    assert (bad.pooled, bad.hidden) == (None, None)
     assert (bad.index, bad.length, bad.pooled_int8, bad.hidden_int8, bad.offsets) == (1, 0, None, None, None)
     assert type(bad.failure) is InvalidInput
     assert bad.failure.sequence == 1

@@ -15,11 +15,14 @@ from headwaiter_client import (
     AsyncClient,
     Cancelled,
     Client,
+    FakeEncoder,
     HeadwaiterError,
     InvalidInput,
     MessageTooLarge,
     Overloaded,
+    RetryPolicy,
     SequenceTooLong,
+    Unavailable,
     errors,
 )
 from headwaiter_proto import encoder_pb2 as pb
@@ -37,12 +40,12 @@ _CODES = {
 _REASONS = [name for name in pb.ErrorReason.keys() if name != "ERROR_REASON_UNSPECIFIED"]  # noqa: SIM118 (no dict)
 _CLASSES = {
     "INVALID_ARGUMENT": "InvalidInput",
-    "NOT_FOUND": "ModelNotFound",
-    "RESOURCE_EXHAUSTED": "MessageTooLarge",
+    "RESOURCE_EXHAUSTED": "Overloaded",
     "DEADLINE_EXCEEDED": "DeadlineExceeded",
     "CANCELLED": "Unavailable",
     "UNAVAILABLE": "Unavailable",
     "UNAUTHENTICATED": "Unauthenticated",
+    "PERMISSION_DENIED": "Unauthenticated",
     "UNIMPLEMENTED": "Unimplemented",
 }
 
@@ -86,16 +89,28 @@ def test_the_reason_decides_the_class(call: Call, server: FakeServer, reason: st
 
 
 @pytest.mark.parametrize("code", [code for code in grpc.StatusCode if code is not grpc.StatusCode.OK])
-def test_without_a_reason_the_code_decides_the_class(call: Call, server: FakeServer, code: grpc.StatusCode) -> None:
-    server.refuse(code, "what was wrong")
+@pytest.mark.parametrize("details", [(), (error_details_pb2.ErrorInfo(reason="INVALID_INPUT", domain="proxy"),)])
+def test_without_details_of_a_headwaiter_server_the_code_decides_the_class(
+    call: Call, server: FakeServer, code: grpc.StatusCode, details: tuple[Message, ...]
+) -> None:
+    server.refuse(code, "what was wrong", *details)
     error = _fail(call, server)
     assert type(error).__name__ == _CLASSES.get(code.name, "HeadwaiterError")
-    if type(error) is HeadwaiterError:
-        assert str(error) == f"{code.name}: what was wrong"
-    elif code in (grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED):
+    if code in (grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED):
         assert "what was wrong" not in str(error)  # The message of gRPC says less than that of the client.
     else:
-        assert "what was wrong" in str(error)
+        assert str(error).startswith(f"no Headwaiter server answered ({code.name}: what was wrong): ")
+
+
+@pytest.mark.parametrize("code", [code for code in grpc.StatusCode if code is not grpc.StatusCode.OK])
+def test_an_unknown_reason_of_a_newer_server_leaves_the_code_and_the_message(
+    call: Call, server: FakeServer, code: grpc.StatusCode
+) -> None:
+    server.refuse(code, "what was wrong", _info("NEWER"))
+    error = _fail(call, server)
+    newer = {"NOT_FOUND": "ModelNotFound", "PERMISSION_DENIED": "HeadwaiterError"}
+    assert type(error).__name__ == {**_CLASSES, **newer}.get(code.name, "HeadwaiterError")
+    assert "what was wrong" in str(error)
 
 
 def test_a_fault_of_the_server_is_not_inference_failed(call: Call, server: FakeServer) -> None:
@@ -131,9 +146,61 @@ def test_resource_exhausted_with_a_delay_and_no_reason_is_overload(call: Call, s
     assert isinstance(_fail(call, server), Overloaded)
 
 
-def test_a_message_that_grpc_refuses_is_too_large(call: Call, server: FakeServer) -> None:
-    with pytest.raises(MessageTooLarge, match="larger than max"):
+def test_a_message_above_the_servers_limit_is_too_large_and_is_not_sent(call: Call, server: FakeServer) -> None:
+    with pytest.raises(MessageTooLarge) as caught:
         call(server, "encode_tokens", [range(2_000_000)])
+    assert (caught.value.sequence, caught.value.limit) == (0, 4 << 20)
+    assert caught.value.actual == pytest.approx(8_000_000, abs=200)
+    assert not any(isinstance(request, pb.EncodeRequest) for request in server.requests)
+
+
+def test_a_message_that_grpc_refuses_is_too_large_if_the_servers_limit_says_so(call: Call, server: FakeServer) -> None:
+    with pytest.raises(MessageTooLarge) as caught:
+        call(server, "attend", range(2_000_000))
+    assert caught.value.limit == 4 << 20
+    assert caught.value.actual == pytest.approx(8_000_000, abs=200)
+
+
+def test_a_list_that_exceeds_a_limit_that_shrank_is_sent_in_halves(server: FakeServer) -> None:
+    sequences = [range(300_000)] * 5  # 1.2 MB each.
+    server.description.limits.max_tokens = 1 << 24
+    server.description.limits.max_message_bytes = 64 << 20
+    with Client(server.address, retry=RetryPolicy(max_attempts=1)) as client:
+        client.encode_tokens([[1]] * 33)  # The client now knows the larger limit.
+        server.description.limits.max_message_bytes = 4 << 20
+        assert client.encode_tokens(sequences).lengths.tolist() == [300_000] * 5
+        with pytest.raises(MessageTooLarge):
+            client.encode_tokens([range(2_000_000)])
+        server.description.limits.max_message_bytes = 64 << 20
+        # The fake server itself has not changed, so gRPC refuses what the description allows.
+        with pytest.raises(Overloaded):
+            client.encode_tokens([range(2_000_000)])
+
+
+def test_a_refusal_stays_as_it_is_if_the_limits_cannot_be_fetched() -> None:
+    fake = FakeEncoder()
+    refusal = Overloaded("rate limit exceeded")
+    fake.errors.extend([refusal, Unavailable("gone")])
+    with pytest.raises(Overloaded) as caught:
+        Client(transport=fake).encode(["a"])
+    assert caught.value is refusal
+
+
+@pytest.mark.parametrize("method", ["encode", "attend"])
+def test_a_proxys_rate_limit_is_overload_and_the_request_is_never_split(
+    call: Call, server: FakeServer, method: str
+) -> None:
+    texts = ["one", "two", "three"]
+    server.refuse(grpc.StatusCode.RESOURCE_EXHAUSTED, "rate limit exceeded")
+    retry = RetryPolicy(max_attempts=3, initial_backoff_s=0.001, max_backoff_s=0.001)
+    server.refusals_left = 3  # The client may then ask for the server's limits.
+    with pytest.raises(Overloaded, match="rate limit exceeded") as caught:
+        call(server, method, texts if method == "encode" else "one", connect={"retry": retry})
+    assert (caught.value.sequence, caught.value.limit, caught.value.actual) == (None, None, None)
+    sent = [request for request in server.requests if not isinstance(request, pb.GetModelRequest)]
+    assert [len(request.texts.values) for request in sent] == [3 if method == "encode" else 1] * 3  # type: ignore[attr-defined]
+    server.refusals_left = 2
+    call(server, method, texts if method == "encode" else "one", connect={"retry": retry})
 
 
 def test_the_request_id_is_the_one_in_the_servers_log(call: Call, server: FakeServer) -> None:
@@ -154,12 +221,17 @@ def test_the_code_decides_if_the_details_are_unusable(call: Call, server: FakeSe
     assert server.refusal is not None
     trailers = () if trailer is None else (("grpc-status-details-bin", trailer),)
     server.refusal = server.refusal._replace(trailing_metadata=trailers)  # type: ignore[attr-defined]
-    assert repr(_fail(call, server)) == "Unavailable('draining', request_id='r-1')"
+    error = _fail(call, server)
+    assert (type(error), error.request_id) == (Unavailable, "r-1")
+    assert "(UNAVAILABLE: draining)" in str(error)
 
 
-def test_a_status_without_a_message_shows_its_code(call: Call, server: FakeServer) -> None:
-    server.refuse(grpc.StatusCode.UNAVAILABLE, "")
-    assert str(_fail(call, server)) == "UNAVAILABLE"
+@pytest.mark.parametrize("details", [(), (_info("UNAVAILABLE"),)])
+def test_a_status_without_a_message_shows_its_code(
+    call: Call, server: FakeServer, details: tuple[Message, ...]
+) -> None:
+    server.refuse(grpc.StatusCode.UNAVAILABLE, "", *details)
+    assert "UNAVAILABLE" in str(_fail(call, server))
 
 
 def test_a_request_that_the_client_refuses_is_invalid_input(call: Call, server: FakeServer) -> None:
@@ -223,11 +295,11 @@ def test_the_repr_of_an_error_shows_its_facts() -> None:
 
 def test_transient_errors_are_those_that_another_attempt_may_cure() -> None:
     transient = {kind for kind in errors.ERROR_BY_REASON.values() if issubclass(kind, headwaiter_client.Transient)}
-    assert transient == {Overloaded, errors.Unavailable, errors.DeviceFailed}
+    assert transient == {Overloaded, Unavailable, errors.DeviceFailed}
 
 
 def test_tracebacks_name_the_module_that_users_import_from() -> None:
-    kinds = [getattr(headwaiter_client, name) for name in headwaiter_client.__all__]
-    errors_of_users = [kind for kind in kinds if issubclass(kind, HeadwaiterError)]
+    exported = [getattr(headwaiter_client, name) for name in headwaiter_client.__all__]
+    errors_of_users = [kind for kind in exported if isinstance(kind, type) and issubclass(kind, HeadwaiterError)]
     assert len(errors_of_users) == 15
     assert {kind.__module__ for kind in errors_of_users} == {"headwaiter_client.errors"}

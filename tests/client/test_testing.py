@@ -17,7 +17,9 @@ from headwaiter_client import (
     ModelRef,
     Overloaded,
     SequenceTooLong,
+    Unavailable,
     Unimplemented,
+    testing,
 )
 from headwaiter_proto import encoder_pb2 as pb
 
@@ -152,9 +154,9 @@ def test_a_fake_refuses_texts_and_attention_weights_over_its_limits() -> None:
 
 
 @pytest.mark.parametrize("timeout_s", [0, -1, math.nan])
-def test_a_deadline_in_the_past_is_exceeded(client: Client, timeout_s: float) -> None:
+def test_a_deadline_in_the_past_is_exceeded(timeout_s: float) -> None:
     with pytest.raises(DeadlineExceeded):
-        client.encode(["a"], timeout_s=timeout_s)
+        FakeEncoder().unary("/headwaiter.v1.Encoder/ListModels", b"", timeout_s)
 
 
 def test_each_queued_error_is_raised_once() -> None:
@@ -194,6 +196,11 @@ def test_a_fake_describes_its_model() -> None:
     assert client.is_serving()
     fake.serving = False
     assert not client.is_serving()
+    calls = (lambda: client.encode(["a"]), lambda: client.attend("a"), client.models, client.model)
+    for call in calls:
+        with pytest.raises(Unavailable, match="SERVING"):
+            call()
+    assert fake.requests == []
 
 
 def test_a_closed_fake_cancels_calls(client: Client) -> None:
@@ -237,6 +244,36 @@ def test_a_text_of_two_words_and_40000_spaces_is_not_too_long() -> None:
     client = Client(transport=FakeEncoder(max_tokens=4))
     encoding = client.encode(["hello" + " " * 40_000 + "world"], partial=True)
     assert (encoding.failures, encoding.lengths.tolist()) == ({}, [4])
+
+
+@pytest.mark.parametrize("truncation", ["left", "right"])
+@pytest.mark.parametrize("limits", [{"max_tokens": 1}, {"max_text_tokens": 1}])
+def test_special_tokens_are_never_cut_so_a_lower_limit_refuses_every_text(
+    truncation: Any, limits: dict[str, int]
+) -> None:
+    client = Client(transport=FakeEncoder(**limits))  # type: ignore[arg-type]
+    with pytest.raises(SequenceTooLong) as caught:
+        client.encode(["a b c"], truncation=truncation)
+    assert (caught.value.sequence, caught.value.field) == (0, "texts")
+    assert (caught.value.limit, caught.value.actual) == (1, 5)
+    partial = client.encode(["a b c"], truncation=truncation, partial=True)
+    assert (partial.lengths.tolist(), partial.truncated, list(partial.failures)) == ([0], {}, [0])
+
+
+@pytest.mark.parametrize("truncation", ["left", "right"])
+def test_a_limit_of_the_special_tokens_leaves_no_word(truncation: Any) -> None:
+    encoding = Client(transport=FakeEncoder(max_tokens=2)).encode(["a b c"], truncation=truncation, offsets=True)
+    assert (encoding.lengths.tolist(), encoding.truncated) == ([2], {0: 5})
+    assert encoding.offsets is not None
+    assert encoding.offsets[0].tolist() == [[0, 0], [0, 0]]
+
+
+def test_a_text_that_has_failed_is_not_tokenized(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+    tokenize = testing._tokenize
+    monkeypatch.setattr(testing, "_tokenize", lambda text, prompt: seen.append(text) or tokenize(text, prompt))  # type: ignore[func-returns-value]
+    result = Client(transport=FakeEncoder(max_tokens=4)).encode(["a", " ", "a" * 1000, "b"], partial=True)
+    assert (seen, list(result.failures)) == (["a", "b"], [1, 2])
 
 
 def test_vectors_come_from_a_function_of_the_sequence() -> None:

@@ -30,7 +30,7 @@ class _StartingEncoder(RecordingEncoder):
         return super().unary(method, request, timeout_s, request_id, cancel_scope)
 
 
-@pytest.mark.parametrize(("timeout_s", "reason"), [(0.05, "SERVING"), (0, "no time")])
+@pytest.mark.parametrize(("timeout_s", "reason"), [(0.05, "SERVING"), (1e-9, "no time")])
 def test_the_error_says_how_long_the_client_waited_and_why_the_server_is_not_ready(
     runner: ClientRunner, timeout_s: float, reason: str
 ) -> None:

@@ -34,7 +34,7 @@ class BadRequest:
         field: as in HeadwaiterError.
         limit: as in HeadwaiterError.
         actual: as in HeadwaiterError.
-        refused_by_grpc: whether gRPC refuses the message before the server sees it.
+        refused_by_client: whether the client refuses the message, because gRPC would refuse it without details.
     """
 
     name: str
@@ -47,7 +47,7 @@ class BadRequest:
     field: str | None = None
     limit: int | None = None
     actual: int | None = None
-    refused_by_grpc: bool = False
+    refused_by_client: bool = False
 
     def check(self, error: HeadwaiterError) -> None:
         """Check that an error has the facts, and that its message shows them."""
@@ -68,8 +68,8 @@ UNKNOWN_DTYPE = cast(pb.DataType, 99)
 # and takes at most 64 tokens, or 32 of a text.
 TO_TEXT_MODEL = (
     BadRequest("no input", pb.EncodeRequest(), ("no input",)),
-    BadRequest("no texts", lambda c: c.encode([]), ("no sequences",)),
-    BadRequest("no token sequences", lambda c: c.encode_tokens([]), ("no sequences",)),
+    BadRequest("no texts", pb.EncodeRequest(texts=pb.Texts()), ("no sequences",)),
+    BadRequest("no token sequences", token_request([], []), ("no sequences",)),
     BadRequest("an empty sequence", lambda c: c.encode_tokens([[1], []]), sequence=1, field="tokens.lengths"),
     BadRequest(
         "a sequence over the maximum",
@@ -171,7 +171,7 @@ TO_TEXT_MODEL = (
         sequence=0,
         limit=8192,
         actual=12048,
-        refused_by_grpc=True,
+        refused_by_client=True,
     ),
     BadRequest("too many sequences", token_request([1] * 9, [1] * 9), ("sequences",), limit=8, actual=9),
     BadRequest(
@@ -266,7 +266,11 @@ TO_FEATURE_MODEL = (
         limit=48,
         actual=24,
     ),
-    BadRequest("no sequences", lambda c: c.encode_features([]), ("no sequences",)),
+    BadRequest(
+        "no sequences",
+        pb.EncodeRequest(features=pb.FeatureSequences(dtype=pb.DATA_TYPE_FLOAT32)),
+        ("no sequences",),
+    ),
     BadRequest(
         "an empty sequence", lambda c: c.encode_features([np.ones((0, 6))]), sequence=0, field="features.lengths"
     ),

@@ -6,7 +6,7 @@ other tests check the class, the code and the values of an error. To reword an e
 
 import asyncio
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from google.protobuf.message import Message
 
-from headwaiter_client import Client, HeadwaiterError, Overloaded, Unauthenticated, Unavailable
+from headwaiter_client import AsyncClient, Client, HeadwaiterError, Overloaded, Unauthenticated, Unavailable
 from headwaiter_client.cli import main as client_command
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_server.config import SettingsError, read_settings
@@ -51,7 +51,7 @@ def tokens(lengths: list[int], ids: int | None = None) -> pb.EncodeRequest:
 # Name, call, sentence. The text model accepts 8 sequences and 96 tokens per request, texts of 32 tokens, 64 token ids.
 FROM_TEXT_MODEL: list[tuple[str, Callable[[Caller], object], str]] = [
     ("no input", lambda c: c.send(pb.EncodeRequest()), "the request has no input: send tokens, features or texts"),
-    ("no sequences", lambda c: c.client.encode([]), "the request has no sequences: send at least one"),
+    ("no sequences", lambda c: c.send(tokens([])), "the request has no sequences: send at least one"),
     (
         "an empty text",
         lambda c: c.client.encode(["bread", ""]),
@@ -123,6 +123,11 @@ FROM_FEATURE_MODEL: list[tuple[str, Callable[[Caller], object], str]] = [
     ("texts", lambda c: c.client.encode(["bread"]), "texts: the model has no tokenizer: send token ids or features"),
 ]
 
+
+async def asynchronous_texts() -> AsyncIterator[str]:
+    yield "bread"
+
+
 # The client raises these errors without a call to a server.
 FROM_CLIENT: list[tuple[str, Callable[[], object], str]] = [
     (
@@ -139,9 +144,22 @@ FROM_CLIENT: list[tuple[str, Callable[[], object], str]] = [
         ),
     ),
     (
-        "a deadline in the past",
+        "a timeout of 0",
         lambda: Client("localhost:1").encode(["bread"], timeout_s=0),
-        "the deadline passed before the call was sent: allow more time",
+        "timeout_s is 0: pass a finite number of seconds above 0, or leave timeout_s out",
+    ),
+    (
+        "an empty list",
+        lambda: Client("localhost:1").encode([]),
+        "the list of sequences is empty: pass at least one sequence",
+    ),
+    (
+        "an asynchronous iterable",
+        lambda: Client("localhost:1").encode(asynchronous_texts()),  # type: ignore[arg-type]
+        (
+            "the sequences are of type async_generator, which is asynchronous: pass a list, such as [one async for one "
+            "in sequences], or use AsyncClient.encode_stream"
+        ),
     ),
 ]
 
@@ -177,7 +195,11 @@ FROM_COMMAND: list[tuple[str, str, str]] = [
 FROM_SERVER_STATE = {
     "a full queue": "the queue holds 8 of 10 tokens and the request has 4: try again in N s",
     "a drain": "the server is shutting down: send the request to another replica",
-    "no token": ("the call does not carry the server's bearer token: send the metadata authorization: Bearer TOKEN"),
+    "no token": "the call carries no bearer token: send the metadata authorization: Bearer TOKEN",
+    "a wrong token": (
+        "the call's metadata authorization is not the server's bearer token: send authorization: Bearer TOKEN with the "
+        "token of this server"
+    ),
     "no bundle": (
         "there is no bundle at FOLDER/nowhere: make one with headwaiter-export checkpoint FOLDER -o FOLDER/nowhere"
     ),
@@ -271,10 +293,14 @@ async def test_a_draining_server_says(text_bundle: Path) -> None:
 
 async def test_a_server_with_a_token_says(text_bundle: Path, tmp_path: Path) -> None:
     (tmp_path / "token").write_text("secret")
-    async with serving(text_bundle, token_file=tmp_path / "token") as server, connect(server) as client:
-        with pytest.raises(Unauthenticated) as refused:
-            await client.encode(["bread"])
-    assert str(refused.value) == FROM_SERVER_STATE["no token"]
+    said = []
+    async with serving(text_bundle, token_file=tmp_path / "token") as server:
+        for token in (None, "another"):
+            async with AsyncClient(f"127.0.0.1:{server.port}", token=token) as client:
+                with pytest.raises(Unauthenticated) as refused:
+                    await client.encode(["bread"])
+                said.append(str(refused.value))
+    assert said == [FROM_SERVER_STATE["no token"], FROM_SERVER_STATE["a wrong token"]]
 
 
 def test_a_missing_bundle_says(tmp_path: Path) -> None:

@@ -36,6 +36,8 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "norm": tuple(Norm),
     "final_norm": BOTH,
     "max_tokens": (40, 48),
+    "fixed_length": BOTH,
+    "class_row": BOTH,
     "positions": tuple(Positions),
     "embedding_norm": BOTH,
     "activation": tuple(Activation),

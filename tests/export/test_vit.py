@@ -1,6 +1,5 @@
-"""Vision Transformers give the answers that `transformers` gives, to features made as docs/models.md says."""
+"""Vision Transformers give the answers that `transformers` gives, to features that the client's `patches` makes."""
 
-from collections.abc import Callable
 from contextlib import redirect_stdout
 from io import StringIO
 from pathlib import Path
@@ -12,6 +11,7 @@ import safetensors.torch
 import torch
 import transformers
 
+from headwaiter_client import InvalidInput, SequenceTooLong, patches
 from headwaiter_export.attention_layout import SingleSequence
 from headwaiter_export.checkpoints import read_checkpoint
 from headwaiter_export.cli import main
@@ -19,8 +19,8 @@ from headwaiter_export.config import Pooling
 from headwaiter_proto.encoder_pb2 import POOLING_CLS
 from headwaiter_server.runtime.bundle import Bundle
 from tests.checkpoints import randomize
-from tests.documents import MODELS, blocks
-from tests.export.helpers import assert_checkpoint_refused, assert_close, edit_json, run_graph
+from tests.e2e.in_process_server import connect, serving
+from tests.export.helpers import assert_checkpoint_refused, assert_close, edit_json
 from tests.oracle import Array
 
 PATCH_SIZE = 4
@@ -48,59 +48,69 @@ def vit_hidden(model: transformers.PreTrainedModel, image: Array) -> Array:
     return hidden
 
 
-@pytest.fixture(scope="module")
-def features_of() -> Callable[[Array, int], Array]:
-    """The recipe of docs/models.md."""
-    (recipe,) = (block for block in blocks(MODELS, "python") if "def features_of(" in block)
-    names: dict[str, Any] = {}
-    exec(recipe, names)
-    function: Callable[[Array, int], Array] = names["features_of"]
-    return function
-
-
 @pytest.mark.parametrize("settings", [{}, {"qkv_bias": False, "hidden_act": "gelu_new", "layer_norm_eps": 1e-5}])
-def test_vit_equals_transformers(
-    settings: dict[str, Any], features_of: Callable[[Array, int], Array], tmp_path: Path
-) -> None:
+def test_vit_equals_transformers(settings: dict[str, Any], tmp_path: Path) -> None:
     model = save_vit(tmp_path, **settings)
     encoder = read_checkpoint(tmp_path).encoder
     image = draw_image(12, seed=0)
     with torch.inference_mode():
-        _, hidden = encoder(torch.from_numpy(features_of(image, PATCH_SIZE)), SingleSequence(10))
+        _, hidden = encoder(torch.from_numpy(patches(image, PATCH_SIZE)), SingleSequence(10))
     assert_close(hidden.numpy(), vit_hidden(model, image))
 
 
+def test_patches_are_those_of_the_models_own_projection(tmp_path: Path) -> None:
+    model = save_vit(tmp_path, image_size=20, patch_size=4)
+    image = draw_image(20, seed=1)
+    projection = model.embeddings.patch_embeddings
+    rows = patches(image, 4)
+    assert rows.shape == (26, 48)
+    assert rows.dtype == np.float32
+    assert not rows[0].any()
+    kernel, bias = (projection.projection.get_parameter(name).detach().numpy() for name in ("weight", "bias"))
+    with torch.inference_mode():
+        expected = projection(torch.from_numpy(image)[None])[0].numpy()
+    assert_close(rows[1:] @ kernel.reshape(32, -1).T + bias, expected)
+
+
 @pytest.mark.usefixtures("packed_cpu_alone")
-def test_a_vit_bundle_encodes_images_of_several_sizes_in_one_batch(
-    features_of: Callable[[Array, int], Array], tmp_path: Path
-) -> None:
+async def test_a_vit_bundle_encodes_images_of_its_own_size_and_refuses_all_others(tmp_path: Path) -> None:
     model = save_vit(tmp_path / "vit", num_hidden_layers=1)
-    # An image of fewer patches uses the first positions.
-    smaller = save_vit(tmp_path / "smaller", num_hidden_layers=1, image_size=8)
-    weights = model.state_dict()
-    weights["embeddings.position_embeddings"] = weights["embeddings.position_embeddings"][:, :5]
-    smaller.load_state_dict(weights)
     with redirect_stdout(StringIO()) as printed:
         assert main(["checkpoint", str(tmp_path / "vit"), "-o", str(tmp_path / "bundle")]) == 0
     assert "tokenizer" not in printed.getvalue()
     manifest = Bundle.open(tmp_path / "bundle").manifest
     assert (manifest.feature_width, manifest.max_tokens, manifest.pooling) == (48, 10, POOLING_CLS)
+    images = [draw_image(12, seed) for seed in range(3)]
+    good = [patches(image, PATCH_SIZE) for image in images]
+    async with serving(tmp_path / "bundle") as server, connect(server) as client:
+        encoding = await client.encode_features(good, hidden=True)
+        assert encoding.hidden is not None
+        for rows, image in zip(encoding.hidden, images, strict=True):
+            assert_close(rows, vit_hidden(model, image))
+        description = await client.model()
+        assert (description.min_tokens, description.max_tokens) == (10, 10)
+        smaller, larger = (patches(draw_image(side, 9), PATCH_SIZE) for side in (8, 16))
+        for rows, actual, kind in (
+            (smaller, 5, InvalidInput),
+            (good[1][1:], 9, InvalidInput),  # The class row is missing.
+            (larger, 17, SequenceTooLong),
+        ):
+            with pytest.raises(InvalidInput) as refused:
+                await client.encode_features([good[0], rows])
+            error = refused.value
+            assert type(error) is kind
+            assert (error.sequence, error.field, error.limit, error.actual) == (1, "features.lengths", 10, actual)
+        with pytest.raises(InvalidInput) as refused:
+            await client.encode_features([good[0], np.concatenate([good[1][1:], good[1][:1]])])
+        assert (refused.value.sequence, refused.value.field) == (1, "features.data")
 
-    images = [draw_image(side, seed) for seed, side in enumerate((12, 8, 12, 12, 8))]
-    outputs = run_graph(
-        tmp_path / "bundle" / "packed-cpu.fp32.onnx", "cpu", [features_of(i, PATCH_SIZE) for i in images]
-    )
-    expected = [vit_hidden(smaller if image.shape[1] == 8 else model, image) for image in images]
-    assert_close(outputs.hidden, np.concatenate(expected))
-    assert_close(outputs.pooled, np.stack([rows[0] for rows in expected]))
 
-
-def test_a_masked_image_modeling_head_is_ignored(features_of: Callable[[Array, int], Array], tmp_path: Path) -> None:
+def test_a_masked_image_modeling_head_is_ignored(tmp_path: Path) -> None:
     model = save_vit(tmp_path, "ViTForMaskedImageModeling", encoder_stride=PATCH_SIZE)
     encoder = read_checkpoint(tmp_path, Pooling.NONE).encoder
     image = draw_image(12, seed=0)
     with torch.inference_mode():
-        _, hidden = encoder(torch.from_numpy(features_of(image, PATCH_SIZE)), SingleSequence(10))
+        _, hidden = encoder(torch.from_numpy(patches(image, PATCH_SIZE)), SingleSequence(10))
     assert_close(hidden.numpy(), vit_hidden(model.vit, image))
 
 

@@ -1,10 +1,17 @@
-"""Check the Python types of arguments, and that texts are Unicode, before anything is sent."""
+"""Check arguments before anything is sent: Python types, lists, deadlines, and that texts are Unicode."""
 
-from collections.abc import Callable
+import math
+from collections.abc import AsyncIterable, Callable, Iterable, Mapping
+from contextlib import suppress
 from inspect import iscoroutinefunction
 from types import UnionType
+from typing import SupportsFloat
+
+import numpy as np
 
 from headwaiter_client.errors import InvalidInput
+
+_NOT_LISTS = (bytes, bytearray, memoryview, Mapping, set, frozenset)
 
 
 def check_type(name: str, value: object, accepted: type | UnionType, description: str) -> None:
@@ -21,6 +28,43 @@ def check_progress(progress: object) -> None:
     check_type("progress", progress, Callable | None, "a function of two numbers, done and total")  # type: ignore[arg-type]
     if iscoroutinefunction(progress):
         raise TypeError("progress is a coroutine function, which the client never awaits: pass a plain function")
+
+
+def checked_timeout_s(timeout_s: object) -> float:
+    """Return the timeout of a call as a float.
+
+    Raises:
+        InvalidInput: the timeout is not a finite number of seconds above 0.
+    """
+    # A bool is a number in Python, but a mistake here.
+    if isinstance(timeout_s, SupportsFloat) and not isinstance(timeout_s, bool | np.bool_):
+        with suppress(TypeError, OverflowError):  # An array of several numbers; an int beyond the largest float.
+            seconds = float(timeout_s)
+            if 0 < seconds < math.inf:
+                return seconds
+    raise InvalidInput(
+        f"timeout_s is {timeout_s!r}: pass a finite number of seconds above 0, or leave timeout_s out",
+        field="timeout_s",
+    )
+
+
+def check_is_list(sequences: object, *, accepts_async: bool) -> None:
+    """Raise `InvalidInput` unless `sequences` is an iterable of sequences; asynchronous ones may be accepted too."""
+    if isinstance(sequences, str):
+        raise InvalidInput("texts is a single str: pass a list of texts, such as [text]", field="texts")
+    if accepts_async and isinstance(sequences, AsyncIterable):
+        return
+    kind = type(sequences).__name__
+    if isinstance(sequences, AsyncIterable) and not isinstance(sequences, Iterable):
+        raise InvalidInput(
+            f"the sequences are of type {kind}, which is asynchronous: pass a list, such as [one async for one in "
+            "sequences], or use AsyncClient.encode_stream"
+        )
+    # A dict or a set is iterable but probably a mistake: a dict yields only its keys, and a set has no order. An array
+    # without dimensions is iterable by its type alone.
+    without_dimensions = isinstance(sequences, np.ndarray) and sequences.ndim == 0
+    if isinstance(sequences, _NOT_LISTS) or without_dimensions or not isinstance(sequences, Iterable):
+        raise InvalidInput(f"the sequences are of type {kind}: pass a list of sequences")
 
 
 def check_unicode(name: str, text: str, *, field: str, sequence: int | None = None) -> None:

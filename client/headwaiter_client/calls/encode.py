@@ -1,14 +1,13 @@
 """Encode calls, without I/O: split a call into requests, send each one, and join the results."""
 
 import time
-from collections.abc import AsyncIterable, Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import replace
 from typing import Any, SupportsFloat, SupportsIndex, TypeAlias, TypeVar
 
 from headwaiter_client.calls import steps
-from headwaiter_client.calls.arguments import check_progress, check_type
+from headwaiter_client.calls.arguments import check_is_list, check_progress, check_type, checked_timeout_s
 from headwaiter_client.calls.inputs import InputKind, TextInput
 from headwaiter_client.calls.options import RequestOptions, encode_request
 from headwaiter_client.calls.results import (
@@ -26,6 +25,8 @@ from headwaiter_client.calls.splitting import (
     ChunkLimits,
     chunk_limits,
     is_request_too_large,
+    is_small_list,
+    size_error,
     split_in_half,
     split_list,
 )
@@ -68,10 +69,9 @@ class CallSettings:
         """Return the seconds until the deadline of a call: its own timeout, or the client's if that is None.
 
         Raises:
-            TypeError: the call's timeout is not a number.
+            InvalidInput: the call's timeout is not a finite number above 0.
         """
-        check_type("timeout_s", timeout_s, SupportsFloat | None, "a number of seconds or None")
-        return self._timeout_s if timeout_s is None else float(timeout_s)
+        return self._timeout_s if timeout_s is None else checked_timeout_s(timeout_s)
 
 
 class EncodeCall:
@@ -86,10 +86,11 @@ class EncodeCall:
             (for a stream); when None, each request has the client's timeout.
         progress: see `Client.encode`.
         stream: whether the sequences are a stream.
+        accepts_async: whether the sequences may be an async iterable.
 
     Raises:
         TypeError: an argument has the wrong type, or an option does not exist.
-        InvalidInput: `sequences` is not a list of sequences, or an option has a value that cannot be sent.
+        InvalidInput: `sequences` is not a list, or `timeout_s` or an option has a value that cannot be sent.
     """
 
     def __init__(
@@ -102,8 +103,9 @@ class EncodeCall:
         progress: Progress | None = None,
         *,
         stream: bool = False,
+        accepts_async: bool = False,
     ) -> None:
-        _check_is_list(sequences)
+        check_is_list(sequences, accepts_async=accepts_async)
         check_progress(progress)
         self.sequences = sequences
         self.progress = progress
@@ -122,21 +124,21 @@ class EncodeCall:
             InvalidInput: a sequence cannot be sent.
         """
         sequences = list(self.sequences)
-        if not sequences:  # Send the empty list, so that the server refuses it.
-            return [Chunk(self._kind or TextInput(), 0, [])]
+        if not sequences:
+            raise InvalidInput("the list of sequences is empty: pass at least one sequence")
         small = next(split_list(self.chunk_builder(SMALL_LIST), sequences))
-        if len(small.sequences) == len(sequences):
+        if is_small_list(small, len(sequences)):
             return [small]
         limits = yield from self.limits()
         return list(split_list(self.chunk_builder(limits), sequences))
 
     def limits(self) -> Steps[ChunkLimits]:
         """Return the limits of a request; ask the server if the model's description is not known yet."""
-        name, descriptions = self._template.model, self._settings.descriptions
-        if name not in descriptions:
-            descriptions[name] = yield from steps.model(name, self._remaining_s())
+        description = self._known_description()
+        if description is None:
+            description = yield from self._ask_for_description()
         return chunk_limits(
-            descriptions[name],
+            description,
             hidden=self._template.output.hidden,
             timeout_s=self._timeout_s,
             max_in_flight=self._settings.max_in_flight,
@@ -153,13 +155,17 @@ class EncodeCall:
             HeadwaiterError: the request failed; `sequence` is an index of the caller's list.
         """
         request = self._request(chunk)
-        timeout_s = self._remaining_s()
-        started_s = time.perf_counter()
         try:
+            yield from self._check_size(request)
+            timeout_s = self._remaining_s()
+            started_s = time.perf_counter()
             response = yield from steps.call_method("Encode", request, pb.EncodeResponse, timeout_s, request.request_id)
-        except HeadwaiterError as error:
+        except HeadwaiterError as refusal:
+            error = refusal
+            if steps.is_unexplained(refusal):
+                error = yield from steps.explained(refusal, request, self._ask_for_description())
             parts = []
-            for smaller in (yield from self._smaller_chunks(chunk, error, request.ByteSize())):
+            for smaller in self._smaller_chunks(chunk, error, refusal.__cause__):
                 part = yield from self.send(smaller)
                 parts.append(part)
             return join_encodings(parts)
@@ -187,37 +193,43 @@ class EncodeCall:
         chunk.kind.fill(request, chunk.sequences)
         return request
 
-    def _smaller_chunks(self, chunk: Chunk, error: HeadwaiterError, size_bytes: int) -> Steps[list[Chunk]]:
-        """Return the chunks to send in place of a chunk whose request of `size_bytes` was refused.
+    def _check_size(self, request: pb.EncodeRequest) -> Steps[None]:
+        """Check the size of a request, if the server's limit is known.
+
+        Raises:
+            MessageTooLarge: the server does not accept a message of this size.
+        """
+        known, size_bytes = self._known_description(), request.ByteSize()
+        if known is None or size_error(size_bytes, known, request.request_id) is None:
+            return
+        # The server may have been restarted with another limit.
+        current = yield from self._ask_for_description()
+        if error := size_error(size_bytes, current, request.request_id):
+            raise error
+
+    def _smaller_chunks(self, chunk: Chunk, error: HeadwaiterError, cause: BaseException | None) -> list[Chunk]:
+        """Return the chunks to send in place of a refused chunk.
 
         Raises:
             HeadwaiterError: the refusal, if smaller chunks cannot help.
         """
-        if not is_request_too_large(error) or not chunk.sequences:
-            raise renumbered(error, chunk.first) from error.__cause__
+        if not is_request_too_large(error):
+            raise renumbered(error, chunk.first) from cause
         if len(chunk.sequences) > 1:
             return split_in_half(chunk)
-        sequence_error = yield from self._sequence_too_large(chunk.first, error, size_bytes)
+        sequence_error = _sequence_too_large(chunk.first, error)
         empty = chunk.kind.empty()
         if self._template.partial and empty is not None and not chunk.failures:
             return [Chunk(chunk.kind, chunk.first, [empty], {chunk.first: sequence_error})]
-        raise sequence_error from error.__cause__
+        raise sequence_error from cause
 
-    def _sequence_too_large(self, index: int, error: HeadwaiterError, size_bytes: int) -> Steps[HeadwaiterError]:
-        """Return the error of a sequence that was refused in a request of its own; include the limit if it is known."""
-        located_error = copy(error)
-        located_error.sequence = index
-        # The server's message ends with advice for requests with several sequences, which does not apply here.
-        reason = str(error).rpartition(": ")[0] if isinstance(error, InvalidInput) else ""
-        located_error.args = (
-            f"sequence {index} is too large for a request by itself ({reason or error}): shorten it or split it",
-        )
-        if located_error.limit is None:
-            with suppress(HeadwaiterError):  # If the limits cannot be fetched, raise the refusal without them.
-                limit_bytes = (yield from self.limits()).size_bytes
-                if size_bytes > limit_bytes:
-                    located_error.limit, located_error.actual = limit_bytes, size_bytes
-        return located_error
+    def _known_description(self) -> pb.GetModelResponse | None:
+        return self._settings.descriptions.get(self._template.model)
+
+    def _ask_for_description(self) -> Steps[pb.GetModelResponse]:
+        name = self._template.model
+        description = self._settings.descriptions[name] = yield from steps.model(name, self._remaining_s())
+        return description
 
     def _check_model(self, model: ModelRef) -> None:
         # Threads call this at the same time. Each adds its model before it counts, so the last thread sees all models.
@@ -266,9 +278,13 @@ def next_candidates(pending: list[_Pending], ordered: bool) -> list[_Pending]:
     return pending[:1] if ordered else pending
 
 
-def _check_is_list(sequences: object) -> None:
-    if isinstance(sequences, str):
-        raise InvalidInput("texts is a single str: pass a list of texts, such as [text]", field="texts")
-    # A dict or a set is iterable but probably a mistake: a dict yields only its keys, and a set has no order.
-    if isinstance(sequences, bytes | Mapping | set | frozenset) or not isinstance(sequences, Iterable | AsyncIterable):
-        raise InvalidInput(f"the sequences are of type {type(sequences).__name__}: pass a list of sequences")
+def _sequence_too_large(index: int, error: HeadwaiterError) -> HeadwaiterError:
+    """Return the error of a sequence that was refused for its size in a request of its own."""
+    located_error = copy(error)
+    located_error.sequence = index
+    # The message ends with advice for requests with several sequences, which does not apply here.
+    problem, _, advice = str(error).rpartition(": ")
+    located_error.args = (
+        f"sequence {index} is too large for a request by itself ({problem or advice}): shorten it or split it",
+    )
+    return located_error

@@ -2,15 +2,15 @@
 
 from collections.abc import Iterable, Iterator, Sequence, Sized
 from dataclasses import dataclass, field
-from functools import reduce
+from functools import cached_property, reduce
 from itertools import chain
 from operator import add
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from headwaiter_client.calls.tensors import Int8Array, concatenate_int8, float_array, int8_array, split_rows
+from headwaiter_client.calls.tensors import Int8Array, concatenate_int8, read_vectors, split_rows
 from headwaiter_client.errors import ERROR_BY_REASON, HeadwaiterError, renumbered
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.rules.status import error_from_metadata
@@ -78,11 +78,11 @@ class SequenceEncoding:
 
     Attributes:
         index: position of the sequence in the stream, from 0.
-        pooled: [width] the sequence's vector; None if not requested, if the model has no pooling, if the sequence
+        float_pooled: [width] the sequence's vector; None if not requested, if the model has no pooling, if the sequence
             failed, or if returned as int8.
-        hidden: [length, width] one vector per token; None if not requested, failed, or returned as int8.
-        pooled_int8: `pooled`, if it was requested as int8.
-        hidden_int8: `hidden`, if it was requested as int8.
+        float_hidden: [length, width] one vector per token; None if not requested, failed, or returned as int8.
+        pooled_int8: the vector, if it was requested as int8.
+        hidden_int8: the vectors of the tokens, if they were requested as int8.
         length: number of tokens, special tokens included; 0 if the sequence failed.
         offsets: [length, 2] begin and end of each token in the text; None if not requested or failed.
         original_tokens: number of tokens before truncation; None if the sequence was not truncated.
@@ -91,8 +91,8 @@ class SequenceEncoding:
     """
 
     index: int
-    pooled: NDArray[Any] | None = field(repr=False)
-    hidden: NDArray[Any] | None = field(repr=False)
+    float_pooled: NDArray[Any] | None = field(repr=False)
+    float_hidden: NDArray[Any] | None = field(repr=False)
     pooled_int8: Int8Array | None = field(repr=False)
     hidden_int8: Int8Array | None = field(repr=False)
     length: int
@@ -100,6 +100,16 @@ class SequenceEncoding:
     original_tokens: int | None
     failure: HeadwaiterError | None
     model: ModelRef
+
+    @cached_property
+    def pooled(self) -> NDArray[Any] | None:
+        """The sequence's vector; one that was returned as int8 is decoded to float32."""
+        return self.float_pooled if self.pooled_int8 is None else self.pooled_int8.to_float32()
+
+    @cached_property
+    def hidden(self) -> NDArray[Any] | None:
+        """The vectors of the tokens; those that were returned as int8 are decoded to float32."""
+        return self.float_hidden if self.hidden_int8 is None else self.hidden_int8.to_float32()
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,12 +119,12 @@ class Encoding:
     Indices of sequences are positions in the caller's list.
 
     Attributes:
-        pooled: [B, width] one vector per sequence, zeros for a failed sequence; None if not requested, if the model has
-            no pooling, or if returned as int8.
-        hidden: one [length, width] array per sequence, one vector per token; the arrays of one reply are views of one
-            buffer; None if not requested, or returned as int8.
-        pooled_int8: `pooled`, if it was requested as int8.
-        hidden_int8: `hidden`, if it was requested as int8.
+        float_pooled: [B, width] one vector per sequence, zeros for a failed sequence; None if not requested, if the
+            model has no pooling, or if returned as int8.
+        float_hidden: one [length, width] array per sequence, one vector per token; None if not requested, or if
+            returned as int8.
+        pooled_int8: the pooled vectors, if they were requested as int8.
+        hidden_int8: the hidden vectors, if they were requested as int8.
         lengths: [B] number of tokens of each sequence, special tokens included; 0 for a failed sequence.
         offsets: one [length, 2] array per text: begin and end of each token, in Unicode code points; begin and end
             are equal for special tokens; None if not requested.
@@ -125,8 +135,8 @@ class Encoding:
         request_id: the request's name in the server's log.
     """
 
-    pooled: NDArray[Any] | None
-    hidden: list[NDArray[Any]] | None
+    float_pooled: NDArray[Any] | None
+    float_hidden: list[NDArray[Any]] | None
     pooled_int8: Int8Array | None
     hidden_int8: list[Int8Array] | None
     lengths: NDArray[np.int64]
@@ -137,8 +147,18 @@ class Encoding:
     model: ModelRef
     request_id: str
 
+    @cached_property
+    def pooled(self) -> NDArray[Any] | None:
+        """One vector per sequence; vectors that were returned as int8 are decoded to float32."""
+        return self.float_pooled if self.pooled_int8 is None else self.pooled_int8.to_float32()
+
+    @cached_property
+    def hidden(self) -> list[NDArray[Any]] | None:
+        """One vector per token; vectors that were returned as int8 are decoded to float32."""
+        return self.float_hidden if self.hidden_int8 is None else [rows.to_float32() for rows in self.hidden_int8]
+
     def __repr__(self) -> str:
-        pooled = self.pooled if self.pooled_int8 is None else self.pooled_int8
+        pooled = self.float_pooled if self.pooled_int8 is None else self.pooled_int8
         shape = "None" if pooled is None else list(pooled.shape)
         return (
             f"<Encoding of {len(self.lengths)} sequences, {self.lengths.sum()} tokens: pooled {shape}, "
@@ -162,9 +182,9 @@ def read_encoding(response: pb.EncodeResponse, first: int, count: int, round_tri
     try:
         lengths = np.array(response.lengths, dtype=np.int64)
         _check_rows("lengths", lengths, expected=count)
-        pooled, pooled_int8 = _vectors(response, "pooled")
+        pooled, pooled_int8 = read_vectors(response, "pooled")
         _check_rows("pooled", pooled, pooled_int8, expected=count)
-        hidden, hidden_int8 = _vectors(response, "hidden")
+        hidden, hidden_int8 = read_vectors(response, "hidden")
         _check_rows("hidden", hidden, hidden_int8, expected=int(lengths.sum()))
         offsets = [np.array([one.begin, one.end], np.uint32).T for one in response.offsets] or None
         _check_rows("offsets", offsets, expected=count)
@@ -174,8 +194,8 @@ def read_encoding(response: pb.EncodeResponse, first: int, count: int, round_tri
             request_id=response.request_id,
         ) from error
     return Encoding(
-        pooled=pooled,
-        hidden=None if hidden is None else split_rows(hidden, lengths),
+        float_pooled=pooled,
+        float_hidden=None if hidden is None else split_rows(hidden, lengths),
         pooled_int8=pooled_int8,
         hidden_int8=None if hidden_int8 is None else split_rows(hidden_int8, lengths),
         lengths=lengths,
@@ -192,11 +212,11 @@ def join_encodings(parts: Sequence[Encoding]) -> Encoding:
     """Join the results of one or more requests of a list, in the list's order; one model must have answered all."""
     if len(parts) == 1:
         return parts[0]
-    pooled = _present(part.pooled for part in parts)
+    pooled = _present(part.float_pooled for part in parts)
     pooled_int8 = _present(part.pooled_int8 for part in parts)
     return Encoding(
-        pooled=None if pooled is None else np.concatenate(pooled),
-        hidden=_chained(part.hidden for part in parts),
+        float_pooled=None if pooled is None else np.concatenate(pooled),
+        float_hidden=_chained(part.float_hidden for part in parts),
         pooled_int8=None if pooled_int8 is None else concatenate_int8(pooled_int8),
         hidden_int8=_chained(part.hidden_int8 for part in parts),
         lengths=np.concatenate([part.lengths for part in parts]),
@@ -216,8 +236,8 @@ def split_by_sequence(part: Encoding, first: int) -> Iterator[SequenceEncoding]:
         result_row = None if failure else row
         yield SequenceEncoding(
             index=first + row,
-            pooled=_row(part.pooled, result_row),
-            hidden=_row(part.hidden, result_row),
+            float_pooled=_row(part.float_pooled, result_row),
+            float_hidden=_row(part.float_hidden, result_row),
             pooled_int8=_row(part.pooled_int8, result_row),
             hidden_int8=_row(part.hidden_int8, result_row),
             length=length,
@@ -252,16 +272,6 @@ def precision_name(precision: pb.Precision) -> str:
     return _PRECISIONS.get(precision, "")
 
 
-def _vectors(
-    response: pb.EncodeResponse, field: Literal["pooled", "hidden"]
-) -> tuple[NDArray[Any] | None, Int8Array | None]:
-    """Return a reply's vectors as a float array or as an int8 array; the other, or both, are None."""
-    tensor: pb.Tensor = getattr(response, field)
-    if not response.HasField(field):
-        return None, None
-    return (None, int8_array(tensor)) if tensor.dtype == pb.DATA_TYPE_INT8 else (float_array(tensor), None)
-
-
 def _check_rows(field: str, *arrays: Sized | None, expected: int) -> None:
     for rows in arrays:
         if rows is not None and len(rows) != expected:
@@ -279,8 +289,7 @@ def _present(items: Iterable[_Item | None]) -> list[_Item] | None:
 
 def _chained(lists: Iterable[list[_Item] | None]) -> list[_Item] | None:
     """Return one list with the items of the lists that are not None; None if all lists are None."""
-    present = _present(lists)
-    return None if present is None else list(chain.from_iterable(present))
+    return list(chain.from_iterable(present)) if (present := _present(lists)) is not None else None
 
 
 def _error(failure: pb.Failure, first: int, request_id: str) -> HeadwaiterError:

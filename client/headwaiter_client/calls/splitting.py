@@ -42,7 +42,7 @@ class ChunkLimits:
 
 
 # Far below a server's usual limits: a list within these limits is sent without asking the server for its limits.
-SMALL_LIST = ChunkLimits(sequences=32, tokens=4096, size_bytes=1 << 16, text_tokens=4096)
+SMALL_LIST = ChunkLimits(sequences=32, tokens=4096, size_bytes=1 << 13, text_tokens=4096)
 
 
 @dataclass
@@ -133,6 +133,14 @@ class ChunkBuilder:
         )
 
 
+def is_small_list(chunk: Chunk, sequences: int) -> bool:
+    """Return whether a chunk within `SMALL_LIST` holds the whole list; a single large sequence is not small either."""
+    if len(chunk.sequences) != sequences:
+        return False
+    size = chunk.kind.measure(chunk.sequences[0], SMALL_LIST.text_tokens)
+    return size.tokens <= SMALL_LIST.tokens and size.size_bytes + _OPTIONS_BYTES <= SMALL_LIST.size_bytes
+
+
 def chunk_limits(model: pb.GetModelResponse, *, hidden: bool, timeout_s: float, max_in_flight: int) -> ChunkLimits:
     """Choose the limits of requests to a model; `hidden` says whether the replies hold one vector per token."""
     limits, tokens_per_s = model.limits, model.execution.cost.service_tokens_per_s
@@ -171,6 +179,23 @@ def is_request_too_large(error: Exception) -> bool:
     if isinstance(error, InvalidInput):
         return error.sequence is None and error.limit is not None and error.field in (None, "texts")
     return isinstance(error, MessageTooLarge)
+
+
+def size_error(size_bytes: int, model: pb.GetModelResponse, request_id: str) -> MessageTooLarge | None:
+    """Return the error of a request whose message is larger than the server accepts; None if the size is no problem.
+
+    gRPC refuses such a message without error details, just as a proxy refuses a caller who calls too often. Only the
+    two sizes tell these refusals apart.
+    """
+    limit = model.limits.max_message_bytes
+    if not limit or size_bytes <= limit:
+        return None
+    return MessageTooLarge(
+        f"the request has {size_bytes} bytes; the server accepts at most {limit}: send less in one request",
+        limit=limit,
+        actual=size_bytes,
+        request_id=request_id,
+    )
 
 
 def split_in_half(chunk: Chunk) -> list[Chunk]:

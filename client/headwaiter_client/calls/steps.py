@@ -15,7 +15,8 @@ from google.protobuf.message import DecodeError, Message
 from headwaiter_client.calls.attention_weights import Attention, read_attention
 from headwaiter_client.calls.options import checked_text
 from headwaiter_client.calls.results import ModelRef, model_ref
-from headwaiter_client.errors import DeadlineExceeded, HeadwaiterError, Unavailable
+from headwaiter_client.calls.splitting import size_error
+from headwaiter_client.errors import DeadlineExceeded, HeadwaiterError, Overloaded, Unavailable
 from headwaiter_proto import encoder_pb2 as pb
 
 # The gRPC path of each method of the contract, by the method's name.
@@ -89,7 +90,13 @@ def call_method(
 def attend(request: pb.AttendRequest, timeout_s: float) -> Steps[Attention]:
     """See `Client.attend`."""
     started_s = time.perf_counter()
-    response = yield from call_method("Attend", request, pb.AttendResponse, timeout_s, request.request_id)
+    try:
+        response = yield from call_method("Attend", request, pb.AttendResponse, timeout_s, request.request_id)
+    except HeadwaiterError as refusal:
+        if not is_unexplained(refusal):
+            raise
+        remaining_s = timeout_s - (time.perf_counter() - started_s)
+        raise (yield from explained(refusal, request, model(request.model, remaining_s))) from refusal.__cause__
     return read_attention(response, round_trip_s=time.perf_counter() - started_s)
 
 
@@ -103,6 +110,28 @@ def model(name: str, timeout_s: float) -> Steps[pb.GetModelResponse]:
     """See `Client.model`."""
     request = pb.GetModelRequest(name=checked_text("name", name))
     return (yield from call_method("GetModel", request, pb.GetModelResponse, timeout_s))
+
+
+def is_unexplained(error: HeadwaiterError) -> bool:
+    """Return whether a refusal has no details: a proxy refused the call, or gRPC refused a message as too large."""
+    return isinstance(error, Overloaded) and error.retry_after_s is None
+
+
+def explained(
+    refusal: HeadwaiterError, request: pb.EncodeRequest | pb.AttendRequest, describe: Steps[pb.GetModelResponse]
+) -> Steps[HeadwaiterError]:
+    """Return MessageTooLarge for an unexplained refusal of a request above the server's limit, else the refusal.
+
+    Args:
+        refusal: the unexplained refusal.
+        request: the refused request.
+        describe: asks the server for the model's description, which has the limit.
+    """
+    try:
+        description = yield from describe
+    except HeadwaiterError:
+        return refusal
+    return size_error(request.ByteSize(), description, request.request_id) or refusal
 
 
 def is_serving(timeout_s: float) -> Steps[bool]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -70,6 +70,16 @@ def int8_array(tensor: pb.Tensor) -> Int8Array:
     if scales.shape != values.shape[:1]:
         raise ValueError(f"{len(scales)} scales for values of shape {values.shape}")
     return Int8Array(values, scales)
+
+
+def read_vectors(
+    response: pb.EncodeResponse, field: Literal["pooled", "hidden"]
+) -> tuple[NDArray[Any] | None, Int8Array | None]:
+    """Return a reply's vectors as a float array or as an int8 array; the other, or both, are None."""
+    tensor: pb.Tensor = getattr(response, field)
+    if not response.HasField(field):
+        return None, None
+    return (None, int8_array(tensor)) if tensor.dtype == pb.DATA_TYPE_INT8 else (float_array(tensor), None)
 
 
 def split_rows(rows: _Vectors, lengths: NDArray[np.int64]) -> list[_Vectors]:

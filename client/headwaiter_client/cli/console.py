@@ -2,16 +2,15 @@
 
 import sys
 import time
-from collections.abc import Generator, Iterable, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
 _BAR_CHARACTERS = 40
-
-_Item = TypeVar("_Item")
 
 
 def console(*, stderr: bool = False) -> "Console":
@@ -39,28 +38,95 @@ def bar_chart(labels: Sequence[str], numbers: Sequence[str], values: Sequence[fl
     return table
 
 
-def with_progress_bar(items: Iterable[_Item], total: int, done: int) -> Generator[_Item, None, None]:
-    """Yield items. On a terminal, show a bar with the number of items, the items per second and the time left.
+class ProgressBar:
+    """Shows how many items are done, and whether the command waits for the server.
+
+    A terminal shows a bar with the number of items, the items per second and the time left, or since when the command
+    waits and why. Elsewhere, standard error gets one line when a wait begins, and one when it ends.
 
     Args:
-        items: the remaining items.
         total: number of all items, those of earlier runs included.
-        done: number of items that earlier runs have done.
-    """
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    columns = (
-        "Encoding",
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[rate]}/s"),
-        TimeRemainingColumn(),
-    )
-    quiet = not sys.stderr.isatty()
-    started_s = time.perf_counter()
-    with Progress(*columns, console=console(stderr=True), transient=True, disable=quiet) as bar:
-        task = bar.add_task("", total=total, completed=done, rate="-")
-        for count, item in enumerate(items, start=1):
-            yield item
-            rate_per_s = count / (time.perf_counter() - started_s)
-            bar.update(task, completed=done + count, rate=f"{rate_per_s:,.0f}")
+    Attributes:
+        done: number of items done, those of earlier runs included.
+    """
+
+    def __init__(self, total: int) -> None:
+        from rich.progress import (
+            BarColumn,
+            MofNCompleteColumn,
+            Progress,
+            ProgressColumn,
+            Task,
+            TextColumn,
+            TimeRemainingColumn,
+        )
+        from rich.table import Column
+        from rich.text import Text
+
+        class WaitColumn(ProgressColumn):
+            def render(self, task: Task) -> Text:
+                return Text(task.fields["wait"]())
+
+        self.done = self._resumed = 0
+        self._is_terminal = sys.stderr.isatty()
+        self._started_s = time.perf_counter()
+        self._waits_since_s: float | None = None
+        self._reason = ""
+        self._bar = Progress(
+            "Encoding",
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[rate]}/s"),
+            TimeRemainingColumn(),
+            WaitColumn(Column(no_wrap=True, overflow="ellipsis")),
+            console=console(stderr=True),
+            transient=True,
+            disable=not self._is_terminal,
+        )
+        self._task = self._bar.add_task("", total=total, rate="-", wait=self._wait_text)
+
+    def __enter__(self) -> Self:
+        self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._bar.stop()
+
+    def resume(self, done: int) -> None:
+        """Start from the items that an earlier run has done."""
+        self.done = self._resumed = done
+        self._started_s = time.perf_counter()
+        self._bar.update(self._task, completed=done)
+
+    def advance(self) -> None:
+        """Show that one more item is done; the server has answered."""
+        self.end_wait()
+        self.done += 1
+        rate_per_s = (self.done - self._resumed) / (time.perf_counter() - self._started_s)
+        self._bar.update(self._task, completed=self.done, rate=f"{rate_per_s:,.0f}")
+
+    def begin_wait(self, reason: str) -> None:
+        """Show that the command waits for the server, and why; a wait in progress goes on with another reason."""
+        self._reason = reason
+        if self._waits_since_s is None:
+            self._waits_since_s = time.monotonic()
+            self._print_line(f"waiting for the server: {reason}")
+
+    def end_wait(self) -> None:
+        """Show that the server has answered."""
+        if self._waits_since_s is not None:
+            self._print_line(f"the server answers again after {time.monotonic() - self._waits_since_s:.0f} s")
+            self._waits_since_s = None
+
+    def _wait_text(self) -> str:
+        # The bar refreshes itself, so the seconds go on while the command sleeps or calls the server.
+        if self._waits_since_s is None:
+            return ""
+        return f"waiting for the server since {time.monotonic() - self._waits_since_s:.0f} s: {self._reason}"
+
+    def _print_line(self, line: str) -> None:
+        if not self._is_terminal:
+            print(f"headwaiter-client: {line}", file=sys.stderr)

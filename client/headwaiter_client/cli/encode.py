@@ -9,9 +9,9 @@ import numpy as np
 
 from headwaiter_client.calls.options import RequestOptions
 from headwaiter_client.calls.results import SequenceEncoding, precision_name
-from headwaiter_client.cli.console import console
-from headwaiter_client.cli.encode_texts import encode_texts, text_model
-from headwaiter_client.cli.resumable_file import ResumableFile
+from headwaiter_client.cli.console import ProgressBar, console
+from headwaiter_client.cli.encode_texts import Patience
+from headwaiter_client.cli.resumable_file import ResumableFile, check_output
 from headwaiter_client.cli.shared_flags import (
     Commands,
     add_command,
@@ -28,7 +28,10 @@ _NUMPY_TYPES = {"float32": "<f4", "float16": "<f2", "int8": "i1"}
 
 def add_to(commands: Commands) -> None:
     """Add the subcommand."""
-    summary = "encode a file of texts and save the pooled vectors; the same command resumes an interrupted run"
+    summary = (
+        "encode a file of texts and save the pooled vectors; the command waits for a server that is away, and the same "
+        "command resumes an interrupted run"
+    )
     flags = add_command(commands, "encode", run, summary)
     add_text_flags(flags)
     flags.add_argument(
@@ -60,6 +63,7 @@ def add_to(commands: Commands) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Encode the file, and print the number of texts, the number of tokens and the seconds."""
     screen = console()
+    check_output(arguments.output)
     texts = read_texts(arguments)
     options: RequestOptions = {
         **text_options(arguments),
@@ -69,15 +73,17 @@ def run(arguments: argparse.Namespace) -> int:
     }
     started_s = time.perf_counter()
     tokens = truncated = 0
-    with Client(**client_arguments(arguments)) as client:
-        model = text_model(client)
+    with Client(**client_arguments(arguments)) as client, ProgressBar(len(texts.values)) as bar:
+        patience = Patience(bar)
+        model = patience.text_model(client)
         row_type = _row_type(arguments.dtype, arguments.dimensions or model.width)
         settings = {"model": model.model.digest, "precision": precision_name(model.model.precision), **options}
         # The priority does not change the vectors, so a resumed run may have another priority.
         options["priority"] = arguments.priority
         with ResumableFile(arguments.output, settings, texts.values, row_type, restart=arguments.restart) as file:
+            bar.resume(file.resumed_rows)
             try:
-                for encoding in encode_texts(client, model, texts, first=file.resumed_rows, **options):
+                for encoding in patience.encode_texts(client, model, texts, **options):
                     file.append(_row_bytes(encoding))
                     tokens += encoding.length
                     truncated += encoding.original_tokens is not None

@@ -1,17 +1,22 @@
 """Encode the texts of a file with a progress bar; an error of a text names its line in the file."""
 
 import re
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from typing import Unpack
 
 from headwaiter_client.calls.options import RequestOptions
 from headwaiter_client.calls.results import SequenceEncoding, model_ref
-from headwaiter_client.cli.console import with_progress_bar
+from headwaiter_client.cli.console import ProgressBar
 from headwaiter_client.cli.text_files import Texts
 from headwaiter_client.client import Client
-from headwaiter_client.errors import HeadwaiterError, ModelChanged, SequenceTooLong
+from headwaiter_client.errors import DeadlineExceeded, HeadwaiterError, ModelChanged, SequenceTooLong, Transient
 from headwaiter_proto import encoder_pb2 as pb
+
+# The errors that another attempt may cure.
+_PASSING = (Transient, DeadlineExceeded)
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 15.0
 
 
 def text_model(client: Client) -> pb.GetModelResponse:
@@ -27,36 +32,84 @@ def text_model(client: Client) -> pb.GetModelResponse:
 
 
 def encode_texts(
-    client: Client, description: pb.GetModelResponse, texts: Texts, *, first: int = 0, **options: Unpack[RequestOptions]
+    client: Client,
+    description: pb.GetModelResponse,
+    texts: Texts,
+    bar: ProgressBar,
+    **options: Unpack[RequestOptions],
 ) -> Iterator[SequenceEncoding]:
-    """Yield the pooled encodings of the texts from index `first` on, in order.
+    """Yield the pooled encodings of the texts that are not done according to the progress bar, in order.
 
     Raises:
         ModelChanged: another model than the described one answered.
         HeadwaiterError: a call failed; if one text is the cause, the message names its line.
         ValueError: the model has no pooled output.
     """
+    first = bar.done
     try:
-        with (
-            closing(client.encode_stream(texts.values[first:], **options)) as encodings,
-            closing(with_progress_bar(encodings, len(texts.values), first)) as shown_encodings,
-        ):
-            for encoding in shown_encodings:
+        with closing(client.encode_stream(texts.values[first:], **options)) as encodings:
+            for encoding in encodings:
                 if encoding.model != model_ref(description.model):
                     raise ModelChanged(
                         f"{encoding.model} answered instead of {model_ref(description.model)}; their vectors differ: "
                         "serve the same model in the same precision on all replicas, and run again"
                     )
-                if encoding.pooled is None and encoding.pooled_int8 is None:
+                if encoding.pooled_int8 is None and encoding.pooled is None:
                     name = description.model.name
                     raise ValueError(f"the model {name} has no pooled output: export it with a pooling")
                 yield encoding
+                bar.advance()
     except HeadwaiterError as error:
         if error.sequence is None:
             raise
         advice = " (--truncation left or right cuts long texts)" if isinstance(error, SequenceTooLong) else ""
         place = texts.place(first + error.sequence)
         raise HeadwaiterError(_with_place(error, error.sequence, place) + advice) from error
+
+
+class Patience:
+    """Waits for a server that does not answer now, as long as it takes.
+
+    An error that another attempt may cure is one of `Transient`, or a deadline that passed. The pauses between attempts
+    double while nothing gets done, up to 15 s.
+    """
+
+    def __init__(self, bar: ProgressBar) -> None:
+        self._bar = bar
+        self._done = bar.done
+        self._pause_s = _FIRST_PAUSE_S
+
+    def text_model(self, client: Client) -> pb.GetModelResponse:
+        """Return the description of the server's model; see `text_model`."""
+        while True:
+            try:
+                model = text_model(client)
+            except _PASSING as error:
+                self._wait(error)
+            else:
+                self._bar.end_wait()
+                return model
+
+    def encode_texts(
+        self,
+        client: Client,
+        description: pb.GetModelResponse,
+        texts: Texts,
+        **options: Unpack[RequestOptions],
+    ) -> Iterator[SequenceEncoding]:
+        """Yield encodings as `encode_texts` does; after an error that may pass, go on with the next text."""
+        while self._bar.done < len(texts.values):
+            try:
+                yield from encode_texts(client, description, texts, self._bar, **options)
+            except _PASSING as error:
+                self._wait(error)
+
+    def _wait(self, error: HeadwaiterError) -> None:
+        if self._bar.done > self._done:
+            self._done, self._pause_s = self._bar.done, _FIRST_PAUSE_S
+        self._bar.begin_wait(str(error))
+        time.sleep(max(self._pause_s, error.retry_after_s or 0.0))
+        self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)
 
 
 def _with_place(error: HeadwaiterError, sequence: int, place: str) -> str:

@@ -51,7 +51,9 @@ def _model_rows(model: pb.GetModelResponse) -> dict[str, str]:
     rows = {
         "digest": model.model.digest,
         "inputs": ", ".join(name for name, accepted in inputs.items() if accepted),
-        "sequence limit": f"{model.min_tokens:,} to {model.max_tokens:,} tokens",
+        "sequence limit": f"exactly {model.max_tokens:,} tokens"
+        if model.min_tokens == model.max_tokens
+        else f"{model.min_tokens:,} to {model.max_tokens:,} tokens",
         "vectors": f"width {model.width:,}, pooling {_pooling(model.pooling)}"
         + (", of unit length" if model.normalized else ""),
         "other pooling": ", ".join(_pooling(pooling) for pooling in model.poolings if pooling != model.pooling),

@@ -23,6 +23,18 @@ import numpy as np
 _HASH_BYTES = 16
 
 
+def check_output(output: Path) -> None:
+    """Check the path of a complete file, so that a wrong path fails before the work and not after it.
+
+    Raises:
+        ValueError: the path is a folder, or lies in a folder that does not exist.
+    """
+    if output.is_dir():
+        raise ValueError(f"{output} is a folder: name a file with --output")
+    if not output.parent.is_dir():
+        raise ValueError(f"the folder {output.parent} does not exist: create it, or name another --output")
+
+
 class ResumableFile:
     """A .npy file that grows by one row per text.
 

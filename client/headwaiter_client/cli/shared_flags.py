@@ -56,7 +56,7 @@ def client_arguments(arguments: argparse.Namespace) -> dict[str, Any]:
     addresses = [address.strip() for address in arguments.address.split(",")]
     return {
         "address": addresses if len(addresses) > 1 else addresses[0],
-        "token": arguments.token_file.read_text().strip() if arguments.token_file else None,
+        "token": arguments.token_file.read_text("utf-8-sig").strip() if arguments.token_file else None,
         "tls": TlsConfig(*files) if arguments.tls or any(files) else None,
         "timeout_s": arguments.timeout_s,
     }

@@ -5,7 +5,7 @@ import heapq
 
 from headwaiter_client.calls.options import RequestOptions
 from headwaiter_client.calls.results import SequenceEncoding
-from headwaiter_client.cli.console import console
+from headwaiter_client.cli.console import ProgressBar, console
 from headwaiter_client.cli.encode_texts import encode_texts, text_model
 from headwaiter_client.cli.shared_flags import (
     Commands,
@@ -38,8 +38,10 @@ def run(arguments: argparse.Namespace) -> int:
     query_options: RequestOptions = {**options, "prompt": arguments.query_prompt}
     with Client(**client_arguments(arguments)) as client:
         model = text_model(client)
-        (query,) = encode_texts(client, model, Texts("the query", "text", [arguments.query]), **query_options)
-        cosines = [_cosine(encoding, query) for encoding in encode_texts(client, model, texts, **options)]
+        query_text = Texts("the query", "text", [arguments.query])
+        (query,) = encode_texts(client, model, query_text, ProgressBar(total=1), **query_options)
+        with ProgressBar(len(texts.values)) as bar:
+            cosines = [_cosine(encoding, query) for encoding in encode_texts(client, model, texts, bar, **options)]
     for index in heapq.nlargest(arguments.top, range(len(cosines)), key=cosines.__getitem__):
         screen.print(f"{cosines[index]:.4f}  {texts.unit} {index + 1}  {texts.values[index]}", soft_wrap=True)
     return 0

@@ -1,10 +1,11 @@
 """Read texts from a file: one per line, a field of JSON Lines, or a column of parquet."""
 
 import argparse
+import codecs
 import io
 import json
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -13,6 +14,9 @@ from typing import Any, BinaryIO
 
 # The flag that a file of this suffix needs; without the flag, the file would be read as plain lines.
 _REQUIRED_FLAGS = {".jsonl": "--field", ".parquet": "--column"}
+
+# The marks of UTF-32 contain those of UTF-16, or NULs.
+_UTF16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
 @dataclass(frozen=True)
@@ -50,7 +54,8 @@ def read_texts(arguments: argparse.Namespace) -> Texts:
     with nullcontext(sys.stdin.buffer) if file == "-" else Path(file).open("rb") as stream:
         if column:
             return _checked_texts(source, "row", _parquet_column(stream, source, column), lambda value: value)
-        return _checked_texts(source, "line", stream, partial(_json_field, name=field) if field else _decoded_line)
+        lines = _lines_without_mark(stream)
+        return _checked_texts(source, "line", lines, partial(_json_field, name=field) if field else _decoded_line)
 
 
 def _checked_texts(source: str, unit: str, items: Iterable[Any], read: Callable[[Any], object]) -> Texts:
@@ -78,15 +83,25 @@ def _reason(error: ValueError) -> str:
     return f"is not JSON: {error.msg}" if isinstance(error, json.JSONDecodeError) else str(error)
 
 
+def _lines_without_mark(stream: BinaryIO) -> Iterator[bytes]:
+    """Yield the lines of a file without the byte-order mark that some programs write before UTF-8."""
+    for number, line in enumerate(stream):
+        yield line if number else line.removeprefix(codecs.BOM_UTF8)
+
+
 def _decoded_line(line: bytes) -> str:
+    # Most UTF-16 without a byte-order mark is valid UTF-8, with a NUL beside each character.
+    if b"\0" in line or line.startswith(_UTF16_MARKS):
+        raise ValueError("looks like UTF-16 or UTF-32: convert the file to UTF-8")
     # Split at line feeds only: str.splitlines would also split at form feeds and Unicode separators.
     return line.removesuffix(b"\n").removesuffix(b"\r").decode()
 
 
 def _json_field(line: bytes, name: str) -> object:
-    if not line.strip():
+    text = _decoded_line(line)
+    if not text.strip():
         raise ValueError(f"is empty: each line must be an object with the field {name!r}")
-    record = json.loads(_decoded_line(line))
+    record = json.loads(text)
     if not isinstance(record, dict) or name not in record:
         raise ValueError(f"has no field {name!r}: each line must be an object with that field")
     return record[name]

@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 from headwaiter_client.calls.arguments import check_type
 from headwaiter_client.calls.steps import HEALTH_METHOD
-from headwaiter_client.errors import DeviceFailed, HeadwaiterError, Overloaded, Transient
+from headwaiter_client.errors import DeviceFailed, HeadwaiterError, Transient
 from headwaiter_proto.rules.status import DEVICE_FAILURES_KEY
 
 # Retries in the budget of a new client, and the most that a budget holds. Both are higher for a policy that allows one
@@ -24,7 +24,7 @@ class RetryPolicy:
     """How often a failed call is sent again, and after which wait.
 
     A call is sent again if its server cannot be reached, is starting or is draining (`Unavailable`), or if the server
-    is `Overloaded` and says when to try again. Requests change nothing on a server, so a request may be sent twice.
+    or a proxy is `Overloaded`. Requests change nothing on a server, so a request may be sent twice.
 
     Attributes:
         max_attempts: most times that a call is sent; 1 turns retries off.
@@ -64,14 +64,11 @@ class RetryPolicy:
             remaining_s: seconds until the deadline.
             jitter: random number from 0 to 1.
         """
-        server_delay_s = error.retry_after_s
-        # An overloaded server that wants another attempt says when.
-        refused_for_good = isinstance(error, Overloaded) and server_delay_s is None
-        if not isinstance(error, Transient) or refused_for_good or attempts >= self.max_attempts:
+        if not isinstance(error, Transient) or attempts >= self.max_attempts:
             return None
         # The exponent is capped because 2.0**1024 is an overflow; 2**60 times any back-off is above max_backoff_s.
         backoff_s = min(self.max_backoff_s, self.initial_backoff_s * 2.0 ** min(attempts - 1, 60))
-        wait_s = (server_delay_s or 0.0) + jitter * backoff_s
+        wait_s = (error.retry_after_s or 0.0) + jitter * backoff_s
         return wait_s if wait_s < remaining_s else None
 
 

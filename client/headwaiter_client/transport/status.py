@@ -1,5 +1,10 @@
-"""Turn the status of a failed gRPC call into an exception."""
+"""Turn the status of a failed gRPC call into an exception.
 
+A Headwaiter server sends error details with every refusal, and only these details decide what a refusal means. A status
+without them comes from gRPC itself, from a proxy or from another server; then the code alone gives a cautious class.
+"""
+
+from textwrap import shorten
 from typing import Any, cast
 
 import grpc
@@ -12,28 +17,40 @@ from headwaiter_client.errors import (
     DeadlineExceeded,
     HeadwaiterError,
     InvalidInput,
-    MessageTooLarge,
     ModelNotFound,
     Overloaded,
     Unauthenticated,
     Unavailable,
     Unimplemented,
 )
-from headwaiter_proto.rules.status import error_from_metadata
+from headwaiter_proto.rules.status import DOMAIN, error_from_metadata
 
-# The class of a failure without a known reason, from gRPC itself, a proxy or a newer server. INTERNAL is not
-# InferenceFailed here, because gRPC uses INTERNAL for broken connections, and the server for its own faults.
+# The class of a failure whose reason this client does not know; a newer server may send one. INTERNAL is not
+# InferenceFailed here, because the server uses INTERNAL for its own faults too.
 _ERROR_BY_CODE: dict[grpc.StatusCode, type[HeadwaiterError]] = {
     grpc.StatusCode.INVALID_ARGUMENT: InvalidInput,
     grpc.StatusCode.NOT_FOUND: ModelNotFound,
-    grpc.StatusCode.RESOURCE_EXHAUSTED: MessageTooLarge,
+    grpc.StatusCode.RESOURCE_EXHAUSTED: Overloaded,
     grpc.StatusCode.DEADLINE_EXCEEDED: DeadlineExceeded,
-    # Never a cancellation by the caller: gRPC also ends calls with CANCELLED if the server is stopping.
     grpc.StatusCode.CANCELLED: Unavailable,
     grpc.StatusCode.UNAVAILABLE: Unavailable,
     grpc.StatusCode.UNAUTHENTICATED: Unauthenticated,
     grpc.StatusCode.UNIMPLEMENTED: Unimplemented,
 }
+# The class of a failure without a server's details, and what the caller can do. gRPC turns the HTTP errors of proxies
+# into codes: 429, 502, 503 and 504 into UNAVAILABLE, 401 into UNAUTHENTICATED, 403 into PERMISSION_DENIED, 404 into
+# UNIMPLEMENTED, 400 into INTERNAL, all others into UNKNOWN.
+_CHECK_ADDRESS = "check that the address is that of a Headwaiter server"
+_CHECK_CREDENTIALS = "check the credentials that the proxy in front of the server requires"
+_BARE: dict[grpc.StatusCode, tuple[type[HeadwaiterError], str]] = {
+    grpc.StatusCode.INVALID_ARGUMENT: (InvalidInput, _CHECK_ADDRESS),
+    grpc.StatusCode.RESOURCE_EXHAUSTED: (Overloaded, "a proxy may limit the calls; send fewer at once"),
+    grpc.StatusCode.UNAVAILABLE: (Unavailable, "check the address, tls, and that the server runs"),
+    grpc.StatusCode.UNAUTHENTICATED: (Unauthenticated, _CHECK_CREDENTIALS),
+    grpc.StatusCode.PERMISSION_DENIED: (Unauthenticated, _CHECK_CREDENTIALS),
+    grpc.StatusCode.UNIMPLEMENTED: (Unimplemented, f"{_CHECK_ADDRESS} of the same version as the client"),
+}
+_MAX_QUOTED_CHARACTERS = 300
 
 _DETAILS = (error_details_pb2.ErrorInfo, error_details_pb2.RetryInfo, error_details_pb2.RequestInfo)
 
@@ -41,26 +58,37 @@ _DETAILS = (error_details_pb2.ErrorInfo, error_details_pb2.RetryInfo, error_deta
 def error_from_rpc(error: grpc.RpcError, *, timeout_s: float, request_id: str | None) -> HeadwaiterError:
     """Return the exception for a failed call, from the error that a gRPC channel raised, blocking or asyncio."""
     call = cast("grpc.Call", error)  # The exceptions of channels are also of this type.
-    code, message = call.code(), call.details()
+    code, text = call.code(), call.details() or ""
     details = _known_details(call)
     info, retry, request = (details.get(kind.DESCRIPTOR.full_name) for kind in _DETAILS)
-    if info is None and code is grpc.StatusCode.DEADLINE_EXCEEDED:
-        message = f"no answer within {timeout_s:g} s"
-    elif info is None and code is grpc.StatusCode.CANCELLED:
-        message = "the server ended the call without an answer: it may be shutting down"
-    reason = info.reason if info else ""
-    kind = ERROR_BY_REASON.get(reason) or _ERROR_BY_CODE.get(code, HeadwaiterError)
-    if kind is MessageTooLarge and retry:
-        kind = Overloaded
-    message = message or code.name
+    if info is None or info.domain != DOMAIN:
+        kind, message = _without_details(code, text, timeout_s)
+        metadata = {}
+    else:
+        kind = ERROR_BY_REASON.get(info.reason) or _ERROR_BY_CODE.get(code, HeadwaiterError)
+        message = f"{code.name}: {text}" if kind is HeadwaiterError else text or code.name
+        metadata = info.metadata
     return error_from_metadata(
         kind,
-        f"{code.name}: {message}" if kind is HeadwaiterError else message,
-        info.metadata if info else {},
+        message,
+        metadata,
         retry_after_s=retry.retry_delay.ToTimedelta().total_seconds() if retry else None,
         # A server that refuses a call before it reads the request generates another id.
         request_id=request.request_id if request else request_id,
     )
+
+
+def _without_details(code: grpc.StatusCode, text: str, timeout_s: float) -> tuple[type[HeadwaiterError], str]:
+    """Return the class and the message of a failure that no Headwaiter server explained."""
+    if code is grpc.StatusCode.DEADLINE_EXCEEDED:
+        return DeadlineExceeded, f"no answer within {timeout_s:g} s: set a longer timeout_s"
+    if code is grpc.StatusCode.CANCELLED:
+        # Never a cancellation by the caller: gRPC also ends calls with CANCELLED if the server is stopping.
+        return Unavailable, "the server ended the call without an answer: it may be shutting down"
+    kind, advice = _BARE.get(code, (HeadwaiterError, _CHECK_ADDRESS))
+    # gRPC lists each failed attempt to connect; the last one is enough.
+    cause = shorten(text.rpartition("last error: ")[2], _MAX_QUOTED_CHARACTERS, placeholder=" …")
+    return kind, f"no Headwaiter server answered ({code.name}{': ' if cause else ''}{cause}): {advice}"
 
 
 def _known_details(call: grpc.Call) -> dict[str, Any]:

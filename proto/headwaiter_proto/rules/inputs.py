@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.manifest_pb2 import Manifest
 from headwaiter_proto.rules.errors import Failures, InvalidInput, SequenceTooLong
+from headwaiter_proto.rules.images import check_class_rows, min_tokens, wrong_fixed_length
 from headwaiter_proto.rules.outputs import dtype_name
 from headwaiter_proto.rules.requests import RequestLimits, check_count, check_tokens
 
@@ -129,6 +130,8 @@ def read_features(
                 field="features.data",
             )
         )
+    if manifest.class_row:
+        check_class_rows(rows, ends, failures)
     return ParsedInput(_split(rows, ends), failures)
 
 
@@ -226,7 +229,7 @@ def _check_sizes(
 
 def _check_lengths(lengths: Sequence[int], path: str, manifest: Manifest, failures: Failures) -> None:
     """Refuse the sequences that are shorter or longer than the model accepts; `path` is the request's field."""
-    least, most = max(1, manifest.min_tokens), manifest.max_tokens
+    least, most = min_tokens(manifest), manifest.max_tokens
     # This fast check is enough for nearly all requests.
     if least <= min(lengths) and max(lengths) <= most:
         return
@@ -234,6 +237,8 @@ def _check_lengths(lengths: Sequence[int], path: str, manifest: Manifest, failur
         if length == 0:
             message = f"sequence {index} is empty: send at least one token"
             failures.add(InvalidInput(message, sequence=index, field=path))
+        elif length != most and manifest.fixed_length:
+            failures.add(wrong_fixed_length(index, length, path, manifest))
         elif length < least:
             message = (
                 f"sequence {index} has length {length}; the model needs at least {least} tokens, because no token "

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.manifest_pb2 import Manifest
 from headwaiter_proto.rules.errors import HeadwaiterError, InvalidInput
+from headwaiter_proto.rules.images import min_tokens
 from headwaiter_proto.rules.inputs import ParsedInput
 from headwaiter_proto.rules.outputs import Output
 from headwaiter_proto.rules.pooling import POOLINGS
@@ -75,7 +76,7 @@ def model_response(manifest: Manifest, limits: RequestLimits) -> pb.GetModelResp
         takes_texts=manifest.max_text_tokens > 0,
         vocabulary_size=manifest.vocabulary_size,
         feature_width=manifest.feature_width,
-        min_tokens=max(1, manifest.min_tokens),
+        min_tokens=min_tokens(manifest),
         max_tokens=manifest.max_tokens,
         max_text_tokens=manifest.max_text_tokens,
         width=manifest.width,

@@ -31,17 +31,23 @@ class BearerToken(ServerInterceptor):
     ) -> "grpc.RpcMethodHandler[Any, Any] | None":
         """Check the metadata of a call before its message is read."""
         metadata = dict(handler_call_details.invocation_metadata or ())
-        given = metadata.get("authorization", "")
+        given = metadata.get("authorization")
         method = handler_call_details.method
         # Compare in constant time; otherwise the token could be guessed byte by byte.
         if method.startswith(_PUBLIC_SERVICE) or hmac.compare_digest(str(given).encode(), self._expected):
             return await continuation(handler_call_details)
         # All unknown method names share one label, because callers must not create labels in the metrics.
         name = method.rpartition("/")[2]
-        return refusing_handler(name if name in _METHODS else "other", _unauthenticated, self._recorder)
+        refusal = _no_token if given is None else _wrong_token
+        return refusing_handler(name if name in _METHODS else "other", refusal, self._recorder)
 
 
-def _unauthenticated() -> Unauthenticated:
+def _no_token() -> Unauthenticated:
+    return Unauthenticated("the call carries no bearer token: send the metadata authorization: Bearer TOKEN")
+
+
+def _wrong_token() -> Unauthenticated:
     return Unauthenticated(
-        "the call does not carry the server's bearer token: send the metadata authorization: Bearer TOKEN"
+        "the call's metadata authorization is not the server's bearer token: send authorization: Bearer TOKEN with the "
+        "token of this server"
     )

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from headwaiter_proto.rules.errors import InvalidInput, Overloaded
+from headwaiter_proto.rules.errors import DeadlineExceeded, HeadwaiterError, InvalidInput, Overloaded
 from headwaiter_server.scheduling.cost import BatchLimits, CostModel, Shape
 from headwaiter_server.scheduling.pending import Pending
 
@@ -54,9 +54,17 @@ class WaitEstimate:
         Less urgent sequences may fill up the request's last batch, so that its answer takes longer.
         """
         filling_tokens = min(self.pending.tokens - tokens_ahead, self.limits.tokens)
+        return self.wait_s(tokens_ahead) + self._work_s(shape, filling_tokens)
+
+    def answer_without_queue_s(self, shape: Shape) -> float:
+        """Return the seconds until the answer to a request for which no other request waits."""
+        return self._work_s(shape, 0)
+
+    def _work_s(self, shape: Shape, filling_tokens: int) -> float:
+        """Return the seconds from the start of a request to its answer, with this number of tokens of others."""
         longest = shape.longest_tokens
         alone_s = self.cost.seconds(1, longest, longest, longest * longest)
-        return self.wait_s(tokens_ahead) + max(alone_s, self._run_s(shape.tokens + filling_tokens)) + self.margin_s
+        return max(alone_s, self._run_s(shape.tokens + filling_tokens)) + self.margin_s
 
     def _run_s(self, tokens: int) -> float:
         """Return the seconds that one device takes for this many tokens, in full batches of average sequences."""
@@ -75,6 +83,8 @@ def admit(estimate: WaitEstimate, limits: QueueLimits, shape: Shape, due_s: floa
 
     Raises:
         InvalidInput: the request does not fit even in an empty queue.
+        DeadlineExceeded: the request does not fit now, and later it would miss a deadline as short as its own, even if
+            no other request waited.
         Overloaded: the request does not fit now; the error holds the delay after which to try again.
     """
     tokens = shape.tokens
@@ -88,18 +98,31 @@ def admit(estimate: WaitEstimate, limits: QueueLimits, shape: Shape, due_s: floa
     # An idle server runs the request at once, so the queue cannot be the reason for a missed deadline.
     if not (queued_tokens or min(estimate.busy_s)):
         return
+    needed_s = _CAUTION_FACTOR * estimate.answer_without_queue_s(shape)
     if queued_tokens + tokens > limits.tokens:
         problem = f"the queue holds {queued_tokens} of {limits.tokens} tokens and the request has {tokens}"
-        raise _overloaded(problem, estimate.wait_s(estimate.pending.tokens), limits.tokens)
+        wait_s = estimate.wait_s(estimate.pending.tokens)
+        raise _too_late(needed_s, time_left_s) or _overloaded(problem, wait_s, limits.tokens)
     tokens_ahead = estimate.pending.tokens_due_by(due_s)
     wait_s = estimate.wait_s(tokens_ahead)
     if wait_s > limits.wait_s:
         problem = f"the request would wait {wait_s:.2f} s; the server admits waits of at most {limits.wait_s:g} s"
-        raise _overloaded(problem, wait_s)
+        raise _too_late(needed_s, time_left_s) or _overloaded(problem, wait_s)
     answer_s = _CAUTION_FACTOR * estimate.answer_s(tokens_ahead, shape)
     if wait_s > 0 and answer_s > time_left_s:
-        problem = f"the answer could take {answer_s:.3f} s, and the deadline is in {max(0.0, time_left_s):.3f} s"
-        raise _overloaded(problem, wait_s, advice=", or with a later deadline")
+        problem = f"the answer could take {answer_s:.3f} s, and the deadline is in {time_left_s:.3f} s"
+        advice = ", or with a later deadline"
+        raise _too_late(needed_s, time_left_s) or _overloaded(problem, wait_s, advice=advice)
+
+
+def _too_late(needed_s: float, time_left_s: float) -> HeadwaiterError | None:
+    """Return the refusal of a request that must not try again with a deadline as short as its own."""
+    if needed_s <= time_left_s:
+        return None
+    return DeadlineExceeded(
+        f"the deadline is in {max(0.0, time_left_s):.3f} s, and the answer could take {needed_s:.3f} s even if no "
+        "other request waited: allow more time"
+    )
 
 
 def _overloaded(problem: str, wait_s: float, limit: int | None = None, advice: str = "") -> Overloaded:

@@ -123,7 +123,7 @@ class Scheduler:
             Overloaded: the queue has no room for the request, or is too long for its deadline.
             Unavailable: the server is draining, or its devices are dead.
             DeviceFailed: a device died while it ran the request.
-            DeadlineExceeded: the deadline passed while the request waited.
+            DeadlineExceeded: the deadline passed while the request waited, or is too near even without a queue.
             InferenceFailed: the model failed on a sequence; never raised if `failures` is given.
         """
         answer: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()

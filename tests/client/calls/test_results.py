@@ -64,7 +64,7 @@ def test_int8_vectors_have_one_scale_per_row() -> None:
     reply.hidden.CopyFrom(_int8([[1, 0], [2, 0], [3, 0]], [1.0, 10.0, 100.0]))
     result = _encoding(reply)
 
-    assert (result.pooled, result.hidden) == (None, None)
+    assert (result.float_pooled, result.float_hidden) == (None, None)
     assert result.pooled_int8 is not None
     assert result.hidden_int8 is not None
     assert result.pooled_int8.to_float32().tolist() == [[63.5, -63.5], [2, 4]]

@@ -6,6 +6,7 @@ from pathlib import Path
 import grpc
 import pytest
 import trustme
+from google.rpc import error_details_pb2
 
 from headwaiter_client.cli import main
 from tests.client.fake_server import FakeServer
@@ -22,6 +23,12 @@ def test_flags_can_be_given_as_environment_variables(
     assert main(["probe"]) == 0
     assert server.metadata["authorization"] == "Bearer s3cret"
     assert server.remaining_s > 4000
+
+
+def test_a_token_file_may_begin_with_a_byte_order_mark(server: FakeServer, tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("s3cret\n", "utf-8-sig")
+    assert main(["probe", "--address", server.address, "--token-file", str(tmp_path / "token")]) == 0
+    assert server.metadata["authorization"] == "Bearer s3cret"
 
 
 def test_a_flag_overrides_its_variable(server: FakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,7 +76,8 @@ def test_tls_needs_no_file_to_trust_the_public_authorities(server: FakeServer, m
 
 
 def test_the_servers_message_is_printed(server: FakeServer, capsys: pytest.CaptureFixture[str]) -> None:
-    server.refuse(grpc.StatusCode.UNAUTHENTICATED, "the token is wrong")
+    info = error_details_pb2.ErrorInfo(reason="UNAUTHENTICATED", domain="headwaiter")
+    server.refuse(grpc.StatusCode.UNAUTHENTICATED, "the token is wrong", info)
     assert main(["models", "--address", server.address]) == 1
     assert capsys.readouterr().err == "headwaiter-client: the token is wrong\n"
 

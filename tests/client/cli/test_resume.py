@@ -185,7 +185,7 @@ def test_vectors_of_two_models_are_not_mixed_in_one_run(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     before = Client(transport=FakeEncoder(model="before")).model()
-    monkeypatch.setattr("headwaiter_client.cli.encode.text_model", lambda _: before)
+    monkeypatch.setattr("headwaiter_client.cli.encode_texts.text_model", lambda _: before)
     assert main(["encode", str(six_texts), "-o", str(tmp_path / "out.npy")]) == 1
     error = capsys.readouterr().err
     assert "fake" in error

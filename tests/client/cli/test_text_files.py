@@ -13,12 +13,23 @@ from tests.client.cli.conftest import ReusableFake
 
 JSONL = ["--field", "body"]
 PARQUET = ["--column", "body"]
+WIDE = [("one\n", encoding) for encoding in ("utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-32-le", "utf-32-be")]
+WIDE += [("読む\n", "utf-16")]
 
 
 def test_texts_are_read_from_a_field_of_json_lines(fake: ReusableFake, tmp_path: Path) -> None:
     (tmp_path / "texts").write_text('{"body": "b\\u00fc", "id": 1}\r\n{"id": 2, "body": "a\\nline"}', "utf-8")
     assert _encode(tmp_path, *JSONL) == 0
     assert fake.texts == ["a\nline", "bü"]
+
+
+@pytest.mark.parametrize(("content", "flags"), [("a\nb\ufeff", []), ('{"body": "a"}\n{"body": "b\ufeff"}', JSONL)])
+def test_the_byte_order_mark_of_a_file_is_not_part_of_its_first_text(
+    fake: ReusableFake, tmp_path: Path, content: str, flags: list[str]
+) -> None:
+    (tmp_path / "texts").write_text(content, "utf-8-sig")
+    assert _encode(tmp_path, *flags) == 0
+    assert fake.texts == ["a", "b\ufeff"]
 
 
 def test_texts_are_read_from_a_column_of_parquet(fake: ReusableFake, tmp_path: Path) -> None:
@@ -45,6 +56,10 @@ def test_parquet_is_read_from_a_pipe(fake: ReusableFake, tmp_path: Path, monkeyp
         (b"one\n \t\nthree\n", [], ["line 2 of {}", "empty"]),
         (b"one\n\xff", [], ["line 2 of {}", "UTF-8"]),
         (b"", [], ["{}", "empty"]),
+        ("\ufeff".encode(), [], ["line 1 of {}", "empty"]),
+        *((text.encode(encoding), [], ["line 1 of {}", "UTF-16"]) for text, encoding in WIDE),
+        (b"one\n" + "two".encode("utf-16-le"), [], ["line 2 of {}", "UTF-16"]),
+        ('{"body": "a"}'.encode("utf-16"), JSONL, ["line 1 of {}", "UTF-16"]),
         (b'{"body": "a"}\n{"body": ', JSONL, ["line 2 of {}", "JSON", "Expecting value"]),
         (b'{"body": "a"}\n\n', JSONL, ["line 2 of {}", "empty", "'body'"]),
         (b'{"text": "a"}', JSONL, ["line 1 of {}", "'body'"]),

@@ -81,6 +81,7 @@ def _refused_once(server: FakeServer, code: grpc.StatusCode, *details: Message) 
     [
         pytest.param(grpc.StatusCode.UNAVAILABLE, [], id="unavailable"),
         pytest.param(grpc.StatusCode.RESOURCE_EXHAUSTED, [_retry_info(1)], id="overloaded"),
+        pytest.param(grpc.StatusCode.RESOURCE_EXHAUSTED, [], id="the rate limit of a proxy"),
         pytest.param(grpc.StatusCode.CANCELLED, [], id="cancelled by a server that stops"),
     ],
 )
@@ -95,7 +96,8 @@ def test_a_call_that_a_server_cannot_take_now_is_sent_again(
 
 
 @pytest.mark.parametrize(
-    "code", [code for code in grpc.StatusCode if code.name not in ("OK", "UNAVAILABLE", "CANCELLED")]
+    "code",
+    [code for code in grpc.StatusCode if code.name not in ("OK", "UNAVAILABLE", "CANCELLED", "RESOURCE_EXHAUSTED")],
 )
 def test_a_call_that_would_fail_again_is_sent_once(call: Call, server: FakeServer, code: grpc.StatusCode) -> None:
     server.refuse(code, "no")

@@ -34,7 +34,7 @@ policies = st.builds(
         pytest.param(Overloaded("full", retry_after_s=2), 2, 10, 1, 2.2, id="the delay and the back-off"),
         pytest.param(Overloaded("full", retry_after_s=2), 1, 2, 0, None, id="the delay is longer than the time left"),
         pytest.param(Unavailable("starts", retry_after_s=2), 1, 10, 0, 2, id="the delay of a starting server"),
-        pytest.param(Overloaded("full"), 1, 10, 0, None, id="the server asks for no delay"),
+        pytest.param(Overloaded("rate limit"), 2, 10, 1, 0.2, id="a proxy that names no delay"),
     ],
 )
 def test_the_wait_before_the_next_attempt(

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headwaiter_proto.rules.errors import InvalidInput, Overloaded
+from headwaiter_proto.rules.errors import DeadlineExceeded, HeadwaiterError, InvalidInput, Overloaded
 from headwaiter_server.scheduling.admission import QueueLimits, WaitEstimate, admit
 from headwaiter_server.scheduling.cost import BatchLimits, CostModel, Shape
 from tests.server.scheduling.sequences import pending_of, waiting
@@ -51,15 +51,8 @@ def test_a_request_that_can_be_answered_in_time_is_admitted(
         (_estimate([8] * 2, 1.0, margin_s=1.0), 8, 10.0, r"11\.875 s", 6.0),
         # Two devices share the wait.
         (_estimate([8] * 4, 1.0, 3.0), 8, 9.0, r"10\.625 s", 6.0),
-        # The delay is never below 0.01 s.
-        (
-            _estimate([], 0.001),
-            8,
-            2.0,
-            r"3\.126 s.*2\.000 s.*0\.01 s",
-            0.01,
-        ),
-        (_estimate([], 0.001), 8, -1.0, r"0\.000 s.*0\.01 s", 0.01),
+        # The delay is never below 0.01 s. The request alone takes 1.25 × 2.5 s = 3.125 s.
+        (_estimate([], 0.001), 8, 3.1252, r"3\.126 s.*3\.125 s.*0\.01 s", 0.01),
         (_estimate([], 0.0, 3.0, planned_tokens=60), 8, NEVER, r"\b60\b.*\b64\b.*0\.01 s", 0.01),
     ],
 )
@@ -69,6 +62,27 @@ def test_a_request_that_does_not_fit_now_is_refused_with_the_delay_after_which_t
     with pytest.raises(Overloaded, match=numbers) as refusal:
         admit(estimate, QUEUE, Shape.of([length]), NEVER, time_left_s)
     assert refusal.value.retry_after_s == pytest.approx(retry_after_s)
+
+
+@pytest.mark.parametrize(
+    ("estimate", "time_left_s", "numbers"),
+    [
+        (_estimate([], 0.001), 2.0, r"2\.000 s.*3\.125 s"),
+        (_estimate([], 0.001), -1.0, r"0\.000 s.*3\.125 s"),
+        (_estimate([8] * 2, 1.0), 3.12, r"3\.120 s.*3\.125 s"),
+        (_estimate([8] * 2, 1.0, margin_s=1.0), 4.0, r"4\.000 s.*4\.375 s"),
+        # A full queue, and a wait that the server does not admit, are no reason to try again either.
+        (_estimate([8] * 7, 1.0, planned_tokens=8), 2.0, r"2\.000 s.*3\.125 s"),
+        (_estimate([8], 99.0), 2.0, r"2\.000 s.*3\.125 s"),
+    ],
+)
+def test_a_request_is_not_told_to_try_again_where_its_deadline_is_too_short_without_a_queue(
+    estimate: WaitEstimate, time_left_s: float, numbers: str
+) -> None:
+    with pytest.raises(HeadwaiterError, match=numbers) as refusal:
+        admit(estimate, QUEUE, Shape.of([8]), NEVER, time_left_s)
+    assert (type(refusal.value), refusal.value.retry_after_s) == (DeadlineExceeded, None)
+    assert "try again" not in str(refusal.value)
 
 
 def test_a_request_larger_than_the_queue_is_invalid_input() -> None:
@@ -88,10 +102,10 @@ estimates = st.builds(
 )
 
 
-def _refusal(estimate: WaitEstimate, length: int, due_s: float, time_left_s: float) -> Overloaded | None:
+def _refusal(estimate: WaitEstimate, length: int, due_s: float, time_left_s: float) -> HeadwaiterError | None:
     try:
         admit(estimate, QUEUE, Shape.of([length]), due_s, time_left_s)
-    except Overloaded as refusal:
+    except (DeadlineExceeded, Overloaded) as refusal:
         return refusal
     return None
 
@@ -100,9 +114,12 @@ def _refusal(estimate: WaitEstimate, length: int, due_s: float, time_left_s: flo
 def test_a_delay_is_at_least_10_ms_and_a_later_deadline_never_causes_a_refusal(
     estimate: WaitEstimate, length: int, due_s: float, time_left_s: float
 ) -> None:
-    if refusal := _refusal(estimate, length, due_s, time_left_s):
+    refusal = _refusal(estimate, length, due_s, time_left_s)
+    if isinstance(refusal, Overloaded):
         assert (refusal.retry_after_s or 0.0) >= 0.01
-    else:
+        # After the queue is empty, a request with a deadline as short as this one's is admitted.
+        assert not _refusal(_estimate([], 1e-9, margin_s=estimate.margin_s), length, due_s, time_left_s + 1e-6)
+    elif not refusal:
         assert not _refusal(estimate, length, due_s, time_left_s + 1.0)
         assert not _refusal(estimate, length, due_s, NEVER)
 

@@ -1,0 +1,78 @@
+"""`patches`, and a fake Vision Transformer that accepts images of one size alone."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from headwaiter_client import Client, FakeEncoder, InvalidInput, SequenceTooLong, patches
+
+
+def test_each_row_holds_one_patch_with_channels_first_after_a_row_of_zeros() -> None:
+    image = np.arange(2 * 4 * 6).reshape(2, 4, 6)
+    rows = patches(image, 2)
+    assert rows.shape == (7, 8)
+    assert rows.dtype == np.float32
+    assert not rows[0].any()
+    assert rows[1].tolist() == [0, 1, 6, 7, 24, 25, 30, 31]
+    assert rows[2].tolist() == [2, 3, 8, 9, 26, 27, 32, 33]
+    assert rows[4].tolist() == [12, 13, 18, 19, 36, 37, 42, 43]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "expected"), [(np.uint8, np.float32), (np.float64, np.float32), (np.float16, np.float16)]
+)
+def test_rows_are_floats_that_the_client_sends(dtype: Any, expected: Any) -> None:
+    assert patches(np.ones((3, 4, 4), dtype), 2).dtype == expected
+    assert patches([[[1.0, 2.0]]], np.int64(1)).tolist() == [[0], [1], [2]]
+
+
+@pytest.mark.parametrize(
+    ("image", "patch_size", "facts"),
+    [
+        (np.ones((224, 224, 3)), 16, ["[224, 224, 3]", "16"]),
+        (np.ones((3, 30, 32)), 16, ["[3, 30, 32]"]),
+        (np.ones((4, 4)), 2, ["[4, 4]"]),
+        (np.ones((1, 3, 4, 4)), 2, ["[1, 3, 4, 4]"]),
+        (np.ones((3, 0, 4)), 2, ["[3, 0, 4]"]),
+        (np.full((1, 2, 2), "a"), 2, ["<U1"]),
+        (np.ones((3, 4, 4)), 0, ["patch_size", "0"]),
+    ],
+)
+def test_an_image_that_has_no_such_patches_is_refused(image: Any, patch_size: int, facts: list[str]) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        patches(image, patch_size)
+    assert all(fact in str(caught.value) for fact in facts)
+    with pytest.raises(TypeError):
+        patches(image, 2.0)  # type: ignore[arg-type]
+
+
+def test_a_fake_of_a_vision_transformer_refuses_what_its_server_refuses() -> None:
+    client = Client(transport=FakeEncoder(feature_width=12, max_tokens=10, fixed_length=True, class_row=True))
+    model = client.model()
+    assert (model.min_tokens, model.max_tokens) == (10, 10)
+    good, smaller, larger = (patches(np.ones((3, side, side)), 2) for side in (6, 4, 8))
+    for rows, kind in ((smaller, InvalidInput), (good[1:], InvalidInput), (larger, SequenceTooLong)):
+        with pytest.raises(InvalidInput) as caught:
+            client.encode_features([good, rows])
+        assert type(caught.value) is kind
+        facts = (caught.value.sequence, caught.value.field, caught.value.limit, caught.value.actual)
+        assert facts == (1, "features.lengths", 10, len(rows))
+        with pytest.raises(kind):
+            client.attend(rows)
+    no_zeros = good + 1
+    result = client.encode_features([good, no_zeros, smaller, good], partial=True)
+    assert {index: error.field for index, error in result.failures.items()} == {
+        1: "features.data",
+        2: "features.lengths",
+    }
+    assert result.lengths.tolist() == [10, 0, 0, 10]
+
+
+def test_a_model_of_one_length_without_a_class_row_takes_any_first_row() -> None:
+    client = Client(transport=FakeEncoder(feature_width=12, max_tokens=9, fixed_length=True))
+    rows = patches(np.ones((3, 6, 6)), 2)[1:]
+    assert client.encode_features([rows]).lengths.tolist() == [9]
+    with pytest.raises(InvalidInput) as caught:
+        client.encode_features([rows[1:]])
+    assert (caught.value.limit, caught.value.actual) == (9, 8)
