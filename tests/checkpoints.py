@@ -6,6 +6,7 @@
 import json
 import string
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -34,6 +35,17 @@ def save_bert(folder: Path, **settings: object) -> transformers.BertModel:
         }
     )
     model = transformers.BertModel(config).eval()
+    randomize(model)
+    model.save_pretrained(folder)
+    return model
+
+
+def save_vit(folder: Path, kind: str = "ViTModel", **settings: Any) -> transformers.PreTrainedModel:
+    """Save a ViT for images [3, 12, 12] of 9 patches."""
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 32, "num_attention_heads": 4, "num_hidden_layers": 2, "intermediate_size": 64}
+    config = transformers.ViTConfig(**{**sizes, "image_size": 12, "patch_size": 4, **settings})
+    model = getattr(transformers, kind)(config).eval()
     randomize(model)
     model.save_pretrained(folder)
     return model

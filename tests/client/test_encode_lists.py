@@ -189,11 +189,11 @@ def test_a_sequence_too_large_for_any_message_is_named_with_the_servers_limit(
 def test_int8_vectors_of_a_long_list_keep_their_scales(runner: ClientRunner) -> None:
     exact = runner.call(FakeEncoder(), "encode", TEXTS, hidden=True)
     rough = runner.call(FakeEncoder(), "encode", TEXTS, hidden=True, dtype="int8")
-    assert (rough.float_pooled, rough.float_hidden) == (None, None)
     assert rough.pooled_int8.shape == (600, 8)
     np.testing.assert_array_equal(rough.pooled, rough.pooled_int8.to_float32())
     np.testing.assert_array_equal(rough.hidden[599], rough.hidden_int8[599].to_float32())
     assert rough.pooled is rough.pooled  # Decoded once.
+    assert (rough.float_pooled, rough.float_hidden) == (None, None)
     np.testing.assert_allclose(rough.pooled_int8.to_float32(), exact.pooled, atol=0.5 / 127 + 1e-6)
     np.testing.assert_allclose(
         rough.hidden_int8[599].to_float32(), exact.hidden[599], atol=np.abs(exact.hidden[599]).max() / 254 + 1e-6

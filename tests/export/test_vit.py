@@ -1,7 +1,5 @@
 """Vision Transformers give the answers that `transformers` gives, to features that the client's `patches` makes."""
 
-from contextlib import redirect_stdout
-from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -11,30 +9,15 @@ import safetensors.torch
 import torch
 import transformers
 
-from headwaiter_client import InvalidInput, SequenceTooLong, patches
+from headwaiter_client import patches
 from headwaiter_export.attention_layout import SingleSequence
 from headwaiter_export.checkpoints import read_checkpoint
-from headwaiter_export.cli import main
 from headwaiter_export.config import Pooling
-from headwaiter_proto.encoder_pb2 import POOLING_CLS
-from headwaiter_server.runtime.bundle import Bundle
-from tests.checkpoints import randomize
-from tests.e2e.in_process_server import connect, serving
+from tests.checkpoints import save_vit
 from tests.export.helpers import assert_checkpoint_refused, assert_close, edit_json
 from tests.oracle import Array
 
 PATCH_SIZE = 4
-
-
-def save_vit(folder: Path, kind: str = "ViTModel", **settings: Any) -> transformers.PreTrainedModel:
-    """Save a ViT for images [3, 12, 12] of 9 patches."""
-    torch.manual_seed(0)
-    sizes = {"hidden_size": 32, "num_attention_heads": 4, "num_hidden_layers": 2, "intermediate_size": 64}
-    config = transformers.ViTConfig(**{**sizes, "image_size": 12, "patch_size": PATCH_SIZE, **settings})
-    model = getattr(transformers, kind)(config).eval()
-    randomize(model)
-    model.save_pretrained(folder)
-    return model
 
 
 def draw_image(side: int, seed: int) -> Array:
@@ -70,39 +53,6 @@ def test_patches_are_those_of_the_models_own_projection(tmp_path: Path) -> None:
     with torch.inference_mode():
         expected = projection(torch.from_numpy(image)[None])[0].numpy()
     assert_close(rows[1:] @ kernel.reshape(32, -1).T + bias, expected)
-
-
-@pytest.mark.usefixtures("packed_cpu_alone")
-async def test_a_vit_bundle_encodes_images_of_its_own_size_and_refuses_all_others(tmp_path: Path) -> None:
-    model = save_vit(tmp_path / "vit", num_hidden_layers=1)
-    with redirect_stdout(StringIO()) as printed:
-        assert main(["checkpoint", str(tmp_path / "vit"), "-o", str(tmp_path / "bundle")]) == 0
-    assert "tokenizer" not in printed.getvalue()
-    manifest = Bundle.open(tmp_path / "bundle").manifest
-    assert (manifest.feature_width, manifest.max_tokens, manifest.pooling) == (48, 10, POOLING_CLS)
-    images = [draw_image(12, seed) for seed in range(3)]
-    good = [patches(image, PATCH_SIZE) for image in images]
-    async with serving(tmp_path / "bundle") as server, connect(server) as client:
-        encoding = await client.encode_features(good, hidden=True)
-        assert encoding.hidden is not None
-        for rows, image in zip(encoding.hidden, images, strict=True):
-            assert_close(rows, vit_hidden(model, image))
-        description = await client.model()
-        assert (description.min_tokens, description.max_tokens) == (10, 10)
-        smaller, larger = (patches(draw_image(side, 9), PATCH_SIZE) for side in (8, 16))
-        for rows, actual, kind in (
-            (smaller, 5, InvalidInput),
-            (good[1][1:], 9, InvalidInput),  # The class row is missing.
-            (larger, 17, SequenceTooLong),
-        ):
-            with pytest.raises(InvalidInput) as refused:
-                await client.encode_features([good[0], rows])
-            error = refused.value
-            assert type(error) is kind
-            assert (error.sequence, error.field, error.limit, error.actual) == (1, "features.lengths", 10, actual)
-        with pytest.raises(InvalidInput) as refused:
-            await client.encode_features([good[0], np.concatenate([good[1][1:], good[1][:1]])])
-        assert (refused.value.sequence, refused.value.field) == (1, "features.data")
 
 
 def test_a_masked_image_modeling_head_is_ignored(tmp_path: Path) -> None:
