@@ -18,7 +18,7 @@ from headwaiter_client.transport.status import error_from_rpc
 from headwaiter_proto import encoder_pb2 as pb
 from testbed.server_process import RunningServer
 from tests.checkpoints import VOCABULARY
-from tests.e2e.bad_requests import TO_FEATURE_MODEL, TO_TEXT_MODEL, BadRequest
+from tests.e2e.bad_requests import NOT_A_MESSAGE, TO_FEATURE_MODEL, TO_TEXT_MODEL, BadRequest
 
 TIMEOUT_S = 10.0
 GOOD_STREAMS = 4
@@ -86,6 +86,24 @@ def test_a_failure_of_a_partial_call_has_the_facts_of_the_error_of_a_whole_call(
     assert (type(failure), str(failure), vars(failure)) == (SequenceTooLong, str(refused.value), vars(refused.value))
     assert (failure.sequence, failure.field) == (1, field)
     assert failure.actual > failure.limit > 0
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        "grpc.health.v1.Health/Check",
+        "grpc.health.v1.Health/Watch",
+        "grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
+    ],
+)
+def test_health_checks_and_reflection_refuse_bytes_that_are_not_a_message(
+    text_server: RunningServer, method: str
+) -> None:
+    with grpc.insecure_channel(text_server.address) as channel:
+        call: Any = channel.stream_stream(f"/{method}")
+        with pytest.raises(grpc.RpcError) as refused:
+            list(call(iter([NOT_A_MESSAGE]), timeout=TIMEOUT_S))
+    assert cast("grpc.Call", refused.value).code() is grpc.StatusCode.INVALID_ARGUMENT
 
 
 def test_good_requests_are_answered_correctly_while_bad_ones_arrive(text_model: Caller) -> None:

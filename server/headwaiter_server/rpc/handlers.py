@@ -1,9 +1,10 @@
-"""Add services of other packages to a gRPC server without slowing down the other calls."""
+"""Add services of other packages to a gRPC server: the health check and reflection."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any
 
 import grpc
+from google.protobuf.message import DecodeError
 
 
 class GenericHandlers:
@@ -18,7 +19,57 @@ class GenericHandlers:
 
     def add_generic_rpc_handlers(self, handlers: Sequence[grpc.GenericRpcHandler]) -> None:
         """Add the generic handlers of a service to the server."""
-        self._server.add_generic_rpc_handlers(tuple(handlers))
+        self._server.add_generic_rpc_handlers(tuple(map(_RefusesUnreadable, handlers)))
 
     def add_registered_method_handlers(self, service: str, handlers: Mapping[str, Any]) -> None:
         """Ignore registered methods: the generic handlers answer the same methods."""
+
+
+class _RefusesUnreadable(grpc.GenericRpcHandler):
+    """Answers a message that cannot be parsed with INVALID_ARGUMENT.
+
+    gRPC itself would answer with UNKNOWN, and log a traceback for each such message.
+    """
+
+    def __init__(self, service: grpc.GenericRpcHandler) -> None:
+        self._service = service
+
+    def service(self, handler_call_details: grpc.HandlerCallDetails) -> "grpc.RpcMethodHandler[Any, Any] | None":
+        """Return the handler of a method, which takes raw messages and parses them itself."""
+        handler: Any = self._service.service(handler_call_details)
+        if handler is None:
+            return None
+        parse, write = handler.request_deserializer, handler.response_serializer
+        if handler.stream_stream:
+            return grpc.stream_stream_rpc_method_handler(_checked_stream(handler.stream_stream, parse), None, write)
+        if handler.unary_stream:
+            return grpc.unary_stream_rpc_method_handler(_checked(handler.unary_stream, parse), None, write)
+        return grpc.unary_unary_rpc_method_handler(_checked(handler.unary_unary, parse), None, write)
+
+
+def _checked(answer: Callable[..., Any], parse: Callable[[bytes], Any]) -> Callable[..., Any]:
+    async def check_and_answer(raw: bytes, context: Any) -> Any:
+        return await answer(await _parsed(raw, parse, context), context)
+
+    return check_and_answer
+
+
+def _checked_stream(answer: Callable[..., AsyncIterator[Any]], parse: Callable[[bytes], Any]) -> Callable[..., Any]:
+    async def check_and_answer(messages: AsyncIterator[bytes], context: Any) -> AsyncIterator[Any]:
+        async def requests() -> AsyncIterator[Any]:
+            async for raw in messages:
+                yield await _parsed(raw, parse, context)
+
+        async for reply in answer(requests(), context):
+            yield reply
+
+    return check_and_answer
+
+
+async def _parsed(raw: bytes, parse: Callable[[bytes], Any], context: Any) -> Any:
+    """Return the message, or end the call with INVALID_ARGUMENT."""
+    try:
+        return parse(raw)
+    except DecodeError:
+        problem = "the request cannot be parsed: check the client's .proto file"
+        await context.abort(grpc.StatusCode.INVALID_ARGUMENT, problem)
