@@ -7,6 +7,7 @@ from typing import Protocol
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, disable_created_metrics
 
+from headwaiter_proto.encoder_pb2 import Timings
 from headwaiter_server.histogram import Histogram
 from headwaiter_server.runtime.model import Model
 from headwaiter_server.scheduling.calibration import Calibration
@@ -62,8 +63,11 @@ class Recorder:
         self._durations = self._histogram(
             "request_duration_seconds", "Time from a request's arrival to its reply.", _SECONDS, "model", "method"
         )
-        stages = self._histogram("stage_duration_seconds", "Time of each stage of a request.", _SECONDS, "stage")
+        stages = self._histogram("stage_duration_seconds", "Time of each stage of Encode.", _SECONDS, "stage")
         self._stages = {stage: stages.labels(stage) for stage in STAGES}
+        self._attend_stages = self._histogram(
+            "attend_stage_duration_seconds", "Time of each stage of Attend.", _SECONDS, "stage"
+        )
         self._batch_sequences = self._histogram("batch_sequences", "Sequences in a batch.", _SEQUENCES).labels()
         self._batch_tokens = self._histogram("batch_tokens", "Tokens in a batch.", _TOKENS).labels()
         self._batch_padding = self._histogram(
@@ -123,10 +127,15 @@ class Recorder:
         """Record that a request was refused before it entered the queue."""
         self._refused.labels(reason).inc()
 
-    def stages(self, seconds: dict[str, float]) -> None:
-        """Record the duration of each stage of a request, in seconds."""
-        for stage, duration_s in seconds.items():
-            self._stages[stage].observe(duration_s)
+    def stages(self, timings: Timings) -> None:
+        """Record the duration of each stage of an Encode request."""
+        for stage, series in self._stages.items():
+            series.observe(getattr(timings, f"{stage}_s"))
+
+    def attend_stages(self, timings: Timings) -> None:
+        """Record the duration of each stage of an Attend request, which never runs in a batch."""
+        for stage in STAGES:
+            self._attend_stages.labels(stage).observe(getattr(timings, f"{stage}_s"))
 
     def finished(self, method: str, code: str, duration_s: float) -> None:
         """Record that a request was answered, with a reply or an error."""

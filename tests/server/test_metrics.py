@@ -35,6 +35,7 @@ def test_metric_names_and_types_stay_the_same_for_dashboards(recorder: Recorder)
         "headwaiter_requests": "counter",
         "headwaiter_request_duration_seconds": "histogram",
         "headwaiter_stage_duration_seconds": "histogram",
+        "headwaiter_attend_stage_duration_seconds": "histogram",
         "headwaiter_batch_sequences": "histogram",
         "headwaiter_batch_tokens": "histogram",
         "headwaiter_batch_padding_ratio": "histogram",

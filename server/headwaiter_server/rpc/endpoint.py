@@ -46,13 +46,18 @@ class Call:
         method: name of the gRPC method.
         arrived_s: time of arrival, on `clock`.
         deadline_s: deadline of the gRPC call, on `clock`; infinity without a deadline.
+        started_s: when the server started to read the request, on `clock`; later than the arrival if it had to wait.
         request_id: the id in the request; a generated id until the request is parsed, and for a request without an id.
     """
 
     method: str
     arrived_s: float
     deadline_s: float
+    started_s: float = 0.0
     request_id: str = field(default_factory=lambda: f"{_PROCESS_ID}-{next(_REQUEST_NUMBERS)}")
+
+    def __post_init__(self) -> None:
+        self.started_s = self.arrived_s
 
 
 Context: TypeAlias = "ServicerContext[bytes, bytes]"

@@ -1,7 +1,7 @@
 """The Encoder service: the methods of headwaiter.v1.Encoder, from message bytes to message bytes."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -32,8 +32,9 @@ from headwaiter_server.runtime.attention_weights import AttentionSelection
 from headwaiter_server.runtime.model import Model
 from headwaiter_server.scheduling.attention_weights import AttentionWeightsQueue, AttentionWeightsResult
 from headwaiter_server.scheduling.calibration import Calibration
-from headwaiter_server.scheduling.queued_request import Outcome
+from headwaiter_server.scheduling.queued_request import BatchTimes, Outcome
 from headwaiter_server.scheduling.scheduler import Scheduler
+from headwaiter_server.scheduling.stage_durations import Interval, stage_durations
 
 SERVICE = pb.DESCRIPTOR.services_by_name["Encoder"].full_name
 
@@ -171,41 +172,19 @@ class EncoderService:
     def _respond(
         self, call: Call, parsed: ParsedInput, output: Output, admitted_s: float, outcome: Outcome, model: Model
     ) -> bytes:
-        # If no sequence ran, the request only waited.
-        computed_s = clock() if outcome.computed_s is None else outcome.computed_s
+        completed_s = outcome.completed_s(clock())
         reply = encode_reply(call.request_id, parsed, output, outcome, model)
-        reply.timings.batches = outcome.batches
-        return self._finish(reply, call, admitted_s, outcome.assemble_s, outcome.compute_s, computed_s)
+        _set_timings(reply.timings, call, admitted_s, outcome.batches, completed_s)
+        self._recorder.stages(reply.timings)
+        return reply.SerializeToString()
 
     def _respond_attend(
         self, call: Call, admitted_s: float, outcome: AttentionWeightsResult, tokens: list[str], model: Model
     ) -> bytes:
         reply = attend_reply(call.request_id, outcome.attention, tokens, model)
-        reply.timings.batches = 1
-        return self._finish(reply, call, admitted_s, 0.0, outcome.compute_s, outcome.computed_s)
-
-    def _finish(
-        self,
-        reply: pb.EncodeResponse | pb.AttendResponse,
-        call: Call,
-        admitted_s: float,
-        assemble_s: float,
-        compute_s: float,
-        computed_s: float,
-    ) -> bytes:
-        """Record the duration of each stage, and serialise the reply."""
-        finished_s = clock()
-        stages = {
-            "tokenize": admitted_s - call.arrived_s,
-            "queue": computed_s - admitted_s - assemble_s - compute_s,
-            "assemble": assemble_s,
-            "compute": compute_s,
-            "respond": finished_s - computed_s,
-        }
-        for stage, duration_s in stages.items():
-            setattr(reply.timings, f"{stage}_s", duration_s)
-        reply.timings.total_s = finished_s - call.arrived_s
-        self._recorder.stages(stages)
+        batch = BatchTimes(Interval(outcome.run.start_s, outcome.run.start_s), outcome.run, outcome.run.seconds)
+        _set_timings(reply.timings, call, admitted_s, [batch], outcome.run.end_s)
+        self._recorder.attend_stages(reply.timings)
         return reply.SerializeToString()
 
     async def list_models(self, raw: bytes, call: Call) -> bytes:
@@ -238,6 +217,32 @@ def _adopt_id(call: Call, request_id: str) -> None:
     """Use the id of a request for its call, if the request has an id."""
     check_id(request_id)
     call.request_id = request_id or call.request_id
+
+
+def _set_timings(
+    timings: pb.Timings, call: Call, admitted_s: float, batches: Collection[BatchTimes], completed_s: float
+) -> None:
+    """Fill in the stages of a request that is ready to be sent.
+
+    Args:
+        timings: the message to fill in.
+        call: the call of the request.
+        admitted_s: when the request was read and tokenised.
+        batches: the times of the request's batches.
+        completed_s: when the last result was complete.
+    """
+    request = Interval(call.arrived_s, clock())
+    stages = stage_durations(
+        request,
+        tokenizing=Interval(call.started_s, admitted_s),
+        packing=[batch.packing for batch in batches],
+        runs=[batch.run for batch in batches],
+        responding=Interval(completed_s, request.end_s),
+    )
+    for stage, duration_s in stages.items():
+        setattr(timings, f"{stage}_s", duration_s)
+    timings.total_s = request.seconds
+    timings.batches = len(batches)
 
 
 def _deadline_exceeded(request: pb.EncodeRequest) -> DeadlineExceeded:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from headwaiter_proto.rules.errors import InferenceFailed, Overloaded, Unavailable
 from headwaiter_server.runtime.attention_weights import AttentionSelection, AttentionWeights
 from headwaiter_server.scheduling.answers import deadline_passed, inference_failed, output_not_finite
+from headwaiter_server.scheduling.stage_durations import Interval
 
 # A run may take seconds. A longer queue would hold requests that another replica could answer sooner.
 MAX_WAITING = 8
@@ -41,13 +42,11 @@ class AttentionWeightsResult:
     """The answer to a request for attention weights.
 
     Attributes:
-        compute_s: duration of the run.
-        computed_s: end of the run, on the queue's clock.
+        run: when the sequence ran, on the queue's clock.
     """
 
     attention: AttentionWeights
-    compute_s: float
-    computed_s: float
+    run: Interval
 
 
 class AttentionWeightsQueue:
@@ -151,6 +150,6 @@ class AttentionWeightsQueue:
             np.isfinite(values).all() for values in (attention.weights, attention.context) if values is not None
         ):
             raise output_not_finite(0)
-        computed_s = self._clock()
-        self._latest_run_s = computed_s - started_s
-        return AttentionWeightsResult(attention, computed_s - started_s, computed_s)
+        run = Interval(started_s, self._clock())
+        self._latest_run_s = run.seconds
+        return AttentionWeightsResult(attention, run)
