@@ -11,7 +11,8 @@ from headwaiter_proto.encoder_pb2 import Timings
 from headwaiter_server.histogram import Histogram
 from headwaiter_server.runtime.model import Model
 from headwaiter_server.scheduling.calibration import Calibration
-from headwaiter_server.scheduling.cost import Shape
+from headwaiter_server.scheduling.cost import BatchLimits, Shape
+from headwaiter_server.scheduling.observer import FailureCause
 
 STAGES = ("tokenize", "queue", "assemble", "compute", "respond")
 
@@ -41,6 +42,11 @@ class QueueState(Protocol):
     @property
     def estimated_wait_s(self) -> float:
         """Wait estimate of a sequence that arrives now, in seconds."""
+        ...
+
+    @property
+    def limits(self) -> BatchLimits:
+        """The batch limits that hold now."""
         ...
 
 
@@ -79,6 +85,8 @@ class Recorder:
         self._closed_batches = cache(
             self._counter("batches_closed", "Batches by the reason why they are not larger.", "reason").labels
         )
+        failed_batches = self._counter("batches_failed", "Batches that failed, by the cause that was found.", "reason")
+        self._failed_batches = {cause: failed_batches.labels(cause) for cause in FailureCause}
         self._available = self._gauge("device_available", "1 while at least one device works, else 0.")
         self._refused = self._counter("refused", "Requests refused before they entered the queue.", "reason")
         self._expired = self._counter("expired", "Sequences dropped because their deadline passed before they ran.")
@@ -103,7 +111,10 @@ class Recorder:
         )
         for term in ("launch", "token", "padded", "cell"):
             terms.labels(term).set(getattr(cost, f"{term}_s"))
-        self._gauge("token_budget", "Most tokens in a batch.").set(calibration.limits.tokens)
+        budget = self._gauge("token_budget", "Most tokens in a batch now.")
+        budget.set_function(lambda: queue.limits.tokens)
+        ratio = self._gauge("batch_limits_ratio", "Batch limits now / before serving; lower if memory is short.")
+        ratio.set_function(lambda: queue.limits.tokens / calibration.limits.tokens)
         rate = self._gauge("service_tokens_per_second", "Tokens per second of full batches, measured before serving.")
         rate.set(calibration.service_tokens_per_s)
         error = self._gauge(
@@ -150,6 +161,10 @@ class Recorder:
     def batch_closed(self, reason: str) -> None:
         """Record that a batch was planned, and why the batch is not larger."""
         self._closed_batches(reason).inc()
+
+    def batch_failed(self, cause: FailureCause) -> None:
+        """Record that a batch failed, and why."""
+        self._failed_batches[cause].inc()
 
     def batch_ran(self, shape: Shape, predicted_s: float, actual_s: float) -> None:
         """Record that a batch ran, with its predicted and its actual seconds."""

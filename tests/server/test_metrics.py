@@ -14,6 +14,7 @@ from tests.server.rpc.stand_ins import CALIBRATION, model, sample
 
 class Queue:
     queued_sequences, queued_tokens, estimated_wait_s = 3, 40, 0.5
+    limits = CALIBRATION.limits.scaled(0.5)
 
 
 @pytest.fixture
@@ -48,6 +49,8 @@ def test_metric_names_and_types_stay_the_same_for_dashboards(recorder: Recorder)
         "headwaiter_inflight_requests": "gauge",
         "headwaiter_batch_cost_error_ratio": "histogram",
         "headwaiter_batches_closed": "counter",
+        "headwaiter_batches_failed": "counter",
+        "headwaiter_batch_limits_ratio": "gauge",
         "headwaiter_device_available": "gauge",
         "headwaiter_queue_sequences": "gauge",
         "headwaiter_queue_tokens": "gauge",
@@ -104,7 +107,8 @@ def test_the_error_of_a_prediction_is_relative_to_the_actual_time(
 def test_each_term_of_the_batch_cost_is_exposed(recorder: Recorder) -> None:
     terms = {"launch": 1.0, "token": 0.5, "padded": 0.25, "cell": 0.125}
     assert {term: sample(recorder, "batch_cost_seconds", term=term) for term in terms} == terms
-    assert sample(recorder, "token_budget") == 4
+    assert sample(recorder, "token_budget") == 2
+    assert sample(recorder, "batch_limits_ratio") == 0.5
     assert sample(recorder, "service_tokens_per_second") == 0.75
     assert sample(recorder, "calibration_error_ratio") == 0.0625
 

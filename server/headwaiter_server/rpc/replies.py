@@ -16,6 +16,7 @@ from headwaiter_server.runtime.attention_weights import AttentionWeights
 from headwaiter_server.runtime.model import Model
 from headwaiter_server.runtime.numeric_tolerances import normalize_pooled
 from headwaiter_server.scheduling.calibration import Calibration
+from headwaiter_server.scheduling.cost import BatchLimits
 from headwaiter_server.scheduling.queued_request import Outcome
 
 _FLOAT_BYTES = 4
@@ -82,7 +83,7 @@ def model_ref(model: Model) -> pb.ModelRef:
     return pb.ModelRef(name=manifest.name, digest=model.bundle.digest, precision=model.precision)
 
 
-def model_reply(model: Model, settings: Settings, calibration: Calibration) -> pb.GetModelResponse:
+def model_reply(model: Model, settings: Settings, calibration: Calibration, limits: BatchLimits) -> pb.GetModelResponse:
     """Describe a model: its inputs and outputs, where it runs, and its difference from PyTorch."""
     reply = model_response(model.bundle.manifest, request_limits(settings))
     reply.model.CopyFrom(model_ref(model))
@@ -95,8 +96,8 @@ def model_reply(model: Model, settings: Settings, calibration: Calibration) -> p
             fallback_reason=model.fallback_reason,
             precision=model.precision,
             graph=model.graph_file,
-            token_budget=calibration.limits.tokens,
-            cell_budget=calibration.limits.cells,
+            token_budget=limits.tokens,
+            cell_budget=limits.cells,
             self_check=pb.SelfCheck(sequences=model.self_check_sequences, **asdict(model.self_check)),
             cost=pb.BatchCost(
                 launch_s=cost.launch_s,

@@ -196,7 +196,8 @@ class EncoderService:
         """Describe the model."""
         served = self._ready()
         check_model(parse(raw, pb.GetModelRequest()).name, served.model.bundle.manifest)
-        return model_reply(served.model, self._settings, served.calibration).SerializeToString()
+        reply = model_reply(served.model, self._settings, served.calibration, served.scheduler.limits)
+        return reply.SerializeToString()
 
     def _ready(self) -> ServedModel:
         if self._served is None:

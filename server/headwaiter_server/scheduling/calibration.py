@@ -86,7 +86,7 @@ def warm_up(model: Model, limits: BatchLimits) -> BatchLimits:
                 raise
             reason = one_line(error)
             log.warning("full batches of %d tokens fail, so the limits are halved: %s", limits.tokens, reason)
-            limits = limits.halved()
+            limits = limits.scaled(0.5)
         else:
             return limits
 

@@ -102,9 +102,12 @@ class BatchLimits:
     cells: int
     padded_tokens: int = sys.maxsize
 
-    def halved(self) -> "BatchLimits":
-        """Return limits for half the memory."""
-        return BatchLimits(self.tokens // 2, self.cells // 2, self.padded_tokens // 2)
+    def scaled(self, share: float) -> "BatchLimits":
+        """Return limits for a share of the memory, at least 1 each."""
+        tokens, cells, padded_tokens = (
+            max(1, min(limit, int(share * limit))) for limit in (self.tokens, self.cells, self.padded_tokens)
+        )
+        return BatchLimits(tokens, cells, padded_tokens)
 
 
 @dataclass(frozen=True)

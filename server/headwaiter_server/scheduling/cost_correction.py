@@ -20,10 +20,9 @@ class CostCorrection:
         queue_cost: predicts how long a batch keeps a device from the next batch, while sequences are waiting.
     """
 
-    def __init__(self, cost: CostModel, budget_tokens: int) -> None:
+    def __init__(self, cost: CostModel) -> None:
         """Start without a correction of `cost`, the cost model that was measured at start-up."""
         self._measured = self.cost = self.queue_cost = cost
-        self._budget_tokens = budget_tokens
         self._batch_ratio, self._queue_ratio, self._margin = MedianRatio(), MedianRatio(), SafetyMargin()
 
     @property
@@ -41,20 +40,21 @@ class CostCorrection:
         self._learn_ratio(self._measured.seconds(*shape), compute_s)
         return predicted_s
 
-    def note_queue_time(self, shape: Shape, device_s: float, *, queue_was_empty: bool) -> None:
+    def note_queue_time(self, shape: Shape, device_s: float, budget_tokens: int | None) -> None:
         """Learn from the time for which a batch kept its device from the next batch.
 
         Args:
             shape: the shape of the batch.
             device_s: seconds since the end of the previous batch, or since this batch's start if the device was idle.
-            queue_was_empty: whether no further sequence was waiting. If sequences were waiting, a batch below the
-                budget is compared with a part of a full batch, because it advances the queue more slowly.
+            budget_tokens: the token budget if further sequences were waiting; None if the queue was empty. If sequences
+                were waiting, a batch below the budget is compared with a part of a full batch, because it advances
+                the queue more slowly.
         """
         measured = self._measured
         predicted_s = (
             measured.seconds(*shape)
-            if queue_was_empty
-            else measured.in_full_batches_s(shape.tokens, shape.mean_tokens, self._budget_tokens)
+            if budget_tokens is None
+            else measured.in_full_batches_s(shape.tokens, shape.mean_tokens, budget_tokens)
         )
         self._queue_ratio.learn(predicted_s, device_s)
         self.queue_cost = measured.scaled(self._queue_ratio.ratio)

@@ -15,15 +15,14 @@ A sequence goes through the scheduler in these steps:
 import asyncio
 import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from headwaiter_proto.rules.errors import HeadwaiterError, Unavailable
+from headwaiter_server.scheduling.adaptive_limits import AdaptiveLimits
 from headwaiter_server.scheduling.admission import QueueLimits, WaitEstimate, admit
 from headwaiter_server.scheduling.answers import Answers
-from headwaiter_server.scheduling.batch_result import BatchResult
 from headwaiter_server.scheduling.batch_wait import BatchWait, yield_core
 from headwaiter_server.scheduling.cost import BatchLimits, CostModel, Shape
 from headwaiter_server.scheduling.cost_correction import CostCorrection
@@ -33,18 +32,10 @@ from headwaiter_server.scheduling.failed_batches import bisect, device_failed
 from headwaiter_server.scheduling.observer import Observer
 from headwaiter_server.scheduling.pending import Pending
 from headwaiter_server.scheduling.planner import CloseReason, Plan, plan
-from headwaiter_server.scheduling.queued_request import Batch, Outcome, QueuedRequest, Sequence
+from headwaiter_server.scheduling.queued_request import Batch, Outcome, QueuedRequest, Sequence, shape_of
+from headwaiter_server.scheduling.running_batch import RunningBatch
 from headwaiter_server.scheduling.wake_up import WakeUp
 from headwaiter_server.scheduling.worker import Worker
-
-
-@dataclass(eq=False, slots=True)
-class _RunningBatch:
-    worker: Worker
-    sequences: Batch
-    close_reason: CloseReason
-    predicted_end_s: float
-    result: "asyncio.Future[BatchResult | None]"
 
 
 class Scheduler:
@@ -65,7 +56,7 @@ class Scheduler:
         Args:
             workers: run the batches.
             cost: predicts the seconds of a batch.
-            limits: of a batch.
+            limits: the largest limits of a batch.
             queue_limits: of the queue.
             observer: is notified of batches.
             on_available: called with False when the last device dies, and with True when a device is back.
@@ -73,15 +64,15 @@ class Scheduler:
         """
         self._wake_up = WakeUp()
         self._devices = Devices(workers, on_available, self._wake_up.set)
-        self._correction = CostCorrection(cost, limits.tokens)
-        self._limits = limits
+        self._correction = CostCorrection(cost)
+        self._limits = AdaptiveLimits(limits)
         self._queue_limits = queue_limits
         self._observer = observer
         self._clock = clock
         self._pending = Pending()
         self._answers = Answers(self._pending, self._correction, observer)
         self._requests: set[QueuedRequest] = set()
-        self._running: list[_RunningBatch] = []
+        self._running: list[RunningBatch] = []
         self._bisecting: set[asyncio.Task[None]] = set()
         self._reopening: set[asyncio.Task[None]] = set()
         self._ended_tasks: list[asyncio.Task[None]] = []
@@ -105,6 +96,11 @@ class Scheduler:
     def estimated_wait_s(self) -> float:
         """Estimated wait of a sequence that arrives now and is less urgent than all others, in seconds."""
         return self._wait_estimate(self._clock()).wait_s(self._pending.tokens)
+
+    @property
+    def limits(self) -> BatchLimits:
+        """The batch limits that hold now."""
+        return self._limits.current
 
     async def submit(
         self,
@@ -208,11 +204,7 @@ class Scheduler:
     def _hand_out_results(self) -> bool:
         """Hand out the results of batches that are done, and start to bisect failed batches.
 
-        Returns:
-            Whether a request may have been answered.
-
-        Raises:
-            Exception: the error of a task beside the loop, which stops the scheduler.
+        Return whether a request may have been answered; raise the error of a task beside the loop.
         """
         while self._ended_tasks:
             self._ended_tasks.pop().result()
@@ -229,13 +221,14 @@ class Scheduler:
             self._answers.hand_out(batch.sequences, result)
             self._correction.note_lateness(self._clock() - batch.predicted_end_s)
             if result:
-                queue_was_empty = batch.close_reason is CloseReason.DRAINED
-                self._correction.note_queue_time(result.shape, result.times.device_s, queue_was_empty=queue_was_empty)
+                full_tokens = None if batch.close_reason is CloseReason.DRAINED else self.limits.tokens
+                self._correction.note_queue_time(result.shape, result.times.device_s, full_tokens)
+                self._limits.note_success(result.shape, full=batch.full)
         return answered
 
     def _expects_more_requests(self) -> bool:
         """Return whether to hold idle devices for another turn of the event loop."""
-        full = self._draining or self._pending.tokens >= self._limits.tokens
+        full = self._draining or self._pending.tokens >= self.limits.tokens
         if full or not self._batch_wait.hold_another_turn(len(self._pending)):
             return False
         return self._devices.next_worker(self._clock()) is not None and yield_core(self._clock)
@@ -256,7 +249,7 @@ class Scheduler:
         # An idle device ignores the safety margin; otherwise an overgrown margin could never shrink.
         margin_s = self._correction.safety_margin_s if busy_s else 0.0
         cost, devices = self._correction.cost, self._devices.alive_count
-        planned = plan(self._pending, now_s + busy_s, cost, self._limits, margin_s, devices)
+        planned = plan(self._pending, now_s + busy_s, cost, self.limits, margin_s, devices)
         if planned.expired and not (planned.batch or busy_s):
             # Every sequence expired although the device is idle, so the predicted times may be too long.
             self._correction.drift_to_measured()
@@ -274,12 +267,16 @@ class Scheduler:
             self._observer.batch_closed(planned.close_reason)
             result = worker.run(batch, planned.seconds)
             end_s = planned.start_s + planned.seconds
-            self._running.append(_RunningBatch(worker, batch, planned.close_reason, end_s, result))
+            self._running.append(RunningBatch(worker, batch, planned.close_reason, end_s, result))
 
     async def _bisect(self, worker: Worker, batch: Batch, error: Exception) -> None:
         """Find the faulty sequences of a failed batch; if the device is dead, start to reopen the device."""
-        works = await bisect(worker, batch, error, self._correction, self._answers)
-        if not works and worker.alive:
+        with self._limits.suspected(shape_of(batch)):
+            found = await bisect(worker, batch, error, self._correction, self._answers)
+        self._observer.batch_failed(found.cause)
+        if found.too_large:
+            self._limits.note_memory_failure(shape_of(found.too_large), error)
+        if not found.works and worker.alive:
             self._devices.mark_dead(worker, error)
             self._start_task(self._reopening, self._devices.reopen(worker))
             if not self._devices.alive_count:
@@ -297,4 +294,4 @@ class Scheduler:
         # While all devices are dead, the time until one works again is unknown and counts as zero.
         busy_s = self._devices.busy_s(now_s) or (0.0,)
         planned_tokens, margin_s = self._devices.planned_tokens, self._correction.safety_margin_s
-        return WaitEstimate(self._pending, planned_tokens, busy_s, self._correction.queue_cost, self._limits, margin_s)
+        return WaitEstimate(self._pending, planned_tokens, busy_s, self._correction.queue_cost, self.limits, margin_s)

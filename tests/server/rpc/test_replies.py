@@ -221,7 +221,7 @@ def test_a_model_is_described_by_its_manifest_its_limits_and_its_execution(tmp_p
         tmp_path, max_text_tokens=3, layers=2, heads=1, normalized=True, prompts=prompts, default_prompt="query"
     )
 
-    reply = model_reply(described, settings, CALIBRATION)
+    reply = model_reply(described, settings, CALIBRATION, CALIBRATION.limits)
 
     assert (reply.model.name, reply.vocabulary_size, reply.feature_width) == ("tiny", 10, 0)
     assert (reply.takes_tokens, reply.takes_features, reply.takes_texts) == (True, False, True)

@@ -17,7 +17,7 @@ A_MAJORITY = 16
 
 @pytest.fixture
 def correction() -> CostCorrection:
-    return CostCorrection(COST, BUDGET_TOKENS)
+    return CostCorrection(COST)
 
 
 def test_before_the_first_batch_nothing_is_corrected(correction: CostCorrection) -> None:
@@ -37,19 +37,19 @@ def test_after_a_majority_of_slow_batches_slow_batches_are_predicted(
 
 
 @pytest.mark.parametrize(
-    ("queue_was_empty", "undisturbed_s"),
+    ("budget_tokens", "undisturbed_s"),
     [
         # A launch, 12 tokens, and 3 × 4 padded tokens.
-        (True, 1 + 6 + 3),
+        (None, 1 + 6 + 3),
         # Two of these sequences fill a batch. It has a launch, 8 tokens and 2 × 4 padded tokens.
-        (False, (1 + 4 + 2) * 12 / 8),
+        (BUDGET_TOKENS, (1 + 4 + 2) * 12 / 8),
     ],
 )
 def test_a_small_batch_counts_as_part_of_a_full_batch_unless_the_queue_was_empty(
-    correction: CostCorrection, queue_was_empty: bool, undisturbed_s: float
+    correction: CostCorrection, budget_tokens: int | None, undisturbed_s: float
 ) -> None:
     for _ in range(A_MAJORITY):
-        correction.note_queue_time(Shape.of([4, 4, 4]), 2 * undisturbed_s, queue_was_empty=queue_was_empty)
+        correction.note_queue_time(Shape.of([4, 4, 4]), 2 * undisturbed_s, budget_tokens)
     assert correction.queue_cost.seconds(*UNEVEN) == pytest.approx(2 * UNEVEN_S)
     assert correction.cost == COST
 

@@ -1,0 +1,30 @@
+"""A batch that a worker was given and that has no result yet."""
+
+from asyncio import Future
+from dataclasses import dataclass
+
+from headwaiter_server.scheduling.batch_result import BatchResult
+from headwaiter_server.scheduling.planner import CloseReason
+from headwaiter_server.scheduling.queued_request import Batch
+from headwaiter_server.scheduling.worker import Worker
+
+
+@dataclass(eq=False, slots=True)
+class RunningBatch:
+    """A batch that a worker was given.
+
+    Attributes:
+        predicted_end_s: when the batch ends as predicted at its planning, on the scheduler's clock.
+        result: the result of the batch, or the device's error.
+    """
+
+    worker: Worker
+    sequences: Batch
+    close_reason: CloseReason
+    predicted_end_s: float
+    result: Future[BatchResult | None]
+
+    @property
+    def full(self) -> bool:
+        """Whether the batch limits kept the batch from growing."""
+        return self.close_reason in (CloseReason.BUDGET, CloseReason.CELLS)
