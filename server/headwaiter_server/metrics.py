@@ -8,13 +8,18 @@ from typing import Protocol
 from prometheus_client import CollectorRegistry, Counter, Gauge, disable_created_metrics
 
 from headwaiter_proto.encoder_pb2 import Timings
+from headwaiter_proto.rules.errors import ERROR_BY_REASON
 from headwaiter_server.histogram import Histogram
 from headwaiter_server.runtime.model import Model
 from headwaiter_server.scheduling.calibration import Calibration
 from headwaiter_server.scheduling.cost import BatchLimits, Shape
 from headwaiter_server.scheduling.observer import FailureCause
+from headwaiter_server.scheduling.planner import CloseReason
 
 STAGES = ("tokenize", "queue", "assemble", "compute", "respond")
+
+# The reasons of errors that no request has before it enters the queue. gRPC refuses messages that are too large.
+_NO_REFUSALS = {"INFERENCE_FAILED", "DEADLINE_EXCEEDED", "CANCELLED", "MESSAGE_TOO_LARGE"}
 
 # Upper bounds of histogram buckets.
 _SECONDS = (*(0.00025 * 2**power for power in range(17)), 30.0)
@@ -82,13 +87,15 @@ class Recorder:
         self._cost_error = self._histogram(
             "batch_cost_error_ratio", "abs(predicted - actual) / actual run time of a batch.", _ERROR_RATIOS
         ).labels()
-        self._closed_batches = cache(
-            self._counter("batches_closed", "Batches by the reason why they are not larger.", "reason").labels
-        )
+        closed_batches = self._counter("batches_closed", "Batches by the reason why they are not larger.", "reason")
+        self._closed_batches = {reason: closed_batches.labels(reason) for reason in CloseReason}
         failed_batches = self._counter("batches_failed", "Batches that failed, by the cause that was found.", "reason")
         self._failed_batches = {cause: failed_batches.labels(cause) for cause in FailureCause}
         self._available = self._gauge("device_available", "1 while at least one device works, else 0.")
         self._refused = self._counter("refused", "Requests refused before they entered the queue.", "reason")
+        # Each reason starts at 0: Prometheus' rate() does not see the first increase of a series that starts at 1.
+        for reason in ERROR_BY_REASON.keys() - _NO_REFUSALS:
+            self._refused.labels(reason)
         self._expired = self._counter("expired", "Sequences dropped because their deadline passed before they ran.")
         self._inflight = self._gauge("inflight_requests", "Requests in progress.")
 
@@ -158,9 +165,9 @@ class Recorder:
         """Record whether at least one device works."""
         self._available.set(available)
 
-    def batch_closed(self, reason: str) -> None:
+    def batch_closed(self, reason: CloseReason) -> None:
         """Record that a batch was planned, and why the batch is not larger."""
-        self._closed_batches(reason).inc()
+        self._closed_batches[reason].inc()
 
     def batch_failed(self, cause: FailureCause) -> None:
         """Record that a batch failed, and why."""

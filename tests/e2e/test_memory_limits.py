@@ -66,11 +66,9 @@ async def encode_for(client: AsyncClient, seconds: float, callers: int = 8) -> i
     return sum(await asyncio.gather(*(call() for _ in range(callers))))
 
 
-@pytest.mark.parametrize(
-    ("seconds", "most_failures"), [(1.5, 12), pytest.param(60.0, 25, marks=pytest.mark.exhaustive)]
-)
+@pytest.mark.parametrize("seconds", [1.5, pytest.param(60.0, marks=pytest.mark.exhaustive)])
 async def test_few_full_batches_fail_when_memory_is_too_small(
-    text_bundle: Path, caplog: pytest.LogCaptureFixture, seconds: float, most_failures: int
+    text_bundle: Path, caplog: pytest.LogCaptureFixture, seconds: float
 ) -> None:
     caplog.set_level(logging.WARNING, "headwaiter_server.scheduling")
     async with serving(text_bundle, token_budget=BUDGET_TOKENS) as server, connect(server) as client:
@@ -80,7 +78,7 @@ async def test_few_full_batches_fail_when_memory_is_too_small(
         assert (await client.model()).execution.token_budget == budget_tokens
         counted = metric_value(metrics_url(server), "headwaiter_batches_failed_total", reason="size")
         ratio = metric_value(metrics_url(server), "headwaiter_batch_limits_ratio")
-    assert 1 <= len(memory.failed_tokens) <= most_failures
+    assert 1 <= len(memory.failed_tokens) <= 24 + len(memory.ran_tokens) / 400
     # The work of failed batches is a small part, and most batches are as large as the memory allows.
     assert sum(memory.failed_tokens) <= 0.2 * tokens
     assert np.median(memory.ran_tokens) >= BUDGET_TOKENS / 2

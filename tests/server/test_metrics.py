@@ -7,14 +7,14 @@ from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from headwaiter_server.metrics import STAGES, Recorder
-from headwaiter_server.scheduling.cost import Shape
+from headwaiter_server.scheduling.cost import BatchLimits, Shape
 from headwaiter_server.scheduling.planner import CloseReason
 from tests.server.rpc.stand_ins import CALIBRATION, model, sample
 
 
 class Queue:
     queued_sequences, queued_tokens, estimated_wait_s = 3, 40, 0.5
-    limits = CALIBRATION.limits.scaled(0.5)
+    limits = BatchLimits(tokens=2, cells=50)
 
 
 @pytest.fixture
@@ -73,6 +73,18 @@ def test_a_request_is_in_flight_until_it_finishes_then_counted_and_timed(recorde
 def test_every_stage_is_exposed_before_the_first_request(recorder: Recorder) -> None:
     for stage in STAGES:
         assert sample(recorder, "stage_duration_seconds_count", stage=stage) == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "reasons"),
+    [
+        ("refused_total", ["INVALID_INPUT", "SEQUENCE_TOO_LONG", "MODEL_NOT_FOUND", "OVERLOADED", "UNAVAILABLE"]),
+        ("batches_closed_total", ["budget", "cells", "urgent", "drained"]),
+        ("batches_failed_total", ["sequence", "size", "device", "unknown"]),
+    ],
+)
+def test_every_reason_is_exposed_before_it_occurs(recorder: Recorder, name: str, reasons: list[str]) -> None:
+    assert [sample(recorder, name, reason=reason) for reason in reasons] == [0] * len(reasons)
 
 
 def test_a_batch_records_its_sequences_tokens_and_padding(recorder: Recorder) -> None:

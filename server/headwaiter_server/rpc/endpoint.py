@@ -18,7 +18,6 @@ from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.rules.errors import (
     DeadlineExceeded,
     HeadwaiterError,
-    InferenceFailed,
     InvalidInput,
     ModelNotFound,
     Overloaded,
@@ -47,6 +46,7 @@ class Call:
         arrived_s: time of arrival, on `clock`.
         deadline_s: deadline of the gRPC call, on `clock`; infinity without a deadline.
         started_s: when the server started to read the request, on `clock`; later than the arrival if it had to wait.
+        queued: whether the request has entered a queue; an error after that is no refusal.
         request_id: the id in the request; a generated id until the request is parsed, and for a request without an id.
     """
 
@@ -54,10 +54,15 @@ class Call:
     arrived_s: float
     deadline_s: float
     started_s: float = 0.0
+    queued: bool = False
     request_id: str = field(default_factory=lambda: f"{_PROCESS_ID}-{next(_REQUEST_NUMBERS)}")
 
     def __post_init__(self) -> None:
         self.started_s = self.arrived_s
+
+    def note_queued(self) -> None:
+        """Record that the request has entered a queue."""
+        self.queued = True
 
 
 Context: TypeAlias = "ServicerContext[bytes, bytes]"
@@ -197,7 +202,7 @@ def _record_failure(call: Call, error: Exception, recorder: Recorder) -> Headwai
         log.log(
             _log_level(error), "%s %s: %s: %s", call.method, call.request_id, type(error).__name__, _with_cause(error)
         )
-        if not isinstance(error, InferenceFailed | DeadlineExceeded):
+        if not call.queued and not isinstance(error, DeadlineExceeded):
             recorder.refused(pb.ErrorReason.Name(error.reason))
     else:
         reported = HeadwaiterError("the server failed unexpectedly: look for the request's id in the server's log")

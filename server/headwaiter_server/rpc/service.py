@@ -143,6 +143,7 @@ class EncoderService:
                 deadline_s=deadline_s,
                 priority=priority_of(request),
                 failures=parsed.failures.by_sequence if request.partial else None,
+                on_queued=call.note_queued,
             )
             if clock() >= deadline_s:
                 raise _deadline_exceeded(request)
@@ -164,7 +165,9 @@ class EncoderService:
         selection = AttentionSelection(*select(request, len(sequence), manifest, self._request_limits.attend_bytes))
         admitted_s = clock()
         with self._counted():
-            outcome = await served.attention_queue.submit(sequence, selection, deadline_s=call.deadline_s)
+            outcome = await served.attention_queue.submit(
+                sequence, selection, deadline_s=call.deadline_s, on_queued=call.note_queued
+            )
             tokens = served.tokenizer.token_strings(sequence) if served.tokenizer and request.HasField("texts") else []
             # Copying weights takes long; a thread keeps the event loop free.
             return await asyncio.to_thread(self._respond_attend, call, admitted_s, outcome, tokens, served.model)

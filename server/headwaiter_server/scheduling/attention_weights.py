@@ -70,7 +70,12 @@ class AttentionWeightsQueue:
         self._draining = False
 
     async def submit(
-        self, sequence: NDArray[np.generic], selection: AttentionSelection, *, deadline_s: float = float("inf")
+        self,
+        sequence: NDArray[np.generic],
+        selection: AttentionSelection,
+        *,
+        deadline_s: float = float("inf"),
+        on_queued: Callable[[], None] = lambda: None,
     ) -> AttentionWeightsResult:
         """Queue a sequence, and return its attention weights.
 
@@ -78,6 +83,7 @@ class AttentionWeightsQueue:
             sequence: token ids [n] or features [n, d_in].
             selection: the layers and heads to return.
             deadline_s: on the queue's clock.
+            on_queued: called when the request is admitted; an error before that is a refusal.
 
         Raises:
             Overloaded: the queue is full.
@@ -86,6 +92,7 @@ class AttentionWeightsQueue:
             InferenceFailed: the model failed on the sequence, or cannot be loaded.
         """
         self._admit()
+        on_queued()
         await self._wait_for_earlier_runs(deadline_s)
         return await asyncio.shield(asyncio.create_task(self._run(sequence, selection, deadline_s)))
 

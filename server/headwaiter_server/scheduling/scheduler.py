@@ -110,6 +110,7 @@ class Scheduler:
         deadline_s: float = float("inf"),
         priority: Priority = Priority.INTERACTIVE,
         failures: Mapping[int, HeadwaiterError] | None = None,
+        on_queued: Callable[[], None] = lambda: None,
     ) -> Outcome:
         """Queue the sequences of a request, and return its answer; cancelling withdraws what has not started to run.
 
@@ -120,6 +121,7 @@ class Scheduler:
             priority: bulk work yields to interactive work until the maximum wait of the bulk work is over.
             failures: errors of sequences that must not run, by index. A mapping, even an empty one, accepts a partial
                 answer: the request does not fail when further sequences fail.
+            on_queued: called when the request is admitted; an error before that is a refusal.
 
         Raises:
             Overloaded: the queue has no room for the request, or is too long for its deadline.
@@ -147,6 +149,7 @@ class Scheduler:
             self._pending.add(queued)
             request.not_started.add(queued)
         self._requests.add(request)
+        on_queued()
         self._batch_wait.note_arrival()
         self._wake_up.set()
         try:
