@@ -29,15 +29,14 @@ from headwaiter_server.runtime.graph import EncoderGraph
 from headwaiter_server.runtime.model import open_model
 from headwaiter_server.runtime.packing import PackedBatch, pack
 from headwaiter_server.scheduling.cost import Shape
-from headwaiter_server.scheduling.queued_request import Outcome
+from headwaiter_server.scheduling.queued_request import BatchTimes, Outcome
+from headwaiter_server.scheduling.stage_durations import Interval
 
 
 @dataclass(frozen=True, eq=False)
 class _Answer:
     pooled: NDArray[np.float32]
-    started_s: float
-    assembled_s: float
-    computed_s: float
+    times: BatchTimes
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,14 +66,10 @@ class PolicyScheduler:
         self._waiting += waiting
         self._arrival.set()
         answers = await asyncio.gather(*(each.answer for each in waiting))
-        last = max(answers, key=lambda answer: answer.computed_s)
         return Outcome(
             pooled=[answer.pooled for answer in answers],
             hidden=None,
-            assemble_s=last.assembled_s - last.started_s,
-            compute_s=last.computed_s - last.assembled_s,
-            computed_s=last.computed_s,
-            batches=len({answer.computed_s for answer in answers}),
+            batches={answer.times for answer in answers},
         )
 
     async def _serve(self) -> None:
@@ -107,7 +102,7 @@ class PolicyScheduler:
         packed, answers = await asyncio.get_running_loop().run_in_executor(
             self._thread, self._compute, [each.values for each in batch]
         )
-        seconds = answers[0].computed_s - answers[0].started_s
+        seconds = answers[0].times.device_s
         self._recorder.batch_ran(Shape.of(packed.lengths.tolist()), seconds, seconds)
         self._rows.inc(packed.sequences * packed.longest_tokens if self._padded else packed.tokens)
         for each, answer in zip(batch, answers, strict=True):
@@ -121,7 +116,9 @@ class PolicyScheduler:
         pooled = self._graph.run(packed, hidden=False).pooled
         assert pooled is not None
         computed_s = time.monotonic()
-        return packed, [_Answer(row, started_s, assembled_s, computed_s) for row in pooled]
+        packing, run = Interval(started_s, assembled_s), Interval(assembled_s, computed_s)
+        times = BatchTimes(packing, run, computed_s - started_s)
+        return packed, [_Answer(row, times) for row in pooled]
 
 
 async def serve(settings: Settings, policy: Policy, graph_file: str) -> None:

@@ -1,18 +1,26 @@
 """Record the server's Prometheus metrics."""
 
 import time
+from collections.abc import Mapping
 from dataclasses import asdict
-from functools import cache
+from functools import cache, partial
 from typing import Protocol
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, disable_created_metrics
 
+from headwaiter_proto.encoder_pb2 import Timings
+from headwaiter_proto.rules.errors import ERROR_BY_REASON
 from headwaiter_server.histogram import Histogram
 from headwaiter_server.runtime.model import ModelDescription
 from headwaiter_server.scheduling.calibration import Calibration
-from headwaiter_server.scheduling.cost import Shape
+from headwaiter_server.scheduling.cost import BatchLimits, Shape
+from headwaiter_server.scheduling.observer import FailureCause
+from headwaiter_server.scheduling.planner import CloseReason
 
 STAGES = ("tokenize", "queue", "assemble", "compute", "respond")
+
+# The reasons of errors that no request has before it enters the queue. gRPC refuses messages that are too large.
+_NO_REFUSALS = {"INFERENCE_FAILED", "DEADLINE_EXCEEDED", "CANCELLED", "MESSAGE_TOO_LARGE"}
 
 # Upper bounds of histogram buckets.
 _SECONDS = (*(0.00025 * 2**power for power in range(17)), 30.0)
@@ -42,6 +50,16 @@ class QueueState(Protocol):
         """Wait estimate of a sequence that arrives now, in seconds."""
         ...
 
+    @property
+    def limits(self) -> BatchLimits:
+        """The batch limits that hold now."""
+        ...
+
+    @property
+    def cost_corrections(self) -> Mapping[str, float]:
+        """The latest measured / predicted times: `batch`, `hidden_batch` and `queue`."""
+        ...
+
 
 class Recorder:
     """Counts and times requests, sequences and batches.
@@ -62,8 +80,11 @@ class Recorder:
         self._durations = self._histogram(
             "request_duration_seconds", "Time from a request's arrival to its reply.", _SECONDS, "model", "method"
         )
-        stages = self._histogram("stage_duration_seconds", "Time of each stage of a request.", _SECONDS, "stage")
+        stages = self._histogram("stage_duration_seconds", "Time of each stage of Encode.", _SECONDS, "stage")
         self._stages = {stage: stages.labels(stage) for stage in STAGES}
+        self._attend_stages = self._histogram(
+            "attend_stage_duration_seconds", "Time of each stage of Attend.", _SECONDS, "stage"
+        )
         self._batch_sequences = self._histogram("batch_sequences", "Sequences in a batch.", _SEQUENCES).labels()
         self._batch_tokens = self._histogram("batch_tokens", "Tokens in a batch.", _TOKENS).labels()
         self._batch_padding = self._histogram(
@@ -72,11 +93,15 @@ class Recorder:
         self._cost_error = self._histogram(
             "batch_cost_error_ratio", "abs(predicted - actual) / actual run time of a batch.", _ERROR_RATIOS
         ).labels()
-        self._closed_batches = cache(
-            self._counter("batches_closed", "Batches by the reason why they are not larger.", "reason").labels
-        )
+        closed_batches = self._counter("batches_closed", "Batches by the reason why they are not larger.", "reason")
+        self._closed_batches = {reason: closed_batches.labels(reason) for reason in CloseReason}
+        failed_batches = self._counter("batches_failed", "Batches that failed, by the cause that was found.", "reason")
+        self._failed_batches = {cause: failed_batches.labels(cause) for cause in FailureCause}
         self._available = self._gauge("device_available", "1 while at least one device works, else 0.")
         self._refused = self._counter("refused", "Requests refused before they entered the queue.", "reason")
+        # Each reason starts at 0: Prometheus' rate() does not see the first increase of a series that starts at 1.
+        for reason in ERROR_BY_REASON.keys() - _NO_REFUSALS:
+            self._refused.labels(reason)
         self._expired = self._counter("expired", "Sequences dropped because their deadline passed before they ran.")
         self._inflight = self._gauge("inflight_requests", "Requests in progress.")
 
@@ -95,11 +120,19 @@ class Recorder:
         )
         fallback.set(bool(model.fallback_reason))
         terms = self._gauge(
-            "batch_cost_seconds", "Cost of a launch, a token, a padded token, an attention cell.", "term"
+            "batch_cost_seconds", "Cost of a launch, a token, a padded token, an attention cell, a hidden row.", "term"
         )
-        for term in ("launch", "token", "padded", "cell"):
+        for term in ("launch", "token", "padded", "cell", "hidden_row"):
             terms.labels(term).set(getattr(cost, f"{term}_s"))
-        self._gauge("token_budget", "Most tokens in a batch.").set(calibration.limits.tokens)
+        budget = self._gauge("token_budget", "Most tokens in a batch now.")
+        budget.set_function(lambda: queue.limits.tokens)
+        ratio = self._gauge("batch_limits_ratio", "Batch limits now / before serving; lower if memory is short.")
+        ratio.set_function(lambda: queue.limits.tokens / calibration.limits.tokens)
+        correction = self._gauge(
+            "cost_correction_ratio", "Median of measured / predicted time of the latest batches.", "cost"
+        )
+        for kind in queue.cost_corrections:
+            correction.labels(kind).set_function(partial(lambda name: queue.cost_corrections[name], kind))
         rate = self._gauge("service_tokens_per_second", "Tokens per second of full batches, measured before serving.")
         rate.set(calibration.service_tokens_per_s)
         error = self._gauge(
@@ -123,10 +156,15 @@ class Recorder:
         """Record that a request was refused before it entered the queue."""
         self._refused.labels(reason).inc()
 
-    def stages(self, seconds: dict[str, float]) -> None:
-        """Record the duration of each stage of a request, in seconds."""
-        for stage, duration_s in seconds.items():
-            self._stages[stage].observe(duration_s)
+    def stages(self, timings: Timings) -> None:
+        """Record the duration of each stage of an Encode request."""
+        for stage, series in self._stages.items():
+            series.observe(getattr(timings, f"{stage}_s"))
+
+    def attend_stages(self, timings: Timings) -> None:
+        """Record the duration of each stage of an Attend request, which never runs in a batch."""
+        for stage in STAGES:
+            self._attend_stages.labels(stage).observe(getattr(timings, f"{stage}_s"))
 
     def finished(self, method: str, code: str, duration_s: float) -> None:
         """Record that a request was answered, with a reply or an error."""
@@ -138,9 +176,13 @@ class Recorder:
         """Record whether at least one device works."""
         self._available.set(available)
 
-    def batch_closed(self, reason: str) -> None:
+    def batch_closed(self, reason: CloseReason) -> None:
         """Record that a batch was planned, and why the batch is not larger."""
-        self._closed_batches(reason).inc()
+        self._closed_batches[reason].inc()
+
+    def batch_failed(self, cause: FailureCause) -> None:
+        """Record that a batch failed, and why."""
+        self._failed_batches[cause].inc()
 
     def batch_ran(self, shape: Shape, predicted_s: float, actual_s: float) -> None:
         """Record that a batch ran, with its predicted and its actual seconds."""

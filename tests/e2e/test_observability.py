@@ -5,6 +5,7 @@ import logging
 import shutil
 import subprocess
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from unittest.mock import patch
 
@@ -154,6 +155,14 @@ async def test_a_dead_device_makes_the_server_unavailable_until_it_is_reopened(
             assert "device" in str(refused.value)
             assert not await client.is_serving()
             assert metric_value(metrics_url(server), "headwaiter_device_available") == 0
+            # The request was in the queue when the device died, so it was not refused; a later request is.
+            refused_count = partial(metric_value, metrics_url(server), "headwaiter_refused_total", reason="UNAVAILABLE")
+            assert refused_count() == 0
+            with pytest.raises(Unavailable):
+                await client.encode(["bread"])
+            assert refused_count() == 1
+            codes = {"method": "Encode", "code": "UNAVAILABLE"}
+            assert metric_value(metrics_url(server), "headwaiter_requests_total", **codes) == 2
         async with asyncio.timeout(20):
             while not await client.is_serving():
                 pass

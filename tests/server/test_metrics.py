@@ -1,19 +1,22 @@
 """The metrics count and time requests, sequences and batches, in base units."""
 
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from headwaiter_server.metrics import STAGES, Recorder
-from headwaiter_server.scheduling.cost import Shape
+from headwaiter_server.scheduling.cost import BatchLimits, Shape
 from headwaiter_server.scheduling.planner import CloseReason
 from tests.server.rpc.stand_ins import CALIBRATION, model, sample
 
 
 class Queue:
     queued_sequences, queued_tokens, estimated_wait_s = 3, 40, 0.5
+    limits = BatchLimits(tokens=2, cells=50)
+    cost_corrections: ClassVar = {"batch": 1.5, "hidden_batch": 2.0, "queue": 1.25}
 
 
 @pytest.fixture
@@ -35,6 +38,7 @@ def test_metric_names_and_types_stay_the_same_for_dashboards(recorder: Recorder)
         "headwaiter_requests": "counter",
         "headwaiter_request_duration_seconds": "histogram",
         "headwaiter_stage_duration_seconds": "histogram",
+        "headwaiter_attend_stage_duration_seconds": "histogram",
         "headwaiter_batch_sequences": "histogram",
         "headwaiter_batch_tokens": "histogram",
         "headwaiter_batch_padding_ratio": "histogram",
@@ -47,6 +51,9 @@ def test_metric_names_and_types_stay_the_same_for_dashboards(recorder: Recorder)
         "headwaiter_inflight_requests": "gauge",
         "headwaiter_batch_cost_error_ratio": "histogram",
         "headwaiter_batches_closed": "counter",
+        "headwaiter_batches_failed": "counter",
+        "headwaiter_cost_correction_ratio": "gauge",
+        "headwaiter_batch_limits_ratio": "gauge",
         "headwaiter_device_available": "gauge",
         "headwaiter_queue_sequences": "gauge",
         "headwaiter_queue_tokens": "gauge",
@@ -69,6 +76,18 @@ def test_a_request_is_in_flight_until_it_finishes_then_counted_and_timed(recorde
 def test_every_stage_is_exposed_before_the_first_request(recorder: Recorder) -> None:
     for stage in STAGES:
         assert sample(recorder, "stage_duration_seconds_count", stage=stage) == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "reasons"),
+    [
+        ("refused_total", ["INVALID_INPUT", "SEQUENCE_TOO_LONG", "MODEL_NOT_FOUND", "OVERLOADED", "UNAVAILABLE"]),
+        ("batches_closed_total", ["budget", "cells", "urgent", "drained"]),
+        ("batches_failed_total", ["sequence", "size", "device", "unknown"]),
+    ],
+)
+def test_every_reason_is_exposed_before_it_occurs(recorder: Recorder, name: str, reasons: list[str]) -> None:
+    assert [sample(recorder, name, reason=reason) for reason in reasons] == [0] * len(reasons)
 
 
 def test_a_batch_records_its_sequences_tokens_and_padding(recorder: Recorder) -> None:
@@ -101,10 +120,13 @@ def test_the_error_of_a_prediction_is_relative_to_the_actual_time(
 
 
 def test_each_term_of_the_batch_cost_is_exposed(recorder: Recorder) -> None:
-    terms = {"launch": 1.0, "token": 0.5, "padded": 0.25, "cell": 0.125}
+    terms = {"launch": 1.0, "token": 0.5, "padded": 0.25, "cell": 0.125, "hidden_row": 0.0625}
     assert {term: sample(recorder, "batch_cost_seconds", term=term) for term in terms} == terms
-    assert sample(recorder, "token_budget") == 4
+    assert sample(recorder, "token_budget") == 2
+    assert sample(recorder, "batch_limits_ratio") == 0.5
     assert sample(recorder, "service_tokens_per_second") == 0.75
+    for cost, ratio in Queue.cost_corrections.items():
+        assert sample(recorder, "cost_correction_ratio", cost=cost) == ratio
     assert sample(recorder, "calibration_error_ratio") == 0.0625
 
 

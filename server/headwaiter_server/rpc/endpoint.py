@@ -18,7 +18,6 @@ from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.rules.errors import (
     DeadlineExceeded,
     HeadwaiterError,
-    InferenceFailed,
     InvalidInput,
     ModelNotFound,
     Overloaded,
@@ -55,6 +54,8 @@ class Call:
         deadline_s: deadline of the gRPC call, on `clock`; infinity without a deadline.
         connection: names the connection of the call.
         device_failures: how often the caller's earlier attempts failed because a device died.
+        started_s: when the server started to read the request, on `clock`; later than the arrival if it had to wait.
+        queued: whether the request has entered a queue; an error after that is no refusal.
         request_id: the id in the request; a generated id until the request is parsed, and for a request without an id.
         held: what the call holds of the server's limits, until gRPC has sent the reply.
     """
@@ -64,8 +65,17 @@ class Call:
     deadline_s: float
     connection: str = ""
     device_failures: int = 0
+    started_s: float = 0.0
+    queued: bool = False
     request_id: str = field(default_factory=lambda: f"{_PROCESS_ID}-{next(_REQUEST_NUMBERS)}")
     held: ExitStack = field(default_factory=ExitStack)
+
+    def __post_init__(self) -> None:
+        self.started_s = self.arrived_s
+
+    def note_queued(self) -> None:
+        """Record that the request has entered a queue."""
+        self.queued = True
 
 
 Context: TypeAlias = "ServicerContext[bytes, bytes]"
@@ -206,7 +216,7 @@ def _record_failure(call: Call, error: BaseException, recorder: Recorder) -> Hea
                 lines_per_s=1 if isinstance(error, Overloaded | Unavailable | Unauthenticated) else FEW_LINES_PER_S,
             ),
         )
-        if not isinstance(error, InferenceFailed | DeadlineExceeded):
+        if not call.queued and not isinstance(error, DeadlineExceeded):
             recorder.refused(pb.ErrorReason.Name(error.reason))
     else:
         reported = HeadwaiterError("the server failed unexpectedly: look for the request's id in the server's log")

@@ -1,5 +1,7 @@
 """Write replies: the outcome of a request, or the description of a model, as messages."""
 
+from collections.abc import Collection
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -10,11 +12,14 @@ from headwaiter_proto.rules.pooling import pool
 from headwaiter_proto.rules.replies import attend_response, encode_response, model_response
 from headwaiter_proto.rules.requests import RequestLimits
 from headwaiter_server.config import Settings
+from headwaiter_server.rpc.endpoint import Call, clock
 from headwaiter_server.runtime.attention_weights import AttentionSelection, AttentionWeights
 from headwaiter_server.runtime.model import ModelDescription
 from headwaiter_server.runtime.numeric_tolerances import normalize_pooled
 from headwaiter_server.scheduling.calibration import Calibration
-from headwaiter_server.scheduling.queued_request import Outcome
+from headwaiter_server.scheduling.cost import BatchLimits
+from headwaiter_server.scheduling.queued_request import BatchTimes, Outcome
+from headwaiter_server.scheduling.stage_durations import Interval, stage_durations
 
 _FLOAT_BYTES = 4
 
@@ -88,7 +93,9 @@ def model_ref(model: ModelDescription) -> pb.ModelRef:
     return pb.ModelRef(name=manifest.name, digest=model.bundle.digest, precision=model.precision)
 
 
-def model_reply(model: ModelDescription, settings: Settings, calibration: Calibration) -> pb.GetModelResponse:
+def model_reply(
+    model: ModelDescription, settings: Settings, calibration: Calibration, limits: BatchLimits
+) -> pb.GetModelResponse:
     """Describe a model: its inputs and outputs, where it runs, and its difference from PyTorch."""
     reply = model_response(model.bundle.manifest, request_limits(settings))
     reply.model.CopyFrom(model_ref(model))
@@ -101,8 +108,8 @@ def model_reply(model: ModelDescription, settings: Settings, calibration: Calibr
             fallback_reason=model.fallback_reason,
             precision=model.precision,
             graph=model.graph_file,
-            token_budget=calibration.limits.tokens,
-            cell_budget=calibration.limits.cells,
+            token_budget=limits.tokens,
+            cell_budget=limits.cells,
             self_check=pb.SelfCheck(sequences=model.self_check_sequences, **model.self_check.published()),
             cost=pb.BatchCost(
                 launch_s=cost.launch_s,
@@ -117,3 +124,29 @@ def model_reply(model: ModelDescription, settings: Settings, calibration: Calibr
         )
     )
     return reply
+
+
+def set_timings(
+    timings: pb.Timings, call: Call, admitted_s: float, batches: Collection[BatchTimes], completed_s: float
+) -> None:
+    """Fill in the stages of a request that is ready to be sent.
+
+    Args:
+        timings: the message to fill in.
+        call: the call of the request.
+        admitted_s: when the request was read and tokenised.
+        batches: the times of the request's batches.
+        completed_s: when the last result was complete.
+    """
+    request = Interval(call.arrived_s, clock())
+    stages = stage_durations(
+        request,
+        tokenizing=Interval(call.started_s, admitted_s),
+        packing=[batch.packing for batch in batches],
+        runs=[batch.run for batch in batches],
+        responding=Interval(completed_s, request.end_s),
+    )
+    for stage, duration_s in stages.items():
+        setattr(timings, f"{stage}_s", duration_s)
+    timings.total_s = request.seconds
+    timings.batches = len(batches)

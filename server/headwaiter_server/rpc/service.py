@@ -30,6 +30,7 @@ from headwaiter_server.rpc.replies import (
     model_ref,
     model_reply,
     request_limits,
+    set_timings,
 )
 from headwaiter_server.rpc.shares import CallLimit, ReplyLimit
 from headwaiter_server.rpc.stream import EncodeStream, ReserveBytes, StreamLimits
@@ -40,8 +41,9 @@ from headwaiter_server.scheduling.attention_weights import AttentionWeightsQueue
 from headwaiter_server.scheduling.calibration import Calibration
 from headwaiter_server.scheduling.cost import Shape
 from headwaiter_server.scheduling.due_times import Priority
-from headwaiter_server.scheduling.queued_request import Outcome
+from headwaiter_server.scheduling.queued_request import BatchTimes, Outcome
 from headwaiter_server.scheduling.scheduler import Scheduler
+from headwaiter_server.scheduling.stage_durations import Interval
 
 SERVICE = pb.DESCRIPTOR.services_by_name["Encoder"].full_name
 
@@ -176,6 +178,7 @@ class EncoderService:
                 priority=priority,
                 failures=parsed.failures.by_sequence if request.partial else None,
                 device_failures=call.device_failures,
+                on_queued=call.note_queued,
             )
             if clock() >= deadline_s:
                 raise _deadline_exceeded(request)
@@ -199,7 +202,9 @@ class EncoderService:
         admitted_s = clock()
         with self._counted():
             self._reply_limit.hold(call.connection, attend_answer_bytes(selection, len(sequence)), call.held)
-            outcome = await served.attention_queue.submit(sequence, selection, deadline_s=call.deadline_s)
+            outcome = await served.attention_queue.submit(
+                sequence, selection, deadline_s=call.deadline_s, on_queued=call.note_queued
+            )
             tokens = served.tokenizer.token_strings(sequence) if served.tokenizer and request.HasField("texts") else []
             # Copying weights takes long; a thread keeps the event loop free.
             respond = partial(self._respond_attend, call, admitted_s, outcome, tokens, served.model)
@@ -220,41 +225,19 @@ class EncoderService:
         outcome: Outcome,
         model: ModelDescription,
     ) -> bytes:
-        # If no sequence ran, the request only waited.
-        computed_s = clock() if outcome.computed_s is None else outcome.computed_s
+        completed_s = outcome.completed_s(clock())
         reply = encode_reply(call.request_id, parsed, output, outcome, model)
-        reply.timings.batches = outcome.batches
-        return self._finish(reply, call, admitted_s, outcome.assemble_s, outcome.compute_s, computed_s)
+        set_timings(reply.timings, call, admitted_s, outcome.batches, completed_s)
+        self._recorder.stages(reply.timings)
+        return reply.SerializeToString()
 
     def _respond_attend(
         self, call: Call, admitted_s: float, outcome: AttentionWeightsResult, tokens: list[str], model: ModelDescription
     ) -> bytes:
         reply = attend_reply(call.request_id, outcome.attention, tokens, model)
-        reply.timings.batches = 1
-        return self._finish(reply, call, admitted_s, 0.0, outcome.compute_s, outcome.computed_s)
-
-    def _finish(
-        self,
-        reply: pb.EncodeResponse | pb.AttendResponse,
-        call: Call,
-        admitted_s: float,
-        assemble_s: float,
-        compute_s: float,
-        computed_s: float,
-    ) -> bytes:
-        """Record the duration of each stage, and serialise the reply."""
-        finished_s = clock()
-        stages = {
-            "tokenize": admitted_s - call.arrived_s,
-            "queue": computed_s - admitted_s - assemble_s - compute_s,
-            "assemble": assemble_s,
-            "compute": compute_s,
-            "respond": finished_s - computed_s,
-        }
-        for stage, duration_s in stages.items():
-            setattr(reply.timings, f"{stage}_s", duration_s)
-        reply.timings.total_s = finished_s - call.arrived_s
-        self._recorder.stages(stages)
+        batch = BatchTimes(Interval(outcome.run.start_s, outcome.run.start_s), outcome.run, outcome.run.seconds)
+        set_timings(reply.timings, call, admitted_s, [batch], outcome.run.end_s)
+        self._recorder.attend_stages(reply.timings)
         return reply.SerializeToString()
 
     async def list_models(self, raw: bytes, call: Call) -> bytes:
@@ -266,7 +249,8 @@ class EncoderService:
         """Describe the model."""
         served = self._ready()
         check_model((await self._parse(raw, pb.GetModelRequest())).name, served.model.bundle.manifest)
-        return model_reply(served.model, self._settings, served.calibration).SerializeToString()
+        reply = model_reply(served.model, self._settings, served.calibration, served.scheduler.limits)
+        return reply.SerializeToString()
 
     async def _parse(self, raw: bytes, message: _Message) -> _Message:
         return await parse_request(raw, message, self._request_limits.sequences)

@@ -152,6 +152,8 @@ class EncodeStream:
             call.request_id = self._claim_id(request.request_id)
             await self._requests.acquire(1)
             await self._request_bytes.acquire(len(raw))
+            # The wait for these two is no part of the tokenize stage.
+            call.started_s = clock()
             task = asyncio.create_task(self._answer(request, call, len(raw)))
             self._answer_tasks.add(task)
             task.add_done_callback(self._answer_tasks.discard)

@@ -25,7 +25,7 @@ class Answers:
             self._observer.expired(1 + len(sequence.request.not_started))
             self.fail(sequence.request, deadline_passed())
         if result:
-            compute_s = result.times.compute_s
+            compute_s = result.times.run.seconds
             predicted_s = self._correction.note_batch(result.shape, compute_s)
             self._observer.batch_ran(result.shape, predicted_s, compute_s)
             for sequence in result.hand_out_rows():

@@ -15,6 +15,7 @@ from headwaiter_proto.rules.errors import InferenceFailed, Overloaded, Unavailab
 from headwaiter_server.runtime.attention_weights import AttentionSelection, AttentionWeights
 from headwaiter_server.runtime.errors import BundleChanged
 from headwaiter_server.scheduling.answers import deadline_passed, inference_failed, output_not_finite
+from headwaiter_server.scheduling.stage_durations import Interval
 
 # A run may take seconds. A longer queue would hold requests that another replica could answer sooner.
 MAX_WAITING = 8
@@ -42,13 +43,11 @@ class AttentionWeightsResult:
     """The answer to a request for attention weights.
 
     Attributes:
-        compute_s: duration of the run.
-        computed_s: end of the run, on the queue's clock.
+        run: when the sequence ran, on the queue's clock.
     """
 
     attention: AttentionWeights
-    compute_s: float
-    computed_s: float
+    run: Interval
 
 
 class AttentionWeightsQueue:
@@ -72,7 +71,12 @@ class AttentionWeightsQueue:
         self._draining = False
 
     async def submit(
-        self, sequence: NDArray[np.generic], selection: AttentionSelection, *, deadline_s: float = float("inf")
+        self,
+        sequence: NDArray[np.generic],
+        selection: AttentionSelection,
+        *,
+        deadline_s: float = float("inf"),
+        on_queued: Callable[[], None] = lambda: None,
     ) -> AttentionWeightsResult:
         """Queue a sequence, and return its attention weights.
 
@@ -80,6 +84,7 @@ class AttentionWeightsQueue:
             sequence: token ids [n] or features [n, d_in].
             selection: the layers and heads to return.
             deadline_s: on the queue's clock.
+            on_queued: called when the request is admitted; an error before that is a refusal.
 
         Raises:
             Overloaded: the queue is full.
@@ -88,6 +93,7 @@ class AttentionWeightsQueue:
             InferenceFailed: the model failed on the sequence, or cannot be loaded.
         """
         self.admit()
+        on_queued()
         await self._wait_for_earlier_runs(deadline_s)
         return await asyncio.shield(asyncio.create_task(self._run(sequence, selection, deadline_s)))
 
@@ -167,6 +173,6 @@ class AttentionWeightsQueue:
             np.isfinite(values).all() for values in (attention.weights, attention.context) if values is not None
         ):
             raise output_not_finite(0)
-        computed_s = self._clock()
-        self._latest_run_s = computed_s - started_s
-        return AttentionWeightsResult(attention, computed_s - started_s, computed_s)
+        run = Interval(started_s, self._clock())
+        self._latest_run_s = run.seconds
+        return AttentionWeightsResult(attention, run)

@@ -43,6 +43,7 @@ class BatchResult:
             if (pooled_finite is not None and not pooled_finite[position]) or (
                 rows is not None and not np.isfinite(rows).all()
             ):
+                sequence.request.note_batch(self.times)
                 not_finite.append(sequence)
             else:
                 sequence.request.add_result(sequence.index, vector, rows, self.times)

@@ -1,11 +1,46 @@
-"""Find out whether a batch failed because of faulty sequences or because the device is dead."""
+"""Find out whether a batch failed because of faulty sequences, because of its size or because the device is dead."""
+
+from dataclasses import dataclass, field
 
 from headwaiter_server.scheduling.answers import Answers, inference_failed
 from headwaiter_server.scheduling.cost_correction import CostCorrection
 from headwaiter_server.scheduling.device_failures import DeviceFailures, device_unavailable
-from headwaiter_server.scheduling.queued_request import Batch, shape_of
+from headwaiter_server.scheduling.observer import FailureCause
+from headwaiter_server.scheduling.queued_request import Batch, Sequence, shape_of
 from headwaiter_server.scheduling.worker import Worker
 from headwaiter_server.scheduling.worker_thread import NeverRan
+
+
+@dataclass(eq=False, slots=True)
+class Diagnosis:
+    """What was found out about a failed batch.
+
+    Attributes:
+        works: whether the device works.
+        faulty_count: number of sequences that failed alone.
+        ran: the sequences that ran in a part of the batch.
+        failed_parts: the batch and its parts that failed, without single sequences.
+    """
+
+    works: bool
+    faulty_count: int = 0
+    ran: set[Sequence] = field(default_factory=set)
+    failed_parts: list[Batch] = field(default_factory=list)
+
+    @property
+    def too_large(self) -> Batch:
+        """The smallest part that failed although all its sequences ran in smaller parts; empty if there is none."""
+        too_large = [part for part in self.failed_parts if self.ran.issuperset(part)]
+        return min(too_large, key=lambda part: shape_of(part).tokens, default=())
+
+    @property
+    def cause(self) -> FailureCause:
+        """Why the batch failed."""
+        if not self.works:
+            return FailureCause.DEVICE
+        if self.too_large:
+            return FailureCause.SIZE
+        return FailureCause.SEQUENCE if self.faulty_count else FailureCause.UNKNOWN
 
 
 async def bisect(
@@ -15,49 +50,50 @@ async def bisect(
     correction: CostCorrection,
     answers: Answers,
     device_failures: DeviceFailures,
-) -> bool:
+) -> Diagnosis:
     """Halve a failed batch and run its halves, until each faulty sequence is alone and fails alone.
 
     On a dead device, the requests of the batch fail with Unavailable, or with DeviceFailed if they ran when it died.
-
-    Returns:
-        Whether the device works.
     """
-    works = worker.alive and await worker.answers_probe()
-    faulty_count = 0
+    found = Diagnosis(works=worker.alive and await worker.answers_probe())
     # Parts of the batch, the next one last. A part that has failed has its error; the others have not run again yet.
     parts: list[tuple[Batch, Exception | None]] = [(batch, error)]
     while parts:
         part, failure = parts.pop()
-        if failure is None and works:
+        if failure is None and found.works:
             # A request may have been cancelled in the meantime, or have failed because of another of its sequences.
             part = tuple(sequence for sequence in part if not sequence.request.answer.done())
-            failure = await _run_again(worker, part, correction, answers) if part else None
+            failure = await _run_again(worker, part, correction, answers, found) if part else None
             if failure is None:
                 continue
         # A batch rarely has two faulty sequences, so a second one may mean that the device has died meanwhile.
-        if works and faulty_count and len(part) == 1:
-            works = await worker.answers_probe()
-        works = works and worker.alive and not worker.hung
+        if found.works and found.faulty_count and len(part) == 1:
+            found.works = await worker.answers_probe()
+        found.works = found.works and worker.alive and not worker.hung
         if failure is None or isinstance(failure, NeverRan):
             for sequence in part:
                 answers.fail(sequence.request, device_unavailable())
-        elif not works:
+        elif not found.works:
             device_failures.fail_batch(part)
         elif len(part) == 1:
-            faulty_count += 1
+            found.faulty_count += 1
             answers.fail(part[0].request, inference_failed(part[0].index, failure))
         else:
+            found.failed_parts.append(part)
             middle = len(part) // 2
             parts += [(part[middle:], None), (part[:middle], None)]
-    return works
+    device_failures.end(batch)
+    return found
 
 
-async def _run_again(worker: Worker, part: Batch, correction: CostCorrection, answers: Answers) -> Exception | None:
+async def _run_again(
+    worker: Worker, part: Batch, correction: CostCorrection, answers: Answers, found: Diagnosis
+) -> Exception | None:
     """Run a part of a failed batch, and hand out its results; return the error that the device raises, if any."""
     try:
         result = await worker.run(part, correction.cost.seconds(*shape_of(part)))
     except Exception as error:  # noqa: BLE001 - the caller handles any error
         return error
+    found.ran.update(result.sequences if result else ())
     answers.hand_out(part, result)
     return None

@@ -1,7 +1,7 @@
 """A request in the queue, and its sequences, which wait and run separately; the request joins their results."""
 
 from asyncio import Future
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -10,25 +10,24 @@ from numpy.typing import NDArray
 from headwaiter_proto.rules.errors import HeadwaiterError
 from headwaiter_server.scheduling.cost import Shape
 from headwaiter_server.scheduling.due_times import Priority
+from headwaiter_server.scheduling.stage_durations import Interval
 
 
 # A class with an instance per sequence, request or batch is not frozen, here and in other modules, because a frozen
 # dataclass makes a call for each field that it sets.
 @dataclass(eq=False, slots=True)
 class BatchTimes:
-    """The times of one batch, in seconds.
+    """The times of one batch, on the scheduler's clock.
 
     Attributes:
-        assemble_s: duration of packing.
-        compute_s: duration of the run on the device.
-        computed_s: end of the run, on the scheduler's clock.
-        device_s: time from the end of the previous batch to the end of this batch; if the device was idle, from the
+        packing: when the batch was packed.
+        run: when the batch ran on the device.
+        device_s: seconds from the end of the previous batch to the end of this batch; if the device was idle, from the
             start of this batch.
     """
 
-    assemble_s: float
-    compute_s: float
-    computed_s: float
+    packing: Interval
+    run: Interval
     device_s: float
 
 
@@ -40,20 +39,22 @@ class Outcome:
         pooled: float32 [width] of each sequence that did not fail, not scaled to unit length; None for a model without
             pooling, or if all sequences failed.
         hidden: rows [n_i, width] of each sequence that did not fail; None unless requested.
-        assemble_s: seconds of packing, summed over the request's batches.
-        compute_s: seconds of running, summed over the request's batches.
-        computed_s: end of the last batch, on the scheduler's clock; None if no sequence ran.
-        batches: number of batches that the sequences ran in.
+        batches: the times of each batch that a sequence of the request ran in.
         failures: the errors of failed sequences, by index; empty unless the request accepts partial answers.
     """
 
     pooled: list[NDArray[np.float32]] | None
     hidden: list[NDArray[np.generic]] | None
-    assemble_s: float
-    compute_s: float
-    computed_s: float | None
-    batches: int
+    batches: Collection[BatchTimes] = ()
     failures: Mapping[int, HeadwaiterError] = field(default_factory=dict)
+
+    def completed_s(self, answered_s: float) -> float:
+        """Return when the last result was complete, on the scheduler's clock; `answered_s` is when the answer came.
+
+        A failure has no times of its own: it may be the last result, and comes with the answer.
+        """
+        ends_s = [batch.run.end_s for batch in self.batches]
+        return max(ends_s) if ends_s and not self.failures else answered_s
 
 
 @dataclass(eq=False, slots=True)
@@ -66,16 +67,16 @@ class QueuedRequest:
         answer: resolves to the outcome, or fails.
         failures: the errors of failed sequences, by index, for a request that accepts partial answers; None for a
             request that fails with its first failed sequence.
-        not_started: the request's sequences that have not started to run.
         device_failures: number of devices, also of other servers, that died while they ran the request.
+        not_started: the request's sequences that have not started to run.
     """
 
     sequence_count: int
     hidden: bool
     answer: Future[Outcome]
     failures: dict[int, HeadwaiterError] | None = None
-    not_started: "set[Sequence]" = field(default_factory=set)
     device_failures: int = 0
+    not_started: "set[Sequence]" = field(default_factory=set)
     _pooled: dict[int, NDArray[np.float32]] = field(default_factory=dict)
     _hidden: dict[int, NDArray[np.generic]] = field(default_factory=dict)
     _batches: set[BatchTimes] = field(default_factory=set)
@@ -92,9 +93,13 @@ class QueuedRequest:
             self._pooled[index] = pooled
         if hidden is not None:
             self._hidden[index] = hidden
-        self._batches.add(times)
+        self.note_batch(times)
         self._finished_count += 1
         self._resolve_if_complete()
+
+    def note_batch(self, times: BatchTimes) -> None:
+        """Store the times of a batch that a sequence of the request ran in."""
+        self._batches.add(times)
 
     def fail(self, error: HeadwaiterError) -> None:
         """Record the error of one sequence, or of the whole request; ignore an error after the answer is complete."""
@@ -115,10 +120,7 @@ class QueuedRequest:
             Outcome(
                 [self._pooled[index] for index in sorted(self._pooled)] if self._pooled else None,
                 [self._hidden[index] for index in sorted(self._hidden)] if self.hidden else None,
-                sum(batch.assemble_s for batch in self._batches),
-                sum(batch.compute_s for batch in self._batches),
-                max((batch.computed_s for batch in self._batches), default=None),
-                len(self._batches),
+                tuple(self._batches),
                 failures,
             )
         )
@@ -136,6 +138,7 @@ class Sequence:
         deadline_s: deadline, on the same clock; infinity without a deadline.
         priority: priority of the request.
         index: position in the request.
+        hidden: whether the hidden rows of the sequence are needed.
     """
 
     values: NDArray[np.generic]
@@ -146,6 +149,7 @@ class Sequence:
     priority: Priority
     request: QueuedRequest
     index: int
+    hidden: bool = False
 
     def is_wanted(self, now_s: float) -> bool:
         """Return whether the deadline has not passed and the request has no answer yet."""
@@ -158,4 +162,5 @@ Batch = tuple[Sequence, ...]
 
 def shape_of(batch: Batch) -> Shape:
     """Return the shape of a batch."""
-    return Shape.of([sequence.length_tokens for sequence in batch])
+    lengths = [sequence.length_tokens for sequence in batch]
+    return Shape.of(lengths, hidden=any(sequence.hidden for sequence in batch))

@@ -1,6 +1,6 @@
-"""A batch that a worker has, and whose results are not handed out."""
+"""A batch that a worker was given, and whose results are not handed out."""
 
-import asyncio
+from asyncio import Future
 from dataclasses import dataclass
 
 from headwaiter_server.scheduling.batch_result import BatchResult
@@ -14,12 +14,17 @@ class RunningBatch:
     """A batch that a worker runs or will run next.
 
     Attributes:
-        predicted_end_s: on the scheduler's clock.
-        result: see `Worker.run`.
+        predicted_end_s: when the batch ends as predicted at its planning, on the scheduler's clock.
+        result: the result of the batch, or the device's error; see `Worker.run`.
     """
 
     worker: Worker
     sequences: Batch
     close_reason: CloseReason
     predicted_end_s: float
-    result: "asyncio.Future[BatchResult | None]"
+    result: Future[BatchResult | None]
+
+    @property
+    def full(self) -> bool:
+        """Whether the batch limits kept the batch from growing."""
+        return self.close_reason in (CloseReason.BUDGET, CloseReason.CELLS)

@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headwaiter_proto.rules.errors import HeadwaiterError, Unavailable
+from headwaiter_server.scheduling.adaptive_limits import AdaptiveLimits
 from headwaiter_server.scheduling.admission import QueueLimits, WaitEstimate, admit
 from headwaiter_server.scheduling.answers import Answers
 from headwaiter_server.scheduling.background_tasks import BackgroundTasks
@@ -34,7 +35,7 @@ from headwaiter_server.scheduling.failed_batches import bisect
 from headwaiter_server.scheduling.observer import Observer
 from headwaiter_server.scheduling.pending import Pending
 from headwaiter_server.scheduling.planner import CloseReason, Plan, plan
-from headwaiter_server.scheduling.queued_request import Batch, Outcome, QueuedRequest, Sequence
+from headwaiter_server.scheduling.queued_request import Batch, Outcome, QueuedRequest, Sequence, shape_of
 from headwaiter_server.scheduling.running_batch import RunningBatch
 from headwaiter_server.scheduling.wake_up import WakeUp
 from headwaiter_server.scheduling.worker import Worker
@@ -58,7 +59,7 @@ class Scheduler:
         Args:
             workers: run the batches.
             cost: predicts the seconds of a batch.
-            limits: of a batch.
+            limits: the largest limits of a batch.
             queue_limits: of the queue.
             observer: is notified of batches.
             on_available: called with False when the last device dies, and with True when a device is back.
@@ -66,19 +67,16 @@ class Scheduler:
         """
         self._wake_up = WakeUp()
         self._devices = Devices(workers, self._note_available, self._wake_up.set)
-        self._on_available = on_available
-        self._correction = CostCorrection(cost, limits.tokens)
-        self._limits, self._queue_limits = limits, queue_limits
+        self._on_available, self._correction = on_available, CostCorrection(cost)
+        self.cost_corrections: Mapping[str, float] = self._correction.ratios  # Always the latest ratios.
+        self._limits, self._queue_limits = AdaptiveLimits(limits), queue_limits
         self._observer, self._clock = observer, clock
-        self._pending = Pending()
+        self._pending, self._requests = Pending(), set[QueuedRequest]()
         self._answers = Answers(self._pending, self._correction, observer)
         self._device_failures = DeviceFailures(self._pending, self._answers, clock)
-        self._requests: set[QueuedRequest] = set()
         self._running: list[RunningBatch] = []
-        self._bisecting = BackgroundTasks(self._wake_up.set)
-        self._recovery = BackgroundTasks(self._wake_up.set)
-        self._batch_wait = BatchWait()
-        self._draining = False
+        self._bisecting, self._recovery = BackgroundTasks(self._wake_up.set), BackgroundTasks(self._wake_up.set)
+        self._batch_wait, self._draining = BatchWait(), False
         self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._serving = asyncio.create_task(self._serve())
         self._recovery.start(self._devices.watch())
@@ -98,6 +96,11 @@ class Scheduler:
         """Estimated wait of a sequence that arrives now and is less urgent than all others, in seconds."""
         return self._wait_estimate(self._clock()).wait_s(self._pending.tokens)
 
+    @property
+    def limits(self) -> BatchLimits:
+        """The batch limits that hold now."""
+        return self._limits.current
+
     async def submit(
         self,
         values: list[NDArray[np.generic]],
@@ -107,6 +110,7 @@ class Scheduler:
         priority: Priority = Priority.INTERACTIVE,
         failures: Mapping[int, HeadwaiterError] | None = None,
         device_failures: int = 0,
+        on_queued: Callable[[], None] = lambda: None,
     ) -> Outcome:
         """Queue the sequences of a request, and return its answer; cancelling withdraws what has not started to run.
 
@@ -118,6 +122,7 @@ class Scheduler:
             failures: errors of sequences that must not run, by index. A mapping, even an empty one, accepts a partial
                 answer: the request does not fail when further sequences fail.
             device_failures: number of devices of other servers that died while they ran the request.
+            on_queued: called when the request is admitted; an error before that is a refusal.
 
         Raises:
             Overloaded: the queue has no room for the request, or is too long for its deadline.
@@ -127,18 +132,19 @@ class Scheduler:
             InferenceFailed: the model failed on a sequence; never raised if `failures` is given.
         """
         answer: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
-        request = QueuedRequest(len(values), hidden, answer, None if failures is None else dict(failures))
-        request.device_failures = device_failures
+        kept_failures = None if failures is None else dict(failures)
+        request = QueuedRequest(len(values), hidden, answer, kept_failures, device_failures)
         if answer.done():
             return answer.result()
         runnable = {index: sequence for index, sequence in enumerate(values) if not failures or index not in failures}
         lengths = [len(sequence) for sequence in runnable.values()]
-        due, fair_start = self.admit(Shape.of(lengths), deadline_s, priority)
+        due, fair_start = self.admit(Shape.of(lengths, hidden=hidden), deadline_s, priority)
         for index, sequence in runnable.items():
-            queued = Sequence(sequence, len(sequence), due, fair_start, deadline_s, priority, request, index)
+            queued = Sequence(sequence, len(sequence), due, fair_start, deadline_s, priority, request, index, hidden)
             self._pending.add(queued)
             request.not_started.add(queued)
         self._requests.add(request)
+        on_queued()
         self._batch_wait.note_arrival()
         self._wake_up.set()
         try:
@@ -176,8 +182,8 @@ class Scheduler:
         self._wake_up.set()
         await asyncio.wait({self._serving}, timeout=timeout_s)
         unanswered = [request for request in self._requests if not request.answer.done()]
+        stopped = Unavailable("the server stopped before it ran the request: try another replica")
         for request in unanswered:
-            stopped = Unavailable("the server stopped before it ran the request: try another replica")
             self._answers.fail(request, stopped)
         for work in (self._serving, self._bisecting, self._recovery):
             work.cancel()
@@ -206,16 +212,9 @@ class Scheduler:
             self._failure.set_exception(error)
 
     def _hand_out_results(self) -> bool:
-        """Hand out the results of batches that are done, and start to bisect failed batches.
-
-        Returns:
-            Whether a request may have been answered.
-
-        Raises:
-            Exception: the error of a task beside the loop, which stops the scheduler.
-        """
+        """Hand out results, and start to bisect failed batches; return whether a request may have been answered."""
         for tasks in (self._bisecting, self._recovery):
-            tasks.raise_errors()
+            tasks.raise_errors()  # Any error of a task beside the loop stops the scheduler.
         answered = False
         for batch in [batch for batch in self._running if batch.result.done()]:
             self._running.remove(batch)
@@ -230,16 +229,17 @@ class Scheduler:
             self._device_failures.end(batch.sequences, ran=result.sequences if result else ())
             self._correction.note_lateness(self._clock() - batch.predicted_end_s)
             if result:
-                queue_was_empty = batch.close_reason is CloseReason.DRAINED
-                self._correction.note_queue_time(result.shape, result.times.device_s, queue_was_empty=queue_was_empty)
+                full_tokens = None if batch.close_reason is CloseReason.DRAINED else self.limits.tokens
+                self._correction.note_queue_time(result.shape, result.times.device_s, full_tokens)
+                self._limits.note_success(result.shape, full=batch.full)
         return answered
 
     def _expects_more_requests(self) -> bool:
         """Return whether to hold idle devices for another turn of the event loop."""
-        full = self._draining or self._pending.tokens >= self._limits.tokens
-        if full or not self._batch_wait.hold_another_turn(len(self._pending)):
+        if self._draining or self._pending.tokens >= self.limits.tokens:
             return False
-        return self._devices.next_worker(self._clock()) is not None and yield_core(self._clock)
+        hold = self._batch_wait.hold_another_turn(len(self._pending))
+        return hold and self._devices.next_worker(self._clock()) is not None and yield_core(self._clock)
 
     def _start_batch(self) -> bool:
         """Plan and run the next batch, and drop expired sequences; return whether a worker wanted a batch."""
@@ -252,12 +252,11 @@ class Scheduler:
         return True
 
     def _plan_batch(self, worker: Worker) -> Plan:
-        now_s = self._clock()
-        busy_s = worker.busy_s(now_s)
+        busy_s = worker.busy_s(now_s := self._clock())
         # An idle device ignores the safety margin; otherwise an overgrown margin could never shrink.
         margin_s = self._correction.safety_margin_s if busy_s else 0.0
         cost, devices = self._correction.cost, self._devices.alive_count
-        planned = plan(self._pending, now_s + busy_s, cost, self._limits, margin_s, devices)
+        planned = plan(self._pending, now_s + busy_s, cost, self.limits, margin_s, devices)
         if planned.expired and not (planned.batch or busy_s):
             # Every sequence expired although the device is idle, so the predicted times may be too long.
             self._correction.drift_to_measured()
@@ -275,26 +274,27 @@ class Scheduler:
             self._device_failures.start(batch)
             self._batch_wait.note_batch(several_requests=any(each.request is not batch[0].request for each in batch))
             self._observer.batch_closed(planned.close_reason)
-            result = worker.run(batch, planned.seconds)
-            end_s = planned.start_s + planned.seconds
+            result, end_s = worker.run(batch, planned.seconds), planned.start_s + planned.seconds
             self._running.append(RunningBatch(worker, batch, planned.close_reason, end_s, result))
 
     async def _bisect(self, worker: Worker, batch: Batch, error: Exception) -> None:
         """Find the faulty sequences of a failed batch; if the device is dead, start to reopen the device."""
-        works = await bisect(worker, batch, error, self._correction, self._answers, self._device_failures)
-        self._device_failures.end(batch)
-        if not works and worker.alive:
+        with self._limits.suspected(shape_of(batch)):
+            found = await bisect(worker, batch, error, self._correction, self._answers, self._device_failures)
+        self._observer.batch_failed(found.cause)
+        if found.too_large:
+            self._limits.note_memory_failure(shape_of(found.too_large), error)
+        if not found.works and worker.alive:
             self._devices.mark_dead(worker, error)
             self._recovery.start(self._devices.reopen(worker))
 
     def _note_available(self, available: bool) -> None:
-        if not available:
-            for request in tuple(self._requests):
-                self._answers.fail(request, device_unavailable())
+        for request in () if available else tuple(self._requests):
+            self._answers.fail(request, device_unavailable())
         self._on_available(available)
 
     def _wait_estimate(self, now_s: float) -> WaitEstimate:
         # While all devices are dead, the time until one works again is unknown and counts as zero.
         busy_s, cost = self._devices.busy_s(now_s) or (0.0,), self._correction.queue_cost
         planned_tokens, margin_s = self.queued_tokens - self._pending.tokens, self._correction.safety_margin_s
-        return WaitEstimate(self._pending, planned_tokens, busy_s, cost, self._limits, margin_s)
+        return WaitEstimate(self._pending, planned_tokens, busy_s, cost, self.limits, margin_s)

@@ -13,6 +13,7 @@ from headwaiter_server.runtime.graph import Outputs
 from headwaiter_server.runtime.packing import PackedBatch, pack
 from headwaiter_server.scheduling.batch_result import BatchResult
 from headwaiter_server.scheduling.queued_request import Batch, BatchTimes, Sequence, shape_of
+from headwaiter_server.scheduling.stage_durations import Interval
 from headwaiter_server.scheduling.watchdog import run_limit_s
 from headwaiter_server.scheduling.worker_thread import NeverRan, ThreadHung, WorkerThread
 
@@ -35,8 +36,8 @@ class Device(Protocol):
         ...
 
 
-# A packed batch, and the seconds that packing took.
-_Packed = tuple[PackedBatch, float]
+# A packed batch, and when it was packed.
+_Packed = tuple[PackedBatch, Interval]
 
 
 class Worker:
@@ -181,12 +182,12 @@ class Worker:
     def _pack(self, sequences: Batch) -> _Packed:
         started_s = self._clock()
         packed = pack([sequence.values for sequence in sequences])
-        return packed, self._clock() - started_s
+        return packed, Interval(started_s, self._clock())
 
     def _run_batch(self, sequences: Batch, packing: "Future[_Packed] | None") -> BatchResult | None:
         waited_from_s = self._ended_s if packing else self._clock()
         try:
-            packed, assemble_s = packing.result() if packing else self._pack(sequences)
+            packed, packed_in = packing.result() if packing else self._pack(sequences)
             if self._device is None:
                 raise NeverRan("the device died before it ran the batch")
             started_s = self._clock()
@@ -194,14 +195,14 @@ class Worker:
             if not wanted:
                 return None
             if len(wanted) < len(sequences):
-                packed, assemble_s = self._pack(wanted)
+                packed, packed_in = self._pack(wanted)
                 started_s = self._clock()
-            outputs = self._device.run(packed, hidden=any(sequence.request.hidden for sequence in wanted))
+            shape = shape_of(wanted)
+            outputs = self._device.run(packed, hidden=shape.hidden)
         finally:
             self._ended_s = self._clock()
-        compute_s, device_s = self._ended_s - started_s, self._ended_s - waited_from_s
-        times = BatchTimes(assemble_s, compute_s, self._ended_s, device_s)
-        return BatchResult(wanted, shape_of(wanted), packed, outputs, times)
+        times = BatchTimes(packed_in, Interval(started_s, self._ended_s), self._ended_s - waited_from_s)
+        return BatchResult(wanted, shape, packed, outputs, times)
 
     def _run_probe(self) -> bool:
         if self._device is None:

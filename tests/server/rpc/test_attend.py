@@ -26,7 +26,9 @@ async def test_the_reply_to_ids_has_no_tokens_and_its_stages_add_up(service: Ser
     assert sum(stages_s) == pytest.approx(reply.timings.total_s)
     assert min(stages_s) >= 0
     assert reply.timings.batches == 1
-    assert sample(service.recorder, "stage_duration_seconds_count", stage="compute") == 1
+    for stage, seconds in zip(STAGES, stages_s, strict=True):
+        assert sample(service.recorder, "attend_stage_duration_seconds_sum", stage=stage) == pytest.approx(seconds)
+        assert sample(service.recorder, "stage_duration_seconds_count", stage=stage) == 0
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,14 @@ import grpc
 import pytest
 from google.rpc import error_details_pb2
 
-from headwaiter_proto.rules.errors import DeadlineExceeded, HeadwaiterError, InferenceFailed, InvalidInput, Overloaded
+from headwaiter_proto.rules.errors import (
+    DeadlineExceeded,
+    HeadwaiterError,
+    InferenceFailed,
+    InvalidInput,
+    Overloaded,
+    Unavailable,
+)
 from headwaiter_server.metrics import Recorder
 from headwaiter_server.rpc.endpoint import Call, Handle, clock, stream_handler, unary_handler
 from headwaiter_server.rpc.shares import CallLimit
@@ -23,9 +30,11 @@ async def _call(handle: Handle, recorder: Recorder, context: Context) -> bytes:
     return reply
 
 
-def _raising(error: BaseException) -> Handle:
+def _raising(error: BaseException, *, queued: bool = False) -> Handle:
     async def handle(raw: bytes, call: Call) -> bytes:
         call.request_id = "r-7"
+        if queued:
+            call.note_queued()
         raise error
 
     return handle
@@ -61,21 +70,29 @@ async def test_a_method_gets_the_raw_message_and_the_deadline_and_its_reply_is_r
 
 
 @pytest.mark.parametrize(
-    ("error", "code", "reason", "level"),
+    ("error", "queued", "code", "reason", "level"),
     [
-        (InvalidInput("no", field="model"), "INVALID_ARGUMENT", "INVALID_INPUT", logging.INFO),
-        (Overloaded("full", retry_after_s=1), "RESOURCE_EXHAUSTED", "OVERLOADED", logging.WARNING),
-        (InferenceFailed("nan"), "INTERNAL", None, logging.WARNING),
-        (DeadlineExceeded("late"), "DEADLINE_EXCEEDED", None, logging.WARNING),
+        (InvalidInput("no", field="model"), False, "INVALID_ARGUMENT", "INVALID_INPUT", logging.INFO),
+        (Overloaded("full", retry_after_s=1), False, "RESOURCE_EXHAUSTED", "OVERLOADED", logging.WARNING),
+        (Unavailable("starting"), False, "UNAVAILABLE", "UNAVAILABLE", logging.WARNING),
+        (Unavailable("the device died"), True, "UNAVAILABLE", None, logging.WARNING),
+        (InvalidInput("the answer exceeds float16"), True, "INVALID_ARGUMENT", None, logging.INFO),
+        (InferenceFailed("nan"), True, "INTERNAL", None, logging.WARNING),
+        (DeadlineExceeded("late"), False, "DEADLINE_EXCEEDED", None, logging.WARNING),
     ],
 )
 async def test_an_error_becomes_a_status_and_counts_as_refused_if_its_request_was_not_queued(
-    error: HeadwaiterError, code: str, reason: str | None, level: int, caplog: pytest.LogCaptureFixture
+    error: HeadwaiterError,
+    queued: bool,
+    code: str,
+    reason: str | None,
+    level: int,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO)
     recorder, context = Recorder(), Context()
     with pytest.raises(Aborted):
-        await _call(_raising(error), recorder, context)
+        await _call(_raising(error, queued=queued), recorder, context)
     assert (context.code, context.message) == (grpc.StatusCode[code], str(error))
     (request_info,) = [
         detail for detail in context.status.details if detail.Is(error_details_pb2.RequestInfo.DESCRIPTOR)
@@ -88,7 +105,7 @@ async def test_an_error_becomes_a_status_and_counts_as_refused_if_its_request_wa
         metric.labels["reason"]
         for family in recorder.registry.collect()
         for metric in family.samples
-        if metric.name == "headwaiter_refused_total"
+        if metric.name == "headwaiter_refused_total" and metric.value
     ]
     assert refused == ([reason] if reason else [])
 

@@ -30,7 +30,7 @@ def _reply(folder: Path, output: pb.OutputOptions, *, normalized: bool = True, s
     described = model(folder, normalized=normalized)
     outputs = read_output(output, described.bundle.manifest)
     pooled = [vector * np.float32(scale) for vector in POOLED]
-    outcome = Outcome(pooled, HIDDEN if outputs.needs_rows(0) else None, 0.0, 0.0, 0.0, 1)
+    outcome = Outcome(pooled, HIDDEN if outputs.needs_rows(0) else None)
     return encode_reply("r-1", _inputs(1, 2), outputs, outcome, described)
 
 
@@ -66,7 +66,7 @@ def test_a_reply_has_the_requested_outputs_or_else_pooled_vectors(
 def test_a_model_without_pooling_returns_hidden_rows_by_default(tmp_path: Path) -> None:
     unpooled = model(tmp_path, pooling=pb.POOLING_NONE)
     output = read_output(pb.OutputOptions(), unpooled.bundle.manifest)
-    reply = encode_reply("r-1", _inputs(1, 2), output, Outcome(None, HIDDEN, 0.0, 0.0, 0.0, 1), unpooled)
+    reply = encode_reply("r-1", _inputs(1, 2), output, Outcome(None, HIDDEN), unpooled)
     assert not reply.HasField("pooled")
     assert _values(reply.hidden) == [[1, 2], [3, 4], [5, 6]]
 
@@ -126,7 +126,7 @@ def test_a_model_without_pooling_pools_on_request(
     unpooled = model(tmp_path, pooling=pb.POOLING_NONE)
     output = read_output(pb.OutputOptions(pooling=pooling), unpooled.bundle.manifest)
     assert output.needs_rows(0)
-    reply = encode_reply("r-1", _inputs(1, 2), output, Outcome(None, HIDDEN, 0.0, 0.0, 0.0, 1), unpooled)
+    reply = encode_reply("r-1", _inputs(1, 2), output, Outcome(None, HIDDEN), unpooled)
     assert (_values(reply.pooled), reply.HasField("hidden")) == (vectors, False)
 
 
@@ -134,7 +134,7 @@ def test_pooling_leaves_out_the_rows_of_a_prompt(tmp_path: Path) -> None:
     described = model(tmp_path)
     output = read_output(pb.OutputOptions(), described.bundle.manifest)
     assert (output.needs_rows(1), output.needs_rows(0)) == (True, False)
-    outcome = Outcome(POOLED, HIDDEN, 0.0, 0.0, 0.0, 1)
+    outcome = Outcome(POOLED, HIDDEN)
     reply = encode_reply("r-1", _inputs(1, 2, skipped_tokens=1), output, outcome, described)
     assert _values(reply.pooled) == [[1, 2], [5, 6]]
 
@@ -178,7 +178,7 @@ def test_a_failed_sequence_has_a_vector_of_zeros_no_rows_and_an_error(
     output = read_output(pb.OutputOptions(pooled=True, hidden=True, normalize=True), described.bundle.manifest)
     errors = {index: InferenceFailed(f"sequence {index}: no", sequence=index) for index in failed}
     inputs = _inputs(1, 2, 2, offsets=[np.zeros((length, 2), np.int64) for length in (1, 2, 2)])
-    reply = encode_reply("r-1", inputs, output, Outcome(*outcome, 0.0, 0.0, None, 0, errors), described)
+    reply = encode_reply("r-1", inputs, output, Outcome(*outcome, failures=errors), described)
 
     assert list(reply.lengths) == lengths
     units = [np.array(vector) / max(1, np.linalg.norm(vector)) for vector in pooled]
@@ -199,7 +199,7 @@ def test_a_failed_sequence_has_a_vector_of_zeros_no_rows_and_an_error(
 def test_a_truncated_text_is_reported_with_its_original_length(tmp_path: Path) -> None:
     described = model(tmp_path)
     output = read_output(pb.OutputOptions(), described.bundle.manifest)
-    outcome = Outcome(POOLED, None, 0.0, 0.0, 0.0, 1)
+    outcome = Outcome(POOLED, None)
     reply = encode_reply("r-1", _inputs(1, 2, truncated={1: 7}), output, outcome, described)
     assert list(reply.truncated) == [pb.Truncated(sequence=1, original_tokens=7)]
 
@@ -208,7 +208,7 @@ def test_offsets_are_the_begin_and_the_end_of_each_token(tmp_path: Path) -> None
     described = model(tmp_path)
     output = read_output(pb.OutputOptions(), described.bundle.manifest)
     inputs = _inputs(1, 2, offsets=[np.array([[0, 0]]), np.array([[0, 3], [4, 7]])])
-    reply = encode_reply("r-1", inputs, output, Outcome(POOLED, None, 0.0, 0.0, 0.0, 1), described)
+    reply = encode_reply("r-1", inputs, output, Outcome(POOLED, None), described)
     assert [(list(offsets.begin), list(offsets.end)) for offsets in reply.offsets] == [([0], [0]), ([0, 4], [3, 7])]
 
 
@@ -221,7 +221,7 @@ def test_a_model_is_described_by_its_manifest_its_limits_and_its_execution(tmp_p
         tmp_path, max_text_tokens=3, layers=2, heads=1, normalized=True, prompts=prompts, default_prompt="query"
     )
 
-    reply = model_reply(described, settings, CALIBRATION)
+    reply = model_reply(described, settings, CALIBRATION, CALIBRATION.limits)
 
     assert (reply.model.name, reply.vocabulary_size, reply.feature_width) == ("tiny", 10, 0)
     assert (reply.takes_tokens, reply.takes_features, reply.takes_texts) == (True, False, True)

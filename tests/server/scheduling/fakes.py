@@ -11,6 +11,7 @@ from headwaiter_server.runtime.graph import Outputs
 from headwaiter_server.runtime.packing import PackedBatch, pack
 from headwaiter_server.scheduling.admission import QueueLimits
 from headwaiter_server.scheduling.cost import BatchLimits, CostModel, Shape
+from headwaiter_server.scheduling.observer import FailureCause
 from headwaiter_server.scheduling.planner import CloseReason
 from headwaiter_server.scheduling.queued_request import Outcome, Sequence
 from headwaiter_server.scheduling.scheduler import Scheduler
@@ -34,6 +35,7 @@ class FakeDevice:
         pools: whether the device returns pooled vectors.
         dead: whether the device fails every batch and every probe.
         fails_batches: whether the device fails every batch but no probe.
+        most_tokens: the device fails batches of more tokens, because they do not fit in its memory.
         probes_left: number of probes after which the device is dead.
     """
 
@@ -41,6 +43,7 @@ class FakeDevice:
         self.batches: list[list[list[int]]] = []
         self.pools = True
         self.dead = self.fails_batches = False
+        self.most_tokens = UNLIMITED
         self.probes_left = UNLIMITED
         self._allowed = threading.Semaphore(UNLIMITED)
         self._entered = threading.Semaphore(0)
@@ -71,6 +74,8 @@ class FakeDevice:
             self._allowed.acquire()
         if self.dead:
             raise OSError("the GPU fell off the bus")
+        if batch.tokens > self.most_tokens:
+            raise RuntimeError("out of memory")
         if POISON in batch.rows or (self.fails_batches and batch is not PROBE):
             raise RuntimeError("the model failed")
         rows = batch.rows.astype(np.float32)
@@ -86,10 +91,14 @@ class FakeObserver:
     def __init__(self) -> None:
         self.ran_tokens: list[int] = []
         self.close_reasons: list[CloseReason] = []
+        self.failure_causes: list[FailureCause] = []
         self.expired_sequences = 0
 
     def batch_closed(self, reason: CloseReason) -> None:
         self.close_reasons.append(reason)
+
+    def batch_failed(self, cause: FailureCause) -> None:
+        self.failure_causes.append(cause)
 
     def batch_ran(self, shape: Shape, predicted_s: float, actual_s: float) -> None:
         self.ran_tokens.append(shape.tokens)

@@ -70,7 +70,7 @@ def test_limits_are_halved_until_the_largest_batches_fit_in_memory_and_restored_
         halved = _calibrate(model, tmp_path).limits
         graph.most_tokens = measured.tokens
         assert _calibrate(model, tmp_path).limits == measured
-    assert halved == measured.halved().halved()
+    assert halved == measured.scaled(0.5).scaled(0.5)
     warnings = [message for message in caplog.messages if "out of memory" in message]
     assert len(warnings) == 2
     for message, tokens in zip(warnings, (measured.tokens, measured.tokens // 2), strict=True):

@@ -11,7 +11,18 @@ from headwaiter_server.scheduling.admission import QueueLimits
 from headwaiter_server.scheduling.due_times import Priority
 from headwaiter_server.scheduling.scheduler import Scheduler
 from headwaiter_server.scheduling.worker import Worker
-from tests.server.scheduling.fakes import COST, LIMITS, PROBE, QUEUE, FakeDevice, FakeObserver, Harness, halves, sums
+from tests.server.scheduling.fakes import (
+    COST,
+    INFINITE,
+    LIMITS,
+    PROBE,
+    QUEUE,
+    FakeDevice,
+    FakeObserver,
+    Harness,
+    halves,
+    sums,
+)
 
 
 async def test_a_request_is_split_over_batches_and_its_answers_keep_the_order_of_its_sequences(
@@ -23,7 +34,7 @@ async def test_a_request_is_split_over_batches_and_its_answers_keep_the_order_of
 
     assert sums(outcome) == [sum(sequence) for sequence in sequences]
     assert halves(outcome) == [[value / 2 for value in sequence] for sequence in sequences]
-    assert outcome.batches == len(harness.device.batches) > 1
+    assert len(outcome.batches) == len(harness.device.batches) > 1
     assert sorted(sequence for batch in harness.device.batches for sequence in batch) == sorted(sequences)
     assert harness.observer.ran_tokens == [sum(map(len, batch)) for batch in harness.device.batches]
 
@@ -54,7 +65,7 @@ async def test_a_model_without_pooling_answers_with_hidden_rows_only(harness: Ha
     assert halves(outcome) == [[1.0], [2.0, 3.0]]
 
 
-async def test_compute_time_includes_all_batches_of_a_request(harness: Harness) -> None:
+async def test_an_outcome_has_the_times_of_all_batches_of_the_request(harness: Harness) -> None:
     harness.device.hold()
     task = harness.submit([1] * 8, [2] * 8)
     for _ in range(2):
@@ -62,7 +73,8 @@ async def test_compute_time_includes_all_batches_of_a_request(harness: Harness) 
         harness.clock.now_s += 2.0
         harness.device.release(1)
     outcome = await task
-    assert (outcome.assemble_s, outcome.compute_s, outcome.computed_s, outcome.batches) == (0.0, 4.0, 4.0, 2)
+    assert sorted(times.run for times in outcome.batches) == [(0.0, 2.0), (2.0, 4.0)]
+    assert all(times.packing.seconds == 0.0 for times in outcome.batches)
 
 
 async def test_a_request_ends_with_its_last_batch(harness: Harness) -> None:
@@ -73,8 +85,19 @@ async def test_a_request_ends_with_its_last_batch(harness: Harness) -> None:
     harness.clock.now_s = 5.0
     harness.device.release()
     outcome = await task
-    assert outcome.computed_s == 5.0
-    assert outcome.batches == 2
+    assert outcome.completed_s(9.0) == 5.0
+    assert len(outcome.batches) == 2
+
+
+async def test_a_request_with_a_failed_sequence_ends_with_its_answer(harness: Harness) -> None:
+    harness.device.hold()
+    task = harness.submit([1] * 8, [INFINITE] * 8, failures={})
+    await harness.device.busy()
+    harness.device.release()
+    outcome = await task
+    assert outcome.completed_s(9.0) == 9.0
+    # The sequence whose output is not finite ran too.
+    assert len(outcome.batches) == 2
 
 
 async def test_a_full_queue_refuses_a_request_and_says_when_to_try_again(harness: Harness) -> None:

@@ -1,0 +1,88 @@
+"""The timings of a reply add up to its total, and no stage is negative, whatever the batches of the request do."""
+
+import asyncio
+import time
+from pathlib import Path
+from unittest.mock import patch
+
+import pytest
+
+from headwaiter_client import Timings
+from headwaiter_proto import encoder_pb2 as pb
+from headwaiter_server.runtime.graph import EncoderGraph, Outputs
+from headwaiter_server.runtime.packing import PackedBatch
+from tests.e2e.in_process_server import connect, metrics_url, paused_device, serving
+from tests.e2e.prometheus_metrics import metric_value
+from tests.e2e.test_stream import request, streaming
+
+STAGES = ("tokenize", "queue", "assemble", "compute", "respond")
+# A batch with a sequence of this id fails.
+POISON = 7
+RUN = EncoderGraph.run
+
+
+def stages_of(timings: Timings | pb.Timings) -> dict[str, float]:
+    """Return the seconds of each stage, after checking that they add up."""
+    stages = {stage: getattr(timings, f"{stage}_s") for stage in STAGES}
+    assert sum(stages.values()) == pytest.approx(timings.total_s, rel=0, abs=1e-6)
+    assert min(stages.values()) >= 0.0
+    return stages
+
+
+def run_slowly(graph: EncoderGraph, batch: PackedBatch, *, hidden: bool) -> Outputs:
+    """Stand in for a slow device: other devices run meanwhile."""
+    time.sleep(0.05)
+    if POISON in batch.rows:
+        raise RuntimeError("the model failed")
+    return RUN(graph, batch, hidden=hidden)
+
+
+async def test_no_stage_is_negative_when_the_batches_of_a_request_run_at_the_same_time(text_bundle: Path) -> None:
+    async with serving(text_bundle, instances=2, token_budget=64) as server, connect(server) as client:
+        with patch.object(EncoderGraph, "run", run_slowly):
+            timings = (await client.encode_tokens([[1] * 64] * 6)).timings
+        queue_s = metric_value(metrics_url(server), "headwaiter_stage_duration_seconds_sum", stage="queue")
+    assert timings.batches == 6
+    stages = stages_of(timings)
+    # Two sessions compute three batches each.
+    assert stages["compute"] >= 3 * 0.05
+    assert stages["compute"] <= timings.total_s
+    assert queue_s == pytest.approx(stages["queue"])
+
+
+async def test_the_time_of_a_failed_batch_counts_for_the_queue_and_not_for_the_reply(text_bundle: Path) -> None:
+    async with serving(text_bundle, token_budget=64) as server, connect(server) as client:
+        with patch.object(EncoderGraph, "run", run_slowly):
+            encoding = await client.encode_tokens([[1] * 64, [POISON] * 64], partial=True)
+    assert list(encoding.failures) == [1]
+    stages = stages_of(encoding.timings)
+    assert stages["compute"] >= 0.05
+    assert stages["queue"] >= 0.05
+    assert stages["respond"] < stages["queue"]
+
+
+async def test_a_wait_for_the_limits_of_a_stream_counts_for_the_queue(text_bundle: Path) -> None:
+    async with streaming(text_bundle, max_stream_requests=1) as (_, _, open_stream):
+        with paused_device() as device:
+            call = open_stream([request("first", 3), request("second", 3)])
+            first = asyncio.create_task(call.read())
+            await device.wait_for_batch()
+            await asyncio.sleep(0.3)
+            device.resume()
+            await first
+            second = await call.read()
+    stages = stages_of(second.response.timings)
+    assert stages["queue"] >= 0.2 > stages["tokenize"]
+
+
+async def test_attend_is_no_part_of_the_stages_of_encode(text_bundle: Path) -> None:
+    async with serving(text_bundle) as server, connect(server) as client:
+        attended = stages_of((await client.attend("bread")).timings)
+        encoded = stages_of((await client.encode(["bread"])).timings)
+        for stage in STAGES:
+            counted = metric_value(metrics_url(server), "headwaiter_stage_duration_seconds_count", stage=stage)
+            summed_s = metric_value(metrics_url(server), "headwaiter_stage_duration_seconds_sum", stage=stage)
+            attend_s = metric_value(metrics_url(server), "headwaiter_attend_stage_duration_seconds_sum", stage=stage)
+            assert counted == 1
+            assert summed_s == pytest.approx(encoded[stage])
+            assert attend_s == pytest.approx(attended[stage])
