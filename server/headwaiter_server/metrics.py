@@ -1,8 +1,9 @@
 """Record the server's Prometheus metrics."""
 
 import time
+from collections.abc import Mapping
 from dataclasses import asdict
-from functools import cache
+from functools import cache, partial
 from typing import Protocol
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, disable_created_metrics
@@ -52,6 +53,11 @@ class QueueState(Protocol):
     @property
     def limits(self) -> BatchLimits:
         """The batch limits that hold now."""
+        ...
+
+    @property
+    def cost_corrections(self) -> Mapping[str, float]:
+        """The latest measured / predicted times: `batch`, `hidden_batch` and `queue`."""
         ...
 
 
@@ -114,14 +120,19 @@ class Recorder:
         )
         fallback.set(bool(model.fallback_reason))
         terms = self._gauge(
-            "batch_cost_seconds", "Cost of a launch, a token, a padded token, an attention cell.", "term"
+            "batch_cost_seconds", "Cost of a launch, a token, a padded token, an attention cell, a hidden row.", "term"
         )
-        for term in ("launch", "token", "padded", "cell"):
+        for term in ("launch", "token", "padded", "cell", "hidden_row"):
             terms.labels(term).set(getattr(cost, f"{term}_s"))
         budget = self._gauge("token_budget", "Most tokens in a batch now.")
         budget.set_function(lambda: queue.limits.tokens)
         ratio = self._gauge("batch_limits_ratio", "Batch limits now / before serving; lower if memory is short.")
         ratio.set_function(lambda: queue.limits.tokens / calibration.limits.tokens)
+        correction = self._gauge(
+            "cost_correction_ratio", "Median of measured / predicted time of the latest batches.", "cost"
+        )
+        for kind in queue.cost_corrections:
+            correction.labels(kind).set_function(partial(lambda name: queue.cost_corrections[name], kind))
         rate = self._gauge("service_tokens_per_second", "Tokens per second of full batches, measured before serving.")
         rate.set(calibration.service_tokens_per_s)
         error = self._gauge(

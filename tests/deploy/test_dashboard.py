@@ -38,7 +38,9 @@ def exported_series() -> set[str]:
         self_check=self_check,
         fallback_reason="",
     )
-    queue: Any = SimpleNamespace(queued_sequences=0, queued_tokens=0, estimated_wait_s=0.0, limits=CALIBRATION.limits)
+    queue: Any = SimpleNamespace(
+        queued_sequences=0, queued_tokens=0, estimated_wait_s=0.0, limits=CALIBRATION.limits, cost_corrections={}
+    )
     recorder = Recorder()
     recorder.serving(model, CALIBRATION, queue)
     return {

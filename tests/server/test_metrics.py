@@ -1,6 +1,7 @@
 """The metrics count and time requests, sequences and batches, in base units."""
 
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 from prometheus_client import generate_latest
@@ -15,6 +16,7 @@ from tests.server.rpc.stand_ins import CALIBRATION, model, sample
 class Queue:
     queued_sequences, queued_tokens, estimated_wait_s = 3, 40, 0.5
     limits = BatchLimits(tokens=2, cells=50)
+    cost_corrections: ClassVar = {"batch": 1.5, "hidden_batch": 2.0, "queue": 1.25}
 
 
 @pytest.fixture
@@ -50,6 +52,7 @@ def test_metric_names_and_types_stay_the_same_for_dashboards(recorder: Recorder)
         "headwaiter_batch_cost_error_ratio": "histogram",
         "headwaiter_batches_closed": "counter",
         "headwaiter_batches_failed": "counter",
+        "headwaiter_cost_correction_ratio": "gauge",
         "headwaiter_batch_limits_ratio": "gauge",
         "headwaiter_device_available": "gauge",
         "headwaiter_queue_sequences": "gauge",
@@ -117,11 +120,13 @@ def test_the_error_of_a_prediction_is_relative_to_the_actual_time(
 
 
 def test_each_term_of_the_batch_cost_is_exposed(recorder: Recorder) -> None:
-    terms = {"launch": 1.0, "token": 0.5, "padded": 0.25, "cell": 0.125}
+    terms = {"launch": 1.0, "token": 0.5, "padded": 0.25, "cell": 0.125, "hidden_row": 0.0625}
     assert {term: sample(recorder, "batch_cost_seconds", term=term) for term in terms} == terms
     assert sample(recorder, "token_budget") == 2
     assert sample(recorder, "batch_limits_ratio") == 0.5
     assert sample(recorder, "service_tokens_per_second") == 0.75
+    for cost, ratio in Queue.cost_corrections.items():
+        assert sample(recorder, "cost_correction_ratio", cost=cost) == ratio
     assert sample(recorder, "calibration_error_ratio") == 0.0625
 
 

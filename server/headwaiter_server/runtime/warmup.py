@@ -22,6 +22,7 @@ _COMPARED_TOKENS = 256
 _BUDGET_ROUNDS = 9
 _SHAPE_RUNS = 4
 _MIN_SHAPES = 5
+_MIN_HIDDEN_RUNS = 3
 # Attention cells that take about as long as one token; decides only the order in which shapes are timed.
 _CELLS_PER_TOKEN = 256
 # Stop trying larger token budgets after this many in a row were not faster than a smaller one.
@@ -54,12 +55,28 @@ def _golden_batches(golden: Golden) -> Iterator[PackedBatch]:
     yield pack(batch)
 
 
-def time_batch(graph: EncoderGraph, manifest: Manifest, lengths: Lengths) -> float:
-    """Run a batch of made-up sequences of the given lengths, without hidden rows, and return the seconds of the run."""
+def time_batch(graph: EncoderGraph, manifest: Manifest, lengths: Lengths, *, hidden: bool = False) -> float:
+    """Run a batch of made-up sequences of the given lengths, and return the seconds of the run."""
     sequences = [_made_up_sequence(manifest, length) for length in lengths]
     started_s = time.perf_counter()
-    graph.run(pack(sequences), hidden=False)
+    graph.run(pack(sequences), hidden=hidden)
     return time.perf_counter() - started_s
+
+
+def time_hidden_rows(graph: EncoderGraph, manifest: Manifest, lengths: Lengths, time_s: float) -> float:
+    """Return how many seconds longer a batch takes if its hidden rows are returned too; 0 without pooling.
+
+    Batches with and without hidden rows alternate for `time_s` seconds, and the fastest ones count.
+    """
+    if not graph.pools:
+        return 0.0
+    started_s = time.perf_counter()
+    without_s: list[float] = []
+    with_s: list[float] = []
+    while len(with_s) < _MIN_HIDDEN_RUNS or time.perf_counter() - started_s < time_s:
+        without_s.append(time_batch(graph, manifest, lengths))
+        with_s.append(time_batch(graph, manifest, lengths, hidden=True))
+    return max(0.0, min(with_s) - min(without_s))
 
 
 def typical_batch(manifest: Manifest, tokens: int) -> Lengths:

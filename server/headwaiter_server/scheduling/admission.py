@@ -55,7 +55,7 @@ class WaitEstimate:
         """
         filling_tokens = min(self.pending.tokens - tokens_ahead, self.limits.tokens)
         longest = shape.longest_tokens
-        alone_s = self.cost.seconds(1, longest, longest, longest * longest)
+        alone_s = self.cost.seconds(1, longest, longest, longest * longest, shape.hidden)
         return self.wait_s(tokens_ahead) + max(alone_s, self._run_s(shape.tokens + filling_tokens)) + self.margin_s
 
     def _run_s(self, tokens: int) -> float:
@@ -65,7 +65,8 @@ class WaitEstimate:
         # A batch that is not full costs a launch too.
         smallest_batch_s = self.cost.seconds(1, 1, 1, 1)
         full_batches_s = self.cost.in_full_batches_s(tokens, self.pending.mean_tokens, self.limits.tokens)
-        return max(smallest_batch_s, full_batches_s)
+        hidden_share = self.pending.hidden_tokens / max(1, self.pending.tokens)
+        return max(smallest_batch_s, full_batches_s) + self.cost.hidden_row_s * hidden_share * tokens
 
 
 def admit(estimate: WaitEstimate, limits: QueueLimits, shape: Shape, due_s: float, time_left_s: float) -> None:

@@ -6,7 +6,14 @@ from dataclasses import dataclass
 from headwaiter_server.runtime.errors import one_line
 from headwaiter_server.runtime.graph import Provider
 from headwaiter_server.runtime.model import Model
-from headwaiter_server.runtime.warmup import Lengths, time_batch, time_budgets, time_shapes, typical_batch
+from headwaiter_server.runtime.warmup import (
+    Lengths,
+    time_batch,
+    time_budgets,
+    time_hidden_rows,
+    time_shapes,
+    typical_batch,
+)
 from headwaiter_server.scheduling.cost import BatchLimits, CostModel, Sample, Shape, error_ratio, fit, smallest_budget
 
 log = logging.getLogger(__name__)
@@ -14,6 +21,7 @@ log = logging.getLogger(__name__)
 # Seconds for measuring token budgets and shapes. The smallest ones are always measured.
 _BUDGETS_S: dict[Provider, float] = {"cpu": 1.8, "cuda": 4.0}
 _SHAPES_S = 1.2
+_HIDDEN_ROWS_S = 0.2
 _SMALLEST_BUDGET_TOKENS = 128
 _LARGEST_BUDGET_TOKENS: dict[Provider, int] = {"cpu": 4096, "cuda": 65_536}
 # Memory for the attention scores of a batch: heads · cells · 4 bytes. 2 GiB on CUDA, because 1 GiB would hold only
@@ -55,6 +63,7 @@ def measure_cost(model: Model, token_cap: int = 0) -> Calibration:
     samples = [Sample(Shape.of(lengths), seconds) for lengths, seconds in timed.items()]
     cost = fit(samples, variable_length=model.graph.variable_length)
     typical = typical_batch(manifest, limits.tokens)
+    cost.hidden_row_s = time_hidden_rows(model.graph, manifest, typical, _HIDDEN_ROWS_S) / sum(typical)
     return Calibration(cost, limits, sum(typical) / cost.seconds(*Shape.of(typical)), error_ratio(cost, samples))
 
 

@@ -17,10 +17,10 @@ from headwaiter_server.scheduling.cost import CostModel
 log = logging.getLogger(__name__)
 
 # Increase this number when the file holds other numbers, or when they are measured in another way.
-_FORMAT = 1
+_FORMAT = 2
 # A larger error means that other processes disturbed the measurement: measure again at the next start.
 _STEADY_ERROR_RATIO = 0.1
-_COEFFICIENTS = ("launch_s", "token_s", "padded_s", "cell_s")
+_COEFFICIENTS = ("launch_s", "token_s", "padded_s", "cell_s", "hidden_row_s")
 _OTHER_NUMBERS = ("token_budget", "service_tokens_per_s", "error_ratio")
 
 
@@ -79,11 +79,11 @@ def _read_file(file: Path, conditions: dict[str, Any], model: Model) -> Calibrat
         same_conditions = content["about"] == conditions
     except (OSError, ValueError, TypeError, KeyError, OverflowError, RecursionError):
         return None
-    launch_s, token_s, padded_s, cell_s = (measured[name] for name in _COEFFICIENTS)
+    launch_s, token_s, padded_s, cell_s, hidden_row_s = (measured[name] for name in _COEFFICIENTS)
     tokens = int(measured["token_budget"])
     if not same_conditions or tokens < 1 or launch_s + token_s + padded_s + cell_s == 0:
         return None
-    cost = CostModel(launch_s, token_s, padded_s, cell_s, model.graph.variable_length)
+    cost = CostModel(launch_s, token_s, padded_s, cell_s, model.graph.variable_length, hidden_row_s)
     rate, error_ratio = measured["service_tokens_per_s"], measured["error_ratio"]
     return Calibration(cost, batch_limits(model, tokens), rate, error_ratio, remembered=True)
 

@@ -22,17 +22,19 @@ class Shape(NamedTuple):
         tokens: number of tokens, T = Σn.
         longest_tokens: length of the longest sequence, N.
         needed_cells: attention cells without padding, Σn².
+        hidden: whether the hidden rows are copied to the host: those of all sequences, if one sequence needs them.
     """
 
     sequences: int
     tokens: int
     longest_tokens: int
     needed_cells: int
+    hidden: bool = False
 
     @classmethod
-    def of(cls, lengths: Sequence[int]) -> Self:
+    def of(cls, lengths: Sequence[int], *, hidden: bool = False) -> Self:
         """Return the shape of a batch of one or more sequences of these lengths."""
-        return cls(len(lengths), sum(lengths), max(lengths), sum(length * length for length in lengths))
+        return cls(len(lengths), sum(lengths), max(lengths), sum(length * length for length in lengths), hidden)
 
     @property
     def mean_tokens(self) -> int:
@@ -52,7 +54,9 @@ class CostModel:
     A graph that gathers attention to a padded grid takes launch_s + token_s·T + padded_s·B·N + cell_s·B·N².
     A graph whose attention kernel takes variable lengths takes launch_s + token_s·T + cell_s·Σn².
 
-    The launch is the part that does not depend on the size of the batch: reading weights, starting operators.
+    The launch is the part that does not depend on the size of the batch: reading weights, starting operators. A batch
+    whose hidden rows are copied to the host takes hidden_row_s·T more. Such batches take `hidden_factor` times the
+    seconds of this sum, because their times are corrected apart from those of other batches.
     """
 
     launch_s: float
@@ -60,18 +64,32 @@ class CostModel:
     padded_s: float
     cell_s: float
     variable_length: bool = False
+    hidden_row_s: float = 0.0
+    hidden_factor: float = 1.0
 
-    def scaled(self, factor: float) -> "CostModel":
-        """Return a cost model that predicts `factor` times the seconds."""
-        launch_s, token_s = factor * self.launch_s, factor * self.token_s
-        return CostModel(launch_s, token_s, factor * self.padded_s, factor * self.cell_s, self.variable_length)
+    def scaled(self, factor: float, hidden_factor: float = 1.0) -> "CostModel":
+        """Return a cost model that predicts `factor` times the seconds, with hidden rows `hidden_factor` times more."""
+        return CostModel(
+            factor * self.launch_s,
+            factor * self.token_s,
+            factor * self.padded_s,
+            factor * self.cell_s,
+            self.variable_length,
+            factor * self.hidden_row_s,
+            hidden_factor * self.hidden_factor,
+        )
 
-    def seconds(self, sequences: int, tokens: int, longest_tokens: int, needed_cells: int) -> float:
-        """Return the seconds of a batch, given its B, T, N and Σn²."""
+    def seconds(
+        self, sequences: int, tokens: int, longest_tokens: int, needed_cells: int, hidden: bool = False
+    ) -> float:
+        """Return the seconds of a batch, given its B, T, N and Σn², and whether hidden rows are copied."""
         if self.variable_length:
-            return self.launch_s + self.token_s * tokens + self.cell_s * needed_cells
-        padded_tokens = sequences * longest_tokens
-        return self.launch_s + self.token_s * tokens + (self.padded_s + self.cell_s * longest_tokens) * padded_tokens
+            seconds = self.launch_s + self.token_s * tokens + self.cell_s * needed_cells
+        else:
+            padded_tokens = sequences * longest_tokens
+            padding_s = (self.padded_s + self.cell_s * longest_tokens) * padded_tokens
+            seconds = self.launch_s + self.token_s * tokens + padding_s
+        return self.hidden_factor * (seconds + self.hidden_row_s * tokens) if hidden else seconds
 
     def in_full_batches_s(self, tokens: int, length_tokens: int, budget_tokens: int) -> float:
         """Return the seconds of `tokens` tokens in full batches of sequences of one length."""
@@ -80,8 +98,10 @@ class CostModel:
         full_s = self.seconds(sequences, full_tokens, length_tokens, sequences * length_tokens**2)
         return full_s * tokens / full_tokens
 
-    def padding_s(self, sequences: int, tokens: int, longest_tokens: int, needed_cells: int) -> float:
-        """Return the seconds that a batch spends on padding, given its B, T, N and Σn²."""
+    def padding_s(
+        self, sequences: int, tokens: int, longest_tokens: int, needed_cells: int, hidden: bool = False
+    ) -> float:
+        """Return the seconds that a batch spends on padding, whether or not it copies rows; arguments of `seconds`."""
         if self.variable_length:
             return 0.0
         padded_tokens = sequences * longest_tokens

@@ -15,15 +15,21 @@ _IN_TIME_BATCHES = 28
 class CostCorrection:
     """Multiplies the measured cost model by measured / predicted, from the latest batches.
 
+    Batches that copy hidden rows and other batches correct only predictions of their own kind.
+
     Attributes:
         cost: predicts the seconds of a batch on the device.
+        ratios: the latest median of measured / predicted times: `batch` without hidden rows, `hidden_batch` with hidden
+            rows, and `queue`, on which `queue_cost` is based.
         queue_cost: predicts how long a batch keeps a device from the next batch, while sequences are waiting.
     """
 
     def __init__(self, cost: CostModel) -> None:
         """Start without a correction of `cost`, the cost model that was measured at start-up."""
         self._measured = self.cost = self.queue_cost = cost
-        self._batch_ratio, self._queue_ratio, self._margin = MedianRatio(), MedianRatio(), SafetyMargin()
+        self._batch_ratios = {False: MedianRatio(), True: MedianRatio()}
+        self._queue_ratio, self._margin = MedianRatio(), SafetyMargin()
+        self.ratios = {"batch": 1.0, "hidden_batch": 1.0, "queue": 1.0}
 
     @property
     def safety_margin_s(self) -> float:
@@ -37,7 +43,7 @@ class CostCorrection:
     def note_batch(self, shape: Shape, compute_s: float) -> float:
         """Learn from the duration of a batch on the device; return the duration that was predicted before."""
         predicted_s = self.cost.seconds(*shape)
-        self._learn_ratio(self._measured.seconds(*shape), compute_s)
+        self._learn_ratio(self._measured.seconds(*shape), compute_s, hidden=shape.hidden)
         return predicted_s
 
     def note_queue_time(self, shape: Shape, device_s: float, budget_tokens: int | None) -> None:
@@ -55,8 +61,10 @@ class CostCorrection:
             measured.seconds(*shape)
             if budget_tokens is None
             else measured.in_full_batches_s(shape.tokens, shape.mean_tokens, budget_tokens)
+            + measured.hidden_row_s * shape.tokens * shape.hidden
         )
         self._queue_ratio.learn(predicted_s, device_s)
+        self.ratios["queue"] = self._queue_ratio.ratio
         self.queue_cost = measured.scaled(self._queue_ratio.ratio)
 
     def note_lateness(self, late_s: float) -> None:
@@ -68,11 +76,13 @@ class CostCorrection:
 
         When predictions are so long that every sequence expires, no batch runs that could lower the correction.
         """
-        self._learn_ratio(1.0, 1.0)
+        for hidden in self._batch_ratios:
+            self._learn_ratio(1.0, 1.0, hidden=hidden)
 
-    def _learn_ratio(self, predicted_s: float, actual_s: float) -> None:
-        self._batch_ratio.learn(predicted_s, actual_s)
-        self.cost = self._measured.scaled(self._batch_ratio.ratio)
+    def _learn_ratio(self, predicted_s: float, actual_s: float, *, hidden: bool) -> None:
+        self._batch_ratios[hidden].learn(predicted_s, actual_s)
+        self.ratios["hidden_batch" if hidden else "batch"] = self._batch_ratios[hidden].ratio
+        self.cost = self._measured.scaled(self.ratios["batch"], self.ratios["hidden_batch"] / self.ratios["batch"])
 
 
 class MedianRatio:

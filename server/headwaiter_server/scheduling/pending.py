@@ -20,12 +20,13 @@ class Pending:
 
     Attributes:
         tokens: number of tokens of all waiting sequences.
+        hidden_tokens: number of tokens of the waiting sequences whose hidden rows are needed.
     """
 
     def __init__(self) -> None:
-        self.tokens = 0
+        self.tokens = self.hidden_tokens = 0
         self._by_due, self._by_fair_start = _Index(), _Index()
-        self._by_length = {priority: _Index() for priority in Priority}
+        self._by_length = {(priority, hidden): _Index() for priority in Priority for hidden in (False, True)}
         self._sequence_count = 0
         # Number of tokens that are due in each step.
         self._due_tokens = SortedDict()
@@ -36,11 +37,11 @@ class Pending:
 
     def __contains__(self, sequence: Sequence) -> bool:
         """Return whether the sequence is waiting."""
-        return self._by_length[sequence.priority].contains(sequence.length_tokens, sequence)
+        return self._by_length[sequence.priority, sequence.hidden].contains(sequence.length_tokens, sequence)
 
     def add(self, sequence: Sequence) -> None:
         """Add a sequence."""
-        self._by_length[sequence.priority].add(sequence.length_tokens, sequence)
+        self._by_length[sequence.priority, sequence.hidden].add(sequence.length_tokens, sequence)
         self._by_due.add(sequence.due_s, sequence)
         self._by_fair_start.add(sequence.fair_start_s, sequence)
         self._sequence_count += 1
@@ -52,7 +53,7 @@ class Pending:
         Raises:
             KeyError: the sequence is not waiting.
         """
-        self._by_length[sequence.priority].remove(sequence.length_tokens, sequence)
+        self._by_length[sequence.priority, sequence.hidden].remove(sequence.length_tokens, sequence)
         self._by_due.remove(sequence.due_s, sequence)
         self._by_fair_start.remove(sequence.fair_start_s, sequence)
         self._sequence_count -= 1
@@ -66,13 +67,13 @@ class Pending:
         """Yield the sequences in the order of their fair starts."""
         return iter(self._by_fair_start)
 
-    def shorter(self, leader: Sequence, priority: Priority) -> Iterator[Sequence]:
-        """Yield the sequences of a priority that are shorter than the leader, the longest first."""
-        return self._by_length[priority].below(leader.length_tokens)
+    def shorter(self, leader: Sequence, priority: Priority, *, hidden: bool) -> Iterator[Sequence]:
+        """Yield sequences of a priority, with or without hidden rows, shorter than the leader, the longest first."""
+        return self._by_length[priority, hidden].below(leader.length_tokens)
 
-    def longer(self, leader: Sequence, priority: Priority) -> Iterator[Sequence]:
-        """Yield the other sequences of a priority that are at least as long as the leader, the shortest first."""
-        at_least_as_long = self._by_length[priority].at_least(leader.length_tokens)
+    def longer(self, leader: Sequence, priority: Priority, *, hidden: bool) -> Iterator[Sequence]:
+        """Yield the other such sequences, which are at least as long as the leader, the shortest first."""
+        at_least_as_long = self._by_length[priority, hidden].at_least(leader.length_tokens)
         return (sequence for sequence in at_least_as_long if sequence is not leader)
 
     @property
@@ -104,6 +105,7 @@ class Pending:
     def _count(self, sequence: Sequence, tokens: int) -> None:
         """Add tokens to the total and to the step in which a sequence is due; a negative number subtracts tokens."""
         self.tokens += tokens
+        self.hidden_tokens += tokens if sequence.hidden else 0
         step = sequence.due_s // _DUE_STEP_S
         step_tokens = self._due_tokens.get(step, 0) + tokens
         if step_tokens:

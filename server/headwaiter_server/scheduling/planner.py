@@ -54,8 +54,8 @@ def plan(
     join after all interactive sequences. A sequence joins only if
 
     - the batch stays within its limits; a batch of one sequence may exceed them,
-    - the padding of the batch costs no more than the launch of another batch, because splitting the batch would
-      otherwise be faster, and
+    - the padding of the batch, and the copies of hidden rows that no sequence needs, cost no more than the launch of
+      another batch, because splitting the batch would otherwise be faster, and
     - no sequence of the batch misses its deadline.
 
     Args:
@@ -71,7 +71,8 @@ def plan(
     def in_time(sequences: Iterator[Sequence]) -> Iterator[Sequence]:
         for sequence in sequences:
             length = sequence.length_tokens
-            if sequence.deadline_s > start_s + margin_s + cost.seconds(1, length, length, length * length):
+            alone_s = cost.seconds(1, length, length, length * length, sequence.hidden)
+            if sequence.deadline_s > start_s + margin_s + alone_s:
                 yield sequence
             else:
                 expired.append(sequence)
@@ -82,7 +83,9 @@ def plan(
         return Plan((), tuple(expired), start_s, 0.0, CloseReason.DRAINED)
     batch = _GrowingBatch(leader, start_s + margin_s, cost, limits)
     for priority in Priority:
-        batch.fill(in_time(pending.shorter(leader, priority)), in_time(pending.longer(leader, priority)))
+        for hidden in (leader.hidden, not leader.hidden):
+            shorter = pending.shorter(leader, priority, hidden=hidden)
+            batch.fill(in_time(shorter), in_time(pending.longer(leader, priority, hidden=hidden)))
     return Plan(tuple(batch.sequences), tuple(dict.fromkeys(expired)), start_s, batch.seconds, batch.close_reason)
 
 
@@ -110,8 +113,9 @@ class _GrowingBatch:
         self._cost, self._limits, self._start_s = cost, limits, start_s
         self._tokens = self._longest = leader.length_tokens
         self._needed_cells = leader.length_tokens**2
+        self._hidden_tokens = self._tokens if leader.hidden else 0
         self._deadline_s = leader.deadline_s
-        self.seconds = cost.seconds(1, self._tokens, self._longest, self._needed_cells)
+        self.seconds = cost.seconds(1, self._tokens, self._longest, self._needed_cells, leader.hidden)
 
     def fill(self, shorter: Iterator[Sequence], longer: Iterator[Sequence]) -> None:
         """Let the cheaper of the next shorter and the next longer sequence join, until neither may join."""
@@ -139,13 +143,16 @@ class _GrowingBatch:
             self.close_reason = CloseReason.BUDGET
             return _NEVER
         cost = self._cost
-        too_padded = cost.padding_s(sequence_count, tokens, longest, needed_cells) > cost.launch_s
+        wasted_s = cost.padding_s(sequence_count, tokens, longest, needed_cells)
+        hidden_tokens = self._hidden_tokens + length if candidate.hidden else self._hidden_tokens
+        if hidden_tokens:
+            wasted_s += cost.hidden_row_s * (tokens - hidden_tokens)
         padded_tokens = sequence_count * longest
         too_large = padded_tokens > self._limits.padded_tokens or padded_tokens * longest > self._limits.cells
-        if too_padded or too_large:
+        if wasted_s > cost.launch_s or too_large:
             self.close_reason = CloseReason.CELLS
             return _NEVER
-        seconds = cost.seconds(sequence_count, tokens, longest, needed_cells)
+        seconds = cost.seconds(sequence_count, tokens, longest, needed_cells, hidden_tokens > 0)
         if self._start_s + seconds > min(self._deadline_s, candidate.deadline_s):
             self.close_reason = CloseReason.URGENT
             return _NEVER
@@ -157,5 +164,6 @@ class _GrowingBatch:
         self._tokens += length
         self._needed_cells += length * length
         self._longest = max(self._longest, length)
+        self._hidden_tokens += length if sequence.hidden else 0
         self._deadline_s = min(self._deadline_s, sequence.deadline_s)
         self.seconds += token_s * length

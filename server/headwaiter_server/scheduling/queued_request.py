@@ -136,6 +136,7 @@ class Sequence:
         deadline_s: deadline, on the same clock; infinity without a deadline.
         priority: priority of the request.
         index: position in the request.
+        hidden: whether the hidden rows of the sequence are needed.
     """
 
     values: NDArray[np.generic]
@@ -146,6 +147,7 @@ class Sequence:
     priority: Priority
     request: QueuedRequest
     index: int
+    hidden: bool = False
 
     def is_wanted(self, now_s: float) -> bool:
         """Return whether the deadline has not passed and the request has no answer yet."""
@@ -158,4 +160,5 @@ Batch = tuple[Sequence, ...]
 
 def shape_of(batch: Batch) -> Shape:
     """Return the shape of a batch."""
-    return Shape.of([sequence.length_tokens for sequence in batch])
+    lengths = [sequence.length_tokens for sequence in batch]
+    return Shape.of(lengths, hidden=any(sequence.hidden for sequence in batch))

@@ -65,6 +65,7 @@ class Scheduler:
         self._wake_up = WakeUp()
         self._devices = Devices(workers, on_available, self._wake_up.set)
         self._correction = CostCorrection(cost)
+        self.cost_corrections: Mapping[str, float] = self._correction.ratios  # Always the latest ratios.
         self._limits = AdaptiveLimits(limits)
         self._queue_limits = queue_limits
         self._observer = observer
@@ -78,9 +79,8 @@ class Scheduler:
         self._ended_tasks: list[asyncio.Task[None]] = []
         self._batch_wait = BatchWait()
         self._draining = False
-        loop = asyncio.get_running_loop()
-        self._failure: asyncio.Future[None] = loop.create_future()
-        self._serving = loop.create_task(self._serve())
+        self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._serving = asyncio.create_task(self._serve())
 
     @property
     def queued_sequences(self) -> int:
@@ -139,13 +139,14 @@ class Scheduler:
             return answer.result()
         runnable = {index: sequence for index, sequence in enumerate(values) if not failures or index not in failures}
         arrived_s = self._clock()
-        shape = Shape.of([len(sequence) for sequence in runnable.values()])
+        shape = Shape.of([len(sequence) for sequence in runnable.values()], hidden=hidden)
         own_work_s = self._correction.own_work_s(shape)
         due = due_s(arrived_s, deadline_s, priority, own_work_s)
         fair_start = fair_start_s(arrived_s, due, priority, own_work_s)
         admit(self._wait_estimate(arrived_s), self._queue_limits, shape, due, deadline_s - arrived_s)
         for index, sequence in runnable.items():
-            queued = Sequence(sequence, len(sequence), due, fair_start, deadline_s, priority, request, index)
+            length = len(sequence)
+            queued = Sequence(sequence, length, due, fair_start, deadline_s, priority, request, index, hidden)
             self._pending.add(queued)
             request.not_started.add(queued)
         self._requests.add(request)
@@ -176,8 +177,8 @@ class Scheduler:
         self._wake_up.set()
         await asyncio.wait({self._serving}, timeout=timeout_s)
         unanswered = [request for request in self._requests if not request.answer.done()]
+        stopped = Unavailable("the server stopped before it ran the request: try another replica")
         for request in unanswered:
-            stopped = Unavailable("the server stopped before it ran the request: try another replica")
             self._answers.fail(request, stopped)
         for task in (self._serving, *self._bisecting, *self._reopening):
             task.cancel()
@@ -205,12 +206,9 @@ class Scheduler:
             self._failure.set_exception(error)
 
     def _hand_out_results(self) -> bool:
-        """Hand out the results of batches that are done, and start to bisect failed batches.
-
-        Return whether a request may have been answered; raise the error of a task beside the loop.
-        """
+        """Hand out results, and start to bisect failed batches; return whether a request may have been answered."""
         while self._ended_tasks:
-            self._ended_tasks.pop().result()
+            self._ended_tasks.pop().result()  # The error of a task beside the loop stops the scheduler.
         answered = False
         for batch in [batch for batch in self._running if batch.result.done()]:
             self._running.remove(batch)

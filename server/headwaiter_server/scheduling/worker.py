@@ -175,11 +175,12 @@ class Worker:
             if len(wanted) < len(sequences):
                 packed, packed_in = self._pack(wanted)
                 started_s = self._clock()
-            outputs = self._device.run(packed, hidden=any(sequence.request.hidden for sequence in wanted))
+            shape = shape_of(wanted)
+            outputs = self._device.run(packed, hidden=shape.hidden)
         finally:
             self._ended_s = self._clock()
         times = BatchTimes(packed_in, Interval(started_s, self._ended_s), self._ended_s - waited_from_s)
-        return BatchResult(wanted, shape_of(wanted), packed, outputs, times)
+        return BatchResult(wanted, shape, packed, outputs, times)
 
     def _run_probe(self) -> bool:
         if self._device is None:

@@ -20,7 +20,7 @@ from headwaiter_server.scheduling.calibration import Calibration
 from headwaiter_server.scheduling.cost import BatchLimits, CostModel
 
 CALIBRATION = Calibration(
-    CostModel(launch_s=1.0, token_s=0.5, padded_s=0.25, cell_s=0.125),
+    CostModel(launch_s=1.0, token_s=0.5, padded_s=0.25, cell_s=0.125, hidden_row_s=0.0625),
     BatchLimits(tokens=4, cells=100),
     service_tokens_per_s=0.75,
     error_ratio=0.0625,

@@ -17,13 +17,13 @@ def waiting(
     deadline_s: float = float("inf"),
     priority: Priority = Priority.INTERACTIVE,
     own_work_s: float = 0.5,
+    hidden: bool = False,
 ) -> Sequence:
     """Return a sequence without a request, which the queue and the planner do not use."""
     due = due_s(arrived_s, deadline_s, priority, own_work_s)
     fair_start = fair_start_s(arrived_s, due, priority, own_work_s)
-    return Sequence(
-        np.zeros(length, np.int64), length, due, fair_start, deadline_s, priority, cast(QueuedRequest, None), index
-    )
+    values, no_request = np.zeros(length, np.int64), cast(QueuedRequest, None)
+    return Sequence(values, length, due, fair_start, deadline_s, priority, no_request, index, hidden)
 
 
 def pending_of(sequences: list[Sequence]) -> Pending:

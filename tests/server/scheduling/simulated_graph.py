@@ -38,7 +38,7 @@ class SimulatedGraph:
     def run(self, batch: PackedBatch, *, hidden: bool) -> Outputs:
         if batch.tokens > self.most_tokens:
             raise RuntimeError("out of memory")
-        self.ran.append(Shape.of(batch.lengths.tolist()))
+        self.ran.append(Shape.of(batch.lengths.tolist(), hidden=hidden))
         self.now_s += self._cost.seconds(*self.ran[-1])
         return Outputs(None, None)
 

@@ -36,6 +36,14 @@ def _rate(cost: CostModel, tokens: int) -> float:
     return sequences * 48 / cost.seconds(sequences, sequences * 48, 48, sequences * 48**2)
 
 
+@pytest.mark.parametrize(("pools", "hidden_row_s"), [(True, 5e-6), (False, 0.0)])
+def test_calibration_recovers_the_cost_of_hidden_rows(pools: bool, hidden_row_s: float, tmp_path: Path) -> None:
+    model, graph = simulated_model(tmp_path, replace(GATHERED, hidden_row_s=5e-6))
+    graph.pools = pools
+    with patch("headwaiter_server.runtime.warmup.time", graph):
+        assert measure_cost(model).cost.hidden_row_s == pytest.approx(hidden_row_s, rel=1e-3)
+
+
 @pytest.mark.parametrize(("cap", "budgets"), [(100, {100}), (300, {128, 256}), (128, {128})])
 def test_a_cap_bounds_the_budget(cap: int, budgets: set[int], simulated: tuple[Model, SimulatedGraph]) -> None:
     model, _ = simulated

@@ -54,6 +54,25 @@ def test_a_small_batch_counts_as_part_of_a_full_batch_unless_the_queue_was_empty
     assert correction.cost == COST
 
 
+def test_batches_with_hidden_rows_and_other_batches_correct_only_their_own_kind() -> None:
+    correction = CostCorrection(CostModel(launch_s=1.0, token_s=0.5, padded_s=0.25, cell_s=0.0, hidden_row_s=0.5))
+    with_rows = UNEVEN._replace(hidden=True)
+    with_rows_s = UNEVEN_S + 3
+    for _ in range(A_MAJORITY):
+        correction.note_batch(with_rows, 3 * with_rows_s)
+    assert correction.cost.seconds(*with_rows) == pytest.approx(3 * with_rows_s)
+    assert correction.cost.seconds(*UNEVEN) == UNEVEN_S
+    for _ in range(A_MAJORITY):
+        correction.note_batch(UNEVEN, 2 * UNEVEN_S)
+    assert correction.cost.seconds(*with_rows) == pytest.approx(3 * with_rows_s)
+    assert correction.cost.seconds(*UNEVEN) == 2 * UNEVEN_S
+    assert correction.ratios == {"batch": 2.0, "hidden_batch": pytest.approx(3.0), "queue": 1.0}
+    # The queue's ratio compares with the cost of rows, so rows do not look like a slow device.
+    for _ in range(A_MAJORITY):
+        correction.note_queue_time(with_rows, with_rows_s, None)
+    assert correction.ratios["queue"] == 1.0
+
+
 def test_the_safety_margin_grows_with_late_answers(correction: CostCorrection) -> None:
     before_s = correction.safety_margin_s
     for _ in range(A_MAJORITY):

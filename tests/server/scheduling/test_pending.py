@@ -1,6 +1,6 @@
 """Waiting sequences are found by due time, fair start and length after any additions and removals."""
 
-from itertools import count
+from itertools import count, product
 
 import pytest
 from hypothesis import settings
@@ -28,10 +28,13 @@ class PendingBehavesLikeAList(RuleBasedStateMachine):
         deadline_s=st.integers(0, 90) | st.just(float("inf")),
         priority=st.sampled_from(Priority),
         own_work_s=st.floats(0, 1),
+        hidden=st.booleans(),
     )
-    def add(self, length: int, arrived_s: float, deadline_s: float, priority: Priority, own_work_s: float) -> None:
+    def add(
+        self, length: int, arrived_s: float, deadline_s: float, priority: Priority, own_work_s: float, hidden: bool
+    ) -> None:
         index, times = next(self.indices), {"arrived_s": arrived_s, "deadline_s": deadline_s, "own_work_s": own_work_s}
-        sequence = waiting(length, index, priority=priority, **times)
+        sequence = waiting(length, index, priority=priority, hidden=hidden, **times)
         self.pending.add(sequence)
         self.expected.append(sequence)
 
@@ -46,6 +49,7 @@ class PendingBehavesLikeAList(RuleBasedStateMachine):
         assert len(self.pending) == len(self.expected)
         assert bool(self.pending) == bool(self.expected)
         assert self.pending.tokens == sum(len(sequence.values) for sequence in self.expected)
+        assert self.pending.hidden_tokens == sum(each.length_tokens for each in self.expected if each.hidden)
 
     @invariant()
     def by_due_orders_by_due_time_then_age(self) -> None:
@@ -78,14 +82,15 @@ class PendingBehavesLikeAList(RuleBasedStateMachine):
     def shorter_and_longer_order_by_distance_then_age(self) -> None:
         for sequence in self.expected:
             length = sequence.length_tokens
-            for priority in Priority:
-                others = [other for other in self.expected if other.priority is priority and other is not sequence]
+            for priority, hidden in product(Priority, (False, True)):
+                same = [other for other in self.expected if (other.priority, other.hidden) == (priority, hidden)]
+                others = [other for other in same if other is not sequence]
                 shorter = [other for other in others if other.length_tokens < length]
                 longer = [other for other in others if other.length_tokens >= length]
                 shorter.sort(key=lambda other: (-other.length_tokens, other.index))
                 longer.sort(key=lambda other: (other.length_tokens, other.index))
-                assert list(self.pending.shorter(sequence, priority)) == shorter
-                assert list(self.pending.longer(sequence, priority)) == longer
+                assert list(self.pending.shorter(sequence, priority, hidden=hidden)) == shorter
+                assert list(self.pending.longer(sequence, priority, hidden=hidden)) == longer
 
     @invariant()
     def tokens_due_by_counts_tokens(self) -> None:

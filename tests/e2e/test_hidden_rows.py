@@ -1,0 +1,40 @@
+"""Callers of hidden rows do not slow down the batches of other callers."""
+
+import asyncio
+import time
+from pathlib import Path
+from unittest.mock import patch
+
+from headwaiter_server.runtime.graph import EncoderGraph, Outputs
+from headwaiter_server.runtime.packing import PackedBatch
+from tests.e2e.in_process_server import connect, metrics_url, serving, wait_until
+from tests.e2e.prometheus_metrics import metric_value
+
+LENGTH = 32
+ROW_S = 3e-4
+
+
+async def test_rows_are_copied_for_the_sequences_that_need_them_if_copies_are_expensive(text_bundle: Path) -> None:
+    copied_tokens: list[int] = []
+    run = EncoderGraph.run
+
+    def run_with_slow_copies(graph: EncoderGraph, batch: PackedBatch, *, hidden: bool) -> Outputs:
+        if hidden:
+            copied_tokens.append(batch.tokens)
+            time.sleep(ROW_S * batch.tokens)
+        return run(graph, batch, hidden=hidden)
+
+    with patch.object(EncoderGraph, "run", run_with_slow_copies):
+        async with serving(text_bundle, token_budget=256, cache_dir=None) as server, connect(server) as client:
+            copied_tokens.clear()
+            # The first batch occupies the device until all other requests wait.
+            first = asyncio.create_task(client.encode_tokens([[1] * 64] * 4, hidden=True, pooled=False))
+            await wait_until(client, lambda: bool(copied_tokens))
+            pooled = [asyncio.create_task(client.encode_tokens([[2] * LENGTH])) for _ in range(5)]
+            with_rows = asyncio.create_task(client.encode_tokens([[3] * LENGTH], hidden=True, pooled=False))
+            await asyncio.gather(first, with_rows, *pooled)
+            row_s = metric_value(metrics_url(server), "headwaiter_batch_cost_seconds", term="hidden_row")
+            ratio = metric_value(metrics_url(server), "headwaiter_cost_correction_ratio", cost="batch")
+    assert sum(copied_tokens) == 4 * 64 + LENGTH
+    assert row_s >= ROW_S / 2
+    assert ratio > 0
