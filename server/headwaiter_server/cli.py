@@ -25,6 +25,8 @@ def main() -> int:
     except ModuleNotFoundError as missing:
         return _fail(f"{missing.name} is not installed: pip install 'headwaiter[server]'", 1)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    for problem in settings.warnings(os.environ):
+        logging.getLogger(__name__).warning(problem)
     try:
         drained = asyncio.run(serve(settings))
     except (CannotListen, ModelRefused) as error:

@@ -22,7 +22,8 @@ LAYERS: dict[str, set[str]] = {
     "http": {"runtime", "scheduling", "models", "config", "metrics"},
 }
 MODULES: dict[str, set[str]] = {
-    "config": set(),
+    "environment": set(),
+    "config": {"environment"},
     "histogram": set(),
     "metrics": {"histogram", "runtime", "scheduling"},
     "app": {"config", "metrics", *LAYERS},
