@@ -29,6 +29,8 @@ def main() -> int:
     except ModuleNotFoundError as missing:
         return _fail(f"{missing.name} is not installed: pip install 'headwaiter[server]'", 1)
     configure_logging()
+    for problem in settings.warnings(os.environ):
+        logging.getLogger(__name__).warning(problem)
     try:
         drained = asyncio.run(serve(settings))
     except DeviceLost as error:

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NoReturn
 
+from headwaiter_server.environment import unknown_variables, usable_processors
+
 _MIB = 1 << 20
 # A Protobuf message must be smaller than 2 GiB.
 _MAX_ATTEND_BYTES = 1 << 30
@@ -185,10 +187,25 @@ class Settings:
 
     @property
     def threads_per_instance(self) -> int | None:
-        """Return the CPU threads of one session; None lets ONNX Runtime use one per physical core."""
+        """Return the CPU threads of one session; None lets ONNX Runtime use one per physical core.
+
+        More threads than processors would wait for each other in every operator.
+        """
+        usable = usable_processors()
         if self.threads:
-            return self.threads
-        return None if self.instances == 1 else max(1, (os.cpu_count() or 1) // self.instances)
+            return min(self.threads, usable)
+        restricted = usable < (os.cpu_count() or 1)
+        return max(1, usable // self.instances) if restricted or self.instances > 1 else None
+
+    def warnings(self, environment: Mapping[str, str]) -> list[str]:
+        """Return what is probably wrong with the settings or with the variables of the environment."""
+        problems = unknown_variables(environment, {variable(field.name) for field in dataclasses.fields(self)})
+        if self.threads > (usable := usable_processors()):
+            problems.append(
+                f"--threads {self.threads} exceeds the {usable} processors that this process may use: "
+                f"each session has {usable} threads"
+            )
+        return problems
 
     def token(self) -> str | None:
         """Read the bearer token that calls must carry; None if calls need no token.

@@ -28,6 +28,7 @@ from headwaiter_server.runtime.model import Model, open_model
 from headwaiter_server.runtime.packing import PackedBatch
 from headwaiter_server.runtime.warmup import Lengths, typical_batch
 from testbed.minilm import command_path
+from testbed.server_process import running_server
 from tests.e2e.grpc_errors import is_from_server
 from tests.e2e.in_process_server import connect, local_settings, metrics_url, serving
 from tests.e2e.prometheus_metrics import metric_value
@@ -253,3 +254,15 @@ def why_no_cuda(bundle: Path) -> str:
     except ProviderUnavailable as unavailable:
         return str(unavailable)
     pytest.skip("CUDA works on this machine")
+
+
+def test_the_log_names_too_many_threads_and_a_misspelt_variable(text_bundle: Path, tmp_path: Path) -> None:
+    with (tmp_path / "log").open("wb") as log:
+        wrapper = ["env", "HEADWAITER_TOKEN_BUDJET=64"]
+        with running_server(text_bundle, ["--provider", "cpu", "--threads", "999"], wrapper, log=log) as server:
+            threads = len(list(Path(f"/proc/{server.process.pid}/task").iterdir()))
+    assert threads < 500
+    lines = (tmp_path / "log").read_text()
+    assert "HEADWAITER_TOKEN_BUDJET" in lines
+    assert "HEADWAITER_TOKEN_BUDGET" in lines
+    assert "999" in lines

@@ -22,7 +22,8 @@ LAYERS: dict[str, set[str]] = {
     "http": {"runtime", "scheduling", "models", "config", "metrics", "log_lines"},
 }
 MODULES: dict[str, set[str]] = {
-    "config": set(),
+    "environment": set(),
+    "config": {"environment"},
     "histogram": set(),
     "rate_limit": set(),
     "log_lines": {"rate_limit"},

@@ -65,7 +65,10 @@ def load_model(settings: Settings) -> LoadedModel:
     tokenizer = BundleTokenizer(settings.bundle / TOKENIZER, max_tokens) if max_tokens else None
     try:
         calibration = calibrate(
-            model, threads=settings.threads, token_cap=settings.token_budget, folder=settings.cache_dir
+            model,
+            threads=settings.threads_per_instance or 0,
+            token_cap=settings.token_budget,
+            folder=settings.cache_dir,
         )
         workers, limits = _open_workers(model, settings, calibration.limits)
         model.bundle.check_unchanged()

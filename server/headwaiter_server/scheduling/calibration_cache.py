@@ -32,7 +32,7 @@ def calibrate(model: Model, *, threads: int, token_cap: int, folder: Path | None
 
     Args:
         model: the model to measure.
-        threads: configured threads of the CPU provider.
+        threads: threads of the CPU provider for one session; 0 for ONNX Runtime's default.
         token_cap: largest token budget; 0 for the provider's default.
         folder: cache folder; None to store nothing.
     """
