@@ -38,7 +38,7 @@ def runs() -> Iterator[Any]:
     for operator in CONTRIB_OPS:
         input_names, cases = read_cases(operator.__name__)
         for case in cases:
-            for dtype in set(case["run_as"] or ["float"]) & DTYPES.keys():
+            for dtype in sorted(DTYPES.keys() & (case["run_as"] or ["float"])):
                 yield pytest.param(operator, input_names, case, dtype, id=f"{operator.__name__}-{case['name']}-{dtype}")
 
 
