@@ -1,7 +1,7 @@
 """Batch limits follow the memory: lower after a failure, higher after many successes, and few batches fail."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headwaiter_server.scheduling.adaptive_limits import AdaptiveLimits, LimitState
@@ -75,6 +75,7 @@ def run_full_batches(state: LimitState, fits: float, batches: int, granularity: 
     return state, failed
 
 
+@settings(max_examples=20)
 @given(fits=st.floats(0.05, 1.0), granularity=st.floats(0.55, 1.0))
 def test_few_of_many_full_batches_fail(fits: float, granularity: float) -> None:
     state, failed = run_full_batches(LimitState(), fits, 5000, granularity)

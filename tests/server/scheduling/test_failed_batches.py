@@ -11,7 +11,6 @@ import pytest
 from headwaiter_proto.rules.errors import DeviceFailed, InferenceFailed, InvalidInput, Unavailable
 from headwaiter_server.runtime.errors import DeviceLost
 from headwaiter_server.scheduling.cost import BatchLimits, Shape
-from headwaiter_server.scheduling.observer import FailureCause
 from headwaiter_server.scheduling.queued_request import Outcome
 from headwaiter_server.scheduling.scheduler import Scheduler
 from headwaiter_server.scheduling.worker import Worker
@@ -138,52 +137,6 @@ async def test_one_poisoned_sequence_in_a_batch_of_32_fails_alone_after_one_prob
     assert harness.device.probes_left == UNLIMITED - 1
     assert harness.available == []
     await harness.scheduler.drain(30.0)
-
-
-@pytest.mark.parametrize(
-    ("most_tokens", "values", "cause", "tokens_limit"),
-    [
-        # The whole batch is too large; each half fits.
-        (4, [1] * 8, FailureCause.SIZE, 4),
-        # The halves are too large as well.
-        (2, [1] * 8, FailureCause.SIZE, 2),
-        # A faulty sequence, and memory for the whole batch.
-        (UNLIMITED, [1, 2, POISON, 4, 5, 6, 7, 8], FailureCause.SEQUENCE, 8),
-        # A faulty sequence in the first half; the second half does not fit.
-        (2, [1, 2, POISON, 4, 5, 6, 7, 8], FailureCause.SIZE, 2),
-    ],
-)
-async def test_a_batch_that_fails_while_its_halves_run_lowers_the_limits(
-    harness: Harness, most_tokens: int, values: list[int], cause: FailureCause, tokens_limit: int
-) -> None:
-    held, *tasks = await harness.submit_behind_held_batch(*([[value]] for value in values))
-    harness.device.most_tokens = most_tokens
-    harness.device.release()
-    await held
-    answers = await asyncio.gather(*tasks, return_exceptions=True)
-    assert [value for value, answer in zip(values, answers, strict=True) if isinstance(answer, Exception)] == [
-        value for value in values if value == POISON
-    ]
-    await asyncio.sleep(0.01)
-    assert harness.observer.failure_causes == [cause]
-    assert harness.scheduler.limits.tokens == tokens_limit
-
-
-async def test_after_a_memory_failure_full_batches_fit(harness: Harness) -> None:
-    harness.device.most_tokens = 4
-    outcome = await harness.submit(*([value] for value in range(48)))
-    assert sums(outcome) == list(range(48))
-    # Of six full batches, the first fails, and perhaps those that were planned before its halves had run.
-    assert 1 <= sum(len(batch) > 4 for batch in harness.device.batches) <= 3
-
-
-async def test_the_death_of_a_device_does_not_lower_the_limits(harness: Harness) -> None:
-    harness.device.dead = True
-    with pytest.raises(Unavailable):
-        await harness.submit([2], [3])
-    await harness.back.wait()
-    assert harness.observer.failure_causes == [FailureCause.DEVICE]
-    assert harness.scheduler.limits == LIMITS
 
 
 async def test_a_device_that_dies_while_its_batch_is_bisected_is_found_dead(harness: Harness) -> None:
