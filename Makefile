@@ -13,7 +13,7 @@ PROTOBUF7 := .venv-protobuf7
 # Packages of the Node.js example. Without npm, its tests are skipped.
 NODE_PACKAGES := examples/node/node_modules/.package-lock.json
 
-.PHONY: help demo test test-all test-protobuf7 coverage lint proto bench numerics gpu-check clean
+.PHONY: help demo test test-all soak test-protobuf7 coverage lint proto bench numerics gpu-check clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' Makefile | expand -t 16
@@ -41,6 +41,10 @@ test: lint test-protobuf7 $(VENV)/.installed $(NODE_PACKAGES) ## Run the linters
 
 test-all: lint test-protobuf7 $(VENV)/.installed $(NODE_PACKAGES) ## Run the linters and all tests, the slow ones too
 	$(BIN)/pytest -m ''
+
+# Example of a longer load without the other parts: make soak SOAK='load --minutes 30'
+soak: $(VENV)/.installed ## Run a mixed load with faults for 10 minutes, then 100,000 mutated messages and HTTP/2 abuse
+	$(BIN)/python -m tests.soak $(SOAK)
 
 test-protobuf7: $(PROTOBUF7)/.installed ## Check the bare client with protobuf 7
 	$(PROTOBUF7)/bin/python -m tests.protobuf7

@@ -13,6 +13,9 @@ import transformers
 from numpy.typing import NDArray
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 
+from headwaiter_export.config import EncoderConfig, Positions
+from headwaiter_export.encoder import Encoder
+
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 WORDS = ("the", "a", "bread", "is", "fresh", "table", "for", "two", "please", "rain", "falls", "on", "stone", "##s")
 VOCABULARY = [*SPECIAL_TOKENS, *string.ascii_lowercase, *(f"##{c}" for c in string.ascii_lowercase), *WORDS[1:], "the"]
@@ -44,6 +47,26 @@ def randomize(model: torch.nn.Module) -> None:
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(0.2 * torch.randn_like(parameter))
+
+
+def feature_encoder() -> Encoder:
+    """Return an encoder for at most 48 feature vectors of width 6, without positions and embedding norm."""
+    torch.manual_seed(1)
+    encoder = Encoder(
+        EncoderConfig(
+            feature_width=6,
+            d_model=24,
+            heads=3,
+            layers=2,
+            d_ff=48,
+            max_tokens=48,
+            positions=Positions.NONE,
+            embedding_norm=False,
+            norm_eps=1e-5,
+        )
+    )
+    randomize(encoder)
+    return encoder.eval()
 
 
 def save_tokenizer(folder: Path) -> None:

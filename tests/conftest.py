@@ -16,7 +16,6 @@ import pytest
 from hypothesis import settings
 
 from headwaiter_export.cli import main
-from headwaiter_export.config import EncoderConfig, Positions
 from tests.shared_folders import SharedFolders
 
 if TYPE_CHECKING:
@@ -91,27 +90,9 @@ def text_bundle(text_export: tuple[Path, str]) -> Path:
 @pytest.fixture(scope="session")
 def feature_encoder() -> "Encoder":
     """An encoder for sequences of at most 48 feature vectors of width 6, without positions and embedding norm."""
-    import torch
+    from tests.checkpoints import feature_encoder
 
-    from headwaiter_export.encoder import Encoder
-    from tests.checkpoints import randomize
-
-    torch.manual_seed(1)
-    encoder = Encoder(
-        EncoderConfig(
-            feature_width=6,
-            d_model=24,
-            heads=3,
-            layers=2,
-            d_ff=48,
-            max_tokens=48,
-            positions=Positions.NONE,
-            embedding_norm=False,
-            norm_eps=1e-5,
-        )
-    )
-    randomize(encoder)
-    return encoder.eval()
+    return feature_encoder()
 
 
 @pytest.fixture(scope="session")

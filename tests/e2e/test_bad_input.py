@@ -100,9 +100,9 @@ def test_health_checks_and_reflection_refuse_bytes_that_are_not_a_message(
     text_server: RunningServer, method: str
 ) -> None:
     with grpc.insecure_channel(text_server.address) as channel:
-        replies = channel.stream_stream(f"/{method}")(iter([NOT_A_MESSAGE]), timeout=TIMEOUT_S)
+        call: Any = channel.stream_stream(f"/{method}")
         with pytest.raises(grpc.RpcError) as refused:
-            list(replies)
+            list(call(iter([NOT_A_MESSAGE]), timeout=TIMEOUT_S))
     assert cast("grpc.Call", refused.value).code() is grpc.StatusCode.INVALID_ARGUMENT
 
 

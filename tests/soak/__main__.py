@@ -1,0 +1,75 @@
+"""Run the long runs, and exit with 1 if a promise is broken: `python -m tests.soak [PART ...] [--minutes 30]`."""
+
+import argparse
+import asyncio
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from testbed.server_process import RunningServer, running_server
+from tests.soak.models import export_feature_model, export_text_model
+from tests.soak.parts import fuzz, http2_abuse, mixed_load
+
+PARTS = ("load", "fuzz", "http2")
+SERVER = (sys.executable, "-m", "tests.soak.faulty_server")
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tests.soak", description=__doc__)
+    parser.add_argument("parts", nargs="*", choices=[[], *PARTS], help="parts to run (default: all)")
+    parser.add_argument("--minutes", type=float, default=10, help="length of the mixed load (default 10)")
+    parser.add_argument("--messages", type=int, default=100_000, help="mutated messages of `fuzz` (default 100000)")
+    parser.add_argument("--per-s", type=float, default=1000, help="most mutated messages a second (default 1000)")
+    parser.add_argument("--scale", type=float, default=1, help="size of the attacks of `http2` (default 1)")
+    parser.add_argument("--instances", type=int, default=2, help="sessions of the server (default 2)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of all random choices (default 0)")
+    return parser.parse_args()
+
+
+def main() -> int:
+    """Run the parts, and return the exit code."""
+    arguments = _arguments()
+    with tempfile.TemporaryDirectory() as folder:
+        text_model = export_text_model(Path(folder))
+        broken: list[str] = []
+        for part in arguments.parts or PARTS:
+            print(f"\n== {part}", flush=True)
+            bundles = [text_model]
+            if part == "fuzz":
+                bundles.append(export_feature_model(Path(folder)))
+            for bundle in bundles:
+                with _served(bundle, arguments.instances) as server:
+                    broken += _run(part, server, arguments, len(bundles))
+    print("\nall promises kept" if not broken else "\nbroken promises:\n" + "\n".join(broken))
+    return bool(broken)
+
+
+def _run(part: str, server: RunningServer, arguments: argparse.Namespace, servers: int) -> list[str]:
+    started_s = time.monotonic()
+    if part == "load":
+        broken = asyncio.run(mixed_load(server, arguments.minutes * 60, arguments.seed))
+    elif part == "fuzz":
+        broken = fuzz(server, arguments.messages // servers, arguments.per_s, arguments.seed)
+    else:
+        broken = http2_abuse(server, arguments.scale)
+    if server.process.poll() is not None:
+        broken.append(f"{part}: the server has exited with {server.process.poll()}")
+    print(f"{part}: {time.monotonic() - started_s:.0f} s, {len(broken)} broken promises", flush=True)
+    return broken
+
+
+@contextmanager
+def _served(bundle: Path, instances: int) -> Iterator[RunningServer]:
+    """Serve a bundle, and print the size of the log."""
+    flags = ["--provider", "cpu", "--instances", str(instances), "--threads", "1", "--cache-dir", ""]
+    path = bundle.with_suffix(".log")
+    with path.open("wb") as log, running_server(bundle, flags, program=SERVER, log=log) as server:
+        yield server
+    print(f"server log: {path.stat().st_size / 1e6:.1f} MB")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

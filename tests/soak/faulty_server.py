@@ -1,0 +1,112 @@
+"""Headwaiter's server on a device that fails in the ways of real devices.
+
+Run it with `python -m tests.soak.faulty_server BUNDLE` and the flags of headwaiter-server. A poisoned sequence always
+fails its batch. START_FAULTS starts the faults of `FAULT_INTERVALS_S`, STOP_FAULTS stops them. The metrics page also
+counts the faults, and the asyncio tasks and calls that the process holds.
+"""
+
+import asyncio
+import gc
+import signal
+import sys
+import time
+from functools import partial
+from typing import Any
+from unittest.mock import patch
+from weakref import WeakKeyDictionary, WeakSet
+
+import numpy as np
+from prometheus_client import Gauge
+
+from headwaiter_server import app, cli
+from headwaiter_server.metrics import Recorder
+from headwaiter_server.runtime.graph import EncoderGraph, Outputs
+from headwaiter_server.runtime.packing import PackedBatch
+
+START_FAULTS, STOP_FAULTS = signal.SIGUSR1, signal.SIGUSR2
+# The tokenizer puts [CLS] first, so no text has these ids.
+POISON = [1] * 24
+FAULT_INTERVALS_S = {"slow": 1.0, "out of memory": 2.0, "death": 7.0}
+SLOW_S = 0.3
+# A new session is checked and warmed up first. A fault there would change the measured cost of batches.
+WARM_UP_S = 2.0
+
+
+class FaultyDevice:
+    """Decides for each batch whether the device fails, by the clock."""
+
+    def __init__(self) -> None:
+        self.counts = dict.fromkeys([*FAULT_INTERVALS_S, "poison"], 0)
+        self._due_s: dict[str, float] = {}
+        self._dead: WeakSet[EncoderGraph] = WeakSet()
+        self._first_used_s: WeakKeyDictionary[EncoderGraph, float] = WeakKeyDictionary()
+
+    def start(self) -> None:
+        """Let faults happen from now on."""
+        self._due_s = {fault: time.monotonic() + interval_s for fault, interval_s in FAULT_INTERVALS_S.items()}
+
+    def stop(self) -> None:
+        """Let no more faults happen; a dead session stays dead."""
+        self._due_s = {}
+
+    def before_run(self, graph: EncoderGraph, batch: PackedBatch) -> None:
+        """Raise or sleep if the device fails on this batch.
+
+        Raises:
+            RuntimeError: the device fails.
+        """
+        if graph in self._dead:
+            raise RuntimeError("the device is dead")
+        if any(np.array_equal(sequence, POISON) for sequence in batch.split(batch.rows)):
+            self.counts["poison"] += 1
+            raise RuntimeError("the batch has a poisoned sequence")
+        now_s = time.monotonic()
+        if now_s < self._first_used_s.setdefault(graph, now_s) + WARM_UP_S:
+            return
+        for fault, due_s in tuple(self._due_s.items()):
+            if now_s >= due_s and (fault != "out of memory" or batch.sequences > 1):
+                self._due_s[fault] = now_s + FAULT_INTERVALS_S[fault]
+                self.counts[fault] += 1
+                self._strike(fault, graph)
+
+    def _strike(self, fault: str, graph: EncoderGraph) -> None:
+        if fault == "slow":
+            time.sleep(SLOW_S)
+        elif fault == "out of memory":
+            raise RuntimeError("Failed to allocate memory for requested buffer of size 1073741824")
+        else:
+            self._dead.add(graph)
+            raise RuntimeError("the device is dead")
+
+
+def main() -> int:
+    """Serve as the command line says."""
+    device = FaultyDevice()
+    run = EncoderGraph.run
+
+    def run_or_fail(graph: EncoderGraph, batch: PackedBatch, **wanted: Any) -> Outputs:
+        device.before_run(graph, batch)
+        return run(graph, batch, **wanted)
+
+    class SoakRecorder(Recorder):
+        """Also counts faults and asyncio tasks."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            loop = asyncio.get_running_loop()
+            tasks = Gauge("soak_asyncio_tasks", "Unfinished asyncio tasks.", registry=self.registry)
+            tasks.set_function(lambda: len(asyncio.all_tasks(loop)))
+            calls = Gauge("soak_held_calls", "Calls, finished or not, that Python still holds.", registry=self.registry)
+            calls.set_function(lambda: sum(type(each).__name__ == "_HandlerCallDetails" for each in gc.get_objects()))
+            faults = Gauge("soak_faults", "Faults so far.", ["fault"], registry=self.registry)
+            for fault in device.counts:
+                faults.labels(fault).set_function(partial(device.counts.__getitem__, fault))
+
+    signal.signal(START_FAULTS, lambda *_: device.start())
+    signal.signal(STOP_FAULTS, lambda *_: device.stop())
+    with patch.object(EncoderGraph, "run", run_or_fail), patch.object(app, "Recorder", SoakRecorder):
+        return cli.main()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
