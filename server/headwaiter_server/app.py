@@ -31,7 +31,7 @@ _SEND_REPLIES_S = 1.0
 # A gRPC server that stops cancels the calls that it has just received. A drained server therefore answers new calls
 # with UNAVAILABLE until no call has arrived for _QUIET_S, but for at most _LONGEST_REFUSING_S.
 _QUIET_S = 0.3
-_LONGEST_REFUSING_S = 2.0
+_LONGEST_REFUSING_S = 5.0
 _POLL_INTERVAL_S = 0.02
 # The server pings a connection that has been silent for this long, and closes the connection without an answer.
 _PING_INTERVAL_S, _PING_TIMEOUT_S = 60.0, 20.0
@@ -39,7 +39,7 @@ _PING_INTERVAL_S, _PING_TIMEOUT_S = 60.0, 20.0
 _HANDSHAKE_TIMEOUT_S = 20.0
 # Connections without calls for this long are closed; clients open new ones without an error.
 _MAX_CONNECTION_IDLE_S = 600.0
-_MORE_STREAMS = 128
+_MAX_CONNECTION_CALLS = 128
 
 
 class CannotListen(Exception):
@@ -216,8 +216,9 @@ def channel_options(settings: Settings) -> list[tuple[str, int]]:
         ("grpc.http2.max_pings_without_data", 0),
         ("grpc.server_handshake_timeout_ms", round(_HANDSHAKE_TIMEOUT_S * 1000)),
         ("grpc.max_connection_idle_ms", round(_MAX_CONNECTION_IDLE_S * 1000)),
-        # Health checks and calls to be refused need room besides the admitted calls.
-        ("grpc.max_concurrent_streams", settings.max_calls + _MORE_STREAMS),
+        # Further calls of a connection wait in the client. Without this limit, a flood of cancelled calls of one connection
+        # keeps the server from answering other connections.
+        ("grpc.max_concurrent_streams", _MAX_CONNECTION_CALLS),
         # Accept no compression: gRPC checks the size of a message only after it has decompressed the message.
         ("grpc.compression_enabled_algorithms_bitset", 1),
     ]

@@ -15,7 +15,7 @@ log = logging.getLogger(__name__)
 _GC_THRESHOLD_OBJECTS = 10_000
 # Every call leaves a cycle of objects in grpc.aio, and the cycle keeps the memory of the call's connection: over 1 MiB
 # after oversized headers. Without this timer, 1,000 such connections would pass before the threshold is reached.
-_GC_INTERVAL_S = 1.0
+_GC_INTERVAL_S = 5.0
 
 
 async def serve(settings: Settings) -> bool:
@@ -40,7 +40,7 @@ async def serve(settings: Settings) -> bool:
         log.info("stopped by a signal during start-up")
         return False
     _tune_garbage_collector()
-    collecting = asyncio.create_task(_collect_new_garbage())
+    collecting = asyncio.create_task(_collect_garbage())
     try:
         await _finishes_before(stopped, asyncio.create_task(server.failed()))
     except Exception:
@@ -78,8 +78,8 @@ def _tune_garbage_collector() -> None:
     gc.set_threshold(_GC_THRESHOLD_OBJECTS)
 
 
-async def _collect_new_garbage() -> None:
-    """Collect the objects of recent calls every second, forever; objects that survive twice are not scanned."""
+async def _collect_garbage() -> None:
+    """Collect the garbage of calls at intervals, forever; the objects of start-up are frozen, so this stays short."""
     while True:
         await asyncio.sleep(_GC_INTERVAL_S)
-        gc.collect(1)
+        gc.collect()

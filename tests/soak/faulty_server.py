@@ -2,10 +2,11 @@
 
 Run it with `python -m tests.soak.faulty_server BUNDLE` and the flags of headwaiter-server. A poisoned sequence always
 fails its batch. START_FAULTS starts the faults of `FAULT_INTERVALS_S`, STOP_FAULTS stops them. The metrics page also
-counts the faults and the asyncio tasks of the process.
+counts the faults, and the asyncio tasks and calls that the process holds.
 """
 
 import asyncio
+import gc
 import signal
 import sys
 import time
@@ -95,6 +96,8 @@ def main() -> int:
             loop = asyncio.get_running_loop()
             tasks = Gauge("soak_asyncio_tasks", "Unfinished asyncio tasks.", registry=self.registry)
             tasks.set_function(lambda: len(asyncio.all_tasks(loop)))
+            calls = Gauge("soak_held_calls", "Calls, finished or not, that Python still holds.", registry=self.registry)
+            calls.set_function(lambda: sum(type(each).__name__ == "_HandlerCallDetails" for each in gc.get_objects()))
             faults = Gauge("soak_faults", "Faults so far.", ["fault"], registry=self.registry)
             for fault in device.counts:
                 faults.labels(fault).set_function(partial(device.counts.__getitem__, fault))

@@ -10,7 +10,7 @@ import pytest
 
 from testbed.server_process import RunningServer, running_server
 from tests.soak import http2_abuse
-from tests.soak.checks import holdings, leaks, memory_mib
+from tests.soak.checks import holdings, leaks, metrics
 from tests.soak.faulty_server import START_FAULTS
 from tests.soak.fuzzer import Fuzzer
 from tests.soak.load import MixedLoad
@@ -52,15 +52,16 @@ def test_attacks_on_http2_leave_the_server_as_it_was(server: RunningServer) -> N
     assert leaks(server, before, SETTLE_S) == []
 
 
-def test_memory_of_oversized_headers_is_freed_without_further_calls(
+def test_calls_with_oversized_headers_are_freed_without_further_calls(
     server: RunningServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before_mib, end_s = memory_mib(server), time.monotonic() + SETTLE_S
+    # A call that Python holds keeps over 1 MiB of its connection. Resident memory itself depends on the allocator.
     monkeypatch.setattr(http2_abuse, "_ATTACK_S", 0.0)
-    http2_abuse.oversized_headers(server.address, 3.0)
-    while memory_mib(server) > before_mib + 50 and time.monotonic() < end_s:
+    http2_abuse.oversized_headers(server.address, 1.0)
+    end_s = time.monotonic() + SETTLE_S
+    while metrics(server)["soak_held_calls"] and time.monotonic() < end_s:
         time.sleep(0.1)
-    assert memory_mib(server) <= before_mib + 50
+    assert metrics(server)["soak_held_calls"] == 0
 
 
 async def test_a_mixed_load_on_failing_devices_loses_nothing(server: RunningServer) -> None:

@@ -63,7 +63,7 @@ class DeviceFailures:
         allowed = []
         for sequence in batch:
             failures = 0 if sequence is self._current else self._count(sequence)
-            if failures:
+            if failures and sequence in self._pending:
                 self._pending.remove(sequence)
             if self._remembered(sequence) >= _MAX_FAILURES:
                 sequence.request.not_started.discard(sequence)

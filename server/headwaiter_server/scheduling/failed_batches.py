@@ -66,8 +66,8 @@ async def bisect(
             failure = await _run_again(worker, part, correction, answers, found) if part else None
             if failure is None:
                 continue
-        # A batch rarely has two faulty sequences, so a second one may mean that the device has died meanwhile.
-        if found.works and found.faulty_count and len(part) == 1:
+        # The device may have died since the last probe, and a single sequence must not be blamed for that.
+        if found.works and len(part) == 1 < len(batch):
             found.works = await worker.answers_probe()
         found.works = found.works and worker.alive and not worker.hung
         if failure is None or isinstance(failure, NeverRan):
