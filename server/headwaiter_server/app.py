@@ -216,8 +216,8 @@ def channel_options(settings: Settings) -> list[tuple[str, int]]:
         ("grpc.http2.max_pings_without_data", 0),
         ("grpc.server_handshake_timeout_ms", round(_HANDSHAKE_TIMEOUT_S * 1000)),
         ("grpc.max_connection_idle_ms", round(_MAX_CONNECTION_IDLE_S * 1000)),
-        # Further calls of a connection wait in the client. Without this limit, a flood of cancelled calls of one connection
-        # keeps the server from answering other connections.
+        # Further calls of a connection wait in the client. Without this limit, a flood of cancelled calls on one
+        # connection keeps the server from answering other connections.
         ("grpc.max_concurrent_streams", _MAX_CONNECTION_CALLS),
         # Accept no compression: gRPC checks the size of a message only after it has decompressed the message.
         ("grpc.compression_enabled_algorithms_bitset", 1),
