@@ -272,8 +272,8 @@ def test_a_text_that_has_failed_is_not_tokenized(monkeypatch: pytest.MonkeyPatch
     seen = []
     tokenize = testing._tokenize
     monkeypatch.setattr(testing, "_tokenize", lambda text, prompt: seen.append(text) or tokenize(text, prompt))  # type: ignore[func-returns-value]
-    result = Client(transport=FakeEncoder(max_tokens=4)).encode(["a", " ", "a" * 1000, "b"], partial=True)
-    assert (seen, list(result.failures)) == (["a", "b"], [1, 2])
+    result = Client(transport=FakeEncoder(max_tokens=4)).encode(["a", " ", "b"], partial=True)
+    assert (seen, list(result.failures)) == (["a", "b"], [1])
 
 
 def test_vectors_come_from_a_function_of_the_sequence() -> None:

@@ -79,9 +79,8 @@ class Pending:
     @property
     def mean_tokens(self) -> int:
         """Mean length of the waiting sequences, rounded down; 1 if no sequence is waiting."""
-        # Read the number once: a scrape of the metrics reads it in another thread, while the number changes.
-        count = len(self)
-        return self.tokens // count if count else 1
+        # A scrape of the metrics reads both numbers in another thread, while they change, so either may be 0.
+        return max(1, self.tokens // max(1, len(self)))
 
     def tokens_due_by(self, time_s: float) -> int:
         """Return the number of tokens that are due before the end of the 0.1 s interval that contains `time_s`."""
