@@ -53,6 +53,11 @@ class NullGraph(EncoderGraph):
         """True: sequences of different lengths share a batch without padding."""
         return True
 
+    @property
+    def attends_in_blocks(self) -> bool:
+        """True: there are no attention scores."""
+        return True
+
     def run(self, batch: PackedBatch, *, hidden: bool) -> Outputs:
         """Return the outputs for a batch of token ids."""
         if batch.tokens == 1 and batch.rows[0] == PAUSE_ID:

@@ -20,6 +20,8 @@ from headwaiter_server.runtime.packing import pack
 
 # Lengths of the traced batch. Graphs accept any other batch because these lengths differ and exceed 1.
 TRACED_LENGTHS = (3, 2)
+# Cuts the queries of the traced batch into two blocks, because the tracer would fix a number of 1.
+TRACED_BLOCK_CELLS = 12
 # The first opset with Gelu.
 _OPSET = 20
 # Tensors up to this size stay inside the graph.
@@ -35,6 +37,8 @@ _DIMS = {
     "tokens": _TOKENS,
     "batch": _BATCH,
     "sequence": _SEQUENCE,
+    "blocks": Dim("blocks"),
+    "block": Dim("block"),
     "batch + 1": _BATCH + 1,
 }
 
@@ -43,7 +47,8 @@ def trace(encoder: Encoder, layout: type[GraphLayout]) -> ir.Model:
     """Trace an encoder into an ONNX graph of the encoder's precision that declares only the inputs it uses."""
     graph = _GraphModule(encoder, layout)
     axes = {encoder.config.token_input: layout.TOKEN_AXES, **layout.INPUT_AXES}
-    feeds = pack(random_sequences(encoder.config, TRACED_LENGTHS)).feeds(axes)
+    batch = pack(random_sequences(encoder.config, TRACED_LENGTHS), block_cells=TRACED_BLOCK_CELLS)
+    feeds = batch.feeds(axes)
     with _silence(), torch.inference_mode():
         program = torch.onnx.export(
             graph.eval(),
@@ -130,11 +135,14 @@ def _tidy(model: ir.Model) -> ir.Model:
             model.graph.inputs.remove(value)
     # The tracer names values after operators, so the output of an operator `gather` has the name of an input.
     inputs = {value.name for value in model.graph.inputs}
-    for node in model.graph:
+    nodes = tuple(model.graph.all_nodes())
+    for node in nodes:
         for value in node.outputs:
             if value.name in inputs:
                 value.name = f"{value.name}_result"
-    for part in (model, model.graph, *model.graph, *model.graph.inputs, *model.graph.initializers.values()):
+    values = (*model.graph.inputs, *model.graph.initializers.values())
+    parts: list[ir.Model | ir.Graph | ir.Node | ir.Value] = [model, model.graph, *nodes, *values]
+    for part in parts:
         part.metadata_props.clear()
         part.doc_string = None
     return model

@@ -432,7 +432,7 @@ class BatchCost(_message.Message):
     def __init__(self, launch_s: _Optional[float] = ..., token_s: _Optional[float] = ..., padded_row_s: _Optional[float] = ..., cell_s: _Optional[float] = ..., variable_length: bool = ..., error_ratio: _Optional[float] = ..., service_tokens_per_s: _Optional[float] = ..., remembered: bool = ...) -> None: ...
 
 class Execution(_message.Message):
-    __slots__ = ("provider", "requested_provider", "fallback_reason", "precision", "graph", "token_budget", "cell_budget", "self_check", "cost")
+    __slots__ = ("provider", "requested_provider", "fallback_reason", "precision", "graph", "token_budget", "cell_budget", "self_check", "cost", "longest_sequence_bytes")
     PROVIDER_FIELD_NUMBER: _ClassVar[int]
     REQUESTED_PROVIDER_FIELD_NUMBER: _ClassVar[int]
     FALLBACK_REASON_FIELD_NUMBER: _ClassVar[int]
@@ -442,6 +442,7 @@ class Execution(_message.Message):
     CELL_BUDGET_FIELD_NUMBER: _ClassVar[int]
     SELF_CHECK_FIELD_NUMBER: _ClassVar[int]
     COST_FIELD_NUMBER: _ClassVar[int]
+    LONGEST_SEQUENCE_BYTES_FIELD_NUMBER: _ClassVar[int]
     provider: str
     requested_provider: str
     fallback_reason: str
@@ -451,7 +452,8 @@ class Execution(_message.Message):
     cell_budget: int
     self_check: SelfCheck
     cost: BatchCost
-    def __init__(self, provider: _Optional[str] = ..., requested_provider: _Optional[str] = ..., fallback_reason: _Optional[str] = ..., precision: _Optional[_Union[Precision, str]] = ..., graph: _Optional[str] = ..., token_budget: _Optional[int] = ..., cell_budget: _Optional[int] = ..., self_check: _Optional[_Union[SelfCheck, _Mapping]] = ..., cost: _Optional[_Union[BatchCost, _Mapping]] = ...) -> None: ...
+    longest_sequence_bytes: int
+    def __init__(self, provider: _Optional[str] = ..., requested_provider: _Optional[str] = ..., fallback_reason: _Optional[str] = ..., precision: _Optional[_Union[Precision, str]] = ..., graph: _Optional[str] = ..., token_budget: _Optional[int] = ..., cell_budget: _Optional[int] = ..., self_check: _Optional[_Union[SelfCheck, _Mapping]] = ..., cost: _Optional[_Union[BatchCost, _Mapping]] = ..., longest_sequence_bytes: _Optional[int] = ...) -> None: ...
 
 class Prompt(_message.Message):
     __slots__ = ("name", "text", "tokens")

@@ -125,7 +125,9 @@ async def test_a_restart_reuses_the_measured_batch_costs_and_reports_it_in_log_a
             assert (await client.encode(["bread"])).pooled is not None
             assert metric_value(metrics_url(server), "headwaiter_token_budget") == execution.token_budget >= 128
             assert metric_value(metrics_url(server), "headwaiter_batch_cost_error_ratio_count") == 1
-        assert any(CPU_GRAPH in message and word in message for message in caplog.messages)
+        (line,) = [message for message in caplog.messages if CPU_GRAPH in message and word in message]
+        assert execution.longest_sequence_bytes > 0
+        assert f"{execution.longest_sequence_bytes / 2**20:,.0f} MiB for one sequence of 64 tokens" in line
         costs.append(execution.cost)
     assert [cost.remembered for cost in costs] == [False, True]
     costs[1].remembered = False

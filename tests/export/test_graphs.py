@@ -93,9 +93,9 @@ def inputs_of(path: Path) -> set[str]:
 
 
 def test_a_graph_declares_only_the_inputs_that_it_uses(text_bundle: Path, feature_bundle: Path) -> None:
-    pooled = {"lengths", "gather"}
-    assert inputs_of(text_bundle / "packed-cpu.fp32.onnx") == {"input_ids", "positions", "scatter", *pooled}
-    assert inputs_of(feature_bundle / "packed-cpu.fp32.onnx") == {"features", "scatter", *pooled}
+    pooled, blocks = {"lengths", "gather"}, {"query_blocks", "block_scatter"}
+    assert inputs_of(text_bundle / "packed-cpu.fp32.onnx") == {"input_ids", "positions", *blocks, *pooled}
+    assert inputs_of(feature_bundle / "packed-cpu.fp32.onnx") == {"features", *blocks, *pooled}
     cuda = {"token_offset", "cu_seqlens", *pooled}
     assert inputs_of(text_bundle / "packed-cuda.fp16.onnx") == {"input_ids", "positions", *cuda}
     assert inputs_of(text_bundle / "portable.fp32.onnx") == {"input_ids", "attention_mask"}

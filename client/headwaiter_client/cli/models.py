@@ -89,6 +89,10 @@ def _server_rows(model: pb.GetModelResponse) -> dict[str, str]:
             f"{cost.launch_s * 1e3:.3g} ms per batch, {cost.token_s * 1e6:.3g} µs per token, "
             f"{cost.cell_s * 1e9:.3g} ns per attention cell ({source}, ±{cost.error_ratio:.1%})"
         )
+    if execution.longest_sequence_bytes:
+        rows["longest sequence"] = (
+            f"about {execution.longest_sequence_bytes / 2**20:,.0f} MiB of memory for {model.max_tokens:,} tokens"
+        )
     for graph in model.parity:
         if graph.graph == execution.graph and graph.HasField("same_nearest_neighbour"):
             rows["nearest neighbour"] = f"the same as in fp32 for {graph.same_nearest_neighbour:.1%} of sentences"

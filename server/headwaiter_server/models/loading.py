@@ -37,11 +37,17 @@ class LoadedModel:
         fallback = f" (CUDA was preferred, but {model.fallback_reason})" if model.fallback_reason else ""
         calibration = self.calibration
         source = "remembered" if calibration.remembered else "measured"
+        longest = ""
+        if model.longest_sequence_bytes:
+            longest = (
+                f"about {model.longest_sequence_bytes / 2**20:,.0f} MiB for one sequence of "
+                f"{model.bundle.manifest.max_tokens:,} tokens, "
+            )
         return (
             f"{model.bundle.manifest.name} {model.bundle.digest[:12]} with {model.graph_file} on {model.provider}"
             f"{fallback}, at most {calibration.limits.tokens:,} tokens per batch, "
             f"{calibration.service_tokens_per_s:,.0f} tokens per second ({source}, median error "
-            f"{calibration.error_ratio:.1%}), smallest cosine to PyTorch {model.self_check.min_cosine:.7f}"
+            f"{calibration.error_ratio:.1%}), {longest}smallest cosine to PyTorch {model.self_check.min_cosine:.7f}"
         )
 
 

@@ -110,6 +110,7 @@ def model_reply(
             graph=model.graph_file,
             token_budget=limits.tokens,
             cell_budget=limits.cells,
+            longest_sequence_bytes=model.longest_sequence_bytes,
             self_check=pb.SelfCheck(sequences=model.self_check_sequences, **model.self_check.published()),
             cost=pb.BatchCost(
                 launch_s=cost.launch_s,

@@ -20,14 +20,16 @@ class DeviceMemorySession:
         self._binding = session.io_binding()
         self._buffers: dict[str, tuple[object, ort.OrtValue]] = {}
 
-    def run(self, names: Sequence[str], feeds: Mapping[str, NDArray[np.generic]]) -> list[NDArray[np.generic]]:
+    def run(
+        self, names: Sequence[str], feeds: Mapping[str, NDArray[np.generic]], options: ort.RunOptions | None = None
+    ) -> list[NDArray[np.generic]]:
         """Compute the named outputs from the named inputs, as `InferenceSession.run` does. Not thread-safe."""
         for name, values in feeds.items():
             self._copy_to_device(name, values)
         try:
             for name in names:
                 self._binding.bind_output(name, *self._device)
-            self._session.run_with_iobinding(self._binding)
+            self._session.run_with_iobinding(self._binding, options)
             outputs: list[NDArray[np.generic]] = self._binding.copy_outputs_to_cpu()
             return outputs
         finally:

@@ -16,6 +16,7 @@ from headwaiter_server.runtime.errors import (
     one_line,
 )
 from headwaiter_server.runtime.graph import EncoderGraph, Provider
+from headwaiter_server.runtime.memory import longest_sequence_bytes
 from headwaiter_server.runtime.numeric_tolerances import Difference, violation
 from headwaiter_server.runtime.packing import PackedBatch, pack
 from headwaiter_server.runtime.warmup import check_golden
@@ -55,6 +56,8 @@ class ModelDescription:
         self_check: differences from PyTorch on the golden inputs, measured at start-up.
         self_check_sequences: number of golden inputs.
         parity: differences from PyTorch, measured by the export.
+        longest_sequence_bytes: predicted memory of one longest sequence on the CPU; 0 on a GPU, which reserves it at
+            start-up.
     """
 
     bundle: Bundle
@@ -67,6 +70,7 @@ class ModelDescription:
     self_check_sequences: int
     parity: Parity
     resources: Resources
+    longest_sequence_bytes: int
 
     def open_on(self, device: int) -> "Model":
         """Load and check the same graph in another session, on a device of the same provider.
@@ -134,6 +138,7 @@ def _open_on(bundle: Bundle, provider: Provider, precision: str, resources: Reso
     listed = _find_graph(bundle, provider, _PRECISIONS.get(precision, _DEFAULT_PRECISION[provider]))
     golden = bundle.golden()
     graph, measured = _open_checked(bundle, golden, listed.file, provider, listed.precision, resources)
+    longest_bytes = longest_sequence_bytes(bundle.manifest, attends_in_blocks=graph.attends_in_blocks)
     return Model(
         bundle=bundle,
         graph=graph,
@@ -146,6 +151,7 @@ def _open_on(bundle: Bundle, provider: Provider, precision: str, resources: Reso
         self_check_sequences=len(golden.sequences),
         parity=bundle.parity(),
         resources=resources,
+        longest_sequence_bytes=longest_bytes if provider == "cpu" else 0,
     )
 
 

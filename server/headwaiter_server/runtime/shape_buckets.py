@@ -38,6 +38,7 @@ def round_up_to_buckets(batch: PackedBatch) -> PackedBatch:
         np.concatenate([batch.lengths, lengths]),
         np.concatenate([batch.starts, batch.tokens + np.cumsum(lengths, dtype=np.int64) - lengths]),
         padded_length,
+        batch.block_cells,
     )
 
 

@@ -35,6 +35,7 @@ def test_models_shows_inputs_limits_speed_and_accuracy(server: FakeServer, capsy
             precision=pb.PRECISION_FP32,
             graph="g.onnx",
             token_budget=1024,
+            longest_sequence_bytes=528 << 20,
             cost=pb.BatchCost(
                 launch_s=0.0025,
                 token_s=1.1e-4,
@@ -79,6 +80,7 @@ def test_models_shows_inputs_limits_speed_and_accuracy(server: FakeServer, capsy
         "available",
         "4,096 sequences, 65,536 tokens, 67,108,864 bytes",
         "1,024 tokens",
+        "528 MiB",
         "8,123 tokens/s",
         "2.5 ms per batch",
         "110 µs per token",

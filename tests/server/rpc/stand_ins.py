@@ -64,6 +64,7 @@ def model(folder: Path, **manifest: Any) -> Model:
         self_check_sequences=32,
         parity=Parity(graphs=[pb.GraphParity(graph="g.onnx", pooled_max_abs=0.25)]),
         resources=Resources(threads=None),
+        longest_sequence_bytes=4096,
     )
 
 

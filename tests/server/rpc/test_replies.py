@@ -241,6 +241,7 @@ def test_a_model_is_described_by_its_manifest_its_limits_and_its_execution(tmp_p
         graph="g.onnx",
         token_budget=4,
         cell_budget=100,
+        longest_sequence_bytes=4096,
         self_check=pb.SelfCheck(
             sequences=32,
             pooled_max_abs=0.5,

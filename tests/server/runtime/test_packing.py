@@ -13,8 +13,8 @@ from headwaiter_server.runtime.packing import PackedBatch, pack
 lengths_lists = st.lists(st.integers(1, 9), min_size=1, max_size=8)
 
 
-def _batch(lengths: list[int]) -> PackedBatch:
-    return pack([np.arange(100 * index, 100 * index + length) for index, length in enumerate(lengths)])
+def _batch(lengths: list[int], **limits: int) -> PackedBatch:
+    return pack([np.arange(100 * index, 100 * index + length) for index, length in enumerate(lengths)], **limits)
 
 
 def _cells(lengths: list[int]) -> list[tuple[int, int, int]]:
@@ -41,6 +41,9 @@ ORACLES: dict[str, Callable[[list[int]], list[int]]] = {
     # A padding cell repeats its own sequence's last row.
     "gather": lambda lengths: [start + min(position, length - 1) for start, length, position in _cells(lengths)],
     "scatter": lambda lengths: _token_offset(lengths)[: sum(lengths)],
+    # One block holds all queries of so few cells.
+    "query_blocks": lambda lengths: [start + min(position, length - 1) for start, length, position in _cells(lengths)],
+    "block_scatter": lambda lengths: _token_offset(lengths)[: sum(lengths)],
     "cu_seqlens": lambda lengths: [sum(lengths[:count]) for count in range(len(lengths) + 1)],
     "token_offset": _token_offset,
     "input_ids": lambda lengths: [100 * index + position for index, n in enumerate(lengths) for position in range(n)],
@@ -53,7 +56,7 @@ def test_each_index_array_equals_its_definition(lengths: list[int]) -> None:
     batch = _batch(lengths)
     grid = len(lengths), max(lengths)
     shapes: dict[str, tuple[int, ...]] = {"gather": grid, "token_offset": grid, "lengths": (len(lengths),)}
-    shapes["cu_seqlens"] = (len(lengths) + 1,)
+    shapes |= {"query_blocks": (1, *grid), "cu_seqlens": (len(lengths) + 1,)}
 
     fed = batch.feeds(list(ORACLES))
 
@@ -62,6 +65,23 @@ def test_each_index_array_equals_its_definition(lengths: list[int]) -> None:
         assert fed[name].ravel().tolist() == oracle(lengths), name
         assert fed[name].shape == shapes.get(name, (sum(lengths),)), name
         assert fed[name].dtype == TYPES.get(name, np.int64), name
+
+
+@given(lengths=lengths_lists, block_cells=st.integers(1, 9 * 9 * 8))
+def test_query_blocks_hold_every_row_once_within_their_limit_and_no_row_of_another_sequence(
+    lengths: list[int], block_cells: int
+) -> None:
+    batch = _batch(lengths, block_cells=block_cells)
+    fed = batch.feeds(["query_blocks", "block_scatter"])
+    blocks, sequences, block_length = fed["query_blocks"].shape
+    assert (blocks, sequences, block_length) == (batch.query_blocks, len(lengths), batch.block_length)
+    assert block_length == 1 or sequences * block_length * max(lengths) <= block_cells
+    assert (blocks - 1) * block_length < max(lengths) <= blocks * block_length
+    assert fed["query_blocks"].ravel()[fed["block_scatter"]].tolist() == list(range(sum(lengths)))
+    for index, length in enumerate(lengths):
+        own = fed["query_blocks"][:, index] - sum(lengths[:index])
+        assert own.min() >= 0
+        assert own.max() < length
 
 
 @given(lengths=lengths_lists)

@@ -1,0 +1,45 @@
+"""The predicted memory of one longest sequence is close to the memory that was measured.
+
+Measured: peak minus idle resident memory of a process that runs the fp32 graph on one sequence in one thread, with 2 to
+6 layers and feed-forward layers four times as wide as the rows.
+"""
+
+import pytest
+
+from headwaiter_proto.manifest_pb2 import Manifest
+from headwaiter_server.runtime.memory import longest_sequence_bytes
+from headwaiter_server.runtime.packing import BLOCK_CELLS
+
+
+@pytest.mark.parametrize(
+    ("tokens", "width", "heads", "in_blocks", "measured_mib"),
+    [
+        (2048, 768, 12, True, 194),
+        (4096, 768, 12, True, 328),
+        (8192, 768, 12, True, 512),
+        (4096, 384, 12, True, 196),
+        (8192, 384, 12, True, 330),
+        (2048, 1024, 16, True, 256),
+        (8192, 1024, 16, True, 641),
+        (4096, 256, 1, True, 72),
+        (8192, 256, 1, True, 132),
+        (3000, 384, 12, False, 956),
+        (4096, 384, 12, False, 1693),
+    ],
+)
+def test_the_prediction_is_within_30_percent_of_the_measured_memory(
+    tokens: int, width: int, heads: int, in_blocks: bool, measured_mib: int
+) -> None:
+    manifest = Manifest(max_tokens=tokens, width=width, heads=heads)
+    predicted_mib = longest_sequence_bytes(manifest, attends_in_blocks=in_blocks) / 2**20
+    assert predicted_mib == pytest.approx(measured_mib, rel=0.3)
+
+
+def test_in_blocks_the_memory_grows_with_the_tokens_and_otherwise_with_their_square() -> None:
+    short, long = (Manifest(max_tokens=tokens, width=768, heads=12) for tokens in (4096, 8192))
+    in_blocks, whole = (
+        [longest_sequence_bytes(manifest, attends_in_blocks=blocks) for manifest in (short, long)]
+        for blocks in (True, False)
+    )
+    assert in_blocks[1] - in_blocks[0] == 16 * 4 * 768 * 4096
+    assert whole[1] - in_blocks[1] == 4 * 12 * (2 * 8192**2 - 3 * BLOCK_CELLS)
