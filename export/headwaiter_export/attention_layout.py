@@ -21,15 +21,13 @@ from typing_extensions import override
 from headwaiter_export.attention import attention
 from headwaiter_export.block_loop import begin_block, end_block, loop_over_blocks
 from headwaiter_export.config import EncoderConfig, Mask, Pooling
+from headwaiter_export.masks import allowed_pairs, score_mask
 
 # Names of a graph's inputs, without the tokens or features, each with the names of its axes.
 Axes = Mapping[str, tuple[str, ...]]
 
 # Rewrites to apply to a traced graph, in order.
 Fusions = tuple[Callable[[ir.Model], None], ...]
-
-# The score of a masked key: the lowest float32. A real score can be lower than ONNX Runtime's default of −10,000.
-MASKED_SCORE = torch.finfo(torch.float32).min
 
 
 class AttentionLayout(ABC):
@@ -178,7 +176,7 @@ class Portable(AttentionLayout):
         q, k, v = (
             rows.view(batch, longest, heads, rows.shape[1] // heads).transpose(1, 2) for rows in (query, key, value)
         )
-        _, context = attention(q, k, v, _score_mask(self._token_mask, mask))
+        _, context = attention(q, k, v, score_mask(self._token_mask, mask))
         return context.transpose(1, 2).reshape(value.shape)
 
     @override
@@ -232,7 +230,7 @@ class Packed(AttentionLayout):
     def attend(self, query: Tensor, key: Tensor, value: Tensor, heads: int, mask: Mask) -> Tensor:
         indices = head_indices(self._inputs["gather"], heads)
         q, k, v = (F.embedding(indices, split_heads(rows, heads)) for rows in (query, key, value))
-        _, context = attention(q, k, v, _score_mask(self.token_mask, mask))
+        _, context = attention(q, k, v, score_mask(self.token_mask, mask))
         return context.transpose(1, 2).flatten(2).flatten(0, 1).index_select(0, self._inputs["scatter"])
 
     @override
@@ -267,7 +265,7 @@ class PackedCpu(Packed):
         positions = None
         if mask is not Mask.NONE:
             positions = begin_block(self.positions.index_select(0, blocks.flatten()).view(blocks.shape))
-        _, context = attention(q, k, v, _score_mask(self.token_mask, mask, positions))
+        _, context = attention(q, k, v, score_mask(self.token_mask, mask, positions))
         contexts = end_block(context.transpose(1, 2), blocks.shape[0])
         return contexts.flatten(3).flatten(0, 2).index_select(0, self._inputs["block_scatter"])
 
@@ -280,28 +278,3 @@ def split_heads(rows: Tensor, heads: int) -> Tensor:
 def head_indices(rows: Tensor, heads: int) -> Tensor:
     """Return the indices [..., B, H, n] in the result of `split_heads` of the rows [..., B, n]."""
     return rows[..., None, :] * heads + torch.arange(heads)[:, None]
-
-
-def allowed_pairs(mask: Mask, tokens: int) -> Tensor | None:
-    """Return whether each query (row) attends to each key (column), bool [N, N]; None if all attend to all."""
-    if mask is Mask.NONE:
-        return None
-    return _allowed_keys(mask, torch.arange(tokens), tokens)
-
-
-def _allowed_keys(mask: Mask, positions: Tensor, tokens: int) -> Tensor:
-    """Return whether queries at these positions [...] attend to each key under a mask, bool [..., N]."""
-    query, key = positions[..., None], torch.arange(tokens)
-    return key <= query if mask is Mask.CAUSAL else key != query
-
-
-def _score_mask(token_mask: Tensor, mask: Mask, positions: Tensor | None = None) -> Tensor:
-    """Return the mask to add to the scores, float32 [B, 1, 1 or n, N]; float16 cannot hold MASKED_SCORE.
-
-    `positions` are those of the queries in their sequences, [B, n]; None for all positions 0 to N − 1.
-    """
-    keys, tokens = token_mask[:, None, None, :], token_mask.shape[1]
-    pairs = None
-    if mask is not Mask.NONE:
-        pairs = _allowed_keys(mask, torch.arange(tokens) if positions is None else positions[:, None], tokens)
-    return torch.where(keys if pairs is None else keys & pairs, 0.0, MASKED_SCORE)

@@ -10,9 +10,10 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from headwaiter_export.attention_layout import MASKED_SCORE, Axes, Fusions, Packed
+from headwaiter_export.attention_layout import Axes, Fusions, Packed
 from headwaiter_export.config import Mask
 from headwaiter_export.fusion import defer_biases
+from headwaiter_export.masks import MASKED_SCORE
 
 
 class CudaLayout(Packed):

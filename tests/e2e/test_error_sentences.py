@@ -13,7 +13,6 @@ from typing import Any
 import grpc
 import numpy as np
 import pytest
-from google.protobuf.message import Message
 
 from headwaiter_client import AsyncClient, Client, HeadwaiterError, Overloaded, Unauthenticated, Unavailable
 from headwaiter_client.cli import main as client_command
@@ -24,29 +23,7 @@ from headwaiter_server.runtime.errors import BundleRefused
 from testbed.server_process import RunningServer
 from tests.e2e.in_process_server import connect, metrics_url, paused_device, serving, wait_until
 from tests.e2e.prometheus_metrics import metric_value
-
-
-class Caller:
-    """Calls one server with the client, or with messages that the client itself would refuse or split."""
-
-    def __init__(self, address: str) -> None:
-        self.client = Client(address, timeout_s=10)
-        self._channel = grpc.insecure_channel(address)
-
-    def send(self, message: Message, method: str = "Encode") -> None:
-        call: Callable[..., bytes] = self._channel.unary_unary(f"/headwaiter.v1.Encoder/{method}")
-        call(message.SerializeToString(), timeout=10)
-
-    def close(self) -> None:
-        self.client.close()
-        self._channel.close()
-
-
-def tokens(lengths: list[int], ids: int | None = None) -> pb.EncodeRequest:
-    """Return a request with sequences of these lengths; `ids` overrides the number of ids in the data."""
-    data = bytes(4 * (sum(lengths) if ids is None else ids))
-    return pb.EncodeRequest(tokens=pb.TokenSequences(dtype=pb.DATA_TYPE_INT32, data=data, lengths=lengths))
-
+from tests.e2e.raw_caller import Caller, tokens
 
 # Name, call, sentence. The text model accepts 8 sequences and 96 tokens per request, texts of 32 tokens, 64 token ids.
 FROM_TEXT_MODEL: list[tuple[str, Callable[[Caller], object], str]] = [

@@ -1,0 +1,34 @@
+"""Masks of attention: which query attends to which key."""
+
+import torch
+from torch import Tensor
+
+from headwaiter_export.config import Mask
+
+# The score of a masked key: the lowest float32. A real score can be lower than ONNX Runtime's default of −10,000.
+MASKED_SCORE = torch.finfo(torch.float32).min
+
+
+def allowed_pairs(mask: Mask, tokens: int) -> Tensor | None:
+    """Return whether each query (row) attends to each key (column), bool [N, N]; None if all attend to all."""
+    if mask is Mask.NONE:
+        return None
+    return _allowed_keys(mask, torch.arange(tokens), tokens)
+
+
+def _allowed_keys(mask: Mask, positions: Tensor, tokens: int) -> Tensor:
+    """Return whether queries at these positions [...] attend to each key under a mask, bool [..., N]."""
+    query, key = positions[..., None], torch.arange(tokens)
+    return key <= query if mask is Mask.CAUSAL else key != query
+
+
+def score_mask(token_mask: Tensor, mask: Mask, positions: Tensor | None = None) -> Tensor:
+    """Return the mask to add to the scores, float32 [B, 1, 1 or n, N]; float16 cannot hold MASKED_SCORE.
+
+    `positions` are those of the queries in their sequences, [B, n]; None for all positions 0 to N − 1.
+    """
+    keys, tokens = token_mask[:, None, None, :], token_mask.shape[1]
+    pairs = None
+    if mask is not Mask.NONE:
+        pairs = _allowed_keys(mask, torch.arange(tokens) if positions is None else positions[:, None], tokens)
+    return torch.where(keys if pairs is None else keys & pairs, 0.0, MASKED_SCORE)
