@@ -1,6 +1,7 @@
 """Count the operators of a graph after ONNX Runtime has optimised it."""
 
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -25,4 +26,12 @@ def optimized_operators(path: Path, provider: Provider) -> Counter[str]:
         options.add_session_config_entry("session.optimized_model_external_initializers_file_name", "weights.bin")
         open_session(path, provider, options)
         graph = onnx.load(file, load_external_data=False).graph
-    return Counter(node.op_type for node in graph.node)
+    return Counter(_operators(graph))
+
+
+def _operators(graph: onnx.GraphProto) -> Iterator[str]:
+    """Yield the operator of each node of a graph and of the bodies of its loops."""
+    for node in graph.node:
+        yield node.op_type
+        for attribute in node.attribute:
+            yield from _operators(attribute.g)

@@ -264,7 +264,8 @@ class PackedCpu(Packed):
         q = F.embedding(begin_block(head_indices(blocks, heads)), split_heads(query, heads))
         positions = None
         if mask is not Mask.NONE:
-            positions = begin_block(self.positions.index_select(0, blocks.flatten()).view(blocks.shape))
+            # The first cell of a sequence has its first row, so the difference is the position.
+            positions = begin_block(blocks - self._inputs["gather"][:, :1])
         _, context = attention(q, k, v, score_mask(self.token_mask, mask, positions))
         contexts = end_block(context.transpose(1, 2), blocks.shape[0])
         return contexts.flatten(3).flatten(0, 2).index_select(0, self._inputs["block_scatter"])

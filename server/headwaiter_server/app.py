@@ -39,7 +39,7 @@ _PING_INTERVAL_S, _PING_TIMEOUT_S = 60.0, 20.0
 _HANDSHAKE_TIMEOUT_S = 20.0
 # Connections without calls for this long are closed; clients open new ones without an error.
 _MAX_CONNECTION_IDLE_S = 600.0
-_MAX_CONNECTION_CALLS = 128
+_MORE_STREAMS = 128
 
 
 class CannotListen(Exception):
@@ -216,9 +216,9 @@ def channel_options(settings: Settings) -> list[tuple[str, int]]:
         ("grpc.http2.max_pings_without_data", 0),
         ("grpc.server_handshake_timeout_ms", round(_HANDSHAKE_TIMEOUT_S * 1000)),
         ("grpc.max_connection_idle_ms", round(_MAX_CONNECTION_IDLE_S * 1000)),
-        # Further calls of a connection wait in the client. Without this limit, a flood of cancelled calls on one
-        # connection keeps the server from answering other connections.
-        ("grpc.max_concurrent_streams", _MAX_CONNECTION_CALLS),
+        # Health checks and calls to be refused need room besides the admitted calls. A lower limit would reset the calls
+        # that a client starts before it knows the limit.
+        ("grpc.max_concurrent_streams", settings.max_calls + _MORE_STREAMS),
         # Accept no compression: gRPC checks the size of a message only after it has decompressed the message.
         ("grpc.compression_enabled_algorithms_bitset", 1),
     ]
