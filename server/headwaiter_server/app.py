@@ -216,7 +216,7 @@ def channel_options(settings: Settings) -> list[tuple[str, int]]:
         ("grpc.http2.max_pings_without_data", 0),
         ("grpc.server_handshake_timeout_ms", round(_HANDSHAKE_TIMEOUT_S * 1000)),
         ("grpc.max_connection_idle_ms", round(_MAX_CONNECTION_IDLE_S * 1000)),
-        # Health checks and calls to be refused need room besides the admitted calls. A lower limit would reset the calls
+        # Health checks and calls to be refused need room besides the admitted calls. A lower limit would reset calls
         # that a client starts before it knows the limit.
         ("grpc.max_concurrent_streams", settings.max_calls + _MORE_STREAMS),
         # Accept no compression: gRPC checks the size of a message only after it has decompressed the message.
