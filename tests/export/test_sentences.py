@@ -19,6 +19,7 @@ from tests.export.conftest import keep_graphs
 VERSIONS = {"sentences-1": "61cab5c50fcb843846ce06b1d096e3d00d1b88f941755bb6837c42b0ff2f336b"}
 
 
+@pytest.mark.exhaustive
 def test_the_int8_graph_and_its_parity_do_not_depend_on_the_help_pages_of_python(
     text_bundle: Path, text_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
