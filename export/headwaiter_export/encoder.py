@@ -212,7 +212,7 @@ def pool(x: Tensor, layout: AttentionLayout, pooling: Pooling) -> Tensor | None:
     is_token = layout.token_mask[..., None]
     if pooling is Pooling.MAX:
         return torch.where(is_token, cells, -torch.inf).amax(1)
-    # Mean, not by a product with the mask: a cell of padding may hold infinity, and 0 × infinity is NaN.
+    # The mean does not multiply by the mask: a cell of padding may hold infinity, and 0 × infinity is NaN.
     return torch.where(is_token, cells, 0.0).sum(1) / layout.lengths[:, None]
 
 

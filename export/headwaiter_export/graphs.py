@@ -18,9 +18,9 @@ from headwaiter_export.encoder import Encoder
 from headwaiter_export.parity import random_sequences
 from headwaiter_server.runtime.packing import pack
 
-# Lengths of the traced batch. Graphs accept any other batch because these lengths differ and exceed 1.
+# Lengths of the traced batch. The tracer would turn equal lengths, and a length of 1, into constants.
 TRACED_LENGTHS = (3, 2)
-# Cuts the queries of the traced batch into two blocks, because the tracer would fix a number of 1.
+# Cuts the queries of the traced batch into two blocks: the tracer would turn a number of 1 into a constant.
 TRACED_BLOCK_CELLS = 12
 # The first opset with Gelu.
 _OPSET = 20

@@ -29,7 +29,7 @@ _HEADS_ALONE: Choices = {**_DEFAULTS, **_NO_BIASES, **_NO_RESIDUAL_OR_NORM, "out
 
 
 def vit_block(choices: Choices) -> EncoderConfig:
-    """The attention block of a Vision Transformer: x + [head_1 … head_H] W_O, with heads over LayerNorm(x).
+    """The attention block of a Vision Transformer: x + [head_1 … head_H] W_O; the heads get LayerNorm(x).
 
     head_h = softmax(Q_h K_hᵀ / √head_dim) V_h without biases. head_dim may differ from d_model / H. A single head with
     head_dim = d_model has no W_O. Setting d_ff adds the feed-forward block. Weights may be fused to `qkv`.
@@ -43,8 +43,9 @@ def vit_block(choices: Choices) -> EncoderConfig:
 
 
 def concat_heads(choices: Choices) -> EncoderConfig:
-    """Concatenated heads, in which a row attends to all rows but itself: y_i = [Σ_{j≠i} a_hij V_hj] over h.
+    """Concatenated heads, in which a row attends to all rows but itself.
 
+    y_i is the concatenation over h of Σ_{j≠i} a_hij V_hj, where
     a_hij = exp(Q_hi · K_hj / √head_dim) / Σ_{l≠i} exp(Q_hi · K_hl / √head_dim); a row's weight on itself is 0.
     Source: https://arxiv.org/abs/1706.03762, section 3.2, without the diagonal and the output projection.
     """
@@ -63,7 +64,9 @@ def projected_heads(choices: Choices) -> EncoderConfig:
 
 
 def masked_heads(choices: Choices) -> EncoderConfig:
-    """Concatenated causal heads without biases: y_i = [Σ_{j≤i} softmax_j(Q_hi · K_hj / √head_dim) V_hj] over h.
+    """Concatenated causal heads without biases.
+
+    y_i is the concatenation over h of Σ_{j≤i} softmax_j(Q_hi · K_hj / √head_dim) V_hj.
 
     Source: https://arxiv.org/abs/1706.03762, section 3.2.3, without W_O, like the first multi-head attention in
     https://github.com/karpathy/ng-video-lecture.

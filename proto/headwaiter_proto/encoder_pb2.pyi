@@ -412,7 +412,7 @@ class GraphParity(_message.Message):
     def __init__(self, graph: _Optional[str] = ..., provider: _Optional[str] = ..., precision: _Optional[_Union[Precision, str]] = ..., sequences: _Optional[int] = ..., pooled_max_abs: _Optional[float] = ..., hidden_max_abs: _Optional[float] = ..., min_cosine: _Optional[float] = ..., mean_cosine: _Optional[float] = ..., pooled_max_relative: _Optional[float] = ..., hidden_max_relative: _Optional[float] = ..., same_nearest_neighbour: _Optional[float] = ...) -> None: ...
 
 class BatchCost(_message.Message):
-    __slots__ = ("launch_s", "token_s", "padded_row_s", "cell_s", "variable_length", "error_ratio", "service_tokens_per_s", "remembered")
+    __slots__ = ("launch_s", "token_s", "padded_row_s", "cell_s", "variable_length", "error_ratio", "service_tokens_per_s", "remembered", "hidden_row_s")
     LAUNCH_S_FIELD_NUMBER: _ClassVar[int]
     TOKEN_S_FIELD_NUMBER: _ClassVar[int]
     PADDED_ROW_S_FIELD_NUMBER: _ClassVar[int]
@@ -421,6 +421,7 @@ class BatchCost(_message.Message):
     ERROR_RATIO_FIELD_NUMBER: _ClassVar[int]
     SERVICE_TOKENS_PER_S_FIELD_NUMBER: _ClassVar[int]
     REMEMBERED_FIELD_NUMBER: _ClassVar[int]
+    HIDDEN_ROW_S_FIELD_NUMBER: _ClassVar[int]
     launch_s: float
     token_s: float
     padded_row_s: float
@@ -429,7 +430,8 @@ class BatchCost(_message.Message):
     error_ratio: float
     service_tokens_per_s: float
     remembered: bool
-    def __init__(self, launch_s: _Optional[float] = ..., token_s: _Optional[float] = ..., padded_row_s: _Optional[float] = ..., cell_s: _Optional[float] = ..., variable_length: bool = ..., error_ratio: _Optional[float] = ..., service_tokens_per_s: _Optional[float] = ..., remembered: bool = ...) -> None: ...
+    hidden_row_s: float
+    def __init__(self, launch_s: _Optional[float] = ..., token_s: _Optional[float] = ..., padded_row_s: _Optional[float] = ..., cell_s: _Optional[float] = ..., variable_length: bool = ..., error_ratio: _Optional[float] = ..., service_tokens_per_s: _Optional[float] = ..., remembered: bool = ..., hidden_row_s: _Optional[float] = ...) -> None: ...
 
 class Execution(_message.Message):
     __slots__ = ("provider", "requested_provider", "fallback_reason", "precision", "graph", "token_budget", "cell_budget", "self_check", "cost", "longest_sequence_bytes")

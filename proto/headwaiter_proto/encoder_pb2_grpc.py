@@ -77,8 +77,9 @@ class EncoderServicer(object):
         """Encodes a stream of requests. Replies arrive in the order in which they become ready; `request_id` says which
         request a reply answers. A failed request is answered with a StreamError, and the stream continues. The stream ends
         with INVALID_ARGUMENT if a message cannot be parsed, if a request has no id, or if its id belongs to a request that is
-        still in flight. The stream ends with UNAVAILABLE if the server shuts down. After the end, the client may
-        resend every request that got no reply. The server stops reading the stream while the client does not read the replies.
+        still in flight. The stream ends with UNAVAILABLE if the server shuts down, or if the stream is
+        idle for too long. After the end, the client may resend every request that got no reply. The server stops reading
+        the stream while the client does not read the replies.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -33,7 +33,8 @@ _SEND_REPLIES_S = 1.0
 _QUIET_S = 0.3
 _LONGEST_REFUSING_S = 5.0
 _POLL_INTERVAL_S = 0.02
-# The server pings a connection that has been silent for this long, and closes the connection without an answer.
+# The server pings a connection that has been silent for the first time, and closes the connection if no answer comes
+# within the second.
 _PING_INTERVAL_S, _PING_TIMEOUT_S = 60.0, 20.0
 # The longest time to establish a connection, TLS included.
 _HANDSHAKE_TIMEOUT_S = 20.0
@@ -205,7 +206,7 @@ def channel_options(settings: Settings) -> list[tuple[str, int]]:
         ("grpc.max_send_message_length", -1),
         # If two servers shared a port, the kernel would distribute the calls between them at random.
         ("grpc.so_reuseport", 0),
-        # Clients ping every 10 s, also between calls; a minimum of 8 s allows for differences between timers.
+        # Clients may ping every 10 s, also between calls; a minimum of 8 s allows for differences between timers.
         ("grpc.http2.min_ping_interval_without_data_ms", 8_000),
         ("grpc.keepalive_permit_without_calls", 1),
         # Find callers that are gone without a word: their calls would hold slots of --max-calls for hours.

@@ -88,8 +88,8 @@ _NATURAL = _ValueType(_whole_number(0), "a whole number of at least 0")
 _POSITIVE = _ValueType(_whole_number(1), "a whole number of at least 1")
 _ATTEND_BYTES = _ValueType(_whole_number(1, _MAX_ATTEND_BYTES), f"a whole number from 1 to {_MAX_ATTEND_BYTES}")
 _PORT = _ValueType(_whole_number(0, 65_535), "a port number")
-_SECONDS = _ValueType(_read_seconds, "a number of seconds")
-_GPUS = _ValueType(_read_gpus, "different numbers of GPUs, such as 0,1")
+_SECONDS = _ValueType(_read_seconds, "a finite number of seconds of at least 0")
+_GPUS = _ValueType(_read_gpus, "different indices of GPUs, such as 0,1")
 _ADDRESS = _ValueType(_read_address, "HOST:PORT")
 _FILE = _ValueType(_read_file, "an existing file")
 _FOLDER = _ValueType(lambda text: Path(text) if text else None, "a folder")
@@ -101,7 +101,7 @@ def _setting(default: Any, value_type: _ValueType, help_text: str) -> Any:
 
 @dataclass(frozen=True)
 class Settings:
-    """The settings of a server; the help of a setting says what 0 means."""
+    """The settings of a server; if 0 has a special meaning, the help of the setting says so."""
 
     bundle: Path
     provider: Literal["auto", "cuda", "cpu"] = _setting(
@@ -115,7 +115,7 @@ class Settings:
     address: str = _setting("0.0.0.0:50051", _ADDRESS, "address for gRPC; port 0 takes a free port")
     metrics_port: int = _setting(9464, _PORT, "port for Prometheus metrics; 0 takes a free port")
     threads: int = _setting(0, _NATURAL, "CPU threads of each session; 0 divides the cores among the sessions")
-    devices: tuple[int, ...] = _setting((0,), _GPUS, "numbers of the GPUs to run on, for CUDA; they share one queue")
+    devices: tuple[int, ...] = _setting((0,), _GPUS, "indices of the GPUs to run on, for CUDA; they share one queue")
     max_gpu_bytes: int = _setting(
         0,
         _NATURAL,
@@ -295,6 +295,7 @@ def _parser() -> argparse.ArgumentParser:
                 "bundle", nargs="?", metavar="BUNDLE", help="folder of the bundle that headwaiter-export wrote"
             )
             continue
-        default = "" if field.default is None else f" (default {field.default})"
+        shown = ",".join(map(str, field.default)) if isinstance(field.default, tuple) else field.default
+        default = "" if field.default is None else f" (default {shown})"
         parser.add_argument(flag(field.name), metavar=field.name.upper(), help=field.metadata["help"] + default)
     return parser

@@ -86,7 +86,7 @@ FROM_TEXT_MODEL: list[tuple[str, Callable[[Caller], object], str]] = [
     (
         "a layer out of range",
         lambda c: c.client.attend("bread", layers=[2]),
-        "layers has 2; the model's layers are 0 to 1: choose among them",
+        "layers contains the index 2; valid indices are 0 to 1: choose among them",
     ),
 ]
 

@@ -61,7 +61,7 @@ def check_is_list(sequences: object, *, accepts_async: bool) -> None:
             "sequences], or use AsyncClient.encode_stream"
         )
     # A dict or a set is iterable but probably a mistake: a dict yields only its keys, and a set has no order. An array
-    # without dimensions is iterable by its type alone.
+    # without dimensions has the type of an iterable, but cannot be iterated.
     without_dimensions = isinstance(sequences, np.ndarray) and sequences.ndim == 0
     if isinstance(sequences, _NOT_LISTS) or without_dimensions or not isinstance(sequences, Iterable):
         raise InvalidInput(f"the sequences are of type {kind}: pass a list of sequences")

@@ -49,7 +49,7 @@ def read_texts(arguments: argparse.Namespace) -> Texts:
     file, field, column = arguments.file, arguments.field, arguments.column
     flag = _REQUIRED_FLAGS.get(Path(file).suffix)
     if flag and not (field or column):
-        raise ValueError(f"{file} is not a file of plain lines: name the {flag[2:]} that holds the texts with {flag}")
+        raise ValueError(f"{file} is not a file of plain lines: use {flag} to name the {flag[2:]} that holds the texts")
     source = "standard input" if file == "-" else file
     with nullcontext(sys.stdin.buffer) if file == "-" else Path(file).open("rb") as stream:
         if column:

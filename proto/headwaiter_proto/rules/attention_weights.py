@@ -78,7 +78,7 @@ def _read_indices(field: str, indices: Sequence[int], count: int) -> Sequence[in
     for index in indices:
         if index >= count:
             raise InvalidInput(
-                f"{field} has {index}; the model's {field} are 0 to {count - 1}: choose among them",
+                f"{field} contains the index {index}; valid indices are 0 to {count - 1}: choose among them",
                 field=field,
                 limit=count - 1,
                 actual=index,
@@ -100,7 +100,7 @@ def _check_size(layers: int, tokens: int, manifest: Manifest, limit_bytes: int) 
         advice = f"send a sequence of at most {most_tokens} tokens"
     raise InvalidInput(
         f"layers: the weights of {layers} layers, {manifest.heads} heads and {tokens} × {tokens} tokens take "
-        f"{layers * layer_bytes} bytes; the server computes at most {limit_bytes}: {advice}",
+        f"{layers * layer_bytes} bytes; the server computes at most {limit_bytes} bytes: {advice}",
         field="layers",
         limit=limit_bytes,
         actual=layers * layer_bytes,

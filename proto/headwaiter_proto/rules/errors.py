@@ -27,7 +27,8 @@ class HeadwaiterError(Exception):
     The client raises this class itself for a failure without a class of its own.
 
     Attributes:
-        sequence: index of the wrong sequence in the request; None if the error is not about one sequence.
+        sequence: index of the wrong sequence: on a server in the request, in the client in the list of the call. None
+            if the error is not about one sequence.
         field: path of the wrong field in the request.
         limit: the limit that was exceeded.
         actual: the value that exceeded the limit.
@@ -120,7 +121,7 @@ class DeviceFailed(Unavailable):
 
 
 class InferenceFailed(HeadwaiterError):
-    """The model failed on this input."""
+    """The model failed on this input, devices failed while they ran it, or a part of the model cannot be loaded."""
 
     reason = pb.INFERENCE_FAILED
 

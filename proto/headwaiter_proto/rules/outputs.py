@@ -35,7 +35,10 @@ class Output:
     hidden_dtype: pb.DataType
 
     def needs_rows(self, skipped_tokens: int) -> bool:
-        """Return whether a reply needs hidden rows, for itself or for pooling that the graph cannot do."""
+        """Return whether the hidden rows are needed: in the reply, or for a pooling that the graph cannot compute.
+
+        The graph cannot leave out the first `skipped_tokens` rows, those of a prompt.
+        """
         return self.hidden or not self.graph_pools or skipped_tokens > 0
 
 

@@ -42,7 +42,8 @@ def encode_response(
     if pooled is not None:
         fill(reply.pooled, _add_zero_rows(pooled, lengths), output.pooled_dtype)
     if hidden is not None:
-        fill(reply.hidden, hidden, output.hidden_dtype)
+        field = "output.dtype" if output.hidden_dtype == output.pooled_dtype else "output.hidden_dtype"
+        fill(reply.hidden, hidden, output.hidden_dtype, field)
     for index, original_tokens in parsed.truncated.items():
         reply.truncated.add(sequence=index, original_tokens=original_tokens)
     for length, offsets in zip(lengths, parsed.offsets or (), strict=False):
@@ -92,8 +93,8 @@ def model_response(manifest: Manifest, limits: RequestLimits) -> pb.GetModelResp
     )
 
 
-def fill(tensor: pb.Tensor, values: NDArray[np.generic], dtype: pb.DataType) -> None:
-    """Write an array [..., width] of floats as FLOAT32, FLOAT16 or INT8.
+def fill(tensor: pb.Tensor, values: NDArray[np.generic], dtype: pb.DataType, field: str = "output.dtype") -> None:
+    """Write an array [..., width] of floats as FLOAT32, FLOAT16 or INT8; `field` of the request asked for the type.
 
     Raises:
         InvalidInput: FLOAT16 cannot hold a value.
@@ -103,7 +104,7 @@ def fill(tensor: pb.Tensor, values: NDArray[np.generic], dtype: pb.DataType) -> 
         cast, scales = quantize_rows(values.astype(np.float32, copy=False))
         tensor.row_scales.extend(scales.tolist())
     else:
-        cast = _to_float16(values) if dtype == pb.DATA_TYPE_FLOAT16 else values.astype("<f4", copy=False)
+        cast = _to_float16(values, field) if dtype == pb.DATA_TYPE_FLOAT16 else values.astype("<f4", copy=False)
     tensor.dtype = dtype
     tensor.shape.extend(cast.shape)
     tensor.data = cast.tobytes()
@@ -117,14 +118,14 @@ def quantize_rows(rows: NDArray[np.float32]) -> tuple[NDArray[np.int8], NDArray[
     return np.rint(quotients).clip(-_INT8_MAX, _INT8_MAX).astype(np.int8), scales
 
 
-def _to_float16(values: NDArray[np.generic]) -> NDArray[np.float16]:
+def _to_float16(values: NDArray[np.generic], field: str) -> NDArray[np.float16]:
     with np.errstate(over="ignore"):
         half = values.astype("<f2", copy=False)
     if not np.isfinite(half).all():
         largest = np.abs(values).max()
         raise InvalidInput(
-            f"output.dtype: the answer has the value {largest:g}, which FLOAT16 cannot hold: ask for FLOAT32",
-            field="output.dtype",
+            f"{field}: the answer has the value {largest:g}, which FLOAT16 cannot hold: ask for FLOAT32",
+            field=field,
         )
     return half
 

@@ -121,6 +121,7 @@ def model_reply(
                 error_ratio=calibration.error_ratio,
                 service_tokens_per_s=calibration.service_tokens_per_s,
                 remembered=calibration.remembered,
+                hidden_row_s=cost.hidden_row_s,
             ),
         )
     )

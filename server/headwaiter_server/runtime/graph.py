@@ -25,7 +25,7 @@ _IDENTITY = (
 )
 # After a batch of this many query blocks (a sequence of about 2,800 tokens), ONNX Runtime returns the memory of its
 # arena to the operating system. Then the next batch allocates memory again, which takes 60 ms for 100 MiB: a tenth of
-# the time of a batch of two blocks, but less than 3 % of the time of this batch.
+# the time of a batch of two blocks, but less than 3 % of the time of a batch of eight blocks.
 _SHRINKING_BLOCKS = 8
 # Log nothing below "fatal": ONNX Runtime raises the same errors as exceptions.
 _LOG_FATAL_ONLY = 4
@@ -166,7 +166,7 @@ def require_cuda(device: int = 0, max_gpu_bytes: int = 0) -> None:
         ProviderUnavailable: CUDA does not work; the message says why.
     """
     if _ORT_PROVIDERS["cuda"] not in ort.get_available_providers():
-        raise ProviderUnavailable("the installed ONNX Runtime has no CUDA provider: pip install onnxruntime-gpu")
+        raise ProviderUnavailable("the installed ONNX Runtime has no CUDA provider: pip install 'headwaiter[cuda]'")
     driver = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
     try:
         ctypes.CDLL(driver)
@@ -176,8 +176,8 @@ def require_cuda(device: int = 0, max_gpu_bytes: int = 0) -> None:
             "install a driver, give the container a GPU, or use --provider cpu"
         ) from None
     ort.preload_dlls()
-    # The identity graph also runs on the CPU, so _open_on_provider detects a fallback. A graph with CUDA-only operators
-    # would fail with an error about operators, which hides the cause.
+    # The identity graph can also run on the CPU, so that a fallback opens a session, which _open_on_provider refuses. A
+    # graph with CUDA-only operators would fail with an error about operators, which hides the cause.
     _open_on_provider(_IDENTITY, "cuda", session_options(1), device, max_gpu_bytes)
 
 

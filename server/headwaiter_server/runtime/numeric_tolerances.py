@@ -9,8 +9,9 @@ from headwaiter_proto.encoder_pb2 import PRECISION_FP16, PRECISION_FP32, PRECISI
 from headwaiter_server.runtime.graph import Outputs
 
 # A hidden row with at most this share of the largest row's norm is negligible. Rounding errors are in proportion to the
-# largest rows, so the direction of a negligible row may be rounding alone. An error of 4e-6 of the largest norm, which
-# is several times what float32 leaves, lowers the cosine of the smallest row that counts to 0.99999.
+# largest rows, so the direction of a negligible row may be rounding alone. If a row
+# just above this limit has an error of 4e-6 × the largest norm, its cosine is 0.99999. Rounding in float32 gives
+# errors that are several times smaller.
 _NEGLIGIBLE_SHARE = 1e-3
 
 
@@ -27,7 +28,7 @@ class Difference:
         mean_cosine: mean of the same cosines.
         hidden_min_cosine: smallest cosine between a hidden row and PyTorch's, without negligible rows. A row is
             negligible if PyTorch's row and the graph's have a norm of at most 1e-3 × the norm of PyTorch's largest row.
-            The limit is relative, so rows of tiny outputs count.
+            The limit is relative, so a model whose outputs are all tiny is checked like any other.
     """
 
     pooled_max_abs: float
@@ -54,7 +55,7 @@ class Tolerance:
         max_relative: limit of both relative differences. It refuses tiny outputs of a wrong scale, which have small
             absolute differences and a cosine of 1.
         pooled: limit of the absolute or the relative difference of pooled vectors, whichever is smaller. The relative
-            difference asks for the same number of correct digits in outputs above 1.
+            difference is the smaller one if PyTorch's largest value exceeds 1.
         hidden: the same limit for hidden rows.
     """
 
@@ -100,7 +101,7 @@ def difference(actual: Outputs, expected: Outputs) -> Difference:
     pooled_max_abs = pooled_max_relative = 0.0
     cosines = hidden_cosines
     if actual.pooled is not None or expected.pooled is not None:
-        # Vectors that only one side has differ from an empty array.
+        # If only one side has pooled vectors, compare them with an empty array: the difference is infinite.
         nothing = np.empty(0, np.float32)
         pooled, expected_pooled = (nothing if each.pooled is None else each.pooled for each in (actual, expected))
         pooled_max_abs, pooled_max_relative = largest_differences(pooled, expected_pooled)

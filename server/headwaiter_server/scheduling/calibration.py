@@ -18,7 +18,7 @@ from headwaiter_server.scheduling.cost import BatchLimits, CostModel, Sample, Sh
 
 log = logging.getLogger(__name__)
 
-# Seconds for measuring token budgets and shapes. The smallest ones are always measured.
+# Seconds for measuring token budgets and shapes. The smallest budget and shape are measured even if that takes longer.
 _BUDGETS_S: dict[Provider, float] = {"cpu": 1.8, "cuda": 4.0}
 _SHAPES_S = 1.2
 _HIDDEN_ROWS_S = 0.2

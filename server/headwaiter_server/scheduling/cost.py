@@ -22,7 +22,7 @@ class Shape(NamedTuple):
         tokens: number of tokens, T = Σn.
         longest_tokens: length of the longest sequence, N.
         needed_cells: attention cells without padding, Σn².
-        hidden: whether the hidden rows are copied to the host: those of all sequences, if one sequence needs them.
+        hidden: whether hidden rows are copied to the host. If one sequence needs them, those of all are copied.
     """
 
     sequences: int
@@ -55,8 +55,8 @@ class CostModel:
     A graph whose attention kernel takes variable lengths takes launch_s + token_s·T + cell_s·Σn².
 
     The launch is the part that does not depend on the size of the batch: reading weights, starting operators. A batch
-    whose hidden rows are copied to the host takes hidden_row_s·T more. Such batches take `hidden_factor` times the
-    seconds of this sum, because their times are corrected apart from those of other batches.
+    whose hidden rows are copied to the host takes hidden_row_s·T more. This sum is then multiplied by `hidden_factor`:
+    batches with hidden rows have a correction of their own.
     """
 
     launch_s: float
@@ -68,7 +68,7 @@ class CostModel:
     hidden_factor: float = 1.0
 
     def scaled(self, factor: float, hidden_factor: float = 1.0) -> "CostModel":
-        """Return a cost model that predicts `factor` times the seconds, with hidden rows `hidden_factor` times more."""
+        """Return a cost model of `factor` times the seconds, and `factor · hidden_factor` times with hidden rows."""
         return CostModel(
             factor * self.launch_s,
             factor * self.token_s,
@@ -101,7 +101,7 @@ class CostModel:
     def padding_s(
         self, sequences: int, tokens: int, longest_tokens: int, needed_cells: int, hidden: bool = False
     ) -> float:
-        """Return the seconds that a batch spends on padding, whether or not it copies rows; arguments of `seconds`."""
+        """Return the seconds that a batch spends on padding. `hidden` has no effect; arguments as in `seconds`."""
         if self.variable_length:
             return 0.0
         padded_tokens = sequences * longest_tokens
@@ -172,7 +172,7 @@ def error_ratio(cost: CostModel, samples: Sequence[Sample]) -> float:
 
 
 def smallest_budget(rates: Mapping[int, Sequence[float]]) -> int:
-    """Return the smallest token budget that no larger one beats by more than 3 % in most rounds.
+    """Return the smallest token budget that no larger one beats by more than 3 % in 75 % of the rounds.
 
     Rates are compared only within a round, because a disturbance of the machine slows the whole round. In doubt the
     smaller budget wins, because requests wait less for smaller batches.

@@ -53,7 +53,10 @@ def _clip(interval: Interval, bounds: Interval) -> Interval:
 
 
 def _union(intervals: Iterable[Interval]) -> list[Interval]:
-    """Return the moments that some interval covers, as separate intervals; an interval that ends early covers none."""
+    """Return the moments that some interval covers, as separate intervals.
+
+    An interval that ends before it starts covers no moment.
+    """
     separate: list[Interval] = []
     for interval in sorted(interval for interval in intervals if interval.start_s < interval.end_s):
         if separate and interval.start_s <= separate[-1].end_s:

@@ -258,6 +258,7 @@ def test_a_model_is_described_by_its_manifest_its_limits_and_its_execution(tmp_p
             cell_s=0.125,
             error_ratio=0.0625,
             service_tokens_per_s=0.75,
+            hidden_row_s=0.0625,
         ),
     )
     assert [(graph.graph, graph.pooled_max_abs) for graph in reply.parity] == [("g.onnx", 0.25)]

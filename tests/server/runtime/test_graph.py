@@ -168,7 +168,7 @@ def _silent_fallback(patch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("pretend", "facts"),
     [
-        (_cuda_is_not_built, ["no CUDA provider", "pip install onnxruntime-gpu"]),
+        (_cuda_is_not_built, ["no CUDA provider", "pip install 'headwaiter[cuda]'"]),
         (_no_driver, ["no NVIDIA driver", "--provider cpu"]),
         (_silent_fallback, ["CUDA provider", "NVIDIA libraries", "pip install 'headwaiter[cuda]'"]),
     ],
