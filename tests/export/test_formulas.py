@@ -33,7 +33,7 @@ from tests.export.pairwise_configs import PRESET_CHOICES, VALUES, pairs, pairwis
 from tests.oracle import POOLINGS, Array, unit
 
 # The number of configurations that every run tests. Tests of the others are marked `exhaustive`.
-EVERY_RUN = 7
+EVERY_RUN = 11
 BATCHES = 30
 # Variants that the docstrings of presets mention.
 VARIANTS: list[tuple[str, dict[str, Any]]] = [
