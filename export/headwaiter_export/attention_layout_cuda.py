@@ -17,12 +17,19 @@ from headwaiter_export.masks import MASKED_SCORE
 
 
 class CudaLayout(Packed):
-    """Base of all layouts for CUDA."""
+    """Base of all layouts for CUDA.
+
+    Attributes:
+        FUSES_NORMS: whether a residual sum and the norm after it are one operator.
+    """
 
     FUSIONS: ClassVar[Fusions] = (defer_biases,)
+    FUSES_NORMS: ClassVar[bool] = True
 
     @override
     def add_and_normalize(self, x: Tensor, residual: Tensor, norm: nn.Module) -> Tensor:
+        if not self.FUSES_NORMS:
+            return super().add_and_normalize(x, residual, norm)
         assert isinstance(norm, nn.LayerNorm)
         # One kernel instead of two. On the CPU this operator is a scalar loop, 7 times slower than the two.
         inputs = (x, residual, norm.weight, norm.bias)
@@ -54,6 +61,16 @@ class PackedCuda(CudaLayout):
             num_heads=heads,
             mask_filter_value=MASKED_SCORE,
         )
+
+
+class PackedCudaSeparateNorms(PackedCuda):
+    """`PackedCuda` for a model whose norms SkipLayerNormalization would compute inexactly, see `skip_layer_norm.py`.
+
+    ONNX Runtime does not fuse the operators Add and LayerNormalization again, because rows have two dimensions: its
+    optimizer (SkipLayerNormFusion) fuses only tensors of three.
+    """
+
+    FUSES_NORMS: ClassVar[bool] = False
 
 
 def contrib_operator(name: str, inputs: tuple[Tensor | None, ...], *, like: Tensor, **attributes: float) -> Tensor:

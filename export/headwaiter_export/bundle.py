@@ -21,13 +21,24 @@ from google.protobuf import json_format
 from google.protobuf.message import Message
 from numpy.typing import NDArray
 
+from headwaiter_export.activation_ranges import ActivationRanges
+from headwaiter_export.attention_layout_cuda import PackedCudaSeparateNorms
 from headwaiter_export.config import EncoderConfig, Pooling
 from headwaiter_export.encoder import Encoder
-from headwaiter_export.graph_plans import ATTENTION_WEIGHTS_GRAPH, GRAPHS, WEIGHTS_FILES, GraphPlan
+from headwaiter_export.graph_plans import (
+    ATTENTION_WEIGHTS_GRAPH,
+    FLOAT16_MAX,
+    GRAPHS,
+    WEIGHTS_FILES,
+    GraphPlan,
+    limiting_magnitude,
+    suitable_plans,
+)
 from headwaiter_export.graphs import WeightsFile, trace
 from headwaiter_export.parity import SHORT_TOKENS, Reference, Sequence, concatenate
 from headwaiter_export.quantization import quantize
 from headwaiter_export.sentences import SENTENCES, TokenizedSentences, tokenize
+from headwaiter_export.skip_layer_norm import can_fuse_norms
 from headwaiter_export.text_config import TextConfig
 from headwaiter_export.verification import (
     BundleError,
@@ -37,7 +48,7 @@ from headwaiter_export.verification import (
     measure_neighbours,
 )
 from headwaiter_proto.encoder_pb2 import PRECISION_FP16, PRECISION_FP32, PRECISION_INT8, Precision
-from headwaiter_proto.manifest_pb2 import File, Graph, Manifest
+from headwaiter_proto.manifest_pb2 import File, Graph, Magnitude, Manifest
 from headwaiter_server.runtime.bundle import GOLDEN, MANIFEST, PARITY, SCHEMA_VERSION, TOKENIZER, sha256_of
 
 __all__ = ["BundleError", "export_bundle"]
@@ -67,12 +78,15 @@ def export_bundle(
         plans: graphs to write, without the graph of attention weights, which is always written; None for all.
 
     Raises:
-        BundleError: the name is wrong, the destination is not empty, or a graph is out of tolerance.
+        BundleError: the name is wrong, the destination is not empty, a graph is out of tolerance, or all plans are in
+            fp16 and the model's numbers exceed its range.
     """
     _check_name(name)
-    plans = GRAPHS if plans is None else plans
     with _atomic_folder(destination) as folder:
-        reference = Reference.compute(encoder)
+        ranges = ActivationRanges(encoder)
+        with ranges.watch():
+            reference = Reference.compute(encoder, ranges.sequence)
+        plans = _suitable_plans(GRAPHS if plans is None else plans, ranges, report)
         sentences = TokenizedSentences([], []) if text is None else tokenize(text, encoder.config.min_tokens)
         precisions = {plan.precision for plan in plans}
         # A model without texts, or of very short texts, is calibrated on random ids or features.
@@ -91,7 +105,8 @@ def export_bundle(
         _write_golden(checked.golden(), folder / GOLDEN)
         if text is not None:
             (folder / TOKENIZER).write_text(text.tokenizer, encoding="utf-8")
-        _write_json(_manifest(encoder.config, text, name, plans, float32_layers, folder), folder / MANIFEST)
+        manifest = _manifest(encoder.config, text, name, plans, float32_layers, ranges, folder)
+        _write_json(manifest, folder / MANIFEST)
 
 
 def _check_name(name: str) -> None:
@@ -116,6 +131,22 @@ def _atomic_folder(destination: Path) -> Iterator[Path]:
     except BaseException:
         shutil.rmtree(folder)
         raise
+
+
+def _suitable_plans(plans: Collection[GraphPlan], ranges: ActivationRanges, report: Report) -> tuple[GraphPlan, ...]:
+    """Choose the graphs that compute the model correctly, and report why."""
+    name, magnitude = limiting_magnitude(ranges.magnitudes)
+    fuses_norms = can_fuse_norms(ranges.fused_norm_error)
+    chosen = suitable_plans(plans, largest_magnitude=magnitude, fuses_norms=fuses_norms)
+    if any(plan.precision == PRECISION_FP16 for plan in plans):
+        line = f"fp16: {name} reaches {magnitude:.6g}, float16 holds at most {FLOAT16_MAX:.6g}"
+        if not chosen:
+            raise BundleError(f"{line}: export a graph in fp32 too")
+        report(line if len(chosen) == len(plans) else f"{line}, so the bundle has no fp16 graph: serve it in fp32")
+    if ranges.norm_ratio and any(plan.provider == "cuda" for plan in chosen):
+        operators = "SkipLayerNormalization" if fuses_norms else "Add and LayerNormalization"
+        report(f"norms on CUDA: {operators}, because |mean| / deviation of a row is at most {ranges.norm_ratio:.2g}")
+    return chosen
 
 
 def _encoders_by_precision(
@@ -148,19 +179,8 @@ def _write_graphs(
 
 
 def to_float16(encoder: Encoder) -> Encoder:
-    """Return the encoder in float16.
-
-    Raises:
-        BundleError: a weight is too large for float16; the message names it.
-    """
-    half = copy.deepcopy(encoder).half()
-    for name, weight in half.state_dict().items():
-        if not weight.isfinite().all():
-            largest = encoder.state_dict()[name].abs().max().item()
-            raise BundleError(
-                f"tensor {name} has a value of magnitude {largest:g}, but float16 holds at most 65504: scale the tensor"
-            )
-    return half
+    """Return the encoder in float16."""
+    return copy.deepcopy(encoder).half()
 
 
 def _write_golden(reference: Reference, path: Path) -> None:
@@ -193,8 +213,10 @@ def _manifest(
     name: str,
     plans: Collection[GraphPlan],
     float32_layers: list[str],
+    ranges: ActivationRanges,
     folder: Path,
 ) -> Manifest:
+    limiting, magnitude = limiting_magnitude(ranges.magnitudes)
     return Manifest(
         schema_version=SCHEMA_VERSION,
         name=name,
@@ -213,6 +235,8 @@ def _manifest(
         heads=config.heads,
         pooling=f"POOLING_{config.pooling.name}",
         normalized=config.normalize,
+        largest_magnitude=Magnitude(name=limiting, value=magnitude),
+        residual_norm_ratio=ranges.norm_ratio,
         graphs=[_graph(plan, float32_layers if plan.precision == PRECISION_INT8 else ()) for plan in plans],
         attend=_graph(ATTENTION_WEIGHTS_GRAPH) if (folder / ATTENTION_WEIGHTS_GRAPH.file).is_file() else None,
         files=[
@@ -235,6 +259,7 @@ def _graph(plan: GraphPlan, float32_layers: Iterable[str] = ()) -> Graph:
         precision=plan.precision,
         weights_file=WEIGHTS_FILES[plan.precision],
         float32_layers=float32_layers,
+        separate_norms=plan.layout is PackedCudaSeparateNorms,
     )
 
 

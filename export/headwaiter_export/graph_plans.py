@@ -4,10 +4,13 @@ A bundle holds several graphs of one encoder. Each graph has the attention layou
 of ONNX Runtime, and a server runs the graph for its device. `bundle.py` writes the graphs that this module lists.
 """
 
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+
+import torch
 
 from headwaiter_export.attention_layout import AttentionWeightsLayout, PackedCpu, Portable
-from headwaiter_export.attention_layout_cuda import PackedCuda
+from headwaiter_export.attention_layout_cuda import PackedCuda, PackedCudaSeparateNorms
 from headwaiter_export.graphs import GraphLayout
 from headwaiter_proto.encoder_pb2 import PRECISION_FP16, PRECISION_FP32, PRECISION_INT8, Precision
 from headwaiter_proto.manifest_pb2 import (
@@ -45,3 +48,27 @@ WEIGHTS_FILES = {
     PRECISION_FP16: "weights.fp16.bin",
     PRECISION_INT8: "weights.int8.bin",
 }
+FLOAT16_MAX = torch.finfo(torch.float16).max
+
+
+def suitable_plans(
+    plans: Collection[GraphPlan], *, largest_magnitude: float, fuses_norms: bool
+) -> tuple[GraphPlan, ...]:
+    """Return the plans whose graphs compute a model correctly.
+
+    Args:
+        plans: the plans to choose from.
+        largest_magnitude: largest weight or activation; above 65,504, the graphs in fp16 are left out.
+        fuses_norms: whether graphs for CUDA may use SkipLayerNormalization; they use two operators otherwise.
+    """
+    fitting = (plan for plan in plans if plan.precision != PRECISION_FP16 or largest_magnitude <= FLOAT16_MAX)
+    return tuple(
+        replace(plan, layout=PackedCudaSeparateNorms) if plan.layout is PackedCuda and not fuses_norms else plan
+        for plan in fitting
+    )
+
+
+def limiting_magnitude(magnitudes: Mapping[str, float]) -> tuple[str, float]:
+    """Return the name and magnitude of the first entry that float16 cannot hold, otherwise of the largest entry."""
+    too_large = ((name, magnitude) for name, magnitude in magnitudes.items() if magnitude > FLOAT16_MAX)
+    return next(too_large, max(magnitudes.items(), key=lambda entry: entry[1]))

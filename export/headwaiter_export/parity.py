@@ -63,10 +63,13 @@ class Reference:
     outputs: list[Outputs]
 
     @classmethod
-    def compute(cls, encoder: Encoder) -> "Reference":
-        """Compute an encoder's outputs for random sequences of edge and random lengths, up to 1,024 tokens."""
+    def compute(cls, encoder: Encoder, layout: Callable[[int], SingleSequence] = SingleSequence) -> "Reference":
+        """Compute an encoder's outputs for random sequences of edge and random lengths, up to 1,024 tokens.
+
+        `layout` makes the layout of a sequence of n tokens.
+        """
         sequences = random_sequences(encoder.config, _sequence_lengths(encoder.config))
-        return cls(encoder.config, sequences, run_in_pytorch(encoder, sequences))
+        return cls(encoder.config, sequences, run_in_pytorch(encoder, sequences, layout))
 
     def with_long_sequences(self, encoder: Encoder) -> "Reference":
         """Append a random sequence of each length in `long_lengths`, and the encoder's outputs for it."""
@@ -183,11 +186,13 @@ def concatenate(outputs: list[Outputs]) -> Outputs:
 
 
 @torch.inference_mode()
-def run_in_pytorch(encoder: Encoder, sequences: list[Sequence]) -> list[Outputs]:
+def run_in_pytorch(
+    encoder: Encoder, sequences: list[Sequence], layout: Callable[[int], SingleSequence] = SingleSequence
+) -> list[Outputs]:
     """Run an encoder in PyTorch on each sequence alone; normalize the pooled vectors if the encoder does."""
     results = []
     for sequence in sequences:
-        pooled, hidden = encoder(torch.from_numpy(sequence), SingleSequence(len(sequence)))
+        pooled, hidden = encoder(torch.from_numpy(sequence), layout(len(sequence)))
         outputs = Outputs(None if pooled is None else pooled.numpy(), hidden.numpy())
         results.append(normalize_outputs(encoder.config, outputs))
     return results

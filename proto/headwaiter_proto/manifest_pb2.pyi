@@ -22,18 +22,28 @@ LOWERING_PORTABLE: Lowering
 LOWERING_ATTEND: Lowering
 
 class Graph(_message.Message):
-    __slots__ = ("file", "lowering", "precision", "weights_file", "float32_layers")
+    __slots__ = ("file", "lowering", "precision", "weights_file", "float32_layers", "separate_norms")
     FILE_FIELD_NUMBER: _ClassVar[int]
     LOWERING_FIELD_NUMBER: _ClassVar[int]
     PRECISION_FIELD_NUMBER: _ClassVar[int]
     WEIGHTS_FILE_FIELD_NUMBER: _ClassVar[int]
     FLOAT32_LAYERS_FIELD_NUMBER: _ClassVar[int]
+    SEPARATE_NORMS_FIELD_NUMBER: _ClassVar[int]
     file: str
     lowering: Lowering
     precision: _encoder_pb2.Precision
     weights_file: str
     float32_layers: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, file: _Optional[str] = ..., lowering: _Optional[_Union[Lowering, str]] = ..., precision: _Optional[_Union[_encoder_pb2.Precision, str]] = ..., weights_file: _Optional[str] = ..., float32_layers: _Optional[_Iterable[str]] = ...) -> None: ...
+    separate_norms: bool
+    def __init__(self, file: _Optional[str] = ..., lowering: _Optional[_Union[Lowering, str]] = ..., precision: _Optional[_Union[_encoder_pb2.Precision, str]] = ..., weights_file: _Optional[str] = ..., float32_layers: _Optional[_Iterable[str]] = ..., separate_norms: bool = ...) -> None: ...
+
+class Magnitude(_message.Message):
+    __slots__ = ("name", "value")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    value: float
+    def __init__(self, name: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
 
 class File(_message.Message):
     __slots__ = ("name", "size_bytes", "sha256")
@@ -46,7 +56,7 @@ class File(_message.Message):
     def __init__(self, name: _Optional[str] = ..., size_bytes: _Optional[int] = ..., sha256: _Optional[str] = ...) -> None: ...
 
 class Manifest(_message.Message):
-    __slots__ = ("schema_version", "name", "vocabulary_size", "feature_width", "max_tokens", "max_text_tokens", "width", "layers", "heads", "pooling", "normalized", "graphs", "files", "versions", "min_tokens", "attend", "prompts", "default_prompt", "pooling_skips_prompt", "fixed_length", "class_row")
+    __slots__ = ("schema_version", "name", "vocabulary_size", "feature_width", "max_tokens", "max_text_tokens", "width", "layers", "heads", "pooling", "normalized", "graphs", "files", "versions", "min_tokens", "attend", "prompts", "default_prompt", "pooling_skips_prompt", "fixed_length", "class_row", "largest_magnitude", "residual_norm_ratio")
     class VersionsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -75,6 +85,8 @@ class Manifest(_message.Message):
     POOLING_SKIPS_PROMPT_FIELD_NUMBER: _ClassVar[int]
     FIXED_LENGTH_FIELD_NUMBER: _ClassVar[int]
     CLASS_ROW_FIELD_NUMBER: _ClassVar[int]
+    LARGEST_MAGNITUDE_FIELD_NUMBER: _ClassVar[int]
+    RESIDUAL_NORM_RATIO_FIELD_NUMBER: _ClassVar[int]
     schema_version: int
     name: str
     vocabulary_size: int
@@ -96,7 +108,9 @@ class Manifest(_message.Message):
     pooling_skips_prompt: bool
     fixed_length: bool
     class_row: bool
-    def __init__(self, schema_version: _Optional[int] = ..., name: _Optional[str] = ..., vocabulary_size: _Optional[int] = ..., feature_width: _Optional[int] = ..., max_tokens: _Optional[int] = ..., max_text_tokens: _Optional[int] = ..., width: _Optional[int] = ..., layers: _Optional[int] = ..., heads: _Optional[int] = ..., pooling: _Optional[_Union[_encoder_pb2.Pooling, str]] = ..., normalized: bool = ..., graphs: _Optional[_Iterable[_Union[Graph, _Mapping]]] = ..., files: _Optional[_Iterable[_Union[File, _Mapping]]] = ..., versions: _Optional[_Mapping[str, str]] = ..., min_tokens: _Optional[int] = ..., attend: _Optional[_Union[Graph, _Mapping]] = ..., prompts: _Optional[_Iterable[_Union[_encoder_pb2.Prompt, _Mapping]]] = ..., default_prompt: _Optional[str] = ..., pooling_skips_prompt: bool = ..., fixed_length: bool = ..., class_row: bool = ...) -> None: ...
+    largest_magnitude: Magnitude
+    residual_norm_ratio: float
+    def __init__(self, schema_version: _Optional[int] = ..., name: _Optional[str] = ..., vocabulary_size: _Optional[int] = ..., feature_width: _Optional[int] = ..., max_tokens: _Optional[int] = ..., max_text_tokens: _Optional[int] = ..., width: _Optional[int] = ..., layers: _Optional[int] = ..., heads: _Optional[int] = ..., pooling: _Optional[_Union[_encoder_pb2.Pooling, str]] = ..., normalized: bool = ..., graphs: _Optional[_Iterable[_Union[Graph, _Mapping]]] = ..., files: _Optional[_Iterable[_Union[File, _Mapping]]] = ..., versions: _Optional[_Mapping[str, str]] = ..., min_tokens: _Optional[int] = ..., attend: _Optional[_Union[Graph, _Mapping]] = ..., prompts: _Optional[_Iterable[_Union[_encoder_pb2.Prompt, _Mapping]]] = ..., default_prompt: _Optional[str] = ..., pooling_skips_prompt: bool = ..., fixed_length: bool = ..., class_row: bool = ..., largest_magnitude: _Optional[_Union[Magnitude, _Mapping]] = ..., residual_norm_ratio: _Optional[float] = ...) -> None: ...
 
 class Parity(_message.Message):
     __slots__ = ("graphs", "checks", "sentences")

@@ -15,6 +15,11 @@ from numpy.typing import NDArray
 
 from bench.loads.traces import sentences
 from headwaiter_client import AsyncClient
+from headwaiter_export.activation_ranges import ActivationRanges
+from headwaiter_export.checkpoints import read_checkpoint
+from headwaiter_export.graph_plans import limiting_magnitude
+from headwaiter_export.parity import random_sequences, run_in_pytorch
+from headwaiter_export.skip_layer_norm import can_fuse_norms
 from testbed.server_process import RunningServer
 
 # The first run downloads and exports the model.
@@ -108,6 +113,16 @@ async def test_extreme_lengths_alone_and_together_equal_transformers(
     assert encoding.hidden is not None
     assert_near(encoding.pooled, oracle.pooled(expected), POOLED_MAX_ABS)
     assert_near(np.concatenate(encoding.hidden), np.concatenate(expected), HIDDEN_MAX_ABS)
+
+
+def test_the_numbers_of_a_trained_model_fit_fused_norms_and_float16(real_checkpoint: Path) -> None:
+    encoder = read_checkpoint(real_checkpoint).encoder
+    ranges = ActivationRanges(encoder)
+    with ranges.watch():
+        run_in_pytorch(encoder, random_sequences(encoder.config, (1, 30, 100)), ranges.sequence)
+    assert 0 < ranges.norm_ratio < 1
+    assert can_fuse_norms(ranges.fused_norm_error)
+    assert limiting_magnitude(ranges.magnitudes)[1] < 1000
 
 
 def assert_near(actual: NDArray[Any], expected: NDArray[np.float32], max_abs: float) -> None:

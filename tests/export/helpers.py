@@ -60,6 +60,18 @@ def random_encoder(**choices: Any) -> Encoder:
     return encoder.eval()
 
 
+def shifted_encoder(ratio: float, **choices: Any) -> Encoder:
+    """Build an encoder in which the mean of a row is this many times its deviation before each norm of a residual sum.
+
+    The norm removes the mean, so the results do not depend on it.
+    """
+    encoder = random_encoder(feature_width=6, **choices)
+    for name in ("attention.output", "feed_forward.down"):
+        for layer in encoder.layers:
+            layer.get_submodule(name).get_parameter("bias").data += 3 * ratio
+    return encoder
+
+
 def oracle_of(encoder: Encoder) -> Oracle:
     """Return the encoder as formulas in numpy, with the same weights."""
     weights = {name: tensor.double().numpy() for name, tensor in encoder.state_dict().items()}

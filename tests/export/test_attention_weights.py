@@ -11,6 +11,7 @@ import onnx
 import pytest
 
 from headwaiter_export import bundle
+from headwaiter_export.activation_ranges import ActivationRanges
 from headwaiter_export.attention_layout import AttentionWeightsLayout
 from headwaiter_export.encoder import Encoder
 from headwaiter_export.graph_plans import GRAPHS
@@ -136,4 +137,5 @@ def test_a_graph_out_of_tolerance_is_left_out_and_its_difference_reported(
     assert all(GRAPH in line for line in lines)
     assert "1e-05" in lines[2]
     (copied / "manifest.json").unlink()
-    assert not bundle._manifest(feature_encoder.config, None, "tiny", GRAPHS, [], copied).HasField("attend")
+    ranges = ActivationRanges(feature_encoder)
+    assert not bundle._manifest(feature_encoder.config, None, "tiny", GRAPHS, [], ranges, copied).HasField("attend")

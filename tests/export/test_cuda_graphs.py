@@ -9,9 +9,15 @@ import onnx
 import pytest
 
 from headwaiter_export.attention_layout_cuda import PackedCuda
+from headwaiter_export.bundle import export_bundle
+from headwaiter_export.encoder import Encoder
 from headwaiter_export.graphs import write_graph
+from headwaiter_export.parity import Reference
+from headwaiter_proto.encoder_pb2 import PRECISION_FP16, PRECISION_FP32
 from headwaiter_proto.manifest_pb2 import LOWERING_PACKED_CUDA
 from headwaiter_server.runtime.bundle import Bundle
+from headwaiter_server.runtime.graph import open_session, session_options
+from tests.export.conftest import keep_graphs
 from tests.export.helpers import (
     BATCH_LENGTHS,
     assert_close_to_scale,
@@ -19,6 +25,7 @@ from tests.export.helpers import (
     random_encoder,
     random_sequences,
     run_graph,
+    shifted_encoder,
 )
 
 
@@ -29,6 +36,23 @@ def nodes_of(path: Path) -> list[onnx.NodeProto]:
 def count_with_input(nodes: list[onnx.NodeProto], operator: str, index: int) -> int:
     """Count the nodes of an operator that have an input of this index."""
     return sum(node.op_type == operator and len(node.input) > index for node in nodes)
+
+
+def large_encoder(magnitude: float) -> Encoder:
+    """Build an encoder whose first layer in the feed-forward block has an activation of this magnitude.
+
+    The second layer makes up for it.
+    """
+    encoder = random_encoder(feature_width=6, layers=1)
+    up, down = (encoder.get_submodule(f"layers.0.feed_forward.{name}") for name in ("up", "down"))
+    outputs: list[float] = []
+    with up.register_forward_hook(lambda module, inputs, output: outputs.append(output.abs().max().item())):
+        Reference.compute(encoder)
+    factor = magnitude / max(outputs)
+    up.get_parameter("weight").data *= factor
+    up.get_parameter("bias").data *= factor
+    down.get_parameter("weight").data /= factor
+    return encoder
 
 
 @pytest.mark.parametrize(
@@ -63,3 +87,68 @@ def test_in_graphs_for_cuda_the_operator_after_a_product_adds_the_bias(text_bund
             assert count_with_input(nodes, "SkipLayerNormalization", 4) == 2 * layers
             # Queries, keys and values keep their biases: the flash route of attention takes none.
             assert count_with_input(nodes, "Gemm", 2) == 3 * layers
+
+
+def test_a_model_of_large_means_gets_norms_that_onnx_runtime_does_not_fuse(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keep_graphs(monkeypatch, "packed-cuda.fp32.onnx")
+    # With a mask, all operators of the graph also have a kernel for the CPU.
+    encoder = shifted_encoder(30, layers=1, mask="causal")
+    export_bundle(encoder, None, tmp_path / "bundle", "shifted")
+    path, optimized = tmp_path / "bundle" / "packed-cuda.fp32.onnx", tmp_path / "optimized.onnx"
+    options = session_options(1)
+    options.optimized_model_filepath = str(optimized)
+    open_session(path, "cpu", options)
+    for graph in (path, optimized):
+        operators = Counter(node.op_type for node in nodes_of(graph))
+        assert (operators["SkipLayerNormalization"], operators["LayerNormalization"]) == (0, 3)
+    manifest = Bundle.open(tmp_path / "bundle").manifest
+    assert [graph.separate_norms for graph in manifest.graphs] == [True]
+    assert 30 < manifest.residual_norm_ratio < 150
+    oracle = oracle_of(encoder)
+    for lengths in BATCH_LENGTHS:
+        sequences = random_sequences(encoder.config, lengths)
+        expected = np.concatenate([oracle.hidden(each) for each in sequences])
+        assert_close_to_scale(run_graph(path, "cpu", sequences).hidden, expected)
+
+
+def test_a_model_beyond_float16_has_no_graph_in_fp16(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    keep_graphs(monkeypatch, "packed-cuda.fp32.onnx", "packed-cuda.fp16.onnx")
+    lines: list[str] = []
+    export_bundle(large_encoder(7e4), None, tmp_path / "bundle", "large", lines.append)
+    assert sorted(path.name for path in (tmp_path / "bundle").glob("*.onnx")) == ["packed-cuda.fp32.onnx"]
+    assert not (tmp_path / "bundle" / "weights.fp16.bin").exists()
+    manifest = Bundle.open(tmp_path / "bundle").manifest
+    assert [graph.precision for graph in manifest.graphs] == [PRECISION_FP32]
+    assert manifest.largest_magnitude.name == "layers.0.feed_forward.up"
+    assert manifest.largest_magnitude.value == pytest.approx(7e4, rel=1e-3)
+    (line,) = (line for line in lines if line.startswith("fp16: "))
+    for fact in ("layers.0.feed_forward.up", "70000", "65504", "no fp16 graph"):
+        assert fact in line
+
+
+def test_an_activation_below_the_limit_is_reported_with_its_layer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keep_graphs(monkeypatch, "packed-cuda.fp16.onnx")
+    lines: list[str] = []
+    encoder = large_encoder(3e4)
+    export_bundle(encoder, None, tmp_path / "bundle", "large", lines.append)
+    manifest = Bundle.open(tmp_path / "bundle").manifest
+    assert [graph.precision for graph in manifest.graphs] == [PRECISION_FP16]
+    assert manifest.largest_magnitude.name == "layers.0.feed_forward.up"
+    assert manifest.largest_magnitude.value == pytest.approx(3e4, rel=1e-3)
+    assert "30000" in next(line for line in lines if line.startswith("fp16: "))
+    hidden = run_graph(
+        tmp_path / "bundle" / "packed-cuda.fp16.onnx", "reference", random_sequences(encoder.config, (48, 5))
+    ).hidden
+    assert hidden is not None
+    assert np.isfinite(hidden).all()
+
+
+def test_an_ordinary_model_keeps_fused_norms(text_bundle: Path) -> None:
+    manifest = Bundle.open(text_bundle).manifest
+    assert not any(graph.separate_norms for graph in manifest.graphs)
+    assert 0 < manifest.residual_norm_ratio < 1
+    assert 1 < manifest.largest_magnitude.value < 1000

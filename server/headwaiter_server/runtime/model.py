@@ -5,6 +5,8 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+import numpy as np
+
 from headwaiter_proto.encoder_pb2 import PRECISION_FP16, PRECISION_FP32, PRECISION_INT8, Precision
 from headwaiter_proto.manifest_pb2 import LOWERING_PACKED_CPU, LOWERING_PACKED_CUDA, Graph, Parity
 from headwaiter_server.runtime.bundle import GOLDEN, Bundle, Golden
@@ -27,6 +29,7 @@ _PRECISIONS: dict[str, Precision] = {"fp32": PRECISION_FP32, "fp16": PRECISION_F
 _ATTENTION_LAYOUTS = {"cuda": LOWERING_PACKED_CUDA, "cpu": LOWERING_PACKED_CPU}
 # On a GPU, fp16 is several times faster than fp32, and its outputs stay within their tolerance.
 _DEFAULT_PRECISION: dict[Provider, Precision] = {"cuda": PRECISION_FP16, "cpu": PRECISION_FP32}
+_FLOAT16_MAX = float(np.finfo(np.float16).max)
 
 
 class Resources(NamedTuple):
@@ -112,8 +115,8 @@ def open_model(
 ) -> Model:
     """Open a bundle, load the graph for a provider and precision, and check the graph on the golden inputs.
 
-    The provider `auto` is CUDA if it works, else the CPU. The precision `auto` is fp16 on CUDA and fp32 on the CPU. The
-    other arguments are those of `Resources`.
+    The provider `auto` is CUDA if it works, else the CPU. The precision `auto` is fp16 on CUDA, or fp32 if the model's
+    numbers exceed the range of fp16, and fp32 on the CPU. The other arguments are those of `Resources`.
 
     Raises:
         BundleRefused: the bundle is missing or damaged.
@@ -135,7 +138,7 @@ def open_model(
 
 
 def _open_on(bundle: Bundle, provider: Provider, precision: str, resources: Resources) -> Model:
-    listed = _find_graph(bundle, provider, _PRECISIONS.get(precision, _DEFAULT_PRECISION[provider]))
+    listed = _find_graph(bundle, provider, precision)
     golden = bundle.golden()
     graph, measured = _open_checked(bundle, golden, listed.file, provider, listed.precision, resources)
     longest_bytes = longest_sequence_bytes(bundle.manifest, attends_in_blocks=graph.attends_in_blocks)
@@ -180,16 +183,22 @@ def _open_checked(
     return graph, measured
 
 
-def _find_graph(bundle: Bundle, provider: Provider, precision: Precision) -> Graph:
-    candidates = [graph for graph in bundle.manifest.graphs if graph.lowering == _ATTENTION_LAYOUTS[provider]]
-    for graph in candidates:
-        if graph.precision == precision:
-            return graph
-    available = ", ".join(
-        name for name, value in _PRECISIONS.items() if value in {graph.precision for graph in candidates}
-    )
-    wanted = next(name for name, value in _PRECISIONS.items() if value == precision)
+def _find_graph(bundle: Bundle, provider: Provider, precision: str) -> Graph:
+    layout = _ATTENTION_LAYOUTS[provider]
+    graphs = {graph.precision: graph for graph in bundle.manifest.graphs if graph.lowering == layout}
+    wanted = _PRECISIONS.get(precision, _DEFAULT_PRECISION[provider])
+    if wanted in graphs:
+        return graphs[wanted]
+    reason = ""
+    largest = bundle.manifest.largest_magnitude
+    if (provider, wanted) == ("cuda", PRECISION_FP16) and largest.value > _FLOAT16_MAX:
+        reason = f", because {largest.name} reaches {largest.value:.6g} and fp16 holds at most {_FLOAT16_MAX:.6g}"
+        if precision == "auto" and PRECISION_FP32 in graphs:
+            log.warning("running in fp32: %s has no fp16 graph%s", bundle.folder, reason)
+            return graphs[PRECISION_FP32]
+    name = next(name for name, value in _PRECISIONS.items() if value == wanted)
+    available = ", ".join(name for name, value in _PRECISIONS.items() if value in graphs)
     raise GraphMissing(
-        f"{bundle.folder} has no {wanted} graph for {provider} (available: {available or 'none'}): "
+        f"{bundle.folder} has no {name} graph for {provider}{reason} (available: {available or 'none'}): "
         "choose another --precision or --provider, or export the model again"
     )

@@ -1,5 +1,6 @@
 """A model opens on the requested provider with outputs within tolerance of PyTorch's, or it is refused."""
 
+import json
 import logging
 from pathlib import Path
 from typing import Literal
@@ -8,7 +9,7 @@ import onnxruntime as ort
 import pytest
 
 from headwaiter_proto.encoder_pb2 import PRECISION_FP16, PRECISION_FP32, PRECISION_INT8
-from headwaiter_server.runtime.bundle import GOLDEN, Bundle
+from headwaiter_server.runtime.bundle import GOLDEN, MANIFEST, Bundle
 from headwaiter_server.runtime.errors import (
     BundleRefused,
     GraphMissing,
@@ -136,6 +137,27 @@ def test_int8_on_cuda_is_refused_with_the_precisions_of_the_bundle(text_bundle: 
     message = _refusal(text_bundle, GraphMissing, "cuda", "int8")
     assert "no int8 graph for cuda" in message
     assert "fp32, fp16" in message
+
+
+@pytest.mark.usefixtures("_without_cuda")
+@pytest.mark.parametrize(("precision", "kind"), [("fp16", GraphMissing), ("auto", ProviderUnavailable)])
+def test_a_model_beyond_float16_is_refused_in_fp16_with_the_reason_and_opens_in_fp32_by_default(
+    precision: Literal["auto", "fp16"],
+    kind: type[ModelRefused],
+    text_bundle: Path,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    folder = copy(text_bundle, tmp_path)
+    manifest = json.loads((folder / MANIFEST).read_text())
+    manifest["graphs"] = [graph for graph in manifest["graphs"] if graph["file"] != "packed-cuda.fp16.onnx"]
+    manifest["largestMagnitude"] = {"name": "layers.0.feed_forward.up", "value": 7e4}
+    (folder / MANIFEST).write_text(json.dumps(manifest))
+    # On `auto`, only the missing provider keeps the model from opening.
+    message = _refusal(folder, kind, "cuda", precision)
+    explained = message if precision == "fp16" else caplog.text
+    for fact in ("no fp16 graph", "layers.0.feed_forward.up", "70000", "65504"):
+        assert fact in explained
 
 
 @pytest.mark.gpu

@@ -1,0 +1,145 @@
+"""The export measures the range of a model's numbers, and writes only graphs that stay within it."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from typing_extensions import override
+
+from headwaiter_export.activation_ranges import ActivationRanges
+from headwaiter_export.attention_layout import SingleSequence
+from headwaiter_export.attention_layout_cuda import PackedCuda, PackedCudaSeparateNorms
+from headwaiter_export.bundle import BundleError, export_bundle
+from headwaiter_export.encoder import Encoder
+from headwaiter_export.graph_plans import GRAPHS, limiting_magnitude, suitable_plans
+from headwaiter_export.parity import Reference, concatenate, run_in_pytorch
+from headwaiter_export.skip_layer_norm import can_fuse_norms, normalize_fused
+from headwaiter_proto.encoder_pb2 import PRECISION_FP16, PRECISION_FP32
+from headwaiter_server.runtime.numeric_tolerances import difference, violation
+from tests.export.helpers import random_encoder, random_sequences, shifted_encoder
+
+
+def measure(encoder: Encoder) -> ActivationRanges:
+    ranges = ActivationRanges(encoder)
+    with ranges.watch():
+        Reference.compute(encoder, ranges.sequence)
+    return ranges
+
+
+class FusedNorms(SingleSequence):
+    """A sequence whose norms are computed as SkipLayerNormalization computes them on CUDA."""
+
+    @override
+    def add_and_normalize(self, x: Tensor, residual: Tensor, norm: nn.Module) -> Tensor:
+        assert isinstance(norm, nn.LayerNorm)
+        scale, shift = norm.weight.detach().numpy(), norm.bias.detach().numpy()
+        return torch.from_numpy(normalize_fused((x + residual).numpy(), scale, shift, norm.eps))
+
+
+class WelfordNorms(SingleSequence):
+    """A sequence whose norms are computed as LayerNormalization computes them on CUDA, by one thread."""
+
+    @override
+    def add_and_normalize(self, x: Tensor, residual: Tensor, norm: nn.Module) -> Tensor:
+        assert isinstance(norm, nn.LayerNorm)
+        rows = (x + residual).numpy()
+        mean, squares = np.zeros_like(rows[:, 0]), np.zeros_like(rows[:, 0])
+        for i, values in enumerate(rows.T):
+            delta = values - mean
+            mean = mean + delta / np.float32(i + 1)
+            squares = squares + delta * (values - mean)
+        deviation = np.sqrt(squares / np.float32(rows.shape[1]) + np.float32(norm.eps))
+        scale, shift = norm.weight.detach().numpy(), norm.bias.detach().numpy()
+        return torch.from_numpy(scale / deviation[:, None] * (rows - mean[:, None]) + shift)
+
+
+@pytest.mark.parametrize(("ratio", "fits"), [(1, True), (30, False)])
+def test_norms_are_fused_only_if_their_rounding_keeps_the_model_within_tolerance(ratio: float, *, fits: bool) -> None:
+    encoder = shifted_encoder(ratio)
+    ranges = measure(encoder)
+    assert ratio < ranges.norm_ratio < 5 * ratio
+    assert can_fuse_norms(ranges.fused_norm_error) == fits
+    sequences = random_sequences(encoder.config, (1, 5, 48))
+    expected = concatenate(run_in_pytorch(encoder, sequences))
+    fused, separate = (
+        violation(difference(concatenate(run_in_pytorch(encoder, sequences, layout)), expected), PRECISION_FP32)
+        for layout in (FusedNorms, WelfordNorms)
+    )
+    assert (fused is None) == fits
+    assert separate is None
+
+
+def test_plans_of_fp16_alone_are_refused_beyond_float16(tmp_path: Path) -> None:
+    encoder = random_encoder(feature_width=6, layers=1)
+    encoder.state_dict()["layers.0.feed_forward.down.bias"][0] = 7e4
+    plans = [plan for plan in GRAPHS if plan.precision == PRECISION_FP16]
+    with pytest.raises(BundleError) as error:
+        export_bundle(encoder, None, tmp_path / "bundle", "tiny", plans=plans)
+    for fact in ("layers.0.feed_forward.down.bias", "70000", "65504"):
+        assert fact in str(error.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        "embedding.tokens",
+        "embedding.norm",
+        "layers.0.attention.query",
+        "layers.0.attention.value",
+        "layers.0.attention.output",
+        "layers.0.feed_forward.down",
+        "norm",
+    ],
+)
+@pytest.mark.parametrize("norm", ["pre", "post"])
+def test_the_first_layer_beyond_float16_is_named(part: str, norm: str) -> None:
+    encoder = random_encoder(feature_width=6, layers=1, norm=norm, final_norm=True)
+    for parameter in encoder.get_submodule(part).parameters():
+        parameter.data *= 3e4
+    assert limiting_magnitude(measure(encoder).magnitudes)[0] == part
+
+
+def test_large_scores_are_named() -> None:
+    encoder = random_encoder(feature_width=6, layers=1)
+    for name in ("query", "key"):
+        for parameter in encoder.get_submodule(f"layers.0.attention.{name}").parameters():
+            parameter.data *= 300
+    assert limiting_magnitude(measure(encoder).magnitudes)[0] == "layers.0.attention.scores"
+
+
+def test_a_large_residual_sum_is_named_by_the_norm_that_reads_it() -> None:
+    encoder = random_encoder(feature_width=6, layers=1, norm="none", embedding_norm=False, final_norm=True)
+    for parameter in encoder.layers.parameters():
+        parameter.data.zero_()
+    for part in ("embedding.tokens", "layers.0.feed_forward.down"):
+        encoder.get_submodule(part).get_parameter("bias").data[0] = 6e4
+    assert limiting_magnitude(measure(encoder).magnitudes)[0] == "norm"
+
+
+@pytest.mark.parametrize(
+    ("magnitudes", "limiting"),
+    [
+        ({"a": 1.0, "b": 3.0, "c": 2.0}, ("b", 3.0)),
+        ({"a": 1.0, "b": 7e4, "c": 9e4}, ("b", 7e4)),
+        ({"a": 65504.0, "b": 65505.0}, ("b", 65505.0)),
+        ({"a": 1.0, "b": float("inf")}, ("b", float("inf"))),
+    ],
+)
+def test_the_limiting_magnitude(magnitudes: dict[str, float], limiting: tuple[str, float]) -> None:
+    assert limiting_magnitude(magnitudes) == limiting
+
+
+@pytest.mark.parametrize("largest", [65504.0, 65505.0])
+@pytest.mark.parametrize("fuses_norms", [True, False])
+def test_suitable_plans(largest: float, *, fuses_norms: bool) -> None:
+    chosen = suitable_plans(GRAPHS, largest_magnitude=largest, fuses_norms=fuses_norms)
+    assert [plan.file for plan in chosen] == [
+        plan.file for plan in GRAPHS if largest <= 65504 or plan.precision != PRECISION_FP16
+    ]
+    for plan in chosen:
+        (original,) = (each for each in GRAPHS if each.file == plan.file)
+        expected = PackedCuda if fuses_norms else PackedCudaSeparateNorms
+        assert plan.layout is (expected if original.layout is PackedCuda else original.layout)
