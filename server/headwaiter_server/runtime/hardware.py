@@ -1,13 +1,18 @@
 """Describe the hardware and the version of ONNX Runtime, which determine the speed of a model."""
 
+import ctypes
 import os
 import platform
+import sys
 from pathlib import Path
 
 import onnxruntime as ort
 
 _CPU_INFO = Path("/proc/cpuinfo")
 _NVIDIA_GPUS = Path("/proc/driver/nvidia/gpus")
+CUDA_DRIVER = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
+# CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and _MINOR.
+_COMPUTE_CAPABILITY = (75, 76)
 
 
 def describe_hardware() -> dict[str, str | int]:
@@ -19,6 +24,24 @@ def describe_hardware() -> dict[str, str | int]:
         "cards": ", ".join(gpus),
         "onnxruntime": ort.__version__,
     }
+
+
+def compute_capability(device: int) -> tuple[int, int] | None:
+    """Return the compute capability of a GPU, for example (8, 0); None if the driver does not tell.
+
+    The driver answers without opening a context, so the call takes no GPU memory.
+    """
+    try:
+        driver = ctypes.CDLL(CUDA_DRIVER)
+    except OSError:
+        return None
+    handle, major, minor = ctypes.c_int(), ctypes.c_int(), ctypes.c_int()
+    if driver.cuInit(0) or driver.cuDeviceGet(ctypes.byref(handle), device):
+        return None
+    for value, attribute in zip((major, minor), _COMPUTE_CAPABILITY, strict=True):
+        if driver.cuDeviceGetAttribute(ctypes.byref(value), attribute, handle):
+            return None
+    return major.value, minor.value
 
 
 def _read_field(file: Path, name: str) -> str:
