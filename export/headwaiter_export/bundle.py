@@ -211,6 +211,8 @@ def _manifest(
         width=config.width,
         layers=config.layers,
         heads=config.heads,
+        head_dim=config.head_dim,
+        value_dim=config.value_dim,
         pooling=f"POOLING_{config.pooling.name}",
         normalized=config.normalize,
         graphs=[_graph(plan, float32_layers if plan.precision == PRECISION_INT8 else ()) for plan in plans],
