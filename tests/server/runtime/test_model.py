@@ -1,13 +1,17 @@
 """A model opens on the requested provider with outputs within tolerance of PyTorch's, or it is refused."""
 
 import logging
+from contextlib import nullcontext
 from pathlib import Path
-from typing import Literal
+from types import SimpleNamespace
+from typing import Any, Literal, cast
 
 import onnxruntime as ort
 import pytest
 
 from headwaiter_proto.encoder_pb2 import PRECISION_FP16, PRECISION_FP32, PRECISION_INT8
+from headwaiter_proto.manifest_pb2 import Manifest
+from headwaiter_server.runtime import model as model_module
 from headwaiter_server.runtime.bundle import GOLDEN, Bundle
 from headwaiter_server.runtime.errors import (
     BundleRefused,
@@ -16,6 +20,7 @@ from headwaiter_server.runtime.errors import (
     ProviderUnavailable,
     ToleranceExceeded,
 )
+from headwaiter_server.runtime.graph import EncoderGraph
 from headwaiter_server.runtime.model import open_model
 from tests.server.runtime.bundles import copy, read_manifest, shift_golden, sign, write_manifest
 
@@ -136,6 +141,32 @@ def test_int8_on_cuda_is_refused_with_the_precisions_of_the_bundle(text_bundle: 
     message = _refusal(text_bundle, GraphMissing, "cuda", "int8")
     assert "no int8 graph for cuda" in message
     assert "fp32, fp16" in message
+
+
+@pytest.mark.parametrize(
+    ("manifest", "variables", "refused"),
+    [
+        ({"head_dim": 4, "value_dim": 20}, {"ORT_MIN_SEQ_LEN_EFFICIENT_ATTENTION_FP32": "9"}, True),
+        ({"head_dim": 4, "value_dim": 20}, {}, False),
+        ({"head_dim": 4, "value_dim": 16}, {"ORT_MIN_SEQ_LEN_EFFICIENT_ATTENTION_FP32": "9"}, False),
+        # 65,536 tokens and one head have 2^32 scores.
+        ({"max_tokens": 65_536}, {"ORT_MIN_SEQ_LEN_EFFICIENT_ATTENTION_FP32": "99999"}, True),
+        ({"max_tokens": 65_536}, {"ORT_MIN_SEQ_LEN_EFFICIENT_ATTENTION_FP32": "9"}, False),
+        ({"max_tokens": 65_536, "head_dim": 0}, {"ORT_MIN_SEQ_LEN_EFFICIENT_ATTENTION_FP32": "99999"}, False),
+    ],
+)
+def test_a_graph_that_the_unfused_kernel_would_compute_wrongly_is_refused(
+    manifest: dict[str, Any], variables: dict[str, str], refused: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    fields: dict[str, Any] = {"heads": 1, "head_dim": 8, "value_dim": 8, "max_tokens": 512, **manifest}
+    described = Manifest(**fields)
+    attention = model_module._packed_attention(described, PRECISION_FP32)
+    session = SimpleNamespace(get_inputs=lambda: [SimpleNamespace(name="cu_seqlens")], get_outputs=list)
+    graph = EncoderGraph(cast(Any, session), attention=attention)
+    with pytest.raises(ProviderUnavailable, match="unfused") if refused else nullcontext():
+        model_module._refuse_faulty_route(graph, attention, described)
 
 
 @pytest.mark.gpu
