@@ -2,7 +2,7 @@
 
 import ctypes
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -135,15 +135,24 @@ class EncoderGraph:
         """Whether attention computes the scores of one query block at a time; bundles of older exports do not."""
         return "query_blocks" in self._inputs
 
-    def run(self, batch: PackedBatch, *, hidden: bool) -> Outputs:
-        """Run the graph on a batch; with `hidden`, or without pooling, return a copy of the hidden rows too."""
-        names = ["pooled"] * self.pools + ["hidden"] * (hidden or not self.pools)
+    def prepare(self, batch: PackedBatch) -> PackedBatch:
+        """Return the batch with the graph's inputs; another thread may prepare a batch while one runs."""
         bucketed = round_up_to_buckets(batch) if self._uses_shape_buckets else batch
+        return replace(batch, inputs=bucketed.feeds(self._inputs))
+
+    def run(self, batch: PackedBatch, *, hidden: bool) -> Outputs:
+        """Run the graph on a batch, prepared by this graph or not prepared.
+
+        With `hidden`, or without pooling, return a copy of the hidden rows too.
+        """
+        names = ["pooled"] * self.pools + ["hidden"] * (hidden or not self.pools)
+        inputs = batch.inputs if batch.inputs is not None else self.prepare(batch).inputs
+        assert inputs is not None
         options = None
-        if self.attends_in_blocks and bucketed.query_blocks >= _SHRINKING_BLOCKS:
+        if self.attends_in_blocks and batch.query_blocks >= _SHRINKING_BLOCKS:
             options = ort.RunOptions()
             options.add_run_config_entry("memory.enable_memory_arena_shrinkage", "cpu:0")
-        values = dict(zip(names, self._session.run(names, bucketed.feeds(self._inputs), options), strict=True))
+        values = dict(zip(names, self._session.run(names, inputs, options), strict=True))
         pooled, rows = values.get("pooled"), values.get("hidden")
         if rows is not None and rows.ndim == 3:
             rows = batch.drop_padding(rows)

@@ -101,6 +101,21 @@ def test_a_graph_in_device_memory_returns_the_same_outputs_as_in_host_memory(unp
             np.testing.assert_array_equal(actual.hidden, expected.hidden)
 
 
+@pytest.mark.parametrize("memory", [None, ("cpu", 0)])
+def test_a_prepared_batch_has_all_inputs_and_the_same_outputs(
+    memory: tuple[str, int] | None, unpooled: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph = EncoderGraph(open_session(unpooled, "cpu", session_options(threads=1)), memory)
+    batch = pack([np.full((n, 1), n, np.float32) for n in (40, 3, 17, 1, 2, 2, 5, 9, 4)])
+    expected = graph.run(batch, hidden=True).hidden
+    prepared = graph.prepare(batch)
+    assert prepared.inputs is not None
+    assert prepared.inputs.keys() == {"features"}
+    # A run of a prepared batch computes no inputs.
+    monkeypatch.setattr(graph, "prepare", None)
+    np.testing.assert_array_equal(graph.run(prepared, hidden=True).hidden, expected)
+
+
 def test_a_graph_in_device_memory_works_again_after_a_failed_batch(unpooled: Path) -> None:
     graph = EncoderGraph(open_session(unpooled, "cpu", session_options(threads=1)), ("cpu", 0))
     with pytest.raises(Exception, match="invalid dimensions"):
