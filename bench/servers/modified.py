@@ -58,6 +58,10 @@ class NullGraph(EncoderGraph):
         """True: there are no attention scores."""
         return True
 
+    def prepare(self, batch: PackedBatch) -> PackedBatch:
+        """Return the batch: the graph needs no other inputs."""
+        return batch
+
     def run(self, batch: PackedBatch, *, hidden: bool) -> Outputs:
         """Return the outputs for a batch of token ids."""
         if batch.tokens == 1 and batch.rows[0] == PAUSE_ID:

@@ -4,9 +4,11 @@
 so only ONNX Runtime can run these graphs. Shapes are those of `attention_layout.py`.
 """
 
+import math
 from typing import ClassVar
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from typing_extensions import override
 
@@ -14,6 +16,7 @@ from headwaiter_export.attention_layout import Axes, Fusions, Packed
 from headwaiter_export.config import Mask
 from headwaiter_export.fusion import defer_biases
 from headwaiter_export.masks import MASKED_SCORE
+from headwaiter_server.runtime.attention_routes import PackedAttention, is_always_fused, padded_head_size
 
 
 class CudaLayout(Packed):
@@ -39,9 +42,9 @@ class CudaLayout(Packed):
 class PackedCuda(CudaLayout):
     """Attention as PackedMultiHeadAttention, which reads rows and finds sequences by their cumulative lengths.
 
-    The operator has no masks, so attention with a mask is gathered. Values more than twice as wide as the keys are
-    gathered too: without a fused kernel the operator writes its output into the memory of queries and keys. An output
-    wider than both together would overwrite the memory of the values, which the operator still reads.
+    The operator has no masks, so attention with a mask is gathered. So are heads for which ONNX Runtime has no fused
+    kernel (more than 1,024 values): the unfused kernel computes padding, copies data to the host in every layer, and is
+    wrong for values more than twice as wide as the keys, and for more than 2^31 scores of a sequence.
     """
 
     INPUT_AXES: ClassVar[Axes] = {
@@ -52,15 +55,33 @@ class PackedCuda(CudaLayout):
 
     @override
     def attend(self, query: Tensor, key: Tensor, value: Tensor, heads: int, mask: Mask) -> Tensor:
-        if mask is not Mask.NONE or value.shape[1] > 2 * key.shape[1]:
+        head_dim, value_dim = query.shape[1] // heads, value.shape[1] // heads
+        sizes = padded_head_size(head_dim), padded_head_size(value_dim)
+        if mask is not Mask.NONE or not is_always_fused(PackedAttention(query.dtype == torch.half, *sizes)):
             return super().attend(query, key, value, heads, mask)
-        return contrib_operator(
+        q, k, v = (
+            pad_heads(rows, heads, size) for rows, size in ((query, sizes[0]), (key, sizes[0]), (value, sizes[1]))
+        )
+        context = contrib_operator(
             "PackedMultiHeadAttention",
-            (query, key, value, None, self._inputs["token_offset"], self._inputs["cu_seqlens"]),
-            like=value,
+            (q, k, v, None, self._inputs["token_offset"], self._inputs["cu_seqlens"]),
+            like=v,
             num_heads=heads,
             mask_filter_value=MASKED_SCORE,
+            # Without this attribute, the operator would divide by the root of the padded size.
+            scale=1 / math.sqrt(head_dim),
         )
+        if value_dim == sizes[1]:
+            return context
+        return context.view(context.shape[0], heads, sizes[1])[:, :, :value_dim].flatten(1)
+
+
+def pad_heads(rows: Tensor, heads: int, size: int) -> Tensor:
+    """Pad each head of rows [T, H·n] with zeros to `size` values; zeros change no product of queries and keys."""
+    head_dim = rows.shape[1] // heads
+    if head_dim == size:
+        return rows
+    return F.pad(rows.view(rows.shape[0], heads, head_dim), (0, size - head_dim)).flatten(1)
 
 
 class PackedCudaSeparateNorms(PackedCuda):

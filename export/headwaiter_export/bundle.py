@@ -233,6 +233,8 @@ def _manifest(
         width=config.width,
         layers=config.layers,
         heads=config.heads,
+        head_dim=config.head_dim,
+        value_dim=config.value_dim,
         pooling=f"POOLING_{config.pooling.name}",
         normalized=config.normalize,
         largest_magnitude=Magnitude(name=limiting, value=magnitude),

@@ -1,8 +1,8 @@
 """Run an ONNX graph in an ONNX Runtime session on a CPU or a GPU."""
 
 import ctypes
-import sys
-from dataclasses import dataclass
+import os
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -10,7 +10,16 @@ import numpy as np
 import onnxruntime as ort
 from numpy.typing import NDArray
 
+from headwaiter_server.runtime.attention_routes import (
+    OLDEST_COMPUTE_CAPABILITY,
+    SDPA_KERNEL,
+    KernelOptions,
+    PackedAttention,
+    Route,
+    attention_route,
+)
 from headwaiter_server.runtime.errors import ProviderUnavailable
+from headwaiter_server.runtime.hardware import CUDA_DRIVER, compute_capability
 from headwaiter_server.runtime.io_binding import DeviceMemorySession
 from headwaiter_server.runtime.packing import PackedBatch
 from headwaiter_server.runtime.shape_buckets import round_up_to_buckets
@@ -47,21 +56,40 @@ class Outputs:
 class EncoderGraph:
     """A loaded graph. It takes packed batches, whether the graph itself is packed or padded."""
 
-    def __init__(self, session: ort.InferenceSession, memory: tuple[str, int] | None = None) -> None:
+    def __init__(
+        self,
+        session: ort.InferenceSession,
+        memory: tuple[str, int] | None = None,
+        attention: PackedAttention | None = None,
+    ) -> None:
         """Wrap a session.
 
-        `memory` is the type and the number of the device that holds the inputs and outputs of the session; packed
-        batches are then rounded up to shape buckets, so that they reuse memory. None keeps inputs in host memory.
+        Args:
+            session: the session.
+            memory: the type and the number of the device that holds the inputs and outputs of the session; packed
+                batches are then rounded up to shape buckets, so that they reuse memory. None keeps inputs in host
+                memory.
+            attention: what the graph computes if it has nodes PackedMultiHeadAttention; None if that is unknown.
         """
         self._inputs = [node.name for node in session.get_inputs()]
         self._outputs = {node.name for node in session.get_outputs()}
         self._session = session if memory is None else DeviceMemorySession(session, *memory)
         # A padded graph computes positions from N; a rounded N could exceed the positions that the model knows.
         self._uses_shape_buckets = memory is not None and "attention_mask" not in self._inputs
+        self._attention = attention
+        self._compute_capability = OLDEST_COMPUTE_CAPABILITY
+        if attention is not None and memory is not None:
+            self._compute_capability = compute_capability(memory[1]) or OLDEST_COMPUTE_CAPABILITY
 
     @classmethod
     def open(
-        cls, path: Path, provider: Provider, threads: int | None = None, device: int = 0, max_gpu_bytes: int = 0
+        cls,
+        path: Path,
+        provider: Provider,
+        threads: int | None = None,
+        device: int = 0,
+        max_gpu_bytes: int = 0,
+        attention: PackedAttention | None = None,
     ) -> "EncoderGraph":
         """Load a graph on one provider, without falling back to another.
 
@@ -71,37 +99,60 @@ class EncoderGraph:
             threads: CPU threads inside one operator; None lets ONNX Runtime use one per physical core.
             device: number of the GPU, for CUDA.
             max_gpu_bytes: most GPU memory for weights and activations; 0 for no limit.
+            attention: as in `EncoderGraph`.
 
         Raises:
             ProviderUnavailable: the provider does not work on this host.
         """
         session = open_session(path, provider, session_options(threads), device, max_gpu_bytes)
-        return cls(session, None if provider == "cpu" else (provider, device))
+        return cls(session, None if provider == "cpu" else (provider, device), attention)
 
     @property
     def pools(self) -> bool:
         """Whether the graph has a pooled output."""
         return "pooled" in self._outputs
 
+    def route(self, padded_length: int) -> Route:
+        """Return the kernel of attention for batches of this N; the unfused one if the head sizes are unknown."""
+        if "cu_seqlens" not in self._inputs:
+            return Route.GATHERED
+        if self._attention is None:
+            return Route.UNFUSED
+        options = KernelOptions.of(SDPA_KERNEL, os.environ)
+        return attention_route(self._attention, padded_length, self._compute_capability, options)
+
     @property
     def variable_length(self) -> bool:
-        """Whether the attention kernel takes packed sequences, without gathering them to a padded [B, N] grid."""
-        return "cu_seqlens" in self._inputs
+        """Whether attention computes no padding, for batches of every length.
+
+        The route changes with the length only if a variable of ONNX Runtime's sets a shortest length for fused kernels.
+        Then the shortest batches have padding.
+        """
+        return not self.route(1).pads
 
     @property
     def attends_in_blocks(self) -> bool:
         """Whether attention computes the scores of one query block at a time; bundles of older exports do not."""
         return "query_blocks" in self._inputs
 
-    def run(self, batch: PackedBatch, *, hidden: bool) -> Outputs:
-        """Run the graph on a batch; with `hidden`, or without pooling, return a copy of the hidden rows too."""
-        names = ["pooled"] * self.pools + ["hidden"] * (hidden or not self.pools)
+    def prepare(self, batch: PackedBatch) -> PackedBatch:
+        """Return the batch with the graph's inputs; another thread may prepare a batch while one runs."""
         bucketed = round_up_to_buckets(batch) if self._uses_shape_buckets else batch
+        return replace(batch, inputs=bucketed.feeds(self._inputs))
+
+    def run(self, batch: PackedBatch, *, hidden: bool) -> Outputs:
+        """Run the graph on a batch, prepared by this graph or not prepared.
+
+        With `hidden`, or without pooling, return a copy of the hidden rows too.
+        """
+        names = ["pooled"] * self.pools + ["hidden"] * (hidden or not self.pools)
+        inputs = batch.inputs if batch.inputs is not None else self.prepare(batch).inputs
+        assert inputs is not None
         options = None
-        if self.attends_in_blocks and bucketed.query_blocks >= _SHRINKING_BLOCKS:
+        if self.attends_in_blocks and batch.query_blocks >= _SHRINKING_BLOCKS:
             options = ort.RunOptions()
             options.add_run_config_entry("memory.enable_memory_arena_shrinkage", "cpu:0")
-        values = dict(zip(names, self._session.run(names, bucketed.feeds(self._inputs), options), strict=True))
+        values = dict(zip(names, self._session.run(names, inputs, options), strict=True))
         pooled, rows = values.get("pooled"), values.get("hidden")
         if rows is not None and rows.ndim == 3:
             rows = batch.drop_padding(rows)
@@ -152,6 +203,9 @@ def _provider_options(provider: Provider, device: int, max_gpu_bytes: int) -> tu
         "device_id": str(device),
         # By default, CUDA multiplies fp32 in TF32, whose mantissa has only 10 bits.
         "use_tf32": "0",
+        # By default, float32 attention below 256 tokens is unfused: it computes padding, and each layer waits for the
+        # GPU.
+        "sdpa_kernel": str(SDPA_KERNEL),
         "arena_extend_strategy": "kSameAsRequested",
     }
     if max_gpu_bytes:
@@ -167,12 +221,11 @@ def require_cuda(device: int = 0, max_gpu_bytes: int = 0) -> None:
     """
     if _ORT_PROVIDERS["cuda"] not in ort.get_available_providers():
         raise ProviderUnavailable("the installed ONNX Runtime has no CUDA provider: pip install 'headwaiter[cuda]'")
-    driver = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
     try:
-        ctypes.CDLL(driver)
+        ctypes.CDLL(CUDA_DRIVER)
     except OSError:
         raise ProviderUnavailable(
-            f"there is no NVIDIA driver on this host ({driver} cannot be loaded): "
+            f"there is no NVIDIA driver on this host ({CUDA_DRIVER} cannot be loaded): "
             "install a driver, give the container a GPU, or use --provider cpu"
         ) from None
     ort.preload_dlls()

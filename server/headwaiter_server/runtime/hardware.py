@@ -1,13 +1,19 @@
 """Describe the hardware and the version of ONNX Runtime, which determine the speed of a model."""
 
+import ctypes
 import os
 import platform
+import sys
 from pathlib import Path
+from typing import Any
 
 import onnxruntime as ort
 
 _CPU_INFO = Path("/proc/cpuinfo")
 _NVIDIA_GPUS = Path("/proc/driver/nvidia/gpus")
+CUDA_DRIVER = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
+# CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and _MINOR.
+_COMPUTE_CAPABILITY = (75, 76)
 
 
 def describe_hardware() -> dict[str, str | int]:
@@ -19,6 +25,44 @@ def describe_hardware() -> dict[str, str | int]:
         "cards": ", ".join(gpus),
         "onnxruntime": ort.__version__,
     }
+
+
+def compute_capability(device: int) -> tuple[int, int] | None:
+    """Return the compute capability of a GPU, for example (8, 0); None if the driver does not tell.
+
+    The driver answers without opening a context, so the call takes no GPU memory.
+    """
+    driver, handle = _driver_and_handle(device)
+    if driver is None:
+        return None
+    major, minor = ctypes.c_int(), ctypes.c_int()
+    for value, attribute in zip((major, minor), _COMPUTE_CAPABILITY, strict=True):
+        if driver.cuDeviceGetAttribute(ctypes.byref(value), attribute, handle):
+            return None
+    return major.value, minor.value
+
+
+def select_gpu(device: int) -> None:
+    """Make a GPU the current one of this thread, if the driver allows.
+
+    A thread begins with GPU 0. A copy of the CUDA runtime opens a context on the thread's current GPU, which takes
+    memory, even if it copies to another GPU.
+    """
+    driver, handle = _driver_and_handle(device)
+    context = ctypes.c_void_p()
+    if driver is not None and not driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), handle):
+        driver.cuCtxSetCurrent(context)
+
+
+def _driver_and_handle(device: int) -> tuple[Any, ctypes.c_int]:
+    """Return the driver's library and its handle of a GPU; None for the library if there is no driver or GPU."""
+    handle = ctypes.c_int()
+    try:
+        driver = ctypes.CDLL(CUDA_DRIVER)
+    except OSError:
+        return None, handle
+    failed = driver.cuInit(0) or driver.cuDeviceGet(ctypes.byref(handle), device)
+    return None if failed else driver, handle
 
 
 def _read_field(file: Path, name: str) -> str:

@@ -1,10 +1,13 @@
 """Run a session with inputs and outputs in device memory, through ONNX Runtime's I/O binding."""
 
+import threading
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 import onnxruntime as ort
 from numpy.typing import NDArray
+
+from headwaiter_server.runtime.hardware import select_gpu
 
 
 class DeviceMemorySession:
@@ -19,11 +22,14 @@ class DeviceMemorySession:
         self._device = device_type, device
         self._binding = session.io_binding()
         self._buffers: dict[str, tuple[object, ort.OrtValue]] = {}
+        # Has the attribute `selected` in threads that have selected the GPU.
+        self._thread = threading.local()
 
     def run(
         self, names: Sequence[str], feeds: Mapping[str, NDArray[np.generic]], options: ort.RunOptions | None = None
     ) -> list[NDArray[np.generic]]:
         """Compute the named outputs from the named inputs, as `InferenceSession.run` does. Not thread-safe."""
+        self._select_gpu()
         for name, values in feeds.items():
             self._copy_to_device(name, values)
         try:
@@ -35,6 +41,13 @@ class DeviceMemorySession:
         finally:
             # Free the memory of the outputs; the next batch may request other outputs.
             self._binding.clear_binding_outputs()
+
+    def _select_gpu(self) -> None:
+        """Keep the copies of inputs from opening a context on GPU 0; ONNX Runtime selects the GPU only afterwards."""
+        device_type, device = self._device
+        if device_type == "cuda" and device != 0 and not hasattr(self._thread, "selected"):
+            select_gpu(device)
+            self._thread.selected = True
 
     def _copy_to_device(self, name: str, values: NDArray[np.generic]) -> None:
         shape_and_type = values.shape, values.dtype

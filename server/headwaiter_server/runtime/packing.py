@@ -4,7 +4,7 @@ The host computes the index arrays in numpy. Graphs therefore have no data-depen
 the host.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,6 +25,7 @@ class PackedBatch:
         starts: first row of each sequence, int64 [B].
         padded_length: N, the length of the longest sequence, or that length rounded up to a shape bucket.
         block_cells: most attention cells of a query block; only a block with one query of each sequence may have more.
+        inputs: the inputs of a graph for this batch, if they were computed before the run.
     """
 
     rows: NDArray[np.generic]
@@ -32,6 +33,7 @@ class PackedBatch:
     starts: NDArray[np.int64]
     padded_length: int
     block_cells: int = BLOCK_CELLS
+    inputs: Mapping[str, NDArray[np.generic]] | None = None
 
     @property
     def sequences(self) -> int:

@@ -11,6 +11,9 @@ from headwaiter_server.runtime.packing import PackedBatch
 
 # Shape buckets between one power of two and the next. Rounding to them adds less than 1/8 to a size.
 _BUCKETS_PER_OCTAVE = 8
+# Most sequences of a batch on CUDA. Attention kernels start one block of threads for each sequence, in a dimension of
+# the grid that CUDA limits to this number.
+MAX_SEQUENCES = 65_535
 # CUDA's memory-efficient attention accepts a float16 bias only if the padded length is a multiple of 8.
 _PADDED_LENGTH_STEP = 8
 
@@ -24,10 +27,11 @@ def round_up_to_buckets(batch: PackedBatch) -> PackedBatch:
     many short sequences, T is rounded up further.
 
     A batch of fewer than 8 sequences keeps its B and T: one dummy sequence would be more than 1/8 of its cells, and a
-    batch this small fits in memory that larger batches have allocated.
+    batch this small fits in memory that larger batches have allocated. So does a batch whose B would exceed
+    MAX_SEQUENCES.
     """
     sequences, tokens = _bucket_sizes(batch)
-    padded_length = _round_up(batch.padded_length, _PADDED_LENGTH_STEP)
+    padded_length = padded_length_bucket(batch.padded_length)
     dummies, dummy_tokens = sequences - batch.sequences, tokens - batch.tokens
     if not dummies:
         return replace(batch, padded_length=padded_length)
@@ -42,6 +46,11 @@ def round_up_to_buckets(batch: PackedBatch) -> PackedBatch:
     )
 
 
+def padded_length_bucket(longest_tokens: int) -> int:
+    """Return N of a batch whose longest sequence has this many tokens."""
+    return _round_up(longest_tokens, _PADDED_LENGTH_STEP)
+
+
 def _bucket_sizes(batch: PackedBatch) -> tuple[int, int]:
     """Return the smallest buckets of B and T for which each dummy sequence has 1 to `longest_tokens` tokens."""
     if batch.sequences < _BUCKETS_PER_OCTAVE:
@@ -51,6 +60,8 @@ def _bucket_sizes(batch: PackedBatch) -> tuple[int, int]:
         dummy_tokens = tokens - batch.tokens
         fewest_dummies = -(-dummy_tokens // batch.longest_tokens)
         sequences = _round_up(batch.sequences + fewest_dummies)
+        if sequences > MAX_SEQUENCES:
+            return batch.sequences, batch.tokens
         if sequences - batch.sequences <= dummy_tokens:
             return sequences, tokens
         tokens = _round_up(tokens + 1)

@@ -11,6 +11,7 @@ from headwaiter_server.runtime.bundle import Golden
 from headwaiter_server.runtime.graph import EncoderGraph, Outputs
 from headwaiter_server.runtime.numeric_tolerances import Difference, difference, normalize_pooled
 from headwaiter_server.runtime.packing import PackedBatch, pack
+from headwaiter_server.runtime.shape_buckets import MAX_SEQUENCES
 
 # Largest batches of golden inputs: large enough to mix sequences, small enough to take little memory.
 _GOLDEN_TOKENS = 1024
@@ -84,7 +85,7 @@ def time_hidden_rows(graph: EncoderGraph, manifest: Manifest, lengths: Lengths, 
 def typical_batch(manifest: Manifest, tokens: int) -> Lengths:
     """Return the lengths of a batch of typical sequences that fill a budget of `tokens`; at least one sequence."""
     length = min(_TYPICAL_TOKENS, manifest.max_tokens)
-    return (length,) * max(1, tokens // length)
+    return (length,) * max(1, min(tokens // length, MAX_SEQUENCES))
 
 
 def time_budgets(

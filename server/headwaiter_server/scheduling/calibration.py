@@ -1,11 +1,13 @@
 """Measure the cost of a model's batches on this machine, and choose the batch limits."""
 
 import logging
+import sys
 from dataclasses import dataclass
 
 from headwaiter_server.runtime.errors import one_line
 from headwaiter_server.runtime.graph import Provider
 from headwaiter_server.runtime.model import Model
+from headwaiter_server.runtime.shape_buckets import MAX_SEQUENCES
 from headwaiter_server.runtime.warmup import (
     Lengths,
     time_batch,
@@ -24,10 +26,10 @@ _SHAPES_S = 1.2
 _HIDDEN_ROWS_S = 0.2
 _SMALLEST_BUDGET_TOKENS = 128
 _LARGEST_BUDGET_TOKENS: dict[Provider, int] = {"cpu": 4096, "cuda": 65_536}
-# Memory for the attention scores of a batch: heads · cells · 4 bytes. 2 GiB on CUDA, because 1 GiB would hold only
-# 85 sequences (12 heads, the longest 512 tokens), about 10,000 tokens of typical texts: too few to fill a GPU. A batch
-# of 128 sequences and 16,384 tokens has 33.6 million cells, 1.6 GB.
+# Memory for the attention scores of a batch, if its attention computes padding. Fused kernels store no scores.
 _SCORES_BYTES: dict[Provider, int] = {"cpu": 64 << 20, "cuda": 2 << 30}
+# Bytes of one score. On CUDA, the scores before and after the softmax are two float32 arrays, for the whole batch.
+_SCORE_BYTES: dict[Provider, int] = {"cpu": 4, "cuda": 8}
 # Memory for the padded rows of a batch in float32: B·N · width · 4 bytes. Pooling holds up to three such arrays.
 _PADDED_BYTES: dict[Provider, int] = {"cpu": 64 << 20, "cuda": 512 << 20}
 
@@ -69,10 +71,13 @@ def measure_cost(model: Model, token_cap: int = 0) -> Calibration:
 
 def batch_limits(model: Model, tokens: int) -> BatchLimits:
     """Return the batch limits for a token budget, with as much padding as memory allows; the longest sequence fits."""
-    manifest, longest = model.bundle.manifest, model.bundle.manifest.max_tokens
-    cells = _SCORES_BYTES[model.provider] // (4 * manifest.heads)
-    padded_tokens = _PADDED_BYTES[model.provider] // (4 * manifest.width)
-    return BatchLimits(tokens, max(cells, longest**2), max(padded_tokens, longest, tokens))
+    manifest, longest, provider = model.bundle.manifest, model.bundle.manifest.max_tokens, model.provider
+    cells = _SCORES_BYTES[provider] // (_SCORE_BYTES[provider] * manifest.heads)
+    if model.graph.variable_length:
+        cells = sys.maxsize
+    padded_tokens = _PADDED_BYTES[provider] // (4 * manifest.width)
+    sequences = MAX_SEQUENCES if provider == "cuda" else sys.maxsize
+    return BatchLimits(tokens, max(cells, longest**2), max(padded_tokens, longest, tokens), sequences)
 
 
 def warm_up(model: Model, limits: BatchLimits) -> BatchLimits:
@@ -105,18 +110,18 @@ def largest_batches(model: Model, limits: BatchLimits) -> list[Lengths]:
 
     On the CPU, this is one batch of sequences of typical length. A GPU keeps its memory allocated, so two more batches
     reserve as much memory as any later batch needs: one with as many of the longest sequences as fit, and one with the
-    most padding. The latter holds one long and many short sequences, and nearly
-    reaches all three batch limits.
+    most padding. The latter holds one long and many short sequences, and nearly reaches the limits of padding.
     """
     manifest = model.bundle.manifest
     typical = typical_batch(manifest, limits.tokens)
     if model.provider == "cpu":
         return [typical]
     longest, shortest = manifest.max_tokens, max(1, manifest.min_tokens)
-    longest_sequences = (longest,) * max(1, min(limits.tokens // longest, limits.cells // longest**2))
+    longest_count = min(limits.tokens // longest, limits.cells // longest**2, limits.sequences)
+    longest_sequences = (longest,) * max(1, longest_count)
     # At this length, the limits of padded tokens and of cells allow the same number of sequences.
     long = max(shortest, min(longest, limits.cells // limits.padded_tokens, limits.tokens))
-    short_count = min(limits.padded_tokens // long - 1, (limits.tokens - long) // shortest)
+    short_count = min(limits.padded_tokens // long, limits.sequences, 1 + (limits.tokens - long) // shortest) - 1
     short = min(long, (limits.tokens - long) // max(1, short_count))
     return [typical, longest_sequences, (long, *(short,) * short_count)]
 

@@ -17,7 +17,7 @@ from headwaiter_server.scheduling.cost import CostModel
 log = logging.getLogger(__name__)
 
 # Increase this number when the file holds other numbers, or when they are measured in another way.
-_FORMAT = 2
+_FORMAT = 3
 # A larger error means that other processes disturbed the measurement: measure again at the next start.
 _STEADY_ERROR_RATIO = 0.1
 _COEFFICIENTS = ("launch_s", "token_s", "padded_s", "cell_s", "hidden_row_s")
@@ -41,6 +41,7 @@ def calibrate(model: Model, *, threads: int, token_cap: int, folder: Path | None
         "digest": model.bundle.digest,
         "graph": model.graph_file,
         "provider": model.provider,
+        "variable_length": model.graph.variable_length,
         "threads": threads,
         "token_cap": token_cap,
         "max_gpu_bytes": model.resources.max_gpu_bytes,

@@ -116,18 +116,20 @@ class BatchLimits:
         tokens: token budget: most tokens, T.
         cells: most attention cells, B·N²; bounds the memory of the attention scores.
         padded_tokens: most padded tokens, B·N; bounds the memory of padded rows, which pooling needs.
+        sequences: most sequences, B, that the kernels of the device take.
     """
 
     tokens: int
     cells: int
     padded_tokens: int = sys.maxsize
+    sequences: int = sys.maxsize
 
     def scaled(self, share: float) -> "BatchLimits":
         """Return limits for a share of the memory, at least 1 each."""
         tokens, cells, padded_tokens = (
             max(1, min(limit, int(share * limit))) for limit in (self.tokens, self.cells, self.padded_tokens)
         )
-        return BatchLimits(tokens, cells, padded_tokens)
+        return BatchLimits(tokens, cells, padded_tokens, self.sequences)
 
 
 @dataclass(frozen=True)

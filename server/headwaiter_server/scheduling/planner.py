@@ -17,9 +17,8 @@ class CloseReason(StrEnum):
     """Why a batch is not larger."""
 
     BUDGET = "budget"  # the next sequence would exceed the token budget
-    CELLS = (
-        "cells"  # the next sequence would exceed the cells or padded tokens, or add more padding than a launch costs
-    )
+    # The next sequence would exceed the cells, padded tokens or sequences, or add more padding than a launch costs.
+    CELLS = "cells"
     URGENT = "urgent"  # the next sequence would let a sequence of the batch miss its deadline
     DRAINED = "drained"  # no other sequence was waiting
 
@@ -148,8 +147,9 @@ class _GrowingBatch:
         if hidden_tokens:
             wasted_s += cost.hidden_row_s * (tokens - hidden_tokens)
         padded_tokens = sequence_count * longest
-        too_large = padded_tokens > self._limits.padded_tokens or padded_tokens * longest > self._limits.cells
-        if wasted_s > cost.launch_s or too_large:
+        limits = self._limits
+        too_large = padded_tokens > limits.padded_tokens or padded_tokens * longest > limits.cells
+        if wasted_s > cost.launch_s or too_large or sequence_count > limits.sequences:
             self.close_reason = CloseReason.CELLS
             return _NEVER
         seconds = cost.seconds(sequence_count, tokens, longest, needed_cells, hidden_tokens > 0)

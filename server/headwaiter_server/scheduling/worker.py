@@ -29,10 +29,14 @@ _REOPEN_LIMIT_S = 600.0
 
 
 class Device(Protocol):
-    """Runs batches; called from one thread at a time."""
+    """Runs batches."""
+
+    def prepare(self, batch: PackedBatch) -> PackedBatch:
+        """Return the batch with all that `run` needs; called while another thread runs another batch."""
+        ...
 
     def run(self, batch: PackedBatch, *, hidden: bool) -> Outputs:
-        """Run a packed batch."""
+        """Run a prepared batch; called from one thread at a time."""
         ...
 
 
@@ -180,8 +184,10 @@ class Worker:
         self._packing.shutdown(wait=False, cancel_futures=True)
 
     def _pack(self, sequences: Batch) -> _Packed:
-        started_s = self._clock()
+        started_s, device = self._clock(), self._device
         packed = pack([sequence.values for sequence in sequences])
+        if device is not None:
+            packed = device.prepare(packed)
         return packed, Interval(started_s, self._clock())
 
     def _run_batch(self, sequences: Batch, packing: "Future[_Packed] | None") -> BatchResult | None:

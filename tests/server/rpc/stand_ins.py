@@ -34,6 +34,9 @@ class Graph:
     pools = True
     variable_length = False
 
+    def prepare(self, batch: PackedBatch) -> PackedBatch:
+        return batch
+
     def run(self, batch: PackedBatch, *, hidden: bool) -> Outputs:
         rows = np.stack([batch.rows, np.ones(batch.tokens)], axis=1).astype(np.float32)
         pooled = np.stack([part.sum(axis=0) for part in batch.split(rows)])

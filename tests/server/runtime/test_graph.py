@@ -4,7 +4,7 @@ import ctypes
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import onnx
@@ -13,6 +13,8 @@ import pytest
 from onnx import TensorProto, helper
 
 from bench.gpu.cuda import cuda_unavailable_reason
+from headwaiter_server.runtime import graph as graph_module
+from headwaiter_server.runtime.attention_routes import PackedAttention, Route
 from headwaiter_server.runtime.errors import ProviderUnavailable
 from headwaiter_server.runtime.graph import EncoderGraph, open_session, session_options
 from headwaiter_server.runtime.packing import pack
@@ -99,6 +101,21 @@ def test_a_graph_in_device_memory_returns_the_same_outputs_as_in_host_memory(unp
             np.testing.assert_array_equal(actual.hidden, expected.hidden)
 
 
+@pytest.mark.parametrize("memory", [None, ("cpu", 0)])
+def test_a_prepared_batch_has_all_inputs_and_the_same_outputs(
+    memory: tuple[str, int] | None, unpooled: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph = EncoderGraph(open_session(unpooled, "cpu", session_options(threads=1)), memory)
+    batch = pack([np.full((n, 1), n, np.float32) for n in (40, 3, 17, 1, 2, 2, 5, 9, 4)])
+    expected = graph.run(batch, hidden=True).hidden
+    prepared = graph.prepare(batch)
+    assert prepared.inputs is not None
+    assert prepared.inputs.keys() == {"features"}
+    # A run of a prepared batch computes no inputs.
+    monkeypatch.setattr(graph, "prepare", None)
+    np.testing.assert_array_equal(graph.run(prepared, hidden=True).hidden, expected)
+
+
 def test_a_graph_in_device_memory_works_again_after_a_failed_batch(unpooled: Path) -> None:
     graph = EncoderGraph(open_session(unpooled, "cpu", session_options(threads=1)), ("cpu", 0))
     with pytest.raises(Exception, match="invalid dimensions"):
@@ -108,7 +125,9 @@ def test_a_graph_in_device_memory_works_again_after_a_failed_batch(unpooled: Pat
     assert hidden.tolist() == [[-1.0], [-2.0], [-3.0]]
 
 
-def test_cuda_runs_without_tf32_and_with_the_memory_limit(unpooled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cuda_runs_without_tf32_with_all_fused_kernels_and_with_the_memory_limit(
+    unpooled: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     opened: dict[str, Any] = {}
 
     def open_on_gpu(*_: object, providers: list[tuple[str, dict[str, str]]]) -> SimpleNamespace:
@@ -119,8 +138,8 @@ def test_cuda_runs_without_tf32_and_with_the_memory_limit(unpooled: Path, monkey
     monkeypatch.setattr(ort, "InferenceSession", open_on_gpu)
     for max_gpu_bytes, limit in ((0, {}), (1 << 33, {"gpu_mem_limit": "8589934592"})):
         open_session(unpooled, "cuda", session_options(threads=None), device=3, max_gpu_bytes=max_gpu_bytes)
-        options = {"device_id": "3", "use_tf32": "0", "arena_extend_strategy": "kSameAsRequested", **limit}
-        assert opened == {"CUDAExecutionProvider": options}
+        options = {"device_id": "3", "use_tf32": "0", "sdpa_kernel": "19", **limit}
+        assert opened == {"CUDAExecutionProvider": options | {"arena_extend_strategy": "kSameAsRequested"}}
 
 
 def test_without_the_cuda_libraries_a_graph_with_cuda_operators_fails_with_the_cause(
@@ -134,14 +153,49 @@ def test_without_the_cuda_libraries_a_graph_with_cuda_operators_fails_with_the_c
         EncoderGraph.open(text_bundle / "packed-cuda.fp32.onnx", "cuda")
 
 
-def test_a_graph_with_cumulative_lengths_has_variable_length_attention(tmp_path: Path) -> None:
-    nodes = [helper.make_node("Cast", ["cu_seqlens"], ["hidden"], to=TensorProto.FLOAT)]
-    varying = _save(tmp_path / "varying.onnx", nodes, {"cu_seqlens": ["batch + 1"]}, ["hidden"])
-    gathered = [helper.make_node("Cast", ["lengths"], ["hidden"], to=TensorProto.FLOAT)]
-    assert EncoderGraph.open(varying, "cpu", 1).variable_length
-    assert not EncoderGraph.open(
-        _save(tmp_path / "gathered.onnx", gathered, {"lengths": ["batch"]}, ["hidden"]), "cpu", 1
-    ).variable_length
+@pytest.mark.parametrize(
+    ("axes", "attention", "variables", "route", "variable_length"),
+    [
+        ({"cu_seqlens": ["batch + 1"]}, PackedAttention(False, 64, 64), {}, Route.MEMORY_EFFICIENT, True),
+        ({"cu_seqlens": ["batch + 1"]}, PackedAttention(False, 20, 20), {}, Route.UNFUSED, False),
+        ({"cu_seqlens": ["batch + 1"]}, None, {}, Route.UNFUSED, False),
+        ({"lengths": ["batch"]}, PackedAttention(False, 64, 64), {}, Route.GATHERED, False),
+        # Only sequences of less than 100 tokens are padded; 128 are not.
+        (
+            {"cu_seqlens": ["batch + 1"]},
+            PackedAttention(False, 64, 64),
+            {"ORT_MIN_SEQ_LEN_EFFICIENT_ATTENTION_FP32": "100"},
+            Route.MEMORY_EFFICIENT,
+            False,
+        ),
+    ],
+)
+def test_only_a_graph_whose_attention_is_fused_at_every_length_has_variable_length_attention(
+    axes: dict[str, list[str | int]],
+    attention: PackedAttention | None,
+    variables: dict[str, str],
+    route: Route,
+    variable_length: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    nodes = [helper.make_node("Cast", [*axes], ["hidden"], to=TensorProto.FLOAT)]
+    path = _save(tmp_path / "graph.onnx", nodes, axes, ["hidden"])
+    graph = EncoderGraph.open(path, "cpu", 1, attention=attention)
+    assert (graph.route(128), graph.variable_length) == (route, variable_length)
+
+
+def test_a_graph_on_a_gpu_takes_the_route_of_its_compute_capability(monkeypatch: pytest.MonkeyPatch) -> None:
+    session = SimpleNamespace(
+        get_inputs=lambda: [SimpleNamespace(name="cu_seqlens")], get_outputs=list, io_binding=lambda: None
+    )
+    routes = []
+    for capability in ((8, 0), (7, 5), None):
+        monkeypatch.setattr(graph_module, "compute_capability", {3: capability}.__getitem__)
+        routes.append(EncoderGraph(cast(Any, session), ("cuda", 3), PackedAttention(True, 64, 64)).route(8))
+    assert routes == [Route.FLASH, Route.MEMORY_EFFICIENT, Route.MEMORY_EFFICIENT]
 
 
 def _cuda_is_not_built(patch: pytest.MonkeyPatch) -> None:

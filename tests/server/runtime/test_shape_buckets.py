@@ -1,6 +1,7 @@
 """A batch rounded up to shape buckets begins with the original batch and has one of few shapes."""
 
 import numpy as np
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -56,6 +57,13 @@ def test_dummy_sequences_are_zeros_and_no_longer_than_the_longest_sequence(lengt
     assert not rounded.rows[batch.tokens :].any()
     assert rounded.tokens == rounded.lengths.sum()
     np.testing.assert_array_equal(rounded.starts, np.cumsum(rounded.lengths) - rounded.lengths)
+
+
+@pytest.mark.parametrize("lengths", [[1] * 61_441, [1] * 61_439 + [2], [1] * 57_345 + [2] * 3_000, [1] * 65_535])
+def test_no_rounded_batch_has_more_sequences_than_a_gpu_takes(lengths: list[int]) -> None:
+    rounded = round_up_to_buckets(_batch(lengths))
+    assert len(lengths) <= rounded.sequences <= 65_535
+    assert rounded.lengths.max() <= max(lengths)
 
 
 @given(lengths=lengths_lists)

@@ -32,6 +32,7 @@ class FakeDevice:
 
     Attributes:
         batches: the sequences of each batch that ran, without probes.
+        prepared_tokens: the tokens of each batch that was prepared.
         pools: whether the device returns pooled vectors.
         dead: whether the device fails every batch and every probe.
         fails_batches: whether the device fails every batch but no probe.
@@ -41,6 +42,7 @@ class FakeDevice:
 
     def __init__(self) -> None:
         self.batches: list[list[list[int]]] = []
+        self.prepared_tokens: list[int] = []
         self.pools = True
         self.dead = self.fails_batches = False
         self.most_tokens = UNLIMITED
@@ -63,6 +65,10 @@ class FakeDevice:
     def release(self, batches: int = UNLIMITED) -> None:
         """Let this number of held batches run."""
         self._allowed.release(batches)
+
+    def prepare(self, batch: PackedBatch) -> PackedBatch:
+        self.prepared_tokens.append(batch.tokens)
+        return batch
 
     def run(self, batch: PackedBatch, *, hidden: bool) -> Outputs:
         if batch is PROBE:

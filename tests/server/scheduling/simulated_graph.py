@@ -7,6 +7,7 @@ from typing import Any
 from headwaiter_server.runtime.graph import Outputs
 from headwaiter_server.runtime.model import Model
 from headwaiter_server.runtime.packing import PackedBatch
+from headwaiter_server.runtime.shape_buckets import round_up_to_buckets
 from headwaiter_server.scheduling.cost import CostModel, Shape
 from tests.server.rpc.stand_ins import model as stand_in
 
@@ -21,6 +22,7 @@ class SimulatedGraph:
         now_s: time on the clock.
         ran: shapes of the batches that ran.
         most_tokens: batches with more tokens fail.
+        most_sequences: batches with more sequences fail, after rounding as on a GPU.
     """
 
     pools = True
@@ -29,6 +31,7 @@ class SimulatedGraph:
         self.now_s = 0.0
         self.ran: list[Shape] = []
         self.most_tokens = 1 << 20
+        self.most_sequences: int | None = None
         self._cost = cost
         self.variable_length = cost.variable_length
 
@@ -38,6 +41,8 @@ class SimulatedGraph:
     def run(self, batch: PackedBatch, *, hidden: bool) -> Outputs:
         if batch.tokens > self.most_tokens:
             raise RuntimeError("out of memory")
+        if self.most_sequences is not None and round_up_to_buckets(batch).sequences > self.most_sequences:
+            raise RuntimeError("invalid configuration argument")
         self.ran.append(Shape.of(batch.lengths.tolist(), hidden=hidden))
         self.now_s += self._cost.seconds(*self.ran[-1])
         return Outputs(None, None)

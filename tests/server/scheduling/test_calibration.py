@@ -1,5 +1,6 @@
 """The cost of batches is measured at start-up, here on a simulated graph with a known cost."""
 
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,7 @@ from unittest.mock import patch
 import pytest
 
 from headwaiter_server.runtime.model import Model
-from headwaiter_server.scheduling.calibration import measure_cost
+from headwaiter_server.scheduling.calibration import batch_limits, measure_cost, warm_up
 from headwaiter_server.scheduling.cost import CostModel
 from tests.server.rpc.stand_ins import model as stand_in
 from tests.server.scheduling.simulated_graph import GATHERED, VARYING, SimulatedGraph, simulated_model
@@ -61,3 +62,26 @@ def test_attention_scores_take_64_mib_on_the_cpu_unless_one_sequence_needs_more(
     with patch("headwaiter_server.runtime.warmup.time", graph):
         model = replace(stand_in(tmp_path, max_tokens=max_tokens, heads=heads), graph=graph)
         assert measure_cost(model).limits.cells == cells
+
+
+@pytest.mark.parametrize(("cost", "heads", "scores_bytes"), [(GATHERED, 12, 8), (GATHERED, 1, 8), (VARYING, 12, 0)])
+def test_attention_scores_take_2_gib_on_a_gpu_if_attention_computes_padding_and_nothing_otherwise(
+    cost: CostModel, heads: int, scores_bytes: int, tmp_path: Path
+) -> None:
+    graph: Any = SimulatedGraph(cost)
+    model = replace(stand_in(tmp_path, max_tokens=512, heads=heads), graph=graph, provider="cuda")
+    cells = batch_limits(model, 1024).cells
+    assert cells == ((2 << 30) // (heads * scores_bytes) if scores_bytes else sys.maxsize)
+
+
+@pytest.mark.parametrize("cost", [GATHERED, VARYING])
+@pytest.mark.parametrize("max_tokens", [1, 512])
+def test_a_narrow_model_keeps_its_limits_because_no_batch_has_too_many_sequences_for_a_gpu(
+    cost: CostModel, max_tokens: int, tmp_path: Path
+) -> None:
+    graph: Any = SimulatedGraph(cost)
+    graph.most_sequences = 65_535
+    model = replace(stand_in(tmp_path, max_tokens=max_tokens, heads=2, width=8), graph=graph, provider="cuda")
+    limits = batch_limits(model, 65_536)
+    assert warm_up(model, limits) == limits
+    assert max(shape.sequences for shape in graph.ran) <= limits.sequences == 65_535

@@ -77,6 +77,23 @@ async def test_an_outcome_has_the_times_of_all_batches_of_the_request(harness: H
     assert all(times.packing.seconds == 0.0 for times in outcome.batches)
 
 
+async def test_the_next_batch_is_prepared_while_a_batch_runs(harness: Harness) -> None:
+    harness.device.hold()
+    tasks = [harness.submit([1] * 8)]
+    await harness.device.busy()
+    harness.clock.now_s = 2.5  # The predicted end of the first batch.
+    tasks.append(harness.submit([2] * 7))
+    for _ in range(100):
+        if len(harness.device.prepared_tokens) > 1:
+            break
+        await asyncio.sleep(0.01)
+    assert harness.device.prepared_tokens == [8, 7]
+    assert harness.device.batches == [[[1] * 8]]
+    harness.device.release()
+    assert [sums(outcome) for outcome in await asyncio.gather(*tasks)] == [[8], [14]]
+    assert harness.device.prepared_tokens == [8, 7]
+
+
 async def test_a_request_ends_with_its_last_batch(harness: Harness) -> None:
     harness.clock.now_s = 3.0
     harness.device.hold()

@@ -1,0 +1,184 @@
+"""Predict which attention kernel ONNX Runtime runs on a GPU.
+
+The rules are those of ONNX Runtime's operator PackedMultiHeadAttention, read from its sources.
+`tests/server/runtime/test_attention_routes.py` names the source line of each rule. The route decides whether a batch
+pays for padding, and whether its attention scores take memory.
+"""
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import NamedTuple
+
+# Sum of the bits of AttentionBackend for flash (1), memory-efficient (2) and unfused (16) attention. Without the bits
+# of TensorRT's kernels, which pad each sequence, and with no shortest length for the others, the route of a graph does
+# not depend on the lengths of a batch.
+SDPA_KERNEL = 1 + 2 + 16
+# Turing: CUDA 13 supports no older GPU.
+OLDEST_COMPUTE_CAPABILITY = (7, 5)
+# Flash and memory-efficient attention need heads of a multiple of this size.
+_HEAD_SIZE_STEP = 8
+_FLASH_MAX_HEAD_SIZE = 256
+_MEMORY_EFFICIENT_MAX_HEAD_SIZE = 1024
+# The GPUs, the head sizes and the lengths for which ONNX Runtime contains kernels of TensorRT.
+_FUSED_CAPABILITIES = ((7, 5), (8, 0), (8, 6), (8, 9))
+_FUSED_HEAD_SIZES = (32, 64)
+_FUSED_FLASH_HEAD_SIZES = (16, 32, 40, 64, 80, 128, 160, 256)
+_FUSED_MAX_TOKENS = 384
+# The unfused kernel for more than 1,024 tokens counts the scores of a batch in a signed 32-bit index.
+_LARGE_SOFTMAX_TOKENS = 1024
+_MAX_UNFUSED_SCORES = 2**31
+
+
+class Route(StrEnum):
+    """The kernel that computes attention."""
+
+    FLASH = "flash"
+    MEMORY_EFFICIENT = "memory-efficient"
+    FUSED = "fused"  # TensorRT's kernel, which pads each sequence to one of a few lengths
+    FUSED_FLASH = "fused (flash)"  # TensorRT's kernel for long sequences
+    UNFUSED = "unfused"  # matrix products and a softmax over padded scores
+    GATHERED = "gathered"  # no attention operator: standard operators on gathered cells
+
+    @property
+    def pads(self) -> bool:
+        """Whether the route computes the padding of a batch; the two others take sequences of any length."""
+        return self not in (Route.FLASH, Route.MEMORY_EFFICIENT)
+
+
+class PackedAttention(NamedTuple):
+    """What a node PackedMultiHeadAttention computes.
+
+    Attributes:
+        half: whether it computes in float16; otherwise in float32.
+        head_dim: values of a query or key in each head, padding included.
+        value_dim: values of a value in each head, padding included.
+        one_input: whether queries, keys and values are one input, [T, H, 3, head_dim]; otherwise they are three.
+        attention_bias: whether a bias is added to the scores.
+    """
+
+    half: bool
+    head_dim: int
+    value_dim: int
+    one_input: bool = False
+    attention_bias: bool = False
+
+
+class KernelOptions(NamedTuple):
+    """Which kernels ONNX Runtime may use; the defaults are those of a session without options.
+
+    Attributes:
+        flash: flash attention.
+        memory_efficient: memory-efficient attention.
+        fused: TensorRT's kernels.
+        fused_flash: TensorRT's kernels for long sequences.
+        min_flash_tokens: N from which one input of queries, keys and values takes flash attention.
+        min_memory_efficient_tokens: N from which float32 takes memory-efficient attention.
+    """
+
+    flash: bool = True
+    memory_efficient: bool = True
+    fused: bool = True
+    fused_flash: bool = True
+    min_flash_tokens: int = 513
+    min_memory_efficient_tokens: int = 256
+
+    @classmethod
+    def of(cls, sdpa_kernel: int, environment: Mapping[str, str]) -> "KernelOptions":
+        """Return the options of a session, given its provider option `sdpa_kernel` (0: none) and the environment."""
+
+        def allowed(bit: int, disabling_variable: str) -> bool:
+            if sdpa_kernel:
+                return bool(sdpa_kernel & bit)
+            return (environment.get(disabling_variable) or "0") in ("0", "false", "False")
+
+        def min_tokens(variable: str, default: int) -> int:
+            return int(environment.get(variable) or (0 if sdpa_kernel else default))
+
+        return cls(
+            allowed(1, "ORT_DISABLE_FLASH_ATTENTION"),
+            allowed(2, "ORT_DISABLE_MEMORY_EFFICIENT_ATTENTION"),
+            allowed(4, "ORT_DISABLE_FUSED_ATTENTION"),
+            allowed(32, "ORT_DISABLE_TRT_FLASH_ATTENTION"),
+            min_tokens("ORT_MIN_SEQ_LEN_FLASH_ATTENTION_PACKED_QKV", 513),
+            min_tokens("ORT_MIN_SEQ_LEN_EFFICIENT_ATTENTION_FP32", 256),
+        )
+
+
+def attention_route(
+    attention: PackedAttention | None, padded_length: int, compute_capability: tuple[int, int], options: KernelOptions
+) -> Route:
+    """Return the kernel that computes a batch.
+
+    Args:
+        attention: the operator; None if the graph gathers attention.
+        padded_length: N, the number of tokens of the longest sequence, rounded up to its shape bucket.
+        compute_capability: of the GPU, at least OLDEST_COMPUTE_CAPABILITY.
+        options: the kernels that ONNX Runtime may use.
+    """
+    if attention is None:
+        return Route.GATHERED
+    equal_sizes = attention.head_dim == attention.value_dim
+    long_enough = not attention.one_input or padded_length >= options.min_flash_tokens
+    if (
+        options.flash
+        and attention.half
+        and compute_capability >= (8, 0)
+        and not attention.attention_bias
+        and equal_sizes
+        and attention.head_dim % _HEAD_SIZE_STEP == 0
+        and attention.head_dim <= _FLASH_MAX_HEAD_SIZE
+        and long_enough
+    ):
+        return Route.FLASH
+    if options.fused and attention.half and not attention.attention_bias and equal_sizes:
+        fused = _fused_route(attention.head_dim, padded_length, compute_capability, options)
+        if fused is not None:
+            return fused
+    if options.memory_efficient and _takes_memory_efficient(attention, padded_length, options):
+        return Route.MEMORY_EFFICIENT
+    return Route.UNFUSED
+
+
+def _fused_route(
+    head_dim: int, padded_length: int, compute_capability: tuple[int, int], options: KernelOptions
+) -> Route | None:
+    """Return which of TensorRT's kernels computes a batch; None if there is no such kernel."""
+    if compute_capability not in _FUSED_CAPABILITIES:
+        return None
+    if padded_length <= _FUSED_MAX_TOKENS:
+        return Route.FUSED if head_dim in _FUSED_HEAD_SIZES else None
+    return Route.FUSED_FLASH if options.fused_flash and head_dim in _FUSED_FLASH_HEAD_SIZES else None
+
+
+def _takes_memory_efficient(attention: PackedAttention, padded_length: int, options: KernelOptions) -> bool:
+    """Return whether memory-efficient attention takes a batch; all GPUs that CUDA 13 supports have this kernel."""
+    sizes = attention.head_dim, attention.value_dim
+    bias_step = 8 if attention.half else 16
+    return (
+        all(size % _HEAD_SIZE_STEP == 0 and size <= _MEMORY_EFFICIENT_MAX_HEAD_SIZE for size in sizes)
+        and (attention.half or padded_length >= options.min_memory_efficient_tokens)
+        and (not attention.attention_bias or padded_length % bias_step == 0)
+    )
+
+
+def padded_head_size(size: int) -> int:
+    """Return the size to which the CUDA graphs pad a head with zeros: the next that fused kernels take."""
+    return -(-size // _HEAD_SIZE_STEP) * _HEAD_SIZE_STEP
+
+
+def is_always_fused(attention: PackedAttention) -> bool:
+    """Return whether attention takes a fused kernel with any length on any GPU, under the options of this server."""
+    options = KernelOptions.of(SDPA_KERNEL, {})
+    return not attention_route(attention, 1, OLDEST_COMPUTE_CAPABILITY, options).pads
+
+
+def unfused_fault(attention: PackedAttention, heads: int, padded_length: int) -> str:
+    """Return why the unfused kernel must not compute one sequence of this padded length; "" if it may."""
+    if padded_length > _LARGE_SOFTMAX_TOKENS and heads * padded_length**2 > _MAX_UNFUSED_SCORES:
+        return f"it counts the {heads:,} x {padded_length:,} x {padded_length:,} scores of a sequence in 32 bits"
+    if attention.value_dim > 2 * attention.head_dim:
+        return (
+            f"it writes contexts of {attention.value_dim} values per head into the memory of queries and keys of "
+            f"{attention.head_dim}"
+        )
+    return ""
