@@ -9,6 +9,7 @@ import itertools
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -45,8 +46,7 @@ class ActivationRanges:
     def watch(self) -> Iterator[None]:
         """Observe the layers of the encoder while it runs inside the block, in the layout `sequence`."""
         hooks = [
-            # The name is bound to each function.
-            module.register_forward_hook(lambda module, inputs, output, name=name: self._layer(name, inputs[0], output))
+            module.register_forward_hook(partial(self._layer, name))
             for name, module in self._encoder.named_modules()
             if not any(module.children())
         ]
@@ -60,9 +60,12 @@ class ActivationRanges:
         """Return a layout whose attention and norms are observed."""
         return _ObservedSequence(tokens, self)
 
-    def _layer(self, name: str, x: Tensor, y: Tensor) -> None:
-        self._record(name, x)
+    def _layer(self, name: str, module: nn.Module, inputs: tuple[Tensor, ...], y: Tensor) -> None:
+        self._record(name, inputs[0])
         self._record(name, y)
+        if isinstance(module, nn.Linear) and module.bias is not None:
+            # On CUDA, the next operator may add the bias; then the product without the bias is stored.
+            self._record(name, y - module.bias)
 
     def scores(self, name: str, query: Tensor, key: Tensor) -> None:
         """Observe the scores of one attention layer; query and key are [H, n, head_dim]."""

@@ -44,7 +44,7 @@ class PackedCuda(CudaLayout):
 
     The operator has no masks, so attention with a mask is gathered. So are heads for which ONNX Runtime has no fused
     kernel (more than 1,024 values): the unfused kernel computes padding, copies data to the host in every layer, and is
-    wrong for values more than twice as wide as the keys, and for more than 2^31 scores of a sequence.
+    wrong for values more than twice as wide as the keys, and for more than 2^31 scores of a batch.
     """
 
     INPUT_AXES: ClassVar[Axes] = {

@@ -1,6 +1,7 @@
 """The export measures the range of a model's numbers, and writes only graphs that stay within it."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -143,3 +144,19 @@ def test_suitable_plans(largest: float, *, fuses_norms: bool) -> None:
         (original,) = (each for each in GRAPHS if each.file == plan.file)
         expected = PackedCuda if fuses_norms else PackedCudaSeparateNorms
         assert plan.layout is (expected if original.layout is PackedCuda else original.layout)
+
+
+def test_a_product_that_only_its_bias_keeps_in_range_counts_without_the_bias() -> None:
+    encoder = random_encoder(feature_width=6, layers=1)
+    attention: Any = encoder.layers[0].attention
+    output, value = attention.output, attention.value
+    with torch.no_grad():
+        output.weight.zero_()
+        output.bias.fill_(-60_000.0)
+        value.weight.zero_()
+        value.bias.fill_(100.0)
+        output.weight[:, 0] = 1200.0
+    # The product is 120,000, and the sum with the bias 60,000.
+    name, magnitude = limiting_magnitude(measure(encoder).magnitudes)
+    assert name == "layers.0.attention.output"
+    assert magnitude == pytest.approx(120_000)

@@ -24,9 +24,6 @@ _FUSED_CAPABILITIES = ((7, 5), (8, 0), (8, 6), (8, 9))
 _FUSED_HEAD_SIZES = (32, 64)
 _FUSED_FLASH_HEAD_SIZES = (16, 32, 40, 64, 80, 128, 160, 256)
 _FUSED_MAX_TOKENS = 384
-# The unfused kernel for more than 1,024 tokens counts the scores of a batch in a signed 32-bit index.
-_LARGE_SOFTMAX_TOKENS = 1024
-_MAX_UNFUSED_SCORES = 2**31
 
 
 class Route(StrEnum):
@@ -170,15 +167,3 @@ def is_always_fused(attention: PackedAttention) -> bool:
     """Return whether attention takes a fused kernel with any length on any GPU, under the options of this server."""
     options = KernelOptions.of(SDPA_KERNEL, {})
     return not attention_route(attention, 1, OLDEST_COMPUTE_CAPABILITY, options).pads
-
-
-def unfused_fault(attention: PackedAttention, heads: int, padded_length: int) -> str:
-    """Return why the unfused kernel must not compute one sequence of this padded length; "" if it may."""
-    if padded_length > _LARGE_SOFTMAX_TOKENS and heads * padded_length**2 > _MAX_UNFUSED_SCORES:
-        return f"it counts the {heads:,} x {padded_length:,} x {padded_length:,} scores of a sequence in 32 bits"
-    if attention.value_dim > 2 * attention.head_dim:
-        return (
-            f"it writes contexts of {attention.value_dim} values per head into the memory of queries and keys of "
-            f"{attention.head_dim}"
-        )
-    return ""

@@ -36,6 +36,9 @@ _IDENTITY = (
 # arena to the operating system. Then the next batch allocates memory again, which takes 60 ms for 100 MiB: a tenth of
 # the time of a batch of two blocks, but less than 3 % of the time of a batch of eight blocks.
 _SHRINKING_BLOCKS = 8
+# ONNX Runtime reads this variable when a session opens. It would send short fp32 batches to the unfused kernel, which
+# computes padding and overflows with some models.
+_SHORT_FP32_VARIABLE = "ORT_MIN_SEQ_LEN_EFFICIENT_ATTENTION_FP32"
 # Log nothing below "fatal": ONNX Runtime raises the same errors as exceptions.
 _LOG_FATAL_ONLY = 4
 
@@ -112,23 +115,20 @@ class EncoderGraph:
         """Whether the graph has a pooled output."""
         return "pooled" in self._outputs
 
-    def route(self, padded_length: int) -> Route:
-        """Return the kernel of attention for batches of this N; the unfused one if the head sizes are unknown."""
+    @property
+    def route(self) -> Route:
+        """The kernel of attention, the same for every length of a batch; unfused if the head sizes are unknown."""
         if "cu_seqlens" not in self._inputs:
             return Route.GATHERED
         if self._attention is None:
             return Route.UNFUSED
-        options = KernelOptions.of(SDPA_KERNEL, os.environ)
-        return attention_route(self._attention, padded_length, self._compute_capability, options)
+        options = KernelOptions.of(SDPA_KERNEL, {})
+        return attention_route(self._attention, 1, self._compute_capability, options)
 
     @property
     def variable_length(self) -> bool:
-        """Whether attention computes no padding, for batches of every length.
-
-        The route changes with the length only if a variable of ONNX Runtime's sets a shortest length for fused kernels.
-        Then the shortest batches have padding.
-        """
-        return not self.route(1).pads
+        """Whether attention computes no padding."""
+        return not self.route.pads
 
     @property
     def attends_in_blocks(self) -> bool:
@@ -167,6 +167,7 @@ def open_session(
 ) -> ort.InferenceSession:
     """Open a session on a graph with the given session options; other arguments as in `EncoderGraph.open`."""
     if provider == "cuda":
+        os.environ.pop(_SHORT_FP32_VARIABLE, None)
         require_cuda(device, max_gpu_bytes)
     return _open_on_provider(str(path), provider, options, device, max_gpu_bytes)
 

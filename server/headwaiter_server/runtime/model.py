@@ -9,7 +9,7 @@ import numpy as np
 
 from headwaiter_proto.encoder_pb2 import PRECISION_FP16, PRECISION_FP32, PRECISION_INT8, Precision
 from headwaiter_proto.manifest_pb2 import LOWERING_PACKED_CPU, LOWERING_PACKED_CUDA, Graph, Manifest, Parity
-from headwaiter_server.runtime.attention_routes import PackedAttention, Route, padded_head_size, unfused_fault
+from headwaiter_server.runtime.attention_routes import PackedAttention, padded_head_size
 from headwaiter_server.runtime.bundle import GOLDEN, Bundle, Golden
 from headwaiter_server.runtime.errors import (
     BundleRefused,
@@ -22,7 +22,6 @@ from headwaiter_server.runtime.graph import EncoderGraph, Provider
 from headwaiter_server.runtime.memory import longest_sequence_bytes
 from headwaiter_server.runtime.numeric_tolerances import Difference, violation
 from headwaiter_server.runtime.packing import PackedBatch, pack
-from headwaiter_server.runtime.shape_buckets import padded_length_bucket
 from headwaiter_server.runtime.warmup import check_golden
 
 log = logging.getLogger(__name__)
@@ -168,7 +167,6 @@ def _open_checked(
     attention = _packed_attention(bundle.manifest, precision)
     try:
         graph = EncoderGraph.open(path, provider, *resources, attention=attention)
-        _refuse_faulty_route(graph, attention, bundle.manifest)
         measured = check_golden(graph, golden, normalized=bundle.manifest.normalized)
     except ProviderUnavailable:
         raise
@@ -193,23 +191,6 @@ def _packed_attention(manifest: Manifest, precision: Precision) -> PackedAttenti
         return None
     sizes = padded_head_size(manifest.head_dim), padded_head_size(manifest.value_dim)
     return PackedAttention(precision == PRECISION_FP16, *sizes)
-
-
-def _refuse_faulty_route(graph: EncoderGraph, attention: PackedAttention | None, manifest: Manifest) -> None:
-    """Refuse to compute sequences in ONNX Runtime's unfused kernel that this kernel computes wrongly.
-
-    Raises:
-        ProviderUnavailable: some sequence would be computed wrongly.
-    """
-    if attention is None:
-        return
-    for length in (1, padded_length_bucket(manifest.max_tokens)):
-        fault = unfused_fault(attention, manifest.heads, length)
-        if fault and graph.route(length) is Route.UNFUSED:
-            raise ProviderUnavailable(
-                f"ONNX Runtime would run the unfused attention kernel, but {fault}: "
-                "unset ORT_MIN_SEQ_LEN_EFFICIENT_ATTENTION_FP32, or use --provider cpu"
-            )
 
 
 def _find_graph(bundle: Bundle, provider: Provider, precision: str) -> Graph:

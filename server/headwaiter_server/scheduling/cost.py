@@ -51,8 +51,8 @@ class Shape(NamedTuple):
 class CostModel:
     """Predicts the seconds of a batch of B sequences of lengths n: T = Σn tokens, N tokens in the longest.
 
-    A graph that gathers attention to a padded grid takes launch_s + token_s·T + padded_s·B·N + cell_s·B·N².
-    A graph whose attention kernel takes variable lengths takes launch_s + token_s·T + cell_s·Σn².
+    A batch takes launch_s + token_s·T + padded_s·B·N + cell_s·(attention cells). Attention that is gathered to a padded
+    grid has B·N² cells. An attention kernel of variable lengths has Σn²; pooling is padded nevertheless.
 
     The launch is the part that does not depend on the size of the batch: reading weights, starting operators. A batch
     whose hidden rows are copied to the host takes hidden_row_s·T more. This sum is then multiplied by `hidden_factor`:
@@ -83,12 +83,9 @@ class CostModel:
         self, sequences: int, tokens: int, longest_tokens: int, needed_cells: int, hidden: bool = False
     ) -> float:
         """Return the seconds of a batch, given its B, T, N and Σn², and whether hidden rows are copied."""
-        if self.variable_length:
-            seconds = self.launch_s + self.token_s * tokens + self.cell_s * needed_cells
-        else:
-            padded_tokens = sequences * longest_tokens
-            padding_s = (self.padded_s + self.cell_s * longest_tokens) * padded_tokens
-            seconds = self.launch_s + self.token_s * tokens + padding_s
+        padded_tokens = sequences * longest_tokens
+        cells = needed_cells if self.variable_length else padded_tokens * longest_tokens
+        seconds = self.launch_s + self.token_s * tokens + self.padded_s * padded_tokens + self.cell_s * cells
         return self.hidden_factor * (seconds + self.hidden_row_s * tokens) if hidden else seconds
 
     def in_full_batches_s(self, tokens: int, length_tokens: int, budget_tokens: int) -> float:
@@ -102,10 +99,9 @@ class CostModel:
         self, sequences: int, tokens: int, longest_tokens: int, needed_cells: int, hidden: bool = False
     ) -> float:
         """Return the seconds that a batch spends on padding. `hidden` has no effect; arguments as in `seconds`."""
-        if self.variable_length:
-            return 0.0
         padded_tokens = sequences * longest_tokens
-        return self.padded_s * (padded_tokens - tokens) + self.cell_s * (padded_tokens * longest_tokens - needed_cells)
+        padding_cells = 0 if self.variable_length else padded_tokens * longest_tokens - needed_cells
+        return self.padded_s * (padded_tokens - tokens) + self.cell_s * padding_cells
 
 
 @dataclass(frozen=True)
@@ -125,9 +121,10 @@ class BatchLimits:
     sequences: int = sys.maxsize
 
     def scaled(self, share: float) -> "BatchLimits":
-        """Return limits for a share of the memory, at least 1 each."""
+        """Return limits for a share of the memory, at least 1 each; what has no limit still has none."""
         tokens, cells, padded_tokens = (
-            max(1, min(limit, int(share * limit))) for limit in (self.tokens, self.cells, self.padded_tokens)
+            limit if limit == sys.maxsize else max(1, min(limit, int(share * limit)))
+            for limit in (self.tokens, self.cells, self.padded_tokens)
         )
         return BatchLimits(tokens, cells, padded_tokens, self.sequences)
 
@@ -156,16 +153,15 @@ def fit(samples: Sequence[Sample], *, variable_length: bool = False) -> CostMode
         if (solution >= 0).all() and error < smallest_error:
             best, smallest_error = np.zeros(len(terms)), error
             best[chosen] = solution
-    launch_s, token_s, *padded_s, cell_s = best.tolist()
-    return CostModel(launch_s, token_s, sum(padded_s), cell_s, variable_length)
+    launch_s, token_s, padded_s, cell_s = best.tolist()
+    return CostModel(launch_s, token_s, padded_s, cell_s, variable_length)
 
 
 def _terms(shape: Shape, variable_length: bool) -> list[int]:
     """Return the numbers that the cost model multiplies by its coefficients for a batch of this shape."""
-    if variable_length:
-        return [1, shape.tokens, shape.needed_cells]
     padded_tokens = shape.sequences * shape.longest_tokens
-    return [1, shape.tokens, padded_tokens, padded_tokens * shape.longest_tokens]
+    cells = shape.needed_cells if variable_length else padded_tokens * shape.longest_tokens
+    return [1, shape.tokens, padded_tokens, cells]
 
 
 def error_ratio(cost: CostModel, samples: Sequence[Sample]) -> float:

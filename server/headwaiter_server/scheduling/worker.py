@@ -20,7 +20,7 @@ from headwaiter_server.scheduling.worker_thread import NeverRan, ThreadHung, Wor
 # One batch runs while the next one is packed.
 _MAX_BATCHES = 2
 # A worker wants its next batch this long before the predicted end of the running batch: just enough time to plan and to
-# pack. Planning earlier would miss requests that arrive in the meantime.
+# pack, except for batches of tens of thousands of tokens. Planning earlier would miss requests that arrive meanwhile.
 _LEAD_S = 0.002
 # The predicted remaining time of a batch that already runs longer than predicted.
 _OVERDUE_S = 0.001
@@ -36,7 +36,7 @@ class Device(Protocol):
         ...
 
     def run(self, batch: PackedBatch, *, hidden: bool) -> Outputs:
-        """Run a prepared batch; called from one thread at a time."""
+        """Run a batch, prepared or not; called from one thread at a time."""
         ...
 
 
@@ -205,6 +205,7 @@ class Worker:
                 started_s = self._clock()
             shape = shape_of(wanted)
             outputs = self._device.run(packed, hidden=shape.hidden)
+            packed.inputs = None  # The results keep the batch, and the inputs may take much memory.
         finally:
             self._ended_s = self._clock()
         times = BatchTimes(packed_in, Interval(started_s, self._ended_s), self._ended_s - waited_from_s)

@@ -25,7 +25,6 @@ from headwaiter_server.runtime.attention_routes import (
     attention_route,
     is_always_fused,
     padded_head_size,
-    unfused_fault,
 )
 
 TURING, A100, A10, ADA, HOPPER, BLACKWELL = (7, 5), (8, 0), (8, 6), (8, 9), (9, 0), (12, 0)
@@ -151,21 +150,3 @@ def test_head_sizes_of_a_multiple_of_8_up_to_1024_are_fused_on_every_gpu(
 
 def test_heads_are_padded_to_the_next_multiple_of_8() -> None:
     assert [padded_head_size(size) for size in (1, 8, 9, 26, 64)] == [8, 8, 16, 32, 64]
-
-
-@pytest.mark.parametrize(
-    ("sizes", "heads", "padded_length", "faulty"),
-    [
-        # softmax:133 keeps the index of a score in an int, for N > 1,024 (softmax:818): 2^31 scores are the most.
-        ((64, 64), 8, 16_384, False),
-        ((64, 64), 8, 18_432, True),
-        ((64, 64), 4096, 1024, False),
-        # impl:824 writes the contexts over queries and keys.
-        ((4, 8), 1, 64, False),
-        ((4, 9), 1, 64, True),
-    ],
-)
-def test_the_unfused_kernel_must_not_compute_what_overflows_it(
-    sizes: tuple[int, int], heads: int, padded_length: int, faulty: bool
-) -> None:
-    assert bool(unfused_fault(PackedAttention(False, *sizes), heads, padded_length)) == faulty

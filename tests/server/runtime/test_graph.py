@@ -1,6 +1,7 @@
 """A graph takes packed batches whatever its attention layout, and runs on the requested provider or not at all."""
 
 import ctypes
+import os
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -154,37 +155,25 @@ def test_without_the_cuda_libraries_a_graph_with_cuda_operators_fails_with_the_c
 
 
 @pytest.mark.parametrize(
-    ("axes", "attention", "variables", "route", "variable_length"),
+    ("axes", "attention", "route", "variable_length"),
     [
-        ({"cu_seqlens": ["batch + 1"]}, PackedAttention(False, 64, 64), {}, Route.MEMORY_EFFICIENT, True),
-        ({"cu_seqlens": ["batch + 1"]}, PackedAttention(False, 20, 20), {}, Route.UNFUSED, False),
-        ({"cu_seqlens": ["batch + 1"]}, None, {}, Route.UNFUSED, False),
-        ({"lengths": ["batch"]}, PackedAttention(False, 64, 64), {}, Route.GATHERED, False),
-        # Only sequences of less than 100 tokens are padded; 128 are not.
-        (
-            {"cu_seqlens": ["batch + 1"]},
-            PackedAttention(False, 64, 64),
-            {"ORT_MIN_SEQ_LEN_EFFICIENT_ATTENTION_FP32": "100"},
-            Route.MEMORY_EFFICIENT,
-            False,
-        ),
+        ({"cu_seqlens": ["batch + 1"]}, PackedAttention(False, 64, 64), Route.MEMORY_EFFICIENT, True),
+        ({"cu_seqlens": ["batch + 1"]}, PackedAttention(False, 20, 20), Route.UNFUSED, False),
+        ({"cu_seqlens": ["batch + 1"]}, None, Route.UNFUSED, False),
+        ({"lengths": ["batch"]}, PackedAttention(False, 64, 64), Route.GATHERED, False),
     ],
 )
-def test_only_a_graph_whose_attention_is_fused_at_every_length_has_variable_length_attention(
+def test_only_a_graph_whose_attention_is_fused_has_variable_length_attention(
     axes: dict[str, list[str | int]],
     attention: PackedAttention | None,
-    variables: dict[str, str],
     route: Route,
     variable_length: bool,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    for name, value in variables.items():
-        monkeypatch.setenv(name, value)
     nodes = [helper.make_node("Cast", [*axes], ["hidden"], to=TensorProto.FLOAT)]
     path = _save(tmp_path / "graph.onnx", nodes, axes, ["hidden"])
     graph = EncoderGraph.open(path, "cpu", 1, attention=attention)
-    assert (graph.route(128), graph.variable_length) == (route, variable_length)
+    assert (graph.route, graph.variable_length) == (route, variable_length)
 
 
 def test_a_graph_on_a_gpu_takes_the_route_of_its_compute_capability(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -194,8 +183,17 @@ def test_a_graph_on_a_gpu_takes_the_route_of_its_compute_capability(monkeypatch:
     routes = []
     for capability in ((8, 0), (7, 5), None):
         monkeypatch.setattr(graph_module, "compute_capability", {3: capability}.__getitem__)
-        routes.append(EncoderGraph(cast(Any, session), ("cuda", 3), PackedAttention(True, 64, 64)).route(8))
+        routes.append(EncoderGraph(cast(Any, session), ("cuda", 3), PackedAttention(True, 64, 64)).route)
     assert routes == [Route.FLASH, Route.MEMORY_EFFICIENT, Route.MEMORY_EFFICIENT]
+
+
+def test_a_variable_that_would_send_short_batches_to_the_unfused_kernel_is_ignored(
+    text_bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ORT_MIN_SEQ_LEN_EFFICIENT_ATTENTION_FP32", "100")
+    with pytest.raises(ProviderUnavailable):
+        EncoderGraph.open(text_bundle / "packed-cuda.fp32.onnx", "cuda")
+    assert "ORT_MIN_SEQ_LEN_EFFICIENT_ATTENTION_FP32" not in os.environ
 
 
 def _cuda_is_not_built(patch: pytest.MonkeyPatch) -> None:

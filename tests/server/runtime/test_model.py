@@ -2,17 +2,13 @@
 
 import json
 import logging
-from contextlib import nullcontext
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, Literal, cast
+from typing import Literal
 
 import onnxruntime as ort
 import pytest
 
 from headwaiter_proto.encoder_pb2 import PRECISION_FP16, PRECISION_FP32, PRECISION_INT8
-from headwaiter_proto.manifest_pb2 import Manifest
-from headwaiter_server.runtime import model as model_module
 from headwaiter_server.runtime.bundle import GOLDEN, MANIFEST, Bundle
 from headwaiter_server.runtime.errors import (
     BundleRefused,
@@ -21,7 +17,6 @@ from headwaiter_server.runtime.errors import (
     ProviderUnavailable,
     ToleranceExceeded,
 )
-from headwaiter_server.runtime.graph import EncoderGraph
 from headwaiter_server.runtime.model import open_model
 from tests.server.runtime.bundles import copy, read_manifest, shift_golden, sign, write_manifest
 
@@ -163,32 +158,6 @@ def test_a_model_beyond_float16_is_refused_in_fp16_with_the_reason_and_opens_in_
     explained = message if precision == "fp16" else caplog.text
     for fact in ("no fp16 graph", "layers.0.feed_forward.up", "70000", "65504"):
         assert fact in explained
-
-
-@pytest.mark.parametrize(
-    ("manifest", "variables", "refused"),
-    [
-        ({"head_dim": 4, "value_dim": 20}, {"ORT_MIN_SEQ_LEN_EFFICIENT_ATTENTION_FP32": "9"}, True),
-        ({"head_dim": 4, "value_dim": 20}, {}, False),
-        ({"head_dim": 4, "value_dim": 16}, {"ORT_MIN_SEQ_LEN_EFFICIENT_ATTENTION_FP32": "9"}, False),
-        # 65,536 tokens and one head have 2^32 scores.
-        ({"max_tokens": 65_536}, {"ORT_MIN_SEQ_LEN_EFFICIENT_ATTENTION_FP32": "99999"}, True),
-        ({"max_tokens": 65_536}, {"ORT_MIN_SEQ_LEN_EFFICIENT_ATTENTION_FP32": "9"}, False),
-        ({"max_tokens": 65_536, "head_dim": 0}, {"ORT_MIN_SEQ_LEN_EFFICIENT_ATTENTION_FP32": "99999"}, False),
-    ],
-)
-def test_a_graph_that_the_unfused_kernel_would_compute_wrongly_is_refused(
-    manifest: dict[str, Any], variables: dict[str, str], refused: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name, value in variables.items():
-        monkeypatch.setenv(name, value)
-    fields: dict[str, Any] = {"heads": 1, "head_dim": 8, "value_dim": 8, "max_tokens": 512, **manifest}
-    described = Manifest(**fields)
-    attention = model_module._packed_attention(described, PRECISION_FP32)
-    session = SimpleNamespace(get_inputs=lambda: [SimpleNamespace(name="cu_seqlens")], get_outputs=list)
-    graph = EncoderGraph(cast(Any, session), attention=attention)
-    with pytest.raises(ProviderUnavailable, match="unfused") if refused else nullcontext():
-        model_module._refuse_faulty_route(graph, attention, described)
 
 
 @pytest.mark.gpu

@@ -28,6 +28,9 @@ class Graph:
     def __init__(self) -> None:
         self.batches: list[PackedBatch] = []
 
+    def prepare(self, batch: PackedBatch) -> PackedBatch:
+        return batch
+
     def run(self, batch: PackedBatch, *, hidden: bool) -> Outputs:
         self.batches.append(batch)
         rows = batch.rows.reshape(batch.tokens, -1).astype(np.float32)
@@ -79,6 +82,9 @@ class SimulatedGraph:
 
     def perf_counter(self) -> float:
         return self.now_s
+
+    def prepare(self, batch: PackedBatch) -> PackedBatch:
+        return batch
 
     def run(self, batch: PackedBatch, *, hidden: bool) -> Outputs:
         assert not hidden

@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -68,14 +69,15 @@ class FakeDevice:
 
     def prepare(self, batch: PackedBatch) -> PackedBatch:
         self.prepared_tokens.append(batch.tokens)
-        return batch
+        return replace(batch, inputs={"rows": batch.rows})
 
     def run(self, batch: PackedBatch, *, hidden: bool) -> Outputs:
         if batch is PROBE:
             self.dead |= self.probes_left == 0
             self.probes_left -= 1
         else:
-            self.batches.append([part.tolist() for part in batch.split(batch.rows)])
+            assert batch.inputs is not None
+            self.batches.append([part.tolist() for part in batch.split(batch.inputs["rows"])])
             self._entered.release()
             self._allowed.acquire()
         if self.dead:

@@ -38,6 +38,9 @@ class SimulatedGraph:
     def perf_counter(self) -> float:
         return self.now_s
 
+    def prepare(self, batch: PackedBatch) -> PackedBatch:
+        return batch
+
     def run(self, batch: PackedBatch, *, hidden: bool) -> Outputs:
         if batch.tokens > self.most_tokens:
             raise RuntimeError("out of memory")

@@ -1,10 +1,12 @@
 """A fit recovers the cost model, and a batch never costs nothing, even after a fit to noise."""
 
+import sys
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headwaiter_server.scheduling.cost import CostModel, Sample, Shape, error_ratio, fit, smallest_budget
+from headwaiter_server.scheduling.cost import BatchLimits, CostModel, Sample, Shape, error_ratio, fit, smallest_budget
 
 Lengths = tuple[int, ...]
 SHAPES: list[Lengths] = [(1,), (16,), (256,), (16,) * 32, (256, 256), (64,) * 8, (128,) * 4, (64, *(4,) * 15), (128, 1)]
@@ -21,13 +23,13 @@ def _samples(cost: CostModel, noise: list[float]) -> list[Sample]:
     ]
 
 
-def test_padding_takes_time_with_gathered_attention_and_no_time_with_variable_lengths() -> None:
+def test_attention_of_variable_lengths_computes_no_padding_but_pooling_does() -> None:
     gathered = CostModel(launch_s=1.0, token_s=2.0, padded_s=10.0, cell_s=100.0)
     assert gathered.seconds(*Shape.of((3, 1))) == 1 + 2 * 4 + 10 * 2 * 3 + 100 * 2 * 3 * 3
     assert gathered.padding_s(*Shape.of((3, 1))) == 10 * 2 + 100 * (2 * 9 - 10)
-    varying = CostModel(launch_s=1.0, token_s=2.0, padded_s=0.0, cell_s=100.0, variable_length=True)
-    assert varying.seconds(*Shape.of((3, 1))) == 1 + 2 * 4 + 100 * 10
-    assert varying.padding_s(*Shape.of((3, 1))) == 0
+    varying = CostModel(launch_s=1.0, token_s=2.0, padded_s=10.0, cell_s=100.0, variable_length=True)
+    assert varying.seconds(*Shape.of((3, 1))) == 1 + 2 * 4 + 10 * 2 * 3 + 100 * 10
+    assert varying.padding_s(*Shape.of((3, 1))) == 10 * 2
 
 
 @given(cost=costs, lengths=lengths_lists)
@@ -119,3 +121,7 @@ def test_tokens_in_full_batches_take_the_time_of_these_batches(cost: CostModel, 
     # A batch is also full if no further sequence fits, or if its only sequence is longer than the budget.
     assert cost.in_full_batches_s(budget, length, budget + length - 1) == pytest.approx(full_s)
     assert cost.in_full_batches_s(budget, budget, 1) == pytest.approx(cost.seconds(*Shape.of([budget])))
+
+
+def test_what_has_no_limit_still_has_none_when_limits_are_lowered() -> None:
+    assert BatchLimits(100, sys.maxsize, 40).scaled(0.5) == BatchLimits(50, sys.maxsize, 20)
