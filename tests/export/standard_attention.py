@@ -27,7 +27,8 @@ _SPLIT_HEADS = """
 """
 _FUNCTION = f"""
 <domain: "{_DOMAIN}", opset_import: ["": 20]>
-{_OPERATOR} <num_heads, mask_filter_value> (query, key, value, bias, token_offset, cumulative) => (context)
+{_OPERATOR} <num_heads, mask_filter_value, scale: float = 0.0>
+    (query, key, value, bias, token_offset, cumulative) => (context)
 {{
     zero = Constant <value_ints = [0]> ()
     one = Constant <value_ints = [1]> ()
@@ -50,7 +51,11 @@ _FUNCTION = f"""
     head_dim = Shape <start = 3> (query_heads)
     float_head_dim = Cast <to = 1> (head_dim)
     root = Sqrt (float_head_dim)
-    scores = Div (float_products, root)
+    usual_scale = Reciprocal (root)
+    given_scale = Constant <value_float: float = @scale> ()
+    is_given = Cast <to = 9> (given_scale)
+    factor = Where (is_given, given_scale, usual_scale)
+    scores = Mul (float_products, factor)
     ends = Slice (cumulative, one, last)
     starts = Slice (cumulative, zero, rest)
     lengths = Sub (ends, starts)
