@@ -45,7 +45,7 @@ def main() -> None:
     """Run the studies that the command line names."""
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     studies_help = f"studies to run, of {', '.join(STUDIES)} (default: all); load also runs throughput"
-    parser.add_argument("studies", nargs="*", choices=list(STUDIES), metavar="STUDY", help=studies_help)
+    parser.add_argument("studies", nargs="*", choices=[[], *STUDIES], metavar="STUDY", help=studies_help)
     quick_help = "one trace, one round and 32 requesters; writes nothing into docs"
     parser.add_argument("--quick", action="store_true", help=quick_help)
     json_help = "file for the figures; the charts are drawn beside it (default: build/benchmarks.json)"

@@ -2,8 +2,10 @@
 
 import json
 import logging
+import math
 import operator
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -13,7 +15,11 @@ from bench.rounds import Rounds
 log = logging.getLogger(__name__)
 
 HOLDS, FAILS, NOT_MEASURED = "holds", "does not hold", "not measured"
-_COMPARISONS = {"≥": operator.ge, "≤": operator.le, ">": operator.gt, "<": operator.lt}
+_COMPARISONS = {"≥": operator.ge, "≤": operator.le, ">": operator.gt, "<": operator.lt, "=": operator.eq}
+
+
+class OutOfTime(Exception):
+    """The time of the check is up."""
 
 
 @dataclass(frozen=True)
@@ -24,8 +30,8 @@ class Finding:
         part: the part of the check, or the study and its load.
         name: name of the figure, with its unit.
         measured: a number, one number per round (whose median counts), or a text; None if nothing was measured.
-        sign: "≥", "≤", ">" or "<" if there is a bound, else empty.
-        bound: bound of the number.
+        sign: "≥", "≤", ">" or "<" if there is a bound, "=" if there is an expected text, else empty.
+        bound: bound of the number, or the expected text.
         is_aim: whether the bound is an aim and not a requirement.
         reason: why nothing was measured.
         is_error: whether the reason is an error, and not a missing feature of the machine or a library.
@@ -35,7 +41,7 @@ class Finding:
     name: str
     measured: float | Rounds | str | None = None
     sign: str = ""
-    bound: float = 0.0
+    bound: float | str = 0.0
     is_aim: bool = False
     reason: str = ""
     is_error: bool = False
@@ -52,7 +58,8 @@ class Finding:
             return f"{NOT_MEASURED}: {self.reason}"
         if not self.sign:
             return ""
-        return HOLDS if _COMPARISONS[self.sign](self.number, self.bound) else FAILS
+        measured = self.measured if isinstance(self.bound, str) else self.number
+        return HOLDS if _COMPARISONS[self.sign](measured, self.bound) else FAILS
 
     @property
     def fails(self) -> bool:
@@ -61,17 +68,23 @@ class Finding:
 
     def row(self) -> tuple[str, ...]:
         """Return the cells of the figure's line in the table of the GPU check."""
-        required = f"{'aim ' * self.is_aim}{self.sign} {_number(self.bound)}" if self.sign else ""
-        measured = self.measured or "" if isinstance(self.measured, str | None) else _number(self.number)
+        bound = self.bound if isinstance(self.bound, str) else format_number(self.bound)
+        required = f"{'aim ' * self.is_aim}{self.sign} {bound}" if self.sign else ""
+        measured = self.measured or "" if isinstance(self.measured, str | None) else format_number(self.number)
         return self.part, self.name, measured, required, self.verdict
 
 
 @dataclass
 class Findings:
-    """Collects the findings of a part, and logs each at once, so that findings survive a GPU that hangs later."""
+    """Collects the findings of a part, and logs each at once, so that findings survive a GPU that hangs later.
+
+    No attempt starts after `end_s` on the clock `now_s`; the enclosing attempt then ends with OutOfTime.
+    """
 
     part: str
     found: list[Finding] = field(default_factory=list)
+    end_s: float = math.inf
+    now_s: Callable[[], float] = time.monotonic
 
     def of_part(self, part: str) -> "Findings":
         """Return a collector that adds the findings of another part to the same list."""
@@ -85,13 +98,27 @@ class Findings:
         """Add a figure with its bound."""
         self._add(Finding(self.part, name, measured, sign, bound, is_aim))
 
+    def expect(self, name: str, measured: str, expected: str) -> None:
+        """Add a text that must be equal to the expected text."""
+        self._add(Finding(self.part, name, measured, "=", expected))
+
     def skip(self, name: str, reason: str) -> None:
         """Add a measurement that is impossible on this machine."""
         self._add(Finding(self.part, name, reason=reason))
 
+    def require_time(self) -> None:
+        """Raise OutOfTime if the time of the check is up."""
+        if self.now_s() >= self.end_s:
+            raise OutOfTime("the time of the check is up: run this part alone")
+
     @contextmanager
     def attempt(self, name: str) -> Iterator[None]:
-        """Turn an error into a finding, so that the check continues."""
+        """Turn an error into a finding, so that the check continues.
+
+        Raises:
+            OutOfTime: the time of the check is up, so the block does not start.
+        """
+        self.require_time()
         try:
             yield
         except Exception as error:
@@ -132,7 +159,7 @@ def to_json(findings: Sequence[Finding], run: Mapping[str, Any]) -> str:
     return json.dumps({**run, "findings": lines}, indent=2, ensure_ascii=False)
 
 
-def _number(value: float) -> str:
+def format_number(value: float) -> str:
     """Format large numbers in full, and small ones with three significant digits."""
     if abs(value) >= 1000:
         return f"{value:,.0f}"

@@ -10,12 +10,22 @@ import torch
 from numpy.typing import NDArray
 
 from bench.findings import Findings
+from bench.gpu.documents import NUMERICS, waiting_lines
 from bench.gpu.models import every_model, served_plan, write
-from bench.gpu.settings import Precision, Settings
+from bench.gpu.routes import find_routes, packed_attention, printed_kernels
+from bench.gpu.settings import PRECISIONS, Precision, Settings
+from bench.studies.numerics import figures
 from headwaiter_export.attention_layout import SingleSequence
 from headwaiter_export.config import EncoderConfig
 from headwaiter_export.encoder import Encoder
-from headwaiter_export.parity import concatenate, normalize_outputs, random_sequences, run_in_pytorch
+from headwaiter_export.parity import (
+    Reference,
+    concatenate,
+    measure_graph,
+    normalize_outputs,
+    random_sequences,
+    run_in_pytorch,
+)
 from headwaiter_proto.encoder_pb2 import PRECISION_FP16, PRECISION_FP32
 from headwaiter_server.runtime.graph import EncoderGraph, Outputs
 from headwaiter_server.runtime.numeric_tolerances import difference, violation
@@ -47,16 +57,22 @@ def _check(name: str, encoder: Encoder, settings: Settings, findings: Findings) 
     lengths = batches_of_lengths(config, settings.effort.ragged_tokens)
     batches = [random_sequences(config, each) for each in lengths]
     expected = pytorch_outputs(encoder, [sequence for batch in batches for sequence in batch], settings)
-    for precision in settings.precisions:
+    for precision in PRECISIONS:
         label = f"{name}, {precision}"
         # The graphs of all models together would need gigabytes.
-        with findings.attempt(label), TemporaryDirectory(dir=settings.folder) as folder:
-            path = write(encoder, served_plan(settings, precision).layout, precision, Path(folder) / "graph.onnx")
-            graph = EncoderGraph.open(path, settings.provider)
+        with findings.attempt(label), TemporaryDirectory(dir=settings.folder) as folder, printed_kernels() as printed:
+            path = write(encoder, served_plan(precision).layout, precision, Path(folder) / "graph.onnx")
+            graph = EncoderGraph.open(path, "cuda", attention=packed_attention(config, precision))
             actual = [normalize_outputs(config, graph.run(pack(batch), hidden=True)) for batch in batches]
             _compare(label, precision, batches, actual, expected, findings)
             changed = values_changed_by_neighbours(graph, config)
             findings.require(f"{label}: values changed by other sequences", changed, "≤", 0)
+            row = f"| {name} | {served_plan(precision).file.removesuffix('.onnx')} | cuda |"
+            if any(line.startswith(row) for line in waiting_lines(NUMERICS)):
+                # As in `make numerics`: on the sequences of the export.
+                reference = Reference.compute(encoder).with_long_sequences(encoder)
+                findings.record(row, figures(measure_graph(path, "cuda", reference)))
+            find_routes(label, graph, printed, config, findings)
 
 
 def check_answers(graph: EncoderGraph, encoder: Encoder, sequences: Sequence[Rows], precision: Precision) -> None:
@@ -66,8 +82,8 @@ def check_answers(graph: EncoderGraph, encoder: Encoder, sequences: Sequence[Row
         WrongAnswers: the outputs miss the tolerance of the precision.
     """
     actual = normalize_outputs(encoder.config, graph.run(pack(sequences), hidden=True))
-    expected = concatenate(run_in_pytorch(encoder, list(sequences)))
-    if problem := violation(difference(actual, expected), _PRECISIONS[precision]):
+    measured = difference(actual, concatenate(run_in_pytorch(encoder, list(sequences))))
+    if problem := violation(measured, _PRECISIONS[precision]):
         raise WrongAnswers(problem)
 
 
@@ -103,11 +119,12 @@ def _ragged(shortest: int, longest: int, tokens: int) -> Iterator[int]:
 def pytorch_outputs(encoder: Encoder, sequences: Sequence[Rows], settings: Settings) -> list[Outputs]:
     """Run an encoder in PyTorch, in float32 without TF32, over each sequence alone."""
     torch.set_float32_matmul_precision("highest")
-    encoder = copy.deepcopy(encoder).to(settings.device)
+    device = settings.gpu.device
+    encoder = copy.deepcopy(encoder).to(device)
     results = []
-    with torch.device(settings.device):
+    with torch.device(device):
         for sequence in sequences:
-            tokens = torch.from_numpy(sequence).to(settings.device)
+            tokens = torch.from_numpy(sequence).to(device)
             pooled, hidden = encoder(tokens, SingleSequence(len(sequence)))
             results.append(normalize_outputs(encoder.config, Outputs(pooled.cpu().numpy(), hidden.cpu().numpy())))
     return results

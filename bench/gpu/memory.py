@@ -4,13 +4,11 @@ import gc
 from collections.abc import Iterator
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from bench.findings import Findings
 from bench.gpu.models import minilm_bundle
-from bench.gpu.settings import Settings
-from bench.processes import memory_mib
+from bench.gpu.settings import FASTEST, Settings
 from headwaiter_proto.manifest_pb2 import Manifest
 from headwaiter_server.runtime.model import open_model
 from headwaiter_server.runtime.warmup import Lengths, time_batch
@@ -23,18 +21,17 @@ _ALLOWED_GROWTH = 1.05
 def memory(settings: Settings, findings: Findings) -> None:
     """Start like a server, run random shapes, and compare the memory in use before and after."""
     before = _used_mib(settings)
-    model = open_model(minilm_bundle(settings), settings.provider, settings.fastest, None)
+    model = open_model(minilm_bundle(settings), "cuda", FASTEST, None)
     limits = warm_up(model, measure_cost(model).limits)
-    # On a GPU, subtract the memory that was in use before the model was opened.
-    other = before if settings.provider == "cuda" else 0
-    warm = _used_mib(settings) - other
+    # Without the memory that was in use before the model was opened.
+    warm = _used_mib(settings) - before
     manifest = model.bundle.manifest
     for lengths in random_shapes(manifest, limits, settings.effort.shapes):
+        findings.require_time()
         time_batch(model.graph, manifest, lengths)
-    after = _used_mib(settings) - other
-    kind = "GPU memory" if settings.provider == "cuda" else "resident memory"
-    at_end = f"{kind} after {settings.effort.shapes:,} random shapes"
-    findings.record(f"{kind} after warm-up, MiB", warm)
+    after = _used_mib(settings) - before
+    at_end = f"GPU memory after {settings.effort.shapes:,} random shapes"
+    findings.record("GPU memory after warm-up, MiB", warm)
     findings.record(f"{at_end}, MiB", after)
     findings.require(f"{at_end} / after warm-up", after / warm, "≤", _ALLOWED_GROWTH)
 
@@ -56,11 +53,5 @@ def random_shapes(manifest: Manifest, limits: BatchLimits, count: int) -> Iterat
 
 
 def _used_mib(settings: Settings) -> float:
-    """Return the GPU memory in use, or this process's memory if there is no GPU."""
     gc.collect()  # Garbage of other parts must not disappear between two measurements.
-    if settings.provider == "cuda":
-        torch.cuda.synchronize()
-        torch.cuda.empty_cache()
-        free, total = torch.cuda.mem_get_info()
-        return (total - free) / 2**20
-    return memory_mib("VmRSS")
+    return settings.gpu.used_mib()

@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from bench.gpu.settings import Precision, Settings
+from bench.gpu.settings import PRECISIONS, Precision, Settings
 from headwaiter_export.bundle import export_bundle, to_float16
 from headwaiter_export.checkpoints import read_checkpoint
 from headwaiter_export.config import EncoderConfig, Positions
@@ -16,7 +16,6 @@ from headwaiter_export.presets import PRESETS
 from headwaiter_export.text_config import TextConfig
 from headwaiter_export.weights import random_encoder
 from headwaiter_proto.encoder_pb2 import Precision as ProtoPrecision
-from headwaiter_proto.manifest_pb2 import LOWERING_PORTABLE
 
 
 def _bert(d_model: int, heads: int, layers: int, *, normalize: bool = False) -> EncoderConfig:
@@ -35,10 +34,10 @@ def every_model(settings: Settings) -> Iterator[tuple[str, Encoder]]:
     name, encoder, _ = _minilm(settings)
     yield name, encoder
     for name, config in (("BERT-base", BERT_BASE), ("BERT-large", BERT_LARGE), ("rotary, 4,096 tokens", ROTARY)):
-        yield f"{name}, random", random_model(config, settings)
+        yield f"{name}, random weights", random_model(config, settings)
     for name, preset in PRESETS.items():
         # With pooling, so that pooled vectors can be compared too.
-        yield f"{name}, random", random_model(preset({"pooling": "mean"}), settings)
+        yield f"{name}, random weights", random_model(preset({"pooling": "mean"}), settings)
 
 
 def _minilm(settings: Settings) -> tuple[str, Encoder, TextConfig | None]:
@@ -49,24 +48,14 @@ def _minilm(settings: Settings) -> tuple[str, Encoder, TextConfig | None]:
 
 
 def random_model(config: EncoderConfig, settings: Settings) -> Encoder:
-    """Build an encoder with random weights, with a tiny shape if there is no GPU."""
-    return random_encoder(_reduced(config) if settings.tiny else config, seed=0)
+    """Build an encoder with random weights."""
+    return random_encoder(settings.effort.reduce(config), seed=0)
 
 
-def _reduced(config: EncoderConfig) -> EncoderConfig:
-    """Return a tiny configuration of the same kind, of at most 64 tokens and two layers."""
-    tiny = replace(config, layers=min(config.layers, 2), max_tokens=64)
-    if not config.takes_tokens:
-        return tiny
-    vocabulary_size = min(config.vocabulary_size, 512)
-    return replace(tiny, vocabulary_size=vocabulary_size, d_model=64, heads=4, head_dim=16, value_dim=16, d_ff=128)
-
-
-def served_plan(settings: Settings, precision: Precision) -> GraphPlan:
-    """Return the plan of the graph that a server runs in a precision."""
+def served_plan(precision: Precision) -> GraphPlan:
+    """Return the plan of the graph that a server runs on CUDA in a precision."""
     value = ProtoPrecision.Value(f"PRECISION_{precision.upper()}")
-    plans = (plan for plan in GRAPHS if plan.provider == settings.provider and plan.precision == value)
-    return next(plan for plan in plans if plan.lowering != LOWERING_PORTABLE)
+    return next(plan for plan in GRAPHS if plan.provider == "cuda" and plan.precision == value)
 
 
 def write(encoder: Encoder, layout: type[GraphLayout], precision: Precision, path: Path) -> Path:
@@ -83,8 +72,8 @@ def minilm_bundle(settings: Settings) -> Path:
 
 
 def write_bundle(encoder: Encoder, text: TextConfig | None, name: str, settings: Settings) -> Path:
-    """Write a bundle of the graphs that a server runs on the provider, and return its folder."""
+    """Write a bundle of the graphs that a server runs on CUDA, and return its folder."""
     folder = settings.folder / name
     if not folder.exists():
-        export_bundle(encoder, text, folder, name, plans=[served_plan(settings, each) for each in settings.precisions])
+        export_bundle(encoder, text, folder, name, plans=[served_plan(each) for each in PRECISIONS])
     return folder

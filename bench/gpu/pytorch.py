@@ -1,7 +1,6 @@
 """The encoder served by PyTorch: in padded batches, and with variable-length attention."""
 
 from collections.abc import Callable, Mapping, Sequence
-from importlib.util import find_spec
 from typing import Any, ClassVar
 
 import numpy as np
@@ -70,15 +69,6 @@ class VariableLength(Packed):
         return context.flatten(1)
 
 
-def varlen_unavailable_reason(settings: Settings) -> str:
-    """Return why PyTorch's variable-length attention cannot run; empty if it can."""
-    if settings.provider != "cuda":
-        return "PyTorch has variable-length attention for CUDA only"
-    if find_spec("torch.nn.attention.varlen") is None:
-        return f"PyTorch {torch.__version__} has no torch.nn.attention.varlen"
-    return ""
-
-
 class Runner:
     """Runs batches of an encoder in one layout.
 
@@ -86,7 +76,7 @@ class Runner:
     """
 
     def __init__(self, encoder: Encoder, layout: type[Padded | VariableLength], settings: Settings) -> None:
-        self._encoder, self._layout, self._settings = encoder, layout, settings
+        self._encoder, self._layout, self._gpu = encoder, layout, settings.gpu
         self._token_input = encoder.config.token_input
         self._names = {self._token_input, *layout.INPUT_AXES}
 
@@ -104,13 +94,9 @@ class Runner:
         return torch.cat([self._pooled(batch) for batch in batches]).cpu().numpy()
 
     def _pooled(self, batch: Sequence[Ids]) -> Tensor:
-        inputs = {name: self._upload(rows) for name, rows in pack(batch).feeds(self._names).items()}
+        inputs = {
+            name: self._gpu.upload(torch.from_numpy(rows)) for name, rows in pack(batch).feeds(self._names).items()
+        }
         layout = self._layout(inputs)
         pooled: Tensor = self._encoder(layout.to_rows(inputs[self._token_input]), layout)[0]
         return pooled
-
-    def _upload(self, rows: NDArray[np.generic]) -> Tensor:
-        tensor = torch.from_numpy(rows)
-        # A copy from pageable memory would wait for all earlier work of the device.
-        pinned = tensor.pin_memory() if self._settings.provider == "cuda" else tensor
-        return pinned.to(self._settings.device, non_blocking=True)

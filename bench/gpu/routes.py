@@ -1,24 +1,24 @@
-"""Finds the kernel that ONNX Runtime uses for attention: flash, memory-efficient, fused or unfused.
-
-As a program, this module runs batches of zeros while ONNX Runtime prints the kernel of each attention operator.
-"""
+"""Finds the kernel that ONNX Runtime uses for attention: flash, memory-efficient, fused or unfused."""
 
 import os
 import re
-import subprocess
 import sys
-from collections.abc import Sequence
-from pathlib import Path
-from typing import cast
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from tempfile import TemporaryFile
+from unittest.mock import patch
 
-import numpy as np
-
-from headwaiter_server.runtime.graph import EncoderGraph, Provider
+from bench.findings import Findings
+from bench.gpu.settings import Precision
+from headwaiter_export.config import EncoderConfig
+from headwaiter_export.parity import random_sequences
+from headwaiter_server.runtime.attention_routes import PackedAttention, padded_head_size
+from headwaiter_server.runtime.graph import EncoderGraph
 from headwaiter_server.runtime.packing import pack
 
-# ONNX Runtime reads this variable at process start, and then prints a line for each attention operator that runs.
-_VARIABLE = "ORT_ENABLE_ATTENTION_KERNEL_DEBUG_INFO"
-_PRINTED = re.compile(r"Operator=(?P<operator>\w+).*?SdpaKernel=(?P<kernel>\w+)")
+# A session that opens while this variable is 1 prints a line for each attention operator that runs.
+VARIABLE = "ORT_ENABLE_ATTENTION_KERNEL_DEBUG_INFO"
+_PRINTED = re.compile(r"SdpaKernel=(\w+)")
 _ROUTES = {
     "FLASH_ATTENTION": "flash",
     "CUDNN_FLASH_ATTENTION": "cuDNN's flash",
@@ -28,51 +28,61 @@ _ROUTES = {
     "TRT_CROSS_ATTENTION": "fused (cross)",
     "MATH": "unfused",
 }
-# Line that the program prints before each batch.
-_BATCH = "batch of sequences of "
-SEQUENCES = 8
-_TIMEOUT_S = 120.0
+# Short, medium and long sequences, for which ONNX Runtime may choose different kernels.
+_TOKENS = (32, 200, 512)
+_SEQUENCES = 8
 
 
-def attention_routes(graph: Path, provider: Provider, lengths: Sequence[int]) -> dict[int, str]:
-    """For each length, return the operator and kernel of attention over eight sequences; the graph must take ids.
+@contextmanager
+def printed_kernels() -> Iterator[Callable[[], str]]:
+    """Let sessions that open in the block print their kernels; yield a function that returns what is new.
 
-    Raises:
-        RuntimeError: a batch failed.
+    ONNX Runtime prints from C++, so the block redirects the standard output of the whole process.
     """
-    program = [sys.executable, "-m", __name__, str(graph), provider, *map(str, lengths)]
-    env = {**os.environ, _VARIABLE: "1"}
-    process = subprocess.run(
-        program, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=_TIMEOUT_S, check=False
-    )
-    if process.returncode:
-        raise RuntimeError(f"exit status {process.returncode}, {' '.join(process.stdout.split()[-30:])}")
-    return read_routes(process.stdout)
+    sys.stdout.flush()
+    stdout = os.dup(1)
+    with TemporaryFile() as file, patch.dict(os.environ, {VARIABLE: "1"}):
+        read_bytes = 0
+
+        def printed() -> str:
+            nonlocal read_bytes
+            sys.stdout.flush()
+            new = os.pread(file.fileno(), os.fstat(file.fileno()).st_size - read_bytes, read_bytes)
+            read_bytes += len(new)
+            return new.decode(errors="replace")
+
+        try:
+            os.dup2(file.fileno(), 1)
+            yield printed
+        finally:
+            sys.stdout.flush()
+            os.dup2(stdout, 1)
+            os.close(stdout)
 
 
-def read_routes(printed: str) -> dict[int, str]:
-    """Parse the printed lines into a text for each length, such as "PackedMultiHeadAttention: flash"."""
-    routes = {}
-    for batch in printed.split(_BATCH)[1:]:
-        tokens, _, lines = batch.partition("\n")
-        kernels = {
-            f"{found['operator']}: {_ROUTES.get(found['kernel'], found['kernel'])}"
-            for found in _PRINTED.finditer(lines)
-        }
-        routes[int(tokens)] = ", ".join(sorted(kernels)) or "no operator printed its kernel"
-    return routes
+def read_route(printed: str) -> str:
+    """Return the kernel of attention in the lines that a batch printed; "gathered" if no operator printed one."""
+    kernels = {_ROUTES.get(kernel, kernel) for kernel in _PRINTED.findall(printed)}
+    return ", ".join(sorted(kernels)) or "gathered"
 
 
-def main() -> None:
-    """Run the batches."""
-    path, provider, *lengths = sys.argv[1:]
-    graph = EncoderGraph.open(Path(path), cast("Provider", provider))
-    for tokens in map(int, lengths):
-        print(f"{_BATCH}{tokens}", flush=True)
+def find_routes(
+    label: str,
+    graph: EncoderGraph,
+    printed: Callable[[], str],
+    config: EncoderConfig,
+    findings: Findings,
+) -> None:
+    """Run batches of short, medium and long sequences, and compare the route of each with the predicted one."""
+    for tokens in sorted({min(max(n, config.min_tokens), config.max_tokens) for n in _TOKENS}):
+        printed()  # The lines of earlier batches.
         # One sequence is shorter, so that the batch has padding.
-        batch = [np.zeros(length, np.int64) for length in [tokens] * (SEQUENCES - 1) + [tokens - 1]]
-        graph.run(pack(batch), hidden=False)
+        lengths = [tokens] * (_SEQUENCES - 1) + [max(tokens - 1, config.min_tokens)]
+        graph.run(pack(random_sequences(config, lengths)), hidden=True)
+        findings.expect(f"{label}: attention route, {_SEQUENCES} × {tokens} tokens", read_route(printed()), graph.route)
 
 
-if __name__ == "__main__":
-    main()
+def packed_attention(config: EncoderConfig, precision: Precision) -> PackedAttention:
+    """Return what the attention operators of a CUDA graph compute, from which `EncoderGraph` predicts the route."""
+    sizes = padded_head_size(config.head_dim), padded_head_size(config.value_dim)
+    return PackedAttention(precision == "fp16", *sizes)

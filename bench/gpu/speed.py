@@ -13,14 +13,14 @@ from bench.findings import Findings
 from bench.gpu.candidates import FusedCuda
 from bench.gpu.correctness import check_answers
 from bench.gpu.models import BERT_BASE, random_model, served_plan, write, write_bundle
-from bench.gpu.pytorch import PADDED_SEQUENCES, Padded, Runner, VariableLength, varlen_unavailable_reason
-from bench.gpu.settings import Precision, Settings
-from bench.gpu.timing import encoder_flops, kernels_ms, matrix_rate, median_seconds, rounds_of
+from bench.gpu.pytorch import PADDED_SEQUENCES, Padded, Runner, VariableLength
+from bench.gpu.settings import FASTEST, PRECISIONS, Precision, Settings
+from bench.gpu.timing import encoder_flops, matrix_rate, median_seconds, rounds_of
 from bench.loads.raw_calls import closed_loop, raise_first_error
-from bench.loads.traces import MEDIAN_90, Ids, LogNormal, Trace, in_batches, in_groups
+from bench.loads.traces import Ids, Trace, in_batches, in_groups
 from bench.studies.in_process import Planner, run_batches
 from headwaiter_client import Client
-from headwaiter_export.attention_layout import PackedCpu, Portable
+from headwaiter_export.attention_layout import Portable
 from headwaiter_export.attention_layout_cuda import PackedCuda
 from headwaiter_export.encoder import Encoder
 from headwaiter_export.graphs import GraphLayout
@@ -35,13 +35,7 @@ Run = Callable[[], object]
 _IN_PROCESS, _SERVED = "Headwaiter, in process", "Headwaiter, served"
 _VARIABLE = "PyTorch, variable-length flash attention"
 _ARRIVAL, _SORTED = "in arrival order", "sorted by length"
-# Batches of this size and more must come near the GPU's matrix rate.
-_FULL_BATCH_TOKENS = 16_384
 _SHORT_TOKENS = 32
-_LAYOUTS: dict[str, tuple[type[GraphLayout], ...]] = {
-    "cuda": (PackedCuda, FusedCuda, Portable),
-    "cpu": (PackedCpu, Portable),
-}
 _DTYPES = {"fp32": torch.float32, "fp16": torch.float16}
 
 
@@ -55,19 +49,12 @@ class SpeedCheck:
     settings: Settings
     findings: Findings
 
-    def require(self, name: str, measured: float, bound: float, *, is_aim: bool = False) -> None:
-        """Add a number with its lower bound; without a GPU the bound is dropped, because it would mean nothing."""
-        if self.settings.tiny:
-            self.findings.record(name, measured)
-        else:
-            self.findings.require(name, measured, "≥", bound, is_aim=is_aim)
-
 
 def speed(settings: Settings, findings: Findings) -> None:
     """Run all measurements on one trace."""
     encoder = random_model(BERT_BASE, settings)
-    model = open_model(write_bundle(encoder, None, "bert-base", settings), settings.provider, settings.fastest, None)
-    lengths = LogNormal(12, 2, 64) if settings.tiny else MEDIAN_90
+    model = open_model(write_bundle(encoder, None, "bert-base", settings), "cuda", FASTEST, None)
+    lengths = settings.effort.lengths
     # The mean length exceeds the median, so these sequences have at least `trace_tokens` tokens in total.
     sequences = settings.effort.trace_tokens // lengths.median_tokens
     trace = lengths.trace(sequences, encoder.config.vocabulary_size)
@@ -76,8 +63,8 @@ def speed(settings: Settings, findings: Findings) -> None:
     with findings.attempt("throughput and latency"), ExitStack() as stack:
         server = None
         with findings.attempt("server"):
-            flags = ["--provider", settings.provider, "--precision", settings.fastest, "--cache-dir", ""]
-            server = stack.enter_context(running_server(model.bundle.folder, flags))
+            flags = ["--provider", "cuda", "--precision", FASTEST, "--cache-dir", ""]
+            server = stack.enter_context(running_server(model.bundle.folder, flags, program=settings.gpu.server))
         with findings.attempt("throughput"):
             _throughput(check, server)
         if server is not None:
@@ -93,24 +80,24 @@ def _throughput(check: SpeedCheck, server: RunningServer | None) -> None:
     runs = dict(_runs(check, server))
     taken = rounds_of(runs, check.settings, check.findings)
     for name, seconds in taken.items():
-        check.findings.record(f"{name}, {check.settings.fastest}: tokens/s", check.trace.tokens / float(seconds))
+        check.findings.record(f"{name}, {FASTEST}: tokens/s", check.trace.tokens / float(seconds))
     if (ours := taken.pop(_IN_PROCESS, None)) is None:
         return
     for name, seconds in taken.items():
         speedup = float(seconds / ours)
         if name == _SERVED:
-            check.require("throughput served / in process", float(ours / seconds), 0.85)
+            check.findings.require("throughput served / in process", float(ours / seconds), "≥", 0.85)
         elif name.startswith("PyTorch") and name.endswith(_ARRIVAL):
-            check.require(f"throughput in process / {name}", speedup, 2.0)
+            check.findings.require(f"throughput in process / {name}", speedup, "≥", 2.0)
         elif name == _VARIABLE:
-            check.require(f"throughput in process / {name}", speedup, 1.0, is_aim=True)
+            check.findings.require(f"throughput in process / {name}", speedup, "≥", 1.0, is_aim=True)
         else:
             check.findings.record(f"throughput in process / {name}", speedup)
 
 
 def _runs(check: SpeedCheck, server: RunningServer | None) -> Iterator[tuple[str, Run]]:
     """Yield the ways to encode the whole trace; a way that raises an error becomes a finding instead."""
-    findings, settings, sequences = check.findings, check.settings, check.trace.sequences
+    findings, sequences = check.findings, check.trace.sequences
     planner = Planner(check.model)
     findings.record("token budget, in process", planner.limits.tokens)
     # Plan and run batches like the server, with the whole trace in the queue.
@@ -121,7 +108,7 @@ def _runs(check: SpeedCheck, server: RunningServer | None) -> Iterator[tuple[str
             findings.record("token budget, served", client.model().execution.token_budget)
             yield _SERVED, partial(_send, server.address, sequences)
     with findings.attempt("ONNX Runtime, padded"):
-        graph = _graph(check, Portable, settings.fastest)
+        graph = _graph(check, Portable, FASTEST)
         for order, batches in _orders(check):
             yield f"ONNX Runtime, padded, {order}", partial(run_batches, graph, batches)
     for name, compiled in (("PyTorch, eager", False), ("PyTorch, torch.compile", True)):
@@ -129,12 +116,9 @@ def _runs(check: SpeedCheck, server: RunningServer | None) -> Iterator[tuple[str
             runner = _runner(check, name, Padded, compiled=compiled)
             for order, batches in _orders(check):
                 yield f"{name}, padded, {order}", partial(runner.run, batches)
-    if reason := varlen_unavailable_reason(settings):
-        findings.skip(_VARIABLE, reason)
-        return
     with findings.attempt(_VARIABLE):
         runner = _runner(check, _VARIABLE, VariableLength)
-        yield _VARIABLE, partial(runner.run, in_batches(sequences, _FULL_BATCH_TOKENS))
+        yield _VARIABLE, partial(runner.run, in_batches(sequences, check.settings.effort.full_batch_tokens))
 
 
 def _send(address: str, sequences: Sequence[Ids]) -> None:
@@ -151,29 +135,26 @@ def _latency(check: SpeedCheck, server: RunningServer) -> None:
     load = closed_loop(server.address, [ids] * requests, 1)
     served_ms = np.array([request.latency_s for request in load.answered]) * 1e3
     p50_ms, p99_ms = np.quantile(served_ms, (0.5, 0.99))
-    case = f"one sequence of {_SHORT_TOKENS} tokens, {settings.fastest}"
+    case = f"one sequence of {_SHORT_TOKENS} tokens, {FASTEST}"
     findings.record(f"{case}: served, p50 ms", float(p50_ms))
     findings.record(f"{case}: served, p99 ms", float(p99_ms))
 
     def run() -> None:
         check.model.graph.run(pack([ids]), hidden=False)
 
-    alone_ms = median_seconds(run, settings, requests) * 1e3
+    alone_ms = median_seconds(case, run, settings, requests) * 1e3
     findings.record(f"{case}: in process, p50 ms", alone_ms)
     findings.record(f"{case}: share of served p50 spent outside the runtime", float(1 - alone_ms / p50_ms))
     outside = f"{case}: share of served p50 spent outside the GPU's kernels"
-    if settings.provider != "cuda":
-        findings.skip(outside, "there is no GPU whose kernels could be timed")
-        return
     with findings.attempt(outside):
-        kernels = kernels_ms(run)
+        kernels = settings.gpu.kernels_ms(run)
         findings.record(f"{case}: the GPU's kernels, ms per run", kernels)
         findings.record(outside, float(1 - kernels / p50_ms))
 
 
 def _runner(check: SpeedCheck, name: str, layout: type[Padded | VariableLength], *, compiled: bool = False) -> Runner:
     """Return the encoder in PyTorch, and record that it gives the same results."""
-    encoder = copy.deepcopy(check.encoder).to(check.settings.device, _DTYPES[check.settings.fastest])
+    encoder = copy.deepcopy(check.encoder).to(check.settings.gpu.device, _DTYPES[FASTEST])
     runner = Runner(encoder, layout, check.settings)
     if compiled:
         runner.compile()
@@ -193,54 +174,52 @@ def _orders(check: SpeedCheck) -> Iterator[tuple[str, Batches]]:
 def _batches(check: SpeedCheck) -> None:
     """Compare batches of several sizes with the device's matrix rate."""
     settings, findings, sequences = check.settings, check.findings, check.trace.sequences
-    precision = settings.fastest
-    rate = matrix_rate(settings, _DTYPES[precision])
-    findings.record(f"matrix products of PyTorch, {precision}: TFLOP/s", rate / 1e12)
+    rate = matrix_rate(settings, _DTYPES[FASTEST])
+    findings.record(f"matrix products of PyTorch, {FASTEST}: TFLOP/s", rate / 1e12)
     flops = encoder_flops(check.encoder.config, map(len, sequences))
     findings.record("arithmetic per token: MFLOP", flops / check.trace.tokens / 1e6)
     for tokens in settings.effort.batch_tokens:
-        run = partial(run_batches, check.model.graph, in_batches(sequences, tokens))
-        seconds = median_seconds(run, settings, settings.effort.rounds)
-        label = f"batches of {tokens:,} tokens, {precision}"
-        findings.record(f"{label}: tokens/s", check.trace.tokens / seconds)
-        share = f"{label}: share of the matrix rate"
-        if tokens >= _FULL_BATCH_TOKENS:
-            check.require(share, flops / seconds / rate, 0.35)
-            check.require(share, flops / seconds / rate, 0.45, is_aim=True)
-        else:
-            findings.record(share, flops / seconds / rate)
+        label = f"batches of {tokens:,} tokens, {FASTEST}"
+        with findings.attempt(label):
+            run = partial(run_batches, check.model.graph, in_batches(sequences, tokens))
+            seconds = median_seconds(label, run, settings, settings.effort.rounds)
+            findings.record(f"{label}: tokens/s", check.trace.tokens / seconds)
+            share = f"{label}: share of the matrix rate"
+            if tokens >= settings.effort.full_batch_tokens:
+                findings.require(share, flops / seconds / rate, "≥", 0.35)
+                findings.require(share, flops / seconds / rate, "≥", 0.45, is_aim=True)
+            else:
+                findings.record(share, flops / seconds / rate)
 
 
 def _layouts(check: SpeedCheck) -> None:
     """Compare attention layouts in batches of one size; a layout with wrong answers is not timed."""
-    settings = check.settings
-    tokens = min(_FULL_BATCH_TOKENS, max(settings.effort.batch_tokens))
-    batches = in_batches(check.trace.sequences, tokens)
-
-    def time_graph(label: str, precision: Precision, open_graph: Callable[[], EncoderGraph]) -> None:
+    path, effort = check.model.bundle.folder / check.model.graph_file, check.settings.effort
+    tokens = min(effort.full_batch_tokens, max(effort.batch_tokens))
+    graphs: dict[tuple[str, Precision], Callable[[], EncoderGraph]] = {
+        (layout.__name__, precision): partial(_graph, check, layout, precision)
+        for precision in PRECISIONS
+        for layout in (PackedCuda, FusedCuda, Portable)
+    }
+    graphs["as served, without bound buffers and shape buckets", FASTEST] = lambda: EncoderGraph(
+        open_session(path, "cuda", session_options(None))
+    )
+    for (name, precision), open_graph in graphs.items():
+        label = f"{name}, {precision}"
         with check.findings.attempt(label):
             graph = open_graph()
             check_answers(graph, check.encoder, check.trace.sequences[:PADDED_SEQUENCES], precision)
-            seconds = median_seconds(partial(run_batches, graph, batches), settings, settings.effort.rounds)
-            check.findings.record(label, check.trace.tokens / seconds)
-
-    for precision in settings.precisions:
-        for layout in _LAYOUTS[settings.provider]:
-            label = f"{layout.__name__}, {precision}, batches of {tokens:,} tokens: tokens/s"
-            time_graph(label, precision, partial(_graph, check, layout, precision))
-    path = check.model.bundle.folder / check.model.graph_file
-    label = f"{settings.fastest} as served, without bound buffers and shape buckets: tokens/s"
-    time_graph(
-        label, settings.fastest, lambda: EncoderGraph(open_session(path, settings.provider, session_options(None)))
-    )
+            run = partial(run_batches, graph, in_batches(check.trace.sequences, tokens))
+            rate = check.trace.tokens / median_seconds(label, run, check.settings, effort.rounds)
+            check.findings.record(f"{label}, batches of {tokens:,} tokens: tokens/s", rate)
 
 
 def _graph(check: SpeedCheck, layout: type[GraphLayout], precision: Precision) -> EncoderGraph:
     """Open a graph: the bundle's if the bundle has it, otherwise a graph that is written once."""
-    plan = served_plan(check.settings, precision)
+    plan = served_plan(precision)
     path = check.settings.folder / f"{layout.__name__}.{precision}.onnx"
     if layout is plan.layout:
         path = check.model.bundle.folder / plan.file
     elif not path.exists():
         write(check.encoder, layout, precision, path)
-    return EncoderGraph.open(path, check.settings.provider)
+    return EncoderGraph.open(path, "cuda")

@@ -15,6 +15,7 @@ from headwaiter_export.presets import PRESETS
 from headwaiter_export.weights import random_encoder
 from headwaiter_proto.encoder_pb2 import GraphParity
 from headwaiter_server.runtime.bundle import Bundle
+from headwaiter_server.runtime.numeric_tolerances import Difference
 from testbed.minilm import ROOT, checkpoint
 
 DOCUMENT = ROOT / "docs" / "numerics.md"
@@ -28,16 +29,16 @@ def main() -> None:
     table, _, after = rest.partition(_END)
     header, line, *rows = table.splitlines()
     # The first three cells of a row identify the graph; the others are its figures.
-    figures = {row[: _end_of_key(row)]: row[_end_of_key(row) :] for row in rows}
+    cells = {row[: _end_of_key(row)]: row[_end_of_key(row) :] for row in rows}
     with TemporaryDirectory() as folder:
         for name, bundle in _bundles(Path(folder)):
             measured = {parity.graph: parity for parity in bundle.parity().graphs}
             for plan in GRAPHS:
                 key = f"| {name} | {plan.file.removesuffix('.onnx')} | {plan.provider} |"
                 if plan.file in measured:
-                    figures[key] = _figures(measured[plan.file])
-                print(key + figures.setdefault(key, _NOT_MEASURED), flush=True)
-    updated = "\n".join([header, line, *(key + cells for key, cells in sorted(figures.items()))])
+                    cells[key] = figures(measured[plan.file])
+                print(key + cells.setdefault(key, _NOT_MEASURED), flush=True)
+    updated = "\n".join([header, line, *(key + row for key, row in sorted(cells.items()))])
     DOCUMENT.write_text(f"{before}{_BEGIN}{updated}\n{_END}{after}", encoding="utf-8")
 
 
@@ -55,8 +56,11 @@ def _bundles(folder: Path) -> Iterator[tuple[str, Bundle]]:
         yield f"{name}, random weights", Bundle.open(folder / name)
 
 
-def _figures(parity: GraphParity) -> str:
-    neighbour = f"{parity.same_nearest_neighbour:.1%}" if parity.HasField("same_nearest_neighbour") else ""
+def figures(parity: GraphParity | Difference) -> str:
+    """Return the cells of a graph's figures."""
+    neighbour = ""
+    if isinstance(parity, GraphParity) and parity.HasField("same_nearest_neighbour"):
+        neighbour = f"{parity.same_nearest_neighbour:.1%}"
     return (
         f" {parity.pooled_max_abs:.1e} | {parity.pooled_max_relative:.1e} | {parity.hidden_max_abs:.1e} "
         f"| {parity.hidden_max_relative:.1e} | {parity.min_cosine:.7f} | {parity.mean_cosine:.7f} | {neighbour} |"

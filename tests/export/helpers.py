@@ -24,19 +24,26 @@ from headwaiter_server.runtime.packing import pack
 from headwaiter_server.runtime.shape_buckets import round_up_to_buckets
 from tests.checkpoints import randomize, write_json
 from tests.contrib_ops import CONTRIB_OPS
+from tests.export.standard_attention import open_with_standard_attention
 from tests.oracle import Array, Oracle, unit
 
 GraphPaths = dict[type[Packed | Portable], Path]
-Runtime = Provider | Literal["bound", "reference"]
+Runtime = Provider | Literal["bound", "reference", "standard"]
 
-# Where graphs run without a GPU: those for CUDA run in onnx's reference evaluator, with tests/contrib_ops.py.
-RUNTIMES: dict[type[Packed | Portable], Runtime] = {PackedCpu: "cpu", Portable: "cpu", PackedCuda: "reference"}
+# Where graphs run without a GPU. Those for CUDA run in onnx's reference evaluator, with tests/contrib_ops.py, and in
+# ONNX Runtime, with tests/export/standard_attention.py.
+RUNTIMES: dict[type[Packed | Portable], tuple[Runtime, ...]] = {
+    PackedCpu: ("cpu",),
+    Portable: ("cpu",),
+    PackedCuda: ("reference", "standard"),
+}
 # The float32 graphs of a bundle, and where each runs.
 FP32_GRAPHS = [
     pytest.param("packed-cpu.fp32.onnx", "cpu", id="packed-cpu"),
     pytest.param("packed-cpu.fp32.onnx", "bound", id="packed-cpu-bound"),
     pytest.param("portable.fp32.onnx", "cpu", id="portable"),
     pytest.param("packed-cuda.fp32.onnx", "reference", id="packed-cuda-reference"),
+    pytest.param("packed-cuda.fp32.onnx", "standard", id="packed-cuda-standard"),
     pytest.param("packed-cuda.fp32.onnx", "cuda", id="packed-cuda", marks=pytest.mark.gpu),
 ]
 # Lengths of batches: of one token, of the maximum, equal and different. The last batch has more sequences than a shape
@@ -106,20 +113,26 @@ def run_graph(path: Path, runtime: Runtime, sequences: list[Array]) -> Outputs:
     """Run a graph on one batch.
 
     Runtimes are ONNX Runtime's "cpu" and "cuda" providers, "bound" (the CPU provider with bound buffers, as on CUDA),
-    and onnx's "reference" evaluator, with the same inputs as on CUDA.
+    "standard" (the same for a graph for CUDA, with a function in place of the operator that the CPU lacks), and onnx's
+    "reference" evaluator, with the same inputs as on CUDA.
     """
     batch = pack(sequences)
     if runtime != "reference":
         return _session(path, runtime).run(batch, hidden=True)
     evaluator, rounded = _evaluator(path), round_up_to_buckets(batch)
-    outputs = dict(zip(evaluator.output_names, evaluator.run(None, rounded.feeds(evaluator.input_names)), strict=True))
+    # The evaluator's sigmoid of a large float16 computes infinity / infinity, and drops the result.
+    with np.errstate(over="ignore", invalid="ignore"):
+        results = evaluator.run(None, rounded.feeds(evaluator.input_names))
+    outputs = dict(zip(evaluator.output_names, results, strict=True))
     pooled = outputs.get("pooled")
     return Outputs(None if pooled is None else pooled[: batch.sequences], outputs["hidden"][: batch.tokens])
 
 
 # Loading a graph takes longer than running it, and a test uses only a few graphs.
 @lru_cache(4)
-def _session(path: Path, runtime: Provider | Literal["bound"]) -> EncoderGraph:
+def _session(path: Path, runtime: Provider | Literal["bound", "standard"]) -> EncoderGraph:
+    if runtime == "standard":
+        return EncoderGraph(open_with_standard_attention(path), ("cpu", 0))
     if runtime == "bound":
         return EncoderGraph(open_session(path, "cpu", session_options(threads=1)), ("cpu", 0))
     return EncoderGraph.open(path, runtime, threads=1)

@@ -14,7 +14,7 @@ import pytest
 from onnx.reference.op_run import OpRun
 
 from headwaiter_server.runtime.packing import PackedBatch, cu_seqlens, token_offset
-from tests.contrib_ops import CONTRIB_OPS, PackedMultiHeadAttention, SkipLayerNormalization
+from tests.contrib_ops import CONTRIB_OPS, BiasGelu, FastGelu, PackedMultiHeadAttention, SkipLayerNormalization
 from tests.oracle import Array
 
 VALUES = Path(__file__).with_name("onnxruntime_values")
@@ -33,12 +33,17 @@ def read_array(stored: dict[str, Any], dtype: str = "") -> Array:
     return np.array(stored["data"], kind).reshape(stored["shape"])
 
 
+def dtypes(case: dict[str, Any]) -> list[str]:
+    """Return the types of a case that numpy has."""
+    return sorted(DTYPES.keys() & (case["run_as"] or ["float"]))
+
+
 def runs() -> Iterator[Any]:
     """Yield each case of each operator in each type that numpy has."""
     for operator in CONTRIB_OPS:
         input_names, cases = read_cases(operator.__name__)
         for case in cases:
-            for dtype in sorted(DTYPES.keys() & (case["run_as"] or ["float"])):
+            for dtype in dtypes(case):
                 yield pytest.param(operator, input_names, case, dtype, id=f"{operator.__name__}-{case['name']}-{dtype}")
 
 
@@ -96,6 +101,13 @@ def changed(operator: type[OpRun], change: Change) -> Any:
     return type(operator.__name__, (operator,), {"_run": lambda self, *args, **kw: change(run, self, args, kw)})
 
 
+def mirrored(token_offset: Array) -> Array:
+    """Return the offsets of rows that are aligned at the end of their line instead of its start."""
+    first_cells = token_offset - token_offset % token_offset.shape[1]
+    cells: Array = 2 * first_cells + token_offset.shape[1] - 1 - token_offset
+    return cells
+
+
 # Wrong readings of the operators. Each must miss the published values of at least one case.
 WRONG_READINGS: dict[str, tuple[Any, Change]] = {
     "scale": (PackedMultiHeadAttention, lambda run, op, args, kw: run(op, *args, **{**kw, "scale": 1.0})),
@@ -108,6 +120,10 @@ WRONG_READINGS: dict[str, tuple[Any, Change]] = {
     "cells in reverse order": (
         PackedMultiHeadAttention,
         lambda run, op, args, kw: run(op, *args[:4], args[4].ravel()[::-1].reshape(args[4].shape), *args[5:], **kw),
+    ),
+    "masked keys at the start of a line": (
+        PackedMultiHeadAttention,
+        lambda run, op, args, kw: run(op, *args[:4], mirrored(args[4]), *args[5:], **kw),
     ),
     "padding cells seen as keys": (
         PackedMultiHeadAttention,
@@ -125,7 +141,13 @@ WRONG_READINGS: dict[str, tuple[Any, Change]] = {
         lambda run, op, args, kw: run(op, *args[:3], None, *args[4:], **kw),
     ),
     "large epsilon": (SkipLayerNormalization, lambda run, op, args, kw: run(op, *args, **{**kw, "epsilon": 1e-3})),
+    "bias of Gelu left out": (BiasGelu, lambda run, op, args, kw: run(op, args[0], np.zeros_like(args[1]))),
+    "bias of the tanh approximation left out": (FastGelu, lambda run, op, args, kw: run(op, args[0])),
 }
+
+
+def test_every_operator_has_a_wrong_reading() -> None:
+    assert {operator for operator, _ in WRONG_READINGS.values()} == set(CONTRIB_OPS)
 
 
 @pytest.mark.parametrize("reading", WRONG_READINGS)
@@ -133,7 +155,7 @@ def test_a_wrong_reading_of_an_operator_misses_a_published_value(reading: str) -
     operator, change = WRONG_READINGS[reading]
     input_names, cases = read_cases(operator.__name__)
     wrong = changed(operator, change)
-    errors = [largest_error(wrong, input_names, case, "float") for case in cases if "float" in case["run_as"]]
+    errors = [largest_error(wrong, input_names, case, dtype) for case in cases for dtype in dtypes(case)]
     assert max(errors) > 1
 
 

@@ -1,12 +1,15 @@
 """Graphs for CUDA equal the formulas in onnx's reference evaluator, and have the operators that are fast on a GPU."""
 
+import shutil
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
 import pytest
+from onnxruntime.capi.onnxruntime_pybind11_state import Fail, InvalidGraph
 
 from headwaiter_export.attention_layout_cuda import PackedCuda
 from headwaiter_export.bundle import export_bundle
@@ -27,6 +30,9 @@ from tests.export.helpers import (
     run_graph,
     shifted_encoder,
 )
+from tests.export.standard_attention import missing_kernel
+
+ATTENTION = "PackedMultiHeadAttention"
 
 
 def nodes_of(path: Path) -> list[onnx.NodeProto]:
@@ -130,7 +136,7 @@ def test_a_model_beyond_float16_has_no_graph_in_fp16(tmp_path: Path, monkeypatch
     assert manifest.largest_magnitude.name == "layers.0.feed_forward.up"
     assert manifest.largest_magnitude.value == pytest.approx(7e4, rel=1e-3)
     (line,) = (line for line in lines if line.startswith("fp16: "))
-    for fact in ("layers.0.feed_forward.up", "70000", "65504", "no fp16 graph"):
+    for fact in ("layers.0.feed_forward.up", f"{manifest.largest_magnitude.value:.6g}", "65504", "no fp16 graph"):
         assert fact in line
 
 
@@ -145,7 +151,7 @@ def test_an_activation_below_the_limit_is_reported_with_its_layer(
     assert [graph.precision for graph in manifest.graphs] == [PRECISION_FP16]
     assert manifest.largest_magnitude.name == "layers.0.feed_forward.up"
     assert manifest.largest_magnitude.value == pytest.approx(3e4, rel=1e-3)
-    assert "30000" in next(line for line in lines if line.startswith("fp16: "))
+    assert f"{manifest.largest_magnitude.value:.6g}" in next(line for line in lines if line.startswith("fp16: "))
     hidden = run_graph(
         tmp_path / "bundle" / "packed-cuda.fp16.onnx", "reference", random_sequences(encoder.config, (48, 5))
     ).hidden
@@ -158,3 +164,45 @@ def test_an_ordinary_model_keeps_fused_norms(text_bundle: Path) -> None:
     assert not any(graph.separate_norms for graph in manifest.graphs)
     assert 0 < manifest.residual_norm_ratio < 1
     assert 1 < manifest.largest_magnitude.value < 1000
+
+
+@pytest.mark.parametrize("file", ["packed-cuda.fp32.onnx", "packed-cuda.fp16.onnx"])
+@pytest.mark.parametrize(("bundle", "missing"), [("text_bundle", ATTENTION), ("causal_bundle", "")])
+def test_onnx_runtime_lacks_only_the_kernel_of_attention(
+    file: str, bundle: str, missing: str, request: pytest.FixtureRequest
+) -> None:
+    assert missing_kernel(request.getfixturevalue(bundle) / file) == missing
+
+
+def node_of(graph: onnx.GraphProto, operator: str) -> onnx.NodeProto:
+    """Return the last node of an operator."""
+    return [node for node in graph.node if node.op_type == operator][-1]
+
+
+def use_int64_offsets(graph: onnx.GraphProto) -> None:
+    (offsets,) = (each for each in graph.input if each.name == "token_offset")
+    offsets.type.tensor_type.elem_type = onnx.TensorProto.INT64
+
+
+def drop_heads(graph: onnx.GraphProto) -> None:
+    attributes = node_of(graph, ATTENTION).attribute
+    attributes.remove(next(each for each in attributes if each.name == "num_heads"))
+
+
+def transpose_weights(graph: onnx.GraphProto) -> None:
+    attributes = node_of(graph, "Gemm").attribute
+    next(each for each in attributes if each.name == "transB").i ^= 1
+
+
+@pytest.mark.parametrize(
+    ("change", "error"), [(use_int64_offsets, InvalidGraph), (drop_heads, InvalidGraph), (transpose_weights, Fail)]
+)
+def test_a_graph_of_wrong_types_or_shapes_is_refused_before_a_kernel_is_missed(
+    change: Callable[[onnx.GraphProto], None], error: type[Exception], text_bundle: Path, tmp_path: Path
+) -> None:
+    path = Path(shutil.copytree(text_bundle, tmp_path / "bundle")) / "packed-cuda.fp32.onnx"
+    model = onnx.load(path, load_external_data=False)
+    change(model.graph)
+    onnx.save(model, path)
+    with pytest.raises(error):
+        missing_kernel(path)

@@ -5,6 +5,7 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, fields
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -13,12 +14,15 @@ import torch
 
 from headwaiter_export.attention_layout import SingleSequence
 from headwaiter_export.attention_layout_cuda import PackedCuda
-from headwaiter_export.config import EncoderConfig, Pooling
+from headwaiter_export.bundle import to_float16
+from headwaiter_export.config import EncoderConfig, Mask, Pooling
 from headwaiter_export.encoder import Encoder
-from headwaiter_export.graphs import TRACED_LENGTHS
+from headwaiter_export.graphs import TRACED_LENGTHS, write_graph
+from headwaiter_export.parity import normalize_outputs
 from headwaiter_export.presets import PRESETS
+from headwaiter_proto.encoder_pb2 import PRECISION_FP16
 from headwaiter_server.runtime.graph import Outputs
-from headwaiter_server.runtime.numeric_tolerances import normalize_pooled
+from headwaiter_server.runtime.numeric_tolerances import difference, normalize_pooled, violation
 from tests import oracle
 from tests.export.helpers import (
     RUNTIMES,
@@ -30,10 +34,12 @@ from tests.export.helpers import (
     write_graphs,
 )
 from tests.export.pairwise_configs import PRESET_CHOICES, VALUES, pairs, pairwise_configs, valid_configs
+from tests.export.standard_attention import missing_kernel
 from tests.oracle import POOLINGS, Array, unit
 
 # The number of configurations that every run tests. Tests of the others are marked `exhaustive`.
 EVERY_RUN = 11
+RANDOM_CONFIGS = 200
 BATCHES = 30
 # Variants that the docstrings of presets mention.
 VARIANTS: list[tuple[str, dict[str, Any]]] = [
@@ -50,6 +56,10 @@ ENCODERS = [
         PRESETS[name]({"max_tokens": 48, "pooling": "mean", **choices}), id=f"{name}-{i}", marks=pytest.mark.exhaustive
     )
     for i, (name, choices) in enumerate(VARIANTS)
+]
+ENCODERS += [
+    pytest.param(config, id=f"random-{i}", marks=pytest.mark.exhaustive)
+    for i, config in enumerate(Random(1).sample(valid_configs(), RANDOM_CONFIGS))
 ]
 
 
@@ -91,6 +101,12 @@ def assert_equal_outputs(config: EncoderConfig, actual: Outputs, expected: Outpu
     else:
         assert actual.pooled is not None
         assert_close_to_scale(normalize_pooled(actual.pooled, normalized=config.normalize), expected.pooled)
+
+
+def cuda_attention(config: EncoderConfig) -> str:
+    """Return the operator of attention that only CUDA has; empty if the graph has none."""
+    gathered = config.mask is not Mask.NONE
+    return "" if gathered else "PackedMultiHeadAttention"
 
 
 def test_every_preset_is_tested_in_every_run() -> None:
@@ -141,10 +157,24 @@ def test_the_formulas_import_only_numpy() -> None:
 def test_an_encoder_equals_its_formulas_in_pytorch_and_in_every_layout(config: EncoderConfig, tmp_path: Path) -> None:
     encoder = random_encoder(**asdict(config))
     paths = write_graphs(encoder, tmp_path, *RUNTIMES)
+    assert missing_kernel(paths[PackedCuda]) == cuda_attention(config)
     for sequences, expected in expected_outputs(encoder):
         assert_equal_outputs(config, run_in_pytorch(encoder, sequences), expected)
-        for layout, runtime in RUNTIMES.items():
-            assert_equal_outputs(config, run_graph(paths[layout], runtime, sequences), expected)
+        for layout, runtimes in RUNTIMES.items():
+            for runtime in runtimes:
+                assert_equal_outputs(config, run_graph(paths[layout], runtime, sequences), expected)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("config", ENCODERS)
+def test_an_encoder_in_fp16_is_within_the_tolerance_of_its_formulas(config: EncoderConfig, tmp_path: Path) -> None:
+    encoder, path = random_encoder(**asdict(config)), tmp_path / "graph.onnx"
+    write_graph(to_float16(encoder.fold_temperatures()), PackedCuda, path)
+    assert missing_kernel(path) == cuda_attention(config)
+    for sequences, expected in expected_outputs(encoder):
+        for runtime in RUNTIMES[PackedCuda]:
+            actual = normalize_outputs(config, run_graph(path, runtime, sequences))
+            assert violation(difference(actual, expected), PRECISION_FP16) is None
 
 
 @pytest.mark.gpu

@@ -45,8 +45,8 @@ def compute_capability(device: int) -> tuple[int, int] | None:
 def select_gpu(device: int) -> None:
     """Make a GPU the current one of this thread, if the driver allows.
 
-    A thread begins with GPU 0. A copy (cudaMemcpy) opens a context on the thread's current GPU, which takes memory, even
-    if the copy goes to another GPU.
+    A thread begins with GPU 0. A copy (cudaMemcpy) opens a context on the thread's current GPU, even if the copy goes
+    to another GPU. The context takes memory.
     """
     driver, handle = _driver_and_handle(device)
     context = ctypes.c_void_p()

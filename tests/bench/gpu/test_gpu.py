@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,8 +15,8 @@ from bench.gpu import pytorch
 from bench.gpu.correctness import batches_of_lengths, hidden_relative_error
 from bench.gpu.memory import random_shapes
 from bench.gpu.models import BERT_BASE, ROTARY
-from bench.gpu.routes import read_routes
-from bench.gpu.settings import CPU, Settings
+from bench.gpu.routes import read_route
+from bench.gpu.settings import Settings
 from bench.gpu.timing import encoder_flops, rounds_of
 from bench.loads.traces import in_batches
 from headwaiter_export.attention_layout import SingleSequence
@@ -23,9 +24,10 @@ from headwaiter_export.encoder import Encoder
 from headwaiter_export.parity import concatenate, random_sequences, run_in_pytorch
 from headwaiter_proto.manifest_pb2 import Manifest
 from headwaiter_server.scheduling.cost import BatchLimits
+from tests.bench.gpu.rehearsal import EFFORT, Faults, RehearsalGpu
 from tests.export.helpers import assert_close, random_encoder
 
-SETTINGS = Settings("cpu", CPU, None, Path())
+SETTINGS = Settings(EFFORT, None, Path(), RehearsalGpu(Faults()))
 
 
 @pytest.mark.parametrize(
@@ -83,20 +85,24 @@ def test_the_arithmetic_of_a_model_is_that_of_pytorchs_counter(choices: dict[str
     assert encoder_flops(encoder.config, lengths) == counter.get_total_flops()
 
 
-def test_the_attention_kernel_is_read_from_the_output_of_onnx_runtime() -> None:
-    printed = (
-        "some warning\nbatch of sequences of 32\n"
-        "\x1b[36mOperator=PackedMultiHeadAttention Node=node_1 DataType=fp16 SdpaKernel=FLASH_ATTENTION\x1b[0m\n"
-        "\x1b[36mOperator=PackedMultiHeadAttention Node=node_2 DataType=fp16 SdpaKernel=FLASH_ATTENTION\x1b[0m\n"
-        "batch of sequences of 200\n"
-        "\x1b[36mOperator=MultiHeadAttention Node=node_1 DataType=fp32 SdpaKernel=MATH\x1b[0m\n"
-        "batch of sequences of 512\n"
-    )
-    assert read_routes(printed) == {
-        32: "PackedMultiHeadAttention: flash",
-        200: "MultiHeadAttention: unfused",
-        512: "no operator printed its kernel",
-    }
+@pytest.mark.parametrize(
+    ("printed", "route"),
+    [
+        ("", "gathered"),
+        ("some warning\n\x1b[36mAttentionKernelOptions: FLASH_ATTENTION=1 MATH=1\x1b[0m\n", "gathered"),
+        (
+            "\x1b[36mOperator=PackedMultiHeadAttention Node=a DataType=fp16 SdpaKernel=FLASH_ATTENTION\x1b[0m\n" * 2,
+            "flash",
+        ),
+        (
+            "Operator=MultiHeadAttention SdpaKernel=MATH\nOperator=X SdpaKernel=EFFICIENT_ATTENTION",
+            "memory-efficient, unfused",
+        ),
+        ("Operator=X SdpaKernel=NEW_KERNEL", "NEW_KERNEL"),
+    ],
+)
+def test_the_attention_kernel_is_read_from_the_output_of_onnx_runtime(printed: str, route: str) -> None:
+    assert read_route(printed) == route
 
 
 def test_every_length_and_batches_of_64k_tokens_are_checked() -> None:
@@ -160,9 +166,10 @@ def test_a_failing_run_does_not_stop_the_timing_of_other_runs() -> None:
             run_out_of_memory()
 
     findings = Findings("speed")
-    taken = rounds_of({"fails": fail_later, "runs": lambda: ran.append("runs")}, SETTINGS, findings)
+    settings = replace(SETTINGS, effort=replace(EFFORT, rounds=3))
+    taken = rounds_of({"fails": fail_later, "runs": lambda: ran.append("runs")}, settings, findings)
     assert ran == ["fails", "runs", "fails", "runs", "runs", "runs"]
-    assert {name: len(seconds) for name, seconds in taken.items()} == {"runs": SETTINGS.effort.rounds}
+    assert {name: len(seconds) for name, seconds in taken.items()} == {"runs": 3}
     assert [(line.name, line.is_error) for line in findings.found] == [("fails", True)]
 
 

@@ -1,0 +1,58 @@
+"""The lines of the documentation that wait for a GPU, with the figures of a check."""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from bench.findings import Finding, format_number
+from testbed.minilm import ROOT
+
+BENCHMARKS, NUMERICS = ROOT / "docs" / "benchmarks.md", ROOT / "docs" / "numerics.md"
+_NOT_YET = re.compile(r"not yet( measured)?")
+_SHORT = "one sequence of 32 tokens, fp16: "
+# Start of a line, and for each of its figures a pattern of the findings of which the worst is the figure.
+_FIGURES = {
+    "| tokens/s in process: Headwaiter / PyTorch's scaled": (r"throughput in process / .* in arrival order",),
+    "| tokens/s in process: Headwaiter / PyTorch's variable": (r"throughput in process / .* flash attention",),
+    "| share of the GPU's measured matrix rate": (r".*: share of the matrix rate",),
+    "| tokens/s: served / in process": (r"throughput served / in process",),
+    "| one sequence of 32 tokens": (f"{_SHORT}served, p50 ms", f"{_SHORT}served, p99 ms", f"{_SHORT}.* GPU's kernels"),
+    "| GPU memory": (r"GPU memory after .* / after warm-up",),
+    "| fp32 | pooled, largest": (r".*, fp32: pooled, largest difference",),
+    "| fp32 | hidden, largest": (r".*, fp32: hidden, largest difference",),
+    "| fp32 | pooled and hidden, smallest": (r".*, fp32: (pooled|hidden), smallest cosine",),
+    "| fp16 | pooled, smallest": (r".*, fp16: pooled, smallest cosine",),
+    "| fp16 | hidden, relative": (r".*, fp16: hidden, relative error",),
+    "| both | values": (r".*: values changed by other sequences",),
+}
+_PARTS = ("correctness", "speed", "memory")
+
+
+def waiting_lines(document: Path) -> list[str]:
+    """Return the lines of tables that have no figure yet."""
+    lines = document.read_text(encoding="utf-8").splitlines()
+    return [line for line in lines if line.startswith("|") and _NOT_YET.search(line)]
+
+
+def document_lines(findings: Sequence[Finding], gpu: str) -> str:
+    """Return the lines to paste into each document; a line without all its figures is left out."""
+    # The name of a finding may be the first cells of a line, and its text the others.
+    lines = {each.name: each.name + str(each.measured) for each in findings if each.name.startswith("|")}
+    printed = []
+    for document in (BENCHMARKS, NUMERICS):
+        printed.append(f"\nLines for docs/{document.name}, measured on {gpu}:\n")
+        for line in waiting_lines(document):
+            printed += [filled for name, filled in lines.items() if line.startswith(name)]
+            for start, patterns in _FIGURES.items():
+                figures = [_worst(pattern, findings) for pattern in patterns]
+                if line.startswith(start) and all(figures):
+                    printed.append(_NOT_YET.sub(f"{', '.join(figures)} ({gpu})", line))
+    return "\n".join(printed)
+
+
+def _worst(pattern: str, findings: Sequence[Finding]) -> str:
+    """Return the worst of the figures whose names match, of those with a bound if there are any; empty without one."""
+    named = [each for each in findings if re.fullmatch(pattern, each.name) and each.measured is not None]
+    bounded = [each for each in named if each.sign] or named
+    pick = min if any(each.sign == "≥" for each in bounded) else max
+    return format_number(pick(each.number for each in bounded)) if bounded else ""

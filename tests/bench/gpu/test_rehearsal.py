@@ -1,0 +1,254 @@
+"""Every part of the GPU check runs without a GPU, and finds what goes wrong."""
+
+import json
+import shutil
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import count
+from pathlib import Path
+from typing import Any, Protocol
+
+import onnx
+import pytest
+import torch
+from torch import Tensor
+
+from bench.findings import Finding
+from bench.gpu import __main__ as check
+from bench.gpu import correctness, models, pytorch
+from bench.gpu.__main__ import Clock
+from bench.gpu.documents import BENCHMARKS, NUMERICS, document_lines, waiting_lines
+from bench.gpu.settings import Effort, Settings
+from headwaiter_export.attention_layout import Portable
+from headwaiter_export.checkpoints import read_checkpoint
+from headwaiter_export.encoder import Encoder
+from headwaiter_export.presets import PRESETS
+from tests.bench.gpu.rehearsal import EFFORT, Faults, RehearsalGpu, no_gpu
+from tests.contrib_ops import CONTRIB_OPS, PackedMultiHeadAttention
+from tests.oracle import Array
+
+
+class Rehearse(Protocol):
+    def __call__(
+        self, parts: Sequence[str], *, effort: Effort = EFFORT, now_s: Clock = ..., **faults: Any
+    ) -> tuple[int, list[Finding]]: ...
+
+
+# PyTorch takes four times as long as Headwaiter, which takes 1 s.
+PYTORCH_IS_SLOW = {"PyTorch": 4.0}
+NO_SERVER = ("false",)
+
+
+@pytest.fixture
+def rehearse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Rehearse:
+    """Run parts of the check, or all; return the exit status and the findings."""
+    # Compiling takes half a minute, and PyTorch has variable-length attention only for CUDA.
+    monkeypatch.setattr(pytorch.Runner, "compile", lambda runner: None)
+    monkeypatch.setattr("torch.nn.attention.varlen.varlen_attn", varlen_attn)
+
+    def run(
+        parts: Sequence[str], *, effort: Effort = EFFORT, now_s: Clock = time.monotonic, **faults: Any
+    ) -> tuple[int, list[Finding]]:
+        chosen, file = Faults(**{"seconds": PYTORCH_IS_SLOW, **faults}), tmp_path / "findings.json"
+        gpu = RehearsalGpu(chosen)
+        with no_gpu(chosen):
+            status = check.main(
+                [*parts, "--json", str(file), "--model", str(tmp_path / "missing")],
+                lambda _, checkpoint, folder: Settings(effort, checkpoint, folder, gpu),
+                now_s,
+            )
+        found = json.loads(file.read_text())["findings"] if file.exists() else []
+        return status, [Finding(**{name: each[name] for name in each.keys() - {"verdict"}}) for each in found]
+
+    return run
+
+
+def varlen_attn(query: Tensor, key: Tensor, value: Tensor, starts: Tensor, *_: object) -> Tensor:
+    lengths = starts.diff().tolist()
+    heads = (torch.split(rows.transpose(0, 1), lengths, dim=1) for rows in (query, key, value))
+    attend = torch.nn.functional.scaled_dot_product_attention
+    return torch.cat([attend(q, k, v) for q, k, v in zip(*heads, strict=True)], dim=1).transpose(0, 1)
+
+
+@pytest.fixture
+def one_model(text_bundle: Path, text_checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Use the graphs of an existing bundle for all models, because tracing a graph takes seconds."""
+    encoder = read_checkpoint(text_checkpoint).encoder
+
+    def copy_graph(model: Encoder, layout: type[object], path: Path) -> None:
+        precision = "fp16" if next(model.parameters()).dtype == torch.float16 else "fp32"
+        # The bundle has no padded graph in fp16, and no candidates.
+        kind = "portable" if (layout, precision) == (Portable, "fp32") else "packed-cuda"
+        shutil.copy(text_bundle / f"{kind}.{precision}.onnx", path)
+        shutil.copy(text_bundle / f"weights.{precision}.bin", path.parent)
+
+    monkeypatch.setattr(models, "random_encoder", lambda config, seed: encoder)
+    monkeypatch.setattr(models, "write_graph", copy_graph)
+    monkeypatch.setattr(
+        models, "export_bundle", lambda encoder, text, folder, *_, **__: shutil.copytree(text_bundle, folder)
+    )
+    monkeypatch.setattr(correctness, "every_model", lambda settings: [("model", encoder)])
+
+
+def failing(findings: Sequence[Finding]) -> set[str]:
+    return {finding.name for finding in findings if finding.fails}
+
+
+def copy_to_host(graph: onnx.GraphProto) -> None:
+    for node in graph.node:
+        if node.op_type == "BiasGelu":
+            node.op_type = "MemcpyToHost"
+
+
+def test_every_part_runs_and_finds_what_goes_wrong(rehearse: Rehearse, one_model: None) -> None:
+    status, findings = rehearse(
+        [],
+        server=NO_SERVER,
+        seconds={"Headwaiter, in process": 3.0, "batches of 128 tokens": 1e6, **PYTORCH_IS_SLOW},
+        used_mib=(100.0, 200.0, 206.0),
+        optimized=copy_to_host,
+    )
+    optimized = ("copies between GPU and host", "BiasGelu")
+    assert status == 1
+    assert failing(findings) == {
+        *("served, fp32", "served, fp16", "server"),
+        *(f"optimised graph, {precision}: {name}" for precision in ("fp32", "fp16") for name in optimized),
+        *(f"throughput in process / PyTorch, {kind}, padded, in arrival order" for kind in ("eager", "torch.compile")),
+        "batches of 128 tokens, fp16: share of the matrix rate",
+        "GPU memory after 5 random shapes / after warm-up",
+    }
+    # Every part has figures that hold, and an aim that is missed does not fail.
+    assert {each.part for each in findings if each.verdict == "holds"} >= {"environment", "correctness", "service"}
+    assert [each.fails for each in findings if each.is_aim and each.verdict == "does not hold"] == [False]
+
+
+class WrongScale(PackedMultiHeadAttention):
+    def _run(self, *args: Any, **kwargs: Any) -> tuple[Array]:
+        return super()._run(*args, **{**kwargs, "scale": 1.0})
+
+
+class Leak(PackedMultiHeadAttention):
+    def _run(self, query: Array, *args: Any, **kwargs: Any) -> tuple[Array]:
+        (context,) = super()._run(query, *args, **kwargs)
+        return (context + query[-1, 0].astype(context.dtype),)
+
+
+def with_operator(operator: type[PackedMultiHeadAttention]) -> list[Any]:
+    named = type("PackedMultiHeadAttention", (operator,), {"op_domain": "com.microsoft"})
+    return [named if each is PackedMultiHeadAttention else each for each in CONTRIB_OPS]
+
+
+def test_wrong_answers_are_found_and_not_timed(rehearse: Rehearse, one_model: None) -> None:
+    status, findings = rehearse(["correctness", "speed"], operators=with_operator(WrongScale))
+    wrong = {"model, fp32: pooled, largest difference", "model, fp16: hidden, relative error"}
+    assert status == 1
+    assert wrong | {"speed"} <= failing(findings)  # The self-check refuses the model of the part "speed".
+    assert not any(finding.name.endswith("tokens/s") for finding in findings)
+
+
+def test_values_that_depend_on_neighbours_are_found(rehearse: Rehearse, one_model: None) -> None:
+    status, findings = rehearse(["correctness"], operators=with_operator(Leak))
+    assert status == 1
+    assert "model, fp32: values changed by other sequences" in failing(findings)
+
+
+def test_a_route_other_than_the_predicted_one_is_found(rehearse: Rehearse, one_model: None) -> None:
+    status, findings = rehearse(["environment"], kernel="FLASH_ATTENTION")
+    routes = [finding for finding in findings if "attention route" in finding.name]
+    assert status == 1
+    assert {(each.measured, each.sign, each.bound, each.fails) for each in routes} == {
+        ("flash", "=", "memory-efficient", True)
+    }
+    assert len(routes) == 2 * 2
+
+
+@pytest.mark.parametrize(("part", "name"), [("environment", "PackedCuda, fp16"), ("memory", "memory")])
+def test_a_lack_of_memory_is_found(part: str, name: str, rehearse: Rehearse, one_model: None) -> None:
+    status, findings = rehearse([part], memory_tokens=8)
+    assert status == 1
+    assert name in {finding.name for finding in findings if finding.is_error}
+
+
+def test_a_machine_without_a_library_is_refused_before_the_first_part(rehearse: Rehearse) -> None:
+    assert rehearse([], unavailable="the installed ONNX Runtime has no CUDA provider") == (1, [])
+
+
+def test_an_unknown_part_is_refused(rehearse: Rehearse) -> None:
+    with pytest.raises(SystemExit) as exit_status:
+        rehearse(["sped"])
+    assert exit_status.value.code == 2
+
+
+def test_no_measurement_starts_when_the_time_is_up(rehearse: Rehearse, one_model: None) -> None:
+    # Each look at the clock takes 45 s, so the time is up in the second part, after float32.
+    status, findings = rehearse([], now_s=map(float, count(0, 45)).__next__)
+    assert status == 1
+    assert [each.name for each in findings if each.is_error] == ["model", "service", "speed", "memory"]
+    assert [each.fails for each in findings if each.name == "duration, s"] == [True]
+    assert [each.verdict for each in findings if each.name.endswith("fp32: values changed by other sequences")]
+
+
+@pytest.mark.exhaustive
+def test_batches_too_large_for_the_memory_do_not_stop_smaller_ones(rehearse: Rehearse, one_model: None) -> None:
+    effort = replace(EFFORT, trace_tokens=4096, batch_tokens=(64, 2048))
+    status, findings = rehearse(["speed"], server=NO_SERVER, effort=effort, memory_tokens=1500)
+    assert status == 1
+    assert "batches of 64 tokens, fp16: tokens/s" in {each.name for each in findings}
+    assert "batches of 2,048 tokens, fp16" in {each.name for each in findings if each.is_error}
+
+
+@pytest.mark.exhaustive
+def test_a_profiler_that_sees_no_kernels_is_found(rehearse: Rehearse, one_model: None) -> None:
+    _, findings = rehearse(["speed"], profiler_error="no CUPTI")
+    assert failing(findings) == {"one sequence of 32 tokens, fp16: share of served p50 spent outside the GPU's kernels"}
+
+
+def test_every_waiting_line_of_the_documentation_gets_its_figures() -> None:
+    checked = ["all-MiniLM-L6-v2", *(f"{name}, random weights" for name in PRESETS)]
+    graphs = [f"| {name} | packed-cuda.{precision} | cuda |" for name in checked for precision in ("fp16", "fp32")]
+    measured = [Finding("correctness", name, " 1 | 2 |") for name in graphs]
+    for label, sign, worst in (("pooled, largest difference", "≤", 3e-6), ("hidden, largest difference", "≤", 4e-5)):
+        measured += [
+            Finding("correctness", f"{m}, fp32: {label}", x, sign, 1.0) for m, x in (("a", worst), ("b", 1e-9))
+        ]
+    measured += [
+        Finding("correctness", "a, fp32: pooled, smallest cosine", 0.999991, "≥", 0.99999),
+        Finding("correctness", "a, fp32: hidden, smallest cosine", 0.999992, "≥", 0.99999),
+        Finding("correctness", "a, fp16: pooled, smallest cosine", 0.99995, "≥", 0.9999),
+        Finding("correctness", "a, fp16: hidden, relative error", 0.002, "≤", 0.005),
+        Finding("correctness", "a, fp16: values changed by other sequences", 0, "≤", 0),
+        Finding("speed", "throughput in process / PyTorch, eager, padded, in arrival order", 5.0, "≥", 2.0),
+        Finding("speed", "throughput in process / PyTorch, torch.compile, padded, in arrival order", 4.0, "≥", 2.0),
+        Finding(
+            "speed", "throughput in process / PyTorch, variable-length flash attention", 1.5, "≥", 1.0, is_aim=True
+        ),
+        Finding("speed", "batches of 1,024 tokens, fp16: share of the matrix rate", 0.1),
+        Finding("speed", "batches of 16,384 tokens, fp16: share of the matrix rate", 0.5, "≥", 0.35),
+        Finding("speed", "throughput served / in process", 0.9, "≥", 0.85),
+        Finding("speed", "one sequence of 32 tokens, fp16: served, p50 ms", 1.25),
+        Finding("speed", "one sequence of 32 tokens, fp16: served, p99 ms", 2.5),
+        Finding("speed", "one sequence of 32 tokens, fp16: share of served p50 spent outside the GPU's kernels", 0.75),
+        Finding("memory", "GPU memory after 20,000 random shapes / after warm-up", 1.02, "≤", 1.05),
+    ]
+    lines = document_lines(measured, "H200").splitlines()
+    waiting = [*waiting_lines(BENCHMARKS), *waiting_lines(NUMERICS)]
+    assert len([line for line in lines if line.startswith("|")]) == len(waiting)
+    assert not any("not yet" in line for line in lines)
+    last_cells = [line.split("|")[-2].strip() for line in lines if line.endswith("(H200) |")]
+    assert last_cells[:3] == ["4 (H200)", "1.5 (H200)", "0.5 (H200)"]
+    assert last_cells[4:7] == ["1.25, 2.5, 0.75 (H200)", "1.02 (H200)", "3e-06 (H200)"]
+    assert document_lines([], "H200").count("|") == 0
+
+
+@pytest.mark.exhaustive
+@pytest.mark.timeout(1200)  # Traces the graphs of all models: minutes.
+def test_the_whole_check_holds_with_all_models_and_a_server(
+    rehearse: Rehearse, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status, findings = rehearse([])
+    assert (status, failing(findings)) == (0, set())
+    assert [each.measured for each in findings if each.name == "served, fp16: provider"] == ["cuda"]
+    printed = [line for line in capsys.readouterr().out.splitlines() if line.startswith("|") and "(no GPU)" in line]
+    # The other lines of Numerics are those of the real all-MiniLM-L6-v2, and lines without the name of the GPU.
+    assert len(printed) == len(waiting_lines(BENCHMARKS)) + 6
