@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from headwaiter_export.attention_layout import SingleSequence
+from headwaiter_export.attention_layout import Packed, Portable, SingleSequence
 from headwaiter_export.attention_layout_cuda import PackedCuda
 from headwaiter_export.bundle import to_float16
 from headwaiter_export.config import EncoderConfig, Mask, Pooling
@@ -153,16 +153,31 @@ def test_the_formulas_import_only_numpy() -> None:
     assert {name.partition(".")[0] for name in names} - sys.stdlib_module_names == {"numpy"}
 
 
-@pytest.mark.parametrize("config", ENCODERS)
-def test_an_encoder_equals_its_formulas_in_pytorch_and_in_every_layout(config: EncoderConfig, tmp_path: Path) -> None:
+# Tracing takes seconds, so every run traces one layout of each configuration, and the others are exhaustive.
+LAYOUT_CASES = [
+    pytest.param(
+        *encoder.values,
+        layout,
+        id=f"{encoder.id}-{layout.__name__}",
+        marks=encoder.marks if place == number % len(RUNTIMES) else pytest.mark.exhaustive,
+    )
+    for number, encoder in enumerate(ENCODERS)
+    for place, layout in enumerate(RUNTIMES)
+]
+
+
+@pytest.mark.parametrize(("config", "layout"), LAYOUT_CASES)
+def test_an_encoder_equals_its_formulas_in_pytorch_and_in_every_layout(
+    config: EncoderConfig, layout: type[Packed] | type[Portable], tmp_path: Path
+) -> None:
     encoder = random_encoder(**asdict(config))
-    paths = write_graphs(encoder, tmp_path, *RUNTIMES)
-    assert missing_kernel(paths[PackedCuda]) == cuda_attention(config)
+    path = write_graphs(encoder, tmp_path, layout)[layout]
+    if layout is PackedCuda:
+        assert missing_kernel(path) == cuda_attention(config)
     for sequences, expected in expected_outputs(encoder):
         assert_equal_outputs(config, run_in_pytorch(encoder, sequences), expected)
-        for layout, runtimes in RUNTIMES.items():
-            for runtime in runtimes:
-                assert_equal_outputs(config, run_graph(paths[layout], runtime, sequences), expected)
+        for runtime in RUNTIMES[layout]:
+            assert_equal_outputs(config, run_graph(path, runtime, sequences), expected)
 
 
 @pytest.mark.exhaustive
