@@ -20,7 +20,8 @@ from headwaiter_export.config import Mask
 from headwaiter_export.encoder import Encoder
 from headwaiter_export.skip_layer_norm import fused_error
 
-# Rows with the largest ratio, of each sequence and norm, on which the error of SkipLayerNormalization is computed.
+# The error of SkipLayerNormalization is computed on this many rows of each sequence and norm: those with the largest
+# ratios.
 _SIMULATED_ROWS = 8
 
 
@@ -44,7 +45,7 @@ class ActivationRanges:
 
     @contextmanager
     def watch(self) -> Iterator[None]:
-        """Observe the layers of the encoder while it runs inside the block, in the layout `sequence`."""
+        """Observe the layers of the encoder inside the `with` block; run the encoder in the layouts of `sequence`."""
         hooks = [
             module.register_forward_hook(partial(self._layer, name))
             for name, module in self._encoder.named_modules()

@@ -244,7 +244,8 @@ class PackedCpu(Packed):
 
     The server cuts the queries of a batch into blocks, so that the scores of one block have bounded memory whatever the
     length of a sequence. An ordinary batch is one block. The loop over the blocks (ONNX's Scan) takes about 20 µs in
-    each layer. ONNX Runtime's MultiHeadAttention takes 2 to 3 % longer for a batch of 512 tokens.
+    each layer. ONNX Runtime's operator
+    MultiHeadAttention is not used: with it, a batch of 512 tokens takes 2 to 3 % longer.
     """
 
     FUSIONS: ClassVar[Fusions] = (loop_over_blocks,)
@@ -277,5 +278,5 @@ def split_heads(rows: Tensor, heads: int) -> Tensor:
 
 
 def head_indices(rows: Tensor, heads: int) -> Tensor:
-    """Return the indices [..., B, H, n] in the result of `split_heads` of the rows [..., B, n]."""
+    """Turn indices of rows [..., B, n] into indices [..., B, H, n] of the rows that `split_heads` returns."""
     return rows[..., None, :] * heads + torch.arange(heads)[:, None]

@@ -2,7 +2,7 @@
 
 The kernel adds a residual and normalises the sum in one pass over memory. One pass gives the variance only as E[x²] −
 E[x]², a small difference of large numbers if the mean of a row is large: at |mean| / deviation = 30, a value of the
-result is wrong by about 5e-4. The variance of a row of equal values can even come out negative, which gives NaN.
+result is wrong by up to 6e-4. The variance of a row of equal values can even come out negative, which gives NaN.
 LayerNormalization subtracts the mean first (Welford's algorithm) and has no such errors, but needs another pass.
 
 Source: ONNX Runtime at commit 89b01b406, contrib_ops/cuda/bert: the choice of a kernel and the partial sums in
@@ -20,7 +20,8 @@ from headwaiter_server.runtime.numeric_tolerances import TOLERANCES
 Rows = NDArray[np.float32] | NDArray[np.float16]
 
 _WARP_THREADS = 32
-# A row narrower than the first width has a block of its own kind; above the last width, threads take more values each.
+# Rows of at most _NARROW_WIDTH values have a block of their own kind. Rows above the last width, and wider rows whose
+# width is no multiple of 8, have blocks whose threads take more values each.
 _VECTORIZED_WIDTHS = (320, 384, 640, 768, 1024, 1280, 2048, 4096, 5120, 8192)
 _NARROW_WIDTH = 128
 
@@ -28,7 +29,7 @@ _NARROW_WIDTH = 128
 def can_fuse_norms(error: float) -> bool:
     """Return whether a graph may use SkipLayerNormalization, given the largest error that `fused_error` found.
 
-    The error of one norm may be a quarter of the tolerance of pooled vectors in fp32: a model has many norms, and its
+    One norm is allowed a quarter of the tolerance of pooled vectors in fp32, because a model has many norms, and its
     requests differ from the rows on which the export measures.
     """
     tolerance = TOLERANCES[PRECISION_FP32].pooled

@@ -134,7 +134,7 @@ class ChunkBuilder:
 
 
 def is_small_list(chunk: Chunk, sequences: int) -> bool:
-    """Return whether a chunk within `SMALL_LIST` holds the whole list; a single large sequence is not small either."""
+    """Return whether a chunk holds the whole list and is within `SMALL_LIST`; a chunk of one large sequence is not."""
     if len(chunk.sequences) != sequences:
         return False
     size = chunk.kind.measure(chunk.sequences[0], SMALL_LIST.text_tokens)
@@ -184,8 +184,8 @@ def is_request_too_large(error: Exception) -> bool:
 def size_error(size_bytes: int, model: pb.GetModelResponse, request_id: str) -> MessageTooLarge | None:
     """Return the error of a request whose message is larger than the server accepts; None if the size is no problem.
 
-    gRPC refuses such a message without error details, just as a proxy refuses a caller who calls too often. Only the
-    two sizes tell these refusals apart.
+    gRPC refuses such a message without error details. The refusal of a proxy that limits calls looks the same, so the
+    size of the message is compared with the server's limit.
     """
     limit = model.limits.max_message_bytes
     if not limit or size_bytes <= limit:

@@ -10,8 +10,8 @@ from headwaiter_client.calls.steps import HEALTH_METHOD
 from headwaiter_client.errors import DeviceFailed, HeadwaiterError, Transient
 from headwaiter_proto.rules.status import DEVICE_FAILURES_KEY
 
-# Retries in the budget of a new client, and the most that a budget holds. Both are higher for a policy that allows one
-# call more retries.
+# Retries in the budget of a new client, and the most that a budget holds. If a policy allows a single call more retries
+# than one of these numbers, that number is raised to match.
 _INITIAL_RETRIES = 10.0
 _MAX_RETRIES = 100.0
 _RETRIES_PER_SUCCESS = 0.2
@@ -28,7 +28,7 @@ class RetryPolicy:
 
     Attributes:
         max_attempts: most times that a call is sent; 1 turns retries off.
-        initial_backoff_s: longest wait before the second attempt; doubles with each further attempt.
+        initial_backoff_s: longest random wait before the second attempt; doubles with each further attempt.
         max_backoff_s: upper limit of the doubling.
 
     Raises:

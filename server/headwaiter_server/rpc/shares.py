@@ -58,8 +58,9 @@ class CallLimit:
         """
         if not self._calls.fits(connection, 1):
             raise Overloaded(
-                f"{self._calls.held(connection)} calls of this connection are in progress, and the server handles at "
-                f"most {self._limit} calls of all connections: try again in {_RETRY_AFTER_S:g} s",
+                f"{self._calls.held(connection)} calls of this connection are in progress; the server handles at most "
+                f"{self._limit} calls, and one connection may hold only as many as are still free: try again in "
+                f"{_RETRY_AFTER_S:g} s",
                 retry_after_s=_RETRY_AFTER_S,
                 limit=self._limit,
             )

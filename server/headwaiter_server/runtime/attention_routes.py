@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import NamedTuple
 
-# Sum of the bits of AttentionBackend for flash (1), memory-efficient (2) and unfused (16) attention. Without the bits
-# of TensorRT's kernels, which pad each sequence, and with no shortest length for the others, the route of a graph does
-# not depend on the lengths of a batch.
+# Sum of the bits of AttentionBackend for flash (1), memory-efficient (2) and unfused (16) attention. TensorRT's
+# kernels are left out because they pad each sequence. The option also sets the shortest lengths of the other kernels to
+# 0, so the route of a graph does not depend on the lengths of a batch.
 SDPA_KERNEL = 1 + 2 + 16
 # Turing: CUDA 13 supports no older GPU.
 OLDEST_COMPUTE_CAPABILITY = (7, 5)
@@ -38,7 +38,7 @@ class Route(StrEnum):
 
     @property
     def pads(self) -> bool:
-        """Whether the route computes the padding of a batch; the two others take sequences of any length."""
+        """Whether the route computes the padding of a batch, as all but flash and memory-efficient attention do."""
         return self not in (Route.FLASH, Route.MEMORY_EFFICIENT)
 
 
@@ -68,8 +68,8 @@ class KernelOptions(NamedTuple):
         memory_efficient: memory-efficient attention.
         fused: TensorRT's kernels.
         fused_flash: TensorRT's kernels for long sequences.
-        min_flash_tokens: N from which one input of queries, keys and values takes flash attention.
-        min_memory_efficient_tokens: N from which float32 takes memory-efficient attention.
+        min_flash_tokens: smallest N that takes flash attention if queries, keys and values are one input.
+        min_memory_efficient_tokens: smallest N that takes memory-efficient attention in float32.
     """
 
     flash: bool = True

@@ -15,7 +15,7 @@ log = logging.getLogger(__name__)
 
 # The limits are raised by this factor.
 _RAISE_FACTOR = 2**0.5
-# A raise has proved right once a batch has run that is larger by this factor than all batches before.
+# A raise was right if a batch has run that is larger by this factor than all batches before the raise.
 _PROOF_FACTOR = 1.2
 # Number of full batches that must succeed before the limits are raised: 16 at first, twice as many after each raise
 # that was too much, up to 1,024. So at most about one in a thousand full batches fails.
@@ -25,14 +25,14 @@ _MAX_PATIENCE_BATCHES = 1024
 
 @dataclass(frozen=True)
 class LimitState:
-    """How much of the largest batch limits the server uses; `usage` is the part of them that a batch takes.
+    """The current share of the largest batch limits. A parameter `usage` is the size of one batch as a share of them.
 
     Attributes:
         share: current limits / largest limits.
         proven: the largest usage that fits in memory, as far as is known.
         patience_batches: number of full batches that must succeed before the limits are raised.
         succeeded_batches: number of full batches that succeeded since the share changed.
-        proven_at_raise: what was proven before the latest raise; None if the share was lowered since.
+        proven_at_raise: what was proven before the latest raise; None if no raise is on trial.
     """
 
     share: float = 1.0
@@ -80,9 +80,9 @@ class AdaptiveLimits:
 
     @contextmanager
     def suspected(self, shape: Shape) -> Iterator[None]:
-        """Halve the limits inside the block, in which a failed batch is bisected, if its size may be the cause.
+        """If the size of a failed batch may be the cause, halve the limits inside the block, which bisects the batch.
 
-        Otherwise, further full batches would fail until the halves of the first one have run.
+        Without this, further full batches would fail until the halves of the first one have run.
         """
         suspected = self._usage(shape) >= self._state.share / 2
         self._suspected_count += suspected

@@ -78,14 +78,14 @@ class WaitEstimate:
 
 
 def admit(estimate: WaitEstimate, limits: QueueLimits, shape: Shape, due_s: float, time_left_s: float) -> None:
-    """Refuse a request that does not fit in the queue, or that would probably miss its deadline in `time_left_s`.
+    """Refuse a request that does not fit in the queue, would wait too long, or would miss its deadline.
 
     Sequences that are due later than the request do not delay it.
 
     Raises:
         InvalidInput: the request does not fit even in an empty queue.
-        DeadlineExceeded: the request does not fit now, and later it would miss a deadline as short as its own, even if
-            no other request waited.
+        DeadlineExceeded: the request is refused now, and the same time limit would be too short even if no other
+            request waited.
         Overloaded: the request does not fit now; the error holds the delay after which to try again.
     """
     tokens = shape.tokens

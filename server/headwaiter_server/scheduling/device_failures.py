@@ -8,7 +8,7 @@ from headwaiter_server.scheduling.answers import Answers
 from headwaiter_server.scheduling.pending import Pending
 from headwaiter_server.scheduling.queued_request import Batch, Sequence
 
-# A sequence may kill this number of devices. Then its request fails, and the sequence never runs again.
+# A sequence may kill this number of devices. Then its request fails, and the sequence does not run again for an hour.
 _MAX_FAILURES = 2
 # A sequence that was running when devices died by chance is not refused for ever.
 _REMEMBERED_S = 3600.0
@@ -111,7 +111,7 @@ class DeviceFailures:
             if failures < _MAX_FAILURES:
                 self._answers.fail(sequence.request, device_failed_request())
             else:
-                # The whole request fails, even if it accepts a partial answer: its other sequences have no device.
+                # The whole request fails, even if it accepts a partial answer: the device of its other sequences died.
                 self._answers.fail_request(sequence.request, _killed_devices(sequence.index))
 
     def _count(self, sequence: Sequence) -> int:

@@ -19,7 +19,7 @@ class Diagnosis:
         works: whether the device works.
         faulty_count: number of sequences that failed alone.
         ran: the sequences that ran in a part of the batch.
-        failed_parts: the batch and its parts that failed, without single sequences.
+        failed_parts: the failed batch, and each of its parts that failed; only those of two or more sequences.
     """
 
     works: bool
@@ -56,7 +56,7 @@ async def bisect(
     On a dead device, the requests of the batch fail with Unavailable, or with DeviceFailed if they ran when it died.
     """
     found = Diagnosis(works=worker.alive and await worker.answers_probe())
-    # Parts of the batch, the next one last. A part that has failed has its error; the others have not run again yet.
+    # A stack of parts of the batch. A part that has failed has its error; the others have not run again yet.
     parts: list[tuple[Batch, Exception | None]] = [(batch, error)]
     while parts:
         part, failure = parts.pop()
