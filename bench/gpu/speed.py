@@ -1,6 +1,7 @@
 """Speed of a BERT-base encoder: Headwaiter in process and served, PyTorch, other graphs, and the matrix rate."""
 
 import copy
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -10,7 +11,6 @@ import numpy as np
 import torch
 
 from bench.findings import Findings
-from bench.gpu.candidates import FusedCuda
 from bench.gpu.correctness import check_answers
 from bench.gpu.models import BERT_BASE, random_model, served_plan, write, write_bundle
 from bench.gpu.pytorch import PADDED_SEQUENCES, Padded, Runner, VariableLength
@@ -24,7 +24,7 @@ from headwaiter_export.attention_layout import Portable
 from headwaiter_export.attention_layout_cuda import PackedCuda
 from headwaiter_export.encoder import Encoder
 from headwaiter_export.graphs import GraphLayout
-from headwaiter_server.runtime.graph import EncoderGraph, open_session, session_options
+from headwaiter_server.runtime.graph import EncoderGraph
 from headwaiter_server.runtime.model import Model, open_model
 from headwaiter_server.runtime.packing import pack
 from testbed.server_process import RunningServer, running_server
@@ -194,20 +194,13 @@ def _batches(check: SpeedCheck) -> None:
 
 def _layouts(check: SpeedCheck) -> None:
     """Compare attention layouts in batches of one size; a layout with wrong answers is not timed."""
-    path, effort = check.model.bundle.folder / check.model.graph_file, check.settings.effort
+    effort = check.settings.effort
     tokens = min(effort.full_batch_tokens, max(effort.batch_tokens))
-    graphs: dict[tuple[str, Precision], Callable[[], EncoderGraph]] = {
-        (layout.__name__, precision): partial(_graph, check, layout, precision)
-        for precision in PRECISIONS
-        for layout in (PackedCuda, FusedCuda, Portable)
-    }
-    graphs["as served, without bound buffers and shape buckets", FASTEST] = lambda: EncoderGraph(
-        open_session(path, "cuda", session_options(None))
-    )
-    for (name, precision), open_graph in graphs.items():
-        label = f"{name}, {precision}"
+    layouts: tuple[type[GraphLayout], ...] = PackedCuda, Portable
+    for precision, layout in itertools.product(PRECISIONS, layouts):
+        label = f"{layout.__name__}, {precision}"
         with check.findings.attempt(label):
-            graph = open_graph()
+            graph = _graph(check, layout, precision)
             check_answers(graph, check.encoder, check.trace.sequences[:PADDED_SEQUENCES], precision)
             run = partial(run_batches, graph, in_batches(check.trace.sequences, tokens))
             rate = check.trace.tokens / median_seconds(label, run, check.settings, effort.rounds)

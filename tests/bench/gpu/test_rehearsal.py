@@ -78,7 +78,7 @@ def one_model(text_bundle: Path, text_checkpoint: Path, monkeypatch: pytest.Monk
 
     def copy_graph(model: Encoder, layout: type[object], path: Path) -> None:
         precision = "fp16" if next(model.parameters()).dtype == torch.float16 else "fp32"
-        # The bundle has no padded graph in fp16, and no candidates.
+        # The bundle has no padded graph in fp16.
         kind = "portable" if (layout, precision) == (Portable, "fp32") else "packed-cuda"
         shutil.copy(text_bundle / f"{kind}.{precision}.onnx", path)
         shutil.copy(text_bundle / f"weights.{precision}.bin", path.parent)
