@@ -291,9 +291,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     for field in dataclasses.fields(Settings):
         if field.name == "bundle":
-            parser.add_argument(
-                "bundle", nargs="?", metavar="BUNDLE", help="folder of the bundle that headwaiter-export wrote"
-            )
+            parser.add_argument("bundle", nargs="?", metavar="BUNDLE", help="folder that headwaiter-export wrote")
             continue
         shown = ",".join(map(str, field.default)) if isinstance(field.default, tuple) else field.default
         default = "" if field.default is None else f" (default {shown})"

@@ -1,6 +1,5 @@
 """Each kind of failure has its own class, in the threaded and in the asyncio client."""
 
-import pickle
 from concurrent import futures
 from types import SimpleNamespace
 
@@ -279,27 +278,3 @@ def test_the_name_of_a_model_must_be_unicode(call: Call, server: FakeServer) -> 
         call(server, "model", "\ud800")
     assert caught.value.field == "name"
     assert server.requests == []
-
-
-@pytest.mark.parametrize("kind", [HeadwaiterError, *errors.ERROR_BY_REASON.values()])
-def test_errors_survive_pickling(kind: type[HeadwaiterError]) -> None:
-    error = kind("too long", sequence=0, field="texts", limit=5, actual=6, retry_after_s=0.5, request_id="r")
-    copy = pickle.loads(pickle.dumps(error))
-    assert type(copy) is kind
-    assert (str(copy), vars(copy)) == ("too long", vars(error))
-
-
-def test_the_repr_of_an_error_shows_its_facts() -> None:
-    assert repr(SequenceTooLong("too long", sequence=0, limit=5)) == "SequenceTooLong('too long', sequence=0, limit=5)"
-
-
-def test_transient_errors_are_those_that_another_attempt_may_cure() -> None:
-    transient = {kind for kind in errors.ERROR_BY_REASON.values() if issubclass(kind, headwaiter_client.Transient)}
-    assert transient == {Overloaded, Unavailable, errors.DeviceFailed}
-
-
-def test_tracebacks_name_the_module_that_users_import_from() -> None:
-    exported = [getattr(headwaiter_client, name) for name in headwaiter_client.__all__]
-    errors_of_users = [kind for kind in exported if isinstance(kind, type) and issubclass(kind, HeadwaiterError)]
-    assert len(errors_of_users) == 15
-    assert {kind.__module__ for kind in errors_of_users} == {"headwaiter_client.errors"}
