@@ -26,7 +26,6 @@ from headwaiter_export.parity import (
     random_sequences,
     run_in_pytorch,
 )
-from headwaiter_proto.encoder_pb2 import PRECISION_FP16, PRECISION_FP32
 from headwaiter_server.runtime.graph import EncoderGraph, Outputs
 from headwaiter_server.runtime.numeric_tolerances import difference, violation
 from headwaiter_server.runtime.packing import pack
@@ -37,8 +36,6 @@ Rows = NDArray[np.generic]
 _EDGES = tuple(sorted({1, 2, 3} | {2**power + off for power in range(2, 13) for off in (-1, 0, 1)}))
 # Up to this length every length is checked; above it, edge lengths and random lengths.
 _EVERY_LENGTH = 512
-
-_PRECISIONS = {"fp32": PRECISION_FP32, "fp16": PRECISION_FP16}
 
 
 class WrongAnswers(Exception):
@@ -83,7 +80,7 @@ def check_answers(graph: EncoderGraph, encoder: Encoder, sequences: Sequence[Row
     """
     actual = normalize_outputs(encoder.config, graph.run(pack(sequences), hidden=True))
     measured = difference(actual, concatenate(run_in_pytorch(encoder, list(sequences))))
-    if problem := violation(measured, _PRECISIONS[precision]):
+    if problem := violation(measured, served_plan(precision).precision):
         raise WrongAnswers(problem)
 
 

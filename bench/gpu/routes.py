@@ -12,7 +12,7 @@ from bench.findings import Findings
 from bench.gpu.settings import Precision
 from headwaiter_export.config import EncoderConfig
 from headwaiter_export.parity import random_sequences
-from headwaiter_server.runtime.attention_routes import PackedAttention, padded_head_size
+from headwaiter_server.runtime.attention_routes import PackedAttention, padded_attention
 from headwaiter_server.runtime.graph import EncoderGraph
 from headwaiter_server.runtime.packing import pack
 
@@ -84,5 +84,4 @@ def find_routes(
 
 def packed_attention(config: EncoderConfig, precision: Precision) -> PackedAttention:
     """Return what the attention operators of a CUDA graph compute, from which `EncoderGraph` predicts the route."""
-    sizes = padded_head_size(config.head_dim), padded_head_size(config.value_dim)
-    return PackedAttention(precision == "fp16", *sizes)
+    return padded_attention(half=precision == "fp16", head_dim=config.head_dim, value_dim=config.value_dim)

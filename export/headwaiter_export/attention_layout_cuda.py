@@ -16,7 +16,7 @@ from headwaiter_export.attention_layout import Axes, Fusions, Packed
 from headwaiter_export.config import Mask
 from headwaiter_export.fusion import defer_biases
 from headwaiter_export.masks import MASKED_SCORE
-from headwaiter_server.runtime.attention_routes import PackedAttention, is_always_fused, padded_head_size
+from headwaiter_server.runtime.attention_routes import is_always_fused, padded_attention
 
 
 class CudaLayout(Packed):
@@ -56,12 +56,11 @@ class PackedCuda(CudaLayout):
     @override
     def attend(self, query: Tensor, key: Tensor, value: Tensor, heads: int, mask: Mask) -> Tensor:
         head_dim, value_dim = query.shape[1] // heads, value.shape[1] // heads
-        sizes = padded_head_size(head_dim), padded_head_size(value_dim)
-        if mask is not Mask.NONE or not is_always_fused(PackedAttention(query.dtype == torch.half, *sizes)):
+        padded = padded_attention(half=query.dtype == torch.half, head_dim=head_dim, value_dim=value_dim)
+        if mask is not Mask.NONE or not is_always_fused(padded):
             return super().attend(query, key, value, heads, mask)
-        q, k, v = (
-            pad_heads(rows, heads, size) for rows, size in ((query, sizes[0]), (key, sizes[0]), (value, sizes[1]))
-        )
+        q, k = (pad_heads(rows, heads, padded.head_dim) for rows in (query, key))
+        v = pad_heads(value, heads, padded.value_dim)
         context = contrib_operator(
             "PackedMultiHeadAttention",
             (q, k, v, None, self._inputs["token_offset"], self._inputs["cu_seqlens"]),
@@ -71,9 +70,9 @@ class PackedCuda(CudaLayout):
             # Without this attribute, the operator would divide by the root of the padded size.
             scale=1 / math.sqrt(head_dim),
         )
-        if value_dim == sizes[1]:
+        if value_dim == padded.value_dim:
             return context
-        return context.view(context.shape[0], heads, sizes[1])[:, :, :value_dim].flatten(1)
+        return context.view(context.shape[0], heads, padded.value_dim)[:, :, :value_dim].flatten(1)
 
 
 def pad_heads(rows: Tensor, heads: int, size: int) -> Tensor:

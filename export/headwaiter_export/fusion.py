@@ -17,7 +17,7 @@ def defer_biases(model: ir.Model) -> None:
     for node in model.graph:
         if node.op_type not in ("Gelu", "SkipLayerNormalization"):
             continue
-        gemm = producing_gemm(node, 0)
+        gemm = _producing_gemm(node, 0)
         if gemm is None or len(gemm.inputs) <= _BIAS["Gemm"] or len(gemm.outputs[0].uses()) > 1:
             continue
         if node.op_type == "Gelu":
@@ -30,7 +30,7 @@ def defer_biases(model: ir.Model) -> None:
         gemm.resize_inputs(_BIAS["Gemm"])
 
 
-def producing_gemm(node: ir.Node, index: int) -> ir.Node | None:
+def _producing_gemm(node: ir.Node, index: int) -> ir.Node | None:
     """Return the Gemm that computes a node's input of this index; None if another operator computes it."""
     value = node.inputs[index]
     producer = None if value is None else value.producer()

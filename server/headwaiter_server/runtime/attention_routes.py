@@ -163,7 +163,16 @@ def padded_head_size(size: int) -> int:
     return -(-size // _HEAD_SIZE_STEP) * _HEAD_SIZE_STEP
 
 
+def padded_attention(*, half: bool, head_dim: int, value_dim: int) -> PackedAttention:
+    """Return what the attention nodes of a CUDA graph compute, given the head sizes of the model."""
+    return PackedAttention(half, padded_head_size(head_dim), padded_head_size(value_dim))
+
+
+def served_route(attention: PackedAttention, compute_capability: tuple[int, int]) -> Route:
+    """Return the kernel under the options of this server, which is the same for every length."""
+    return attention_route(attention, 1, compute_capability, KernelOptions.of(SDPA_KERNEL, {}))
+
+
 def is_always_fused(attention: PackedAttention) -> bool:
     """Return whether attention takes a fused kernel with any length on any GPU, under the options of this server."""
-    options = KernelOptions.of(SDPA_KERNEL, {})
-    return not attention_route(attention, 1, OLDEST_COMPUTE_CAPABILITY, options).pads
+    return not served_route(attention, OLDEST_COMPUTE_CAPABILITY).pads

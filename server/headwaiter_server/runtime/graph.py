@@ -13,10 +13,9 @@ from numpy.typing import NDArray
 from headwaiter_server.runtime.attention_routes import (
     OLDEST_COMPUTE_CAPABILITY,
     SDPA_KERNEL,
-    KernelOptions,
     PackedAttention,
     Route,
-    attention_route,
+    served_route,
 )
 from headwaiter_server.runtime.errors import ProviderUnavailable
 from headwaiter_server.runtime.hardware import CUDA_DRIVER, compute_capability
@@ -122,8 +121,7 @@ class EncoderGraph:
             return Route.GATHERED
         if self._attention is None:
             return Route.UNFUSED
-        options = KernelOptions.of(SDPA_KERNEL, {})
-        return attention_route(self._attention, 1, self._compute_capability, options)
+        return served_route(self._attention, self._compute_capability)
 
     @property
     def variable_length(self) -> bool:

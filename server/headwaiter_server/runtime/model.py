@@ -9,7 +9,7 @@ import numpy as np
 
 from headwaiter_proto.encoder_pb2 import PRECISION_FP16, PRECISION_FP32, PRECISION_INT8, Precision
 from headwaiter_proto.manifest_pb2 import LOWERING_PACKED_CPU, LOWERING_PACKED_CUDA, Graph, Manifest, Parity
-from headwaiter_server.runtime.attention_routes import PackedAttention, padded_head_size
+from headwaiter_server.runtime.attention_routes import PackedAttention, padded_attention
 from headwaiter_server.runtime.bundle import GOLDEN, Bundle, Golden
 from headwaiter_server.runtime.errors import (
     BundleRefused,
@@ -189,8 +189,8 @@ def _packed_attention(manifest: Manifest, precision: Precision) -> PackedAttenti
     """Return what the nodes PackedMultiHeadAttention of a CUDA graph compute; None for a bundle that does not say."""
     if not manifest.head_dim:
         return None
-    sizes = padded_head_size(manifest.head_dim), padded_head_size(manifest.value_dim)
-    return PackedAttention(precision == PRECISION_FP16, *sizes)
+    half = precision == PRECISION_FP16
+    return padded_attention(half=half, head_dim=manifest.head_dim, value_dim=manifest.value_dim)
 
 
 def _find_graph(bundle: Bundle, provider: Provider, precision: str) -> Graph:

@@ -31,7 +31,7 @@ def round_up_to_buckets(batch: PackedBatch) -> PackedBatch:
     MAX_SEQUENCES.
     """
     sequences, tokens = _bucket_sizes(batch)
-    padded_length = padded_length_bucket(batch.padded_length)
+    padded_length = _round_up(batch.padded_length, _PADDED_LENGTH_STEP)
     dummies, dummy_tokens = sequences - batch.sequences, tokens - batch.tokens
     if not dummies:
         return replace(batch, padded_length=padded_length)
@@ -44,11 +44,6 @@ def round_up_to_buckets(batch: PackedBatch) -> PackedBatch:
         padded_length,
         batch.block_cells,
     )
-
-
-def padded_length_bucket(longest_tokens: int) -> int:
-    """Return N of a batch whose longest sequence has this many tokens."""
-    return _round_up(longest_tokens, _PADDED_LENGTH_STEP)
 
 
 def _bucket_sizes(batch: PackedBatch) -> tuple[int, int]:
