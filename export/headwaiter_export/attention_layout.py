@@ -244,8 +244,8 @@ class PackedCpu(Packed):
 
     The server cuts the queries of a batch into blocks, so that the scores of one block have bounded memory whatever the
     length of a sequence. An ordinary batch is one block. The loop over the blocks (ONNX's Scan) takes about 20 µs in
-    each layer. ONNX Runtime's operator
-    MultiHeadAttention is not used: with it, a batch of 512 tokens takes 2 to 3 % longer.
+    each layer. ONNX Runtime's operator MultiHeadAttention is not used: with it, a batch of 512 tokens takes 2 to 3 %
+    longer.
     """
 
     FUSIONS: ClassVar[Fusions] = (loop_over_blocks,)

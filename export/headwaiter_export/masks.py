@@ -9,16 +9,14 @@ from headwaiter_export.config import Mask
 MASKED_SCORE = torch.finfo(torch.float32).min
 
 
-def allowed_pairs(mask: Mask, tokens: int) -> Tensor | None:
-    """Return whether each query (row) attends to each key (column), bool [N, N]; None if all attend to all."""
+def allowed_pairs(mask: Mask, tokens: int, positions: Tensor | None = None) -> Tensor | None:
+    """Return whether each query attends to each key, bool [..., n, N]; None if all attend to all.
+
+    `positions` are those of the queries in their sequences, [..., n]; None for all positions 0 to N − 1.
+    """
     if mask is Mask.NONE:
         return None
-    return _allowed_keys(mask, torch.arange(tokens), tokens)
-
-
-def _allowed_keys(mask: Mask, positions: Tensor, tokens: int) -> Tensor:
-    """Return whether queries at these positions [...] attend to each key under a mask, bool [..., N]."""
-    query, key = positions[..., None], torch.arange(tokens)
+    query, key = (torch.arange(tokens) if positions is None else positions)[..., None], torch.arange(tokens)
     return key <= query if mask is Mask.CAUSAL else key != query
 
 
@@ -28,7 +26,5 @@ def score_mask(token_mask: Tensor, mask: Mask, positions: Tensor | None = None) 
     `positions` are those of the queries in their sequences, [B, n]; None for all positions 0 to N − 1.
     """
     keys, tokens = token_mask[:, None, None, :], token_mask.shape[1]
-    pairs = None
-    if mask is not Mask.NONE:
-        pairs = _allowed_keys(mask, torch.arange(tokens) if positions is None else positions[:, None], tokens)
+    pairs = allowed_pairs(mask, tokens, None if positions is None else positions[:, None])
     return torch.where(keys if pairs is None else keys & pairs, 0.0, MASKED_SCORE)

@@ -84,14 +84,15 @@ class Reference:
 
     def only(self, keep: Callable[[int], bool]) -> "Reference":
         """Return the sequences whose number of tokens a predicate accepts, in the same order."""
-        kept = [i for i, sequence in enumerate(self.sequences) if keep(len(sequence))]
-        return Reference(self.config, [self.sequences[i] for i in kept], [self.outputs[i] for i in kept])
+        return self._select([i for i, sequence in enumerate(self.sequences) if keep(len(sequence))])
 
     def short_sequences(self) -> "Reference":
         """Return the second quarter of the sequences by length: they run fast, but have several tokens."""
         by_length = sorted(range(len(self.sequences)), key=lambda i: len(self.sequences[i]))
-        quarter = by_length[len(by_length) // 4 : len(by_length) // 2]
-        return Reference(self.config, [self.sequences[i] for i in quarter], [self.outputs[i] for i in quarter])
+        return self._select(by_length[len(by_length) // 4 : len(by_length) // 2])
+
+    def _select(self, indices: list[int]) -> "Reference":
+        return Reference(self.config, [self.sequences[i] for i in indices], [self.outputs[i] for i in indices])
 
 
 def long_lengths(config: EncoderConfig) -> list[int]:

@@ -32,7 +32,6 @@ _ATTENTION_MAX_ABS = 1e-5
 # Smallest accepted cosine of context vectors; the difference of tiny contexts is always small.
 _CONTEXT_MIN_COSINE = 0.99999
 
-
 # Memory for one copy of the scores of one sequence in the portable graph. The graph holds several copies, each with the
 # scores of all heads. No server of ours runs it.
 _PORTABLE_SCORES_BYTES = 1 << 30
