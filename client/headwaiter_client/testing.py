@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from headwaiter_client.calls import steps
 from headwaiter_client.errors import Cancelled, HeadwaiterError, Unavailable, Unimplemented
-from headwaiter_client.transport.connection import checked_timeout_s
+from headwaiter_client.transport.connection import capped_timeout_s
 from headwaiter_client.transport.interface import CancelScope
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.manifest_pb2 import Graph, Manifest
@@ -116,7 +116,7 @@ class FakeEncoder:
         cancel_scope: CancelScope | None = None,
     ) -> bytes:
         """Answer a call immediately."""
-        checked_timeout_s(timeout_s, request_id)
+        capped_timeout_s(timeout_s, request_id)
         if self._closed:
             raise Cancelled("the client is closed: create a new client", request_id=request_id)
         if self.errors:

@@ -201,7 +201,7 @@ def _check_address(address: str) -> None:
         )
 
 
-def checked_timeout_s(timeout_s: float, request_id: str | None) -> float:
+def capped_timeout_s(timeout_s: float, request_id: str | None) -> float:
     """Return the timeout of a call in seconds, capped at the longest that gRPC can handle.
 
     Raises:

@@ -9,7 +9,7 @@ import grpc
 
 from headwaiter_client.calls.steps import HEALTH_METHOD, HEALTH_REQUEST
 from headwaiter_client.errors import Cancelled, DeadlineExceeded, HeadwaiterError, Unavailable
-from headwaiter_client.transport.connection import Connection, checked_timeout_s
+from headwaiter_client.transport.connection import Connection, capped_timeout_s
 from headwaiter_client.transport.grpc_transport import DOWN_CODES
 from headwaiter_client.transport.replicas import Replicas
 from headwaiter_client.transport.retries import Attempts, Metadata, RetryBudgets, RetryPolicy
@@ -38,7 +38,7 @@ class AsyncGrpcTransport:
 
     async def unary(self, method: str, request: bytes, timeout_s: float, request_id: str | None = None) -> bytes:
         """Make a call; see `AsyncTransport.unary`."""
-        timeout_s = checked_timeout_s(timeout_s, request_id)
+        timeout_s = capped_timeout_s(timeout_s, request_id)
         deadline_s = time.monotonic() + timeout_s
         retries = self._retries.of(method)
         attempts = Attempts(self._metadata)

@@ -14,7 +14,7 @@ import grpc
 
 from headwaiter_client.calls.steps import HEALTH_METHOD, HEALTH_REQUEST
 from headwaiter_client.errors import Cancelled, DeadlineExceeded, HeadwaiterError, Unavailable
-from headwaiter_client.transport.connection import Connection, checked_timeout_s
+from headwaiter_client.transport.connection import Connection, capped_timeout_s
 from headwaiter_client.transport.interface import CancelScope
 from headwaiter_client.transport.replicas import Replicas
 from headwaiter_client.transport.retries import Attempts, Metadata, RetryBudgets, RetryPolicy
@@ -56,7 +56,7 @@ class GrpcTransport:
         cancel_scope: CancelScope | None = None,
     ) -> bytes:
         """Make a call; see `Transport.unary`."""
-        timeout_s = checked_timeout_s(timeout_s, request_id)
+        timeout_s = capped_timeout_s(timeout_s, request_id)
         deadline_s = time.monotonic() + timeout_s
         retries = self._retries.of(method)
         attempts = Attempts(self._metadata)
