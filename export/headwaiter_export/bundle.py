@@ -27,7 +27,6 @@ from headwaiter_export.config import EncoderConfig, Pooling
 from headwaiter_export.encoder import Encoder
 from headwaiter_export.graph_plans import (
     ATTENTION_WEIGHTS_GRAPH,
-    FLOAT16_MAX,
     GRAPHS,
     WEIGHTS_FILES,
     GraphPlan,
@@ -50,6 +49,7 @@ from headwaiter_export.verification import (
 from headwaiter_proto.encoder_pb2 import PRECISION_FP16, PRECISION_FP32, PRECISION_INT8, Precision
 from headwaiter_proto.manifest_pb2 import File, Graph, Magnitude, Manifest
 from headwaiter_server.runtime.bundle import GOLDEN, MANIFEST, PARITY, SCHEMA_VERSION, TOKENIZER, sha256_of
+from headwaiter_server.runtime.numeric_tolerances import FLOAT16_MAX
 
 __all__ = ["BundleError", "export_bundle"]
 

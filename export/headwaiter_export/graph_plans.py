@@ -7,8 +7,6 @@ of ONNX Runtime, and a server runs the graph for its device. `bundle.py` writes 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
-import torch
-
 from headwaiter_export.attention_layout import AttentionWeightsLayout, PackedCpu, Portable
 from headwaiter_export.attention_layout_cuda import PackedCuda, PackedCudaSeparateNorms
 from headwaiter_export.graphs import GraphLayout
@@ -21,6 +19,7 @@ from headwaiter_proto.manifest_pb2 import (
     Lowering,
 )
 from headwaiter_server.runtime.graph import Provider
+from headwaiter_server.runtime.numeric_tolerances import FLOAT16_MAX
 
 
 @dataclass(frozen=True)
@@ -48,7 +47,6 @@ WEIGHTS_FILES = {
     PRECISION_FP16: "weights.fp16.bin",
     PRECISION_INT8: "weights.int8.bin",
 }
-FLOAT16_MAX = torch.finfo(torch.float16).max
 
 
 def suitable_plans(

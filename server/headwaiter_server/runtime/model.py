@@ -5,8 +5,6 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-import numpy as np
-
 from headwaiter_proto.encoder_pb2 import PRECISION_FP16, PRECISION_FP32, PRECISION_INT8, Precision
 from headwaiter_proto.manifest_pb2 import LOWERING_PACKED_CPU, LOWERING_PACKED_CUDA, Graph, Manifest, Parity
 from headwaiter_server.runtime.attention_routes import PackedAttention, padded_attention
@@ -20,7 +18,7 @@ from headwaiter_server.runtime.errors import (
 )
 from headwaiter_server.runtime.graph import EncoderGraph, Provider
 from headwaiter_server.runtime.memory import longest_sequence_bytes
-from headwaiter_server.runtime.numeric_tolerances import Difference, violation
+from headwaiter_server.runtime.numeric_tolerances import FLOAT16_MAX, Difference, violation
 from headwaiter_server.runtime.packing import PackedBatch, pack
 from headwaiter_server.runtime.warmup import check_golden
 
@@ -30,7 +28,6 @@ _PRECISIONS: dict[str, Precision] = {"fp32": PRECISION_FP32, "fp16": PRECISION_F
 _ATTENTION_LAYOUTS = {"cuda": LOWERING_PACKED_CUDA, "cpu": LOWERING_PACKED_CPU}
 # On a GPU, fp16 is several times faster than fp32, and its outputs stay within their tolerance.
 _DEFAULT_PRECISION: dict[Provider, Precision] = {"cuda": PRECISION_FP16, "cpu": PRECISION_FP32}
-_FLOAT16_MAX = float(np.finfo(np.float16).max)
 
 
 class Resources(NamedTuple):
@@ -201,8 +198,8 @@ def _find_graph(bundle: Bundle, provider: Provider, precision: str) -> Graph:
         return graphs[wanted]
     reason = ""
     largest = bundle.manifest.largest_magnitude
-    if (provider, wanted) == ("cuda", PRECISION_FP16) and largest.value > _FLOAT16_MAX:
-        reason = f", because {largest.name} reaches {largest.value:.6g} and fp16 holds at most {_FLOAT16_MAX:.6g}"
+    if (provider, wanted) == ("cuda", PRECISION_FP16) and largest.value > FLOAT16_MAX:
+        reason = f", because {largest.name} reaches {largest.value:.6g} and fp16 holds at most {FLOAT16_MAX:.6g}"
         if precision == "auto" and PRECISION_FP32 in graphs:
             log.warning("running in fp32: %s has no fp16 graph%s", bundle.folder, reason)
             return graphs[PRECISION_FP32]

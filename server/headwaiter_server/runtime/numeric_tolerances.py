@@ -9,10 +9,12 @@ from headwaiter_proto.encoder_pb2 import PRECISION_FP16, PRECISION_FP32, PRECISI
 from headwaiter_server.runtime.graph import Outputs
 
 # A hidden row with at most this share of the largest row's norm is negligible. Rounding errors are in proportion to the
-# largest rows, so the direction of a negligible row may be rounding alone. If a row
-# just above this limit has an error of 4e-6 × the largest norm, its cosine is 0.99999. Rounding in float32 gives
-# errors that are several times smaller.
+# largest rows, so the direction of a negligible row may be rounding alone. If a row just above this limit has an error
+# of 4e-6 × the largest norm, its cosine is 0.99999. Rounding in float32 gives errors that are several times smaller.
 _NEGLIGIBLE_SHARE = 1e-3
+
+# Graphs in fp16 hold no larger number.
+FLOAT16_MAX = float(np.finfo(np.float16).max)
 
 
 @dataclass(frozen=True)
