@@ -33,8 +33,8 @@ _SEND_REPLIES_S = 1.0
 _QUIET_S = 0.3
 _LONGEST_REFUSING_S = 5.0
 _POLL_INTERVAL_S = 0.02
-# The server pings a connection that has been silent for the first time, and closes the connection if no answer comes
-# within the second.
+# The server pings a connection after an interval without messages, and closes the connection if no answer comes within
+# the timeout.
 _PING_INTERVAL_S, _PING_TIMEOUT_S = 60.0, 20.0
 # The longest time to establish a connection, TLS included.
 _HANDSHAKE_TIMEOUT_S = 20.0
