@@ -26,7 +26,7 @@ settings.register_profile("headwaiter", deadline=None, derandomize="CI" in os.en
 settings.load_profile("headwaiter")
 
 
-# Two test processes share the cores; OpenMP threads that spin while they wait would slow the tests down many times.
+# The test processes share the cores; OpenMP threads that spin while they wait would slow the tests down many times.
 # This line must run before torch is imported. Processes that tests start inherit the variable.
 os.environ["OMP_NUM_THREADS"] = "1"
 
@@ -106,8 +106,11 @@ def feature_bundle(feature_encoder: "Encoder", shared_folders: SharedFolders, op
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """Run the whole suite in two processes; run named tests in this process, so that a debugger works."""
-    return 2 if config.args == config.getini("testpaths") else 0
+    """Run the whole suite in three processes, and named tests in this process, so that a debugger works.
+
+    Three processes keep two cores busy: tests that start servers often wait.
+    """
+    return 3 if config.args == config.getini("testpaths") else 0
 
 
 def pytest_collection_finish() -> None:

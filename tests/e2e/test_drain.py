@@ -17,8 +17,9 @@ from tests.e2e.in_process_server import connect, metrics_url, paused_device, ser
 from tests.e2e.prometheus_metrics import metric_value
 
 EXIT_TIMEOUT_S = 30
-# gRPC's message for a call that never reached a server. A call that loses its server midway has another message.
-NEVER_ARRIVED = "failed to connect to all addresses"
+# Both of gRPC's messages for a call that never reached a server hold this: "failed to connect to all addresses" and
+# "Failed to connect to remote host". A call that loses its server midway has another message.
+NEVER_ARRIVED = "ailed to connect to"
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 

@@ -17,6 +17,7 @@ from tests.documents import MODELS, blocks, commands
 pytestmark = pytest.mark.usefixtures("packed_cpu_alone")
 
 
+@pytest.mark.exhaustive
 def test_the_export_commands_of_the_page_make_bundles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     exports = [arguments for program, *arguments in commands(MODELS, tmp_path) if program == "headwaiter-export"]

@@ -116,6 +116,7 @@ def test_the_portable_graph_ignores_the_content_of_padding(text_bundle: Path) ->
     assert first.tobytes() == second.tobytes()
 
 
+@pytest.mark.exhaustive
 def test_learned_temperatures_add_no_operators(tmp_path: Path) -> None:
     operators = []
     for learned in (True, False):
