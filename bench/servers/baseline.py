@@ -102,7 +102,7 @@ class PolicyScheduler:
         packed, answers = await asyncio.get_running_loop().run_in_executor(
             self._thread, self._compute, [each.values for each in batch]
         )
-        seconds = answers[0].times.device_s
+        seconds = answers[0].times.run.seconds
         self._recorder.batch_ran(Shape.of(packed.lengths.tolist()), seconds, seconds)
         self._rows.inc(packed.sequences * packed.longest_tokens if self._padded else packed.tokens)
         for each, answer in zip(batch, answers, strict=True):
@@ -117,7 +117,7 @@ class PolicyScheduler:
         assert pooled is not None
         computed_s = time.monotonic()
         packing, run = Interval(started_s, assembled_s), Interval(assembled_s, computed_s)
-        times = BatchTimes(packing, run, computed_s - started_s)
+        times = BatchTimes(packing, run)
         return packed, [_Answer(row, times) for row in pooled]
 
 

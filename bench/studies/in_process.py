@@ -12,7 +12,7 @@ from headwaiter_server.runtime.graph import EncoderGraph
 from headwaiter_server.runtime.model import Model
 from headwaiter_server.runtime.packing import pack
 from headwaiter_server.scheduling.calibration import measure_cost
-from headwaiter_server.scheduling.due_times import MAX_WAIT_S, Priority
+from headwaiter_server.scheduling.fair_start import Priority
 from headwaiter_server.scheduling.pending import Pending
 from headwaiter_server.scheduling.planner import plan
 from headwaiter_server.scheduling.queued_request import QueuedRequest
@@ -62,6 +62,5 @@ def pending_of(sequences: Iterable[Ids]) -> Pending:
 def waiting(values: NDArray[np.generic]) -> Waiting:
     """Return a waiting sequence that belongs to no request."""
     number = next(_order)
-    due_s = MAX_WAIT_S[Priority.INTERACTIVE] * (number % 1000) / 1000
     no_request = cast("QueuedRequest", None)
-    return Waiting(values, len(values), due_s, number * 1e-6, float("inf"), Priority.INTERACTIVE, no_request, 0)
+    return Waiting(values, len(values), number * 1e-6, float("inf"), Priority.INTERACTIVE, no_request, 0)

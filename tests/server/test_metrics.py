@@ -16,7 +16,7 @@ from tests.server.rpc.stand_ins import CALIBRATION, model, sample
 class Queue:
     queued_sequences, queued_tokens, estimated_wait_s = 3, 40, 0.5
     limits = BatchLimits(tokens=2, cells=50)
-    cost_corrections: ClassVar = {"batch": 1.5, "hidden_batch": 2.0, "queue": 1.25}
+    cost_corrections: ClassVar = {"batch": 1.5, "hidden_batch": 2.0}
 
 
 @pytest.fixture

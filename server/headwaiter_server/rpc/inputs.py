@@ -10,7 +10,7 @@ from headwaiter_proto.rules.inputs import ParsedInput, read_prompt, read_rows, r
 from headwaiter_proto.rules.requests import RequestLimits
 from headwaiter_server.models.tokenizer import BundleTokenizer, TokenizeOptions, Truncation
 from headwaiter_server.rpc.threads import PriorityThreads
-from headwaiter_server.scheduling.due_times import Priority
+from headwaiter_server.scheduling.fair_start import Priority
 
 _SMALL_TEXT_BYTES = 1024
 _PRIORITIES = {

@@ -40,7 +40,7 @@ from headwaiter_server.runtime.model import ModelDescription
 from headwaiter_server.scheduling.attention_weights import AttentionWeightsQueue, AttentionWeightsResult
 from headwaiter_server.scheduling.calibration import Calibration
 from headwaiter_server.scheduling.cost import Shape
-from headwaiter_server.scheduling.due_times import Priority
+from headwaiter_server.scheduling.fair_start import Priority
 from headwaiter_server.scheduling.queued_request import BatchTimes, Outcome
 from headwaiter_server.scheduling.scheduler import Scheduler
 from headwaiter_server.scheduling.stage_durations import Interval
@@ -235,7 +235,7 @@ class EncoderService:
         self, call: Call, admitted_s: float, outcome: AttentionWeightsResult, tokens: list[str], model: ModelDescription
     ) -> bytes:
         reply = attend_reply(call.request_id, outcome.attention, tokens, model)
-        batch = BatchTimes(Interval(outcome.run.start_s, outcome.run.start_s), outcome.run, outcome.run.seconds)
+        batch = BatchTimes(Interval(outcome.run.start_s, outcome.run.start_s), outcome.run)
         set_timings(reply.timings, call, admitted_s, [batch], outcome.run.end_s)
         self._recorder.attend_stages(reply.timings)
         return reply.SerializeToString()

@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import TypeVar
 
 from headwaiter_proto.rules.errors import Overloaded
-from headwaiter_server.scheduling.due_times import Priority
+from headwaiter_server.scheduling.fair_start import Priority
 
 # At least two, so that bulk work leaves one thread to interactive work.
 THREADS = min(8, max(2, os.cpu_count() or 1))

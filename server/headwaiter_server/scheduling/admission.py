@@ -5,9 +5,8 @@ from dataclasses import dataclass
 from headwaiter_proto.rules.errors import DeadlineExceeded, HeadwaiterError, InvalidInput, Overloaded
 from headwaiter_server.scheduling.cost import BatchLimits, CostModel, Shape
 from headwaiter_server.scheduling.pending import Pending
+from headwaiter_server.scheduling.planner import REPLY_S
 
-# Compare deadlines to 1.25 × the estimate: later requests may overtake an admitted request and make it wait longer.
-_CAUTION_FACTOR = 1.25
 # A caller that tries again earlier would find the queue unchanged.
 _MIN_RETRY_AFTER_S = 0.01
 
@@ -33,8 +32,7 @@ class WaitEstimate:
         pending: waiting sequences that are not in a planned batch.
         planned_tokens: tokens of planned batches that have not started.
         busy_s: for each device, predicted seconds until its batches are done; at least one device.
-        cost: predicts how long a batch occupies a device.
-        margin_s: safety margin between an answer and its deadline.
+        cost: predicts the seconds of a batch.
     """
 
     pending: Pending
@@ -42,7 +40,6 @@ class WaitEstimate:
     busy_s: tuple[float, ...]
     cost: CostModel
     limits: BatchLimits
-    margin_s: float
 
     def wait_s(self, tokens_ahead: int) -> float:
         """Return the seconds until the start of a request that waits behind this many tokens."""
@@ -64,7 +61,7 @@ class WaitEstimate:
         """Return the seconds from the start of a request to its answer, with this number of tokens of others."""
         longest = shape.longest_tokens
         alone_s = self.cost.seconds(1, longest, longest, longest * longest, shape.hidden)
-        return max(alone_s, self._run_s(shape.tokens + filling_tokens)) + self.margin_s
+        return max(alone_s, self._run_s(shape.tokens + filling_tokens)) + REPLY_S
 
     def _run_s(self, tokens: int) -> float:
         """Return the seconds that one device takes for this many tokens, in full batches of average sequences."""
@@ -77,10 +74,10 @@ class WaitEstimate:
         return max(smallest_batch_s, full_batches_s) + self.cost.hidden_row_s * hidden_share * tokens
 
 
-def admit(estimate: WaitEstimate, limits: QueueLimits, shape: Shape, due_s: float, time_left_s: float) -> None:
+def admit(estimate: WaitEstimate, limits: QueueLimits, shape: Shape, fair_start_s: float, time_left_s: float) -> None:
     """Refuse a request that does not fit in the queue, would wait too long, or would miss its deadline.
 
-    Sequences that are due later than the request do not delay it.
+    Sequences with a later fair start than the request do not delay it.
 
     Raises:
         InvalidInput: the request does not fit even in an empty queue.
@@ -99,17 +96,17 @@ def admit(estimate: WaitEstimate, limits: QueueLimits, shape: Shape, due_s: floa
     # An idle server runs the request at once, so the queue cannot be the reason for a missed deadline.
     if not (queued_tokens or min(estimate.busy_s)):
         return
-    needed_s = _CAUTION_FACTOR * estimate.answer_without_queue_s(shape)
+    needed_s = estimate.answer_without_queue_s(shape)
     if queued_tokens + tokens > limits.tokens:
         problem = f"the queue holds {queued_tokens} of {limits.tokens} tokens and the request has {tokens}"
         wait_s = estimate.wait_s(estimate.pending.tokens)
         raise _too_late(needed_s, time_left_s) or _overloaded(problem, wait_s, limits.tokens)
-    tokens_ahead = estimate.pending.tokens_due_by(due_s)
+    tokens_ahead = estimate.pending.tokens_before(fair_start_s)
     wait_s = estimate.wait_s(tokens_ahead)
     if wait_s > limits.wait_s:
         problem = f"the request would wait {wait_s:.2f} s; the server admits waits of at most {limits.wait_s:g} s"
         raise _too_late(needed_s, time_left_s) or _overloaded(problem, wait_s)
-    answer_s = _CAUTION_FACTOR * estimate.answer_s(tokens_ahead, shape)
+    answer_s = estimate.answer_s(tokens_ahead, shape)
     if wait_s > 0 and answer_s > time_left_s:
         problem = f"the answer could take {answer_s:.3f} s, and the deadline is in {time_left_s:.3f} s"
         advice = ", or with a later deadline"

@@ -1,22 +1,22 @@
-"""The waiting sequences, indexed by length, by due time and by fair start."""
+"""The waiting sequences, indexed by length and by fair start."""
 
 from collections.abc import Iterator
 from itertools import chain
 
 from sortedcontainers import SortedDict, SortedList
 
-from headwaiter_server.scheduling.due_times import Priority
+from headwaiter_server.scheduling.fair_start import Priority
 from headwaiter_server.scheduling.queued_request import Sequence
 
-# Due tokens are counted per interval of this length.
-_DUE_STEP_S = 0.1
+# Tokens are counted per interval of fair starts of this length.
+_STEP_S = 0.1
 
 
 class Pending:
     """A set of waiting sequences.
 
-    Adding or removing a sequence takes logarithmic time. Counting tokens by due time takes time proportional to the
-    number of 0.1 s steps in which sequences are due.
+    Adding or removing a sequence takes logarithmic time. Counting tokens takes time proportional to the number of 0.1 s
+    steps that contain fair starts.
 
     Attributes:
         tokens: number of tokens of all waiting sequences.
@@ -25,11 +25,11 @@ class Pending:
 
     def __init__(self) -> None:
         self.tokens = self.hidden_tokens = 0
-        self._by_due, self._by_fair_start = _Index(), _Index()
+        self._by_fair_start = _Index()
         self._by_length = {(priority, hidden): _Index() for priority in Priority for hidden in (False, True)}
         self._sequence_count = 0
-        # Number of tokens that are due in each step.
-        self._due_tokens = SortedDict()
+        # Number of tokens of the sequences whose fair starts are in each step.
+        self._step_tokens = SortedDict()
 
     def __len__(self) -> int:
         """Return the number of waiting sequences."""
@@ -42,7 +42,6 @@ class Pending:
     def add(self, sequence: Sequence) -> None:
         """Add a sequence."""
         self._by_length[sequence.priority, sequence.hidden].add(sequence.length_tokens, sequence)
-        self._by_due.add(sequence.due_s, sequence)
         self._by_fair_start.add(sequence.fair_start_s, sequence)
         self._sequence_count += 1
         self._count(sequence, sequence.length_tokens)
@@ -54,14 +53,9 @@ class Pending:
             KeyError: the sequence is not waiting.
         """
         self._by_length[sequence.priority, sequence.hidden].remove(sequence.length_tokens, sequence)
-        self._by_due.remove(sequence.due_s, sequence)
         self._by_fair_start.remove(sequence.fair_start_s, sequence)
         self._sequence_count -= 1
         self._count(sequence, -sequence.length_tokens)
-
-    def by_due(self) -> Iterator[Sequence]:
-        """Yield the sequences in the order of their due times."""
-        return iter(self._by_due)
 
     def by_fair_start(self) -> Iterator[Sequence]:
         """Yield the sequences in the order of their fair starts."""
@@ -82,37 +76,20 @@ class Pending:
         # A scrape of the metrics reads both numbers in another thread, while they change, so either may be 0.
         return max(1, self.tokens // max(1, len(self)))
 
-    def tokens_due_by(self, time_s: float) -> int:
-        """Return the number of tokens that are due before the end of the 0.1 s interval that contains `time_s`."""
-        return sum(self._due_tokens[step] for step in self._due_tokens.irange(maximum=time_s // _DUE_STEP_S))
-
-    def all_in_time(self, start_s: float, token_s: float) -> bool:
-        """Return whether all sequences would be in time if they ran in the order of their due times.
-
-        Args:
-            start_s: when the first sequence would start.
-            token_s: seconds per token.
-        """
-        tokens = 0
-        end_s = start_s + token_s * self.tokens
-        for step, due_tokens in self._due_tokens.items():
-            tokens += due_tokens
-            if step * _DUE_STEP_S < start_s + token_s * tokens:
-                return False
-            if step * _DUE_STEP_S >= end_s:
-                break
-        return True
+    def tokens_before(self, fair_start_s: float) -> int:
+        """Return the number of tokens that start before a fair start, or in the same 0.1 s step."""
+        return sum(self._step_tokens[step] for step in self._step_tokens.irange(maximum=fair_start_s // _STEP_S))
 
     def _count(self, sequence: Sequence, tokens: int) -> None:
-        """Add tokens to the total and to the step in which a sequence is due; a negative number subtracts tokens."""
+        """Add tokens to the total and to the step of a sequence's fair start; a negative number subtracts tokens."""
         self.tokens += tokens
         self.hidden_tokens += tokens if sequence.hidden else 0
-        step = sequence.due_s // _DUE_STEP_S
-        step_tokens = self._due_tokens.get(step, 0) + tokens
+        step = sequence.fair_start_s // _STEP_S
+        step_tokens = self._step_tokens.get(step, 0) + tokens
         if step_tokens:
-            self._due_tokens[step] = step_tokens
+            self._step_tokens[step] = step_tokens
         else:
-            del self._due_tokens[step]
+            del self._step_tokens[step]
 
 
 class _Index:

@@ -5,10 +5,12 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from headwaiter_server.scheduling.cost import BatchLimits, CostModel
-from headwaiter_server.scheduling.due_times import Priority
+from headwaiter_server.scheduling.fair_start import Priority
 from headwaiter_server.scheduling.pending import Pending
 from headwaiter_server.scheduling.queued_request import Batch, Sequence
 
+# An answer is predicted this long before its deadline: the time to write and send it, and small errors of predictions.
+REPLY_S = 0.01
 # The cost of a sequence that must not join a batch.
 _NEVER = float("inf")
 
@@ -41,16 +43,12 @@ class Plan:
     close_reason: CloseReason
 
 
-def plan(
-    pending: Pending, start_s: float, cost: CostModel, limits: BatchLimits, margin_s: float = 0.0, devices: int = 1
-) -> Plan:
+def plan(pending: Pending, start_s: float, cost: CostModel, limits: BatchLimits, *, idle: bool = False) -> Plan:
     """Choose a leader, and fill its batch with the sequences that cost least per token.
 
-    The leader is the sequence with the earliest fair start. If one more full batch ahead of the queue could make a
-    sequence late, the leader is the sequence with the earliest due time instead.
-
-    Of the next shorter and the next longer sequence, the one that adds less time per token joins first. Bulk sequences
-    join after all interactive sequences. A sequence joins only if
+    The leader is the sequence with the earliest fair start. Of the next shorter and the next longer sequence, the one
+    that adds less time per token joins first. Bulk sequences join after all interactive sequences. A sequence joins
+    only if
 
     - the batch stays within its limits; a batch of one sequence may exceed them,
     - the padding of the batch, and the copies of hidden rows that no sequence needs, cost no more than the launch of
@@ -62,8 +60,8 @@ def plan(
         start_s: when the batch will start, on the clock of the deadlines.
         cost: predicts the seconds of a batch.
         limits: the batch limits; a batch of one sequence may exceed them.
-        margin_s: the predicted time of each answer must be at least this long before its deadline.
-        devices: number of devices that share the work.
+        idle: whether the device is idle. Only on a busy device is a sequence dropped because the predicted time is too
+            long; otherwise no batch would run that could correct a prediction that is too long.
     """
     expired: list[Sequence] = []
 
@@ -71,30 +69,21 @@ def plan(
         for sequence in sequences:
             length = sequence.length_tokens
             alone_s = cost.seconds(1, length, length, length * length, sequence.hidden)
-            if sequence.deadline_s > start_s + margin_s + alone_s:
+            needed_s = 0.0 if idle else alone_s + REPLY_S
+            if sequence.deadline_s > start_s + needed_s:
                 yield sequence
             else:
                 expired.append(sequence)
 
-    urgent = _some_sequence_is_urgent(pending, start_s + margin_s, cost, limits, devices)
-    leader = next(in_time(pending.by_due() if urgent else pending.by_fair_start()), None)
+    leader = next(in_time(pending.by_fair_start()), None)
     if leader is None:
         return Plan((), tuple(expired), start_s, 0.0, CloseReason.DRAINED)
-    batch = _GrowingBatch(leader, start_s + margin_s, cost, limits)
+    batch = _GrowingBatch(leader, start_s + REPLY_S, cost, limits)
     for priority in Priority:
         for hidden in (leader.hidden, not leader.hidden):
             shorter = pending.shorter(leader, priority, hidden=hidden)
             batch.fill(in_time(shorter), in_time(pending.longer(leader, priority, hidden=hidden)))
     return Plan(tuple(batch.sequences), tuple(dict.fromkeys(expired)), start_s, batch.seconds, batch.close_reason)
-
-
-def _some_sequence_is_urgent(
-    pending: Pending, start_s: float, cost: CostModel, limits: BatchLimits, devices: int
-) -> bool:
-    """Return whether a waiting sequence would be late if one more full batch ran first, then all by due time."""
-    budget = limits.tokens
-    batch_s = cost.in_full_batches_s(budget, pending.mean_tokens, budget)
-    return not pending.all_in_time(start_s + batch_s, batch_s / budget / devices)
 
 
 class _GrowingBatch:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from headwaiter_proto.rules.errors import HeadwaiterError
 from headwaiter_server.scheduling.cost import Shape
-from headwaiter_server.scheduling.due_times import Priority
+from headwaiter_server.scheduling.fair_start import Priority
 from headwaiter_server.scheduling.stage_durations import Interval
 
 
@@ -22,13 +22,10 @@ class BatchTimes:
     Attributes:
         packing: when the batch was packed.
         run: when the batch ran on the device.
-        device_s: seconds from the end of the previous batch to the end of this batch; if the device was idle, from the
-            start of this batch.
     """
 
     packing: Interval
     run: Interval
-    device_s: float
 
 
 @dataclass(eq=False, slots=True)
@@ -133,8 +130,7 @@ class Sequence:
     Attributes:
         values: token ids [n] or features [n, d_in].
         length_tokens: n.
-        due_s: due time, on the scheduler's clock; orders sequences while one of them is urgent.
-        fair_start_s: fair start, on the same clock; orders sequences while no sequence is urgent.
+        fair_start_s: fair start, on the scheduler's clock; orders the queue.
         deadline_s: deadline, on the same clock; infinity without a deadline.
         priority: priority of the request.
         index: position in the request.
@@ -143,7 +139,6 @@ class Sequence:
 
     values: NDArray[np.generic]
     length_tokens: int
-    due_s: float
     fair_start_s: float
     deadline_s: float
     priority: Priority

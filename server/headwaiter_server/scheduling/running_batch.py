@@ -14,14 +14,12 @@ class RunningBatch:
     """A batch that a worker runs or will run next.
 
     Attributes:
-        predicted_end_s: when the batch ends as predicted at its planning, on the scheduler's clock.
         result: the result of the batch, or the device's error; see `Worker.run`.
     """
 
     worker: Worker
     sequences: Batch
     close_reason: CloseReason
-    predicted_end_s: float
     result: Future[BatchResult | None]
 
     @property

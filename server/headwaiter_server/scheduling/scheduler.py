@@ -30,11 +30,11 @@ from headwaiter_server.scheduling.cost import BatchLimits, CostModel, Shape
 from headwaiter_server.scheduling.cost_correction import CostCorrection
 from headwaiter_server.scheduling.device_failures import DeviceFailures, device_unavailable
 from headwaiter_server.scheduling.devices import Devices
-from headwaiter_server.scheduling.due_times import Priority, due_s, fair_start_s
 from headwaiter_server.scheduling.failed_batches import bisect
+from headwaiter_server.scheduling.fair_start import Priority, fair_start_s
 from headwaiter_server.scheduling.observer import Observer
 from headwaiter_server.scheduling.pending import Pending
-from headwaiter_server.scheduling.planner import CloseReason, Plan, plan
+from headwaiter_server.scheduling.planner import Plan, plan
 from headwaiter_server.scheduling.queued_request import Batch, Outcome, QueuedRequest, Sequence, shape_of
 from headwaiter_server.scheduling.running_batch import RunningBatch
 from headwaiter_server.scheduling.wake_up import WakeUp
@@ -118,7 +118,7 @@ class Scheduler:
             values: token ids [n] or features [n, d_in] of each sequence.
             hidden: return hidden rows too.
             deadline_s: on the scheduler's clock.
-            priority: bulk work yields to interactive work until the maximum wait of the bulk work is over.
+            priority: bulk work yields to interactive work that arrives within 20 s.
             failures: errors of sequences that must not run, by index. A mapping, even an empty one, accepts a partial
                 answer: the request does not fail when further sequences fail.
             device_failures: number of devices of other servers that died while they ran the request.
@@ -138,9 +138,9 @@ class Scheduler:
             return answer.result()
         runnable = {index: sequence for index, sequence in enumerate(values) if not failures or index not in failures}
         lengths = [len(sequence) for sequence in runnable.values()]
-        due, fair_start = self.admit(Shape.of(lengths, hidden=hidden), deadline_s, priority)
+        fair_start = self.admit(Shape.of(lengths, hidden=hidden), deadline_s, priority)
         for index, sequence in runnable.items():
-            queued = Sequence(sequence, len(sequence), due, fair_start, deadline_s, priority, request, index, hidden)
+            queued = Sequence(sequence, len(sequence), fair_start, deadline_s, priority, request, index, hidden)
             self._pending.add(queued)
             request.not_started.add(queued)
         self._requests.add(request)
@@ -157,16 +157,16 @@ class Scheduler:
             self._requests.discard(request)
             self._answers.withdraw(request)
 
-    def admit(self, shape: Shape, deadline_s: float, priority: Priority) -> tuple[float, float]:
-        """Return the due time and the fair start of a request that arrives now, or refuse it as `submit` does."""
+    def admit(self, shape: Shape, deadline_s: float, priority: Priority) -> float:
+        """Return the fair start of a request that arrives now, or refuse it as `submit` does."""
         if self._draining:
             raise Unavailable("the server is shutting down: send the request to another replica")
         if not self._devices.alive_count:
             raise device_unavailable()
         arrived_s, own_work_s = self._clock(), self._correction.own_work_s(shape)
-        due = due_s(arrived_s, deadline_s, priority, own_work_s)
-        admit(self._wait_estimate(arrived_s), self._queue_limits, shape, due, deadline_s - arrived_s)
-        return due, fair_start_s(arrived_s, due, priority, own_work_s)
+        fair_start = fair_start_s(arrived_s, deadline_s, priority, own_work_s)
+        admit(self._wait_estimate(arrived_s), self._queue_limits, shape, fair_start, deadline_s - arrived_s)
+        return fair_start
 
     async def failed(self) -> None:
         """Wait until the loop fails, and raise its error."""
@@ -227,10 +227,7 @@ class Scheduler:
             result = batch.result.result()
             self._answers.hand_out(batch.sequences, result)
             self._device_failures.end(batch.sequences, ran=result.sequences if result else ())
-            self._correction.note_lateness(self._clock() - batch.predicted_end_s)
             if result:
-                full_tokens = None if batch.close_reason is CloseReason.DRAINED else self.limits.tokens
-                self._correction.note_queue_time(result.shape, result.times.device_s, full_tokens)
                 self._limits.note_success(result.shape, full=batch.full)
         return answered
 
@@ -246,21 +243,11 @@ class Scheduler:
         worker = self._devices.next_worker(self._clock())
         if worker is None:
             return False
-        planned = self._plan_batch(worker)
+        busy_s = worker.busy_s(now_s := self._clock())
+        planned = plan(self._pending, now_s + busy_s, self._correction.cost, self.limits, idle=not busy_s)
         self._answers.drop_expired(planned.expired)
         self._run_batch(worker, planned)
         return True
-
-    def _plan_batch(self, worker: Worker) -> Plan:
-        busy_s = worker.busy_s(now_s := self._clock())
-        # An idle device ignores the safety margin; otherwise an overgrown margin could never shrink.
-        margin_s = self._correction.safety_margin_s if busy_s else 0.0
-        cost, devices = self._correction.cost, self._devices.alive_count
-        planned = plan(self._pending, now_s + busy_s, cost, self.limits, margin_s, devices)
-        if planned.expired and not (planned.batch or busy_s):
-            # Every sequence expired although the device is idle, so the predicted times may be too long.
-            self._correction.drift_to_measured()
-        return planned
 
     def _run_batch(self, worker: Worker, planned: Plan) -> None:
         """Take a planned batch out of the queue, and run the sequences that are still wanted."""
@@ -274,8 +261,8 @@ class Scheduler:
             self._device_failures.start(batch)
             self._batch_wait.note_batch(several_requests=any(each.request is not batch[0].request for each in batch))
             self._observer.batch_closed(planned.close_reason)
-            result, end_s = worker.run(batch, planned.seconds), planned.start_s + planned.seconds
-            self._running.append(RunningBatch(worker, batch, planned.close_reason, end_s, result))
+            result = worker.run(batch, planned.seconds)
+            self._running.append(RunningBatch(worker, batch, planned.close_reason, result))
 
     async def _bisect(self, worker: Worker, batch: Batch, error: Exception) -> None:
         """Find the faulty sequences of a failed batch; if the device is dead, start to reopen the device."""
@@ -295,6 +282,5 @@ class Scheduler:
 
     def _wait_estimate(self, now_s: float) -> WaitEstimate:
         # While all devices are dead, the time until one works again is unknown and counts as zero.
-        busy_s, cost = self._devices.busy_s(now_s) or (0.0,), self._correction.queue_cost
-        planned_tokens, margin_s = self.queued_tokens - self._pending.tokens, self._correction.safety_margin_s
-        return WaitEstimate(self._pending, planned_tokens, busy_s, cost, self.limits, margin_s)
+        busy_s, planned_tokens = self._devices.busy_s(now_s) or (0.0,), self.queued_tokens - self._pending.tokens
+        return WaitEstimate(self._pending, planned_tokens, busy_s, self._correction.cost, self.limits)

@@ -191,7 +191,6 @@ class Worker:
         return packed, Interval(started_s, self._clock())
 
     def _run_batch(self, sequences: Batch, packing: "Future[_Packed] | None") -> BatchResult | None:
-        waited_from_s = self._ended_s if packing else self._clock()
         try:
             packed, packed_in = packing.result() if packing else self._pack(sequences)
             if self._device is None:
@@ -208,7 +207,7 @@ class Worker:
             packed.inputs = None  # The results keep the batch, and the inputs may take much memory.
         finally:
             self._ended_s = self._clock()
-        times = BatchTimes(packed_in, Interval(started_s, self._ended_s), self._ended_s - waited_from_s)
+        times = BatchTimes(packed_in, Interval(started_s, self._ended_s))
         return BatchResult(wanted, shape, packed, outputs, times)
 
     def _run_probe(self) -> bool:

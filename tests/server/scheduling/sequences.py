@@ -4,7 +4,7 @@ from typing import cast
 
 import numpy as np
 
-from headwaiter_server.scheduling.due_times import Priority, due_s, fair_start_s
+from headwaiter_server.scheduling.fair_start import Priority, fair_start_s
 from headwaiter_server.scheduling.pending import Pending
 from headwaiter_server.scheduling.queued_request import QueuedRequest, Sequence
 
@@ -20,10 +20,9 @@ def waiting(
     hidden: bool = False,
 ) -> Sequence:
     """Return a sequence without a request, which the queue and the planner do not use."""
-    due = due_s(arrived_s, deadline_s, priority, own_work_s)
-    fair_start = fair_start_s(arrived_s, due, priority, own_work_s)
+    fair_start = fair_start_s(arrived_s, deadline_s, priority, own_work_s)
     values, no_request = np.zeros(length, np.int64), cast(QueuedRequest, None)
-    return Sequence(values, length, due, fair_start, deadline_s, priority, no_request, index, hidden)
+    return Sequence(values, length, fair_start, deadline_s, priority, no_request, index, hidden)
 
 
 def pending_of(sequences: list[Sequence]) -> Pending:

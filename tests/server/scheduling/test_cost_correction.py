@@ -5,10 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headwaiter_server.scheduling.cost import CostModel, Shape
-from headwaiter_server.scheduling.cost_correction import CostCorrection, MedianRatio, SafetyMargin
+from headwaiter_server.scheduling.cost_correction import CostCorrection, MedianRatio
 
 COST = CostModel(launch_s=1.0, token_s=0.5, padded_s=0.25, cell_s=0.0)
-BUDGET_TOKENS = 8
 UNEVEN = Shape.of([4, 2])
 # A launch, 6 tokens, and 2 × 4 padded tokens.
 UNEVEN_S, UNEVEN_PADDING_S = 1 + 3 + 2, 0.5
@@ -21,7 +20,7 @@ def correction() -> CostCorrection:
 
 
 def test_before_the_first_batch_nothing_is_corrected(correction: CostCorrection) -> None:
-    assert correction.cost.seconds(*UNEVEN) == correction.queue_cost.seconds(*UNEVEN) == UNEVEN_S
+    assert correction.cost.seconds(*UNEVEN) == UNEVEN_S
     assert correction.own_work_s(UNEVEN) == UNEVEN_S - UNEVEN_PADDING_S
 
 
@@ -32,26 +31,6 @@ def test_after_a_majority_of_slow_batches_slow_batches_are_predicted(
     assert predicted_s == [UNEVEN_S] * A_MAJORITY + [3 * UNEVEN_S]
     assert correction.cost.seconds(*UNEVEN) == 3 * UNEVEN_S
     assert correction.own_work_s(UNEVEN) == 3 * (UNEVEN_S - UNEVEN_PADDING_S)
-    # Only the times between batches change the queue cost.
-    assert correction.queue_cost == COST
-
-
-@pytest.mark.parametrize(
-    ("budget_tokens", "undisturbed_s"),
-    [
-        # A launch, 12 tokens, and 3 × 4 padded tokens.
-        (None, 1 + 6 + 3),
-        # Two of these sequences fill a batch. It has a launch, 8 tokens and 2 × 4 padded tokens.
-        (BUDGET_TOKENS, (1 + 4 + 2) * 12 / 8),
-    ],
-)
-def test_a_small_batch_counts_as_part_of_a_full_batch_unless_the_queue_was_empty(
-    correction: CostCorrection, budget_tokens: int | None, undisturbed_s: float
-) -> None:
-    for _ in range(A_MAJORITY):
-        correction.note_queue_time(Shape.of([4, 4, 4]), 2 * undisturbed_s, budget_tokens)
-    assert correction.queue_cost.seconds(*UNEVEN) == pytest.approx(2 * UNEVEN_S)
-    assert correction.cost == COST
 
 
 def test_batches_with_hidden_rows_and_other_batches_correct_only_their_own_kind() -> None:
@@ -66,27 +45,7 @@ def test_batches_with_hidden_rows_and_other_batches_correct_only_their_own_kind(
         correction.note_batch(UNEVEN, 2 * UNEVEN_S)
     assert correction.cost.seconds(*with_rows) == pytest.approx(3 * with_rows_s)
     assert correction.cost.seconds(*UNEVEN) == 2 * UNEVEN_S
-    assert correction.ratios == {"batch": 2.0, "hidden_batch": pytest.approx(3.0), "queue": 1.0}
-    # The queue's ratio compares with the cost of rows, so rows do not look like a slow device.
-    for _ in range(A_MAJORITY):
-        correction.note_queue_time(with_rows, with_rows_s, None)
-    assert correction.ratios["queue"] == 1.0
-
-
-def test_the_safety_margin_grows_with_late_answers(correction: CostCorrection) -> None:
-    before_s = correction.safety_margin_s
-    for _ in range(A_MAJORITY):
-        correction.note_lateness(2.0)
-    assert correction.safety_margin_s == pytest.approx(before_s + 2.0)
-
-
-def test_the_correction_drifts_back_to_the_measured_cost(correction: CostCorrection) -> None:
-    for _ in range(A_MAJORITY):
-        correction.note_batch(UNEVEN, 100 * UNEVEN_S)
-    assert correction.cost.seconds(*UNEVEN) == 100 * UNEVEN_S
-    for _ in range(A_MAJORITY):
-        correction.drift_to_measured()
-    assert correction.cost == COST
+    assert correction.ratios == {"batch": 2.0, "hidden_batch": pytest.approx(3.0)}
 
 
 def _ratio_of(*ratios: float) -> MedianRatio:
@@ -128,21 +87,3 @@ def test_a_minority_of_batches_does_not_change_the_ratio(
 
 def test_batches_that_took_no_time_on_a_coarse_clock_are_ignored() -> None:
     assert _ratio_of(*[0.0] * 31).ratio == 1
-
-
-@pytest.mark.parametrize(
-    ("late_s", "margin_s"),
-    [
-        ([], 0.005),
-        # The three largest of 31 delays are ignored, and early answers do not reduce the margin below 5 ms.
-        ([9.0] * 3, 0.005),
-        ([9.0] * 3 + [0.02], 0.025),
-        ([-1.0] * 31, 0.005),
-        ([9.0] * 4 + [0.0] * 30, 0.005),
-    ],
-)
-def test_the_margin_covers_nine_of_ten_answers(late_s: list[float], margin_s: float) -> None:
-    margin = SafetyMargin()
-    for batch_late_s in late_s:
-        margin.learn(batch_late_s)
-    assert margin.seconds == pytest.approx(margin_s)

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from headwaiter_proto.rules.errors import DeadlineExceeded
-from headwaiter_server.scheduling.due_times import Priority
+from headwaiter_server.scheduling.fair_start import Priority
 from tests.server.scheduling.fakes import Harness, sums
 
 
@@ -50,7 +50,7 @@ async def test_a_request_that_is_cancelled_while_a_batch_is_planned_is_planned_o
 
 
 async def test_a_sequence_that_a_late_batch_makes_too_late_never_runs(harness: Harness) -> None:
-    # The batch on the device takes 0.75 s, and the next one 0.75 s; the safety margin is 5 ms.
+    # The batch on the device takes 0.75 s, and the next one 0.75 s; a reply takes 10 ms.
     (held,) = await harness.submit_behind_held_batch()
     too_late = harness.submit([2], deadline_s=1.9)
     await asyncio.sleep(0)
@@ -58,9 +58,9 @@ async def test_a_sequence_that_a_late_batch_makes_too_late_never_runs(harness: H
     harness.scheduler._wake_up.set()
     with pytest.raises(DeadlineExceeded, match="deadline"):
         await too_late
-    # Alone it would take 1.25 × 0.755 s, so it is not told to try again.
-    with pytest.raises(DeadlineExceeded, match=r"0\.800 s.*0\.944 s"):
-        await harness.submit([2], deadline_s=harness.clock.now_s + 0.8)
+    # Alone it would take 0.75 s and 10 ms, so it is not told to try again.
+    with pytest.raises(DeadlineExceeded, match=r"0\.700 s.*0\.760 s"):
+        await harness.submit([2], deadline_s=harness.clock.now_s + 0.7)
     harness.device.release()
     assert sums(await held) == [1]
     assert harness.device.batches == [[[1]]]

@@ -1,4 +1,4 @@
-"""Waiting sequences are found by due time, fair start and length after any additions and removals."""
+"""Waiting sequences are found by fair start and length after any additions and removals."""
 
 from itertools import count, product
 
@@ -7,7 +7,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from headwaiter_server.scheduling.due_times import Priority
+from headwaiter_server.scheduling.fair_start import Priority
 from headwaiter_server.scheduling.pending import Pending
 from headwaiter_server.scheduling.queued_request import Sequence
 from tests.server.scheduling.sequences import pending_of, waiting
@@ -52,31 +52,9 @@ class PendingBehavesLikeAList(RuleBasedStateMachine):
         assert self.pending.hidden_tokens == sum(each.length_tokens for each in self.expected if each.hidden)
 
     @invariant()
-    def by_due_orders_by_due_time_then_age(self) -> None:
-        self.expected.sort(key=lambda sequence: (sequence.due_s, sequence.index))
-        assert list(self.pending.by_due()) == self.expected
-
-    @invariant()
     def by_fair_start_orders_by_fair_start_then_age(self) -> None:
         self.expected.sort(key=lambda sequence: (sequence.fair_start_s, sequence.index))
         assert list(self.pending.by_fair_start()) == self.expected
-
-    @invariant()
-    def all_in_time_runs_the_sequences_by_due_time(self) -> None:
-        for start_s, token_s in ((0.0, 0.5), (10.0, 1.5), (30.0, 0.1)):
-            late_s = self._latest_s(start_s, token_s)
-            # Due times are rounded to steps of 0.1 s.
-            if abs(late_s) > 0.1:
-                assert self.pending.all_in_time(start_s, token_s) is (late_s < 0)
-
-    def _latest_s(self, start_s: float, token_s: float) -> float:
-        """Return the largest lateness of a sequence, in seconds."""
-        self.expected.sort(key=lambda sequence: (sequence.due_s, sequence.index))
-        done_s, late_s = start_s, float("-inf")
-        for sequence in self.expected:
-            done_s += token_s * sequence.length_tokens
-            late_s = max(late_s, done_s - sequence.due_s)
-        return late_s
 
     @invariant()
     def shorter_and_longer_order_by_distance_then_age(self) -> None:
@@ -93,10 +71,12 @@ class PendingBehavesLikeAList(RuleBasedStateMachine):
                 assert list(self.pending.longer(sequence, priority, hidden=hidden)) == longer
 
     @invariant()
-    def tokens_due_by_counts_tokens(self) -> None:
+    def tokens_before_counts_tokens_in_steps(self) -> None:
         for time_s in range(0, 100, 7):
-            due = sum(sequence.length_tokens for sequence in self.expected if sequence.due_s <= time_s)
-            assert self.pending.tokens_due_by(time_s) == due
+            step_end_s = (time_s // 0.1 + 1) * 0.1
+            certain = sum(each.length_tokens for each in self.expected if each.fair_start_s <= time_s)
+            possible = sum(each.length_tokens for each in self.expected if each.fair_start_s <= step_end_s)
+            assert certain <= self.pending.tokens_before(time_s) <= possible
 
 
 TestPending = PendingBehavesLikeAList.TestCase
@@ -108,5 +88,5 @@ def test_removing_an_absent_sequence_raises_a_key_error_and_changes_nothing() ->
     pending = pending_of([present])
     with pytest.raises(KeyError):
         pending.remove(absent)
-    assert list(pending.by_due()) == [present]
+    assert list(pending.by_fair_start()) == [present]
     assert pending.tokens == 2

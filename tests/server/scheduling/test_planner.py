@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headwaiter_server.scheduling.cost import BatchLimits, CostModel
-from headwaiter_server.scheduling.due_times import MAX_WAIT_S, Priority
-from headwaiter_server.scheduling.planner import CloseReason, plan
+from headwaiter_server.scheduling.fair_start import BULK_DELAY_S, Priority
+from headwaiter_server.scheduling.planner import REPLY_S, CloseReason, plan
 from headwaiter_server.scheduling.queued_request import Sequence
 from tests.server.scheduling.sequences import pending_of, waiting
 
@@ -35,8 +35,9 @@ def _seconds(lengths: list[int], cost: CostModel) -> float:
     return cost.seconds(len(lengths), sum(lengths), max(lengths), sum(length**2 for length in lengths))
 
 
-def _too_late(sequence: Sequence, cost: CostModel, margin_s: float = 0.0) -> bool:
-    return sequence.deadline_s <= NOW_S + margin_s + _seconds([sequence.length_tokens], cost)
+def _too_late(sequence: Sequence, cost: CostModel, *, idle: bool = False) -> bool:
+    needed_s = 0.0 if idle else _seconds([sequence.length_tokens], cost) + REPLY_S
+    return sequence.deadline_s <= NOW_S + needed_s
 
 
 def _lengths(batch: tuple[Sequence, ...]) -> list[int]:
@@ -55,19 +56,10 @@ def test_a_batch_of_several_sequences_stays_within_the_limits(
 
 
 @given(queue=queues(), cost=costs, limits=limits)
-def test_the_leader_has_the_earliest_fair_start_or_the_earliest_due_time(
-    queue: list[Sequence], cost: CostModel, limits: BatchLimits
-) -> None:
+def test_the_leader_has_the_earliest_fair_start(queue: list[Sequence], cost: CostModel, limits: BatchLimits) -> None:
     alive = [sequence for sequence in queue if not _too_late(sequence, cost)]
     batch = plan(pending_of(queue), NOW_S, cost, limits).batch
-    if alive:
-        first = min(alive, key=lambda sequence: (sequence.fair_start_s, sequence.index))
-        most_urgent = min(alive, key=lambda sequence: (sequence.due_s, sequence.index))
-        assert batch[0] in (first, most_urgent)
-        if any(sequence.due_s < NOW_S for sequence in queue):
-            assert batch[0] is most_urgent
-    else:
-        assert not batch
+    assert batch[:1] == tuple(sorted(alive, key=lambda sequence: (sequence.fair_start_s, sequence.index))[:1])
 
 
 @st.composite
@@ -85,7 +77,7 @@ def arrivals(draw: st.DrawFn) -> list[tuple[float, float, Sequence]]:
 
 
 @given(arrived=arrivals(), cost=costs, limits=limits)
-def test_no_sequence_leads_a_batch_before_one_that_has_reached_its_maximum_wait(
+def test_no_sequence_leads_a_batch_before_one_whose_fair_start_was_earlier_than_its_arrival(
     arrived: list[tuple[float, float, Sequence]], cost: CostModel, limits: BatchLimits
 ) -> None:
     arrival_s = {sequence: arrived_s for arrived_s, _, sequence in arrived}
@@ -93,8 +85,9 @@ def test_no_sequence_leads_a_batch_before_one_that_has_reached_its_maximum_wait(
     pending = pending_of(list(arrival_s))
     while pending:
         batch = plan(pending, NOW_S, cost, limits).batch
-        for other in pending.by_due():
-            assert arrival_s[batch[0]] <= arrival_s[other] + max(MAX_WAIT_S[other.priority], 10 * work_s[other])
+        for other in pending.by_fair_start():
+            bulk_s = BULK_DELAY_S if other.priority is Priority.BULK else 0.0
+            assert arrival_s[batch[0]] <= arrival_s[other] + 4 * work_s[other] + bulk_s
         for sequence in batch:
             pending.remove(sequence)
 
@@ -107,34 +100,39 @@ def test_a_small_request_overtakes_a_large_one_until_four_times_the_own_work_of_
     assert (plan(pending_of([large, small]), 1.2, CPU, LIMITS).batch[0] is small) is leads
 
 
-@pytest.mark.parametrize(("deadline_s", "leads"), [(1.5, True), (1.3, False)])
-def test_a_small_request_does_not_overtake_a_request_that_could_become_late(deadline_s: float, leads: bool) -> None:
-    # A full batch of sequences of the mean length takes 0.1 s, and so does a batch of these two.
+@pytest.mark.parametrize(("deadline_s", "leads"), [(0.96, True), (0.92, False)])
+def test_a_small_request_does_not_overtake_a_request_whose_deadline_is_earlier(deadline_s: float, leads: bool) -> None:
     large, small = (
         waiting(300, 0, deadline_s=deadline_s, own_work_s=0.26),
         waiting(3, 1, arrived_s=0.9, own_work_s=0.01),
     )
-    assert (plan(pending_of([large, small]), 1.2, CPU, LIMITS).batch[0] is small) is leads
+    assert (plan(pending_of([large, small]), 0.8, CPU, LIMITS).batch[0] is small) is leads
 
 
-@given(queue=queues(), cost=costs, limits=limits, margin_s=st.floats(0, 1))
+@given(queue=queues(), cost=costs, limits=limits, idle=st.booleans())
 def test_a_sequence_that_cannot_be_answered_in_time_is_dropped_and_never_runs(
-    queue: list[Sequence], cost: CostModel, limits: BatchLimits, margin_s: float
+    queue: list[Sequence], cost: CostModel, limits: BatchLimits, idle: bool
 ) -> None:
-    planned = plan(pending_of(queue), NOW_S, cost, limits, margin_s)
-    assert not any(_too_late(sequence, cost, margin_s) for sequence in planned.batch)
-    assert all(_too_late(sequence, cost, margin_s) for sequence in planned.expired)
+    planned = plan(pending_of(queue), NOW_S, cost, limits, idle=idle)
+    assert not any(_too_late(sequence, cost, idle=idle) for sequence in planned.batch)
+    assert all(_too_late(sequence, cost, idle=idle) for sequence in planned.expired)
     if not planned.batch:
         assert set(planned.expired) == set(queue)
 
 
-@given(queue=queues(), cost=costs, limits=limits, margin_s=st.floats(0, 1))
+def test_an_idle_device_runs_a_sequence_whose_predicted_time_is_too_long() -> None:
+    pending = pending_of([waiting(10, 0, deadline_s=NOW_S + 1e-3), waiting(10, 1, deadline_s=NOW_S)])
+    planned = plan(pending, NOW_S, CPU, LIMITS, idle=True)
+    assert [sequence.index for sequence in planned.batch] == [0]
+
+
+@given(queue=queues(), cost=costs, limits=limits)
 def test_no_sequence_misses_its_deadline_because_others_joined_its_batch(
-    queue: list[Sequence], cost: CostModel, limits: BatchLimits, margin_s: float
+    queue: list[Sequence], cost: CostModel, limits: BatchLimits
 ) -> None:
-    planned = plan(pending_of(queue), NOW_S, cost, limits, margin_s)
+    planned = plan(pending_of(queue), NOW_S, cost, limits)
     if len(planned.batch) > 1:
-        assert NOW_S + planned.seconds + margin_s <= min(sequence.deadline_s for sequence in planned.batch) * (1 + 1e-9)
+        assert NOW_S + planned.seconds + REPLY_S <= min(sequence.deadline_s for sequence in planned.batch) * (1 + 1e-9)
     if planned.batch:
         assert planned.seconds == pytest.approx(_seconds(_lengths(planned.batch), cost))
 
@@ -167,11 +165,11 @@ def test_a_plan_depends_only_on_the_waiting_sequences_and_leaves_them_in_place(
     queue: list[Sequence], gone: list[Sequence], cost: CostModel, limits: BatchLimits
 ) -> None:
     pending = pending_of(queue)
-    before = list(pending.by_due())
+    before = list(pending.by_fair_start())
 
     planned = plan(pending, NOW_S, cost, limits)
 
-    assert list(pending.by_due()) == before
+    assert list(pending.by_fair_start()) == before
     assert pending.tokens == sum(sequence.length_tokens for sequence in queue)
     others = pending_of([*gone, *queue])
     for sequence in gone:
@@ -242,8 +240,8 @@ def test_the_sequence_that_costs_least_per_token_joins_first(shorter: int, longe
         ([10] * 3, float("inf"), BatchLimits(tokens=20, cells=10**6), CloseReason.BUDGET),
         ([10] * 3, float("inf"), BatchLimits(tokens=512, cells=250), CloseReason.CELLS),
         ([10, 300], float("inf"), LIMITS, CloseReason.CELLS),
-        # Two sequences take a little over 3 ms + 20 · 0.11 ms, one takes 1.1 ms less.
-        ([10] * 3, NOW_S + 5e-3, LIMITS, CloseReason.URGENT),
+        # Two sequences take a little over 3 ms + 20 · 0.11 ms, one takes 1.1 ms less. A reply takes 10 ms.
+        ([10] * 3, NOW_S + 15e-3, LIMITS, CloseReason.URGENT),
     ],
 )
 def test_a_plan_says_why_its_batch_is_not_larger(
@@ -261,16 +259,14 @@ def test_with_a_variable_length_kernel_all_lengths_share_a_batch() -> None:
     assert len(plan(pending_of(queue), NOW_S, cost, BatchLimits(16_384, 1 << 30)).batch) == 151
 
 
-def test_bulk_work_leads_once_interactive_work_is_due_later() -> None:
+def test_bulk_work_leads_before_interactive_work_that_arrives_20_s_later() -> None:
     bulk = waiting(10, 0, arrived_s=0.0, priority=Priority.BULK)
-    # Interactive work of half a second is due 5 s after its arrival, bulk work 20 s after its arrival.
-    for arrived_s, leads in ((14.0, False), (16.0, True)):
+    for arrived_s, leads in ((19.0, False), (21.0, True)):
         interactive = waiting(10, 1, arrived_s=arrived_s)
         assert (plan(pending_of([bulk, interactive]), NOW_S, CPU, LIMITS).batch[0] is bulk) is leads
 
 
 def test_a_small_request_overtakes_a_long_queue_of_large_requests() -> None:
-    # Each of these takes 3 s. Together they take longer than 5 s, the shortest maximum wait.
     long = [waiting(300, order, arrived_s=order, own_work_s=3.0) for order in range(8)]
     small = waiting(3, 8, arrived_s=8.0, own_work_s=0.01)
     slow = CostModel(launch_s=0.0, token_s=0.01, padded_s=0.0, cell_s=0.0)
