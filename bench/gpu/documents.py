@@ -18,12 +18,12 @@ _FIGURES = {
     "| tokens/s: served / in process": (r"throughput served / in process",),
     "| one sequence of 32 tokens": (f"{_SHORT}served, p50 ms", f"{_SHORT}served, p99 ms", f"{_SHORT}.* GPU's kernels"),
     "| GPU memory": (r"GPU memory after .* / after warm-up",),
-    "| fp32 | pooled, largest": (r".*, fp32: pooled, largest difference",),
-    "| fp32 | hidden, largest": (r".*, fp32: hidden, largest difference",),
-    "| fp32 | pooled and hidden, smallest": (r".*, fp32: (pooled|hidden), smallest cosine",),
-    "| fp16 | pooled, smallest": (r".*, fp16: pooled, smallest cosine",),
-    "| fp16 | hidden, relative": (r".*, fp16: hidden, relative error",),
-    "| both | values": (r".*: values changed by other sequences",),
+    "| fp32 | pooled vectors, largest": (r".*, fp32: pooled, largest difference",),
+    "| fp32 | hidden rows, largest": (r".*, fp32: hidden, largest difference",),
+    "| fp32 | pooled vectors and hidden rows, smallest": (r".*, fp32: (pooled|hidden), smallest cosine",),
+    "| fp16 | pooled vectors, smallest": (r".*, fp16: pooled, smallest cosine",),
+    "| fp16 | hidden rows, relative": (r".*, fp16: hidden, relative error",),
+    "| fp32 and fp16 | values": (r".*: values changed by other sequences",),
 }
 _PARTS = ("correctness", "speed", "memory")
 

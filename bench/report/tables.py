@@ -45,10 +45,10 @@ COLUMNS = {
         "p50 ms": "{row.p50_ms:.0f}",
         "p95 ms": "{row.p95_ms:.0f}",
         "p99 ms": "{row.p99_ms:.0f}",
-        "shortest quarter: p50 ms": "{row.short_p50_ms:.0f}",
-        "shortest quarter: p99 ms": "{row.short_p99_ms:.0f}",
+        "p50 of the shortest quarter, ms": "{row.short_p50_ms:.0f}",
+        "p99 of the shortest quarter, ms": "{row.short_p99_ms:.0f}",
         "refused, requests/s": "{row.refused_per_s:.1f}",
-        "refusals: p99 ms": "{row.refused_p99_ms:.1f}",
+        "p99 of refusals, ms": "{row.refused_p99_ms:.1f}",
     },
     "front-end": {
         "calls": "{row.calls}",
@@ -129,7 +129,8 @@ def _throughput(closed: Throughput) -> str:
     ours = closed.headwaiter.rounds
     columns = dict(COLUMNS["throughput"])
     for requesters in closed.headwaiter.other_requesters:
-        columns[f"tokens/s with {requesters} requesters"] = f"{{others[{requesters}].tokens_per_s:,.0f}}"
+        plural = "s" if requesters > 1 else ""
+        columns[f"tokens/s with {requesters} requester{plural}"] = f"{{others[{requesters}].tokens_per_s:,.0f}}"
     rows = [
         {
             "row": median(server.rounds),

@@ -44,7 +44,7 @@ def single_request(run: Run) -> None:
     findings.record("p50 served, ms", served_ms)
     findings.record("p50 of session.run, ms", bare_ms)
     findings.record("p50 that a minimal server adds to session.run, ms", added_by_minimal_ms)
-    name = f"p50 of a request minus p50 of session.run, ms (minimal server: {added_by_minimal_ms:.2f})"
+    name = f"p50 of the time that the server adds to session.run, ms (minimal server: {added_by_minimal_ms:.2f})"
     findings.require(name, added_ms, "≤", 1.0)
 
 
@@ -91,6 +91,6 @@ def poison(run: Run) -> None:
     failed_others = sum(len(load.outcomes) - len(load.answered) for load in loads)
     findings = run.figures.findings.of_part(f"ten poisoned sequences per second for {seconds:.0f} s")
     throughput = ratio(poisoned, clean, "tokens_per_s")
-    findings.require("tokens/s of the others: with / without poison", throughput, ">", 0.9)
+    findings.require("tokens/s of the other sequences: with / without poisoned sequences", throughput, ">", 0.9)
     findings.require("poisoned sequences: failed / sent", failed_poison * _POISON_EVERY_S / seconds, "≥", 0.95)
-    findings.require("others without an answer", failed_others, "≤", 0.0)
+    findings.require("other sequences without an answer", failed_others, "≤", 0.0)

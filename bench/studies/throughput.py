@@ -146,13 +146,15 @@ def _compare(closed: Throughput, findings: Findings) -> None:
     ours = closed.headwaiter.rounds
     ratios = {server.setup: ratio(ours, server.rounds, "tokens_per_s") for server in closed.servers[1:]}
     for setup, bound in MIN_RATIOS[closed.trace].items():
-        findings.require(f"tokens/s: Headwaiter / {setup.label}", ratios[setup], "≥", bound)
+        findings.require(f'tokens/s: Headwaiter / the policy "{setup.label}"', ratios[setup], "≥", bound)
     fastest = min((server.setup for server in closed.servers if server.best), key=lambda setup: float(ratios[setup]))
-    findings.require(f"tokens/s: Headwaiter / the fastest tuned policy, {fastest.label}", ratios[fastest], ">", 1.0)
+    name = f'tokens/s: Headwaiter / the fastest tuned policy, which is "{fastest.label}"'
+    findings.require(name, ratios[fastest], ">", 1.0)
     in_process = rounds_of(ours, "tokens_per_s") / closed.in_process_tokens_per_s
-    findings.require(f"tokens/s: Headwaiter / in process, {REQUESTERS} waiting", in_process, "≥", 0.9)
+    name = f"tokens/s: Headwaiter / in process, with {REQUESTERS} sequences waiting"
+    findings.require(name, in_process, "≥", 0.9)
     floor = rounds_of(ours, "tokens_per_cpu_s") / closed.floor_tokens_per_cpu_s
     findings.require("tokens per CPU second: Headwaiter / matrix products alone", floor, "≥", 0.65)
     # If half of the batches are predicted within 20 %, the median error is at most 20 %.
     predicted = rounds_of(ours, "predicted")
-    findings.require("share of batches whose seconds were predicted within 20 %", predicted, "≥", 0.5)
+    findings.require("share of batches whose duration was predicted within 20 %", predicted, "≥", 0.5)
