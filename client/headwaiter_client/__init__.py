@@ -7,8 +7,9 @@ encoding.pooled  # [2, width]
 
 from headwaiter_client.aio import AsyncClient
 from headwaiter_client.calls.attention_weights import Attention
+from headwaiter_client.calls.models import ModelRef, ModelVersion
 from headwaiter_client.calls.options import RequestOptions
-from headwaiter_client.calls.results import Encoding, ModelRef, SequenceEncoding, Timings
+from headwaiter_client.calls.results import Encoding, SequenceEncoding, Timings
 from headwaiter_client.calls.tensors import Int8Array
 from headwaiter_client.client import Client
 from headwaiter_client.errors import (
@@ -51,6 +52,7 @@ __all__ = [
     "ModelChanged",
     "ModelNotFound",
     "ModelRef",
+    "ModelVersion",
     "Overloaded",
     "RequestOptions",
     "RetryPolicy",

@@ -14,8 +14,9 @@ from headwaiter_client.calls import steps
 from headwaiter_client.calls.attention_weights import Attention, attend_request
 from headwaiter_client.calls.encode import CallSettings, EncodeCall, ListResults, Progress, next_candidates
 from headwaiter_client.calls.inputs import FeatureInput, TextInput, TokenInput
+from headwaiter_client.calls.models import ModelRef, ModelVersion
 from headwaiter_client.calls.options import RequestOptions
-from headwaiter_client.calls.results import Encoding, ModelRef, SequenceEncoding
+from headwaiter_client.calls.results import Encoding, SequenceEncoding
 from headwaiter_client.calls.splitting import Chunk, ChunkBuilder, split_list
 from headwaiter_client.calls.steps import Steps
 from headwaiter_client.errors import HeadwaiterError
@@ -122,9 +123,18 @@ class AsyncClient:
         request = attend_request(sequence, layers=layers, heads=heads, query=query, model=model, request_id=request_id)
         return await self._run(steps.attend(request, self._settings.timeout_s(timeout_s)))
 
-    async def models(self, *, timeout_s: float | None = None) -> list[ModelRef]:
-        """Return the models that the server holds."""
+    async def models(self, *, timeout_s: float | None = None) -> list[ModelVersion]:
+        """Return the versions of the server's models; see `Client.models`."""
         return await self._run(steps.models(self._settings.timeout_s(timeout_s)))
+
+    async def load(self, name: str, *, timeout_s: float | None = None) -> ModelRef:
+        """Have the server load a model; see `Client.load`."""
+        load_timeout_s = steps.LOAD_TIMEOUT_S if timeout_s is None else timeout_s
+        return await self._run(steps.load(name, self._settings.timeout_s(load_timeout_s)))
+
+    async def unload(self, name: str, *, timeout_s: float | None = None) -> None:
+        """Have the server unload a model; see `Client.unload`."""
+        await self._run(steps.unload(name, self._settings.timeout_s(timeout_s)))
 
     async def model(self, name: str = "", *, timeout_s: float | None = None) -> pb.GetModelResponse:
         """Return the description of one model; see `Client.model`."""

@@ -14,10 +14,11 @@ from headwaiter_client.calls import steps
 from headwaiter_client.calls.attention_weights import Attention, attend_request
 from headwaiter_client.calls.encode import CallSettings, EncodeCall, ListResults, Progress, next_candidates
 from headwaiter_client.calls.inputs import FeatureInput, TextInput, TokenInput
+from headwaiter_client.calls.models import ModelRef, ModelVersion
 from headwaiter_client.calls.options import RequestOptions
-from headwaiter_client.calls.results import Encoding, ModelRef, SequenceEncoding
+from headwaiter_client.calls.results import Encoding, SequenceEncoding
 from headwaiter_client.calls.splitting import Chunk, split_stream
-from headwaiter_client.calls.steps import Steps
+from headwaiter_client.calls.steps import LOAD_TIMEOUT_S, Steps
 from headwaiter_client.errors import HeadwaiterError
 from headwaiter_client.transport.connection import Connection, TlsConfig
 from headwaiter_client.transport.grpc_transport import GrpcTransport
@@ -169,9 +170,28 @@ class Client:
         request = attend_request(sequence, layers=layers, heads=heads, query=query, model=model, request_id=request_id)
         return self._run(steps.attend(request, self._settings.timeout_s(timeout_s)))
 
-    def models(self, *, timeout_s: float | None = None) -> list[ModelRef]:
-        """Return the models that the server holds."""
+    def models(self, *, timeout_s: float | None = None) -> list[ModelVersion]:
+        """Return the versions of the models that the server holds, loads or failed to load, by name and version."""
         return self._run(steps.models(self._settings.timeout_s(timeout_s)))
+
+    def load(self, name: str, *, timeout_s: float | None = None) -> ModelRef:
+        """Have the server load the highest version of a model, and return the version once it answers requests.
+
+        Raises `Unimplemented` unless the operator lets callers load models.
+
+        Args:
+            name: the model.
+            timeout_s: seconds until the deadline; 600 when None, because loading may take minutes. The server goes on
+                with the load after the deadline.
+        """
+        return self._run(steps.load(name, self._settings.timeout_s(LOAD_TIMEOUT_S if timeout_s is None else timeout_s)))
+
+    def unload(self, name: str, *, timeout_s: float | None = None) -> None:
+        """Let a model take no more requests until it is loaded again; the server frees the model soon afterwards.
+
+        Raises `Unimplemented` unless the operator lets callers unload models.
+        """
+        self._run(steps.unload(name, self._settings.timeout_s(timeout_s)))
 
     def model(self, name: str = "", *, timeout_s: float | None = None) -> pb.GetModelResponse:
         """Return the description of one model: its inputs, its limits, how it runs and its measured differences.

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from headwaiter_client.calls import steps
-from headwaiter_client.errors import Cancelled, HeadwaiterError, Unavailable, Unimplemented
+from headwaiter_client.errors import Cancelled, HeadwaiterError, ModelNotFound, Unavailable, Unimplemented
 from headwaiter_client.transport.connection import capped_timeout_s
 from headwaiter_client.transport.interface import CancelScope
 from headwaiter_proto import encoder_pb2 as pb
@@ -136,7 +136,7 @@ class FakeEncoder:
             case "ListModels":
                 return pb.ListModelsResponse(models=[self._model_ref]).SerializeToString()
             case "GetModel":
-                requests.check_model(requests.parse(request, pb.GetModelRequest()).name, self._manifest)
+                self._check_model(requests.parse(request, pb.GetModelRequest()).name)
                 description = replies.model_response(self._manifest, self._limits)
                 description.model.CopyFrom(self._model_ref)
                 return description.SerializeToString()
@@ -154,7 +154,15 @@ class FakeEncoder:
         requests.check_id(request.request_id)
         return request
 
+    def _check_model(self, name: str) -> None:
+        if name not in ("", self._manifest.name):
+            raise ModelNotFound(
+                f"the fake server has no model {name!r}; its only model is {self._manifest.name!r}: send that name",
+                field="model",
+            )
+
     def _encode(self, request: pb.EncodeRequest) -> pb.EncodeResponse:
+        self._check_model(request.model)
         output = requests.read_options(request, self._manifest)
         parsed = self._read_input(request)
         failures = parsed.failures.by_sequence
@@ -169,6 +177,7 @@ class FakeEncoder:
 
     def _attend(self, request: pb.AttendRequest) -> pb.AttendResponse:
         """Answer with equal attention weights for all tokens."""
+        self._check_model(request.model)
         requests.check_attend_request(request, self._manifest)
         parsed = self._read_input(request)
         (sequence,) = parsed.sequences

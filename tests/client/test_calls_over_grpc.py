@@ -16,6 +16,7 @@ from headwaiter_client import (
     DeadlineExceeded,
     InvalidInput,
     ModelRef,
+    ModelVersion,
     RetryPolicy,
     Unimplemented,
 )
@@ -90,7 +91,7 @@ def test_attend_ends_at_its_deadline(call: Call, server: FakeServer) -> None:
 
 
 def test_models_are_listed(call: Call, server: FakeServer) -> None:
-    assert call(server, "models") == [ModelRef(MODEL.name, MODEL.digest)]
+    assert call(server, "models") == [ModelVersion(MODEL.name, "", "ready", digest=MODEL.digest)]
 
 
 def test_model_returns_the_servers_description(call: Call, server: FakeServer) -> None:

@@ -14,7 +14,7 @@ from headwaiter_client import (
     FakeEncoder,
     InvalidInput,
     ModelNotFound,
-    ModelRef,
+    ModelVersion,
     Overloaded,
     SequenceTooLong,
     Unavailable,
@@ -190,8 +190,8 @@ def test_attention_weights_are_equal_for_all_tokens(client: Client, sequence: ob
 def test_a_fake_describes_its_model() -> None:
     fake = FakeEncoder(model="mine", width=16)
     client = Client(transport=fake)
-    (ref,) = client.models()
-    assert (ref, ref.name) == (ModelRef("mine", client.model().model.digest, "fp32"), "mine")
+    digest = client.model().model.digest
+    assert client.models() == [ModelVersion("mine", "", "ready", digest=digest, precision="fp32")]
     assert client.model("mine").width == 16
     assert client.is_serving()
     fake.serving = False

@@ -8,8 +8,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from headwaiter_client.calls.arguments import check_type
 from headwaiter_client.calls.inputs import input_kind_of, whole_number
+from headwaiter_client.calls.models import ModelRef, model_ref
 from headwaiter_client.calls.options import encode_request
-from headwaiter_client.calls.results import ModelRef, Timings, model_ref, read_timings
+from headwaiter_client.calls.results import Timings, read_timings
 from headwaiter_client.calls.tensors import float_array
 from headwaiter_client.errors import HeadwaiterError, InvalidInput
 from headwaiter_proto import encoder_pb2 as pb

@@ -9,15 +9,9 @@ from typing import Any, SupportsFloat, SupportsIndex, TypeAlias, TypeVar
 from headwaiter_client.calls import steps
 from headwaiter_client.calls.arguments import check_is_list, check_progress, check_type, checked_timeout_s
 from headwaiter_client.calls.inputs import InputKind, TextInput
+from headwaiter_client.calls.models import ModelRef
 from headwaiter_client.calls.options import RequestOptions, encode_request
-from headwaiter_client.calls.results import (
-    Encoding,
-    ModelRef,
-    SequenceEncoding,
-    join_encodings,
-    read_encoding,
-    split_by_sequence,
-)
+from headwaiter_client.calls.results import Encoding, SequenceEncoding, join_encodings, read_encoding, split_by_sequence
 from headwaiter_client.calls.splitting import (
     SMALL_LIST,
     Chunk,

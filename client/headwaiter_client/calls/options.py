@@ -41,7 +41,8 @@ class RequestOptions(TypedDict, total=False):
         offsets: return the position of each token in its text (default: False).
         partial: return the vectors of the valid sequences, and the errors of the others in `failures`; otherwise the
             first error is raised (default: False).
-        model: name of the model; may be left out if the server holds only one.
+        model: name of the model; may be left out if the server holds only one, or has a default model.
+        model_version: version of the model; the version that the server serves at present when empty (default).
         request_id: the request's name in the server's log (default: a random one). If a list takes several requests,
             each request after the first has the index of its first sequence appended.
         priority: "interactive" (default), or "bulk" for work without a waiting user: bulk work runs on the capacity
@@ -60,6 +61,7 @@ class RequestOptions(TypedDict, total=False):
     offsets: bool
     partial: bool
     model: str
+    model_version: str
     request_id: str
     priority: _Priority
 
@@ -111,6 +113,7 @@ def encode_request(**options: Unpack[RequestOptions]) -> pb.EncodeRequest:
         output.normalize = normalize
     request = pb.EncodeRequest(
         model=checked_text("model", options.get("model", "")),
+        model_version=checked_text("model_version", options.get("model_version", "")),
         request_id=checked_text("request_id", options.get("request_id", "")) or uuid.uuid4().hex,
         output=output,
         truncation=_enum_value("truncation", options.get("truncation", "error"), _Truncation),

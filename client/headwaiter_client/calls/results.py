@@ -10,38 +10,13 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from headwaiter_client.calls.models import ModelRef, model_ref
 from headwaiter_client.calls.tensors import Int8Array, concatenate_int8, read_vectors, split_rows
 from headwaiter_client.errors import ERROR_BY_REASON, HeadwaiterError, renumbered
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.rules.status import error_from_metadata
 
 _Item = TypeVar("_Item")
-
-_PRECISIONS = {
-    pb.PRECISION_FP32: "fp32",
-    pb.PRECISION_FP16: "fp16",
-    pb.PRECISION_BF16: "bf16",
-    pb.PRECISION_INT8: "int8",
-}
-
-
-@dataclass(frozen=True)
-class ModelRef:
-    """The model that answered. Vectors with another digest or another precision must not be compared with its vectors.
-
-    Attributes:
-        name: the model's name.
-        digest: SHA-256 of the bundle's manifest, in hexadecimal.
-        precision: precision of the graph that answered: "fp32", "fp16", "bf16" or "int8"; empty if the server does not
-            report it.
-    """
-
-    name: str
-    digest: str
-    precision: str = ""
-
-    def __str__(self) -> str:
-        return f"{self.name} {self.digest[:12]} in {self.precision or 'unknown precision'}"
 
 
 @dataclass(frozen=True)
@@ -260,16 +235,6 @@ def read_timings(server: pb.Timings, round_trip_s: float) -> Timings:
         total_s=server.total_s,
         batches=server.batches,
     )
-
-
-def model_ref(message: pb.ModelRef) -> ModelRef:
-    """Return the model that a message names."""
-    return ModelRef(message.name, message.digest, precision_name(message.precision))
-
-
-def precision_name(precision: pb.Precision) -> str:
-    """Return a precision's usual name; the empty string if this client does not know the precision."""
-    return _PRECISIONS.get(precision, "")
 
 
 def _check_rows(field: str, *arrays: Sized | None, expected: int) -> None:

@@ -13,8 +13,8 @@ from typing import TypeAlias, TypeVar
 from google.protobuf.message import DecodeError, Message
 
 from headwaiter_client.calls.attention_weights import Attention, read_attention
+from headwaiter_client.calls.models import ModelRef, ModelVersion, model_ref, read_versions
 from headwaiter_client.calls.options import checked_text
-from headwaiter_client.calls.results import ModelRef, model_ref
 from headwaiter_client.calls.splitting import size_error
 from headwaiter_client.errors import DeadlineExceeded, HeadwaiterError, Overloaded, Unavailable
 from headwaiter_proto import encoder_pb2 as pb
@@ -25,6 +25,9 @@ METHODS = {
     for service in pb.DESCRIPTOR.services_by_name.values()
     for method in service.methods
 }
+
+# A model is read, checked and measured before it answers.
+LOAD_TIMEOUT_S = 600.0
 
 # The two messages of the standard health service, as bytes: importing grpc_health would add a dependency.
 HEALTH_METHOD = "/grpc.health.v1.Health/Check"
@@ -100,10 +103,23 @@ def attend(request: pb.AttendRequest, timeout_s: float) -> Steps[Attention]:
     return read_attention(response, round_trip_s=time.perf_counter() - started_s)
 
 
-def models(timeout_s: float) -> Steps[list[ModelRef]]:
+def models(timeout_s: float) -> Steps[list[ModelVersion]]:
     """See `Client.models`."""
     response = yield from call_method("ListModels", pb.ListModelsRequest(), pb.ListModelsResponse, timeout_s)
-    return [model_ref(model) for model in response.models]
+    return read_versions(response)
+
+
+def load(name: str, timeout_s: float) -> Steps[ModelRef]:
+    """See `Client.load`."""
+    request = pb.LoadModelRequest(name=checked_text("name", name))
+    response = yield from call_method("LoadModel", request, pb.LoadModelResponse, timeout_s)
+    return model_ref(response.model)
+
+
+def unload(name: str, timeout_s: float) -> Steps[None]:
+    """See `Client.unload`."""
+    request = pb.UnloadModelRequest(name=checked_text("name", name))
+    yield from call_method("UnloadModel", request, pb.UnloadModelResponse, timeout_s)
 
 
 def model(name: str, timeout_s: float) -> Steps[pb.GetModelResponse]:

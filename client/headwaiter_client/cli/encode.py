@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from headwaiter_client.calls.models import precision_name
 from headwaiter_client.calls.options import RequestOptions
-from headwaiter_client.calls.results import SequenceEncoding, precision_name
+from headwaiter_client.calls.results import SequenceEncoding
 from headwaiter_client.cli.console import ProgressBar, console
 from headwaiter_client.cli.encode_texts import Patience
 from headwaiter_client.cli.resumable_file import ResumableFile, check_output

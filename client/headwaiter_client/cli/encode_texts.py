@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from contextlib import closing
 from typing import Unpack
 
+from headwaiter_client.calls.models import model_ref
 from headwaiter_client.calls.options import RequestOptions
-from headwaiter_client.calls.results import SequenceEncoding, model_ref
+from headwaiter_client.calls.results import SequenceEncoding
 from headwaiter_client.cli.console import ProgressBar
 from headwaiter_client.cli.text_files import Texts
 from headwaiter_client.client import Client

@@ -6,7 +6,8 @@ from typing import Any
 
 from google.protobuf.json_format import MessageToDict
 
-from headwaiter_client.calls.results import precision_name
+from headwaiter_client.calls.models import precision_name
+from headwaiter_client.calls.steps import LOAD_TIMEOUT_S
 from headwaiter_client.cli.console import console
 from headwaiter_client.cli.shared_flags import Commands, add_command, client_arguments
 from headwaiter_client.client import Client
@@ -17,13 +18,35 @@ def add_to(commands: Commands) -> None:
     """Add the subcommand."""
     flags = add_command(commands, "models", run, "show the models of the server")
     flags.add_argument("--json", action="store_true", help="print the GetModelResponse of each model as JSON")
+    for name, run_command, description in (
+        ("load", load, "have the server load the highest version of a model"),
+        ("unload", unload, "have the server unload a model"),
+    ):
+        flags = add_command(commands, name, run_command, description, timeout_s=LOAD_TIMEOUT_S)
+        flags.add_argument("name", help="the model")
+
+
+def load(arguments: argparse.Namespace) -> int:
+    """Load a model, and print the version that answers."""
+    with Client(**client_arguments(arguments)) as client:
+        model = client.load(arguments.name)
+    print(f"{model.name}, version {model.version}: {model.digest[:12]}")
+    return 0
+
+
+def unload(arguments: argparse.Namespace) -> int:
+    """Unload a model."""
+    with Client(**client_arguments(arguments)) as client:
+        client.unload(arguments.name)
+    return 0
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Print one table per model, or all models as JSON."""
     screen = None if arguments.json else console()
     with Client(**client_arguments(arguments)) as client:
-        models = [client.model(ref.name) for ref in client.models()]
+        versions = client.models()
+        models = [client.model(each.name) for each in versions if each.state == "ready"]
     if screen is None:
         print(json.dumps([_every_field(model) for model in models], indent=2))
         return 0
@@ -34,6 +57,10 @@ def run(arguments: argparse.Namespace) -> int:
         for name, text in (_model_rows(model) | _server_rows(model)).items():
             table.add_row(name, text)
         screen.print(table)
+    for version in versions:
+        if version.state != "ready":
+            reason = f": {version.reason}" if version.reason else ""
+            screen.print(f"{version.name}, version {version.version}, is {version.state}{reason}")
     return 0
 
 
