@@ -38,7 +38,7 @@ class RunningServer:
 
 @contextmanager
 def running_server(
-    bundle: Path,
+    bundle: Path | None,
     flags: Sequence[str] = (),
     wrapper: Sequence[str] = (),
     program: Sequence[str] = (),
@@ -48,7 +48,7 @@ def running_server(
     """Start a server on a bundle, yield the server when it is serving, and drain it at the end of the block.
 
     Args:
-        bundle: the bundle folder.
+        bundle: the bundle folder; None if `flags` name a folder of models.
         flags: additional flags of the program.
         wrapper: a command that starts the program, for example `taskset -c 0`.
         program: a command that takes a bundle, `--address` and `--metrics-port`; headwaiter-server if empty.
@@ -60,7 +60,7 @@ def running_server(
     """
     address = address or f"127.0.0.1:{_free_port()}"
     metrics_port = _free_port()
-    arguments = [*wrapper, *(program or [command_path("headwaiter-server")]), str(bundle)]
+    arguments = [*wrapper, *(program or [command_path("headwaiter-server")]), *([str(bundle)] if bundle else [])]
     arguments += ["--address", address, "--metrics-port", str(metrics_port), *flags]
     # Settings that the caller's shell holds for another server must not change this one.
     environment = {name: value for name, value in os.environ.items() if not name.startswith("HEADWAITER_")}

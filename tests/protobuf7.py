@@ -10,6 +10,7 @@ from google.rpc import error_details_pb2
 
 from headwaiter_client import Client, SequenceTooLong
 from headwaiter_proto import encoder_pb2 as pb
+from headwaiter_proto import open_inference_pb2 as oip
 from headwaiter_proto.manifest_pb2 import Manifest
 from tests.client.fake_server import FakeServer
 
@@ -30,6 +31,9 @@ def messages_survive_serialization() -> None:
     request = pb.EncodeRequest(model="tiny", tokens=tokens, output=pb.OutputOptions(normalize=False))
     assert pb.EncodeRequest.FromString(request.SerializeToString()) == request
     manifest = Manifest(schema_version=1, name="tiny", pooling=pb.POOLING_MEAN)
+    infer = oip.ModelInferRequest(model_name="tiny", raw_input_contents=[bytes(8)])
+    infer.parameters["priority"].uint64_param = 1
+    assert oip.ModelInferRequest.FromString(infer.SerializeToString()) == infer
     assert json_format.Parse(json_format.MessageToJson(manifest), Manifest()) == manifest
 
 

@@ -24,13 +24,18 @@ from bench.servers.policies import Policy, read_policy
 from headwaiter_server.app import channel_options
 from headwaiter_server.config import Settings
 from headwaiter_server.metrics import Recorder
-from headwaiter_server.rpc.service import EncoderService, ServedModel
+from headwaiter_server.models.served_model import ServedModel
+from headwaiter_server.rpc.request_path import RequestPath
+from headwaiter_server.rpc.service import EncoderService
 from headwaiter_server.runtime.graph import EncoderGraph
 from headwaiter_server.runtime.model import open_model
 from headwaiter_server.runtime.packing import PackedBatch, pack
 from headwaiter_server.scheduling.cost import Shape
 from headwaiter_server.scheduling.queued_request import BatchTimes, Outcome
 from headwaiter_server.scheduling.stage_durations import Interval
+
+# The name and the version of the only model, for metrics.
+_MODEL = ("baseline", "1")
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,7 +56,7 @@ class PolicyScheduler:
 
     def __init__(self, graph: EncoderGraph, policy: Policy, recorder: Recorder, *, padded: bool) -> None:
         self._graph, self._padded = graph, padded
-        self._policy, self._recorder = policy, recorder
+        self._policy, self._recorder = policy, recorder.model(*_MODEL)
         # Rows of the linear layers: T in a packed graph, B·N in a padded one.
         self._rows = Counter("headwaiter_batch_rows", "Rows computed, padding included.", registry=recorder.registry)
         self._waiting: list[_Waiting] = []
@@ -59,7 +64,7 @@ class PolicyScheduler:
         self._thread = ThreadPoolExecutor(1)
         self.task = asyncio.create_task(self._serve())
 
-    async def submit(self, values: list[NDArray[np.generic]], **_: object) -> Outcome:
+    async def submit(self, _queue: object, values: list[NDArray[np.generic]], **_: object) -> Outcome:
         """Queue the sequences of a request, and return their pooled vectors once all have run."""
         now_s, loop = time.monotonic(), asyncio.get_running_loop()
         waiting = [_Waiting(sequence, now_s, loop.create_future()) for sequence in values]
@@ -121,18 +126,30 @@ class PolicyScheduler:
         return packed, [_Answer(row, times) for row in pooled]
 
 
-async def serve(settings: Settings, policy: Policy, graph_file: str) -> None:
+class _OneModel:
+    """A repository that answers every request with one model."""
+
+    def __init__(self, served: ServedModel) -> None:
+        self._served = served
+
+    def find(self, _name: str, _version: str) -> ServedModel:
+        return self._served
+
+
+async def serve(bundle: Path, settings: Settings, policy: Policy, graph_file: str) -> None:
     """Serve until SIGTERM with the channel options, the gRPC service and the metrics of Headwaiter's server."""
     recorder = Recorder()
-    encoder = EncoderService(settings, recorder)
-    model = open_model(settings.bundle, "cpu", "fp32", settings.threads)
-    graph = EncoderGraph.open(settings.bundle / graph_file, "cpu", settings.threads)
+    path = RequestPath(settings, recorder)
+    model = open_model(bundle, "cpu", "fp32", settings.threads)
+    graph = EncoderGraph.open(bundle / graph_file, "cpu", settings.threads)
     scheduler = PolicyScheduler(graph, policy, recorder, padded=graph_file.startswith("portable"))
     model = replace(model, graph=graph, graph_file=graph_file)
-    # The last two arguments serve GetModel only, which the benchmarks do not call.
-    encoder.serve(ServedModel(model, None, cast("Any", scheduler), cast("Any", None), cast("Any", None)))
+    # None stands for what serves only GetModel and Attend, which the benchmarks do not call.
+    unused: Any = None
+    served = ServedModel(*_MODEL, model, None, unused, unused, unused, recorder.model(*_MODEL))
+    path.serve(cast("Any", _OneModel(served)), cast("Any", scheduler))
     server = grpc.aio.server(options=channel_options(settings))
-    server.add_generic_rpc_handlers((encoder.handler(),))
+    server.add_generic_rpc_handlers((EncoderService(path).handler(),))
     servicer = health.aio.HealthServicer()
     health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
     await servicer.set("", health_pb2.HealthCheckResponse.SERVING)
@@ -158,9 +175,9 @@ def main() -> None:
     parser.add_argument("--metrics-port", type=int, required=True)
     arguments = parser.parse_args()
     settings = Settings(
-        arguments.bundle, "cpu", address=arguments.address, metrics_port=arguments.metrics_port, threads=1
+        bundle=arguments.bundle, address=arguments.address, metrics_port=arguments.metrics_port, threads=1
     )
-    asyncio.run(serve(settings, arguments.policy, arguments.graph))
+    asyncio.run(serve(arguments.bundle, settings, arguments.policy, arguments.graph))
 
 
 if __name__ == "__main__":

@@ -15,15 +15,16 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
 import numpy as np
 
-from headwaiter_server import app, cli
+from headwaiter_server import cli
 from headwaiter_server.metrics import Recorder
+from headwaiter_server.model_metrics import ModelRecorder
 from headwaiter_server.models import loading
 from headwaiter_server.runtime.graph import EncoderGraph, Outputs
 from headwaiter_server.runtime.model import Model, open_model
@@ -42,6 +43,7 @@ class NullGraph(EncoderGraph):
 
     def __init__(self, width: int) -> None:
         self._width = width
+        self.turn = nullcontext
 
     @property
     def pools(self) -> bool:
@@ -110,10 +112,13 @@ def _silent() -> AbstractContextManager[object]:
 
         return wrapped
 
-    # `serving` describes the served model; all other public methods record events.
-    events = {name for name in vars(Recorder) if not name.startswith("_")} - {"serving"}
-    wrapped = {name: unless_silenced(vars(Recorder)[name]) for name in events}
-    return patch.object(app, "Recorder", type("SilenceableRecorder", (Recorder,), wrapped))
+    # These describe the served models; all other public methods record events.
+    descriptions = {"serving", "model", "remove_model"}
+    patches = ExitStack()
+    for recorder in (Recorder, ModelRecorder):
+        for name in {name for name in vars(recorder) if not name.startswith("_")} - descriptions:
+            patches.enter_context(patch.object(recorder, name, unless_silenced(vars(recorder)[name])))
+    return patches
 
 
 _KINDS = {"null": _null, "poisoned": _poisoned, "silent": _silent}

@@ -61,6 +61,14 @@ class ErrorReason(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     UNAUTHENTICATED: _ClassVar[ErrorReason]
     UNIMPLEMENTED: _ClassVar[ErrorReason]
     DEVICE_FAILED: _ClassVar[ErrorReason]
+
+class ModelState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    MODEL_STATE_UNSPECIFIED: _ClassVar[ModelState]
+    MODEL_STATE_LOADING: _ClassVar[ModelState]
+    MODEL_STATE_READY: _ClassVar[ModelState]
+    MODEL_STATE_DRAINING: _ClassVar[ModelState]
+    MODEL_STATE_FAILED: _ClassVar[ModelState]
 DATA_TYPE_UNSPECIFIED: DataType
 DATA_TYPE_FLOAT32: DataType
 DATA_TYPE_FLOAT16: DataType
@@ -98,6 +106,11 @@ INFERENCE_FAILED: ErrorReason
 UNAUTHENTICATED: ErrorReason
 UNIMPLEMENTED: ErrorReason
 DEVICE_FAILED: ErrorReason
+MODEL_STATE_UNSPECIFIED: ModelState
+MODEL_STATE_LOADING: ModelState
+MODEL_STATE_READY: ModelState
+MODEL_STATE_DRAINING: ModelState
+MODEL_STATE_FAILED: ModelState
 
 class Tensor(_message.Message):
     __slots__ = ("dtype", "shape", "data", "row_scales")
@@ -162,7 +175,7 @@ class OutputOptions(_message.Message):
     def __init__(self, pooled: bool = ..., hidden: bool = ..., dtype: _Optional[_Union[DataType, str]] = ..., pooling: _Optional[_Union[Pooling, str]] = ..., normalize: bool = ..., dimensions: _Optional[int] = ..., offsets: bool = ..., hidden_dtype: _Optional[_Union[DataType, str]] = ...) -> None: ...
 
 class EncodeRequest(_message.Message):
-    __slots__ = ("model", "request_id", "tokens", "features", "texts", "output", "truncation", "priority", "partial", "timeout_s")
+    __slots__ = ("model", "request_id", "tokens", "features", "texts", "output", "truncation", "priority", "partial", "timeout_s", "model_version")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
@@ -173,6 +186,7 @@ class EncodeRequest(_message.Message):
     PRIORITY_FIELD_NUMBER: _ClassVar[int]
     PARTIAL_FIELD_NUMBER: _ClassVar[int]
     TIMEOUT_S_FIELD_NUMBER: _ClassVar[int]
+    MODEL_VERSION_FIELD_NUMBER: _ClassVar[int]
     model: str
     request_id: str
     tokens: TokenSequences
@@ -183,17 +197,20 @@ class EncodeRequest(_message.Message):
     priority: Priority
     partial: bool
     timeout_s: float
-    def __init__(self, model: _Optional[str] = ..., request_id: _Optional[str] = ..., tokens: _Optional[_Union[TokenSequences, _Mapping]] = ..., features: _Optional[_Union[FeatureSequences, _Mapping]] = ..., texts: _Optional[_Union[Texts, _Mapping]] = ..., output: _Optional[_Union[OutputOptions, _Mapping]] = ..., truncation: _Optional[_Union[Truncation, str]] = ..., priority: _Optional[_Union[Priority, str]] = ..., partial: bool = ..., timeout_s: _Optional[float] = ...) -> None: ...
+    model_version: str
+    def __init__(self, model: _Optional[str] = ..., request_id: _Optional[str] = ..., tokens: _Optional[_Union[TokenSequences, _Mapping]] = ..., features: _Optional[_Union[FeatureSequences, _Mapping]] = ..., texts: _Optional[_Union[Texts, _Mapping]] = ..., output: _Optional[_Union[OutputOptions, _Mapping]] = ..., truncation: _Optional[_Union[Truncation, str]] = ..., priority: _Optional[_Union[Priority, str]] = ..., partial: bool = ..., timeout_s: _Optional[float] = ..., model_version: _Optional[str] = ...) -> None: ...
 
 class ModelRef(_message.Message):
-    __slots__ = ("name", "digest", "precision")
+    __slots__ = ("name", "digest", "precision", "version")
     NAME_FIELD_NUMBER: _ClassVar[int]
     DIGEST_FIELD_NUMBER: _ClassVar[int]
     PRECISION_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
     name: str
     digest: str
     precision: Precision
-    def __init__(self, name: _Optional[str] = ..., digest: _Optional[str] = ..., precision: _Optional[_Union[Precision, str]] = ...) -> None: ...
+    version: str
+    def __init__(self, name: _Optional[str] = ..., digest: _Optional[str] = ..., precision: _Optional[_Union[Precision, str]] = ..., version: _Optional[str] = ...) -> None: ...
 
 class Timings(_message.Message):
     __slots__ = ("tokenize_s", "queue_s", "assemble_s", "compute_s", "respond_s", "total_s", "batches")
@@ -302,7 +319,7 @@ class EncodeStreamResponse(_message.Message):
     def __init__(self, request_id: _Optional[str] = ..., response: _Optional[_Union[EncodeResponse, _Mapping]] = ..., error: _Optional[_Union[StreamError, _Mapping]] = ...) -> None: ...
 
 class AttendRequest(_message.Message):
-    __slots__ = ("model", "request_id", "tokens", "features", "texts", "layers", "heads", "query")
+    __slots__ = ("model", "request_id", "tokens", "features", "texts", "layers", "heads", "query", "model_version")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
@@ -311,6 +328,7 @@ class AttendRequest(_message.Message):
     LAYERS_FIELD_NUMBER: _ClassVar[int]
     HEADS_FIELD_NUMBER: _ClassVar[int]
     QUERY_FIELD_NUMBER: _ClassVar[int]
+    MODEL_VERSION_FIELD_NUMBER: _ClassVar[int]
     model: str
     request_id: str
     tokens: TokenSequences
@@ -319,7 +337,8 @@ class AttendRequest(_message.Message):
     layers: _containers.RepeatedScalarFieldContainer[int]
     heads: _containers.RepeatedScalarFieldContainer[int]
     query: int
-    def __init__(self, model: _Optional[str] = ..., request_id: _Optional[str] = ..., tokens: _Optional[_Union[TokenSequences, _Mapping]] = ..., features: _Optional[_Union[FeatureSequences, _Mapping]] = ..., texts: _Optional[_Union[Texts, _Mapping]] = ..., layers: _Optional[_Iterable[int]] = ..., heads: _Optional[_Iterable[int]] = ..., query: _Optional[int] = ...) -> None: ...
+    model_version: str
+    def __init__(self, model: _Optional[str] = ..., request_id: _Optional[str] = ..., tokens: _Optional[_Union[TokenSequences, _Mapping]] = ..., features: _Optional[_Union[FeatureSequences, _Mapping]] = ..., texts: _Optional[_Union[Texts, _Mapping]] = ..., layers: _Optional[_Iterable[int]] = ..., heads: _Optional[_Iterable[int]] = ..., query: _Optional[int] = ..., model_version: _Optional[str] = ...) -> None: ...
 
 class AttendResponse(_message.Message):
     __slots__ = ("request_id", "model", "weights", "context", "tokens", "timings")
@@ -341,17 +360,55 @@ class ListModelsRequest(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
-class ListModelsResponse(_message.Message):
-    __slots__ = ("models",)
-    MODELS_FIELD_NUMBER: _ClassVar[int]
-    models: _containers.RepeatedCompositeFieldContainer[ModelRef]
-    def __init__(self, models: _Optional[_Iterable[_Union[ModelRef, _Mapping]]] = ...) -> None: ...
+class ModelStatus(_message.Message):
+    __slots__ = ("name", "version", "state", "reason")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    version: str
+    state: ModelState
+    reason: str
+    def __init__(self, name: _Optional[str] = ..., version: _Optional[str] = ..., state: _Optional[_Union[ModelState, str]] = ..., reason: _Optional[str] = ...) -> None: ...
 
-class GetModelRequest(_message.Message):
+class ListModelsResponse(_message.Message):
+    __slots__ = ("models", "versions")
+    MODELS_FIELD_NUMBER: _ClassVar[int]
+    VERSIONS_FIELD_NUMBER: _ClassVar[int]
+    models: _containers.RepeatedCompositeFieldContainer[ModelRef]
+    versions: _containers.RepeatedCompositeFieldContainer[ModelStatus]
+    def __init__(self, models: _Optional[_Iterable[_Union[ModelRef, _Mapping]]] = ..., versions: _Optional[_Iterable[_Union[ModelStatus, _Mapping]]] = ...) -> None: ...
+
+class LoadModelRequest(_message.Message):
     __slots__ = ("name",)
     NAME_FIELD_NUMBER: _ClassVar[int]
     name: str
     def __init__(self, name: _Optional[str] = ...) -> None: ...
+
+class LoadModelResponse(_message.Message):
+    __slots__ = ("model",)
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    model: ModelRef
+    def __init__(self, model: _Optional[_Union[ModelRef, _Mapping]] = ...) -> None: ...
+
+class UnloadModelRequest(_message.Message):
+    __slots__ = ("name",)
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    def __init__(self, name: _Optional[str] = ...) -> None: ...
+
+class UnloadModelResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class GetModelRequest(_message.Message):
+    __slots__ = ("name", "version")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    version: str
+    def __init__(self, name: _Optional[str] = ..., version: _Optional[str] = ...) -> None: ...
 
 class RequestLimits(_message.Message):
     __slots__ = ("max_sequences", "max_tokens", "max_message_bytes", "max_attend_bytes", "max_text_bytes")

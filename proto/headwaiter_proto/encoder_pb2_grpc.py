@@ -60,6 +60,16 @@ class EncoderStub(object):
                 request_serializer=headwaiter__proto_dot_encoder__pb2.GetModelRequest.SerializeToString,
                 response_deserializer=headwaiter__proto_dot_encoder__pb2.GetModelResponse.FromString,
                 _registered_method=True)
+        self.LoadModel = channel.unary_unary(
+                '/headwaiter.v1.Encoder/LoadModel',
+                request_serializer=headwaiter__proto_dot_encoder__pb2.LoadModelRequest.SerializeToString,
+                response_deserializer=headwaiter__proto_dot_encoder__pb2.LoadModelResponse.FromString,
+                _registered_method=True)
+        self.UnloadModel = channel.unary_unary(
+                '/headwaiter.v1.Encoder/UnloadModel',
+                request_serializer=headwaiter__proto_dot_encoder__pb2.UnloadModelRequest.SerializeToString,
+                response_deserializer=headwaiter__proto_dot_encoder__pb2.UnloadModelResponse.FromString,
+                _registered_method=True)
 
 
 class EncoderServicer(object):
@@ -106,6 +116,22 @@ class EncoderServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def LoadModel(self, request, context):
+        """Loads the highest version of a model, or loads it again after an error. Answers once the version answers requests.
+        UNIMPLEMENTED unless the operator allows it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def UnloadModel(self, request, context):
+        """Lets a model take no more requests until LoadModel is called. The server frees the model once its requests are
+        answered. UNIMPLEMENTED unless the operator allows it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_EncoderServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -133,6 +159,16 @@ def add_EncoderServicer_to_server(servicer, server):
                     servicer.GetModel,
                     request_deserializer=headwaiter__proto_dot_encoder__pb2.GetModelRequest.FromString,
                     response_serializer=headwaiter__proto_dot_encoder__pb2.GetModelResponse.SerializeToString,
+            ),
+            'LoadModel': grpc.unary_unary_rpc_method_handler(
+                    servicer.LoadModel,
+                    request_deserializer=headwaiter__proto_dot_encoder__pb2.LoadModelRequest.FromString,
+                    response_serializer=headwaiter__proto_dot_encoder__pb2.LoadModelResponse.SerializeToString,
+            ),
+            'UnloadModel': grpc.unary_unary_rpc_method_handler(
+                    servicer.UnloadModel,
+                    request_deserializer=headwaiter__proto_dot_encoder__pb2.UnloadModelRequest.FromString,
+                    response_serializer=headwaiter__proto_dot_encoder__pb2.UnloadModelResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -271,6 +307,60 @@ class Encoder(object):
             '/headwaiter.v1.Encoder/GetModel',
             headwaiter__proto_dot_encoder__pb2.GetModelRequest.SerializeToString,
             headwaiter__proto_dot_encoder__pb2.GetModelResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def LoadModel(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/headwaiter.v1.Encoder/LoadModel',
+            headwaiter__proto_dot_encoder__pb2.LoadModelRequest.SerializeToString,
+            headwaiter__proto_dot_encoder__pb2.LoadModelResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def UnloadModel(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/headwaiter.v1.Encoder/UnloadModel',
+            headwaiter__proto_dot_encoder__pb2.UnloadModelRequest.SerializeToString,
+            headwaiter__proto_dot_encoder__pb2.UnloadModelResponse.FromString,
             options,
             channel_credentials,
             insecure,

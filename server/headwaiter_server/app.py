@@ -3,26 +3,29 @@
 import asyncio
 import logging
 import time
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
+from grpc_reflection.v1alpha import reflection, reflection_pb2, reflection_pb2_grpc
 
+from headwaiter_proto import encoder_pb2
 from headwaiter_server.config import Settings
 from headwaiter_server.http.metrics_page import MetricsPage
 from headwaiter_server.metrics import Recorder
-from headwaiter_server.models.loading import load_model
+from headwaiter_server.models.repository import ModelRepository
 from headwaiter_server.rpc.auth import BearerToken
 from headwaiter_server.rpc.handlers import GenericHandlers
-from headwaiter_server.rpc.service import SERVICE, EncoderService, ServedModel
+from headwaiter_server.rpc.open_inference import service as open_inference
+from headwaiter_server.rpc.open_inference.descriptors import reflection_pool
+from headwaiter_server.rpc.request_path import RequestPath
+from headwaiter_server.rpc.service import SERVICE, EncoderService
 from headwaiter_server.rpc.tls import credentials
-from headwaiter_server.runtime.attention_weights import AttentionWeightsGraph
 from headwaiter_server.scheduling.admission import QueueLimits
-from headwaiter_server.scheduling.attention_weights import AttentionWeightsQueue
+from headwaiter_server.scheduling.background_tasks import BackgroundTasks
 from headwaiter_server.scheduling.scheduler import Scheduler
+from headwaiter_server.scheduling.worker import Worker
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +51,7 @@ class CannotListen(Exception):
 
 
 class Server:
-    """One gRPC server with one model.
+    """One gRPC server with one model or several.
 
     Attributes:
         port: the port for gRPC; 0 until the server listens.
@@ -58,46 +61,45 @@ class Server:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._recorder = Recorder()
-        self._encoder = EncoderService(settings, self._recorder)
+        self._path = RequestPath(settings, self._recorder)
         self._health = health.aio.HealthServicer()
         self._scheduler: Scheduler | None = None
-        self._attention_queue: AttentionWeightsQueue | None = None
+        self._repository: ModelRepository | None = None
+        # Each update reads the state when it runs, so the last update is right.
+        self._health_updates = BackgroundTasks(on_error=partial(log.error, "health is not up to date", exc_info=True))
+        self._reported_names: set[str] = set()
+        self._started = False
         self.port = 0
         self.metrics_port = 0
 
     async def start(self) -> None:
-        """Listen on the ports; load, check and warm up the model; then report SERVING to health checks.
+        """Listen on the ports; load, check and warm up the models; then report SERVING to health checks.
 
         Raises:
-            ModelRefused: the model must not be served.
+            ModelRefused: no model can be served.
             CannotListen: the server cannot listen on one of its ports.
             SettingsError: a file that a setting names cannot be used.
         """
         await self._listen()
+        settings = self._settings
+        workers = [
+            Worker(device=device, instance=instance)
+            for device in settings.devices
+            for instance in range(settings.instances)
+        ]
+        queue_limits = QueueLimits(settings.max_queue_tokens, settings.max_queue_s)
+        self._scheduler = Scheduler(workers, queue_limits, self._report_availability)
+        self._repository = ModelRepository(settings, self._scheduler, self._recorder, self._report_models)
+        self._path.serve(self._repository, self._scheduler)
         try:
-            loaded = await asyncio.get_running_loop().run_in_executor(
-                ThreadPoolExecutor(1, thread_name_prefix="loader"), load_model, self._settings
-            )
+            await self._repository.start()
         except BaseException:
             await self._stop_listening(0)
             raise
-        self._scheduler = Scheduler(
-            loaded.workers,
-            loaded.calibration.cost,
-            loaded.calibration.limits,
-            QueueLimits(self._settings.max_queue_tokens, self._settings.max_queue_s),
-            self._recorder,
-            self._report_availability,
-        )
-        # The first Attend loads the graph. The service refuses Attend if the bundle has no graph of attention weights.
-        open_graph = partial(AttentionWeightsGraph.open_in, loaded.model.bundle)
-        self._attention_queue = AttentionWeightsQueue(open_graph, self._recorder)
-        self._recorder.serving(loaded.model, loaded.calibration, self._scheduler)
-        self._encoder.serve(
-            ServedModel(loaded.model, loaded.tokenizer, self._scheduler, self._attention_queue, loaded.calibration)
-        )
-        await self._set_health(serving=True)
-        log.info("serving on port %d, metrics on port %d: %s", self.port, self.metrics_port, loaded.describe())
+        self._started = True
+        self._recorder.available(self._scheduler.available)
+        await self._update_health()
+        log.info("serving on port %d, metrics on port %d", self.port, self.metrics_port)
 
     async def failed(self) -> None:
         """Wait until the scheduler fails, and raise its error; never return."""
@@ -114,22 +116,22 @@ class Server:
         end_s = time.monotonic() + self._settings.drain_s
         reserve_s = min(_SEND_REPLIES_S, self._settings.drain_s / 4)
         unanswered = 0
-        self._encoder.drain()
-        if self._attention_queue is not None:
-            self._attention_queue.drain()
+        self._path.drain()
+        if self._repository is not None:
+            self._repository.drain()
         if self._scheduler is not None:
             unanswered = await self._scheduler.drain(self._settings.drain_s - reserve_s)
         await self._wait_until_quiet(end_s - reserve_s)
-        unanswered = max(unanswered, self._encoder.unanswered_count)
+        unanswered = max(unanswered, self._path.unanswered_count)
         if unanswered:
             log.warning("%d requests are unanswered after a drain of %g s", unanswered, self._settings.drain_s)
         await self._stop_listening(reserve_s)
-        return not unanswered and not self._encoder.busy
+        return not unanswered and not self._path.busy
 
     async def stop(self) -> None:
         """Report NOT_SERVING to health checks, send the errors of the failed requests, and stop listening."""
         await self._health.enter_graceful_shutdown()
-        self._encoder.drain()
+        self._path.drain()
         await self._wait_until_quiet(time.monotonic() + _SEND_REPLIES_S)
         await self._stop_listening(_SEND_REPLIES_S)
 
@@ -138,21 +140,31 @@ class Server:
         refuse_until_s = time.monotonic() + _LONGEST_REFUSING_S
         while (now_s := time.monotonic()) < end_s:
             quiet = now_s >= min(refuse_until_s, self._recorder.last_received_s + _QUIET_S)
-            if quiet and not self._encoder.unanswered_count:
+            if quiet and not self._path.unanswered_count:
                 return
             await asyncio.sleep(_POLL_INTERVAL_S)
 
     def _report_availability(self, available: bool) -> None:
         """Report to metrics and health checks whether a device works."""
         self._recorder.available(available)
-        # asyncio keeps only weak references to tasks, so keep the task in a field.
-        self._health_update = asyncio.create_task(self._set_health(serving=available))
+        self._health_updates.start(self._update_health())
 
-    async def _set_health(self, *, serving: bool) -> None:
+    def _report_models(self) -> None:
+        """Report to health checks which models answer requests."""
+        self._health_updates.start(self._update_health())
+
+    async def _update_health(self) -> None:
+        """Report to health checks whether the server and each of its models answer requests."""
+        available = self._started and self._scheduler is not None and self._scheduler.available
+        names = set(self._repository.served_names) if self._repository is not None else set()
+        self._reported_names |= names
         states = health_pb2.HealthCheckResponse
-        state = states.SERVING if serving else states.NOT_SERVING
-        for service in ("", SERVICE):
-            await self._health.set(service, state)
+        self._path.available = available
+        for service, serving in (
+            *((name, available) for name in ("", SERVICE, open_inference.SERVICE)),
+            *((f"{SERVICE}/{name}", available and name in names) for name in sorted(self._reported_names)),
+        ):
+            await self._health.set(service, states.SERVING if serving else states.NOT_SERVING)
 
     def _grpc_server(self) -> grpc.aio.Server:
         token = self._settings.token()
@@ -160,12 +172,14 @@ class Server:
             interceptors=() if token is None else (BearerToken(token, self._recorder),),
             options=channel_options(self._settings),
         )
-        server.add_generic_rpc_handlers((self._encoder.handler(),))
+        services = EncoderService(self._path), open_inference.OpenInferenceService(self._path)
+        server.add_generic_rpc_handlers(tuple(service.handler() for service in services))
         # The generated functions expect another class of server.
         adapter: Any = GenericHandlers(server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, adapter)
-        services = (SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME)
-        servicer = reflection.aio.ReflectionServicer(services)
+        names = (SERVICE, open_inference.SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME)
+        files = (encoder_pb2.DESCRIPTOR, health_pb2.DESCRIPTOR, reflection_pb2.DESCRIPTOR)
+        servicer = reflection.aio.ReflectionServicer(names, reflection_pool(files))
         reflection_pb2_grpc.add_ServerReflectionServicer_to_server(servicer, adapter)  # type: ignore[no-untyped-call]
         return server
 
@@ -173,7 +187,7 @@ class Server:
         settings = self._settings
         tls = credentials(settings)
         self._grpc = self._grpc_server()
-        await self._set_health(serving=False)
+        await self._update_health()
         try:
             if tls is None:
                 self.port = self._grpc.add_insecure_port(settings.address)

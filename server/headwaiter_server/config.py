@@ -7,95 +7,40 @@ import argparse
 import dataclasses
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NoReturn
 
 from headwaiter_server.environment import unknown_variables, usable_processors
+from headwaiter_server.setting_types import (
+    ADDRESS,
+    ATTEND_BYTES,
+    DIRECTORY,
+    FILE,
+    FOLDER,
+    GPUS,
+    NAME,
+    NATURAL,
+    PORT,
+    POSITIVE,
+    SECONDS,
+    ValueType,
+    one_of,
+)
 
 _MIB = 1 << 20
-# A Protobuf message must be smaller than 2 GiB.
-_MAX_ATTEND_BYTES = 1 << 30
+
+
+# The settings that say what to serve.
+_SERVED = ("bundle", "models")
 
 
 class SettingsError(Exception):
     """A setting is wrong. The message is one sentence that names the flag and the value."""
 
 
-@dataclass(frozen=True)
-class _ValueType:
-    """How to read a setting's value.
-
-    Attributes:
-        read: reads a value from text; raises ValueError if the text is not valid.
-        accepted: the values that are valid, in words.
-    """
-
-    read: Callable[[str], Any]
-    accepted: str
-
-
-def _whole_number(lowest: int, highest: float = float("inf")) -> Callable[[str], int]:
-    def read(text: str) -> int:
-        value = int(text)
-        if not lowest <= value <= highest:
-            raise ValueError
-        return value
-
-    return read
-
-
-def _read_seconds(text: str) -> float:
-    value = float(text)
-    if not 0 <= value < float("inf"):
-        raise ValueError
-    return value
-
-
-def _read_gpus(text: str) -> tuple[int, ...]:
-    values = tuple(map(_whole_number(0), text.split(",")))
-    if len(set(values)) < len(values):
-        raise ValueError
-    return values
-
-
-def _read_address(text: str) -> str:
-    host, _, port = text.rpartition(":")
-    _PORT.read(port)
-    if not host:
-        raise ValueError
-    return text
-
-
-def _read_file(text: str) -> Path:
-    path = Path(text)
-    if not path.is_file():
-        raise ValueError
-    return path
-
-
-def _one_of(*choices: str) -> _ValueType:
-    def read(text: str) -> str:
-        if text not in choices:
-            raise ValueError
-        return text
-
-    return _ValueType(read, f"{', '.join(choices[:-1])} or {choices[-1]}")
-
-
-_NATURAL = _ValueType(_whole_number(0), "a whole number of at least 0")
-_POSITIVE = _ValueType(_whole_number(1), "a whole number of at least 1")
-_ATTEND_BYTES = _ValueType(_whole_number(1, _MAX_ATTEND_BYTES), f"a whole number from 1 to {_MAX_ATTEND_BYTES}")
-_PORT = _ValueType(_whole_number(0, 65_535), "a port number")
-_SECONDS = _ValueType(_read_seconds, "a finite number of seconds of at least 0")
-_GPUS = _ValueType(_read_gpus, "different indices of GPUs, such as 0,1")
-_ADDRESS = _ValueType(_read_address, "HOST:PORT")
-_FILE = _ValueType(_read_file, "an existing file")
-_FOLDER = _ValueType(lambda text: Path(text) if text else None, "a folder")
-
-
-def _setting(default: Any, value_type: _ValueType, help_text: str) -> Any:
+def _setting(default: Any, value_type: ValueType, help_text: str) -> Any:
     return dataclasses.field(default=default, metadata={"type": value_type, "help": help_text})
 
 
@@ -103,78 +48,102 @@ def _setting(default: Any, value_type: _ValueType, help_text: str) -> Any:
 class Settings:
     """The settings of a server; if 0 has a special meaning, the help of the setting says so."""
 
-    bundle: Path
+    bundle: Path | None = None
+    models: Path | None = _setting(
+        None, DIRECTORY, "folder of several models, FOLDER/NAME/VERSION, to serve instead of a single BUNDLE"
+    )
+    watch_s: float = _setting(
+        0.0, SECONDS, "seconds between two looks for new versions in --models; 0 looks only at start-up"
+    )
+    default_model: str = _setting("", NAME, "model of requests that name none; needed only if there are several")
+    model_control: Literal["off", "on"] = _setting(
+        "off", one_of("off", "on"), "whether callers may load and unload models of --models"
+    )
     provider: Literal["auto", "cuda", "cpu"] = _setting(
-        "auto", _one_of("auto", "cuda", "cpu"), "execution provider; auto takes CUDA if it works, else the CPU"
+        "auto", one_of("auto", "cuda", "cpu"), "execution provider; auto takes CUDA if it works, else the CPU"
     )
     precision: Literal["auto", "fp32", "fp16", "int8"] = _setting(
         "auto",
-        _one_of("auto", "fp32", "fp16", "int8"),
+        one_of("auto", "fp32", "fp16", "int8"),
         "precision of the graph; auto takes fp16 on CUDA and fp32 on the CPU; fp16 needs CUDA, int8 needs the CPU",
     )
-    address: str = _setting("0.0.0.0:50051", _ADDRESS, "address for gRPC; port 0 takes a free port")
-    metrics_port: int = _setting(9464, _PORT, "port for Prometheus metrics; 0 takes a free port")
-    threads: int = _setting(0, _NATURAL, "CPU threads of each session; 0 divides the cores among the sessions")
-    devices: tuple[int, ...] = _setting((0,), _GPUS, "indices of the GPUs to run on, for CUDA; they share one queue")
+    address: str = _setting("0.0.0.0:50051", ADDRESS, "address for gRPC; port 0 takes a free port")
+    metrics_port: int = _setting(9464, PORT, "port for Prometheus metrics; 0 takes a free port")
+    threads: int = _setting(0, NATURAL, "CPU threads of each session; 0 divides the cores among the sessions")
+    devices: tuple[int, ...] = _setting((0,), GPUS, "indices of the GPUs to run on, for CUDA; they share one queue")
     max_gpu_bytes: int = _setting(
         0,
-        _NATURAL,
+        NATURAL,
         "most GPU memory in bytes for the weights and batches of one session, without inputs; 0 for no limit",
     )
-    instances: int = _setting(1, _POSITIVE, "sessions on each device; each one loads the weights again")
+    instances: int = _setting(1, POSITIVE, "sessions on each device; each one loads the weights again")
     token_budget: int = _setting(
         0,
-        _NATURAL,
+        NATURAL,
         "most tokens in a batch; 0 takes the smallest number that is as fast as larger ones, measured at start-up",
     )
+    max_sequence_tokens: int = _setting(
+        0, NATURAL, "most tokens in a sequence; 0 for the model's own maximum; less memory if it is lower"
+    )
+    warm_up: Literal["on", "off"] = _setting(
+        "on", one_of("on", "off"), "whether to run full batches before serving, which reserves their memory"
+    )
     cache_dir: Path | None = _setting(
-        None, _FOLDER, "folder for measured batch costs; '' stores nothing; the user's cache folder if not given"
+        None, FOLDER, "folder for measured batch costs; '' stores nothing; the user's cache folder if not given"
     )
-    max_queue_tokens: int = _setting(262_144, _POSITIVE, "most tokens in the queue; further requests are refused")
+    max_queue_tokens: int = _setting(262_144, POSITIVE, "most tokens in the queue; further requests are refused")
     max_queue_s: float = _setting(
-        30.0, _SECONDS, "longest estimated wait in seconds; requests that would wait longer are refused"
+        30.0, SECONDS, "longest estimated wait in seconds; requests that would wait longer are refused"
     )
-    max_request_sequences: int = _setting(4096, _POSITIVE, "most sequences in a request")
-    max_request_tokens: int = _setting(65_536, _POSITIVE, "most tokens in a request")
-    max_request_bytes: int = _setting(16 * _MIB, _POSITIVE, "largest request message in bytes")
+    max_request_sequences: int = _setting(4096, POSITIVE, "most sequences in a request")
+    max_request_tokens: int = _setting(65_536, POSITIVE, "most tokens in a request")
+    max_request_bytes: int = _setting(16 * _MIB, POSITIVE, "largest request message in bytes")
     max_calls: int = _setting(
         8192,
-        _POSITIVE,
+        POSITIVE,
         "most calls in progress, streams included; one connection can have half of them; further calls are refused",
     )
     max_stream_requests: int = _setting(
-        1024, _POSITIVE, "most requests of one stream in progress before the server stops reading the stream"
+        1024, POSITIVE, "most requests of one stream in progress before the server stops reading the stream"
     )
     max_stream_bytes: int = _setting(
         32 * _MIB,
-        _POSITIVE,
+        POSITIVE,
         "most bytes of one stream's requests, and of their replies, before the server stops reading the stream",
     )
     max_stream_idle_s: float = _setting(
-        600.0, _SECONDS, "most seconds that a stream may have neither a request nor an answer; 0 for no limit"
+        600.0, SECONDS, "most seconds that a stream may have neither a request nor an answer; 0 for no limit"
     )
     max_reply_bytes: int = _setting(
         256 * _MIB,
-        _POSITIVE,
+        POSITIVE,
         "most bytes of replies that callers have not received, counted from when a request is queued",
     )
     max_attend_bytes: int = _setting(
         64 * _MIB,
-        _ATTEND_BYTES,
+        ATTEND_BYTES,
         "most bytes of attention weights that one Attend may compute, counting all heads of its layers",
     )
-    tls_cert: Path | None = _setting(None, _FILE, "file of the server's certificate chain, PEM")
-    tls_key: Path | None = _setting(None, _FILE, "file of the certificate's private key, PEM")
+    tls_cert: Path | None = _setting(None, FILE, "file of the server's certificate chain, PEM")
+    tls_key: Path | None = _setting(None, FILE, "file of the certificate's private key, PEM")
     tls_client_ca: Path | None = _setting(
-        None, _FILE, "file of a certificate authority, PEM; clients need a certificate that it signed"
+        None, FILE, "file of a certificate authority, PEM; clients need a certificate that it signed"
     )
     token_file: Path | None = _setting(
-        None, _FILE, "file of the bearer token; calls without it are refused, except health checks"
+        None, FILE, "file of the bearer token; calls without it are refused, except health checks"
     )
-    drain_s: float = _setting(30.0, _SECONDS, "longest time in seconds to answer admitted requests after SIGTERM")
+    drain_s: float = _setting(30.0, SECONDS, "longest time in seconds to answer admitted requests after SIGTERM")
 
     def __post_init__(self) -> None:
         """Check settings that depend on each other."""
+        if (self.bundle is None) == (self.models is None):
+            raise SettingsError(
+                "give either one bundle or --models: run headwaiter-server BUNDLE or set HEADWAITER_BUNDLE, or run "
+                "headwaiter-server --models FOLDER; make a bundle with headwaiter-export checkpoint FOLDER -o BUNDLE"
+            )
+        for name in ("watch_s", "default_model", "model_control"):
+            if self.models is None and getattr(self, name) != type(self).__dataclass_fields__[name].default:
+                raise SettingsError(f"{flag(name)} needs --models: leave {flag(name)} out, or give a folder of models")
         if (self.tls_cert is None) != (self.tls_key is None):
             raise SettingsError("--tls-cert and --tls-key need each other: give both or neither")
         if self.tls_client_ca is not None and self.tls_cert is None:
@@ -248,19 +217,17 @@ def read_settings(arguments: Sequence[str], environment: Mapping[str, str]) -> S
         SettingsError: a setting is wrong; the message names its flag.
     """
     given = {name: text for name, text in vars(_parser().parse_args(arguments)).items() if text is not None}
+    if given.keys() & set(_SERVED):
+        # What the command line serves replaces what the environment serves.
+        environment = {name: text for name, text in environment.items() if name not in map(variable, _SERVED)}
     values: dict[str, Any] = {}
     for field in dataclasses.fields(Settings):
         # An empty variable counts as not set, because Docker Compose passes unset variables on as empty ones.
         text = given.get(field.name, environment.get(variable(field.name)) or None)
         if field.name == "bundle":
-            if not text:
-                raise SettingsError(
-                    "no bundle given: run headwaiter-server BUNDLE with the folder of a bundle, or set "
-                    "HEADWAITER_BUNDLE; make a bundle with headwaiter-export checkpoint FOLDER -o BUNDLE"
-                )
-            values["bundle"] = Path(text)
+            values["bundle"] = Path(text) if text else None
         elif text is not None:
-            values[field.name] = _read_value(field, text)
+            values[field.name] = read_value(field, text)
     return Settings(**{"cache_dir": _user_cache(environment), **values})
 
 
@@ -271,8 +238,13 @@ def _user_cache(environment: Mapping[str, str]) -> Path | None:
     return Path(caches) / "headwaiter" if caches else None
 
 
-def _read_value(field: "dataclasses.Field[Any]", text: str) -> Any:
-    value_type: _ValueType = field.metadata["type"]
+def read_value(field: "dataclasses.Field[Any]", text: str) -> Any:
+    """Read the value of a setting from text.
+
+    Raises:
+        SettingsError: the text is not a value of the setting.
+    """
+    value_type: ValueType = field.metadata["type"]
     try:
         return value_type.read(text)
     except ValueError:

@@ -1,7 +1,7 @@
 """A Prometheus histogram that finds buckets by binary search; prometheus_client's histogram tries one after another."""
 
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
 from threading import Lock
 
@@ -56,6 +56,13 @@ class Histogram(Collector):
         series = self._series.get(values)
         # Another thread may create the same series at the same time; setdefault is atomic.
         return self._series.setdefault(values, Series(self._bounds)) if series is None else series
+
+    def remove_by_labels(self, labels: Mapping[str, str]) -> None:
+        """Remove the series that have these values of these labels."""
+        wanted = [(self._labels.index(label), value) for label, value in labels.items()]
+        for values in tuple(self._series):
+            if all(values[place] == value for place, value in wanted):
+                del self._series[values]
 
     def collect(self) -> Iterator[HistogramMetricFamily]:
         """Yield the histogram as prometheus_client expects it."""

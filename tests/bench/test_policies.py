@@ -46,7 +46,7 @@ async def test_every_request_gets_its_own_answer_with_every_policy(policy: str) 
     requests: list[list[NDArray[np.generic]]] = [
         [np.full(length, number) for length in lengths] for number, lengths in enumerate(LENGTHS)
     ]
-    outcomes = await asyncio.gather(*(scheduler.submit(sequences, hidden=False) for sequences in requests))
+    outcomes = await asyncio.gather(*(scheduler.submit(None, sequences, hidden=False) for sequences in requests))
     scheduler.task.cancel()
     for number, (lengths, outcome) in enumerate(zip(LENGTHS, outcomes, strict=True)):
         assert outcome.pooled is not None

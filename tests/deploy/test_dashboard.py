@@ -11,6 +11,7 @@ from ruamel.yaml import YAML
 
 from headwaiter_server.metrics import Recorder
 from headwaiter_server.runtime.numeric_tolerances import Difference
+from headwaiter_server.scheduling.adaptive_limits import AdaptiveLimits
 from tests.server.rpc.stand_ins import CALIBRATION
 
 GRAFANA = Path(__file__).parents[2] / "deploy" / "grafana"
@@ -38,11 +39,10 @@ def exported_series() -> set[str]:
         self_check=self_check,
         fallback_reason="",
     )
-    queue: Any = SimpleNamespace(
-        queued_sequences=0, queued_tokens=0, estimated_wait_s=0.0, limits=CALIBRATION.limits, cost_corrections={}
-    )
+    limits = AdaptiveLimits(CALIBRATION.limits)
+    queue: Any = SimpleNamespace(queued_sequences=0, queued_tokens=0, limits=limits, cost_corrections={})
     recorder = Recorder()
-    recorder.serving(model, CALIBRATION, queue)
+    recorder.model("model", "1").serving(model, CALIBRATION, queue, lambda: 0.0)
     return {
         metric.name + suffix for metric in recorder.registry.collect() for suffix in SUFFIXES.get(metric.type, ("",))
     }

@@ -19,14 +19,14 @@ from headwaiter_server.runtime.graph import EncoderGraph, Outputs
 from headwaiter_server.runtime.packing import PackedBatch
 
 
-def local_settings(bundle: Path, **changes: Any) -> Settings:
+def local_settings(bundle: Path | None, **changes: Any) -> Settings:
     """Return settings of a CPU server on free local ports, with the calibration cache of this test run."""
     defaults = {"provider": "cpu", "address": "127.0.0.1:0", "metrics_port": 0}
     return Settings(**{"bundle": bundle, "cache_dir": Path(os.environ["XDG_CACHE_HOME"]), **defaults, **changes})
 
 
 @asynccontextmanager
-async def serving(bundle: Path, **changes: Any) -> AsyncIterator[Server]:
+async def serving(bundle: Path | None, **changes: Any) -> AsyncIterator[Server]:
     """Start a server, and drain the server when the block ends."""
     server = Server(local_settings(bundle, **changes))
     await server.start()
@@ -65,6 +65,11 @@ class PausedDevice:
     def resume(self) -> None:
         """Let all batches run, the stopped one and later ones."""
         self._resumed.set()
+
+    def pause(self) -> None:
+        """Stop all later batches."""
+        self._resumed.clear()
+        self._batch_started.clear()
 
     def stop(self, batch: PackedBatch) -> None:
         """Block the device's thread until the test resumes the device."""

@@ -73,7 +73,7 @@ FROM_TEXT_MODEL: list[tuple[str, Callable[[Caller], object], str]] = [
     (
         "an unknown model",
         lambda c: c.client.encode(["bread"], model="huge"),
-        ("the server has no model 'huge'; its only model is 'tiny-text': send that name, or leave the field empty"),
+        "the server has no model 'huge': send one of 'tiny-text'",
     ),
     (
         "an unknown prompt",
@@ -146,8 +146,8 @@ FROM_SETTINGS: list[tuple[str, list[str], str]] = [
         "no bundle",
         [],
         (
-            "no bundle given: run headwaiter-server BUNDLE with the folder of a bundle, or set "
-            "HEADWAITER_BUNDLE; make a bundle with headwaiter-export checkpoint FOLDER -o BUNDLE"
+            "give either one bundle or --models: run headwaiter-server BUNDLE or set HEADWAITER_BUNDLE, or run "
+            "headwaiter-server --models FOLDER; make a bundle with headwaiter-export checkpoint FOLDER -o BUNDLE"
         ),
     ),
     ("an unknown provider", ["b", "--provider", "gpu"], "--provider 'gpu' is not valid: give auto, cuda or cpu"),

@@ -22,6 +22,7 @@ from tests.e2e.grpc_errors import is_from_server
 from tests.e2e.in_process_server import connect, metrics_url, serving
 from tests.e2e.prometheus_metrics import metric_value, metrics_page
 
+MODEL = 'model="tiny-text",version="1"'
 STAGES = ("tokenize", "queue", "assemble", "compute", "respond")
 
 
@@ -48,25 +49,37 @@ def test_reflection_lists_the_services_and_the_methods_of_the_encoder(text_serve
             "grpc.health.v1.Health",
             "grpc.reflection.v1alpha.ServerReflection",
             "headwaiter.v1.Encoder",
+            "inference.GRPCInferenceService",
         }
-    assert list(encoder.methods_by_name) == ["Encode", "EncodeStream", "Attend", "ListModels", "GetModel"]
+    assert list(encoder.methods_by_name) == [
+        "Encode",
+        "EncodeStream",
+        "Attend",
+        "ListModels",
+        "GetModel",
+        "LoadModel",
+        "UnloadModel",
+    ]
 
 
 @pytest.mark.parametrize(
     "sample",
     [
-        'headwaiter_requests_total{code="OK",method="Encode",model="tiny-text"}',
-        'headwaiter_requests_total{code="INVALID_ARGUMENT",method="Encode",model="tiny-text"}',
-        'headwaiter_request_duration_seconds_count{method="Encode",model="tiny-text"}',
-        *(f'headwaiter_stage_duration_seconds_count{{stage="{stage}"}}' for stage in STAGES),
-        "headwaiter_batch_sequences_count",
-        "headwaiter_batch_tokens_count",
-        "headwaiter_batch_padding_ratio_count",
-        "headwaiter_queue_sequences",
-        "headwaiter_queue_tokens",
-        "headwaiter_estimated_wait_seconds",
+        f'headwaiter_requests_total{{code="OK",method="Encode",{MODEL}}}',
+        f'headwaiter_requests_total{{code="INVALID_ARGUMENT",method="Encode",{MODEL}}}',
+        f'headwaiter_request_duration_seconds_count{{method="Encode",{MODEL}}}',
+        *(
+            f'headwaiter_stage_duration_seconds_count{{model="tiny-text",stage="{stage}",version="1"}}'
+            for stage in STAGES
+        ),
+        f"headwaiter_batch_sequences_count{{{MODEL}}}",
+        f"headwaiter_batch_tokens_count{{{MODEL}}}",
+        f"headwaiter_batch_padding_ratio_count{{{MODEL}}}",
+        f"headwaiter_queue_sequences{{{MODEL}}}",
+        f"headwaiter_queue_tokens{{{MODEL}}}",
+        f"headwaiter_estimated_wait_seconds{{{MODEL}}}",
         'headwaiter_refused_total{reason="INVALID_INPUT"}',
-        "headwaiter_expired_total",
+        f"headwaiter_expired_total{{{MODEL}}}",
         "headwaiter_inflight_requests",
     ],
 )

@@ -20,6 +20,7 @@ from headwaiter_server.runtime.graph import EncoderGraph
 from headwaiter_server.runtime.numeric_tolerances import normalize_pooled
 from headwaiter_server.runtime.packing import pack
 from headwaiter_server.scheduling.calibration_cache import calibrate
+from headwaiter_server.scheduling.worker import Worker
 from tests.e2e.grpc_errors import code_of
 from tests.e2e.in_process_server import connect, local_settings, serving
 from tests.e2e.mortal_devices import KILL, MortalDevices, mortal_devices
@@ -74,7 +75,7 @@ def test_a_bundle_that_is_replaced_while_it_is_loaded_is_refused(served: Path) -
         return calibrate(*arguments, **options)
 
     with patch.object(loading, "calibrate", replace_tokenizer), pytest.raises(BundleRefused, match=TOKENIZER):
-        load_model(local_settings(served))
+        load_model(served, local_settings(served), [Worker()])
 
 
 def replace_bundle(served: Path, other: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.manifest_pb2 import Manifest
 from headwaiter_proto.rules import requests
-from headwaiter_proto.rules.errors import InvalidInput, ModelNotFound
+from headwaiter_proto.rules.errors import InvalidInput
 
 MODEL = Manifest(name="tiny", vocabulary_size=10, max_tokens=4, width=8, pooling=pb.POOLING_MEAN)
 TOKENS = pb.TokenSequences(dtype=pb.DATA_TYPE_INT32, data=np.array([1], "<i4").tobytes(), lengths=[1])
@@ -67,21 +67,6 @@ def test_an_id_that_would_break_the_log_or_the_reply_is_refused(request_id: str,
 @pytest.mark.parametrize("request_id", ["", "7" * 256, "grüße 7"])
 def test_an_id_of_printable_characters_is_accepted(request_id: str) -> None:
     requests.check_id(request_id)
-
-
-def test_a_request_may_name_the_servers_model_or_no_model() -> None:
-    requests.check_model("", MODEL)
-    requests.check_model("tiny", MODEL)
-    with pytest.raises(ModelNotFound) as refusal:
-        requests.check_model("large", MODEL)
-    assert refusal.value.field == "model"
-    assert "'large'" in str(refusal.value)
-    assert "'tiny'" in str(refusal.value)
-
-
-def test_an_error_quotes_at_most_256_characters_of_a_name() -> None:
-    with pytest.raises(ModelNotFound, match=r"'x{256}'"):
-        requests.check_model("x" * 10_000, MODEL)
 
 
 def test_the_limit_on_text_bytes_is_below_the_message_limit() -> None:

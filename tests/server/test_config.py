@@ -8,8 +8,13 @@ import pytest
 
 from headwaiter_server.config import Settings, SettingsError, flag, read_settings, variable
 
-# For each setting, a value that is not the default: the text, and the value that is read. The file FILE exists.
+# For each setting, a value that is not the default: the text, and the value that is read. The file FILE and the folder
+# FOLDER exist.
 GIVEN = {
+    "models": ("FOLDER", Path("FOLDER")),
+    "watch_s": ("3.5", 3.5),
+    "default_model": ("tiny", "tiny"),
+    "model_control": ("on", "on"),
     "provider": ("cuda", "cuda"),
     "precision": ("fp16", "fp16"),
     "address": ("[::1]:0", "[::1]:0"),
@@ -19,6 +24,8 @@ GIVEN = {
     "max_gpu_bytes": ("4294967296", 1 << 32),
     "instances": ("2", 2),
     "token_budget": ("1024", 1024),
+    "max_sequence_tokens": ("100", 100),
+    "warm_up": ("off", "off"),
     "cache_dir": ("CACHE", Path("CACHE")),
     "max_queue_tokens": ("70000", 70_000),
     "max_queue_s": ("2.5", 2.5),
@@ -46,6 +53,7 @@ FIELDS = [field.name for field in dataclasses.fields(Settings) if field.name != 
 def _in_a_folder_with_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("FILE").write_text("s3cret\n")
+    Path("FOLDER").mkdir()
     Path("EMPTY").write_text("\n")
 
 
@@ -57,19 +65,26 @@ def _variables(*names: str) -> dict[str, str]:
     return {variable(name): GIVEN[name][0] for name in names}
 
 
+def _bundle_for(name: str) -> list[str]:
+    """Return the argument that names a bundle, or a folder of models for the settings that need one."""
+    if name in ("watch_s", "default_model", "model_control"):
+        return ["--models", "FOLDER"]
+    return [] if name == "models" else ["b"]
+
+
 def test_the_table_covers_every_setting() -> None:
     assert set(GIVEN) == set(FIELDS)
 
 
 @pytest.mark.parametrize("name", FIELDS)
 def test_each_setting_can_be_given_as_a_flag(name: str) -> None:
-    settings = read_settings(["b", *_flags(name, *NEEDED_SETTINGS.get(name, []))], {})
+    settings = read_settings([*_bundle_for(name), *_flags(name, *NEEDED_SETTINGS.get(name, []))], {})
     assert getattr(settings, name) == GIVEN[name][1] != Settings.__dataclass_fields__[name].default
 
 
 @pytest.mark.parametrize("name", FIELDS)
 def test_each_setting_can_be_given_in_the_environment(name: str) -> None:
-    settings = read_settings(["b"], _variables(name, *NEEDED_SETTINGS.get(name, [])))
+    settings = read_settings(_bundle_for(name), _variables(name, *NEEDED_SETTINGS.get(name, [])))
     assert getattr(settings, name) == GIVEN[name][1]
 
 
@@ -77,6 +92,13 @@ def test_the_bundle_is_an_argument_or_in_the_environment_and_the_argument_wins()
     assert read_settings(["b"], {}).bundle == Path("b")
     assert read_settings([], {"HEADWAITER_BUNDLE": "e"}).bundle == Path("e")
     assert read_settings(["b"], {"HEADWAITER_BUNDLE": "e"}).bundle == Path("b")
+
+
+def test_what_the_command_line_serves_replaces_what_the_environment_serves() -> None:
+    settings = read_settings(["--models", "FOLDER"], {"HEADWAITER_BUNDLE": "e"})
+    assert (settings.bundle, settings.models) == (None, Path("FOLDER"))
+    settings = read_settings(["b"], {"HEADWAITER_MODELS": "FOLDER"})
+    assert (settings.bundle, settings.models) == (Path("b"), None)
 
 
 def test_a_flag_wins_over_the_environment_even_if_the_variable_is_wrong() -> None:
@@ -114,6 +136,9 @@ def test_unknown_variables_are_ignored() -> None:
     ("arguments", "environment", "facts"),
     [
         ([], {}, ["headwaiter-server BUNDLE", "HEADWAITER_BUNDLE", "headwaiter-export"]),
+        (["b", "--models", "FOLDER"], {}, ["headwaiter-server BUNDLE", "--models"]),
+        (["b", "--watch-s", "1"], {}, ["--watch-s", "--models"]),
+        (["b", "--models", "FILE"], {}, ["--models", "'FILE'", "folder"]),
         ([], {"HEADWAITER_BUNDLE": ""}, ["headwaiter-server BUNDLE", "HEADWAITER_BUNDLE", "headwaiter-export"]),
         (["b", "--provider", "tpu"], {}, ["--provider", "'tpu'", "auto", "cuda", "cpu"]),
         (["b"], {"HEADWAITER_PROVIDER": "tpu"}, ["--provider", "'tpu'", "auto", "cuda", "cpu"]),

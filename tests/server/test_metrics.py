@@ -7,23 +7,35 @@ import pytest
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from headwaiter_server.metrics import STAGES, Recorder
+from headwaiter_server.metrics import Recorder
+from headwaiter_server.model_metrics import STAGES, ModelRecorder
+from headwaiter_server.scheduling.adaptive_limits import AdaptiveLimits
 from headwaiter_server.scheduling.cost import BatchLimits, Shape
 from headwaiter_server.scheduling.planner import CloseReason
 from tests.server.rpc.stand_ins import CALIBRATION, model, sample
 
+TINY = {"model": "tiny", "version": "1"}
+
 
 class Queue:
-    queued_sequences, queued_tokens, estimated_wait_s = 3, 40, 0.5
-    limits = BatchLimits(tokens=2, cells=50)
+    queued_sequences, queued_tokens = 3, 40
     cost_corrections: ClassVar = {"batch": 1.5, "hidden_batch": 2.0}
+
+    def __init__(self) -> None:
+        self.limits = AdaptiveLimits(BatchLimits(tokens=2, cells=50))
 
 
 @pytest.fixture
-def recorder(tmp_path: Path) -> Recorder:
-    recorder = Recorder()
-    recorder.serving(model(tmp_path), CALIBRATION, Queue())
-    return recorder
+def recorder() -> Recorder:
+    return Recorder()
+
+
+@pytest.fixture(autouse=True)
+def batches(recorder: Recorder, tmp_path: Path) -> ModelRecorder:
+    """The recorder of version 1 of the model "tiny"."""
+    batches = recorder.model("tiny", "1")
+    batches.serving(model(tmp_path), CALIBRATION, Queue(), lambda: 0.5)
+    return batches
 
 
 def _names(recorder: Recorder) -> dict[str, str]:
@@ -67,40 +79,42 @@ def test_metric_names_and_types_stay_the_same_for_dashboards(recorder: Recorder)
 def test_a_request_is_in_flight_until_it_finishes_then_counted_and_timed(recorder: Recorder) -> None:
     recorder.received()
     recorder.received()
-    recorder.finished("Encode", "OK", 0.25)
+    recorder.finished(("tiny", "1"), "Encode", "OK", 0.25)
     assert sample(recorder, "inflight_requests") == 1
-    assert sample(recorder, "requests_total", model="tiny", method="Encode", code="OK") == 1
-    assert sample(recorder, "request_duration_seconds_sum", model="tiny", method="Encode") == 0.25
+    assert sample(recorder, "requests_total", **TINY, method="Encode", code="OK") == 1
+    assert sample(recorder, "request_duration_seconds_sum", **TINY, method="Encode") == 0.25
 
 
 def test_every_stage_is_exposed_before_the_first_request(recorder: Recorder) -> None:
     for stage in STAGES:
-        assert sample(recorder, "stage_duration_seconds_count", stage=stage) == 0
+        assert sample(recorder, "stage_duration_seconds_count", **TINY, stage=stage) == 0
 
 
 @pytest.mark.parametrize(
-    ("name", "reasons"),
+    ("name", "labels", "reasons"),
     [
-        ("refused_total", ["INVALID_INPUT", "SEQUENCE_TOO_LONG", "MODEL_NOT_FOUND", "OVERLOADED", "UNAVAILABLE"]),
-        ("batches_closed_total", ["budget", "cells", "urgent", "drained"]),
-        ("batches_failed_total", ["sequence", "size", "device", "unknown"]),
+        ("refused_total", {}, ["INVALID_INPUT", "SEQUENCE_TOO_LONG", "MODEL_NOT_FOUND", "OVERLOADED", "UNAVAILABLE"]),
+        ("batches_closed_total", TINY, ["budget", "cells", "urgent", "drained"]),
+        ("batches_failed_total", TINY, ["sequence", "size", "device", "unknown"]),
     ],
 )
-def test_every_reason_is_exposed_before_it_occurs(recorder: Recorder, name: str, reasons: list[str]) -> None:
-    assert [sample(recorder, name, reason=reason) for reason in reasons] == [0] * len(reasons)
+def test_every_reason_is_exposed_before_it_occurs(
+    recorder: Recorder, name: str, labels: dict[str, str], reasons: list[str]
+) -> None:
+    assert [sample(recorder, name, **labels, reason=reason) for reason in reasons] == [0] * len(reasons)
 
 
-def test_a_batch_records_its_sequences_tokens_and_padding(recorder: Recorder) -> None:
-    recorder.batch_ran(Shape.of([2, 4]), predicted_s=0.5, actual_s=0.4)
-    assert sample(recorder, "batch_sequences_sum") == 2
-    assert sample(recorder, "batch_tokens_sum") == 6
-    assert sample(recorder, "batch_padding_ratio_sum") == pytest.approx(1 - (2**2 + 4**2) / (2 * 4**2))
-    assert sample(recorder, "batch_cost_error_ratio_sum") == pytest.approx(0.25)
+def test_a_batch_records_its_sequences_tokens_and_padding(recorder: Recorder, batches: ModelRecorder) -> None:
+    batches.batch_ran(Shape.of([2, 4]), predicted_s=0.5, actual_s=0.4)
+    assert sample(recorder, "batch_sequences_sum", **TINY) == 2
+    assert sample(recorder, "batch_tokens_sum", **TINY) == 6
+    assert sample(recorder, "batch_padding_ratio_sum", **TINY) == pytest.approx(1 - (2**2 + 4**2) / (2 * 4**2))
+    assert sample(recorder, "batch_cost_error_ratio_sum", **TINY) == pytest.approx(0.25)
 
 
-def test_batches_are_counted_by_their_close_reason(recorder: Recorder) -> None:
-    recorder.batch_closed(CloseReason.BUDGET)
-    assert sample(recorder, "batches_closed_total", reason="budget") == 1
+def test_batches_are_counted_by_their_close_reason(recorder: Recorder, batches: ModelRecorder) -> None:
+    batches.batch_closed(CloseReason.BUDGET)
+    assert sample(recorder, "batches_closed_total", **TINY, reason="budget") == 1
 
 
 def test_device_available_is_0_until_a_failed_device_works_again(recorder: Recorder) -> None:
@@ -111,63 +125,80 @@ def test_device_available_is_0_until_a_failed_device_works_again(recorder: Recor
 
 @pytest.mark.parametrize(("predicted_s", "error"), [(1.0, 0.5), (3.0, 0.5), (2.0, 0.0)])
 def test_the_error_of_a_prediction_is_relative_to_the_actual_time(
-    recorder: Recorder, predicted_s: float, error: float
+    recorder: Recorder, predicted_s: float, error: float, batches: ModelRecorder
 ) -> None:
-    recorder.batch_ran(Shape.of([2]), predicted_s, actual_s=2.0)
-    assert sample(recorder, "batch_cost_error_ratio_sum") == error
-    recorder.batch_ran(Shape.of([2]), predicted_s, actual_s=0.0)
-    assert sample(recorder, "batch_cost_error_ratio_count") == 1
+    batches.batch_ran(Shape.of([2]), predicted_s, actual_s=2.0)
+    assert sample(recorder, "batch_cost_error_ratio_sum", **TINY) == error
+    batches.batch_ran(Shape.of([2]), predicted_s, actual_s=0.0)
+    assert sample(recorder, "batch_cost_error_ratio_count", **TINY) == 1
 
 
 def test_each_term_of_the_batch_cost_is_exposed(recorder: Recorder) -> None:
     terms = {"launch": 1.0, "token": 0.5, "padded": 0.25, "cell": 0.125, "hidden_row": 0.0625}
-    assert {term: sample(recorder, "batch_cost_seconds", term=term) for term in terms} == terms
-    assert sample(recorder, "token_budget") == 2
-    assert sample(recorder, "batch_limits_ratio") == 0.5
-    assert sample(recorder, "service_tokens_per_second") == 0.75
+    assert {term: sample(recorder, "batch_cost_seconds", **TINY, term=term) for term in terms} == terms
+    assert sample(recorder, "token_budget", **TINY) == 2
+    assert sample(recorder, "batch_limits_ratio", **TINY) == 0.5
+    assert sample(recorder, "service_tokens_per_second", **TINY) == 0.75
     for cost, ratio in Queue.cost_corrections.items():
-        assert sample(recorder, "cost_correction_ratio", cost=cost) == ratio
-    assert sample(recorder, "calibration_error_ratio") == 0.0625
+        assert sample(recorder, "cost_correction_ratio", **TINY, cost=cost) == ratio
+    assert sample(recorder, "calibration_error_ratio", **TINY) == 0.0625
 
 
-def test_refusals_are_counted_by_reason_and_expired_sequences_in_total(recorder: Recorder) -> None:
+def test_refusals_are_counted_by_reason_and_expired_sequences_in_total(
+    recorder: Recorder, batches: ModelRecorder
+) -> None:
     recorder.refused("OVERLOADED")
-    recorder.expired(3)
+    batches.expired(3)
     assert sample(recorder, "refused_total", reason="OVERLOADED") == 1
-    assert sample(recorder, "expired_total") == 3
+    assert sample(recorder, "expired_total", **TINY) == 3
 
 
 def test_the_queue_is_read_at_each_scrape(recorder: Recorder) -> None:
-    assert sample(recorder, "queue_sequences") == 3
-    assert sample(recorder, "queue_tokens") == 40
-    assert sample(recorder, "estimated_wait_seconds") == 0.5
+    assert sample(recorder, "queue_sequences", **TINY) == 3
+    assert sample(recorder, "queue_tokens", **TINY) == 40
+    assert sample(recorder, "estimated_wait_seconds", **TINY) == 0.5
 
 
 def test_the_model_its_self_check_and_its_fallback_to_the_cpu_are_exposed(recorder: Recorder) -> None:
-    assert sample(recorder, "model_info", model="tiny", digest="ab" * 32, provider="cpu", graph="g.onnx") == 1
-    assert sample(recorder, "self_check", measure="pooled_max_abs") == 0.5
-    assert sample(recorder, "self_check", measure="hidden_max_abs") == 0.125
-    assert sample(recorder, "self_check", measure="pooled_max_relative") == 0.25
-    assert sample(recorder, "self_check", measure="hidden_max_relative") == 0.0625
-    assert sample(recorder, "self_check", measure="min_cosine") == 0.75
-    assert sample(recorder, "self_check", measure="mean_cosine") == 0.875
-    assert sample(recorder, "provider_fallback") == 1
+    assert sample(recorder, "model_info", **TINY, digest="ab" * 32, provider="cpu", graph="g.onnx") == 1
+    assert sample(recorder, "self_check", **TINY, measure="pooled_max_abs") == 0.5
+    assert sample(recorder, "self_check", **TINY, measure="hidden_max_abs") == 0.125
+    assert sample(recorder, "self_check", **TINY, measure="pooled_max_relative") == 0.25
+    assert sample(recorder, "self_check", **TINY, measure="hidden_max_relative") == 0.0625
+    assert sample(recorder, "self_check", **TINY, measure="min_cosine") == 0.75
+    assert sample(recorder, "self_check", **TINY, measure="mean_cosine") == 0.875
+    assert sample(recorder, "provider_fallback", **TINY) == 1
 
 
 @pytest.mark.parametrize(
     ("name", "labels", "smallest", "largest"),
     [
-        ("request_duration_seconds", {"model": "tiny", "method": "Encode"}, "0.00025", "30.0"),
-        ("stage_duration_seconds", {"stage": "compute"}, "0.00025", "30.0"),
-        ("batch_tokens", {}, "1.0", "131072.0"),
-        ("batch_sequences", {}, "1.0", "4096.0"),
-        ("batch_cost_error_ratio", {}, "0.05", "2.0"),
+        ("request_duration_seconds", {**TINY, "method": "Encode"}, "0.00025", "30.0"),
+        ("stage_duration_seconds", {**TINY, "stage": "compute"}, "0.00025", "30.0"),
+        ("batch_tokens", TINY, "1.0", "131072.0"),
+        ("batch_sequences", TINY, "1.0", "4096.0"),
+        ("batch_cost_error_ratio", TINY, "0.05", "2.0"),
     ],
 )
 def test_histogram_buckets_cover_the_usual_range(
     recorder: Recorder, name: str, labels: dict[str, str], smallest: str, largest: str
 ) -> None:
     recorder.received()
-    recorder.finished("Encode", "OK", 0.25)
+    recorder.finished(("tiny", "1"), "Encode", "OK", 0.25)
     assert sample(recorder, f"{name}_bucket", le=smallest, **labels) is not None
     assert sample(recorder, f"{name}_bucket", le=largest, **labels) is not None
+
+
+def test_the_series_of_a_version_end_when_the_version_is_unloaded(recorder: Recorder, batches: ModelRecorder) -> None:
+    other = recorder.model("tiny", "2")
+    for version, recorded in (("1", batches), ("2", other)):
+        recorded.batch_ran(Shape.of([2]), 1.0, 1.0)
+        recorder.received()
+        recorder.finished(("tiny", version), "Encode", "OK", 0.25)
+    recorder.remove_model("tiny", "1")
+    assert not [line for line in generate_latest(recorder.registry).decode().splitlines() if 'version="1"' in line]
+    assert sample(recorder, "batch_tokens_sum", model="tiny", version="2") == 2
+    assert sample(recorder, "requests_total", model="tiny", version="2", method="Encode", code="OK") == 1
+    recorder.received()
+    recorder.finished(("tiny", "2"), "Encode", "OK", 0.25)
+    assert sample(recorder, "requests_total", model="tiny", version="2", method="Encode", code="OK") == 2

@@ -8,7 +8,7 @@ from google.protobuf.message import DecodeError, Message
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.manifest_pb2 import Manifest
 from headwaiter_proto.rules.attention_weights import check_single, check_supported
-from headwaiter_proto.rules.errors import InvalidInput, ModelNotFound
+from headwaiter_proto.rules.errors import InvalidInput
 from headwaiter_proto.rules.outputs import Output, read_output
 
 _Message = TypeVar("_Message", bound=Message)
@@ -86,41 +86,23 @@ def check_id(request_id: str) -> None:
         )
 
 
-def check_model(name: str, manifest: Manifest) -> None:
-    """Check the name of the model; an empty name stands for the server's only model.
-
-    Raises:
-        ModelNotFound: the server has no model of this name.
-    """
-    if name not in ("", manifest.name):
-        raise ModelNotFound(
-            f"the server has no model {name[:_MAX_ID_CHARACTERS]!r}; its only model is {manifest.name!r}: send "
-            "that name, or leave the field empty",
-            field="model",
-        )
-
-
 def read_options(request: pb.EncodeRequest, manifest: Manifest) -> Output:
-    """Check the model and the options of an Encode request, and return the outputs of its reply.
+    """Check the options of an Encode request, and return the outputs of its reply.
 
     Raises:
-        ModelNotFound: the server has no model of this name.
         InvalidInput: an option is wrong, or does not fit the model or the input.
     """
-    check_model(request.model, manifest)
     _check_options(request)
     return read_output(request.output, manifest)
 
 
 def check_attend_request(request: pb.AttendRequest, manifest: Manifest) -> None:
-    """Check the model of an Attend request, and that the request has only one sequence.
+    """Check that a model has attention weights, and that an Attend request has only one sequence.
 
     Raises:
-        ModelNotFound: the server has no model of this name.
         Unimplemented: the model's bundle has no graph of attention weights.
         InvalidInput: the request has several sequences.
     """
-    check_model(request.model, manifest)
     check_supported(manifest)
     check_single(request)
 

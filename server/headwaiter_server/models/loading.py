@@ -1,18 +1,22 @@
 """Load a bundle for serving: open, check, time and warm up its graph on every device."""
 
+import asyncio
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 
 from headwaiter_server.config import Settings
 from headwaiter_server.models.tokenizer import BundleTokenizer
 from headwaiter_server.runtime.bundle import TOKENIZER
 from headwaiter_server.runtime.errors import ModelRefused, ProviderUnavailable, one_line
-from headwaiter_server.runtime.graph import EncoderGraph
+from headwaiter_server.runtime.graph import EncoderGraph, Turn
 from headwaiter_server.runtime.model import Model, ModelDescription, open_model
 from headwaiter_server.scheduling.calibration import Calibration, warm_up
 from headwaiter_server.scheduling.calibration_cache import calibrate
 from headwaiter_server.scheduling.cost import BatchLimits
-from headwaiter_server.scheduling.worker import Worker
+from headwaiter_server.scheduling.worker import Session, Worker
 
 
 @dataclass(frozen=True, eq=False)
@@ -21,13 +25,13 @@ class LoadedModel:
 
     Attributes:
         model: the model as it runs on its first device.
-        workers: one worker for each instance on each device.
+        sessions: the session of each worker that runs the model: one for each instance on each device.
         tokenizer: the bundle's tokenizer; None for a model that takes no texts.
         calibration: the cost of batches, and the batch limits that hold on every device.
     """
 
     model: ModelDescription
-    workers: list[Worker]
+    sessions: Mapping[Worker, Session]
     tokenizer: BundleTokenizer | None
     calibration: Calibration
 
@@ -51,8 +55,16 @@ class LoadedModel:
         )
 
 
-def load_model(settings: Settings) -> LoadedModel:
+def load_model(
+    folder: Path, settings: Settings, workers: Sequence[Worker], loop: asyncio.AbstractEventLoop | None = None
+) -> LoadedModel:
     """Open a bundle, check it and measure the cost of its batches; takes seconds, so call it outside the event loop.
+
+    Args:
+        folder: the bundle.
+        settings: the settings of the model.
+        workers: the pool of devices; the model gets a session on each of them that suits its provider and settings.
+        loop: the event loop of the scheduler, so that the batches of the check take turns with those of other models.
 
     Raises:
         ModelRefused: the model must not be served.
@@ -60,23 +72,27 @@ def load_model(settings: Settings) -> LoadedModel:
         ProviderUnavailable: the provider cannot run the model's batches.
     """
     model = open_model(
-        settings.bundle,
+        folder,
         settings.provider,
         settings.precision,
         settings.threads_per_instance,
         settings.devices[0],
         settings.max_gpu_bytes,
+        _turn(workers[0], loop),
+        settings.max_sequence_tokens,
+        settings.instances,
     )
     max_tokens = model.bundle.manifest.max_text_tokens
-    tokenizer = BundleTokenizer(settings.bundle / TOKENIZER, max_tokens) if max_tokens else None
+    tokenizer = BundleTokenizer(folder / TOKENIZER, max_tokens) if max_tokens else None
     try:
         calibration = calibrate(
             model,
             threads=settings.threads_per_instance or 0,
             token_cap=settings.token_budget,
             folder=settings.cache_dir,
+            warms_up=settings.warm_up == "on",
         )
-        workers, limits = _open_workers(model, settings, calibration.limits)
+        sessions, limits = _open_sessions(model, settings, workers, calibration.limits, loop)
         model.bundle.check_unchanged()
     except ModelRefused:
         raise
@@ -85,35 +101,49 @@ def load_model(settings: Settings) -> LoadedModel:
             f"{model.provider} cannot run the batches that the server times at start-up ({one_line(error)}): free "
             "memory, or set a smaller --token-budget"
         ) from error
-    return LoadedModel(model.description(), workers, tokenizer, replace(calibration, limits=limits))
+    return LoadedModel(model.description(), sessions, tokenizer, replace(calibration, limits=limits))
 
 
-def _open_workers(model: Model, settings: Settings, limits: BatchLimits) -> tuple[list[Worker], BatchLimits]:
-    """Return one worker for each instance on each device, and the batch limits that hold on all devices.
+def _open_sessions(
+    model: Model,
+    settings: Settings,
+    workers: Sequence[Worker],
+    limits: BatchLimits,
+    loop: asyncio.AbstractEventLoop | None,
+) -> tuple[dict[Worker, Session], BatchLimits]:
+    """Return a session for each worker that runs the model, and the batch limits that hold on all devices.
 
     The first worker takes over the model's own graph, which is already warm.
     """
-    # The workers must not keep the model's own graph: only its worker owns it.
-    description = model.description()
+    # The sessions must not keep the model's own graph: only the first session owns it.
+    description, warms_up = model.description(), settings.warm_up == "on"
 
     def reopen(device: int) -> EncoderGraph:
         # Keep the limits, because the memory of the dead session is free. A batch that does not fit is bisected.
-        return _open_warm(description, device, limits)[0]
+        return _open_warm(description, device, limits, warms_up=warms_up)[0]
 
-    devices = settings.devices if model.provider == "cuda" else settings.devices[:1]
-    device_of_instance = [device for device in devices for _ in range(settings.instances)]
-    graphs = [model.graph]
-    for device in device_of_instance[1:]:
-        graph, limits = _open_warm(description, device, limits)
-        graphs.append(graph)
-    workers = [
-        Worker(graph, partial(reopen, device), model.probe)
-        for graph, device in zip(graphs, device_of_instance, strict=True)
-    ]
-    return workers, limits
+    first, *others = (
+        worker
+        for worker in workers
+        if worker.instance < settings.instances and (model.provider == "cuda" or worker.device == settings.devices[0])
+    )
+    graphs = {first: model.graph}
+    for worker in others:
+        graphs[worker], limits = _open_warm(description, worker.device, limits, _turn(worker, loop), warms_up=warms_up)
+    for graph in graphs.values():
+        graph.turn = nullcontext
+    return {
+        worker: Session(graph, partial(reopen, worker.device), model.probe) for worker, graph in graphs.items()
+    }, limits
 
 
-def _open_warm(description: ModelDescription, device: int, limits: BatchLimits) -> tuple[EncoderGraph, BatchLimits]:
+def _turn(worker: Worker, loop: asyncio.AbstractEventLoop | None) -> Turn:
+    return nullcontext if loop is None else partial(worker.turn, loop)
+
+
+def _open_warm(
+    description: ModelDescription, device: int, limits: BatchLimits, turn: Turn = nullcontext, *, warms_up: bool
+) -> tuple[EncoderGraph, BatchLimits]:
     """Open and warm up the model's graph in a new session on a device; return the graph and the batch limits."""
-    model = description.open_on(device)
-    return model.graph, warm_up(model, limits)
+    model = description.open_on(device, turn)
+    return model.graph, warm_up(model, limits) if warms_up else limits

@@ -11,10 +11,11 @@ from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.rules.errors import Unauthenticated
 from headwaiter_server.metrics import Recorder
 from headwaiter_server.rpc.endpoint import refusing_handler
+from headwaiter_server.rpc.open_inference.service import METHODS
 
 # Orchestrators check health without credentials.
 _PUBLIC_SERVICE = "/grpc.health.v1.Health/"
-_METHODS = frozenset(pb.DESCRIPTOR.services_by_name["Encoder"].methods_by_name)
+_METHODS = METHODS.union(pb.DESCRIPTOR.services_by_name["Encoder"].methods_by_name)
 
 
 class BearerToken(ServerInterceptor):

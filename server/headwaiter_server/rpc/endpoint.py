@@ -56,6 +56,7 @@ class Call:
         device_failures: how often the caller's earlier attempts failed because a device died.
         started_s: when the server started to read the request, on `clock`; later than the arrival if it had to wait.
         queued: whether the request has entered a queue; an error after that is no refusal.
+        model: name and version of the model; empty strings until the model is found.
         request_id: the id in the request; a generated id until the request is parsed, and for a request without an id.
         held: what the call holds of the server's limits, until gRPC has sent the reply.
     """
@@ -67,6 +68,7 @@ class Call:
     device_failures: int = 0
     started_s: float = 0.0
     queued: bool = False
+    model: tuple[str, str] = ("", "")
     request_id: str = field(default_factory=lambda: f"{_PROCESS_ID}-{next(_REQUEST_NUMBERS)}")
     held: ExitStack = field(default_factory=ExitStack)
 
@@ -106,14 +108,14 @@ class OutcomeRecorder:
         """
         call = self._call
         if error is None:
-            self._recorder.finished(call.method, grpc.StatusCode.OK.name, clock() - call.arrived_s)
+            self._recorder.finished(call.model, call.method, grpc.StatusCode.OK.name, clock() - call.arrived_s)
         elif isinstance(error, asyncio.CancelledError):
             # gRPC cancels the handler both when the caller cancels and when the deadline passes.
             late = clock() >= call.deadline_s
             code = grpc.StatusCode.DEADLINE_EXCEEDED if late else grpc.StatusCode.CANCELLED
             event = "the deadline passed" if late else "the caller cancelled"
             log.info("%s %s: %s", call.method, call.request_id, event, extra=line_kind(f"{call.method}: {event}"))
-            self._recorder.finished(call.method, code.name, clock() - call.arrived_s)
+            self._recorder.finished(call.model, call.method, code.name, clock() - call.arrived_s)
         elif not isinstance(error, _NO_FAILURES):
             reported = _record_failure(call, error, self._recorder)
             if reported is not error:
@@ -222,7 +224,7 @@ def _record_failure(call: Call, error: BaseException, recorder: Recorder) -> Hea
         reported = HeadwaiterError("the server failed unexpectedly: look for the request's id in the server's log")
         kind = line_kind(f"{call.method}: unexpected failure, {type(error).__name__}")
         log.error("%s %s: unexpected failure", call.method, call.request_id, exc_info=error, extra=kind)
-    recorder.finished(call.method, code_of(reported).name, clock() - call.arrived_s)
+    recorder.finished(call.model, call.method, code_of(reported).name, clock() - call.arrived_s)
     return reported
 
 

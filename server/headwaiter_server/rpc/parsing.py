@@ -8,36 +8,52 @@ counts the fields of a large message first; counting lets other threads run.
 import asyncio
 from typing import Any, TypeVar
 
+from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
 from headwaiter_proto.rules.errors import InvalidInput
 from headwaiter_proto.rules.requests import parse
 
 # Parsing takes at most about 3 ms for a message of this size.
-_LARGE_BYTES = 256 << 10
+LARGE_BYTES = 256 << 10
 # Fields of a request besides the two that a sequence can have, with room for fields of later versions.
 _MORE_FIELDS = 10_000
 # A number in a packed field takes at most this many bytes.
 _LONGEST_VARINT_BYTES = 10
 _VARINT, _FIXED64, _LENGTH_DELIMITED, _GROUP_START, _GROUP_END, _FIXED32 = range(6)
+# Numbers that the parser copies from a packed field all at once.
+_FIXED_TYPES = {
+    FieldDescriptor.TYPE_FLOAT,
+    FieldDescriptor.TYPE_DOUBLE,
+    FieldDescriptor.TYPE_FIXED32,
+    FieldDescriptor.TYPE_FIXED64,
+    FieldDescriptor.TYPE_SFIXED32,
+    FieldDescriptor.TYPE_SFIXED64,
+}
 _FIXED_BYTES = {_FIXED64: 8, _FIXED32: 4, _GROUP_START: 0, _GROUP_END: 0}
 
 _Message = TypeVar("_Message", bound=Message)
 
 
-async def parse_request(raw: bytes, message: _Message, max_sequences: int) -> _Message:
+async def parse_request(raw: bytes, message: _Message, max_sequences: int, more_fields: int = 0) -> _Message:
     """Fill a message from its bytes and return it; a large message is read in a thread.
+
+    Args:
+        raw: the bytes.
+        message: an empty message.
+        max_sequences: most sequences of a valid request.
+        more_fields: fields that a valid request may have besides those of its sequences.
 
     Raises:
         InvalidInput: the bytes are not a message of this type, or have far more fields than a valid request.
     """
-    if len(raw) <= _LARGE_BYTES:
+    if len(raw) <= LARGE_BYTES:
         return parse(raw, message)
-    return await asyncio.to_thread(_parse_large, raw, message, max_sequences)
+    return await asyncio.to_thread(_parse_large, raw, message, max_sequences, more_fields)
 
 
-def _parse_large(raw: bytes, message: _Message, max_sequences: int) -> _Message:
-    max_fields = 2 * max_sequences + _MORE_FIELDS
+def _parse_large(raw: bytes, message: _Message, max_sequences: int, more_fields: int) -> _Message:
+    max_fields = 2 * max_sequences + more_fields + _MORE_FIELDS
     if count_fields(raw, message.DESCRIPTOR, max_fields) > max_fields:
         raise InvalidInput(
             f"the request has more than {max_fields} fields; the server accepts at most {max_sequences} sequences: "
@@ -50,7 +66,8 @@ def _parse_large(raw: bytes, message: _Message, max_sequences: int) -> _Message:
 def count_fields(raw: bytes, descriptor: Any, limit: int) -> int:
     """Return the number of fields in a message, or a number above `limit` once there are more.
 
-    Counts each number of a packed field, by its longest form. Stops at a malformed field, which the parser refuses.
+    Counts each number of a packed field of varints, by its longest form. Stops at a malformed field, which the parser
+    refuses.
     """
     fields = 0
     parts: list[tuple[int, int, Any]] = [(0, len(raw), descriptor)]
@@ -68,7 +85,7 @@ def count_fields(raw: bytes, descriptor: Any, limit: int) -> int:
                     field = kind.fields_by_number.get(tag >> 3) if kind else None
                     if field and field.message_type:
                         parts.append((position, min(position + length, end), field.message_type))
-                    elif field and field.is_packed:
+                    elif field and field.is_packed and field.type not in _FIXED_TYPES:
                         fields += length // _LONGEST_VARINT_BYTES
                     position += length
                 else:

@@ -12,12 +12,12 @@ from headwaiter_proto.rules.pooling import pool
 from headwaiter_proto.rules.replies import attend_response, encode_response, model_response
 from headwaiter_proto.rules.requests import RequestLimits
 from headwaiter_server.config import Settings
+from headwaiter_server.models.model_version import ModelVersion
+from headwaiter_server.models.served_model import ServedModel
 from headwaiter_server.rpc.endpoint import Call, clock
 from headwaiter_server.runtime.attention_weights import AttentionSelection, AttentionWeights
 from headwaiter_server.runtime.model import ModelDescription
 from headwaiter_server.runtime.numeric_tolerances import normalize_pooled
-from headwaiter_server.scheduling.calibration import Calibration
-from headwaiter_server.scheduling.cost import BatchLimits
 from headwaiter_server.scheduling.queued_request import BatchTimes, Outcome
 from headwaiter_server.scheduling.stage_durations import Interval, stage_durations
 
@@ -47,7 +47,7 @@ def attend_answer_bytes(selection: AttentionSelection, tokens: int) -> int:
 
 
 def encode_reply(
-    request_id: str, parsed: ParsedInput, output: Output, outcome: Outcome, model: ModelDescription
+    request_id: str, parsed: ParsedInput, output: Output, outcome: Outcome, served: ServedModel
 ) -> pb.EncodeResponse:
     """Return the reply to an Encode request, without its timings.
 
@@ -56,12 +56,12 @@ def encode_reply(
     """
     hidden = None
     if output.hidden:
-        no_rows = np.empty((0, model.bundle.manifest.width), np.float16)
+        no_rows = np.empty((0, served.model.bundle.manifest.width), np.float16)
         hidden = np.concatenate([no_rows, *(outcome.hidden or ())])
     pooled = _finished_vectors(parsed, output, outcome) if output.pooled else None
     reply = encode_response(parsed, output, pooled, hidden, outcome.failures)
     reply.request_id = request_id
-    reply.model.CopyFrom(model_ref(model))
+    reply.model.CopyFrom(model_ref(served))
     return reply
 
 
@@ -76,29 +76,34 @@ def _finished_vectors(parsed: ParsedInput, output: Output, outcome: Outcome) -> 
 
 
 def attend_reply(
-    request_id: str, attention: AttentionWeights, tokens: list[str], model: ModelDescription
+    request_id: str, attention: AttentionWeights, tokens: list[str], served: ServedModel
 ) -> pb.AttendResponse:
     """Return the reply to an Attend request, without its timings; `tokens` is empty unless the input is a text."""
     reply = attend_response(attention.weights, attention.context, tokens)
     reply.request_id = request_id
-    reply.model.CopyFrom(model_ref(model))
+    reply.model.CopyFrom(model_ref(served))
     # The graph of attention weights is always float32.
     reply.model.precision = pb.PRECISION_FP32
     return reply
 
 
-def model_ref(model: ModelDescription) -> pb.ModelRef:
-    """Return the name, the digest and the precision of the weights that answer."""
-    manifest = model.bundle.manifest
-    return pb.ModelRef(name=manifest.name, digest=model.bundle.digest, precision=model.precision)
+def model_ref(served: ServedModel) -> pb.ModelRef:
+    """Return the name, the version, the digest and the precision of the weights that answer."""
+    model = served.model
+    return pb.ModelRef(name=served.name, digest=model.bundle.digest, precision=model.precision, version=served.version)
 
 
-def model_reply(
-    model: ModelDescription, settings: Settings, calibration: Calibration, limits: BatchLimits
-) -> pb.GetModelResponse:
+def model_status(version: ModelVersion) -> pb.ModelStatus:
+    """Describe what a version of a model is doing."""
+    state = f"MODEL_STATE_{version.state.name}"
+    return pb.ModelStatus(name=version.name, version=version.version, state=state, reason=version.reason)
+
+
+def model_reply(served: ServedModel, settings: Settings) -> pb.GetModelResponse:
     """Describe a model: its inputs and outputs, where it runs, and its difference from PyTorch."""
+    model, calibration, limits = served.model, served.calibration, served.queue.limits.current
     reply = model_response(model.bundle.manifest, request_limits(settings))
-    reply.model.CopyFrom(model_ref(model))
+    reply.model.CopyFrom(model_ref(served))
     reply.parity.extend(model.parity.graphs)
     cost = calibration.cost
     reply.execution.CopyFrom(

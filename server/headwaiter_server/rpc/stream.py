@@ -9,23 +9,58 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any, Generic, Protocol, TypeVar
 
 import grpc
 
-from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.rules.errors import HeadwaiterError, InvalidInput, Unavailable
-from headwaiter_proto.rules.requests import check_id
-from headwaiter_proto.rules.status import stream_error
 from headwaiter_server.metrics import Recorder
 from headwaiter_server.rpc.endpoint import Call, Context, OutcomeRecorder, clock
-from headwaiter_server.rpc.parsing import parse_request
 
 # Waits until the stream's limit leaves room for this number of bytes of an answer.
 ReserveBytes = Callable[[int], Awaitable[None]]
-# Returns a serialised EncodeResponse.
-Encode = Callable[[pb.EncodeRequest, Call, ReserveBytes], Awaitable[bytes]]
 
-_LENGTH_DELIMITED = 2
+_Request = TypeVar("_Request")
+
+
+class StreamProtocol(Protocol[_Request]):
+    """The messages of a stream in one protocol.
+
+    Attributes:
+        in_order: whether answers are sent in the order of the requests, or each one as soon as it is ready.
+        unique_ids: whether each request needs an id that no other unanswered request of the stream has.
+    """
+
+    in_order: bool
+    unique_ids: bool
+
+    async def parse(self, raw: bytes) -> _Request:
+        """Return a request.
+
+        Raises:
+            InvalidInput: the message is not a request.
+        """
+        ...
+
+    def id_of(self, request: _Request) -> str:
+        """Return the id of a request.
+
+        Raises:
+            InvalidInput: the id is malformed.
+        """
+        ...
+
+    async def answer(self, request: _Request, call: Call, reserve: ReserveBytes) -> bytes:
+        """Return the serialised answer to a request; wait before, until the bytes of the answer are reserved."""
+        ...
+
+    def failure(self, request: _Request, call: Call, error: HeadwaiterError) -> bytes:
+        """Return the serialised answer to a request that failed.
+
+        Raises:
+            HeadwaiterError: the error ends the stream.
+        """
+        ...
 
 
 @dataclass(frozen=True)
@@ -35,13 +70,11 @@ class StreamLimits:
     Attributes:
         requests: number of requests whose answers gRPC has not accepted.
         bytes_: total size of these requests, and separately of their answers; a single one may exceed the limit.
-        sequences: number of sequences of one request.
         idle_s: seconds without a request or an answer after which the stream ends; 0 for no limit.
     """
 
     requests: int
     bytes_: int
-    sequences: int = 4096
     idle_s: float = 0.0
 
 
@@ -69,22 +102,40 @@ class Quota:
         self._released.set()
 
 
-class EncodeStream:
-    """One EncodeStream call."""
+class _Turn:
+    """The place of a request in a stream whose answers have the order of the requests.
+
+    Answers also reserve their bytes in this order; otherwise later answers could hold all bytes while they wait for an
+    earlier answer.
+    """
+
+    def __init__(self, *, over: bool = False) -> None:
+        self.reserved, self.written = asyncio.Event(), asyncio.Event()
+        if over:
+            self.end()
+
+    def end(self) -> None:
+        """Let the next request go on."""
+        self.reserved.set()
+        self.written.set()
+
+
+class RequestStream(Generic[_Request]):
+    """One call with a stream of requests and a stream of answers."""
 
     def __init__(
         self,
         messages: AsyncIterator[bytes],
         context: Context,
         call: Call,
-        encode: Encode,
+        protocol: StreamProtocol[_Request],
         recorder: Recorder,
         limits: StreamLimits,
     ) -> None:
         self._messages = messages
         self._context = context
         self._call = call
-        self._encode = encode
+        self._protocol = protocol
         self._recorder = recorder
         self._requests = Quota(limits.requests)
         self._request_bytes = Quota(limits.bytes_)
@@ -93,11 +144,13 @@ class EncodeStream:
         self._ids: set[str] = set()
         self._answer_tasks: set[asyncio.Task[None]] = set()
         self._write_lock = asyncio.Lock()
-        self._max_sequences = limits.sequences
+        self._latest_turn = _Turn(over=True)
         self._idle_s = limits.idle_s or float("inf")
         # The latest time, on `clock`, at which a request was read or answered.
         self._active_s = clock()
         self._draining = asyncio.get_running_loop().create_future()
+        # The error of a request that ends the stream.
+        self._failed: asyncio.Future[HeadwaiterError] = asyncio.get_running_loop().create_future()
 
     async def serve(self) -> None:
         """Answer every request until the caller sends no more, or no further request can be read.
@@ -105,16 +158,21 @@ class EncodeStream:
         Raises:
             InvalidInput: the id of a request is missing, malformed or in use, so it cannot identify the answer.
             Unavailable: the server is draining, or the stream was idle for too long.
+            HeadwaiterError: the error of a request that ends the stream.
         """
         reading = asyncio.create_task(self._read())
         idle = asyncio.create_task(self._wait_until_idle())
         try:
-            await asyncio.wait({reading, idle, self._draining}, return_when=asyncio.FIRST_COMPLETED)
+            ends: set[asyncio.Future[Any]] = {reading, idle, self._draining, self._failed}
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
             reading.cancel()
-            await asyncio.wait({reading, *self._answer_tasks})
+            ends = {asyncio.gather(reading, *self._answer_tasks, return_exceptions=True), self._failed}
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         finally:
             for task in (reading, idle, *self._answer_tasks):
                 task.cancel()
+        if self._failed.done():
+            raise self._failed.result()
         if reading.cancelled() and idle.done():
             raise Unavailable(
                 f"the stream had neither a request nor an answer for {self._idle_s:g} s: open a new stream"
@@ -148,78 +206,79 @@ class EncodeStream:
                 stream_call.connection,
                 stream_call.device_failures,
             )
-            request = await parse_request(raw, pb.EncodeRequest(), self._max_sequences)
-            call.request_id = self._claim_id(request.request_id)
+            request = await self._protocol.parse(raw)
+            self._claim_id(request, call)
             await self._requests.acquire(1)
             await self._request_bytes.acquire(len(raw))
             # The wait for these two is no part of the tokenize stage.
             call.started_s = clock()
-            task = asyncio.create_task(self._answer(request, call, len(raw)))
+            before = self._latest_turn if self._protocol.in_order else _Turn(over=True)
+            self._latest_turn = _Turn()
+            task = asyncio.create_task(self._answer(request, call, len(raw), before, self._latest_turn))
             self._answer_tasks.add(task)
             task.add_done_callback(self._answer_tasks.discard)
 
-    async def _answer(self, request: pb.EncodeRequest, call: Call, request_bytes: int) -> None:
+    async def _answer(self, request: _Request, call: Call, request_bytes: int, before: _Turn, turn: _Turn) -> None:
         """Answer a request, and release its quotas once gRPC has accepted the answer."""
         reserved_bytes = 0
 
         async def reserve(size_bytes: int) -> None:
             nonlocal reserved_bytes
+            await before.reserved.wait()
             await self._answer_bytes.acquire(size_bytes)
             reserved_bytes += size_bytes
+            turn.reserved.set()
 
         try:
             message = await self._response(request, call, reserve)
+            await before.written.wait()
             async with self._write_lock:
                 # Before the write: the answer may arrive, and the caller reuse the id, before `write` returns.
-                self._ids.remove(call.request_id)
+                self._ids.discard(call.request_id)
                 # A write fails if the caller has gone. gRPC then cancels the whole stream.
                 with suppress(grpc.aio.BaseError):
                     await self._context.write(message)
+        except HeadwaiterError as error:
+            if not self._failed.done():
+                self._failed.set_result(error)
         finally:
             self._active_s = clock()
+            turn.end()
             call.held.close()
             self._answer_bytes.release(reserved_bytes)
             self._request_bytes.release(request_bytes)
             self._requests.release(1)
 
-    def _claim_id(self, request_id: str) -> str:
-        """Reserve the id of a request until its answer is written.
+    def _claim_id(self, request: _Request, call: Call) -> None:
+        """Adopt the id of a request, and reserve the id until its answer is written if ids must be unique.
 
         Raises:
-            InvalidInput: the id is missing, malformed, or in use on this stream.
+            InvalidInput: the id is malformed; or ids must be unique, and the id is missing or in use on this stream.
         """
-        check_id(request_id)
-        if not request_id:
-            raise InvalidInput(
-                "request_id is empty: give each request of a stream an id, which its answer will carry",
-                field="request_id",
-            )
-        if request_id in self._ids:
-            raise InvalidInput(
-                f"request_id {request_id!r} already has an unanswered request on this stream: wait for its answer, or "
-                "use another id",
-                field="request_id",
-            )
-        self._ids.add(request_id)
-        return request_id
+        request_id = self._protocol.id_of(request)
+        if self._protocol.unique_ids:
+            if not request_id:
+                raise InvalidInput(
+                    "request_id is empty: give each request of a stream an id, which its answer will carry",
+                    field="request_id",
+                )
+            if request_id in self._ids:
+                raise InvalidInput(
+                    f"request_id {request_id!r} already has an unanswered request on this stream: wait for its answer, "
+                    "or use another id",
+                    field="request_id",
+                )
+            self._ids.add(request_id)
+        call.request_id = request_id or call.request_id
 
-    async def _response(self, request: pb.EncodeRequest, call: Call, reserve: ReserveBytes) -> bytes:
-        """Return a serialised EncodeStreamResponse."""
+    async def _response(self, request: _Request, call: Call, reserve: ReserveBytes) -> bytes:
+        """Return the serialised answer to a request.
+
+        Raises:
+            HeadwaiterError: the request failed, and its error ends the stream.
+        """
         try:
             with OutcomeRecorder(call, self._recorder):
-                response = await self._encode(request, call, reserve)
+                return await self._protocol.answer(request, call, reserve)
         except HeadwaiterError as error:
-            return pb.EncodeStreamResponse(request_id=call.request_id, error=stream_error(error)).SerializeToString()
-        # Append the serialised response as a field, instead of parsing and copying it.
-        head = pb.EncodeStreamResponse(request_id=call.request_id).SerializeToString()
-        tag = _field_tag(pb.EncodeStreamResponse.RESPONSE_FIELD_NUMBER, len(response))
-        return b"".join((head, tag, response))
-
-
-def _field_tag(number: int, length: int) -> bytes:
-    """Return the bytes before a field that holds a message of the given length, in protobuf's wire format."""
-    tag = [number << 3 | _LENGTH_DELIMITED]
-    while length > 0x7F:
-        tag.append(length & 0x7F | 0x80)
-        length >>= 7
-    return bytes([*tag, length])
+            return self._protocol.failure(request, call, error)

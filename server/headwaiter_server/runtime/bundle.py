@@ -35,6 +35,22 @@ class Golden:
     outputs: Outputs
     hidden_rows: NDArray[np.int64] | None = None
 
+    def up_to(self, tokens: int) -> "Golden":
+        """Return the golden inputs of at most this many tokens."""
+        kept = np.array([len(sequence) <= tokens for sequence in self.sequences])
+        if kept.all():
+            return self
+        row_kept = np.repeat(kept, [len(sequence) for sequence in self.sequences])
+        rows = np.arange(len(row_kept)) if self.hidden_rows is None else self.hidden_rows
+        checked = rows[row_kept[rows]]
+        pooled, hidden = self.outputs.pooled, self.outputs.hidden
+        assert hidden is not None
+        return Golden(
+            [sequence for sequence, keep in zip(self.sequences, kept, strict=True) if keep],
+            Outputs(None if pooled is None else pooled[kept], hidden[row_kept[rows]]),
+            None if self.hidden_rows is None else np.cumsum(row_kept)[checked] - 1,
+        )
+
 
 @dataclass(frozen=True)
 class Bundle:
@@ -98,6 +114,21 @@ class Bundle:
         yield
         self.check_unchanged(*names)
 
+    def limit_tokens(self, tokens: int) -> None:
+        """Accept only sequences of at most this many tokens.
+
+        Raises:
+            BundleRefused: the model has no sequences as short as this.
+        """
+        manifest = self.manifest
+        if tokens < max(1, manifest.min_tokens):
+            raise BundleRefused(
+                f"the model in {self.folder} takes sequences of at least {manifest.min_tokens} tokens: raise "
+                f"--max-sequence-tokens {tokens}"
+            )
+        manifest.max_tokens = min(manifest.max_tokens, tokens)
+        manifest.max_text_tokens = min(manifest.max_text_tokens, tokens)
+
     def check_unchanged(self, *names: str) -> None:
         """Check that no file, or none of these, was replaced or written to since its last check, without reading it.
 
@@ -110,12 +141,13 @@ class Bundle:
                 raise _changed(path)
 
     def golden(self) -> Golden:
-        """Read the golden inputs and PyTorch's outputs for them."""
+        """Read the golden inputs that the model accepts, and PyTorch's outputs for them."""
         with np.load(self.folder / GOLDEN, allow_pickle=False) as arrays:
             rows = arrays["input_ids" if self.manifest.vocabulary_size else "features"]
             lengths = arrays["lengths"]
             outputs = Outputs(arrays.get("pooled"), arrays["hidden"])
-            return Golden(np.split(rows, np.cumsum(lengths)[:-1]), outputs, arrays.get("hidden_rows"))
+            golden = Golden(np.split(rows, np.cumsum(lengths)[:-1]), outputs, arrays.get("hidden_rows"))
+        return golden.up_to(self.manifest.max_tokens)
 
     def parity(self) -> Parity:
         """Read the differences from PyTorch that the export measured."""
@@ -143,7 +175,11 @@ class Bundle:
             raise BundleRefused(f"{path} is missing, so the bundle is incomplete: copy or export the bundle again")
         # Before the file is read, so that a later change of the file is noticed.
         self._checked[file.name] = _identity(path)
-        if path.stat().st_size != file.size_bytes or sha256_of(path) != file.sha256:
+        try:
+            digest = sha256_of(path) if path.stat().st_size == file.size_bytes else ""
+        except OSError as error:
+            raise BundleRefused(f"{path} cannot be read ({error.strerror}): let the server's user read it") from None
+        if digest != file.sha256:
             raise BundleRefused(
                 f"{path} is damaged (its SHA-256 differs from the manifest's): copy or export the bundle again"
             )

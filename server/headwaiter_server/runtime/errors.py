@@ -25,6 +25,10 @@ class ToleranceExceeded(ModelRefused):
     """The graph's outputs differ from PyTorch's by more than the tolerance of their precision."""
 
 
+class NotEnoughMemory(ModelRefused):
+    """The model does not fit in memory."""
+
+
 class DeviceLost(ModelRefused):
     """A device stopped working."""
 

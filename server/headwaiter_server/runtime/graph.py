@@ -2,6 +2,8 @@
 
 import ctypes
 import os
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -24,6 +26,8 @@ from headwaiter_server.runtime.packing import PackedBatch
 from headwaiter_server.runtime.shape_buckets import round_up_to_buckets
 
 Provider = Literal["cuda", "cpu"]
+# Called for a context manager that keeps the device free of other batches.
+Turn = Callable[[], AbstractContextManager[object]]
 
 _ORT_PROVIDERS = {"cuda": "CUDAExecutionProvider", "cpu": "CPUExecutionProvider"}
 # The graph y = Identity(x) on one float, serialised because the server does not import the onnx package.
@@ -56,13 +60,18 @@ class Outputs:
 
 
 class EncoderGraph:
-    """A loaded graph. It takes packed batches, whether the graph itself is packed or padded."""
+    """A loaded graph. It takes packed batches, whether the graph itself is packed or padded.
+
+    Attributes:
+        turn: the turn that a batch takes before the graph serves: other models may be served on the same device.
+    """
 
     def __init__(
         self,
         session: ort.InferenceSession,
         memory: tuple[str, int] | None = None,
         attention: PackedAttention | None = None,
+        turn: Turn = nullcontext,
     ) -> None:
         """Wrap a session.
 
@@ -72,7 +81,9 @@ class EncoderGraph:
                 batches are then rounded up to shape buckets, so that they reuse memory. None keeps inputs in host
                 memory.
             attention: what the graph computes if it has nodes PackedMultiHeadAttention; None if that is unknown.
+            turn: see the attribute.
         """
+        self.turn = turn
         self._inputs = [node.name for node in session.get_inputs()]
         self._outputs = {node.name for node in session.get_outputs()}
         self._session = session if memory is None else DeviceMemorySession(session, *memory)
@@ -91,6 +102,7 @@ class EncoderGraph:
         threads: int | None = None,
         device: int = 0,
         max_gpu_bytes: int = 0,
+        turn: Turn = nullcontext,
         attention: PackedAttention | None = None,
     ) -> "EncoderGraph":
         """Load a graph on one provider, without falling back to another.
@@ -101,13 +113,14 @@ class EncoderGraph:
             threads: CPU threads inside one operator; None lets ONNX Runtime use one per physical core.
             device: number of the GPU, for CUDA.
             max_gpu_bytes: most GPU memory for weights and activations; 0 for no limit.
+            turn: see the attribute.
             attention: as in `EncoderGraph`.
 
         Raises:
             ProviderUnavailable: the provider does not work on this host.
         """
         session = open_session(path, provider, session_options(threads), device, max_gpu_bytes)
-        return cls(session, None if provider == "cpu" else (provider, device), attention)
+        return cls(session, None if provider == "cpu" else (provider, device), attention, turn)
 
     @property
     def pools(self) -> bool:

@@ -1,9 +1,13 @@
-"""Predict the memory that the longest sequence of a model needs on the CPU."""
+"""Predict the memory that a model needs on the CPU, and read how much memory is available."""
+
+from pathlib import Path
 
 from headwaiter_proto.manifest_pb2 import Manifest
 from headwaiter_server.runtime.packing import BLOCK_CELLS
 
 _FLOAT_BYTES = 4
+_MEMORY_INFO = Path("/proc/meminfo")
+_CGROUP = Path("/sys/fs/cgroup")
 # Measured with layers whose feed-forward width is four times the width of a row, as in most encoders: the rows that a
 # layer holds at once, in multiples of the hidden rows, and the copies of the attention scores. Scores and weights are
 # two copies; with blocks, ONNX Runtime's arena also keeps a gap of about the same size.
@@ -24,3 +28,25 @@ def longest_sequence_bytes(manifest: Manifest, *, attends_in_blocks: bool) -> in
     if attends_in_blocks:
         scores = _SCORE_COPIES_IN_BLOCKS * min(tokens**2, max(BLOCK_CELLS, tokens))
     return _FLOAT_BYTES * (_LIVE_ROWS * manifest.width * tokens + manifest.heads * scores)
+
+
+def available_bytes(memory_info: Path = _MEMORY_INFO, cgroup: Path = _CGROUP) -> int | None:
+    """Return the memory that this process may still take; None if the operating system does not tell.
+
+    Args:
+        memory_info: the file /proc/meminfo.
+        cgroup: the folder of the process's cgroup, version 2. The cgroup's limit counts if it has one.
+    """
+    try:
+        fields = dict(line.split(":", 1) for line in memory_info.read_text().splitlines())
+        available = 1024 * int(fields["MemAvailable"].split()[0])
+    except (OSError, ValueError, KeyError):
+        return None
+    try:
+        most, used = (int((cgroup / name).read_text()) for name in ("memory.max", "memory.current"))
+        statistics = dict(line.split() for line in (cgroup / "memory.stat").read_text().splitlines())
+        # The kernel gives up cached files before it refuses memory.
+        cached = int(statistics["inactive_file"]) + int(statistics["active_file"])
+        return min(available, max(0, most - used + cached))
+    except (OSError, ValueError, KeyError):  # There is no cgroup, or its limit is "max".
+        return available

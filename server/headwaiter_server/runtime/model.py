@@ -1,6 +1,7 @@
 """Open a bundle for serving: choose provider, precision and graph, and check the graph against PyTorch's outputs."""
 
 import logging
+from contextlib import nullcontext
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -12,17 +13,20 @@ from headwaiter_server.runtime.bundle import GOLDEN, Bundle, Golden
 from headwaiter_server.runtime.errors import (
     BundleRefused,
     GraphMissing,
+    NotEnoughMemory,
     ProviderUnavailable,
     ToleranceExceeded,
     one_line,
 )
-from headwaiter_server.runtime.graph import EncoderGraph, Provider
-from headwaiter_server.runtime.memory import longest_sequence_bytes
+from headwaiter_server.runtime.graph import EncoderGraph, Provider, Turn
+from headwaiter_server.runtime.memory import available_bytes, longest_sequence_bytes
 from headwaiter_server.runtime.numeric_tolerances import FLOAT16_MAX, Difference, violation
 from headwaiter_server.runtime.packing import PackedBatch, pack
 from headwaiter_server.runtime.warmup import check_golden
 
 log = logging.getLogger(__name__)
+
+_MIB = 1 << 20
 
 _PRECISIONS: dict[str, Precision] = {"fp32": PRECISION_FP32, "fp16": PRECISION_FP16, "int8": PRECISION_INT8}
 _ATTENTION_LAYOUTS = {"cuda": LOWERING_PACKED_CUDA, "cpu": LOWERING_PACKED_CPU}
@@ -37,11 +41,13 @@ class Resources(NamedTuple):
         threads: threads of the CPU provider; None lets ONNX Runtime use one per physical core.
         device: number of the GPU.
         max_gpu_bytes: most GPU memory for weights and activations; 0 for no limit.
+        turn: see `EncoderGraph.turn`.
     """
 
     threads: int | None
     device: int = 0
     max_gpu_bytes: int = 0
+    turn: Turn = nullcontext
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,8 +79,15 @@ class ModelDescription:
     resources: Resources
     longest_sequence_bytes: int
 
-    def open_on(self, device: int) -> "Model":
+    @property
+    def graph_sha256(self) -> str:
+        """SHA-256 of the graph without its weights, which are in another file; in hexadecimal."""
+        return next(file.sha256 for file in self.bundle.manifest.files if file.name == self.graph_file)
+
+    def open_on(self, device: int, turn: Turn = nullcontext) -> "Model":
         """Load and check the same graph in another session, on a device of the same provider.
+
+        `turn` is that of `EncoderGraph.turn`.
 
         Raises:
             BundleChanged: a file of the graph is not the one that was checked when the bundle was opened.
@@ -82,7 +95,7 @@ class ModelDescription:
             ProviderUnavailable: the device cannot run the graph.
             ToleranceExceeded: the outputs differ too much from PyTorch's.
         """
-        bundle, resources = self.bundle, self.resources._replace(device=device)
+        bundle, resources = self.bundle, self.resources._replace(device=device, turn=turn)
         weights_files = (graph.weights_file for graph in bundle.manifest.graphs if graph.file == self.graph_file)
         with bundle.verified(self.graph_file, *weights_files, GOLDEN):
             graph, _ = _open_checked(bundle, bundle.golden(), self.graph_file, self.provider, self.precision, resources)
@@ -110,33 +123,43 @@ def open_model(
     threads: int | None,
     device: int = 0,
     max_gpu_bytes: int = 0,
+    turn: Turn = nullcontext,
+    max_tokens: int = 0,
+    sessions: int = 1,
 ) -> Model:
     """Open a bundle, load the graph for a provider and precision, and check the graph on the golden inputs.
 
     The provider `auto` is CUDA if it works, else the CPU. The precision `auto` is fp16 on CUDA, or fp32 if the model's
-    numbers exceed the range of fp16, and fp32 on the CPU. The other arguments are those of `Resources`.
+    numbers exceed the range of fp16, and fp32 on the CPU. `max_tokens` is the longest sequence to accept; 0 stands for
+    the model's own maximum. `sessions` is the number of sessions that will share the host's memory. The other arguments
+    are those of `Resources`.
 
     Raises:
         BundleRefused: the bundle is missing or damaged.
         GraphMissing: the bundle has no graph for the provider and precision.
         ProviderUnavailable: `cuda` was requested and does not work on this host.
         ToleranceExceeded: the outputs differ too much from PyTorch's.
+        NotEnoughMemory: the weights and the longest sequence do not fit in the host's memory.
     """
     bundle = Bundle.open(folder)
-    resources = Resources(threads, device, max_gpu_bytes)
+    if max_tokens:
+        bundle.limit_tokens(max_tokens)
+    resources = Resources(threads, device, max_gpu_bytes, turn)
     if provider == "auto" and precision == "int8":
         provider = "cpu"  # Only the CPU runs int8, so choosing the CPU is not a fallback.
     if provider != "auto":
-        return _open_on(bundle, provider, precision, resources)
+        return _open_on(bundle, provider, precision, resources, sessions)
     try:
-        return _open_on(bundle, "cuda", precision, resources)
+        return _open_on(bundle, "cuda", precision, resources, sessions)
     except (GraphMissing, ProviderUnavailable) as unavailable:
         log.warning("running on the CPU: %s", unavailable)
-        return replace(_open_on(bundle, "cpu", precision, resources), fallback_reason=str(unavailable))
+        return replace(_open_on(bundle, "cpu", precision, resources, sessions), fallback_reason=str(unavailable))
 
 
-def _open_on(bundle: Bundle, provider: Provider, precision: str, resources: Resources) -> Model:
+def _open_on(bundle: Bundle, provider: Provider, precision: str, resources: Resources, sessions: int) -> Model:
     listed = _find_graph(bundle, provider, precision)
+    if provider == "cpu":
+        _check_memory(bundle, listed, sessions)
     golden = bundle.golden()
     graph, measured = _open_checked(bundle, golden, listed.file, provider, listed.precision, resources)
     longest_bytes = longest_sequence_bytes(bundle.manifest, attends_in_blocks=graph.attends_in_blocks)
@@ -154,6 +177,19 @@ def _open_on(bundle: Bundle, provider: Provider, precision: str, resources: Reso
         resources=resources,
         longest_sequence_bytes=longest_bytes if provider == "cpu" else 0,
     )
+
+
+def _check_memory(bundle: Bundle, graph: Graph, sessions: int) -> None:
+    """Refuse a model that does not fit, before its weights take the memory of the models that are served."""
+    weights = next(file.size_bytes for file in bundle.manifest.files if file.name == graph.weights_file) * sessions
+    longest = longest_sequence_bytes(bundle.manifest, attends_in_blocks=True) * sessions
+    available = available_bytes()
+    if available is not None and weights + longest > available:
+        raise NotEnoughMemory(
+            f"{bundle.folder} needs about {(weights + longest) / _MIB:,.0f} MiB ({weights / _MIB:,.0f} MiB for its "
+            f"weights, {longest / _MIB:,.0f} MiB for its longest sequence), and {available / _MIB:,.0f} MiB are "
+            "available: unload another model, or give the server more memory"
+        )
 
 
 def _open_checked(

@@ -64,9 +64,10 @@ def time_batch(graph: EncoderGraph, manifest: Manifest, lengths: Lengths, *, hid
     While the server serves, it packs a batch while the batch before runs.
     """
     batch = graph.prepare(pack([_made_up_sequence(manifest, length) for length in lengths]))
-    started_s = time.perf_counter()
-    graph.run(batch, hidden=hidden)
-    return time.perf_counter() - started_s
+    with graph.turn():
+        started_s = time.perf_counter()
+        graph.run(batch, hidden=hidden)
+        return time.perf_counter() - started_s
 
 
 def time_hidden_rows(graph: EncoderGraph, manifest: Manifest, lengths: Lengths, time_s: float) -> float:
@@ -103,22 +104,26 @@ def time_budgets(
         graph: the graph to time.
         manifest: the manifest of the model.
         budgets: the token budgets, in rising order.
-        time_s: the time for all rounds, in seconds. The first budget runs even if it takes longer.
+        time_s: the time of the device for all rounds, in seconds. The first budget runs even if it takes longer.
 
     Returns:
         For each budget that ran, its tokens per second in each round.
     """
+    spent_s = 0.0
 
     def tokens_per_s(budget: int) -> float:
+        nonlocal spent_s
         lengths = typical_batch(manifest, budget)
         times = max(1, _COMPARED_TOKENS // budget)
-        return sum(lengths) * times / sum(time_batch(graph, manifest, lengths) for _ in range(times))
+        seconds = sum(time_batch(graph, manifest, lengths) for _ in range(times))
+        spent_s += seconds
+        return sum(lengths) * times / seconds
 
-    started_s = time.perf_counter()
     rates: dict[int, list[float]] = {}
     for budget in budgets:
         try:
-            time_batch(graph, manifest, typical_batch(manifest, budget))  # The first run of a shape takes longer.
+            # The first run of a shape takes longer.
+            spent_s += time_batch(graph, manifest, typical_batch(manifest, budget))
             rates[budget] = [tokens_per_s(budget)]
         except Exception:
             # A batch that does not fit in memory ends the round. If the first batch fails, the graph cannot run at all.
@@ -126,14 +131,13 @@ def time_budgets(
                 raise
             break
         fastest = max(rates, key=lambda candidate: rates[candidate])
-        elapsed_s = time.perf_counter() - started_s
         # The next budget takes about as long as all smaller ones together. Keep two thirds of the time for more rounds.
-        if fastest not in list(rates)[-_SLOWER_BUDGETS:] or 2 * elapsed_s > time_s / 3:
+        if fastest not in list(rates)[-_SLOWER_BUDGETS:] or 2 * spent_s > time_s / 3:
             break
     for _ in range(_BUDGET_ROUNDS - 1):
         for budget, measured in rates.items():
             measured.append(tokens_per_s(budget))
-        if time.perf_counter() - started_s > time_s:
+        if spent_s > time_s:
             break
     return rates
 
@@ -150,22 +154,23 @@ def time_shapes(
         manifest: the manifest of the model.
         tokens: most tokens in a batch of several sequences.
         cells: most attention cells in a batch of several sequences.
-        time_s: the time for all runs, in seconds.
+        time_s: the time of the device for all runs, in seconds.
 
     Returns:
         For each shape that ran, its shortest run in seconds.
     """
-    started_s = time.perf_counter()
+    spent_s = 0.0
     shapes = _shapes_to_time(manifest, tokens, cells)
     best_s: dict[Lengths, float] = {}
     for index, lengths in enumerate(shapes):
         if index >= _MIN_SHAPES:
             previous = shapes[index - 1]
             expected_s = best_s[previous] * _relative_cost(lengths) / _relative_cost(previous)
-            if time.perf_counter() - started_s + expected_s > time_s:
+            if spent_s + expected_s > time_s:
                 break
         try:
             best_s[lengths] = time_batch(graph, manifest, lengths)
+            spent_s += best_s[lengths]
         except Exception:
             # As in time_budgets: if one of the smallest shapes fails, the graph cannot run at all.
             if index < _MIN_SHAPES:
@@ -173,9 +178,11 @@ def time_shapes(
             break
     for _ in range(_SHAPE_RUNS - 1):
         for lengths, fastest_s in best_s.items():
-            if time.perf_counter() - started_s + fastest_s > time_s:
+            if spent_s + fastest_s > time_s:
                 return best_s
-            best_s[lengths] = min(fastest_s, time_batch(graph, manifest, lengths))
+            seconds = time_batch(graph, manifest, lengths)
+            spent_s += seconds
+            best_s[lengths] = min(fastest_s, seconds)
     return best_s
 
 

@@ -25,45 +25,30 @@ class QueueLimits:
 
 
 @dataclass(eq=False, slots=True)
-class WaitEstimate:
-    """Estimates when a request that arrives now would start, and when it would be answered.
+class Backlog:
+    """The waiting sequences of one model.
 
     Attributes:
         pending: waiting sequences that are not in a planned batch.
-        planned_tokens: tokens of planned batches that have not started.
-        busy_s: for each device, predicted seconds until its batches are done; at least one device.
         cost: predicts the seconds of a batch.
+        limits: the batch limits.
     """
 
     pending: Pending
-    planned_tokens: int
-    busy_s: tuple[float, ...]
     cost: CostModel
     limits: BatchLimits
 
-    def wait_s(self, tokens_ahead: int) -> float:
-        """Return the seconds until the start of a request that waits behind this many tokens."""
-        return min(self.busy_s) + self._run_s(tokens_ahead) / len(self.busy_s)
+    def ahead_s(self, fair_start_s: float) -> float:
+        """Return the seconds that one device takes for all sequences that start before a fair start."""
+        return self.run_s(self.pending.tokens_before(fair_start_s))
 
-    def answer_s(self, tokens_ahead: int, shape: Shape) -> float:
-        """Return the seconds until the answer to a request that waits behind this many tokens.
-
-        Less urgent sequences may fill up the request's last batch, so that its answer takes longer.
-        """
-        filling_tokens = min(self.pending.tokens - tokens_ahead, self.limits.tokens)
-        return self.wait_s(tokens_ahead) + self._work_s(shape, filling_tokens)
-
-    def answer_without_queue_s(self, shape: Shape) -> float:
-        """Return the seconds until the answer to a request for which no other request waits."""
-        return self._work_s(shape, 0)
-
-    def _work_s(self, shape: Shape, filling_tokens: int) -> float:
+    def work_s(self, shape: Shape, filling_tokens: int) -> float:
         """Return the seconds from the start of a request to its answer, with this number of tokens of others."""
         longest = shape.longest_tokens
         alone_s = self.cost.seconds(1, longest, longest, longest * longest, shape.hidden)
-        return max(alone_s, self._run_s(shape.tokens + filling_tokens)) + REPLY_S
+        return max(alone_s, self.run_s(shape.tokens + filling_tokens)) + REPLY_S
 
-    def _run_s(self, tokens: int) -> float:
+    def run_s(self, tokens: int) -> float:
         """Return the seconds that one device takes for this many tokens, in full batches of average sequences."""
         if not tokens:
             return 0.0
@@ -72,6 +57,45 @@ class WaitEstimate:
         full_batches_s = self.cost.in_full_batches_s(tokens, self.pending.mean_tokens, self.limits.tokens)
         hidden_share = self.pending.hidden_tokens / max(1, self.pending.tokens)
         return max(smallest_batch_s, full_batches_s) + self.cost.hidden_row_s * hidden_share * tokens
+
+
+@dataclass(eq=False, slots=True)
+class WaitEstimate:
+    """Estimates when a request that arrives now would start, and when it would be answered.
+
+    Attributes:
+        own: the waiting sequences of the request's model.
+        planned_tokens: tokens of the model in planned batches that have not started.
+        busy_s: for each device, predicted seconds until its batches are done; at least one device.
+        others: the waiting sequences of the other models.
+    """
+
+    own: Backlog
+    planned_tokens: int
+    busy_s: tuple[float, ...]
+    others: tuple[Backlog, ...] = ()
+
+    def wait_s(self, fair_start_s: float = float("inf")) -> float:
+        """Return the seconds until the start of a request with this fair start; by default behind all others.
+
+        While the model runs what is ahead of the request, each other model takes at most as much time as the model.
+        """
+        own_s = self.own.ahead_s(fair_start_s)
+        others_s = sum(min(own_s, other.ahead_s(fair_start_s)) for other in self.others)
+        return min(self.busy_s) + (own_s + others_s) / len(self.busy_s)
+
+    def answer_s(self, fair_start_s: float, shape: Shape) -> float:
+        """Return the seconds until the answer to a request with this fair start.
+
+        Less urgent sequences may fill up the request's last batch, so that its answer takes longer.
+        """
+        pending = self.own.pending
+        filling_tokens = min(pending.tokens - pending.tokens_before(fair_start_s), self.own.limits.tokens)
+        return self.wait_s(fair_start_s) + self.own.work_s(shape, filling_tokens)
+
+    def answer_without_queue_s(self, shape: Shape) -> float:
+        """Return the seconds until the answer to a request for which no other request waits."""
+        return self.own.work_s(shape, 0)
 
 
 def admit(estimate: WaitEstimate, limits: QueueLimits, shape: Shape, fair_start_s: float, time_left_s: float) -> None:
@@ -86,7 +110,7 @@ def admit(estimate: WaitEstimate, limits: QueueLimits, shape: Shape, fair_start_
         Overloaded: the request does not fit now; the error holds the delay after which to try again.
     """
     tokens = shape.tokens
-    queued_tokens = estimate.pending.tokens + estimate.planned_tokens
+    queued_tokens = estimate.own.pending.tokens + estimate.planned_tokens
     if tokens > limits.tokens:
         raise InvalidInput(
             f"the request has {tokens} tokens; the queue holds at most {limits.tokens}: split the request",
@@ -99,14 +123,13 @@ def admit(estimate: WaitEstimate, limits: QueueLimits, shape: Shape, fair_start_
     needed_s = estimate.answer_without_queue_s(shape)
     if queued_tokens + tokens > limits.tokens:
         problem = f"the queue holds {queued_tokens} of {limits.tokens} tokens and the request has {tokens}"
-        wait_s = estimate.wait_s(estimate.pending.tokens)
+        wait_s = estimate.wait_s()
         raise _too_late(needed_s, time_left_s) or _overloaded(problem, wait_s, limits.tokens)
-    tokens_ahead = estimate.pending.tokens_before(fair_start_s)
-    wait_s = estimate.wait_s(tokens_ahead)
+    wait_s = estimate.wait_s(fair_start_s)
     if wait_s > limits.wait_s:
         problem = f"the request would wait {wait_s:.2f} s; the server admits waits of at most {limits.wait_s:g} s"
         raise _too_late(needed_s, time_left_s) or _overloaded(problem, wait_s)
-    answer_s = estimate.answer_s(tokens_ahead, shape)
+    answer_s = estimate.answer_s(fair_start_s, shape)
     if wait_s > 0 and answer_s > time_left_s:
         problem = f"the answer could take {answer_s:.3f} s, and the deadline is in {time_left_s:.3f} s"
         advice = ", or with a later deadline"

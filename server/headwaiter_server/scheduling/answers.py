@@ -27,7 +27,7 @@ class Answers:
         if result:
             compute_s = result.times.run.seconds
             predicted_s = self._correction.note_batch(result.shape, compute_s)
-            self._observer.batch_ran(result.shape, predicted_s, compute_s)
+            self._observer.batch_ran(result.shape, predicted_s, compute_s, result.times.packing.seconds)
             for sequence in result.hand_out_rows():
                 self.fail(sequence.request, output_not_finite(sequence.index))
 

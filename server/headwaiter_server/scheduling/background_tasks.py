@@ -1,4 +1,4 @@
-"""Tasks beside the scheduler's loop."""
+"""Tasks beside a loop."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -9,10 +9,11 @@ class BackgroundTasks:
 
     Args:
         on_end: called when a task ends.
+        on_error: called inside the handler of a task's error; None to keep the error for `raise_errors`.
     """
 
-    def __init__(self, on_end: Callable[[], None]) -> None:
-        self._on_end = on_end
+    def __init__(self, on_end: Callable[[], None] = lambda: None, on_error: Callable[[], object] | None = None) -> None:
+        self._on_end, self._on_error = on_end, on_error
         # The event loop holds only weak references to tasks.
         self._running: set[asyncio.Task[None]] = set()
         self._ended: list[asyncio.Task[None]] = []
@@ -21,12 +22,23 @@ class BackgroundTasks:
         """Return the number of running tasks."""
         return len(self._running)
 
-    def start(self, work: Coroutine[None, None, None]) -> None:
+    def start(self, work: Coroutine[None, None, None]) -> "asyncio.Task[None]":
         """Start a task."""
         task = asyncio.create_task(work)
         self._running.add(task)
-        for note_end in (self._running.discard, self._ended.append, lambda _: self._on_end()):
-            task.add_done_callback(note_end)
+        task.add_done_callback(self._note_end)
+        return task
+
+    def _note_end(self, task: "asyncio.Task[None]") -> None:
+        self._running.discard(task)
+        if self._on_error is None:
+            self._ended.append(task)
+        elif not task.cancelled():
+            try:
+                task.result()
+            except Exception:  # noqa: BLE001 - `on_error` handles any error
+                self._on_error()
+        self._on_end()
 
     def raise_errors(self) -> None:
         """Raise the error of a task that has ended with an error.

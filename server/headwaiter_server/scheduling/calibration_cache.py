@@ -17,17 +17,17 @@ from headwaiter_server.scheduling.cost import CostModel
 log = logging.getLogger(__name__)
 
 # Increase this number when the file holds other numbers, or when they are measured in another way.
-_FORMAT = 4
+_FORMAT = 5
 # A larger error means that other processes disturbed the measurement: measure again at the next start.
 _STEADY_ERROR_RATIO = 0.1
 _COEFFICIENTS = ("launch_s", "token_s", "padded_s", "cell_s", "hidden_row_s")
 _OTHER_NUMBERS = ("token_budget", "service_tokens_per_s", "error_ratio")
 
 
-def calibrate(model: Model, *, threads: int, token_cap: int, folder: Path | None) -> Calibration:
-    """Return the cost of a model that an earlier start stored in `folder`; otherwise measure the cost, and store it.
+def calibrate(model: Model, *, threads: int, token_cap: int, folder: Path | None, warms_up: bool = True) -> Calibration:
+    """Return the cost of a model if `folder` has the cost of the same graph; otherwise measure the cost, and store it.
 
-    Batches of the returned limits have just run on this machine. A damaged file, or the file of another model or
+    A damaged file, or the file of another graph or
     machine, is ignored.
 
     Args:
@@ -35,11 +35,13 @@ def calibrate(model: Model, *, threads: int, token_cap: int, folder: Path | None
         threads: threads of the CPU provider for one session; 0 for ONNX Runtime's default.
         token_cap: largest token budget; 0 for the provider's default.
         folder: cache folder; None to store nothing.
+        warms_up: whether to run full batches of the returned limits.
     """
     conditions = {
         "format": _FORMAT,
-        "digest": model.bundle.digest,
-        "graph": model.graph_file,
+        # Not the digest of the bundle: a new version of a model usually has the same graph and other weights.
+        "graph": model.graph_sha256,
+        "max_tokens": model.bundle.manifest.max_tokens,
         "provider": model.provider,
         "variable_length": model.graph.variable_length,
         "threads": threads,
@@ -52,6 +54,8 @@ def calibrate(model: Model, *, threads: int, token_cap: int, folder: Path | None
     if calibration is None:
         calibration = measure_cost(model, token_cap)
         _store(file, conditions, calibration)
+    if not warms_up:
+        return calibration
     # Halved limits are not stored, because more memory may be free at the next start.
     return replace(calibration, limits=warm_up(model, calibration.limits))
 

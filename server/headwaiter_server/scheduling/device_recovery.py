@@ -2,9 +2,10 @@
 
 import asyncio
 import logging
+from collections.abc import Callable, Collection
 
 from headwaiter_server.runtime.errors import BundleChanged, DeviceLost, one_line
-from headwaiter_server.scheduling.worker import Worker
+from headwaiter_server.scheduling.worker import Session, Worker
 
 log = logging.getLogger(__name__)
 
@@ -12,8 +13,10 @@ log = logging.getLogger(__name__)
 _PAUSES_S = (0.0, 1.0, 2.0, 5.0, 10.0, 30.0)
 
 
-async def reopen_device(worker: Worker) -> None:
+async def reopen_device(worker: Worker, sessions: Callable[[], Collection[Session]]) -> None:
     """Reopen the device of a dead worker; the worker is alive afterwards.
+
+    `sessions` returns the sessions that the device has now.
 
     Raises:
         DeviceLost: the last attempt failed, or no further attempt can succeed.
@@ -22,7 +25,7 @@ async def reopen_device(worker: Worker) -> None:
     for pause_s in _PAUSES_S:
         await asyncio.sleep(pause_s)
         try:
-            await worker.reopen()
+            await worker.reopen(sessions())
         except Exception as error:  # noqa: BLE001 - the next attempt may succeed, whatever the error is
             # Keep only the message: the error's traceback would keep the half-open device and its memory alive.
             reason = one_line(error)

@@ -2,12 +2,12 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Container, Iterable
+from functools import partial
 
 from headwaiter_server.runtime.errors import DeviceLost, one_line
 from headwaiter_server.scheduling.device_recovery import reopen_device
-from headwaiter_server.scheduling.queued_request import Sequence
-from headwaiter_server.scheduling.worker import Worker
+from headwaiter_server.scheduling.worker import Session, Worker
 
 log = logging.getLogger(__name__)
 
@@ -15,59 +15,55 @@ _WATCH_INTERVAL_S = 1.0
 
 
 class Devices:
-    """Workers that take batches from one queue."""
+    """The pool of workers that run the batches of all models.
+
+    Attributes:
+        workers: the workers whose devices are not lost.
+    """
 
     def __init__(
-        self, workers: Iterable[Worker], on_available: Callable[[bool], None], on_ready: Callable[[], None]
+        self,
+        workers: Iterable[Worker],
+        sessions: Callable[[Worker], Collection[Session]],
+        on_available: Callable[[bool], None],
+        on_ready: Callable[[], None],
     ) -> None:
         """Take over the workers.
 
         Args:
-            workers: one for each session on each device.
+            workers: the workers.
+            sessions: returns the sessions that a worker has now, one for each of its models.
             on_available: called with False when the last worker dies, and with True when a worker is alive again.
             on_ready: called when a worker may want a batch.
         """
-        self._workers = list(workers)
-        for worker in self._workers:
+        self.workers = list(workers)
+        for worker in self.workers:
             worker.on_ready = on_ready
+        self._sessions = sessions
         self._on_available = on_available
 
     @property
     def alive_count(self) -> int:
         """Number of workers that are alive."""
-        return sum(worker.alive for worker in self._workers)
+        return sum(worker.alive for worker in self.workers)
 
-    def busy_s(self, now_s: float) -> tuple[float, ...]:
-        """Return for each worker that is alive the predicted seconds until its batches are done."""
-        return tuple(worker.busy_s(now_s) for worker in self._workers if worker.alive)
+    def busy_s(self, now_s: float, among: Container[Worker]) -> tuple[float, ...]:
+        """Return for each of these workers that is alive the predicted seconds until its batches are done."""
+        return tuple(worker.busy_s(now_s) for worker in self.workers if worker.alive and worker in among)
 
-    @property
-    def planned_sequences(self) -> list[Sequence]:
-        """The sequences of planned batches that have not started, without sequences of answered requests."""
-        return [
-            sequence
-            for worker in self._workers
-            for sequence in worker.planned_sequences
-            if not sequence.request.answer.done()
-        ]
-
-    @property
-    def planned_tokens(self) -> int:
-        """Number of tokens of these sequences."""
-        return sum(sequence.length_tokens for sequence in self.planned_sequences)
-
-    def next_worker(self, now_s: float) -> Worker | None:
-        """Return the worker that wants a batch now and is free first; None if no worker wants a batch."""
-        ready = [worker for worker in self._workers if worker.wants_batch_in_s(now_s) <= 0]
+    def next_worker(self, now_s: float, among: Container[Worker]) -> Worker | None:
+        """Return the worker that wants a batch now and is free first; None if none of them wants a batch."""
+        ready = [worker for worker in self.workers if worker in among and worker.wants_batch_in_s(now_s) <= 0]
         return min(ready, key=lambda worker: worker.busy_s(now_s), default=None)
 
-    def wants_batch_in_s(self, now_s: float) -> float:
-        """Return in how many seconds a worker wants its next batch; infinity if no worker wants one for now."""
-        return min((worker.wants_batch_in_s(now_s) for worker in self._workers), default=float("inf"))
+    def wants_batch_in_s(self, now_s: float, among: Container[Worker]) -> float:
+        """Return in how many seconds one of them wants its next batch; infinity if none wants one for now."""
+        wants_in_s = (worker.wants_batch_in_s(now_s) for worker in self.workers if worker in among)
+        return min(wants_in_s, default=float("inf"))
 
     def mark_dead(self, worker: Worker, error: Exception) -> None:
         """Give a worker no batch until `reopen` succeeds."""
-        worker.mark_dead()
+        worker.mark_dead(self._sessions(worker))
         log.error("the device died: %s", one_line(error))
         if not self.alive_count:
             self._on_available(False)
@@ -79,11 +75,11 @@ class Devices:
             DeviceLost: the device stays dead, and no other worker is left.
         """
         try:
-            await reopen_device(worker)
+            await reopen_device(worker, partial(self._sessions, worker))
         except DeviceLost:
-            self._workers.remove(worker)
+            self.workers.remove(worker)
             worker.close()
-            if not self._workers:
+            if not self.workers:
                 raise
             log.exception("a device is lost; the server continues with the other devices")
         else:
@@ -93,11 +89,11 @@ class Devices:
         """Give up each device that hangs; its batches fail, as if the device had died."""
         while True:
             await asyncio.sleep(_WATCH_INTERVAL_S)
-            for worker in self._workers:
+            for worker in self.workers:
                 if worker.check_hung():
                     log.error("a device hangs, so the server stops using it")
 
     def close(self) -> None:
         """End all workers once they have run the batches that they were given."""
-        for worker in self._workers:
+        for worker in self.workers:
             worker.close()

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass, field
 
-from headwaiter_server.scheduling.answers import Answers, inference_failed
-from headwaiter_server.scheduling.cost_correction import CostCorrection
-from headwaiter_server.scheduling.device_failures import DeviceFailures, device_unavailable
+from headwaiter_server.scheduling.answers import inference_failed
+from headwaiter_server.scheduling.device_failures import device_unavailable
+from headwaiter_server.scheduling.model_queue import ModelQueue
 from headwaiter_server.scheduling.observer import FailureCause
 from headwaiter_server.scheduling.queued_request import Batch, Sequence, shape_of
 from headwaiter_server.scheduling.worker import Worker
@@ -43,19 +43,13 @@ class Diagnosis:
         return FailureCause.SEQUENCE if self.faulty_count else FailureCause.UNKNOWN
 
 
-async def bisect(
-    worker: Worker,
-    batch: Batch,
-    error: Exception,
-    correction: CostCorrection,
-    answers: Answers,
-    device_failures: DeviceFailures,
-) -> Diagnosis:
+async def bisect(queue: ModelQueue, worker: Worker, batch: Batch, error: Exception) -> Diagnosis:
     """Halve a failed batch and run its halves, until each faulty sequence is alone and fails alone.
 
     On a dead device, the requests of the batch fail with Unavailable, or with DeviceFailed if they ran when it died.
     """
-    found = Diagnosis(works=worker.alive and await worker.answers_probe())
+    session = queue.sessions[worker]
+    found = Diagnosis(works=worker.alive and await worker.answers_probe(session))
     # A stack of parts of the batch. A part that has failed has its error; the others have not run again yet.
     parts: list[tuple[Batch, Exception | None]] = [(batch, error)]
     while parts:
@@ -63,37 +57,35 @@ async def bisect(
         if failure is None and found.works:
             # A request may have been cancelled in the meantime, or have failed because of another of its sequences.
             part = tuple(sequence for sequence in part if not sequence.request.answer.done())
-            failure = await _run_again(worker, part, correction, answers, found) if part else None
+            failure = await _run_again(queue, worker, part, found) if part else None
             if failure is None:
                 continue
         # The device may have died since the last probe, and a single sequence must not be blamed for that.
         if found.works and len(part) == 1 < len(batch):
-            found.works = await worker.answers_probe()
+            found.works = await worker.answers_probe(session)
         found.works = found.works and worker.alive and not worker.hung
         if failure is None or isinstance(failure, NeverRan):
             for sequence in part:
-                answers.fail(sequence.request, device_unavailable())
+                queue.answers.fail(sequence.request, device_unavailable())
         elif not found.works:
-            device_failures.fail_batch(part)
+            queue.device_failures.fail_batch(part)
         elif len(part) == 1:
             found.faulty_count += 1
-            answers.fail(part[0].request, inference_failed(part[0].index, failure))
+            queue.answers.fail(part[0].request, inference_failed(part[0].index, failure))
         else:
             found.failed_parts.append(part)
             middle = len(part) // 2
             parts += [(part[middle:], None), (part[:middle], None)]
-    device_failures.end(batch)
+    queue.device_failures.end(batch)
     return found
 
 
-async def _run_again(
-    worker: Worker, part: Batch, correction: CostCorrection, answers: Answers, found: Diagnosis
-) -> Exception | None:
+async def _run_again(queue: ModelQueue, worker: Worker, part: Batch, found: Diagnosis) -> Exception | None:
     """Run a part of a failed batch, and hand out its results; return the error that the device raises, if any."""
     try:
-        result = await worker.run(part, correction.cost.seconds(*shape_of(part)))
+        result = await worker.run(queue.sessions[worker], part, queue.correction.cost.seconds(*shape_of(part)))
     except Exception as error:  # noqa: BLE001 - the caller handles any error
         return error
     found.ran.update(result.sequences if result else ())
-    answers.hand_out(part, result)
+    queue.answers.hand_out(part, result)
     return None

@@ -25,8 +25,8 @@ class Observer(Protocol):
     def batch_failed(self, cause: FailureCause) -> None:
         """Record that a batch failed, and why."""
 
-    def batch_ran(self, shape: Shape, predicted_s: float, actual_s: float) -> None:
-        """Record that a batch ran, with its predicted and its actual seconds."""
+    def batch_ran(self, shape: Shape, predicted_s: float, actual_s: float, packing_s: float) -> None:
+        """Record that a batch ran, with its predicted and its actual seconds, and with the seconds of its packing."""
 
     def expired(self, sequences: int) -> None:
         """Record that sequences were dropped because their deadline had passed or was too near."""

@@ -78,6 +78,8 @@ class Pending:
 
     def tokens_before(self, fair_start_s: float) -> int:
         """Return the number of tokens that start before a fair start, or in the same 0.1 s step."""
+        if fair_start_s == float("inf"):
+            return self.tokens
         return sum(self._step_tokens[step] for step in self._step_tokens.irange(maximum=fair_start_s // _STEP_S))
 
     def _count(self, sequence: Sequence, tokens: int) -> None:

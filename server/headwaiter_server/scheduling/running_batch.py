@@ -4,6 +4,7 @@ from asyncio import Future
 from dataclasses import dataclass
 
 from headwaiter_server.scheduling.batch_result import BatchResult
+from headwaiter_server.scheduling.model_queue import ModelQueue
 from headwaiter_server.scheduling.planner import CloseReason
 from headwaiter_server.scheduling.queued_request import Batch
 from headwaiter_server.scheduling.worker import Worker
@@ -17,6 +18,7 @@ class RunningBatch:
         result: the result of the batch, or the device's error; see `Worker.run`.
     """
 
+    queue: ModelQueue
     worker: Worker
     sequences: Batch
     close_reason: CloseReason

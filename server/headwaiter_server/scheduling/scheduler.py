@@ -2,13 +2,14 @@
 
 A sequence goes through the scheduler in these steps:
 
-1. `submit` admits the request or refuses it, puts its sequences into the queue, and wakes the loop.
+1. `submit` admits the request or refuses it, puts its sequences into the queue of the model, and wakes the
+   loop.
 2. The loop (`_serve`) sleeps until a request arrives, a batch is done, or a worker is about to want its next batch.
 3. The loop hands out the results of batches that are done. Tasks beside the loop bisect failed batches, reopen dead
    devices, and give up devices that hang.
 4. If more requests are about to arrive, the loop holds an idle device for some turns of the event loop.
-5. For each worker that wants a batch, `plan` chooses the sequences of the batch. The loop also drops the sequences that
-   `plan` finds expired, and isolates the sequences that may have killed a device.
+5. For each worker that wants a batch, `ModelQueues.next` chooses the model, and `plan` the sequences of the batch. The
+   loop also drops the sequences that `plan` finds expired, and isolates the sequences that may have killed a device.
 6. The worker packs the batch, runs it in a thread, and wakes the loop: step 3 again.
 7. The last result of a request resolves its answer, which `submit` returns.
 """
@@ -21,36 +22,31 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headwaiter_proto.rules.errors import HeadwaiterError, Unavailable
-from headwaiter_server.scheduling.adaptive_limits import AdaptiveLimits
 from headwaiter_server.scheduling.admission import QueueLimits, WaitEstimate, admit
-from headwaiter_server.scheduling.answers import Answers
 from headwaiter_server.scheduling.background_tasks import BackgroundTasks
 from headwaiter_server.scheduling.batch_wait import BatchWait, yield_core
 from headwaiter_server.scheduling.cost import BatchLimits, CostModel, Shape
-from headwaiter_server.scheduling.cost_correction import CostCorrection
-from headwaiter_server.scheduling.device_failures import DeviceFailures, device_unavailable
+from headwaiter_server.scheduling.device_failures import device_unavailable
 from headwaiter_server.scheduling.devices import Devices
 from headwaiter_server.scheduling.failed_batches import bisect
 from headwaiter_server.scheduling.fair_start import Priority, fair_start_s
+from headwaiter_server.scheduling.model_queue import ModelQueue
+from headwaiter_server.scheduling.model_queues import ModelQueues
 from headwaiter_server.scheduling.observer import Observer
-from headwaiter_server.scheduling.pending import Pending
 from headwaiter_server.scheduling.planner import Plan, plan
 from headwaiter_server.scheduling.queued_request import Batch, Outcome, QueuedRequest, Sequence, shape_of
 from headwaiter_server.scheduling.running_batch import RunningBatch
 from headwaiter_server.scheduling.wake_up import WakeUp
-from headwaiter_server.scheduling.worker import Worker
+from headwaiter_server.scheduling.worker import Session, Worker
 
 
 class Scheduler:
-    """Queues sequences and runs them in packed batches; expired and cancelled sequences never run."""
+    """Queues the sequences of all models, and runs them in packed batches; expired and cancelled ones never run."""
 
     def __init__(
         self,
         workers: Iterable[Worker],
-        cost: CostModel,
-        limits: BatchLimits,
         queue_limits: QueueLimits,
-        observer: Observer,
         on_available: Callable[[bool], None] = lambda available: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -58,22 +54,14 @@ class Scheduler:
 
         Args:
             workers: run the batches.
-            cost: predicts the seconds of a batch.
-            limits: the largest limits of a batch.
-            queue_limits: of the queue.
-            observer: is notified of batches.
+            queue_limits: of the queue of each model.
             on_available: called with False when the last device dies, and with True when a device is back.
             clock: the clock of the deadlines.
         """
         self._wake_up = WakeUp()
-        self._devices = Devices(workers, self._note_available, self._wake_up.set)
-        self._on_available, self._correction = on_available, CostCorrection(cost)
-        self.cost_corrections: Mapping[str, float] = self._correction.ratios  # Always the latest ratios.
-        self._limits, self._queue_limits = AdaptiveLimits(limits), queue_limits
-        self._observer, self._clock = observer, clock
-        self._pending, self._requests = Pending(), set[QueuedRequest]()
-        self._answers = Answers(self._pending, self._correction, observer)
-        self._device_failures = DeviceFailures(self._pending, self._answers, clock)
+        self._queue_limits, self._clock = queue_limits, clock
+        self._queues = ModelQueues()
+        self._devices = Devices(workers, self._queues.sessions_on, on_available, self._wake_up.set)
         self._running: list[RunningBatch] = []
         self._bisecting, self._recovery = BackgroundTasks(self._wake_up.set), BackgroundTasks(self._wake_up.set)
         self._batch_wait, self._draining = BatchWait(), False
@@ -82,27 +70,38 @@ class Scheduler:
         self._recovery.start(self._devices.watch())
 
     @property
-    def queued_sequences(self) -> int:
-        """Number of sequences that have not started to run."""
-        return len(self._pending) + self._device_failures.waiting_sequences + len(self._devices.planned_sequences)
+    def workers(self) -> list[Worker]:
+        """The pool of devices, which run the batches of all models, without those that are lost."""
+        return self._devices.workers
 
     @property
-    def queued_tokens(self) -> int:
-        """Number of tokens of the sequences that have not started to run."""
-        return self._pending.tokens + self._device_failures.waiting_tokens + self._devices.planned_tokens
+    def available(self) -> bool:
+        """Whether a device is alive."""
+        return self._devices.alive_count > 0
 
-    @property
-    def estimated_wait_s(self) -> float:
-        """Estimated wait of a sequence that arrives now and is less urgent than all others, in seconds."""
-        return self._wait_estimate(self._clock()).wait_s(self._pending.tokens)
+    def add_model(
+        self, sessions: Mapping[Worker, Session], cost: CostModel, limits: BatchLimits, observer: Observer
+    ) -> ModelQueue:
+        """Return the queue of a new model; see `ModelQueue`."""
+        queue = ModelQueue(sessions, cost, limits, observer, self._clock)
+        self._queues.add(queue)
+        return queue
 
-    @property
-    def limits(self) -> BatchLimits:
-        """The batch limits that hold now."""
-        return self._limits.current
+    async def remove_model(self, queue: ModelQueue) -> None:
+        """Refuse new requests for a model; once the admitted requests are answered, free the model's sessions."""
+        await queue.close()
+        self._queues.remove(queue)
+        for worker, session in queue.sessions.items():
+            session.closed = True
+            await worker.close_session(session)
+
+    def estimated_wait_s(self, queue: ModelQueue) -> float:
+        """Return the estimated wait of a sequence that arrives now and is less urgent than all others, in seconds."""
+        return self._wait_estimate(queue, self._clock()).wait_s()
 
     async def submit(
         self,
+        queue: ModelQueue,
         values: list[NDArray[np.generic]],
         *,
         hidden: bool,
@@ -115,6 +114,7 @@ class Scheduler:
         """Queue the sequences of a request, and return its answer; cancelling withdraws what has not started to run.
 
         Args:
+            queue: the queue of the model.
             values: token ids [n] or features [n, d_in] of each sequence.
             hidden: return hidden rows too.
             deadline_s: on the scheduler's clock.
@@ -126,7 +126,7 @@ class Scheduler:
 
         Raises:
             Overloaded: the queue has no room for the request, or is too long for its deadline.
-            Unavailable: the server is draining, or its devices are dead.
+            Unavailable: the server is draining, the model is being unloaded, or the devices are dead.
             DeviceFailed: a device died while it ran the request.
             DeadlineExceeded: the deadline passed while the request waited, or is too near even without a queue.
             InferenceFailed: the model failed on a sequence; never raised if `failures` is given.
@@ -138,12 +138,15 @@ class Scheduler:
             return answer.result()
         runnable = {index: sequence for index, sequence in enumerate(values) if not failures or index not in failures}
         lengths = [len(sequence) for sequence in runnable.values()]
-        fair_start = self.admit(Shape.of(lengths, hidden=hidden), deadline_s, priority)
-        for index, sequence in runnable.items():
-            queued = Sequence(sequence, len(sequence), fair_start, deadline_s, priority, request, index, hidden)
-            self._pending.add(queued)
-            request.not_started.add(queued)
-        self._requests.add(request)
+        fair_start = self.admit(queue, Shape.of(lengths, hidden=hidden), deadline_s, priority)
+        self._queues.note_arrival(queue)
+        queue.add(
+            request,
+            [
+                Sequence(sequence, len(sequence), fair_start, deadline_s, priority, request, index, hidden)
+                for index, sequence in runnable.items()
+            ],
+        )
         on_queued()
         self._batch_wait.note_arrival()
         self._wake_up.set()
@@ -151,21 +154,22 @@ class Scheduler:
             return await answer
         except asyncio.CancelledError:
             if self._clock() >= deadline_s and request.not_started:
-                self._observer.expired(len(request.not_started))
+                queue.observer.expired(len(request.not_started))
             raise
         finally:
-            self._requests.discard(request)
-            self._answers.withdraw(request)
+            queue.end_request(request)
 
-    def admit(self, shape: Shape, deadline_s: float, priority: Priority) -> float:
+    def admit(self, queue: ModelQueue, shape: Shape, deadline_s: float, priority: Priority) -> float:
         """Return the fair start of a request that arrives now, or refuse it as `submit` does."""
         if self._draining:
             raise Unavailable("the server is shutting down: send the request to another replica")
-        if not self._devices.alive_count:
+        if queue.closed:
+            raise Unavailable("the model is being unloaded: send the request to another replica")
+        if not queue.alive:
             raise device_unavailable()
-        arrived_s, own_work_s = self._clock(), self._correction.own_work_s(shape)
+        arrived_s, own_work_s = self._clock(), queue.correction.own_work_s(shape)
         fair_start = fair_start_s(arrived_s, deadline_s, priority, own_work_s)
-        admit(self._wait_estimate(arrived_s), self._queue_limits, shape, fair_start, deadline_s - arrived_s)
+        admit(self._wait_estimate(queue, arrived_s), self._queue_limits, shape, fair_start, deadline_s - arrived_s)
         return fair_start
 
     async def failed(self) -> None:
@@ -181,32 +185,31 @@ class Scheduler:
         self._draining = True
         self._wake_up.set()
         await asyncio.wait({self._serving}, timeout=timeout_s)
-        unanswered = [request for request in self._requests if not request.answer.done()]
         stopped = Unavailable("the server stopped before it ran the request: try another replica")
-        for request in unanswered:
-            self._answers.fail(request, stopped)
+        unanswered = sum(queue.fail(stopped) for queue in self._queues)
         for work in (self._serving, self._bisecting, self._recovery):
             work.cancel()
         for batch in self._running:
             batch.result.cancel()
         self._devices.close()
-        return len(unanswered)
+        return unanswered
 
     async def _serve(self) -> None:
         """Run steps 2 to 6 of the module's docstring until the last request of a drain is answered."""
         try:
-            while not self._draining or self.queued_sequences or self._running or self._bisecting:
-                self._device_failures.admit_next()
-                next_batch_in_s = self._devices.wants_batch_in_s(self._clock()) if self._pending else float("inf")
+            while not self._draining or any(queue.queued_sequences or queue.batch_count for queue in self._queues):
+                for queue in self._queues:
+                    queue.device_failures.admit_next()
+                next_batch_in_s = self._devices.wants_batch_in_s(self._clock(), self._queues.wanted_workers)
                 timed_out = await self._wake_up.wait(next_batch_in_s)
                 answered = self._hand_out_results()
                 # Callers that have just been answered may send their next requests within a turn of the event loop.
-                while self._pending and (answered or (not timed_out and self._expects_more_requests())):
+                while self._queues.waiting and (answered or (not timed_out and self._expects_more_requests())):
                     await asyncio.sleep(0)
                     answered = self._hand_out_results()
                 self._wake_up.clear()
                 # This frame never ends, so it must hold no batch and no worker: their memory would stay allocated.
-                while self._pending and self._start_batch():
+                while self._start_batch():
                     pass
         except Exception as error:  # noqa: BLE001 - `failed` raises it
             self._failure.set_exception(error)
@@ -221,66 +224,77 @@ class Scheduler:
             error = batch.result.exception()
             if isinstance(error, Exception):
                 batch.worker.suspect = True
-                self._bisecting.start(self._bisect(batch.worker, batch.sequences, error))
+                self._bisecting.start(self._bisect(batch.queue, batch.worker, batch.sequences, error))
                 continue
             answered = True
-            result = batch.result.result()
-            self._answers.hand_out(batch.sequences, result)
-            self._device_failures.end(batch.sequences, ran=result.sequences if result else ())
+            result, queue = batch.result.result(), batch.queue
+            queue.answers.hand_out(batch.sequences, result)
+            queue.device_failures.end(batch.sequences, ran=result.sequences if result else ())
             if result:
-                self._limits.note_success(result.shape, full=batch.full)
+                queue.limits.note_success(result.shape, full=batch.full)
+            queue.end_batch()
         return answered
 
     def _expects_more_requests(self) -> bool:
         """Return whether to hold idle devices for another turn of the event loop."""
-        if self._draining or self._pending.tokens >= self.limits.tokens:
+        waiting = self._queues.waiting
+        if self._draining or any(queue.fills_a_batch for queue in waiting):
             return False
-        hold = self._batch_wait.hold_another_turn(len(self._pending))
-        return hold and self._devices.next_worker(self._clock()) is not None and yield_core(self._clock)
+        hold = self._batch_wait.hold_another_turn(sum(len(queue.pending) for queue in waiting))
+        idle = hold and self._devices.next_worker(self._clock(), self._queues.wanted_workers) is not None
+        return idle and yield_core(self._clock)
 
     def _start_batch(self) -> bool:
         """Plan and run the next batch, and drop expired sequences; return whether a worker wanted a batch."""
-        worker = self._devices.next_worker(self._clock())
-        if worker is None:
+        worker = self._devices.next_worker(now_s := self._clock(), self._queues.wanted_workers)
+        queue = None if worker is None else self._queues.next(worker, now_s)
+        if worker is None or queue is None:
             return False
-        busy_s = worker.busy_s(now_s := self._clock())
-        planned = plan(self._pending, now_s + busy_s, self._correction.cost, self.limits, idle=not busy_s)
-        self._answers.drop_expired(planned.expired)
-        self._run_batch(worker, planned)
+        busy_s = worker.busy_s(now_s)
+        cost, limits = queue.correction.cost, queue.limits.current
+        planned = plan(queue.pending, now_s + busy_s, cost, limits, idle=not busy_s)
+        queue.answers.drop_expired(planned.expired)
+        self._run_batch(queue, worker, planned)
         return True
 
-    def _run_batch(self, worker: Worker, planned: Plan) -> None:
+    def _run_batch(self, queue: ModelQueue, worker: Worker, planned: Plan) -> None:
         """Take a planned batch out of the queue, and run the sequences that are still wanted."""
-        isolated = self._device_failures.isolate(planned.batch)
+        isolated = queue.device_failures.isolate(planned.batch)
         for sequence in isolated:
-            if sequence in self._pending:
-                self._pending.remove(sequence)
+            if sequence in queue.pending:
+                queue.pending.remove(sequence)
         # A request that was cancelled within this turn of the event loop has not been withdrawn yet.
         batch = tuple(sequence for sequence in isolated if not sequence.request.answer.done())
         if batch:
-            self._device_failures.start(batch)
+            queue.device_failures.start(batch)
             self._batch_wait.note_batch(several_requests=any(each.request is not batch[0].request for each in batch))
-            self._observer.batch_closed(planned.close_reason)
-            result = worker.run(batch, planned.seconds)
-            self._running.append(RunningBatch(worker, batch, planned.close_reason, result))
+            queue.observer.batch_closed(planned.close_reason)
+            self._queues.note_turn(queue, self._clock())
+            queue.start_batch(planned.seconds)
+            result = worker.run(queue.sessions[worker], batch, planned.seconds)
+            self._running.append(RunningBatch(queue, worker, batch, planned.close_reason, result))
 
-    async def _bisect(self, worker: Worker, batch: Batch, error: Exception) -> None:
+    async def _bisect(self, queue: ModelQueue, worker: Worker, batch: Batch, error: Exception) -> None:
         """Find the faulty sequences of a failed batch; if the device is dead, start to reopen the device."""
-        with self._limits.suspected(shape_of(batch)):
-            found = await bisect(worker, batch, error, self._correction, self._answers, self._device_failures)
-        self._observer.batch_failed(found.cause)
+        with queue.limits.suspected(shape_of(batch)):
+            found = await bisect(queue, worker, batch, error)
+        queue.observer.batch_failed(found.cause)
         if found.too_large:
-            self._limits.note_memory_failure(shape_of(found.too_large), error)
+            queue.limits.note_memory_failure(shape_of(found.too_large), error)
+        queue.end_batch()
         if not found.works and worker.alive:
             self._devices.mark_dead(worker, error)
-            self._recovery.start(self._devices.reopen(worker))
+            self._queues.fail_unserved(device_unavailable())
+            self._recovery.start(self._reopen(worker))
 
-    def _note_available(self, available: bool) -> None:
-        for request in () if available else tuple(self._requests):
-            self._answers.fail(request, device_unavailable())
-        self._on_available(available)
+    async def _reopen(self, worker: Worker) -> None:
+        """Reopen the device of a worker; a model whose bundle has changed loses its session there."""
+        await self._devices.reopen(worker)
+        self._queues.drop_closed_sessions(worker)
+        self._queues.fail_unserved(device_unavailable())
 
-    def _wait_estimate(self, now_s: float) -> WaitEstimate:
+    def _wait_estimate(self, queue: ModelQueue, now_s: float) -> WaitEstimate:
         # While all devices are dead, the time until one works again is unknown and counts as zero.
-        busy_s, planned_tokens = self._devices.busy_s(now_s) or (0.0,), self.queued_tokens - self._pending.tokens
-        return WaitEstimate(self._pending, planned_tokens, busy_s, self._correction.cost, self.limits)
+        busy_s = self._devices.busy_s(now_s, queue.sessions) or (0.0,)
+        others = tuple(other.backlog for other in self._queues if other is not queue)
+        return WaitEstimate(queue.backlog, queue.planned_tokens, busy_s, others)

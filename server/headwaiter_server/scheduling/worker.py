@@ -1,14 +1,19 @@
-"""Run batches on one device in a thread, and pack the next batch in a second thread meanwhile."""
+"""Run the batches of all models on one device in a thread, and pack the next batch in a second thread meanwhile."""
 
 import asyncio
+import logging
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from threading import Event
 from typing import Protocol
 
 import numpy as np
 
+from headwaiter_server.runtime.errors import BundleChanged, one_line
 from headwaiter_server.runtime.graph import Outputs
 from headwaiter_server.runtime.packing import PackedBatch, pack
 from headwaiter_server.scheduling.batch_result import BatchResult
@@ -16,6 +21,8 @@ from headwaiter_server.scheduling.queued_request import Batch, BatchTimes, Seque
 from headwaiter_server.scheduling.stage_durations import Interval
 from headwaiter_server.scheduling.watchdog import run_limit_s
 from headwaiter_server.scheduling.worker_thread import NeverRan, ThreadHung, WorkerThread
+
+log = logging.getLogger(__name__)
 
 # One batch runs while the next one is packed.
 _MAX_BATCHES = 2
@@ -26,10 +33,14 @@ _LEAD_S = 0.002
 _OVERDUE_S = 0.001
 # Opening a device again takes as long as the server's start: files are hashed, weights are loaded and full batches run.
 _REOPEN_LIMIT_S = 600.0
+# A thread that waits for its turn looks at this interval whether the device hangs.
+_TURN_CHECK_S = 1.0
+# A batch of a model that is being loaded may take this long; its duration is not known yet.
+_TURN_LIMIT_S = 120.0
 
 
-class Device(Protocol):
-    """Runs batches."""
+class Graph(Protocol):
+    """Runs the batches of one model on one device."""
 
     def prepare(self, batch: PackedBatch) -> PackedBatch:
         """Return the batch with all that `run` needs; called while another thread runs another batch."""
@@ -40,43 +51,47 @@ class Device(Protocol):
         ...
 
 
+@dataclass(eq=False, slots=True)
+class Session:
+    """A model on one device.
+
+    Attributes:
+        graph: runs the batches; None while the device is dead, and in a closed session.
+        reopen: returns a replacement for the graph of a dead device, checked and warm.
+        probe: a batch for which a working device returns finite values.
+        closed: whether the session is closed for good.
+    """
+
+    graph: Graph | None
+    reopen: Callable[[], Graph]
+    probe: PackedBatch
+    closed: bool = False
+
+
 # A packed batch, and when it was packed.
 _Packed = tuple[PackedBatch, Interval]
 
 
 class Worker:
-    """Runs batches on a device, first in, first out.
+    """Runs batches on a device, first in, first out; each batch in the session of its model.
 
     Attributes:
+        device: number of the GPU.
+        instance: number of the worker among those of its device.
         alive: False from the death of the device until the device is open again.
         suspect: True from the failure of a batch until the device has answered a probe. A worker that is dead or
             suspect wants no batches.
         on_ready: called in the event loop when a batch or a probe is done or has failed.
     """
 
-    def __init__(
-        self,
-        device: Device,
-        reopen: Callable[[], Device],
-        probe: PackedBatch,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        """Start the worker's threads.
-
-        Args:
-            device: runs the batches.
-            reopen: returns a replacement for a dead device, checked and warm.
-            probe: a batch for which a working device returns finite values.
-            clock: measures when batches start and end.
-        """
+    def __init__(self, clock: Callable[[], float] = time.monotonic, *, device: int = 0, instance: int = 0) -> None:
+        """Start the worker's threads; `clock` measures when batches start and end."""
+        self.device, self.instance = device, instance
         self.alive = True
         self.suspect = False
         self.on_ready: Callable[[], None] = lambda: None
-        # Batches behind the running one, with their predicted seconds.
-        self._planned: deque[tuple[Batch, float]] = deque()
-        self._device: Device | None = device
-        self._reopen = reopen
-        self._probe = probe
+        # Batches behind the running one, with their sessions and predicted seconds.
+        self._planned: deque[tuple[Session, Batch, float]] = deque()
         self._clock = clock
         self._batch_count = 0
         # The end of the last batch, and the predicted end of the running one.
@@ -89,17 +104,22 @@ class Worker:
         """Whether the device was given up because it hung; it cannot be reopened."""
         return self._thread.hung
 
-    @property
-    def planned_sequences(self) -> list[Sequence]:
-        """The sequences of batches that wait behind the running one."""
-        return [sequence for sequences, _ in self._planned.copy() for sequence in sequences]
+    def planned_sequences(self, session: Session) -> list[Sequence]:
+        """Return a session's sequences that wait behind the running batch, without those of answered requests."""
+        return [
+            sequence
+            for planned_session, sequences, _ in self._planned.copy()
+            if planned_session is session
+            for sequence in sequences
+            if not sequence.request.answer.done()
+        ]
 
     def busy_s(self, now_s: float) -> float:
         """Return the predicted seconds until all batches of the worker are done; 0 for an idle worker."""
         if not self._batch_count:
             return 0.0
         running_s = max(_OVERDUE_S, self._predicted_end_s - now_s)
-        return running_s + sum(predicted_s for _, predicted_s in self._planned.copy())
+        return running_s + sum(predicted_s for _, _, predicted_s in self._planned.copy())
 
     def wants_batch_in_s(self, now_s: float) -> float:
         """Return in how many seconds the worker wants its next batch.
@@ -110,8 +130,8 @@ class Worker:
             return float("inf")
         return max(0.0, self.busy_s(now_s) - _LEAD_S)
 
-    def run(self, sequences: Batch, predicted_s: float) -> "asyncio.Future[BatchResult | None]":
-        """Pack a batch, and run it after the worker's earlier batches.
+    def run(self, session: Session, sequences: Batch, predicted_s: float) -> "asyncio.Future[BatchResult | None]":
+        """Pack a batch, and run it in a session after the worker's earlier batches.
 
         Sequences that expired or were cancelled before the batch starts do not run.
 
@@ -122,13 +142,13 @@ class Worker:
         # A busy worker packs in a second thread. For an idle device, a second thread would only delay the batch.
         packing = None
         if self._batch_count:
-            packing = self._packing.submit(self._pack, sequences)
-            self._planned.append((sequences, predicted_s))
+            packing = self._packing.submit(self._pack, session, sequences)
+            self._planned.append((session, sequences, predicted_s))
         else:
             self._note_started(sequences, predicted_s, self._clock())
         self._batch_count += 1
         limit_s = run_limit_s(predicted_s)
-        return self._thread.run(self._run_batch, sequences, packing, limit_s=limit_s, then=self._note_done)
+        return self._thread.run(self._run_batch, session, sequences, packing, limit_s=limit_s, then=self._note_done)
 
     def check_hung(self) -> bool:
         """Give up the device if it hangs; return whether it was given up now.
@@ -143,7 +163,8 @@ class Worker:
     def _note_done(self) -> None:
         self._batch_count -= 1
         if self._planned:
-            self._note_started(*self._planned.popleft(), self._ended_s)
+            _, sequences, predicted_s = self._planned.popleft()
+            self._note_started(sequences, predicted_s, self._ended_s)
         self.on_ready()
 
     def _note_started(self, sequences: Batch, predicted_s: float, started_s: float) -> None:
@@ -153,69 +174,120 @@ class Worker:
         for sequence in sequences:
             sequence.request.not_started.discard(sequence)
 
-    async def answers_probe(self) -> bool:
-        """Run the probe, and return whether the device works."""
+    async def answers_probe(self, session: Session) -> bool:
+        """Run the probe of a session, and return whether the device works."""
         try:
-            works = await self._thread.run(self._run_probe, limit_s=run_limit_s(0.0))
+            works = await self._thread.run(_run_probe, session, limit_s=run_limit_s(0.0))
         except (ThreadHung, NeverRan):
             works = False
         self.suspect = False
         self.on_ready()
         return works
 
-    def mark_dead(self) -> None:
-        """Take no batch until `reopen` succeeds; fail the batches that wait."""
+    def mark_dead(self, sessions: Iterable[Session]) -> None:
+        """Take no batch until `reopen` succeeds; fail the batches that wait. `sessions` are all of the device."""
         self.alive = False
-        # A dead device may hold memory that its replacement needs.
-        self._device = None
+        for session in sessions:
+            # A dead device may hold memory that its replacement needs.
+            session.graph = None
 
-    async def reopen(self) -> None:
-        """Try once to reopen the device; the worker is alive if this succeeds.
+    async def reopen(self, sessions: Collection[Session]) -> None:
+        """Try once to reopen the sessions of the device; the worker is alive if this succeeds.
+
+        A session whose bundle has changed is closed, if another session can be reopened.
 
         Raises:
-            Exception: any error of opening the device.
+            Exception: any error of opening a session.
         """
-        self._device = await self._thread.run(self._reopen, limit_s=_REOPEN_LIMIT_S)
+        changed = None
+        for session in sessions:
+            if session.graph is None and not session.closed:
+                try:
+                    session.graph = await self._thread.run(session.reopen, limit_s=_REOPEN_LIMIT_S)
+                except BundleChanged as error:
+                    session.closed, changed = True, error
+                    log.error("a model is not reopened: %s", one_line(error))
+        if changed is not None and all(session.closed for session in sessions):
+            raise changed
         self.alive, self.suspect = True, False
+
+    @contextmanager
+    def turn(self, loop: asyncio.AbstractEventLoop) -> Iterator[None]:
+        """Keep the device free of batches inside the block, which runs in another thread than the event loop.
+
+        Raises:
+            NeverRan: the device hangs.
+        """
+        begun, ended = Event(), Event()
+        waiting = asyncio.run_coroutine_threadsafe(self._pause(begun, ended), loop)
+        while not begun.wait(_TURN_CHECK_S):
+            if waiting.done():
+                waiting.result()
+        try:
+            yield
+        finally:
+            ended.set()
+
+    async def _pause(self, begun: Event, ended: Event) -> None:
+        self._predicted_end_s = max(self._predicted_end_s, self._clock())
+        self._batch_count += 1
+        await self._thread.run(_wait, begun, ended, limit_s=_TURN_LIMIT_S, then=self._note_done)
+
+    async def close_session(self, session: Session) -> None:
+        """Free the memory of a session that runs no batches any more."""
+        # In the worker's thread, because that takes a while.
+        with suppress(ThreadHung, NeverRan):
+            await self._thread.run(_close, session, limit_s=_REOPEN_LIMIT_S)
+        session.graph = None
 
     def close(self) -> None:
         """End the threads once the batches of the worker have run."""
         self._thread.close()
         self._packing.shutdown(wait=False, cancel_futures=True)
 
-    def _pack(self, sequences: Batch) -> _Packed:
-        started_s, device = self._clock(), self._device
+    def _pack(self, session: Session, sequences: Batch) -> _Packed:
+        started_s, graph = self._clock(), session.graph
         packed = pack([sequence.values for sequence in sequences])
-        if device is not None:
-            packed = device.prepare(packed)
+        if graph is not None:
+            packed = graph.prepare(packed)
         return packed, Interval(started_s, self._clock())
 
-    def _run_batch(self, sequences: Batch, packing: "Future[_Packed] | None") -> BatchResult | None:
+    def _run_batch(self, session: Session, sequences: Batch, packing: "Future[_Packed] | None") -> BatchResult | None:
         try:
-            packed, packed_in = packing.result() if packing else self._pack(sequences)
-            if self._device is None:
+            packed, packed_in = packing.result() if packing else self._pack(session, sequences)
+            if session.graph is None:
                 raise NeverRan("the device died before it ran the batch")
             started_s = self._clock()
             wanted = tuple(sequence for sequence in sequences if sequence.is_wanted(started_s))
             if not wanted:
                 return None
             if len(wanted) < len(sequences):
-                packed, packed_in = self._pack(wanted)
+                packed, packed_in = self._pack(session, wanted)
                 started_s = self._clock()
             shape = shape_of(wanted)
-            outputs = self._device.run(packed, hidden=shape.hidden)
+            outputs = session.graph.run(packed, hidden=shape.hidden)
             packed.inputs = None  # The results keep the batch, and the inputs may take much memory.
         finally:
             self._ended_s = self._clock()
         times = BatchTimes(packed_in, Interval(started_s, self._ended_s))
         return BatchResult(wanted, shape, packed, outputs, times)
 
-    def _run_probe(self) -> bool:
-        if self._device is None:
-            return False
-        try:
-            outputs = self._device.run(self._probe, hidden=False)
-        except Exception:  # noqa: BLE001 - any error means that the device does not work
-            return False
-        rows = [values for values in (outputs.pooled, outputs.hidden) if values is not None]
-        return all(bool(np.isfinite(values).all()) for values in rows)
+
+def _run_probe(session: Session) -> bool:
+    if session.graph is None:
+        return False
+    try:
+        outputs = session.graph.run(session.probe, hidden=False)
+    except Exception:  # noqa: BLE001 - any error means that the device does not work
+        return False
+    rows = [values for values in (outputs.pooled, outputs.hidden) if values is not None]
+    return all(bool(np.isfinite(values).all()) for values in rows)
+
+
+def _wait(begun: Event, ended: Event) -> None:
+    begun.set()
+    ended.wait()
+
+
+def _close(session: Session) -> None:
+    session.graph = None

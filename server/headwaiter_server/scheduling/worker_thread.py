@@ -36,7 +36,7 @@ class WorkerThread:
     """
 
     def __init__(self, name: str, clock: Callable[[], float]) -> None:
-        self.hung = False
+        self.hung = self._closed = False
         self._clock = clock
         self._watchdog = Watchdog()
         self._tasks: SimpleQueue[_Task | None] = SimpleQueue()
@@ -62,8 +62,8 @@ class WorkerThread:
         """
         loop = asyncio.get_running_loop()
         future: asyncio.Future[_Result] = loop.create_future()
-        if self.hung:
-            future.set_exception(NeverRan("the device hangs"))
+        if self.hung or self._closed:
+            future.set_exception(NeverRan("the device hangs" if self.hung else "the device is closed"))
             return future
         self._watchdog.add(limit_s, self._clock())
         self._futures.append(future)
@@ -88,7 +88,8 @@ class WorkerThread:
         return True
 
     def close(self) -> None:
-        """End the thread after the functions that wait."""
+        """End the thread after the functions that wait; no further function runs."""
+        self._closed = True
         self._tasks.put(None)
 
     def _run_tasks(self) -> None:

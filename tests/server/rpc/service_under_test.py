@@ -9,17 +9,20 @@ from numpy.typing import NDArray
 
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.manifest_pb2 import Graph
-from headwaiter_proto.rules.errors import Failures
+from headwaiter_proto.rules.errors import Failures, ModelNotFound
 from headwaiter_server.config import Settings
 from headwaiter_server.metrics import Recorder
+from headwaiter_server.models.repository import ModelRepository
+from headwaiter_server.models.served_model import ServedModel
 from headwaiter_server.models.tokenizer import BundleTokenizer, TokenizedText, TokenizeOptions
 from headwaiter_server.rpc.endpoint import Call, clock
-from headwaiter_server.rpc.service import EncoderService, ServedModel
+from headwaiter_server.rpc.request_path import RequestPath
+from headwaiter_server.rpc.service import EncoderService
 from headwaiter_server.runtime.attention_weights import AttentionSelection, AttentionWeights
 from headwaiter_server.scheduling.admission import QueueLimits
 from headwaiter_server.scheduling.attention_weights import AttentionWeightsQueue
 from headwaiter_server.scheduling.scheduler import Scheduler
-from headwaiter_server.scheduling.worker import Worker
+from headwaiter_server.scheduling.worker import Session, Worker
 from tests.server.rpc.stand_ins import CALIBRATION, model
 
 
@@ -47,6 +50,20 @@ class NumberedAttention:
         return AttentionWeights(weights, context)
 
 
+class OneModel:
+    """A repository that holds one model."""
+
+    def __init__(self, served: ServedModel) -> None:
+        self.served = [served]
+        self.versions: list[object] = []
+
+    def find(self, name: str, version: str) -> ServedModel:
+        (served,) = self.served
+        if name not in ("", served.name) or version not in ("", served.version):
+            raise ModelNotFound(f"there is no model {name!r}", field="model")
+        return served
+
+
 class Service:
     """A service that is ready, and its metrics.
 
@@ -58,16 +75,17 @@ class Service:
         described = {"layers": 2, "heads": 3, "max_text_tokens": 4 if tokenizer else 0, "attend": Graph(file="a.onnx")}
         self.model = model(folder, **described, **manifest)
         settings = Settings(bundle=folder, max_request_sequences=3, max_request_tokens=8, max_attend_bytes=383)
-        worker = Worker(self.model.graph, lambda: self.model.graph, self.model.probe)
-        cost, limits = CALIBRATION.cost, CALIBRATION.limits
-        self.scheduler = Scheduler([worker], cost, limits, QueueLimits(100, 10.0), self.recorder)
-        self.rpc = EncoderService(settings, self.recorder)
-        attention_queue = AttentionWeightsQueue(NumberedAttention, self.recorder)
-        self.rpc.serve(
-            ServedModel(
-                self.model, cast(BundleTokenizer | None, tokenizer), self.scheduler, attention_queue, CALIBRATION
-            )
-        )
+        name = self.model.bundle.manifest.name
+        recorder = self.recorder.model(name, "1")
+        self.scheduler = Scheduler([worker := Worker()], QueueLimits(100, 10.0))
+        sessions = {worker: Session(self.model.graph, lambda: self.model.graph, self.model.probe)}
+        self.queue = self.scheduler.add_model(sessions, CALIBRATION.cost, CALIBRATION.limits, recorder)
+        self.path = RequestPath(settings, self.recorder)
+        self.rpc = EncoderService(self.path)
+        attention_queue = AttentionWeightsQueue(NumberedAttention, recorder)
+        tokenizes = cast(BundleTokenizer | None, tokenizer)
+        self.served = ServedModel(name, "1", self.model, tokenizes, self.queue, attention_queue, CALIBRATION, recorder)
+        self.path.serve(cast(ModelRepository, OneModel(self.served)), self.scheduler)
 
     async def encode(self, request: pb.EncodeRequest) -> pb.EncodeResponse:
         return pb.EncodeResponse.FromString(await self.rpc.encode(request.SerializeToString(), endless_call()))

@@ -1,7 +1,9 @@
 """Stand-ins for a model, a gRPC context and a calibration."""
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NoReturn, cast
 
 import grpc
@@ -9,14 +11,16 @@ import numpy as np
 from google.rpc.status_pb2 import Status
 
 from headwaiter_proto import encoder_pb2 as pb
-from headwaiter_proto.manifest_pb2 import Manifest, Parity
+from headwaiter_proto.manifest_pb2 import File, Manifest, Parity
 from headwaiter_proto.rules.status import DETAILS_KEY
 from headwaiter_server.metrics import Recorder
+from headwaiter_server.models.served_model import ServedModel
 from headwaiter_server.runtime.bundle import Bundle
 from headwaiter_server.runtime.graph import EncoderGraph, Outputs
-from headwaiter_server.runtime.model import Model, Resources
+from headwaiter_server.runtime.model import Model, ModelDescription, Resources
 from headwaiter_server.runtime.numeric_tolerances import Difference
 from headwaiter_server.runtime.packing import PackedBatch, pack
+from headwaiter_server.scheduling.adaptive_limits import AdaptiveLimits
 from headwaiter_server.scheduling.calibration import Calibration
 from headwaiter_server.scheduling.cost import BatchLimits, CostModel
 
@@ -33,6 +37,7 @@ class Graph:
 
     pools = True
     variable_length = False
+    turn = nullcontext
 
     def prepare(self, batch: PackedBatch) -> PackedBatch:
         return batch
@@ -51,6 +56,7 @@ def model(folder: Path, **manifest: Any) -> Model:
         "max_tokens": 4,
         "width": 2,
         "pooling": pb.POOLING_MEAN,
+        "files": [File(name="g.onnx", sha256="ef" * 32)],
         **manifest,
     }
     graph = Graph()
@@ -69,6 +75,14 @@ def model(folder: Path, **manifest: Any) -> Model:
         resources=Resources(threads=None),
         longest_sequence_bytes=4096,
     )
+
+
+def served(described: ModelDescription) -> ServedModel:
+    """Return a served version of a model, without a queue for batches or for attention weights."""
+    unused: Any = None
+    queue: Any = SimpleNamespace(limits=AdaptiveLimits(CALIBRATION.limits))
+    name = described.bundle.manifest.name
+    return ServedModel(name, "1", described, None, queue, unused, CALIBRATION, Recorder().model(name, "1"))
 
 
 class Aborted(Exception):

@@ -5,7 +5,7 @@ import pytest
 
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.rules.errors import HeadwaiterError, InvalidInput, ModelNotFound
-from headwaiter_server.metrics import STAGES
+from headwaiter_server.model_metrics import STAGES
 from tests.server.rpc.service_under_test import Service, token_request
 from tests.server.rpc.stand_ins import sample
 
@@ -27,8 +27,9 @@ async def test_the_reply_to_ids_has_no_tokens_and_its_stages_add_up(service: Ser
     assert min(stages_s) >= 0
     assert reply.timings.batches == 1
     for stage, seconds in zip(STAGES, stages_s, strict=True):
-        assert sample(service.recorder, "attend_stage_duration_seconds_sum", stage=stage) == pytest.approx(seconds)
-        assert sample(service.recorder, "stage_duration_seconds_count", stage=stage) == 0
+        labels = {"model": "tiny", "version": "1", "stage": stage}
+        assert sample(service.recorder, "attend_stage_duration_seconds_sum", **labels) == pytest.approx(seconds)
+        assert sample(service.recorder, "stage_duration_seconds_count", **labels) == 0
 
 
 @pytest.mark.parametrize(

@@ -52,7 +52,7 @@ async def test_a_call_without_the_token_is_unauthenticated(metadata: tuple[tuple
     assert context.code == grpc.StatusCode.UNAUTHENTICATED
     assert "authorization" in context.message
     assert "s3cret" not in context.message
-    assert sample(recorder, "requests_total", model="", method="Encode", code="UNAUTHENTICATED") == 1
+    assert sample(recorder, "requests_total", model="", version="", method="Encode", code="UNAUTHENTICATED") == 1
 
 
 async def test_unknown_methods_share_one_label_in_the_metrics() -> None:
@@ -61,4 +61,4 @@ async def test_unknown_methods_share_one_label_in_the_metrics() -> None:
         refusal = await _handler(f"/headwaiter.v1.Encoder/{name}", recorder=recorder)
         with pytest.raises(Aborted):
             await refusal.stream_stream(object(), Context())
-    assert sample(recorder, "requests_total", model="", method="other", code="UNAUTHENTICATED") == 3
+    assert sample(recorder, "requests_total", model="", version="", method="other", code="UNAUTHENTICATED") == 3

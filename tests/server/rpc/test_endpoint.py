@@ -42,8 +42,8 @@ def _raising(error: BaseException, *, queued: bool = False) -> Handle:
 
 def _counted(recorder: Recorder, code: str) -> bool:
     assert sample(recorder, "inflight_requests") == 0
-    assert sample(recorder, "request_duration_seconds_count", model="", method="Encode") == 1
-    return sample(recorder, "requests_total", model="", method="Encode", code=code) == 1
+    assert sample(recorder, "request_duration_seconds_count", model="", version="", method="Encode") == 1
+    return sample(recorder, "requests_total", model="", version="", method="Encode", code=code) == 1
 
 
 async def test_a_method_gets_the_raw_message_and_the_deadline_and_its_reply_is_returned() -> None:
@@ -190,7 +190,7 @@ async def test_a_stream_that_fails_ends_in_a_status_and_counts_once(
     assert context.code == grpc.StatusCode.INTERNAL
     assert "secret" not in context.message
     assert "ZeroDivisionError: secret" in caplog.text
-    assert sample(recorder, "requests_total", model="", method="EncodeStream", code="INTERNAL") == 1
+    assert sample(recorder, "requests_total", model="", version="", method="EncodeStream", code="INTERNAL") == 1
     context.end()
     limit.hold("", ExitStack())  # The failed call no longer counts towards the limit.
 

@@ -17,6 +17,7 @@ NO_LIMIT = 10**9
         (pb.EncodeRequest(texts=pb.Texts(values=["a", "", "b" * 300])).SerializeToString(), 1 + 3),
         (pb.EncodeRequest(model="m", timeout_s=2, output=pb.OutputOptions(hidden=True)).SerializeToString(), 3 + 1),
         (pb.EncodeRequest(tokens=pb.TokenSequences(data=b"x" * 999, lengths=[1] * 25)).SerializeToString(), 1 + 2 + 2),
+        (pb.EncodeResponse(pooled=pb.Tensor(row_scales=[0.5] * 1000)).SerializeToString(), 1 + 1),
         (UNKNOWN * 7, 7),
         (b"\x2a\x00" * 5, 5),
         # Malformed: no number, no bytes after the length, an unknown wire type, an endless number.

@@ -16,7 +16,7 @@ from headwaiter_server.config import Settings
 from headwaiter_server.rpc.replies import attend_reply, encode_reply, model_ref, model_reply
 from headwaiter_server.runtime.attention_weights import AttentionWeights
 from headwaiter_server.scheduling.queued_request import Outcome
-from tests.server.rpc.stand_ins import CALIBRATION, model
+from tests.server.rpc.stand_ins import model, served
 
 POOLED = [np.array([3, 4], np.float32), np.array([0, 2], np.float32)]
 HIDDEN: list[NDArray[np.generic]] = [np.array([[1, 2]], np.float32), np.array([[3, 4], [5, 6]], np.float32)]
@@ -31,7 +31,7 @@ def _reply(folder: Path, output: pb.OutputOptions, *, normalized: bool = True, s
     outputs = read_output(output, described.bundle.manifest)
     pooled = [vector * np.float32(scale) for vector in POOLED]
     outcome = Outcome(pooled, HIDDEN if outputs.needs_rows(0) else None)
-    return encode_reply("r-1", _inputs(1, 2), outputs, outcome, described)
+    return encode_reply("r-1", _inputs(1, 2), outputs, outcome, served(described))
 
 
 def _values(tensor: pb.Tensor) -> list[list[float]]:
@@ -43,7 +43,7 @@ def _values(tensor: pb.Tensor) -> list[list[float]]:
 def test_a_reply_has_the_request_id_the_model_and_the_lengths(tmp_path: Path) -> None:
     reply = _reply(tmp_path, pb.OutputOptions())
     assert reply.request_id == "r-1"
-    assert reply.model == pb.ModelRef(name="tiny", digest="ab" * 32, precision=pb.PRECISION_FP32)
+    assert reply.model == pb.ModelRef(name="tiny", digest="ab" * 32, precision=pb.PRECISION_FP32, version="1")
     assert list(reply.lengths) == [1, 2]
 
 
@@ -66,7 +66,7 @@ def test_a_reply_has_the_requested_outputs_or_else_pooled_vectors(
 def test_a_model_without_pooling_returns_hidden_rows_by_default(tmp_path: Path) -> None:
     unpooled = model(tmp_path, pooling=pb.POOLING_NONE)
     output = read_output(pb.OutputOptions(), unpooled.bundle.manifest)
-    reply = encode_reply("r-1", _inputs(1, 2), output, Outcome(None, HIDDEN), unpooled)
+    reply = encode_reply("r-1", _inputs(1, 2), output, Outcome(None, HIDDEN), served(unpooled))
     assert not reply.HasField("pooled")
     assert _values(reply.hidden) == [[1, 2], [3, 4], [5, 6]]
 
@@ -126,7 +126,7 @@ def test_a_model_without_pooling_pools_on_request(
     unpooled = model(tmp_path, pooling=pb.POOLING_NONE)
     output = read_output(pb.OutputOptions(pooling=pooling), unpooled.bundle.manifest)
     assert output.needs_rows(0)
-    reply = encode_reply("r-1", _inputs(1, 2), output, Outcome(None, HIDDEN), unpooled)
+    reply = encode_reply("r-1", _inputs(1, 2), output, Outcome(None, HIDDEN), served(unpooled))
     assert (_values(reply.pooled), reply.HasField("hidden")) == (vectors, False)
 
 
@@ -135,7 +135,7 @@ def test_pooling_leaves_out_the_rows_of_a_prompt(tmp_path: Path) -> None:
     output = read_output(pb.OutputOptions(), described.bundle.manifest)
     assert (output.needs_rows(1), output.needs_rows(0)) == (True, False)
     outcome = Outcome(POOLED, HIDDEN)
-    reply = encode_reply("r-1", _inputs(1, 2, skipped_tokens=1), output, outcome, described)
+    reply = encode_reply("r-1", _inputs(1, 2, skipped_tokens=1), output, outcome, served(described))
     assert _values(reply.pooled) == [[1, 2], [5, 6]]
 
 
@@ -178,7 +178,7 @@ def test_a_failed_sequence_has_a_vector_of_zeros_no_rows_and_an_error(
     output = read_output(pb.OutputOptions(pooled=True, hidden=True, normalize=True), described.bundle.manifest)
     errors = {index: InferenceFailed(f"sequence {index}: no", sequence=index) for index in failed}
     inputs = _inputs(1, 2, 2, offsets=[np.zeros((length, 2), np.int64) for length in (1, 2, 2)])
-    reply = encode_reply("r-1", inputs, output, Outcome(*outcome, failures=errors), described)
+    reply = encode_reply("r-1", inputs, output, Outcome(*outcome, failures=errors), served(described))
 
     assert list(reply.lengths) == lengths
     units = [np.array(vector) / max(1, np.linalg.norm(vector)) for vector in pooled]
@@ -200,7 +200,7 @@ def test_a_truncated_text_is_reported_with_its_original_length(tmp_path: Path) -
     described = model(tmp_path)
     output = read_output(pb.OutputOptions(), described.bundle.manifest)
     outcome = Outcome(POOLED, None)
-    reply = encode_reply("r-1", _inputs(1, 2, truncated={1: 7}), output, outcome, described)
+    reply = encode_reply("r-1", _inputs(1, 2, truncated={1: 7}), output, outcome, served(described))
     assert list(reply.truncated) == [pb.Truncated(sequence=1, original_tokens=7)]
 
 
@@ -208,7 +208,7 @@ def test_offsets_are_the_begin_and_the_end_of_each_token(tmp_path: Path) -> None
     described = model(tmp_path)
     output = read_output(pb.OutputOptions(), described.bundle.manifest)
     inputs = _inputs(1, 2, offsets=[np.array([[0, 0]]), np.array([[0, 3], [4, 7]])])
-    reply = encode_reply("r-1", inputs, output, Outcome(POOLED, None), described)
+    reply = encode_reply("r-1", inputs, output, Outcome(POOLED, None), served(described))
     assert [(list(offsets.begin), list(offsets.end)) for offsets in reply.offsets] == [([0], [0]), ([0, 4], [3, 7])]
 
 
@@ -221,7 +221,7 @@ def test_a_model_is_described_by_its_manifest_its_limits_and_its_execution(tmp_p
         tmp_path, max_text_tokens=3, layers=2, heads=1, normalized=True, prompts=prompts, default_prompt="query"
     )
 
-    reply = model_reply(described, settings, CALIBRATION, CALIBRATION.limits)
+    reply = model_reply(served(described), settings)
 
     assert (reply.model.name, reply.vocabulary_size, reply.feature_width) == ("tiny", 10, 0)
     assert (reply.takes_tokens, reply.takes_features, reply.takes_texts) == (True, False, True)
@@ -266,6 +266,6 @@ def test_a_model_is_described_by_its_manifest_its_limits_and_its_execution(tmp_p
 
 def test_attention_weights_are_float32_whatever_the_precision_of_the_model(tmp_path: Path) -> None:
     int8 = replace(model(tmp_path), precision=pb.PRECISION_INT8)
-    assert model_ref(int8).precision == pb.PRECISION_INT8
+    assert model_ref(served(int8)).precision == pb.PRECISION_INT8
     attention = AttentionWeights(np.ones((1, 1, 1, 1), np.float32), None)
-    assert attend_reply("r", attention, [], int8).model.precision == pb.PRECISION_FP32
+    assert attend_reply("r", attention, [], served(int8)).model.precision == pb.PRECISION_FP32

@@ -8,7 +8,9 @@ import pytest
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.rules.errors import DeadlineExceeded, HeadwaiterError, InvalidInput, ModelNotFound, Unavailable
 from headwaiter_server.config import Settings
-from headwaiter_server.metrics import STAGES, Recorder
+from headwaiter_server.metrics import Recorder
+from headwaiter_server.model_metrics import STAGES
+from headwaiter_server.rpc.request_path import RequestPath
 from headwaiter_server.rpc.service import EncoderService
 from tests.server.rpc.service_under_test import Service, endless_call, pooled_rows, token_request
 from tests.server.rpc.stand_ins import CALIBRATION, sample
@@ -35,8 +37,9 @@ async def test_the_stages_add_up_to_the_total_time_and_are_counted(service: Serv
     assert min(stages_s) >= 0
     assert timings.batches == 2
     for stage, seconds in zip(STAGES, stages_s, strict=True):
-        assert sample(service.recorder, "stage_duration_seconds_sum", stage=stage) == pytest.approx(seconds)
-        assert sample(service.recorder, "stage_duration_seconds_count", stage=stage) == 1
+        labels = {"model": "tiny", "version": "1", "stage": stage}
+        assert sample(service.recorder, "stage_duration_seconds_sum", **labels) == pytest.approx(seconds)
+        assert sample(service.recorder, "stage_duration_seconds_count", **labels) == 1
 
 
 @pytest.mark.parametrize(
@@ -63,7 +66,7 @@ async def test_a_bad_request_is_refused_before_it_is_queued(
     assert type(refusal.value) is error
     assert refusal.value.field == field
     assert value in str(refusal.value)
-    assert service.scheduler.queued_sequences == 0
+    assert service.queue.queued_sequences == 0
 
 
 async def test_the_model_is_listed_and_described(service: Service) -> None:
@@ -86,7 +89,7 @@ async def test_an_unknown_model_is_not_described(service: Service, raw: bytes, e
 
 
 async def test_a_server_is_unavailable_until_its_model_is_ready(tmp_path: Path) -> None:
-    starting = EncoderService(Settings(bundle=tmp_path), Recorder())
+    starting = EncoderService(RequestPath(Settings(bundle=tmp_path), Recorder()))
     for method in (starting.encode, starting.attend, starting.get_model, starting.list_models):
         with pytest.raises(Unavailable, match="starting"):
             await method(b"", endless_call())
@@ -106,7 +109,7 @@ async def test_the_time_out_of_a_request_may_be_shorter_than_the_deadline_of_its
 async def test_a_large_reply_is_written_in_a_thread_and_is_the_same(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headwaiter_server.rpc.service._LARGE_REPLY_TOKENS", 3)
+    monkeypatch.setattr("headwaiter_server.rpc.request_path._LARGE_REPLY_TOKENS", 3)
     reply = await service.encode(token_request([3, 4], [5, 6], output=pb.OutputOptions(hidden=True)))
     rows = np.frombuffer(reply.hidden.data, "<f4").reshape(tuple(reply.hidden.shape))
     assert rows.tolist() == [[3, 1], [4, 1], [5, 1], [6, 1]]

@@ -8,14 +8,28 @@ from typing import cast
 import pytest
 
 from headwaiter_proto import encoder_pb2 as pb
-from headwaiter_proto.rules.errors import InvalidInput, Overloaded, SequenceTooLong, Unavailable
+from headwaiter_proto.rules.errors import HeadwaiterError, InvalidInput, Overloaded, SequenceTooLong, Unavailable
 from headwaiter_server.metrics import Recorder
+from headwaiter_server.rpc.encode_stream import Encode, EncodeStream
 from headwaiter_server.rpc.endpoint import Call, Context, clock
-from headwaiter_server.rpc.stream import EncodeStream, Quota, ReserveBytes, StreamLimits
+from headwaiter_server.rpc.stream import Quota, RequestStream, ReserveBytes, StreamLimits
 from tests.server.rpc.stand_ins import sample
 
 # Any step of these tests takes fewer iterations of the event loop.
 LOOP_ITERATIONS = 50
+
+
+class StreamOfKind(EncodeStream):
+    """A stream of headwaiter.v1 that may answer in the order of the requests, or end with the first error."""
+
+    def __init__(self, encode: Encode, *, in_order: bool, errors_end: bool) -> None:
+        super().__init__(encode, max_sequences=4096)
+        self.in_order, self._errors_end = in_order, errors_end
+
+    def failure(self, request: pb.EncodeRequest, call: Call, error: HeadwaiterError) -> bytes:
+        if self._errors_end:
+            raise error
+        return super().failure(request, call, error)
 
 
 class StreamUnderTest:
@@ -29,7 +43,9 @@ class StreamUnderTest:
         room: while this event is clear, the channel accepts no answer.
     """
 
-    def __init__(self, requests: int = 100, bytes_: int = 10_000) -> None:
+    def __init__(
+        self, requests: int = 100, bytes_: int = 10_000, *, in_order: bool = False, errors_end: bool = False
+    ) -> None:
         self.recorder = Recorder()
         self.answers: list[pb.EncodeStreamResponse] = []
         self.encoding: dict[str, asyncio.Future[None]] = {}
@@ -40,9 +56,8 @@ class StreamUnderTest:
         self._sent: asyncio.Queue[bytes | None] = asyncio.Queue()
         call = Call("EncodeStream", clock(), float("inf"))
         limits = StreamLimits(requests, bytes_)
-        self.encode_stream = EncodeStream(
-            self._messages(), cast(Context, self), call, self._encode, self.recorder, limits
-        )
+        protocol = StreamOfKind(self._encode, in_order=in_order, errors_end=errors_end)
+        self.encode_stream = RequestStream(self._messages(), cast(Context, self), call, protocol, self.recorder, limits)
         self.served = asyncio.create_task(self.encode_stream.serve())
 
     async def send(self, *ids: str, text: str = "") -> None:
@@ -102,7 +117,7 @@ async def test_each_answer_is_sent_when_it_is_ready_with_the_id_of_its_request()
     await stream.finish()
     assert stream.ids == ["ccc", "a", "bb"]
     assert [answer.response.request_id for answer in stream.answers] == stream.ids
-    assert sample(stream.recorder, "requests_total", model="", method="EncodeStream", code="OK") == 3
+    assert sample(stream.recorder, "requests_total", model="", version="", method="EncodeStream", code="OK") == 3
     assert sample(stream.recorder, "inflight_requests") == 0
 
 
@@ -238,9 +253,68 @@ async def test_the_requests_of_a_cancelled_stream_are_cancelled() -> None:
     with suppress(asyncio.CancelledError):
         await stream.served
     await stream.settle()
-    assert sample(stream.recorder, "requests_total", model="", method="EncodeStream", code="CANCELLED") == 2
+    assert sample(stream.recorder, "requests_total", model="", version="", method="EncodeStream", code="CANCELLED") == 2
     assert sample(stream.recorder, "inflight_requests") == 0
     assert stream.answers == []
+
+
+async def test_answers_in_order_wait_for_the_earlier_ones() -> None:
+    stream = StreamUnderTest(in_order=True)
+    await stream.send("a", "b", "c")
+    await stream.answer("c", "b")
+    assert stream.ids == []
+    await stream.answer("a")
+    await stream.finish()
+    assert stream.ids == ["a", "b", "c"]
+
+
+async def test_an_error_has_its_place_in_the_order() -> None:
+    stream = StreamUnderTest(in_order=True)
+    await stream.send("a", "b", "c")
+    stream.encoding["b"].set_exception(InvalidInput("no"))
+    await stream.answer("c", "a")
+    await stream.finish()
+    assert stream.ids == ["a", "b", "c"]
+    assert stream.answers[1].error.message == "no"
+
+
+async def test_answers_in_order_reserve_their_bytes_in_order() -> None:
+    stream = StreamUnderTest(bytes_=1000, in_order=True)
+    first_may_reserve = asyncio.Event()
+    encode = stream._encode
+
+    async def delay_first(request: pb.EncodeRequest, call: Call, reserve: ReserveBytes) -> bytes:
+        async def reserve_late(size_bytes: int) -> None:
+            if request.request_id == "a":
+                await first_may_reserve.wait()
+            await reserve(size_bytes)
+
+        return await encode(request, call, reserve_late)
+
+    cast(StreamOfKind, stream.encode_stream._protocol)._encode = delay_first
+    stream.answer_bytes = 1000
+    await stream.send("a", "b")
+    assert not stream.encoding
+    first_may_reserve.set()
+    await stream.settle()
+    await stream.answer("a")
+    await stream.answer("b")
+    await stream.finish()
+    assert stream.ids == ["a", "b"]
+
+
+async def test_an_error_that_ends_the_stream_cancels_the_other_requests() -> None:
+    stream = StreamUnderTest(errors_end=True)
+    await stream.send("a", "b")
+    stream.encoding["b"].set_exception(Overloaded("full", retry_after_s=1.0))
+    with pytest.raises(Overloaded, match="full"):
+        await stream.served
+    await stream.settle()
+    assert stream.ids == []
+    labels = {"model": "", "version": "", "method": "EncodeStream"}
+    assert sample(stream.recorder, "requests_total", code="CANCELLED", **labels) == 1
+    assert sample(stream.recorder, "requests_total", code="RESOURCE_EXHAUSTED", **labels) == 1
+    assert sample(stream.recorder, "inflight_requests") == 0
 
 
 async def test_an_amount_over_the_quota_is_held_alone() -> None:

@@ -7,10 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from headwaiter_proto.manifest_pb2 import File
-from headwaiter_server.runtime.bundle import GOLDEN, MANIFEST, PARITY, TOKENIZER, Bundle
+from headwaiter_server.runtime.bundle import GOLDEN, MANIFEST, PARITY, TOKENIZER, Bundle, Golden
 from headwaiter_server.runtime.errors import BundleChanged, BundleRefused
+from headwaiter_server.runtime.graph import Outputs
 from tests.server.runtime.bundles import copy, flip_byte, read_manifest, write_manifest
 
 WEIGHTS, GRAPH, ATTEND = "weights.fp32.bin", "packed-cpu.fp32.onnx", "attend.fp32.onnx"
@@ -177,3 +179,20 @@ def test_a_file_that_was_replaced_by_an_equal_one_is_opened_again(text_bundle: P
         pass  # The block does not open the tokenizer.
     with pytest.raises(BundleChanged, match=TOKENIZER):
         bundle.check_unchanged()
+
+
+@pytest.mark.parametrize("hidden_rows", [None, np.array([0, 2, 3, 5])])
+def test_golden_inputs_may_be_limited_to_short_sequences(hidden_rows: NDArray[np.int64] | None) -> None:
+    rows = np.arange(6)
+    stored = rows if hidden_rows is None else rows[hidden_rows]
+    # Sequences of the rows 0 and 1, 2 to 4, and 5.
+    golden = Golden(np.split(rows, [2, 5]), Outputs(np.array([[0], [1], [2]]), stored[:, None]), hidden_rows)
+    short = golden.up_to(2)
+    assert [sequence.tolist() for sequence in short.sequences] == [[0, 1], [5]]
+    assert short.outputs.pooled is not None
+    assert short.outputs.hidden is not None
+    assert short.outputs.pooled.tolist() == [[0], [2]]
+    kept = np.concatenate(short.sequences)
+    expected = kept if short.hidden_rows is None else kept[short.hidden_rows]
+    assert short.outputs.hidden[:, 0].tolist() == expected.tolist() == [row for row in stored if row in kept]
+    assert golden.up_to(3) is golden

@@ -4,10 +4,12 @@ Measured: peak minus idle resident memory of a process that runs the fp32 graph 
 6 layers and feed-forward layers four times as wide as the rows.
 """
 
+from pathlib import Path
+
 import pytest
 
 from headwaiter_proto.manifest_pb2 import Manifest
-from headwaiter_server.runtime.memory import longest_sequence_bytes
+from headwaiter_server.runtime.memory import available_bytes, longest_sequence_bytes
 from headwaiter_server.runtime.packing import BLOCK_CELLS
 
 
@@ -43,3 +45,35 @@ def test_in_blocks_the_memory_grows_with_the_tokens_and_otherwise_with_their_squ
     )
     assert in_blocks[1] - in_blocks[0] == 16 * 4 * 768 * 4096
     assert whole[1] - in_blocks[1] == 4 * 12 * (2 * 8192**2 - 3 * BLOCK_CELLS)
+
+
+@pytest.mark.parametrize(
+    ("cgroup", "available_kib"),
+    [
+        ({}, 1000),
+        ({"memory.max": "max", "memory.current": "7", "memory.stat": "inactive_file 0\nactive_file 0"}, 1000),
+        (
+            {
+                "memory.max": "921600",
+                "memory.current": "409600",
+                "memory.stat": "anon 5\ninactive_file 102300\nactive_file 100",
+            },
+            600,
+        ),
+        ({"memory.max": "9216000", "memory.current": "409600", "memory.stat": "inactive_file 0\nactive_file 0"}, 1000),
+        ({"memory.max": "409600", "memory.current": "512000", "memory.stat": "inactive_file 0\nactive_file 0"}, 0),
+    ],
+    ids=["no cgroup", "no limit", "limit of the cgroup", "larger limit", "above the limit"],
+)
+def test_the_available_memory_is_that_of_the_machine_or_of_the_cgroup(
+    cgroup: dict[str, str], available_kib: int, tmp_path: Path
+) -> None:
+    for name, text in cgroup.items():
+        (tmp_path / name).write_text(text)
+    memory_info = tmp_path / "meminfo"
+    memory_info.write_text("MemTotal:       2000 kB\nMemAvailable:   1000 kB\n")
+    assert available_bytes(memory_info, tmp_path) == 1024 * available_kib
+
+
+def test_the_available_memory_is_unknown_where_the_system_does_not_tell(tmp_path: Path) -> None:
+    assert available_bytes(tmp_path / "meminfo", tmp_path) is None

@@ -1,7 +1,7 @@
 """Before a graph serves, it is checked on the golden inputs and timed on batches of many shapes."""
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any, cast
 from unittest.mock import patch
 
@@ -24,6 +24,8 @@ class Graph:
     Attributes:
         batches: the batches that have run.
     """
+
+    turn = nullcontext
 
     def __init__(self) -> None:
         self.batches: list[PackedBatch] = []
@@ -75,6 +77,8 @@ class SimulatedGraph:
         batches: the batches that have run.
     """
 
+    turn = nullcontext
+
     def __init__(self, seconds: Callable[[PackedBatch], float]) -> None:
         self.now_s = 0.0
         self.batches: list[PackedBatch] = []
@@ -113,6 +117,24 @@ def test_budgets_are_compared_in_rounds_on_sequences_of_typical_length() -> None
         filled = budget // 48 * 48
         assert measured == pytest.approx([filled / (1e-3 + 1e-5 * filled)] * 9)
     assert {length for batch in graph.batches for length in batch.lengths} == {48}
+
+
+def test_the_wait_for_a_turn_on_the_device_does_not_count() -> None:
+    def seconds(batch: PackedBatch) -> float:
+        return 1e-3 + 1e-5 * batch.tokens
+
+    with _simulated(seconds) as graph:
+        alone = time_budgets(graph, MANIFEST, BUDGETS, time_s=1), time_shapes(graph, MANIFEST, 512, 1 << 20, time_s=1)
+
+    @contextmanager
+    def wait() -> Iterator[None]:
+        graph.now_s += 100.0
+        yield
+
+    with _simulated(seconds) as graph:
+        graph.turn = wait
+        beside = time_budgets(graph, MANIFEST, BUDGETS, time_s=1), time_shapes(graph, MANIFEST, 512, 1 << 20, time_s=1)
+    assert [list(measured) for measured in beside] == [list(measured) for measured in alone]
 
 
 def test_larger_budgets_are_not_tried_after_two_in_a_row_were_no_faster() -> None:

@@ -18,7 +18,7 @@ async def harness() -> AsyncIterator[Harness]:
     yield harness
     harness.device.release()
     await harness.scheduler.drain(30.0)
-    assert harness.scheduler.queued_sequences == harness.scheduler.queued_tokens == 0
+    assert harness.queue.queued_sequences == harness.queue.queued_tokens == 0
 
 
 @pytest.fixture

@@ -2,6 +2,9 @@
 
 import asyncio
 import threading
+import time
+from collections.abc import Callable
+from collections.abc import Sequence as Collection
 from dataclasses import replace
 from typing import Any
 
@@ -12,11 +15,12 @@ from headwaiter_server.runtime.graph import Outputs
 from headwaiter_server.runtime.packing import PackedBatch, pack
 from headwaiter_server.scheduling.admission import QueueLimits
 from headwaiter_server.scheduling.cost import BatchLimits, CostModel, Shape
-from headwaiter_server.scheduling.observer import FailureCause
+from headwaiter_server.scheduling.model_queue import ModelQueue
+from headwaiter_server.scheduling.observer import FailureCause, Observer
 from headwaiter_server.scheduling.planner import CloseReason
 from headwaiter_server.scheduling.queued_request import Outcome, Sequence
 from headwaiter_server.scheduling.scheduler import Scheduler
-from headwaiter_server.scheduling.worker import Worker
+from headwaiter_server.scheduling.worker import Graph, Session, Worker
 
 LIMITS = BatchLimits(tokens=8, cells=1000)
 COST = CostModel(launch_s=0.5, token_s=0.25, padded_s=0.0, cell_s=0.0)
@@ -108,7 +112,7 @@ class FakeObserver:
     def batch_failed(self, cause: FailureCause) -> None:
         self.failure_causes.append(cause)
 
-    def batch_ran(self, shape: Shape, predicted_s: float, actual_s: float) -> None:
+    def batch_ran(self, shape: Shape, predicted_s: float, actual_s: float, packing_s: float) -> None:
         self.ran_tokens.append(shape.tokens)
 
     def expired(self, sequences: int) -> None:
@@ -124,8 +128,24 @@ class ManualClock:
         return self.now_s
 
 
+def one_model(
+    graphs: Collection[Graph],
+    reopen: Callable[[], Graph] = FakeDevice,
+    *,
+    limits: BatchLimits = LIMITS,
+    queue_limits: QueueLimits = QUEUE,
+    observer: Observer | None = None,
+    on_available: Callable[[bool], None] = lambda available: None,
+    clock: Callable[[], float] = time.monotonic,
+) -> tuple[Scheduler, ModelQueue]:
+    """Return a scheduler with a worker for each graph of one model, and the queue of the model."""
+    sessions = {Worker(clock): Session(graph, reopen, PROBE) for graph in graphs}
+    scheduler = Scheduler(sessions, queue_limits, on_available, clock)
+    return scheduler, scheduler.add_model(sessions, COST, limits, observer or FakeObserver())
+
+
 class Harness:
-    """A scheduler with a fake device, observer and clock.
+    """A scheduler with one model on a fake device, an observer and a clock.
 
     Attributes:
         available: the calls of `on_available`.
@@ -138,13 +158,20 @@ class Harness:
         self.available: list[bool] = []
         self.back = asyncio.Event()
         self.reopened = FakeDevice()
-        self.workers = [Worker(self.device, self.reopen, PROBE, self.clock)]
-        self.scheduler = Scheduler(self.workers, COST, limits, QUEUE, self.observer, self.note_available, self.clock)
+        self.scheduler, self.queue = one_model(
+            [self.device],
+            self.reopen,
+            limits=limits,
+            observer=self.observer,
+            on_available=self.note_available,
+            clock=self.clock,
+        )
 
     @property
     def planned(self) -> list[Sequence]:
         """The sequences of the batch that waits behind the running batch."""
-        return list(self.workers[0].planned_sequences)
+        ((worker, session),) = self.queue.sessions.items()
+        return worker.planned_sequences(session)
 
     def note_available(self, available: bool) -> None:
         self.available.append(available)
@@ -159,7 +186,7 @@ class Harness:
 
     def submit(self, *sequences: list[int], **options: Any) -> asyncio.Task[Outcome]:
         values: list[NDArray[np.generic]] = [np.array(sequence) for sequence in sequences]
-        return asyncio.create_task(self.scheduler.submit(values, **{"hidden": False, **options}))
+        return asyncio.create_task(self.scheduler.submit(self.queue, values, **{"hidden": False, **options}))
 
     async def submit_behind_held_batch(self, *requests: list[list[int]]) -> list[asyncio.Task[Outcome]]:
         """Submit the request [[1]] and hold it on the device, then queue requests behind it."""

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headwaiter_proto.rules.errors import DeadlineExceeded, HeadwaiterError, InvalidInput, Overloaded
-from headwaiter_server.scheduling.admission import QueueLimits, WaitEstimate, admit
+from headwaiter_server.scheduling.admission import Backlog, QueueLimits, WaitEstimate, admit
 from headwaiter_server.scheduling.cost import BatchLimits, CostModel, Shape
 from tests.server.scheduling.sequences import pending_of, waiting
 
@@ -18,7 +18,7 @@ NEVER = float("inf")
 def _estimate(lengths: list[int], *busy_s: float, planned_tokens: int = 0) -> WaitEstimate:
     """Return an estimate for a queue of sequences that arrived at 0 without a deadline, and busy devices."""
     pending = pending_of([waiting(length, index) for index, length in enumerate(lengths)])
-    return WaitEstimate(pending, planned_tokens, busy_s, COST, LIMITS)
+    return WaitEstimate(Backlog(pending, COST, LIMITS), planned_tokens, busy_s)
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from unittest.mock import patch
 
 import pytest
 
+from headwaiter_proto.manifest_pb2 import Manifest
 from headwaiter_server.runtime import hardware
 from headwaiter_server.runtime.graph import Outputs
 from headwaiter_server.runtime.hardware import describe_hardware
@@ -85,12 +86,11 @@ def test_limits_are_halved_until_the_largest_batches_fit_in_memory_and_restored_
 @pytest.mark.parametrize(
     "change",
     [
-        {"graph_file": "other.onnx"},
         {"provider": "cuda"},
         {"threads": 2},
         {"token_cap": 256},
         {"resources": Resources(threads=None, max_gpu_bytes=1 << 30)},
-        {"digest": "cd" * 32},
+        {"graph_sha256": "cd" * 32},
         {},
     ],
     ids=str,
@@ -101,10 +101,21 @@ def test_the_stored_cost_of_another_model_or_setting_is_not_used(
     model, _ = simulated
     _calibrate(model, tmp_path)
     options = {name: change.pop(name) for name in ("threads", "token_cap") if name in change}
-    if "digest" in change:
-        change = {"bundle": replace(model.bundle, digest=change["digest"])}
+    if "graph_sha256" in change:
+        changed = Manifest.FromString(model.bundle.manifest.SerializeToString())
+        changed.files[0].sha256 = change["graph_sha256"]
+        change = {"bundle": replace(model.bundle, manifest=changed)}
     same = not (options or change)
     assert _calibrate(replace(model, **change), tmp_path, **options).remembered is same
+
+
+def test_a_new_version_with_the_same_graph_is_not_measured_again(
+    simulated: tuple[Model, SimulatedGraph], tmp_path: Path
+) -> None:
+    model, _ = simulated
+    measured = _calibrate(model, tmp_path)
+    new = replace(model, bundle=replace(model.bundle, digest="cd" * 32))
+    assert _calibrate(new, tmp_path) == replace(measured, remembered=True)
 
 
 @pytest.mark.parametrize("name", ["processor", "processors", "cards", "onnxruntime"])

@@ -11,20 +11,7 @@ from headwaiter_proto.rules.errors import DeviceFailed, HeadwaiterError, Inferen
 from headwaiter_server.runtime.graph import Outputs
 from headwaiter_server.runtime.packing import PackedBatch
 from headwaiter_server.scheduling.queued_request import Outcome
-from headwaiter_server.scheduling.scheduler import Scheduler
-from headwaiter_server.scheduling.worker import Worker
-from tests.server.scheduling.fakes import (
-    COST,
-    LIMITS,
-    POISON,
-    PROBE,
-    QUEUE,
-    FakeDevice,
-    FakeObserver,
-    Harness,
-    ManualClock,
-    sums,
-)
+from tests.server.scheduling.fakes import POISON, FakeDevice, Harness, ManualClock, one_model, sums
 
 KILL = 555
 
@@ -48,8 +35,8 @@ class Mortal:
         self.clock = ManualClock()
         self.devices: list[MortalDevice] = []
         self.available: list[bool] = []
-        opened = [Worker(self.open(), self.open, PROBE, self.clock) for _ in range(workers)]
-        self.scheduler = Scheduler(opened, COST, LIMITS, QUEUE, FakeObserver(), self.available.append, self.clock)
+        graphs = [self.open() for _ in range(workers)]
+        self.scheduler, self.queue = one_model(graphs, self.open, on_available=self.available.append, clock=self.clock)
 
     def open(self) -> MortalDevice:
         self.devices.append(MortalDevice())
@@ -70,7 +57,7 @@ class Mortal:
             await asyncio.sleep(0.001)
         values = [np.array(sequence) for sequence in sequences]
         try:
-            return await self.scheduler.submit(values, **{"hidden": False, **options})
+            return await self.scheduler.submit(self.queue, values, **{"hidden": False, **options})
         except HeadwaiterError as error:
             return error
 
@@ -87,7 +74,7 @@ async def mortal() -> AsyncIterator[Mortal]:
     mortal = Mortal()
     yield mortal
     await mortal.scheduler.drain(5.0)
-    assert mortal.scheduler.queued_sequences == mortal.scheduler.queued_tokens == 0
+    assert mortal.queue.queued_sequences == mortal.queue.queued_tokens == 0
 
 
 async def test_the_second_death_fails_the_sequence_and_the_third_request_does_not_run(mortal: Mortal) -> None:

@@ -14,7 +14,7 @@ async def test_a_drain_that_takes_too_long_fails_the_waiting_requests_with_unava
     for task in tasks:
         with pytest.raises(Unavailable):
             await task
-    assert harness.scheduler.queued_sequences == 0
+    assert harness.queue.queued_sequences == 0
     harness.device.release()
 
 

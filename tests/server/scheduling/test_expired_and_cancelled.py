@@ -117,7 +117,7 @@ async def test_a_request_that_is_cancelled_at_its_deadline_counts_as_expired(har
     late.cancel()
     await asyncio.wait([late])
     assert harness.observer.expired_sequences == 2
-    assert harness.scheduler.queued_sequences == 0
+    assert harness.queue.queued_sequences == 0
     harness.device.release()
     await held
 

@@ -12,21 +12,16 @@ from headwaiter_proto.rules.errors import DeviceFailed, InferenceFailed, Invalid
 from headwaiter_server.runtime.errors import DeviceLost
 from headwaiter_server.scheduling.cost import BatchLimits, Shape
 from headwaiter_server.scheduling.queued_request import Outcome
-from headwaiter_server.scheduling.scheduler import Scheduler
-from headwaiter_server.scheduling.worker import Worker
 from tests.server.scheduling.fakes import (
-    COST,
     INFINITE,
     INFINITE_HIDDEN,
-    LIMITS,
     POISON,
-    PROBE,
-    QUEUE,
     UNLIMITED,
     FakeDevice,
     FakeObserver,
     Harness,
     halves,
+    one_model,
     sums,
 )
 
@@ -110,11 +105,11 @@ async def test_a_request_that_is_cancelled_while_its_batch_fails_does_not_run_ag
 
 async def test_failed_raises_an_error_of_the_loop() -> None:
     class Broken(FakeObserver):
-        def batch_ran(self, shape: Shape, predicted_s: float, actual_s: float) -> None:
+        def batch_ran(self, shape: Shape, predicted_s: float, actual_s: float, packing_s: float) -> None:
             raise ZeroDivisionError
 
-    scheduler = Scheduler([Worker(FakeDevice(), FakeDevice, PROBE)], COST, LIMITS, QUEUE, Broken())
-    request = asyncio.create_task(scheduler.submit([np.array([1])], hidden=False))
+    scheduler, queue = one_model([FakeDevice()], observer=Broken())
+    request = asyncio.create_task(scheduler.submit(queue, [np.array([1])], hidden=False))
     with pytest.raises(ZeroDivisionError):
         await scheduler.failed()
     request.cancel()
@@ -168,7 +163,7 @@ async def test_an_idle_scheduler_keeps_neither_the_last_answer_nor_a_dead_device
     harness = Harness()
     values = np.array([1, 2, 3])
     answered = weakref.ref(values)
-    await harness.scheduler.submit([values], hidden=True)
+    await harness.scheduler.submit(harness.queue, [values], hidden=True)
     del values
     harness.device.fails_batches, harness.device.probes_left = True, 1
     dead = weakref.ref(harness.device)
@@ -190,7 +185,7 @@ async def test_all_requests_fail_at_once_with_unavailable_when_the_device_dies(h
         with pytest.raises(Unavailable, match="device"):
             await task
     assert harness.available[0] is False
-    assert harness.scheduler.queued_sequences == 0
+    assert harness.queue.queued_sequences == 0
 
 
 async def test_a_dead_device_is_reopened_and_serves_again(harness: Harness) -> None:
@@ -230,12 +225,11 @@ async def test_while_the_device_is_dead_no_request_is_admitted(harness: Harness)
 async def test_when_a_device_dies_another_device_continues_to_serve(harness: Harness) -> None:
     dying, healthy = FakeDevice(), FakeDevice()
     available: list[bool] = []
-    workers = [Worker(dying, FakeDevice, PROBE, harness.clock), Worker(healthy, FakeDevice, PROBE, harness.clock)]
-    scheduler = Scheduler(workers, COST, LIMITS, QUEUE, FakeObserver(), available.append, harness.clock)
+    scheduler, queue = one_model([dying, healthy], on_available=available.append, clock=harness.clock)
     dying.dead = True
     with pytest.raises(Unavailable):
-        await scheduler.submit([np.array([2])], hidden=False)
-    assert sums(await scheduler.submit([np.array([3])], hidden=False)) == [3]
+        await scheduler.submit(queue, [np.array([2])], hidden=False)
+    assert sums(await scheduler.submit(queue, [np.array([3])], hidden=False)) == [3]
     assert False not in available
     await scheduler.drain(30.0)
 
@@ -258,13 +252,13 @@ async def test_no_thread_outlives_the_scheduler() -> None:
         await harness.submit([2])
     await harness.back.wait()
     assert sums(await harness.submit([2])) == [2]
-    await harness.scheduler.drain(30.0)
     started = [
         thread
         for thread in threading.enumerate()
         if thread not in before and thread.name.startswith(("device", "packing"))
     ]
     assert started
+    await harness.scheduler.drain(30.0)
     for thread in started:
         await asyncio.to_thread(thread.join, 10)
     assert not any(thread.is_alive() for thread in started)

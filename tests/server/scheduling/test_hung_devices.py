@@ -15,19 +15,7 @@ from headwaiter_server.runtime.graph import Outputs
 from headwaiter_server.runtime.packing import PackedBatch, pack
 from headwaiter_server.scheduling import worker as worker_module
 from headwaiter_server.scheduling.queued_request import Outcome
-from headwaiter_server.scheduling.scheduler import Scheduler
-from headwaiter_server.scheduling.worker import Worker
-from tests.server.scheduling.fakes import (
-    COST,
-    LIMITS,
-    POISON,
-    PROBE,
-    QUEUE,
-    FakeDevice,
-    FakeObserver,
-    ManualClock,
-    sums,
-)
+from tests.server.scheduling.fakes import POISON, PROBE, FakeDevice, ManualClock, one_model, sums
 
 HANG = 999
 # A fake second lasts this long; the clock advances by _STEP_S at once, and the watchdog looks at it in between.
@@ -55,12 +43,13 @@ class Hanging:
         self.clock = ManualClock()
         self.devices = [HangingDevice() for _ in range(device_count)]
         self.available: list[bool] = []
-        workers = [Worker(device, reopen, PROBE, self.clock) for device in self.devices]
-        self.scheduler = Scheduler(workers, COST, LIMITS, QUEUE, FakeObserver(), self.available.append, self.clock)
+        self.scheduler, self.queue = one_model(
+            self.devices, reopen, on_available=self.available.append, clock=self.clock
+        )
 
     def submit(self, *sequences: list[int], **options: Any) -> "asyncio.Task[Outcome]":
         values = [np.array(sequence) for sequence in sequences]
-        return asyncio.create_task(self.scheduler.submit(values, **{"hidden": False, **options}))
+        return asyncio.create_task(self.scheduler.submit(self.queue, values, **{"hidden": False, **options}))
 
     async def pass_time(self, seconds: float) -> None:
         for _ in range(int(seconds / _STEP_S)):

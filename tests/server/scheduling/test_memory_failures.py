@@ -35,7 +35,7 @@ async def test_a_batch_that_fails_while_its_halves_run_lowers_the_limits(
     ]
     await asyncio.sleep(0.01)
     assert harness.observer.failure_causes == [cause]
-    assert harness.scheduler.limits.tokens == tokens_limit
+    assert harness.queue.limits.current.tokens == tokens_limit
 
 
 async def test_after_a_memory_failure_full_batches_fit(harness: Harness) -> None:
@@ -52,4 +52,4 @@ async def test_the_death_of_a_device_does_not_lower_the_limits(harness: Harness)
         await harness.submit([2], [3])
     await harness.back.wait()
     assert harness.observer.failure_causes == [FailureCause.DEVICE]
-    assert harness.scheduler.limits == LIMITS
+    assert harness.queue.limits.current == LIMITS

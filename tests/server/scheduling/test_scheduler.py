@@ -8,20 +8,7 @@ import pytest
 from headwaiter_proto.rules.errors import InvalidInput, Overloaded
 from headwaiter_server.scheduling.admission import QueueLimits
 from headwaiter_server.scheduling.fair_start import Priority
-from headwaiter_server.scheduling.scheduler import Scheduler
-from headwaiter_server.scheduling.worker import Worker
-from tests.server.scheduling.fakes import (
-    COST,
-    INFINITE,
-    LIMITS,
-    PROBE,
-    QUEUE,
-    FakeDevice,
-    FakeObserver,
-    Harness,
-    halves,
-    sums,
-)
+from tests.server.scheduling.fakes import INFINITE, QUEUE, FakeDevice, Harness, halves, one_model, sums
 
 
 async def test_a_request_is_split_over_batches_and_its_answers_keep_the_order_of_its_sequences(
@@ -118,7 +105,7 @@ async def test_a_request_with_a_failed_sequence_ends_with_its_answer(harness: Ha
 
 async def test_a_full_queue_refuses_a_request_and_says_when_to_try_again(harness: Harness) -> None:
     held, *waiting = await harness.submit_behind_held_batch([[1] * 60])
-    assert (harness.scheduler.queued_sequences, harness.scheduler.queued_tokens) == (1, 60)
+    assert (harness.queue.queued_sequences, harness.queue.queued_tokens) == (1, 60)
 
     with pytest.raises(Overloaded, match=r"60 of 64\b.*\b5\b") as refusal:
         await harness.submit([1] * 5)
@@ -143,7 +130,7 @@ async def test_after_a_late_batch_the_next_one_still_takes_its_predicted_time(ha
     harness.scheduler._wake_up.set()
     await asyncio.sleep(0.01)
     assert len(harness.planned) == 1
-    assert harness.scheduler.estimated_wait_s == pytest.approx(0.001 + 0.75)
+    assert harness.scheduler.estimated_wait_s(harness.queue) == pytest.approx(0.001 + 0.75)
     harness.clock.now_s = 10.0
     harness.device.release(1)
     harness.device.busy_now()
@@ -157,7 +144,7 @@ async def test_after_a_late_batch_the_next_one_still_takes_its_predicted_time(ha
     # The second batch takes 0.5 + 0.25 s from the end of the first; until it is nearly done, the third is not planned.
     assert harness.planned == []
     harness.clock.now_s = 10.5
-    assert harness.scheduler.estimated_wait_s == pytest.approx(0.25 + 0.75)
+    assert harness.scheduler.estimated_wait_s(harness.queue) == pytest.approx(0.25 + 0.75)
     harness.device.release()
     assert [sums(outcome) for outcome in await asyncio.gather(second, third)] == [[2], [3]]
 
@@ -174,7 +161,7 @@ async def test_the_next_batch_is_planned_just_before_the_device_is_done(
     later = harness.submit([3])
     await asyncio.sleep(0.01)
     assert len(harness.planned) == 2
-    assert (harness.scheduler.queued_sequences, harness.scheduler.queued_tokens) == (2, 2)
+    assert (harness.queue.queued_sequences, harness.queue.queued_tokens) == (2, 2)
     harness.device.release()
     assert [sums(outcome) for outcome in await asyncio.gather(held, waiting, later)] == [[1], [2], [3]]
 
@@ -183,9 +170,8 @@ async def test_two_devices_share_one_queue(harness: Harness) -> None:
     devices = [FakeDevice(), FakeDevice()]
     for device in devices:
         device.hold()
-    workers = [Worker(device, FakeDevice, PROBE, harness.clock) for device in devices]
-    scheduler = Scheduler(workers, COST, LIMITS, QUEUE, FakeObserver(), clock=harness.clock)
-    tasks = [asyncio.create_task(scheduler.submit([np.full(8, value)], hidden=False)) for value in (2, 3)]
+    scheduler, queue = one_model(devices, clock=harness.clock)
+    tasks = [asyncio.create_task(scheduler.submit(queue, [np.full(8, value)], hidden=False)) for value in (2, 3)]
     for device in devices:
         await device.busy()
         device.release()
@@ -215,7 +201,7 @@ async def test_a_request_whose_deadline_the_queue_cannot_meet_is_refused_at_once
     assert refusal.value.retry_after_s == pytest.approx(10.0 + 0.001)
     tasks.append(harness.submit([3], deadline_s=39.0))
     await asyncio.sleep(0)
-    assert harness.scheduler.queued_sequences == 5
+    assert harness.queue.queued_sequences == 5
     harness.device.release()
     await asyncio.gather(*tasks)
 
@@ -236,13 +222,11 @@ async def test_a_server_that_was_slow_for_a_while_accepts_deadlines_again(harnes
 async def test_a_request_without_a_deadline_is_refused_if_its_wait_would_be_too_long(harness: Harness) -> None:
     device, limits = FakeDevice(), QueueLimits(tokens=64, wait_s=3.0)
     device.hold()
-    scheduler = Scheduler(
-        [Worker(device, FakeDevice, PROBE, harness.clock)], COST, LIMITS, limits, FakeObserver(), clock=harness.clock
-    )
-    tasks = [asyncio.create_task(scheduler.submit([np.full(8, value)], hidden=False)) for value in (2, 3)]
+    scheduler, queue = one_model([device], queue_limits=limits, clock=harness.clock)
+    tasks = [asyncio.create_task(scheduler.submit(queue, [np.full(8, value)], hidden=False)) for value in (2, 3)]
     await device.busy()
     with pytest.raises(Overloaded, match=r"5\.00 s.*\b3 s"):
-        await scheduler.submit([np.full(8, 4)], hidden=False)
+        await scheduler.submit(queue, [np.full(8, 4)], hidden=False)
     device.release()
     await asyncio.gather(*tasks)
     await scheduler.drain(30.0)
@@ -253,7 +237,7 @@ async def test_an_urgent_request_is_admitted_ahead_of_requests_that_can_wait(har
     # The urgent request is due before the others, whose maximum wait is 25 s.
     tasks.append(harness.submit([3], deadline_s=4.5))
     await asyncio.sleep(0)
-    assert harness.scheduler.queued_sequences == 5
+    assert harness.queue.queued_sequences == 5
     harness.device.release()
     assert sums((await asyncio.gather(*tasks))[-1]) == [3]
     assert harness.device.batches[1] == [[3]]

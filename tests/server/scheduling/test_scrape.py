@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from headwaiter_server.scheduling.model_queue import ModelQueue
 from headwaiter_server.scheduling.pending import Pending
 from headwaiter_server.scheduling.queued_request import QueuedRequest, Sequence
-from headwaiter_server.scheduling.scheduler import Scheduler
 from tests.server.scheduling.fakes import Harness
 from tests.server.scheduling.sequences import waiting
 
@@ -26,31 +26,33 @@ def _frequent_switches() -> Iterator[None]:
     sys.setswitchinterval(interval_s)
 
 
-def fill_and_empty_queue(scheduler: Scheduler, sequence: Sequence) -> None:
-    scheduler._pending.add(sequence)
-    scheduler._pending.remove(sequence)
+def fill_and_empty_queue(queue: ModelQueue, sequence: Sequence) -> None:
+    queue.pending.add(sequence)
+    queue.pending.remove(sequence)
 
 
-def plan_and_start_batch(scheduler: Scheduler, sequence: Sequence) -> None:
-    (worker,) = scheduler._devices._workers
-    worker._planned.append(((sequence,), 1.0))
+def plan_and_start_batch(queue: ModelQueue, sequence: Sequence) -> None:
+    ((worker, session),) = queue.sessions.items()
+    worker._planned.append((session, (sequence,), 1.0))
     worker._planned.popleft()
 
 
 @pytest.mark.usefixtures("_frequent_switches")
 @pytest.mark.parametrize("change", [fill_and_empty_queue, plan_and_start_batch])
 async def test_the_queue_can_be_read_in_another_thread_while_it_changes(
-    change: Callable[[Scheduler, Sequence], None], harness: Harness
+    change: Callable[[ModelQueue, Sequence], None], harness: Harness
 ) -> None:
     failures: list[Exception] = []
     done = threading.Event()
-    harness.workers[0]._batch_count = 1
+    ((worker, _),) = harness.queue.sessions.items()
+    worker._batch_count = 1
 
     def scrape() -> None:
-        queue = harness.scheduler
+        queue = harness.queue
         while not done.is_set():
             try:
-                assert min(queue.queued_sequences, queue.queued_tokens, queue.estimated_wait_s) >= 0
+                wait_s = harness.scheduler.estimated_wait_s(queue)
+                assert min(queue.queued_sequences, queue.queued_tokens, wait_s) >= 0
             except Exception as error:  # noqa: BLE001 - the test reports every error
                 failures.append(error)
 
@@ -60,10 +62,10 @@ async def test_the_queue_can_be_read_in_another_thread_while_it_changes(
     sequence.request = QueuedRequest(1, False, asyncio.Future())
     end_s = time.monotonic() + SECONDS
     while time.monotonic() < end_s and not failures:
-        change(harness.scheduler, sequence)
+        change(harness.queue, sequence)
     done.set()
     thread.join()
-    harness.workers[0]._batch_count = 0
+    worker._batch_count = 0
     assert failures == []
 
 

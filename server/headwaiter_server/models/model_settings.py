@@ -1,0 +1,45 @@
+"""Read the settings that a model has for itself."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+from headwaiter_server.config import Settings, SettingsError, read_value
+
+_OWN_SETTINGS = ("precision", "instances", "token_budget", "max_sequence_tokens", "warm_up")
+
+
+def read_model_settings(settings: Settings, file: Path | None) -> Settings:
+    """Return the settings of a server with those that a JSON file sets for one model; without a file, the same ones.
+
+    Raises:
+        SettingsError: the file is not a JSON object, or one of its settings is wrong or is not of one model.
+    """
+    if file is None:
+        return settings
+    try:
+        given = json.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return settings
+    except (OSError, ValueError) as error:
+        raise SettingsError(f"{file} cannot be read ({error}): write a JSON object") from None
+    if not isinstance(given, dict):
+        raise SettingsError(f"{file} is not a JSON object: write one, such as {{}}")
+    if unknown := given.keys() - _OWN_SETTINGS:
+        raise SettingsError(
+            f"{file} sets {', '.join(sorted(unknown))}: a model's settings are {', '.join(_OWN_SETTINGS)}"
+        )
+    fields = {field.name: field for field in dataclasses.fields(Settings)}
+    # The number of all sessions decides how many threads each session has.
+    threads = settings.threads_per_instance or 0
+    try:
+        values = {name: read_value(fields[name], str(value)) for name, value in given.items()}
+        own = dataclasses.replace(settings, threads=threads, **values)
+    except SettingsError as error:
+        raise SettingsError(f"{file}: {error}") from None
+    if own.instances > settings.instances:
+        raise SettingsError(
+            f"{file}: {own.instances} instances exceed the server's {settings.instances}: start the server with "
+            f"--instances {own.instances}"
+        )
+    return own

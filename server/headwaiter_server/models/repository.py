@@ -1,0 +1,300 @@
+"""The repository of models: which versions are loaded, and how a new version takes over from an old one.
+
+A new version is loaded beside the old one, in a thread. Once the new version is checked, measured and warm, it takes
+over. Requests that have begun with the old version end with the old version; then its memory is freed. A version that
+cannot be loaded is reported, and changes nothing else.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from headwaiter_proto.rules.errors import InvalidInput, ModelNotFound, Unavailable
+from headwaiter_server.config import Settings, SettingsError
+from headwaiter_server.metrics import Recorder
+from headwaiter_server.models.folders import BundleFolder, find_bundles
+from headwaiter_server.models.loading import LoadedModel, load_model
+from headwaiter_server.models.model_settings import read_model_settings
+from headwaiter_server.models.model_version import ModelState, ModelVersion, raise_failure
+from headwaiter_server.models.served_model import ServedModel
+from headwaiter_server.runtime.attention_weights import AttentionWeightsGraph
+from headwaiter_server.runtime.errors import ModelRefused, NotEnoughMemory, one_line
+from headwaiter_server.scheduling.attention_weights import AttentionWeightsQueue
+from headwaiter_server.scheduling.background_tasks import BackgroundTasks
+from headwaiter_server.scheduling.scheduler import Scheduler
+
+log = logging.getLogger(__name__)
+
+_MAX_QUOTED_CHARACTERS = 256
+
+
+class ModelRepository:
+    """The models of a server.
+
+    Args:
+        settings: the settings of the server.
+        scheduler: runs the batches of all models.
+        recorder: records the metrics of all models.
+        on_change: called when another set of models answers requests.
+    """
+
+    def __init__(
+        self, settings: Settings, scheduler: Scheduler, recorder: Recorder, on_change: Callable[[], None]
+    ) -> None:
+        self._settings, self._scheduler, self._recorder, self._on_change = settings, scheduler, recorder, on_change
+        self._versions: list[ModelVersion] = []
+        # The version of each model that answers requests.
+        self._current: dict[str, ModelVersion] = {}
+        self._unloaded: set[str] = set()
+        self._changing = asyncio.Lock()
+        self._loader = ThreadPoolExecutor(1, thread_name_prefix="loader")
+        self._tasks = BackgroundTasks(on_error=partial(log.error, "the repository of models failed", exc_info=True))
+        self._started = self._draining = False
+
+    @property
+    def versions(self) -> list[ModelVersion]:
+        """All versions that are loaded, being loaded, being unloaded, or failed, by name and version.
+
+        Raises:
+            Unavailable: the server is starting, and does not know its model yet.
+        """
+        if not self._started and not self._versions:
+            raise _starting()
+        return sorted(self._versions, key=lambda each: (each.name, each.bundle.version))
+
+    @property
+    def served_names(self) -> list[str]:
+        """The names of the models that answer requests."""
+        return sorted(self._current)
+
+    @property
+    def served(self) -> list[ServedModel]:
+        """The models that answer requests, by name."""
+        versions = [self._current[name] for name in self.served_names]
+        return [version.served for version in versions if version.served is not None]
+
+    @property
+    def busy(self) -> bool:
+        """Whether a thread loads a model or computes attention weights."""
+        attending = (each.served is not None and each.served.attention_queue.busy for each in self._versions)
+        return self._changing.locked() or any(attending)
+
+    def find(self, name: str, version: str = "") -> ServedModel:
+        """Return the model that answers requests for a name and a version; either may be empty.
+
+        Raises:
+            ModelNotFound: the server has no such model or version, or it failed.
+            InvalidInput: the name is empty, and the server has several models and no default model.
+            Unavailable: the model is being loaded.
+        """
+        name = name or self._only_name()
+        if not self._started and name not in self._current:
+            raise _starting()
+        current = self._current.get(name)
+        if current is not None and current.served is not None and version in ("", current.version):
+            return current.served
+        of_name = [each for each in self._versions if each.name == name and version in ("", each.version)]
+        if any(each.state is ModelState.LOADING for each in of_name):
+            raise Unavailable(f"the model {name!r} is being loaded: try again in a few seconds")
+        raise_failure(of_name)
+        if current is not None:
+            raise ModelNotFound(
+                f"the server has no version {version[:_MAX_QUOTED_CHARACTERS]!r} of the model {name!r}: send "
+                f"{current.version!r}, or leave the field empty",
+                field="model_version",
+            )
+        raise ModelNotFound(
+            f"the server has no model {name[:_MAX_QUOTED_CHARACTERS]!r}: send one of {self._names()}", field="model"
+        )
+
+    async def start(self) -> None:
+        """Load the models of the settings.
+
+        Raises:
+            ModelRefused: no model can be served.
+        """
+        settings = self._settings
+        if settings.models is not None:
+            await self._update()
+            if not self._current and (self._versions or not (settings.watch_s or settings.model_control == "on")):
+                reasons = "; ".join(f"{each.name}: {each.reason}" for each in self.versions)
+                raise ModelRefused(reasons or f"{settings.models} has no bundle: make the bundle NAME/1 in this folder")
+        else:
+            assert settings.bundle is not None
+            loaded = await self._load_in_thread(settings.bundle, settings)
+            version = ModelVersion(BundleFolder(loaded.model.bundle.manifest.name, 1, settings.bundle))
+            self._versions.append(version)
+            self._take_over(version, loaded)
+        if settings.default_model not in ("", *self._current):
+            log.warning("--default-model %s is not among the models that are served", settings.default_model)
+        self._started = True
+        if settings.watch_s:
+            self._tasks.start(self._watch(settings.watch_s))
+
+    def drain(self) -> None:
+        """Load no more versions, and refuse requests for attention weights; the scheduler refuses all others."""
+        self._draining = True
+        self._tasks.cancel()
+        for served in self.served:
+            served.attention_queue.drain()
+
+    async def load(self, name: str) -> ServedModel:
+        """Load the highest version of a model, even if it failed before, and return the version that now answers.
+
+        Raises:
+            ModelNotFound: the folder of models has no such model, or its highest version cannot be served.
+            Unavailable: the server is draining.
+        """
+        self._unloaded.discard(name)
+        self._versions = [each for each in self._versions if (each.name, each.state) != (name, ModelState.FAILED)]
+        await self._run(self._update(name))
+        raise_failure([each for each in self.versions if each.name == name])
+        return self.find(name)
+
+    async def unload(self, name: str) -> None:
+        """Let a model take no more requests, until `load` is called for the model; free its memory afterwards.
+
+        Raises:
+            ModelNotFound: the model is not loaded.
+            Unavailable: the server is draining.
+        """
+        name = self.find(name).name
+        self._unloaded.add(name)
+        await self._run(self._update(name))
+
+    async def _run(self, work: Coroutine[None, None, None]) -> None:
+        """Run a change to its end, even if the caller does not wait for the end."""
+        if self._draining:
+            work.close()
+            raise Unavailable("the server is shutting down: send the request to another replica")
+        await asyncio.shield(self._tasks.start(work))
+
+    async def _watch(self, interval_s: float) -> None:
+        """Look for changes of the folder of models at this interval, forever."""
+        while True:
+            await asyncio.sleep(interval_s)
+            try:
+                await self._update()
+            except Exception:
+                log.exception("the folder of models cannot be compared with what is loaded")
+
+    async def _update(self, only: str = "") -> None:
+        """Compare the folder of models, or one model, with what is loaded; load new versions, unload those gone."""
+        async with self._changing:
+            assert self._settings.models is not None
+            bundles = await asyncio.to_thread(find_bundles, self._settings.models)
+            self._versions = [
+                each
+                for each in self._versions
+                if each.state is not ModelState.FAILED or (each.bundle in bundles and not each.retried)
+            ]
+            names = {each.name for each in bundles} - self._unloaded
+            for name in set(self._current) - names:
+                if only in ("", name):
+                    self._retire(self._current.pop(name))
+                    self._on_change()
+            for name in sorted(names):
+                if only in ("", name):
+                    await self._load_highest([each for each in bundles if each.name == name])
+
+    async def _load_highest(self, bundles: list[BundleFolder]) -> None:
+        """Load the highest version of a model that can be loaded, unless it is loaded already."""
+        for bundle in sorted(bundles, key=lambda each: each.version, reverse=True):
+            in_use = (each for each in self._versions if each.state is not ModelState.DRAINING)
+            known = next((each for each in in_use if each.bundle == bundle), None)
+            if known is None:
+                known = ModelVersion(bundle)
+                self._versions.append(known)
+                await self._load(known)
+            if known.state is ModelState.READY:
+                return
+
+    async def _load(self, version: ModelVersion) -> None:
+        """Load a version; if it cannot be loaded, say why."""
+        before = self._current.get(version.name)
+        try:
+            settings = read_model_settings(self._settings, version.bundle.settings)
+            if before is not None and before.served is not None and settings.provider == "auto":
+                # A version that does not fit on the GPU beside its predecessor must not move the model to the CPU.
+                settings = replace(settings, provider=before.served.model.provider)
+            loaded = await self._load_in_thread(version.bundle.folder, settings)
+        except Exception as error:
+            if isinstance(error, ModelRefused | SettingsError):
+                log.error("version %s of %s cannot be served: %s", version.version, version.name, one_line(error))
+            else:
+                log.exception("version %s of %s cannot be loaded", version.version, version.name)
+            version.fail(one_line(error), retried=isinstance(error, NotEnoughMemory))
+            return
+        self._take_over(version, loaded)
+
+    async def _load_in_thread(self, folder: Path, settings: Settings) -> LoadedModel:
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._loader, load_model, folder, settings, self._scheduler.workers, loop)
+
+    def _take_over(self, version: ModelVersion, loaded: LoadedModel) -> None:
+        """Answer all later requests with a loaded version, and retire the version before."""
+        before = self._current.get(version.name)
+        if before is not None and before.version == version.version:
+            # The same version was loaded again, from other files: its series begin anew.
+            self._recorder.remove_model(version.name, version.version)
+        recorder = self._recorder.model(version.name, version.version)
+        calibration = loaded.calibration
+        queue = self._scheduler.add_model(loaded.sessions, calibration.cost, calibration.limits, recorder)
+        recorder.serving(loaded.model, calibration, queue, partial(self._scheduler.estimated_wait_s, queue))
+        # The first Attend loads the graph. The service refuses Attend if the bundle has no graph of attention weights.
+        attention_queue = AttentionWeightsQueue(partial(AttentionWeightsGraph.open_in, loaded.model.bundle), recorder)
+        version.served = ServedModel(
+            version.name,
+            version.version,
+            loaded.model,
+            loaded.tokenizer,
+            queue,
+            attention_queue,
+            calibration,
+            recorder,
+        )
+        version.state = ModelState.READY
+        self._current[version.name] = version
+        log.info("serving %s, version %s: %s", version.name, version.version, loaded.describe())
+        self._on_change()
+        if before is not None:
+            self._retire(before)
+
+    def _retire(self, version: ModelVersion) -> None:
+        """Unload a version once the requests that use it are answered, or after the time of a drain."""
+        version.state = ModelState.DRAINING
+        self._tasks.start(self._unload(version))
+
+    async def _unload(self, version: ModelVersion) -> None:
+        assert version.served is not None
+        await version.served.wait_until_unused(self._settings.drain_s)
+        await self._scheduler.remove_model(version.served.queue)
+        version.served = None
+        self._versions.remove(version)
+        if all((each.name, each.version) != (version.name, version.version) for each in self._versions):
+            self._recorder.remove_model(version.name, version.version)
+        log.info("unloaded %s, version %s", version.name, version.version)
+
+    def _only_name(self) -> str:
+        """Return the name of the model that a request without a name means."""
+        if self._settings.default_model:
+            return self._settings.default_model
+        names = self.served_names or sorted({each.name for each in self._versions})
+        if not names:
+            raise _starting() if not self._started else Unavailable("the server has no model: load one")
+        if len(names) > 1:
+            raise InvalidInput(
+                f"the request names no model, and the server has several: send one of {self._names()}", field="model"
+            )
+        return names[0]
+
+    def _names(self) -> str:
+        return ", ".join(map(repr, self.served_names))
+
+
+def _starting() -> Unavailable:
+    return Unavailable("the server is starting: wait until its health check reports SERVING")

@@ -1,0 +1,277 @@
+"""The path of every request to encode, the same for all protocols: find the model, check, admit, run, write the reply.
+
+A protocol turns its own message into an EncodeRequest of headwaiter.v1 before this path, and gives a ReplyForm, which
+turns the EncodeResponse into the bytes of its own reply.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from headwaiter_proto import encoder_pb2 as pb
+from headwaiter_proto.rules.errors import DeadlineExceeded, Unavailable, Unimplemented
+from headwaiter_proto.rules.inputs import ParsedInput
+from headwaiter_proto.rules.outputs import Output
+from headwaiter_proto.rules.requests import check_id, read_options
+from headwaiter_server.config import Settings
+from headwaiter_server.metrics import Recorder
+from headwaiter_server.models.repository import ModelRepository
+from headwaiter_server.models.served_model import ServedModel
+from headwaiter_server.rpc.endpoint import Call, Context, clock, log_failures
+from headwaiter_server.rpc.inputs import priority_of, read_input
+from headwaiter_server.rpc.replies import answer_bytes, encode_reply, request_limits, set_timings
+from headwaiter_server.rpc.shares import CallLimit, ReplyLimit
+from headwaiter_server.rpc.stream import RequestStream, ReserveBytes, StreamLimits, StreamProtocol
+from headwaiter_server.rpc.threads import PriorityThreads
+from headwaiter_server.runtime.model import ModelDescription
+from headwaiter_server.scheduling.cost import Shape
+from headwaiter_server.scheduling.queued_request import Outcome
+from headwaiter_server.scheduling.scheduler import Scheduler
+
+_LARGE_REPLY_TOKENS = 1024
+_LARGE_REPLY_BYTES = 4 << 20
+# Texts that wait to be tokenised may have the size of this many of the largest requests.
+_WAITING_TEXTS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class ReplyForm:
+    """The form of a reply in one protocol.
+
+    Attributes:
+        size_bytes: returns the largest size of the vectors and rows of a reply, in bytes.
+        write: returns the serialised reply; called in a thread if the reply has many rows.
+    """
+
+    size_bytes: Callable[[ParsedInput, Output, ModelDescription], int]
+    write: Callable[[pb.EncodeResponse], bytes]
+
+
+PACKED_REPLY = ReplyForm(answer_bytes, pb.EncodeResponse.SerializeToString)
+
+
+class RequestPath:
+    """Answers requests to encode; answers with Unavailable until `serve` is called.
+
+    Args:
+        settings: the settings of the server.
+        recorder: counts and times the requests.
+
+    Attributes:
+        limits: the limits of one request.
+        call_limit: limits the calls of all services together.
+        reply_limit: limits the bytes of the replies of all services together.
+        replying: threads that write large replies.
+        available: whether the models are loaded and a device works, as the health service reports.
+        unanswered_count: number of admitted requests without a reply, plus number of open streams.
+    """
+
+    def __init__(self, settings: Settings, recorder: Recorder) -> None:
+        self.settings, self.recorder = settings, recorder
+        self.limits = request_limits(settings)
+        self.call_limit = CallLimit(settings.max_calls)
+        self.reply_limit = ReplyLimit(settings.max_reply_bytes)
+        self.replying = PriorityThreads("reply")
+        self._tokenizing = PriorityThreads("tokenize", max_waiting_bytes=_WAITING_TEXTS * settings.max_request_bytes)
+        self._stream_limits = StreamLimits(
+            settings.max_stream_requests, settings.max_stream_bytes, settings.max_stream_idle_s
+        )
+        self._streams: set[RequestStream[Any]] = set()
+        self._repository: ModelRepository | None = None
+        self._scheduler: Scheduler | None = None
+        self._draining = False
+        self.available = False
+        self.unanswered_count = 0
+
+    @property
+    def busy(self) -> bool:
+        """Whether a thread works on a request, even if the caller has gone."""
+        attending = self._repository is not None and self._repository.busy
+        return attending or self._tokenizing.busy or self.replying.busy
+
+    @property
+    def ready(self) -> bool:
+        """Whether the server answers new requests."""
+        return self.available and not self._draining
+
+    @property
+    def repository(self) -> ModelRepository:
+        """The models of the server.
+
+        Raises:
+            Unavailable: the server is starting.
+        """
+        if self._repository is None:
+            raise Unavailable("the server is starting: wait until its health check reports SERVING")
+        return self._repository
+
+    @property
+    def controlled_repository(self) -> ModelRepository:
+        """The models of the server, if callers may load and unload them.
+
+        Raises:
+            Unimplemented: callers may not.
+            Unavailable: the server is starting.
+        """
+        if not self.controllable:
+            raise Unimplemented(
+                "the server does not let callers load and unload models: start it with --models and --model-control on"
+            )
+        return self.repository
+
+    @property
+    def controllable(self) -> bool:
+        """Whether callers may load and unload models."""
+        return self.settings.model_control == "on" and self.settings.models is not None
+
+    def serve(self, repository: ModelRepository, scheduler: Scheduler) -> None:
+        """Answer requests with the models of a repository from now on."""
+        self._repository, self._scheduler = repository, scheduler
+
+    def drain(self) -> None:
+        """Stop reading streams, and end each stream once its requests are answered."""
+        self._draining = True
+        for stream in self._streams:
+            stream.drain()
+
+    @contextmanager
+    def used(self, name: str, version: str, call: Call) -> Iterator[ServedModel]:
+        """Find the model of a request, and keep the model loaded inside the block."""
+        served = self.repository.find(name, version)
+        call.model = served.labels
+        with served.used():
+            yield served
+
+    @contextmanager
+    def encoding(self, name: str, version: str, call: Call) -> Iterator[ServedModel]:
+        """Do what `used` does, and count the request as failed if the block fails."""
+        with self.used(name, version, call) as served:
+            try:
+                yield served
+            except BaseException:
+                served.recorder.request_failed(clock() - call.arrived_s)
+                raise
+
+    @contextmanager
+    def counted(self) -> Iterator[None]:
+        """Count a request or a stream as unanswered inside the block."""
+        self.unanswered_count += 1
+        try:
+            yield
+        finally:
+            self.unanswered_count -= 1
+
+    async def answer_stream(
+        self, messages: AsyncIterator[bytes], context: Context, call: Call, protocol: StreamProtocol[Any]
+    ) -> None:
+        """Answer each request of a stream."""
+        stream = RequestStream(messages, context, call, protocol, self.recorder, self._stream_limits)
+        with self.counted():
+            self._streams.add(stream)
+            try:
+                if self._draining:
+                    stream.drain()
+                await stream.serve()
+            finally:
+                self._streams.remove(stream)
+
+    async def encode(
+        self, request: pb.EncodeRequest, served: ServedModel, call: Call, reserve: ReserveBytes, form: ReplyForm
+    ) -> bytes:
+        """Return the serialised reply to a request; queue the request once the bytes of its reply are reserved."""
+        output = read_options(request, served.model.bundle.manifest)
+        if not request.timeout_s:
+            # gRPC itself cancels a call whose deadline passes.
+            return await self._answer(request, output, call, served, call.deadline_s, reserve, form)
+        deadline_s = min(call.deadline_s, call.arrived_s + request.timeout_s)
+        try:
+            async with asyncio.timeout_at(deadline_s):
+                return await self._answer(request, output, call, served, deadline_s, reserve, form)
+        except TimeoutError:
+            raise _deadline_exceeded(request) from None
+
+    async def read_input(
+        self, request: pb.EncodeRequest | pb.AttendRequest, served: ServedModel, check_room: Callable[[int], None]
+    ) -> ParsedInput:
+        """Return the sequences of a request; see `rpc.inputs.read_input`."""
+        manifest, tokenizer = served.model.bundle.manifest, served.tokenizer
+        return await read_input(request, manifest, tokenizer, self.limits, self._tokenizing, check_room)
+
+    async def _answer(
+        self,
+        request: pb.EncodeRequest,
+        output: Output,
+        call: Call,
+        served: ServedModel,
+        deadline_s: float,
+        reserve: ReserveBytes,
+        form: ReplyForm,
+    ) -> bytes:
+        priority, scheduler = priority_of(request), self._scheduler
+        assert scheduler is not None
+
+        def check_room(tokens: int) -> None:
+            scheduler.admit(served.queue, Shape.of([1] * tokens), deadline_s, priority)
+
+        parsed = await self.read_input(request, served, check_room)
+        admitted_s = clock()
+        with self.counted():
+            reply_bytes = form.size_bytes(parsed, output, served.model)
+            await reserve(reply_bytes)
+            self.reply_limit.hold(call.connection, reply_bytes, call.held)
+            outcome = await scheduler.submit(
+                served.queue,
+                parsed.sequences,
+                hidden=output.needs_rows(parsed.skipped_tokens),
+                deadline_s=deadline_s,
+                priority=priority,
+                failures=parsed.failures.by_sequence if request.partial else None,
+                device_failures=call.device_failures,
+                on_queued=call.note_queued,
+            )
+            if clock() >= deadline_s:
+                raise _deadline_exceeded(request)
+            log_failures(call, outcome.failures)
+            respond = partial(_respond, call, parsed, output, admitted_s, outcome, served, form)
+            # Writing rows or offsets of many tokens takes long; a thread keeps the event loop free.
+            per_token = outcome.hidden is not None or parsed.offsets is not None
+            many = sum(map(len, parsed.sequences)) > _LARGE_REPLY_TOKENS or reply_bytes > _LARGE_REPLY_BYTES
+            large = per_token and many
+            return await self.replying.run(respond, priority) if large else respond()
+
+
+def adopt_id(call: Call, request_id: str) -> None:
+    """Use the id of a request for its call, if the request has an id."""
+    check_id(request_id)
+    call.request_id = request_id or call.request_id
+
+
+async def reserve_nothing(_: int) -> None:
+    """Reserve no bytes, because a unary call has only one answer."""
+
+
+def _respond(
+    call: Call,
+    parsed: ParsedInput,
+    output: Output,
+    admitted_s: float,
+    outcome: Outcome,
+    served: ServedModel,
+    form: ReplyForm,
+) -> bytes:
+    completed_s = outcome.completed_s(clock())
+    reply = encode_reply(call.request_id, parsed, output, outcome, served)
+    set_timings(reply.timings, call, admitted_s, outcome.batches, completed_s)
+    served.recorder.stages(reply.timings)
+    return form.write(reply)
+
+
+def _deadline_exceeded(request: pb.EncodeRequest) -> DeadlineExceeded:
+    if not request.timeout_s:
+        return DeadlineExceeded("the answer was ready only after the deadline of the call: allow more time")
+    return DeadlineExceeded(
+        f"the answer was not ready within the request's timeout_s of {request.timeout_s:g} s: allow more time"
+    )

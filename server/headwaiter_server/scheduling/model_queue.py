@@ -1,0 +1,138 @@
+"""The queue of one model: its waiting sequences, its sessions, and what was learnt about its batches."""
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+
+from headwaiter_proto.rules.errors import HeadwaiterError
+from headwaiter_server.scheduling.adaptive_limits import AdaptiveLimits
+from headwaiter_server.scheduling.admission import Backlog
+from headwaiter_server.scheduling.answers import Answers
+from headwaiter_server.scheduling.cost import BatchLimits, CostModel
+from headwaiter_server.scheduling.cost_correction import CostCorrection
+from headwaiter_server.scheduling.device_failures import DeviceFailures
+from headwaiter_server.scheduling.fair_start import Priority
+from headwaiter_server.scheduling.observer import Observer
+from headwaiter_server.scheduling.pending import Pending
+from headwaiter_server.scheduling.queued_request import QueuedRequest, Sequence
+from headwaiter_server.scheduling.worker import Session, Worker
+
+
+class ModelQueue:
+    """The queue of one model.
+
+    Attributes:
+        sessions: the model's session of each worker that can run the model.
+        pending: the waiting sequences.
+        requests: the requests that have no answer yet.
+        correction: corrects the predicted times of the model's batches.
+        limits: the batch limits that hold now.
+        answers: hands out results and errors.
+        device_failures: isolates the sequences that kill devices.
+        observer: is notified of batches.
+        batch_count: number of batches that are planned, that run, or that are bisected after a failure.
+        closed: whether the queue takes no more requests.
+        used_s: the device seconds that the model has used; after a pause, at least those of the model that ran last.
+    """
+
+    def __init__(
+        self,
+        sessions: Mapping[Worker, Session],
+        cost: CostModel,
+        limits: BatchLimits,
+        observer: Observer,
+        clock: Callable[[], float],
+    ) -> None:
+        """Start an empty queue.
+
+        Args:
+            sessions: the model's session of each worker that can run the model.
+            cost: predicts the seconds of a batch.
+            limits: the largest limits of a batch.
+            observer: is notified of batches.
+            clock: the clock of the deadlines.
+        """
+        self.sessions, self.observer = dict(sessions), observer
+        self.pending, self.requests = Pending(), set[QueuedRequest]()
+        self.correction, self.limits = CostCorrection(cost), AdaptiveLimits(limits)
+        self.cost_corrections: Mapping[str, float] = self.correction.ratios  # Always the latest ratios.
+        self.answers = Answers(self.pending, self.correction, observer)
+        self.device_failures = DeviceFailures(self.pending, self.answers, clock)
+        self.batch_count, self.used_s, self.closed = 0, 0.0, False
+        self._idle = asyncio.Event()
+
+    @property
+    def queued_sequences(self) -> int:
+        """Number of sequences that have not started to run."""
+        planned = sum(len(worker.planned_sequences(session)) for worker, session in self.sessions.items())
+        return len(self.pending) + self.device_failures.waiting_sequences + planned
+
+    @property
+    def planned_tokens(self) -> int:
+        """Number of tokens that have left the queue and have not started to run."""
+        planned = (worker.planned_sequences(session) for worker, session in self.sessions.items())
+        return self.device_failures.waiting_tokens + sum(each.length_tokens for batch in planned for each in batch)
+
+    @property
+    def queued_tokens(self) -> int:
+        """Number of tokens of the sequences that have not started to run."""
+        return self.pending.tokens + self.planned_tokens
+
+    @property
+    def backlog(self) -> Backlog:
+        """The waiting sequences, and the cost and the limits of their batches."""
+        return Backlog(self.pending, self.correction.cost, self.limits.current)
+
+    @property
+    def fills_a_batch(self) -> bool:
+        """Whether enough tokens wait for a full batch."""
+        return self.pending.tokens >= self.limits.current.tokens
+
+    @property
+    def alive(self) -> bool:
+        """Whether a device of the model is alive."""
+        return any(worker.alive for worker in self.sessions)
+
+    def yields(self, now_s: float) -> bool:
+        """Return whether the work that waits yields to interactive work of other models: it is bulk work, and early."""
+        leader = next(self.pending.by_fair_start())
+        return leader.priority is Priority.BULK and leader.fair_start_s > now_s
+
+    def add(self, request: QueuedRequest, sequences: Iterable[Sequence]) -> None:
+        """Queue the sequences of a request."""
+        for sequence in sequences:
+            self.pending.add(sequence)
+            request.not_started.add(sequence)
+        self.requests.add(request)
+
+    def end_request(self, request: QueuedRequest) -> None:
+        """Forget a request that has its answer, or whose caller has gone."""
+        self.requests.discard(request)
+        self.answers.withdraw(request)
+        self._note_idle()
+
+    def fail(self, error: HeadwaiterError) -> int:
+        """Fail the requests that have no answer yet, and return their number."""
+        unanswered = [request for request in self.requests if not request.answer.done()]
+        for request in unanswered:
+            self.answers.fail(request, error)
+        return len(unanswered)
+
+    def start_batch(self, predicted_s: float) -> None:
+        """Note that a batch was given to a worker."""
+        self.batch_count += 1
+        self.used_s += predicted_s
+
+    def end_batch(self) -> None:
+        """Note that a batch has its results or errors."""
+        self.batch_count -= 1
+        self._note_idle()
+
+    async def close(self) -> None:
+        """Take no more requests, and wait until all requests have their answers and no batch runs."""
+        self.closed = True
+        self._note_idle()
+        await self._idle.wait()
+
+    def _note_idle(self) -> None:
+        if self.closed and not self.requests and not self.batch_count:
+            self._idle.set()

@@ -1,0 +1,82 @@
+"""The queues of all models, and the order in which the models take turns on the devices.
+
+The order is start-time fair queuing (Goyal et al. 1996): among the models that wait, the model that has used the
+devices least goes first. A model with much work then delays another model by one batch, not by its whole queue.
+"""
+
+from collections.abc import Iterator
+
+from headwaiter_proto.rules.errors import HeadwaiterError
+from headwaiter_server.scheduling.model_queue import ModelQueue
+from headwaiter_server.scheduling.worker import Session, Worker
+
+
+class ModelQueues:
+    """The queues of all models."""
+
+    def __init__(self) -> None:
+        self._queues: list[ModelQueue] = []
+        # The virtual time: what the model whose turn began last had used before.
+        self._used_s = 0.0
+
+    def __iter__(self) -> Iterator[ModelQueue]:
+        """Yield the queues."""
+        return iter(tuple(self._queues))
+
+    def add(self, queue: ModelQueue) -> None:
+        """Add the queue of a model."""
+        self._queues.append(queue)
+
+    def remove(self, queue: ModelQueue) -> None:
+        """Remove the queue of a model."""
+        self._queues.remove(queue)
+
+    @property
+    def waiting(self) -> list[ModelQueue]:
+        """The queues in which sequences wait."""
+        return [queue for queue in self._queues if queue.pending]
+
+    @property
+    def wanted_workers(self) -> set[Worker]:
+        """The workers that could run a waiting sequence."""
+        return {worker for queue in self.waiting for worker in queue.sessions}
+
+    def sessions_on(self, worker: Worker) -> list[Session]:
+        """Return the sessions that a worker has now."""
+        return [queue.sessions[worker] for queue in self._queues if worker in queue.sessions]
+
+    def drop_closed_sessions(self, worker: Worker) -> None:
+        """Forget the sessions of a worker that could not be reopened."""
+        for queue in self._queues:
+            if worker in queue.sessions and queue.sessions[worker].closed:
+                del queue.sessions[worker]
+
+    def fail_unserved(self, error: HeadwaiterError) -> None:
+        """Fail the requests of models of which no device is alive."""
+        for queue in self._queues:
+            if not queue.alive:
+                queue.fail(error)
+
+    def note_arrival(self, queue: ModelQueue) -> None:
+        """Note that a request is about to enter a queue; a model gets no credit for the time without work."""
+        if not queue.pending:
+            queue.used_s = max(queue.used_s, self._used_s)
+
+    def next(self, worker: Worker, now_s: float) -> ModelQueue | None:
+        """Return the queue of a worker's next batch; None if no sequence waits that the worker can run.
+
+        Interactive work goes before bulk work, unless the bulk work has waited beyond its fair start. Then the model
+        that has used the devices least goes first, and among equals the earliest fair start.
+        """
+
+        def order(queue: ModelQueue) -> tuple[bool, float, float]:
+            return queue.yields(now_s), queue.used_s, next(queue.pending.by_fair_start()).fair_start_s
+
+        return min((queue for queue in self.waiting if worker in queue.sessions), key=order, default=None)
+
+    def note_turn(self, queue: ModelQueue, now_s: float) -> None:
+        """Note that a model's turn begins; a model gets no credit for the time in which its bulk work yields."""
+        self._used_s = max(self._used_s, queue.used_s)
+        for other in self.waiting:
+            if other.yields(now_s):
+                other.used_s = max(other.used_s, self._used_s)

@@ -1,0 +1,259 @@
+"""A server of several models answers with each, replaces versions without a failed call, and refuses bad versions."""
+
+import asyncio
+import json
+import shutil
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import grpc
+import numpy as np
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from headwaiter_client import AsyncClient, DeadlineExceeded, InvalidInput, ModelNotFound, SequenceTooLong, Unimplemented
+from headwaiter_proto import encoder_pb2 as pb
+from headwaiter_server.app import Server
+from headwaiter_server.models import repository
+from headwaiter_server.models.loading import LoadedModel, load_model
+from headwaiter_server.runtime import model
+from headwaiter_server.runtime.errors import ModelRefused
+from tests.e2e.in_process_server import connect, local_settings, metrics_url, paused_device, serving
+from tests.e2e.prometheus_metrics import metrics_page
+
+FEATURES = np.ones((3, 6), np.float32)
+
+
+@pytest.fixture
+def models(tmp_path: Path, text_bundle: Path, feature_bundle: Path) -> Path:
+    """A folder of the models "texts" and "features", in one version each."""
+    folder = tmp_path / "models"
+    add_version(folder / "texts" / "1", text_bundle)
+    add_version(folder / "features" / "1", feature_bundle)
+    return folder
+
+
+def add_version(folder: Path, bundle: Path, *, corrupt: bool = False) -> None:
+    """Copy a bundle into a folder, which appears complete, and give the bundle a digest of its own."""
+    hidden = folder.with_name(f".{folder.name}")
+    shutil.copytree(bundle, hidden)
+    manifest = json.loads((hidden / "manifest.json").read_text())
+    manifest["name"] = f"{folder.parent.name}-{folder.name}"
+    (hidden / "manifest.json").write_text(json.dumps(manifest))
+    if corrupt:
+        (hidden / "packed-cpu.fp32.onnx").write_bytes(b"not a graph")
+    hidden.rename(folder)
+
+
+@asynccontextmanager
+async def serving_models(folder: Path, **changes: Any) -> AsyncIterator[Server]:
+    async with serving(None, models=folder, **changes) as server:
+        yield server
+
+
+async def health_of(server: Server, service: str) -> int:
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel:
+        stub: Any = health_pb2_grpc.HealthStub(channel)
+        reply = await stub.Check(health_pb2.HealthCheckRequest(service=service))
+        return int(reply.status)
+
+
+async def states_of(client: AsyncClient) -> dict[tuple[str, str], str]:
+    return {(each.name, each.version): each.state for each in await client.models()}
+
+
+async def test_each_model_answers_as_it_does_alone(models: Path, text_bundle: Path, feature_bundle: Path) -> None:
+    async with serving(text_bundle) as server, connect(server) as client:
+        text = (await client.encode(["fresh bread"])).pooled
+    async with serving(feature_bundle) as server, connect(server) as client:
+        features = (await client.encode_features([FEATURES])).pooled
+    async with serving_models(models) as server, connect(server) as client:
+        results = await asyncio.gather(
+            client.encode(["fresh bread"], model="texts"), client.encode_features([FEATURES], model="features")
+        )
+        assert [(each.model.name, each.model.version) for each in results] == [("texts", "1"), ("features", "1")]
+        np.testing.assert_array_equal(results[0].pooled, text)
+        np.testing.assert_array_equal(results[1].pooled, features)
+
+
+async def test_requests_without_a_model_and_unknown_models_are_refused_with_the_names(models: Path) -> None:
+    async with serving_models(models) as server, connect(server) as client:
+        with pytest.raises(InvalidInput, match="'features', 'texts'") as refused:
+            await client.encode(["fresh bread"])
+        assert refused.value.field == "model"
+        with pytest.raises(ModelNotFound, match="'features', 'texts'") as unknown:
+            await client.encode(["fresh bread"], model="other")
+        assert unknown.value.field == "model"
+
+
+async def test_the_default_model_answers_requests_without_a_model(models: Path) -> None:
+    async with serving_models(models, default_model="texts") as server, connect(server) as client:
+        assert (await client.encode(["fresh bread"])).model.name == "texts"
+
+
+async def test_a_new_version_takes_over_and_removing_it_goes_back(models: Path, text_bundle: Path) -> None:
+    add_version(models / "texts" / "10", text_bundle)
+    async with serving_models(models, model_control="on") as server, connect(server) as client:
+        assert (await client.encode(["bread"], model="texts")).model.version == "10"
+        add_version(models / "texts" / "11", text_bundle)
+        assert (await client.load("texts")).version == "11"
+        assert (await client.encode(["bread"], model="texts")).model.version == "11"
+        shutil.rmtree(models / "texts" / "11")
+        assert (await client.load("texts")).version == "10"
+        assert (await client.encode(["bread"], model="texts")).model.version == "10"
+        page = await asyncio.to_thread(metrics_page, f"http://127.0.0.1:{server.metrics_port}/metrics")
+        assert 'version="11"' not in page
+
+
+async def test_a_corrupt_version_is_reported_and_the_old_one_goes_on(models: Path, text_bundle: Path) -> None:
+    async with serving_models(models, model_control="on") as server, connect(server) as client:
+        add_version(models / "texts" / "2", text_bundle, corrupt=True)
+        with pytest.raises(ModelNotFound, match=r"2.*packed-cpu\.fp32\.onnx"):
+            await client.load("texts")
+        assert (await client.encode(["bread"], model="texts")).model.version == "1"
+        assert (await states_of(client))["texts", "2"] == "failed"
+        assert await health_of(server, "headwaiter.v1.Encoder/texts") == health_pb2.HealthCheckResponse.SERVING
+
+
+async def test_an_unloaded_model_is_gone_until_it_is_loaded(models: Path) -> None:
+    async with serving_models(models, model_control="on") as server, connect(server) as client:
+        await client.unload("texts")
+        with pytest.raises(ModelNotFound):
+            await client.encode(["bread"], model="texts")
+        assert (await client.encode_features([FEATURES], model="features")).model.name == "features"
+        assert await health_of(server, "headwaiter.v1.Encoder/texts") == health_pb2.HealthCheckResponse.NOT_SERVING
+        await client.load("texts")
+        assert (await client.encode(["bread"], model="texts")).model.name == "texts"
+        assert await health_of(server, "headwaiter.v1.Encoder/texts") == health_pb2.HealthCheckResponse.SERVING
+
+
+async def test_no_call_fails_while_versions_change_under_load(models: Path, text_bundle: Path) -> None:
+    current = ["1"]
+    async with serving_models(models, watch_s=0.05) as server, connect(server) as client:
+        done = asyncio.Event()
+
+        async def call() -> int:
+            answered = 0
+            while not done.is_set():
+                first = len(current) - 1
+                version = (await client.encode(["bread", "fresh bread"], model="texts")).model.version
+                assert version in [*current[first:], str(len(current) + 1)]
+                answered += 1
+            return answered
+
+        calls = [asyncio.create_task(call()) for _ in range(4)]
+        for version in ("2", "3", "4"):
+            add_version(models / "texts" / version, text_bundle)
+            async with asyncio.timeout(60):
+                while (await client.encode(["bread"], model="texts")).model.version != version:
+                    pass
+            current.append(version)
+        done.set()
+        assert all(await asyncio.gather(*calls))
+        async with asyncio.timeout(30):
+            while len(await states_of(client)) > 2:  # noqa: ASYNC110 - the state is on the server
+                await asyncio.sleep(0.01)
+        assert await states_of(client) == {("features", "1"): "ready", ("texts", "4"): "ready"}
+
+
+async def test_callers_cannot_load_and_unload_models_unless_the_operator_allows_it(models: Path) -> None:
+    async with serving_models(models) as server, connect(server) as client:
+        for call in (client.load, client.unload):
+            with pytest.raises(Unimplemented, match="--model-control"):
+                await call("texts")
+
+
+async def test_a_server_without_a_single_good_model_does_not_start(tmp_path: Path, text_bundle: Path) -> None:
+    add_version(tmp_path / "models" / "texts" / "1", text_bundle, corrupt=True)
+    with pytest.raises(ModelRefused, match=r"texts.*packed-cpu\.fp32\.onnx"):
+        await Server(local_settings(None, models=tmp_path / "models")).start()
+
+
+async def test_a_model_without_memory_is_refused_with_the_figures_and_the_others_go_on(
+    models: Path, text_bundle: Path
+) -> None:
+    async with serving_models(models, model_control="on") as server, connect(server) as client:
+        add_version(models / "texts" / "2", text_bundle)
+        with patch.object(model, "available_bytes", lambda: 1000), pytest.raises(ModelNotFound) as refused:
+            await client.load("texts")
+        for figure in (" MiB for its weights", " MiB for its longest sequence", "0 MiB are available"):
+            assert figure in str(refused.value)
+        assert (await client.encode(["bread"], model="texts")).model.version == "1"
+        assert (await client.load("texts")).version == "2"
+
+
+async def test_a_model_may_have_settings_of_its_own(models: Path) -> None:
+    (models / "texts" / "settings.json").write_text('{"precision": "int8", "max_sequence_tokens": 5}')
+    async with serving_models(models, model_control="on") as server, connect(server) as client:
+        description = await client.model("texts")
+        assert (description.model.precision, description.max_tokens) == (pb.PRECISION_INT8, 5)
+        assert (await client.model("features")).max_tokens == 48
+        with pytest.raises(SequenceTooLong) as refused:
+            await client.encode_tokens([[1] * 6], model="texts")
+        assert (refused.value.limit, refused.value.actual) == (5, 6)
+        (models / "texts" / "settings.json").write_text('{"precision": "fp64"}')
+        with pytest.raises(ModelNotFound, match=r"settings\.json.*fp64"):
+            await client.load("texts")
+        assert (await client.encode_tokens([[1] * 5], model="texts")).model.version == "1"
+
+
+async def test_a_load_goes_on_when_its_caller_has_gone(models: Path, text_bundle: Path) -> None:
+    async with serving_models(models, model_control="on") as server, connect(server) as client:
+        add_version(models / "texts" / "2", text_bundle)
+
+        def load_slowly(*arguments: Any) -> LoadedModel:
+            time.sleep(0.5)
+            return load_model(*arguments)
+
+        with patch.object(repository, "load_model", load_slowly), pytest.raises(DeadlineExceeded):
+            await client.load("texts", timeout_s=0.2)
+        assert (await client.load("texts")).version == "2"
+
+
+async def test_a_model_that_was_reloaded_with_other_settings_keeps_its_metrics(models: Path) -> None:
+    async with serving_models(models, model_control="on") as server, connect(server) as client:
+        (models / "texts" / "settings.json").write_text('{"token_budget": 64}')
+        await client.load("texts")
+        async with asyncio.timeout(30):
+            while len(await client.models()) > 2:  # noqa: ASYNC110 - the state is on the server
+                await asyncio.sleep(0.01)
+        await client.encode(["bread"], model="texts")
+        page = await asyncio.to_thread(metrics_page, metrics_url(server))
+        assert 'headwaiter_batch_sequences_count{model="texts",version="1"} 1.0' in page.splitlines()
+
+
+async def test_a_model_may_be_loaded_again_while_it_still_answers(models: Path) -> None:
+    with paused_device() as device:
+        device.resume()
+        async with serving_models(models, model_control="on") as server, connect(server) as client:
+            device.pause()
+            request = asyncio.create_task(client.encode(["bread"], model="texts"))
+            await device.wait_for_batch()
+            await client.unload("texts")
+            with pytest.raises(ModelNotFound):
+                await client.encode(["bread"], model="texts")
+            device.resume()
+            await client.load("texts")
+            assert (await request).model.version == "1"
+            assert (await client.encode(["bread"], model="texts")).model.version == "1"
+
+
+async def test_one_unreadable_folder_does_not_hide_the_others(models: Path) -> None:
+    (models / "features" / "1" / "link").symlink_to("nowhere")
+    (models / "broken").symlink_to("nowhere")
+    (models / "texts" / "01").mkdir()
+    async with serving_models(models) as server, connect(server) as client:
+        assert [each.name for each in await client.models()] == ["features", "texts"]
+
+
+async def test_a_model_that_cannot_be_served_does_not_make_requests_ambiguous(
+    tmp_path: Path, text_bundle: Path
+) -> None:
+    add_version(tmp_path / "models" / "texts" / "1", text_bundle)
+    add_version(tmp_path / "models" / "broken" / "1", text_bundle, corrupt=True)
+    async with serving_models(tmp_path / "models") as server, connect(server) as client:
+        assert (await client.encode(["bread"])).model.name == "texts"

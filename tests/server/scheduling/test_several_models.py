@@ -1,0 +1,266 @@
+"""Several models share one pool of devices: in fair shares, each with its own queue, and until they are removed."""
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headwaiter_proto.rules.errors import DeviceFailed, Overloaded, Unavailable
+from headwaiter_server.runtime.errors import BundleChanged
+from headwaiter_server.runtime.graph import Outputs
+from headwaiter_server.runtime.packing import PackedBatch
+from headwaiter_server.scheduling.fair_start import BULK_DELAY_S, Priority
+from headwaiter_server.scheduling.model_queue import ModelQueue
+from headwaiter_server.scheduling.model_queues import ModelQueues
+from headwaiter_server.scheduling.queued_request import Outcome
+from headwaiter_server.scheduling.scheduler import Scheduler
+from headwaiter_server.scheduling.worker import Session, Worker
+from headwaiter_server.scheduling.worker_thread import NeverRan
+from tests.server.scheduling.fakes import COST, LIMITS, PROBE, QUEUE, FakeDevice, FakeObserver, ManualClock, sums
+from tests.server.scheduling.sequences import waiting
+
+FULL = LIMITS.tokens
+
+
+class LoggedDevice(FakeDevice):
+    """A fake device that adds the name of its model to a log for each batch."""
+
+    def __init__(self, name: str, log: list[str]) -> None:
+        super().__init__()
+        self._name, self._log = name, log
+
+    def run(self, batch: PackedBatch, *, hidden: bool) -> Outputs:
+        if batch is not PROBE:
+            self._log.append(self._name)
+        return super().run(batch, hidden=hidden)
+
+
+class TwoModels:
+    """A scheduler with one worker and the models "a" and "b".
+
+    Attributes:
+        log: the model of each batch, in order.
+    """
+
+    def __init__(self) -> None:
+        self.clock, self.log = ManualClock(), list[str]()
+        self.devices = {name: LoggedDevice(name, self.log) for name in "ab"}
+        self.worker = Worker(self.clock)
+        self.scheduler = Scheduler([self.worker], QUEUE, clock=self.clock)
+        self.queues = {name: self.add(name) for name in "ab"}
+
+    def add(self, name: str) -> ModelQueue:
+        session = Session(self.devices[name], lambda: LoggedDevice(name, self.log), PROBE)
+        return self.scheduler.add_model({self.worker: session}, COST, LIMITS, FakeObserver())
+
+    def submit(self, name: str, tokens: int, **options: Any) -> "asyncio.Task[Outcome]":
+        values = [np.full(tokens, 2)]
+        return asyncio.create_task(self.scheduler.submit(self.queues[name], values, hidden=False, **options))
+
+    async def hold(self, name: str) -> "asyncio.Task[Outcome]":
+        """Let a full batch of a model begin, and hold the batch on the device."""
+        self.devices[name].hold()
+        task = self.submit(name, FULL)
+        await self.devices[name].busy()
+        return task
+
+
+@pytest.fixture
+async def models() -> AsyncIterator[TwoModels]:
+    models = TwoModels()
+    yield models
+    for device in models.devices.values():
+        device.release()
+    await models.scheduler.drain(30.0)
+
+
+async def test_a_batch_holds_sequences_of_one_model(models: TwoModels) -> None:
+    held = await models.hold("a")
+    tasks = [models.submit(name, 2) for name in "abab"]
+    await asyncio.sleep(0)
+    models.devices["a"].release()
+    assert [sums(outcome) for outcome in await asyncio.gather(held, *tasks)] == [[16], [4], [4], [4], [4]]
+    assert sorted(models.log) == ["a", "a", "b"]
+
+
+async def test_a_model_with_much_work_delays_another_model_by_one_batch(models: TwoModels) -> None:
+    held = await models.hold("a")
+    flood = [models.submit("a", FULL) for _ in range(6)]
+    await asyncio.sleep(0)
+    quiet = models.submit("b", 1)
+    await asyncio.sleep(0)
+    models.devices["a"].release()
+    await asyncio.gather(held, *flood, quiet)
+    assert models.log.index("b") <= 2  # Behind the batch that ran, and the batch that was planned before.
+
+
+async def test_the_queue_of_one_model_may_be_full_while_another_has_room(models: TwoModels) -> None:
+    held = await models.hold("a")
+    flood = [models.submit("a", FULL) for _ in range(QUEUE.tokens // FULL)]
+    await asyncio.sleep(0)
+    with pytest.raises(Overloaded):
+        await models.submit("a", 1)
+    quiet = models.submit("b", 1)
+    models.devices["a"].release()
+    assert sums(await quiet) == [2]
+    await asyncio.gather(held, *flood)
+
+
+async def test_a_removed_model_answers_what_it_admitted_and_frees_its_session(models: TwoModels) -> None:
+    held = await models.hold("a")
+    behind = models.submit("a", 1)
+    await asyncio.sleep(0)
+    removing = asyncio.create_task(models.scheduler.remove_model(models.queues["a"]))
+    await asyncio.sleep(0)
+    with pytest.raises(Unavailable):
+        await models.submit("a", 1)
+    assert not removing.done()
+    models.devices["a"].release()
+    assert [sums(await held), sums(await behind)] == [[16], [2]]
+    await removing
+    assert [session.graph for session in models.queues["a"].sessions.values()] == [None]
+    assert sums(await models.submit("b", 1)) == [2]
+
+
+async def test_when_a_device_dies_the_sessions_of_all_models_are_reopened(models: TwoModels) -> None:
+    before = dict(models.devices)
+    before["a"].dead = True
+    with pytest.raises(DeviceFailed):
+        await models.submit("a", 1)
+    for name in "ab":
+        async with asyncio.timeout(30):
+            while True:
+                try:
+                    assert sums(await models.submit(name, 1)) == [2]
+                except Unavailable:
+                    await asyncio.sleep(0.001)
+                else:
+                    break
+    graphs = [session.graph for queue in models.queues.values() for session in queue.sessions.values()]
+    assert not set(graphs) & set(before.values())
+
+
+async def test_no_batch_runs_during_the_turn_of_a_model_that_is_being_loaded(models: TwoModels) -> None:
+    begun, ended = threading.Event(), threading.Event()
+    loop = asyncio.get_running_loop()
+
+    def load() -> None:
+        with models.worker.turn(loop):
+            begun.set()
+            assert ended.wait(30)
+
+    loading = asyncio.create_task(asyncio.to_thread(load))
+    assert await asyncio.to_thread(begun.wait, 30)
+    task = models.submit("a", 1)
+    await asyncio.sleep(0.02)
+    assert models.log == []
+    ended.set()
+    assert sums(await task) == [2]
+    await loading
+
+
+async def test_a_model_whose_only_device_is_dead_is_unavailable_while_others_go_on(models: TwoModels) -> None:
+    other = Worker(models.clock)
+    models.scheduler.workers.append(other)
+    device = LoggedDevice("c", models.log)
+    queue = models.scheduler.add_model({other: Session(device, FakeDevice, PROBE)}, COST, LIMITS, FakeObserver())
+    other.alive = False
+    with pytest.raises(Unavailable):
+        await models.scheduler.submit(queue, [np.array([1])], hidden=False)
+    assert sums(await models.submit("a", 1)) == [2]
+
+
+async def test_a_model_is_removed_although_one_of_its_devices_is_lost(models: TwoModels) -> None:
+    lost = Worker(models.clock)
+    sessions = {models.worker: Session(FakeDevice(), FakeDevice, PROBE), lost: Session(None, FakeDevice, PROBE)}
+    queue = models.scheduler.add_model(sessions, COST, LIMITS, FakeObserver())
+    lost.close()
+    async with asyncio.timeout(30):
+        await models.scheduler.remove_model(queue)
+    assert [session.graph for session in sessions.values()] == [None, None]
+
+
+async def test_a_turn_on_a_lost_device_fails(models: TwoModels) -> None:
+    models.worker.close()
+    loop = asyncio.get_running_loop()
+
+    def load() -> None:
+        with models.worker.turn(loop):
+            raise AssertionError
+
+    with pytest.raises(NeverRan):
+        await asyncio.to_thread(load)
+
+
+async def test_bulk_work_gets_no_credit_for_the_time_in_which_it_yields(models: TwoModels) -> None:
+    a, b = models.queues["a"], models.queues["b"]
+    a.used_s, b.used_s = 50.0, 0.0
+    b.pending.add(waiting(1, 0, priority=Priority.BULK))
+    models.scheduler._queues.note_turn(a, 0.0)
+    assert b.used_s == 50.0
+
+
+async def test_a_model_whose_bundle_has_changed_is_not_reopened_and_the_others_are() -> None:
+    def changed() -> FakeDevice:
+        raise BundleChanged("the bundle was replaced")
+
+    worker = Worker(ManualClock())
+    sessions = [Session(None, changed, PROBE), Session(None, FakeDevice, PROBE)]
+    await worker.reopen(sessions)
+    assert [session.closed for session in sessions] == [True, False]
+    assert sessions[1].graph is not None
+    with pytest.raises(BundleChanged):
+        await worker.reopen([Session(None, changed, PROBE)])
+
+
+WORKER = Worker(ManualClock())
+
+
+def queue_of(*sequences: tuple[int, float], priority: Priority = Priority.INTERACTIVE) -> ModelQueue:
+    """Return a queue of sequences of no own work, each given by its tokens and its arrival."""
+    queue = ModelQueue({WORKER: Session(None, FakeDevice, PROBE)}, COST, LIMITS, FakeObserver(), ManualClock())
+    for index, (tokens, arrived_s) in enumerate(sequences):
+        queue.pending.add(waiting(tokens, index, arrived_s=arrived_s, own_work_s=0.0, priority=priority))
+    return queue
+
+
+def queues_of(*queues: ModelQueue) -> ModelQueues:
+    together = ModelQueues()
+    for queue in queues:
+        together.add(queue)
+    return together
+
+
+def test_no_queue_is_next_if_no_sequence_waits() -> None:
+    assert queues_of(queue_of()).next(WORKER, 0.0) is None
+
+
+def test_among_models_that_used_the_devices_equally_the_earlier_fair_start_goes_first() -> None:
+    late, early = queue_of((1, 2.0)), queue_of((1, 1.0))
+    assert queues_of(late, early).next(WORKER, 0.0) is early
+
+
+def test_interactive_work_of_any_model_goes_before_bulk_work_that_may_still_wait() -> None:
+    bulk, interactive = queue_of((1, 0.0), priority=Priority.BULK), queue_of((1, 0.0))
+    interactive.used_s = 5.0
+    queues = queues_of(bulk, interactive)
+    assert queues.next(WORKER, BULK_DELAY_S - 1) is interactive
+    assert queues.next(WORKER, BULK_DELAY_S) is bulk
+
+
+@given(st.lists(st.floats(0.01, 1.0), min_size=2, max_size=5), st.integers(10, 100))
+def test_models_with_much_work_get_equal_device_time(batch_s: list[float], batches: int) -> None:
+    models = [queue_of((1, 0.0)) for _ in batch_s]
+    queues = queues_of(*models)
+    for _ in range(batches):
+        chosen = queues.next(WORKER, 0.0)
+        assert chosen is not None
+        queues.note_turn(chosen, 0.0)
+        chosen.used_s += batch_s[models.index(chosen)]
+    used_s = [queue.used_s for queue in models]
+    assert max(used_s) - min(used_s) <= max(batch_s) + 1e-9
