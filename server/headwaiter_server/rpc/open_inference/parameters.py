@@ -1,0 +1,104 @@
+"""Apply the parameters of a ModelInferRequest to an EncodeRequest of headwaiter.v1. Pure functions."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from headwaiter_proto import encoder_pb2 as pb
+from headwaiter_proto import open_inference_pb2 as oip
+from headwaiter_proto.rules.errors import InvalidInput
+from headwaiter_server.rpc.open_inference.tensors import MAX_QUOTED_CHARACTERS
+
+# A caller that sets this parameter wants to know which reply to a request is the last. Here it is the only one, and
+# replies of streams always say so.
+_EMPTY_FINAL_RESPONSE = "triton_enable_empty_final_response"
+_TRUNCATIONS = {
+    "error": pb.TRUNCATION_ERROR,
+    "left": pb.TRUNCATION_LEFT,
+    "right": pb.TRUNCATION_RIGHT,
+}
+_MAX_DIMENSIONS = 2**32 - 1
+_MICROSECONDS_PER_S = 1e6
+
+
+def apply_parameters(parameters: Mapping[str, oip.InferParameter], request: pb.EncodeRequest) -> None:
+    """Set the options of a request whose sequences are set.
+
+    Raises:
+        InvalidInput: a parameter is unknown, or has a wrong type or value.
+    """
+    for name, parameter in sorted(parameters.items(), key=lambda item: item[0]):
+        apply = _APPLY.get(name)
+        if apply is None:
+            known = ", ".join(each for each in _APPLY if each != _EMPTY_FINAL_RESPONSE)
+            raise InvalidInput(
+                f"parameter {name[:MAX_QUOTED_CHARACTERS]!r} is unknown: the server knows {known}", field="parameters"
+            )
+        choice = parameter.WhichOneof("parameter_choice")
+        apply(name, None if choice is None else getattr(parameter, choice), request)
+
+
+def _apply_priority(name: str, value: Any, request: pb.EncodeRequest) -> None:
+    if not _is_integer(value) or value < 0:
+        raise _wrong(name, value, "a whole number: 0 for the default, 1 for interactive, more for bulk")
+    if value:
+        request.priority = pb.PRIORITY_INTERACTIVE if value == 1 else pb.PRIORITY_BULK
+
+
+def _apply_timeout(name: str, value: Any, request: pb.EncodeRequest) -> None:
+    if not _is_integer(value) or value < 0:
+        raise _wrong(name, value, "a whole number of microseconds, or 0 to use the deadline of the call")
+    request.timeout_s = value / _MICROSECONDS_PER_S
+
+
+def _apply_truncation(name: str, value: Any, request: pb.EncodeRequest) -> None:
+    if value not in _TRUNCATIONS:
+        raise _wrong(name, value, "'error', 'left' or 'right'")
+    request.truncation = _TRUNCATIONS[value]
+
+
+def _apply_normalize(name: str, value: Any, request: pb.EncodeRequest) -> None:
+    if not isinstance(value, bool):
+        raise _wrong(name, value, "true or false")
+    request.output.normalize = value
+
+
+def _apply_dimensions(name: str, value: Any, request: pb.EncodeRequest) -> None:
+    if not _is_integer(value) or not 0 <= value <= _MAX_DIMENSIONS:
+        raise _wrong(name, value, "a whole number, at most the width of the model")
+    request.output.dimensions = value
+
+
+def _apply_prompt(name: str, value: Any, request: pb.EncodeRequest) -> None:
+    if not isinstance(value, str):
+        raise _wrong(name, value, "the name of a prompt as a string")
+    if not value:
+        return
+    if not request.HasField("texts"):
+        problem = f"parameter {name!r} belongs to text, and the request has {request.WhichOneof('input')}"
+        raise InvalidInput(f"{problem}: leave the parameter out", field=f"parameters.{name}")
+    request.texts.prompt = value
+
+
+def _ignore_flag(name: str, value: Any, _: pb.EncodeRequest) -> None:
+    if not isinstance(value, bool):
+        raise _wrong(name, value, "true or false")
+
+
+_APPLY: dict[str, Callable[[str, Any, pb.EncodeRequest], None]] = {
+    "priority": _apply_priority,
+    "timeout": _apply_timeout,
+    "truncation": _apply_truncation,
+    "normalize": _apply_normalize,
+    "dimensions": _apply_dimensions,
+    "prompt": _apply_prompt,
+    _EMPTY_FINAL_RESPONSE: _ignore_flag,
+}
+
+
+def _is_integer(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _wrong(name: str, value: Any, expected: str) -> InvalidInput:
+    quoted = "no value" if value is None else repr(value)[:MAX_QUOTED_CHARACTERS]
+    return InvalidInput(f"parameter {name!r} has {quoted}: send {expected}", field=f"parameters.{name}")

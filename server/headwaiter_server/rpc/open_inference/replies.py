@@ -1,0 +1,86 @@
+"""Turn an EncodeResponse of headwaiter.v1 into a ModelInferResponse. Pure functions."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headwaiter_proto import encoder_pb2 as pb
+from headwaiter_proto import open_inference_pb2 as oip
+from headwaiter_proto.rules.errors import InvalidInput
+from headwaiter_proto.rules.inputs import ParsedInput
+from headwaiter_proto.rules.outputs import Output
+from headwaiter_server.rpc.open_inference.requests import WantedReply
+from headwaiter_server.rpc.open_inference.tensors import add_output, pad
+from headwaiter_server.rpc.replies import answer_bytes
+from headwaiter_server.runtime.model import ModelDescription
+
+_FLOAT_BYTES = 4
+# Replies of streams carry this parameter. A request has one reply, which is the last.
+_FINAL_RESPONSE = "triton_final_response"
+
+
+def padded_answer_bytes(parsed: ParsedInput, output: Output, model: ModelDescription, max_reply_bytes: int) -> int:
+    """Return the largest size of an answer's vectors and padded rows, in bytes.
+
+    Raises:
+        InvalidInput: the padded rows have more than `max_reply_bytes` bytes.
+    """
+    size_bytes = answer_bytes(parsed, output, model)
+    if not output.hidden or not parsed.sequences:
+        return size_bytes
+    width = model.bundle.manifest.width
+    sequences, longest = len(parsed.sequences), max(map(len, parsed.sequences))
+    padded_bytes = sequences * longest * width * _FLOAT_BYTES
+    if padded_bytes > max_reply_bytes:
+        raise InvalidInput(
+            f"output 'hidden' has the shape {[sequences, longest, width]}, padding included, and takes {padded_bytes} "
+            f"bytes; the server sends at most {max_reply_bytes}: split the request, long sequences apart from short "
+            "ones",
+            field="outputs",
+            limit=max_reply_bytes,
+            actual=padded_bytes,
+        )
+    return size_bytes + padded_bytes
+
+
+def infer_response(response: pb.EncodeResponse, wanted: WantedReply) -> oip.ModelInferResponse:
+    """Return the reply to a request.
+
+    Args:
+        response: the reply in headwaiter.v1, in FLOAT32, without failed sequences.
+        wanted: what the request asked for.
+    """
+    reply = oip.ModelInferResponse(
+        model_name=response.model.name, model_version=response.model.version, id=wanted.request_id
+    )
+    default = ("pooled",) if response.HasField("pooled") else ("hidden",)
+    for name in wanted.outputs or default:
+        if name == "token_count":
+            add_output(reply, name, "INT32", np.array(response.lengths, np.int32), raw=wanted.raw)
+        elif name == "pooled":
+            add_output(reply, name, "FP32", _array(response.pooled), raw=wanted.raw)
+        else:
+            add_output(reply, name, "FP32", pad(_array(response.hidden), response.lengths), raw=wanted.raw)
+    return reply
+
+
+def stream_response(response: oip.ModelInferResponse) -> oip.ModelStreamInferResponse:
+    """Return the reply to a request of a stream."""
+    response.parameters[_FINAL_RESPONSE].bool_param = True
+    return oip.ModelStreamInferResponse(infer_response=response)
+
+
+def stream_failure(request: oip.ModelInferRequest, message: str) -> oip.ModelStreamInferResponse:
+    """Return the reply to a request of a stream that failed.
+
+    Clients hand only the message to their caller, so the message names the request, as Triton's messages do.
+    """
+    failed = oip.ModelInferResponse(model_name=request.model_name, model_version=request.model_version, id=request.id)
+    failed.parameters[_FINAL_RESPONSE].bool_param = True
+    named = f"[request id: {request.id}] {message}" if request.id else message
+    return oip.ModelStreamInferResponse(error_message=named, infer_response=failed)
+
+
+def _array(tensor: pb.Tensor) -> NDArray[Any]:
+    return np.frombuffer(tensor.data, "<f4").reshape(tuple(tensor.shape))

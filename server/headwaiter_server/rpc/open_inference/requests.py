@@ -1,0 +1,198 @@
+"""Turn a ModelInferRequest into an EncodeRequest of headwaiter.v1, whose rules then apply. Pure functions."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headwaiter_proto import encoder_pb2 as pb
+from headwaiter_proto import open_inference_pb2 as oip
+from headwaiter_proto.rules.errors import InvalidInput, Unimplemented
+from headwaiter_proto.rules.requests import RequestLimits, check_count
+from headwaiter_server.rpc.open_inference.parameters import apply_parameters
+from headwaiter_server.rpc.open_inference.tensors import (
+    MAX_QUOTED_CHARACTERS,
+    InputTensor,
+    kept_positions,
+    read_array,
+    read_texts,
+)
+
+OUTPUTS = ("pooled", "hidden", "token_count")
+
+# The types of each input, and its possible numbers of axes.
+_INPUTS: dict[str, tuple[tuple[str, ...], tuple[int, ...]]] = {
+    "text": (("BYTES",), (1, 2)),
+    "input_ids": (("INT64", "INT32"), (2,)),
+    "features": (("FP32", "FP16"), (3,)),
+    "attention_mask": (("INT64", "INT32"), (2,)),
+}
+_SEQUENCE_INPUTS = ("text", "input_ids", "features")
+_DTYPES = {
+    "INT32": pb.DATA_TYPE_INT32,
+    "INT64": pb.DATA_TYPE_INT64,
+    "FP16": pb.DATA_TYPE_FLOAT16,
+    "FP32": pb.DATA_TYPE_FLOAT32,
+}
+_LONGEST_AXIS = 2**31 - 1
+_SHARED_MEMORY = "shared_memory_region"
+
+# An input, and its raw values; None if the values are in its contents.
+_Input = tuple[InputTensor, bytes | None]
+
+
+@dataclass(frozen=True, slots=True)
+class WantedReply:
+    """What the reply to a request has besides its values.
+
+    Attributes:
+        request_id: the id of the request; may be empty.
+        outputs: the outputs in the order of the reply; empty for the default output.
+        raw: whether the values are raw.
+    """
+
+    request_id: str
+    outputs: tuple[str, ...]
+    raw: bool
+
+
+def read_infer_request(request: oip.ModelInferRequest, limits: RequestLimits) -> tuple[pb.EncodeRequest, WantedReply]:
+    """Return the request as a message of headwaiter.v1, and what its reply must look like.
+
+    Raises:
+        InvalidInput: an input, an output or a parameter is wrong.
+        Unimplemented: the request uses an extension that the server lacks.
+    """
+    encode_request = pb.EncodeRequest(
+        model=request.model_name, model_version=request.model_version, request_id=request.id
+    )
+    outputs = _read_outputs(request)
+    if "pooled" in outputs:
+        encode_request.output.pooled = True
+    if "hidden" in outputs:
+        encode_request.output.hidden = True
+    inputs = _read_inputs(request)
+    kinds = [name for name in _SEQUENCE_INPUTS if name in inputs]
+    if len(kinds) != 1:
+        found = " and ".join(map(repr, kinds)) or "none of them"
+        raise InvalidInput(f"the request has {found}: send exactly one of the inputs {_names(_SEQUENCE_INPUTS)}")
+    _fill_sequences(encode_request, inputs, kinds[0], limits)
+    # After the sequences, because a prompt belongs to texts.
+    apply_parameters(request.parameters, encode_request)
+    return encode_request, WantedReply(request.id, outputs, bool(request.raw_input_contents))
+
+
+def _read_outputs(request: oip.ModelInferRequest) -> tuple[str, ...]:
+    """Return the names of the requested outputs."""
+    for output in request.outputs:
+        if output.name not in OUTPUTS:
+            name = output.name[:MAX_QUOTED_CHARACTERS]
+            raise InvalidInput(f"output {name!r} is unknown: ask for {_names(OUTPUTS)}", field="outputs")
+        _refuse_parameters(f"output {output.name!r}", output.parameters)
+    return tuple(output.name for output in request.outputs)
+
+
+def _read_inputs(request: oip.ModelInferRequest) -> dict[str, _Input]:
+    """Return the inputs by name, with their raw values; their names, types and shapes are checked."""
+    raw, tensors = request.raw_input_contents, request.inputs
+    for tensor in tensors:
+        _check_input(tensor)
+        if raw and tensor.HasField("contents"):
+            raise InvalidInput(
+                f"input {tensor.name!r} has contents, and the request has raw_input_contents: send all values in one "
+                "of the two",
+                field=tensor.name,
+            )
+    if raw and len(raw) != len(tensors):
+        raise InvalidInput(
+            f"the request has {len(tensors)} inputs and {len(raw)} raw_input_contents: send one for each input",
+            field="raw_input_contents",
+            limit=len(tensors),
+            actual=len(raw),
+        )
+    inputs = {tensor.name: (tensor, raw[index] if raw else None) for index, tensor in enumerate(tensors)}
+    if len(inputs) < len(tensors):
+        raise InvalidInput("the request has two inputs of the same name: send each input once", field="inputs")
+    return inputs
+
+
+def _check_input(tensor: InputTensor) -> None:
+    if tensor.name not in _INPUTS:
+        name = tensor.name[:MAX_QUOTED_CHARACTERS]
+        raise InvalidInput(f"input {name!r} is unknown: send {_names(tuple(_INPUTS))}", field="inputs")
+    _refuse_parameters(f"input {tensor.name!r}", tensor.parameters)
+    types, axes = _INPUTS[tensor.name]
+    if tensor.datatype not in types:
+        datatype = tensor.datatype[:MAX_QUOTED_CHARACTERS]
+        problem = f"input {tensor.name!r} has the datatype {datatype!r}: send {' or '.join(types)}"
+        raise InvalidInput(problem, field=tensor.name)
+    shape = list(tensor.shape[: max(axes) + 1])
+    two_dimensional_texts = tensor.name == "text" and len(shape) == 2
+    # A longer axis cannot hold values, but numpy would refuse the shape even of an empty array.
+    wrong_axis = min(shape, default=0) < 0 or max(shape, default=0) > _LONGEST_AXIS
+    if len(shape) not in axes or wrong_axis or (two_dimensional_texts and shape[1] != 1):
+        expected = {
+            "text": "[sequences] or [sequences, 1]",
+            "features": "[sequences, longest length, width]",
+        }.get(tensor.name, "[sequences, longest length]")
+        raise InvalidInput(f"input {tensor.name!r} has the shape {shape}: send {expected}", field=tensor.name)
+
+
+def _fill_sequences(
+    encode_request: pb.EncodeRequest, inputs: Mapping[str, _Input], kind: str, limits: RequestLimits
+) -> None:
+    """Write the sequences of an input into a request."""
+    tensor, raw = inputs[kind]
+    # Before any value is read, because reading takes time for each sequence.
+    check_count(tensor.shape[0], limits)
+    if kind == "text":
+        if "attention_mask" in inputs:
+            problem = "attention_mask belongs to input_ids or features, and the request has text: leave it out"
+            raise InvalidInput(problem, field="attention_mask")
+        encode_request.texts.values.extend(read_texts(tensor, raw))
+        return
+    rows, lengths = _packed(read_array(tensor, raw), inputs.get("attention_mask"))
+    if kind == "input_ids":
+        encode_request.tokens.dtype = _DTYPES[tensor.datatype]
+        encode_request.tokens.data = rows.tobytes()
+        encode_request.tokens.lengths.extend(lengths)
+        return
+    encode_request.features.dtype = _DTYPES[tensor.datatype]
+    encode_request.features.width = tensor.shape[2]
+    encode_request.features.data = rows.tobytes()
+    encode_request.features.lengths.extend(lengths)
+
+
+def _packed(values: NDArray[Any], mask_input: _Input | None) -> tuple[NDArray[Any], list[int]]:
+    """Return the rows of padded sequences [n, s, ...] without padding, and the length of each sequence."""
+    sequences, longest = values.shape[:2]
+    if mask_input is None:
+        return values, [longest] * sequences
+    mask = read_array(*mask_input)
+    if mask.shape != (sequences, longest):
+        raise InvalidInput(
+            f"attention_mask has the shape {list(mask.shape)}, and the sequences have {[sequences, longest]}: send one "
+            "value for each token",
+            field="attention_mask",
+        )
+    kept = kept_positions(mask)
+    if kept.all():
+        return values, [longest] * sequences
+    return values[kept], np.count_nonzero(kept, axis=1).tolist()
+
+
+def _refuse_parameters(owner: str, parameters: Mapping[str, oip.InferParameter]) -> None:
+    """Refuse the parameters of an input or an output: they belong to extensions that the server lacks."""
+    if _SHARED_MEMORY in parameters:
+        raise Unimplemented(f"{owner} is in shared memory, which the server does not offer: send the values")
+    if "classification" in parameters:
+        raise Unimplemented(f"{owner} asks for a classification, which the server does not offer: leave it out")
+    for name in sorted(parameters):
+        problem = f"{owner} has the unknown parameter {name[:MAX_QUOTED_CHARACTERS]!r}"
+        raise InvalidInput(f"{problem}: leave it out", field="parameters")
+
+
+def _names(names: tuple[str, ...]) -> str:
+    return ", ".join(map(repr, names))

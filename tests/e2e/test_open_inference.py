@@ -1,0 +1,180 @@
+"""The Open Inference Protocol over real gRPC gives the answers of headwaiter.v1, and obeys the same limits."""
+
+import asyncio
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+from google.rpc import error_details_pb2
+from google.rpc.status_pb2 import Status
+
+from headwaiter_proto import open_inference_pb2 as oip
+from tests.e2e.in_process_server import connect, metrics_url, paused_device, serving, wait_until
+from tests.e2e.open_inference_caller import arrays, calling, id_request, raw_request, refusal
+from tests.e2e.prometheus_metrics import metric_value
+
+IDS = [[1, 2, 3], [4], [5, 6]]
+TEXTS = ["fresh bread", "rain"]
+
+
+def padded_ids(*, left: bool = False) -> tuple[Any, Any]:
+    """Return IDS padded to [3, 3], and their attention mask."""
+    ids, mask = np.zeros((3, 3), np.int64), np.zeros((3, 3), np.int64)
+    for row, sequence in enumerate(IDS):
+        place = slice(3 - len(sequence), None) if left else slice(len(sequence))
+        ids[row, place], mask[row, place] = sequence, 1
+    return ids, mask
+
+
+async def test_each_input_gets_the_answer_of_headwaiter_v1(text_bundle: Path) -> None:
+    async with serving(text_bundle) as server, connect(server) as client, calling(server) as caller:
+        texts = await client.encode(TEXTS)
+        answer = await caller.infer(raw_request("tiny-text", texts=TEXTS))
+        assert answer.keys() == {"pooled"}
+        np.testing.assert_array_equal(answer["pooled"], texts.pooled)
+        tokens = await client.encode_tokens(IDS, hidden=True)
+        assert tokens.hidden is not None
+        for left in (False, True):
+            for dtype in (np.int64, np.int32):
+                ids, mask = (values.astype(dtype) for values in padded_ids(left=left))
+                outputs = ("token_count", "hidden", "pooled")
+                answer = await caller.infer(raw_request("tiny-text", outputs, input_ids=ids, attention_mask=mask))
+                assert list(answer) == list(outputs)
+                assert answer["token_count"].tolist() == [3, 1, 2]
+                np.testing.assert_array_equal(answer["pooled"], tokens.pooled)
+                for padded, rows in zip(answer["hidden"], tokens.hidden, strict=True):
+                    np.testing.assert_array_equal(padded[: len(rows)], rows)
+                    assert not padded[len(rows) :].any()
+
+
+async def test_features_get_the_answer_of_headwaiter_v1(feature_bundle: Path) -> None:
+    features = np.random.default_rng(0).normal(size=(2, 3, 6)).astype(np.float32)
+    async with serving(feature_bundle) as server, connect(server) as client, calling(server) as caller:
+        for dtype in (np.float32, np.float16):
+            sent = features.astype(dtype)
+            expected = (await client.encode_features([sent[0], sent[1, 1:]])).pooled
+            mask = np.array([[1, 1, 1], [0, 1, 1]], np.int32)
+            answer = await caller.infer(raw_request("tiny-features", features=sent, attention_mask=mask))
+            np.testing.assert_array_equal(answer["pooled"], expected)
+
+
+async def test_a_typed_request_gets_a_typed_reply_with_the_same_values(text_bundle: Path) -> None:
+    typed = oip.ModelInferRequest(id="typed")
+    contents = oip.InferTensorContents(int64_contents=[1, 2, 3])
+    typed.inputs.add(name="input_ids", datatype="INT64", shape=[1, 3], contents=contents)
+    for output in ("pooled", "token_count"):
+        typed.outputs.add(name=output)
+    async with serving(text_bundle) as server, calling(server) as caller:
+        reply = await caller.ModelInfer(typed)
+        assert (reply.id, reply.model_name, reply.model_version) == ("typed", "tiny-text", "1")
+        assert not reply.raw_output_contents
+        raw = await caller.infer(id_request(1, 2, 3))
+        np.testing.assert_array_equal(arrays(reply)["pooled"], raw["pooled"])
+        assert arrays(reply)["token_count"].tolist() == [3]
+
+
+async def test_parameters_act_as_the_options_of_headwaiter_v1(text_bundle: Path) -> None:
+    async with serving(text_bundle) as server, connect(server) as client, calling(server) as caller:
+        request = raw_request("tiny-text", texts=["bread " * 50])
+        request.parameters["truncation"].string_param = "right"
+        request.parameters["dimensions"].int64_param = 8
+        request.parameters["normalize"].bool_param = False
+        expected = await client.encode(["bread " * 50], truncation="right", dimensions=8, normalize=False)
+        np.testing.assert_array_equal((await caller.infer(request))["pooled"], expected.pooled)
+
+
+async def test_errors_have_the_code_the_details_and_the_message_of_headwaiter_v1(text_bundle: Path) -> None:
+    async with serving(text_bundle) as server, calling(server) as caller:
+        error = await refusal(caller.ModelInfer(raw_request("tiny-text", texts=["bread", " "])))
+        assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
+        assert "sequence 1" in str(error.details())
+        details = dict(error.trailing_metadata() or ())["grpc-status-details-bin"]
+        info = error_details_pb2.ErrorInfo()
+        Status.FromString(bytes(details)).details[0].Unpack(info)
+        assert (info.reason, info.metadata["sequence"]) == ("INVALID_INPUT", "1")
+        for request, code, value in (
+            (id_request(1, model="other"), grpc.StatusCode.NOT_FOUND, "'other'"),
+            (id_request(1, model_version="7"), grpc.StatusCode.NOT_FOUND, "'7'"),
+            (id_request(1000), grpc.StatusCode.INVALID_ARGUMENT, "1000"),
+            (id_request(*[1] * 65), grpc.StatusCode.INVALID_ARGUMENT, "65"),
+            (oip.ModelInferRequest(), grpc.StatusCode.INVALID_ARGUMENT, "'input_ids'"),
+        ):
+            error = await refusal(caller.ModelInfer(request))
+            assert error.code() is code
+            assert value in str(error.details())
+        assert (await refusal(caller.ModelMetadata(oip.ModelMetadataRequest(name="x")))).code().name == "NOT_FOUND"
+
+
+async def test_padding_may_not_make_a_reply_larger_than_the_limit(text_bundle: Path) -> None:
+    # 9 sequences, the longest of 40 tokens, take 9 · 40 · 32 · 4 bytes.
+    ids, mask = np.ones((9, 40), np.int64), np.zeros((9, 40), np.int64)
+    mask[:, 0] = mask[0] = 1
+    async with serving(text_bundle, max_reply_bytes=46_000) as server, calling(server) as caller:
+        request = raw_request("tiny-text", ("hidden",), input_ids=ids, attention_mask=mask)
+        error = await refusal(caller.ModelInfer(request))
+        assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
+        assert "46080" in str(error.details())
+        answer = await caller.infer(raw_request("tiny-text", input_ids=ids, attention_mask=mask))
+        assert answer["pooled"].shape == (9, 32)
+
+
+async def test_a_late_request_and_a_cancelled_one_never_run(text_bundle: Path) -> None:
+    async with serving(text_bundle) as server, connect(server) as client, calling(server) as caller:
+        with paused_device() as device:
+            first = asyncio.create_task(client.encode_tokens([[1] * 3]))
+            await device.wait_for_batch()
+            late = id_request(1, 2)
+            late.parameters["timeout"].int64_param = 50_000
+            assert (await refusal(caller.ModelInfer(late))).code() is grpc.StatusCode.DEADLINE_EXCEEDED
+            error = await refusal(caller.ModelInfer(id_request(1, 2), timeout=0.05))
+            assert error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+            queued = partial(metric_value, metrics_url(server), "headwaiter_queue_sequences")
+            await wait_until(client, lambda: queued() == 0)
+            cancelled = caller.ModelInfer(id_request(1, 2, 3, 4))
+            await wait_until(client, lambda: queued() == 1)
+            cancelled.cancel()
+            labels = {"method": "ModelInfer", "code": "CANCELLED"}
+            counted = partial(metric_value, metrics_url(server), "headwaiter_requests_total", **labels)
+            await wait_until(client, lambda: counted() == 1)
+            device.resume()
+            await first
+        assert device.batch_lengths == [[3]]
+
+
+async def test_a_stream_answers_in_order_and_continues_after_errors(text_bundle: Path) -> None:
+    async with serving(text_bundle) as server, calling(server) as caller:
+        requests = [id_request(*[1] * length) for length in (40, 3, 65, 2)]
+        requests[2].id = "too long"
+        replies = [reply async for reply in caller.ModelStreamInfer(requests)]
+        assert [bool(reply.error_message) for reply in replies] == [False, False, True, False]
+        assert replies[2].infer_response.id == "too long"
+        assert replies[2].error_message.startswith("[request id: too long] sequence 0")
+        for request, reply in zip(requests, replies, strict=True):
+            if not reply.error_message:
+                alone = await caller.infer(request)
+                np.testing.assert_allclose(arrays(reply.infer_response)["pooled"], alone["pooled"], rtol=0, atol=1e-6)
+                assert reply.infer_response.parameters["triton_final_response"].bool_param
+
+
+async def test_a_stream_ends_with_the_first_error_if_the_caller_asks_for_grpc_errors(text_bundle: Path) -> None:
+    async with serving(text_bundle) as server, calling(server) as caller:
+        call = caller.ModelStreamInfer(metadata=(("triton_grpc_error", "true"),))
+        await call.write(id_request(1))
+        assert (await call.read()).infer_response.outputs
+        await call.write(id_request(1000))
+        error = await refusal(call.read())
+        assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
+        assert "1000" in str(error.details())
+
+
+async def test_many_requests_of_a_stream_share_batches_within_the_limits_of_streams(text_bundle: Path) -> None:
+    async with serving(text_bundle, max_stream_requests=8, max_stream_bytes=4096) as server, calling(server) as caller:
+        requests = [id_request(*[number % 50 + 1] * (number % 7 + 1)) for number in range(200)]
+        for request in requests:
+            request.outputs.add(name="token_count")
+            request.outputs.add(name="hidden")
+        replies = [reply async for reply in caller.ModelStreamInfer(requests)]
+        counts = [int(arrays(reply.infer_response)["token_count"][0]) for reply in replies]
+        assert counts == [number % 7 + 1 for number in range(200)]

@@ -1,0 +1,36 @@
+"""Programs of other projects, in environments of their own, because their dependencies contradict ours."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+_TIMEOUT_S = 240
+
+
+def variables() -> dict[str, str]:
+    """Return the environment variables of this process, without the folders of our packages."""
+    return {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+
+
+def tritonclient_python(folder: Path, version: str) -> Path:
+    """Return the Python of a new environment with tritonclient; skip the test if pip cannot install it."""
+    python = folder / "bin" / "python"
+    subprocess.run([sys.executable, "-m", "venv", folder], check=True)
+    run_or_skip([str(python), "-m", "pip", "install", "--quiet", f"tritonclient[grpc]=={version}"])
+    return python
+
+
+def run_or_skip(command: Sequence[str], folder: Path | None = None) -> None:
+    """Run a command that needs the network or the system; skip the test if the command fails."""
+    try:
+        ended = subprocess.run(
+            command, cwd=folder, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False, env=variables()
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        pytest.skip(f"{' '.join(command[:4])}: {error}")
+    if ended.returncode:
+        pytest.skip(f"{' '.join(command[:4])}: {(ended.stderr or ended.stdout).strip().splitlines()[-1]}")

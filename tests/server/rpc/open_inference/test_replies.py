@@ -1,0 +1,76 @@
+"""An EncodeResponse becomes the ModelInferResponse that the request asked for."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from headwaiter_proto import encoder_pb2 as pb
+from headwaiter_proto import open_inference_pb2 as oip
+from headwaiter_proto.rules.errors import Failures, InvalidInput
+from headwaiter_proto.rules.inputs import ParsedInput
+from headwaiter_proto.rules.outputs import read_output
+from headwaiter_proto.rules.replies import fill
+from headwaiter_server.rpc.open_inference.replies import (
+    infer_response,
+    padded_answer_bytes,
+    stream_failure,
+    stream_response,
+)
+from headwaiter_server.rpc.open_inference.requests import WantedReply
+from tests.e2e.open_inference_caller import arrays
+from tests.server.rpc.stand_ins import model
+
+POOLED = np.array([[1, 2], [3, 4]], np.float32)
+HIDDEN = np.arange(6, dtype=np.float32).reshape(3, 2)
+
+
+def response(*, pooled: bool = True, hidden: bool = True) -> pb.EncodeResponse:
+    reply = pb.EncodeResponse(lengths=[1, 2], model=pb.ModelRef(name="m", version="3"))
+    if pooled:
+        fill(reply.pooled, POOLED, pb.DATA_TYPE_FLOAT32)
+    if hidden:
+        fill(reply.hidden, HIDDEN, pb.DATA_TYPE_FLOAT32)
+    return reply
+
+
+@pytest.mark.parametrize("raw", [True, False])
+def test_outputs_have_the_order_of_the_request(raw: bool) -> None:
+    reply = infer_response(response(), WantedReply("r-1", ("token_count", "hidden", "pooled"), raw))
+    assert (reply.model_name, reply.model_version, reply.id) == ("m", "3", "r-1")
+    found = arrays(reply)
+    assert list(found) == ["token_count", "hidden", "pooled"]
+    assert found["token_count"].tolist() == [1, 2]
+    assert found["hidden"].tolist() == [[[0, 1], [0, 0]], [[2, 3], [4, 5]]]
+    np.testing.assert_array_equal(found["pooled"], POOLED)
+    assert len(reply.raw_output_contents) == (3 if raw else 0)
+
+
+@pytest.mark.parametrize(("parts", "name"), [({"hidden": False}, "pooled"), ({"pooled": False}, "hidden")])
+def test_a_request_without_outputs_gets_the_default_output(parts: dict[str, Any], name: str) -> None:
+    reply = infer_response(response(**parts), WantedReply("", (), raw=True))
+    assert [output.name for output in reply.outputs] == [name]
+
+
+def test_replies_of_streams_are_final_and_name_their_request() -> None:
+    good = stream_response(infer_response(response(), WantedReply("r-1", (), raw=True)))
+    assert good.infer_response.parameters["triton_final_response"].bool_param
+    bad = stream_failure(oip.ModelInferRequest(id="r-2", model_name="m"), "too long")
+    assert bad.error_message == "[request id: r-2] too long"
+    assert (bad.infer_response.id, bad.infer_response.model_name) == ("r-2", "m")
+    assert stream_failure(oip.ModelInferRequest(), "too long").error_message == "too long"
+
+
+def test_padding_counts_towards_the_size_of_a_reply(tmp_path: Path) -> None:
+    described = model(tmp_path)
+    parsed = ParsedInput([np.arange(1), np.arange(4), np.arange(1)], Failures())
+    pooled, both = (
+        read_output(pb.OutputOptions(pooled=True, hidden=hidden), described.bundle.manifest) for hidden in (False, True)
+    )
+    # Vectors and rows have 2 values of 4 bytes: 3 vectors; 3 vectors, 6 packed rows and 3 · 4 padded rows.
+    assert padded_answer_bytes(parsed, pooled, described, max_reply_bytes=0) == 3 * 8
+    assert padded_answer_bytes(parsed, both, described, max_reply_bytes=96) == (3 + 6 + 12) * 8
+    with pytest.raises(InvalidInput, match=r"\[3, 4, 2\]") as refused:
+        padded_answer_bytes(parsed, both, described, max_reply_bytes=95)
+    assert (refused.value.limit, refused.value.actual) == (95, 96)

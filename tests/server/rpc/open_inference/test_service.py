@@ -1,0 +1,43 @@
+"""A server that starts is live and not ready; a server that is ready answers typed and raw requests."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from headwaiter_proto import open_inference_pb2 as oip
+from headwaiter_proto.rules.errors import InvalidInput, Unavailable
+from headwaiter_server.config import Settings
+from headwaiter_server.metrics import Recorder
+from headwaiter_server.rpc.open_inference.service import OpenInferenceService
+from headwaiter_server.rpc.request_path import RequestPath
+from tests.e2e.open_inference_caller import arrays, raw_request
+from tests.server.rpc.service_under_test import Service, endless_call
+
+
+async def test_a_starting_server_is_live_and_neither_ready_nor_has_models(tmp_path: Path) -> None:
+    starting = OpenInferenceService(RequestPath(Settings(bundle=tmp_path), Recorder()))
+    assert oip.ServerLiveResponse.FromString(await starting.server_live(b"", endless_call())).live
+    assert not oip.ServerReadyResponse.FromString(await starting.server_ready(b"", endless_call())).ready
+    assert not oip.ModelReadyResponse.FromString(await starting.model_ready(b"", endless_call())).ready
+    for method in (starting.model_metadata, starting.model_infer, starting.repository_index):
+        with pytest.raises(Unavailable, match="starting"):
+            await method(b"", endless_call())
+
+
+async def test_a_reply_echoes_the_id_and_the_call_adopts_it(tmp_path: Path) -> None:
+    service = Service(tmp_path, None)
+    inference = OpenInferenceService(service.path)
+    request = raw_request("tiny", ("hidden", "pooled"), input_ids=np.array([[1, 2], [3, 4]], np.int32))
+    request.id = "r-1"
+    call = endless_call()
+    reply = oip.ModelInferResponse.FromString(await inference.model_infer(request.SerializeToString(), call))
+    assert (reply.id, call.request_id, call.model) == ("r-1", "r-1", ("tiny", "1"))
+    assert arrays(reply)["pooled"].tolist() == [[3, 2], [7, 2]]
+    assert arrays(reply)["hidden"].tolist() == [[[1, 1], [2, 1]], [[3, 1], [4, 1]]]
+    totals = service.served.recorder.statistics.totals()
+    assert (totals.succeeded.count, totals.failed.count, totals.sequences) == (1, 0, 2)
+    with pytest.raises(InvalidInput):
+        await inference.model_infer(oip.ModelInferRequest().SerializeToString(), endless_call())
+    assert service.served.recorder.statistics.totals().failed.count == 1
+    await service.scheduler.drain(30.0)

@@ -1,0 +1,145 @@
+"""Tensors of the Open Inference Protocol survive the way in and out, raw or typed, with padding on either side."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+from numpy.typing import NDArray
+
+from headwaiter_proto import open_inference_pb2 as oip
+from headwaiter_proto.rules.errors import InvalidInput
+from headwaiter_server.rpc.open_inference.tensors import add_output, kept_positions, pad, read_array, read_texts
+
+FIELDS = {"INT32": "int_contents", "INT64": "int64_contents", "FP32": "fp32_contents", "BYTES": "bytes_contents"}
+DTYPES = {"INT32": "<i4", "INT64": "<i8", "FP32": "<f4", "FP16": "<f2"}
+SHAPES = arrays.array_shapes(min_dims=2, max_dims=3, min_side=0, max_side=4)
+
+
+def tensor(datatype: str, shape: Any, **contents: Any) -> Any:
+    described = oip.ModelInferRequest.InferInputTensor(name="x", datatype=datatype, shape=shape)
+    if contents:
+        described.contents.CopyFrom(oip.InferTensorContents(**contents))
+    return described
+
+
+@given(st.data(), st.sampled_from(["INT32", "INT64", "FP32"]), SHAPES)
+def test_typed_and_raw_numbers_are_read_alike(data: st.DataObject, datatype: str, shape: tuple[int, ...]) -> None:
+    values = data.draw(arrays.arrays(np.dtype(DTYPES[datatype]), shape))
+    typed = tensor(datatype, shape, **{FIELDS[datatype]: values.ravel().tolist()})
+    np.testing.assert_array_equal(read_array(typed, None), values)
+    np.testing.assert_array_equal(read_array(tensor(datatype, shape), values.tobytes()), values)
+
+
+@given(arrays.arrays(np.dtype("<f2"), SHAPES))
+def test_raw_half_precision_is_read(values: NDArray[np.float16]) -> None:
+    np.testing.assert_array_equal(read_array(tensor("FP16", values.shape), values.tobytes()), values)
+
+
+@given(st.lists(st.text(max_size=5), max_size=5))
+def test_typed_and_raw_texts_are_read_alike(texts: list[str]) -> None:
+    encoded = [text.encode() for text in texts]
+    raw = b"".join(len(value).to_bytes(4, "little") + value for value in encoded)
+    assert read_texts(tensor("BYTES", [len(texts)], bytes_contents=encoded), None) == texts
+    assert read_texts(tensor("BYTES", [len(texts), 1]), raw) == texts
+
+
+@pytest.mark.parametrize(
+    ("described", "raw", "words"),
+    [
+        (tensor("INT32", [2, 3]), bytes(20), "20 bytes; its shape [2, 3] takes 6 values of 4 bytes"),
+        (tensor("INT64", [2], int64_contents=[1]), None, "1 values in int64_contents"),
+        (tensor("INT64", [2], int_contents=[1, 2]), None, "values in int_contents: send its values in int64_contents"),
+        (tensor("FP32", [1], fp32_contents=[1], bytes_contents=[b"a"]), None, "bytes_contents"),
+        (tensor("FP16", [1], fp32_contents=[1]), None, "FP16, which has no typed contents"),
+    ],
+)
+def test_numbers_that_do_not_fit_are_refused(described: Any, raw: bytes | None, words: str) -> None:
+    with pytest.raises(InvalidInput) as refused:
+        read_array(described, raw)
+    assert refused.value.field == "x"
+    assert words in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("shape", "raw"),
+    [
+        ([1], b""),
+        ([1], b"\x01\0\0"),
+        ([1], b"\x02\0\0\0a"),
+        ([1], b"\x01\0\0\0ab"),
+        ([1], b"\x01\0\0\0a\0\0\0\0"),
+        ([2], b"\x01\0\0\0a"),
+        ([1], b"\xff\xff\xff\xff"),
+    ],
+)
+def test_malformed_texts_are_refused(shape: list[int], raw: bytes) -> None:
+    with pytest.raises(InvalidInput, match="values of BYTES"):
+        read_texts(tensor("BYTES", shape), raw)
+
+
+def test_a_text_that_is_not_utf8_is_refused_with_its_index() -> None:
+    with pytest.raises(InvalidInput, match="sequence 1 is not UTF-8 at byte 1") as refused:
+        read_texts(tensor("BYTES", [2], bytes_contents=[b"a", b"b\xff"]), None)
+    assert refused.value.sequence == 1
+
+
+@given(st.lists(st.tuples(st.integers(1, 5), st.booleans()), min_size=1, max_size=5), st.integers(0, 2))
+def test_padding_on_either_side_is_stripped_and_padding_on_the_right_is_added(
+    rows: list[tuple[int, bool]], more: int
+) -> None:
+    lengths = [length for length, _ in rows]
+    padded_length = max(lengths) + more
+    mask = np.zeros((len(rows), padded_length), np.int64)
+    for row, (length, left) in enumerate(rows):
+        mask[row, padded_length - length :] = left
+        mask[row, :length] |= not left
+    kept = kept_positions(mask)
+    assert kept.sum(axis=1).tolist() == lengths
+    values = np.arange(1, sum(lengths) + 1)[:, None] * np.ones((1, 2))
+    padded = pad(values, lengths)
+    assert padded.shape == (len(rows), max(lengths), 2)
+    np.testing.assert_array_equal(padded[padded.any(axis=2)], values)
+    for row, length in zip(padded, lengths, strict=True):
+        assert not row[length:].any()
+
+
+@pytest.mark.parametrize(
+    ("mask", "words"),
+    [
+        ([[1, 1], [0, 0]], "no 1"),
+        ([[1, 1, 1], [1, 0, 1]], "between two ones"),
+        ([[1, 1], [2, 1]], "values other than 0 and 1"),
+        ([[1, 1], [-1, 0]], "values other than 0 and 1"),
+    ],
+)
+def test_a_wrong_mask_is_refused_with_its_sequence(mask: list[list[int]], words: str) -> None:
+    with pytest.raises(InvalidInput) as refused:
+        kept_positions(np.array(mask))
+    assert (refused.value.sequence, refused.value.field) == (1, "attention_mask")
+    assert words in str(refused.value)
+
+
+def test_a_mask_without_positions_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="sequence 0 has no 1"):
+        kept_positions(np.zeros((2, 0), np.int64))
+
+
+@given(arrays.arrays(np.dtype("<f4"), SHAPES), arrays.arrays(np.dtype("<i4"), (3,)))
+def test_outputs_are_written_raw_or_typed(floats: NDArray[np.float32], counts: NDArray[np.int32]) -> None:
+    for raw in (True, False):
+        response = oip.ModelInferResponse()
+        add_output(response, "pooled", "FP32", floats, raw=raw)
+        add_output(response, "token_count", "INT32", counts, raw=raw)
+        response = oip.ModelInferResponse.FromString(response.SerializeToString())
+        assert [tuple(output.shape) for output in response.outputs] == [floats.shape, (3,)]
+        if raw:
+            assert list(response.raw_output_contents) == [floats.tobytes(), counts.tobytes()]
+            assert not any(output.HasField("contents") for output in response.outputs)
+        else:
+            contents = [output.contents for output in response.outputs]
+            np.testing.assert_array_equal(np.array(contents[0].fp32_contents, np.float32), floats.ravel())
+            assert list(contents[1].int_contents) == counts.tolist()
+            assert not response.raw_output_contents
