@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import grpc
@@ -126,16 +127,6 @@ class PolicyScheduler:
         return packed, [_Answer(row, times) for row in pooled]
 
 
-class _OneModel:
-    """A repository that answers every request with one model."""
-
-    def __init__(self, served: ServedModel) -> None:
-        self._served = served
-
-    def find(self, _name: str, _version: str) -> ServedModel:
-        return self._served
-
-
 async def serve(bundle: Path, settings: Settings, policy: Policy, graph_file: str) -> None:
     """Serve until SIGTERM with the channel options, the gRPC service and the metrics of Headwaiter's server."""
     recorder = Recorder()
@@ -147,7 +138,7 @@ async def serve(bundle: Path, settings: Settings, policy: Policy, graph_file: st
     # None stands for what serves only GetModel and Attend, which the benchmarks do not call.
     unused: Any = None
     served = ServedModel(*_MODEL, model, None, unused, unused, unused, recorder.model(*_MODEL))
-    path.serve(cast("Any", _OneModel(served)), cast("Any", scheduler))
+    path.serve(cast("Any", SimpleNamespace(find=lambda _name, _version: served)), cast("Any", scheduler))
     server = grpc.aio.server(options=channel_options(settings))
     server.add_generic_rpc_handlers((EncoderService(path).handler(),))
     servicer = health.aio.HealthServicer()
