@@ -23,6 +23,7 @@ from headwaiter_server.models.model_version import ModelState, ModelVersion, rai
 from headwaiter_server.models.served_model import ServedModel
 from headwaiter_server.runtime.attention_weights import AttentionWeightsGraph
 from headwaiter_server.runtime.errors import ModelRefused, NotEnoughMemory, one_line
+from headwaiter_server.runtime.memory import give_back_free_memory
 from headwaiter_server.scheduling.attention_weights import AttentionWeightsQueue
 from headwaiter_server.scheduling.background_tasks import BackgroundTasks
 from headwaiter_server.scheduling.scheduler import Scheduler
@@ -112,11 +113,7 @@ class ModelRepository:
         )
 
     async def start(self) -> None:
-        """Load the models of the settings.
-
-        Raises:
-            ModelRefused: no model can be served.
-        """
+        """Load the models of the settings; raise `ModelRefused` if no model can be served."""
         settings = self._settings
         if settings.models is not None:
             await self._update()
@@ -160,7 +157,6 @@ class ModelRepository:
 
         Raises:
             ModelNotFound: the model is not loaded.
-            Unavailable: the server is draining.
         """
         name = self.find(name).name
         self._unloaded.add(name)
@@ -274,6 +270,7 @@ class ModelRepository:
         await version.served.wait_until_unused(self._settings.drain_s)
         await self._scheduler.remove_model(version.served.queue)
         version.served = None
+        await asyncio.to_thread(give_back_free_memory)
         self._versions.remove(version)
         if all((each.name, each.version) != (version.name, version.version) for each in self._versions):
             self._recorder.remove_model(version.name, version.version)

@@ -1,5 +1,7 @@
 """Predict the memory that a model needs on the CPU, and read how much memory is available."""
 
+import ctypes
+from contextlib import suppress
 from pathlib import Path
 
 from headwaiter_proto.manifest_pb2 import Manifest
@@ -28,6 +30,12 @@ def longest_sequence_bytes(manifest: Manifest, *, attends_in_blocks: bool) -> in
     if attends_in_blocks:
         scores = _SCORE_COPIES_IN_BLOCKS * min(tokens**2, max(BLOCK_CELLS, tokens))
     return _FLOAT_BYTES * (_LIVE_ROWS * manifest.width * tokens + manifest.heads * scores)
+
+
+def give_back_free_memory() -> None:
+    """Return freed memory to the operating system, where the C library is glibc, which otherwise may keep it."""
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL("libc.so.6").malloc_trim(0)
 
 
 def available_bytes(memory_info: Path = _MEMORY_INFO, cgroup: Path = _CGROUP) -> int | None:
