@@ -127,10 +127,9 @@ class AsyncClient:
         """Return the versions of the server's models; see `Client.models`."""
         return await self._run(steps.models(self._settings.timeout_s(timeout_s)))
 
-    async def load(self, name: str, *, timeout_s: float | None = None) -> ModelRef:
+    async def load(self, name: str, *, timeout_s: float = steps.LOAD_TIMEOUT_S) -> ModelRef:
         """Have the server load a model; see `Client.load`."""
-        load_timeout_s = steps.LOAD_TIMEOUT_S if timeout_s is None else timeout_s
-        return await self._run(steps.load(name, self._settings.timeout_s(load_timeout_s)))
+        return await self._run(steps.load(name, self._settings.timeout_s(timeout_s)))
 
     async def unload(self, name: str, *, timeout_s: float | None = None) -> None:
         """Have the server unload a model; see `Client.unload`."""

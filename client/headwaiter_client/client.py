@@ -174,17 +174,17 @@ class Client:
         """Return the versions of the models that the server holds, loads or failed to load, by name and version."""
         return self._run(steps.models(self._settings.timeout_s(timeout_s)))
 
-    def load(self, name: str, *, timeout_s: float | None = None) -> ModelRef:
+    def load(self, name: str, *, timeout_s: float = LOAD_TIMEOUT_S) -> ModelRef:
         """Have the server load the highest version of a model, and return the version once it answers requests.
 
         Raises `Unimplemented` unless the operator lets callers load models.
 
         Args:
             name: the model.
-            timeout_s: seconds until the deadline; 600 when None, because loading may take minutes. The server goes on
-                with the load after the deadline.
+            timeout_s: seconds until the deadline; loading may take minutes. The server goes on with the load after the
+                deadline.
         """
-        return self._run(steps.load(name, self._settings.timeout_s(LOAD_TIMEOUT_S if timeout_s is None else timeout_s)))
+        return self._run(steps.load(name, self._settings.timeout_s(timeout_s)))
 
     def unload(self, name: str, *, timeout_s: float | None = None) -> None:
         """Let a model take no more requests until it is loaded again; the server frees the model soon afterwards.
