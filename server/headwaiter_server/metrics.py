@@ -6,8 +6,7 @@ from functools import cache
 from prometheus_client import CollectorRegistry, Counter, Gauge, disable_created_metrics
 
 from headwaiter_proto.rules.errors import ERROR_BY_REASON
-from headwaiter_server.histogram import Histogram
-from headwaiter_server.model_metrics import MODEL_LABELS, SECONDS, MetricFamilies, ModelRecorder
+from headwaiter_server.model_metrics import MetricFamilies, ModelRecorder
 
 # The reasons of errors that no request has before it enters the queue. gRPC refuses messages that are too large.
 _NO_REFUSALS = {"INFERENCE_FAILED", "DEADLINE_EXCEEDED", "CANCELLED", "MESSAGE_TOO_LARGE"}
@@ -26,27 +25,19 @@ class Recorder:
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         self.last_received_s = float("-inf")
-        self._request_counter = self._counter(
-            "requests", "Requests answered, with a reply or an error.", *MODEL_LABELS, "method", "code"
-        )
+        self._model_metrics = MetricFamilies(self.registry)
         # Cached, because prometheus_client takes a lock and checks each label at every look-up.
-        self._requests = cache(self._request_counter.labels)
-        self._durations = Histogram(
-            "headwaiter_request_duration_seconds",
-            "Time from a request's arrival to its reply.",
-            SECONDS,
-            self.registry,
-            (*MODEL_LABELS, "method"),
-        )
+        self._requests = cache(self._model_metrics.requests.labels)
         self._available = Gauge(
             "headwaiter_device_available", "1 while at least one device works, else 0.", registry=self.registry
         )
-        self._refused = self._counter("refused", "Requests refused before they entered the queue.", "reason")
+        self._refused = Counter(
+            "headwaiter_refused", "Requests refused before they entered the queue.", ["reason"], registry=self.registry
+        )
         # Each reason starts at 0: Prometheus' rate() does not see the first increase of a series that starts at 1.
         for reason in ERROR_BY_REASON.keys() - _NO_REFUSALS:
             self._refused.labels(reason)
         self._inflight = Gauge("headwaiter_inflight_requests", "Requests in progress.", registry=self.registry)
-        self._model_metrics = MetricFamilies(self.registry)
 
     def model(self, name: str, version: str) -> ModelRecorder:
         """Return the recorder of one version of a model."""
@@ -54,10 +45,7 @@ class Recorder:
 
     def remove_model(self, name: str, version: str) -> None:
         """Remove the series of one version of a model, which is no longer served."""
-        labels = {"model": name, "version": version}
         self._model_metrics.remove(name, version)
-        self._durations.remove_by_labels(labels)
-        self._request_counter.remove_by_labels(labels)
         self._requests.cache_clear()
 
     def received(self) -> None:
@@ -79,12 +67,9 @@ class Recorder:
             duration_s: seconds since the arrival of the request.
         """
         self._requests(*model, method, code).inc()
-        self._durations.labels(*model, method).observe(duration_s)
+        self._model_metrics.request_durations.labels(*model, method).observe(duration_s)
         self._inflight.dec()
 
     def available(self, available: bool) -> None:
         """Record whether at least one device works."""
         self._available.set(available)
-
-    def _counter(self, name: str, description: str, *labels: str) -> Counter:
-        return Counter(f"headwaiter_{name}", description, labels, registry=self.registry)

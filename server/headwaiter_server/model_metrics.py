@@ -18,10 +18,10 @@ from headwaiter_server.scheduling.observer import FailureCause
 from headwaiter_server.scheduling.planner import CloseReason
 
 STAGES = ("tokenize", "queue", "assemble", "compute", "respond")
-MODEL_LABELS = ("model", "version")
+_MODEL_LABELS = ("model", "version")
 
 # Upper bounds of histogram buckets.
-SECONDS = (*(0.00025 * 2**power for power in range(17)), 30.0)
+_SECONDS = (*(0.00025 * 2**power for power in range(17)), 30.0)
 _TOKENS = tuple(float(2**power) for power in range(18))
 _SEQUENCES = tuple(float(2**power) for power in range(13))
 _RATIOS = (0.0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0)
@@ -57,9 +57,13 @@ class MetricFamilies:
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._registry = registry
-        self.stages = self._histogram("stage_duration_seconds", "Time of each stage of Encode.", SECONDS, "stage")
+        self.requests = self._counter("requests", "Requests answered, with a reply or an error.", "method", "code")
+        self.request_durations = self._histogram(
+            "request_duration_seconds", "Time from a request's arrival to its reply.", _SECONDS, "method"
+        )
+        self.stages = self._histogram("stage_duration_seconds", "Time of each stage of Encode.", _SECONDS, "stage")
         self.attend_stages = self._histogram(
-            "attend_stage_duration_seconds", "Time of each stage of Attend.", SECONDS, "stage"
+            "attend_stage_duration_seconds", "Time of each stage of Attend.", _SECONDS, "stage"
         )
         self.batch_sequences = self._histogram("batch_sequences", "Sequences in a batch.", _SEQUENCES)
         self.batch_tokens = self._histogram("batch_tokens", "Tokens in a batch.", _TOKENS)
@@ -111,13 +115,13 @@ class MetricFamilies:
                 family.remove_by_labels({"model": name, "version": version})
 
     def _counter(self, name: str, description: str, *labels: str) -> Counter:
-        return Counter(f"headwaiter_{name}", description, (*MODEL_LABELS, *labels), registry=self._registry)
+        return Counter(f"headwaiter_{name}", description, (*_MODEL_LABELS, *labels), registry=self._registry)
 
     def _gauge(self, name: str, description: str, *labels: str) -> Gauge:
-        return Gauge(f"headwaiter_{name}", description, (*MODEL_LABELS, *labels), registry=self._registry)
+        return Gauge(f"headwaiter_{name}", description, (*_MODEL_LABELS, *labels), registry=self._registry)
 
     def _histogram(self, name: str, description: str, bounds: tuple[float, ...], *labels: str) -> Histogram:
-        return Histogram(f"headwaiter_{name}", description, bounds, self._registry, (*MODEL_LABELS, *labels))
+        return Histogram(f"headwaiter_{name}", description, bounds, self._registry, (*_MODEL_LABELS, *labels))
 
 
 class ModelRecorder:
