@@ -20,6 +20,9 @@ from typing import ClassVar
 
 from headwaiter_proto import encoder_pb2 as pb
 
+# The most characters of a caller's text that an error quotes: an error travels in HTTP/2 headers of 8 KiB.
+MAX_QUOTED_CHARACTERS = 256
+
 
 class HeadwaiterError(Exception):
     """A request failed; the message says what is wrong, where, and what to do.

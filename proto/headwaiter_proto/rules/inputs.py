@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.manifest_pb2 import Manifest
-from headwaiter_proto.rules.errors import Failures, InvalidInput, SequenceTooLong
+from headwaiter_proto.rules.errors import MAX_QUOTED_CHARACTERS, Failures, InvalidInput, SequenceTooLong
 from headwaiter_proto.rules.images import check_class_rows, min_tokens, wrong_fixed_length
 from headwaiter_proto.rules.outputs import dtype_name
 from headwaiter_proto.rules.requests import RequestLimits, check_count, check_tokens
@@ -21,8 +21,6 @@ _FEATURE_TYPES: dict[int, np.dtype[Any]] = {
     pb.DATA_TYPE_FLOAT32: np.dtype("<f4"),
     pb.DATA_TYPE_FLOAT16: np.dtype("<f2"),
 }
-# An error travels in HTTP/2 headers of 8 KiB.
-_MAX_QUOTED_CHARACTERS = 256
 # The time and the memory of tokenisation grow with the bytes of a text. The tokenizers measured need at most 2.5 s and
 # 0.7 GiB for a text of this size, and 0.3 s for ordinary words.
 MAX_BYTES_OF_ONE_TEXT = 1 << 20
@@ -144,9 +142,9 @@ def read_prompt(texts: pb.Texts, manifest: Manifest, limits: RequestLimits) -> p
     name = texts.prompt or manifest.default_prompt
     prompts = {prompt.name: prompt for prompt in manifest.prompts}
     if name and name not in prompts:
-        known = shorten(", ".join(map(repr, prompts)) or "none", _MAX_QUOTED_CHARACTERS, placeholder=" …")
+        known = shorten(", ".join(map(repr, prompts)) or "none", MAX_QUOTED_CHARACTERS, placeholder=" …")
         raise InvalidInput(
-            f"texts.prompt: the model has no prompt {name[:_MAX_QUOTED_CHARACTERS]!r} (its prompts: {known}): "
+            f"texts.prompt: the model has no prompt {name[:MAX_QUOTED_CHARACTERS]!r} (its prompts: {known}): "
             "name one of them, or leave the field empty",
             field="texts.prompt",
         )

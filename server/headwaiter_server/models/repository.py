@@ -13,7 +13,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from headwaiter_proto.rules.errors import InvalidInput, ModelNotFound, Unavailable
+from headwaiter_proto.rules.errors import MAX_QUOTED_CHARACTERS, InvalidInput, ModelNotFound, Unavailable
 from headwaiter_server.config import Settings, SettingsError
 from headwaiter_server.metrics import Recorder
 from headwaiter_server.models.folders import BundleFolder, find_bundles
@@ -29,8 +29,6 @@ from headwaiter_server.scheduling.background_tasks import BackgroundTasks
 from headwaiter_server.scheduling.scheduler import Scheduler
 
 log = logging.getLogger(__name__)
-
-_MAX_QUOTED_CHARACTERS = 256
 
 
 class ModelRepository:
@@ -104,12 +102,12 @@ class ModelRepository:
         raise_failure(of_name)
         if current is not None:
             raise ModelNotFound(
-                f"the server has no version {version[:_MAX_QUOTED_CHARACTERS]!r} of the model {name!r}: send "
+                f"the server has no version {version[:MAX_QUOTED_CHARACTERS]!r} of the model {name!r}: send "
                 f"{current.version!r}, or leave the field empty",
                 field="model_version",
             )
         raise ModelNotFound(
-            f"the server has no model {name[:_MAX_QUOTED_CHARACTERS]!r}: send one of {self._names()}", field="model"
+            f"the server has no model {name[:MAX_QUOTED_CHARACTERS]!r}: send one of {self._names()}", field="model"
         )
 
     async def start(self) -> None:

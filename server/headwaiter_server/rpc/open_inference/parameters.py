@@ -5,8 +5,7 @@ from typing import Any
 
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto import open_inference_pb2 as oip
-from headwaiter_proto.rules.errors import InvalidInput
-from headwaiter_server.rpc.open_inference.tensors import MAX_QUOTED_CHARACTERS
+from headwaiter_proto.rules.errors import MAX_QUOTED_CHARACTERS, InvalidInput
 
 # A caller that sets this parameter wants to know which reply to a request is the last. Here it is the only one, and
 # replies of streams always say so.

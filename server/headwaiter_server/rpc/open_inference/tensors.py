@@ -24,8 +24,6 @@ _DTYPES: dict[str, np.dtype[Any]] = {
 _TYPED_FIELDS = {"INT32": "int_contents", "INT64": "int64_contents", "FP32": "fp32_contents", "BYTES": "bytes_contents"}
 # In a raw BYTES tensor, each value follows its length.
 _LENGTH = struct.Struct("<I")
-# An error travels in HTTP/2 headers of 8 KiB.
-MAX_QUOTED_CHARACTERS = 256
 
 
 def read_array(tensor: InputTensor, raw: bytes | None) -> NDArray[Any]:
