@@ -66,7 +66,8 @@ async def test_attention_weights_are_not_computed_by_another_bundle(served: Path
         assert code_of(refused.value) is grpc.StatusCode.UNAVAILABLE
 
 
-def test_a_bundle_that_is_replaced_while_it_is_loaded_is_refused(served: Path) -> None:
+async def test_a_bundle_that_is_replaced_while_it_is_loaded_is_refused(served: Path) -> None:
+    loop = asyncio.get_running_loop()
 
     def replace_tokenizer(*arguments: Any, **options: Any) -> Any:
         other = served / "other.json"
@@ -75,7 +76,7 @@ def test_a_bundle_that_is_replaced_while_it_is_loaded_is_refused(served: Path) -
         return calibrate(*arguments, **options)
 
     with patch.object(loading, "calibrate", replace_tokenizer), pytest.raises(BundleRefused, match=TOKENIZER):
-        load_model(served, local_settings(served), [Worker()])
+        await asyncio.to_thread(load_model, served, local_settings(served), [Worker()], loop)
 
 
 def replace_bundle(served: Path, other: Path) -> None:

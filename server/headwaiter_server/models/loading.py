@@ -56,7 +56,7 @@ class LoadedModel:
 
 
 def load_model(
-    folder: Path, settings: Settings, workers: Sequence[Worker], loop: asyncio.AbstractEventLoop | None = None
+    folder: Path, settings: Settings, workers: Sequence[Worker], loop: asyncio.AbstractEventLoop
 ) -> LoadedModel:
     """Open a bundle, check it and measure the cost of its batches; takes seconds, so call it outside the event loop.
 
@@ -78,7 +78,7 @@ def load_model(
         settings.threads_per_instance,
         settings.devices[0],
         settings.max_gpu_bytes,
-        _turn(workers[0], loop),
+        partial(workers[0].turn, loop),
         settings.max_sequence_tokens,
         settings.instances,
     )
@@ -109,7 +109,7 @@ def _open_sessions(
     settings: Settings,
     workers: Sequence[Worker],
     limits: BatchLimits,
-    loop: asyncio.AbstractEventLoop | None,
+    loop: asyncio.AbstractEventLoop,
 ) -> tuple[dict[Worker, Session], BatchLimits]:
     """Return a session for each worker that runs the model, and the batch limits that hold on all devices.
 
@@ -129,16 +129,14 @@ def _open_sessions(
     )
     graphs = {first: model.graph}
     for worker in others:
-        graphs[worker], limits = _open_warm(description, worker.device, limits, _turn(worker, loop), warms_up=warms_up)
+        graphs[worker], limits = _open_warm(
+            description, worker.device, limits, partial(worker.turn, loop), warms_up=warms_up
+        )
     for graph in graphs.values():
         graph.turn = nullcontext
     return {
         worker: Session(graph, partial(reopen, worker.device), model.probe) for worker, graph in graphs.items()
     }, limits
-
-
-def _turn(worker: Worker, loop: asyncio.AbstractEventLoop | None) -> Turn:
-    return nullcontext if loop is None else partial(worker.turn, loop)
 
 
 def _open_warm(

@@ -92,7 +92,6 @@ class Scheduler:
         await queue.close()
         self._queues.remove(queue)
         for worker, session in queue.sessions.items():
-            session.closed = True
             await worker.close_session(session)
 
     def estimated_wait_s(self, queue: ModelQueue) -> float:

@@ -234,8 +234,9 @@ class Worker:
         await self._thread.run(_wait, begun, ended, limit_s=_TURN_LIMIT_S, then=self._note_done)
 
     async def close_session(self, session: Session) -> None:
-        """Free the memory of a session that runs no batches any more."""
-        # In the worker's thread, because that takes a while.
+        """Close a session that runs no batches any more, and free its memory."""
+        session.closed = True
+        # In the worker's thread, because that takes a while. The thread of a lost device has ended, or hangs.
         with suppress(ThreadHung, NeverRan):
             await self._thread.run(_close, session, limit_s=_REOPEN_LIMIT_S)
         session.graph = None
