@@ -116,11 +116,20 @@ class AsyncClient:
         heads: Iterable[SupportsIndex] | None = None,
         query: SupportsIndex | None = None,
         model: str = "",
+        model_version: str = "",
         request_id: str = "",
         timeout_s: float | None = None,
     ) -> Attention:
         """Return the attention weights of one sequence; see `Client.attend`."""
-        request = attend_request(sequence, layers=layers, heads=heads, query=query, model=model, request_id=request_id)
+        request = attend_request(
+            sequence,
+            layers=layers,
+            heads=heads,
+            query=query,
+            model=model,
+            model_version=model_version,
+            request_id=request_id,
+        )
         return await self._run(steps.attend(request, self._settings.timeout_s(timeout_s)))
 
     async def models(self, *, timeout_s: float | None = None) -> list[ModelVersion]:
@@ -135,9 +144,9 @@ class AsyncClient:
         """Have the server unload a model; see `Client.unload`."""
         await self._run(steps.unload(name, self._settings.timeout_s(timeout_s)))
 
-    async def model(self, name: str = "", *, timeout_s: float | None = None) -> pb.GetModelResponse:
+    async def model(self, name: str = "", *, version: str = "", timeout_s: float | None = None) -> pb.GetModelResponse:
         """Return the description of one model; see `Client.model`."""
-        return await self._run(steps.model(name, self._settings.timeout_s(timeout_s)))
+        return await self._run(steps.model(name, version, self._settings.timeout_s(timeout_s)))
 
     async def is_serving(self, *, timeout_s: float | None = None) -> bool:
         """Return whether the server's health check answers SERVING; see `Client.is_serving`."""

@@ -152,6 +152,7 @@ class Client:
         heads: Iterable[SupportsIndex] | None = None,
         query: SupportsIndex | None = None,
         model: str = "",
+        model_version: str = "",
         request_id: str = "",
         timeout_s: float | None = None,
     ) -> Attention:
@@ -164,10 +165,19 @@ class Client:
             heads: heads to return of each layer, in this order; all when None.
             query: position whose context vectors to return too; no context vectors when None.
             model: name of the model; may be left out if the server holds only one.
+            model_version: version of the model; the version that the server serves at present when empty.
             request_id: the request's name in the server's log; a random one when left out.
             timeout_s: seconds until the deadline; the client's when None.
         """
-        request = attend_request(sequence, layers=layers, heads=heads, query=query, model=model, request_id=request_id)
+        request = attend_request(
+            sequence,
+            layers=layers,
+            heads=heads,
+            query=query,
+            model=model,
+            model_version=model_version,
+            request_id=request_id,
+        )
         return self._run(steps.attend(request, self._settings.timeout_s(timeout_s)))
 
     def models(self, *, timeout_s: float | None = None) -> list[ModelVersion]:
@@ -193,14 +203,15 @@ class Client:
         """
         self._run(steps.unload(name, self._settings.timeout_s(timeout_s)))
 
-    def model(self, name: str = "", *, timeout_s: float | None = None) -> pb.GetModelResponse:
+    def model(self, name: str = "", *, version: str = "", timeout_s: float | None = None) -> pb.GetModelResponse:
         """Return the description of one model: its inputs, its limits, how it runs and its measured differences.
 
         Args:
             name: the model; may be left out if the server holds only one.
+            version: the model's version; the version that the server serves at present when empty.
             timeout_s: seconds until the deadline; the client's when None.
         """
-        return self._run(steps.model(name, self._settings.timeout_s(timeout_s)))
+        return self._run(steps.model(name, version, self._settings.timeout_s(timeout_s)))
 
     def is_serving(self, *, timeout_s: float | None = None) -> bool:
         """Return whether the server's health check answers SERVING; False if the server cannot be reached."""

@@ -20,6 +20,9 @@ from headwaiter_proto.rules.status import DOMAIN
 MODEL = pb.ModelRef(name="tiny", digest="ab" * 32)
 WIDTH = 3
 
+# The reply to LoadModel.
+LOADED = pb.ModelRef(name="tiny", version="2", digest="cd" * 32, precision=pb.PRECISION_FP16)
+
 # Makes one call with a new client: call(server, "encode", ["a text"], hidden=True, connect={"token": "t"}).
 Call = Callable[..., Any]
 
@@ -42,6 +45,7 @@ class FakeServer(EncoderServicer):
         serving: whether the health service answers SERVING.
         pools: whether replies hold pooled vectors.
         description: the reply to GetModel.
+        versions: the states that ListModels reports; by default it reports none, as a server of version 1.
     """
 
     def __init__(self, credentials: grpc.ServerCredentials | None = None) -> None:
@@ -61,6 +65,7 @@ class FakeServer(EncoderServicer):
             # The size is the default of gRPC servers.
             limits=pb.RequestLimits(max_sequences=4096, max_tokens=65536, max_message_bytes=4 << 20),
         )
+        self.versions: list[pb.ModelStatus] = []
         self.released = threading.Event()
         self.released.set()
         self.entered = threading.Event()
@@ -110,11 +115,19 @@ class FakeServer(EncoderServicer):
 
     def ListModels(self, request: pb.ListModelsRequest, context: grpc.ServicerContext) -> pb.ListModelsResponse:  # noqa: N802
         self._record(request, context)
-        return pb.ListModelsResponse(models=[MODEL])
+        return pb.ListModelsResponse(models=[MODEL], versions=self.versions)
 
     def GetModel(self, request: pb.GetModelRequest, context: grpc.ServicerContext) -> pb.GetModelResponse:  # noqa: N802
         self._record(request, context)
         return self.description
+
+    def LoadModel(self, request: pb.LoadModelRequest, context: grpc.ServicerContext) -> pb.LoadModelResponse:  # noqa: N802
+        self._record(request, context)
+        return pb.LoadModelResponse(model=LOADED)
+
+    def UnloadModel(self, request: pb.UnloadModelRequest, context: grpc.ServicerContext) -> pb.UnloadModelResponse:  # noqa: N802
+        self._record(request, context)
+        return pb.UnloadModelResponse()
 
     def _check_health(self, _request: bytes, context: grpc.ServicerContext) -> bytes:
         self._record(None, context)

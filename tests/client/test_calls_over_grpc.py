@@ -22,7 +22,7 @@ from headwaiter_client import (
 )
 from headwaiter_client.transport.connection import CHANNEL_OPTIONS
 from headwaiter_proto import encoder_pb2 as pb
-from tests.client.fake_server import MODEL, Call, FakeServer
+from tests.client.fake_server import LOADED, MODEL, Call, FakeServer
 
 
 def test_texts_are_encoded(call: Call, server: FakeServer) -> None:
@@ -55,7 +55,9 @@ def test_features_are_encoded(call: Call, server: FakeServer) -> None:
 
 
 def test_attend_returns_the_weights_of_a_text_for_each_layer_and_head(call: Call, server: FakeServer) -> None:
-    result = call(server, "attend", "one two", layers=[1], heads=(2, 0), query=3, model="tiny", request_id="r")
+    result = call(
+        server, "attend", "one two", layers=[1], heads=(2, 0), query=3, model="tiny", model_version="2", request_id="r"
+    )
     assert (result.weights.shape, result.context.shape) == ((1, 2, 4, 4), (1, 2, 2))
     np.testing.assert_allclose(result.weights[0, 1, 0], np.array([2, 3, 4, 5]) / 14)
     assert result.context.tolist() == [[[2, 2], [0, 0]]]
@@ -65,7 +67,13 @@ def test_attend_returns_the_weights_of_a_text_for_each_layer_and_head(call: Call
     assert result.timings.round_trip_s > 0
     assert server.requests == [
         pb.AttendRequest(
-            model="tiny", request_id="r", texts=pb.Texts(values=["one two"]), layers=[1], heads=[2, 0], query=3
+            model="tiny",
+            model_version="2",
+            request_id="r",
+            texts=pb.Texts(values=["one two"]),
+            layers=[1],
+            heads=[2, 0],
+            query=3,
         )
     ]
 
@@ -94,10 +102,18 @@ def test_models_are_listed(call: Call, server: FakeServer) -> None:
     assert call(server, "models") == [ModelVersion(MODEL.name, "", "ready", digest=MODEL.digest)]
 
 
+def test_a_model_is_loaded_and_unloaded_by_name(call: Call, server: FakeServer) -> None:
+    assert call(server, "load", "tiny", timeout_s=60) == ModelRef("tiny", LOADED.digest, "fp16", "2")
+    assert 50 < server.remaining_s < 61
+    assert call(server, "unload", "tiny") is None
+    assert server.requests == [pb.LoadModelRequest(name="tiny"), pb.UnloadModelRequest(name="tiny")]
+
+
 def test_model_returns_the_servers_description(call: Call, server: FakeServer) -> None:
     server.description = pb.GetModelResponse(model=MODEL, max_tokens=512)
     assert call(server, "model", "tiny") == server.description
-    assert server.requests == [pb.GetModelRequest(name="tiny")]
+    assert call(server, "model", "tiny", version="2") == server.description
+    assert server.requests == [pb.GetModelRequest(name="tiny"), pb.GetModelRequest(name="tiny", version="2")]
 
 
 @pytest.mark.parametrize("serving", [True, False])

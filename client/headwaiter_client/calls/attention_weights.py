@@ -45,6 +45,7 @@ def attend_request(
     heads: Iterable[SupportsIndex] | None = None,
     query: SupportsIndex | None = None,
     model: str = "",
+    model_version: str = "",
     request_id: str = "",
 ) -> pb.AttendRequest:
     """Build a request from the arguments of `Client.attend`.
@@ -61,10 +62,11 @@ def attend_request(
         raise InvalidInput("sequence is a list of texts: pass one text", field="texts")
     kind = input_kind_of(sequence)
     # EncodeRequest and AttendRequest hold their input in the same fields.
-    encode = encode_request(model=model, request_id=request_id)
+    encode = encode_request(model=model, model_version=model_version, request_id=request_id)
     kind.fill(encode, [kind.convert(0, sequence)])
     request = pb.AttendRequest(
         model=encode.model,
+        model_version=encode.model_version,
         request_id=encode.request_id,
         layers=_indices("layers", layers),
         heads=_indices("heads", heads),

@@ -41,7 +41,7 @@ class CallSettings:
         max_in_flight: most requests of one call in flight at once.
 
     Attributes:
-        descriptions: the descriptions that the server has sent so far, by model name.
+        descriptions: the descriptions that the server has sent so far, by the name and version of the call.
 
     Raises:
         TypeError: an argument is not a number.
@@ -57,7 +57,7 @@ class CallSettings:
         if max_in_flight < 1:
             raise ValueError(f"max_in_flight is {max_in_flight}: pass at least 1")
         self.max_in_flight = max_in_flight
-        self.descriptions: dict[str, pb.GetModelResponse] = {}
+        self.descriptions: dict[tuple[str, str], pb.GetModelResponse] = {}
 
     def timeout_s(self, timeout_s: float | None) -> float:
         """Return the seconds until the deadline of a call: its own timeout, or the client's if that is None.
@@ -218,11 +218,12 @@ class EncodeCall:
         raise sequence_error from cause
 
     def _known_description(self) -> pb.GetModelResponse | None:
-        return self._settings.descriptions.get(self._template.model)
+        return self._settings.descriptions.get((self._template.model, self._template.model_version))
 
     def _ask_for_description(self) -> Steps[pb.GetModelResponse]:
-        name = self._template.model
-        description = self._settings.descriptions[name] = yield from steps.model(name, self._remaining_s())
+        name, version = self._template.model, self._template.model_version
+        description = yield from steps.model(name, version, self._remaining_s())
+        self._settings.descriptions[name, version] = description
         return description
 
     def _check_model(self, model: ModelRef) -> None:

@@ -99,7 +99,9 @@ def attend(request: pb.AttendRequest, timeout_s: float) -> Steps[Attention]:
         if not is_unexplained(refusal):
             raise
         remaining_s = timeout_s - (time.perf_counter() - started_s)
-        raise (yield from explained(refusal, request, model(request.model, remaining_s))) from refusal.__cause__
+        raise (
+            yield from explained(refusal, request, model(request.model, request.model_version, remaining_s))
+        ) from refusal.__cause__
     return read_attention(response, round_trip_s=time.perf_counter() - started_s)
 
 
@@ -122,9 +124,9 @@ def unload(name: str, timeout_s: float) -> Steps[None]:
     yield from call_method("UnloadModel", request, pb.UnloadModelResponse, timeout_s)
 
 
-def model(name: str, timeout_s: float) -> Steps[pb.GetModelResponse]:
+def model(name: str, version: str, timeout_s: float) -> Steps[pb.GetModelResponse]:
     """See `Client.model`."""
-    request = pb.GetModelRequest(name=checked_text("name", name))
+    request = pb.GetModelRequest(name=checked_text("name", name), version=checked_text("version", version))
     return (yield from call_method("GetModel", request, pb.GetModelResponse, timeout_s))
 
 

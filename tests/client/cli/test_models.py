@@ -7,7 +7,7 @@ from google.protobuf.json_format import ParseDict
 
 from headwaiter_client.cli import main
 from headwaiter_proto import encoder_pb2 as pb
-from tests.client.fake_server import MODEL, FakeServer
+from tests.client.fake_server import LOADED, MODEL, FakeServer
 
 
 def test_models_shows_inputs_limits_speed_and_accuracy(server: FakeServer, capsys: pytest.CaptureFixture[str]) -> None:
@@ -117,3 +117,30 @@ def test_models_as_json_are_get_model_responses(server: FakeServer, capsys: pyte
     (described,) = json.loads(capsys.readouterr().out)
     assert ParseDict(described, pb.GetModelResponse()) == server.description
     assert described["takes_texts"] is False  # Fields with default values are printed too.
+
+
+def test_models_shows_the_state_of_versions_that_do_not_answer(
+    server: FakeServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server.versions = [
+        pb.ModelStatus(name="tiny", version="1", state=pb.MODEL_STATE_DRAINING),
+        pb.ModelStatus(name="other", version="3", state=pb.MODEL_STATE_FAILED, reason="no manifest.json"),
+    ]
+    assert main(["models", "--address", server.address]) == 0
+    draining, failed = capsys.readouterr().out.splitlines()
+    assert {"tiny,", "1,", "draining"} <= set(draining.split())
+    assert {"other,", "3,", "failed:"} <= set(failed.split())
+    assert failed.endswith("no manifest.json")
+
+
+def test_load_prints_the_version_that_answers(server: FakeServer, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["load", "tiny", "--address", server.address]) == 0
+    assert server.requests == [pb.LoadModelRequest(name="tiny")]
+    shown = capsys.readouterr().out
+    assert LOADED.version in shown
+    assert LOADED.digest[:12] in shown
+
+
+def test_unload_names_the_model(server: FakeServer) -> None:
+    assert main(["unload", "tiny", "--address", server.address]) == 0
+    assert server.requests == [pb.UnloadModelRequest(name="tiny")]
