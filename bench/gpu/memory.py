@@ -10,9 +10,9 @@ from bench.findings import Findings
 from bench.gpu.models import minilm_bundle
 from bench.gpu.settings import FASTEST, Settings
 from headwaiter_proto.manifest_pb2 import Manifest
+from headwaiter_server.models.calibration import measure_cost, warm_up
 from headwaiter_server.runtime.model import open_model
 from headwaiter_server.runtime.warmup import Lengths, time_batch
-from headwaiter_server.scheduling.calibration import measure_cost, warm_up
 from headwaiter_server.scheduling.cost import BatchLimits
 
 _ALLOWED_GROWTH = 1.05

@@ -32,8 +32,7 @@ from headwaiter_server.runtime.graph import EncoderGraph
 from headwaiter_server.runtime.model import open_model
 from headwaiter_server.runtime.packing import PackedBatch, pack
 from headwaiter_server.scheduling.cost import Shape
-from headwaiter_server.scheduling.queued_request import BatchTimes, Outcome
-from headwaiter_server.scheduling.stage_durations import Interval
+from headwaiter_server.scheduling.queued_request import BatchTimes, Interval, Outcome
 
 # The name and the version of the only model, for metrics.
 _MODEL = ("baseline", "1")

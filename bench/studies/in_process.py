@@ -8,10 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bench.loads.traces import Ids
+from headwaiter_server.models.calibration import measure_cost
 from headwaiter_server.runtime.graph import EncoderGraph
 from headwaiter_server.runtime.model import Model
 from headwaiter_server.runtime.packing import pack
-from headwaiter_server.scheduling.calibration import measure_cost
 from headwaiter_server.scheduling.fair_start import Priority
 from headwaiter_server.scheduling.pending import Pending
 from headwaiter_server.scheduling.planner import plan

@@ -12,8 +12,7 @@ from headwaiter_server.histogram import Histogram
 from headwaiter_server.model_statistics import ModelStatistics
 from headwaiter_server.runtime.model import ModelDescription
 from headwaiter_server.scheduling.adaptive_limits import AdaptiveLimits
-from headwaiter_server.scheduling.calibration import Calibration
-from headwaiter_server.scheduling.cost import Shape
+from headwaiter_server.scheduling.cost import Calibration, Shape
 from headwaiter_server.scheduling.observer import FailureCause
 from headwaiter_server.scheduling.planner import CloseReason
 

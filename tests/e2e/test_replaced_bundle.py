@@ -13,13 +13,13 @@ import pytest
 
 from headwaiter_client import AsyncClient, RetryPolicy, Unavailable
 from headwaiter_server.models import loading
+from headwaiter_server.models.calibration_cache import calibrate
 from headwaiter_server.models.loading import load_model
 from headwaiter_server.runtime.bundle import GOLDEN, TOKENIZER, Bundle
 from headwaiter_server.runtime.errors import BundleRefused, DeviceLost
 from headwaiter_server.runtime.graph import EncoderGraph
 from headwaiter_server.runtime.numeric_tolerances import normalize_pooled
 from headwaiter_server.runtime.packing import pack
-from headwaiter_server.scheduling.calibration_cache import calibrate
 from headwaiter_server.scheduling.worker import Worker
 from tests.e2e.grpc_errors import code_of
 from tests.e2e.in_process_server import connect, local_settings, serving

@@ -113,7 +113,7 @@ async def test_a_restart_reuses_the_measured_batch_costs_and_reports_it_in_log_a
     text_bundle: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Other load on the test machine must not make the measurement too unsteady to be stored.
-    monkeypatch.setattr("headwaiter_server.scheduling.calibration_cache._STEADY_ERROR_RATIO", float("inf"))
+    monkeypatch.setattr("headwaiter_server.models.calibration_cache._STEADY_ERROR_RATIO", float("inf"))
     caplog.set_level(logging.INFO, "headwaiter_server")
     costs = []
     for word in ("measured", "remembered"):

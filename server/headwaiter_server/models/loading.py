@@ -8,14 +8,14 @@ from functools import partial
 from pathlib import Path
 
 from headwaiter_server.config import Settings
+from headwaiter_server.models.calibration import warm_up
+from headwaiter_server.models.calibration_cache import calibrate
 from headwaiter_server.models.tokenizer import BundleTokenizer
 from headwaiter_server.runtime.bundle import TOKENIZER
 from headwaiter_server.runtime.errors import ModelRefused, ProviderUnavailable, one_line
 from headwaiter_server.runtime.graph import EncoderGraph, Turn
 from headwaiter_server.runtime.model import Model, ModelDescription, open_model
-from headwaiter_server.scheduling.calibration import Calibration, warm_up
-from headwaiter_server.scheduling.calibration_cache import calibrate
-from headwaiter_server.scheduling.cost import BatchLimits
+from headwaiter_server.scheduling.cost import BatchLimits, Calibration
 from headwaiter_server.scheduling.worker import Session, Worker
 
 

@@ -9,7 +9,7 @@ from headwaiter_server.model_metrics import ModelRecorder
 from headwaiter_server.models.tokenizer import BundleTokenizer
 from headwaiter_server.runtime.model import ModelDescription
 from headwaiter_server.scheduling.attention_weights import AttentionWeightsQueue
-from headwaiter_server.scheduling.calibration import Calibration
+from headwaiter_server.scheduling.cost import Calibration
 from headwaiter_server.scheduling.model_queue import ModelQueue
 
 

@@ -27,8 +27,7 @@ from headwaiter_server.rpc.stream import ReserveBytes
 from headwaiter_server.runtime.attention_weights import AttentionSelection
 from headwaiter_server.scheduling.attention_weights import AttentionWeightsResult
 from headwaiter_server.scheduling.fair_start import Priority
-from headwaiter_server.scheduling.queued_request import BatchTimes
-from headwaiter_server.scheduling.stage_durations import Interval
+from headwaiter_server.scheduling.queued_request import BatchTimes, Interval
 
 SERVICE = pb.DESCRIPTOR.services_by_name["Encoder"].full_name
 

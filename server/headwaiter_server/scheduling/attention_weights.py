@@ -15,7 +15,7 @@ from headwaiter_proto.rules.errors import InferenceFailed, Overloaded, Unavailab
 from headwaiter_server.runtime.attention_weights import AttentionSelection, AttentionWeights
 from headwaiter_server.runtime.errors import BundleChanged
 from headwaiter_server.scheduling.answers import deadline_passed, inference_failed, output_not_finite
-from headwaiter_server.scheduling.stage_durations import Interval
+from headwaiter_server.scheduling.queued_request import Interval
 
 # A run may take seconds. A longer queue would hold requests that another replica could answer sooner.
 MAX_WAITING = 8

@@ -3,6 +3,7 @@
 from asyncio import Future
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,7 +11,18 @@ from numpy.typing import NDArray
 from headwaiter_proto.rules.errors import HeadwaiterError
 from headwaiter_server.scheduling.cost import Shape
 from headwaiter_server.scheduling.fair_start import Priority
-from headwaiter_server.scheduling.stage_durations import Interval
+
+
+class Interval(NamedTuple):
+    """A part of the time, on one clock."""
+
+    start_s: float
+    end_s: float
+
+    @property
+    def seconds(self) -> float:
+        """Length of the interval."""
+        return self.end_s - self.start_s
 
 
 # A class with an instance per sequence, request or batch is not frozen, here and in other modules, because a frozen

@@ -25,8 +25,8 @@ from bench.gpu.settings import Effort
 from bench.loads.traces import LogNormal
 from headwaiter_export.config import EncoderConfig
 from headwaiter_server import cli
+from headwaiter_server.models import calibration
 from headwaiter_server.runtime import graph
-from headwaiter_server.scheduling import calibration
 from tests.contrib_ops import CONTRIB_OPS
 from tests.oracle import Array
 

@@ -21,8 +21,7 @@ from headwaiter_server.runtime.model import Model, ModelDescription, Resources
 from headwaiter_server.runtime.numeric_tolerances import Difference
 from headwaiter_server.runtime.packing import PackedBatch, pack
 from headwaiter_server.scheduling.adaptive_limits import AdaptiveLimits
-from headwaiter_server.scheduling.calibration import Calibration
-from headwaiter_server.scheduling.cost import BatchLimits, CostModel
+from headwaiter_server.scheduling.cost import BatchLimits, Calibration, CostModel
 
 CALIBRATION = Calibration(
     CostModel(launch_s=1.0, token_s=0.5, padded_s=0.25, cell_s=0.125, hidden_row_s=0.0625),

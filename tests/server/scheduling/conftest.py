@@ -1,14 +1,10 @@
 """Fixtures for the tests of the scheduler."""
 
-from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
-from unittest.mock import patch
+from collections.abc import AsyncIterator
 
 import pytest
 
-from headwaiter_server.runtime.model import Model
 from tests.server.scheduling.fakes import Harness
-from tests.server.scheduling.simulated_graph import GATHERED, SimulatedGraph, simulated_model
 
 
 @pytest.fixture
@@ -19,10 +15,3 @@ async def harness() -> AsyncIterator[Harness]:
     harness.device.release()
     await harness.scheduler.drain(30.0)
     assert harness.queue.queued_sequences == harness.queue.queued_tokens == 0
-
-
-@pytest.fixture
-def simulated(tmp_path: Path) -> Iterator[tuple[Model, SimulatedGraph]]:
-    model, graph = simulated_model(tmp_path, GATHERED)
-    with patch("headwaiter_server.runtime.warmup.time", graph):
-        yield model, graph

@@ -8,11 +8,11 @@ from unittest.mock import patch
 
 import pytest
 
+from headwaiter_server.models.calibration import batch_limits, measure_cost, warm_up
 from headwaiter_server.runtime.model import Model
-from headwaiter_server.scheduling.calibration import batch_limits, measure_cost, warm_up
 from headwaiter_server.scheduling.cost import CostModel
+from tests.server.models.simulated_graph import GATHERED, VARYING, SimulatedGraph, simulated_model
 from tests.server.rpc.stand_ins import model as stand_in
-from tests.server.scheduling.simulated_graph import GATHERED, VARYING, SimulatedGraph, simulated_model
 
 
 @pytest.mark.parametrize(("cost", "provider"), [(GATHERED, "cpu"), (VARYING, "cuda")])

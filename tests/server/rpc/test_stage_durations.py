@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headwaiter_server.scheduling.stage_durations import Interval, stage_durations
+from headwaiter_server.rpc.stage_durations import stage_durations
+from headwaiter_server.scheduling.queued_request import Interval
 
 REQUEST = Interval(10.0, 20.0)
 NEVER = Interval(0.0, 0.0)

@@ -2,8 +2,8 @@
 
 import logging
 import sys
-from dataclasses import dataclass
 
+from headwaiter_server.models.cost_fit import Sample, error_ratio, fit, smallest_budget
 from headwaiter_server.runtime.errors import one_line
 from headwaiter_server.runtime.graph import Provider
 from headwaiter_server.runtime.model import Model
@@ -16,7 +16,7 @@ from headwaiter_server.runtime.warmup import (
     time_shapes,
     typical_batch,
 )
-from headwaiter_server.scheduling.cost import BatchLimits, CostModel, Sample, Shape, error_ratio, fit, smallest_budget
+from headwaiter_server.scheduling.cost import BatchLimits, Calibration, Shape
 
 log = logging.getLogger(__name__)
 
@@ -32,23 +32,6 @@ _SCORES_BYTES: dict[Provider, int] = {"cpu": 64 << 20, "cuda": 2 << 30}
 _SCORE_BYTES: dict[Provider, int] = {"cpu": 4, "cuda": 8}
 # Memory for the padded rows of a batch in float32: B·N · width · 4 bytes. Pooling holds up to three such arrays.
 _PADDED_BYTES: dict[Provider, int] = {"cpu": 64 << 20, "cuda": 512 << 20}
-
-
-@dataclass(frozen=True)
-class Calibration:
-    """The measured cost of a model on this machine.
-
-    Attributes:
-        service_tokens_per_s: tokens/s in full batches of sequences of typical length.
-        error_ratio: median of |predicted − measured| / measured over the timed shapes.
-        remembered: whether the cost was measured at an earlier start.
-    """
-
-    cost: CostModel
-    limits: BatchLimits
-    service_tokens_per_s: float
-    error_ratio: float
-    remembered: bool = False
 
 
 def measure_cost(model: Model, token_cap: int = 0) -> Calibration:

@@ -2,19 +2,8 @@
 
 from collections.abc import Iterable
 from itertools import chain
-from typing import NamedTuple
 
-
-class Interval(NamedTuple):
-    """A part of the time, on one clock."""
-
-    start_s: float
-    end_s: float
-
-    @property
-    def seconds(self) -> float:
-        """Length of the interval."""
-        return self.end_s - self.start_s
+from headwaiter_server.scheduling.queued_request import Interval
 
 
 def stage_durations(

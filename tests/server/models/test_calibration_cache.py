@@ -11,16 +11,15 @@ from unittest.mock import patch
 import pytest
 
 from headwaiter_proto.manifest_pb2 import Manifest
+from headwaiter_server.models.calibration_cache import calibrate
 from headwaiter_server.runtime import hardware
 from headwaiter_server.runtime.graph import Outputs
 from headwaiter_server.runtime.hardware import describe_hardware
 from headwaiter_server.runtime.model import Model, Resources
 from headwaiter_server.runtime.packing import PackedBatch
-from headwaiter_server.scheduling.calibration import Calibration
-from headwaiter_server.scheduling.calibration_cache import calibrate
-from headwaiter_server.scheduling.cost import CostModel
+from headwaiter_server.scheduling.cost import Calibration, CostModel
+from tests.server.models.simulated_graph import GATHERED, VARYING, SimulatedGraph, simulated_model
 from tests.server.rpc.stand_ins import model as stand_in
-from tests.server.scheduling.simulated_graph import GATHERED, VARYING, SimulatedGraph, simulated_model
 
 
 def _calibrate(model: Model, folder: Path | None, *, threads: int = 1, token_cap: int = 0) -> Calibration:
@@ -125,7 +124,7 @@ def test_the_stored_cost_of_another_machine_is_not_used(
     model, _ = simulated
     _calibrate(model, tmp_path)
     other = {**describe_hardware(), name: "another"}
-    with patch("headwaiter_server.scheduling.calibration_cache.describe_hardware", lambda: other):
+    with patch("headwaiter_server.models.calibration_cache.describe_hardware", lambda: other):
         assert not _calibrate(model, tmp_path).remembered
 
 

@@ -9,10 +9,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from headwaiter_server.models.calibration import batch_limits, measure_cost, warm_up
 from headwaiter_server.runtime.hardware import describe_hardware
 from headwaiter_server.runtime.model import Model
-from headwaiter_server.scheduling.calibration import Calibration, batch_limits, measure_cost, warm_up
-from headwaiter_server.scheduling.cost import CostModel
+from headwaiter_server.scheduling.cost import Calibration, CostModel
 
 log = logging.getLogger(__name__)
 
