@@ -1,12 +1,8 @@
-"""Lower the batch limits after a batch was too large for memory, and raise them again carefully.
-
-`LimitState` is a pure state machine; `AdaptiveLimits` applies it to batches, and logs its changes.
-"""
+"""Lower the batch limits after a batch was too large for memory, and raise them again carefully."""
 
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 
 from headwaiter_server.runtime.errors import one_line
 from headwaiter_server.scheduling.cost import BatchLimits, Shape
@@ -15,58 +11,14 @@ log = logging.getLogger(__name__)
 
 # The limits are raised by this factor.
 _RAISE_FACTOR = 2**0.5
-# A raise was right if a batch has run that is larger by this factor than all batches before the raise.
-_PROOF_FACTOR = 1.2
-# Number of full batches that must succeed before the limits are raised: 16 at first, twice as many after each raise
-# that was too much, up to 1,024. So at most about one in a thousand full batches fails.
+# Number of large batches that must succeed before the limits are raised: 16 after the first failure, twice as many
+# after each further one, up to 1,024. So in the long run, at most about one in a thousand large batches fails.
 _FIRST_PATIENCE_BATCHES = 16
 _MAX_PATIENCE_BATCHES = 1024
 
 
-@dataclass(frozen=True)
-class LimitState:
-    """The current share of the largest batch limits. A parameter `usage` is the size of one batch as a share of them.
-
-    Attributes:
-        share: current limits / largest limits.
-        proven: the largest usage that fits in memory, as far as is known.
-        patience_batches: number of full batches that must succeed before the limits are raised.
-        succeeded_batches: number of full batches that succeeded since the share changed.
-        proven_at_raise: what was proven before the latest raise; None if no raise is on trial.
-    """
-
-    share: float = 1.0
-    proven: float = 0.0
-    patience_batches: int = _FIRST_PATIENCE_BATCHES
-    succeeded_batches: int = 0
-    proven_at_raise: float | None = None
-
-    def after_success(self, usage: float, *, full: bool) -> "LimitState":
-        """Return the state after a batch that ran; a batch is full if the limits kept it from growing."""
-        proven = max(self.proven, usage)
-        if not full or (self.share == 1.0 and self.proven_at_raise is None):
-            return replace(self, proven=proven)
-        if self.succeeded_batches + 1 < self.patience_batches:
-            return replace(self, proven=proven, succeeded_batches=self.succeeded_batches + 1)
-        right = self.proven_at_raise is not None and proven > _PROOF_FACTOR * self.proven_at_raise
-        patience = _FIRST_PATIENCE_BATCHES if right else self.patience_batches
-        if self.share == 1.0:
-            return LimitState(1.0, proven, patience)
-        return LimitState(min(1.0, _RAISE_FACTOR * self.share), proven, patience, proven_at_raise=proven)
-
-    def after_memory_failure(self, usage: float) -> "LimitState":
-        """Return the state after a batch that failed only because of its size: each half of the batch has run."""
-        # If a batch of a proven size fails, less memory is free than before; only the halves are known to fit.
-        proven = self.proven if usage > self.proven else usage / 2
-        patience = self.patience_batches
-        if self.proven_at_raise is not None:
-            patience = min(2 * patience, _MAX_PATIENCE_BATCHES)
-        # A batch that was planned under higher limits may fail after they were lowered; it must not raise them.
-        return LimitState(min(self.share, max(proven, usage / 2)), proven, patience)
-
-
 class AdaptiveLimits:
-    """The batch limits that hold now.
+    """The batch limits that hold now. A batch is *large* if it takes at least half of them.
 
     Attributes:
         largest: the limits that were measured before serving.
@@ -75,16 +27,20 @@ class AdaptiveLimits:
 
     def __init__(self, largest: BatchLimits) -> None:
         self.largest = self.current = largest
-        self._state = LimitState()
+        # The current share of the largest limits.
+        self._share = 1.0
+        self._patience_batches = _FIRST_PATIENCE_BATCHES // 2
+        # Number of large batches that have succeeded since the share changed.
+        self._succeeded_batches = 0
         self._suspected_count = 0
 
     @contextmanager
     def suspected(self, shape: Shape) -> Iterator[None]:
         """If the size of a failed batch may be the cause, halve the limits inside the block, which bisects the batch.
 
-        Without this, further full batches would fail until the halves of the first one have run.
+        Without this, further large batches would fail until the halves of the first one have run.
         """
-        suspected = self._usage(shape) >= self._state.share / 2
+        suspected = self._is_large(shape)
         self._suspected_count += suspected
         self._update()
         try:
@@ -93,30 +49,37 @@ class AdaptiveLimits:
             self._suspected_count -= suspected
             self._update()
 
-    def note_success(self, shape: Shape, *, full: bool) -> None:
-        """Learn from a batch that ran; a batch is full if the limits kept it from growing."""
-        self._change(self._state.after_success(self._usage(shape), full=full))
+    def note_success(self, shape: Shape) -> None:
+        """Learn from a batch that ran: raise the limits after many large batches."""
+        if self._share == 1.0 or not self._is_large(shape):
+            return
+        self._succeeded_batches += 1
+        if self._succeeded_batches == self._patience_batches:
+            self._change(min(1.0, _RAISE_FACTOR * self._share))
+            log.info("large batches succeed: the limit is %d tokens now", self.current.tokens)
 
     def note_memory_failure(self, shape: Shape, error: Exception) -> None:
-        """Learn from a batch that failed only because of its size: each half of the batch has run."""
-        self._change(self._state.after_memory_failure(self._usage(shape)))
+        """Learn from a batch that failed only because of its size: lower the limits to the halves, which have run."""
+        self._patience_batches = min(2 * self._patience_batches, _MAX_PATIENCE_BATCHES)
+        # A batch that was planned under higher limits may fail after they were lowered; it must not raise them.
+        self._change(min(self._share, self._usage(shape) / 2))
         log.warning(
             "a batch of %d sequences and %d tokens failed, but its halves did not: the limit is %d tokens now: %s",
             shape.sequences,
             shape.tokens,
-            self.largest.scaled(self._state.share).tokens,
+            self.largest.scaled(self._share).tokens,
             one_line(error),
         )
 
-    def _change(self, state: LimitState) -> None:
-        before, self._state = self._state, state
-        if state.share != before.share:
-            self._update()
-        if state.share > before.share:
-            log.info("full batches succeed: the limit is %d tokens now", self.current.tokens)
+    def _change(self, share: float) -> None:
+        self._share, self._succeeded_batches = share, 0
+        self._update()
 
     def _update(self) -> None:
-        self.current = self.largest.scaled(self._state.share / (2 if self._suspected_count else 1))
+        self.current = self.largest.scaled(self._share / (2 if self._suspected_count else 1))
+
+    def _is_large(self, shape: Shape) -> bool:
+        return self._usage(shape) >= self._share / 2
 
     def _usage(self, shape: Shape) -> float:
         """Return the part of the largest limits that a batch takes; 0 for one sequence, to which no limit applies."""

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 from headwaiter_server.scheduling.batch_result import BatchResult
 from headwaiter_server.scheduling.model_queue import ModelQueue
-from headwaiter_server.scheduling.planner import CloseReason
 from headwaiter_server.scheduling.queued_request import Batch
 from headwaiter_server.scheduling.worker import Worker
 
@@ -21,10 +20,4 @@ class RunningBatch:
     queue: ModelQueue
     worker: Worker
     sequences: Batch
-    close_reason: CloseReason
     result: Future[BatchResult | None]
-
-    @property
-    def full(self) -> bool:
-        """Whether the batch limits kept the batch from growing."""
-        return self.close_reason in (CloseReason.BUDGET, CloseReason.CELLS)

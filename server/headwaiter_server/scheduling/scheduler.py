@@ -230,7 +230,7 @@ class Scheduler:
             queue.answers.hand_out(batch.sequences, result)
             queue.device_failures.end(batch.sequences, ran=result.sequences if result else ())
             if result:
-                queue.limits.note_success(result.shape, full=batch.full)
+                queue.limits.note_success(result.shape)
             queue.end_batch()
         return answered
 
@@ -271,7 +271,7 @@ class Scheduler:
             self._queues.note_turn(queue, self._clock())
             queue.start_batch(planned.seconds)
             result = worker.run(queue.sessions[worker], batch, planned.seconds)
-            self._running.append(RunningBatch(queue, worker, batch, planned.close_reason, result))
+            self._running.append(RunningBatch(queue, worker, batch, result))
 
     async def _bisect(self, queue: ModelQueue, worker: Worker, batch: Batch, error: Exception) -> None:
         """Find the faulty sequences of a failed batch; if the device is dead, start to reopen the device."""

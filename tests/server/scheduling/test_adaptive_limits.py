@@ -4,87 +4,68 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headwaiter_server.scheduling.adaptive_limits import AdaptiveLimits, LimitState
+from headwaiter_server.scheduling.adaptive_limits import AdaptiveLimits
 from headwaiter_server.scheduling.cost import BatchLimits, Shape
 
 LARGEST = BatchLimits(tokens=1000, cells=100_000, padded_tokens=2000)
 
 
-@pytest.mark.parametrize(
-    ("before", "usage", "share", "proven", "patience"),
-    [
-        # Nothing is known to fit but the halves.
-        (LimitState(), 1.0, 0.5, 0.0, 16),
-        # Smaller batches are known to fit.
-        (LimitState(proven=0.75), 1.0, 0.75, 0.75, 16),
-        # A size that used to fit does not fit any more: only the halves do.
-        (LimitState(proven=1.0), 1.0, 0.5, 0.5, 16),
-        (LimitState(share=0.5, proven=0.5), 0.25, 0.125, 0.125, 16),
-        # A raise was too much: return to the size that fitted, and wait twice as long.
-        (LimitState(share=0.7, proven=0.5, patience_batches=32, proven_at_raise=0.5), 0.7, 0.5, 0.5, 64),
-        (LimitState(share=0.7, proven=0.5, patience_batches=1024, proven_at_raise=0.5), 0.7, 0.5, 0.5, 1024),
-        # A batch that was planned under higher limits does not raise them.
-        (LimitState(share=0.25, proven=0.25), 1.0, 0.25, 0.25, 16),
-    ],
-)
-def test_a_memory_failure_lowers_the_limits_to_what_fits(
-    before: LimitState, usage: float, share: float, proven: float, patience: int
-) -> None:
-    after = before.after_memory_failure(usage)
-    assert (after.share, after.proven, after.patience_batches) == (share, proven, patience)
-    assert (after.succeeded_batches, after.proven_at_raise) == (0, None)
+def batch_of(tokens: int) -> Shape:
+    """Return a batch of sequences of one token, which exceeds only the limit of tokens."""
+    return Shape.of([1] * tokens)
 
 
-@pytest.mark.parametrize(
-    ("before", "full", "share", "succeeded", "patience"),
-    [
-        # Batches that are not full say nothing about the limits.
-        (LimitState(share=0.5, proven=0.5, succeeded_batches=15), False, 0.5, 15, 16),
-        (LimitState(share=0.5, proven=0.5, succeeded_batches=14), True, 0.5, 15, 16),
-        (LimitState(share=0.5, proven=0.5, succeeded_batches=15), True, 0.5 * 2**0.5, 0, 16),
-        # The largest limits are never exceeded.
-        (LimitState(share=0.9, proven=0.5, succeeded_batches=15), True, 1.0, 0, 16),
-        (LimitState(), True, 1.0, 0, 16),
-        # After a raise that proved right, the next raise comes soon.
-        (LimitState(0.5, 0.5, 64, succeeded_batches=63, proven_at_raise=0.4), True, 0.5 * 2**0.5, 0, 16),
-        (LimitState(1.0, 1.0, 64, succeeded_batches=63, proven_at_raise=0.7), True, 1.0, 0, 16),
-        # A batch that is hardly larger than before proves nothing.
-        (LimitState(0.5, 0.5, 64, succeeded_batches=63, proven_at_raise=0.45), True, 0.5 * 2**0.5, 0, 64),
-        # No batch was larger than before the raise, so nothing is known about the raise.
-        (LimitState(0.5, 0.3, 64, succeeded_batches=63, proven_at_raise=0.35), True, 0.5 * 2**0.5, 0, 64),
-    ],
-)
-def test_full_batches_that_succeed_raise_the_limits(
-    before: LimitState, full: bool, share: float, succeeded: int, patience: int
-) -> None:
-    after = before.after_success(0.3, full=full)
-    assert after.share == pytest.approx(share)
-    assert (after.succeeded_batches, after.patience_batches) == (succeeded, patience)
-
-
-def run_full_batches(state: LimitState, fits: float, batches: int, granularity: float = 1.0) -> tuple[LimitState, int]:
-    """Run full batches on a memory that fits a share; return the last state, and the number of failed batches."""
+def run_large_batches(limits: AdaptiveLimits, fits_tokens: int, batches: int, fill: float = 1.0) -> int:
+    """Run batches that fill a part of the limits, on a memory that fits some tokens; return the number of failures."""
     failed = 0
     for _ in range(batches):
-        usage = granularity * state.share
-        if usage <= fits:
-            state = state.after_success(usage, full=True)
+        shape = batch_of(max(2, round(fill * limits.current.tokens)))
+        if shape.tokens <= fits_tokens:
+            limits.note_success(shape)
         else:
-            state = state.after_memory_failure(usage)
+            limits.note_memory_failure(shape, MemoryError())
             failed += 1
-    return state, failed
+    return failed
 
 
-@settings(max_examples=20)
-@given(fits=st.floats(0.05, 1.0), granularity=st.floats(0.55, 1.0))
-def test_few_of_many_full_batches_fail(fits: float, granularity: float) -> None:
-    state, failed = run_full_batches(LimitState(), fits, 5000, granularity)
-    assert failed <= 20
-    # The limits are not much lower than what fits.
-    assert state.share >= fits / 2.1
-    # When memory is free again, the limits recover.
-    state, failed = run_full_batches(state, 1.0, 10_000, granularity)
-    assert (state.share, failed) == (1.0, 0)
+@settings(max_examples=20, deadline=None)
+@given(fits_tokens=st.integers(50, 1000), fill=st.floats(0.55, 1.0))
+def test_few_of_many_large_batches_fail_and_the_limits_recover(fits_tokens: int, fill: float) -> None:
+    limits = AdaptiveLimits(LARGEST)
+    assert run_large_batches(limits, fits_tokens, 5000, fill) <= 20
+    # Batches are not much smaller than what fits.
+    assert limits.current.tokens >= min(1000, fits_tokens / 2.1)
+    # When memory is free again, the limits rise to the largest.
+    assert run_large_batches(limits, 1000, 12_000, fill) == 0
+    assert limits.current == LARGEST
+
+
+@pytest.mark.parametrize(("tokens", "raised"), [(250, True), (249, False)])
+def test_only_batches_of_half_the_limits_raise_them(tokens: int, raised: bool) -> None:
+    limits = AdaptiveLimits(LARGEST)
+    limits.note_memory_failure(batch_of(1000), MemoryError())
+    assert limits.current.tokens == 500
+    for _ in range(16):
+        assert limits.current.tokens == 500
+        limits.note_success(batch_of(tokens))
+    assert limits.current.tokens == (707 if raised else 500)
+
+
+def test_each_failure_doubles_the_batches_that_must_succeed_before_a_raise() -> None:
+    limits = AdaptiveLimits(LARGEST)
+    for patience in (16, 32, 64, 128, 256, 512, 1024, 1024):
+        limits.note_memory_failure(batch_of(1000), MemoryError())
+        for _ in range(patience):
+            assert limits.current.tokens == 500
+            limits.note_success(batch_of(500))
+        assert limits.current.tokens == 707
+
+
+def test_a_batch_that_was_planned_before_the_limits_were_lowered_does_not_raise_them() -> None:
+    limits = AdaptiveLimits(LARGEST)
+    limits.note_memory_failure(batch_of(400), MemoryError())
+    limits.note_memory_failure(batch_of(1000), MemoryError())
+    assert limits.current.tokens == 200
 
 
 @pytest.mark.parametrize(
@@ -108,14 +89,14 @@ def test_a_single_sequence_says_nothing_about_the_limits() -> None:
     limits = AdaptiveLimits(LARGEST)
     limits.note_memory_failure(Shape.of([10] * 100), MemoryError())
     for _ in range(40):
-        limits.note_success(Shape.of([999]), full=False)
+        limits.note_success(Shape.of([999]))
     assert limits.current.tokens == 500
 
 
 @pytest.mark.parametrize(
     ("lengths", "tokens"),
     [
-        # A full batch: its size may be the cause.
+        # A large batch: its size may be the cause.
         ([10] * 100, 500),
         # A small batch: more likely, a sequence is the cause.
         ([10] * 40, 1000),
