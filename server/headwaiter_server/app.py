@@ -11,6 +11,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2, reflection_pb2_grpc
 
 from headwaiter_proto import encoder_pb2
+from headwaiter_server.background_tasks import BackgroundTasks
 from headwaiter_server.config import Settings
 from headwaiter_server.http.metrics_page import MetricsPage
 from headwaiter_server.metrics import Recorder
@@ -23,7 +24,6 @@ from headwaiter_server.rpc.request_path import RequestPath
 from headwaiter_server.rpc.service import SERVICE, EncoderService
 from headwaiter_server.rpc.tls import credentials
 from headwaiter_server.scheduling.admission import QueueLimits
-from headwaiter_server.scheduling.background_tasks import BackgroundTasks
 from headwaiter_server.scheduling.scheduler import Scheduler
 from headwaiter_server.scheduling.worker import Worker
 

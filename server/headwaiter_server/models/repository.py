@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 
 from headwaiter_proto.rules.errors import MAX_QUOTED_CHARACTERS, InvalidInput, ModelNotFound, Unavailable
+from headwaiter_server.background_tasks import BackgroundTasks
 from headwaiter_server.config import Settings, SettingsError
 from headwaiter_server.metrics import Recorder
 from headwaiter_server.models.folders import BundleFolder, find_bundles
@@ -25,7 +26,6 @@ from headwaiter_server.runtime.attention_weights import AttentionWeightsGraph
 from headwaiter_server.runtime.errors import ModelRefused, NotEnoughMemory, one_line
 from headwaiter_server.runtime.memory import give_back_free_memory
 from headwaiter_server.scheduling.attention_weights import AttentionWeightsQueue
-from headwaiter_server.scheduling.background_tasks import BackgroundTasks
 from headwaiter_server.scheduling.scheduler import Scheduler
 
 log = logging.getLogger(__name__)

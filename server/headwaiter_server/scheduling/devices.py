@@ -1,17 +1,17 @@
-"""The devices of a server: which device takes the next batch, and which devices are dead."""
+"""The devices of a server: which device takes the next batch, which are dead, and how a dead one is reopened."""
 
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Container, Iterable
-from functools import partial
 
-from headwaiter_server.runtime.errors import DeviceLost, one_line
-from headwaiter_server.scheduling.device_recovery import reopen_device
+from headwaiter_server.runtime.errors import BundleChanged, DeviceLost, one_line
 from headwaiter_server.scheduling.worker import Session, Worker
 
 log = logging.getLogger(__name__)
 
 _WATCH_INTERVAL_S = 1.0
+# The pause before each attempt to reopen a device; a device that stays dead after the last attempt is lost.
+_PAUSES_S = (0.0, 1.0, 2.0, 5.0, 10.0, 30.0)
 
 
 class Devices:
@@ -74,16 +74,27 @@ class Devices:
         Raises:
             DeviceLost: the device stays dead, and no other worker is left.
         """
-        try:
-            await reopen_device(worker, partial(self._sessions, worker))
-        except DeviceLost:
-            self.workers.remove(worker)
-            worker.close()
-            if not self.workers:
-                raise
-            log.exception("a device is lost; the server continues with the other devices")
-        else:
-            self._on_available(True)
+        reason = ""
+        for pause_s in _PAUSES_S:
+            await asyncio.sleep(pause_s)
+            try:
+                await worker.reopen(self._sessions(worker))
+            except Exception as error:  # noqa: BLE001 - the next attempt may succeed, whatever the error is
+                # Keep only the message: the error's traceback would keep the half-open device and its memory alive.
+                reason = one_line(error)
+                log.warning("the device cannot be reopened: %s", reason)
+                if worker.hung or isinstance(error, BundleChanged):
+                    break  # Further attempts would fail too.
+            else:
+                log.info("the device is open again")
+                self._on_available(True)
+                return
+        self.workers.remove(worker)
+        worker.close()
+        problem = f"the device died and cannot be reopened ({reason}): check the device, then restart the server"
+        if not self.workers:
+            raise DeviceLost(problem)
+        log.error("a device is lost; the server continues with the other devices: %s", problem)
 
     async def watch(self) -> None:
         """Give up each device that hangs; its batches fail, as if the device had died."""

@@ -22,8 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headwaiter_proto.rules.errors import HeadwaiterError, Unavailable
+from headwaiter_server.background_tasks import BackgroundTasks
 from headwaiter_server.scheduling.admission import QueueLimits, WaitEstimate, admit
-from headwaiter_server.scheduling.background_tasks import BackgroundTasks
 from headwaiter_server.scheduling.batch_wait import BatchWait, yield_core
 from headwaiter_server.scheduling.cost import BatchLimits, CostModel, Shape
 from headwaiter_server.scheduling.device_failures import device_unavailable

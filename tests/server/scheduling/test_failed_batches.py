@@ -235,7 +235,7 @@ async def test_when_a_device_dies_another_device_continues_to_serve(harness: Har
 
 
 async def test_a_device_that_stays_dead_stops_the_scheduler(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headwaiter_server.scheduling.device_recovery._PAUSES_S", (0.0, 0.0))
+    monkeypatch.setattr("headwaiter_server.scheduling.devices._PAUSES_S", (0.0, 0.0))
     harness = Harness()
     harness.device.dead = harness.reopened.dead = True
     with pytest.raises(Unavailable):

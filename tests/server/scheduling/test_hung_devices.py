@@ -71,7 +71,7 @@ class Hanging:
 @pytest.fixture(autouse=True)
 def _frequent_checks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("headwaiter_server.scheduling.devices._WATCH_INTERVAL_S", _PAUSE_S / 4, raising=False)
-    monkeypatch.setattr("headwaiter_server.scheduling.device_recovery._PAUSES_S", (0.0, 0.0))
+    monkeypatch.setattr("headwaiter_server.scheduling.devices._PAUSES_S", (0.0, 0.0))
 
 
 @pytest.fixture
