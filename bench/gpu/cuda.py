@@ -25,7 +25,7 @@ def cuda_unavailable_reason() -> str:
 
 
 class Gpu:
-    """Everything that the check asks of the first GPU. The rehearsal in the tests gives the answers of a CPU.
+    """Everything that the check asks of the first GPU. The tests put a stand-in for a CPU in its place.
 
     Attributes:
         device: device that runs PyTorch.
@@ -43,7 +43,7 @@ class Gpu:
         return f"PyTorch {torch.__version__} {problem}: run on a machine with an NVIDIA GPU"
 
     def describe(self) -> dict[str, str]:
-        """Return the name and the versions of the GPU; "GPU" is its name."""
+        """Return the name and the size of the GPU (key "GPU"), and the versions of its software."""
         properties = torch.cuda.get_device_properties(0)
         memory_gib = properties.total_memory / 2**30
         cudnn: Any = torch.backends.cudnn

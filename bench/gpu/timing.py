@@ -21,9 +21,9 @@ def median_seconds(name: str, run: Callable[[], object], settings: Settings, rou
 
 
 def rounds_of(runs: Mapping[str, Callable[[], object]], settings: Settings, findings: Findings) -> dict[str, Rounds]:
-    """Return the seconds of each run in every round, after a warm-up round; each round runs every run once.
+    """Time each function once in every round, after a warm-up round, and return the seconds.
 
-    An error becomes a finding, and the run that raised it is dropped.
+    An error becomes a finding, and the function that raised it is dropped.
     """
     taken = {name: Rounds() for name in runs}
     rounds = settings.effort.rounds + 1

@@ -132,8 +132,9 @@ class Client:
         """Encode the sequences of an iterable of any length, and yield one result per sequence.
 
         The client reads ahead at most as many sequences as `max_in_flight` requests hold, so memory does not grow with
-        the length of the stream. If the iterable is slow, requests are sent before they are full, and results are
-        yielded between two sequences. Closing the generator early cancels the requests in flight.
+        the length of the stream. If the iterable is slow, requests are sent before they are full, and results that have
+        arrived are yielded when the iterable returns its next sequence. Closing the generator early cancels the
+        requests in flight.
 
         Args:
             sequences: all texts, all token ids [n], or all features [n, width].
@@ -165,7 +166,7 @@ class Client:
             heads: heads to return of each layer, in this order; all when None.
             query: position whose context vectors to return too; no context vectors when None.
             model: name of the model; may be left out if the server holds only one.
-            model_version: version of the model; the version that the server serves at present when empty.
+            model_version: version of the model; if empty, the version that the server serves at present.
             request_id: the request's name in the server's log; a random one when left out.
             timeout_s: seconds until the deadline; the client's when None.
         """
@@ -197,7 +198,7 @@ class Client:
         return self._run(steps.load(name, self._settings.timeout_s(timeout_s)))
 
     def unload(self, name: str, *, timeout_s: float | None = None) -> None:
-        """Let a model take no more requests until it is loaded again; the server frees the model soon afterwards.
+        """Stop a model from taking requests until it is loaded again; the server frees the model once its requests end.
 
         Raises `Unimplemented` unless the operator lets callers unload models.
         """
@@ -208,7 +209,7 @@ class Client:
 
         Args:
             name: the model; may be left out if the server holds only one.
-            version: the model's version; the version that the server serves at present when empty.
+            version: the model's version; if empty, the version that the server serves at present.
             timeout_s: seconds until the deadline; the client's when None.
         """
         return self._run(steps.model(name, version, self._settings.timeout_s(timeout_s)))

@@ -86,8 +86,8 @@ def pad_heads(rows: Tensor, heads: int, size: int) -> Tensor:
 class PackedCudaSeparateNorms(PackedCuda):
     """`PackedCuda` for a model whose norms SkipLayerNormalization would compute inexactly, see `skip_layer_norm.py`.
 
-    ONNX Runtime does not fuse the operators Add and LayerNormalization again, because rows have two dimensions: its
-    optimizer (SkipLayerNormFusion) fuses only tensors of three.
+    ONNX Runtime does not fuse the operators Add and LayerNormalization again: its optimizer (SkipLayerNormFusion) fuses
+    only tensors of three dimensions, and rows have two.
     """
 
     FUSES_NORMS: ClassVar[bool] = False

@@ -101,7 +101,7 @@ class Embedding(nn.Module):
         self.norm = _layer_norm(config, config.d_model) if config.embedding_norm else nn.Identity()
 
     def forward(self, tokens: Tensor, layout: AttentionLayout) -> Tensor:
-        """Embed token ids [R], or features [R, feature_width] in the precision of the weights, as rows [R, d]."""
+        """Return rows [R, d] for token ids [R], or for features [R, feature_width] of the same dtype as the weights."""
         embedded: Tensor = self.norm(self.positions(self.tokens(tokens), layout))
         return embedded
 

@@ -27,9 +27,9 @@ from headwaiter_server.runtime.numeric_tolerances import violation
 # Called with one line for each finished step.
 Report = Callable[[str], object]
 
-# Largest accepted difference of attention weights; of contexts, relative to the largest context value.
+# Largest accepted difference: absolute for attention weights; for contexts, divided by the largest value of a context.
 _ATTENTION_MAX_ABS = 1e-5
-# Smallest accepted cosine of context vectors; the difference of tiny contexts is always small.
+# Smallest accepted cosine of context vectors: contexts that are tiny beside others may be wrong at a small difference.
 _CONTEXT_MIN_COSINE = 0.99999
 
 # Memory for one copy of the scores of one sequence in the portable graph. The graph holds several copies, each with the

@@ -117,15 +117,15 @@ class EncoderServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def LoadModel(self, request, context):
-        """Loads the highest version of a model, or loads it again after an error. Answers once the version answers requests.
-        UNIMPLEMENTED unless the operator allows it.
+        """Loads the highest version of a model, or loads it again after an error. The call returns when the version answers
+        requests. UNIMPLEMENTED unless the operator allows it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def UnloadModel(self, request, context):
-        """Lets a model take no more requests until LoadModel is called. The server frees the model once its requests are
+        """Stops a model from taking requests until LoadModel is called. The server frees the model once its requests are
         answered. UNIMPLEMENTED unless the operator allows it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

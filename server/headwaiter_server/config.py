@@ -112,7 +112,7 @@ class Settings:
         "most bytes of one stream's requests, and of their replies, before the server stops reading the stream",
     )
     max_stream_idle_s: float = _setting(
-        600.0, SECONDS, "most seconds that a stream may have neither a request nor an answer; 0 for no limit"
+        600.0, SECONDS, "most seconds that a stream may go without a request or an answer; 0 for no limit"
     )
     max_reply_bytes: int = _setting(
         256 * _MIB,

@@ -1,4 +1,4 @@
-"""Read what the server's process may use, and which of its environment variables nobody reads."""
+"""Count the processors that the server may use, and find the HEADWAITER_ variables that no program reads."""
 
 import math
 import os
@@ -11,7 +11,7 @@ _CGROUP = Path("/sys/fs/cgroup")
 _PREFIX = "HEADWAITER_"
 # Kubernetes sets variables such as HEADWAITER_SERVICE_HOST and HEADWAITER_PORT_50051_TCP for a service of this name.
 _SERVICE_LINK = re.compile(r"HEADWAITER(_\w+)?_(SERVICE_(HOST|PORT)(_\w+)?|PORT(_\d+_(TCP|UDP)(_\w+)?)?)")
-# Read by headwaiter-client, and by the commands for their colours.
+# Variables of other code: those of headwaiter-client, and the one that colours the output of the commands.
 _OTHER_PROGRAMS = ("HEADWAITER_CLIENT_", "HEADWAITER_COLOR")
 
 

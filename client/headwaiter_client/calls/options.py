@@ -42,7 +42,7 @@ class RequestOptions(TypedDict, total=False):
         partial: return the vectors of the valid sequences, and the errors of the others in `failures`; otherwise the
             first error is raised (default: False).
         model: name of the model; may be left out if the server holds only one, or has a default model.
-        model_version: version of the model; the version that the server serves at present when empty (default).
+        model_version: version of the model; if empty (default), the version that the server serves at present.
         request_id: the request's name in the server's log (default: a random one). If a list takes several requests,
             each request after the first has the index of its first sequence appended.
         priority: "interactive" (default), or "bulk" for work without a waiting user: bulk work runs on the capacity

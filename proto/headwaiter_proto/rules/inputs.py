@@ -21,8 +21,8 @@ _FEATURE_TYPES: dict[int, np.dtype[Any]] = {
     pb.DATA_TYPE_FLOAT32: np.dtype("<f4"),
     pb.DATA_TYPE_FLOAT16: np.dtype("<f2"),
 }
-# The time and the memory of tokenisation grow with the bytes of a text. The tokenizers measured need at most 2.5 s and
-# 0.7 GiB for a text of this size, and 0.3 s for ordinary words.
+# The time and the memory of tokenisation grow with the bytes of a text. Of the tokenizers that were measured,
+# the slowest needs 2.5 s and 0.7 GiB for a text of this size, or 0.3 s if the text is of ordinary words.
 MAX_BYTES_OF_ONE_TEXT = 1 << 20
 
 

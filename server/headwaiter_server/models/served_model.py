@@ -43,7 +43,7 @@ class ServedModel:
 
     @contextmanager
     def used(self) -> Iterator[None]:
-        """Keep the model loaded inside the block, in which a request uses it."""
+        """Keep the model loaded while the block runs."""
         self._users += 1
         self._unused.clear()
         try:

@@ -68,7 +68,7 @@ class BundleTokenizer:
         """Return the tokens of each text, in order; a text that failed has no tokens.
 
         `failures` collects an InvalidInput for each empty text and a SequenceTooLong for each text that is too long.
-        After the slice in which the total number of tokens exceeds `max_total_tokens`, later texts get no tokens.
+        Texts are tokenised in slices. Once all tokens together exceed `max_total_tokens`, later slices are skipped.
 
         Raises:
             InvalidInput: a text is empty or too long, and `failures` does not keep errors.
@@ -83,7 +83,7 @@ class BundleTokenizer:
             encodings = encode_batch([prompted[index] for index in indices])
             for index, encoding in zip(indices, encodings, strict=True):
                 too_long = len(encoding) > self._max_tokens and options.truncation is Truncation.ERROR
-                # Other threads wait while ids are copied, so the ids of a refused text are not.
+                # Copying ids makes other threads wait, so the ids of a refused text are not copied.
                 tokens = _NO_TOKENS if too_long else self._truncate(encoding, options)
                 if too_long or len(tokens.ids) > self._max_tokens:
                     failures.add(text_too_long(index, len(encoding), self._max_tokens))

@@ -51,7 +51,7 @@ class StreamProtocol(Protocol[_Request]):
         ...
 
     async def answer(self, request: _Request, call: Call, reserve: ReserveBytes) -> bytes:
-        """Return the serialised answer to a request; wait before, until the bytes of the answer are reserved."""
+        """Return the serialised answer to a request; call `reserve` with its bytes before the answer is computed."""
         ...
 
     def failure(self, request: _Request, call: Call, error: HeadwaiterError) -> bytes:
@@ -69,7 +69,7 @@ class StreamLimits:
 
     Attributes:
         requests: number of requests whose answers gRPC has not accepted.
-        bytes_: total size of these requests, and separately of their answers; a single one may exceed the limit.
+        bytes_: total size of these requests, and the same for their answers; one request or answer alone may exceed it.
         idle_s: seconds without a request or an answer after which the stream ends; 0 for no limit.
     """
 
@@ -233,7 +233,7 @@ class RequestStream(Generic[_Request]):
             message = await self._response(request, call, reserve)
             await before.written.wait()
             async with self._write_lock:
-                # Before the write: the answer may arrive, and the caller reuse the id, before `write` returns.
+                # Free the id now: the caller may receive the answer and reuse the id before `write` returns.
                 self._ids.discard(call.request_id)
                 # A write fails if the caller has gone. gRPC then cancels the whole stream.
                 with suppress(grpc.aio.BaseError):

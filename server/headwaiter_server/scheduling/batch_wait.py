@@ -3,7 +3,7 @@
 import os
 from collections.abc import Callable
 
-# Waiting for a larger batch would keep the device idle longer than the larger batch saves.
+# Stop waiting at this number: more sequences would cost more idle time than a larger batch saves.
 _MAX_SEQUENCES = 6
 # Turns of the event loop since the last request arrived.
 _MAX_TURNS = 8

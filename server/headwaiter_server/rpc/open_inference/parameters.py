@@ -7,8 +7,8 @@ from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto import open_inference_pb2 as oip
 from headwaiter_proto.rules.errors import MAX_QUOTED_CHARACTERS, InvalidInput
 
-# A caller that sets this parameter wants to know which reply to a request is the last. Here it is the only one, and
-# replies of streams always say so.
+# A caller that sets this parameter wants to know which reply to a request is the last. The server sends one reply to
+# each request, and marks each reply of a stream as the last, so it needs to do nothing for this parameter.
 _EMPTY_FINAL_RESPONSE = "triton_enable_empty_final_response"
 _TRUNCATIONS = {
     "error": pb.TRUNCATION_ERROR,
@@ -20,7 +20,7 @@ _MICROSECONDS_PER_S = 1e6
 
 
 def apply_parameters(parameters: Mapping[str, oip.InferParameter], request: pb.EncodeRequest) -> None:
-    """Set the options of a request whose sequences are set.
+    """Write the parameters into the options of a request.
 
     Raises:
         InvalidInput: a parameter is unknown, or has a wrong type or value.
