@@ -5,7 +5,6 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from inspect import iscoroutinefunction
-from types import TracebackType
 from typing import Any, Self, SupportsIndex, TypeVar, Unpack
 
 from numpy.typing import ArrayLike
@@ -121,15 +120,7 @@ class AsyncClient:
         timeout_s: float | None = None,
     ) -> Attention:
         """Return the attention weights of one sequence; see `Client.attend`."""
-        request = attend_request(
-            sequence,
-            layers=layers,
-            heads=heads,
-            query=query,
-            model=model,
-            model_version=model_version,
-            request_id=request_id,
-        )
+        request = attend_request(sequence, layers, heads, query, model, model_version, request_id)
         return await self._run(steps.attend(request, self._settings.timeout_s(timeout_s)))
 
     async def models(self, *, timeout_s: float | None = None) -> list[ModelVersion]:
@@ -163,9 +154,7 @@ class AsyncClient:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     async def _encode(self, call: EncodeCall) -> Encoding:

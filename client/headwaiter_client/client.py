@@ -5,7 +5,6 @@ from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import closing
 from inspect import iscoroutinefunction
-from types import TracebackType
 from typing import Self, SupportsIndex, TypeVar, Unpack
 
 from numpy.typing import ArrayLike
@@ -70,9 +69,7 @@ class Client:
     ) -> None:
         self._settings = CallSettings(timeout_s, max_in_flight)
         if transport is not None and iscoroutinefunction(transport.unary):
-            raise TypeError(
-                f"transport is of type {type(transport).__name__}, which is for asyncio: pass it to AsyncClient"
-            )
+            raise TypeError(f"transport {type(transport).__name__} is for asyncio: pass it to AsyncClient")
         self._transport = transport or GrpcTransport(
             Connection(() if address is None else address, token, tls, metadata), retry
         )
@@ -170,15 +167,7 @@ class Client:
             request_id: the request's name in the server's log; a random one when left out.
             timeout_s: seconds until the deadline; the client's when None.
         """
-        request = attend_request(
-            sequence,
-            layers=layers,
-            heads=heads,
-            query=query,
-            model=model,
-            model_version=model_version,
-            request_id=request_id,
-        )
+        request = attend_request(sequence, layers, heads, query, model, model_version, request_id)
         return self._run(steps.attend(request, self._settings.timeout_s(timeout_s)))
 
     def models(self, *, timeout_s: float | None = None) -> list[ModelVersion]:
@@ -236,9 +225,7 @@ class Client:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _encode(self, call: EncodeCall) -> Encoding:

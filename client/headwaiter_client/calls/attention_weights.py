@@ -40,7 +40,6 @@ class Attention:
 
 def attend_request(
     sequence: str | ArrayLike,
-    *,
     layers: Iterable[SupportsIndex] | None = None,
     heads: Iterable[SupportsIndex] | None = None,
     query: SupportsIndex | None = None,

@@ -221,7 +221,9 @@ class ModelRepository:
                 log.error("version %s of %s cannot be served: %s", version.version, version.name, one_line(error))
             else:
                 log.exception("version %s of %s cannot be loaded", version.version, version.name)
-            version.fail(one_line(error), retried=isinstance(error, NotEnoughMemory))
+            # Callers see the reason, and the path of the folder of models is not their business.
+            reason = one_line(error).replace(f"{self._settings.models}/", "")
+            version.fail(reason, retried=isinstance(error, NotEnoughMemory))
             return
         self._take_over(version, loaded)
 
