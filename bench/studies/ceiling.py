@@ -39,7 +39,7 @@ def floor_s(sequences: Sequence[Ids], manifest: Manifest, d_ff: int, batch_token
 
 
 def in_process_s(sequences: Sequence[Ids], window: int, graph: EncoderGraph, planner: Planner) -> float:
-    """Return the seconds to plan and run a trace; `window` sequences wait, and a new one replaces each that ran."""
+    """Return the seconds to plan and run a trace of which `window` sequences wait at any time."""
     started_s = time.perf_counter()
     run_batches(graph, planner.batches(sequences, window))
     return time.perf_counter() - started_s

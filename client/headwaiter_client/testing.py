@@ -52,8 +52,8 @@ class FakeEncoder:
         layers: number of attention layers.
         heads: number of attention heads of a layer.
         vectors: function that returns the pooled vector [width] of a sequence; hidden rows repeat this vector. The
-            function receives a text (str, without the prompt), token ids [n] or feature rows [n, feature_width]. Pooled
-            vectors are then scaled to unit length, unless the call says `normalize=False`.
+            function receives a text (str, without the prompt), token ids [n] or feature rows [n, feature_width]. Like
+            all pooled vectors, these are scaled to unit length unless the call says `normalize=False`.
 
     Attributes:
         requests: the EncodeRequest and AttendRequest messages received so far.

@@ -45,7 +45,7 @@ class ActivationRanges:
 
     @contextmanager
     def watch(self) -> Iterator[None]:
-        """Observe the layers of the encoder inside the block, which runs the encoder in the layouts of `sequence`."""
+        """Observe the encoder during the `with` block, in which the caller runs it with layouts of `sequence()`."""
         hooks = [
             module.register_forward_hook(partial(self._layer, name))
             for name, module in self._encoder.named_modules()

@@ -30,7 +30,7 @@ def save_heat_map(tokens: Sequence[str], weights: NDArray[Any], title: str, path
     axes = figure.add_subplot(title=title, xlabel="key token", ylabel="query token")
     image = axes.imshow(weights, vmin=0.0)
     positions = range(len(tokens))
-    # Without parse_math=False two dollar signs in a token would be read as a formula.
+    # Otherwise, matplotlib would read two dollar signs in a token as a formula (parse_math).
     axes.set_xticks(positions, tokens, rotation=90, fontsize=label_points, parse_math=False)
     axes.set_yticks(positions, tokens, fontsize=label_points, parse_math=False)
     figure.colorbar(image, shrink=0.8)

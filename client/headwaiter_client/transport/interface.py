@@ -8,7 +8,7 @@ import grpc
 
 
 class CancelScope:
-    """Calls of several threads that are cancelled together."""
+    """A group of calls, made by one or several threads, that are cancelled together."""
 
     def __init__(self) -> None:
         self._calls: set[grpc.Future[bytes]] = set()

@@ -11,7 +11,7 @@ from headwaiter_server.runtime.errors import one_line
 
 log = logging.getLogger(__name__)
 
-# A caller that sends nothing for this long loses its connection, which holds a thread.
+# A caller that sends nothing for this long is disconnected, because each connection occupies a thread.
 _TIMEOUT_S = 10.0
 
 

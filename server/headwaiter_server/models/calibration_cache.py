@@ -16,7 +16,7 @@ from headwaiter_server.scheduling.cost import Calibration, CostModel
 
 log = logging.getLogger(__name__)
 
-# Increase this number when the file holds other numbers, or when they are measured in another way.
+# Increase this number when the set of stored numbers changes, or the way in which they are measured.
 _FORMAT = 5
 # A larger error means that other processes disturbed the measurement: measure again at the next start.
 _STEADY_ERROR_RATIO = 0.1
@@ -25,10 +25,9 @@ _OTHER_NUMBERS = ("token_budget", "service_tokens_per_s", "error_ratio")
 
 
 def calibrate(model: Model, *, threads: int, token_cap: int, folder: Path | None, warms_up: bool = True) -> Calibration:
-    """Return the cost of a model if `folder` has the cost of the same graph; otherwise measure the cost, and store it.
+    """Return the stored cost of the same graph on the same machine; without one, measure the cost and store it.
 
-    A damaged file, or the file of another graph or
-    machine, is ignored.
+    A damaged file is ignored.
 
     Args:
         model: the model to measure.

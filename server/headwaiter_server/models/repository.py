@@ -38,7 +38,7 @@ class ModelRepository:
         settings: the settings of the server.
         scheduler: runs the batches of all models.
         recorder: records the metrics of all models.
-        on_change: called when another set of models answers requests.
+        on_change: called when the set of models that answer requests has changed.
     """
 
     def __init__(
@@ -151,7 +151,7 @@ class ModelRepository:
         return self.find(name)
 
     async def unload(self, name: str) -> None:
-        """Let a model take no more requests, until `load` is called for the model; free its memory afterwards.
+        """Stop giving requests to a model until `load` is called for it, and free its memory once its requests end.
 
         Raises:
             ModelNotFound: the model is not loaded.
@@ -232,10 +232,10 @@ class ModelRepository:
         return await loop.run_in_executor(self._loader, load_model, folder, settings, self._scheduler.workers, loop)
 
     def _take_over(self, version: ModelVersion, loaded: LoadedModel) -> None:
-        """Answer all later requests with a loaded version, and retire the version before."""
+        """Answer all later requests with a loaded version, and retire the previous version."""
         before = self._current.get(version.name)
         if before is not None and before.version == version.version:
-            # The same version was loaded again, from other files: its series begin anew.
+            # The same version was loaded again, from other files: its metrics start again from zero.
             self._recorder.remove_model(version.name, version.version)
         recorder = self._recorder.model(version.name, version.version)
         calibration = loaded.calibration
@@ -261,7 +261,7 @@ class ModelRepository:
             self._retire(before)
 
     def _retire(self, version: ModelVersion) -> None:
-        """Unload a version once the requests that use it are answered, or after the time of a drain."""
+        """Unload a version once the requests that use it are answered, or after `--drain-s`."""
         version.state = ModelState.DRAINING
         self._tasks.start(self._unload(version))
 

@@ -16,7 +16,7 @@ from headwaiter_proto.rules.requests import parse
 
 # Parsing takes at most about 3 ms for a message of this size.
 LARGE_BYTES = 256 << 10
-# Fields of a request besides the two that a sequence can have, with room for fields of later versions.
+# Fields of a request that belong to no sequence, with room for later versions; a sequence has at most two fields.
 _MORE_FIELDS = 10_000
 # A number in a packed field takes at most this many bytes.
 _LONGEST_VARINT_BYTES = 10
@@ -66,8 +66,8 @@ def _parse_large(raw: bytes, message: _Message, max_sequences: int, more_fields:
 def count_fields(raw: bytes, descriptor: Any, limit: int) -> int:
     """Return the number of fields in a message, or a number above `limit` once there are more.
 
-    Counts each number of a packed field of varints, by its longest form. Stops at a malformed field, which the parser
-    refuses.
+    A packed field of varints counts as the fewest numbers that its bytes can hold. Stops at a malformed field, which
+    the parser refuses.
     """
     fields = 0
     parts: list[tuple[int, int, Any]] = [(0, len(raw), descriptor)]

@@ -21,7 +21,7 @@ class ModelQueue:
     """The queue of one model.
 
     Attributes:
-        sessions: the model's session of each worker that can run the model.
+        sessions: for each worker that can run the model, the session of the model on this worker.
         pending: the waiting sequences.
         requests: the requests that have no answer yet.
         correction: corrects the predicted times of the model's batches.
@@ -31,7 +31,8 @@ class ModelQueue:
         observer: is notified of batches.
         batch_count: number of batches that are planned, that run, or that are bisected after a failure.
         closed: whether the queue takes no more requests.
-        used_s: the device seconds that the model has used; after a pause, at least those of the model that ran last.
+        used_s: the device seconds that the model has used; when work arrives after a pause, raised to at least those of
+            the model that ran last.
     """
 
     def __init__(
@@ -45,7 +46,7 @@ class ModelQueue:
         """Start an empty queue.
 
         Args:
-            sessions: the model's session of each worker that can run the model.
+            sessions: for each worker that can run the model, the session of the model on this worker.
             cost: predicts the seconds of a batch.
             limits: the largest limits of a batch.
             observer: is notified of batches.
@@ -93,7 +94,7 @@ class ModelQueue:
         return any(worker.alive for worker in self.sessions)
 
     def yields(self, now_s: float) -> bool:
-        """Return whether the work that waits yields to interactive work of other models: it is bulk work, and early."""
+        """Return whether the waiting work yields to other models: true for bulk work before its fair start."""
         leader = next(self.pending.by_fair_start())
         return leader.priority is Priority.BULK and leader.fair_start_s > now_s
 
@@ -118,12 +119,12 @@ class ModelQueue:
         return len(unanswered)
 
     def start_batch(self, predicted_s: float) -> None:
-        """Note that a batch was given to a worker."""
+        """Count a batch that was given to a worker."""
         self.batch_count += 1
         self.used_s += predicted_s
 
     def end_batch(self) -> None:
-        """Note that a batch has its results or errors."""
+        """Count a batch that has its results or errors."""
         self.batch_count -= 1
         self._note_idle()
 

@@ -8,7 +8,7 @@ A sequence goes through the scheduler in these steps:
 3. The loop hands out the results of batches that are done. Tasks beside the loop bisect failed batches, reopen dead
    devices, and give up devices that hang.
 4. If more requests are about to arrive, the loop holds an idle device for some turns of the event loop.
-5. For each worker that wants a batch, `ModelQueues.next` chooses the model, and `plan` the sequences of the batch. The
+5. For each worker that wants a batch, `ModelQueues.next` chooses the model, and `plan` chooses the sequences. The
    loop also drops the sequences that `plan` finds expired, and isolates the sequences that may have killed a device.
 6. The worker packs the batch, runs it in a thread, and wakes the loop: step 3 again.
 7. The last result of a request resolves its answer, which `submit` returns.
@@ -71,7 +71,7 @@ class Scheduler:
 
     @property
     def workers(self) -> list[Worker]:
-        """The pool of devices, which run the batches of all models, without those that are lost."""
+        """The devices that run the batches of all models, except those that are lost."""
         return self._devices.workers
 
     @property
@@ -118,8 +118,8 @@ class Scheduler:
             hidden: return hidden rows too.
             deadline_s: on the scheduler's clock.
             priority: bulk work yields to interactive work that arrives within 20 s.
-            failures: errors of sequences that must not run, by index. A mapping, even an empty one, accepts a partial
-                answer: the request does not fail when further sequences fail.
+            failures: errors of sequences that must not run, by index. With a mapping, even an empty one, the answer
+                may be partial: the request does not fail when further sequences fail.
             device_failures: number of devices of other servers that died while they ran the request.
             on_queued: called when the request is admitted; an error before that is a refusal.
 
