@@ -64,7 +64,11 @@ class Oracle:
         if self.choices["positions"] == "sinusoidal":
             rotations = unit_rotations(*x.shape)
             x = x + np.stack([rotations.imag, rotations.real], axis=-1).reshape(x.shape)
-        return self._norm(x, "embedding.norm") if self.choices["embedding_norm"] else x
+        if self.choices["embedding_norm"]:
+            x = self._norm(x, "embedding.norm")
+        return (
+            x if self.choices["embedding_width"] == self.choices["d_model"] else self._linear(x, "embedding.projection")
+        )
 
     def _block(self, x: Array, transform: Callable[[Array, str], Array], name: str) -> Array:
         norm = self.choices["norm"]

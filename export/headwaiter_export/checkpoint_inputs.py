@@ -37,11 +37,11 @@ class TokenInput:
     def fold_tensors(self, tensors: dict[str, Tensor], config_json: CheckpointJson, config: EncoderConfig) -> None:
         """Remove the reserved rows of the position table, and add the vector of token type 0 to the others."""
         name, reserved = f"{_POSITIONS}.weight", self._reserved_positions(config_json)
-        table = take_tensor(tensors, name, (reserved + config.max_tokens, config.d_model))[reserved:]
+        table = take_tensor(tensors, name, (reserved + config.max_tokens, config.embedding_width))[reserved:]
         if _TYPES in tensors:
             types = tensors[_TYPES]
             rows = max(1, len(types)) if types.ndim else 1
-            table = table + take_tensor(tensors, _TYPES, (rows, config.d_model))[0]
+            table = table + take_tensor(tensors, _TYPES, (rows, config.embedding_width))[0]
         tensors[name] = table
 
     def _reserved_positions(self, config_json: CheckpointJson) -> int:

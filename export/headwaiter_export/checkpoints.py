@@ -1,4 +1,4 @@
-"""Read checkpoint folders of the BERT family and of the Vision Transformer.
+"""Read checkpoint folders of the families that families.py lists.
 
 A checkpoint is a folder saved by `transformers` (config.json, safetensors, tokenizer.json), alone or as the first
 module of a `sentence-transformers` model (modules.json). `read_checkpoint` turns it into an encoder, a tokenizer and
@@ -153,7 +153,7 @@ def _read_family(config_json: CheckpointJson) -> Family:
     for architecture in config_json.strings("architectures"):
         if not architecture.endswith(_ENCODER_ENDINGS):
             raise CheckpointError(f"config.json has architecture {architecture}: save the encoder without its head")
-    config_json.require({"auto_map": None, "quantization_config": None})
+    config_json.require({"auto_map": None, "quantization_config": None, **family.required_fields})
     if (config_json.path.parent / "adapter_config.json").is_file():
         raise CheckpointError(f"{config_json.path.parent} has adapter_config.json: merge the adapter into the weights")
     if config_json.values.get("is_decoder"):

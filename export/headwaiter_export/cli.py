@@ -98,7 +98,7 @@ def _parser() -> argparse.ArgumentParser:
 def _add_checkpoint(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     checkpoint = commands.add_parser(
         "checkpoint",
-        help="export a BERT, RoBERTa, XLM-RoBERTa, DistilBERT or ViT checkpoint folder",
+        help="export a checkpoint folder of BERT, RoBERTa, DistilBERT, ELECTRA, ViT or a relative",
         description="Export a folder saved by transformers or sentence-transformers. Token type ids are always 0.",
     )
     checkpoint.set_defaults(read=_read_checkpoint)

@@ -76,6 +76,8 @@ class EncoderConfig:
         feature_width: width of a feature row; 0 for an encoder of token ids.
         feature_projection: whether a linear layer maps features to d_model; otherwise features are the first rows.
         d_model: width of a hidden row.
+        embedding_width: width of the embeddings, which a linear layer maps to d_model (https://arxiv.org/abs/1909.11942,
+            section 3.1); 0 stands for d_model, without the linear layer.
         heads: attention heads of a layer.
         head_dim: width of a head's queries and keys; 0 stands for d_model / heads.
         value_dim: width of a head's values and context; 0 stands for head_dim.
@@ -114,6 +116,7 @@ class EncoderConfig:
     feature_width: int = 0
     feature_projection: bool = True
     d_model: int
+    embedding_width: int = 0
     heads: int
     head_dim: int = 0
     value_dim: int = 0
@@ -148,7 +151,7 @@ class EncoderConfig:
                 raise ConfigError(f"{name} is {value!r}: choose one of {', '.join(choices)}") from None
         for name in ("d_model", "heads", "layers", "max_tokens"):
             _check_size(name, getattr(self, name))
-        for name in ("vocabulary_size", "feature_width", "d_ff", "head_dim", "value_dim"):
+        for name in ("vocabulary_size", "feature_width", "embedding_width", "d_ff", "head_dim", "value_dim"):
             _check_size(name, getattr(self, name), least=0)
         if bool(self.vocabulary_size) == bool(self.feature_width):
             raise ConfigError(
@@ -188,6 +191,13 @@ class EncoderConfig:
 
     def _resolve_widths(self) -> None:
         """Replace widths of 0 by their defaults, and check that all widths fit together."""
+        if not self.embedding_width:
+            object.__setattr__(self, "embedding_width", self.d_model)
+        elif self.embedding_width != self.d_model and not self.takes_tokens:
+            raise ConfigError(
+                f"embedding_width is {self.embedding_width} and d_model {self.d_model}: make them equal for an encoder "
+                "of features, which are mapped to d_model by feature_projection"
+            )
         if not self.head_dim:
             if self.d_model % self.heads:
                 raise ConfigError(f"heads is {self.heads}, which does not divide d_model {self.d_model}: set head_dim")
@@ -208,7 +218,8 @@ class EncoderConfig:
 
     def _check_even_widths(self) -> None:
         """Check that pairs of a sine and a cosine fill the width of the positions."""
-        paired = {Positions.SINUSOIDAL: "d_model", Positions.ROTARY: "head_dim"}.get(self.positions)
+        embedding = "d_model" if self.embedding_width == self.d_model else "embedding_width"
+        paired = {Positions.SINUSOIDAL: embedding, Positions.ROTARY: "head_dim"}.get(self.positions)
         if paired and getattr(self, paired) % 2:
             raise ConfigError(
                 f"{paired} is {getattr(self, paired)}: it must be even when positions is {self.positions}"

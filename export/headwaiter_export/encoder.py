@@ -91,18 +91,21 @@ class Embedding(nn.Module):
         super().__init__()
         self.tokens: nn.Module
         if config.takes_tokens:
-            self.tokens = nn.Embedding(config.vocabulary_size, config.d_model)
+            self.tokens = nn.Embedding(config.vocabulary_size, config.embedding_width)
         else:
             self.tokens = (
                 nn.Linear(config.feature_width, config.d_model) if config.feature_projection else nn.Identity()
             )
         added = {Positions.LEARNED: LearnedPositions, Positions.SINUSOIDAL: SinusoidalPositions}
         self.positions = added[config.positions](config) if config.positions in added else NoPositions()
-        self.norm = _layer_norm(config, config.d_model) if config.embedding_norm else nn.Identity()
+        self.norm = _layer_norm(config, config.embedding_width) if config.embedding_norm else nn.Identity()
+        self.projection: nn.Module = nn.Identity()
+        if config.embedding_width != config.d_model:
+            self.projection = nn.Linear(config.embedding_width, config.d_model)
 
     def forward(self, tokens: Tensor, layout: AttentionLayout) -> Tensor:
         """Return rows [R, d] for token ids [R], or for features [R, feature_width] of the same dtype as the weights."""
-        embedded: Tensor = self.norm(self.positions(self.tokens(tokens), layout))
+        embedded: Tensor = self.projection(self.norm(self.positions(self.tokens(tokens), layout)))
         return embedded
 
 

@@ -29,6 +29,7 @@ class Family:
         fixed_fields: fields of EncoderConfig that have the same value in the whole family.
         default_pooling: pooling of a checkpoint that names no pooling.
         norm_eps: epsilon of the norms if the family ignores layer_norm_eps in config.json, otherwise None.
+        required_fields: fields of config.json that have only one supported value.
     """
 
     input: TokenInput | PatchInput
@@ -43,6 +44,7 @@ class Family:
     fixed_fields: Mapping[str, Any] = field(default_factory=dict)
     default_pooling: Pooling = Pooling.MEAN
     norm_eps: float | None = None
+    required_fields: Mapping[str, object] = field(default_factory=dict)
 
     def tensor_name(self, name: str) -> str:
         """Return the checkpoint's name for a tensor of `Encoder.state_dict()`."""
@@ -86,6 +88,29 @@ _ROBERTA = replace(
     input=TokenInput(positions_follow_padding=True),
     tensor_prefix="roberta.",
     ignored_prefixes=("embeddings.position_ids", "pooler.", "lm_head."),
+)
+_DATA2VEC = replace(_ROBERTA, tensor_prefix="data2vec_text.")
+_XLM_ROBERTA_XL = replace(
+    _ROBERTA,
+    module_names={
+        "embedding.tokens": "embeddings.word_embeddings",
+        "embedding.positions.table": "embeddings.position_embeddings",
+        "norm": "encoder.LayerNorm",
+    },
+    layer_module_names={
+        **_BERT.layer_module_names,
+        "attention_norm": "attention.self_attn_layer_norm",
+        "feed_forward_norm": "LayerNorm",
+    },
+    fixed_fields={"norm": Norm.PRE, "final_norm": True, "embedding_norm": False},
+)
+_ERNIE = replace(_BERT, tensor_prefix="ernie.", required_fields={"use_task_id": False})
+_ELECTRA = replace(
+    _BERT,
+    tensor_prefix="electra.",
+    size_fields={**_BERT.size_fields, "embedding_width": "embedding_size"},
+    module_names={**_BERT.module_names, "embedding.projection": "embeddings_project"},
+    ignored_prefixes=("embeddings.position_ids", "discriminator_predictions.", "generator_"),
 )
 _DISTILBERT = Family(
     input=_BERT.input,
@@ -145,7 +170,11 @@ FAMILIES: dict[str, Family] = {
     "bert": _BERT,
     "roberta": _ROBERTA,
     "xlm-roberta": _ROBERTA,
+    "xlm-roberta-xl": _XLM_ROBERTA_XL,
     "camembert": _ROBERTA,
+    "data2vec-text": _DATA2VEC,
+    "ernie": _ERNIE,
+    "electra": _ELECTRA,
     "distilbert": _DISTILBERT,
     "vit": _VIT,
 }

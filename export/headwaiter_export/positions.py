@@ -27,7 +27,7 @@ class LearnedPositions(nn.Module):
 
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
-        self.table = nn.Embedding(config.max_tokens, config.d_model)
+        self.table = nn.Embedding(config.max_tokens, config.embedding_width)
 
     def forward(self, x: Tensor, layout: "AttentionLayout") -> Tensor:
         """Add the position vectors to rows [R, d]."""
@@ -45,7 +45,7 @@ class SinusoidalPositions(nn.Module):
 
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
-        angles = _angles(config.max_tokens, config.d_model)
+        angles = _angles(config.max_tokens, config.embedding_width)
         self.register_buffer("table", _interleave(angles.sin(), angles.cos()).float(), persistent=False)
 
     def forward(self, x: Tensor, layout: "AttentionLayout") -> Tensor:

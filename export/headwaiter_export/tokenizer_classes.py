@@ -232,6 +232,7 @@ _ROBERTA_TOKENS = {
 _CLASSES: dict[str, TokenizerClass | None] = {
     "BertTokenizer": _BERT,
     "DistilBertTokenizer": _BERT,
+    "ElectraTokenizer": _BERT,
     "RobertaTokenizer": TokenizerClass("BPE", _ROBERTA_TOKENS, _roberta_parts, _roberta_post_processor),
     "XLMRobertaTokenizer": TokenizerClass(
         "Unigram", _ROBERTA_TOKENS, _xlm_roberta_parts, _sentencepiece_post_processor
@@ -249,6 +250,10 @@ _CLASSES: dict[str, TokenizerClass | None] = {
 _CLASS_OF_MODEL_TYPE = {
     "bert": "BertTokenizer",
     "distilbert": "BertTokenizer",
+    "electra": "BertTokenizer",
+    "ernie": "BertTokenizer",
+    "data2vec-text": "RobertaTokenizer",
+    "xlm-roberta-xl": "TokenizersBackend",
     "roberta": "RobertaTokenizer",
     "xlm-roberta": "XLMRobertaTokenizer",
     "camembert": "CamembertTokenizer",

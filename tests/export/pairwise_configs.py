@@ -20,6 +20,7 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "feature_width": (0, 12, 24),
     "feature_projection": BOTH,
     "d_model": (12, 24),
+    "embedding_width": (10, 12, 24),
     "heads": (1, 2, 4),
     "head_dim": (5, 6, 8),
     "value_dim": (5, 6, 12),

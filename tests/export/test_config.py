@@ -50,6 +50,8 @@ def test_a_configuration_is_the_same_after_json() -> None:
         ({"positions": "alibi"}, ["positions is 'alibi'", "learned, sinusoidal, rotary, none"]),
         ({"positions": "rotary", "head_dim": 5}, ["head_dim is 5", "even", "rotary"]),
         ({"positions": "sinusoidal", "d_model": 33, "head_dim": 8}, ["d_model is 33", "even", "sinusoidal"]),
+        ({"positions": "sinusoidal", "embedding_width": 7}, ["embedding_width is 7", "even", "sinusoidal"]),
+        ({"vocabulary_size": 0, "feature_width": 6, "embedding_width": 8}, ["embedding_width is 8", "features"]),
         ({"norm_eps": 0.0}, ["norm_eps is 0.0", "between 0 and 1"]),
         ({"embedding_norm": 1}, ["embedding_norm is 1", "true or false"]),
         ({"pooling": "none", "normalize": True}, ["normalize", "pooling 'none'"]),

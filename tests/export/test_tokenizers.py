@@ -101,6 +101,12 @@ CASES: dict[str, tuple[Callable[[], Tokenizer], str, Files]] = {
             "added_tokens.json": {"Added": 400, "[NEW]": 401},
         },
     ),
+    "WordPiece of ELECTRA": (
+        lambda: word_piece(lowercase=False),
+        "bert",
+        config("ElectraTokenizerFast", do_lower_case=True),
+    ),
+    "WordPiece of ERNIE, no settings": (lambda: word_piece(lowercase=False), "ernie", {}),
     "WordPiece kept": (lambda: with_added(word_piece(lowercase=False)), "bert", config(FAST, do_lower_case=True)),
     "byte-level BPE": (byte_level_bpe, "roberta", config("RobertaTokenizer")),
     "byte-level BPE, no settings": (lambda: byte_level_bpe(add_prefix_space=True), "roberta", {}),
@@ -115,6 +121,7 @@ CASES: dict[str, tuple[Callable[[], Tokenizer], str, Files]] = {
         "roberta",
         config("RobertaTokenizer"),
     ),
+    "byte-level BPE of data2vec, no settings": (lambda: byte_level_bpe(add_prefix_space=True), "data2vec-text", {}),
     "byte-level BPE kept": (
         lambda: edited(byte_level_bpe(add_prefix_space=True), normalizer={"type": "Lowercase"}),
         "bert",

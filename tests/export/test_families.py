@@ -1,0 +1,83 @@
+"""Tiny random checkpoints of each family give the hidden rows that `transformers` gives."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+
+from headwaiter_export.attention_layout import SingleSequence
+from headwaiter_export.checkpoints import read_checkpoint
+from tests.checkpoints import bert_hidden, randomize
+from tests.export.helpers import assert_checkpoint_refused, assert_close, edit_json
+
+SIZES = {
+    "vocab_size": 60,
+    "hidden_size": 32,
+    "num_attention_heads": 4,
+    "num_hidden_layers": 2,
+    "intermediate_size": 64,
+    "max_position_embeddings": 24,
+}
+
+
+def save_family(folder: Path, name: str, kind: str = "Model", **settings: Any) -> transformers.PreTrainedModel:
+    """Save a random checkpoint of a family, whose classes in `transformers` begin with this name."""
+    torch.manual_seed(0)
+    config = getattr(transformers, f"{name}Config")(**{**SIZES, **settings}, attn_implementation="eager")
+    model = getattr(transformers, f"{name}{kind}")(config).eval()
+    randomize(model)
+    model.save_pretrained(folder)
+    return model
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "max_tokens"),
+    [
+        ("Ernie", {}, 24),
+        ("Electra", {"embedding_size": 32}, 24),
+        ("Electra", {"embedding_size": 12}, 24),
+        # Two positions are reserved for the padding token.
+        ("Data2VecText", {}, 22),
+        ("XLMRobertaXL", {}, 22),
+    ],
+)
+def test_a_family_equals_transformers(name: str, settings: dict[str, Any], max_tokens: int, tmp_path: Path) -> None:
+    model = save_family(tmp_path, name, **settings)
+    encoder = read_checkpoint(tmp_path).encoder
+    assert encoder.config.max_tokens == max_tokens
+    rng = np.random.default_rng(0)
+    for tokens in (1, 2, 3, max_tokens):
+        # Ids 0 and 1 may be padding tokens, which take no position.
+        ids = rng.integers(2, encoder.config.vocabulary_size, tokens)
+        with torch.inference_mode():
+            _, hidden = encoder(torch.from_numpy(ids), SingleSequence(tokens))
+        assert_close(hidden.numpy(), bert_hidden(model, ids))
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("Ernie", "ForMaskedLM"),
+        ("Ernie", "ForPreTraining"),
+        ("Electra", "ForMaskedLM"),
+        ("Electra", "ForPreTraining"),
+        ("Data2VecText", "ForMaskedLM"),
+        ("XLMRobertaXL", "ForMaskedLM"),
+    ],
+)
+def test_a_pretraining_head_of_a_family_is_ignored(name: str, kind: str, tmp_path: Path) -> None:
+    model = save_family(tmp_path, name, kind)
+    encoder = read_checkpoint(tmp_path).encoder
+    ids = np.arange(2, 12)
+    with torch.inference_mode():
+        _, hidden = encoder(torch.from_numpy(ids), SingleSequence(len(ids)))
+    assert_close(hidden.numpy(), bert_hidden(model.base_model, ids))
+
+
+def test_ernie_with_task_types_is_refused_by_name(tmp_path: Path) -> None:
+    save_family(tmp_path, "Ernie", use_task_id=True)
+    edit_json(tmp_path / "config.json", use_task_id=True)
+    assert_checkpoint_refused(tmp_path, "use_task_id")
