@@ -6,14 +6,18 @@ their input; `fold_tensors` adds these into the tensors of an encoder.
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
-from headwaiter_export.checkpoint_json import CheckpointJson
+from headwaiter_export.checkpoint_json import CheckpointError, CheckpointJson
 from headwaiter_export.config import EncoderConfig
+from headwaiter_export.positions import rotary_angles
 from headwaiter_export.weights import take_tensor
 
 _POSITIONS = "embeddings.position_embeddings"
 _TYPES = "embeddings.token_type_embeddings.weight"
+_WORDS = "embeddings.word_embeddings.weight"
+_ROTATIONS = "encoder.embed_positions.weight"
 _PROJECTION = "embeddings.patch_embeddings.projection"
 
 
@@ -38,16 +42,39 @@ class TokenInput:
         """Remove the reserved rows of the position table, and add the vector of token type 0 to the others."""
         name, reserved = f"{_POSITIONS}.weight", self._reserved_positions(config_json)
         table = take_tensor(tensors, name, (reserved + config.max_tokens, config.embedding_width))[reserved:]
-        if _TYPES in tensors:
-            types = tensors[_TYPES]
-            rows = max(1, len(types)) if types.ndim else 1
-            table = table + take_tensor(tensors, _TYPES, (rows, config.embedding_width))[0]
-        tensors[name] = table
+        tensors[name] = _with_first_type(table, tensors)
 
     def _reserved_positions(self, config_json: CheckpointJson) -> int:
         if not self.positions_follow_padding:
             return 0
         return 1 + (config_json.size("pad_token_id", least=0) if "pad_token_id" in config_json.values else 1)
+
+
+@dataclass(frozen=True)
+class RotaryTokenInput(TokenInput):
+    """Token ids of type 0 without a position table: attention rotates queries and keys."""
+
+    def fold_tensors(self, tensors: dict[str, Tensor], config_json: CheckpointJson, config: EncoderConfig) -> None:
+        """Add the vector of token type 0 to all others, and check the angles that the checkpoint stores."""
+        table = take_tensor(tensors, _WORDS, (config.vocabulary_size, config.embedding_width))
+        tensors[_WORDS] = _with_first_type(table, tensors)
+        stored = take_tensor(tensors, _ROTATIONS, (config.max_tokens, config.head_dim))
+        angles = rotary_angles(config.max_tokens, config.head_dim)
+        # Checkpoints in half precision store rounded values.
+        if not torch.allclose(stored.double(), torch.cat((angles.sin(), angles.cos()), 1), rtol=0, atol=1e-2):
+            raise CheckpointError(
+                f"tensor {_ROTATIONS} does not hold the sines and cosines of rotary positions with base 10,000: only "
+                "these positions are supported"
+            )
+
+
+def _with_first_type(table: Tensor, tensors: dict[str, Tensor]) -> Tensor:
+    """Return a table of vectors [n, width] plus the vector of token type 0, if the checkpoint has token types."""
+    if _TYPES not in tensors:
+        return table
+    types = tensors[_TYPES]
+    rows = max(1, len(types)) if types.ndim else 1
+    return table + take_tensor(tensors, _TYPES, (rows, table.shape[1]))[0]
 
 
 @dataclass(frozen=True)

@@ -198,7 +198,13 @@ def _load_encoder(folder: Path, config_json: CheckpointJson, family: Family, con
         )
     with torch.device("meta"):
         shapes = {name: tensor.shape for name, tensor in Encoder(config).state_dict().items()}
-    weights = {name: take_tensor(tensors, family.tensor_name(name), shape) for name, shape in shapes.items()}
+    weights: dict[str, Tensor] = {}
+    taken: dict[str, Tensor] = {}
+    for name, shape in shapes.items():
+        source = family.tensor_name(name)
+        if source not in taken:
+            taken[source] = take_tensor(tensors, source, shape)
+        weights[name] = taken[source]
     for name in tensors:
         if not name.startswith(family.ignored_prefixes):
             raise CheckpointError(f"the checkpoint has tensor {name}, which config.json does not describe: remove it")

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from headwaiter_export.checkpoint_inputs import PatchInput, TokenInput
-from headwaiter_export.config import Activation, Norm, Pooling
+from headwaiter_export.checkpoint_inputs import PatchInput, RotaryTokenInput, TokenInput
+from headwaiter_export.config import Activation, Norm, Pooling, Positions
 
 
 @dataclass(frozen=True)
@@ -23,6 +23,7 @@ class Family:
         activation_field: field of config.json that names the activation.
         module_names: modules outside the layers.
         layer_prefix: name of a layer without its number.
+        layers_are_equal: whether all layers share the tensors of one layer, whose name has no number.
         layer_module_names: modules inside a layer.
         ignored_prefixes: prefixes of tensors that do not affect hidden rows.
         boolean_fields: booleans of EncoderConfig, and their fields in config.json, which may be absent.
@@ -45,13 +46,15 @@ class Family:
     default_pooling: Pooling = Pooling.MEAN
     norm_eps: float | None = None
     required_fields: Mapping[str, object] = field(default_factory=dict)
+    layers_are_equal: bool = False
 
     def tensor_name(self, name: str) -> str:
         """Return the checkpoint's name for a tensor of `Encoder.state_dict()`."""
         module, _, kind = name.rpartition(".")
         if module.startswith("layers."):
             _, number, part = module.split(".", 2)
-            return f"{self.layer_prefix}.{number}.{self.layer_module_names[part]}.{kind}"
+            layer = self.layer_prefix if self.layers_are_equal else f"{self.layer_prefix}.{number}"
+            return f"{layer}.{self.layer_module_names[part]}.{kind}"
         return f"{self.module_names[module]}.{kind}"
 
 
@@ -111,6 +114,34 @@ _ELECTRA = replace(
     size_fields={**_BERT.size_fields, "embedding_width": "embedding_size"},
     module_names={**_BERT.module_names, "embedding.projection": "embeddings_project"},
     ignored_prefixes=("embeddings.position_ids", "discriminator_predictions.", "generator_"),
+)
+_ROFORMER = replace(
+    _ELECTRA,
+    input=RotaryTokenInput(),
+    tensor_prefix="roformer.",
+    module_names={name: module for name, module in _ELECTRA.module_names.items() if "positions" not in name},
+    ignored_prefixes=("pooler.", "cls."),
+    fixed_fields={"positions": Positions.ROTARY},
+    required_fields={"rotary_value": False},
+)
+_ALBERT = replace(
+    _ELECTRA,
+    tensor_prefix="albert.",
+    module_names={**_BERT.module_names, "embedding.projection": "encoder.embedding_hidden_mapping_in"},
+    layer_prefix="encoder.albert_layer_groups.0.albert_layers.0",
+    layer_module_names={
+        "attention.query": "attention.query",
+        "attention.key": "attention.key",
+        "attention.value": "attention.value",
+        "attention.output": "attention.dense",
+        "attention_norm": "attention.LayerNorm",
+        "feed_forward.up": "ffn",
+        "feed_forward.down": "ffn_output",
+        "feed_forward_norm": "full_layer_layer_norm",
+    },
+    ignored_prefixes=("embeddings.position_ids", "pooler.", "predictions.", "sop_classifier."),
+    required_fields={"num_hidden_groups": 1, "inner_group_num": 1},
+    layers_are_equal=True,
 )
 _DISTILBERT = Family(
     input=_BERT.input,
@@ -175,6 +206,8 @@ FAMILIES: dict[str, Family] = {
     "data2vec-text": _DATA2VEC,
     "ernie": _ERNIE,
     "electra": _ELECTRA,
+    "albert": _ALBERT,
+    "roformer": _ROFORMER,
     "distilbert": _DISTILBERT,
     "vit": _VIT,
 }

@@ -5,13 +5,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+import safetensors.torch
 import torch
 import transformers
 
 from headwaiter_export.attention_layout import SingleSequence
 from headwaiter_export.checkpoints import read_checkpoint
 from tests.checkpoints import bert_hidden, randomize
-from tests.export.helpers import assert_checkpoint_refused, assert_close, edit_json
+from tests.export.helpers import assert_checkpoint_refused, assert_close
 
 SIZES = {
     "vocab_size": 60,
@@ -28,7 +29,10 @@ def save_family(folder: Path, name: str, kind: str = "Model", **settings: Any) -
     torch.manual_seed(0)
     config = getattr(transformers, f"{name}Config")(**{**SIZES, **settings}, attn_implementation="eager")
     model = getattr(transformers, f"{name}{kind}")(config).eval()
+    # The angles of rotary positions are stored beside the parameters.
+    angles = {name: value.clone() for name, value in model.state_dict().items() if "embed_positions" in name}
     randomize(model)
+    model.load_state_dict(angles, strict=False)
     model.save_pretrained(folder)
     return model
 
@@ -42,6 +46,9 @@ def save_family(folder: Path, name: str, kind: str = "Model", **settings: Any) -
         # Two positions are reserved for the padding token.
         ("Data2VecText", {}, 22),
         ("XLMRobertaXL", {}, 22),
+        ("Albert", {"embedding_size": 12}, 24),
+        ("RoFormer", {}, 24),
+        ("RoFormer", {"embedding_size": 12}, 24),
     ],
 )
 def test_a_family_equals_transformers(name: str, settings: dict[str, Any], max_tokens: int, tmp_path: Path) -> None:
@@ -66,6 +73,9 @@ def test_a_family_equals_transformers(name: str, settings: dict[str, Any], max_t
         ("Electra", "ForPreTraining"),
         ("Data2VecText", "ForMaskedLM"),
         ("XLMRobertaXL", "ForMaskedLM"),
+        ("Albert", "ForMaskedLM"),
+        ("Albert", "ForPreTraining"),
+        ("RoFormer", "ForMaskedLM"),
     ],
 )
 def test_a_pretraining_head_of_a_family_is_ignored(name: str, kind: str, tmp_path: Path) -> None:
@@ -77,7 +87,26 @@ def test_a_pretraining_head_of_a_family_is_ignored(name: str, kind: str, tmp_pat
     assert_close(hidden.numpy(), bert_hidden(model.base_model, ids))
 
 
-def test_ernie_with_task_types_is_refused_by_name(tmp_path: Path) -> None:
-    save_family(tmp_path, "Ernie", use_task_id=True)
-    edit_json(tmp_path / "config.json", use_task_id=True)
-    assert_checkpoint_refused(tmp_path, "use_task_id")
+@pytest.mark.parametrize(
+    ("name", "setting", "value"),
+    [
+        ("Ernie", "use_task_id", True),
+        ("Albert", "num_hidden_groups", 2),
+        ("Albert", "inner_group_num", 2),
+        ("RoFormer", "rotary_value", True),
+    ],
+)
+def test_a_setting_that_the_encoder_lacks_is_refused_by_name(
+    name: str, setting: str, value: Any, tmp_path: Path
+) -> None:
+    save_family(tmp_path, name, **{setting: value})
+    assert_checkpoint_refused(tmp_path, setting, str(value))
+
+
+def test_rotary_positions_with_other_angles_are_refused_by_name(tmp_path: Path) -> None:
+    save_family(tmp_path, "RoFormer")
+    path = tmp_path / "model.safetensors"
+    tensors = safetensors.torch.load_file(path)
+    tensors["encoder.embed_positions.weight"] *= 0.9
+    safetensors.torch.save_file(tensors, path, {"format": "pt"})
+    assert_checkpoint_refused(tmp_path, "encoder.embed_positions.weight", "10,000")
