@@ -1,6 +1,6 @@
 """Read checkpoint folders of the families that families.py lists.
 
-A checkpoint is a folder saved by `transformers` (config.json, safetensors, tokenizer.json), alone or as the first
+A checkpoint is a folder saved by `transformers` (config.json, weights, tokenizer.json), alone or as the first
 module of a `sentence-transformers` model (modules.json). `read_checkpoint` turns it into an encoder, a tokenizer and
 prompts. A setting that the encoder cannot reproduce is an error that names the setting.
 """
@@ -18,7 +18,7 @@ from headwaiter_export.config import ConfigError, EncoderConfig, Pooling
 from headwaiter_export.encoder import Encoder
 from headwaiter_export.families import ACTIVATIONS, FAMILIES, Family
 from headwaiter_export.text_config import TextConfig, with_prompts
-from headwaiter_export.weights import read_safetensors, take_tensor
+from headwaiter_export.weights import read_pickle, read_safetensors, take_tensor
 
 # Architectures with these endings contain a complete encoder. Their heads are ignored.
 _ENCODER_ENDINGS = ("Model", "ForMaskedLM", "ForPreTraining", "ForMaskedImageModeling")
@@ -212,13 +212,12 @@ def _load_encoder(folder: Path, config_json: CheckpointJson, family: Family, con
 
 
 def _read_tensors(folder: Path) -> dict[str, Tensor]:
-    """Read the tensors of model.safetensors, or of the shards that its index lists."""
-    whole, index = folder / "model.safetensors", folder / "model.safetensors.index.json"
-    if whole.is_file():
-        return read_safetensors(whole)
-    if index.is_file():
-        shards = sorted(set(CheckpointJson.read(index).string_map("weight_map").values()))
-        return {name: tensor for shard in shards for name, tensor in read_safetensors(folder / shard).items()}
-    if any(folder.glob("*.bin")):
-        raise CheckpointError(f"{folder} has pickled weights, which can run code: save the model again as safetensors")
-    raise CheckpointError(f"{folder} has no model.safetensors: save the model again as safetensors")
+    """Read the tensors of the file of weights, or of the shards that its index lists; safetensors before pickle."""
+    for name, read in (("model.safetensors", read_safetensors), ("pytorch_model.bin", read_pickle)):
+        whole, index = folder / name, folder / f"{name}.index.json"
+        if whole.is_file():
+            return read(whole)
+        if index.is_file():
+            shards = sorted(set(CheckpointJson.read(index).string_map("weight_map").values()))
+            return {tensor: value for shard in shards for tensor, value in read(folder / shard).items()}
+    raise CheckpointError(f"{folder} has neither model.safetensors nor pytorch_model.bin: save the model again")

@@ -1,4 +1,4 @@
-"""Read safetensors files, and build encoders with given or random weights."""
+"""Read files of weights, and build encoders with given or random weights."""
 
 from pathlib import Path
 
@@ -23,6 +23,26 @@ def read_safetensors(path: Path) -> dict[str, Tensor]:
         return safetensors.torch.load_file(path)
     except (OSError, safetensors.SafetensorError) as error:
         raise CheckpointError(f"{path} cannot be read ({error}): save it again as safetensors") from None
+
+
+def read_pickle(path: Path) -> dict[str, Tensor]:
+    """Read the tensors of a file that `torch.save` wrote; no code in the file is run.
+
+    Raises:
+        CheckpointError: the file is missing or damaged, or holds anything but named tensors.
+    """
+    if not path.is_file():
+        raise CheckpointError(f"{path} is missing: save the checkpoint again, or correct the path")
+    try:
+        tensors = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # noqa: BLE001 - a damaged file raises any error
+        reason = str(error).partition("\n")[0]
+        raise CheckpointError(f"{path} cannot be read as tensors ({reason}): save the model as safetensors") from None
+    if not isinstance(tensors, dict) or not all(
+        isinstance(name, str) and isinstance(tensor, Tensor) for name, tensor in tensors.items()
+    ):
+        raise CheckpointError(f"{path} holds more than named tensors: save the model as safetensors")
+    return tensors
 
 
 def take_tensor(tensors: dict[str, Tensor], name: str, shape: tuple[int, ...]) -> Tensor:

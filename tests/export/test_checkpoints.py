@@ -215,11 +215,6 @@ def test_a_tensor_of_a_classification_head_is_named(folder: Path) -> None:
     assert_checkpoint_refused(folder, "classifier.weight")
 
 
-def test_pickled_weights_are_refused(folder: Path) -> None:
-    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
-    assert_checkpoint_refused(folder, str(folder), "pickled", "safetensors")
-
-
 @pytest.mark.parametrize(
     ("modules", "facts"),
     [
