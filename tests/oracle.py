@@ -98,7 +98,11 @@ class Oracle:
             temperature = self.weights[f"{name}.temperature.temperature"][head]
         if self.choices["positions"] == "rotary":
             q, k = rotate(q), rotate(k)
-        scores = np.where(self._allowed_pairs(len(q)), q @ k.T / temperature, -np.inf)
+        products = q @ k.T / temperature
+        if self.choices["distance_bias"]:
+            numbers, places = self.weights[f"{name}.distances.table"][head], np.arange(len(q))
+            products = products + numbers[places - places[:, None] + len(numbers) // 2]
+        scores = np.where(self._allowed_pairs(len(q)), products, -np.inf)
         weights = softmax(scores)
         return weights, weights @ v
 

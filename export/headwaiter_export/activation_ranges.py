@@ -18,6 +18,7 @@ from typing_extensions import override
 from headwaiter_export.attention_layout import SingleSequence
 from headwaiter_export.config import Mask
 from headwaiter_export.encoder import Encoder
+from headwaiter_export.masks import distance_bias
 from headwaiter_export.skip_layer_norm import fused_error
 
 # The error of SkipLayerNormalization is computed on this many rows of each sequence and norm: those with the largest
@@ -68,10 +69,13 @@ class ActivationRanges:
             # On CUDA, the next operator may add the bias; then the product without the bias is stored.
             self._record(name, y - module.bias)
 
-    def scores(self, name: str, query: Tensor, key: Tensor) -> None:
-        """Observe the scores of one attention layer; query and key are [H, n, head_dim]."""
+    def scores(self, name: str, query: Tensor, key: Tensor, bias: Tensor | None) -> None:
+        """Observe the scores of one layer; query and key are [H, n, head_dim], the bias is a table by distance."""
         # Kernels that are not fused store the scaled scores in float16, those of masked pairs too.
-        self._record(name, query @ key.transpose(-2, -1), 1 / math.sqrt(query.shape[-1]))
+        products, scale = query @ key.transpose(-2, -1), 1 / math.sqrt(query.shape[-1])
+        self._record(name, products, scale)
+        if bias is not None:
+            self._record(name, scale * products + distance_bias(bias, query.shape[1]))
 
     def norm(self, rows: Tensor, norm: nn.LayerNorm) -> None:
         """Observe the rows [R, width] that a norm after a residual sum normalises."""
@@ -97,10 +101,10 @@ class _ObservedSequence(SingleSequence):
         self._layers = itertools.count()
 
     @override
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, heads: int, mask: Mask) -> Tensor:
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, heads: int, mask: Mask, bias: Tensor | None) -> Tensor:
         scores = f"layers.{next(self._layers)}.attention.scores"
-        self._ranges.scores(scores, self._split_heads(query, heads), self._split_heads(key, heads))
-        return super().attend(query, key, value, heads, mask)
+        self._ranges.scores(scores, self._split_heads(query, heads), self._split_heads(key, heads), bias)
+        return super().attend(query, key, value, heads, mask, bias)
 
     @override
     def add_and_normalize(self, x: Tensor, residual: Tensor, norm: nn.Module) -> Tensor:

@@ -13,8 +13,10 @@ if TYPE_CHECKING:  # attention_layout.py imports `attention` from this module.
     from headwaiter_export.attention_layout import AttentionLayout
 
 
-def attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Compute softmax(q kᵀ / √head_dim + mask) v (https://arxiv.org/abs/1706.03762, equation 1).
+def attention(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, bias: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Compute softmax(q kᵀ / √head_dim + bias + mask) v (https://arxiv.org/abs/1706.03762, equation 1).
 
     Every layout that uses no fused operator runs this function.
 
@@ -24,12 +26,15 @@ def attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) ->
         value: [..., n, value_dim].
         mask: added to the scores: 0 where a query attends to a key, otherwise −∞ or the lowest float32. Its shape
             broadcasts to [..., n, n]. None if every query attends to every key.
+        bias: added to the scores; its shape broadcasts to [..., n, n]. None without a bias.
 
     Returns:
         The attention weights [..., n, n], whose rows sum to 1, and the context [..., n, value_dim].
     """
     scale = math.sqrt(query.shape[-1])
     scores = (query / scale) @ key.transpose(-2, -1)
+    if bias is not None:
+        scores = scores + bias
     if mask is not None:
         scores = scores + mask
     # A float32 mask makes float16 scores float32.
@@ -49,6 +54,7 @@ class SelfAttention(nn.Module):
         self.mask = config.mask
         self.positions = RotaryPositions(config) if config.positions is Positions.ROTARY else NoPositions()
         self.temperature = LearnedTemperature(config) if config.learned_temperature else nn.Identity()
+        self.distances = DistanceBias(config) if config.distance_bias else None
         inner_width, context_width = config.heads * config.head_dim, config.heads * config.value_dim
         self.query = nn.Linear(config.d_model, inner_width, config.query_bias)
         self.key = nn.Linear(config.d_model, inner_width, config.key_bias)
@@ -61,9 +67,18 @@ class SelfAttention(nn.Module):
         """Transform rows [R, d_model] to [R, width]; a row attends only to rows of its own sequence."""
         query = self.positions(self.temperature(self.query(x)), layout)
         key = self.positions(self.key(x), layout)
-        context = layout.attend(query, key, self.value(x), self.heads, self.mask)
+        bias = None if self.distances is None else self.distances.table
+        context = layout.attend(query, key, self.value(x), self.heads, self.mask, bias)
         projected: Tensor = self.output(context)
         return projected
+
+
+class DistanceBias(nn.Module):
+    """A number for each head and each distance from query to key, −(max_tokens − 1) to max_tokens − 1."""
+
+    def __init__(self, config: EncoderConfig) -> None:
+        super().__init__()
+        self.table = nn.Parameter(torch.randn(config.heads, 2 * config.max_tokens - 1))
 
 
 class LearnedTemperature(nn.Module):

@@ -4,6 +4,7 @@ Headwaiter's encoders have one table of positions and no token types or class to
 their input; `fold_tensors` adds these into the tensors of an encoder.
 """
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -18,6 +19,9 @@ _POSITIONS = "embeddings.position_embeddings"
 _TYPES = "embeddings.token_type_embeddings.weight"
 _WORDS = "embeddings.word_embeddings.weight"
 _ROTATIONS = "encoder.embed_positions.weight"
+_BIAS = "encoder.relative_attention_bias"
+# The buckets of distances, and the distance from which on all distances share one bucket.
+_BUCKETS, _FARTHEST = 32, 128
 _PROJECTION = "embeddings.patch_embeddings.projection"
 
 
@@ -75,6 +79,33 @@ def _with_first_type(table: Tensor, tensors: dict[str, Tensor]) -> Tensor:
     types = tensors[_TYPES]
     rows = max(1, len(types)) if types.ndim else 1
     return table + take_tensor(tensors, _TYPES, (rows, table.shape[1]))[0]
+
+
+@dataclass(frozen=True)
+class BucketedTokenInput(TokenInput):
+    """Token ids of a model that adds a number to each score, one for each bucket of distances from query to key.
+
+    The buckets are those of T5 (https://arxiv.org/abs/1910.10683, section 2.1): half of them for each direction. Of
+    these, half are for one distance each, and the others for ranges that grow by a constant factor up to 128.
+    """
+
+    def fold_tensors(self, tensors: dict[str, Tensor], config_json: CheckpointJson, config: EncoderConfig) -> None:
+        """Replace the number of each bucket by the number of each distance."""
+        super().fold_tensors(tensors, config_json, config)
+        buckets = take_tensor(tensors, f"{_BIAS}.weight", (_BUCKETS, config.heads))
+        distances = torch.arange(1 - config.max_tokens, config.max_tokens)
+        tensors[f"{_BIAS}.table"] = buckets[_bucket(distances)].T.contiguous()
+
+
+def _bucket(distances: Tensor) -> Tensor:
+    """Return the bucket of each distance from query to key, int64."""
+    one_way = _BUCKETS // 2
+    exact = one_way // 2
+    sizes = distances.abs()
+    # In float32 and in this order, as in transformers: the bounds of the ranges depend on rounding.
+    ratios = torch.log(sizes.clamp(min=1).float() / exact) / math.log(_FARTHEST / exact)
+    ranges = (exact + (ratios * (one_way - exact)).long()).clamp(max=one_way - 1)
+    return torch.where(sizes < exact, sizes, ranges) + one_way * (distances > 0)
 
 
 @dataclass(frozen=True)

@@ -89,6 +89,8 @@ class EncoderConfig:
         output_projection: whether a linear layer W_O follows the concatenated heads.
         output_bias: whether W_O has a bias; becomes false without an output projection.
         mask: which tokens a token attends to.
+        distance_bias: whether each head adds to the score of a query and a key a number that depends only on the
+            distance between them, as in T5 (https://arxiv.org/abs/1910.10683, section 2.1) and MPNet.
         layers: number of encoder layers.
         d_ff: width between the two feed-forward layers, W_2 activation(W_1 x); 0 for attention alone.
         residual: whether a block's input is added to its output, x + block(x).
@@ -127,6 +129,7 @@ class EncoderConfig:
     output_projection: bool = True
     output_bias: bool = True
     mask: Mask = Mask.NONE
+    distance_bias: bool = False
     layers: int
     d_ff: int
     residual: bool = True

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from headwaiter_export.checkpoint_inputs import PatchInput, RotaryTokenInput, TokenInput
+from headwaiter_export.checkpoint_inputs import BucketedTokenInput, PatchInput, RotaryTokenInput, TokenInput
 from headwaiter_export.config import Activation, Norm, Pooling, Positions
 
 
@@ -23,7 +23,7 @@ class Family:
         activation_field: field of config.json that names the activation.
         module_names: modules outside the layers.
         layer_prefix: name of a layer without its number.
-        layers_are_equal: whether all layers share the tensors of one layer, whose name has no number.
+        shared_module_names: modules inside a layer that all layers share.
         layer_module_names: modules inside a layer.
         ignored_prefixes: prefixes of tensors that do not affect hidden rows.
         boolean_fields: booleans of EncoderConfig, and their fields in config.json, which may be absent.
@@ -46,15 +46,16 @@ class Family:
     default_pooling: Pooling = Pooling.MEAN
     norm_eps: float | None = None
     required_fields: Mapping[str, object] = field(default_factory=dict)
-    layers_are_equal: bool = False
+    shared_module_names: Mapping[str, str] = field(default_factory=dict)
 
     def tensor_name(self, name: str) -> str:
         """Return the checkpoint's name for a tensor of `Encoder.state_dict()`."""
         module, _, kind = name.rpartition(".")
         if module.startswith("layers."):
             _, number, part = module.split(".", 2)
-            layer = self.layer_prefix if self.layers_are_equal else f"{self.layer_prefix}.{number}"
-            return f"{layer}.{self.layer_module_names[part]}.{kind}"
+            if part in self.shared_module_names:
+                return f"{self.shared_module_names[part]}.{kind}"
+            return f"{self.layer_prefix}.{number}.{self.layer_module_names[part]}.{kind}"
         return f"{self.module_names[module]}.{kind}"
 
 
@@ -128,20 +129,39 @@ _ALBERT = replace(
     _ELECTRA,
     tensor_prefix="albert.",
     module_names={**_BERT.module_names, "embedding.projection": "encoder.embedding_hidden_mapping_in"},
-    layer_prefix="encoder.albert_layer_groups.0.albert_layers.0",
-    layer_module_names={
-        "attention.query": "attention.query",
-        "attention.key": "attention.key",
-        "attention.value": "attention.value",
-        "attention.output": "attention.dense",
-        "attention_norm": "attention.LayerNorm",
-        "feed_forward.up": "ffn",
-        "feed_forward.down": "ffn_output",
-        "feed_forward_norm": "full_layer_layer_norm",
+    shared_module_names={
+        part: f"encoder.albert_layer_groups.0.albert_layers.0.{module}"
+        for part, module in (
+            ("attention.query", "attention.query"),
+            ("attention.key", "attention.key"),
+            ("attention.value", "attention.value"),
+            ("attention.output", "attention.dense"),
+            ("attention_norm", "attention.LayerNorm"),
+            ("feed_forward.up", "ffn"),
+            ("feed_forward.down", "ffn_output"),
+            ("feed_forward_norm", "full_layer_layer_norm"),
+        )
     },
     ignored_prefixes=("embeddings.position_ids", "pooler.", "predictions.", "sop_classifier."),
     required_fields={"num_hidden_groups": 1, "inner_group_num": 1},
-    layers_are_equal=True,
+)
+_MPNET = replace(
+    _BERT,
+    input=BucketedTokenInput(positions_follow_padding=True),
+    tensor_prefix="mpnet.",
+    layer_module_names={
+        **_BERT.layer_module_names,
+        "attention.query": "attention.attn.q",
+        "attention.key": "attention.attn.k",
+        "attention.value": "attention.attn.v",
+        "attention.output": "attention.attn.o",
+        "attention_norm": "attention.LayerNorm",
+    },
+    shared_module_names={"attention.distances": "encoder.relative_attention_bias"},
+    ignored_prefixes=("embeddings.position_ids", "pooler.", "lm_head."),
+    fixed_fields={"distance_bias": True},
+    # transformers ignores both fields, and uses these values.
+    required_fields={"relative_attention_num_buckets": 32, "pad_token_id": 1},
 )
 _DISTILBERT = Family(
     input=_BERT.input,
@@ -206,6 +226,7 @@ FAMILIES: dict[str, Family] = {
     "data2vec-text": _DATA2VEC,
     "ernie": _ERNIE,
     "electra": _ELECTRA,
+    "mpnet": _MPNET,
     "albert": _ALBERT,
     "roformer": _ROFORMER,
     "distilbert": _DISTILBERT,

@@ -1,4 +1,4 @@
-"""Masks of attention: which query attends to which key."""
+"""What is added to the scores of attention: masks, and biases by distance."""
 
 import torch
 from torch import Tensor
@@ -28,3 +28,16 @@ def score_mask(token_mask: Tensor, mask: Mask, positions: Tensor | None = None) 
     keys, tokens = token_mask[:, None, None, :], token_mask.shape[1]
     pairs = allowed_pairs(mask, tokens, None if positions is None else positions[:, None])
     return torch.where(keys if pairs is None else keys & pairs, 0.0, MASKED_SCORE)
+
+
+def distance_bias(table: Tensor, tokens: int, positions: Tensor | None = None) -> Tensor:
+    """Return the number that each head adds to the score of each query and key, [H, n, N].
+
+    Args:
+        table: the numbers of each head for the distances −(M − 1) to M − 1 from query to key, [H, 2M − 1].
+        tokens: N.
+        positions: those of the queries, [n]; None for all positions 0 to N − 1.
+    """
+    query = torch.arange(tokens) if positions is None else positions
+    columns = torch.arange(tokens) - query[:, None] + table.shape[1] // 2
+    return table.index_select(1, columns.flatten()).view(-1, *columns.shape)

@@ -188,6 +188,18 @@ def _roberta_post_processor(
     )
 
 
+def _mpnet_post_processor(
+    settings: CheckpointJson, tokens: TokenSettings, tokenizer: Tokenizer
+) -> processors.PostProcessor:
+    begin, end = tokens.name("cls_token"), tokens.name("sep_token")
+    return processors.RobertaProcessing(
+        (end, _token_id(tokenizer, end)),
+        (begin, _token_id(tokenizer, begin)),
+        trim_offsets=True,
+        add_prefix_space=False,
+    )
+
+
 def _template(single: list[str], pair: list[str], tokenizer: Tokenizer) -> processors.PostProcessor:
     """Return a post-processor; the server encodes no pairs, but an unchanged tokenizer.json keeps a bundle's digest."""
     special_tokens = [(token, _token_id(tokenizer, token)) for token in dict.fromkeys((single[0], single[-1]))]
@@ -244,6 +256,9 @@ _CLASSES: dict[str, TokenizerClass | None] = {
         _sentencepiece_post_processor,
         extra_tokens=("<s>NOTUSED", "</s>NOTUSED", "<unk>NOTUSED"),
     ),
+    "MPNetTokenizer": TokenizerClass(
+        "WordPiece", _ROBERTA_TOKENS | {"unk_token": "[UNK]"}, _bert_parts, _mpnet_post_processor
+    ),
     "PreTrainedTokenizer": None,
     "TokenizersBackend": None,
 }
@@ -253,6 +268,7 @@ _CLASS_OF_MODEL_TYPE = {
     "electra": "BertTokenizer",
     "ernie": "BertTokenizer",
     "data2vec-text": "RobertaTokenizer",
+    "mpnet": "MPNetTokenizer",
     "xlm-roberta-xl": "TokenizersBackend",
     "roberta": "RobertaTokenizer",
     "xlm-roberta": "XLMRobertaTokenizer",

@@ -31,6 +31,7 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "output_projection": BOTH,
     "output_bias": BOTH,
     "mask": tuple(Mask),
+    "distance_bias": BOTH,
     "layers": (1, 2),
     "d_ff": (0, 20),
     "residual": BOTH,

@@ -47,6 +47,8 @@ def save_family(folder: Path, name: str, kind: str = "Model", **settings: Any) -
         ("Data2VecText", {}, 22),
         ("XLMRobertaXL", {}, 22),
         ("Albert", {"embedding_size": 12}, 24),
+        # Distances of 128 and more share a bucket.
+        ("MPNet", {"max_position_embeddings": 302}, 300),
         ("RoFormer", {}, 24),
         ("RoFormer", {"embedding_size": 12}, 24),
     ],
@@ -74,6 +76,7 @@ def test_a_family_equals_transformers(name: str, settings: dict[str, Any], max_t
         ("Data2VecText", "ForMaskedLM"),
         ("XLMRobertaXL", "ForMaskedLM"),
         ("Albert", "ForMaskedLM"),
+        ("MPNet", "ForMaskedLM"),
         ("Albert", "ForPreTraining"),
         ("RoFormer", "ForMaskedLM"),
     ],
@@ -94,6 +97,8 @@ def test_a_pretraining_head_of_a_family_is_ignored(name: str, kind: str, tmp_pat
         ("Albert", "num_hidden_groups", 2),
         ("Albert", "inner_group_num", 2),
         ("RoFormer", "rotary_value", True),
+        ("MPNet", "relative_attention_num_buckets", 16),
+        ("MPNet", "pad_token_id", 0),
     ],
 )
 def test_a_setting_that_the_encoder_lacks_is_refused_by_name(

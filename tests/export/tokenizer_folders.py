@@ -56,6 +56,17 @@ def random_texts(count: int) -> list[str]:
     return texts
 
 
+def mpnet() -> Tokenizer:
+    """Return MPNet's tokenizer: BERT's with the special tokens of RoBERTa, except the unknown token."""
+    tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.BertNormalizer()
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    special_tokens = ["<s>", "<pad>", "</s>", "[UNK]", "<mask>"]
+    _train(tokenizer, trainers.WordPieceTrainer(vocab_size=400, special_tokens=special_tokens, show_progress=False))
+    tokenizer.post_processor = processors.RobertaProcessing(("</s>", 2), ("<s>", 0))
+    return tokenizer
+
+
 def word_piece(**normalizer: Any) -> Tokenizer:
     """Return BERT's tokenizer, with these settings of its normalizer."""
     tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
