@@ -69,13 +69,13 @@ class ActivationRanges:
             # On CUDA, the next operator may add the bias; then the product without the bias is stored.
             self._record(name, y - module.bias)
 
-    def scores(self, name: str, query: Tensor, key: Tensor, bias: Tensor | None) -> None:
-        """Observe the scores of one layer; query and key are [H, n, head_dim], the bias is a table by distance."""
+    def scores(self, name: str, query: Tensor, key: Tensor, bias_table: Tensor | None) -> None:
+        """Observe the scores of one layer; query and key are [H, n, head_dim], the table is one by distance."""
         # Kernels that are not fused store the scaled scores in float16, those of masked pairs too.
         products, scale = query @ key.transpose(-2, -1), 1 / math.sqrt(query.shape[-1])
         self._record(name, products, scale)
-        if bias is not None:
-            self._record(name, scale * products + distance_bias(bias, query.shape[1]))
+        if bias_table is not None:
+            self._record(name, scale * products + distance_bias(bias_table, query.shape[1]))
 
     def norm(self, rows: Tensor, norm: nn.LayerNorm) -> None:
         """Observe the rows [R, width] that a norm after a residual sum normalises."""
@@ -101,10 +101,12 @@ class _ObservedSequence(SingleSequence):
         self._layers = itertools.count()
 
     @override
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, heads: int, mask: Mask, bias: Tensor | None) -> Tensor:
+    def attend(
+        self, query: Tensor, key: Tensor, value: Tensor, heads: int, mask: Mask, bias_table: Tensor | None
+    ) -> Tensor:
         scores = f"layers.{next(self._layers)}.attention.scores"
-        self._ranges.scores(scores, self._split_heads(query, heads), self._split_heads(key, heads), bias)
-        return super().attend(query, key, value, heads, mask, bias)
+        self._ranges.scores(scores, self._split_heads(query, heads), self._split_heads(key, heads), bias_table)
+        return super().attend(query, key, value, heads, mask, bias_table)
 
     @override
     def add_and_normalize(self, x: Tensor, residual: Tensor, norm: nn.Module) -> Tensor:

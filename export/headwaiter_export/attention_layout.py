@@ -55,10 +55,12 @@ class AttentionLayout(ABC):
         return self.token_mask.sum(1)
 
     @abstractmethod
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, heads: int, mask: Mask, bias: Tensor | None) -> Tensor:
+    def attend(
+        self, query: Tensor, key: Tensor, value: Tensor, heads: int, mask: Mask, bias_table: Tensor | None
+    ) -> Tensor:
         """Compute the context [R, H·value_dim] of query and key [R, H·head_dim] and value [R, H·value_dim].
 
-        A row attends only to rows of its own sequence. `bias` is the table of `masks.distance_bias`, or None.
+        A row attends only to rows of its own sequence. `bias_table` is the table of `masks.distance_bias`, or None.
         """
 
     @abstractmethod
@@ -104,11 +106,13 @@ class SingleSequence(AttentionLayout):
         return torch.ones(1, self._tokens, dtype=torch.bool)
 
     @override
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, heads: int, mask: Mask, bias: Tensor | None) -> Tensor:
+    def attend(
+        self, query: Tensor, key: Tensor, value: Tensor, heads: int, mask: Mask, bias_table: Tensor | None
+    ) -> Tensor:
         q, k, v = (self._split_heads(rows, heads) for rows in (query, key, value))
         added = pairs = allowed_pairs(mask, self._tokens)
-        if bias is not None:
-            added = distance_bias(bias, self._tokens)
+        if bias_table is not None:
+            added = distance_bias(bias_table, self._tokens)
             added = added if pairs is None else added.masked_fill(~pairs, -torch.inf)
         return F.scaled_dot_product_attention(q, k, v, added).transpose(0, 1).flatten(1)
 
@@ -137,11 +141,13 @@ class AttentionWeightsLayout(SingleSequence):
         self._weights_and_contexts: list[Tensor] = []
 
     @override
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, heads: int, mask: Mask, bias: Tensor | None) -> Tensor:
+    def attend(
+        self, query: Tensor, key: Tensor, value: Tensor, heads: int, mask: Mask, bias_table: Tensor | None
+    ) -> Tensor:
         q, k, v = (self._split_heads(rows, heads) for rows in (query, key, value))
         pairs = allowed_pairs(mask, self._tokens)
-        added = None if bias is None else distance_bias(bias, self._tokens)
-        weights, context = attention(q, k, v, None if pairs is None else torch.where(pairs, 0.0, -torch.inf), added)
+        bias = None if bias_table is None else distance_bias(bias_table, self._tokens)
+        weights, context = attention(q, k, v, None if pairs is None else torch.where(pairs, 0.0, -torch.inf), bias)
         self._weights_and_contexts += [weights, context]
         return context.transpose(0, 1).flatten(1)
 
@@ -176,13 +182,15 @@ class Portable(AttentionLayout):
         return self._token_mask
 
     @override
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, heads: int, mask: Mask, bias: Tensor | None) -> Tensor:
+    def attend(
+        self, query: Tensor, key: Tensor, value: Tensor, heads: int, mask: Mask, bias_table: Tensor | None
+    ) -> Tensor:
         batch, longest = self._token_mask.shape
         q, k, v = (
             rows.view(batch, longest, heads, rows.shape[1] // heads).transpose(1, 2) for rows in (query, key, value)
         )
-        added = None if bias is None else distance_bias(bias, longest)
-        _, context = attention(q, k, v, score_mask(self._token_mask, mask), added)
+        bias = None if bias_table is None else distance_bias(bias_table, longest)
+        _, context = attention(q, k, v, score_mask(self._token_mask, mask), bias)
         return context.transpose(1, 2).reshape(value.shape)
 
     @override
@@ -233,11 +241,13 @@ class Packed(AttentionLayout):
         return torch.arange(self._inputs["gather"].shape[1]) < self.lengths[:, None]
 
     @override
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, heads: int, mask: Mask, bias: Tensor | None) -> Tensor:
+    def attend(
+        self, query: Tensor, key: Tensor, value: Tensor, heads: int, mask: Mask, bias_table: Tensor | None
+    ) -> Tensor:
         indices = head_indices(self._inputs["gather"], heads)
         q, k, v = (F.embedding(indices, split_heads(rows, heads)) for rows in (query, key, value))
-        added = None if bias is None else distance_bias(bias, self._inputs["gather"].shape[1])
-        _, context = attention(q, k, v, score_mask(self.token_mask, mask), added)
+        bias = None if bias_table is None else distance_bias(bias_table, self._inputs["gather"].shape[1])
+        _, context = attention(q, k, v, score_mask(self.token_mask, mask), bias)
         return context.transpose(1, 2).flatten(2).flatten(0, 1).index_select(0, self._inputs["scatter"])
 
     @override
@@ -265,19 +275,21 @@ class PackedCpu(Packed):
     }
 
     @override
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, heads: int, mask: Mask, bias: Tensor | None) -> Tensor:
+    def attend(
+        self, query: Tensor, key: Tensor, value: Tensor, heads: int, mask: Mask, bias_table: Tensor | None
+    ) -> Tensor:
         blocks = self._inputs["query_blocks"]
         indices = head_indices(self._inputs["gather"], heads)
         k, v = (F.embedding(indices, split_heads(rows, heads)) for rows in (key, value))
         q = F.embedding(begin_block(head_indices(blocks, heads)), split_heads(query, heads))
-        positions = added = None
-        if mask is not Mask.NONE or bias is not None:
+        positions = bias = None
+        if mask is not Mask.NONE or bias_table is not None:
             # The first cell of a sequence has its first row, so the difference is the position.
             positions = begin_block(blocks - self._inputs["gather"][:, :1])
-        if bias is not None and positions is not None:
+        if bias_table is not None and positions is not None:
             # Queries in the same column have the same position, except those that repeat the last row of a sequence.
-            added = distance_bias(bias, self._inputs["gather"].shape[1], positions.amax(0))
-        _, context = attention(q, k, v, score_mask(self.token_mask, mask, positions), added)
+            bias = distance_bias(bias_table, self._inputs["gather"].shape[1], positions.amax(0))
+        _, context = attention(q, k, v, score_mask(self.token_mask, mask, positions), bias)
         contexts = end_block(context.transpose(1, 2), blocks.shape[0])
         return contexts.flatten(3).flatten(0, 2).index_select(0, self._inputs["block_scatter"])
 

@@ -55,11 +55,13 @@ class PackedCuda(CudaLayout):
     }
 
     @override
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, heads: int, mask: Mask, bias: Tensor | None) -> Tensor:
+    def attend(
+        self, query: Tensor, key: Tensor, value: Tensor, heads: int, mask: Mask, bias_table: Tensor | None
+    ) -> Tensor:
         head_dim, value_dim = query.shape[1] // heads, value.shape[1] // heads
         padded = padded_attention(half=query.dtype == torch.half, head_dim=head_dim, value_dim=value_dim)
-        if mask is not Mask.NONE or bias is not None or not is_always_fused(padded):
-            return super().attend(query, key, value, heads, mask, bias)
+        if mask is not Mask.NONE or bias_table is not None or not is_always_fused(padded):
+            return super().attend(query, key, value, heads, mask, bias_table)
         q, k = (pad_heads(rows, heads, padded.head_dim) for rows in (query, key))
         v = pad_heads(value, heads, padded.value_dim)
         context = contrib_operator(

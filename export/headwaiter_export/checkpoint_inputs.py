@@ -12,7 +12,7 @@ from torch import Tensor
 
 from headwaiter_export.checkpoint_json import CheckpointError, CheckpointJson
 from headwaiter_export.config import EncoderConfig
-from headwaiter_export.positions import rotary_angles
+from headwaiter_export.positions import position_angles
 from headwaiter_export.weights import take_tensor
 
 _POSITIONS = "embeddings.position_embeddings"
@@ -31,9 +31,11 @@ class TokenInput:
 
     Attributes:
         positions_follow_padding: whether the first position is the padding token's id + 1, as in fairseq.
+        has_types: whether the family has token types.
     """
 
     positions_follow_padding: bool = False
+    has_types: bool = True
 
     def sizes(self, config_json: CheckpointJson) -> dict[str, int]:
         """Read the sizes of the input, named as in EncoderConfig."""
@@ -46,7 +48,7 @@ class TokenInput:
         """Remove the reserved rows of the position table, and add the vector of token type 0 to the others."""
         name, reserved = f"{_POSITIONS}.weight", self._reserved_positions(config_json)
         table = take_tensor(tensors, name, (reserved + config.max_tokens, config.embedding_width))[reserved:]
-        tensors[name] = _with_first_type(table, tensors)
+        tensors[name] = _with_first_type(table, tensors) if self.has_types else table
 
     def _reserved_positions(self, config_json: CheckpointJson) -> int:
         if not self.positions_follow_padding:
@@ -63,7 +65,7 @@ class RotaryTokenInput(TokenInput):
         table = take_tensor(tensors, _WORDS, (config.vocabulary_size, config.embedding_width))
         tensors[_WORDS] = _with_first_type(table, tensors)
         stored = take_tensor(tensors, _ROTATIONS, (config.max_tokens, config.head_dim))
-        angles = rotary_angles(config.max_tokens, config.head_dim)
+        angles = position_angles(config.max_tokens, config.head_dim)
         # Checkpoints in half precision store rounded values.
         if not torch.allclose(stored.double(), torch.cat((angles.sin(), angles.cos()), 1), rtol=0, atol=1e-2):
             raise CheckpointError(

@@ -22,6 +22,8 @@ from headwaiter_export.weights import read_pickle, read_safetensors, take_tensor
 
 # Architectures with these endings contain a complete encoder. Their heads are ignored.
 _ENCODER_ENDINGS = ("Model", "ForMaskedLM", "ForPreTraining", "ForMaskedImageModeling")
+# Most layers of a model whose layers share tensors.
+_MOST_SHARED_LAYERS = 1000
 # Names of poolings in old and new versions of `sentence-transformers`.
 _POOLINGS = {
     "cls_token": Pooling.CLS,
@@ -174,7 +176,7 @@ def _encoder_config(config_json: CheckpointJson, family: Family, *, pooling: Poo
             if field in config_json.values
         },
         "activation": config_json.choice(family.activation_field, ACTIVATIONS),
-        "norm_eps": family.norm_eps or config_json.values.get("layer_norm_eps", 1e-12),
+        "norm_eps": family.norm_eps or config_json.values.get("layer_norm_eps", family.default_norm_eps),
     }
     try:
         return EncoderConfig(**choices, pooling=pooling, normalize=normalize)
@@ -192,7 +194,7 @@ def _load_encoder(folder: Path, config_json: CheckpointJson, family: Family, con
         for name, tensor in _read_tensors(folder).items()
     }
     family.input.fold_tensors(tensors, config_json, config)
-    if config.layers > len(tensors):
+    if config.layers > (_MOST_SHARED_LAYERS if family.shared_module_names else len(tensors)):
         raise CheckpointError(
             f"config.json has {config.layers} layers, but the checkpoint {len(tensors)} tensors: correct config.json"
         )
@@ -207,7 +209,10 @@ def _load_encoder(folder: Path, config_json: CheckpointJson, family: Family, con
         weights[name] = taken[source]
     for name in tensors:
         if not name.startswith(family.ignored_prefixes):
-            raise CheckpointError(f"the checkpoint has tensor {name}, which config.json does not describe: remove it")
+            raise CheckpointError(
+                f"the checkpoint has tensor {name}, which config.json does not "
+                "describe: correct config.json, or remove the tensor if hidden rows do not depend on it"
+            )
     return Encoder.with_weights(config, weights)
 
 

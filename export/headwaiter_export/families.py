@@ -30,6 +30,7 @@ class Family:
         fixed_fields: fields of EncoderConfig that have the same value in the whole family.
         default_pooling: pooling of a checkpoint that names no pooling.
         norm_eps: epsilon of the norms if the family ignores layer_norm_eps in config.json, otherwise None.
+        default_norm_eps: epsilon of the norms if config.json has no layer_norm_eps.
         required_fields: fields of config.json that have only one supported value.
     """
 
@@ -45,6 +46,7 @@ class Family:
     fixed_fields: Mapping[str, Any] = field(default_factory=dict)
     default_pooling: Pooling = Pooling.MEAN
     norm_eps: float | None = None
+    default_norm_eps: float = 1e-12
     required_fields: Mapping[str, object] = field(default_factory=dict)
     shared_module_names: Mapping[str, str] = field(default_factory=dict)
 
@@ -107,6 +109,7 @@ _XLM_ROBERTA_XL = replace(
         "feed_forward_norm": "LayerNorm",
     },
     fixed_fields={"norm": Norm.PRE, "final_norm": True, "embedding_norm": False},
+    default_norm_eps=1e-5,
 )
 _ERNIE = replace(_BERT, tensor_prefix="ernie.", required_fields={"use_task_id": False})
 _ELECTRA = replace(
@@ -147,7 +150,7 @@ _ALBERT = replace(
 )
 _MPNET = replace(
     _BERT,
-    input=BucketedTokenInput(positions_follow_padding=True),
+    input=BucketedTokenInput(positions_follow_padding=True, has_types=False),
     tensor_prefix="mpnet.",
     layer_module_names={
         **_BERT.layer_module_names,
@@ -164,7 +167,7 @@ _MPNET = replace(
     required_fields={"relative_attention_num_buckets": 32, "pad_token_id": 1},
 )
 _DISTILBERT = Family(
-    input=_BERT.input,
+    input=TokenInput(has_types=False),
     tensor_prefix="distilbert.",
     size_fields={"d_model": "dim", "heads": "n_heads", "layers": "n_layers", "d_ff": "hidden_dim"},
     activation_field="activation",

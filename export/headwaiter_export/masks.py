@@ -39,5 +39,6 @@ def distance_bias(table: Tensor, tokens: int, positions: Tensor | None = None) -
         positions: those of the queries, [n]; None for all positions 0 to N − 1.
     """
     query = torch.arange(tokens) if positions is None else positions
-    columns = torch.arange(tokens) - query[:, None] + table.shape[1] // 2
+    # On CUDA, N is rounded up, perhaps beyond M; no token attends to these keys.
+    columns = (torch.arange(tokens) - query[:, None] + table.shape[1] // 2).clamp(0, table.shape[1] - 1)
     return table.index_select(1, columns.flatten()).view(-1, *columns.shape)

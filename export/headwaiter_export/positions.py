@@ -45,7 +45,7 @@ class SinusoidalPositions(nn.Module):
 
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
-        angles = rotary_angles(config.max_tokens, config.embedding_width)
+        angles = position_angles(config.max_tokens, config.embedding_width)
         self.register_buffer("table", _interleave(angles.sin(), angles.cos()).float(), persistent=False)
 
     def forward(self, x: Tensor, layout: "AttentionLayout") -> Tensor:
@@ -66,7 +66,7 @@ class RotaryPositions(nn.Module):
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
         self.heads = config.heads
-        angles = rotary_angles(config.max_tokens, config.head_dim)
+        angles = position_angles(config.max_tokens, config.head_dim)
         self.register_buffer("cosines", angles.cos().float(), persistent=False)
         self.register_buffer("sines", angles.sin().float(), persistent=False)
 
@@ -78,7 +78,7 @@ class RotaryPositions(nn.Module):
         return _interleave(even * cosines - odd * sines, even * sines + odd * cosines).flatten(1)
 
 
-def rotary_angles(tokens: int, width: int) -> Tensor:
+def position_angles(tokens: int, width: int) -> Tensor:
     """Return p / 10000^(2i/width) for every position p and pair i, float64 [tokens, width / 2].
 
     In float32, the angles of late positions would be too inexact for the tolerance. The device is explicit because

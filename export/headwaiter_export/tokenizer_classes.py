@@ -8,14 +8,24 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from tokenizers import Tokenizer, processors
 
 from headwaiter_export.checkpoint_json import CheckpointError, CheckpointJson
 from headwaiter_export.special_tokens import TokenSettings, read_token_settings
-
-_Parts = dict[str, Any]
+from headwaiter_export.tokenizer_parts import (
+    Parts,
+    albert_parts,
+    albert_post_processor,
+    bert_parts,
+    bert_post_processor,
+    camembert_parts,
+    mpnet_post_processor,
+    roberta_parts,
+    roberta_post_processor,
+    sentencepiece_post_processor,
+    xlm_roberta_parts,
+)
 
 
 @dataclass(frozen=True)
@@ -32,7 +42,7 @@ class TokenizerClass:
 
     model: str
     defaults: Mapping[str, str]
-    replaced_parts: Callable[[CheckpointJson, TokenSettings, _Parts], _Parts]
+    replaced_parts: Callable[[CheckpointJson, TokenSettings, Parts], Parts]
     post_processor: Callable[[CheckpointJson, TokenSettings, Tokenizer], processors.PostProcessor]
     extra_tokens: tuple[str, ...] = ()
 
@@ -49,7 +59,7 @@ def build_tokenizer(folder: Path, config_json: CheckpointJson) -> Tokenizer:
             raise settings.error(name, expected)
     path = folder / "tokenizer.json"
     tokenizer = read_tokenizer_file(path)
-    parts: _Parts = json.loads(tokenizer.to_str())
+    parts: Parts = json.loads(tokenizer.to_str())
     name, kind = _read_class(settings, config_json)
     if kind is None:
         tokens = read_token_settings(folder, settings, parts["added_tokens"], {}, ())
@@ -89,6 +99,10 @@ def read_tokenizer_file(path: Path) -> Tokenizer:
 
 def _read_class(settings: CheckpointJson, config_json: CheckpointJson) -> tuple[str, TokenizerClass | None]:
     """Return the name of the class and the class; None for a class that keeps all parts of tokenizer.json."""
+    of_model_type = _CLASS_OF_MODEL_TYPE[config_json.values["model_type"]]
+    if of_model_type == "TokenizersBackend":
+        # transformers then ignores the other settings of the class.
+        return of_model_type, None
     for source in (settings, config_json):
         name = source.values.get("tokenizer_class")
         if name is not None:
@@ -96,120 +110,9 @@ def _read_class(settings: CheckpointJson, config_json: CheckpointJson) -> tuple[
             if not isinstance(name, str) or name not in known:
                 raise source.error("tokenizer_class", f"it must be one of {', '.join(_CLASSES)}: {_SAVE_AGAIN}")
             return known[name], _CLASSES[known[name]]
-    name = _CLASS_OF_MODEL_TYPE[config_json.values["model_type"]]
-    return name, _CLASSES[name]
-
-
-def _bert_parts(settings: CheckpointJson, tokens: TokenSettings, parts: _Parts) -> _Parts:
-    strip_accents = None if settings.values.get("strip_accents") is None else settings.boolean("strip_accents")
-    return {
-        "model": {
-            "unk_token": tokens.name("unk_token"),
-            "continuing_subword_prefix": "##",
-            "max_input_chars_per_word": 100,
-        },
-        "normalizer": {
-            "type": "BertNormalizer",
-            "clean_text": True,
-            "handle_chinese_chars": settings.flag("tokenize_chinese_chars", default=True),
-            "strip_accents": strip_accents,
-            "lowercase": settings.flag("do_lower_case", default=True),
-        },
-        "pre_tokenizer": {"type": "BertPreTokenizer"},
-    }
-
-
-def _roberta_parts(settings: CheckpointJson, tokens: TokenSettings, parts: _Parts) -> _Parts:
-    return {
-        "model": {
-            "dropout": None,
-            "unk_token": None,
-            "continuing_subword_prefix": "",
-            "end_of_word_suffix": "",
-            "fuse_unk": False,
-            "byte_fallback": False,
-            "ignore_merges": False,
-        },
-        "pre_tokenizer": {
-            "type": "ByteLevel",
-            "add_prefix_space": settings.flag("add_prefix_space", default=False),
-            "trim_offsets": True,
-            "use_regex": True,
-        },
-    }
-
-
-def _sentencepiece_parts(settings: CheckpointJson, parts: _Parts, unknown_id: int) -> _Parts:
-    """Return the parts of a Unigram tokenizer, which keeps only the first normaliser that SentencePiece compiled."""
-    normalizer = parts["normalizer"] or {}
-    compiled = [each for each in normalizer.get("normalizers", [normalizer]) if each.get("type") == "Precompiled"]
-    prepend_scheme = "always" if settings.flag("add_prefix_space", default=True) else "never"
-    metaspace = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": prepend_scheme, "split": True}
-    return {
-        "model": {"unk_id": unknown_id, "byte_fallback": False},
-        "normalizer": compiled[0] if compiled else None,
-        "pre_tokenizer": {"type": "Sequence", "pretokenizers": [{"type": "WhitespaceSplit"}, metaspace]},
-    }
-
-
-def _xlm_roberta_parts(settings: CheckpointJson, tokens: TokenSettings, parts: _Parts) -> _Parts:
-    return _sentencepiece_parts(settings, parts, unknown_id=3)
-
-
-def _camembert_parts(settings: CheckpointJson, tokens: TokenSettings, parts: _Parts) -> _Parts:
-    pieces = [piece for piece, _ in parts["model"]["vocab"]]
-    unknown = tokens.name("unk_token")
-    return _sentencepiece_parts(settings, parts, pieces.index(unknown) if unknown in pieces else 0)
-
-
-def _bert_post_processor(
-    settings: CheckpointJson, tokens: TokenSettings, tokenizer: Tokenizer
-) -> processors.PostProcessor:
-    begin, end = tokens.name("cls_token"), tokens.name("sep_token")
-    return _template([begin, "$A", end], [f"{begin}:0", "$A:0", f"{end}:0", "$B:1", f"{end}:1"], tokenizer)
-
-
-def _sentencepiece_post_processor(
-    settings: CheckpointJson, tokens: TokenSettings, tokenizer: Tokenizer
-) -> processors.PostProcessor:
-    begin, end = tokens.name("bos_token"), tokens.name("eos_token")
-    return _template([begin, "$A", end], [begin, "$A", end, end, "$B", end], tokenizer)
-
-
-def _roberta_post_processor(
-    settings: CheckpointJson, tokens: TokenSettings, tokenizer: Tokenizer
-) -> processors.PostProcessor:
-    begin, end = tokens.name("cls_token"), tokens.name("sep_token")
-    return processors.RobertaProcessing(
-        (end, _token_id(tokenizer, end)),
-        (begin, _token_id(tokenizer, begin)),
-        settings.flag("trim_offsets", default=True),
-        settings.flag("add_prefix_space", default=False),
-    )
-
-
-def _mpnet_post_processor(
-    settings: CheckpointJson, tokens: TokenSettings, tokenizer: Tokenizer
-) -> processors.PostProcessor:
-    begin, end = tokens.name("cls_token"), tokens.name("sep_token")
-    return processors.RobertaProcessing(
-        (end, _token_id(tokenizer, end)),
-        (begin, _token_id(tokenizer, begin)),
-        trim_offsets=True,
-        add_prefix_space=False,
-    )
-
-
-def _template(single: list[str], pair: list[str], tokenizer: Tokenizer) -> processors.PostProcessor:
-    """Return a post-processor; the server encodes no pairs, but an unchanged tokenizer.json keeps a bundle's digest."""
-    special_tokens = [(token, _token_id(tokenizer, token)) for token in dict.fromkeys((single[0], single[-1]))]
-    return processors.TemplateProcessing(single=single, pair=pair, special_tokens=special_tokens)
-
-
-def _token_id(tokenizer: Tokenizer, token: str) -> int:
-    token_id = tokenizer.token_to_id(token)
-    assert token_id is not None  # every special token was added
-    return token_id
+    if of_model_type not in _CLASSES:
+        raise CheckpointError(f"{settings.path} has no field tokenizer_class, which names the tokenizer: {_SAVE_AGAIN}")
+    return of_model_type, _CLASSES[of_model_type]
 
 
 _SAVE_AGAIN = "save the tokenizer as PreTrainedTokenizerFast, as docs/models.md shows"
@@ -229,8 +132,8 @@ _BERT = TokenizerClass(
         "cls_token": "[CLS]",
         "mask_token": "[MASK]",
     },
-    replaced_parts=_bert_parts,
-    post_processor=_bert_post_processor,
+    replaced_parts=bert_parts,
+    post_processor=bert_post_processor,
 )
 _ROBERTA_TOKENS = {
     "bos_token": "<s>",
@@ -245,19 +148,31 @@ _CLASSES: dict[str, TokenizerClass | None] = {
     "BertTokenizer": _BERT,
     "DistilBertTokenizer": _BERT,
     "ElectraTokenizer": _BERT,
-    "RobertaTokenizer": TokenizerClass("BPE", _ROBERTA_TOKENS, _roberta_parts, _roberta_post_processor),
-    "XLMRobertaTokenizer": TokenizerClass(
-        "Unigram", _ROBERTA_TOKENS, _xlm_roberta_parts, _sentencepiece_post_processor
-    ),
+    "RobertaTokenizer": TokenizerClass("BPE", _ROBERTA_TOKENS, roberta_parts, roberta_post_processor),
+    "XLMRobertaTokenizer": TokenizerClass("Unigram", _ROBERTA_TOKENS, xlm_roberta_parts, sentencepiece_post_processor),
     "CamembertTokenizer": TokenizerClass(
         "Unigram",
         _ROBERTA_TOKENS,
-        _camembert_parts,
-        _sentencepiece_post_processor,
+        camembert_parts,
+        sentencepiece_post_processor,
         extra_tokens=("<s>NOTUSED", "</s>NOTUSED", "<unk>NOTUSED"),
     ),
+    "AlbertTokenizer": TokenizerClass(
+        "Unigram",
+        {
+            "bos_token": "[CLS]",
+            "eos_token": "[SEP]",
+            "unk_token": "<unk>",
+            "sep_token": "[SEP]",
+            "pad_token": "<pad>",
+            "cls_token": "[CLS]",
+            "mask_token": "[MASK]",
+        },
+        albert_parts,
+        albert_post_processor,
+    ),
     "MPNetTokenizer": TokenizerClass(
-        "WordPiece", _ROBERTA_TOKENS | {"unk_token": "[UNK]"}, _bert_parts, _mpnet_post_processor
+        "WordPiece", _ROBERTA_TOKENS | {"unk_token": "[UNK]"}, bert_parts, mpnet_post_processor
     ),
     "PreTrainedTokenizer": None,
     "TokenizersBackend": None,
@@ -269,6 +184,9 @@ _CLASS_OF_MODEL_TYPE = {
     "ernie": "BertTokenizer",
     "data2vec-text": "RobertaTokenizer",
     "mpnet": "MPNetTokenizer",
+    "albert": "AlbertTokenizer",
+    # A class for Chinese that this export cannot build; a checkpoint must name another one.
+    "roformer": "RoFormerTokenizer",
     "xlm-roberta-xl": "TokenizersBackend",
     "roberta": "RobertaTokenizer",
     "xlm-roberta": "XLMRobertaTokenizer",

@@ -39,10 +39,11 @@ def read_pickle(path: Path) -> dict[str, Tensor]:
         reason = str(error).partition("\n")[0]
         raise CheckpointError(f"{path} cannot be read as tensors ({reason}): save the model as safetensors") from None
     if not isinstance(tensors, dict) or not all(
-        isinstance(name, str) and isinstance(tensor, Tensor) for name, tensor in tensors.items()
+        isinstance(name, str) and isinstance(tensor, Tensor) and tensor.layout is torch.strided
+        for name, tensor in tensors.items()
     ):
-        raise CheckpointError(f"{path} holds more than named tensors: save the model as safetensors")
-    return tensors
+        raise CheckpointError(f"{path} holds more than named dense tensors: save the model as safetensors")
+    return {name: tensor.detach() for name, tensor in tensors.items()}
 
 
 def take_tensor(tensors: dict[str, Tensor], name: str, shape: tuple[int, ...]) -> Tensor:

@@ -16,6 +16,7 @@ from tests.export.helpers import (
     assert_close_to_scale,
     cosines,
     oracle_of,
+    random_encoder,
     random_sequences,
     write_graphs,
 )
@@ -48,9 +49,13 @@ print(before, kib("VmHWM"), kib("VmRSS"))
 """
 
 
-@pytest.fixture(scope="module", params=Mask)
-def exported(request: pytest.FixtureRequest) -> tuple[EncoderGraph, Encoder]:
-    """A graph with each mask, and its encoder."""
+@pytest.fixture(scope="module", params=[*Mask, "distance_bias"])
+def exported(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[EncoderGraph, Encoder]:
+    """A graph with each mask, or with a bias by distance, and its encoder."""
+    if request.param == "distance_bias":
+        encoder = random_encoder(feature_width=6, mask="causal", distance_bias=True)
+        path = write_graphs(encoder, tmp_path_factory.mktemp("distance_bias"), PackedCpu)[PackedCpu]
+        return EncoderGraph.open(path, "cpu", threads=1), encoder
     name = {Mask.NONE: "feature", Mask.CAUSAL: "causal", Mask.SELF_EXCLUDING: "self_excluding"}[request.param]
     path = request.getfixturevalue(f"{name}_bundle") / "packed-cpu.fp32.onnx"
     return EncoderGraph.open(path, "cpu", threads=1), request.getfixturevalue(f"{name}_encoder")

@@ -1,6 +1,5 @@
 """A bundle's tokenizer gives the ids of `AutoTokenizer`, or the export refuses the checkpoint and names the setting."""
 
-import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -11,28 +10,27 @@ import transformers
 from tokenizers import Tokenizer, normalizers
 from transformers import AutoTokenizer, DistilBertConfig, DistilBertModel
 
+from headwaiter_export.checkpoint_inputs import TokenInput
 from headwaiter_export.checkpoints import read_checkpoint
+from headwaiter_export.families import FAMILIES
+from headwaiter_export.tokenizer_classes import _CLASS_OF_MODEL_TYPE
 from tests.checkpoints import save_bert, write_json
 from tests.documents import MODELS, blocks
 from tests.export.helpers import assert_checkpoint_refused, edit_json
+from tests.export.test_families import save_family
+from tests.export.tokenizer_cases import CASES, FAST, XLM, save_case
 from tests.export.tokenizer_folders import (
     byte_level_bpe,
-    compiled_normalizer,
     edited,
     json_of,
-    mpnet,
     random_texts,
     unigram,
-    with_added,
     with_token_type,
     word_level,
     word_piece,
 )
 
-Files = dict[str, dict[str, Any]]
-
 VOCABULARY_SIZE = 1000
-ADDED: dict[str, Any] = {"lstrip": False, "rstrip": False, "single_word": False, "normalized": False, "special": False}
 
 
 @pytest.fixture(scope="module")
@@ -40,134 +38,6 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A BERT checkpoint without a tokenizer."""
     folder = tmp_path_factory.mktemp("model")
     save_bert(folder, vocab_size=VOCABULARY_SIZE, num_hidden_layers=1)
-    return folder
-
-
-def config(tokenizer_class: str | None = None, **settings: Any) -> Files:
-    chosen = {} if tokenizer_class is None else {"tokenizer_class": tokenizer_class}
-    return {"tokenizer_config.json": {**chosen, **settings}}
-
-
-DECLARED = {
-    "4": {**ADDED, "content": "[MASK]", "lstrip": True, "special": True},
-    "400": {**ADDED, "content": "Added", "normalized": True},
-    "401": {**ADDED, "content": "[NEW]", "rstrip": True},
-}
-FAST = "PreTrainedTokenizerFast"
-XLM = "XLMRobertaTokenizerFast"
-CASES: dict[str, tuple[Callable[[], Tokenizer], str, Files]] = {
-    "WordPiece uncased, no settings": (word_piece, "bert", {}),
-    "WordPiece uncased": (word_piece, "bert", config("BertTokenizer", do_lower_case=True)),
-    "WordPiece uncased, settings cased": (word_piece, "bert", config("BertTokenizer", do_lower_case=False)),
-    "WordPiece cased": (lambda: word_piece(lowercase=False), "bert", config("BertTokenizerFast", do_lower_case=False)),
-    "WordPiece cased, no settings": (lambda: word_piece(lowercase=False), "bert", {}),
-    "WordPiece cased, class in config.json": (
-        lambda: word_piece(lowercase=False),
-        "bert",
-        {"config.json": {"tokenizer_class": "BertTokenizer"}},
-    ),
-    "WordPiece, accents kept": (word_piece, "bert", config(strip_accents=False)),
-    "WordPiece cased, accents stripped": (word_piece, "bert", config(do_lower_case=False, strip_accents=True)),
-    "WordPiece, Chinese not split": (word_piece, "bert", config("DistilBertTokenizer", tokenize_chinese_chars=False)),
-    "WordPiece, other normalizer": (
-        lambda: edited(word_piece(), normalizer={"type": "NFC"}, pre_tokenizer={"type": "WhitespaceSplit"}),
-        "bert",
-        {},
-    ),
-    "WordPiece, short words": (
-        lambda: edited(word_piece(), model={**json_of(word_piece())["model"], "max_input_chars_per_word": 3}),
-        "bert",
-        {},
-    ),
-    "WordPiece, other special tokens": (
-        word_piece,
-        "bert",
-        config(cls_token="[MASK]", sep_token="[UNK]", unk_token="[PAD]", mask_token=None),
-    ),
-    "WordPiece, tokens of tokenizer.json": (lambda: with_added(word_piece()), "bert", config()),
-    "WordPiece, declared tokens": (
-        lambda: with_added(word_piece()),
-        "bert",
-        config(added_tokens_decoder=DECLARED, extra_special_tokens=["<extra>"]),
-    ),
-    "WordPiece, older token files": (
-        word_piece,
-        "bert",
-        {
-            **config(additional_special_tokens=["<extra>"]),
-            "special_tokens_map.json": {
-                "mask_token": {**ADDED, "content": "[MASK]", "lstrip": True},
-                "image_token": "[NEW]",
-            },
-            "added_tokens.json": {"Added": 400, "[NEW]": 401},
-        },
-    ),
-    "WordPiece of ELECTRA": (
-        lambda: word_piece(lowercase=False),
-        "bert",
-        config("ElectraTokenizerFast", do_lower_case=True),
-    ),
-    "WordPiece of ERNIE, no settings": (lambda: word_piece(lowercase=False), "ernie", {}),
-    "WordPiece of MPNet": (mpnet, "bert", config("MPNetTokenizer")),
-    "WordPiece of MPNet, cased, accents stripped": (
-        lambda: with_added(mpnet()),
-        "bert",
-        config("MPNetTokenizerFast", do_lower_case=False, strip_accents=True, mask_token="</s>"),
-    ),
-    "WordPiece kept": (lambda: with_added(word_piece(lowercase=False)), "bert", config(FAST, do_lower_case=True)),
-    "byte-level BPE": (byte_level_bpe, "roberta", config("RobertaTokenizer")),
-    "byte-level BPE, no settings": (lambda: byte_level_bpe(add_prefix_space=True), "roberta", {}),
-    "byte-level BPE, space added": (byte_level_bpe, "roberta", config("RobertaTokenizerFast", add_prefix_space=True)),
-    "byte-level BPE, mask and added tokens": (
-        lambda: with_added(byte_level_bpe()),
-        "roberta",
-        config("RobertaTokenizer", mask_token={"__type": "AddedToken", **ADDED, "content": "<mask>", "lstrip": True}),
-    ),
-    "byte-level BPE with normalizer": (
-        lambda: edited(byte_level_bpe(), normalizer={"type": "Lowercase"}),
-        "roberta",
-        config("RobertaTokenizer"),
-    ),
-    "byte-level BPE of data2vec, no settings": (lambda: byte_level_bpe(add_prefix_space=True), "data2vec-text", {}),
-    "byte-level BPE kept": (
-        lambda: edited(byte_level_bpe(add_prefix_space=True), normalizer={"type": "Lowercase"}),
-        "bert",
-        config(FAST, add_prefix_space=False, unk_token="<unk>", mask_token="<mask>", extra_special_tokens=["[NEW]"]),
-    ),
-    "Unigram": (unigram, "xlm-roberta", config("XLMRobertaTokenizer")),
-    "Unigram of a BERT": (lambda: unigram(normalizers.NFKC()), "bert", config(XLM, model_max_length=512)),
-    "Unigram compiled": (lambda: unigram(compiled_normalizer()), "xlm-roberta", {}),
-    "Unigram compiled, then lower case": (
-        lambda: unigram(normalizers.Sequence([compiled_normalizer(), normalizers.Lowercase()])),
-        "xlm-roberta",
-        config(add_prefix_space=False),
-    ),
-    "Unigram with added tokens": (lambda: with_added(unigram(compiled_normalizer())), "xlm-roberta", config(XLM)),
-    "Unigram of CamemBERT": (lambda: with_added(unigram()), "camembert", config("CamembertTokenizer")),
-    "Unigram of CamemBERT, other extra tokens": (
-        unigram,
-        "camembert",
-        config(additional_special_tokens=["[NEW]"], bos_token="<pad>", unk_token="<mask>"),
-    ),
-    "Unigram kept": (lambda: unigram(normalizers.NFKC()), "bert", config(FAST)),
-    "WordLevel cased": (lambda: word_level(lowercase=False), "bert", config(FAST, do_lower_case=True)),
-    "WordLevel uncased with added tokens": (
-        lambda: with_added(word_level(lowercase=True)),
-        "bert",
-        config("TokenizersBackend", do_lower_case=False, added_tokens_decoder=DECLARED),
-    ),
-}
-
-
-def save_case(name: str, model: Path, folder: Path) -> Path:
-    """Save a model with the tokenizer and the settings of a case."""
-    build, model_type, files = CASES[name]
-    shutil.copytree(model, folder)
-    edit_json(folder / "config.json", model_type=model_type, **files.get("config.json", {}))
-    build().save(str(folder / "tokenizer.json"))
-    for file, content in files.items():
-        if file != "config.json":
-            write_json(folder / file, content)
     return folder
 
 
@@ -201,6 +71,29 @@ def no_transformers(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("name", CASES)
 def test_ids_equal_those_of_auto_tokenizer(name: str, model: Path, tmp_path: Path) -> None:
     assert differences(save_case(name, model, tmp_path / "model"), 200) == []
+
+
+def test_every_family_of_texts_has_a_tokenizer_class() -> None:
+    assert {name for name, family in FAMILIES.items() if isinstance(family.input, TokenInput)} == set(
+        _CLASS_OF_MODEL_TYPE
+    )
+
+
+def test_a_family_whose_tokenizer_cannot_be_built_is_refused_unless_the_checkpoint_names_another(
+    tmp_path: Path,
+) -> None:
+    save_family(tmp_path, "RoFormer", vocab_size=VOCABULARY_SIZE)
+    word_piece().save(str(tmp_path / "tokenizer.json"))
+    assert_checkpoint_refused(tmp_path, "tokenizer_class", "PreTrainedTokenizerFast")
+    write_json(tmp_path / "tokenizer_config.json", {"tokenizer_class": FAST})
+    assert differences(tmp_path, 50) == []
+
+
+def test_a_class_that_transformers_ignores_is_ignored(tmp_path: Path) -> None:
+    save_family(tmp_path, "XLMRobertaXL", vocab_size=VOCABULARY_SIZE)
+    unigram(normalizers.NFKC()).save(str(tmp_path / "tokenizer.json"))
+    write_json(tmp_path / "tokenizer_config.json", {"tokenizer_class": XLM})
+    assert differences(tmp_path, 200) == []
 
 
 @pytest.mark.exhaustive
@@ -298,8 +191,8 @@ def test_the_python_of_the_page_saves_a_tokenizer_that_can_be_exported(
     monkeypatch.chdir(tmp_path)
     Path("path/to").mkdir(parents=True)
     folder = save_case("WordPiece, declared tokens", model, Path("path/to/checkpoint"))
-    edit_json(folder / "tokenizer_config.json", tokenizer_class="MPNetTokenizer", model_max_length=20)
-    assert_checkpoint_refused(folder, "tokenizer_class 'MPNetTokenizer'", "docs/models.md")
+    edit_json(folder / "tokenizer_config.json", tokenizer_class="LxmertTokenizer", model_max_length=20)
+    assert_checkpoint_refused(folder, "tokenizer_class 'LxmertTokenizer'", "docs/models.md")
     texts = random_texts(50)
     expected = reference_ids(folder, texts)
     (block,) = (block for block in blocks(MODELS, "python") if "PreTrainedTokenizerFast" in block)

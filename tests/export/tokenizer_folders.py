@@ -8,6 +8,7 @@ from typing import Any
 from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
 
 BERT_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+ALBERT_TOKENS = ("<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]")
 ROBERTA_TOKENS = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
 _CORPUS = (
     "The Bread is fresh and the bread is good",
@@ -92,8 +93,8 @@ def byte_level_bpe(*, add_prefix_space: bool = False) -> Tokenizer:
     return tokenizer
 
 
-def unigram(normalizer: Any = None) -> Tokenizer:
-    """Return XLM-RoBERTa's tokenizer."""
+def unigram(normalizer: Any = None, special_tokens: tuple[str, ...] = ROBERTA_TOKENS) -> Tokenizer:
+    """Return XLM-RoBERTa's tokenizer, or ALBERT's with the special tokens of ALBERT."""
     tokenizer = Tokenizer(models.Unigram())
     if normalizer is not None:
         tokenizer.normalizer = normalizer
@@ -101,10 +102,11 @@ def unigram(normalizer: Any = None) -> Tokenizer:
         [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace(replacement="▁")]
     )
     trainer = trainers.UnigramTrainer(
-        vocab_size=400, special_tokens=[*ROBERTA_TOKENS], unk_token="<unk>", show_progress=False
+        vocab_size=400, special_tokens=[*special_tokens], unk_token="<unk>", show_progress=False
     )
     _train(tokenizer, trainer)
-    tokenizer.post_processor = _template("<s>", "</s>", tokenizer)
+    begin, end = ("<s>", "</s>") if "<s>" in special_tokens else ("[CLS]", "[SEP]")
+    tokenizer.post_processor = _template(begin, end, tokenizer)
     return tokenizer
 
 

@@ -1,0 +1,158 @@
+"""The parts of tokenizers, as the classes of `transformers` 5 build them."""
+
+from typing import Any
+
+from tokenizers import Tokenizer, processors
+
+from headwaiter_export.checkpoint_json import CheckpointJson
+from headwaiter_export.special_tokens import TokenSettings
+
+# The content of a tokenizer.json, or parts of it.
+Parts = dict[str, Any]
+
+
+def bert_parts(settings: CheckpointJson, tokens: TokenSettings, parts: Parts) -> Parts:
+    """Return the parts of BERT's WordPiece tokenizer."""
+    strip_accents = None if settings.values.get("strip_accents") is None else settings.boolean("strip_accents")
+    return {
+        "model": {
+            "unk_token": tokens.name("unk_token"),
+            "continuing_subword_prefix": "##",
+            "max_input_chars_per_word": 100,
+        },
+        "normalizer": {
+            "type": "BertNormalizer",
+            "clean_text": True,
+            "handle_chinese_chars": settings.flag("tokenize_chinese_chars", default=True),
+            "strip_accents": strip_accents,
+            "lowercase": settings.flag("do_lower_case", default=True),
+        },
+        "pre_tokenizer": {"type": "BertPreTokenizer"},
+    }
+
+
+def roberta_parts(settings: CheckpointJson, tokens: TokenSettings, parts: Parts) -> Parts:
+    """Return the parts of RoBERTa's byte-level BPE tokenizer."""
+    return {
+        "model": {
+            "dropout": None,
+            "unk_token": None,
+            "continuing_subword_prefix": "",
+            "end_of_word_suffix": "",
+            "fuse_unk": False,
+            "byte_fallback": False,
+            "ignore_merges": False,
+        },
+        "pre_tokenizer": {
+            "type": "ByteLevel",
+            "add_prefix_space": settings.flag("add_prefix_space", default=False),
+            "trim_offsets": True,
+            "use_regex": True,
+        },
+    }
+
+
+def _sentencepiece_parts(settings: CheckpointJson, parts: Parts, unknown_id: int) -> Parts:
+    """Return the parts of a Unigram tokenizer, which keeps only the first normaliser that SentencePiece compiled."""
+    normalizer = parts["normalizer"] or {}
+    compiled = [each for each in normalizer.get("normalizers", [normalizer]) if each.get("type") == "Precompiled"]
+    prepend_scheme = "always" if settings.flag("add_prefix_space", default=True) else "never"
+    metaspace = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": prepend_scheme, "split": True}
+    return {
+        "model": {"unk_id": unknown_id, "byte_fallback": False},
+        "normalizer": compiled[0] if compiled else None,
+        "pre_tokenizer": {"type": "Sequence", "pretokenizers": [{"type": "WhitespaceSplit"}, metaspace]},
+    }
+
+
+def xlm_roberta_parts(settings: CheckpointJson, tokens: TokenSettings, parts: Parts) -> Parts:
+    """Return the parts of XLM-RoBERTa's Unigram tokenizer."""
+    return _sentencepiece_parts(settings, parts, unknown_id=3)
+
+
+def albert_parts(settings: CheckpointJson, tokens: TokenSettings, parts: Parts) -> Parts:
+    """Return the parts of ALBERT's Unigram tokenizer."""
+    kept = _sentencepiece_parts(settings, parts, unknown_id=1)
+    steps: list[dict[str, Any]] = [
+        {"type": "Replace", "pattern": {"String": quotes}, "content": '"'} for quotes in ("``", "''")
+    ]
+    if not settings.flag("keep_accents", default=False):
+        steps += [{"type": "NFKD"}, {"type": "StripAccents"}]
+    if settings.flag("do_lower_case", default=True):
+        steps.append({"type": "Lowercase"})
+    compiled = [] if kept["normalizer"] is None else [kept["normalizer"]]
+    return {**kept, "normalizer": {"type": "Sequence", "normalizers": [*steps, *compiled]}}
+
+
+def camembert_parts(settings: CheckpointJson, tokens: TokenSettings, parts: Parts) -> Parts:
+    """Return the parts of CamemBERT's Unigram tokenizer."""
+    pieces = [piece for piece, _ in parts["model"]["vocab"]]
+    unknown = tokens.name("unk_token")
+    return _sentencepiece_parts(settings, parts, pieces.index(unknown) if unknown in pieces else 0)
+
+
+def bert_post_processor(
+    settings: CheckpointJson, tokens: TokenSettings, tokenizer: Tokenizer
+) -> processors.PostProcessor:
+    """Return the step that puts BERT's special tokens around a text."""
+    begin, end = tokens.name("cls_token"), tokens.name("sep_token")
+    return _template([begin, "$A", end], [f"{begin}:0", "$A:0", f"{end}:0", "$B:1", f"{end}:1"], tokenizer)
+
+
+def sentencepiece_post_processor(
+    settings: CheckpointJson, tokens: TokenSettings, tokenizer: Tokenizer
+) -> processors.PostProcessor:
+    """Return the step that puts the first and the last special token around a text."""
+    begin, end = tokens.name("bos_token"), tokens.name("eos_token")
+    return _template([begin, "$A", end], [begin, "$A", end, end, "$B", end], tokenizer)
+
+
+def roberta_post_processor(
+    settings: CheckpointJson, tokens: TokenSettings, tokenizer: Tokenizer
+) -> processors.PostProcessor:
+    """Return the step that puts RoBERTa's special tokens around a text."""
+    begin, end = tokens.name("cls_token"), tokens.name("sep_token")
+    return processors.RobertaProcessing(
+        (end, _token_id(tokenizer, end)),
+        (begin, _token_id(tokenizer, begin)),
+        settings.flag("trim_offsets", default=True),
+        settings.flag("add_prefix_space", default=False),
+    )
+
+
+def albert_post_processor(
+    settings: CheckpointJson, tokens: TokenSettings, tokenizer: Tokenizer
+) -> processors.PostProcessor:
+    """Return the step that puts ALBERT's special tokens around a text."""
+    # The class writes these names, whatever the texts of the tokens are.
+    named = {"[CLS]": tokens.name("cls_token"), "[SEP]": tokens.name("sep_token")}
+    return processors.TemplateProcessing(
+        single="[CLS]:0 $A:0 [SEP]:0",
+        pair="[CLS]:0 $A:0 [SEP]:0 $B:1 [SEP]:1",
+        special_tokens=[(name, _token_id(tokenizer, text)) for name, text in named.items()],
+    )
+
+
+def mpnet_post_processor(
+    settings: CheckpointJson, tokens: TokenSettings, tokenizer: Tokenizer
+) -> processors.PostProcessor:
+    """Return the step that puts MPNet's special tokens around a text."""
+    begin, end = tokens.name("cls_token"), tokens.name("sep_token")
+    return processors.RobertaProcessing(
+        (end, _token_id(tokenizer, end)),
+        (begin, _token_id(tokenizer, begin)),
+        trim_offsets=True,
+        add_prefix_space=False,
+    )
+
+
+def _template(single: list[str], pair: list[str], tokenizer: Tokenizer) -> processors.PostProcessor:
+    """Return a post-processor; the server encodes no pairs, but an unchanged tokenizer.json keeps a bundle's digest."""
+    special_tokens = [(token, _token_id(tokenizer, token)) for token in dict.fromkeys((single[0], single[-1]))]
+    return processors.TemplateProcessing(single=single, pair=pair, special_tokens=special_tokens)
+
+
+def _token_id(tokenizer: Tokenizer, token: str) -> int:
+    token_id = tokenizer.token_to_id(token)
+    assert token_id is not None  # every special token was added
+    return token_id
