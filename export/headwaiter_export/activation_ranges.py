@@ -70,12 +70,13 @@ class ActivationRanges:
             self._record(name, y - module.bias)
 
     def scores(self, name: str, query: Tensor, key: Tensor, bias_table: Tensor | None) -> None:
-        """Observe the scores of one layer; query and key are [H, n, head_dim], the table is one by distance."""
+        """Observe the scores of one layer; query and key are [H, n, head_dim]; see `distance_bias` for the table."""
         # Kernels that are not fused store the scaled scores in float16, those of masked pairs too.
         products, scale = query @ key.transpose(-2, -1), 1 / math.sqrt(query.shape[-1])
         self._record(name, products, scale)
-        if bias_table is not None:
-            self._record(name, scale * products + distance_bias(bias_table, query.shape[1]))
+        bias = distance_bias(bias_table, query.shape[1])
+        if bias is not None:
+            self._record(name, scale * products + bias)
 
     def norm(self, rows: Tensor, norm: nn.LayerNorm) -> None:
         """Observe the rows [R, width] that a norm after a residual sum normalises."""

@@ -25,7 +25,6 @@ from headwaiter_export.masks import allowed_pairs, distance_bias, score_mask
 
 # Names of a graph's inputs, without the tokens or features, each with the names of its axes.
 Axes = Mapping[str, tuple[str, ...]]
-
 # Rewrites to apply to a traced graph, in order.
 Fusions = tuple[Callable[[ir.Model], None], ...]
 
@@ -110,11 +109,10 @@ class SingleSequence(AttentionLayout):
         self, query: Tensor, key: Tensor, value: Tensor, heads: int, mask: Mask, bias_table: Tensor | None
     ) -> Tensor:
         q, k, v = (self._split_heads(rows, heads) for rows in (query, key, value))
-        added = pairs = allowed_pairs(mask, self._tokens)
-        if bias_table is not None:
-            added = distance_bias(bias_table, self._tokens)
-            added = added if pairs is None else added.masked_fill(~pairs, -torch.inf)
-        return F.scaled_dot_product_attention(q, k, v, added).transpose(0, 1).flatten(1)
+        pairs, bias = allowed_pairs(mask, self._tokens), distance_bias(bias_table, self._tokens)
+        if bias is not None and pairs is not None:
+            bias = bias.masked_fill(~pairs, -torch.inf)
+        return F.scaled_dot_product_attention(q, k, v, pairs if bias is None else bias).transpose(0, 1).flatten(1)
 
     def _split_heads(self, rows: Tensor, heads: int) -> Tensor:
         """Arrange rows [N, H·head_dim] as [H, N, head_dim]."""
@@ -146,7 +144,7 @@ class AttentionWeightsLayout(SingleSequence):
     ) -> Tensor:
         q, k, v = (self._split_heads(rows, heads) for rows in (query, key, value))
         pairs = allowed_pairs(mask, self._tokens)
-        bias = None if bias_table is None else distance_bias(bias_table, self._tokens)
+        bias = distance_bias(bias_table, self._tokens)
         weights, context = attention(q, k, v, None if pairs is None else torch.where(pairs, 0.0, -torch.inf), bias)
         self._weights_and_contexts += [weights, context]
         return context.transpose(0, 1).flatten(1)
@@ -173,8 +171,7 @@ class Portable(AttentionLayout):
     @property
     @override
     def positions(self) -> Tensor:
-        batch, longest = self._token_mask.shape
-        return torch.arange(longest).expand(batch, longest).flatten()
+        return torch.arange(self._token_mask.shape[1]).expand(self._token_mask.shape).flatten()
 
     @property
     @override
@@ -189,14 +186,13 @@ class Portable(AttentionLayout):
         q, k, v = (
             rows.view(batch, longest, heads, rows.shape[1] // heads).transpose(1, 2) for rows in (query, key, value)
         )
-        bias = None if bias_table is None else distance_bias(bias_table, longest)
+        bias = distance_bias(bias_table, longest)
         _, context = attention(q, k, v, score_mask(self._token_mask, mask), bias)
         return context.transpose(1, 2).reshape(value.shape)
 
     @override
     def pad(self, rows: Tensor) -> Tensor:
-        batch, longest = self._token_mask.shape
-        return rows.view(batch, longest, rows.shape[1])
+        return rows.view(*self._token_mask.shape, rows.shape[1])
 
     @override
     def to_rows(self, tokens: Tensor) -> Tensor:
@@ -246,7 +242,7 @@ class Packed(AttentionLayout):
     ) -> Tensor:
         indices = head_indices(self._inputs["gather"], heads)
         q, k, v = (F.embedding(indices, split_heads(rows, heads)) for rows in (query, key, value))
-        bias = None if bias_table is None else distance_bias(bias_table, self._inputs["gather"].shape[1])
+        bias = distance_bias(bias_table, self._inputs["gather"].shape[1])
         _, context = attention(q, k, v, score_mask(self.token_mask, mask), bias)
         return context.transpose(1, 2).flatten(2).flatten(0, 1).index_select(0, self._inputs["scatter"])
 
@@ -287,7 +283,7 @@ class PackedCpu(Packed):
             # The first cell of a sequence has its first row, so the difference is the position.
             positions = begin_block(blocks - self._inputs["gather"][:, :1])
         if bias_table is not None and positions is not None:
-            # Queries in the same column have the same position, except those that repeat the last row of a sequence.
+            # Queries in a column have the same position, except those that repeat the last row of a sequence.
             bias = distance_bias(bias_table, self._inputs["gather"].shape[1], positions.amax(0))
         _, context = attention(q, k, v, score_mask(self.token_mask, mask, positions), bias)
         contexts = end_block(context.transpose(1, 2), blocks.shape[0])

@@ -30,14 +30,16 @@ def score_mask(token_mask: Tensor, mask: Mask, positions: Tensor | None = None) 
     return torch.where(keys if pairs is None else keys & pairs, 0.0, MASKED_SCORE)
 
 
-def distance_bias(table: Tensor, tokens: int, positions: Tensor | None = None) -> Tensor:
-    """Return the number that each head adds to the score of each query and key, [H, n, N].
+def distance_bias(table: Tensor | None, tokens: int, positions: Tensor | None = None) -> Tensor | None:
+    """Return the number that each head adds to the score of each query and key, [H, n, N]; None without a table.
 
     Args:
-        table: the numbers of each head for the distances −(M − 1) to M − 1 from query to key, [H, 2M − 1].
+        table: the numbers of each head for the distances −(M − 1) to M − 1 from query to key, [H, 2M − 1], or None.
         tokens: N.
         positions: those of the queries, [n]; None for all positions 0 to N − 1.
     """
+    if table is None:
+        return None
     query = torch.arange(tokens) if positions is None else positions
     # On CUDA, N is rounded up, perhaps beyond M; no token attends to these keys.
     columns = (torch.arange(tokens) - query[:, None] + table.shape[1] // 2).clamp(0, table.shape[1] - 1)

@@ -80,8 +80,9 @@ def albert_parts(settings: CheckpointJson, tokens: TokenSettings, parts: Parts) 
         steps += [{"type": "NFKD"}, {"type": "StripAccents"}]
     if settings.flag("do_lower_case", default=True):
         steps.append({"type": "Lowercase"})
-    compiled = [] if kept["normalizer"] is None else [kept["normalizer"]]
-    return {**kept, "normalizer": {"type": "Sequence", "normalizers": [*steps, *compiled]}}
+    if kept["normalizer"] is not None:
+        steps.append(kept["normalizer"])
+    return {**kept, "normalizer": {"type": "Sequence", "normalizers": steps}}
 
 
 def camembert_parts(settings: CheckpointJson, tokens: TokenSettings, parts: Parts) -> Parts:
@@ -111,12 +112,11 @@ def roberta_post_processor(
     settings: CheckpointJson, tokens: TokenSettings, tokenizer: Tokenizer
 ) -> processors.PostProcessor:
     """Return the step that puts RoBERTa's special tokens around a text."""
-    begin, end = tokens.name("cls_token"), tokens.name("sep_token")
-    return processors.RobertaProcessing(
-        (end, _token_id(tokenizer, end)),
-        (begin, _token_id(tokenizer, begin)),
-        settings.flag("trim_offsets", default=True),
-        settings.flag("add_prefix_space", default=False),
+    return _roberta_processing(
+        tokens,
+        tokenizer,
+        trim_offsets=settings.flag("trim_offsets", default=True),
+        add_prefix_space=settings.flag("add_prefix_space", default=False),
     )
 
 
@@ -137,12 +137,15 @@ def mpnet_post_processor(
     settings: CheckpointJson, tokens: TokenSettings, tokenizer: Tokenizer
 ) -> processors.PostProcessor:
     """Return the step that puts MPNet's special tokens around a text."""
+    return _roberta_processing(tokens, tokenizer, trim_offsets=True, add_prefix_space=False)
+
+
+def _roberta_processing(
+    tokens: TokenSettings, tokenizer: Tokenizer, *, trim_offsets: bool, add_prefix_space: bool
+) -> processors.PostProcessor:
     begin, end = tokens.name("cls_token"), tokens.name("sep_token")
     return processors.RobertaProcessing(
-        (end, _token_id(tokenizer, end)),
-        (begin, _token_id(tokenizer, begin)),
-        trim_offsets=True,
-        add_prefix_space=False,
+        (end, _token_id(tokenizer, end)), (begin, _token_id(tokenizer, begin)), trim_offsets, add_prefix_space
     )
 
 
