@@ -30,7 +30,10 @@ class Padded(Portable):
         return torch.arange(longest, device=self._token_mask.device).expand(batch, longest).flatten()
 
     @override
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, heads: int, mask: Mask, bias: Tensor | None) -> Tensor:
+    def attend(
+        self, query: Tensor, key: Tensor, value: Tensor, heads: int, mask: Mask, bias_table: Tensor | None
+    ) -> Tensor:
+        assert mask is Mask.NONE and bias_table is None, "the benchmark's encoders have neither"
         batch, longest = self._token_mask.shape
         q, k, v = (
             rows.view(batch, longest, heads, rows.shape[1] // heads).transpose(1, 2) for rows in (query, key, value)
@@ -62,7 +65,10 @@ class VariableLength(Packed):
         return torch.arange(longest, device=self.lengths.device) < self.lengths[:, None]
 
     @override
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, heads: int, mask: Mask, bias: Tensor | None) -> Tensor:
+    def attend(
+        self, query: Tensor, key: Tensor, value: Tensor, heads: int, mask: Mask, bias_table: Tensor | None
+    ) -> Tensor:
+        assert mask is Mask.NONE and bias_table is None, "the benchmark's encoders have neither"
         q, k, v = (rows.view(rows.shape[0], heads, -1) for rows in (query, key, value))
         cu_seqlens, longest = self._inputs["cu_seqlens"], self._inputs["gather"].shape[1]
         context: Tensor = self._varlen_attn(q, k, v, cu_seqlens, cu_seqlens, longest, longest)
