@@ -30,10 +30,10 @@ from headwaiter_server.setting_types import (
 )
 
 _MIB = 1 << 20
-
-
 # The settings that say what to serve.
 _SERVED = ("bundle", "models")
+# The settings that only a folder of several models has.
+_OF_MODELS = ("watch_s", "default_model", "model_control")
 
 
 class SettingsError(Exception):
@@ -141,9 +141,11 @@ class Settings:
                 "give either one bundle or --models: run headwaiter-server BUNDLE or set HEADWAITER_BUNDLE, or run "
                 "headwaiter-server --models FOLDER; make a bundle with headwaiter-export checkpoint FOLDER -o BUNDLE"
             )
-        for name in ("watch_s", "default_model", "model_control"):
-            if self.models is None and getattr(self, name) != type(self).__dataclass_fields__[name].default:
-                raise SettingsError(f"{flag(name)} needs --models: leave {flag(name)} out, or give a folder of models")
+        for field in dataclasses.fields(self):
+            given = getattr(self, field.name) != field.default
+            if given and field.name in _OF_MODELS and self.models is None:
+                needed = f"{flag(field.name)} needs --models"
+                raise SettingsError(f"{needed}: leave {flag(field.name)} out, or give a folder of models")
         if (self.tls_cert is None) != (self.tls_key is None):
             raise SettingsError("--tls-cert and --tls-key need each other: give both or neither")
         if self.tls_client_ca is not None and self.tls_cert is None:
