@@ -67,9 +67,10 @@ def plan(pending: Pending, start_s: float, cost: CostModel, limits: BatchLimits,
 
     def in_time(sequences: Iterator[Sequence]) -> Iterator[Sequence]:
         for sequence in sequences:
-            length = sequence.length_tokens
-            alone_s = cost.seconds(1, length, length, length * length, sequence.hidden)
-            needed_s = 0.0 if idle else alone_s + REPLY_S
+            needed_s = 0.0
+            if not idle and sequence.deadline_s < float("inf"):
+                length = sequence.length_tokens
+                needed_s = cost.seconds(1, length, length, length * length, sequence.hidden) + REPLY_S
             if sequence.deadline_s > start_s + needed_s:
                 yield sequence
             else:
