@@ -11,7 +11,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2, reflection_pb2_grpc
 
 from headwaiter_proto import encoder_pb2
-from headwaiter_server.background_tasks import BackgroundTasks
+from headwaiter_server.concurrency.background_tasks import BackgroundTasks
 from headwaiter_server.config import Settings
 from headwaiter_server.http.metrics_page import MetricsPage
 from headwaiter_server.metrics import Recorder

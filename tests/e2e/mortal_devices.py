@@ -8,11 +8,12 @@ import sys
 import threading
 import weakref
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
 
 from headwaiter_server import cli
+from headwaiter_server.concurrency import watchdog
 from headwaiter_server.runtime.graph import EncoderGraph, Outputs
 from headwaiter_server.runtime.packing import PackedBatch
 from headwaiter_server.scheduling import devices
@@ -101,10 +102,7 @@ def mortal_devices() -> Iterator[MortalDevices]:
 
 def main() -> int:
     """Serve as the command line says, with a watchdog that waits for seconds only."""
-    with suppress(ImportError):
-        from headwaiter_server.scheduling import watchdog
-
-        watchdog._SHORTEST_LIMIT_S = _LIMIT_S
+    watchdog._SHORTEST_LIMIT_S = _LIMIT_S
     devices._WATCH_INTERVAL_S = _WATCH_INTERVAL_S
     with mortal_devices():
         return cli.main()

@@ -16,8 +16,9 @@ SERVER = "headwaiter_server"
 # runtime, never upwards.
 LAYERS: dict[str, set[str]] = {
     "runtime": set(),
-    "scheduling": {"runtime", "background_tasks"},
-    "models": {"runtime", "scheduling", "background_tasks", "config", "metrics", "model_metrics"},
+    "concurrency": set(),
+    "scheduling": {"runtime", "concurrency"},
+    "models": {"runtime", "scheduling", "concurrency", "config", "metrics", "model_metrics"},
     "rpc": {"runtime", "scheduling", "models", "config", "metrics", "model_statistics", "log_lines"},
     "http": {"runtime", "scheduling", "models", "config", "metrics", "log_lines"},
 }
@@ -25,14 +26,13 @@ MODULES: dict[str, set[str]] = {
     "environment": set(),
     "setting_types": set(),
     "config": {"environment", "setting_types"},
-    "background_tasks": set(),
     "histogram": set(),
     "rate_limit": set(),
     "log_lines": {"rate_limit"},
     "model_statistics": set(),
     "model_metrics": {"histogram", "model_statistics", "runtime", "scheduling"},
     "metrics": {"model_metrics"},
-    "app": {"background_tasks", "config", "metrics", *LAYERS},
+    "app": {"config", "metrics", *LAYERS},
     "process": {"app", "config"},
     "cli": {"app", "config", "log_lines", "process", "runtime"},
 }

@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 
 from headwaiter_proto.rules.errors import MAX_QUOTED_CHARACTERS, InvalidInput, ModelNotFound, Unavailable
-from headwaiter_server.background_tasks import BackgroundTasks
+from headwaiter_server.concurrency.background_tasks import BackgroundTasks
 from headwaiter_server.config import Settings, SettingsError
 from headwaiter_server.metrics import Recorder
 from headwaiter_server.models.folders import BundleFolder, find_bundles

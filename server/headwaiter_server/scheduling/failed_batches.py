@@ -2,13 +2,13 @@
 
 from dataclasses import dataclass, field
 
+from headwaiter_server.concurrency.worker_thread import NeverRan
 from headwaiter_server.scheduling.answers import inference_failed
 from headwaiter_server.scheduling.device_failures import device_unavailable
 from headwaiter_server.scheduling.model_queue import ModelQueue
 from headwaiter_server.scheduling.observer import FailureCause
 from headwaiter_server.scheduling.queued_request import Batch, Sequence, shape_of
 from headwaiter_server.scheduling.worker import Worker
-from headwaiter_server.scheduling.worker_thread import NeverRan
 
 
 @dataclass(eq=False, slots=True)

@@ -22,7 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headwaiter_proto.rules.errors import HeadwaiterError, Unavailable
-from headwaiter_server.background_tasks import BackgroundTasks
+from headwaiter_server.concurrency.background_tasks import BackgroundTasks
+from headwaiter_server.concurrency.wake_up import WakeUp
 from headwaiter_server.scheduling.admission import QueueLimits, WaitEstimate, admit
 from headwaiter_server.scheduling.batch_wait import BatchWait, yield_core
 from headwaiter_server.scheduling.cost import BatchLimits, CostModel, Shape
@@ -36,7 +37,6 @@ from headwaiter_server.scheduling.observer import Observer
 from headwaiter_server.scheduling.planner import Plan, plan
 from headwaiter_server.scheduling.queued_request import Batch, Outcome, QueuedRequest, Sequence, shape_of
 from headwaiter_server.scheduling.running_batch import RunningBatch
-from headwaiter_server.scheduling.wake_up import WakeUp
 from headwaiter_server.scheduling.worker import Session, Worker
 
 

@@ -13,13 +13,13 @@ from typing import Protocol
 
 import numpy as np
 
+from headwaiter_server.concurrency.watchdog import run_limit_s
+from headwaiter_server.concurrency.worker_thread import NeverRan, ThreadHung, WorkerThread
 from headwaiter_server.runtime.errors import BundleChanged, one_line
 from headwaiter_server.runtime.graph import Outputs
 from headwaiter_server.runtime.packing import PackedBatch, pack
 from headwaiter_server.scheduling.batch_result import BatchResult
 from headwaiter_server.scheduling.queued_request import Batch, BatchTimes, Interval, Sequence, shape_of
-from headwaiter_server.scheduling.watchdog import run_limit_s
-from headwaiter_server.scheduling.worker_thread import NeverRan, ThreadHung, WorkerThread
 
 log = logging.getLogger(__name__)
 

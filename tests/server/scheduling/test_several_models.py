@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headwaiter_proto.rules.errors import DeviceFailed, Overloaded, Unavailable
+from headwaiter_server.concurrency.worker_thread import NeverRan
 from headwaiter_server.runtime.errors import BundleChanged
 from headwaiter_server.runtime.graph import Outputs
 from headwaiter_server.runtime.packing import PackedBatch
@@ -20,7 +21,6 @@ from headwaiter_server.scheduling.model_queues import ModelQueues
 from headwaiter_server.scheduling.queued_request import Outcome
 from headwaiter_server.scheduling.scheduler import Scheduler
 from headwaiter_server.scheduling.worker import Session, Worker
-from headwaiter_server.scheduling.worker_thread import NeverRan
 from tests.server.scheduling.fakes import COST, LIMITS, PROBE, QUEUE, FakeDevice, FakeObserver, ManualClock, sums
 from tests.server.scheduling.sequences import waiting
 

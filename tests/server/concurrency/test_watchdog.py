@@ -2,7 +2,7 @@
 
 import pytest
 
-from headwaiter_server.scheduling.watchdog import Watchdog, run_limit_s
+from headwaiter_server.concurrency.watchdog import Watchdog, run_limit_s
 
 
 @pytest.mark.parametrize(

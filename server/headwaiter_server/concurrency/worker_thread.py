@@ -9,7 +9,7 @@ from queue import SimpleQueue
 from threading import Thread
 from typing import Any, TypeVar
 
-from headwaiter_server.scheduling.watchdog import Watchdog
+from headwaiter_server.concurrency.watchdog import Watchdog
 
 _Result = TypeVar("_Result")
 _Task = tuple[

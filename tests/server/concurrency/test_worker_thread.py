@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from headwaiter_server.scheduling.worker_thread import WorkerThread
+from headwaiter_server.concurrency.worker_thread import WorkerThread
 
 
 class Session:

@@ -1,0 +1,1 @@
+"""Tasks, threads and sleeping loops, for any work."""
