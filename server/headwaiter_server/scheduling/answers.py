@@ -19,7 +19,7 @@ class Answers:
     def hand_out(self, batch: Batch, result: BatchResult | None) -> None:
         """Hand out the rows of the sequences that ran, and fail the requests of the sequences that expired before."""
         ran = result.sequences if result else ()
-        # A list: the first failure of a request answers the request, but all its late sequences count.
+        # A list, because all late sequences count, although the first one answers their request.
         late = [each for each in set(batch).difference(ran) if not each.request.answer.done()]
         for sequence in late:
             self._observer.expired(1 + len(sequence.request.not_started))

@@ -48,16 +48,16 @@ class Devices:
         return sum(worker.alive for worker in self.workers)
 
     def busy_s(self, now_s: float, among: Container[Worker]) -> tuple[float, ...]:
-        """Return for each of these workers that is alive the predicted seconds until its batches are done."""
+        """Return the predicted seconds until each of these workers has run its batches; not of dead workers."""
         return tuple(worker.busy_s(now_s) for worker in self.workers if worker.alive and worker in among)
 
     def next_worker(self, now_s: float, among: Container[Worker]) -> Worker | None:
-        """Return the worker that wants a batch now and is free first; None if none of them wants a batch."""
+        """Return the first of these workers to be free of those that want a batch now; None if none of them does."""
         ready = [worker for worker in self.workers if worker in among and worker.wants_batch_in_s(now_s) <= 0]
         return min(ready, key=lambda worker: worker.busy_s(now_s), default=None)
 
     def wants_batch_in_s(self, now_s: float, among: Container[Worker]) -> float:
-        """Return in how many seconds one of them wants its next batch; infinity if none wants one for now."""
+        """Return the seconds until one of these workers wants a batch; infinity if none of them does for now."""
         wants_in_s = (worker.wants_batch_in_s(now_s) for worker in self.workers if worker in among)
         return min(wants_in_s, default=float("inf"))
 

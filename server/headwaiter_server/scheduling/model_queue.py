@@ -27,12 +27,12 @@ class ModelQueue:
         correction: corrects the predicted times of the model's batches.
         limits: the batch limits that hold now.
         answers: hands out results and errors.
-        device_failures: isolates the sequences that kill devices.
+        device_failures: isolates the sequences that were running when a device died.
         observer: is notified of batches.
         batch_count: number of batches that are planned, that run, or that are bisected after a failure.
         closed: whether the queue takes no more requests.
-        used_s: the device seconds that the model has used; when work arrives after a pause, raised to at least those of
-            the model that ran last.
+        used_s: the device seconds that the model has used; raised to the virtual time of `ModelQueues` when work
+            arrives after a pause.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class ModelQueue:
         return any(worker.alive for worker in self.sessions)
 
     def yields(self, now_s: float) -> bool:
-        """Return whether the waiting work yields to other models: true for bulk work before its fair start."""
+        """Return whether the waiting work yields to other models, as bulk work does before its fair start."""
         leader = next(self.pending.by_fair_start())
         return leader.priority is Priority.BULK and leader.fair_start_s > now_s
 

@@ -16,7 +16,7 @@ class ModelQueues:
 
     def __init__(self) -> None:
         self._queues: list[ModelQueue] = []
-        # The virtual time: what the model whose turn began last had used before.
+        # The virtual time: the device seconds that the latest model had used when its turn began.
         self._used_s = 0.0
 
     def __iter__(self) -> Iterator[ModelQueue]:
@@ -46,27 +46,27 @@ class ModelQueues:
         return [queue.sessions[worker] for queue in self._queues if worker in queue.sessions]
 
     def drop_closed_sessions(self, worker: Worker) -> None:
-        """Forget the sessions of a worker that could not be reopened."""
+        """Forget those sessions of a worker that could not be reopened."""
         for queue in self._queues:
             if worker in queue.sessions and queue.sessions[worker].closed:
                 del queue.sessions[worker]
 
     def fail_unserved(self, error: HeadwaiterError) -> None:
-        """Fail the requests of models of which no device is alive."""
+        """Fail the requests of each model that has no device alive."""
         for queue in self._queues:
             if not queue.alive:
                 queue.fail(error)
 
     def note_arrival(self, queue: ModelQueue) -> None:
-        """Note that a request is about to enter a queue; a model gets no credit for the time without work."""
+        """Update a queue before a request enters it: the model gets no credit for the time without work."""
         if not queue.pending:
             queue.used_s = max(queue.used_s, self._used_s)
 
     def next(self, worker: Worker, now_s: float) -> ModelQueue | None:
-        """Return the queue of a worker's next batch; None if no sequence waits that the worker can run.
+        """Return the queue of a worker's next batch; None if the worker can run no waiting sequence.
 
-        Interactive work goes before bulk work, unless the bulk work has waited beyond its fair start. Then the model
-        that has used the devices least goes first, and among equals the earliest fair start.
+        The first criterion is priority: bulk work yields to interactive work until its fair start. The second criterion
+        is the time that the models have used: the model with the least goes first. The third is the fair start.
         """
 
         def order(queue: ModelQueue) -> tuple[bool, float, float]:
@@ -75,7 +75,7 @@ class ModelQueues:
         return min((queue for queue in self.waiting if worker in queue.sessions), key=order, default=None)
 
     def note_turn(self, queue: ModelQueue, now_s: float) -> None:
-        """Note that a model's turn begins; a model gets no credit for the time in which its bulk work yields."""
+        """Begin the turn of a model; no model gets credit for the time in which its bulk work yields."""
         self._used_s = max(self._used_s, queue.used_s)
         for other in self.waiting:
             if other.yields(now_s):

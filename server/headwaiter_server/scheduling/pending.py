@@ -66,7 +66,7 @@ class Pending:
         return self._by_length[priority, hidden].below(leader.length_tokens)
 
     def longer(self, leader: Sequence, priority: Priority, *, hidden: bool) -> Iterator[Sequence]:
-        """Yield the other such sequences, which are at least as long as the leader, the shortest first."""
+        """Yield the other sequences of a priority, with or without hidden rows, the shortest first."""
         at_least_as_long = self._by_length[priority, hidden].at_least(leader.length_tokens)
         return (sequence for sequence in at_least_as_long if sequence is not leader)
 

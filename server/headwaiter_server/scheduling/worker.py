@@ -32,7 +32,7 @@ _LEAD_S = 0.002
 _OVERDUE_S = 0.001
 # Opening a device again takes as long as the server's start: files are hashed, weights are loaded and full batches run.
 _REOPEN_LIMIT_S = 600.0
-# A thread that waits for its turn looks at this interval whether the device hangs.
+# The interval at which a thread that waits for its turn checks whether the device hangs.
 _TURN_CHECK_S = 1.0
 # A batch of a model that is being loaded may take this long; its duration is not known yet.
 _TURN_LIMIT_S = 120.0
@@ -46,7 +46,7 @@ class Graph(Protocol):
         ...
 
     def run(self, batch: PackedBatch, *, hidden: bool) -> Outputs:
-        """Run a batch, prepared or not; called from one thread at a time."""
+        """Run a batch, which need not be prepared; called from one thread at a time."""
         ...
 
 
@@ -104,7 +104,7 @@ class Worker:
         return self._thread.hung
 
     def planned_sequences(self, session: Session) -> list[Sequence]:
-        """Return a session's sequences that wait behind the running batch, without those of answered requests."""
+        """Return the sequences of a session that wait behind the running batch; not those of answered requests."""
         return [
             sequence
             for planned_session, sequences, _ in self._planned.copy()
@@ -121,7 +121,7 @@ class Worker:
         return running_s + sum(predicted_s for _, _, predicted_s in self._planned.copy())
 
     def wants_batch_in_s(self, now_s: float) -> float:
-        """Return in how many seconds the worker wants its next batch.
+        """Return the seconds until the worker wants its next batch.
 
         Infinity if the worker wants no batch before the running batch or probe is done.
         """
