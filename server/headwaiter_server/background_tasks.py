@@ -9,7 +9,7 @@ class BackgroundTasks:
 
     Args:
         on_end: called when a task ends.
-        on_error: called while the error of a task is being handled; None keeps the error for `raise_errors`.
+        on_error: called in the `except` block for the error of a task; None keeps the error for `raise_errors`.
     """
 
     def __init__(self, on_end: Callable[[], None] = lambda: None, on_error: Callable[[], object] | None = None) -> None:

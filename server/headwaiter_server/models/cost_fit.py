@@ -55,7 +55,7 @@ def error_ratio(cost: CostModel, samples: Sequence[Sample]) -> float:
 
 
 def smallest_budget(rates: Mapping[int, Sequence[float]]) -> int:
-    """Return the smallest token budget that no larger one beats by more than 3 % in 75 % of the rounds.
+    """Return the smallest token budget that no larger one beats by more than 3 % in at least 75 % of the rounds.
 
     Rates are compared only within a round, because a disturbance of the machine slows the whole round. In doubt the
     smaller budget wins, because requests wait less for smaller batches.

@@ -25,7 +25,7 @@ class LoadedModel:
 
     Attributes:
         model: the model as it runs on its first device.
-        sessions: one session for each worker that runs the model, which is one for each instance on each device.
+        sessions: the session of each worker that runs the model; each instance on each device is one worker.
         tokenizer: the bundle's tokenizer; None for a model that takes no texts.
         calibration: the cost of batches, and the batch limits that hold on every device.
     """

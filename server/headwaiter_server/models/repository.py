@@ -56,7 +56,7 @@ class ModelRepository:
 
     @property
     def versions(self) -> list[ModelVersion]:
-        """All versions that are loaded, being loaded, being unloaded, or failed, by name and version.
+        """All versions, sorted by name and version: loaded, being loaded, being unloaded, or failed.
 
         Raises:
             Unavailable: the server is starting, and does not know its model yet.

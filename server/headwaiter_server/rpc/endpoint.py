@@ -125,7 +125,7 @@ class OutcomeRecorder:
 def unary_handler(method: str, handle: Handle, recorder: Recorder, limit: CallLimit) -> Handler:
     """Return a gRPC handler that calls a function from bytes to bytes.
 
-    The handler takes raw messages, because gRPC would answer a message that cannot be parsed with UNKNOWN.
+    The handler takes raw messages, because gRPC itself would answer an unreadable message with UNKNOWN.
     """
 
     async def answer(raw: bytes, context: Context) -> bytes:

@@ -4,7 +4,7 @@ from contextlib import ExitStack
 
 from headwaiter_proto.rules.errors import Overloaded
 
-# A fixed delay, because it cannot be predicted when calls end and when callers read their replies.
+# The delay is fixed, because the server cannot predict when calls end and when callers read their replies.
 _RETRY_AFTER_S = 1.0
 
 

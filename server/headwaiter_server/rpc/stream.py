@@ -27,7 +27,7 @@ class StreamProtocol(Protocol[_Request]):
     """The messages of a stream in one protocol.
 
     Attributes:
-        in_order: whether answers are sent in the order of the requests, or each one as soon as it is ready.
+        in_order: whether answers are sent in the order of the requests; otherwise each one is sent when it is ready.
         unique_ids: whether each request needs an id that no other unanswered request of the stream has.
     """
 
@@ -65,7 +65,7 @@ class StreamProtocol(Protocol[_Request]):
 
 @dataclass(frozen=True)
 class StreamLimits:
-    """The most that one stream may hold.
+    """The limits of one stream.
 
     Attributes:
         requests: number of requests whose answers gRPC has not accepted.

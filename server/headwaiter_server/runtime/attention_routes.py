@@ -1,8 +1,8 @@
 """Predict which attention kernel ONNX Runtime runs on a GPU.
 
 The rules are those of ONNX Runtime's operator PackedMultiHeadAttention, read from its sources.
-`tests/server/runtime/test_attention_routes.py` names the source line of each rule. The route decides whether a batch
-pays for padding, and whether its attention scores take memory.
+`tests/server/runtime/test_attention_routes.py` names the source line of each rule. The route of a graph decides whether
+a batch computes padding, and whether attention scores take memory.
 """
 
 from collections.abc import Mapping

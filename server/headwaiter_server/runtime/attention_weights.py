@@ -14,7 +14,7 @@ from headwaiter_server.runtime.graph import session_options
 
 @dataclass(frozen=True)
 class AttentionSelection:
-    """The layers, heads and query to return attention weights and context vectors for.
+    """Selects the attention weights and the context vectors to return.
 
     Attributes:
         layers: indices of the layers, in the order of the result.

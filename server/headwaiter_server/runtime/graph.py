@@ -151,7 +151,7 @@ class EncoderGraph:
         return replace(batch, inputs=bucketed.feeds(self._inputs))
 
     def run(self, batch: PackedBatch, *, hidden: bool) -> Outputs:
-        """Run the graph on a batch; prepare the batch first if that was not done.
+        """Run the graph on a batch; prepare the batch first if `prepare` was not called.
 
         If `hidden` is true or the graph has no pooled output, also return the hidden rows.
         """
