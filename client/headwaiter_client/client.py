@@ -1,4 +1,4 @@
-"""The client for threads."""
+"""The blocking client, which threads may share."""
 
 import time
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
@@ -171,7 +171,7 @@ class Client:
         return self._run(steps.attend(request, self._settings.timeout_s(timeout_s)))
 
     def models(self, *, timeout_s: float | None = None) -> list[ModelVersion]:
-        """Return the versions of the models that the server holds, loads or failed to load, by name and version."""
+        """Return the versions that the server holds, loads or failed to load, sorted by model name and version."""
         return self._run(steps.models(self._settings.timeout_s(timeout_s)))
 
     def load(self, name: str, *, timeout_s: float = LOAD_TIMEOUT_S) -> ModelRef:

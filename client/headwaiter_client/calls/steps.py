@@ -131,7 +131,7 @@ def model(name: str, version: str, timeout_s: float) -> Steps[pb.GetModelRespons
 
 
 def is_unexplained(error: HeadwaiterError) -> bool:
-    """Return whether a refusal has no details, as if a proxy refused the call or gRPC refused a large message."""
+    """Return whether a refusal has no details, as when a proxy refuses a call or gRPC refuses a large message."""
     return isinstance(error, Overloaded) and error.retry_after_s is None
 
 

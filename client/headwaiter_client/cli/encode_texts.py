@@ -98,7 +98,7 @@ class Patience:
         texts: Texts,
         **options: Unpack[RequestOptions],
     ) -> Iterator[SequenceEncoding]:
-        """Yield encodings as `encode_texts` does; after such an error, continue with the next text."""
+        """Yield encodings as `encode_texts` does; after a passing error, wait and continue with the next text."""
         while self._bar.done < len(texts.values):
             try:
                 yield from encode_texts(client, description, texts, self._bar, **options)

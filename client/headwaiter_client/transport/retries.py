@@ -29,7 +29,7 @@ class RetryPolicy:
     Attributes:
         max_attempts: maximum number of times that a call is sent; 1 turns retries off.
         initial_backoff_s: longest random wait before the second attempt; doubles with each further attempt.
-        max_backoff_s: upper limit of the doubling.
+        max_backoff_s: upper limit of this longest wait.
 
     Raises:
         TypeError: an attribute is not a number.
