@@ -53,7 +53,7 @@ class Finding:
 
     @property
     def verdict(self) -> str:
-        """Whether the bound holds; empty without a bound."""
+        """Whether the bound holds, or why nothing was measured; empty without a bound."""
         if self.measured is None:
             return f"{NOT_MEASURED}: {self.reason}"
         if not self.sign:

@@ -80,7 +80,7 @@ def _run_parts(
                 limited.require_time()
                 part(settings, limited)
             findings.record("duration of this part, s", now_s() - part_started_s)
-            # After every part, so that earlier findings survive a GPU that hangs.
+            # Write the file after every part, so that earlier findings survive a GPU that hangs.
             json.write_text(to_json(found, run), encoding="utf-8")
     Findings("all parts", found).require("duration, s", now_s() - started_s, "≤", BUDGET_S)
     json.write_text(to_json(found, run), encoding="utf-8")

@@ -114,7 +114,7 @@ def _ragged(shortest: int, longest: int, tokens: int) -> Iterator[int]:
 
 @torch.inference_mode()
 def pytorch_outputs(encoder: Encoder, sequences: Sequence[Rows], settings: Settings) -> list[Outputs]:
-    """Run an encoder in PyTorch, in float32 without TF32, over each sequence alone."""
+    """Run each sequence alone through an encoder in PyTorch, in float32 without TF32."""
     torch.set_float32_matmul_precision("highest")
     device = settings.gpu.device
     encoder = copy.deepcopy(encoder).to(device)

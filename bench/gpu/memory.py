@@ -1,4 +1,4 @@
-"""Whether memory grows when batches have random shapes."""
+"""Checks whether memory grows when batches have random shapes."""
 
 import gc
 from collections.abc import Iterator

@@ -73,7 +73,7 @@ class CallCost:
 
     @property
     def ratio(self) -> Rounds:
-        """Requests per second / those of the echo server."""
+        """Headwaiter's requests per second / the echo server's."""
         return self.requests_per_s / self.echo_requests_per_s
 
 

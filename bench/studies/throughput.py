@@ -18,7 +18,7 @@ from headwaiter_server.runtime.model import open_model
 from testbed.minilm import bundle, checkpoint
 from testbed.server_process import RunningServer
 
-# The comparison runs with this number of requesters in each round, and once with each other number.
+# The comparison runs with this number of requesters in each round, and once with each of `other_requesters`.
 REQUESTERS = 32
 
 PACKED, PORTABLE = "packed-cpu.fp32.onnx", "portable.fp32.onnx"
@@ -39,7 +39,7 @@ FAMILIES = (
 )
 _USUAL = [family[0] for family in FAMILIES]
 _ONE_PACKED, _ONE_PORTABLE, _FIFO_COUNT, _, _FIFO_TOKENS, _ = _USUAL
-# Minimum of Headwaiter's tokens per second / those of another server, by trace.
+# Required ratio of Headwaiter's tokens per second to another server's, by trace.
 MIN_RATIOS = {
     MEDIAN_30.name: {_FIFO_COUNT: 3.0, _FIFO_TOKENS: 1.5, _ONE_PACKED: 1.3, _ONE_PORTABLE: 1.5},
     MEDIAN_90.name: {_FIFO_COUNT: 3.0, _FIFO_TOKENS: 1.5, _ONE_PACKED: 1.0, _ONE_PORTABLE: 1.25},
