@@ -74,7 +74,6 @@ def main() -> None:
 
 
 def _write(figures: Figures, path: Path) -> None:
-    """Write the figures, and draw the charts beside them."""
     path.write_text(figures.to_json(), encoding="utf-8")
     charts.draw(path)
 

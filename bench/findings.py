@@ -34,7 +34,7 @@ class Finding:
         bound: bound of the number, or the expected text.
         is_aim: whether the bound is an aim and not a requirement.
         reason: why nothing was measured.
-        is_error: whether the reason is an error, and not a missing feature of the machine or a library.
+        is_error: whether the reason is an error; otherwise the machine or a library lacks a feature.
     """
 
     part: str
@@ -53,7 +53,7 @@ class Finding:
 
     @property
     def verdict(self) -> str:
-        """Whether the bound holds; empty without a bound."""
+        """Whether the bound holds, or why nothing was measured; empty without a bound."""
         if self.measured is None:
             return f"{NOT_MEASURED}: {self.reason}"
         if not self.sign:
@@ -78,7 +78,7 @@ class Finding:
 class Findings:
     """Collects the findings of a part, and logs each at once, so that findings survive a GPU that hangs later.
 
-    No attempt starts after `end_s` on the clock `now_s`; the enclosing attempt then ends with OutOfTime.
+    No attempt starts after `end_s` on the clock `now_s`; the enclosing attempt then records the error OutOfTime.
     """
 
     part: str

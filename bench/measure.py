@@ -23,7 +23,7 @@ from testbed.server_process import RunningServer, running_server
 DEADLINE_S = 0.5
 LOG = ROOT / "build" / "servers.log"
 
-# A load generator that is later or busier than this may limit the load, and a warning says so.
+# If the load generator is later or busier than this, it may limit the load, and `measure` prints a warning.
 _MAX_LATE_S = 0.005
 _MAX_BUSY = 0.8
 _POLL_S = 0.05
@@ -72,7 +72,7 @@ class Measurement:
         refused_per_s: requests per second that the server refused because it had no capacity.
         refused_p99_ms: 99th percentile of the latency of these refusals.
         late_answers: answers that the server sent and the load generator did not receive before the deadline.
-        wasted_sequences: of the sequences that ran, the share whose answer was not received before the deadline.
+        wasted_sequences: share of the sequences that ran, but whose answer was not received before the deadline.
     """
 
     requests_per_s: float
@@ -107,7 +107,7 @@ class Fleet(ExitStack):
     def __getitem__(self, setup: ServerSetup) -> RunningServer:
         """Return a server that is ready and has one ONNX Runtime thread."""
         if setup not in self._running:
-            # Into a file, because a server at twice its capacity logs a lot.
+            # Log to a file, because a server at twice its capacity logs a lot.
             log = self.enter_context(LOG.open("ab"))
             program, flags = setup.program, ["--provider", "cpu", "--threads", "1", "--cache-dir", ""]
             if setup.policy:
@@ -214,5 +214,4 @@ def _latency_ms(outcomes: Sequence[Outcome], quantile: float) -> float:
 
 
 def _share(part: float, whole: float) -> float:
-    """Return part / whole, or NaN if the server counted nothing."""
     return part / whole if whole else float("nan")

@@ -17,7 +17,7 @@ class RunSizes:
     Attributes:
         rounds: rounds of each comparison; the tables show medians over the rounds.
         trace_tokens: tokens of the trace of a closed loop.
-        poison_repeats: times that the trace is repeated while some sequences are poisoned.
+        poison_repeats: number of times that the trace is sent beside poisoned sequences.
         sweep_tokens: tokens of the trace for tuning settings, and for other numbers of requesters.
         other_requesters: numbers of requesters of a closed loop, besides 32.
         open_s: seconds of each open loop below capacity.
@@ -46,7 +46,7 @@ QUICK = RunSizes(1, 6_000, 2, 2_000, (), open_s=5.0, compared_s=5.0, overload_s=
 
 @dataclass
 class Figures:
-    """All figures of a run: the rows of each study's table by the study's name, and all other figures as findings."""
+    """All figures of a run: the table rows of each study, by the study's name, and the other figures as findings."""
 
     rounds: int
     tables: dict[str, list[Any]] = field(default_factory=dict)
@@ -61,7 +61,7 @@ class Figures:
 
 @dataclass(frozen=True)
 class Run:
-    """The sizes, servers, traces and figures that all studies share; the first trace has a median of 30 tokens."""
+    """The sizes, servers, traces and figures that all studies share; `traces[0]` has a median length of 30 tokens."""
 
     sizes: RunSizes
     fleet: Fleet

@@ -17,7 +17,7 @@ from testbed.minilm import command_path
 _START_TIMEOUT_S = 120.0
 _STOP_TIMEOUT_S = 40.0
 _POLL_INTERVAL_S = 0.1
-# Below Linux' range of ephemeral ports: the connections of the health checks take their own ports from that range.
+# These ports are below Linux' range of ephemeral ports, from which the connections of health checks take their ports.
 _PORTS = range(20_000, 32_000)
 
 
@@ -45,7 +45,7 @@ def running_server(
     log: BinaryIO | None = None,
     address: str = "",
 ) -> Iterator[RunningServer]:
-    """Start a server on a bundle, yield the server when it is serving, and drain it at the end of the block.
+    """Start a server on a bundle, yield the server when it answers requests, and drain it at the end of the block.
 
     Args:
         bundle: the bundle folder; None if `flags` name a folder of models.
@@ -62,7 +62,7 @@ def running_server(
     metrics_port = _free_port()
     arguments = [*wrapper, *(program or [command_path("headwaiter-server")]), *([str(bundle)] if bundle else [])]
     arguments += ["--address", address, "--metrics-port", str(metrics_port), *flags]
-    # Settings that the caller's shell holds for another server must not change this one.
+    # Environment variables that the caller has set for another server must not change this server.
     environment = {name: value for name, value in os.environ.items() if not name.startswith("HEADWAITER_")}
     with subprocess.Popen(arguments, env=environment, stderr=log) as server:
         try:

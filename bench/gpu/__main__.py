@@ -1,8 +1,8 @@
 """Runs the GPU check on this machine and prints one table of measurements and requirements.
 
 The exit status is 1 if a requirement does not hold, if an error or a lack of time prevented a measurement, or if the
-GPU cannot be used. The GPU and all versions are printed above the table, and below it the lines of the documentation
-that wait for a GPU. No measurement starts after 7 minutes, so the most important part runs first.
+GPU cannot be used. The GPU and all versions are printed above the table, and the lines to paste into the documentation
+below the table. No measurement starts after 7 minutes, so the most important part runs first.
 """
 
 import argparse
@@ -80,7 +80,7 @@ def _run_parts(
                 limited.require_time()
                 part(settings, limited)
             findings.record("duration of this part, s", now_s() - part_started_s)
-            # After every part, so that earlier findings survive a GPU that hangs.
+            # Write the file after every part, so that earlier findings survive a GPU that hangs.
             json.write_text(to_json(found, run), encoding="utf-8")
     Findings("all parts", found).require("duration, s", now_s() - started_s, "≤", BUDGET_S)
     json.write_text(to_json(found, run), encoding="utf-8")

@@ -34,7 +34,7 @@ Rows = NDArray[np.generic]
 
 # Lengths around powers of two, where kernels split work into tiles.
 _EDGES = tuple(sorted({1, 2, 3} | {2**power + off for power in range(2, 13) for off in (-1, 0, 1)}))
-# Up to this length every length is checked; above it, edge lengths and random lengths.
+# Every length up to this one is checked; of longer ones, only edge lengths and random lengths.
 _EVERY_LENGTH = 512
 
 
@@ -56,7 +56,7 @@ def _check(name: str, encoder: Encoder, settings: Settings, findings: Findings) 
     expected = pytorch_outputs(encoder, [sequence for batch in batches for sequence in batch], settings)
     for precision in PRECISIONS:
         label = f"{name}, {precision}"
-        # The graphs of all models together would need gigabytes.
+        # Delete each model's graphs after its check: those of all models together would take gigabytes.
         with findings.attempt(label), TemporaryDirectory(dir=settings.folder) as folder, printed_kernels() as printed:
             path = write(encoder, served_plan(precision).layout, precision, Path(folder) / "graph.onnx")
             graph = EncoderGraph.open(path, "cuda", attention=packed_attention(config, precision))
@@ -66,7 +66,7 @@ def _check(name: str, encoder: Encoder, settings: Settings, findings: Findings) 
             findings.require(f"{label}: values changed by other sequences", changed, "≤", 0)
             row = f"| {name} | {served_plan(precision).file.removesuffix('.onnx')} | cuda |"
             if any(line.startswith(row) for line in waiting_lines(NUMERICS)):
-                # As in `make numerics`: on the sequences of the export.
+                # Use the sequences of the export, as `make numerics` does.
                 reference = Reference.compute(encoder).with_long_sequences(encoder)
                 findings.record(row, figures(measure_graph(path, "cuda", reference)))
             find_routes(label, graph, printed, config, findings)
@@ -85,7 +85,7 @@ def check_answers(graph: EncoderGraph, encoder: Encoder, sequences: Sequence[Row
 
 
 def batches_of_lengths(config: EncoderConfig, ragged_tokens: int) -> list[list[int]]:
-    """Return the lengths of the batches with which a model is checked.
+    """Return the lengths of the batches that check a model.
 
     The batches are: each edge length alone, all edge lengths together, and two batches of about `ragged_tokens` tokens
     with the odd and the even lengths up to 512. Lengths are repeated or skipped to reach that size. A model that
@@ -114,7 +114,7 @@ def _ragged(shortest: int, longest: int, tokens: int) -> Iterator[int]:
 
 @torch.inference_mode()
 def pytorch_outputs(encoder: Encoder, sequences: Sequence[Rows], settings: Settings) -> list[Outputs]:
-    """Run an encoder in PyTorch, in float32 without TF32, over each sequence alone."""
+    """Run each sequence alone through an encoder in PyTorch, in float32 without TF32."""
     torch.set_float32_matmul_precision("highest")
     device = settings.gpu.device
     encoder = copy.deepcopy(encoder).to(device)
@@ -183,7 +183,6 @@ def values_changed_by_neighbours(graph: EncoderGraph, config: EncoderConfig) -> 
 
 
 def _result_bits(graph: EncoderGraph, sequences: Sequence[Rows], index: int) -> list[NDArray[np.unsignedinteger]]:
-    """Return the bits of one sequence's pooled vector and hidden rows."""
     batch = pack(sequences)
     outputs = graph.run(batch, hidden=True)
     assert outputs.pooled is not None

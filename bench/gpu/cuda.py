@@ -25,7 +25,7 @@ def cuda_unavailable_reason() -> str:
 
 
 class Gpu:
-    """Everything that the check asks of the first GPU. The tests put a stand-in for a CPU in its place.
+    """Everything that the check asks of the first GPU. Tests replace this class with one that runs on a CPU.
 
     Attributes:
         device: device that runs PyTorch.
@@ -43,7 +43,7 @@ class Gpu:
         return f"PyTorch {torch.__version__} {problem}: run on a machine with an NVIDIA GPU"
 
     def describe(self) -> dict[str, str]:
-        """Return the name and the size of the GPU (key "GPU"), and the versions of its software."""
+        """Return the name of the GPU under the key "GPU", its size, and the versions of its software."""
         properties = torch.cuda.get_device_properties(0)
         memory_gib = properties.total_memory / 2**30
         cudnn: Any = torch.backends.cudnn

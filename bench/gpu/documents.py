@@ -1,4 +1,4 @@
-"""The lines of the documentation that wait for a GPU, with the figures of a check."""
+"""Fills the figures of a GPU check into the lines of the documentation that have no figures yet."""
 
 import re
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from testbed.minilm import ROOT
 BENCHMARKS, NUMERICS = ROOT / "docs" / "benchmarks.md", ROOT / "docs" / "numerics.md"
 _NOT_YET = re.compile(r"not yet( measured)?")
 _SHORT = "one sequence of 32 tokens, fp16: "
-# Start of a line, and for each of its figures a pattern of the findings of which the worst is the figure.
+# The start of each line, and one pattern for each of its figures: the figure is the worst finding that matches.
 _FIGURES = {
     "| tokens/s in process: Headwaiter / PyTorch's scaled": (r"throughput in process / .* in arrival order",),
     "| tokens/s in process: Headwaiter / PyTorch's variable": (r"throughput in process / .* flash attention",),
@@ -36,7 +36,7 @@ def waiting_lines(document: Path) -> list[str]:
 
 def document_lines(findings: Sequence[Finding], gpu: str) -> str:
     """Return the lines to paste into each document; a line without all its figures is left out."""
-    # The name of a finding may be the first cells of a line, and its text the others.
+    # If the name of a finding is the first cells of a line, the finding's text is the other cells.
     lines = {each.name: each.name + str(each.measured) for each in findings if each.name.startswith("|")}
     printed = []
     for document in (BENCHMARKS, NUMERICS):
@@ -51,7 +51,7 @@ def document_lines(findings: Sequence[Finding], gpu: str) -> str:
 
 
 def _worst(pattern: str, findings: Sequence[Finding]) -> str:
-    """Return the worst of the figures whose names match, of those with a bound if there are any; empty without one."""
+    """Return the worst figure whose name matches, preferring figures with a bound; empty if no name matches."""
     named = [each for each in findings if re.fullmatch(pattern, each.name) and each.measured is not None]
     bounded = [each for each in named if each.sign] or named
     pick = min if any(each.sign == "≥" for each in bounded) else max

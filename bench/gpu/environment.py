@@ -31,7 +31,7 @@ def versions(gpu: Gpu) -> dict[str, str]:
 
 
 def environment(settings: Settings, findings: Findings) -> None:
-    """Find the attention kernels for short and long sequences of the model that is timed; all layers use the same."""
+    """Find the attention kernels of the timed model for short and long sequences; one layer stands for all layers."""
     encoder = random_model(replace(BERT_BASE, layers=1), settings)
     for precision in PRECISIONS:
         layout = served_plan(precision).layout

@@ -1,4 +1,4 @@
-"""Whether memory grows when batches have random shapes."""
+"""Checks whether memory grows when batches have random shapes."""
 
 import gc
 from collections.abc import Iterator
@@ -23,7 +23,6 @@ def memory(settings: Settings, findings: Findings) -> None:
     before = _used_mib(settings)
     model = open_model(minilm_bundle(settings), "cuda", FASTEST, None)
     limits = warm_up(model, measure_cost(model).limits)
-    # Without the memory that was in use before the model was opened.
     warm = _used_mib(settings) - before
     manifest = model.bundle.manifest
     for lengths in random_shapes(manifest, limits, settings.effort.shapes):

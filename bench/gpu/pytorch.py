@@ -1,4 +1,4 @@
-"""The encoder served by PyTorch: in padded batches, and with variable-length attention."""
+"""Runs the encoder in PyTorch, in padded batches or with variable-length attention."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
@@ -78,10 +78,7 @@ class VariableLength(Packed):
 
 
 class Runner:
-    """Runs batches of an encoder in one layout.
-
-    It never waits for the device between two batches, and copies all vectors back at the end.
-    """
+    """Runs batches of an encoder in one layout, without waiting for the device before all batches are queued."""
 
     def __init__(self, encoder: Encoder, layout: type[Padded | VariableLength], settings: Settings) -> None:
         self._encoder, self._layout, self._gpu = encoder, layout, settings.gpu
@@ -91,7 +88,7 @@ class Runner:
     def compile(self) -> None:
         """Compile the encoder's layers for all shapes; compilation happens in the first batches.
 
-        All layers share the compiled code of the first, which saves minutes. The rest of the encoder is cheap.
+        All layers share the compiled code of the first layer, which saves minutes. The rest of the encoder is cheap.
         """
         for layer in self._encoder.layers:
             layer.compile(dynamic=True)

@@ -35,7 +35,7 @@ _SEQUENCES = 8
 
 @contextmanager
 def printed_kernels() -> Iterator[Callable[[], str]]:
-    """Let sessions that open in the block print their kernels; yield a function that returns what is new.
+    """Let sessions that open in the block print their kernels; yield a function that returns the newly printed lines.
 
     ONNX Runtime prints from C++, so the block redirects the standard output of the whole process.
     """
@@ -61,7 +61,7 @@ def printed_kernels() -> Iterator[Callable[[], str]]:
 
 
 def read_route(printed: str) -> str:
-    """Return the kernel of attention in the lines that a batch printed; "gathered" if no operator printed one."""
+    """Return the attention kernel that the lines of a batch name; "gathered" if no line names a kernel."""
     kernels = {_ROUTES.get(kernel, kernel) for kernel in _PRINTED.findall(printed)}
     return ", ".join(sorted(kernels)) or "gathered"
 
@@ -73,7 +73,7 @@ def find_routes(
     config: EncoderConfig,
     findings: Findings,
 ) -> None:
-    """Run batches of short, medium and long sequences, and compare the route of each with the predicted one."""
+    """Run batches of short, medium and long sequences, and compare the route of each batch with the prediction."""
     for tokens in sorted({min(max(n, config.min_tokens), config.max_tokens) for n in _TOKENS}):
         printed()  # The lines of earlier batches.
         # One sequence is shorter, so that the batch has padding.
@@ -83,5 +83,5 @@ def find_routes(
 
 
 def packed_attention(config: EncoderConfig, precision: Precision) -> PackedAttention:
-    """Return what the attention operators of a CUDA graph compute, from which `EncoderGraph` predicts the route."""
+    """Return what the attention operators of a CUDA graph compute; `EncoderGraph` needs this to predict the route."""
     return padded_attention(half=precision == "fp16", head_dim=config.head_dim, value_dim=config.value_dim)

@@ -1,4 +1,4 @@
-"""Whether a server runs on the provider and passes its self-check, and whether its optimised graphs are as expected."""
+"""Checks that a server runs on the provider and passes its self-check, and checks its optimised graphs."""
 
 from collections import Counter
 from pathlib import Path

@@ -10,10 +10,10 @@ from bench.loads.traces import MEDIAN_90, LogNormal
 from headwaiter_export.config import EncoderConfig
 
 Precision = Literal["fp32", "fp16"]
-# The precisions that CUDA serves. The last is the fastest, which is timed.
+# The precisions that CUDA serves. Only the last one is timed, because it is the fastest.
 PRECISIONS: tuple[Precision, ...] = ("fp32", "fp16")
 FASTEST = PRECISIONS[-1]
-# The check is meant to take at most this long. No measurement starts later than START_S.
+# The whole check should take at most BUDGET_S. No measurement starts later than START_S.
 BUDGET_S, START_S = 480.0, 420.0
 
 
@@ -27,7 +27,7 @@ class Effort:
         ragged_tokens: tokens of a batch of mixed lengths.
         batch_tokens: tokens of the batches that are compared with the matrix rate.
         matrix: rows of the square matrices that measure the device's matrix rate.
-        full_batch_tokens: batches of this size and more must come near the matrix rate.
+        full_batch_tokens: batches of at least this size must reach a required share of the matrix rate.
         requests: requests of one short sequence.
         shapes: random batches that run between two measurements of memory.
         lengths: lengths of the trace's sequences.

@@ -1,4 +1,4 @@
-"""Speed of a BERT-base encoder: Headwaiter in process and served, PyTorch, other graphs, and the matrix rate."""
+"""Compares the speed of a BERT-base encoder in Headwaiter with PyTorch, other graphs, and the matrix rate."""
 
 import copy
 import itertools
@@ -41,7 +41,7 @@ _DTYPES = {"fp32": torch.float32, "fp16": torch.float16}
 
 @dataclass(frozen=True)
 class SpeedCheck:
-    """The model and the trace of all speed measurements; `encoder` is in float32 on the CPU, `model` is its bundle."""
+    """The model and the trace of all measurements; `model` is the bundle of `encoder`, which is float32 on the CPU."""
 
     encoder: Encoder
     model: Model
@@ -76,7 +76,7 @@ def speed(settings: Settings, findings: Findings) -> None:
 
 
 def _throughput(check: SpeedCheck, server: RunningServer | None) -> None:
-    """Compare all ways to encode the whole trace, in alternating rounds; `server` may be None."""
+    """Compare all ways to encode the whole trace, in alternating rounds; without a `server`, only in process."""
     runs = dict(_runs(check, server))
     taken = rounds_of(runs, check.settings, check.findings)
     for name, seconds in taken.items():
@@ -104,7 +104,7 @@ def _runs(check: SpeedCheck, server: RunningServer | None) -> Iterator[tuple[str
     yield _IN_PROCESS, lambda: run_batches(check.model.graph, planner.batches(sequences, len(sequences)))
     if server is not None:
         with findings.attempt(_SERVED), Client(server.address) as client:
-            # The server has measured its own cost model.
+            # The server measures its own costs, so its token budget may differ from that of the planner above.
             findings.record("token budget, served", client.model().execution.token_budget)
             yield _SERVED, partial(_send, server.address, sequences)
     with findings.attempt("ONNX Runtime, padded"):
@@ -122,7 +122,7 @@ def _runs(check: SpeedCheck, server: RunningServer | None) -> Iterator[tuple[str
 
 
 def _send(address: str, sequences: Sequence[Ids]) -> None:
-    """Send a trace with enough requests in flight that the server always has work for full batches."""
+    """Send a trace; enough requests are in flight to keep the server's batches full."""
     raise_first_error(closed_loop(address, sequences, requesters=16, sequences_per_request=64))
 
 
@@ -153,7 +153,7 @@ def _latency(check: SpeedCheck, server: RunningServer) -> None:
 
 
 def _runner(check: SpeedCheck, name: str, layout: type[Padded | VariableLength], *, compiled: bool = False) -> Runner:
-    """Return the encoder in PyTorch, and record that it gives the same results."""
+    """Return a runner of the encoder in PyTorch, and record its smallest cosine to Headwaiter's vectors."""
     encoder = copy.deepcopy(check.encoder).to(check.settings.gpu.device, _DTYPES[FASTEST])
     runner = Runner(encoder, layout, check.settings)
     if compiled:
@@ -208,7 +208,7 @@ def _layouts(check: SpeedCheck) -> None:
 
 
 def _graph(check: SpeedCheck, layout: type[GraphLayout], precision: Precision) -> EncoderGraph:
-    """Open a graph: the bundle's if the bundle has it, otherwise a graph that is written once."""
+    """Open the bundle's graph if it has this layout; otherwise write a graph with this layout once, and open it."""
     plan = served_plan(precision)
     path = check.settings.folder / f"{layout.__name__}.{precision}.onnx"
     if layout is plan.layout:

@@ -23,7 +23,7 @@ def median_seconds(name: str, run: Callable[[], object], settings: Settings, rou
 def rounds_of(runs: Mapping[str, Callable[[], object]], settings: Settings, findings: Findings) -> dict[str, Rounds]:
     """Time each function once in every round, after a warm-up round, and return the seconds.
 
-    An error becomes a finding, and the function that raised it is dropped.
+    If a function raises an error, the error becomes a finding, and the function has no result.
     """
     taken = {name: Rounds() for name in runs}
     rounds = settings.effort.rounds + 1
@@ -50,7 +50,7 @@ def encoder_flops(config: EncoderConfig, lengths: Iterable[int]) -> int:
 
 
 def matrix_rate(settings: Settings, dtype: torch.dtype) -> float:
-    """Return the operations per second of a large matrix product in PyTorch, the most that a device can do."""
+    """Return the operations per second of a large matrix product in PyTorch, as the upper limit of the device."""
     side = settings.effort.matrix
     left, right = (torch.randn(side, side, device=settings.gpu.device).to(dtype) for _ in range(2))
     out = torch.empty_like(left)

@@ -18,7 +18,7 @@ from headwaiter_proto import encoder_pb2 as pb
 _Result = TypeVar("_Result")
 
 ENCODE, ENCODE_STREAM = "/headwaiter.v1.Encoder/Encode", "/headwaiter.v1.Encoder/EncodeStream"
-# An open loop gives up unanswered requests this many seconds after its last request.
+# An open loop cancels unanswered requests this many seconds after its last request.
 _GRACE_S = 5.0
 
 
@@ -56,7 +56,7 @@ def send_all(address: str, requests: Sequence[RawRequest], requesters: int) -> L
 def closed_loop_beside(
     address: str, sequences: Sequence[Ids], requesters: int, beside: Ids, every_s: float
 ) -> tuple[Load, Load]:
-    """Run a closed loop and, meanwhile, send the sequence `beside` once per `every_s` seconds; return both loads."""
+    """Run a closed loop, and send the sequence `beside` every `every_s` seconds meanwhile; return both loads."""
     requests, other = list(map(request, sequences)), request(beside)
 
     async def run(send: Send[RawRequest]) -> tuple[Load, Load]:
@@ -86,8 +86,6 @@ def open_loop(
 def _run(
     address: str, load: Callable[[Send[RawRequest]], Awaitable[_Result]], deadline_s: float | None = None
 ) -> _Result:
-    """Connect to a server, and run a load."""
-
     async def connect_and_run() -> _Result:
         async with grpc.aio.insecure_channel(address) as channel:
             await channel.channel_ready()
@@ -115,7 +113,7 @@ def sender(channel: grpc.aio.Channel, method: str = ENCODE, deadline_s: float | 
 
 
 async def repeat_unary(channel: grpc.aio.Channel, method: str, message: bytes, requesters: int, seconds: float) -> Load:
-    """Send one message again and again from a number of requesters, and raise the first error."""
+    """Send one message repeatedly from a number of requesters; raise the first error, if there is one."""
     end_s = time.perf_counter() + seconds
     requests = takewhile(lambda _: time.perf_counter() < end_s, repeat(RawRequest(message)))
     load = await load_generator.closed_loop(sender(channel, method), requests, requesters)

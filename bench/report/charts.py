@@ -17,7 +17,7 @@ Json = Mapping[str, Any]
 
 LATENCY, SUMMARY = "benchmarks.png", "benchmarks-summary.svg"
 
-# Okabe and Ito's colours, which people with colour blindness can tell apart; vermilion is kept for Headwaiter.
+# Okabe and Ito's colours, which colour-blind people can tell apart; vermilion is only for Headwaiter.
 _HEADWAITER_COLOR = "#d55e00"
 _COLORS = ("#0072b2", "#56b4e9", "#009e73", "#cc79a7", "#000000", "#e69f00", "#888888", "#f0e442")
 _MARKERS = "sv^DPX<>"
@@ -123,5 +123,4 @@ def _summary(servers: Sequence[Json]) -> Figure:
 
 
 def _median(rounds: Sequence[Json], name: str) -> float:
-    """Return the median over the rounds of one figure."""
     return float(statistics.median(each[name] for each in rounds))

@@ -90,7 +90,7 @@ COLUMNS = {
 
 
 def sections(figures: Figures) -> dict[str, str]:
-    """Return the tables by their names in the page; a study that did not run has no table."""
+    """Return the table of each study that ran, by the table's name in the page."""
     targets = [
         {"row": finding, "met": "yes" if finding.verdict == HOLDS else "**no**"}
         for finding in figures.findings.found
@@ -111,7 +111,7 @@ def sections(figures: Figures) -> dict[str, str]:
 
 
 def page(figures: Figures, minutes: float) -> str:
-    """Return the page of a full run; its throughput tables are those of the traces that have targets."""
+    """Return the page of a full run; only traces that have targets get a throughput table."""
     with_targets = [closed for closed in figures.tables["throughput"] if closed.trace in MIN_RATIOS]
     shown = replace(figures, tables={**figures.tables, "throughput": with_targets})
     return PAGE.format(
@@ -165,7 +165,7 @@ def _open_loop(loop: OpenLoop) -> str:
 
 
 def _table(columns: Mapping[str, str], rows: Iterable[Mapping[str, Any]]) -> str:
-    """Return a table; a dash stands for NaN."""
+    """Return a table with one line per row, and with a dash in place of NaN."""
     cells = ([cell.format(**row) for cell in columns.values()] for row in rows)
     return table(list(columns), [["–" if cell == "nan" else cell for cell in line] for line in cells])
 

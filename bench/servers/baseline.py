@@ -52,7 +52,7 @@ class _Waiting:
 
 
 class PolicyScheduler:
-    """Runs the batches that a policy chooses in one thread, without the sequences of cancelled requests."""
+    """Runs the batches that a policy chooses, in one thread; drops the sequences of cancelled requests."""
 
     def __init__(self, graph: EncoderGraph, policy: Policy, recorder: Recorder, *, padded: bool) -> None:
         self._graph, self._padded = graph, padded
@@ -91,13 +91,11 @@ class PolicyScheduler:
                 await self._run(batch)
 
     async def _wait_for_arrival(self, timeout_s: float | None) -> None:
-        """Return when a sequence arrives, or after a timeout."""
         self._arrival.clear()
         with suppress(TimeoutError):
             await asyncio.wait_for(self._arrival.wait(), timeout_s)
 
     def _take_out(self, batches: list[list[int]]) -> list[list[_Waiting]]:
-        """Remove the sequences of batches from the queue, and return them."""
         chosen = [[self._waiting[place] for place in batch] for batch in batches]
         taken = {place for batch in batches for place in batch}
         self._waiting = [each for place, each in enumerate(self._waiting) if place not in taken]
@@ -134,7 +132,7 @@ async def serve(bundle: Path, settings: Settings, policy: Policy, graph_file: st
     graph = EncoderGraph.open(bundle / graph_file, "cpu", settings.threads)
     scheduler = PolicyScheduler(graph, policy, recorder, padded=graph_file.startswith("portable"))
     model = replace(model, graph=graph, graph_file=graph_file)
-    # None stands for what serves only GetModel and Attend, which the benchmarks do not call.
+    # None replaces the parts that serve only GetModel and Attend, which the benchmarks do not call.
     unused: Any = None
     served = ServedModel(*_MODEL, model, None, unused, unused, unused, recorder.model(*_MODEL))
     path.serve(cast("Any", SimpleNamespace(find=lambda _name, _version: served)), cast("Any", scheduler))

@@ -3,8 +3,7 @@
 - Encode parses a request of one sequence, runs the packed graph in a thread, and returns the bytes of the vector.
 - /echo/unary-BYTES and /echo/stream-BYTES answer each message with this number of zero bytes.
 
-Run it with `python -m bench.servers.minimal BUNDLE --address HOST:PORT`; it ignores the other flags of
-headwaiter-server.
+Run it with `python -m bench.servers.minimal BUNDLE --address HOST:PORT`; it ignores all other flags.
 """
 
 import argparse
@@ -68,7 +67,7 @@ async def serve(graph: EncoderGraph, address: str) -> None:
     server = grpc.aio.server()
     server.add_generic_rpc_handlers((_EchoHandler(), _encode_handler(graph)))
     servicer = health.aio.HealthServicer()
-    # As in Headwaiter, a generic handler for health checks: methods registered by name slow down every call.
+    # Use a generic handler for health checks, as Headwaiter does: methods registered by name slow down every call.
     generic: Any = GenericHandlers(server)
     health_pb2_grpc.add_HealthServicer_to_server(servicer, generic)
     await servicer.set("", health_pb2.HealthCheckResponse.SERVING)

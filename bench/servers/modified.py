@@ -5,8 +5,8 @@ Run it with `python -m bench.servers.modified KIND BUNDLE` and the flags of head
 - null: the model takes no time. The pooled vector of a sequence is [sum of its ids, number of its ids, 0, …], scaled to
   unit length if the model normalizes; a hidden row is [the id, 1, 0, …].
 - poisoned: the graph fails on poisoned sequences.
-- silent: two signals turn metrics off and on. One process serves both cases, because two processes differ in speed by
-  more than the metrics take. With metrics off, an event costs a function call.
+- silent: two signals turn metrics off and on. One process serves both cases, because the speeds of two processes differ
+  by more than the cost of metrics. With metrics off, an event costs a function call.
 """
 
 import functools

@@ -13,8 +13,8 @@ class Policy:
 
     Attributes:
         choose: takes the tokens of each waiting sequence, in order of arrival, and the seconds that the first has
-            waited. Returns the batches to run now, one after another, as indices of the sequences. An empty list
-            means: wait for more sequences.
+            waited. Returns the batches to run now, one after another, as indices of the sequences; an empty list to
+            wait for more sequences.
         delay_ms: longest time that the first sequence waits for others to arrive.
     """
 
@@ -30,7 +30,7 @@ def one_by_one() -> Policy:
 def fifo_by_count(max_sequences: int = 32, delay_ms: int = 2) -> Policy:
     """Return a policy that takes the first sequences up to a maximum number, or fewer after a delay.
 
-    Triton's dynamic batcher without preferred sizes, for models that take padded batches
+    Servers with this policy: Triton's dynamic batcher without preferred sizes, for models that take padded batches
     (https://docs.nvidia.com/deeplearning/triton-inference-server/user-guide/docs/user_guide/batcher.html:
     `max_batch_size`, `max_queue_delay_microseconds`); mosec (`max_batch_size`, `max_wait_time` of `append_worker`,
     https://mosecorg.github.io/mosec/); LitServe (`max_batch_size`, `batch_timeout`,
@@ -48,10 +48,10 @@ def fifo_by_count(max_sequences: int = 32, delay_ms: int = 2) -> Policy:
 def equal_lengths(max_sequences: int = 32, delay_ms: int = 0) -> Policy:
     """Return a policy that takes sequences of one length, so that a batch has no padding.
 
-    Triton's dynamic batcher for inputs that do not allow ragged batches
+    Triton's dynamic batcher has a similar policy for inputs that do not allow ragged batches
     (https://docs.nvidia.com/deeplearning/triton-inference-server/user-guide/docs/user_guide/ragged_batching.html).
-    Triton ends a batch at the first request of another shape. This policy takes every waiting sequence of the first
-    one's length, which gives it larger batches than Triton.
+    Triton ends a batch at the first request of another shape. This policy takes all waiting sequences that are as long
+    as the first one, so its batches are larger than Triton's.
     """
 
     def choose(lengths: Sequence[int], waited_s: float) -> list[list[int]]:
@@ -66,8 +66,8 @@ def equal_lengths(max_sequences: int = 32, delay_ms: int = 0) -> Policy:
 def fifo_by_tokens(budget_tokens: int = 16_384) -> Policy:
     """Return a policy that takes the first sequences whose padded batch stays within a token budget.
 
-    Text Embeddings Inference: `--max-batch-tokens`, 16,384 by default
-    (https://huggingface.co/docs/text-embeddings-inference/cli_arguments), counted as the number of sequences times the
+    This is the policy of Text Embeddings Inference: `--max-batch-tokens` is 16,384 by default
+    (https://huggingface.co/docs/text-embeddings-inference/cli_arguments), and limits the number of sequences times the
     longest length if the backend pads (`core/src/queue.rs` of huggingface/text-embeddings-inference).
     """
 
@@ -87,9 +87,9 @@ def fifo_by_tokens(budget_tokens: int = 16_384) -> Policy:
 def sorted_window(max_sequences: int = 32, max_batches: int = 8) -> Policy:
     """Return a policy that sorts a window of several full batches by length and cuts it into batches.
 
-    infinity: `--batch-size`, 32 by default (https://michaelfeil.eu/infinity/), with up to 8 batches sorted together
-    (`pop_optimal_batches` in `infinity_emb/inference/queue.py` of michaelfeil/infinity). Sequences that arrive later
-    wait until the whole window has run; fewer sequences than two full batches are not sorted.
+    This is the policy of infinity: `--batch-size` is 32 by default (https://michaelfeil.eu/infinity/), and up to 8
+    batches are sorted together (`pop_optimal_batches` in `infinity_emb/inference/queue.py` of michaelfeil/infinity).
+    Later sequences wait until the whole window has run. Fewer sequences than two full batches are not sorted.
     """
 
     def choose(lengths: Sequence[int], waited_s: float) -> list[list[int]]:

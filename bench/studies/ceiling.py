@@ -1,4 +1,4 @@
-"""The most that one core can do: the matrix products alone, and planner and graph without a server."""
+"""The upper limits of one core: the matrix products alone, and the planner and the graph without a server."""
 
 import time
 from collections import Counter

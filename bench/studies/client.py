@@ -33,7 +33,6 @@ def client(run: Run) -> None:
     findings.require("peak memory of the client, MiB", short["peak_mib"], "<", 200.0)
     findings.require("results that are missing, out of order or belong to another text", short["wrong"], "≤", 0.0)
     address = run.fleet[HEADWAITER].address
-    # There are fewer distinct sentences, so they repeat.
     texts = list(islice(cycle(sentences()), _SENTENCES))
     turns = in_turn(partial(_client_s, address, texts), partial(_raw_s, address, texts), run.sizes.rounds)
     client_s, raw_s = map(Rounds, turns)
@@ -52,7 +51,6 @@ def _client_s(address: str, texts: Sequence[str]) -> float:
 
 
 def _raw_s(address: str, texts: Sequence[str]) -> float:
-    """Return the seconds of raw requests, whose replies are not parsed."""
     requests = text_requests(texts, _TEXTS_PER_REQUEST, truncation=pb.TRUNCATION_RIGHT)
     raw = [RawRequest(each.SerializeToString()) for each in requests]
     load = send_all(address, raw, _REQUESTERS)

@@ -34,7 +34,7 @@ Encode = Callable[[list[str]], Awaitable[Encoding]]
 
 
 class _Calls:
-    """Calls until `ended` is set, and counts calls, errors, and answers that differ from the expected vectors."""
+    """Makes calls until `ended` is set; counts the calls, the errors and the answers with unexpected vectors."""
 
     def __init__(self, texts: list[str], expected: NDArray[np.float32]) -> None:
         self._texts, self._expected = texts, expected
@@ -42,7 +42,6 @@ class _Calls:
         self.ended = False
 
     async def call_until_ended(self, encode: Encode, seed: int) -> None:
-        """Encode random slices of the texts."""
         random = Random(seed)
         while not self.ended:
             first = random.randrange(len(self._texts) - _TEXTS_PER_CALL)
@@ -98,7 +97,7 @@ async def _call_and_stop(replicas: Sequence[RunningServer], start: Callable[[str
 async def _stop_and_start(
     replicas: Sequence[RunningServer], start: Callable[[str], RunningServer], pause_s: float
 ) -> int:
-    """Kill one replica, drain one, start both again; return how many answer, once all do or 30 s have passed."""
+    """Kill one replica, drain another, restart both; return the number that answers when all do, or after 30 s."""
     killed, drained, *steady = replicas
     for replica, stop_signal in ((killed, signal.SIGKILL), (drained, signal.SIGTERM)):
         await asyncio.sleep(pause_s)

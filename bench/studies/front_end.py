@@ -32,14 +32,14 @@ _FLEETS_PER_ROUND = 2
 _REQUEST_IDS = 4 * _REQUESTERS
 _OTHER_REQUESTERS = 4
 _UNREAD_S = 10.0
-# Without any other load, the p99 of 10 s differs from that of the next 10 s by up to a quarter. The median over this
-# number of trials is accurate to about 5 %.
+# Without any other load, the p99 latency of 10 s differs from that of the next 10 s by up to a quarter. The median over
+# this number of trials is accurate to about 5 %.
 _UNREAD_TRIALS_PER_ROUND = 3
 _POLL_S = 0.3
 # The answers to these requests are about 400 MB.
 _UNREAD_REQUESTS = 200
 _ABANDONED_REQUESTS, _DEADLINE_S = 20, 0.2
-# After this number of requests the cost correction no longer contains the last pause.
+# After this number of requests, the cost correction no longer depends on the last pause.
 _REQUESTS_AFTER_PAUSE = 40
 _QUEUED, _SEQUENCES_RUN = "headwaiter_queue_sequences", "headwaiter_batch_sequences_sum"
 _PLANNED = "headwaiter_batches_closed_total"
@@ -49,9 +49,7 @@ _PLANNED = "headwaiter_batches_closed_total"
 class CallCost:
     """Rates and CPU times of one kind of call, to Headwaiter with a null model and to an echo server.
 
-    Messages have the same sizes in both.
-
-    `kind` is "unary" or "stream". Each round has a rate, and the CPU microseconds of the server per request.
+    Both get messages of the same sizes. `kind` is "unary" or "stream". CPU times are microseconds of the server.
     """
 
     kind: str
@@ -75,12 +73,12 @@ class CallCost:
 
     @property
     def ratio(self) -> Rounds:
-        """Requests per second / those of the echo server."""
+        """Headwaiter's requests per second / the echo server's."""
         return self.requests_per_s / self.echo_requests_per_s
 
 
 def front_end(run: Run) -> list[CallCost]:
-    """Measure the costs of calls, then a stream that is not read, then requests that are given up."""
+    """Measure the costs of calls, then a stream that the caller does not read, then requests that are given up."""
     pin(LOAD_CORE)
     findings = run.figures.findings.of_part("front end, null model")
     one, many, stream = (
@@ -232,7 +230,6 @@ async def _abandon(server: RunningServer, timeout_s: float | None) -> tuple[floa
 
 
 async def _wait_until(server: RunningServer, condition: Callable[[Mapping[str, float]], bool]) -> None:
-    """Read the server's metrics again and again until a condition holds."""
     while not condition(await _metrics(server)):
         pass
 

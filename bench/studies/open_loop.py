@@ -17,7 +17,7 @@ OVERLOAD = (1.2, 2.0)
 
 @dataclass(frozen=True)
 class ServerAtLoad:
-    """One server at one load, in requests per second / Headwaiter's capacity; one measurement per round."""
+    """One server at one load, with one measurement per round; `load` is a share of Headwaiter's capacity."""
 
     setup: ServerSetup
     load: float
@@ -31,11 +31,7 @@ class ServerAtLoad:
 
 @dataclass(frozen=True)
 class OpenLoop:
-    """All servers on one trace.
-
-    `servers` holds Headwaiter first: each server at each load below its own throughput, and Headwaiter beyond capacity.
-    The capacity is Headwaiter's throughput in the closed loop.
-    """
+    """All servers on one trace: an entry for each server at each of its loads, Headwaiter first at each load."""
 
     trace: str
     capacity_per_s: float
@@ -44,7 +40,7 @@ class OpenLoop:
 
 
 def open_loops(run: Run) -> list[OpenLoop]:
-    """Measure open loops with the two log-normal traces, and beyond capacity with the first of them."""
+    """Measure open loops with the two log-normal traces; loads beyond capacity only with the first trace."""
     loops = []
     for trace, closed in list(zip(run.traces, run.figures.tables["throughput"], strict=True))[:2]:
         loop = _open_loop(trace, closed, run, overload=trace is run.traces[0])
@@ -54,7 +50,7 @@ def open_loops(run: Run) -> list[OpenLoop]:
 
 
 def _open_loop(trace: Trace, closed: Throughput, run: Run, *, overload: bool) -> OpenLoop:
-    """Measure every server below Headwaiter's capacity without deadlines, and Headwaiter beyond it with deadlines."""
+    """Measure all servers below Headwaiter's capacity without deadlines, and Headwaiter beyond it with deadlines."""
     capacity = median(closed.headwaiter.rounds)
     rounds: dict[tuple[ServerSetup, float], list[Measurement]] = {}
 
@@ -82,7 +78,7 @@ def _open_loop(trace: Trace, closed: Throughput, run: Run, *, overload: bool) ->
 
 
 def _loads_below_own_throughput(server: ServerThroughput, capacity_per_s: float) -> list[float]:
-    """Return the loads of a server; a setting that is not its family's best runs at the compared load only."""
+    """Return the loads of a server; a setting that is not the best of its family runs only at the compared load."""
     loads = BELOW_CAPACITY if server.best or not server.setup.policy else (COMPARED,)
     own_per_s = median(server.rounds).requests_per_s
     return [load for load in loads if load * capacity_per_s < own_per_s]

@@ -29,7 +29,6 @@ _PAIRS_PER_ROUND = 3
 def single_request(run: Run) -> None:
     """Send one sequence at a time to an idle server, and run the same sequences without a server."""
     sequences = run.traces[0].first(run.sizes.sweep_tokens).sequences
-    # Medians over the sequences, one per pass.
     served_ms, bare_ms, added_ms, added_by_minimal_ms = Rounds(), Rounds(), Rounds(), Rounds()
     for _ in range(_PAIRS_PER_ROUND * run.sizes.rounds):
         pin(SERVER_CORE)

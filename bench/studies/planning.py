@@ -25,7 +25,7 @@ ROUNDS = 5
 
 @dataclass(frozen=True)
 class PlanningCost:
-    """CPU microseconds to choose a sequence for a batch and remove it from the queue, and to add a sequence."""
+    """CPU microseconds per sequence to plan a batch and take it out of the queue, and to add to the queue."""
 
     waiting: int
     plan_us: float
@@ -62,7 +62,7 @@ def _planning_cost(count: int, planner: Planner, vocabulary_size: int) -> Planni
 
 @dataclass(frozen=True)
 class MixedShapes:
-    """Milliseconds and peak memory of one mix, planned and run in process, and of its two parts one after the other."""
+    """Milliseconds and peak MiB to plan and run a mix in process: both parts together, and one after the other."""
 
     mix: str
     apart_ms: float

@@ -1,8 +1,8 @@
 """The memory of a client process that streams 100,000 short texts through encode_stream.
 
-Run it with `python -m bench.studies.short_texts ADDRESS` against a server with the null model. It prints as JSON: the
-number of texts; the seconds from the first to the last result; the peak memory of this process; and the number of texts
-whose result is missing, out of order or that of another text.
+Run it with `python -m bench.studies.short_texts ADDRESS` against a server with the null model. It prints as JSON the
+number of texts, the seconds of the stream, the peak memory of this process, and the number of texts whose result is
+missing, out of order or that of another text.
 """
 
 import json
@@ -31,8 +31,7 @@ def main() -> None:
         for index, encoding in enumerate(client.encode_stream(_texts())):
             found[index] = row(encoding)
     seconds = time.perf_counter() - started_s
-    # Read the peak before `_expected` loads the tokenizer, which takes memory too.
-    # getrusage would include the memory that the parent process had when it started this one.
+    # Read the peak before `_expected` loads the tokenizer. getrusage would include memory of the parent process.
     peak_mib = memory_mib("VmHWM")
     wrong = count_wrong(found, _expected())
     print(json.dumps({"texts": _TEXTS, "seconds": seconds, "peak_mib": peak_mib, "wrong": wrong}))

@@ -1,4 +1,4 @@
-"""Throughput in a closed loop: Headwaiter, the policies of other servers, and the most that one core can do."""
+"""Throughput in a closed loop: Headwaiter, the policies of other servers, and the upper limits of one core."""
 
 import json
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from headwaiter_server.runtime.model import open_model
 from testbed.minilm import bundle, checkpoint
 from testbed.server_process import RunningServer
 
-# The comparison runs with this number of requesters in each round, and once with each other number.
+# The comparison runs with this number of requesters in each round, and once with each of `other_requesters`.
 REQUESTERS = 32
 
 PACKED, PORTABLE = "packed-cpu.fp32.onnx", "portable.fp32.onnx"
@@ -39,7 +39,7 @@ FAMILIES = (
 )
 _USUAL = [family[0] for family in FAMILIES]
 _ONE_PACKED, _ONE_PORTABLE, _FIFO_COUNT, _, _FIFO_TOKENS, _ = _USUAL
-# Least ratio of tokens per second, Headwaiter / other server, by trace.
+# Required ratio of Headwaiter's tokens per second to another server's, by trace.
 MIN_RATIOS = {
     MEDIAN_30.name: {_FIFO_COUNT: 3.0, _FIFO_TOKENS: 1.5, _ONE_PACKED: 1.3, _ONE_PORTABLE: 1.5},
     MEDIAN_90.name: {_FIFO_COUNT: 3.0, _FIFO_TOKENS: 1.5, _ONE_PACKED: 1.0, _ONE_PORTABLE: 1.25},
@@ -64,8 +64,8 @@ class ServerThroughput:
 class Throughput:
     """The throughput of all servers on one trace, Headwaiter first.
 
-    For comparison, in each round: the tokens per CPU second of the matrix products alone, and the tokens per second
-    without a server, with `REQUESTERS` sequences waiting and with the whole trace waiting.
+    Each round also measures the tokens per CPU second of the matrix products alone, and the tokens per second without a
+    server, with `REQUESTERS` sequences waiting and with the whole trace waiting.
     """
 
     trace: str
@@ -92,7 +92,7 @@ def throughput(run: Run) -> list[Throughput]:
 
 
 def _throughput(trace: Trace, run: Run, ceiling: "_Ceiling") -> Throughput:
-    """Search the fastest setting of each family, then measure all servers in turn in each round."""
+    """Find the fastest setting of each family, then measure all servers one after another in each round."""
     whole, short = trace.first(run.sizes.trace_tokens), trace.first(run.sizes.sweep_tokens)
     best = [_fastest(family, short, run) for family in FAMILIES]
     families = (setup for pair in zip(_USUAL, best, strict=True) for setup in pair)
@@ -110,7 +110,6 @@ def _throughput(trace: Trace, run: Run, ceiling: "_Ceiling") -> Throughput:
 
 
 def _fastest(family: Sequence[ServerSetup], trace: Trace, run: Run) -> ServerSetup:
-    """Return the fastest setting of a family, after one run of each."""
     if len(family) == 1:
         return family[0]
     return max(family, key=lambda setup: _measure(run.fleet[setup], trace, REQUESTERS).tokens_per_s)
@@ -130,7 +129,6 @@ class _Ceiling:
         self._d_ff = json.loads((checkpoint() / "config.json").read_text())["intermediate_size"]
 
     def measure(self, trace: Trace, closed: Throughput) -> None:
-        """Measure one round."""
         pin(SERVER_CORE)
         sequences, tokens, graph = trace.sequences, trace.tokens, self._model.graph
         products_s = floor_s(sequences, self._model.bundle.manifest, self._d_ff, self._planner.limits.tokens)
@@ -142,7 +140,6 @@ class _Ceiling:
 
 
 def _compare(closed: Throughput, findings: Findings) -> None:
-    """Compare Headwaiter's throughput with its targets."""
     ours = closed.headwaiter.rounds
     ratios = {server.setup: ratio(ours, server.rounds, "tokens_per_s") for server in closed.servers[1:]}
     for setup, bound in MIN_RATIOS[closed.trace].items():

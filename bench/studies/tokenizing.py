@@ -32,10 +32,10 @@ _LIMITS = RequestLimits(sequences=4096, tokens=65_536, message_bytes=1 << 24, at
 
 @dataclass(frozen=True)
 class Tokenizing:
-    """Tokens per second, one rate per round.
+    """Tokens per second in each round, with `texts` texts per request.
 
-    `tokenized_per_s` is the rate of reading requests of `texts` texts as the server does, eight requests at a time.
-    `encoded_per_s` is the rate of the packed fp32 graph on the resulting ids.
+    `tokenized_per_s` counts the tokens of requests that are read as the server reads them, eight requests at a time.
+    `encoded_per_s` counts the tokens that the packed fp32 graph encodes.
     """
 
     texts: int

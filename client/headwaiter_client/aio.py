@@ -227,7 +227,7 @@ async def _next_result(pending: list[asyncio.Task[_Result]], ordered: bool) -> _
     candidates = next_candidates(pending, ordered)
     await asyncio.wait(candidates, return_when=asyncio.FIRST_COMPLETED)
     task = next(task for task in candidates if task.done())
-    # The task is removed after the await: a cancellation during the await must find it among the tasks to cancel.
+    # Remove the task only after the await, because a cancellation during the await must still cancel the task.
     result = await task
     pending.remove(task)
     return result

@@ -1,4 +1,4 @@
-"""The client for threads."""
+"""The blocking client, which threads may share."""
 
 import time
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
@@ -44,7 +44,7 @@ class Client:
         retry: whether a failed call is sent again, and when.
         timeout_s: seconds until the deadline of calls that set no timeout. If a list takes several requests, the
             timeout applies to each request.
-        max_in_flight: most requests of one list or stream in flight at once.
+        max_in_flight: maximum number of requests of one list or stream in flight at once.
         transport: object that carries the calls instead of gRPC, such as a `FakeEncoder`; `address`, `token`, `tls`,
             `metadata` and `retry` are then unused.
 
@@ -135,8 +135,8 @@ class Client:
 
         Args:
             sequences: all texts, all token ids [n], or all features [n, width].
-            ordered: yield the results in the order of the sequences; otherwise in the order in which they arrive, and
-                `index` names the sequence.
+            ordered: whether to yield the results in the order of the sequences; otherwise results are yielded as they
+                arrive, and `index` names the sequence.
             timeout_s: seconds until the deadline of each request; the client's when None.
             **options: see `RequestOptions`.
         """
@@ -154,14 +154,14 @@ class Client:
         request_id: str = "",
         timeout_s: float | None = None,
     ) -> Attention:
-        """Return the attention weights of one sequence; the model's description must say `attends`.
+        """Return the attention weights of one sequence; `model().attends` must be true.
 
         Args:
             sequence: a text, token ids [n] with their special tokens, or feature vectors [n, width].
             layers: layers to return, in this order; all when None. The server limits the bytes of the weights, which
                 are 4 · heads · n² per layer: a long sequence takes several calls.
-            heads: heads to return of each layer, in this order; all when None.
-            query: position whose context vectors to return too; no context vectors when None.
+            heads: heads of each layer to return, in this order; all when None.
+            query: position whose context vectors are returned too; no context vectors when None.
             model: name of the model; may be left out if the server holds only one.
             model_version: version of the model; if empty, the version that the server serves at present.
             request_id: the request's name in the server's log; a random one when left out.
@@ -171,7 +171,7 @@ class Client:
         return self._run(steps.attend(request, self._settings.timeout_s(timeout_s)))
 
     def models(self, *, timeout_s: float | None = None) -> list[ModelVersion]:
-        """Return the versions of the models that the server holds, loads or failed to load, by name and version."""
+        """Return the versions that the server holds, loads or failed to load, sorted by model name and version."""
         return self._run(steps.models(self._settings.timeout_s(timeout_s)))
 
     def load(self, name: str, *, timeout_s: float = LOAD_TIMEOUT_S) -> ModelRef:
@@ -211,10 +211,10 @@ class Client:
         """Wait until the server accepts requests.
 
         Args:
-            timeout_s: most seconds to wait; the client's when None.
+            timeout_s: maximum seconds to wait; the client's timeout when None.
 
         Raises:
-            DeadlineExceeded: the server does not accept requests by then; the message says why.
+            DeadlineExceeded: the server does not accept requests in time; the message says why.
         """
         self._run(steps.wait_ready(self._settings.timeout_s(timeout_s)))
 

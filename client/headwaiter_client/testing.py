@@ -42,12 +42,12 @@ class FakeEncoder:
         width: number of values of a vector.
         vocabulary_size: token ids are below this number; 0 for a model that takes only features.
         feature_width: number of values of a feature row; 0 for a model that takes only token ids and texts.
-        max_tokens: most tokens of a sequence.
+        max_tokens: maximum tokens of a sequence.
         fixed_length: whether every sequence must have exactly `max_tokens` tokens, as in a model of images.
         class_row: whether the first row of features must be zeros, as in a Vision Transformer.
         max_text_tokens: most tokens of a text, special tokens included; `max_tokens` when None.
-        max_request_sequences: most sequences of a request.
-        max_request_tokens: most tokens of a request.
+        max_request_sequences: maximum sequences of a request.
+        max_request_tokens: maximum tokens of a request.
         model: name of the fake's only model.
         layers: number of attention layers.
         heads: number of attention heads of a layer.
@@ -57,7 +57,7 @@ class FakeEncoder:
 
     Attributes:
         requests: the EncodeRequest and AttendRequest messages received so far.
-        errors: errors for the next calls; each call, also GetModel or a health check, removes and raises the first one.
+        errors: errors for the next calls; each call (even GetModel or a health check) removes and raises the first one.
         serving: set it to False to test a server that is not ready: health checks then say so, and all other calls
             raise `Unavailable`.
     """
@@ -280,7 +280,7 @@ def _tokenize(text: str, prompt: str) -> tuple[NDArray[Any], NDArray[np.int64]]:
     tokens = [("[CLS]", 0, 0), *((word, 0, 0) for word in prompt.split())]
     tokens += [(found.group(), *found.span()) for found in re.finditer(r"\S+", text)]
     tokens.append(("[SEP]", 0, 0))
-    # dtype object: a numpy string array would give every word the size of the longest.
+    # The dtype is object, because a numpy string array would give every word the size of the longest word.
     return np.array([word for word, _, _ in tokens], object), np.array([span for _, *span in tokens], np.int64)
 
 

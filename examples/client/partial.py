@@ -1,4 +1,4 @@
-"""Get the results of valid texts although another text is invalid. Prints a vector or an error for each text.
+"""Get the results of the valid texts even if another text is invalid. Prints a vector or an error for each text.
 
 Run: python examples/client/partial.py [host:port]
 """

@@ -220,19 +220,19 @@ def channel_options(settings: Settings) -> list[tuple[str, int]]:
         ("grpc.max_send_message_length", -1),
         # If two servers shared a port, the kernel would distribute the calls between them at random.
         ("grpc.so_reuseport", 0),
-        # Clients may ping every 10 s, also between calls; a minimum of 8 s allows for differences between timers.
+        # Clients may ping every 10 s, even between calls; a minimum of 8 s allows for differences between timers.
         ("grpc.http2.min_ping_interval_without_data_ms", 8_000),
         ("grpc.keepalive_permit_without_calls", 1),
-        # Find callers that are gone without a word: their calls would hold slots of --max-calls for hours.
+        # Detect callers that vanished without closing the connection: their calls would stay in progress for hours.
         ("grpc.keepalive_time_ms", round(_PING_INTERVAL_S * 1000)),
         ("grpc.keepalive_timeout_ms", round(_PING_TIMEOUT_S * 1000)),
-        # gRPC measures the bandwidth with pings too; while such a ping is unanswered, it sends no keepalive ping.
+        # gRPC also pings to measure bandwidth. While such a ping is unanswered, gRPC sends no keepalive ping.
         ("grpc.http2.ping_timeout_ms", round(_PING_TIMEOUT_S * 1000)),
         ("grpc.http2.max_pings_without_data", 0),
         ("grpc.server_handshake_timeout_ms", round(_HANDSHAKE_TIMEOUT_S * 1000)),
         ("grpc.max_connection_idle_ms", round(_MAX_CONNECTION_IDLE_S * 1000)),
-        # Health checks and calls to be refused need room besides the admitted calls. A lower limit would reset calls
-        # that a client starts before it knows the limit.
+        # Health checks and refused calls need streams beyond those of the admitted calls. A lower limit would reset
+        # calls that a client starts before it knows the limit.
         ("grpc.max_concurrent_streams", settings.max_calls + _MORE_STREAMS),
         # Accept no compression: gRPC checks the size of a message only after it has decompressed the message.
         ("grpc.compression_enabled_algorithms_bitset", 1),

@@ -20,7 +20,7 @@ def main() -> int:
         settings = read_settings(sys.argv[1:], os.environ)
     except SettingsError as error:
         return _fail(str(error), 2)
-    # gRPC's core writes a line for every failed TLS handshake, past Python's logging, so callers could fill the log.
+    # gRPC's core bypasses Python's logging with a line for every failed TLS handshake, so callers could fill the log.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     try:
         from headwaiter_server.app import CannotListen

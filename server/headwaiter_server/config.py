@@ -32,7 +32,7 @@ from headwaiter_server.setting_types import (
 _MIB = 1 << 20
 # The settings that say what to serve.
 _SERVED = ("bundle", "models")
-# The settings that only a folder of several models has.
+# The settings that need --models.
 _OF_MODELS = ("watch_s", "default_model", "model_control")
 
 

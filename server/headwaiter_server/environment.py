@@ -16,7 +16,7 @@ _OTHER_PROGRAMS = ("HEADWAITER_CLIENT_", "HEADWAITER_COLOR")
 
 
 def usable_processors(cgroup: Path = _CGROUP) -> int:
-    """Return the number of processors that this process may use: its CPU affinity, or the quota of its cgroup."""
+    """Return how many processors this process may use: the smaller of its CPU affinity and its cgroup's quota."""
     affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return math.ceil(min(affinity, _cpu_quota(cgroup)))
 

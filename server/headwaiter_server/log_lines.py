@@ -1,4 +1,4 @@
-"""Write the log, with at most a few lines of each kind in a second and a bounded length of each line.
+"""Write the log, and limit the number of lines of each kind per second and the length of each line.
 
 The handler applies to all loggers, so it also bounds the lines of gRPC, of asyncio and of later code.
 """
@@ -14,10 +14,10 @@ from typing import Any, TextIO
 from headwaiter_server.rate_limit import RateLimit
 
 FEW_LINES_PER_S = 5
-# Longer than every message of the server that contains no text of a caller.
+# Longer than every message of the server that contains no text from a caller.
 _MAX_MESSAGE_CHARACTERS = 2000
 _MAX_TRACEBACK_CHARACTERS = 8000
-# At most this long after a line was left out, the log says so, if its second is over.
+# The log reports left-out lines at this interval; lines of the current second are reported later.
 _REPORT_INTERVAL_S = 1.0
 
 
@@ -34,7 +34,7 @@ def configure_logging() -> None:
 
 
 class BoundedHandler(logging.StreamHandler[TextIO]):
-    """Writes the first lines of each kind in a second, and then how many were left out."""
+    """Writes the first lines of each kind in a second, and later the number of lines that were left out."""
 
     def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__(stream)

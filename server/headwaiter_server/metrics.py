@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, disable_created
 from headwaiter_proto.rules.errors import ERROR_BY_REASON
 from headwaiter_server.model_metrics import MetricFamilies, ModelRecorder
 
-# The reasons of errors that no request has before it enters the queue. gRPC refuses messages that are too large.
+# The error reasons that `refused` never counts. gRPC itself refuses messages that are too large.
 _NO_REFUSALS = {"INFERENCE_FAILED", "DEADLINE_EXCEEDED", "CANCELLED", "MESSAGE_TOO_LARGE"}
 # The creation times of counters would double the size of the page, and dashboards do not use them.
 disable_created_metrics()  # type: ignore[no-untyped-call]
@@ -61,7 +61,7 @@ class Recorder:
         """Record that a request was answered, with a reply or an error.
 
         Args:
-            model: name and version of the model; empty strings for a request that no model was found for.
+            model: name and version of the model; empty strings if no model was found for the request.
             method: the gRPC method.
             code: name of the gRPC code.
             duration_s: seconds since the arrival of the request.

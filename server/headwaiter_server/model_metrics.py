@@ -42,12 +42,12 @@ class QueueState(Protocol):
 
     @property
     def limits(self) -> AdaptiveLimits:
-        """The batch limits that hold now, and the largest ones."""
+        """The current batch limits, and the limits before serving."""
         ...
 
     @property
     def cost_corrections(self) -> Mapping[str, float]:
-        """The latest measured / predicted times: `batch` and `hidden_batch`."""
+        """The latest ratio of measured to predicted time for each kind of batch: `batch` and `hidden_batch`."""
         ...
 
 
@@ -89,9 +89,9 @@ class MetricFamilies:
         self.cost_terms = self._gauge(
             "batch_cost_seconds", "Cost of a launch, a token, a padded token, an attention cell, a hidden row.", "term"
         )
-        self.token_budget = self._gauge("token_budget", "Most tokens in a batch now.")
+        self.token_budget = self._gauge("token_budget", "Current maximum of tokens in a batch.")
         self.limits_ratio = self._gauge(
-            "batch_limits_ratio", "Batch limits now / before serving; lower if memory is short."
+            "batch_limits_ratio", "Current batch limits / limits before serving; less than 1 if memory is short."
         )
         self.cost_correction = self._gauge(
             "cost_correction_ratio", "Median of measured / predicted time of the latest batches.", "cost"
@@ -155,7 +155,7 @@ class ModelRecorder:
         queue: QueueState,
         estimated_wait_s: Callable[[], float],
     ) -> None:
-        """Expose the description, the measured cost and the queue of the model, which is ready to serve."""
+        """Expose the description, the measured cost and the queue of a model that is ready to serve."""
         families, labels = self._families, self._labels
         families.info.labels(*labels, model.bundle.digest, model.provider, model.graph_file).set(1)
         for measure, value in asdict(model.self_check).items():
@@ -201,7 +201,7 @@ class ModelRecorder:
         self._failed_batches[cause].inc()
 
     def batch_ran(self, shape: Shape, predicted_s: float, actual_s: float, packing_s: float = 0.0) -> None:
-        """Record that a batch ran, with its predicted and its actual seconds, and with the seconds of its packing."""
+        """Record a batch that ran, its predicted and actual run time, and the time that its packing took."""
         self.statistics.batch_ran(shape.sequences, packing_s, actual_s)
         self._batch_sequences.observe(shape.sequences)
         self._batch_tokens.observe(shape.tokens)

@@ -19,14 +19,14 @@ class Total:
     seconds: float = 0.0
 
     def add(self, seconds: float) -> None:
-        """Count one more time."""
+        """Count one event that took this many seconds."""
         self.count += 1
         self.seconds += seconds
 
 
 @dataclass(slots=True)
 class BatchTotals:
-    """The batches of one size: the time to pack them, and the time in which they ran."""
+    """The packing and the runs of all batches of one size."""
 
     packing: Total = field(default_factory=Total)
     runs: Total = field(default_factory=Total)
@@ -37,9 +37,9 @@ class Totals:
     """The totals since the model was loaded.
 
     Attributes:
-        succeeded: the requests to encode that were answered, with their whole time.
-        failed: the requests to encode that failed after their model was found.
-        stages: the stages of the answered requests.
+        succeeded: the encode requests that were answered, timed from arrival to reply.
+        failed: the encode requests that failed after their model was found, timed from arrival to failure.
+        stages: the stages of the answered requests, by name.
         batches: the batches, by number of sequences.
         latest_unix_s: when the latest request was answered, in seconds since 1970-01-01; 0 before the first.
     """
@@ -74,7 +74,7 @@ class ModelStatistics:
             return deepcopy(self._totals)
 
     def request_answered(self, total_s: float, stages_s: Mapping[str, float]) -> None:
-        """Record that a request was answered, with its seconds and those of each stage."""
+        """Record an answered request, its total time, and the time of each stage."""
         with self._lock:
             self._totals.latest_unix_s = time.time()
             self._totals.succeeded.add(total_s)

@@ -1,4 +1,4 @@
-"""Run a server as a process: until a signal, or until the scheduler fails."""
+"""Run a server as a process until a signal arrives or the scheduler fails."""
 
 import asyncio
 import gc
@@ -14,7 +14,7 @@ log = logging.getLogger(__name__)
 # little memory.
 _GC_THRESHOLD_OBJECTS = 10_000
 # Every call leaves a cycle of objects in grpc.aio, and the cycle keeps the memory of the call's connection: over 1 MiB
-# after oversized headers. Without this timer, 1,000 such connections would pass before the threshold is reached.
+# after oversized headers. Without this timer, the threshold would be reached only after 1,000 such connections.
 _GC_INTERVAL_S = 5.0
 
 
@@ -79,7 +79,7 @@ def _tune_garbage_collector() -> None:
 
 
 async def _collect_garbage() -> None:
-    """Collect the garbage of calls at intervals, forever; the objects of start-up are frozen, so this stays short."""
+    """Collect the garbage of calls at intervals, forever; each collection is short, because it skips frozen objects."""
     while True:
         await asyncio.sleep(_GC_INTERVAL_S)
         gc.collect()

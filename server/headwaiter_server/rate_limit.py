@@ -46,7 +46,7 @@ class RateLimit:
         """Return how many events of each kind were left out in a second that is over, and forget these seconds.
 
         Args:
-            all_kinds: take the seconds that are not over, too.
+            all_kinds: also take the seconds that are not over.
         """
         now_s = self._clock()
         over = [kind for kind, window in self._windows.items() if all_kinds or now_s >= window.end_s]

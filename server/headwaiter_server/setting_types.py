@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-# The weights travel in one Protobuf message, which must be smaller than 2 GiB.
+# Attention weights are sent in one Protobuf message, which must be smaller than 2 GiB.
 _MAX_ATTEND_BYTES = 1 << 30
 
 

@@ -34,14 +34,14 @@ Progress: TypeAlias = Callable[[int, int], None]
 
 
 class CallSettings:
-    """The settings and the known model descriptions, which all calls of one client share.
+    """The settings and the known model descriptions that all calls of one client share.
 
     Args:
         timeout_s: seconds until the deadline of calls without a timeout of their own.
-        max_in_flight: most requests of one call in flight at once.
+        max_in_flight: maximum number of requests of one call in flight at once.
 
     Attributes:
-        descriptions: the descriptions that the server has sent so far, by the name and version of the call.
+        descriptions: the descriptions that the server has sent so far, by the model name and version of the call.
 
     Raises:
         TypeError: an argument is not a number.
@@ -76,8 +76,8 @@ class EncodeCall:
         kind: the kind of input; None takes the kind of the first sequence.
         sequences: the sequences as the caller passed them.
         options: see `RequestOptions`.
-        timeout_s: seconds until the deadline of the whole call (for a list, from its first request) or of each request
-            (for a stream); when None, each request has the client's timeout.
+        timeout_s: for a list, seconds from its first request until the deadline of the whole call; for a stream,
+            seconds until the deadline of each request. When None, each request has the client's timeout.
         progress: see `Client.encode`.
         stream: whether the sequences are a stream.
         accepts_async: whether the sequences may be an async iterable.
@@ -227,7 +227,7 @@ class EncodeCall:
         return description
 
     def _check_model(self, model: ModelRef) -> None:
-        # Threads call this at the same time. Each adds its model before it counts, so the last thread sees all models.
+        # Several threads may call this at once. Each adds its model before it counts, so the last one sees all models.
         self._models.add(model)
         if len(self._models) > 1:
             raise ModelChanged(
@@ -269,12 +269,12 @@ class ListResults:
 
 
 def next_candidates(pending: list[_Pending], ordered: bool) -> list[_Pending]:
-    """Return the requests in flight whose result may be yielded next: the oldest if ordered, else any."""
+    """Return the requests in flight whose result may be yielded next: only the oldest if ordered, else all."""
     return pending[:1] if ordered else pending
 
 
 def _sequence_too_large(index: int, error: HeadwaiterError) -> HeadwaiterError:
-    """Return the error of a sequence that was refused for its size in a request of its own."""
+    """Return the error of a sequence that is too large even as the only sequence of a request."""
     located_error = copy(error)
     located_error.sequence = index
     # The message ends with advice for requests with several sequences, which does not apply here.

@@ -15,7 +15,7 @@ _FLOATS = {np.dtype("<f4"): pb.DATA_TYPE_FLOAT32, np.dtype("<f2"): pb.DATA_TYPE_
 _INTEGERS = {np.dtype("<i4"): pb.DATA_TYPE_INT32, np.dtype("<i8"): pb.DATA_TYPE_INT64}
 _MAX_UINT32 = 2**32 - 1
 
-# The most bytes that the wire format adds to a sequence: the tag and length of a text, or an entry in `lengths`.
+# Maximum bytes that the wire format adds to a sequence: the tag and length of a text, or an entry in `lengths`.
 _OVERHEAD_BYTES = 6
 # Room for special tokens and the tokens of a prompt; every other token has at least one byte of the text.
 _EXTRA_TOKENS = 16
@@ -27,8 +27,8 @@ class SequenceSize(NamedTuple):
     """Upper bounds for the size of a sequence.
 
     Attributes:
-        tokens: most tokens that the server can count.
-        size_bytes: most bytes in the message.
+        tokens: maximum number of tokens that the server can count.
+        size_bytes: maximum number of bytes in the message.
     """
 
     tokens: int
@@ -77,7 +77,7 @@ class TextInput:
 
     def fill(self, request: pb.EncodeRequest, texts: Sequence[str]) -> None:
         """See `InputKind.fill`."""
-        # Set the field even for an empty list, so that the server refuses the list and not a request without an input.
+        # Set the field even for an empty list, so that the server's error is about the empty list, not a missing input.
         request.texts.SetInParent()
         request.texts.values.extend(texts)
 

@@ -20,7 +20,7 @@ _STATES = {
 
 @dataclass(frozen=True)
 class ModelRef:
-    """The model that answered. Vectors with another digest or another precision must not be compared with its vectors.
+    """The model that answered. Compare vectors only if their models have the same digest and the same precision.
 
     Attributes:
         name: the model's name.
@@ -33,7 +33,7 @@ class ModelRef:
     name: str
     digest: str
     precision: str = ""
-    # Replicas may give other numbers to the same version: the digest says whether vectors can be compared.
+    # Replicas may number the same version differently; the digest decides whether vectors can be compared.
     version: str = field(default="", compare=False)
 
     def __str__(self) -> str:
@@ -68,7 +68,7 @@ def model_ref(message: pb.ModelRef) -> ModelRef:
 
 
 def read_versions(response: pb.ListModelsResponse) -> list[ModelVersion]:
-    """Return the versions that a message lists; a server without versions lists only models that are ready."""
+    """Return the versions that a message lists; a server that reports no versions lists only models that are ready."""
     refs = {(model.name, model.version): model_ref(model) for model in response.models}
     listed = response.versions or [
         pb.ModelStatus(name=model.name, version=model.version, state=pb.MODEL_STATE_READY) for model in response.models

@@ -21,7 +21,7 @@ _Item = TypeVar("_Item")
 
 @dataclass(frozen=True)
 class Timings:
-    """The seconds that each stage of a call took; for a list that took several requests, the sums over the requests.
+    """The seconds that each stage of a call took, summed over the requests if a list took several.
 
     Attributes:
         round_trip_s: from sending the request to receiving the reply, measured by the client.
@@ -55,7 +55,7 @@ class SequenceEncoding:
         index: position of the sequence in the stream, from 0.
         float_pooled: [width] the sequence's vector; None if not requested, if the model has no pooling, if the sequence
             failed, or if returned as int8.
-        float_hidden: [length, width] one vector per token; None if not requested, failed, or returned as int8.
+        float_hidden: [length, width] one vector per token; None if not requested or failed, or if returned as int8.
         pooled_int8: the vector, if it was requested as int8.
         hidden_int8: the vectors of the tokens, if they were requested as int8.
         length: number of tokens, special tokens included; 0 if the sequence failed.
@@ -89,7 +89,7 @@ class SequenceEncoding:
 
 @dataclass(frozen=True, eq=False)
 class Encoding:
-    """The results of a list; arrays that came in one reply are read-only views of the reply.
+    """The results of a list; arrays that came in a single reply are read-only views of this reply.
 
     Indices of sequences are positions in the caller's list.
 

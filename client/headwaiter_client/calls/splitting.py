@@ -29,10 +29,10 @@ class ChunkLimits:
     """The limits of one request.
 
     Attributes:
-        sequences: most sequences.
-        tokens: most tokens of all sequences together.
-        size_bytes: size of the largest message.
-        text_tokens: most tokens that one text can have after truncation.
+        sequences: maximum number of sequences.
+        tokens: maximum number of tokens of all sequences together.
+        size_bytes: maximum size of the message.
+        text_tokens: maximum number of tokens of one text after truncation.
     """
 
     sequences: int
@@ -134,7 +134,7 @@ class ChunkBuilder:
 
 
 def is_small_list(chunk: Chunk, sequences: int) -> bool:
-    """Return whether a chunk holds the whole list and is within `SMALL_LIST`; a chunk of one large sequence is not."""
+    """Return whether a chunk holds the whole list and is within `SMALL_LIST`, which one large sequence can exceed."""
     if len(chunk.sequences) != sequences:
         return False
     size = chunk.kind.measure(chunk.sequences[0], SMALL_LIST.text_tokens)

@@ -26,7 +26,7 @@ METHODS = {
     for method in service.methods
 }
 
-# A model is read, checked and measured before it answers.
+# Loading takes long, because the server reads, checks and measures a model before the model answers.
 LOAD_TIMEOUT_S = 600.0
 
 # The two messages of the standard health service, as bytes: importing grpc_health would add a dependency.
@@ -44,7 +44,7 @@ _Reply = TypeVar("_Reply", bound=Message)
 
 @dataclass(frozen=True)
 class Call:
-    """A step: make a gRPC call, then send the reply's bytes into the generator, or throw the `HeadwaiterError`."""
+    """A step: make a gRPC call, then send the reply's bytes or throw the `HeadwaiterError` into the generator."""
 
     method: str
     request: bytes
@@ -54,7 +54,7 @@ class Call:
 
 @dataclass(frozen=True)
 class Pause:
-    """A step: wait for `pause_s` seconds, then resume the generator with any bytes; it ignores them."""
+    """A step: wait for `pause_s` seconds, then resume the generator with any bytes, which the generator ignores."""
 
     pause_s: float
 
@@ -131,14 +131,14 @@ def model(name: str, version: str, timeout_s: float) -> Steps[pb.GetModelRespons
 
 
 def is_unexplained(error: HeadwaiterError) -> bool:
-    """Return whether a refusal has no details: a proxy refused the call, or gRPC refused a message as too large."""
+    """Return whether a refusal has no details, as when a proxy refuses a call or gRPC refuses a large message."""
     return isinstance(error, Overloaded) and error.retry_after_s is None
 
 
 def explained(
     refusal: HeadwaiterError, request: pb.EncodeRequest | pb.AttendRequest, describe: Steps[pb.GetModelResponse]
 ) -> Steps[HeadwaiterError]:
-    """Return MessageTooLarge for an unexplained refusal of a request above the server's limit, else the refusal.
+    """Return MessageTooLarge if the refused request exceeds the server's size limit, else the refusal.
 
     Args:
         refusal: the unexplained refusal.

@@ -75,7 +75,7 @@ def int8_array(tensor: pb.Tensor) -> Int8Array:
 def read_vectors(
     response: pb.EncodeResponse, field: Literal["pooled", "hidden"]
 ) -> tuple[NDArray[Any] | None, Int8Array | None]:
-    """Return a reply's vectors as a float array or as an int8 array; the other, or both, are None."""
+    """Return a reply's vectors as (floats, None) or (None, int8 values), or (None, None) if the reply has none."""
     tensor: pb.Tensor = getattr(response, field)
     if not response.HasField(field):
         return None, None

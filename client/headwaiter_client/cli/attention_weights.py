@@ -65,7 +65,7 @@ def find_token(tokens: Sequence[str], query: str) -> int:
 
 
 def _without_mark(token: str) -> str:
-    """Return a token without the tokenizer's mark, or the mark itself if the token is nothing else."""
+    """Return a token without the tokenizer's mark; a token that is only a mark stays as it is."""
     for mark in _TOKEN_MARKS:
         if token.startswith(mark) and token != mark:
             return token.removeprefix(mark)

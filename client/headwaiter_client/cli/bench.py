@@ -83,7 +83,7 @@ async def _send_load(arguments: argparse.Namespace, texts: Sequence[str]) -> Loa
     """Send the requests, and return their outcomes."""
     options = text_options(arguments)
     requests = islice(_requests(texts, arguments.texts_per_request), arguments.requests)
-    # Without retries, so that the report shows refused requests.
+    # Turn retries off, so that the report shows refused requests.
     async with AsyncClient(**client_arguments(arguments), retry=RetryPolicy(max_attempts=1)) as client:
 
         async def send(request: Sequence[str], _: float) -> Reply:

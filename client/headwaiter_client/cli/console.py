@@ -41,8 +41,8 @@ def bar_chart(labels: Sequence[str], numbers: Sequence[str], values: Sequence[fl
 class ProgressBar:
     """Shows how many items are done, and whether the command waits for the server.
 
-    A terminal shows a bar with the number of items, the items per second and the time left, or since when the command
-    waits and why. Elsewhere, standard error gets one line when a wait begins, and one when it ends.
+    A terminal shows a bar with the number of items, the items per second and the time left; during a wait, also its
+    duration and its reason. Without a terminal, standard error gets one line when a wait begins and one when it ends.
 
     Args:
         total: number of all items, those of earlier runs included.
@@ -109,7 +109,7 @@ class ProgressBar:
         self._bar.update(self._task, completed=self.done, rate=f"{rate_per_s:,.0f}")
 
     def begin_wait(self, reason: str) -> None:
-        """Show that the command waits for the server, and why; a wait in progress goes on with another reason."""
+        """Show that the command waits for the server, and why; a wait in progress continues with the new reason."""
         self._reason = reason
         if self._waits_since_s is None:
             self._waits_since_s = time.monotonic()
@@ -122,7 +122,7 @@ class ProgressBar:
             self._waits_since_s = None
 
     def _wait_text(self) -> str:
-        # The bar refreshes itself, so the seconds go on while the command sleeps or calls the server.
+        # The bar refreshes itself, so the seconds count on while the command sleeps or calls the server.
         if self._waits_since_s is None:
             return ""
         return f"waiting for the server since {time.monotonic() - self._waits_since_s:.0f} s: {self._reason}"

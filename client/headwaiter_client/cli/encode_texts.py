@@ -15,7 +15,7 @@ from headwaiter_client.client import Client
 from headwaiter_client.errors import DeadlineExceeded, HeadwaiterError, ModelChanged, SequenceTooLong, Transient
 from headwaiter_proto import encoder_pb2 as pb
 
-# The errors that another attempt may cure.
+# The errors after which another attempt may succeed.
 _PASSING = (Transient, DeadlineExceeded)
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 15.0
 
@@ -39,7 +39,7 @@ def encode_texts(
     bar: ProgressBar,
     **options: Unpack[RequestOptions],
 ) -> Iterator[SequenceEncoding]:
-    """Yield the pooled encodings of the texts that are not done according to the progress bar, in order.
+    """Yield, in order, the pooled encodings of all texts after those that the progress bar counts as done.
 
     Raises:
         ModelChanged: another model than the described one answered.
@@ -69,10 +69,10 @@ def encode_texts(
 
 
 class Patience:
-    """Waits for a server that does not answer now, as long as it takes.
+    """Repeats a call until the server answers, for as long as that takes.
 
-    An error that another attempt may cure is one of `Transient`, or a deadline that passed. The pauses between attempts
-    double while nothing gets done, up to 15 s.
+    Another attempt follows a `Transient` error or a passed deadline; other errors are raised. The pauses between
+    attempts double, up to 15 s, until another text is done.
     """
 
     def __init__(self, bar: ProgressBar) -> None:
@@ -98,7 +98,7 @@ class Patience:
         texts: Texts,
         **options: Unpack[RequestOptions],
     ) -> Iterator[SequenceEncoding]:
-        """Yield encodings as `encode_texts` does; after an error that may pass, go on with the next text."""
+        """Yield encodings as `encode_texts` does; after a passing error, wait and continue with the next text."""
         while self._bar.done < len(texts.values):
             try:
                 yield from encode_texts(client, description, texts, self._bar, **options)

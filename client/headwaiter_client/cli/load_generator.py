@@ -1,7 +1,7 @@
 """A load generator: a closed loop of requesters, or an open loop that sends at given times.
 
-The latency of a request counts from the time at which it is due. If the generator falls behind its schedule in an open
-loop, the latencies therefore include its delay.
+The latency of a request counts from the time at which the request is due. If the generator falls behind its schedule in
+an open loop, the latencies therefore include the generator's delay.
 """
 
 import asyncio
@@ -111,7 +111,7 @@ async def open_loop(
     """Send each request at its arrival time, whether earlier requests are answered or not.
 
     Args:
-        send: sends one request; if `grace_s` is given, `send` must return a reply also when it is cancelled.
+        send: sends one request; if `grace_s` is given, `send` must return a reply even when it is cancelled.
         requests: the requests; sending ends with the requests or with the arrival times, whichever end first.
         arrivals_s: arrival times in ascending order, in seconds from the start.
         grace_s: seconds after the last request at which unanswered requests are cancelled; None waits for all answers.

@@ -6,8 +6,8 @@ While OUT.npy is incomplete, two files lie beside it:
 - OUT.npy.journal: one line of JSON with the model and the options of the rows, then for each row 16 bytes, the
   BLAKE2b hash of its text.
 
-A run with the same model and options keeps the rows up to the first text that differs. If no row can be kept, or for
-another model or other options, the rows are discarded only with --restart.
+A run with the same model and options keeps the rows up to the first text that differs. If no row can be kept, or if the
+model or the options differ, the run fails unless --restart discards the rows.
 """
 
 import io

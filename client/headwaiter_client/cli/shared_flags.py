@@ -24,7 +24,7 @@ def add_command(
     def add(flag: str, convert: Callable[[str], object], default: object, summary: str) -> None:
         # The prefix differs from that of the server's variables: on a host that runs both, their TLS files differ.
         variable = "HEADWAITER_CLIENT_" + flag.strip("-").replace("-", "_").upper()
-        # An empty variable counts as not set, because compose files pass unset variables as empty.
+        # An empty variable counts as not set, because Docker Compose passes unset variables on as empty ones.
         value = os.environ.get(variable) or default
         parser.add_argument(
             flag, type=convert, default=value, help=f"{summary} (or {variable}; default: {default or 'none'})"

@@ -15,7 +15,7 @@ from typing import Any, BinaryIO
 # The flag that a file of this suffix needs; without the flag, the file would be read as plain lines.
 _REQUIRED_FLAGS = {".jsonl": "--field", ".parquet": "--column"}
 
-# The marks of UTF-32 contain those of UTF-16, or NULs.
+# The byte-order marks of UTF-16. Those of UTF-32 contain these marks, or NULs.
 _UTF16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 

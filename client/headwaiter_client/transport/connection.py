@@ -18,7 +18,7 @@ CHANNEL_OPTIONS = (
     # Replies with hidden vectors are larger than gRPC's default limit of 4 MiB. The server limits the size of requests.
     ("grpc.max_receive_message_length", -1),
     ("grpc.max_send_message_length", -1),
-    # Detect a dead connection within 30 s, between calls too. The server closes connections that ping more often than
+    # Detect a dead connection within 30 s, even between calls. The server closes connections that ping more often than
     # every 10 s.
     ("grpc.keepalive_time_ms", 20_000),
     ("grpc.keepalive_timeout_ms", 10_000),
@@ -30,7 +30,7 @@ CHANNEL_OPTIONS = (
 )
 
 _REPLICA_SERVICE_CONFIG = {
-    # Take turns among the IP addresses of one host name too, because each may be a replica.
+    # Also take turns among the IP addresses of one host name, because each address may be a replica.
     "loadBalancingConfig": [{"round_robin": {}}],
     # Watch the standard health service of each server, and send calls only to servers that report SERVING.
     "healthCheckConfig": {"serviceName": pb.DESCRIPTOR.services_by_name["Encoder"].full_name},
@@ -46,7 +46,7 @@ _ADDRESS = 'a str, such as "localhost:50051", or a list of these'
 _KEY_MISMATCHES = ("KEY_VALUES_MISMATCH", "KEY_TYPE_MISMATCH", "NO_CERTIFICATE_ASSIGNED")
 _PORTS = range(1, 1 << 16)
 
-# gRPC treats a deadline that is too far in the future as one that has passed.
+# gRPC treats a deadline too far in the future as a deadline that has passed.
 _MAX_TIMEOUT_S = 365 * 24 * 3600.0
 
 

@@ -1,4 +1,4 @@
-"""Carry calls over gRPC, for asyncio; for the design see `grpc_transport`."""
+"""Carry the calls of `AsyncClient` over gRPC; `grpc_transport` describes the design."""
 
 import asyncio
 import random
@@ -89,7 +89,7 @@ class AsyncGrpcTransport:
             task = asyncio.current_task()
             if task and task.cancelling():
                 raise
-            # This task was not cancelled, so the channel was closed during the call.
+            # The task was not cancelled, so the channel was closed during the call.
             raise Cancelled("the client was closed before the answer came", request_id=request_id) from error
 
     def _record_state(self, index: int, *, up: bool) -> None:

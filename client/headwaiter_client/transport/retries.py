@@ -10,8 +10,8 @@ from headwaiter_client.calls.steps import HEALTH_METHOD
 from headwaiter_client.errors import DeviceFailed, HeadwaiterError, Transient
 from headwaiter_proto.rules.status import DEVICE_FAILURES_KEY
 
-# Retries in the budget of a new client, and the most that a budget holds. If a policy allows a single call more retries
-# than one of these numbers, that number is raised to match.
+# Retries in the budget of a new client, and the maximum of a budget. If a policy allows a single call more retries than
+# one of these numbers, that number is raised to match.
 _INITIAL_RETRIES = 10.0
 _MAX_RETRIES = 100.0
 _RETRIES_PER_SUCCESS = 0.2
@@ -27,9 +27,9 @@ class RetryPolicy:
     or a proxy is `Overloaded`. Requests change nothing on a server, so a request may be sent twice.
 
     Attributes:
-        max_attempts: most times that a call is sent; 1 turns retries off.
+        max_attempts: maximum number of times that a call is sent; 1 turns retries off.
         initial_backoff_s: longest random wait before the second attempt; doubles with each further attempt.
-        max_backoff_s: upper limit of the doubling.
+        max_backoff_s: upper limit of this longest wait.
 
     Raises:
         TypeError: an attribute is not a number.
@@ -66,7 +66,7 @@ class RetryPolicy:
         """
         if not isinstance(error, Transient) or attempts >= self.max_attempts:
             return None
-        # The exponent is capped because 2.0**1024 is an overflow; 2**60 times any back-off is above max_backoff_s.
+        # Cap the exponent, because 2.0**1024 overflows; with 60, every usual back-off has reached max_backoff_s.
         backoff_s = min(self.max_backoff_s, self.initial_backoff_s * 2.0 ** min(attempts - 1, 60))
         wait_s = (error.retry_after_s or 0.0) + jitter * backoff_s
         return wait_s if wait_s < remaining_s else None
@@ -108,7 +108,7 @@ class RetryBudget:
 
 
 class Attempts:
-    """The attempts of one call, and what the next attempt must tell its server about the earlier ones.
+    """The attempts of one call, and the metadata that tells the next server about earlier attempts.
 
     Args:
         metadata: the metadata of the first attempt.

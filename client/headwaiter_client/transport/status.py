@@ -1,8 +1,8 @@
 """Turn the status of a failed gRPC call into an exception.
 
 A Headwaiter server sends error details with every refusal, and only these details decide what a refusal means. A status
-without them comes from gRPC itself, from a proxy or from another server; then the code alone decides,
-and a code that may have several causes gives the most general exception.
+without details comes from gRPC itself, from a proxy or from another server. Its code alone then decides; a code that
+may have several causes gives the most general exception.
 """
 
 from textwrap import shorten
@@ -57,7 +57,7 @@ _DETAILS = (error_details_pb2.ErrorInfo, error_details_pb2.RetryInfo, error_deta
 
 
 def error_from_rpc(error: grpc.RpcError, *, timeout_s: float, request_id: str | None) -> HeadwaiterError:
-    """Return the exception for the error that a gRPC channel, blocking or asyncio, raised for a failed call."""
+    """Return the exception for the error that a gRPC channel (blocking or asyncio) raised for a failed call."""
     call = cast("grpc.Call", error)  # The exceptions of channels are also of this type.
     code, text = call.code(), call.details() or ""
     details = _known_details(call)
@@ -84,7 +84,7 @@ def _without_details(code: grpc.StatusCode, text: str, timeout_s: float) -> tupl
     if code is grpc.StatusCode.DEADLINE_EXCEEDED:
         return DeadlineExceeded, f"no answer within {timeout_s:g} s: set a longer timeout_s"
     if code is grpc.StatusCode.CANCELLED:
-        # If the caller cancels, no error gets here. gRPC also ends calls with CANCELLED when the server stops.
+        # This is not a caller's cancellation, which never gets here: gRPC ends calls this way when the server stops.
         return Unavailable, "the server ended the call without an answer: it may be shutting down"
     kind, advice = _BARE.get(code, (HeadwaiterError, _CHECK_ADDRESS))
     # gRPC lists each failed attempt to connect; the last one is enough.

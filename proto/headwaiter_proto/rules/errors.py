@@ -20,7 +20,7 @@ from typing import ClassVar
 
 from headwaiter_proto import encoder_pb2 as pb
 
-# The most characters of a caller's text that an error quotes: an error travels in HTTP/2 headers of 8 KiB.
+# Maximum characters of a caller's text that an error quotes: an error is sent in HTTP/2 headers of at most 8 KiB.
 MAX_QUOTED_CHARACTERS = 256
 
 
@@ -30,7 +30,7 @@ class HeadwaiterError(Exception):
     The client raises this class itself for a failure without a class of its own.
 
     Attributes:
-        sequence: index of the wrong sequence: on a server in the request, in the client in the list of the call. None
+        sequence: index of the wrong sequence, on a server in the request and in the client in the caller's list; None
             if the error is not about one sequence.
         field: path of the wrong field in the request.
         limit: the limit that was exceeded.
@@ -124,7 +124,7 @@ class DeviceFailed(Unavailable):
 
 
 class InferenceFailed(HeadwaiterError):
-    """The model failed on this input, devices failed while they ran it, or a part of the model cannot be loaded."""
+    """The model failed on this input, devices failed on this input, or a part of the model cannot be loaded."""
 
     reason = pb.INFERENCE_FAILED
 

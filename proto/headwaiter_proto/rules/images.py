@@ -15,7 +15,7 @@ def min_tokens(manifest: Manifest) -> int:
 
 
 def wrong_fixed_length(index: int, length: int, path: str, manifest: Manifest) -> InvalidInput:
-    """Return the error of a sequence of another length than the only one that the model accepts."""
+    """Return the error of a sequence whose length is not the model's only length."""
     tokens = manifest.max_tokens
     parts = f"a row of zeros and the {tokens - 1} patches of an image" if manifest.class_row else f"{tokens} rows"
     kind = SequenceTooLong if length > tokens else InvalidInput

@@ -21,8 +21,8 @@ _FEATURE_TYPES: dict[int, np.dtype[Any]] = {
     pb.DATA_TYPE_FLOAT32: np.dtype("<f4"),
     pb.DATA_TYPE_FLOAT16: np.dtype("<f2"),
 }
-# The time and the memory of tokenisation grow with the bytes of a text. Of the tokenizers that were measured,
-# the slowest needs 2.5 s and 0.7 GiB for a text of this size, or 0.3 s if the text is of ordinary words.
+# The time and the memory of tokenisation grow with the bytes of a text. The slowest tokenizer that was measured needs
+# 2.5 s and 0.7 GiB for a text of this size, or 0.3 s if the text consists of ordinary words.
 MAX_BYTES_OF_ONE_TEXT = 1 << 20
 
 
@@ -134,10 +134,10 @@ def read_features(
 
 
 def read_prompt(texts: pb.Texts, manifest: Manifest, limits: RequestLimits) -> pb.Prompt:
-    """Check texts before tokenisation, and return the requested prompt, else the default prompt, else an empty one.
+    """Check texts before tokenisation; return the requested prompt, or the default prompt, or an empty prompt.
 
     Raises:
-        InvalidInput: the model takes no texts or lacks the prompt, or the texts are too many or too large together.
+        InvalidInput: the model takes no texts or lacks the prompt, or there are too many texts or bytes of texts.
     """
     name = texts.prompt or manifest.default_prompt
     prompts = {prompt.name: prompt for prompt in manifest.prompts}
@@ -163,7 +163,7 @@ def read_prompt(texts: pb.Texts, manifest: Manifest, limits: RequestLimits) -> p
 
 
 def check_texts(texts: Sequence[str], failures: Failures) -> None:
-    """Refuse empty texts, and texts with too many bytes to be tokenised; only the tokenizer can count their tokens."""
+    """Refuse empty texts, and texts with too many bytes for tokenisation; only the tokenizer can count tokens."""
     for index, text in enumerate(texts):
         if not text.strip():
             failures.add(

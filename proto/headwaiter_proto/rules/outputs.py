@@ -35,9 +35,9 @@ class Output:
     hidden_dtype: pb.DataType
 
     def needs_rows(self, skipped_tokens: int) -> bool:
-        """Return whether the hidden rows are needed: in the reply, or for a pooling that the graph cannot compute.
+        """Return whether the hidden rows are needed, for the reply or for a pooling that the graph cannot compute.
 
-        The graph cannot leave out the first `skipped_tokens` rows, those of a prompt.
+        The graph cannot leave out the first `skipped_tokens` rows, which are those of a prompt.
         """
         return self.hidden or not self.graph_pools or skipped_tokens > 0
 

@@ -94,7 +94,7 @@ def model_response(manifest: Manifest, limits: RequestLimits) -> pb.GetModelResp
 
 
 def fill(tensor: pb.Tensor, values: NDArray[np.generic], dtype: pb.DataType, field: str = "output.dtype") -> None:
-    """Write an array [..., width] of floats as FLOAT32, FLOAT16 or INT8; `field` of the request asked for the type.
+    """Write an array [..., width] of floats as FLOAT32, FLOAT16 or INT8; errors name the request's `field`.
 
     Raises:
         InvalidInput: FLOAT16 cannot hold a value.
@@ -113,7 +113,7 @@ def fill(tensor: pb.Tensor, values: NDArray[np.generic], dtype: pb.DataType, fie
 def quantize_rows(rows: NDArray[np.float32]) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
     """Return rows [n, width] as int8, and the scales [n]: a row's largest magnitude becomes 127."""
     scales = np.abs(rows).max(axis=-1, initial=0.0) / np.float32(_INT8_MAX)
-    # The scale is 0 for a row of zeros, and for magnitudes whose 127th part is too small for float32.
+    # The scale is 0 if the row is all zeros, or if its largest magnitude / 127 is too small for float32.
     quotients = np.divide(rows, scales[:, None], out=np.zeros_like(rows), where=scales[:, None] > 0)
     return np.rint(quotients).clip(-_INT8_MAX, _INT8_MAX).astype(np.int8), scales
 

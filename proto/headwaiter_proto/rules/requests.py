@@ -26,10 +26,10 @@ class RequestLimits:
     """The limits of one request.
 
     Attributes:
-        sequences: number of sequences.
-        tokens: number of tokens of all sequences.
-        message_bytes: size of the request message.
-        attend_bytes: size of the attention weights that one Attend request computes.
+        sequences: maximum number of sequences.
+        tokens: maximum number of tokens of all sequences.
+        message_bytes: maximum size of the request message.
+        attend_bytes: maximum size of the attention weights that one Attend request computes.
     """
 
     sequences: int
@@ -39,7 +39,7 @@ class RequestLimits:
 
     @property
     def text_bytes(self) -> int:
-        """The largest size of all texts together, in bytes; larger texts would not fit in a message."""
+        """The maximum size of all texts together, in bytes: 16 for each token, but at most a whole message."""
         return min(self.tokens * _TEXT_BYTES_PER_TOKEN, self.message_bytes)
 
     def message(self) -> pb.RequestLimits:

@@ -15,7 +15,7 @@ from headwaiter_proto.rules.errors import HeadwaiterError, InvalidInput, Overloa
 DOMAIN = "headwaiter"
 # The trailing metadata that holds a google.rpc.Status, for gRPC clients of every language.
 DETAILS_KEY = "grpc-status-details-bin"
-# The metadata key of a retry. Its value says how often the call has failed with DEVICE_FAILED, in decimal.
+# The metadata key of a retry. Its value is the number of attempts that failed with DEVICE_FAILED, in decimal.
 DEVICE_FAILURES_KEY = "headwaiter-device-failures"
 
 _CODES = {

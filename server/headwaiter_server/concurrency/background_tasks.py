@@ -1,15 +1,15 @@
-"""Tasks beside a loop."""
+"""Run tasks in the background of a loop."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
 
 
 class BackgroundTasks:
-    """Runs tasks beside a loop, which is woken when a task ends.
+    """Runs tasks in the background, and tells their owner when a task ends.
 
     Args:
         on_end: called when a task ends.
-        on_error: called inside the handler of a task's error; None to keep the error for `raise_errors`.
+        on_error: called in the `except` block for the error of a task; None keeps the error for `raise_errors`.
     """
 
     def __init__(self, on_end: Callable[[], None] = lambda: None, on_error: Callable[[], object] | None = None) -> None:

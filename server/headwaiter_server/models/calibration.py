@@ -26,7 +26,7 @@ _SHAPES_S = 1.2
 _HIDDEN_ROWS_S = 0.2
 _SMALLEST_BUDGET_TOKENS = 128
 _LARGEST_BUDGET_TOKENS: dict[Provider, int] = {"cpu": 4096, "cuda": 65_536}
-# Memory for the attention scores of a batch, if its attention computes padding. Fused kernels store no scores.
+# Memory for the attention scores of a batch, if attention computes padding. Other kernels store no scores.
 _SCORES_BYTES: dict[Provider, int] = {"cpu": 64 << 20, "cuda": 2 << 30}
 # Bytes of one score. On CUDA, the scores before and after the softmax are two float32 arrays, for the whole batch.
 _SCORE_BYTES: dict[Provider, int] = {"cpu": 4, "cuda": 8}

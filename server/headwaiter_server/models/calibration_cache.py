@@ -18,14 +18,14 @@ log = logging.getLogger(__name__)
 
 # Increase this number when the set of stored numbers changes, or the way in which they are measured.
 _FORMAT = 5
-# A larger error means that other processes disturbed the measurement: measure again at the next start.
+# A larger error means that other processes disturbed the measurement, so the measurement is not stored.
 _STEADY_ERROR_RATIO = 0.1
 _COEFFICIENTS = ("launch_s", "token_s", "padded_s", "cell_s", "hidden_row_s")
 _OTHER_NUMBERS = ("token_budget", "service_tokens_per_s", "error_ratio")
 
 
 def calibrate(model: Model, *, threads: int, token_cap: int, folder: Path | None, warms_up: bool = True) -> Calibration:
-    """Return the stored cost of the same graph on the same machine; without one, measure the cost and store it.
+    """Return the stored cost of the same graph on the same machine; if none is stored, measure and store the cost.
 
     A damaged file is ignored.
 
@@ -34,7 +34,7 @@ def calibrate(model: Model, *, threads: int, token_cap: int, folder: Path | None
         threads: threads of the CPU provider for one session; 0 for ONNX Runtime's default.
         token_cap: largest token budget; 0 for the provider's default.
         folder: cache folder; None to store nothing.
-        warms_up: whether to run full batches of the returned limits.
+        warms_up: whether to run full batches, and halve the limits if they fail.
     """
     conditions = {
         "format": _FORMAT,

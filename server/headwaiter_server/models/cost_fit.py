@@ -9,7 +9,7 @@ import numpy as np
 
 from headwaiter_server.scheduling.cost import CostModel, Shape
 
-# A larger token budget is worth its latency if it is faster by more than 3 %, in at least three of four rounds.
+# A larger token budget is worth its latency if it gives over 3 % more throughput in at least three of four rounds.
 _MIN_SPEEDUP = 1 / 0.97
 _MIN_WIN_RATIO = 0.75
 
@@ -23,7 +23,7 @@ class Sample:
 
 
 def fit(samples: Sequence[Sample], *, variable_length: bool = False) -> CostModel:
-    """Fit the cost model to measured batches, by least squares of the relative error, without negative coefficients.
+    """Fit the cost model to measured batches by least squares of the relative error, with no negative coefficient.
 
     The best solution without negative coefficients is the least-squares solution of some subset of the terms, so try
     all subsets; there are at most 15.
@@ -55,7 +55,7 @@ def error_ratio(cost: CostModel, samples: Sequence[Sample]) -> float:
 
 
 def smallest_budget(rates: Mapping[int, Sequence[float]]) -> int:
-    """Return the smallest token budget that no larger one beats by more than 3 % in 75 % of the rounds.
+    """Return the smallest token budget that no larger one beats by more than 3 % in at least 75 % of the rounds.
 
     Rates are compared only within a round, because a disturbance of the machine slows the whole round. In doubt the
     smaller budget wins, because requests wait less for smaller batches.

@@ -25,7 +25,7 @@ class LoadedModel:
 
     Attributes:
         model: the model as it runs on its first device.
-        sessions: the session of each worker that runs the model: one for each instance on each device.
+        sessions: the session of each worker that runs the model; each instance on each device is one worker.
         tokenizer: the bundle's tokenizer; None for a model that takes no texts.
         calibration: the cost of batches, and the batch limits that hold on every device.
     """
@@ -63,12 +63,12 @@ def load_model(
     Args:
         folder: the bundle.
         settings: the settings of the model.
-        workers: the pool of devices; the model gets a session on each of them that suits its provider and settings.
-        loop: the event loop of the scheduler, so that the batches of the check take turns with those of other models.
+        workers: the workers of all devices; the model gets a session on each one that its provider and settings allow.
+        loop: the event loop of the scheduler; it lets the batches of this load alternate with those of other models.
 
     Raises:
         ModelRefused: the model must not be served.
-        BundleChanged: the bundle was replaced or written to meanwhile.
+        BundleChanged: the bundle was replaced or written to during the load.
         ProviderUnavailable: the provider cannot run the model's batches.
     """
     model = open_model(

@@ -1,4 +1,4 @@
-"""Read the settings that a model has for itself."""
+"""Read the settings that apply to a single model."""
 
 import dataclasses
 import json
@@ -10,7 +10,7 @@ _OWN_SETTINGS = ("precision", "instances", "token_budget", "max_sequence_tokens"
 
 
 def read_model_settings(settings: Settings, file: Path | None) -> Settings:
-    """Return the settings of one model: those in its JSON file, and the server's for all others.
+    """Return the settings of one model: those in its JSON file, and the server's values for all others.
 
     Raises:
         SettingsError: the file is not a JSON object, or one of its settings is wrong or cannot be set for one model.
@@ -30,7 +30,7 @@ def read_model_settings(settings: Settings, file: Path | None) -> Settings:
             f"{file} sets {', '.join(sorted(unknown))}: a model's settings are {', '.join(_OWN_SETTINGS)}"
         )
     fields = {field.name: field for field in dataclasses.fields(Settings)}
-    # A model with fewer instances than the server does not get more threads for each of them.
+    # A model with fewer instances than the server does not get more threads for each instance.
     threads = settings.threads_per_instance or 0
     try:
         values = {name: read_value(fields[name], str(value)) for name, value in given.items()}

@@ -24,8 +24,8 @@ class ModelVersion:
 
     Attributes:
         reason: why the version failed; otherwise empty.
-        retried: whether a failed version may succeed later, although its files stay the same.
-        served: the version once it is ready.
+        retried: whether a failed version is loaded again although its files are unchanged.
+        served: the loaded model; None before the version is ready and after the model is unloaded.
     """
 
     bundle: BundleFolder
@@ -45,12 +45,12 @@ class ModelVersion:
         return str(self.bundle.version)
 
     def fail(self, reason: str, *, retried: bool) -> None:
-        """Note that the version cannot be served."""
+        """Record that the version cannot be served, and why."""
         self.state, self.reason, self.retried = ModelState.FAILED, reason, retried
 
 
 def raise_failure(versions: Iterable[ModelVersion]) -> None:
-    """Raise why the highest of some versions of a model cannot be served, if one of them failed.
+    """If one of these versions of a model failed, raise the reason of the highest failed version.
 
     Raises:
         ModelNotFound: a version failed.

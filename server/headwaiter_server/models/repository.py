@@ -56,7 +56,7 @@ class ModelRepository:
 
     @property
     def versions(self) -> list[ModelVersion]:
-        """All versions that are loaded, being loaded, being unloaded, or failed, by name and version.
+        """All versions, sorted by name and version: loaded, being loaded, being unloaded, or failed.
 
         Raises:
             Unavailable: the server is starting, and does not know its model yet.
@@ -86,7 +86,7 @@ class ModelRepository:
         """Return the model that answers requests for a name and a version; either may be empty.
 
         Raises:
-            ModelNotFound: the server has no such model or version, or it failed.
+            ModelNotFound: the server has no such model or version, or could not load it.
             InvalidInput: the name is empty, and the server has several models and no default model.
             Unavailable: the model is being loaded.
         """
@@ -177,7 +177,7 @@ class ModelRepository:
                 log.exception("the folder of models cannot be compared with what is loaded")
 
     async def _update(self, only: str = "") -> None:
-        """Compare the folder of models, or one model, with what is loaded; load new versions, unload those gone."""
+        """Compare the folder, or one model in it, with what is loaded; load new versions and unload missing models."""
         async with self._changing:
             assert self._settings.models is not None
             bundles = await asyncio.to_thread(find_bundles, self._settings.models)
@@ -208,7 +208,7 @@ class ModelRepository:
                 return
 
     async def _load(self, version: ModelVersion) -> None:
-        """Load a version; if it cannot be loaded, say why."""
+        """Load a version; if it cannot be loaded, log and record why."""
         before = self._current.get(version.name)
         try:
             settings = read_model_settings(self._settings, version.bundle.settings)
@@ -221,7 +221,7 @@ class ModelRepository:
                 log.error("version %s of %s cannot be served: %s", version.version, version.name, one_line(error))
             else:
                 log.exception("version %s of %s cannot be loaded", version.version, version.name)
-            # Callers see the reason, and the path of the folder of models is not their business.
+            # Callers see the reason, but must not see the path of the folder of models.
             reason = one_line(error).replace(f"{self._settings.models}/", "")
             version.fail(reason, retried=isinstance(error, NotEnoughMemory))
             return

@@ -119,7 +119,7 @@ _NO_TOKENS = TokenizedText(np.empty(0, np.int64), 0, np.empty((0, 2), np.int64))
 
 
 def _read_tokens(encoding: Any, options: TokenizeOptions) -> TokenizedText:
-    """Return the tokens of a text and its prompt, with offsets into the text, from the tokenizer's encoding."""
+    """Read the tokens of a text and its prompt from the tokenizer's encoding; offsets count from the text's start."""
     ids = np.array(encoding.ids, np.int64)
     if not options.offsets:
         return TokenizedText(ids, len(ids), None)

@@ -20,7 +20,7 @@ class EncodeStream:
 
     Args:
         encode: answers a request.
-        max_sequences: most sequences of a request.
+        max_sequences: maximum number of sequences of a request.
     """
 
     in_order = False

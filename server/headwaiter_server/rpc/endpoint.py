@@ -54,11 +54,11 @@ class Call:
         deadline_s: deadline of the gRPC call, on `clock`; infinity without a deadline.
         connection: names the connection of the call.
         device_failures: how often the caller's earlier attempts failed because a device died.
-        started_s: when the server started to read the request, on `clock`; later than the arrival if it had to wait.
+        started_s: when the server started to read the request, on `clock`; after the arrival if it had to wait.
         queued: whether the request has entered a queue; an error after that is no refusal.
         model: name and version of the model; empty strings until the model is found.
         request_id: the id in the request; a generated id until the request is parsed, and for a request without an id.
-        held: what the call holds of the server's limits, until gRPC has sent the reply.
+        held: gives back the call's shares of the server's limits; closed when gRPC has sent the reply.
     """
 
     method: str
@@ -89,7 +89,7 @@ HandleStream = Callable[[AsyncIterator[bytes], "Context", Call], Awaitable[None]
 class OutcomeRecorder:
     """Logs and counts the outcome of a request before the caller receives the outcome.
 
-    Every exception leaves the block as a HeadwaiterError, except a cancellation, which leaves it unchanged.
+    Every failure leaves the block as a HeadwaiterError; a cancellation leaves the block unchanged.
     """
 
     def __init__(self, call: Call, recorder: Recorder) -> None:
@@ -125,7 +125,7 @@ class OutcomeRecorder:
 def unary_handler(method: str, handle: Handle, recorder: Recorder, limit: CallLimit) -> Handler:
     """Return a gRPC handler that calls a function from bytes to bytes.
 
-    The handler takes raw messages, because gRPC would answer a message that cannot be parsed with UNKNOWN.
+    The handler takes raw messages, because gRPC itself would answer an unreadable message with UNKNOWN.
     """
 
     async def answer(raw: bytes, context: Context) -> bytes:
@@ -189,13 +189,13 @@ def _new_call(method: str, context: Context) -> Call:
     def let_go(_: object) -> None:
         call.held.close()
 
-    # gRPC calls back once its transport has accepted the reply, or the caller has gone; not when the handler returns.
+    # gRPC calls back when its transport has accepted the reply or the caller has gone, not when the handler returns.
     context.add_done_callback(let_go)  # type: ignore[arg-type]
     return call
 
 
 def _read_device_failures(context: Context) -> int:
-    """Return the number that the caller sends in its metadata; 0 if there is none, or if it is not a number."""
+    """Return the number of device failures in the call's metadata; 0 if it is missing or not a number from 0 to 99."""
     for key, value in context.invocation_metadata() or ():
         if key == DEVICE_FAILURES_KEY:
             return int(value) if str(value) in _DEVICE_FAILURES else 0

@@ -26,7 +26,7 @@ class GenericHandlers:
 
 
 class _RefusesUnreadable(grpc.GenericRpcHandler):
-    """Answers a message that cannot be parsed with INVALID_ARGUMENT.
+    """Answers an unreadable message with INVALID_ARGUMENT.
 
     gRPC itself would answer with UNKNOWN, and log a traceback for each such message.
     """

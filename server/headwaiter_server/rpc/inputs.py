@@ -27,7 +27,7 @@ _TRUNCATIONS = {
 
 
 def priority_of(request: pb.EncodeRequest) -> Priority:
-    """Return the priority of a request whose options are checked."""
+    """Return the priority of a request; check the request's options first."""
     return _PRIORITIES[request.priority]
 
 
@@ -39,16 +39,16 @@ async def read_input(
     threads: PriorityThreads,
     check_room: Callable[[int], None],
 ) -> ParsedInput:
-    """Return the sequences of a request whose options are checked.
+    """Return the sequences of a request.
 
     Args:
-        request: the request.
+        request: the request; its options have been checked.
         manifest: the manifest of the model.
-        tokenizer: of a model that takes texts; other models have none.
-        limits: of the request.
-        threads: tokenise all texts but short ones.
-        check_room: refuses a request of at least this many tokens that has no room in the queue; called before texts
-            are tokenised in a thread.
+        tokenizer: the model's tokenizer; None if the model takes no texts.
+        limits: the limits of one request.
+        threads: run the tokenizer, except for a single short text.
+        check_room: raises an error if the queue has no room for a number of tokens; called with the smallest possible
+            number before texts are tokenised in a thread.
 
     Raises:
         InvalidInput: the request is wrong; or a sequence is wrong, and the request is not partial.
@@ -68,7 +68,7 @@ async def read_input(
     if len(request.texts.values) == 1 and size_bytes <= _SMALL_TEXT_BYTES:
         tokenized = tokenize()
     else:
-        # Every text has a token, unless it fails, which only a partial request allows.
+        # Each text has at least one token; only in a partial request may texts fail and have none.
         check_room(1 if options.partial else len(request.texts.values))
         tokenized = await threads.run(tokenize, priority_of(options), size_bytes)
     parsed = read_tokenized([text.ids for text in tokenized], prompt, manifest, limits, failures)

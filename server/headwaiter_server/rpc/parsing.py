@@ -21,7 +21,7 @@ _MORE_FIELDS = 10_000
 # A number in a packed field takes at most this many bytes.
 _LONGEST_VARINT_BYTES = 10
 _VARINT, _FIXED64, _LENGTH_DELIMITED, _GROUP_START, _GROUP_END, _FIXED32 = range(6)
-# Numbers that the parser copies from a packed field all at once.
+# The parser copies a packed field of these types all at once, so its numbers are not counted.
 _FIXED_TYPES = {
     FieldDescriptor.TYPE_FLOAT,
     FieldDescriptor.TYPE_DOUBLE,
@@ -41,7 +41,7 @@ async def parse_request(raw: bytes, message: _Message, max_sequences: int, more_
     Args:
         raw: the bytes.
         message: an empty message.
-        max_sequences: most sequences of a valid request.
+        max_sequences: maximum number of sequences of a valid request.
         more_fields: fields that a valid request may have besides those of its sequences.
 
     Raises:
@@ -64,10 +64,10 @@ def _parse_large(raw: bytes, message: _Message, max_sequences: int, more_fields:
 
 
 def count_fields(raw: bytes, descriptor: Any, limit: int) -> int:
-    """Return the number of fields in a message, or a number above `limit` once there are more.
+    """Return the number of fields in a message, or any number above `limit` if there are more than `limit`.
 
-    A packed field of varints counts as the fewest numbers that its bytes can hold. Stops at a malformed field, which
-    the parser refuses.
+    A packed field of varints counts as the fewest numbers that its bytes can hold. Counting stops at a malformed field,
+    which the parser refuses.
     """
     fields = 0
     parts: list[tuple[int, int, Any]] = [(0, len(raw), descriptor)]

@@ -1,4 +1,4 @@
-"""Write replies: the outcome of a request, or the description of a model, as messages."""
+"""Write the outcome of a request, or the description of a model, as a reply message."""
 
 from collections.abc import Collection
 
@@ -88,7 +88,7 @@ def attend_reply(
 
 
 def model_ref(served: ServedModel) -> pb.ModelRef:
-    """Return the name, the version, the digest and the precision of the weights that answer."""
+    """Return the name, the version, the digest and the precision of the model that answers."""
     model = served.model
     return pb.ModelRef(name=served.name, digest=model.bundle.digest, precision=model.precision, version=served.version)
 
@@ -136,7 +136,7 @@ def model_reply(served: ServedModel, settings: Settings) -> pb.GetModelResponse:
 def set_timings(
     timings: pb.Timings, call: Call, admitted_s: float, batches: Collection[BatchTimes], completed_s: float
 ) -> None:
-    """Fill in the stages of a request that is ready to be sent.
+    """Fill in the stages of a request whose reply is ready to be sent.
 
     Args:
         timings: the message to fill in.

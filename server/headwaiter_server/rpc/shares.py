@@ -4,15 +4,15 @@ from contextlib import ExitStack
 
 from headwaiter_proto.rules.errors import Overloaded
 
-# A fixed delay, because it cannot be predicted when calls end and when callers read their replies.
+# The delay is fixed, because the server cannot predict when calls end and when callers read their replies.
 _RETRY_AFTER_S = 1.0
 
 
 class Shares:
-    """What connections hold of a limit.
+    """The part of a limit that each connection holds.
 
     A connection may take more only if it then holds at most as much as is still free. One connection alone can hold
-    half of the limit, n connections can hold n / (n + 1) of it, and something is always left for the next connection.
+    half of the limit, n connections can hold n / (n + 1) of it, and a part is always left for the next connection.
     While no connection holds anything, one amount of any size fits.
     """
 
@@ -44,7 +44,7 @@ class Shares:
 
 
 class CallLimit:
-    """Refuses calls while connections hold too many."""
+    """Refuses a call if its connection would then have more calls in progress than are still free."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -69,7 +69,7 @@ class CallLimit:
 
 
 class ReplyLimit:
-    """Refuses requests while callers do not read replies that the server has written or will write."""
+    """Refuses a request while the replies that callers have not received yet hold too many bytes."""
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes

@@ -17,7 +17,7 @@ from headwaiter_proto.rules.errors import HeadwaiterError, InvalidInput, Unavail
 from headwaiter_server.metrics import Recorder
 from headwaiter_server.rpc.endpoint import Call, Context, OutcomeRecorder, clock
 
-# Waits until the stream's limit leaves room for this number of bytes of an answer.
+# Waits until the stream's limit leaves room for an answer of this many bytes.
 ReserveBytes = Callable[[int], Awaitable[None]]
 
 _Request = TypeVar("_Request")
@@ -27,7 +27,7 @@ class StreamProtocol(Protocol[_Request]):
     """The messages of a stream in one protocol.
 
     Attributes:
-        in_order: whether answers are sent in the order of the requests, or each one as soon as it is ready.
+        in_order: whether answers are sent in the order of the requests; otherwise each one is sent when it is ready.
         unique_ids: whether each request needs an id that no other unanswered request of the stream has.
     """
 
@@ -51,7 +51,7 @@ class StreamProtocol(Protocol[_Request]):
         ...
 
     async def answer(self, request: _Request, call: Call, reserve: ReserveBytes) -> bytes:
-        """Return the serialised answer to a request; call `reserve` with its bytes before the answer is computed."""
+        """Return the serialised answer to a request; call `reserve` with its size before the answer is computed."""
         ...
 
     def failure(self, request: _Request, call: Call, error: HeadwaiterError) -> bytes:
@@ -65,11 +65,11 @@ class StreamProtocol(Protocol[_Request]):
 
 @dataclass(frozen=True)
 class StreamLimits:
-    """The most that one stream may hold.
+    """The limits of one stream.
 
     Attributes:
         requests: number of requests whose answers gRPC has not accepted.
-        bytes_: total size of these requests, and the same for their answers; one request or answer alone may exceed it.
+        bytes_: total size of these requests, and also of their answers; a single request or answer may exceed it.
         idle_s: seconds without a request or an answer after which the stream ends; 0 for no limit.
     """
 
@@ -210,7 +210,7 @@ class RequestStream(Generic[_Request]):
             self._claim_id(request, call)
             await self._requests.acquire(1)
             await self._request_bytes.acquire(len(raw))
-            # The wait for these two is no part of the tokenize stage.
+            # The tokenize stage does not include the wait for these two quotas.
             call.started_s = clock()
             before = self._latest_turn if self._protocol.in_order else _Turn(over=True)
             self._latest_turn = _Turn()
@@ -250,7 +250,7 @@ class RequestStream(Generic[_Request]):
             self._requests.release(1)
 
     def _claim_id(self, request: _Request, call: Call) -> None:
-        """Adopt the id of a request, and reserve the id until its answer is written if ids must be unique.
+        """Adopt the id of a request; if ids must be unique, reserve the id until the answer is written.
 
         Raises:
             InvalidInput: the id is malformed; or ids must be unique, and the id is missing or in use on this stream.

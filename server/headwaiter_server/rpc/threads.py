@@ -21,16 +21,16 @@ _Result = TypeVar("_Result")
 class PriorityThreads:
     """Runs functions in threads: interactive work before bulk work, which never takes the last thread.
 
-    Use it in one event loop. A function of a cancelled task does not start, but runs on if it has started.
+    Use an instance in one event loop. If a task is cancelled, its function does not start; a running function goes on.
     """
 
     def __init__(self, name: str, threads: int = THREADS, max_waiting_bytes: float = float("inf")) -> None:
-        """Start no thread yet.
+        """Create the pool; threads start when functions need them.
 
         Args:
             name: names the threads.
             threads: number of threads; at least 2.
-            max_waiting_bytes: for each priority, most bytes of work that waits for a thread.
+            max_waiting_bytes: maximum bytes of waiting work of each priority; one function alone may exceed it.
         """
         self._executor = ThreadPoolExecutor(threads, thread_name_prefix=name)
         self._most = {Priority.INTERACTIVE: threads, Priority.BULK: threads - 1}
@@ -62,7 +62,7 @@ class PriorityThreads:
                 loop.call_soon_threadsafe(self._end, priority)
 
         work = self._executor.submit(function)
-        # Not asyncio's future, which a cancellation ends before the thread is free.
+        # Watch the thread's own future, because a cancellation ends asyncio's future before the thread is free.
         work.add_done_callback(note_end)
         return await asyncio.wrap_future(work)
 
@@ -101,6 +101,6 @@ class PriorityThreads:
             while waiting and self._has_thread(priority):
                 turn = waiting.popleft()
                 if not turn.done():
-                    # Keep the thread for the task that waits, which runs only in the next turn of the event loop.
+                    # Keep the thread for the waiting task, which runs only in the next turn of the event loop.
                     self._running[priority] += 1
                     turn.set_result(None)

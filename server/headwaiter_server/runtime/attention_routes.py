@@ -1,29 +1,29 @@
 """Predict which attention kernel ONNX Runtime runs on a GPU.
 
 The rules are those of ONNX Runtime's operator PackedMultiHeadAttention, read from its sources.
-`tests/server/runtime/test_attention_routes.py` names the source line of each rule. The route decides whether a batch
-pays for padding, and whether its attention scores take memory.
+`tests/server/runtime/test_attention_routes.py` names the source line of each rule. The route of a graph decides whether
+a batch computes padding, and whether attention scores take memory.
 """
 
 from collections.abc import Mapping
 from enum import StrEnum
 from typing import NamedTuple
 
-# Sum of the bits of AttentionBackend for flash (1), memory-efficient (2) and unfused (16) attention. TensorRT's
-# kernels are left out because they pad each sequence. The option also sets the shortest lengths of the other kernels to
-# 0, so the route of a graph does not depend on the lengths of a batch.
+# The provider option `sdpa_kernel`: the sum of AttentionBackend's bits for flash (1), memory-efficient (2) and unfused
+# (16) attention. TensorRT's kernels are left out because they pad each sequence. If a session sets this option, the
+# default minimum length of each kernel is 0, so the route of a graph does not depend on the lengths of a batch.
 SDPA_KERNEL = 1 + 2 + 16
 # Turing: CUDA 13 supports no older GPU.
 OLDEST_COMPUTE_CAPABILITY = (7, 5)
-# Flash and memory-efficient attention need heads of a multiple of this size.
+# Flash and memory-efficient attention accept only head sizes that are multiples of this number.
 _HEAD_SIZE_STEP = 8
 _FLASH_MAX_HEAD_SIZE = 256
 _MEMORY_EFFICIENT_MAX_HEAD_SIZE = 1024
-# The GPUs, the head sizes and the lengths for which ONNX Runtime contains kernels of TensorRT.
+# ONNX Runtime contains TensorRT's kernels only for these GPUs and head sizes.
 _FUSED_CAPABILITIES = ((7, 5), (8, 0), (8, 6), (8, 9))
 _FUSED_HEAD_SIZES = (32, 64)
 _FUSED_FLASH_HEAD_SIZES = (16, 32, 40, 64, 80, 128, 160, 256)
-_FUSED_MAX_TOKENS = 384
+_FUSED_MAX_TOKENS = 384  # longer sequences need the kernel for long sequences
 
 
 class Route(StrEnum):
@@ -38,7 +38,7 @@ class Route(StrEnum):
 
     @property
     def pads(self) -> bool:
-        """Whether the route computes the padding of a batch, as all but flash and memory-efficient attention do."""
+        """Whether the route computes padding; only flash and memory-efficient attention do not."""
         return self not in (Route.FLASH, Route.MEMORY_EFFICIENT)
 
 
@@ -46,10 +46,10 @@ class PackedAttention(NamedTuple):
     """What a node PackedMultiHeadAttention computes.
 
     Attributes:
-        half: whether it computes in float16; otherwise in float32.
-        head_dim: values of a query or key in each head, padding included.
-        value_dim: values of a value in each head, padding included.
-        one_input: whether queries, keys and values are one input, [T, H, 3, head_dim]; otherwise they are three.
+        half: whether the node computes in float16; otherwise in float32.
+        head_dim: size of a query or a key in one head, padding included.
+        value_dim: size of a value vector in one head, padding included.
+        one_input: whether queries, keys and values are one input, [T, H, 3, head_dim]; otherwise they are three inputs.
         attention_bias: whether a bias is added to the scores.
     """
 
@@ -68,8 +68,8 @@ class KernelOptions(NamedTuple):
         memory_efficient: memory-efficient attention.
         fused: TensorRT's kernels.
         fused_flash: TensorRT's kernels for long sequences.
-        min_flash_tokens: smallest N that takes flash attention if queries, keys and values are one input.
-        min_memory_efficient_tokens: smallest N that takes memory-efficient attention in float32.
+        min_flash_tokens: smallest padded length for flash attention if queries, keys and values are one input.
+        min_memory_efficient_tokens: smallest padded length for memory-efficient attention in float32.
     """
 
     flash: bool = True
@@ -81,7 +81,7 @@ class KernelOptions(NamedTuple):
 
     @classmethod
     def of(cls, sdpa_kernel: int, environment: Mapping[str, str]) -> "KernelOptions":
-        """Return the options of a session, given its provider option `sdpa_kernel` (0: none) and the environment."""
+        """Return the options of a session, from its provider option `sdpa_kernel` (0: not set) and the environment."""
 
         def allowed(bit: int, disabling_variable: str) -> bool:
             if sdpa_kernel:
@@ -104,12 +104,12 @@ class KernelOptions(NamedTuple):
 def attention_route(
     attention: PackedAttention | None, padded_length: int, compute_capability: tuple[int, int], options: KernelOptions
 ) -> Route:
-    """Return the kernel that computes a batch.
+    """Return the kernel that computes the attention of a batch.
 
     Args:
-        attention: the operator; None if the graph gathers attention.
+        attention: what the graph's operator computes; None if the graph has no attention operator.
         padded_length: N, the number of tokens of the longest sequence, rounded up to its shape bucket.
-        compute_capability: of the GPU, at least OLDEST_COMPUTE_CAPABILITY.
+        compute_capability: that of the GPU, at least OLDEST_COMPUTE_CAPABILITY.
         options: the kernels that ONNX Runtime may use.
     """
     if attention is None:
@@ -139,7 +139,7 @@ def attention_route(
 def _fused_route(
     head_dim: int, padded_length: int, compute_capability: tuple[int, int], options: KernelOptions
 ) -> Route | None:
-    """Return which of TensorRT's kernels computes a batch; None if there is no such kernel."""
+    """Return the TensorRT kernel that computes a batch; None if no TensorRT kernel accepts the batch."""
     if compute_capability not in _FUSED_CAPABILITIES:
         return None
     if padded_length <= _FUSED_MAX_TOKENS:
@@ -148,7 +148,7 @@ def _fused_route(
 
 
 def _takes_memory_efficient(attention: PackedAttention, padded_length: int, options: KernelOptions) -> bool:
-    """Return whether memory-efficient attention takes a batch; all GPUs that CUDA 13 supports have this kernel."""
+    """Return whether memory-efficient attention accepts a batch; all GPUs that CUDA 13 supports have this kernel."""
     sizes = attention.head_dim, attention.value_dim
     bias_step = 8 if attention.half else 16
     return (
@@ -159,7 +159,7 @@ def _takes_memory_efficient(attention: PackedAttention, padded_length: int, opti
 
 
 def padded_head_size(size: int) -> int:
-    """Return the size to which the CUDA graphs pad a head with zeros: the next that fused kernels take."""
+    """Return the multiple of 8 to which CUDA graphs pad a head with zeros, for flash and memory-efficient attention."""
     return -(-size // _HEAD_SIZE_STEP) * _HEAD_SIZE_STEP
 
 
@@ -169,10 +169,10 @@ def padded_attention(*, half: bool, head_dim: int, value_dim: int) -> PackedAtte
 
 
 def served_route(attention: PackedAttention, compute_capability: tuple[int, int]) -> Route:
-    """Return the kernel under the options of this server, which is the same for every length."""
+    """Return the kernel that this server's options select; it is the same for every length."""
     return attention_route(attention, 1, compute_capability, KernelOptions.of(SDPA_KERNEL, {}))
 
 
 def is_always_fused(attention: PackedAttention) -> bool:
-    """Return whether attention takes a fused kernel with any length on any GPU, under the options of this server."""
+    """Return whether every GPU runs this attention without padding at every length, under this server's options."""
     return not served_route(attention, OLDEST_COMPUTE_CAPABILITY).pads

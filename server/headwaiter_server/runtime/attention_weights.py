@@ -14,7 +14,7 @@ from headwaiter_server.runtime.graph import session_options
 
 @dataclass(frozen=True)
 class AttentionSelection:
-    """The layers, heads and query to return attention weights and context vectors for.
+    """Selects the attention weights and the context vectors to return.
 
     Attributes:
         layers: indices of the layers, in the order of the result.
@@ -43,9 +43,9 @@ class AttentionWeights:
 class AttentionWeightsGraph:
     """A loaded graph that takes one sequence. It always runs on the CPU, in float32, in the calling thread.
 
-    It uses no GPU, so that Encode has all GPUs and their memory. The bundle's float32 weights are mapped into host
-    memory; the operating system can share the mapping with other processes or drop it. A run also needs H·n² floats for
-    each selected layer, and a copy of the selected heads.
+    It leaves all GPUs and their memory to Encode. The bundle's float32 weights are mapped into host memory; the
+    operating system can share the mapping with other processes or drop it. A run also needs H·n² floats for each
+    selected layer, and a copy of the selected heads.
     """
 
     def __init__(self, session: ort.InferenceSession) -> None:
@@ -54,7 +54,7 @@ class AttentionWeightsGraph:
 
     @classmethod
     def open_in(cls, bundle: Bundle) -> "AttentionWeightsGraph":
-        """Load the graph of a bundle, which may have been opened long ago.
+        """Load the graph of a bundle, and check that its files are still those that the bundle was opened with.
 
         Raises:
             BundleChanged: a file of the graph is not the one that was checked when the bundle was opened.

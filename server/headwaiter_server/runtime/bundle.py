@@ -28,7 +28,7 @@ class Golden:
     Attributes:
         sequences: token ids [n_i] or features [n_i, d_in] of each sequence.
         outputs: pooled [B, width], of unit length if the model normalizes; hidden [T, width], or fewer rows.
-        hidden_rows: the rows of all T that `outputs.hidden` holds; None for all rows.
+        hidden_rows: which of the T rows `outputs.hidden` holds; None for all rows.
     """
 
     sequences: list[NDArray[np.generic]]
@@ -36,7 +36,7 @@ class Golden:
     hidden_rows: NDArray[np.int64] | None = None
 
     def up_to(self, tokens: int) -> "Golden":
-        """Return the golden inputs of at most this many tokens."""
+        """Return the golden inputs that have at most this many tokens each."""
         kept = np.array([len(sequence) <= tokens for sequence in self.sequences])
         if kept.all():
             return self
@@ -65,7 +65,7 @@ class Bundle:
     folder: Path
     manifest: Manifest
     digest: str
-    # What identifies the content of each file, without reading the file, at the time of its last check.
+    # The `_identity` of each file when the file was last checked.
     _checked: dict[str, tuple[int, ...]] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
@@ -100,10 +100,10 @@ class Bundle:
 
     @contextmanager
     def verified(self, *names: str) -> Iterator[None]:
-        """Check files against their checksums again, for a block that opens them after the bundle was opened.
+        """Check files against their checksums before a block that opens them, and for changes at its end.
 
         Raises:
-            BundleChanged: a file has another content, or was replaced or written to before the end of the block.
+            BundleChanged: a file has other content, or was replaced or written to before the end of the block.
         """
         try:
             for file in self.manifest.files:
@@ -130,7 +130,7 @@ class Bundle:
         manifest.max_text_tokens = min(manifest.max_text_tokens, tokens)
 
     def check_unchanged(self, *names: str) -> None:
-        """Check that no file, or none of these, was replaced or written to since its last check, without reading it.
+        """Check the named files, or all files, for changes since their last check, without reading them.
 
         Raises:
             BundleChanged: a file was replaced or written to.
@@ -173,7 +173,7 @@ class Bundle:
         path = self.folder / file.name
         if not path.is_file():
             raise BundleRefused(f"{path} is missing, so the bundle is incomplete: copy or export the bundle again")
-        # Before the file is read, so that a later change of the file is noticed.
+        # Store the identity before the file is read, so that a change during the read is noticed.
         self._checked[file.name] = _identity(path)
         try:
             digest = sha256_of(path) if path.stat().st_size == file.size_bytes else ""

@@ -26,7 +26,7 @@ from headwaiter_server.runtime.packing import PackedBatch
 from headwaiter_server.runtime.shape_buckets import round_up_to_buckets
 
 Provider = Literal["cuda", "cpu"]
-# Called for a context manager that keeps the device free of other batches.
+# Returns a context manager that keeps other batches off the device.
 Turn = Callable[[], AbstractContextManager[object]]
 
 _ORT_PROVIDERS = {"cuda": "CUDAExecutionProvider", "cpu": "CPUExecutionProvider"}
@@ -35,12 +35,12 @@ _IDENTITY = (
     b'\x08\n:7\n\x10\n\x01x\x12\x01y"\x08Identity\x12\x01gZ\x0f\n\x01x\x12\n\n\x08\x08\x01\x12\x04\n\x02\x08\x01'
     b"b\x0f\n\x01y\x12\n\n\x08\x08\x01\x12\x04\n\x02\x08\x01B\x04\n\x00\x10\x14"
 )
-# After a batch of this many query blocks (a sequence of about 2,800 tokens), ONNX Runtime returns the memory of its
-# arena to the operating system. Then the next batch allocates memory again, which takes 60 ms for 100 MiB: a tenth of
-# the time of a batch of two blocks, but less than 3 % of the time of a batch of eight blocks.
+# After a batch of at least this many query blocks (a sequence of about 2,800 tokens), ONNX Runtime returns the memory
+# of its arena to the operating system. The next batch must then allocate memory again: 60 ms for 100 MiB, which is a
+# tenth of the time of a batch of two blocks, but less than 3 % of the time of a batch of eight blocks.
 _SHRINKING_BLOCKS = 8
-# ONNX Runtime reads this variable when a session opens. It would send short fp32 batches to the unfused kernel, which
-# computes padding and overflows with some models.
+# ONNX Runtime reads this variable when a session opens. If the variable is set, short fp32 batches may run on the
+# unfused kernel, which computes padding and overflows with some models.
 _SHORT_FP32_VARIABLE = "ORT_MIN_SEQ_LEN_EFFICIENT_ATTENTION_FP32"
 # Log nothing below "fatal": ONNX Runtime raises the same errors as exceptions.
 _LOG_FATAL_ONLY = 4
@@ -60,10 +60,10 @@ class Outputs:
 
 
 class EncoderGraph:
-    """A loaded graph. It takes packed batches, whether the graph itself is packed or padded.
+    """A loaded graph that takes packed batches, even if the graph itself is padded.
 
     Attributes:
-        turn: the turn that a batch takes before the graph serves: other models may be served on the same device.
+        turn: entered for each batch that runs before the graph serves, to keep other models' batches off the device.
     """
 
     def __init__(
@@ -77,10 +77,9 @@ class EncoderGraph:
 
         Args:
             session: the session.
-            memory: the type and the number of the device that holds the inputs and outputs of the session; packed
-                batches are then rounded up to shape buckets, so that they reuse memory. None keeps inputs in host
-                memory.
-            attention: what the graph computes if it has nodes PackedMultiHeadAttention; None if that is unknown.
+            memory: type and number of the device that holds the session's inputs and outputs; None for host memory. In
+                device memory, packed batches are rounded up to shape buckets, so that they reuse memory.
+            attention: what the graph's nodes PackedMultiHeadAttention compute, if it has such nodes; None if unknown.
             turn: see the attribute.
         """
         self.turn = turn
@@ -112,7 +111,7 @@ class EncoderGraph:
             provider: the only provider that runs the graph.
             threads: CPU threads inside one operator; None lets ONNX Runtime use one per physical core.
             device: number of the GPU, for CUDA.
-            max_gpu_bytes: most GPU memory for weights and activations; 0 for no limit.
+            max_gpu_bytes: maximum GPU memory for weights and activations; 0 for no limit.
             turn: see the attribute.
             attention: as in `EncoderGraph`.
 
@@ -129,7 +128,7 @@ class EncoderGraph:
 
     @property
     def route(self) -> Route:
-        """The kernel of attention, the same for every length of a batch; unfused if the head sizes are unknown."""
+        """The attention kernel, which is the same for batches of any length; unfused if the head sizes are unknown."""
         if "cu_seqlens" not in self._inputs:
             return Route.GATHERED
         if self._attention is None:
@@ -143,18 +142,18 @@ class EncoderGraph:
 
     @property
     def attends_in_blocks(self) -> bool:
-        """Whether attention computes the scores of one query block at a time; bundles of older exports do not."""
+        """Whether attention computes the scores of one query block at a time; graphs of older exports do not."""
         return "query_blocks" in self._inputs
 
     def prepare(self, batch: PackedBatch) -> PackedBatch:
-        """Return the batch with the graph's inputs; another thread may prepare a batch while one runs."""
+        """Return the batch with the graph's inputs; one thread may prepare a batch while another thread runs one."""
         bucketed = round_up_to_buckets(batch) if self._uses_shape_buckets else batch
         return replace(batch, inputs=bucketed.feeds(self._inputs))
 
     def run(self, batch: PackedBatch, *, hidden: bool) -> Outputs:
-        """Run the graph on a batch, prepared by this graph or not prepared.
+        """Run the graph on a batch; prepare the batch first if `prepare` was not called.
 
-        With `hidden`, or without pooling, return a copy of the hidden rows too.
+        If `hidden` is true or the graph has no pooled output, also return the hidden rows.
         """
         names = ["pooled"] * self.pools + ["hidden"] * (hidden or not self.pools)
         inputs = batch.inputs if batch.inputs is not None else self.prepare(batch).inputs
@@ -241,8 +240,8 @@ def require_cuda(device: int = 0, max_gpu_bytes: int = 0) -> None:
             "install a driver, give the container a GPU, or use --provider cpu"
         ) from None
     ort.preload_dlls()
-    # The identity graph can also run on the CPU, so that a fallback opens a session, which _open_on_provider refuses. A
-    # graph with CUDA-only operators would fail with an error about operators, which hides the cause.
+    # If ONNX Runtime falls back to the CPU, the identity graph still opens, and _open_on_provider reports the fallback.
+    # A graph with CUDA-only operators would fail with an error about operators, which hides the cause.
     _open_on_provider(_IDENTITY, "cuda", session_options(1), device, max_gpu_bytes)
 
 
@@ -250,7 +249,7 @@ def _open_on_provider(
     graph: str | bytes, provider: Provider, options: ort.SessionOptions, device: int, max_gpu_bytes: int
 ) -> ort.InferenceSession:
     session = ort.InferenceSession(graph, options, providers=[_provider_options(provider, device, max_gpu_bytes)])
-    # Without CUDA's libraries ONNX Runtime falls back to the CPU; that decision is left to the caller.
+    # Without CUDA's libraries, ONNX Runtime falls back to the CPU. Raise instead: the caller decides about a fallback.
     if session.get_providers()[0] != _ORT_PROVIDERS[provider]:
         raise ProviderUnavailable(
             "ONNX Runtime could not load its CUDA provider: install the NVIDIA libraries with "

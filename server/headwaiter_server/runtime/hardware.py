@@ -28,7 +28,7 @@ def describe_hardware() -> dict[str, str | int]:
 
 
 def compute_capability(device: int) -> tuple[int, int] | None:
-    """Return the compute capability of a GPU, for example (8, 0); None if the driver does not tell.
+    """Return the compute capability of a GPU, for example (8, 0); None if the driver does not report it.
 
     The driver answers without opening a context, so the call takes no GPU memory.
     """
@@ -43,9 +43,9 @@ def compute_capability(device: int) -> tuple[int, int] | None:
 
 
 def select_gpu(device: int) -> None:
-    """Make a GPU the current one of this thread, if the driver allows.
+    """Make a GPU the current one of this thread, if the driver allows it.
 
-    A thread begins with GPU 0. A copy (cudaMemcpy) opens a context on the thread's current GPU, even if the copy goes
+    A thread starts on GPU 0. A copy (cudaMemcpy) opens a context on the thread's current GPU, even if the copy goes
     to another GPU. The context takes memory.
     """
     driver, handle = _driver_and_handle(device)
@@ -55,7 +55,7 @@ def select_gpu(device: int) -> None:
 
 
 def _driver_and_handle(device: int) -> tuple[Any, ctypes.c_int]:
-    """Return the driver's library and its handle of a GPU; None for the library if there is no driver or GPU."""
+    """Return the driver's library and its handle of a GPU; the library is None if there is no driver or no such GPU."""
     handle = ctypes.c_int()
     try:
         driver = ctypes.CDLL(CUDA_DRIVER)

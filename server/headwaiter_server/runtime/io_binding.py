@@ -43,7 +43,7 @@ class DeviceMemorySession:
             self._binding.clear_binding_outputs()
 
     def _select_gpu(self) -> None:
-        """Keep the copies of inputs from opening a context on GPU 0; ONNX Runtime selects the GPU only afterwards."""
+        """Select the session's GPU before inputs are copied; otherwise the copies would open a context on GPU 0."""
         device_type, device = self._device
         if device_type == "cuda" and device != 0 and not hasattr(self._thread, "selected"):
             select_gpu(device)

@@ -10,16 +10,16 @@ from headwaiter_server.runtime.packing import BLOCK_CELLS
 _FLOAT_BYTES = 4
 _MEMORY_INFO = Path("/proc/meminfo")
 _CGROUP = Path("/sys/fs/cgroup")
-# Measured with layers whose feed-forward width is four times the width of a row, as in most encoders: the rows that a
-# layer holds at once, in multiples of the hidden rows, and the copies of the attention scores. Scores and weights are
-# two copies; with blocks, ONNX Runtime's arena also keeps a gap of about the same size.
+# Measured on layers whose feed-forward width is four times the row width, as in most encoders. A layer holds 16 times
+# the hidden rows at once. It also holds two arrays of the size of the attention scores: the scores and the weights.
+# With query blocks, ONNX Runtime's arena keeps a gap of about the same size, which counts as a third array.
 _LIVE_ROWS = 16
 _SCORE_COPIES_IN_BLOCKS = 3
 _SCORE_COPIES = 2
 
 
 def longest_sequence_bytes(manifest: Manifest, *, attends_in_blocks: bool) -> int:
-    """Return about how many bytes a batch of one longest sequence needs beside the weights.
+    """Return the approximate number of bytes that one longest sequence needs in addition to the weights.
 
     Args:
         manifest: the manifest of the model.
@@ -33,13 +33,13 @@ def longest_sequence_bytes(manifest: Manifest, *, attends_in_blocks: bool) -> in
 
 
 def give_back_free_memory() -> None:
-    """Return freed memory to the operating system, where the C library is glibc, which otherwise may keep it."""
+    """Make glibc return freed memory to the operating system; do nothing with another C library."""
     with suppress(OSError, AttributeError):
         ctypes.CDLL("libc.so.6").malloc_trim(0)
 
 
 def available_bytes(memory_info: Path = _MEMORY_INFO, cgroup: Path = _CGROUP) -> int | None:
-    """Return the memory that this process may still take; None if the operating system does not tell.
+    """Return how many more bytes this process may allocate; None if the operating system does not report it.
 
     Args:
         memory_info: the file /proc/meminfo.

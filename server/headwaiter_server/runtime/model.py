@@ -40,7 +40,7 @@ class Resources(NamedTuple):
     Attributes:
         threads: threads of the CPU provider; None lets ONNX Runtime use one per physical core.
         device: number of the GPU.
-        max_gpu_bytes: most GPU memory for weights and activations; 0 for no limit.
+        max_gpu_bytes: maximum GPU memory for weights and activations; 0 for no limit.
         turn: see `EncoderGraph.turn`.
     """
 
@@ -54,7 +54,7 @@ class Resources(NamedTuple):
 class ModelDescription:
     """One graph of a bundle, checked on a provider, without the session that runs it.
 
-    Only the worker of a device owns a session, so that the memory of a dead session is free before the next one opens.
+    Only the worker of a device owns a session. The memory of a dead session is therefore free before another one opens.
 
     Attributes:
         probe: a batch of one short golden input, to test whether a device still works.
@@ -63,8 +63,8 @@ class ModelDescription:
         self_check: differences from PyTorch on the golden inputs, measured at start-up.
         self_check_sequences: number of golden inputs.
         parity: differences from PyTorch, measured by the export.
-        longest_sequence_bytes: predicted memory of one longest sequence on the CPU; 0 on a GPU, which reserves it at
-            start-up.
+        longest_sequence_bytes: predicted memory of one longest sequence on the CPU; 0 on a GPU, where this memory is
+            reserved at start-up.
     """
 
     bundle: Bundle
@@ -87,7 +87,7 @@ class ModelDescription:
     def open_on(self, device: int, turn: Turn = nullcontext) -> "Model":
         """Load and check the same graph in another session, on a device of the same provider.
 
-        `turn` is that of `EncoderGraph.turn`.
+        `EncoderGraph` describes `turn`.
 
         Raises:
             BundleChanged: a file of the graph is not the one that was checked when the bundle was opened.
@@ -129,10 +129,10 @@ def open_model(
 ) -> Model:
     """Open a bundle, load the graph for a provider and precision, and check the graph on the golden inputs.
 
-    The provider `auto` is CUDA if it works, else the CPU. The precision `auto` is fp16 on CUDA, or fp32 if the model's
-    numbers exceed the range of fp16, and fp32 on the CPU. `max_tokens` is the longest sequence to accept; 0 stands for
-    the model's own maximum. `sessions` is the number of sessions that will share the host's memory. The other arguments
-    are those of `Resources`.
+    The provider `auto` is CUDA if CUDA works, else the CPU. The precision `auto` is fp16 on CUDA and fp32 on the CPU;
+    on CUDA it is also fp32 if the model's numbers exceed the range of fp16. `max_tokens` is the length of the longest
+    sequence to accept; 0 stands for the model's own maximum. `sessions` is the number of sessions that will share the
+    host's memory. `Resources` describes the other arguments.
 
     Raises:
         BundleRefused: the bundle is missing or damaged.
@@ -180,7 +180,7 @@ def _open_on(bundle: Bundle, provider: Provider, precision: str, resources: Reso
 
 
 def _check_memory(bundle: Bundle, graph: Graph, sessions: int) -> None:
-    """Refuse a model that does not fit, before its weights take the memory of the models that are served."""
+    """Refuse a model that does not fit, before its weights take memory that the served models need."""
     weights = next(file.size_bytes for file in bundle.manifest.files if file.name == graph.weights_file) * sessions
     longest = longest_sequence_bytes(bundle.manifest, attends_in_blocks=True) * sessions
     available = available_bytes()
@@ -219,7 +219,7 @@ def _open_checked(
 
 
 def _packed_attention(manifest: Manifest, precision: Precision) -> PackedAttention | None:
-    """Return what the nodes PackedMultiHeadAttention of a CUDA graph compute; None for a bundle that does not say."""
+    """Return what a CUDA graph's nodes PackedMultiHeadAttention compute; None if the manifest has no head sizes."""
     if not manifest.head_dim:
         return None
     half = precision == PRECISION_FP16

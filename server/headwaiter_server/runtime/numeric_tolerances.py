@@ -8,12 +8,12 @@ from numpy.typing import NDArray
 from headwaiter_proto.encoder_pb2 import PRECISION_FP16, PRECISION_FP32, PRECISION_INT8, Precision
 from headwaiter_server.runtime.graph import Outputs
 
-# A hidden row with at most this share of the largest row's norm is negligible. Rounding errors are in proportion to the
-# largest rows, so the direction of a negligible row may be rounding alone. If a row just above this limit has an error
-# of 4e-6 × the largest norm, its cosine is 0.99999. Rounding in float32 gives errors that are several times smaller.
+# A hidden row is negligible if its norm is at most this share of the largest row's norm. Rounding errors are
+# proportional to the largest rows, so rounding alone may decide the direction of a negligible row. If a row just above
+# this limit has an error of 4e-6 × the largest norm, its cosine is 0.99999. float32 errors are several times smaller.
 _NEGLIGIBLE_SHARE = 1e-3
 
-# Graphs in fp16 hold no larger number.
+# The largest number that fp16 can hold.
 FLOAT16_MAX = float(np.finfo(np.float16).max)
 
 
@@ -26,10 +26,10 @@ class Difference:
         hidden_max_abs: largest absolute difference of a value in the hidden rows.
         pooled_max_relative: `pooled_max_abs` / largest magnitude of PyTorch's pooled values.
         hidden_max_relative: `hidden_max_abs` / largest magnitude of PyTorch's hidden values.
-        min_cosine: smallest cosine between a pooled vector and PyTorch's; of hidden rows for a model without pooling.
+        min_cosine: smallest cosine between a pooled vector and PyTorch's; between hidden rows without pooling.
         mean_cosine: mean of the same cosines.
         hidden_min_cosine: smallest cosine between a hidden row and PyTorch's, without negligible rows. A row is
-            negligible if PyTorch's row and the graph's have a norm of at most 1e-3 × the norm of PyTorch's largest row.
+            negligible if the norms of PyTorch's row and the graph's are at most 1e-3 × that of PyTorch's largest row.
             The limit is relative, so a model whose outputs are all tiny is checked like any other.
     """
 
@@ -42,7 +42,7 @@ class Difference:
     hidden_min_cosine: float = 1.0
 
     def published(self) -> dict[str, float]:
-        """Return the measures that replies and `parity.json` have fields for."""
+        """Return the measures that have a field in replies and in `parity.json`."""
         return {name: value for name, value in asdict(self).items() if name != "hidden_min_cosine"}
 
 
@@ -51,8 +51,7 @@ class Tolerance:
     """The largest differences from PyTorch that a precision allows; None for no limit.
 
     Attributes:
-        min_cosine: smallest cosine allowed between a pooled vector and PyTorch's; of hidden rows for a model without
-            pooling.
+        min_cosine: smallest cosine allowed between a pooled vector and PyTorch's; between hidden rows without pooling.
         hidden_min_cosine: smallest cosine allowed between a hidden row and PyTorch's, without negligible rows.
         max_relative: limit of both relative differences. It refuses tiny outputs of a wrong scale, which have small
             absolute differences and a cosine of 1.
@@ -70,8 +69,8 @@ class Tolerance:
 
 TOLERANCES: dict[Precision, Tolerance] = {
     PRECISION_FP32: Tolerance(0.99999, 0.99999, max_relative=1e-3, pooled=1e-5, hidden=1e-4),
-    # fp16 and int8 promise the direction of pooled vectors. Their limits of hidden rows and of relative differences are
-    # loose: they refuse rows that are wrong, not rows that are rounded.
+    # fp16 and int8 promise the direction of pooled vectors. Their limits for hidden rows and for relative differences
+    # are loose: they refuse wrong rows, not rounded rows.
     PRECISION_FP16: Tolerance(0.9999, 0.99, max_relative=0.5),
     PRECISION_INT8: Tolerance(0.99, 0.9, max_relative=0.5),
 }
@@ -90,7 +89,7 @@ def normalize_pooled(pooled: NDArray[np.float32], *, normalized: bool) -> NDArra
 def difference(actual: Outputs, expected: Outputs) -> Difference:
     """Return the difference between a graph's outputs and PyTorch's.
 
-    Outputs that are not finite, empty or of another shape have an infinite difference and the cosine −1.
+    Outputs that are empty, not finite, or of different shapes have an infinite difference and a cosine of −1.
 
     Args:
         actual: outputs of the graph, pooled [B, width] after `normalize_pooled` and hidden [T, width].
@@ -146,7 +145,7 @@ def violation(measured: Difference, precision: Precision) -> str | None:
 
 
 def largest_differences(actual: NDArray[np.generic], expected: NDArray[np.generic]) -> tuple[float, float]:
-    """Return max |actual − expected|, and the same / max |expected|.
+    """Return max |actual − expected|, and this maximum / max |expected|.
 
     Both are infinite if a value of `actual` or `expected` is not finite, if their shapes differ, or if they are empty.
     """
@@ -158,7 +157,7 @@ def largest_differences(actual: NDArray[np.generic], expected: NDArray[np.generi
 
 
 def smallest_cosine(actual: NDArray[np.generic], expected: NDArray[np.generic]) -> float:
-    """Return the smallest cosine of corresponding vectors [..., width] that are not negligible, as for hidden rows."""
+    """Return the smallest cosine of corresponding vectors [..., width], without vectors as short as negligible rows."""
     return float(_cosines(actual, expected, _NEGLIGIBLE_SHARE).min())
 
 
@@ -167,7 +166,8 @@ def _cosines(
 ) -> NDArray[np.float64]:
     """Return the cosine of each pair of vectors; [−1] for arrays that `largest_differences` cannot compare.
 
-    The cosine is 1 for equal vectors, and if neither norm exceeds `negligible_share` × the largest norm in `expected`.
+    The cosine is 1 for equal vectors, and for a pair whose norms are both at most `negligible_share` × the largest norm
+    in `expected`.
     """
     exact, reference = actual.astype(np.float64), expected.astype(np.float64)
     if not _comparable(exact, reference):
@@ -185,7 +185,7 @@ def _unit(vectors: NDArray[np.float64], norms: NDArray[np.float64]) -> NDArray[n
 
 def _comparable(actual: NDArray[np.float64], expected: NDArray[np.float64]) -> bool:
     """Return whether two arrays have the same shape, are not empty, and are finite."""
-    # numpy would stretch an array of one row to the rows of the other.
+    # numpy would broadcast an array of one row to the rows of the other array.
     if actual.shape != expected.shape or actual.size == 0:
         return False
     return bool(np.isfinite(actual).all() and np.isfinite(expected).all())

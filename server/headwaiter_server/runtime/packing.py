@@ -24,7 +24,7 @@ class PackedBatch:
         lengths: tokens of each sequence, int32 [B].
         starts: first row of each sequence, int64 [B].
         padded_length: N, the length of the longest sequence, or that length rounded up to a shape bucket.
-        block_cells: most attention cells of a query block; only a block with one query of each sequence may have more.
+        block_cells: maximum attention cells of a query block; only a block of one query per sequence may have more.
         inputs: the inputs of a graph for this batch, if they were computed before the run.
     """
 
@@ -52,7 +52,7 @@ class PackedBatch:
 
     @property
     def query_blocks(self) -> int:
-        """Into how many blocks attention cuts the N queries of each sequence, so that one block has few cells."""
+        """The number of blocks into which attention cuts the N queries of each sequence, to limit a block's cells."""
         block_length = max(1, self.block_cells // (self.sequences * self.padded_length))
         return -(-self.padded_length // block_length)
 
@@ -67,7 +67,7 @@ class PackedBatch:
         A graph with the input `attention_mask` is padded and gets token ids [B, N] or features [B, N, d_in].
 
         Raises:
-            KeyError: a packed batch has no array of that name.
+            KeyError: a packed batch has no array for one of the names.
         """
         inputs = _PADDED_INPUTS if "attention_mask" in names else _PACKED_INPUTS
         return {name: inputs[name](self) for name in names}
@@ -82,7 +82,7 @@ class PackedBatch:
 
 
 def pack(sequences: Sequence[NDArray[np.generic]], *, block_cells: int = BLOCK_CELLS) -> PackedBatch:
-    """Concatenate sequences, integer token ids [n_i] or features [n_i, d_in] with n_i ≥ 1, to a packed batch."""
+    """Concatenate sequences (integer token ids [n_i] or features [n_i, d_in], n_i ≥ 1) into a packed batch."""
     lengths = np.fromiter((len(sequence) for sequence in sequences), np.int32, len(sequences))
     rows = np.concatenate(sequences)
     dtype = np.int64 if rows.ndim == 1 else np.float32
@@ -98,8 +98,8 @@ def positions(batch: PackedBatch) -> NDArray[np.int64]:
 def gather(batch: PackedBatch) -> NDArray[np.int64]:
     """Return the row that each grid cell takes its values from, [B, N].
 
-    A padding cell repeats the last row of its own sequence, not a row of another sequence: even with weight zero, an
-    infinite value in that row would give NaN (0 × infinity).
+    A padding cell repeats the last row of its own sequence. In a row of another sequence, an infinite value would give
+    NaN even with a weight of zero (0 × infinity).
     """
     cells = batch.starts[:, None] + np.arange(batch.padded_length, dtype=np.int64)
     last_rows = batch.starts + batch.lengths - 1

@@ -9,9 +9,9 @@ import numpy as np
 
 from headwaiter_server.runtime.packing import PackedBatch
 
-# Shape buckets between one power of two and the next. Rounding to them adds less than 1/8 to a size.
+# Number of shape buckets between one power of two and the next. Rounding up to a bucket adds less than 1/8 to a size.
 _BUCKETS_PER_OCTAVE = 8
-# Most sequences of a batch on CUDA. Attention kernels start one block of threads for each sequence, in a dimension of
+# Maximum sequences of a batch on CUDA. Attention kernels start one thread block for each sequence, along a dimension of
 # the grid that CUDA limits to this number.
 MAX_SEQUENCES = 65_535
 # CUDA's memory-efficient attention accepts a float16 bias only if the padded length is a multiple of 8.
@@ -22,13 +22,13 @@ def round_up_to_buckets(batch: PackedBatch) -> PackedBatch:
     """Return a batch that begins with the same rows and whose B, T and N are rounded up to shape buckets.
 
     A bucket is a multiple of 1/8 of the power of two below the size; buckets of N are also multiples of 8. Rounding N
-    only adds padding cells. Rounding B and T appends dummy sequences of zeros. Each has 1 to `longest_tokens` tokens,
-    because the model knows no later positions. If the rounded T leaves too few tokens for the dummy sequences, as with
+    only adds padding cells. Rounding B and T appends dummy sequences of zeros. Each dummy has 1 to `longest_tokens`
+    tokens, because the model knows no later positions. If the rounded T leaves too few tokens for the dummies, as with
     many short sequences, T is rounded up further.
 
     A batch of fewer than 8 sequences keeps its B and T: one dummy sequence would be more than 1/8 of its cells, and a
-    batch this small fits in memory that larger batches have allocated. So does a batch whose B would exceed
-    MAX_SEQUENCES.
+    batch this small fits in memory that larger batches have allocated. A batch whose B would exceed MAX_SEQUENCES also
+    keeps its B and T.
     """
     sequences, tokens = _bucket_sizes(batch)
     padded_length = _round_up(batch.padded_length, _PADDED_LENGTH_STEP)

@@ -13,10 +13,10 @@ from headwaiter_server.runtime.numeric_tolerances import Difference, difference,
 from headwaiter_server.runtime.packing import PackedBatch, pack
 from headwaiter_server.runtime.shape_buckets import MAX_SEQUENCES
 
-# Largest batches of golden inputs: large enough to mix sequences, small enough to take little memory.
+# Maximum size of a batch of golden inputs: large enough to mix sequences, small enough to take little memory.
 _GOLDEN_TOKENS = 1024
 _GOLDEN_CELLS = 1 << 20
-# Token budgets are compared on batches of sequences of this length, the length of typical requests.
+# Token budgets are compared on batches of typical sequences, which have this length.
 _TYPICAL_TOKENS = 48
 # Each measurement of a budget runs at least this many tokens: a longer run is less sensitive to disturbances.
 _COMPARED_TOKENS = 256
@@ -24,7 +24,7 @@ _BUDGET_ROUNDS = 9
 _SHAPE_RUNS = 4
 _MIN_SHAPES = 5
 _MIN_HIDDEN_RUNS = 3
-# Attention cells that take about as long as one token; decides only the order in which shapes are timed.
+# This many attention cells take about as long as one token: a rough estimate to order shapes and predict their times.
 _CELLS_PER_TOKEN = 256
 # Stop trying larger token budgets after this many in a row were not faster than a smaller one.
 _SLOWER_BUDGETS = 2
@@ -36,7 +36,7 @@ Lengths = tuple[int, ...]
 def check_golden(graph: EncoderGraph, golden: Golden, *, normalized: bool) -> Difference:
     """Run the golden inputs in batches of mixed lengths and return the difference from PyTorch's outputs.
 
-    If the model is `normalized`, scale pooled vectors to unit length first.
+    If the model is `normalized`, scale pooled vectors to unit length before comparing them.
     """
     outputs = [graph.run(batch, hidden=True) for batch in _golden_batches(golden)]
     hidden = np.concatenate([output.hidden for output in outputs if output.hidden is not None])
@@ -59,9 +59,9 @@ def _golden_batches(golden: Golden) -> Iterator[PackedBatch]:
 
 
 def time_batch(graph: EncoderGraph, manifest: Manifest, lengths: Lengths, *, hidden: bool = False) -> float:
-    """Run a batch of made-up sequences of the given lengths, and return the seconds of the run, without the packing.
+    """Run a batch of made-up sequences of the given lengths, and return the seconds of the run, without packing.
 
-    While the server serves, it packs a batch while the batch before runs.
+    Packing is left out because a server that serves packs a batch while the previous batch runs.
     """
     batch = graph.prepare(pack([_made_up_sequence(manifest, length) for length in lengths]))
     with graph.turn():
@@ -73,7 +73,7 @@ def time_batch(graph: EncoderGraph, manifest: Manifest, lengths: Lengths, *, hid
 def time_hidden_rows(graph: EncoderGraph, manifest: Manifest, lengths: Lengths, time_s: float) -> float:
     """Return how many seconds longer a batch takes if its hidden rows are returned too; 0 without pooling.
 
-    Batches with and without hidden rows alternate for `time_s` seconds of the device, and the fastest ones count.
+    Batches with and without hidden rows alternate for `time_s` seconds of device time; the fastest of each kind counts.
     """
     if not graph.pools:
         return 0.0
@@ -103,7 +103,7 @@ def time_budgets(
         graph: the graph to time.
         manifest: the manifest of the model.
         budgets: the token budgets, in rising order.
-        time_s: the time of the device for all rounds, in seconds. The first budget runs even if it takes longer.
+        time_s: device time for all rounds, in seconds. The first budget runs even if it takes longer.
 
     Returns:
         For each budget that ran, its tokens per second in each round.
@@ -151,9 +151,9 @@ def time_shapes(
     Args:
         graph: the graph to time.
         manifest: the manifest of the model.
-        tokens: most tokens in a batch of several sequences.
-        cells: most attention cells in a batch of several sequences.
-        time_s: the time of the device for all runs, in seconds.
+        tokens: maximum tokens in a batch of several sequences.
+        cells: maximum attention cells in a batch of several sequences.
+        time_s: device time for all runs, in seconds.
 
     Returns:
         For each shape that ran, its shortest run in seconds.
