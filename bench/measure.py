@@ -31,7 +31,7 @@ _POLL_S = 0.05
 
 @dataclass(frozen=True)
 class ServerSetup:
-    """A server program with one setting: a policy with its graph, a Python module, or headwaiter-server.
+    """One configuration of a server: headwaiter-server, a policy with its graph, or a Python module.
 
     Attributes:
         name: name in the tables.
@@ -59,7 +59,7 @@ MINIMAL = ServerSetup("minimal server", program=("bench.servers.minimal",))
 class Measurement:
     """The figures of one load on one server; NaN where nothing was measured.
 
-    Rates count answered requests and their tokens, and percentiles are those of their latencies.
+    Only answered requests count: in the rates, their tokens too, and in the percentiles, their latencies.
 
     Attributes:
         tokens_per_cpu_s: tokens of answered requests / CPU seconds of the server.
@@ -72,7 +72,7 @@ class Measurement:
         refused_per_s: requests per second that the server refused because it had no capacity.
         refused_p99_ms: 99th percentile of the latency of these refusals.
         late_answers: answers that the server sent and the load generator did not receive before the deadline.
-        wasted_sequences: share of the sequences that ran, but whose answer was not received before the deadline.
+        wasted_sequences: of the sequences that ran, the share whose answer missed the deadline.
     """
 
     requests_per_s: float
@@ -176,7 +176,7 @@ def _measurement(load: Load, server_cpu_s: float, counted: Mapping[str, float]) 
 
 
 def median(rounds: Sequence[Measurement]) -> Measurement:
-    """Return the median over the rounds of each figure."""
+    """Return each figure's median over the rounds."""
     names = [field.name for field in fields(Measurement)]
     return Measurement(*(statistics.median(getattr(each, name) for each in rounds) for name in names))
 

@@ -1,4 +1,4 @@
-"""Checks that a server runs on the provider and passes its self-check, and checks its optimised graphs."""
+"""Check a served model: its execution provider, its self-check and its optimised graphs."""
 
 from collections import Counter
 from pathlib import Path

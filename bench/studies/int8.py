@@ -21,7 +21,7 @@ _SEQUENCES = {MEDIAN_30: 1200, MEDIAN_90: 500}
 
 @dataclass(frozen=True)
 class Int8Speed:
-    """Tokens per CPU second of the packed graphs without a server, and their ratio int8 / fp32, in each round."""
+    """Tokens per CPU second of the packed graphs, run without a server, and the ratio int8 / fp32, in each round."""
 
     trace: str
     fp32_tokens_per_cpu_s: Rounds

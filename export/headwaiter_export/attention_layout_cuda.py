@@ -42,10 +42,10 @@ class CudaLayout(Packed):
 class PackedCuda(CudaLayout):
     """Attention as PackedMultiHeadAttention, which reads rows and finds sequences by their cumulative lengths.
 
-    The operator has no masks, so attention with a mask is gathered, and attention with a bias by distance too. So are
-    heads for which ONNX Runtime has no fused kernel (more than 1,024 values): the unfused kernel computes padding,
-    copies data to the host in every layer, and is wrong for values more than twice as wide as the keys, and for more
-    than 2^31 scores of a batch.
+    The operator has no masks, so rows are gathered for attention with a mask or with a bias by distance. Rows are also
+    gathered for heads of more than 1,024 values, because ONNX Runtime has no fused kernel for them. Its unfused kernel
+    computes padding, and copies data to the host in every layer. It gives wrong results if the value width is more than
+    twice the key width, or if a batch has more than 2^31 scores.
     """
 
     INPUT_AXES: ClassVar[Axes] = {
@@ -87,9 +87,9 @@ def pad_heads(rows: Tensor, heads: int, size: int) -> Tensor:
 
 
 class PackedCudaSeparateNorms(PackedCuda):
-    """`PackedCuda` for a model whose norms SkipLayerNormalization would compute inexactly, see `skip_layer_norm.py`.
+    """`PackedCuda` without SkipLayerNormalization, for models where it is inexact: see `skip_layer_norm.py`.
 
-    ONNX Runtime does not fuse the operators Add and LayerNormalization again: its optimizer (SkipLayerNormFusion) fuses
+    ONNX Runtime does not fuse Add and LayerNormalization into that operator: its optimizer (SkipLayerNormFusion) fuses
     only tensors of three dimensions, and rows have two.
     """
 

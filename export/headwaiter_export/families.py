@@ -1,7 +1,7 @@
 """The supported families of checkpoints: how each names its configuration fields and its tensors.
 
 `checkpoints.py` chooses a family by `model_type` in config.json, and translates the family's names into those of
-EncoderConfig and `Encoder.state_dict()`. A new family needs an entry here, and code only for a new kind of input.
+EncoderConfig and `Encoder.state_dict()`. A new family needs an entry here. A new kind of input needs code.
 """
 
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ from headwaiter_export.config import Activation, Norm, Pooling, Positions
 
 @dataclass(frozen=True)
 class Family:
-    """The names of one family. The keys of mappings are Headwaiter's names, the values the checkpoint's.
+    """The names of one family. In mappings, the keys are Headwaiter's names and the values are the checkpoint's names.
 
     Attributes:
         input: the encoder's input.
@@ -23,10 +23,10 @@ class Family:
         activation_field: field of config.json that names the activation.
         module_names: modules outside the layers.
         layer_prefix: name of a layer without its number.
-        shared_module_names: modules inside a layer that all layers share.
+        shared_module_names: modules that all layers share.
         layer_module_names: modules inside a layer.
         ignored_prefixes: prefixes of tensors that do not affect hidden rows.
-        boolean_fields: booleans of EncoderConfig, and their fields in config.json, which may be absent.
+        boolean_fields: booleans of EncoderConfig, and their optional fields in config.json.
         fixed_fields: fields of EncoderConfig that have the same value in the whole family.
         default_pooling: pooling of a checkpoint that names no pooling.
         norm_eps: epsilon of the norms if the family ignores layer_norm_eps in config.json, otherwise None.

@@ -27,7 +27,7 @@ _MAX_INTEGER = 127
 _ZERO_POINT = 128
 # Lower bound of the magnitude of a row or channel, so that the inverse of an all-zero one stays finite.
 _MIN_MAGNITUDE = 1e-30
-# Share of the differences between input channels that is moved into the weights, from 0 to 1.
+# From 0 to 1: the share of the differences between input channels that is moved into the weights.
 _SMOOTHING = 0.8
 
 
@@ -89,7 +89,8 @@ def quantize(encoder: Encoder, reference: Reference, calibration: list[Sequence]
 
     If a cosine falls below the target when all layers are quantised, layers are ranked by the mean cosine that each one
     causes when it alone is quantised. A bisection over this ranking finds the fewest layers to leave in float32. The
-    ranking runs the encoder once per layer on short sequences, the bisection log2(layers) times on all sequences.
+    ranking runs the encoder once per layer, on short sequences. The bisection runs it log2(layers) times, on all
+    sequences.
 
     Args:
         encoder: the encoder in float32, as exported.
@@ -122,7 +123,7 @@ def quantize(encoder: Encoder, reference: Reference, calibration: list[Sequence]
 
 
 def _quantized_linears(encoder: Encoder, calibration: list[Sequence]) -> dict[str, nn.Module]:
-    """Return every linear layer of the blocks in int8, by name, with factors from its inputs during calibration."""
+    """Return an int8 copy of each linear layer of the blocks, by name, with factors from the calibration."""
     linears = {
         name: module for name, module in encoder.layers.named_modules(prefix="layers") if isinstance(module, nn.Linear)
     }

@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 
 # The part of a drain that is reserved for sending replies.
 _SEND_REPLIES_S = 1.0
-# A gRPC server that stops cancels the calls that it has just received. A drained server therefore answers new calls
+# When a gRPC server stops, it cancels the calls that it has just received. A drained server therefore answers new calls
 # with UNAVAILABLE until no call has arrived for _QUIET_S, but for at most _LONGEST_REFUSING_S.
 _QUIET_S = 0.3
 _LONGEST_REFUSING_S = 5.0
@@ -78,7 +78,7 @@ class Server:
         Raises:
             ModelRefused: no model can be served.
             CannotListen: the server cannot listen on one of its ports.
-            SettingsError: a file that a setting names cannot be used.
+            SettingsError: a file cannot be used.
         """
         await self._listen()
         settings = self._settings

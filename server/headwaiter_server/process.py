@@ -28,7 +28,7 @@ async def serve(settings: Settings) -> bool:
         ModelRefused: the model must not be served.
         DeviceLost: no device is left. Threads may still be busy.
         CannotListen: the server cannot listen on one of its ports.
-        SettingsError: a file that a setting names cannot be used.
+        SettingsError: a file cannot be used.
     """
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()

@@ -105,7 +105,7 @@ class GrpcTransport:
             return cancel_scope.run(lambda: call.future(request, timeout=left_s, metadata=metadata))
         except grpc.FutureCancelledError as error:
             raise Cancelled(
-                "cancelled, because another call of its list failed or its stream was closed", request_id=request_id
+                "the call was cancelled, because another call failed or the stream was closed", request_id=request_id
             ) from error
         except grpc.RpcError as error:
             if self._closed.is_set():
@@ -129,7 +129,7 @@ class GrpcTransport:
             self._check_health(index, wait=True)
 
     def _check_health(self, index: int, *, wait: bool) -> None:
-        """Check a replica's health in the background; if `wait`, only once gRPC's health watch reports it up."""
+        """Check a replica's health in the background; if `wait`, first wait until gRPC's health watch reports it up."""
 
         def record(call: "grpc.Future[bytes]") -> None:
             if not self._closed.is_set():

@@ -36,7 +36,7 @@ class AdaptiveLimits:
 
     @contextmanager
     def suspected(self, shape: Shape) -> Iterator[None]:
-        """If the size of a failed batch may be the cause, halve the limits inside the block, which bisects the batch.
+        """Halve the limits while the block bisects a failed batch, if the batch may have been too large.
 
         Without this, further large batches would fail until the halves of the first one have run.
         """
@@ -59,7 +59,7 @@ class AdaptiveLimits:
             log.info("large batches succeed: the limit is %d tokens now", self.current.tokens)
 
     def note_memory_failure(self, shape: Shape, error: Exception) -> None:
-        """Learn from a batch that failed only because of its size: lower the limits to the halves, which have run."""
+        """Learn from a batch that was too large: lower the limits to half of its size, because its halves have run."""
         self._patience_batches = min(2 * self._patience_batches, _MAX_PATIENCE_BATCHES)
         # A batch that was planned under higher limits may fail after they were lowered; it must not raise them.
         self._change(min(self._share, self._usage(shape) / 2))

@@ -85,7 +85,7 @@ class ModelQueue:
 
     @property
     def fills_a_batch(self) -> bool:
-        """Whether enough tokens wait for a full batch."""
+        """Whether the waiting tokens fill a batch."""
         return self.pending.tokens >= self.limits.current.tokens
 
     @property
@@ -124,7 +124,7 @@ class ModelQueue:
         self.used_s += predicted_s
 
     def end_batch(self) -> None:
-        """Count a batch that has its results or errors."""
+        """Stop counting a batch, because it has its results or errors."""
         self.batch_count -= 1
         self._note_idle()
 

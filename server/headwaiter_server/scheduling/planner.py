@@ -9,7 +9,7 @@ from headwaiter_server.scheduling.fair_start import Priority
 from headwaiter_server.scheduling.pending import Pending
 from headwaiter_server.scheduling.queued_request import Batch, Sequence
 
-# An answer is predicted this long before its deadline: the time to write and send it, and small errors of predictions.
+# Time before a deadline that a plan leaves free: to write and send the answer, and for small errors of predictions.
 REPLY_S = 0.01
 # The cost of a sequence that must not join a batch.
 _NEVER = float("inf")
@@ -19,7 +19,7 @@ class CloseReason(StrEnum):
     """Why a batch is not larger."""
 
     BUDGET = "budget"  # the next sequence would exceed the token budget
-    # The next sequence would exceed the cells, padded tokens or sequences, or add more padding than a launch costs.
+    # The next sequence would exceed another limit, or its padding would take longer than starting another batch.
     CELLS = "cells"
     URGENT = "urgent"  # the next sequence would let a sequence of the batch miss its deadline
     DRAINED = "drained"  # no other sequence was waiting
@@ -51,8 +51,8 @@ def plan(pending: Pending, start_s: float, cost: CostModel, limits: BatchLimits,
     only if
 
     - the batch stays within its limits; a batch of one sequence may exceed them,
-    - the padding of the batch, and the copies of hidden rows that no sequence needs, cost no more than the launch of
-      another batch, because splitting the batch would otherwise be faster, and
+    - the padding of the batch, and its copies of hidden rows that no sequence needs, take no longer than the launch of
+      another batch (otherwise two batches are faster than one), and
     - no sequence of the batch misses its deadline.
 
     Args:
@@ -60,8 +60,8 @@ def plan(pending: Pending, start_s: float, cost: CostModel, limits: BatchLimits,
         start_s: when the batch will start, on the clock of the deadlines.
         cost: predicts the seconds of a batch.
         limits: the batch limits; a batch of one sequence may exceed them.
-        idle: whether the device is idle. Only on a busy device is a sequence dropped because the predicted time is too
-            long; otherwise no batch would run that could correct a prediction that is too long.
+        idle: whether the device is idle. An idle device runs even a sequence that is predicted to miss its deadline,
+            because only a batch that runs can correct the predictions.
     """
     expired: list[Sequence] = []
 
@@ -107,7 +107,7 @@ class _GrowingBatch:
         self.seconds = cost.seconds(1, self._tokens, self._longest, self._needed_cells, leader.hidden)
 
     def fill(self, shorter: Iterator[Sequence], longer: Iterator[Sequence]) -> None:
-        """Let the cheaper of the next shorter and the next longer sequence join, until neither may join."""
+        """Let sequences join, each time the cheaper of the next shorter and the next longer one."""
         sides = [shorter, longer]
         nearest = [next(shorter, None), next(longer, None)]
         token_s = [self._extra_s_per_token(candidate) for candidate in nearest]
