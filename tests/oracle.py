@@ -27,6 +27,8 @@ POOLINGS: dict[str, Callable[[Array], Array]] = {
     "max": lambda x: x.max(0),
     "cls": lambda x: x[0],
     "last": lambda x: x[-1],
+    "weighted_mean": lambda x: np.average(x, axis=0, weights=range(1, len(x) + 1)),
+    "mean_sqrt_len": lambda x: x.sum(0) / math.sqrt(len(x)),
 }
 
 

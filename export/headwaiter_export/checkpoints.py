@@ -12,7 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from headwaiter_export.checkpoint_json import CheckpointError, CheckpointJson, read_json
+from headwaiter_export.checkpoint_json import CheckpointError, CheckpointJson
+from headwaiter_export.checkpoint_modules import Modules, read_modules
 from headwaiter_export.checkpoint_text import read_text
 from headwaiter_export.config import ConfigError, EncoderConfig, Pooling
 from headwaiter_export.encoder import Encoder
@@ -24,20 +25,6 @@ from headwaiter_export.weights import read_pickle, read_safetensors, take_tensor
 _ENCODER_ENDINGS = ("Model", "ForMaskedLM", "ForPreTraining", "ForMaskedImageModeling")
 # Most layers of a model whose layers share tensors.
 _MOST_SHARED_LAYERS = 1000
-# Names of poolings in old and new versions of `sentence-transformers`.
-_POOLINGS = {
-    "cls_token": Pooling.CLS,
-    "cls": Pooling.CLS,
-    "mean_tokens": Pooling.MEAN,
-    "mean": Pooling.MEAN,
-    "max_tokens": Pooling.MAX,
-    "max": Pooling.MAX,
-    "lasttoken": Pooling.LAST,
-}
-_POOLING_FIELDS = ("pooling_mode", "include_prompt", "embedding_dimension", "word_embedding_dimension")
-# The supported values of fields of `sentence-transformers` that could change results.
-_NORMALIZE_FIELDS = {"module_input_name": "sentence_embedding", "module_output_name": "sentence_embedding"}
-_MODEL_FIELDS = {"model_type": "SentenceTransformer", "truncate_dim": None}
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,7 +55,7 @@ def read_checkpoint(folder: Path, pooling: Pooling | None = None, normalize: boo
     """
     if not folder.is_dir():
         raise CheckpointError(f"{folder} is not a folder: give the folder of a checkpoint")
-    modules = _read_modules(folder) if (folder / "modules.json").is_file() else _Modules(folder)
+    modules = read_modules(folder) if (folder / "modules.json").is_file() else Modules(folder)
     folder = modules.transformer
     config_json = CheckpointJson.read(folder / "config.json")
     family = _read_family(config_json)
@@ -80,73 +67,6 @@ def read_checkpoint(folder: Path, pooling: Pooling | None = None, normalize: boo
     if text is not None and modules.prompts is not None:
         text = with_prompts(text, modules.prompts, pooled=modules.pools_prompt)
     return LoadedModel(_load_encoder(folder, config_json, family, config), text)
-
-
-@dataclass(frozen=True)
-class _Modules:
-    """The modules of a `sentence-transformers` model; the defaults are those of a plain `transformers` folder.
-
-    Attributes:
-        transformer: folder of the transformer.
-        pooling: pooling of the model; None if the folder names no pooling.
-        pools_prompt: whether pooling includes the rows of prompts.
-        normalize: whether pooled vectors have unit length.
-        prompts: content of config_sentence_transformers.json; None in a plain folder.
-    """
-
-    transformer: Path
-    pooling: Pooling | None = None
-    pools_prompt: bool = True
-    normalize: bool = False
-    prompts: CheckpointJson | None = None
-
-
-def _read_modules(folder: Path) -> _Modules:
-    modules = read_json(folder / "modules.json")
-    if not isinstance(modules, list) or not all(_is_module(module) for module in modules):
-        raise CheckpointError(
-            f"{folder / 'modules.json'} is not a list of modules with type and path: save the model again"
-        )
-    for module in modules:
-        if not module["type"].startswith("sentence_transformers."):
-            raise CheckpointError(f"modules.json has the type {module['type']!r}: the export does not run its code")
-    kinds = [module["type"].rpartition(".")[2] for module in modules]
-    if kinds not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):
-        raise CheckpointError(
-            f"modules.json lists {', '.join(kinds)}: it must be Transformer, Pooling and optionally Normalize"
-        )
-    transformer, pooling, *normalize = (folder / module["path"] for module in modules)
-    config_json = CheckpointJson.read(pooling / "config.json")
-    for each in normalize:
-        CheckpointJson.read_if_present(each / "config.json").require(_NORMALIZE_FIELDS, known=())
-    prompts = CheckpointJson.read_if_present(folder / "config_sentence_transformers.json")
-    prompts.require(_MODEL_FIELDS)
-    return _Modules(
-        transformer,
-        _read_pooling(config_json),
-        pools_prompt=config_json.flag("include_prompt", default=True),
-        normalize=bool(normalize),
-        prompts=prompts,
-    )
-
-
-def _is_module(module: object) -> bool:
-    return isinstance(module, dict) and all(isinstance(module.get(name), str) for name in ("type", "path"))
-
-
-def _read_pooling(config_json: CheckpointJson) -> Pooling:
-    # Old versions have a flag for each pooling, new versions the name of one.
-    prefix = "pooling_mode_"
-    fields = [name for name in config_json.values if name.startswith(prefix)]
-    config_json.require({}, known=[*fields, *_POOLING_FIELDS])
-    modes = [key.removeprefix(prefix) for key, on in config_json.values.items() if key.startswith(prefix) and on]
-    if not modes:
-        return config_json.choice("pooling_mode", _POOLINGS)
-    if len(modes) > 1 or modes[0] not in _POOLINGS:
-        raise CheckpointError(
-            f"{config_json.path} has pooling {' and '.join(modes)}: it must be one of cls, mean, max and lasttoken"
-        )
-    return _POOLINGS[modes[0]]
 
 
 def _read_family(config_json: CheckpointJson) -> Family:

@@ -58,13 +58,19 @@ class Norm(StrEnum):
 
 
 class Pooling(StrEnum):
-    """How the hidden rows of a sequence become one pooled vector."""
+    """How the hidden rows of a sequence become one pooled vector.
+
+    CLS: the first row. LAST: the last row. WEIGHTED_MEAN: row i, counted from 1, has weight i
+    (https://arxiv.org/abs/2202.08904, section 3.1). MEAN_SQRT_LEN: the sum divided by the square root of the length.
+    """
 
     NONE = "none"
     MEAN = "mean"
     CLS = "cls"
     MAX = "max"
     LAST = "last"
+    WEIGHTED_MEAN = "weighted_mean"
+    MEAN_SQRT_LEN = "mean_sqrt_len"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -215,8 +215,14 @@ def pool(x: Tensor, layout: AttentionLayout, pooling: Pooling) -> Tensor | None:
     is_token = layout.token_mask[..., None]
     if pooling is Pooling.MAX:
         return torch.where(is_token, cells, -torch.inf).amax(1)
-    # The mean does not multiply by the mask: a cell of padding may hold infinity, and 0 × infinity is NaN.
-    return torch.where(is_token, cells, 0.0).sum(1) / layout.lengths[:, None]
+    if pooling is Pooling.WEIGHTED_MEAN:
+        cells = cells * (torch.arange(cells.shape[1]) + 1).float()[:, None]
+    # The sum does not multiply by the mask: a cell of padding may hold infinity, and 0 × infinity is NaN.
+    total = torch.where(is_token, cells, 0.0).sum(1)
+    if pooling is Pooling.MEAN:
+        return total / layout.lengths[:, None]
+    lengths = layout.lengths[:, None].float()
+    return total / (lengths.sqrt() if pooling is Pooling.MEAN_SQRT_LEN else lengths * (lengths + 1) / 2)
 
 
 _POSITIONS = "embedding.positions.table.weight"

@@ -24,6 +24,8 @@ class Pooling(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     POOLING_CLS: _ClassVar[Pooling]
     POOLING_MAX: _ClassVar[Pooling]
     POOLING_LAST: _ClassVar[Pooling]
+    POOLING_WEIGHTED_MEAN: _ClassVar[Pooling]
+    POOLING_MEAN_SQRT_LEN: _ClassVar[Pooling]
 
 class Precision(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -81,6 +83,8 @@ POOLING_MEAN: Pooling
 POOLING_CLS: Pooling
 POOLING_MAX: Pooling
 POOLING_LAST: Pooling
+POOLING_WEIGHTED_MEAN: Pooling
+POOLING_MEAN_SQRT_LEN: Pooling
 PRECISION_UNSPECIFIED: Precision
 PRECISION_FP32: Precision
 PRECISION_FP16: Precision

@@ -50,11 +50,11 @@ VALUES: dict[str, tuple[Any, ...]] = {
 # Fields of each preset, with small values from `VALUES`.
 PRESET_CHOICES: dict[str, dict[str, Any]] = {
     "vit-block": {"d_model": 24, "heads": 2, "head_dim": 5},
-    "concat-heads": {"d_model": 24},
+    "concat-heads": {"d_model": 24, "pooling": "mean_sqrt_len"},
     "projected-heads": {"d_model": 12, "heads": 2, "head_dim": 8, "value_dim": 12},
-    "masked-heads": {"d_model": 24},
+    "masked-heads": {"d_model": 24, "pooling": "weighted_mean"},
     "transformer-encoder": {"d_model": 24, "heads": 4, "d_ff": 20, "layers": 2, "vocabulary_size": 50},
-    "attention-block": {"d_model": 12, "heads": 2},
+    "attention-block": {"d_model": 12, "heads": 2, "pooling": "max"},
 }
 _DRAWS = 10_000
 

@@ -46,7 +46,7 @@ def test_a_configuration_is_the_same_after_json() -> None:
         ),
         ({"feature_width": 8}, ["vocabulary_size is 50", "feature_width 8"]),
         ({"activation": "mish"}, ["activation is 'mish'", "gelu, gelu_tanh, relu, silu"]),
-        ({"pooling": "sum"}, ["pooling is 'sum'", "none, mean, cls, max, last"]),
+        ({"pooling": "sum"}, ["pooling is 'sum'", "none, mean, cls, max, last, weighted_mean"]),
         ({"positions": "alibi"}, ["positions is 'alibi'", "learned, sinusoidal, rotary, none"]),
         ({"positions": "rotary", "head_dim": 5}, ["head_dim is 5", "even", "rotary"]),
         ({"positions": "sinusoidal", "d_model": 33, "head_dim": 8}, ["d_model is 33", "even", "sinusoidal"]),
