@@ -5,6 +5,7 @@ module of a `sentence-transformers` model (modules.json). `read_checkpoint` turn
 prompts. A setting that the encoder cannot reproduce is an error that names the setting.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,13 +14,13 @@ import torch
 from torch import Tensor
 
 from headwaiter_export.checkpoint_json import CheckpointError, CheckpointJson
-from headwaiter_export.checkpoint_modules import Modules, read_modules
+from headwaiter_export.checkpoint_modules import ModuleFolder, Modules, check_widths, read_modules, read_weights
 from headwaiter_export.checkpoint_text import read_text
 from headwaiter_export.config import ConfigError, EncoderConfig, Pooling
 from headwaiter_export.encoder import Encoder
 from headwaiter_export.families import ACTIVATIONS, FAMILIES, Family
 from headwaiter_export.text_config import TextConfig, with_prompts
-from headwaiter_export.weights import read_pickle, read_safetensors, take_tensor
+from headwaiter_export.weights import read_tensors, take_tensor
 
 # Architectures with these endings contain a complete encoder. Their heads are ignored.
 _ENCODER_ENDINGS = ("Model", "ForMaskedLM", "ForPreTraining", "ForMaskedImageModeling")
@@ -62,11 +63,24 @@ def read_checkpoint(folder: Path, pooling: Pooling | None = None, normalize: boo
     pooling = pooling or modules.pooling or family.default_pooling
     if normalize is None:
         normalize = modules.normalize and pooling is not Pooling.NONE
-    config = _encoder_config(config_json, family, pooling=pooling, normalize=normalize)
+    after_pooling = () if pooling is Pooling.NONE else modules.after_pooling
+    config = _encoder_config(
+        config_json,
+        family,
+        pooling=pooling,
+        after_pooling=tuple(each.module for each in after_pooling),
+        normalize=normalize,
+    )
+    check_widths(after_pooling, config.width)
     text = read_text(folder, config_json, config)
     if text is not None and modules.prompts is not None:
         text = with_prompts(text, modules.prompts, pooled=modules.pools_prompt)
-    return LoadedModel(_load_encoder(folder, config_json, family, config), text)
+        if text.pooling_skips_prompt and after_pooling:
+            raise CheckpointError(
+                f"the pooling has include_prompt False, and {after_pooling[0].folder.name} follows the pooling: the "
+                "export supports only one of the two; remove the prompts to serve texts without prompts"
+            )
+    return LoadedModel(_load_encoder(folder, config_json, family, config, after_pooling), text)
 
 
 def _read_family(config_json: CheckpointJson) -> Family:
@@ -85,7 +99,8 @@ def _read_family(config_json: CheckpointJson) -> Family:
     return family
 
 
-def _encoder_config(config_json: CheckpointJson, family: Family, *, pooling: Pooling, normalize: bool) -> EncoderConfig:
+def _encoder_config(config_json: CheckpointJson, family: Family, **output: Any) -> EncoderConfig:
+    """Return the configuration; `output` has the fields that decide how hidden rows become a vector."""
     choices: dict[str, Any] = {
         **family.fixed_fields,
         **family.input.sizes(config_json),
@@ -99,19 +114,25 @@ def _encoder_config(config_json: CheckpointJson, family: Family, *, pooling: Poo
         "norm_eps": family.norm_eps or config_json.values.get("layer_norm_eps", family.default_norm_eps),
     }
     try:
-        return EncoderConfig(**choices, pooling=pooling, normalize=normalize)
+        return EncoderConfig(**choices, **output)
     except ConfigError as error:
         raise CheckpointError(f"{config_json.path} does not describe a supported encoder: {error}") from None
 
 
-def _load_encoder(folder: Path, config_json: CheckpointJson, family: Family, config: EncoderConfig) -> Encoder:
-    """Read the weights, and rename them as in `Encoder.state_dict()`."""
+def _load_encoder(
+    folder: Path,
+    config_json: CheckpointJson,
+    family: Family,
+    config: EncoderConfig,
+    after_pooling: Iterable[ModuleFolder],
+) -> Encoder:
+    """Read the weights, rename them as in `Encoder.state_dict()`, and add those of the modules after pooling."""
     tensors = {
         # Checkpoints converted from TensorFlow keep its names for the parameters of LayerNorm.
         name.removeprefix(family.tensor_prefix)
         .replace("LayerNorm.gamma", "LayerNorm.weight")
         .replace("LayerNorm.beta", "LayerNorm.bias"): tensor
-        for name, tensor in _read_tensors(folder).items()
+        for name, tensor in read_tensors(folder).items()
     }
     family.input.fold_tensors(tensors, config_json, config)
     if config.layers > (_MOST_SHARED_LAYERS if family.shared_module_names else len(tensors)):
@@ -120,9 +141,11 @@ def _load_encoder(folder: Path, config_json: CheckpointJson, family: Family, con
         )
     with torch.device("meta"):
         shapes = {name: tensor.shape for name, tensor in Encoder(config).state_dict().items()}
-    weights: dict[str, Tensor] = {}
+    weights = read_weights(after_pooling, shapes)
     taken: dict[str, Tensor] = {}
     for name, shape in shapes.items():
+        if name in weights:
+            continue
         source = family.tensor_name(name)
         if source not in taken:
             taken[source] = take_tensor(tensors, source, shape)
@@ -134,15 +157,3 @@ def _load_encoder(folder: Path, config_json: CheckpointJson, family: Family, con
                 "describe: correct config.json, or remove the tensor if hidden rows do not depend on it"
             )
     return Encoder.with_weights(config, weights)
-
-
-def _read_tensors(folder: Path) -> dict[str, Tensor]:
-    """Read the tensors of the file of weights, or of the shards that its index lists; safetensors before pickle."""
-    for name, read in (("model.safetensors", read_safetensors), ("pytorch_model.bin", read_pickle)):
-        whole, index = folder / name, folder / f"{name}.index.json"
-        if whole.is_file():
-            return read(whole)
-        if index.is_file():
-            shards = sorted(set(CheckpointJson.read(index).string_map("weight_map").values()))
-            return {tensor: value for shard in shards for tensor, value in read(folder / shard).items()}
-    raise CheckpointError(f"{folder} has neither model.safetensors nor pytorch_model.bin: save the model again")

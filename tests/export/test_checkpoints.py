@@ -223,7 +223,8 @@ def test_a_tensor_of_a_classification_head_is_named(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("modules", "facts"),
     [
-        (("Transformer", "Pooling", "Dense"), ["modules.json", "Dense"]),
+        (("Transformer", "Pooling", "CNN"), ["modules.json", "CNN"]),
+        (("Transformer", "Pooling", "Pooling"), ["modules.json", "Pooling, Pooling"]),
         (("Transformer", "Normalize"), ["modules.json", "Transformer, Normalize"]),
     ],
 )
