@@ -233,7 +233,8 @@ def _manifest(
         default_prompt=text.default_prompt if text else "",
         pooling_skips_prompt=text is not None and text.pooling_skips_prompt,
         width=config.pooled_width,
-        hidden_width=config.width,
+        # Left out for other models, so that their digests do not change.
+        hidden_width=config.width if config.after_pooling else 0,
         fixed_pooling=bool(config.after_pooling),
         layers=config.layers,
         heads=config.heads,
