@@ -204,6 +204,39 @@ def test_a_setting_of_a_dense_module_that_is_not_supported_is_named(
     assert_checkpoint_refused(dense_folder, "2_Dense/config.json", *facts)
 
 
+@pytest.mark.parametrize(
+    ("modules", "facts"),
+    [
+        (("Transformer", "Dense"), ["modules.json", "Transformer, Dense"]),
+        (("Transformer", "Dense", "Pooling"), ["modules.json", "Transformer, Dense, Pooling"]),
+        (("Transformer", "Pooling", "CNN"), ["modules.json", "CNN"]),
+        (("Transformer", "Pooling", "Pooling"), ["modules.json", "Pooling, Pooling"]),
+        (("Transformer", "Normalize"), ["modules.json", "Transformer, Normalize"]),
+    ],
+)
+def test_an_unsupported_module_of_a_sentence_transformer_is_named(
+    modules: tuple[str, ...], facts: list[str], folder: Path
+) -> None:
+    save_sentence_transformer(folder, modules=modules)
+    assert_checkpoint_refused(folder, *facts)
+
+
+@pytest.mark.parametrize(
+    ("settings", "facts"),
+    [
+        ({"dimension": WIDTH}, ["dimension 32", "12"]),
+        ({}, ["no field dimension"]),
+        ({"dimension": 12, "eps": 1e-12}, ["eps 1e-12", "does not know"]),
+    ],
+)
+def test_a_layer_norm_has_the_width_of_the_vectors_before_it(
+    settings: dict[str, Any], facts: list[str], dense_folder: Path
+) -> None:
+    save_sentence_transformer(dense_folder, modules=("Transformer", "Pooling", "Dense", "LayerNorm"))
+    write_json(dense_folder / "3_LayerNorm" / "config.json", settings)
+    assert_checkpoint_refused(dense_folder, "3_LayerNorm/config.json", *facts)
+
+
 def test_tensors_of_a_module_that_its_settings_do_not_describe_are_named(dense_folder: Path) -> None:
     edit_json(dense_folder / "2_Dense" / "config.json", bias=False)
     assert_checkpoint_refused(dense_folder, "2_Dense/linear.bias")

@@ -220,21 +220,6 @@ def test_a_tensor_of_a_classification_head_is_named(folder: Path) -> None:
     assert_checkpoint_refused(folder, "classifier.weight")
 
 
-@pytest.mark.parametrize(
-    ("modules", "facts"),
-    [
-        (("Transformer", "Pooling", "CNN"), ["modules.json", "CNN"]),
-        (("Transformer", "Pooling", "Pooling"), ["modules.json", "Pooling, Pooling"]),
-        (("Transformer", "Normalize"), ["modules.json", "Transformer, Normalize"]),
-    ],
-)
-def test_an_unsupported_module_of_a_sentence_transformer_is_named(
-    modules: tuple[str, ...], facts: list[str], folder: Path
-) -> None:
-    save_sentence_transformer(folder, modules=modules)
-    assert_checkpoint_refused(folder, *facts)
-
-
 @pytest.mark.parametrize("default", [None, "query"])
 @pytest.mark.parametrize("pooled", [True, False])
 def test_prompts_are_read_with_their_tokens_and_their_pooling(default: str | None, pooled: bool, folder: Path) -> None:
