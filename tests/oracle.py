@@ -22,11 +22,21 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     "relu": lambda x: np.maximum(x, 0),
     "silu": lambda x: x / (1 + np.exp(-x)),
 }
+DENSE_ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
+    "identity": lambda x: x,
+    "tanh": np.tanh,
+    "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
+    "leaky_relu": lambda x: np.where(x > 0, x, 0.01 * x),
+    "elu": lambda x: np.where(x > 0, x, np.expm1(np.minimum(x, 0))),
+    **{name: ACTIVATIONS[name] for name in ("relu", "gelu", "silu")},
+}
 POOLINGS: dict[str, Callable[[Array], Array]] = {
     "mean": lambda x: x.mean(0),
     "max": lambda x: x.max(0),
     "cls": lambda x: x[0],
     "last": lambda x: x[-1],
+    "weighted_mean": lambda x: np.average(x, axis=0, weights=range(1, len(x) + 1)),
+    "mean_sqrt_len": lambda x: x.sum(0) / math.sqrt(len(x)),
 }
 
 
@@ -46,6 +56,20 @@ class Oracle:
             if self.choices["d_ff"]:
                 x = self._block(x, self._feed_forward, f"layers.{i}.feed_forward")
         return self._norm(x, "norm") if self.choices["final_norm"] else x
+
+    def pooled(self, rows: Array) -> Array:
+        """Return the pooled vector of hidden rows [n, width], after all modules but the last scaling to unit length."""
+        vector = POOLINGS[self.choices["pooling"]](rows)
+        for i, module in enumerate(self.choices["after_pooling"]):
+            name = f"after_pooling.{i}"
+            if module["kind"] == "dense":
+                vector = DENSE_ACTIVATIONS[module["activation"]](self._linear(vector, f"{name}.linear"))
+            elif module["kind"] == "layer_norm":
+                gamma, beta = (self.weights[f"{name}.norm.{tensor}"] for tensor in ("weight", "bias"))
+                vector = layer_norm(vector, gamma, beta, module["eps"])
+            else:
+                vector = unit(vector)
+        return vector
 
     def attention(self, sequence: Array) -> list[tuple[Array, Array]]:
         """Return each layer's attention weights [heads, n, n] and contexts [heads, n, value_dim]."""

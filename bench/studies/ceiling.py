@@ -13,6 +13,7 @@ from onnx import NodeProto, TensorProto, helper, numpy_helper
 from bench.loads.traces import Ids
 from bench.studies.in_process import Planner, run_batches
 from headwaiter_proto.manifest_pb2 import Manifest
+from headwaiter_proto.rules.outputs import hidden_width
 from headwaiter_server.runtime.graph import EncoderGraph
 from headwaiter_server.runtime.packing import pack
 
@@ -27,12 +28,13 @@ def floor_s(sequences: Sequence[Ids], manifest: Manifest, d_ff: int, batch_token
     faster on the CPU than PyTorch's. Softmax, norms, activations and gathers are left out.
     """
     tokens = sum(map(len, sequences))
-    linear = _linear_products(manifest.width, d_ff, manifest.layers)
-    rows = np.random.default_rng(0).standard_normal((batch_tokens, manifest.width), np.float32)
+    width = hidden_width(manifest)
+    linear = _linear_products(width, d_ff, manifest.layers)
+    rows = np.random.default_rng(0).standard_normal((batch_tokens, width), np.float32)
     seconds = _fastest_s(linear, {"x": rows}) * tokens / batch_tokens
     attention = _attention_products()
     for length, times in Counter(map(len, sequences)).items():
-        head = np.ones((manifest.heads, length, manifest.width // manifest.heads), np.float32)
+        head = np.ones((manifest.heads, length, width // manifest.heads), np.float32)
         feeds = {"q": head, "k": head.transpose(0, 2, 1).copy(), "v": head}
         seconds += _fastest_s(attention, feeds) * times * manifest.layers
     return seconds

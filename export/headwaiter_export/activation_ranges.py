@@ -31,7 +31,8 @@ class ActivationRanges:
 
     Attributes:
         magnitudes: largest magnitude of each weight, then of the inputs and outputs of each layer and of the attention
-            scores, in the order in which they are computed.
+            scores, in the order in which they are computed; without the modules after pooling, which are always
+            float32.
         norm_ratio: largest |mean| / deviation of a row that a norm after a residual sum normalises; 0 without such
             norms. The deviation is √(variance + norm_eps), as in the norm.
         fused_norm_error: largest error that SkipLayerNormalization would make on these rows, see `fused_error`.
@@ -40,7 +41,7 @@ class ActivationRanges:
     def __init__(self, encoder: Encoder) -> None:
         self._encoder = encoder
         weights = encoder.fold_temperatures().state_dict()  # the weights that graphs hold
-        self.magnitudes = {name: _magnitude(weight) for name, weight in weights.items()}
+        self.magnitudes = {name: _magnitude(weight) for name, weight in weights.items() if _in_half_precision(name)}
         self.norm_ratio = 0.0
         self.fused_norm_error = 0.0
 
@@ -50,7 +51,7 @@ class ActivationRanges:
         hooks = [
             module.register_forward_hook(partial(self._layer, name))
             for name, module in self._encoder.named_modules()
-            if not any(module.children())
+            if _in_half_precision(name) and not any(module.children())
         ]
         try:
             yield
@@ -114,6 +115,11 @@ class _ObservedSequence(SingleSequence):
         assert isinstance(norm, nn.LayerNorm)
         self._ranges.norm(x + residual, norm)
         return super().add_and_normalize(x, residual, norm)
+
+
+def _in_half_precision(name: str) -> bool:
+    """Return whether graphs in fp16 hold a weight or a module in float16: all but the modules after pooling."""
+    return not name.startswith("after_pooling")
 
 
 def _magnitude(values: Tensor) -> float:

@@ -92,7 +92,7 @@ def export_bundle(
         # A model without texts, or of very short texts, is calibrated on random ids or features.
         calibration = sentences.calibration or reference.sequences
         encoders, float32_layers = _encoders_by_precision(
-            precisions, encoder.fold_temperatures(), reference, calibration, report
+            precisions, encoder.fold_temperatures().merge_dense(), reference, calibration, report
         )
         _write_graphs(encoders, plans, folder, report)
         checked = reference.with_long_sequences(encoder)
@@ -179,8 +179,10 @@ def _write_graphs(
 
 
 def to_float16(encoder: Encoder) -> Encoder:
-    """Return the encoder in float16."""
-    return copy.deepcopy(encoder).half()
+    """Return the encoder in float16, with the modules after pooling in float32."""
+    half = copy.deepcopy(encoder).half()
+    half.after_pooling = encoder.after_pooling
+    return half
 
 
 def _write_golden(reference: Reference, path: Path) -> None:
@@ -230,7 +232,10 @@ def _manifest(
         prompts=[asdict(prompt) for prompt in text.prompts] if text else (),
         default_prompt=text.default_prompt if text else "",
         pooling_skips_prompt=text is not None and text.pooling_skips_prompt,
-        width=config.width,
+        width=config.pooled_width,
+        # Left out for other models, so that their digests do not change.
+        hidden_width=config.width if config.after_pooling else 0,
+        fixed_pooling=bool(config.after_pooling),
         layers=config.layers,
         heads=config.heads,
         head_dim=config.head_dim,

@@ -5,6 +5,7 @@ module of a `sentence-transformers` model (modules.json). `read_checkpoint` turn
 prompts. A setting that the encoder cannot reproduce is an error that names the setting.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,32 +13,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from headwaiter_export.checkpoint_json import CheckpointError, CheckpointJson, read_json
+from headwaiter_export.checkpoint_json import CheckpointError, CheckpointJson
+from headwaiter_export.checkpoint_modules import ModuleFolder, Modules, check_widths, read_modules, read_weights
 from headwaiter_export.checkpoint_text import read_text
 from headwaiter_export.config import ConfigError, EncoderConfig, Pooling
 from headwaiter_export.encoder import Encoder
 from headwaiter_export.families import ACTIVATIONS, FAMILIES, Family
 from headwaiter_export.text_config import TextConfig, with_prompts
-from headwaiter_export.weights import read_pickle, read_safetensors, take_tensor
+from headwaiter_export.weights import read_tensors, take_tensor
 
 # Architectures with these endings contain a complete encoder. Their heads are ignored.
 _ENCODER_ENDINGS = ("Model", "ForMaskedLM", "ForPreTraining", "ForMaskedImageModeling")
 # Most layers of a model whose layers share tensors.
 _MOST_SHARED_LAYERS = 1000
-# Names of poolings in old and new versions of `sentence-transformers`.
-_POOLINGS = {
-    "cls_token": Pooling.CLS,
-    "cls": Pooling.CLS,
-    "mean_tokens": Pooling.MEAN,
-    "mean": Pooling.MEAN,
-    "max_tokens": Pooling.MAX,
-    "max": Pooling.MAX,
-    "lasttoken": Pooling.LAST,
-}
-_POOLING_FIELDS = ("pooling_mode", "include_prompt", "embedding_dimension", "word_embedding_dimension")
-# The supported values of fields of `sentence-transformers` that could change results.
-_NORMALIZE_FIELDS = {"module_input_name": "sentence_embedding", "module_output_name": "sentence_embedding"}
-_MODEL_FIELDS = {"model_type": "SentenceTransformer", "truncate_dim": None}
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,85 +56,31 @@ def read_checkpoint(folder: Path, pooling: Pooling | None = None, normalize: boo
     """
     if not folder.is_dir():
         raise CheckpointError(f"{folder} is not a folder: give the folder of a checkpoint")
-    modules = _read_modules(folder) if (folder / "modules.json").is_file() else _Modules(folder)
+    modules = read_modules(folder) if (folder / "modules.json").is_file() else Modules(folder)
     folder = modules.transformer
     config_json = CheckpointJson.read(folder / "config.json")
     family = _read_family(config_json)
     pooling = pooling or modules.pooling or family.default_pooling
     if normalize is None:
         normalize = modules.normalize and pooling is not Pooling.NONE
-    config = _encoder_config(config_json, family, pooling=pooling, normalize=normalize)
+    after_pooling = () if pooling is Pooling.NONE else modules.after_pooling
+    config = _encoder_config(
+        config_json,
+        family,
+        pooling=pooling,
+        after_pooling=tuple(each.module for each in after_pooling),
+        normalize=normalize,
+    )
+    check_widths(after_pooling, config.width)
     text = read_text(folder, config_json, config)
     if text is not None and modules.prompts is not None:
         text = with_prompts(text, modules.prompts, pooled=modules.pools_prompt)
-    return LoadedModel(_load_encoder(folder, config_json, family, config), text)
-
-
-@dataclass(frozen=True)
-class _Modules:
-    """The modules of a `sentence-transformers` model; the defaults are those of a plain `transformers` folder.
-
-    Attributes:
-        transformer: folder of the transformer.
-        pooling: pooling of the model; None if the folder names no pooling.
-        pools_prompt: whether pooling includes the rows of prompts.
-        normalize: whether pooled vectors have unit length.
-        prompts: content of config_sentence_transformers.json; None in a plain folder.
-    """
-
-    transformer: Path
-    pooling: Pooling | None = None
-    pools_prompt: bool = True
-    normalize: bool = False
-    prompts: CheckpointJson | None = None
-
-
-def _read_modules(folder: Path) -> _Modules:
-    modules = read_json(folder / "modules.json")
-    if not isinstance(modules, list) or not all(_is_module(module) for module in modules):
-        raise CheckpointError(
-            f"{folder / 'modules.json'} is not a list of modules with type and path: save the model again"
-        )
-    for module in modules:
-        if not module["type"].startswith("sentence_transformers."):
-            raise CheckpointError(f"modules.json has the type {module['type']!r}: the export does not run its code")
-    kinds = [module["type"].rpartition(".")[2] for module in modules]
-    if kinds not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):
-        raise CheckpointError(
-            f"modules.json lists {', '.join(kinds)}: it must be Transformer, Pooling and optionally Normalize"
-        )
-    transformer, pooling, *normalize = (folder / module["path"] for module in modules)
-    config_json = CheckpointJson.read(pooling / "config.json")
-    for each in normalize:
-        CheckpointJson.read_if_present(each / "config.json").require(_NORMALIZE_FIELDS, known=())
-    prompts = CheckpointJson.read_if_present(folder / "config_sentence_transformers.json")
-    prompts.require(_MODEL_FIELDS)
-    return _Modules(
-        transformer,
-        _read_pooling(config_json),
-        pools_prompt=config_json.flag("include_prompt", default=True),
-        normalize=bool(normalize),
-        prompts=prompts,
-    )
-
-
-def _is_module(module: object) -> bool:
-    return isinstance(module, dict) and all(isinstance(module.get(name), str) for name in ("type", "path"))
-
-
-def _read_pooling(config_json: CheckpointJson) -> Pooling:
-    # Old versions have a flag for each pooling, new versions the name of one.
-    prefix = "pooling_mode_"
-    fields = [name for name in config_json.values if name.startswith(prefix)]
-    config_json.require({}, known=[*fields, *_POOLING_FIELDS])
-    modes = [key.removeprefix(prefix) for key, on in config_json.values.items() if key.startswith(prefix) and on]
-    if not modes:
-        return config_json.choice("pooling_mode", _POOLINGS)
-    if len(modes) > 1 or modes[0] not in _POOLINGS:
-        raise CheckpointError(
-            f"{config_json.path} has pooling {' and '.join(modes)}: it must be one of cls, mean, max and lasttoken"
-        )
-    return _POOLINGS[modes[0]]
+        if text.pooling_skips_prompt and after_pooling:
+            raise CheckpointError(
+                f"the pooling has include_prompt False, and {after_pooling[0].folder.name} follows the pooling: the "
+                "export supports only one of the two; remove the prompts to serve texts without prompts"
+            )
+    return LoadedModel(_load_encoder(folder, config_json, family, config, after_pooling), text)
 
 
 def _read_family(config_json: CheckpointJson) -> Family:
@@ -165,7 +99,8 @@ def _read_family(config_json: CheckpointJson) -> Family:
     return family
 
 
-def _encoder_config(config_json: CheckpointJson, family: Family, *, pooling: Pooling, normalize: bool) -> EncoderConfig:
+def _encoder_config(config_json: CheckpointJson, family: Family, **output: Any) -> EncoderConfig:
+    """Return the configuration; `output` has the fields that decide how hidden rows become a vector."""
     choices: dict[str, Any] = {
         **family.fixed_fields,
         **family.input.sizes(config_json),
@@ -179,19 +114,25 @@ def _encoder_config(config_json: CheckpointJson, family: Family, *, pooling: Poo
         "norm_eps": family.norm_eps or config_json.values.get("layer_norm_eps", family.default_norm_eps),
     }
     try:
-        return EncoderConfig(**choices, pooling=pooling, normalize=normalize)
+        return EncoderConfig(**choices, **output)
     except ConfigError as error:
         raise CheckpointError(f"{config_json.path} does not describe a supported encoder: {error}") from None
 
 
-def _load_encoder(folder: Path, config_json: CheckpointJson, family: Family, config: EncoderConfig) -> Encoder:
-    """Read the weights, and rename them as in `Encoder.state_dict()`."""
+def _load_encoder(
+    folder: Path,
+    config_json: CheckpointJson,
+    family: Family,
+    config: EncoderConfig,
+    after_pooling: Iterable[ModuleFolder],
+) -> Encoder:
+    """Read the weights, rename them as in `Encoder.state_dict()`, and add those of the modules after pooling."""
     tensors = {
         # Checkpoints converted from TensorFlow keep its names for the parameters of LayerNorm.
         name.removeprefix(family.tensor_prefix)
         .replace("LayerNorm.gamma", "LayerNorm.weight")
         .replace("LayerNorm.beta", "LayerNorm.bias"): tensor
-        for name, tensor in _read_tensors(folder).items()
+        for name, tensor in read_tensors(folder).items()
     }
     family.input.fold_tensors(tensors, config_json, config)
     if config.layers > (_MOST_SHARED_LAYERS if family.shared_module_names else len(tensors)):
@@ -200,9 +141,11 @@ def _load_encoder(folder: Path, config_json: CheckpointJson, family: Family, con
         )
     with torch.device("meta"):
         shapes = {name: tensor.shape for name, tensor in Encoder(config).state_dict().items()}
-    weights: dict[str, Tensor] = {}
+    weights = read_weights(after_pooling, shapes)
     taken: dict[str, Tensor] = {}
     for name, shape in shapes.items():
+        if name in weights:
+            continue
         source = family.tensor_name(name)
         if source not in taken:
             taken[source] = take_tensor(tensors, source, shape)
@@ -214,15 +157,3 @@ def _load_encoder(folder: Path, config_json: CheckpointJson, family: Family, con
                 "describe: correct config.json, or remove the tensor if hidden rows do not depend on it"
             )
     return Encoder.with_weights(config, weights)
-
-
-def _read_tensors(folder: Path) -> dict[str, Tensor]:
-    """Read the tensors of the file of weights, or of the shards that its index lists; safetensors before pickle."""
-    for name, read in (("model.safetensors", read_safetensors), ("pytorch_model.bin", read_pickle)):
-        whole, index = folder / name, folder / f"{name}.index.json"
-        if whole.is_file():
-            return read(whole)
-        if index.is_file():
-            shards = sorted(set(CheckpointJson.read(index).string_map("weight_map").values()))
-            return {tensor: value for shard in shards for tensor, value in read(folder / shard).items()}
-    raise CheckpointError(f"{folder} has neither model.safetensors nor pytorch_model.bin: save the model again")

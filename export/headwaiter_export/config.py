@@ -5,12 +5,10 @@ from dataclasses import MISSING, dataclass, fields
 from enum import StrEnum
 from typing import Any
 
-# Greater than any size of a real encoder, and small enough for a product of two sizes to fit in 64 bits.
-MAX_SIZE = 2**24
-
-
-class ConfigError(ValueError):
-    """A field of the configuration is missing, unknown or wrong."""
+from headwaiter_export.after_pooling import ModuleKind, PooledModule, output_width
+from headwaiter_export.config_checks import MAX_SIZE as MAX_SIZE
+from headwaiter_export.config_checks import ConfigError as ConfigError
+from headwaiter_export.config_checks import check_choice, check_eps, check_size
 
 
 class WeightsError(ValueError):
@@ -58,13 +56,19 @@ class Norm(StrEnum):
 
 
 class Pooling(StrEnum):
-    """How the hidden rows of a sequence become one pooled vector."""
+    """How the hidden rows of a sequence become one pooled vector.
+
+    CLS: the first row. LAST: the last row. WEIGHTED_MEAN: row i, counted from 1, has weight i
+    (https://arxiv.org/abs/2202.08904, section 3.1). MEAN_SQRT_LEN: the sum divided by the square root of the length.
+    """
 
     NONE = "none"
     MEAN = "mean"
     CLS = "cls"
     MAX = "max"
     LAST = "last"
+    WEIGHTED_MEAN = "weighted_mean"
+    MEAN_SQRT_LEN = "mean_sqrt_len"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,7 +112,8 @@ class EncoderConfig:
         activation: activation function between the feed-forward layers.
         norm_eps: ε of LayerNorm, (x − mean) / √(variance + ε).
         pooling: how the hidden rows of a sequence become one vector.
-        normalize: whether pooled vectors are scaled to unit length.
+        after_pooling: modules that transform the pooled vector, in order; `from_dict` takes them as objects of fields.
+        normalize: whether pooled vectors are scaled to unit length in the end.
 
     Raises:
         ConfigError: a field is wrong; the message has the field, its value and the allowed values.
@@ -143,19 +148,16 @@ class EncoderConfig:
     activation: Activation = Activation.GELU
     norm_eps: float = 1e-12
     pooling: Pooling = Pooling.MEAN
+    after_pooling: tuple[PooledModule, ...] = ()
     normalize: bool = False
 
     def __post_init__(self) -> None:
         for name, choices in _CHOICES.items():
-            value = getattr(self, name)
-            try:
-                object.__setattr__(self, name, choices(value))
-            except ValueError:
-                raise ConfigError(f"{name} is {value!r}: choose one of {', '.join(choices)}") from None
+            check_choice(self, name, choices)
         for name in ("d_model", "heads", "layers", "max_tokens"):
-            _check_size(name, getattr(self, name))
+            check_size(name, getattr(self, name))
         for name in ("vocabulary_size", "feature_width", "embedding_width", "d_ff", "head_dim", "value_dim"):
-            _check_size(name, getattr(self, name), least=0)
+            check_size(name, getattr(self, name), least=0)
         if bool(self.vocabulary_size) == bool(self.feature_width):
             raise ConfigError(
                 f"vocabulary_size is {self.vocabulary_size} and feature_width {self.feature_width}: set exactly one of "
@@ -177,8 +179,8 @@ class EncoderConfig:
                 f"max_tokens is {self.max_tokens}: it must be {self.min_tokens} or more when mask is {self.mask}"
             )
         self._check_even_widths()
-        if not isinstance(self.norm_eps, float) or not 0 < self.norm_eps < 1:
-            raise ConfigError(f"norm_eps is {self.norm_eps!r}: it must be a number between 0 and 1")
+        check_eps("norm_eps", self.norm_eps)
+        self._resolve_modules()
         if self.normalize and self.pooling is Pooling.NONE:
             raise ConfigError("normalize is true with pooling 'none': choose a pooling, or set normalize to false")
         if self.class_row and (self.takes_tokens or self.positions is not Positions.LEARNED):
@@ -219,6 +221,16 @@ class EncoderConfig:
         if self.layers > 1:
             raise ConfigError(f"layers is {self.layers}, but {widths}: set layers to 1, or output_projection to true")
 
+    def _resolve_modules(self) -> None:
+        """Turn the objects of `after_pooling` into modules, and check that they fit the pooling."""
+        if not isinstance(self.after_pooling, list | tuple):
+            raise ConfigError(f"after_pooling is {self.after_pooling!r:.99}: it must be a list of modules")
+        object.__setattr__(self, "after_pooling", tuple(map(PooledModule.from_value, self.after_pooling)))
+        if self.after_pooling and self.pooling is Pooling.NONE:
+            raise ConfigError("after_pooling has modules with pooling 'none': choose a pooling, or remove the modules")
+        if self.after_pooling and self.after_pooling[-1].kind is ModuleKind.NORMALIZE:
+            raise ConfigError("after_pooling ends with a module normalize: remove it, and set normalize to true")
+
     def _check_even_widths(self) -> None:
         """Check that pairs of a sine and a cosine fill the width of the positions."""
         embedding = "d_model" if self.embedding_width == self.d_model else "embedding_width"
@@ -232,6 +244,11 @@ class EncoderConfig:
     def width(self) -> int:
         """Width of a layer's output: d_model, or without an output projection heads · value_dim."""
         return self.d_model if self.output_projection else self.heads * self.value_dim
+
+    @property
+    def pooled_width(self) -> int:
+        """Width of a pooled vector after all modules."""
+        return output_width(self.after_pooling, self.width)
 
     @property
     def min_tokens(self) -> int:
@@ -266,8 +283,3 @@ _CHOICES: dict[str, type[StrEnum]] = {
     "activation": Activation,
     "pooling": Pooling,
 }
-
-
-def _check_size(name: str, value: Any, least: int = 1) -> None:
-    if type(value) is not int or not least <= value <= MAX_SIZE:
-        raise ConfigError(f"{name} is {value!r}: it must be a whole number from {least} to {MAX_SIZE}")

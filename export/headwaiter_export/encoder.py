@@ -24,6 +24,7 @@ from headwaiter_export.config import (
     Positions,
     WeightsError,
 )
+from headwaiter_export.pooled_modules import build_modules, merge_dense
 from headwaiter_export.positions import LearnedPositions, NoPositions, SinusoidalPositions
 
 
@@ -37,6 +38,7 @@ class Encoder(nn.Module):
         layer = EncoderLayer if config.d_ff else AttentionLayer
         self.layers = nn.ModuleList(layer(config) for _ in range(config.layers))
         self.norm = _layer_norm(config, config.width) if config.final_norm else nn.Identity()
+        self.after_pooling = build_modules(config)
 
     @classmethod
     def with_weights(cls, config: EncoderConfig, weights: Mapping[str, Tensor]) -> "Encoder":
@@ -68,11 +70,20 @@ class Encoder(nn.Module):
                     weights[f"{query}.bias"] = weights[f"{query}.bias"] * module.factors
         return Encoder.with_weights(replace(self.config, learned_temperature=False), weights)
 
+    @torch.no_grad()
+    def merge_dense(self) -> "Encoder":
+        """Return an encoder of equal results, with consecutive Dense modules merged where that saves weights."""
+        modules, weights = merge_dense(self.config, self.state_dict())
+        if modules == self.config.after_pooling:
+            return self
+        return Encoder.with_weights(replace(self.config, after_pooling=modules), weights)
+
     def forward(self, tokens: Tensor, layout: AttentionLayout) -> tuple[Tensor | None, Tensor]:
         """Encode token ids [R] or features [R, feature_width].
 
         Returns:
-            Pooled vectors before normalization, float32 [B, width] (None without pooling), and hidden rows [R, width].
+            Pooled vectors before normalization, float32 [B, pooled_width] (None without pooling), and hidden rows
+            [R, width].
         """
         if not self.config.takes_tokens:
             # Features are float32 whatever the precision of the weights.
@@ -81,7 +92,8 @@ class Encoder(nn.Module):
         for layer in self.layers:
             x = layer(x, layout)
         x = self.norm(x)
-        return pool(x, layout, self.config.pooling), x
+        pooled = pool(x, layout, self.config.pooling)
+        return None if pooled is None else self.after_pooling(pooled), x
 
 
 class Embedding(nn.Module):
@@ -215,8 +227,14 @@ def pool(x: Tensor, layout: AttentionLayout, pooling: Pooling) -> Tensor | None:
     is_token = layout.token_mask[..., None]
     if pooling is Pooling.MAX:
         return torch.where(is_token, cells, -torch.inf).amax(1)
-    # The mean does not multiply by the mask: a cell of padding may hold infinity, and 0 × infinity is NaN.
-    return torch.where(is_token, cells, 0.0).sum(1) / layout.lengths[:, None]
+    if pooling is Pooling.WEIGHTED_MEAN:
+        cells = cells * (torch.arange(cells.shape[1]) + 1).float()[:, None]
+    # The sum does not multiply by the mask: a cell of padding may hold infinity, and 0 × infinity is NaN.
+    total = torch.where(is_token, cells, 0.0).sum(1)
+    if pooling is Pooling.MEAN:
+        return total / layout.lengths[:, None]
+    lengths = layout.lengths[:, None].float()
+    return total / (lengths.sqrt() if pooling is Pooling.MEAN_SQRT_LEN else lengths * (lengths + 1) / 2)
 
 
 _POSITIONS = "embedding.positions.table.weight"

@@ -6,7 +6,7 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from headwaiter_export.checkpoint_json import CheckpointError
+from headwaiter_export.checkpoint_json import CheckpointError, CheckpointJson
 from headwaiter_export.config import EncoderConfig, WeightsError
 from headwaiter_export.encoder import Encoder
 
@@ -44,6 +44,22 @@ def read_pickle(path: Path) -> dict[str, Tensor]:
     ):
         raise CheckpointError(f"{path} holds more than named dense tensors: save the model as safetensors")
     return {name: tensor.detach() for name, tensor in tensors.items()}
+
+
+def read_tensors(folder: Path) -> dict[str, Tensor]:
+    """Read the tensors of the file of weights, or of the shards that its index lists; safetensors before pickle.
+
+    Raises:
+        CheckpointError: no file of weights can be read.
+    """
+    for name, read in (("model.safetensors", read_safetensors), ("pytorch_model.bin", read_pickle)):
+        whole, index = folder / name, folder / f"{name}.index.json"
+        if whole.is_file():
+            return read(whole)
+        if index.is_file():
+            shards = sorted(set(CheckpointJson.read(index).string_map("weight_map").values()))
+            return {tensor: value for shard in shards for tensor, value in read(folder / shard).items()}
+    raise CheckpointError(f"{folder} has neither model.safetensors nor pytorch_model.bin: save the model again")
 
 
 def take_tensor(tensors: dict[str, Tensor], name: str, shape: tuple[int, ...]) -> Tensor:

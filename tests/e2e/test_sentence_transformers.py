@@ -153,6 +153,8 @@ def test_vectors_of_fewer_dimensions_equal_sentence_transformers(pair: ServedAnd
         (pb.POOLING_CLS, "cls"),
         (pb.POOLING_MAX, "max"),
         (pb.POOLING_LAST, "lasttoken"),
+        (pb.POOLING_WEIGHTED_MEAN, "weightedmean"),
+        (pb.POOLING_MEAN_SQRT_LEN, "mean_sqrt_len_tokens"),
     ],
 )
 def test_every_pooling_equals_sentence_transformers(pair: ServedAndReference, pooling: pb.Pooling, name: str) -> None:

@@ -98,7 +98,7 @@ def write_graphs(encoder: Encoder, folder: Path, *layouts: type[Packed | Portabl
     paths = {layout: folder / f"{layout.__name__}.onnx" for layout in layouts}
     with WeightsFile(folder / "weights.bin") as weights:
         for layout, path in paths.items():
-            weights.write_graph(trace(encoder.fold_temperatures(), layout), path)
+            weights.write_graph(trace(encoder.fold_temperatures().merge_dense(), layout), path)
     return paths
 
 

@@ -11,10 +11,28 @@ from itertools import combinations
 from random import Random
 from typing import Any
 
+from headwaiter_export.after_pooling import ModuleKind, PooledModule
 from headwaiter_export.config import Activation, ConfigError, EncoderConfig, Mask, Norm, Pooling, Positions
 from headwaiter_export.presets import PRESETS
 
+
+def dense(width: int, **choices: Any) -> PooledModule:
+    """Return a Dense module."""
+    return PooledModule(kind=ModuleKind.DENSE, width=width, **choices)
+
+
 BOTH = (False, True)
+# Modules after pooling: like LaBSE's, like EmbeddingGemma's, and all others.
+CHAINS = (
+    (dense(10, activation="tanh"),),
+    (dense(40, bias=False), dense(8, bias=False)),
+    (
+        PooledModule(kind=ModuleKind.NORMALIZE),
+        dense(24),
+        PooledModule(kind=ModuleKind.LAYER_NORM),
+        dense(9, activation="gelu"),
+    ),
+)
 VALUES: dict[str, tuple[Any, ...]] = {
     "vocabulary_size": (0, 50),
     "feature_width": (0, 12, 24),
@@ -45,16 +63,24 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "activation": tuple(Activation),
     "norm_eps": (1e-12, 1e-5),
     "pooling": tuple(Pooling),
+    "after_pooling": ((), *CHAINS),
     "normalize": BOTH,
 }
 # Fields of each preset, with small values from `VALUES`.
 PRESET_CHOICES: dict[str, dict[str, Any]] = {
-    "vit-block": {"d_model": 24, "heads": 2, "head_dim": 5},
-    "concat-heads": {"d_model": 24},
-    "projected-heads": {"d_model": 12, "heads": 2, "head_dim": 8, "value_dim": 12},
-    "masked-heads": {"d_model": 24},
-    "transformer-encoder": {"d_model": 24, "heads": 4, "d_ff": 20, "layers": 2, "vocabulary_size": 50},
-    "attention-block": {"d_model": 12, "heads": 2},
+    "vit-block": {"d_model": 24, "heads": 2, "head_dim": 5, "after_pooling": CHAINS[0]},
+    "concat-heads": {"d_model": 24, "pooling": "mean_sqrt_len"},
+    "projected-heads": {"after_pooling": CHAINS[1], "d_model": 12, "heads": 2, "head_dim": 8, "value_dim": 12},
+    "masked-heads": {"d_model": 24, "pooling": "weighted_mean", "normalize": True},
+    "transformer-encoder": {
+        "after_pooling": CHAINS[2],
+        "d_model": 24,
+        "heads": 4,
+        "d_ff": 20,
+        "layers": 2,
+        "vocabulary_size": 50,
+    },
+    "attention-block": {"d_model": 12, "heads": 2, "pooling": "none"},
 }
 _DRAWS = 10_000
 

@@ -179,7 +179,12 @@ def test_without_pooling_nothing_is_normalized(text_checkpoint: Path) -> None:
         ({"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": False}, Pooling.CLS),
         ({"pooling_mode_max_tokens": True, "include_prompt": True}, Pooling.MAX),
         ({"pooling_mode_lasttoken": True}, Pooling.LAST),
+        ({"pooling_mode_weightedmean_tokens": True}, Pooling.WEIGHTED_MEAN),
+        ({"pooling_mode_mean_sqrt_len_tokens": True}, Pooling.MEAN_SQRT_LEN),
         ({"pooling_mode": "mean", "embedding_dimension": 32}, Pooling.MEAN),
+        ({"pooling_mode": "weightedmean"}, Pooling.WEIGHTED_MEAN),
+        ({"pooling_mode": "mean_sqrt_len_tokens"}, Pooling.MEAN_SQRT_LEN),
+        ({"pooling_mode": "cls", "pooling_mode_cls_token": True, "pooling_mode_mean_tokens": False}, Pooling.CLS),
     ],
 )
 def test_the_pooling_of_a_sentence_transformer_is_used(
@@ -215,20 +220,6 @@ def test_a_tensor_of_a_classification_head_is_named(folder: Path) -> None:
     assert_checkpoint_refused(folder, "classifier.weight")
 
 
-@pytest.mark.parametrize(
-    ("modules", "facts"),
-    [
-        (("Transformer", "Pooling", "Dense"), ["modules.json", "Dense"]),
-        (("Transformer", "Normalize"), ["modules.json", "Transformer, Normalize"]),
-    ],
-)
-def test_an_unsupported_module_of_a_sentence_transformer_is_named(
-    modules: tuple[str, ...], facts: list[str], folder: Path
-) -> None:
-    save_sentence_transformer(folder, modules=modules)
-    assert_checkpoint_refused(folder, *facts)
-
-
 @pytest.mark.parametrize("default", [None, "query"])
 @pytest.mark.parametrize("pooled", [True, False])
 def test_prompts_are_read_with_their_tokens_and_their_pooling(default: str | None, pooled: bool, folder: Path) -> None:
@@ -258,8 +249,10 @@ def test_invalid_prompts_are_refused(settings: dict[str, Any], facts: list[str],
 @pytest.mark.parametrize(
     ("settings", "facts"),
     [
-        ({"pooling_mode_weightedmean_tokens": True}, ["1_Pooling/config.json", "weightedmean_tokens"]),
-        ({"pooling_mode_cls_token": True, "pooling_mode_max_tokens": True}, ["cls_token", "max_tokens"]),
+        ({"pooling_mode_attention_tokens": True}, ["1_Pooling/config.json", "attention_tokens", "weightedmean"]),
+        ({"pooling_mode_cls_token": True, "pooling_mode_max_tokens": True}, ["cls and max", "one of cls, mean"]),
+        ({"pooling_mode": ["cls", "max"]}, ["1_Pooling/config.json", "pooling_mode ['cls', 'max']"]),
+        ({"pooling_mode": "cls", "pooling_mode_mean_tokens": True}, ["pooling_mode 'cls'", "the flags name mean"]),
         ({}, ["1_Pooling/config.json", "pooling_mode"]),
     ],
 )

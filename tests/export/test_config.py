@@ -13,7 +13,9 @@ SIZES: dict[str, Any] = {"vocabulary_size": 50, "d_model": 32, "heads": 4, "laye
 
 
 def test_a_configuration_is_the_same_after_json() -> None:
-    config = EncoderConfig(**SIZES, pooling=Pooling.CLS, normalize=True)
+    chain: Any = [{"kind": "dense", "width": 8}, {"kind": "normalize"}, {"kind": "layer_norm"}]
+    config = EncoderConfig(**SIZES, pooling=Pooling.CLS, after_pooling=chain, normalize=True)
+    assert (config.width, config.pooled_width) == (32, 8)
     assert EncoderConfig.from_dict(json.loads(json.dumps(asdict(config)))) == config
 
 
@@ -46,7 +48,7 @@ def test_a_configuration_is_the_same_after_json() -> None:
         ),
         ({"feature_width": 8}, ["vocabulary_size is 50", "feature_width 8"]),
         ({"activation": "mish"}, ["activation is 'mish'", "gelu, gelu_tanh, relu, silu"]),
-        ({"pooling": "sum"}, ["pooling is 'sum'", "none, mean, cls, max, last"]),
+        ({"pooling": "sum"}, ["pooling is 'sum'", "none, mean, cls, max, last, weighted_mean"]),
         ({"positions": "alibi"}, ["positions is 'alibi'", "learned, sinusoidal, rotary, none"]),
         ({"positions": "rotary", "head_dim": 5}, ["head_dim is 5", "even", "rotary"]),
         ({"positions": "sinusoidal", "d_model": 33, "head_dim": 8}, ["d_model is 33", "even", "sinusoidal"]),
@@ -55,6 +57,19 @@ def test_a_configuration_is_the_same_after_json() -> None:
         ({"norm_eps": 0.0}, ["norm_eps is 0.0", "between 0 and 1"]),
         ({"embedding_norm": 1}, ["embedding_norm is 1", "true or false"]),
         ({"pooling": "none", "normalize": True}, ["normalize", "pooling 'none'"]),
+        ({"after_pooling": "dense"}, ["after_pooling is 'dense'", "list of modules"]),
+        ({"after_pooling": ["dense"]}, ["'dense' is not a module", "kind"]),
+        ({"after_pooling": [{"width": 8}]}, ["{'width': 8} is not a module", "kind"]),
+        ({"after_pooling": [{"kind": "dense", "size": 8}]}, ["'size'", "width"]),
+        ({"after_pooling": [{"kind": "conv"}]}, ["kind is 'conv'", "dense, layer_norm, normalize"]),
+        ({"after_pooling": [{"kind": "dense"}]}, ["width is 0", f"from 1 to {MAX_SIZE}"]),
+        ({"after_pooling": [{"kind": "dense", "width": 8, "bias": 1}]}, ["bias is 1", "true or false"]),
+        ({"after_pooling": [{"kind": "dense", "width": 8, "activation": "mish"}]}, ["activation is 'mish'", "tanh"]),
+        ({"after_pooling": [{"kind": "dense", "width": 8, "eps": 0.1}]}, ["eps is 0.1", "dense"]),
+        ({"after_pooling": [{"kind": "layer_norm", "width": 8}]}, ["width is 8", "layer_norm"]),
+        ({"after_pooling": [{"kind": "layer_norm", "eps": 0}]}, ["eps is 0", "between 0 and 1"]),
+        ({"after_pooling": [{"kind": "normalize"}]}, ["after_pooling ends with", "normalize to true"]),
+        ({"after_pooling": [{"kind": "dense", "width": 8}], "pooling": "none"}, ["after_pooling", "pooling 'none'"]),
         (
             {"vocabulary_size": 0, "feature_width": 8, "pooling": "cls", "positions": "none"},
             ["pooling is cls", "positions are 'none'", "learned positions"],

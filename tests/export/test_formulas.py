@@ -35,7 +35,7 @@ from tests.export.helpers import (
 )
 from tests.export.pairwise_configs import PRESET_CHOICES, VALUES, pairs, pairwise_configs, valid_configs
 from tests.export.standard_attention import missing_kernel
-from tests.oracle import POOLINGS, Array, unit
+from tests.oracle import Array, unit
 
 # The number of configurations that every run tests. Tests of the others are marked `exhaustive`.
 EVERY_RUN = 11
@@ -80,7 +80,7 @@ def expected_outputs(encoder: Encoder) -> Iterator[tuple[list[Array], Outputs]]:
         rows = [formula.hidden(sequence) for sequence in sequences]
         pooled = None
         if config.pooling is not Pooling.NONE:
-            pooled = np.stack([POOLINGS[config.pooling](each) for each in rows])
+            pooled = np.stack([formula.pooled(each) for each in rows])
             pooled = unit(pooled) if config.normalize else pooled
         yield sequences, Outputs(pooled, np.concatenate(rows))
 

@@ -10,6 +10,7 @@ from headwaiter_proto.rules.errors import InvalidInput
 from headwaiter_proto.rules.outputs import Output, read_output
 
 POOLED = Manifest(width=8, pooling=pb.POOLING_MEAN, normalized=True)
+PROJECTED = Manifest(width=4, hidden_width=8, pooling=pb.POOLING_MEAN, fixed_pooling=True)
 UNPOOLED = Manifest(width=8, pooling=pb.POOLING_NONE)
 
 
@@ -27,6 +28,8 @@ def _read(manifest: Manifest, **options: Any) -> Output:
         (POOLED, {"dtype": 99}, "output.dtype", None, None, "99"),
         (POOLED, {"hidden_dtype": pb.DATA_TYPE_INT64}, "output.hidden_dtype", None, None, "INT64"),
         (POOLED, {"dimensions": 9}, "output.dimensions", 8, 9, "9"),
+        (PROJECTED, {"dimensions": 5}, "output.dimensions", 4, 5, "5"),
+        (PROJECTED, {"pooling": pb.POOLING_CLS}, "output.pooling", None, None, "CLS"),
     ],
 )
 def test_an_output_that_the_model_cannot_give_is_refused(
@@ -49,6 +52,8 @@ def test_an_output_that_the_model_cannot_give_is_refused(
         (POOLED, {"pooling": pb.POOLING_MEAN}, True, False, False),
         (POOLED, {"pooling": pb.POOLING_MAX}, True, False, True),
         (POOLED, {"pooling": pb.POOLING_NONE}, False, True, True),
+        (PROJECTED, {"pooling": pb.POOLING_MEAN}, True, False, False),
+        (PROJECTED, {"pooling": pb.POOLING_NONE}, False, True, True),
         (UNPOOLED, {}, False, True, True),
         (UNPOOLED, {"pooling": pb.POOLING_CLS, "pooled": True}, True, False, True),
     ],

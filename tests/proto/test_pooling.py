@@ -8,7 +8,14 @@ from sentence_transformers.sentence_transformer.modules import Pooling
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.rules.pooling import POOLINGS, pool
 
-NAMES = {pb.POOLING_MEAN: "mean", pb.POOLING_CLS: "cls", pb.POOLING_MAX: "max", pb.POOLING_LAST: "lasttoken"}
+NAMES = {
+    pb.POOLING_MEAN: "mean",
+    pb.POOLING_CLS: "cls",
+    pb.POOLING_MAX: "max",
+    pb.POOLING_LAST: "lasttoken",
+    pb.POOLING_WEIGHTED_MEAN: "weightedmean",
+    pb.POOLING_MEAN_SQRT_LEN: "mean_sqrt_len_tokens",
+}
 
 
 @pytest.mark.parametrize("pooling", POOLINGS)
@@ -27,7 +34,8 @@ def test_a_vector_agrees_with_sentence_transformers(pooling: pb.Pooling, skipped
 @pytest.mark.parametrize("pooling", POOLINGS)
 def test_float16_rows_are_pooled_in_float32(pooling: pb.Pooling) -> None:
     rows = np.full((4096, 2), 60_000, np.float16)
-    assert pool(rows, pooling).tolist() == [np.float16(60_000)] * 2
+    factor = 64 if pooling == pb.POOLING_MEAN_SQRT_LEN else 1
+    assert pool(rows, pooling).tolist() == [factor * float(np.float16(60_000))] * 2
 
 
 def test_the_last_row_counts_even_if_all_rows_belong_to_the_prompt() -> None:

@@ -12,7 +12,7 @@ from headwaiter_client.calls.inputs import whole_number
 from headwaiter_client.errors import InvalidInput
 from headwaiter_proto import encoder_pb2 as pb
 
-_Pooling: TypeAlias = Literal["mean", "cls", "max", "last"]
+_Pooling: TypeAlias = Literal["mean", "cls", "max", "last", "weighted_mean", "mean_sqrt_len"]
 _Truncation: TypeAlias = Literal["error", "left", "right"]
 _Priority: TypeAlias = Literal["interactive", "bulk"]
 
@@ -31,7 +31,8 @@ class RequestOptions(TypedDict, total=False):
         hidden: return one vector per token (default: False).
         dtype: data type of the vectors: float32 (default), float16, or int8 with one scale per vector.
         hidden_dtype: data type of the hidden vectors; `dtype` when None (default).
-        pooling: "mean", "cls", "max" or "last"; the model's own pooling when None (default).
+        pooling: "mean", "cls", "max", "last", "weighted_mean" or "mean_sqrt_len"; the model's own pooling when None
+            (default).
         normalize: whether to scale pooled vectors to unit length; the model's own choice when None (default).
         dimensions: number of leading dimensions of a pooled vector to return, for models trained to be shortened in
             this way; all dimensions when None (default).

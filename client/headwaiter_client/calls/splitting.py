@@ -145,7 +145,9 @@ def chunk_limits(model: pb.GetModelResponse, *, hidden: bool, timeout_s: float, 
     """Choose the limits of requests to a model; `hidden` says whether the replies hold one vector per token."""
     limits, tokens_per_s = model.limits, model.execution.cost.service_tokens_per_s
     deadline_tokens = tokens_per_s * timeout_s * _DEADLINE_SHARE / max_in_flight if tokens_per_s else math.inf
-    reply_tokens = _MAX_HIDDEN_REPLY_BYTES / (_FLOAT_BYTES * max(1, model.width)) if hidden else math.inf
+    reply_tokens = (
+        _MAX_HIDDEN_REPLY_BYTES / (_FLOAT_BYTES * max(1, model.hidden_width or model.width)) if hidden else math.inf
+    )
     return ChunkLimits(
         sequences=min(_MAX_SEQUENCES, limits.max_sequences),
         tokens=int(min(limits.max_tokens, deadline_tokens, reply_tokens)),

@@ -83,6 +83,7 @@ def _model_rows(model: pb.GetModelResponse) -> dict[str, str]:
         else f"{model.min_tokens:,} to {model.max_tokens:,} tokens",
         "vectors": f"width {model.width:,}, pooling {_pooling(model.pooling)}"
         + (", of unit length" if model.normalized else ""),
+        "hidden vectors": f"width {model.hidden_width:,}" if model.hidden_width not in (0, model.width) else "",
         "other pooling": ", ".join(_pooling(pooling) for pooling in model.poolings if pooling != model.pooling),
         "prompts": ", ".join(
             f"{prompt.name}{' (default)' if prompt.name == model.default_prompt else ''} {prompt.text!r}"

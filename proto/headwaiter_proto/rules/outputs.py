@@ -1,5 +1,6 @@
 """Decide which outputs a reply holds: those that the request asks for, or the defaults of the model."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from headwaiter_proto import encoder_pb2 as pb
@@ -50,8 +51,13 @@ def read_output(options: pb.OutputOptions, manifest: Manifest) -> Output:
     """
     pooling = options.pooling or manifest.pooling
     if pooling not in (*POOLINGS, pb.POOLING_NONE):
+        names = ", ".join(map(_pooling_name, POOLINGS))
+        raise InvalidInput(f"output.pooling {pooling} is unknown: send {names} or NONE", field="output.pooling")
+    if pooling not in (*poolings(manifest), pb.POOLING_NONE):
         raise InvalidInput(
-            f"output.pooling {pooling} is unknown: send MEAN, CLS, MAX, LAST or NONE", field="output.pooling"
+            f"output.pooling is {_pooling_name(pooling)}; the modules after the model's pooling take only "
+            f"{_pooling_name(manifest.pooling)}: leave the field empty, or send NONE for hidden rows",
+            field="output.pooling",
         )
     pools = pooling != pb.POOLING_NONE
     if options.pooled and not pools:
@@ -82,6 +88,20 @@ def read_output(options: pb.OutputOptions, manifest: Manifest) -> Output:
         pooled_dtype=dtype,
         hidden_dtype=options.hidden_dtype or dtype,
     )
+
+
+def poolings(manifest: Manifest) -> Collection[pb.Pooling]:
+    """Return the poolings that a request may name, besides NONE."""
+    return (manifest.pooling,) if manifest.fixed_pooling else POOLINGS
+
+
+def hidden_width(manifest: Manifest) -> int:
+    """Return the number of values of a hidden row."""
+    return manifest.hidden_width or manifest.width
+
+
+def _pooling_name(pooling: pb.Pooling) -> str:
+    return pb.Pooling.Name(pooling).removeprefix("POOLING_")
 
 
 def dtype_name(dtype: pb.DataType) -> str:

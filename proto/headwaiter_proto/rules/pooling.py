@@ -5,15 +5,26 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from headwaiter_proto.encoder_pb2 import POOLING_CLS, POOLING_LAST, POOLING_MAX, POOLING_MEAN, Pooling
+from headwaiter_proto.encoder_pb2 import (
+    POOLING_CLS,
+    POOLING_LAST,
+    POOLING_MAX,
+    POOLING_MEAN,
+    POOLING_MEAN_SQRT_LEN,
+    POOLING_WEIGHTED_MEAN,
+    Pooling,
+)
 
 _Rows = NDArray[np.float32]
 
-POOLINGS: dict[Pooling, Callable[[_Rows], _Rows]] = {
-    POOLING_MEAN: lambda rows: rows.mean(axis=0, dtype=np.float64),
-    POOLING_CLS: lambda rows: rows[0],
-    POOLING_MAX: lambda rows: rows.max(axis=0),
-    POOLING_LAST: lambda rows: rows[-1],
+# Functions of the rows, and of the number of rows that the sequence has before them.
+POOLINGS: dict[Pooling, Callable[[_Rows, int], _Rows]] = {
+    POOLING_MEAN: lambda rows, _: rows.mean(axis=0, dtype=np.float64),
+    POOLING_CLS: lambda rows, _: rows[0],
+    POOLING_MAX: lambda rows, _: rows.max(axis=0),
+    POOLING_LAST: lambda rows, _: rows[-1],
+    POOLING_WEIGHTED_MEAN: lambda rows, before: np.average(rows, axis=0, weights=1.0 + before + np.arange(len(rows))),
+    POOLING_MEAN_SQRT_LEN: lambda rows, _: rows.sum(axis=0, dtype=np.float64) / np.sqrt(len(rows)),
 }
 
 
@@ -22,5 +33,6 @@ def pool(rows: NDArray[np.generic], pooling: Pooling, skipped_rows: int = 0) -> 
 
     The last row always counts.
     """
-    pooled_rows = rows[min(skipped_rows, len(rows) - 1) :].astype(np.float32, copy=False)
-    return POOLINGS[pooling](pooled_rows).astype(np.float32, copy=False)
+    skipped_rows = min(skipped_rows, len(rows) - 1)
+    pooled_rows = rows[skipped_rows:].astype(np.float32, copy=False)
+    return POOLINGS[pooling](pooled_rows, skipped_rows).astype(np.float32, copy=False)

@@ -10,8 +10,7 @@ from headwaiter_proto.manifest_pb2 import Manifest
 from headwaiter_proto.rules.errors import HeadwaiterError, InvalidInput
 from headwaiter_proto.rules.images import min_tokens
 from headwaiter_proto.rules.inputs import ParsedInput
-from headwaiter_proto.rules.outputs import Output
-from headwaiter_proto.rules.pooling import POOLINGS
+from headwaiter_proto.rules.outputs import Output, hidden_width, poolings
 from headwaiter_proto.rules.requests import RequestLimits
 from headwaiter_proto.rules.status import failure
 
@@ -31,7 +30,7 @@ def encode_response(
         parsed: the sequences of the request.
         output: the outputs of the reply.
         pooled: [answered sequences, dimensions]; None to leave pooled vectors out.
-        hidden: [tokens of all answered sequences, width]; None to leave hidden rows out.
+        hidden: [tokens of all answered sequences, hidden width]; None to leave hidden rows out.
         failures: the errors of the other sequences, by index.
 
     Raises:
@@ -81,6 +80,7 @@ def model_response(manifest: Manifest, limits: RequestLimits) -> pb.GetModelResp
         max_tokens=manifest.max_tokens,
         max_text_tokens=manifest.max_text_tokens,
         width=manifest.width,
+        hidden_width=hidden_width(manifest),
         layers=manifest.layers,
         heads=manifest.heads,
         pooling=manifest.pooling,
@@ -89,7 +89,7 @@ def model_response(manifest: Manifest, limits: RequestLimits) -> pb.GetModelResp
         attends=manifest.HasField("attend"),
         prompts=manifest.prompts,
         default_prompt=manifest.default_prompt,
-        poolings=POOLINGS,
+        poolings=poolings(manifest),
     )
 
 

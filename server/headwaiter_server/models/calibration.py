@@ -3,6 +3,7 @@
 import logging
 import sys
 
+from headwaiter_proto.rules.outputs import hidden_width
 from headwaiter_server.models.cost_fit import Sample, error_ratio, fit, smallest_budget
 from headwaiter_server.runtime.errors import one_line
 from headwaiter_server.runtime.graph import Provider
@@ -58,7 +59,7 @@ def batch_limits(model: Model, tokens: int) -> BatchLimits:
     cells = _SCORES_BYTES[provider] // (_SCORE_BYTES[provider] * manifest.heads)
     if model.graph.variable_length:
         cells = sys.maxsize
-    padded_tokens = _PADDED_BYTES[provider] // (4 * manifest.width)
+    padded_tokens = _PADDED_BYTES[provider] // (4 * hidden_width(manifest))
     sequences = MAX_SEQUENCES if provider == "cuda" else sys.maxsize
     return BatchLimits(tokens, max(cells, longest**2), max(padded_tokens, longest, tokens), sequences)
 

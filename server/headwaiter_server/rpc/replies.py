@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.rules.inputs import ParsedInput
-from headwaiter_proto.rules.outputs import Output
+from headwaiter_proto.rules.outputs import Output, hidden_width
 from headwaiter_proto.rules.pooling import pool
 from headwaiter_proto.rules.replies import attend_response, encode_response, model_response
 from headwaiter_proto.rules.requests import RequestLimits
@@ -36,8 +36,9 @@ def request_limits(settings: Settings) -> RequestLimits:
 
 def answer_bytes(parsed: ParsedInput, output: Output, model: ModelDescription) -> int:
     """Return the largest size of an answer's vectors and rows, in bytes."""
+    manifest = model.bundle.manifest
     rows = sum(map(len, parsed.sequences)) if output.needs_rows(parsed.skipped_tokens) else 0
-    return (len(parsed.sequences) + rows) * model.bundle.manifest.width * _FLOAT_BYTES
+    return (len(parsed.sequences) * manifest.width + rows * hidden_width(manifest)) * _FLOAT_BYTES
 
 
 def attend_answer_bytes(selection: AttentionSelection, tokens: int) -> int:
@@ -56,7 +57,7 @@ def encode_reply(
     """
     hidden = None
     if output.hidden:
-        no_rows = np.empty((0, served.model.bundle.manifest.width), np.float16)
+        no_rows = np.empty((0, hidden_width(served.model.bundle.manifest)), np.float16)
         hidden = np.concatenate([no_rows, *(outcome.hidden or ())])
     pooled = _finished_vectors(parsed, output, outcome) if output.pooled else None
     reply = encode_response(parsed, output, pooled, hidden, outcome.failures)

@@ -5,6 +5,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from headwaiter_proto.manifest_pb2 import Manifest
+from headwaiter_proto.rules.outputs import hidden_width
 from headwaiter_server.runtime.packing import BLOCK_CELLS
 
 _FLOAT_BYTES = 4
@@ -29,7 +30,7 @@ def longest_sequence_bytes(manifest: Manifest, *, attends_in_blocks: bool) -> in
     scores = _SCORE_COPIES * tokens**2
     if attends_in_blocks:
         scores = _SCORE_COPIES_IN_BLOCKS * min(tokens**2, max(BLOCK_CELLS, tokens))
-    return _FLOAT_BYTES * (_LIVE_ROWS * manifest.width * tokens + manifest.heads * scores)
+    return _FLOAT_BYTES * (_LIVE_ROWS * hidden_width(manifest) * tokens + manifest.heads * scores)
 
 
 def give_back_free_memory() -> None:

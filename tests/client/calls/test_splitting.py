@@ -95,6 +95,10 @@ def test_requests_stay_within_the_servers_limits_and_hold_at_most_256_sequences(
 
 def test_replies_with_hidden_vectors_are_at_most_8_mib() -> None:
     assert chunk_limits(_SERVER, hidden=True, timeout_s=30.0, max_in_flight=8).tokens * 1024 * 4 == 8 << 20
+    wide_rows = pb.GetModelResponse()
+    wide_rows.CopyFrom(_SERVER)
+    wide_rows.hidden_width = 4096
+    assert chunk_limits(wide_rows, hidden=True, timeout_s=30.0, max_in_flight=8).tokens * 4096 * 4 == 8 << 20
 
 
 def test_the_requests_in_flight_take_the_server_at_most_a_quarter_of_the_deadline() -> None:

@@ -47,6 +47,12 @@ def test_in_blocks_the_memory_grows_with_the_tokens_and_otherwise_with_their_squ
     assert whole[1] - in_blocks[1] == 4 * 12 * (2 * 8192**2 - 3 * BLOCK_CELLS)
 
 
+def test_the_memory_depends_on_the_width_of_the_rows_and_not_on_that_of_the_pooled_vector() -> None:
+    equal, projected = (Manifest(max_tokens=512, width=width, hidden_width=768, heads=12) for width in (768, 64))
+    expected = longest_sequence_bytes(equal, attends_in_blocks=True)
+    assert longest_sequence_bytes(projected, attends_in_blocks=True) == expected
+
+
 @pytest.mark.parametrize(
     ("cgroup", "available_kib"),
     [

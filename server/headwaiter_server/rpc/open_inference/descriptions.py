@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto import open_inference_pb2 as oip
 from headwaiter_proto.manifest_pb2 import Manifest
+from headwaiter_proto.rules.outputs import hidden_width
 from headwaiter_server.model_statistics import Total, Totals
 from headwaiter_server.models.model_version import ModelState, ModelVersion
 from headwaiter_server.models.served_model import ServedModel
@@ -142,7 +143,7 @@ def _inputs(manifest: Manifest) -> list[_Tensor]:
 
 def _outputs(manifest: Manifest) -> list[_Tensor]:
     pooled: list[_Tensor] = [("pooled", "FP32", [manifest.width])] if manifest.pooling != pb.POOLING_NONE else []
-    return [*pooled, ("hidden", "FP32", [_ANY, manifest.width]), ("token_count", "INT32", [])]
+    return [*pooled, ("hidden", "FP32", [_ANY, hidden_width(manifest)]), ("token_count", "INT32", [])]
 
 
 def _instance_groups(provider: str, devices: list[int]) -> list[oip.ModelInstanceGroup]:

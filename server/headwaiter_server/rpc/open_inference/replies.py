@@ -9,7 +9,7 @@ from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto import open_inference_pb2 as oip
 from headwaiter_proto.rules.errors import InvalidInput
 from headwaiter_proto.rules.inputs import ParsedInput
-from headwaiter_proto.rules.outputs import Output
+from headwaiter_proto.rules.outputs import Output, hidden_width
 from headwaiter_server.rpc.open_inference.requests import WantedReply
 from headwaiter_server.rpc.open_inference.tensors import add_output, pad
 from headwaiter_server.rpc.replies import answer_bytes
@@ -29,7 +29,7 @@ def padded_answer_bytes(parsed: ParsedInput, output: Output, model: ModelDescrip
     size_bytes = answer_bytes(parsed, output, model)
     if not output.hidden or not parsed.sequences:
         return size_bytes
-    width = model.bundle.manifest.width
+    width = hidden_width(model.bundle.manifest)
     sequences, longest = len(parsed.sequences), max(map(len, parsed.sequences))
     padded_bytes = sequences * longest * width * _FLOAT_BYTES
     if padded_bytes > max_reply_bytes:

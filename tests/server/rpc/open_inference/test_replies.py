@@ -62,6 +62,15 @@ def test_replies_of_streams_are_final_and_name_their_request() -> None:
     assert stream_failure(oip.ModelInferRequest(), "too long").error_message == "too long"
 
 
+def test_vectors_and_rows_of_different_widths_count_by_their_own_width(tmp_path: Path) -> None:
+    described = model(tmp_path, width=3, hidden_width=5)
+    parsed = ParsedInput([np.arange(1), np.arange(4)], Failures())
+    both = read_output(pb.OutputOptions(pooled=True, hidden=True), described.bundle.manifest)
+    # 2 vectors of 3 values; 5 packed rows and 2 · 4 padded rows of 5 values; 4 bytes a value.
+    expected = (2 * 3 + (5 + 8) * 5) * 4
+    assert padded_answer_bytes(parsed, both, described, max_reply_bytes=expected) == expected
+
+
 def test_padding_counts_towards_the_size_of_a_reply(tmp_path: Path) -> None:
     described = model(tmp_path)
     parsed = ParsedInput([np.arange(1), np.arange(4), np.arange(1)], Failures())
