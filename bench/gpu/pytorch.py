@@ -13,7 +13,7 @@ from typing_extensions import override
 from bench.gpu.settings import Settings
 from bench.loads.traces import Ids
 from headwaiter_export.attention_layout import Axes, Packed, Portable
-from headwaiter_export.config import Mask
+from headwaiter_export.choices import Mask
 from headwaiter_export.encoder import Encoder
 from headwaiter_server.runtime.packing import pack
 
@@ -33,7 +33,8 @@ class Padded(Portable):
     def attend(
         self, query: Tensor, key: Tensor, value: Tensor, heads: int, mask: Mask, bias_table: Tensor | None
     ) -> Tensor:
-        assert mask is Mask.NONE and bias_table is None, "the benchmark's encoders have neither"
+        assert mask is Mask.NONE, "the benchmark's encoders have no mask"
+        assert bias_table is None, "the benchmark's encoders have no bias"
         batch, longest = self._token_mask.shape
         q, k, v = (
             rows.view(batch, longest, heads, rows.shape[1] // heads).transpose(1, 2) for rows in (query, key, value)
@@ -68,7 +69,8 @@ class VariableLength(Packed):
     def attend(
         self, query: Tensor, key: Tensor, value: Tensor, heads: int, mask: Mask, bias_table: Tensor | None
     ) -> Tensor:
-        assert mask is Mask.NONE and bias_table is None, "the benchmark's encoders have neither"
+        assert mask is Mask.NONE, "the benchmark's encoders have no mask"
+        assert bias_table is None, "the benchmark's encoders have no bias"
         q, k, v = (rows.view(rows.shape[0], heads, -1) for rows in (query, key, value))
         cu_seqlens, longest = self._inputs["cu_seqlens"], self._inputs["gather"].shape[1]
         context: Tensor = self._varlen_attn(q, k, v, cu_seqlens, cu_seqlens, longest, longest)

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from headwaiter_export.attention_layout import SingleSequence
-from headwaiter_export.config import Mask
+from headwaiter_export.choices import Mask
 from headwaiter_export.encoder import Encoder
 from headwaiter_export.masks import distance_bias
 from headwaiter_export.skip_layer_norm import fused_error
@@ -111,8 +111,8 @@ class _ObservedSequence(SingleSequence):
 
     @override
     def add_and_normalize(self, x: Tensor, residual: Tensor, norm: nn.Module) -> Tensor:
-        assert isinstance(norm, nn.LayerNorm)
-        self._ranges.norm(x + residual, norm)
+        if isinstance(norm, nn.LayerNorm):  # RMSNorm subtracts no mean
+            self._ranges.norm(x + residual, norm)
         return super().add_and_normalize(x, residual, norm)
 
 

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from headwaiter_export.config import EncoderConfig, Positions
+from headwaiter_export.choices import Positions
+from headwaiter_export.config import EncoderConfig
 from headwaiter_export.positions import NoPositions, RotaryPositions
 
 if TYPE_CHECKING:  # attention_layout.py imports `attention` from this module.

@@ -20,7 +20,8 @@ from typing_extensions import override
 
 from headwaiter_export.attention import attention
 from headwaiter_export.block_loop import begin_block, end_block, loop_over_blocks
-from headwaiter_export.config import EncoderConfig, Mask, Pooling
+from headwaiter_export.choices import Mask, Pooling
+from headwaiter_export.config import EncoderConfig
 from headwaiter_export.masks import allowed_pairs, distance_bias, score_mask
 
 # Names of a graph's inputs, without the tokens or features, each with the names of its axes.
@@ -80,7 +81,7 @@ class AttentionLayout(ABC):
         return [hidden] if pooled is None else [pooled, hidden]
 
     def add_and_normalize(self, x: Tensor, residual: Tensor, norm: nn.Module) -> Tensor:
-        """Return LayerNorm(x + residual), [R, d]."""
+        """Return norm(x + residual), [R, d]."""
         normalized: Tensor = norm(x + residual)
         return normalized
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from headwaiter_export.attention_layout import Axes, Fusions, Packed
-from headwaiter_export.config import Mask
+from headwaiter_export.choices import Mask
 from headwaiter_export.fusion import defer_biases
 from headwaiter_export.masks import MASKED_SCORE
 from headwaiter_server.runtime.attention_routes import is_always_fused, padded_attention
@@ -31,9 +31,8 @@ class CudaLayout(Packed):
 
     @override
     def add_and_normalize(self, x: Tensor, residual: Tensor, norm: nn.Module) -> Tensor:
-        if not self.FUSES_NORMS:
+        if not self.FUSES_NORMS or not isinstance(norm, nn.LayerNorm):
             return super().add_and_normalize(x, residual, norm)
-        assert isinstance(norm, nn.LayerNorm)
         # One kernel instead of two. On the CPU this operator is a scalar loop, 7 times slower than the two.
         inputs = (x, residual, norm.weight, norm.bias)
         return contrib_operator("SkipLayerNormalization", inputs, like=x, epsilon=norm.eps)

@@ -1,9 +1,12 @@
 """The configuration of an encoder, validated when it is created."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields
 from enum import StrEnum
 from typing import Any
+
+from headwaiter_export.choices import Activation, Mask, Norm, Pooling, Positions
 
 # Greater than any size of a real encoder, and small enough for a product of two sizes to fit in 64 bits.
 MAX_SIZE = 2**24
@@ -15,56 +18,6 @@ class ConfigError(ValueError):
 
 class WeightsError(ValueError):
     """A tensor does not fit the configuration."""
-
-
-class Activation(StrEnum):
-    """Activation between the two feed-forward layers."""
-
-    GELU = "gelu"
-    GELU_TANH = "gelu_tanh"
-    RELU = "relu"
-    SILU = "silu"
-
-
-class Positions(StrEnum):
-    """How the encoder knows a token's position.
-
-    LEARNED and SINUSOIDAL add a vector to the embedding. ROTARY rotates queries and keys. NONE ignores positions.
-    """
-
-    LEARNED = "learned"
-    SINUSOIDAL = "sinusoidal"
-    ROTARY = "rotary"
-    NONE = "none"
-
-
-class Mask(StrEnum):
-    """Which tokens of its sequence a token attends to.
-
-    NONE: all tokens. CAUSAL: itself and the tokens before it. SELF_EXCLUDING: all tokens but itself.
-    """
-
-    NONE = "none"
-    CAUSAL = "causal"
-    SELF_EXCLUDING = "self_excluding"
-
-
-class Norm(StrEnum):
-    """Place of a block's LayerNorm: after the residual sum (POST), before the block (PRE), or absent (NONE)."""
-
-    POST = "post"
-    PRE = "pre"
-    NONE = "none"
-
-
-class Pooling(StrEnum):
-    """How the hidden rows of a sequence become one pooled vector."""
-
-    NONE = "none"
-    MEAN = "mean"
-    CLS = "cls"
-    MAX = "max"
-    LAST = "last"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,11 +45,18 @@ class EncoderConfig:
         distance_bias: whether each head adds to the score of a query and a key a number that depends only on the
             distance between them, as in T5 (https://arxiv.org/abs/1910.10683, section 2.1) and MPNet.
         layers: number of encoder layers.
-        d_ff: width between the two feed-forward layers, W_2 activation(W_1 x); 0 for attention alone.
+        d_ff: width between the two feed-forward layers, W_down activation(W_up x); 0 for attention alone.
+        gated: whether a third layer gates the feed-forward block, W_down (activation(W_gate x) · W_up x), as in
+            https://arxiv.org/abs/2002.05202.
+        up_bias: whether W_up and W_gate have biases.
+        down_bias: whether W_down has a bias.
         residual: whether a block's input is added to its output, x + block(x).
-        norm: place of a block's LayerNorm: LayerNorm(x + block(x)) for post (https://arxiv.org/abs/1706.03762),
-            x + block(LayerNorm(x)) for pre (https://arxiv.org/abs/2002.04745).
-        final_norm: whether a LayerNorm follows the last layer.
+        norm: place of a block's norm: norm(x + block(x)) for post (https://arxiv.org/abs/1706.03762),
+            x + block(norm(x)) for pre (https://arxiv.org/abs/2002.04745).
+        first_norm: whether the attention block of the first layer has its norm, as those of all other layers.
+        final_norm: whether a norm follows the last layer.
+        rms_norm: whether every norm is RMSNorm, x / √(mean(x²) + ε) · weight (https://arxiv.org/abs/1910.07467);
+            otherwise LayerNorm.
         max_tokens: most tokens of a sequence.
         fixed_length: whether every sequence has exactly max_tokens tokens, because a position stands for a place in a
             grid of one size, as in models of images; a server then refuses all other lengths.
@@ -104,9 +64,10 @@ class EncoderConfig:
             class token; a server then refuses other values.
         positions: how the encoder knows a token's position; sinusoidal as in https://arxiv.org/abs/1706.03762, section
             3.5, rotary as in https://arxiv.org/abs/2104.09864, section 3.2.
-        embedding_norm: whether a LayerNorm follows the embeddings.
+        rotary_theta: base of the angles of rotary positions: position p rotates pair i by p / theta^(2i / head_dim).
+        embedding_norm: whether a norm follows the embeddings.
         activation: activation function between the feed-forward layers.
-        norm_eps: ε of LayerNorm, (x − mean) / √(variance + ε).
+        norm_eps: ε of the norms; LayerNorm is (x − mean) / √(variance + ε).
         pooling: how the hidden rows of a sequence become one vector.
         normalize: whether pooled vectors are scaled to unit length.
 
@@ -132,13 +93,19 @@ class EncoderConfig:
     distance_bias: bool = False
     layers: int
     d_ff: int
+    gated: bool = False
+    up_bias: bool = True
+    down_bias: bool = True
     residual: bool = True
     norm: Norm = Norm.POST
+    first_norm: bool = True
     final_norm: bool = False
+    rms_norm: bool = False
     max_tokens: int
     fixed_length: bool = False
     class_row: bool = False
     positions: Positions = Positions.LEARNED
+    rotary_theta: float = 10_000.0
     embedding_norm: bool = True
     activation: Activation = Activation.GELU
     norm_eps: float = 1e-12
@@ -179,6 +146,8 @@ class EncoderConfig:
         self._check_even_widths()
         if not isinstance(self.norm_eps, float) or not 0 < self.norm_eps < 1:
             raise ConfigError(f"norm_eps is {self.norm_eps!r}: it must be a number between 0 and 1")
+        if type(self.rotary_theta) not in (int, float) or not 1 <= self.rotary_theta < math.inf:
+            raise ConfigError(f"rotary_theta is {self.rotary_theta!r}: it must be a number of at least 1")
         if self.normalize and self.pooling is Pooling.NONE:
             raise ConfigError("normalize is true with pooling 'none': choose a pooling, or set normalize to false")
         if self.class_row and (self.takes_tokens or self.positions is not Positions.LEARNED):

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from headwaiter_export.config import Mask
+from headwaiter_export.choices import Mask
 
 # The score of a masked key: the lowest float32. A real score can be lower than ONNX Runtime's default of −10,000.
 MASKED_SCORE = torch.finfo(torch.float32).min

@@ -11,7 +11,8 @@ from itertools import combinations
 from random import Random
 from typing import Any
 
-from headwaiter_export.config import Activation, ConfigError, EncoderConfig, Mask, Norm, Pooling, Positions
+from headwaiter_export.choices import Activation, Mask, Norm, Pooling, Positions
+from headwaiter_export.config import ConfigError, EncoderConfig
 from headwaiter_export.presets import PRESETS
 
 BOTH = (False, True)
@@ -34,13 +35,19 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "distance_bias": BOTH,
     "layers": (1, 2),
     "d_ff": (0, 20),
+    "gated": BOTH,
+    "up_bias": BOTH,
+    "down_bias": BOTH,
     "residual": BOTH,
     "norm": tuple(Norm),
+    "first_norm": BOTH,
     "final_norm": BOTH,
+    "rms_norm": BOTH,
     "max_tokens": (40, 48),
     "fixed_length": BOTH,
     "class_row": BOTH,
     "positions": tuple(Positions),
+    "rotary_theta": (20.0, 10_000.0),
     "embedding_norm": BOTH,
     "activation": tuple(Activation),
     "norm_eps": (1e-12, 1e-5),
@@ -56,7 +63,7 @@ PRESET_CHOICES: dict[str, dict[str, Any]] = {
     "transformer-encoder": {"d_model": 24, "heads": 4, "d_ff": 20, "layers": 2, "vocabulary_size": 50},
     "attention-block": {"d_model": 12, "heads": 2},
 }
-_DRAWS = 10_000
+_DRAWS = 20_000
 
 # Two fields with their values.
 Pair = tuple[tuple[str, Any], tuple[str, Any]]

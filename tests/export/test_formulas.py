@@ -15,7 +15,8 @@ import torch
 from headwaiter_export.attention_layout import Packed, Portable, SingleSequence
 from headwaiter_export.attention_layout_cuda import PackedCuda
 from headwaiter_export.bundle import to_float16
-from headwaiter_export.config import EncoderConfig, Mask, Pooling
+from headwaiter_export.choices import Mask, Pooling
+from headwaiter_export.config import EncoderConfig
 from headwaiter_export.encoder import Encoder
 from headwaiter_export.graphs import TRACED_LENGTHS, write_graph
 from headwaiter_export.parity import normalize_outputs

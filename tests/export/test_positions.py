@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from headwaiter_export.attention_layout import SingleSequence
-from headwaiter_export.config import EncoderConfig, Positions
+from headwaiter_export.choices import Positions
+from headwaiter_export.config import EncoderConfig
 from headwaiter_export.encoder import Encoder
 from headwaiter_export.positions import RotaryPositions
 from headwaiter_server.runtime.packing import pack

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from headwaiter_export.attention_layout import PackedCpu
-from headwaiter_export.config import EncoderConfig, Mask
+from headwaiter_export.choices import Mask
+from headwaiter_export.config import EncoderConfig
 from headwaiter_export.encoder import Encoder
 from headwaiter_server.runtime.graph import EncoderGraph, Outputs
 from headwaiter_server.runtime.packing import pack
