@@ -99,22 +99,30 @@ class Oracle:
         if self.choices["learned_temperature"]:
             temperature = self.weights[f"{name}.temperature.temperature"][head]
         if self.choices["positions"] == "rotary":
-            q, k = (rotate(rows, self.choices["rotary_theta"]) for rows in (q, k))
+            theta = self.choices["local_rotary_theta" if self._is_local(name) else "rotary_theta"]
+            q, k = rotate(q, theta), rotate(k, theta)
         products = q @ k.T / temperature
         if self.choices["distance_bias"]:
             numbers, places = self.weights[f"{name}.distances.table"][head], np.arange(len(q))
             products = products + numbers[places - places[:, None] + len(numbers) // 2]
-        scores = np.where(self._allowed_pairs(len(q)), products, -np.inf)
+        scores = np.where(self._allowed_pairs(len(q), name), products, -np.inf)
         weights = softmax(scores)
         return weights, weights @ v
 
-    def _allowed_pairs(self, n: int) -> Array:
+    def _allowed_pairs(self, n: int, name: str) -> Array:
         all_pairs = np.ones((n, n), bool)
-        return {
+        allowed = {
             "none": all_pairs,
             "causal": np.tril(all_pairs),
             "self_excluding": ~np.eye(n, dtype=bool),
         }[self.choices["mask"]]
+        if self._is_local(name):
+            # A band around the diagonal.
+            allowed = allowed & np.tril(all_pairs, self.choices["window"]) & np.triu(all_pairs, -self.choices["window"])
+        return allowed
+
+    def _is_local(self, name: str) -> bool:
+        return int(name.split(".")[1]) in self.choices["local_layers"]
 
     def _linear(self, x: Array, name: str) -> Array:
         y: Array = x @ self.weights[f"{name}.weight"].T

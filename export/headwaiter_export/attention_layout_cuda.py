@@ -13,9 +13,8 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from headwaiter_export.attention_layout import Axes, Fusions, Packed
-from headwaiter_export.choices import Mask
 from headwaiter_export.fusion import defer_biases
-from headwaiter_export.masks import MASKED_SCORE
+from headwaiter_export.masks import MASKED_SCORE, ScoreTerms
 from headwaiter_server.runtime.attention_routes import is_always_fused, padded_attention
 
 
@@ -41,10 +40,10 @@ class CudaLayout(Packed):
 class PackedCuda(CudaLayout):
     """Attention as PackedMultiHeadAttention, which reads rows and finds sequences by their cumulative lengths.
 
-    The operator has no masks, so attention with a mask is gathered, and attention with a bias by distance too. So are
-    heads for which ONNX Runtime has no fused kernel (more than 1,024 values): the unfused kernel computes padding,
-    copies data to the host in every layer, and is wrong for values more than twice as wide as the keys, and for more
-    than 2^31 scores of a batch.
+    The operator has no masks, so attention with a mask, a window or a bias by distance is gathered. So are heads for
+    which ONNX Runtime has no fused kernel (more than 1,024 values): the unfused kernel computes padding, copies data to
+    the host in every layer, and is wrong for values more than twice as wide as the keys, and for more than 2^31 scores
+    of a batch.
     """
 
     INPUT_AXES: ClassVar[Axes] = {
@@ -54,13 +53,11 @@ class PackedCuda(CudaLayout):
     }
 
     @override
-    def attend(
-        self, query: Tensor, key: Tensor, value: Tensor, heads: int, mask: Mask, bias_table: Tensor | None
-    ) -> Tensor:
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, heads: int, terms: ScoreTerms) -> Tensor:
         head_dim, value_dim = query.shape[1] // heads, value.shape[1] // heads
         padded = padded_attention(half=query.dtype == torch.half, head_dim=head_dim, value_dim=value_dim)
-        if mask is not Mask.NONE or bias_table is not None or not is_always_fused(padded):
-            return super().attend(query, key, value, heads, mask, bias_table)
+        if not terms.are_zero or not is_always_fused(padded):
+            return super().attend(query, key, value, heads, terms)
         q, k = (pad_heads(rows, heads, padded.head_dim) for rows in (query, key))
         v = pad_heads(value, heads, padded.value_dim)
         context = contrib_operator(

@@ -45,6 +45,9 @@ class EncoderConfig:
         distance_bias: whether each head adds to the score of a query and a key a number that depends only on the
             distance between them, as in T5 (https://arxiv.org/abs/1910.10683, section 2.1) and MPNet.
         layers: number of encoder layers.
+        local_layers: numbers of the layers, from 0, in which a token attends only to tokens within `window`.
+        window: largest distance from a token to the tokens that it attends to in local layers; a token thus attends to
+            2 · window + 1 tokens, or with a causal mask to window + 1. Becomes 0 without local layers.
         d_ff: width between the two feed-forward layers, W_down activation(W_up x); 0 for attention alone.
         gated: whether a third layer gates the feed-forward block, W_down (activation(W_gate x) · W_up x), as in
             https://arxiv.org/abs/2002.05202.
@@ -65,6 +68,7 @@ class EncoderConfig:
         positions: how the encoder knows a token's position; sinusoidal as in https://arxiv.org/abs/1706.03762, section
             3.5, rotary as in https://arxiv.org/abs/2104.09864, section 3.2.
         rotary_theta: base of the angles of rotary positions: position p rotates pair i by p / theta^(2i / head_dim).
+        local_rotary_theta: the same base in local layers; 0 stands for rotary_theta.
         embedding_norm: whether a norm follows the embeddings.
         activation: activation function between the feed-forward layers.
         norm_eps: ε of the norms; LayerNorm is (x − mean) / √(variance + ε).
@@ -92,6 +96,8 @@ class EncoderConfig:
     mask: Mask = Mask.NONE
     distance_bias: bool = False
     layers: int
+    local_layers: tuple[int, ...] = ()
+    window: int = 0
     d_ff: int
     gated: bool = False
     up_bias: bool = True
@@ -106,6 +112,7 @@ class EncoderConfig:
     class_row: bool = False
     positions: Positions = Positions.LEARNED
     rotary_theta: float = 10_000.0
+    local_rotary_theta: float = 0.0
     embedding_norm: bool = True
     activation: Activation = Activation.GELU
     norm_eps: float = 1e-12
@@ -121,7 +128,7 @@ class EncoderConfig:
                 raise ConfigError(f"{name} is {value!r}: choose one of {', '.join(choices)}") from None
         for name in ("d_model", "heads", "layers", "max_tokens"):
             _check_size(name, getattr(self, name))
-        for name in ("vocabulary_size", "feature_width", "embedding_width", "d_ff", "head_dim", "value_dim"):
+        for name in ("vocabulary_size", "feature_width", "embedding_width", "d_ff", "head_dim", "value_dim", "window"):
             _check_size(name, getattr(self, name), least=0)
         if bool(self.vocabulary_size) == bool(self.feature_width):
             raise ConfigError(
@@ -139,6 +146,7 @@ class EncoderConfig:
                 "make the widths equal, or set feature_projection to true"
             )
         self._resolve_widths()
+        self._resolve_local_layers()
         if self.max_tokens < self.min_tokens:
             raise ConfigError(
                 f"max_tokens is {self.max_tokens}: it must be {self.min_tokens} or more when mask is {self.mask}"
@@ -146,8 +154,12 @@ class EncoderConfig:
         self._check_even_widths()
         if not isinstance(self.norm_eps, float) or not 0 < self.norm_eps < 1:
             raise ConfigError(f"norm_eps is {self.norm_eps!r}: it must be a number between 0 and 1")
-        if type(self.rotary_theta) not in (int, float) or not 1 <= self.rotary_theta < math.inf:
-            raise ConfigError(f"rotary_theta is {self.rotary_theta!r}: it must be a number of at least 1")
+        if self.local_rotary_theta == 0:
+            object.__setattr__(self, "local_rotary_theta", self.rotary_theta)
+        for name in ("rotary_theta", "local_rotary_theta"):
+            theta = getattr(self, name)
+            if type(theta) not in (int, float) or not 1 <= theta < math.inf:
+                raise ConfigError(f"{name} is {theta!r}: it must be a number of at least 1")
         if self.normalize and self.pooling is Pooling.NONE:
             raise ConfigError("normalize is true with pooling 'none': choose a pooling, or set normalize to false")
         if self.class_row and (self.takes_tokens or self.positions is not Positions.LEARNED):
@@ -187,6 +199,21 @@ class EncoderConfig:
             raise ConfigError(f"residual is true, but {widths}: set residual to false, or output_projection to true")
         if self.layers > 1:
             raise ConfigError(f"layers is {self.layers}, but {widths}: set layers to 1, or output_projection to true")
+
+    def _resolve_local_layers(self) -> None:
+        """Turn a list of local layers into a tuple, and check the layers and their window."""
+        layers = self.local_layers
+        if not isinstance(layers, (list, tuple)) or not all(
+            type(each) is int and 0 <= each < self.layers for each in layers
+        ):
+            raise ConfigError(
+                f"local_layers is {layers!r}: it must be a list of numbers of layers, 0 to {self.layers - 1}"
+            )
+        object.__setattr__(self, "local_layers", tuple(sorted(set(layers))))
+        if not layers:
+            object.__setattr__(self, "window", 0)
+        elif self.window < 1 and self.mask is Mask.SELF_EXCLUDING:
+            raise ConfigError(f"window is {self.window}: it must be 1 or more when mask is {self.mask}")
 
     def _check_even_widths(self) -> None:
         """Check that pairs of a sine and a cosine fill the width of the positions."""

@@ -113,7 +113,7 @@ class AttentionLayer(nn.Module):
         super().__init__()
         self.post_norm = config.norm is Norm.POST
         self.residual = config.residual
-        self.attention = SelfAttention(config)
+        self.attention = SelfAttention(config, number)
         self.attention_norm: nn.Module = nn.Identity()
         if config.norm is not Norm.NONE and (number > 0 or config.first_norm):
             self.attention_norm = make_norm(config, config.width if self.post_norm else config.d_model)

@@ -63,10 +63,10 @@ class RotaryPositions(nn.Module):
     cosines: Tensor
     sines: Tensor
 
-    def __init__(self, config: EncoderConfig) -> None:
+    def __init__(self, config: EncoderConfig, theta: float) -> None:
         super().__init__()
         self.heads = config.heads
-        angles = position_angles(config.max_tokens, config.head_dim, config.rotary_theta)
+        angles = position_angles(config.max_tokens, config.head_dim, theta)
         self.register_buffer("cosines", angles.cos().float(), persistent=False)
         self.register_buffer("sines", angles.sin().float(), persistent=False)
 

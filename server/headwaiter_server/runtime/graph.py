@@ -129,8 +129,11 @@ class EncoderGraph:
 
     @property
     def route(self) -> Route:
-        """The kernel of attention, the same for every length of a batch; unfused if the head sizes are unknown."""
-        if "cu_seqlens" not in self._inputs:
+        """The kernel of attention, the same for every length of a batch; unfused if the head sizes are unknown.
+
+        If a graph gathers the attention of some layers, which alone read `scatter`, the gathered layers count.
+        """
+        if "cu_seqlens" not in self._inputs or "scatter" in self._inputs:
             return Route.GATHERED
         if self._attention is None:
             return Route.UNFUSED
