@@ -14,7 +14,8 @@ import transformers
 from numpy.typing import NDArray
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 
-from headwaiter_export.config import EncoderConfig, Positions
+from headwaiter_export.choices import Positions
+from headwaiter_export.config import EncoderConfig
 from headwaiter_export.encoder import Encoder
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")

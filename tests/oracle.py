@@ -2,7 +2,8 @@
 
 `Oracle` encodes one sequence at a time, and shares no code with the export. Sources: Linear and LayerNorm from
 PyTorch's documentation; attention, head by head, from "Attention Is All You Need", section 3.2, and sinusoidal
-positions from its section 3.5; the post-norm layer from BERT; rotary positions from RoFormer, in complex form.
+positions from its section 3.5; the post-norm layer from BERT; rotary positions from RoFormer, in complex form; RMSNorm
+and the gated feed-forward block from https://arxiv.org/abs/1910.07467 and https://arxiv.org/abs/2002.05202.
 """
 
 import math
@@ -52,7 +53,7 @@ class Oracle:
         self._attention: list[tuple[Array, Array]] = []
         x = self._embed(sequence)
         for i in range(self.choices["layers"]):
-            x = self._block(x, self._attend, f"layers.{i}.attention")
+            x = self._block(x, self._attend, f"layers.{i}.attention", has_norm=i > 0 or self.choices["first_norm"])
             if self.choices["d_ff"]:
                 x = self._block(x, self._feed_forward, f"layers.{i}.feed_forward")
         return self._norm(x, "norm") if self.choices["final_norm"] else x
@@ -94,16 +95,17 @@ class Oracle:
             x if self.choices["embedding_width"] == self.choices["d_model"] else self._linear(x, "embedding.projection")
         )
 
-    def _block(self, x: Array, transform: Callable[[Array, str], Array], name: str) -> Array:
-        norm = self.choices["norm"]
+    def _block(self, x: Array, transform: Callable[[Array, str], Array], name: str, *, has_norm: bool = True) -> Array:
+        norm = self.choices["norm"] if has_norm else "none"
         y = transform(self._norm(x, f"{name}_norm") if norm == "pre" else x, name)
         if self.choices["residual"]:
             y = x + y
         return self._norm(y, f"{name}_norm") if norm == "post" else y
 
     def _feed_forward(self, x: Array, name: str) -> Array:
-        activation = ACTIVATIONS[self.choices["activation"]]
-        return self._linear(activation(self._linear(x, f"{name}.up")), f"{name}.down")
+        activation, y = ACTIVATIONS[self.choices["activation"]], self._linear(x, f"{name}.up")
+        inner = activation(self._linear(x, f"{name}.gate")) * y if self.choices["gated"] else activation(y)
+        return self._linear(inner, f"{name}.down")
 
     def _attend(self, x: Array, name: str) -> Array:
         q, k, v = (self._linear(x, f"{name}.{part}") for part in ("query", "key", "value"))
@@ -121,41 +123,52 @@ class Oracle:
         if self.choices["learned_temperature"]:
             temperature = self.weights[f"{name}.temperature.temperature"][head]
         if self.choices["positions"] == "rotary":
-            q, k = rotate(q), rotate(k)
+            theta = self.choices["local_rotary_theta" if self._is_local(name) else "rotary_theta"]
+            q, k = rotate(q, theta), rotate(k, theta)
         products = q @ k.T / temperature
         if self.choices["distance_bias"]:
             numbers, places = self.weights[f"{name}.distances.table"][head], np.arange(len(q))
             products = products + numbers[places - places[:, None] + len(numbers) // 2]
-        scores = np.where(self._allowed_pairs(len(q)), products, -np.inf)
+        scores = np.where(self._allowed_pairs(len(q), name), products, -np.inf)
         weights = softmax(scores)
         return weights, weights @ v
 
-    def _allowed_pairs(self, n: int) -> Array:
+    def _allowed_pairs(self, n: int, name: str) -> Array:
         all_pairs = np.ones((n, n), bool)
-        return {
+        allowed = {
             "none": all_pairs,
             "causal": np.tril(all_pairs),
             "self_excluding": ~np.eye(n, dtype=bool),
         }[self.choices["mask"]]
+        if self._is_local(name):
+            # A band around the diagonal.
+            allowed = allowed & np.tril(all_pairs, self.choices["window"]) & np.triu(all_pairs, -self.choices["window"])
+        return allowed
+
+    def _is_local(self, name: str) -> bool:
+        return int(name.split(".")[1]) in self.choices["local_layers"]
 
     def _linear(self, x: Array, name: str) -> Array:
         y: Array = x @ self.weights[f"{name}.weight"].T
         return y + self.weights[f"{name}.bias"] if f"{name}.bias" in self.weights else y
 
     def _norm(self, x: Array, name: str) -> Array:
-        return layer_norm(x, self.weights[f"{name}.weight"], self.weights[f"{name}.bias"], self.choices["norm_eps"])
+        weight, eps = self.weights[f"{name}.weight"], self.choices["norm_eps"]
+        if self.choices["rms_norm"]:
+            return rms_norm(x, weight, eps)
+        return layer_norm(x, weight, self.weights[f"{name}.bias"], eps)
 
 
-def unit_rotations(n: int, width: int) -> Array:
-    """Return exp(i · p / 10000^(2j/width)) for each position p and pair j, complex [n, width / 2]."""
-    angles = np.arange(n)[:, None] / 10000 ** (2 * np.arange(width // 2) / width)
+def unit_rotations(n: int, width: int, theta: float = 10_000) -> Array:
+    """Return exp(i · p / theta^(2j/width)) for each position p and pair j, complex [n, width / 2]."""
+    angles = np.arange(n)[:, None] / theta ** (2 * np.arange(width // 2) / width)
     rotations: Array = np.exp(1j * angles)
     return rotations
 
 
-def rotate(rows: Array) -> Array:
+def rotate(rows: Array, theta: float) -> Array:
     """Rotate rows [n, head_dim]: each adjacent pair of columns is a complex number, turned by its row's position."""
-    rotated = (rows[:, 0::2] + 1j * rows[:, 1::2]) * unit_rotations(*rows.shape)
+    rotated = (rows[:, 0::2] + 1j * rows[:, 1::2]) * unit_rotations(len(rows), rows.shape[1], theta)
     return np.stack([rotated.real, rotated.imag], axis=-1).reshape(rows.shape)
 
 
@@ -170,6 +183,12 @@ def layer_norm(x: Array, gamma: Array, beta: Array, eps: float) -> Array:
     """Return (x − mean) / √(variance + eps) · gamma + beta over the last axis."""
     centred = x - x.mean(-1, keepdims=True)
     normalized: Array = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + eps) * gamma + beta
+    return normalized
+
+
+def rms_norm(x: Array, gamma: Array, eps: float) -> Array:
+    """Return x / √(mean(x²) + eps) · gamma over the last axis."""
+    normalized: Array = x / np.sqrt((x**2).mean(-1, keepdims=True) + eps) * gamma
     return normalized
 
 

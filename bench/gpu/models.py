@@ -8,7 +8,8 @@ from typing import Any
 from bench.gpu.settings import PRECISIONS, Precision, Settings
 from headwaiter_export.bundle import export_bundle, to_float16
 from headwaiter_export.checkpoints import read_checkpoint
-from headwaiter_export.config import EncoderConfig, Positions
+from headwaiter_export.choices import Positions
+from headwaiter_export.config import EncoderConfig
 from headwaiter_export.encoder import Encoder
 from headwaiter_export.graph_plans import GRAPHS, GraphPlan
 from headwaiter_export.graphs import GraphLayout, write_graph

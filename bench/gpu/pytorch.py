@@ -13,8 +13,8 @@ from typing_extensions import override
 from bench.gpu.settings import Settings
 from bench.loads.traces import Ids
 from headwaiter_export.attention_layout import Axes, Packed, Portable
-from headwaiter_export.config import Mask
 from headwaiter_export.encoder import Encoder
+from headwaiter_export.masks import ScoreTerms
 from headwaiter_server.runtime.packing import pack
 
 PADDED_SEQUENCES = 32
@@ -30,11 +30,8 @@ class Padded(Portable):
         return torch.arange(longest, device=self._token_mask.device).expand(batch, longest).flatten()
 
     @override
-    def attend(
-        self, query: Tensor, key: Tensor, value: Tensor, heads: int, mask: Mask, bias_table: Tensor | None
-    ) -> Tensor:
-        assert mask is Mask.NONE, "the benchmark's encoders have no mask"
-        assert bias_table is None, "the benchmark's encoders have no bias"
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, heads: int, terms: ScoreTerms) -> Tensor:
+        assert terms.are_zero, "the benchmark's encoders have neither masks nor biases"
         batch, longest = self._token_mask.shape
         q, k, v = (
             rows.view(batch, longest, heads, rows.shape[1] // heads).transpose(1, 2) for rows in (query, key, value)
@@ -66,11 +63,8 @@ class VariableLength(Packed):
         return torch.arange(longest, device=self.lengths.device) < self.lengths[:, None]
 
     @override
-    def attend(
-        self, query: Tensor, key: Tensor, value: Tensor, heads: int, mask: Mask, bias_table: Tensor | None
-    ) -> Tensor:
-        assert mask is Mask.NONE, "the benchmark's encoders have no mask"
-        assert bias_table is None, "the benchmark's encoders have no bias"
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, heads: int, terms: ScoreTerms) -> Tensor:
+        assert terms.are_zero, "the benchmark's encoders have neither masks nor biases"
         q, k, v = (rows.view(rows.shape[0], heads, -1) for rows in (query, key, value))
         cu_seqlens, longest = self._inputs["cu_seqlens"], self._inputs["gather"].shape[1]
         context: Tensor = self._varlen_attn(q, k, v, cu_seqlens, cu_seqlens, longest, longest)

@@ -16,9 +16,8 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from headwaiter_export.attention_layout import SingleSequence
-from headwaiter_export.config import Mask
 from headwaiter_export.encoder import Encoder
-from headwaiter_export.masks import distance_bias
+from headwaiter_export.masks import ScoreTerms
 from headwaiter_export.skip_layer_norm import fused_error
 
 # The error of SkipLayerNormalization is computed on this many rows of each sequence and norm: those with the largest
@@ -70,12 +69,12 @@ class ActivationRanges:
             # On CUDA, the next operator may add the bias; then the product without the bias is stored.
             self._record(name, y - module.bias)
 
-    def scores(self, name: str, query: Tensor, key: Tensor, bias_table: Tensor | None) -> None:
-        """Observe the scores of one layer; query and key are [H, n, head_dim]; see `distance_bias` for the table."""
+    def scores(self, name: str, query: Tensor, key: Tensor, terms: ScoreTerms) -> None:
+        """Observe the scores of one layer; query and key are [H, n, head_dim]."""
         # Kernels that are not fused store the scaled scores in float16, those of masked pairs too.
         products, scale = query @ key.transpose(-2, -1), 1 / math.sqrt(query.shape[-1])
         self._record(name, products, scale)
-        bias = distance_bias(bias_table, query.shape[1])
+        bias = terms.bias(query.shape[1])
         if bias is not None:
             self._record(name, scale * products + bias)
 
@@ -103,17 +102,15 @@ class _ObservedSequence(SingleSequence):
         self._layers = itertools.count()
 
     @override
-    def attend(
-        self, query: Tensor, key: Tensor, value: Tensor, heads: int, mask: Mask, bias_table: Tensor | None
-    ) -> Tensor:
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, heads: int, terms: ScoreTerms) -> Tensor:
         scores = f"layers.{next(self._layers)}.attention.scores"
-        self._ranges.scores(scores, self._split_heads(query, heads), self._split_heads(key, heads), bias_table)
-        return super().attend(query, key, value, heads, mask, bias_table)
+        self._ranges.scores(scores, self._split_heads(query, heads), self._split_heads(key, heads), terms)
+        return super().attend(query, key, value, heads, terms)
 
     @override
     def add_and_normalize(self, x: Tensor, residual: Tensor, norm: nn.Module) -> Tensor:
-        assert isinstance(norm, nn.LayerNorm)
-        self._ranges.norm(x + residual, norm)
+        if isinstance(norm, nn.LayerNorm):  # RMSNorm subtracts no mean
+            self._ranges.norm(x + residual, norm)
         return super().add_and_normalize(x, residual, norm)
 
 

@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from headwaiter_export.config import EncoderConfig, Positions
+from headwaiter_export.choices import Positions
+from headwaiter_export.config import EncoderConfig
+from headwaiter_export.masks import ScoreTerms
 from headwaiter_export.positions import NoPositions, RotaryPositions
 
 if TYPE_CHECKING:  # attention_layout.py imports `attention` from this module.
@@ -45,14 +47,18 @@ def attention(
 class SelfAttention(nn.Module):
     """Attention in H heads, whose contexts are concatenated and, if configured, projected to d_model.
 
-    The projections treat each row alone. The layout knows which rows form a sequence.
+    The projections treat each row alone. The layout knows which rows form a sequence. `number` is that of the layer.
     """
 
-    def __init__(self, config: EncoderConfig) -> None:
+    def __init__(self, config: EncoderConfig, number: int) -> None:
         super().__init__()
         self.heads = config.heads
         self.mask = config.mask
-        self.positions = RotaryPositions(config) if config.positions is Positions.ROTARY else NoPositions()
+        self.window = config.window if number in config.local_layers else None
+        self.positions: nn.Module = NoPositions()
+        if config.positions is Positions.ROTARY:
+            theta = config.rotary_theta if self.window is None else config.local_rotary_theta
+            self.positions = RotaryPositions(config, theta)
         self.temperature = LearnedTemperature(config) if config.learned_temperature else nn.Identity()
         self.distances = DistanceBias(config) if config.distance_bias else None
         inner_width, context_width = config.heads * config.head_dim, config.heads * config.value_dim
@@ -67,8 +73,8 @@ class SelfAttention(nn.Module):
         """Transform rows [R, d_model] to [R, width]; a row attends only to rows of its own sequence."""
         query = self.positions(self.temperature(self.query(x)), layout)
         key = self.positions(self.key(x), layout)
-        bias = None if self.distances is None else self.distances.table
-        context = layout.attend(query, key, self.value(x), self.heads, self.mask, bias)
+        terms = ScoreTerms(self.mask, self.window, None if self.distances is None else self.distances.table)
+        context = layout.attend(query, key, self.value(x), self.heads, terms)
         projected: Tensor = self.output(context)
         return projected
 

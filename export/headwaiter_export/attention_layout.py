@@ -20,8 +20,9 @@ from typing_extensions import override
 
 from headwaiter_export.attention import attention
 from headwaiter_export.block_loop import begin_block, end_block, loop_over_blocks
-from headwaiter_export.config import EncoderConfig, Mask, Pooling
-from headwaiter_export.masks import allowed_pairs, distance_bias, score_mask
+from headwaiter_export.choices import Mask, Pooling
+from headwaiter_export.config import EncoderConfig
+from headwaiter_export.masks import ScoreTerms
 
 # Names of a graph's inputs, without the tokens or features, each with the names of its axes.
 Axes = Mapping[str, tuple[str, ...]]
@@ -54,12 +55,10 @@ class AttentionLayout(ABC):
         return self.token_mask.sum(1)
 
     @abstractmethod
-    def attend(
-        self, query: Tensor, key: Tensor, value: Tensor, heads: int, mask: Mask, bias_table: Tensor | None
-    ) -> Tensor:
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, heads: int, terms: ScoreTerms) -> Tensor:
         """Compute the context [R, H·value_dim] of query and key [R, H·head_dim] and value [R, H·value_dim].
 
-        A row attends only to rows of its own sequence. `bias_table` is the table of `masks.distance_bias`, or None.
+        A row attends only to rows of its own sequence; `terms` are added to the scores.
         """
 
     @abstractmethod
@@ -80,7 +79,7 @@ class AttentionLayout(ABC):
         return [hidden] if pooled is None else [pooled, hidden]
 
     def add_and_normalize(self, x: Tensor, residual: Tensor, norm: nn.Module) -> Tensor:
-        """Return LayerNorm(x + residual), [R, d]."""
+        """Return norm(x + residual), [R, d]."""
         normalized: Tensor = norm(x + residual)
         return normalized
 
@@ -105,11 +104,9 @@ class SingleSequence(AttentionLayout):
         return torch.ones(1, self._tokens, dtype=torch.bool)
 
     @override
-    def attend(
-        self, query: Tensor, key: Tensor, value: Tensor, heads: int, mask: Mask, bias_table: Tensor | None
-    ) -> Tensor:
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, heads: int, terms: ScoreTerms) -> Tensor:
         q, k, v = (self._split_heads(rows, heads) for rows in (query, key, value))
-        pairs, bias = allowed_pairs(mask, self._tokens), distance_bias(bias_table, self._tokens)
+        pairs, bias = terms.allowed_pairs(self._tokens), terms.bias(self._tokens)
         if bias is not None and pairs is not None:
             bias = bias.masked_fill(~pairs, -torch.inf)
         return F.scaled_dot_product_attention(q, k, v, pairs if bias is None else bias).transpose(0, 1).flatten(1)
@@ -139,12 +136,10 @@ class AttentionWeightsLayout(SingleSequence):
         self._weights_and_contexts: list[Tensor] = []
 
     @override
-    def attend(
-        self, query: Tensor, key: Tensor, value: Tensor, heads: int, mask: Mask, bias_table: Tensor | None
-    ) -> Tensor:
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, heads: int, terms: ScoreTerms) -> Tensor:
         q, k, v = (self._split_heads(rows, heads) for rows in (query, key, value))
-        pairs = allowed_pairs(mask, self._tokens)
-        bias = distance_bias(bias_table, self._tokens)
+        pairs = terms.allowed_pairs(self._tokens)
+        bias = terms.bias(self._tokens)
         weights, context = attention(q, k, v, None if pairs is None else torch.where(pairs, 0.0, -torch.inf), bias)
         self._weights_and_contexts += [weights, context]
         return context.transpose(0, 1).flatten(1)
@@ -179,15 +174,13 @@ class Portable(AttentionLayout):
         return self._token_mask
 
     @override
-    def attend(
-        self, query: Tensor, key: Tensor, value: Tensor, heads: int, mask: Mask, bias_table: Tensor | None
-    ) -> Tensor:
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, heads: int, terms: ScoreTerms) -> Tensor:
         batch, longest = self._token_mask.shape
         q, k, v = (
             rows.view(batch, longest, heads, rows.shape[1] // heads).transpose(1, 2) for rows in (query, key, value)
         )
-        bias = distance_bias(bias_table, longest)
-        _, context = attention(q, k, v, score_mask(self._token_mask, mask), bias)
+        bias = terms.bias(longest)
+        _, context = attention(q, k, v, terms.mask(self._token_mask), bias)
         return context.transpose(1, 2).reshape(value.shape)
 
     @override
@@ -237,13 +230,11 @@ class Packed(AttentionLayout):
         return torch.arange(self._inputs["gather"].shape[1]) < self.lengths[:, None]
 
     @override
-    def attend(
-        self, query: Tensor, key: Tensor, value: Tensor, heads: int, mask: Mask, bias_table: Tensor | None
-    ) -> Tensor:
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, heads: int, terms: ScoreTerms) -> Tensor:
         indices = head_indices(self._inputs["gather"], heads)
         q, k, v = (F.embedding(indices, split_heads(rows, heads)) for rows in (query, key, value))
-        bias = distance_bias(bias_table, self._inputs["gather"].shape[1])
-        _, context = attention(q, k, v, score_mask(self.token_mask, mask), bias)
+        bias = terms.bias(self._inputs["gather"].shape[1])
+        _, context = attention(q, k, v, terms.mask(self.token_mask), bias)
         return context.transpose(1, 2).flatten(2).flatten(0, 1).index_select(0, self._inputs["scatter"])
 
     @override
@@ -271,23 +262,40 @@ class PackedCpu(Packed):
     }
 
     @override
-    def attend(
-        self, query: Tensor, key: Tensor, value: Tensor, heads: int, mask: Mask, bias_table: Tensor | None
-    ) -> Tensor:
-        blocks = self._inputs["query_blocks"]
-        indices = head_indices(self._inputs["gather"], heads)
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, heads: int, terms: ScoreTerms) -> Tensor:
+        gather, blocks = self._inputs["gather"], self._inputs["query_blocks"]
+        near = None if terms.window is None else self._near_positions(terms)
+        indices = head_indices(gather if near is None else gather.index_select(1, near), heads)
         k, v = (F.embedding(indices, split_heads(rows, heads)) for rows in (key, value))
         q = F.embedding(begin_block(head_indices(blocks, heads)), split_heads(query, heads))
         positions = bias = None
-        if mask is not Mask.NONE or bias_table is not None:
-            # The first cell of a sequence has its first row, so the difference is the position.
-            positions = begin_block(blocks - self._inputs["gather"][:, :1])
-        if bias_table is not None and positions is not None:
+        if not terms.are_zero:
+            positions = self._block_positions()
+        if terms.table is not None and positions is not None:
             # Queries in a column have the same position, except those that repeat the last row of a sequence.
-            bias = distance_bias(bias_table, self._inputs["gather"].shape[1], positions.amax(0))
-        _, context = attention(q, k, v, score_mask(self.token_mask, mask, positions), bias)
+            bias = terms.bias(gather.shape[1], positions.amax(0), near)
+        token_mask = self.token_mask if near is None else near < self.lengths[:, None]
+        _, context = attention(q, k, v, terms.mask(token_mask, positions, near), bias)
         contexts = end_block(context.transpose(1, 2), blocks.shape[0])
         return contexts.flatten(3).flatten(0, 2).index_select(0, self._inputs["block_scatter"])
+
+    def _block_positions(self) -> Tensor:
+        """Return the position of each query of a block in its sequence, [B, n]."""
+        # The first cell of a sequence has its first row, so the difference is the position.
+        return begin_block(self._inputs["query_blocks"] - self._inputs["gather"][:, :1])
+
+    def _near_positions(self, terms: ScoreTerms) -> Tensor:
+        """Return the positions of the keys that the queries of a block attend to in a window, [K].
+
+        All blocks have K keys: those before the first query, those of the block, and those after the last query. If the
+        sequences are shorter, K is N. At the ends of the longest sequence, K keys inside it are taken.
+        """
+        assert terms.window is not None
+        longest, block = self._inputs["gather"].shape[1], self._inputs["query_blocks"].shape[2]
+        after = 0 if terms.pattern is Mask.CAUSAL else terms.window
+        keys = torch.sym_min(longest, terms.window + block + after)  # type: ignore[no-untyped-call]
+        first_query = self._block_positions().amax(0)[0]
+        return (first_query - terms.window).clamp(min=0).minimum(torch.tensor(longest - keys)) + torch.arange(keys)
 
 
 def split_heads(rows: Tensor, heads: int) -> Tensor:

@@ -13,9 +13,8 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from headwaiter_export.attention_layout import Axes, Fusions, Packed
-from headwaiter_export.config import Mask
 from headwaiter_export.fusion import defer_biases
-from headwaiter_export.masks import MASKED_SCORE
+from headwaiter_export.masks import MASKED_SCORE, ScoreTerms
 from headwaiter_server.runtime.attention_routes import is_always_fused, padded_attention
 
 
@@ -31,9 +30,8 @@ class CudaLayout(Packed):
 
     @override
     def add_and_normalize(self, x: Tensor, residual: Tensor, norm: nn.Module) -> Tensor:
-        if not self.FUSES_NORMS:
+        if not self.FUSES_NORMS or not isinstance(norm, nn.LayerNorm):
             return super().add_and_normalize(x, residual, norm)
-        assert isinstance(norm, nn.LayerNorm)
         # One kernel instead of two. On the CPU this operator is a scalar loop, 7 times slower than the two.
         inputs = (x, residual, norm.weight, norm.bias)
         return contrib_operator("SkipLayerNormalization", inputs, like=x, epsilon=norm.eps)
@@ -42,10 +40,10 @@ class CudaLayout(Packed):
 class PackedCuda(CudaLayout):
     """Attention as PackedMultiHeadAttention, which reads rows and finds sequences by their cumulative lengths.
 
-    The operator has no masks, so rows are gathered for attention with a mask or with a bias by distance. Rows are also
-    gathered for heads of more than 1,024 values, because ONNX Runtime has no fused kernel for them. Its unfused kernel
-    computes padding, and copies data to the host in every layer. It gives wrong results if the value width is more than
-    twice the key width, or if a batch has more than 2^31 scores.
+    The operator has no masks, so rows are gathered for attention with a mask, a window or a bias by distance. Rows are
+    also gathered for heads of more than 1,024 values, because ONNX Runtime has no fused kernel for them. Its unfused
+    kernel computes padding, and copies data to the host in every layer. It gives wrong results if the value width is
+    more than twice the key width, or if a batch has more than 2^31 scores.
     """
 
     INPUT_AXES: ClassVar[Axes] = {
@@ -55,13 +53,11 @@ class PackedCuda(CudaLayout):
     }
 
     @override
-    def attend(
-        self, query: Tensor, key: Tensor, value: Tensor, heads: int, mask: Mask, bias_table: Tensor | None
-    ) -> Tensor:
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, heads: int, terms: ScoreTerms) -> Tensor:
         head_dim, value_dim = query.shape[1] // heads, value.shape[1] // heads
         padded = padded_attention(half=query.dtype == torch.half, head_dim=head_dim, value_dim=value_dim)
-        if mask is not Mask.NONE or bias_table is not None or not is_always_fused(padded):
-            return super().attend(query, key, value, heads, mask, bias_table)
+        if not terms.are_zero or not is_always_fused(padded):
+            return super().attend(query, key, value, heads, terms)
         q, k = (pad_heads(rows, heads, padded.head_dim) for rows in (query, key))
         v = pad_heads(value, heads, padded.value_dim)
         context = contrib_operator(

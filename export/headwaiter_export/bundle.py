@@ -23,7 +23,8 @@ from numpy.typing import NDArray
 
 from headwaiter_export.activation_ranges import ActivationRanges
 from headwaiter_export.attention_layout_cuda import PackedCudaSeparateNorms
-from headwaiter_export.config import EncoderConfig, Pooling
+from headwaiter_export.choices import Pooling
+from headwaiter_export.config import EncoderConfig
 from headwaiter_export.encoder import Encoder
 from headwaiter_export.graph_plans import (
     ATTENTION_WEIGHTS_GRAPH,

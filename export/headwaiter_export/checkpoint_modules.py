@@ -8,7 +8,7 @@ from torch import Tensor
 
 from headwaiter_export.after_pooling import DenseActivation, ModuleKind, PooledModule
 from headwaiter_export.checkpoint_json import CheckpointError, CheckpointJson, read_json
-from headwaiter_export.config import Pooling
+from headwaiter_export.choices import Pooling
 from headwaiter_export.weights import read_tensors, take_tensor
 
 # Names of poolings in new versions of `sentence-transformers`.

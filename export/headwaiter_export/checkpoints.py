@@ -16,7 +16,8 @@ from torch import Tensor
 from headwaiter_export.checkpoint_json import CheckpointError, CheckpointJson
 from headwaiter_export.checkpoint_modules import ModuleFolder, Modules, check_widths, read_modules, read_weights
 from headwaiter_export.checkpoint_text import read_text
-from headwaiter_export.config import ConfigError, EncoderConfig, Pooling
+from headwaiter_export.choices import Pooling
+from headwaiter_export.config import ConfigError, EncoderConfig
 from headwaiter_export.encoder import Encoder
 from headwaiter_export.families import ACTIVATIONS, FAMILIES, Family
 from headwaiter_export.text_config import TextConfig, with_prompts

@@ -11,7 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headwaiter_export.config import ConfigError, EncoderConfig, Pooling, WeightsError
+from headwaiter_export.choices import Pooling
+from headwaiter_export.config import ConfigError, EncoderConfig, WeightsError
 from headwaiter_export.presets import PRESETS
 
 if TYPE_CHECKING:

@@ -1,11 +1,13 @@
 """The configuration of an encoder, validated when it is created."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields
 from enum import StrEnum
 from typing import Any
 
 from headwaiter_export.after_pooling import ModuleKind, PooledModule, output_width
+from headwaiter_export.choices import Activation, Mask, Norm, Pooling, Positions
 from headwaiter_export.config_checks import MAX_SIZE as MAX_SIZE
 from headwaiter_export.config_checks import ConfigError as ConfigError
 from headwaiter_export.config_checks import check_choice, check_eps, check_size
@@ -13,62 +15,6 @@ from headwaiter_export.config_checks import check_choice, check_eps, check_size
 
 class WeightsError(ValueError):
     """A tensor does not fit the configuration."""
-
-
-class Activation(StrEnum):
-    """Activation between the two feed-forward layers."""
-
-    GELU = "gelu"
-    GELU_TANH = "gelu_tanh"
-    RELU = "relu"
-    SILU = "silu"
-
-
-class Positions(StrEnum):
-    """How the encoder knows a token's position.
-
-    LEARNED and SINUSOIDAL add a vector to the embedding. ROTARY rotates queries and keys. NONE ignores positions.
-    """
-
-    LEARNED = "learned"
-    SINUSOIDAL = "sinusoidal"
-    ROTARY = "rotary"
-    NONE = "none"
-
-
-class Mask(StrEnum):
-    """Which tokens of its sequence a token attends to.
-
-    NONE: all tokens. CAUSAL: itself and the tokens before it. SELF_EXCLUDING: all tokens but itself.
-    """
-
-    NONE = "none"
-    CAUSAL = "causal"
-    SELF_EXCLUDING = "self_excluding"
-
-
-class Norm(StrEnum):
-    """Place of a block's LayerNorm: after the residual sum (POST), before the block (PRE), or absent (NONE)."""
-
-    POST = "post"
-    PRE = "pre"
-    NONE = "none"
-
-
-class Pooling(StrEnum):
-    """How the hidden rows of a sequence become one pooled vector.
-
-    CLS: the first row. LAST: the last row. WEIGHTED_MEAN: row i, counted from 1, has weight i
-    (https://arxiv.org/abs/2202.08904, section 3.1). MEAN_SQRT_LEN: the sum divided by the square root of the length.
-    """
-
-    NONE = "none"
-    MEAN = "mean"
-    CLS = "cls"
-    MAX = "max"
-    LAST = "last"
-    WEIGHTED_MEAN = "weighted_mean"
-    MEAN_SQRT_LEN = "mean_sqrt_len"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,11 +42,21 @@ class EncoderConfig:
         distance_bias: whether each head adds to the score of a query and a key a number that depends only on the
             distance between them, as in T5 (https://arxiv.org/abs/1910.10683, section 2.1) and MPNet.
         layers: number of encoder layers.
-        d_ff: width between the two feed-forward layers, W_2 activation(W_1 x); 0 for attention alone.
+        local_layers: numbers of the layers, from 0, in which a token attends only to tokens within `window`.
+        window: largest distance from a token to the tokens that it attends to in local layers; a token thus attends to
+            2 · window + 1 tokens, or with a causal mask to window + 1. Becomes 0 without local layers.
+        d_ff: width between the two feed-forward layers, W_down activation(W_up x); 0 for attention alone.
+        gated: whether a third layer gates the feed-forward block, W_down (activation(W_gate x) · W_up x), as in
+            https://arxiv.org/abs/2002.05202.
+        up_bias: whether W_up and W_gate have biases.
+        down_bias: whether W_down has a bias.
         residual: whether a block's input is added to its output, x + block(x).
-        norm: place of a block's LayerNorm: LayerNorm(x + block(x)) for post (https://arxiv.org/abs/1706.03762),
-            x + block(LayerNorm(x)) for pre (https://arxiv.org/abs/2002.04745).
-        final_norm: whether a LayerNorm follows the last layer.
+        norm: place of a block's norm: norm(x + block(x)) for post (https://arxiv.org/abs/1706.03762),
+            x + block(norm(x)) for pre (https://arxiv.org/abs/2002.04745).
+        first_norm: whether the attention block of the first layer has its norm, as those of all other layers.
+        final_norm: whether a norm follows the last layer.
+        rms_norm: whether every norm is RMSNorm, x / √(mean(x²) + ε) · weight (https://arxiv.org/abs/1910.07467);
+            otherwise LayerNorm.
         max_tokens: most tokens of a sequence.
         fixed_length: whether every sequence has exactly max_tokens tokens, because a position stands for a place in a
             grid of one size, as in models of images; a server then refuses all other lengths.
@@ -108,9 +64,11 @@ class EncoderConfig:
             class token; a server then refuses other values.
         positions: how the encoder knows a token's position; sinusoidal as in https://arxiv.org/abs/1706.03762, section
             3.5, rotary as in https://arxiv.org/abs/2104.09864, section 3.2.
-        embedding_norm: whether a LayerNorm follows the embeddings.
+        rotary_theta: base of the angles of rotary positions: position p rotates pair i by p / theta^(2i / head_dim).
+        local_rotary_theta: the same base in local layers; 0 stands for rotary_theta.
+        embedding_norm: whether a norm follows the embeddings.
         activation: activation function between the feed-forward layers.
-        norm_eps: ε of LayerNorm, (x − mean) / √(variance + ε).
+        norm_eps: ε of the norms; LayerNorm is (x − mean) / √(variance + ε).
         pooling: how the hidden rows of a sequence become one vector.
         after_pooling: modules that transform the pooled vector, in order; `from_dict` takes them as objects of fields.
         normalize: whether pooled vectors are scaled to unit length in the end.
@@ -136,14 +94,23 @@ class EncoderConfig:
     mask: Mask = Mask.NONE
     distance_bias: bool = False
     layers: int
+    local_layers: tuple[int, ...] = ()
+    window: int = 0
     d_ff: int
+    gated: bool = False
+    up_bias: bool = True
+    down_bias: bool = True
     residual: bool = True
     norm: Norm = Norm.POST
+    first_norm: bool = True
     final_norm: bool = False
+    rms_norm: bool = False
     max_tokens: int
     fixed_length: bool = False
     class_row: bool = False
     positions: Positions = Positions.LEARNED
+    rotary_theta: float = 10_000.0
+    local_rotary_theta: float = 0.0
     embedding_norm: bool = True
     activation: Activation = Activation.GELU
     norm_eps: float = 1e-12
@@ -156,7 +123,7 @@ class EncoderConfig:
             check_choice(self, name, choices)
         for name in ("d_model", "heads", "layers", "max_tokens"):
             check_size(name, getattr(self, name))
-        for name in ("vocabulary_size", "feature_width", "embedding_width", "d_ff", "head_dim", "value_dim"):
+        for name in ("vocabulary_size", "feature_width", "embedding_width", "d_ff", "head_dim", "value_dim", "window"):
             check_size(name, getattr(self, name), least=0)
         if bool(self.vocabulary_size) == bool(self.feature_width):
             raise ConfigError(
@@ -174,6 +141,7 @@ class EncoderConfig:
                 "make the widths equal, or set feature_projection to true"
             )
         self._resolve_widths()
+        self._resolve_local_layers()
         if self.max_tokens < self.min_tokens:
             raise ConfigError(
                 f"max_tokens is {self.max_tokens}: it must be {self.min_tokens} or more when mask is {self.mask}"
@@ -181,6 +149,12 @@ class EncoderConfig:
         self._check_even_widths()
         check_eps("norm_eps", self.norm_eps)
         self._resolve_modules()
+        if self.local_rotary_theta == 0:
+            object.__setattr__(self, "local_rotary_theta", self.rotary_theta)
+        for name in ("rotary_theta", "local_rotary_theta"):
+            theta = getattr(self, name)
+            if type(theta) not in (int, float) or not 1 <= theta < math.inf:
+                raise ConfigError(f"{name} is {theta!r}: it must be a number of at least 1")
         if self.normalize and self.pooling is Pooling.NONE:
             raise ConfigError("normalize is true with pooling 'none': choose a pooling, or set normalize to false")
         if self.class_row and (self.takes_tokens or self.positions is not Positions.LEARNED):
@@ -230,6 +204,21 @@ class EncoderConfig:
             raise ConfigError("after_pooling has modules with pooling 'none': choose a pooling, or remove the modules")
         if self.after_pooling and self.after_pooling[-1].kind is ModuleKind.NORMALIZE:
             raise ConfigError("after_pooling ends with a module normalize: remove it, and set normalize to true")
+
+    def _resolve_local_layers(self) -> None:
+        """Turn a list of local layers into a tuple, and check the layers and their window."""
+        layers = self.local_layers
+        if not isinstance(layers, (list, tuple)) or not all(
+            type(each) is int and 0 <= each < self.layers for each in layers
+        ):
+            raise ConfigError(
+                f"local_layers is {layers!r}: it must be a list of numbers of layers, 0 to {self.layers - 1}"
+            )
+        object.__setattr__(self, "local_layers", tuple(sorted(set(layers))))
+        if not layers:
+            object.__setattr__(self, "window", 0)
+        elif self.window < 1 and self.mask is Mask.SELF_EXCLUDING:
+            raise ConfigError(f"window is {self.window}: it must be 1 or more when mask is {self.mask}")
 
     def _check_even_widths(self) -> None:
         """Check that pairs of a sine and a cosine fill the width of the positions."""

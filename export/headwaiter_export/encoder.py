@@ -15,15 +15,9 @@ from torch import Tensor, nn
 
 from headwaiter_export.attention import LearnedTemperature, SelfAttention
 from headwaiter_export.attention_layout import AttentionLayout
-from headwaiter_export.config import (
-    Activation,
-    ConfigError,
-    EncoderConfig,
-    Norm,
-    Pooling,
-    Positions,
-    WeightsError,
-)
+from headwaiter_export.choices import Activation, Norm, Pooling, Positions
+from headwaiter_export.config import ConfigError, EncoderConfig, WeightsError
+from headwaiter_export.norms import make_norm
 from headwaiter_export.pooled_modules import build_modules, merge_dense
 from headwaiter_export.positions import LearnedPositions, NoPositions, SinusoidalPositions
 
@@ -36,8 +30,8 @@ class Encoder(nn.Module):
         self.config = config
         self.embedding = Embedding(config)
         layer = EncoderLayer if config.d_ff else AttentionLayer
-        self.layers = nn.ModuleList(layer(config) for _ in range(config.layers))
-        self.norm = _layer_norm(config, config.width) if config.final_norm else nn.Identity()
+        self.layers = nn.ModuleList(layer(config, number) for number in range(config.layers))
+        self.norm = make_norm(config, config.width) if config.final_norm else nn.Identity()
         self.after_pooling = build_modules(config)
 
     @classmethod
@@ -110,7 +104,7 @@ class Embedding(nn.Module):
             )
         added = {Positions.LEARNED: LearnedPositions, Positions.SINUSOIDAL: SinusoidalPositions}
         self.positions = added[config.positions](config) if config.positions in added else NoPositions()
-        self.norm = _layer_norm(config, config.embedding_width) if config.embedding_norm else nn.Identity()
+        self.norm = make_norm(config, config.embedding_width) if config.embedding_norm else nn.Identity()
         self.projection: nn.Module = nn.Identity()
         if config.embedding_width != config.d_model:
             self.projection = nn.Linear(config.embedding_width, config.d_model)
@@ -122,14 +116,19 @@ class Embedding(nn.Module):
 
 
 class AttentionLayer(nn.Module):
-    """Attention with its norm and residual sum, in the order that `norm` of EncoderConfig defines."""
+    """Attention with its norm and residual sum, in the order that `norm` of EncoderConfig defines.
 
-    def __init__(self, config: EncoderConfig) -> None:
+    Layers are numbered from 0.
+    """
+
+    def __init__(self, config: EncoderConfig, number: int) -> None:
         super().__init__()
         self.post_norm = config.norm is Norm.POST
         self.residual = config.residual
-        self.attention = SelfAttention(config)
-        self.attention_norm = _block_norm(config, config.width if self.post_norm else config.d_model)
+        self.attention = SelfAttention(config, number)
+        self.attention_norm: nn.Module = nn.Identity()
+        if config.norm is not Norm.NONE and (number > 0 or config.first_norm):
+            self.attention_norm = make_norm(config, config.width if self.post_norm else config.d_model)
 
     def forward(self, x: Tensor, layout: AttentionLayout) -> Tensor:
         """Transform rows [R, d] to [R, width]."""
@@ -149,10 +148,10 @@ class AttentionLayer(nn.Module):
 class EncoderLayer(AttentionLayer):
     """Attention, then the feed-forward block; both have a norm and a residual sum."""
 
-    def __init__(self, config: EncoderConfig) -> None:
-        super().__init__(config)
+    def __init__(self, config: EncoderConfig, number: int) -> None:
+        super().__init__(config, number)
         self.feed_forward = FeedForward(config)
-        self.feed_forward_norm = _block_norm(config, config.width)
+        self.feed_forward_norm = nn.Identity() if config.norm is Norm.NONE else make_norm(config, config.width)
 
     def forward(self, x: Tensor, layout: AttentionLayout) -> Tensor:
         """Transform rows [R, d] to [R, width]."""
@@ -161,17 +160,20 @@ class EncoderLayer(AttentionLayer):
 
 
 class FeedForward(nn.Module):
-    """Two linear layers with an activation between them."""
+    """Two linear layers with an activation between them, which a third layer may gate."""
 
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
         self.activation = _ACTIVATIONS[config.activation]
-        self.up = nn.Linear(config.width, config.d_ff)
-        self.down = nn.Linear(config.d_ff, config.width)
+        self.gate = nn.Linear(config.width, config.d_ff, config.up_bias) if config.gated else None
+        self.up = nn.Linear(config.width, config.d_ff, config.up_bias)
+        self.down = nn.Linear(config.d_ff, config.width, config.down_bias)
 
     def forward(self, x: Tensor) -> Tensor:
         """Transform each row of [R, width]."""
-        transformed: Tensor = self.down(self.activation(self.up(x)))
+        # Two products instead of one of twice the width, whose halves would be copied.
+        inner = self.activation(self.up(x)) if self.gate is None else self.activation(self.gate(x)) * self.up(x)
+        transformed: Tensor = self.down(inner)
         return transformed
 
 
@@ -204,14 +206,6 @@ def _fitted_weights(weights: Mapping[str, Tensor], expected: Mapping[str, Tensor
             f"tensor {unknown[0]} is not part of the configured encoder: remove it, or change the configuration"
         )
     return fitted
-
-
-def _layer_norm(config: EncoderConfig, width: int) -> nn.LayerNorm:
-    return nn.LayerNorm(width, config.norm_eps)
-
-
-def _block_norm(config: EncoderConfig, width: int) -> nn.Module:
-    return nn.Identity() if config.norm is Norm.NONE else _layer_norm(config, width)
 
 
 def pool(x: Tensor, layout: AttentionLayout, pooling: Pooling) -> Tensor | None:

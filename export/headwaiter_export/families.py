@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from headwaiter_export.checkpoint_inputs import BucketedTokenInput, PatchInput, RotaryTokenInput, TokenInput
-from headwaiter_export.config import Activation, Norm, Pooling, Positions
+from headwaiter_export.choices import Activation, Norm, Pooling, Positions
 
 
 @dataclass(frozen=True)

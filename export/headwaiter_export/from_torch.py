@@ -13,7 +13,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
-from headwaiter_export.config import Activation, EncoderConfig, Mask, Norm, Pooling, Positions
+from headwaiter_export.choices import Activation, Mask, Norm, Pooling, Positions
+from headwaiter_export.config import EncoderConfig
 from headwaiter_export.encoder import Encoder
 
 Weights = dict[str, Tensor]

@@ -117,7 +117,7 @@ def operations(config: EncoderConfig, tokens: int) -> float:
     scores too.
     """
     attention_width = config.heads * (config.head_dim + config.value_dim)
-    weights = 2 * config.d_model * attention_width + 2 * config.width * config.d_ff
+    weights = 2 * config.d_model * attention_width + (3 if config.gated else 2) * config.width * config.d_ff
     return 2.0 * config.layers * tokens * (weights + tokens * attention_width)
 
 

@@ -54,7 +54,7 @@ class SinusoidalPositions(nn.Module):
 
 
 class RotaryPositions(nn.Module):
-    """Rotations: in every head, position p rotates the pair (2i, 2i + 1) by the angle p / 10000^(2i/head_dim).
+    """Rotations: in every head, position p rotates the pair (2i, 2i + 1) by the angle p / theta^(2i/head_dim).
 
     The product of a query and a key then depends only on the distance between their positions.
     Source: https://arxiv.org/abs/2104.09864, section 3.2.
@@ -63,10 +63,10 @@ class RotaryPositions(nn.Module):
     cosines: Tensor
     sines: Tensor
 
-    def __init__(self, config: EncoderConfig) -> None:
+    def __init__(self, config: EncoderConfig, theta: float) -> None:
         super().__init__()
         self.heads = config.heads
-        angles = position_angles(config.max_tokens, config.head_dim)
+        angles = position_angles(config.max_tokens, config.head_dim, theta)
         self.register_buffer("cosines", angles.cos().float(), persistent=False)
         self.register_buffer("sines", angles.sin().float(), persistent=False)
 
@@ -78,13 +78,13 @@ class RotaryPositions(nn.Module):
         return _interleave(even * cosines - odd * sines, even * sines + odd * cosines).flatten(1)
 
 
-def position_angles(tokens: int, width: int) -> Tensor:
-    """Return p / 10000^(2i/width) for every position p and pair i, float64 [tokens, width / 2].
+def position_angles(tokens: int, width: int, theta: float = 10_000.0) -> Tensor:
+    """Return p / theta^(2i/width) for every position p and pair i, float64 [tokens, width / 2].
 
     In float32, the angles of late positions would be too inexact for the tolerance. The device is explicit because
     encoders are also built on PyTorch's meta device, which computes nothing.
     """
-    frequencies = 10000.0 ** -(torch.arange(0, width, 2, dtype=torch.float64, device="cpu") / width)
+    frequencies = theta ** -(torch.arange(0, width, 2, dtype=torch.float64, device="cpu") / width)
     return torch.arange(tokens, dtype=torch.float64, device="cpu")[:, None] * frequencies
 
 

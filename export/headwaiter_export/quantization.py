@@ -130,9 +130,10 @@ def _quantized_linears(encoder: Encoder, calibration: list[Sequence]) -> dict[st
     inputs = _input_rms(linears, encoder, calibration)
     same_input = defaultdict(list)
     for name in linears:
-        # Queries, keys and values read the same rows. With equal factors, the graph quantises these rows once.
-        attention, _, kind = name.rpartition(".")
-        same_input[attention if kind in ("query", "key", "value") else name].append(name)
+        # Queries, keys and values read the same rows, and so do both layers of a gated feed-forward block. With equal
+        # factors, the graph quantises these rows once.
+        block, _, kind = name.rpartition(".")
+        same_input[block if kind in ("query", "key", "value", "gate", "up") else name].append(name)
     quantized: dict[str, nn.Module] = {}
     for names in same_input.values():
         weights = torch.cat([linears[name].weight.detach() for name in names]).abs().amax(0)

@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Collection
 from pathlib import Path
 
-from headwaiter_export.config import Pooling
+from headwaiter_export.choices import Pooling
 from headwaiter_export.encoder import Encoder
 from headwaiter_export.graph_plans import GRAPHS, GraphPlan
 from headwaiter_export.nearest_neighbours import PROMISED_SHARE, same_nearest_neighbour

@@ -12,7 +12,8 @@ from random import Random
 from typing import Any
 
 from headwaiter_export.after_pooling import ModuleKind, PooledModule
-from headwaiter_export.config import Activation, ConfigError, EncoderConfig, Mask, Norm, Pooling, Positions
+from headwaiter_export.choices import Activation, Mask, Norm, Pooling, Positions
+from headwaiter_export.config import ConfigError, EncoderConfig
 from headwaiter_export.presets import PRESETS
 
 
@@ -51,14 +52,23 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "mask": tuple(Mask),
     "distance_bias": BOTH,
     "layers": (1, 2),
+    "local_layers": ((), (0,), (1,)),
+    "window": (0, 3),
     "d_ff": (0, 20),
+    "gated": BOTH,
+    "up_bias": BOTH,
+    "down_bias": BOTH,
     "residual": BOTH,
     "norm": tuple(Norm),
+    "first_norm": BOTH,
     "final_norm": BOTH,
+    "rms_norm": BOTH,
     "max_tokens": (40, 48),
     "fixed_length": BOTH,
     "class_row": BOTH,
     "positions": tuple(Positions),
+    "rotary_theta": (20.0, 10_000.0),
+    "local_rotary_theta": (20.0, 10_000.0),
     "embedding_norm": BOTH,
     "activation": tuple(Activation),
     "norm_eps": (1e-12, 1e-5),
@@ -82,7 +92,7 @@ PRESET_CHOICES: dict[str, dict[str, Any]] = {
     },
     "attention-block": {"d_model": 12, "heads": 2, "pooling": "none"},
 }
-_DRAWS = 10_000
+_DRAWS = 20_000
 
 # Two fields with their values.
 Pair = tuple[tuple[str, Any], tuple[str, Any]]

@@ -16,7 +16,8 @@ from headwaiter_export.after_pooling import PooledModule
 from headwaiter_export.attention_layout import PackedCpu
 from headwaiter_export.bundle import to_float16
 from headwaiter_export.checkpoints import read_checkpoint
-from headwaiter_export.config import EncoderConfig, Pooling
+from headwaiter_export.choices import Pooling
+from headwaiter_export.config import EncoderConfig
 from headwaiter_export.encoder import Encoder
 from headwaiter_export.graphs import write_graph
 from headwaiter_export.parity import run_in_pytorch

@@ -13,7 +13,7 @@ import transformers
 
 from headwaiter_export.attention_layout import SingleSequence
 from headwaiter_export.checkpoints import LoadedModel, read_checkpoint
-from headwaiter_export.config import Pooling
+from headwaiter_export.choices import Pooling
 from headwaiter_export.text_config import Prompt
 from tests.checkpoints import (
     VOCABULARY,

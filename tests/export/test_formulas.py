@@ -15,7 +15,8 @@ import torch
 from headwaiter_export.attention_layout import Packed, Portable, SingleSequence
 from headwaiter_export.attention_layout_cuda import PackedCuda
 from headwaiter_export.bundle import to_float16
-from headwaiter_export.config import EncoderConfig, Mask, Pooling
+from headwaiter_export.choices import Mask, Pooling
+from headwaiter_export.config import EncoderConfig
 from headwaiter_export.encoder import Encoder
 from headwaiter_export.graphs import TRACED_LENGTHS, write_graph
 from headwaiter_export.parity import normalize_outputs
@@ -105,7 +106,7 @@ def assert_equal_outputs(config: EncoderConfig, actual: Outputs, expected: Outpu
 
 def cuda_attention(config: EncoderConfig) -> str:
     """Return the operator of attention that only CUDA has; empty if the graph has none."""
-    gathered = config.mask is not Mask.NONE or config.distance_bias
+    gathered = config.mask is not Mask.NONE or config.distance_bias or len(config.local_layers) == config.layers
     return "" if gathered else "PackedMultiHeadAttention"
 
 

@@ -13,7 +13,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from headwaiter_export.attention_layout import PackedCpu, SingleSequence
-from headwaiter_export.config import ConfigError, Mask, Pooling
+from headwaiter_export.choices import Mask, Pooling
+from headwaiter_export.config import ConfigError
 from headwaiter_export.encoder import Encoder
 from headwaiter_export.from_torch import ConversionError, from_multihead_attention, from_transformer_encoder
 from headwaiter_export.graphs import write_graph

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from headwaiter_export.attention_layout import SingleSequence
-from headwaiter_export.config import EncoderConfig, Positions
+from headwaiter_export.choices import Positions
+from headwaiter_export.config import EncoderConfig
 from headwaiter_export.encoder import Encoder
 from headwaiter_export.positions import RotaryPositions
 from headwaiter_server.runtime.packing import pack
@@ -35,7 +36,10 @@ def test_with_rotary_positions_scores_depend_only_on_the_distance() -> None:
     torch.manual_seed(0)
     query, key = torch.randn(2, config.d_model)
     layout = SingleSequence(config.max_tokens)
-    rotated = [RotaryPositions(config)(row.expand(config.max_tokens, -1).contiguous(), layout) for row in (query, key)]
+    rotated = [
+        RotaryPositions(config, config.rotary_theta)(row.expand(config.max_tokens, -1).contiguous(), layout)
+        for row in (query, key)
+    ]
     by_head = [rows.view(config.max_tokens, config.heads, -1).transpose(0, 1) for rows in rotated]
     scores = (by_head[0] @ by_head[1].transpose(1, 2)).numpy()
     for offset in range(-47, 48):

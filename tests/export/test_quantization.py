@@ -1,20 +1,32 @@
 """int8 graphs are close to PyTorch in float32, isolate sequences, and keep harmful layers in float32."""
 
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
+import onnx
 import onnxruntime
 import pytest
 import torch
 import transformers
 from torch import nn
 
+from headwaiter_export.attention_layout import PackedCpu
 from headwaiter_export.encoder import Encoder
 from headwaiter_export.parity import Reference, measure_encoder
 from headwaiter_export.quantization import QuantizedLinear, quantize
 from headwaiter_server.runtime.bundle import Bundle
+from headwaiter_server.runtime.graph import open_session, session_options
 from tests.checkpoints import bert_hidden
-from tests.export.helpers import BATCH_LENGTHS, cosines, oracle_of, random_encoder, random_sequences, run_graph
+from tests.export.helpers import (
+    BATCH_LENGTHS,
+    cosines,
+    oracle_of,
+    random_encoder,
+    random_sequences,
+    run_graph,
+    write_graphs,
+)
 from tests.oracle import Array
 
 GRAPH = "packed-cpu.int8.onnx"
@@ -94,6 +106,22 @@ def test_an_int8_layer_equals_its_formula(tmp_path: Path) -> None:
     for actual in (layer(torch.from_numpy(x)).detach().numpy(), in_graph):
         np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-5)
     assert np.abs(expected[0] - (x[0] @ weight.T + bias)).max() > 1e-3
+
+
+@pytest.mark.parametrize("gated", [False, True])
+def test_layers_that_read_the_same_rows_quantise_them_once(gated: bool, tmp_path: Path) -> None:
+    encoder = random_encoder(feature_width=6, layers=1, gated=gated)
+    quantized, _ = quantize(encoder, Reference.compute(encoder), random_sequences(encoder.config, (40, 48)))
+    path = write_graphs(quantized, tmp_path, PackedCpu)[PackedCpu]
+    operators = Counter(node.op_type for node in onnx.load(path, load_external_data=False).graph.node)
+    assert operators["MatMulIntegerToFloat"] == 6 + gated
+    # The rows before the projections, before the output projection, and before both feed-forward layers; each is
+    # quantised once after ONNX Runtime has merged equal nodes.
+    options = session_options(1)
+    options.optimized_model_filepath = str(tmp_path / "optimized.onnx")
+    open_session(path, "cpu", options)
+    optimized = onnx.load(tmp_path / "optimized.onnx", load_external_data=False).graph.node
+    assert Counter(node.op_type for node in optimized)["QuantizeLinear"] == 4
 
 
 def test_only_a_layer_that_int8_would_ruin_stays_in_float32() -> None:

@@ -3,12 +3,14 @@
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from headwaiter_export.attention_layout import PackedCpu
-from headwaiter_export.config import EncoderConfig, Mask
+from headwaiter_export.choices import Mask
+from headwaiter_export.config import EncoderConfig
 from headwaiter_export.encoder import Encoder
 from headwaiter_server.runtime.graph import EncoderGraph, Outputs
 from headwaiter_server.runtime.packing import pack
@@ -49,12 +51,16 @@ print(before, kib("VmHWM"), kib("VmRSS"))
 """
 
 
-@pytest.fixture(scope="module", params=[*Mask, "distance_bias"])
+@pytest.fixture(scope="module", params=[*Mask, "distance_bias", "local_layers"])
 def exported(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[EncoderGraph, Encoder]:
-    """A graph with each mask, or with a bias by distance, and its encoder."""
-    if request.param == "distance_bias":
-        encoder = random_encoder(feature_width=6, mask="causal", distance_bias=True)
-        path = write_graphs(encoder, tmp_path_factory.mktemp("distance_bias"), PackedCpu)[PackedCpu]
+    """A graph with each mask, with a bias by distance, or with local attention, and its encoder."""
+    others: dict[str, dict[str, Any]] = {
+        "distance_bias": {"mask": "causal", "distance_bias": True},
+        "local_layers": {"local_layers": [0, 1], "window": 5},
+    }
+    if request.param in others:
+        encoder = random_encoder(feature_width=6, **others[request.param])
+        path = write_graphs(encoder, tmp_path_factory.mktemp("graph"), PackedCpu)[PackedCpu]
         return EncoderGraph.open(path, "cpu", threads=1), encoder
     name = {Mask.NONE: "feature", Mask.CAUSAL: "causal", Mask.SELF_EXCLUDING: "self_excluding"}[request.param]
     path = request.getfixturevalue(f"{name}_bundle") / "packed-cpu.fp32.onnx"

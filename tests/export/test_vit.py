@@ -12,7 +12,7 @@ import transformers
 from headwaiter_client import patches
 from headwaiter_export.attention_layout import SingleSequence
 from headwaiter_export.checkpoints import read_checkpoint
-from headwaiter_export.config import Pooling
+from headwaiter_export.choices import Pooling
 from tests.checkpoints import save_vit
 from tests.export.helpers import assert_checkpoint_refused, assert_close, edit_json
 from tests.oracle import Array

@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 
 from headwaiter_export.attention_layout import SingleSequence
-from headwaiter_export.config import ConfigError, EncoderConfig, Positions, WeightsError
+from headwaiter_export.choices import Positions
+from headwaiter_export.config import ConfigError, EncoderConfig, WeightsError
 from headwaiter_export.encoder import Encoder
 from tests.export.helpers import assert_mentions, random_encoder, random_sequences
 

@@ -128,8 +128,11 @@ class EncoderGraph:
 
     @property
     def route(self) -> Route:
-        """The attention kernel, which is the same for batches of any length; unfused if the head sizes are unknown."""
-        if "cu_seqlens" not in self._inputs:
+        """The attention kernel, which is the same for batches of any length; unfused if the head sizes are unknown.
+
+        If a graph gathers the attention of some layers, which alone read `scatter`, the gathered layers count.
+        """
+        if "cu_seqlens" not in self._inputs or "scatter" in self._inputs:
             return Route.GATHERED
         if self._attention is None:
             return Route.UNFUSED

@@ -1,0 +1,59 @@
+"""The named choices among the fields of EncoderConfig."""
+
+from enum import StrEnum
+
+
+class Activation(StrEnum):
+    """Activation between the feed-forward layers."""
+
+    GELU = "gelu"
+    GELU_TANH = "gelu_tanh"
+    RELU = "relu"
+    SILU = "silu"
+
+
+class Positions(StrEnum):
+    """How the encoder knows a token's position.
+
+    LEARNED and SINUSOIDAL add a vector to the embedding. ROTARY rotates queries and keys. NONE ignores positions.
+    """
+
+    LEARNED = "learned"
+    SINUSOIDAL = "sinusoidal"
+    ROTARY = "rotary"
+    NONE = "none"
+
+
+class Mask(StrEnum):
+    """Which tokens of its sequence a token attends to.
+
+    NONE: all tokens. CAUSAL: itself and the tokens before it. SELF_EXCLUDING: all tokens but itself.
+    """
+
+    NONE = "none"
+    CAUSAL = "causal"
+    SELF_EXCLUDING = "self_excluding"
+
+
+class Norm(StrEnum):
+    """Place of a block's norm: after the residual sum (POST), before the block (PRE), or absent (NONE)."""
+
+    POST = "post"
+    PRE = "pre"
+    NONE = "none"
+
+
+class Pooling(StrEnum):
+    """How the hidden rows of a sequence become one pooled vector.
+
+    CLS: the first row. LAST: the last row. WEIGHTED_MEAN: row i, counted from 1, has weight i
+    (https://arxiv.org/abs/2202.08904, section 3.1). MEAN_SQRT_LEN: the sum divided by the square root of the length.
+    """
+
+    NONE = "none"
+    MEAN = "mean"
+    CLS = "cls"
+    MAX = "max"
+    LAST = "last"
+    WEIGHTED_MEAN = "weighted_mean"
+    MEAN_SQRT_LEN = "mean_sqrt_len"

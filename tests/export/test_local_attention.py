@@ -1,0 +1,107 @@
+"""Local attention equals the formulas at every length near the window, in every layout, and costs by the window."""
+
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from headwaiter_export.attention_layout import AttentionWeightsLayout, Packed, PackedCpu, Portable
+from headwaiter_export.attention_layout_cuda import PackedCuda
+from headwaiter_export.config import ConfigError, EncoderConfig
+from headwaiter_export.encoder import Encoder
+from headwaiter_server.runtime.attention_routes import Route
+from headwaiter_server.runtime.graph import EncoderGraph
+from headwaiter_server.runtime.packing import pack
+from tests.export.helpers import (
+    RUNTIMES,
+    assert_close,
+    assert_close_to_scale,
+    assert_mentions,
+    oracle_of,
+    random_encoder,
+    random_sequences,
+    run_graph,
+    write_graphs,
+)
+from tests.export.standard_attention import open_with_standard_attention
+
+WINDOW, LONGEST = 7, 48
+LENGTHS = (1, WINDOW - 1, WINDOW, WINDOW + 1, 2 * WINDOW + 1, LONGEST)
+LOCAL = {
+    "feature_width": 6,
+    "positions": "rotary",
+    "local_layers": [1],
+    "window": WINDOW,
+    "rotary_theta": 500.0,
+    "local_rotary_theta": 20.0,
+}
+
+
+@pytest.mark.parametrize(
+    "choices", [{}, {"mask": "causal"}, {"distance_bias": True}], ids=["symmetric", "causal", "bias"]
+)
+@pytest.mark.parametrize("layout", RUNTIMES)
+def test_local_layers_equal_the_formulas_at_lengths_near_the_window(
+    layout: type[Packed] | type[Portable], choices: dict[str, Any], tmp_path: Path
+) -> None:
+    encoder = random_encoder(**LOCAL, **choices)
+    path = write_graphs(encoder, tmp_path, layout)[layout]
+    for lengths in (*((n,) for n in LENGTHS), LENGTHS, (LONGEST, 1)):
+        sequences = random_sequences(encoder.config, lengths)
+        expected = np.concatenate([oracle_of(encoder).hidden(sequence) for sequence in sequences])
+        for runtime in RUNTIMES[layout]:
+            assert_close_to_scale(run_graph(path, runtime, sequences).hidden, expected)
+
+
+@pytest.mark.parametrize("mask", ["none", "causal"])
+def test_attention_weights_are_zero_outside_the_window(mask: str) -> None:
+    encoder = random_encoder(**LOCAL, mask=mask)
+    (features,) = random_sequences(encoder.config, (LONGEST,))
+    layout = AttentionWeightsLayout({"features": torch.from_numpy(features)})
+    with torch.inference_mode():
+        encoder(torch.from_numpy(features), layout)
+    expected = oracle_of(encoder).attention(features)
+    positions = np.arange(LONGEST)
+    distances = np.abs(positions - positions[:, None])
+    for layer, weights in enumerate(layout.outputs(None, torch.empty(0))[::2]):
+        assert_close(weights.numpy(), expected[layer][0])
+        assert ((weights.numpy()[:, distances > WINDOW] == 0).all()) == (layer == 1)
+
+
+def test_a_graph_for_cuda_that_gathers_one_layer_pays_for_padding(tmp_path: Path) -> None:
+    for local_layers, route in (([], Route.UNFUSED), ([1], Route.GATHERED)):
+        encoder = random_encoder(**{**LOCAL, "local_layers": local_layers})
+        path = write_graphs(encoder, tmp_path, PackedCuda)[PackedCuda]
+        assert EncoderGraph(open_with_standard_attention(path), ("cpu", 0)).route == route
+
+
+@pytest.mark.parametrize("layers", [[2], [-1], ["1"], [True], "1", 1])
+def test_local_layers_that_do_not_exist_are_refused_by_name(layers: Any) -> None:
+    with pytest.raises(ConfigError) as error:
+        random_encoder(**{**LOCAL, "local_layers": layers})
+    assert_mentions(error.value, "local_layers", repr(layers))
+
+
+def test_a_window_without_a_key_is_refused_by_name() -> None:
+    with pytest.raises(ConfigError) as error:
+        random_encoder(**{**LOCAL, "window": 0}, mask="self_excluding")
+    assert_mentions(error.value, "window", "self_excluding")
+
+
+@pytest.mark.exhaustive
+def test_doubling_a_long_sequence_costs_a_local_layer_at_most_2_3_times(tmp_path: Path) -> None:
+    sizes = {"feature_width": 8, "d_model": 384, "heads": 6, "layers": 1, "d_ff": 576, "max_tokens": 8192}
+    encoder = Encoder(EncoderConfig(**sizes, local_layers=(0,), window=64, positions="rotary")).eval()  # type: ignore[arg-type]
+    graph = EncoderGraph.open(write_graphs(encoder, tmp_path, PackedCpu)[PackedCpu], "cpu", threads=1)
+    seconds = []
+    for tokens in (4096, 8192):
+        batch, times = pack(random_sequences(encoder.config, (tokens,))), []
+        for _ in range(4):
+            start = time.process_time()
+            graph.run(batch, hidden=False)
+            times.append(time.process_time() - start)
+        seconds.append(min(times))
+    assert seconds[1] <= 2.3 * seconds[0]
