@@ -224,7 +224,9 @@ def _manifest(
         feature_width=config.feature_width,
         min_tokens=config.min_tokens,
         fixed_length=config.fixed_length,
-        class_row=config.class_row,
+        class_row=config.prefix_rows > 0,
+        # Left out if it is 1: earlier releases wrote such manifests, and equal models have equal digests.
+        prefix_rows=config.prefix_rows if config.prefix_rows > 1 else 0,
         max_tokens=config.max_tokens,
         max_text_tokens=text.max_tokens if text else 0,
         prompts=[asdict(prompt) for prompt in text.prompts] if text else (),

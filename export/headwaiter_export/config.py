@@ -100,8 +100,8 @@ class EncoderConfig:
         max_tokens: most tokens of a sequence.
         fixed_length: whether every sequence has exactly max_tokens tokens, because a position stands for a place in a
             grid of one size, as in models of images; a server then refuses all other lengths.
-        class_row: whether the first row of features is a placeholder of zeros, to which the learned positions add the
-            class token; a server then refuses other values.
+        prefix_rows: number of rows of zeros at the start of the features, to which the learned positions add the class,
+            distillation and register tokens; a server refuses other values in these rows.
         positions: how the encoder knows a token's position; sinusoidal as in https://arxiv.org/abs/1706.03762, section
             3.5, rotary as in https://arxiv.org/abs/2104.09864, section 3.2.
         embedding_norm: whether a LayerNorm follows the embeddings.
@@ -137,7 +137,7 @@ class EncoderConfig:
     final_norm: bool = False
     max_tokens: int
     fixed_length: bool = False
-    class_row: bool = False
+    prefix_rows: int = 0
     positions: Positions = Positions.LEARNED
     embedding_norm: bool = True
     activation: Activation = Activation.GELU
@@ -154,6 +154,7 @@ class EncoderConfig:
                 raise ConfigError(f"{name} is {value!r}: choose one of {', '.join(choices)}") from None
         for name in ("d_model", "heads", "layers", "max_tokens"):
             _check_size(name, getattr(self, name))
+        _check_size("prefix_rows", self.prefix_rows, least=0)
         for name in ("vocabulary_size", "feature_width", "embedding_width", "d_ff", "head_dim", "value_dim"):
             _check_size(name, getattr(self, name), least=0)
         if bool(self.vocabulary_size) == bool(self.feature_width):
@@ -181,11 +182,13 @@ class EncoderConfig:
             raise ConfigError(f"norm_eps is {self.norm_eps!r}: it must be a number between 0 and 1")
         if self.normalize and self.pooling is Pooling.NONE:
             raise ConfigError("normalize is true with pooling 'none': choose a pooling, or set normalize to false")
-        if self.class_row and (self.takes_tokens or self.positions is not Positions.LEARNED):
+        if self.prefix_rows and (self.takes_tokens or self.positions is not Positions.LEARNED):
             raise ConfigError(
-                "class_row is true: set feature_width and learned positions, which hold the class token, or set "
-                "class_row to false"
+                f"prefix_rows is {self.prefix_rows}: set feature_width and learned positions, which hold the tokens of "
+                "these rows, or set prefix_rows to 0"
             )
+        if self.prefix_rows > self.max_tokens:
+            raise ConfigError(f"prefix_rows is {self.prefix_rows}: it must be at most max_tokens, {self.max_tokens}")
         if self.pooling is Pooling.CLS and not self.takes_tokens and self.positions is not Positions.LEARNED:
             raise ConfigError(
                 f"pooling is cls, but features have no class token and positions are {self.positions.value!r}: choose "

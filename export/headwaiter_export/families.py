@@ -214,7 +214,7 @@ _VIT = Family(
         "final_norm": True,
         "embedding_norm": False,
         "fixed_length": True,
-        "class_row": True,
+        "prefix_rows": 1,
     },
     default_pooling=Pooling.CLS,
 )

@@ -39,7 +39,7 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "final_norm": BOTH,
     "max_tokens": (40, 48),
     "fixed_length": BOTH,
-    "class_row": BOTH,
+    "prefix_rows": (0, 1, 2),
     "positions": tuple(Positions),
     "embedding_norm": BOTH,
     "activation": tuple(Activation),

@@ -55,6 +55,8 @@ def test_a_configuration_is_the_same_after_json() -> None:
         ({"norm_eps": 0.0}, ["norm_eps is 0.0", "between 0 and 1"]),
         ({"embedding_norm": 1}, ["embedding_norm is 1", "true or false"]),
         ({"pooling": "none", "normalize": True}, ["normalize", "pooling 'none'"]),
+        ({"prefix_rows": 1}, ["prefix_rows is 1", "feature_width"]),
+        ({"vocabulary_size": 0, "feature_width": 8, "prefix_rows": 17}, ["prefix_rows is 17", "max_tokens, 16"]),
         (
             {"vocabulary_size": 0, "feature_width": 8, "pooling": "cls", "positions": "none"},
             ["pooling is cls", "positions are 'none'", "learned positions"],

@@ -37,7 +37,7 @@ async def test_a_vit_bundle_encodes_images_of_its_own_size_and_refuses_all_other
         smaller, larger = rows_of(4), rows_of(16)
         for rows, actual, kind in (
             (smaller, 5, InvalidInput),
-            (good[1][1:], 9, InvalidInput),  # The class row is missing.
+            (good[1][1:], 9, InvalidInput),  # The row of zeros is missing.
             (larger, 17, SequenceTooLong),
         ):
             with pytest.raises(InvalidInput) as refused:
