@@ -8,8 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from headwaiter_export.checkpoint_inputs import BucketedTokenInput, PatchInput, RotaryTokenInput, TokenInput
+from headwaiter_export.checkpoint_inputs import BucketedTokenInput, RotaryTokenInput, TokenInput
 from headwaiter_export.config import Activation, Norm, Pooling, Positions
+from headwaiter_export.patch_input import PatchInput
 
 
 @dataclass(frozen=True)
@@ -186,40 +187,8 @@ _DISTILBERT = Family(
     ignored_prefixes=("vocab_transform.", "vocab_layer_norm.", "vocab_projector."),
     norm_eps=1e-12,
 )
-_VIT = Family(
-    input=PatchInput(),
-    tensor_prefix="vit.",
-    size_fields=_BERT.size_fields,
-    activation_field="hidden_act",
-    module_names={
-        "embedding.tokens": "embeddings.patch_embeddings.projection",
-        "embedding.positions.table": "embeddings.position_embeddings",
-        "norm": "layernorm",
-    },
-    layer_prefix="encoder.layer",
-    layer_module_names={
-        "attention.query": "attention.attention.query",
-        "attention.key": "attention.attention.key",
-        "attention.value": "attention.attention.value",
-        "attention.output": "attention.output.dense",
-        "attention_norm": "layernorm_before",
-        "feed_forward.up": "intermediate.dense",
-        "feed_forward.down": "output.dense",
-        "feed_forward_norm": "layernorm_after",
-    },
-    ignored_prefixes=("embeddings.mask_token", "pooler.", "decoder."),
-    boolean_fields={"query_bias": "qkv_bias", "key_bias": "qkv_bias", "value_bias": "qkv_bias"},
-    fixed_fields={
-        "norm": Norm.PRE,
-        "final_norm": True,
-        "embedding_norm": False,
-        "fixed_length": True,
-        "prefix_rows": 1,
-    },
-    default_pooling=Pooling.CLS,
-)
 
-# Families by `model_type` in config.json.
+# Families of texts by `model_type` in config.json; image_families.py has those of images.
 FAMILIES: dict[str, Family] = {
     "bert": _BERT,
     "roberta": _ROBERTA,
@@ -233,7 +202,6 @@ FAMILIES: dict[str, Family] = {
     "albert": _ALBERT,
     "roformer": _ROFORMER,
     "distilbert": _DISTILBERT,
-    "vit": _VIT,
 }
 
 # Activations by their names in `transformers`.

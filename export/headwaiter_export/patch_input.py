@@ -1,0 +1,55 @@
+"""The input of models of images: rows of zeros for the model's own tokens, then the patches of an image.
+
+Headwaiter's encoders have a linear layer on rows of features, and one table of positions. `PatchInput` turns the
+tensors at the input of a checkpoint into these.
+"""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from headwaiter_export.checkpoint_json import CheckpointJson
+from headwaiter_export.config import EncoderConfig
+from headwaiter_export.weights import take_tensor
+
+
+@dataclass(frozen=True)
+class PatchInput:
+    """Rows of zeros for the tokens of the model, then the square patches of an image in row-major order.
+
+    Each patch [C, P, P] of an image [C, H, W] is flattened, channels first. The convolution over patches thus becomes a
+    linear layer on rows [tokens + patches, C·P·P] (https://arxiv.org/abs/2010.11929, section 3.1), which
+    `headwaiter_client.patches` makes. The positions belong to images of the model's own size, so all images have it.
+
+    Attributes:
+        projection: the convolution.
+        positions: the positions of `tokens` and of the patches.
+        tokens: the tokens that have positions, in the order of their rows.
+    """
+
+    projection: str = "embeddings.patch_embeddings.projection"
+    positions: str = "embeddings.position_embeddings"
+    tokens: tuple[str, ...] = ("embeddings.cls_token",)
+
+    def sizes(self, config_json: CheckpointJson) -> dict[str, int]:
+        """Read the sizes of the input, named as in EncoderConfig."""
+        patch_size, prefix_rows = config_json.size("patch_size"), len(self.tokens)
+        return {
+            "feature_width": config_json.size("num_channels") * patch_size**2,
+            "max_tokens": prefix_rows + (config_json.size("image_size") // patch_size) ** 2,
+            "prefix_rows": prefix_rows,
+            **({"head_dim": config_json.size("head_dim")} if "head_dim" in config_json.values else {}),
+        }
+
+    def fold_tensors(self, tensors: dict[str, Tensor], config_json: CheckpointJson, config: EncoderConfig) -> None:
+        """Replace the convolution by a linear layer on rows, and add the tokens of the model to their positions."""
+        width, patch_size = config.d_model, config_json.size("patch_size")
+        kernel_shape = (width, config_json.size("num_channels"), patch_size, patch_size)
+        kernel = take_tensor(tensors, f"{self.projection}.weight", kernel_shape)
+        bias = take_tensor(tensors, f"{self.projection}.bias", (width,))
+        table = take_tensor(tensors, self.positions, (1, config.max_tokens, width))[0]
+        for row, name in enumerate(self.tokens):
+            # The linear layer adds its bias to the rows of zeros too, so the bias is subtracted here.
+            table[row] += take_tensor(tensors, name, (1, 1, width))[0, 0] - bias
+        tensors |= {f"{self.projection}.weight": kernel.flatten(1), f"{self.projection}.bias": bias}
+        tensors[f"{self.positions}.weight"] = table

@@ -1,0 +1,62 @@
+"""Tiny random checkpoints of models of images give the hidden rows that `transformers` gives.
+
+Each field of each configuration is changed: the encoder follows the change, or the export names the field.
+"""
+
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headwaiter_export.checkpoint_json import CheckpointError
+from tests.export.helpers import assert_checkpoint_refused, assert_close_to_scale
+from tests.export.image_checkpoints import (
+    FAMILIES,
+    SIZES,
+    config_class,
+    draw_image,
+    expected_hidden,
+    exported_hidden,
+    own_fields,
+    save_image_model,
+)
+
+# Other values of fields whose double has no meaning.
+OTHER_VALUES: dict[str, Any] = {
+    "num_attention_heads": 8,
+    "num_channels": 1,
+    "hidden_act": "relu",
+    "layer_norm_eps": 0.1,
+    "image_size": 18,
+    "patch_size": 3,
+    "pooler_act": "relu",
+}
+CHANGES = [(name, field) for name in FAMILIES for field in [*own_fields(name), "head_dim"]]
+
+
+def other_value(field: str, value: Any) -> Any:
+    if field in OTHER_VALUES:
+        return OTHER_VALUES[field]
+    if isinstance(value, bool):
+        return not value
+    return 2 * value if value else 0.5
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_family_of_images_equals_transformers(name: str, tmp_path: Path) -> None:
+    model = save_image_model(tmp_path, name)
+    image = draw_image(model.config)
+    assert_close_to_scale(exported_hidden(tmp_path, model.config, image), expected_hidden(model, image))
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(("name", "field"), CHANGES)
+def test_each_field_of_a_configuration_is_followed_or_refused_by_name(name: str, field: str, tmp_path: Path) -> None:
+    value = other_value(field, {**SIZES, **FAMILIES[name]}.get(field, getattr(config_class(name)(), field, 8)))
+    model = save_image_model(tmp_path, name, **{field: value})
+    image = draw_image(model.config)
+    with suppress(CheckpointError):
+        assert_close_to_scale(exported_hidden(tmp_path, model.config, image), expected_hidden(model, image))
+        return
+    assert_checkpoint_refused(tmp_path, field)
