@@ -18,6 +18,7 @@ from headwaiter_export.config import ConfigError, EncoderConfig, Pooling
 from headwaiter_export.encoder import Encoder
 from headwaiter_export.families import ACTIVATIONS, FAMILIES, Family
 from headwaiter_export.image_families import IMAGE_FAMILIES
+from headwaiter_export.layer_scale import fold_layer_scales
 from headwaiter_export.text_config import TextConfig, with_prompts
 from headwaiter_export.weights import read_pickle, read_safetensors, take_tensor
 
@@ -208,6 +209,7 @@ def _load_encoder(folder: Path, config_json: CheckpointJson, family: Family, con
         if source not in taken:
             taken[source] = take_tensor(tensors, source, shape)
         weights[name] = taken[source]
+    fold_layer_scales(weights, tensors, family, config)
     for name in tensors:
         if not name.startswith(family.ignored_prefixes):
             raise CheckpointError(

@@ -33,6 +33,7 @@ class Family:
         norm_eps: epsilon of the norms if the family ignores layer_norm_eps in config.json, otherwise None.
         default_norm_eps: epsilon of the norms if config.json has no layer_norm_eps.
         required_fields: fields of config.json that have only one supported value.
+        layer_scales: modules inside a layer, and the tensors by which their outputs are multiplied, see layer_scale.py.
     """
 
     input: TokenInput | PatchInput
@@ -50,6 +51,7 @@ class Family:
     default_norm_eps: float = 1e-12
     required_fields: Mapping[str, object] = field(default_factory=dict)
     shared_module_names: Mapping[str, str] = field(default_factory=dict)
+    layer_scales: Mapping[str, str] = field(default_factory=dict)
 
     def tensor_name(self, name: str) -> str:
         """Return the checkpoint's name for a tensor of `Encoder.state_dict()`."""

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from headwaiter_export.config import Norm, Pooling
 from headwaiter_export.families import Family
-from headwaiter_export.patch_input import PatchInput
+from headwaiter_export.patch_input import DinoInput, PatchInput
 
 _VIT = Family(
     input=PatchInput(),
@@ -47,9 +47,32 @@ _DEIT = replace(
     input=PatchInput(tokens=("embeddings.cls_token", "embeddings.distillation_token")),
     tensor_prefix="deit.",
 )
+_DINOV2 = replace(
+    _VIT,
+    input=DinoInput(),
+    tensor_prefix="dinov2.",
+    size_fields={name: field for name, field in _VIT.size_fields.items() if name != "d_ff"},
+    layer_module_names={
+        **_VIT.layer_module_names,
+        "attention_norm": "norm1",
+        "feed_forward.up": "mlp.fc1",
+        "feed_forward.down": "mlp.fc2",
+        "feed_forward_norm": "norm2",
+    },
+    layer_scales={"attention.output": "layer_scale1.lambda1", "feed_forward.down": "layer_scale2.lambda1"},
+    default_norm_eps=1e-6,
+    required_fields={"use_swiglu_ffn": False},
+)
+_DINOV2_WITH_REGISTERS = replace(
+    _DINOV2,
+    input=DinoInput(registers="embeddings.register_tokens"),
+    tensor_prefix="dinov2_with_registers.",
+)
 
 # Families by `model_type` in config.json.
 IMAGE_FAMILIES: dict[str, Family] = {
     "vit": _VIT,
     "deit": _DEIT,
+    "dinov2": _DINOV2,
+    "dinov2_with_registers": _DINOV2_WITH_REGISTERS,
 }

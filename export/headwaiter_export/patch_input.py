@@ -6,7 +6,9 @@ tensors at the input of a checkpoint into these.
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
+from typing_extensions import override
 
 from headwaiter_export.checkpoint_json import CheckpointJson
 from headwaiter_export.config import EncoderConfig
@@ -25,15 +27,19 @@ class PatchInput:
         projection: the convolution.
         positions: the positions of `tokens` and of the patches.
         tokens: the tokens that have positions, in the order of their rows.
+        registers: the tokens without positions, whose rows follow; empty if the family has none.
     """
 
     projection: str = "embeddings.patch_embeddings.projection"
     positions: str = "embeddings.position_embeddings"
     tokens: tuple[str, ...] = ("embeddings.cls_token",)
+    registers: str = ""
 
     def sizes(self, config_json: CheckpointJson) -> dict[str, int]:
         """Read the sizes of the input, named as in EncoderConfig."""
-        patch_size, prefix_rows = config_json.size("patch_size"), len(self.tokens)
+        patch_size = config_json.size("patch_size")
+        registers = config_json.size("num_register_tokens", least=0) if self.registers else 0
+        prefix_rows = len(self.tokens) + registers
         return {
             "feature_width": config_json.size("num_channels") * patch_size**2,
             "max_tokens": prefix_rows + (config_json.size("image_size") // patch_size) ** 2,
@@ -47,9 +53,24 @@ class PatchInput:
         kernel_shape = (width, config_json.size("num_channels"), patch_size, patch_size)
         kernel = take_tensor(tensors, f"{self.projection}.weight", kernel_shape)
         bias = take_tensor(tensors, f"{self.projection}.bias", (width,))
-        table = take_tensor(tensors, self.positions, (1, config.max_tokens, width))[0]
+        placed = len(self.tokens)
+        registers = config.prefix_rows - placed
+        table = take_tensor(tensors, self.positions, (1, config.max_tokens - registers, width))[0]
         for row, name in enumerate(self.tokens):
             # The linear layer adds its bias to the rows of zeros too, so the bias is subtracted here.
             table[row] += take_tensor(tensors, name, (1, 1, width))[0, 0] - bias
+        if self.registers:
+            rows = take_tensor(tensors, self.registers, (1, registers, width))[0] - bias
+            table = torch.cat((table[:placed], rows, table[placed:]))
         tensors |= {f"{self.projection}.weight": kernel.flatten(1), f"{self.projection}.bias": bias}
         tensors[f"{self.positions}.weight"] = table
+
+
+@dataclass(frozen=True)
+class DinoInput(PatchInput):
+    """The input of DINOv2, whose configuration has the width of the feed-forward block as a multiple of d_model."""
+
+    @override
+    def sizes(self, config_json: CheckpointJson) -> dict[str, int]:
+        d_ff = config_json.size("hidden_size") * config_json.size("mlp_ratio")
+        return {**super().sizes(config_json), "d_ff": d_ff}

@@ -32,6 +32,7 @@ OTHER_VALUES: dict[str, Any] = {
     "patch_size": 3,
     "pooler_act": "relu",
 }
+REFUSED: list[tuple[str, str, Any]] = [("Dinov2", "use_swiglu_ffn", True), ("ViT", "image_size", [12, 12])]
 CHANGES = [(name, field) for name in FAMILIES for field in [*own_fields(name), "head_dim"]]
 
 
@@ -48,6 +49,12 @@ def test_a_family_of_images_equals_transformers(name: str, tmp_path: Path) -> No
     model = save_image_model(tmp_path, name)
     image = draw_image(model.config)
     assert_close_to_scale(exported_hidden(tmp_path, model.config, image), expected_hidden(model, image))
+
+
+@pytest.mark.parametrize(("name", "field", "value"), REFUSED)
+def test_a_setting_that_the_encoder_lacks_is_refused_by_name(name: str, field: str, value: Any, tmp_path: Path) -> None:
+    save_image_model(tmp_path, name, **{field: value})
+    assert_checkpoint_refused(tmp_path, field, str(value))
 
 
 @pytest.mark.exhaustive
