@@ -23,7 +23,7 @@ from headwaiter_export.text_config import TextConfig, with_prompts
 from headwaiter_export.weights import read_pickle, read_safetensors, take_tensor
 
 # Architectures with these endings contain a complete encoder. Their heads are ignored.
-_ENCODER_ENDINGS = ("Model", "ForMaskedLM", "ForPreTraining", "ForMaskedImageModeling")
+_ENCODER_ENDINGS = ("Model", "ModelWithProjection", "ForMaskedLM", "ForPreTraining", "ForMaskedImageModeling")
 # Most layers of a model whose layers share tensors.
 _MOST_SHARED_LAYERS = 1000
 # Names of poolings in old and new versions of `sentence-transformers`.
@@ -74,6 +74,7 @@ def read_checkpoint(folder: Path, pooling: Pooling | None = None, normalize: boo
     folder = modules.transformer
     config_json = CheckpointJson.read(folder / "config.json")
     family = _read_family(config_json)
+    config_json = family.encoder_json(config_json)
     pooling = pooling or modules.pooling or family.default_pooling
     if normalize is None:
         normalize = modules.normalize and pooling is not Pooling.NONE
@@ -157,7 +158,7 @@ def _read_family(config_json: CheckpointJson) -> Family:
     for architecture in config_json.strings("architectures"):
         if not architecture.endswith(_ENCODER_ENDINGS):
             raise CheckpointError(f"config.json has architecture {architecture}: save the encoder without its head")
-    config_json.require({"auto_map": None, "quantization_config": None, **family.required_fields})
+    config_json.require({"auto_map": None, "quantization_config": None})
     if (config_json.path.parent / "adapter_config.json").is_file():
         raise CheckpointError(f"{config_json.path.parent} has adapter_config.json: merge the adapter into the weights")
     if config_json.values.get("is_decoder"):
@@ -168,10 +169,16 @@ def _read_family(config_json: CheckpointJson) -> Family:
 
 
 def _encoder_config(config_json: CheckpointJson, family: Family, *, pooling: Pooling, normalize: bool) -> EncoderConfig:
+    config_json.require(family.required_fields)
     choices: dict[str, Any] = {
         **family.fixed_fields,
         **family.input.sizes(config_json),
         **{name: config_json.size(field) for name, field in family.size_fields.items()},
+        **{
+            name: config_json.size(field)
+            for name, field in family.optional_size_fields.items()
+            if field in config_json.values
+        },
         **{
             name: config_json.boolean(field)
             for name, field in family.boolean_fields.items()

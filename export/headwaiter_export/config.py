@@ -18,10 +18,11 @@ class WeightsError(ValueError):
 
 
 class Activation(StrEnum):
-    """Activation between the two feed-forward layers."""
+    """Activation between the two feed-forward layers; QUICK_GELU is x · sigmoid(1.702 x)."""
 
     GELU = "gelu"
     GELU_TANH = "gelu_tanh"
+    QUICK_GELU = "quick_gelu"
     RELU = "relu"
     SILU = "silu"
 

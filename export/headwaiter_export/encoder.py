@@ -219,10 +219,16 @@ def pool(x: Tensor, layout: AttentionLayout, pooling: Pooling) -> Tensor | None:
     return torch.where(is_token, cells, 0.0).sum(1) / layout.lengths[:, None]
 
 
+def _quick_gelu(x: Tensor) -> Tensor:
+    """Approximate gelu (https://arxiv.org/abs/1606.08415, section 2)."""
+    return x * torch.sigmoid(1.702 * x)
+
+
 _POSITIONS = "embedding.positions.table.weight"
 _ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
     Activation.GELU: F.gelu,
     Activation.GELU_TANH: partial(F.gelu, approximate="tanh"),
+    Activation.QUICK_GELU: _quick_gelu,
     Activation.RELU: F.relu,
     Activation.SILU: F.silu,
 }

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from headwaiter_export.checkpoint_inputs import BucketedTokenInput, RotaryTokenInput, TokenInput
+from headwaiter_export.checkpoint_json import CheckpointJson
 from headwaiter_export.config import Activation, Norm, Pooling, Positions
 from headwaiter_export.patch_input import PatchInput
 
@@ -21,6 +22,7 @@ class Family:
         input: the encoder's input.
         tensor_prefix: prefix of the encoder's tensors in a checkpoint that also has a head.
         size_fields: integers of EncoderConfig, and their fields in config.json.
+        optional_size_fields: integers of EncoderConfig, and their fields in config.json, which may be absent.
         activation_field: field of config.json that names the activation.
         module_names: modules outside the layers.
         layer_prefix: name of a layer without its number.
@@ -34,6 +36,9 @@ class Family:
         default_norm_eps: epsilon of the norms if config.json has no layer_norm_eps.
         required_fields: fields of config.json that have only one supported value.
         layer_scales: modules inside a layer, and the tensors by which their outputs are multiplied, see layer_scale.py.
+        config_fields: fields of config.json that may hold the encoder's configuration as an object; the first that is
+            present counts. Empty if config.json itself is the configuration.
+        default_values: values of fields that the configuration may leave out.
     """
 
     input: TokenInput | PatchInput
@@ -52,6 +57,17 @@ class Family:
     required_fields: Mapping[str, object] = field(default_factory=dict)
     shared_module_names: Mapping[str, str] = field(default_factory=dict)
     layer_scales: Mapping[str, str] = field(default_factory=dict)
+    optional_size_fields: Mapping[str, str] = field(default_factory=dict)
+    config_fields: tuple[str, ...] = ()
+    default_values: Mapping[str, Any] = field(default_factory=dict)
+
+    def encoder_json(self, config_json: CheckpointJson) -> CheckpointJson:
+        """Return the configuration of the encoder in config.json, with default values for missing fields."""
+        named = [name for name in self.config_fields if config_json.values.get(name) is not None]
+        if named and not isinstance(config_json.values[named[0]], dict):
+            raise config_json.error(named[0], "it must be an object")
+        values = config_json.values[named[0]] if named else {} if self.config_fields else config_json.values
+        return replace(config_json, values={**self.default_values, **values})
 
     def tensor_name(self, name: str) -> str:
         """Return the checkpoint's name for a tensor of `Encoder.state_dict()`."""
@@ -211,6 +227,7 @@ ACTIVATIONS: dict[str, Activation] = {
     "gelu": Activation.GELU,
     "gelu_new": Activation.GELU_TANH,
     "gelu_pytorch_tanh": Activation.GELU_TANH,
+    "quick_gelu": Activation.QUICK_GELU,
     "relu": Activation.RELU,
     "silu": Activation.SILU,
     "swish": Activation.SILU,

@@ -15,6 +15,7 @@ _VIT = Family(
         "layers": "num_hidden_layers",
         "d_ff": "intermediate_size",
     },
+    optional_size_fields={"head_dim": "head_dim"},
     activation_field="hidden_act",
     module_names={
         "embedding.tokens": "embeddings.patch_embeddings.projection",
@@ -68,11 +69,84 @@ _DINOV2_WITH_REGISTERS = replace(
     input=DinoInput(registers="embeddings.register_tokens"),
     tensor_prefix="dinov2_with_registers.",
 )
+_SIGLIP_INPUT = PatchInput(
+    projection="embeddings.patch_embedding",
+    positions="embeddings.position_embedding.weight",
+    tokens=(),
+)
+_SIGLIP_VISION = Family(
+    input=_SIGLIP_INPUT,
+    tensor_prefix="vision_model.",
+    size_fields=_VIT.size_fields,
+    default_values={
+        "hidden_size": 768,
+        "intermediate_size": 3072,
+        "num_hidden_layers": 12,
+        "num_attention_heads": 12,
+        "num_channels": 3,
+        "image_size": 224,
+        "patch_size": 16,
+        "hidden_act": "gelu_pytorch_tanh",
+        "layer_norm_eps": 1e-6,
+    },
+    activation_field="hidden_act",
+    module_names={
+        "embedding.tokens": "embeddings.patch_embedding",
+        "embedding.positions.table": "embeddings.position_embedding",
+        "norm": "post_layernorm",
+    },
+    layer_prefix="encoder.layers",
+    layer_module_names={
+        "attention.query": "self_attn.q_proj",
+        "attention.key": "self_attn.k_proj",
+        "attention.value": "self_attn.v_proj",
+        "attention.output": "self_attn.out_proj",
+        "attention_norm": "layer_norm1",
+        "feed_forward.up": "mlp.fc1",
+        "feed_forward.down": "mlp.fc2",
+        "feed_forward_norm": "layer_norm2",
+    },
+    ignored_prefixes=("embeddings.position_ids", "head."),
+    fixed_fields=_VIT.fixed_fields,
+    default_pooling=Pooling.NONE,
+)
+_SIGLIP = replace(
+    _SIGLIP_VISION,
+    config_fields=("vision_config",),
+    ignored_prefixes=(*_SIGLIP_VISION.ignored_prefixes, "text_model.", "logit_scale", "logit_bias"),
+)
+_CLIP_VISION = replace(
+    _SIGLIP_VISION,
+    input=replace(_SIGLIP_INPUT, tokens=("embeddings.class_embedding",), projection_bias=False),
+    default_values={
+        **_SIGLIP_VISION.default_values,
+        "patch_size": 32,
+        "hidden_act": "quick_gelu",
+        "layer_norm_eps": 1e-5,
+    },
+    module_names={
+        "embedding.tokens": "embeddings.patch_embedding",
+        "embedding.positions.table": "embeddings.position_embedding",
+        "embedding.norm": "pre_layrnorm",
+    },
+    ignored_prefixes=("embeddings.position_ids", "post_layernorm.", "visual_projection."),
+    fixed_fields={"norm": Norm.PRE, "fixed_length": True},
+)
+_CLIP = replace(
+    _CLIP_VISION,
+    # Older releases of transformers wrote both, and the first overrides the second.
+    config_fields=("vision_config_dict", "vision_config"),
+    ignored_prefixes=(*_CLIP_VISION.ignored_prefixes, "text_model.", "text_projection.", "logit_scale"),
+)
 
 # Families by `model_type` in config.json.
 IMAGE_FAMILIES: dict[str, Family] = {
     "vit": _VIT,
     "deit": _DEIT,
+    "clip": _CLIP,
+    "clip_vision_model": _CLIP_VISION,
     "dinov2": _DINOV2,
     "dinov2_with_registers": _DINOV2_WITH_REGISTERS,
+    "siglip": _SIGLIP,
+    "siglip_vision_model": _SIGLIP_VISION,
 }

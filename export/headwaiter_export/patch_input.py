@@ -28,12 +28,14 @@ class PatchInput:
         positions: the positions of `tokens` and of the patches.
         tokens: the tokens that have positions, in the order of their rows.
         registers: the tokens without positions, whose rows follow; empty if the family has none.
+        projection_bias: whether the convolution has a bias.
     """
 
     projection: str = "embeddings.patch_embeddings.projection"
     positions: str = "embeddings.position_embeddings"
     tokens: tuple[str, ...] = ("embeddings.cls_token",)
     registers: str = ""
+    projection_bias: bool = True
 
     def sizes(self, config_json: CheckpointJson) -> dict[str, int]:
         """Read the sizes of the input, named as in EncoderConfig."""
@@ -44,7 +46,6 @@ class PatchInput:
             "feature_width": config_json.size("num_channels") * patch_size**2,
             "max_tokens": prefix_rows + (config_json.size("image_size") // patch_size) ** 2,
             "prefix_rows": prefix_rows,
-            **({"head_dim": config_json.size("head_dim")} if "head_dim" in config_json.values else {}),
         }
 
     def fold_tensors(self, tensors: dict[str, Tensor], config_json: CheckpointJson, config: EncoderConfig) -> None:
@@ -52,18 +53,27 @@ class PatchInput:
         width, patch_size = config.d_model, config_json.size("patch_size")
         kernel_shape = (width, config_json.size("num_channels"), patch_size, patch_size)
         kernel = take_tensor(tensors, f"{self.projection}.weight", kernel_shape)
-        bias = take_tensor(tensors, f"{self.projection}.bias", (width,))
+        bias = take_tensor(tensors, f"{self.projection}.bias", (width,)) if self.projection_bias else torch.zeros(width)
         placed = len(self.tokens)
         registers = config.prefix_rows - placed
-        table = take_tensor(tensors, self.positions, (1, config.max_tokens - registers, width))[0]
+        table = _take_rows(tensors, self.positions, config.max_tokens - registers, width)
         for row, name in enumerate(self.tokens):
             # The linear layer adds its bias to the rows of zeros too, so the bias is subtracted here.
-            table[row] += take_tensor(tensors, name, (1, 1, width))[0, 0] - bias
+            table[row] += _take_rows(tensors, name, 1, width)[0] - bias
         if self.registers:
-            rows = take_tensor(tensors, self.registers, (1, registers, width))[0] - bias
+            rows = _take_rows(tensors, self.registers, registers, width) - bias
             table = torch.cat((table[:placed], rows, table[placed:]))
         tensors |= {f"{self.projection}.weight": kernel.flatten(1), f"{self.projection}.bias": bias}
-        tensors[f"{self.positions}.weight"] = table
+        tensors[f"{self.positions.removesuffix('.weight')}.weight"] = table
+
+
+def _take_rows(tensors: dict[str, Tensor], name: str, rows: int, width: int) -> Tensor:
+    """Remove a tensor of vectors from `tensors`, and return the vectors [rows, width].
+
+    Checkpoints also have the shapes [1, rows, width] and, for a single vector, [width].
+    """
+    dimensions = max(tensors[name].ndim if name in tensors else 3, 1 if rows == 1 else 2)
+    return take_tensor(tensors, name, (1, rows, width)[-dimensions:]).view(rows, width)
 
 
 @dataclass(frozen=True)

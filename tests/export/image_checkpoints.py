@@ -22,6 +22,8 @@ FEED_FORWARD = {"intermediate_size": 64}
 FAMILIES: dict[str, dict[str, Any]] = {
     "ViT": FEED_FORWARD,
     "DeiT": FEED_FORWARD,
+    "CLIPVision": FEED_FORWARD,
+    "SiglipVision": FEED_FORWARD,
     "Dinov2": {},
     "Dinov2WithRegisters": {"num_register_tokens": 3},
 }

@@ -39,7 +39,7 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "final_norm": BOTH,
     "max_tokens": (40, 48),
     "fixed_length": BOTH,
-    "prefix_rows": (0, 1, 2),
+    "prefix_rows": (0, 2),
     "positions": tuple(Positions),
     "embedding_norm": BOTH,
     "activation": tuple(Activation),
@@ -50,7 +50,7 @@ VALUES: dict[str, tuple[Any, ...]] = {
 # Fields of each preset, with small values from `VALUES`.
 PRESET_CHOICES: dict[str, dict[str, Any]] = {
     "vit-block": {"d_model": 24, "heads": 2, "head_dim": 5},
-    "concat-heads": {"d_model": 24},
+    "concat-heads": {"d_model": 24, "pooling": "last"},
     "projected-heads": {"d_model": 12, "heads": 2, "head_dim": 8, "value_dim": 12},
     "masked-heads": {"d_model": 24},
     "transformer-encoder": {"d_model": 24, "heads": 4, "d_ff": 20, "layers": 2, "vocabulary_size": 50},

@@ -45,7 +45,7 @@ def test_a_configuration_is_the_same_after_json() -> None:
             ["feature_projection is false", "feature_width is 8", "d_model 32"],
         ),
         ({"feature_width": 8}, ["vocabulary_size is 50", "feature_width 8"]),
-        ({"activation": "mish"}, ["activation is 'mish'", "gelu, gelu_tanh, relu, silu"]),
+        ({"activation": "mish"}, ["activation is 'mish'", "gelu, gelu_tanh, quick_gelu, relu, silu"]),
         ({"pooling": "sum"}, ["pooling is 'sum'", "none, mean, cls, max, last"]),
         ({"positions": "alibi"}, ["positions is 'alibi'", "learned, sinusoidal, rotary, none"]),
         ({"positions": "rotary", "head_dim": 5}, ["head_dim is 5", "even", "rotary"]),
