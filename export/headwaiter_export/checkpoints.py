@@ -1,4 +1,4 @@
-"""Read checkpoint folders of the families that families.py and image_families.py list.
+"""Read checkpoint folders of the families that families.py and feature_families.py list.
 
 A checkpoint is a folder saved by `transformers` (config.json, weights, tokenizer.json), alone or as the first
 module of a `sentence-transformers` model (modules.json). `read_checkpoint` turns it into an encoder, a tokenizer and
@@ -17,7 +17,7 @@ from headwaiter_export.checkpoint_text import read_text
 from headwaiter_export.config import ConfigError, EncoderConfig, Pooling
 from headwaiter_export.encoder import Encoder
 from headwaiter_export.families import ACTIVATIONS, FAMILIES, Family
-from headwaiter_export.image_families import IMAGE_FAMILIES
+from headwaiter_export.feature_families import FEATURE_FAMILIES
 from headwaiter_export.layer_scale import fold_layer_scales
 from headwaiter_export.text_config import TextConfig, with_prompts
 from headwaiter_export.weights import read_pickle, read_safetensors, take_tensor
@@ -154,7 +154,7 @@ def _read_pooling(config_json: CheckpointJson) -> Pooling:
 
 def _read_family(config_json: CheckpointJson) -> Family:
     """Return the family of a checkpoint, or raise CheckpointError if the checkpoint is not a supported encoder."""
-    family = config_json.choice("model_type", {**FAMILIES, **IMAGE_FAMILIES})
+    family = config_json.choice("model_type", {**FAMILIES, **FEATURE_FAMILIES})
     for architecture in config_json.strings("architectures"):
         if not architecture.endswith(_ENCODER_ENDINGS):
             raise CheckpointError(f"config.json has architecture {architecture}: save the encoder without its head")

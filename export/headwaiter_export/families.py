@@ -206,7 +206,7 @@ _DISTILBERT = Family(
     norm_eps=1e-12,
 )
 
-# Families of texts by `model_type` in config.json; image_families.py has those of images.
+# Families of texts by `model_type` in config.json; feature_families.py has those of images and audio.
 FAMILIES: dict[str, Family] = {
     "bert": _BERT,
     "roberta": _ROBERTA,

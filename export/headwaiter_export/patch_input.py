@@ -1,9 +1,10 @@
-"""The input of models of images: rows of zeros for the model's own tokens, then the patches of an image.
+"""The input of models of images and spectrograms: rows of zeros for the model's own tokens, then patches.
 
 Headwaiter's encoders have a linear layer on rows of features, and one table of positions. `PatchInput` turns the
 tensors at the input of a checkpoint into these.
 """
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -39,20 +40,27 @@ class PatchInput:
 
     def sizes(self, config_json: CheckpointJson) -> dict[str, int]:
         """Read the sizes of the input, named as in EncoderConfig."""
-        patch_size = config_json.size("patch_size")
         registers = config_json.size("num_register_tokens", least=0) if self.registers else 0
         prefix_rows = len(self.tokens) + registers
         return {
-            "feature_width": config_json.size("num_channels") * patch_size**2,
-            "max_tokens": prefix_rows + (config_json.size("image_size") // patch_size) ** 2,
+            "feature_width": math.prod(self.patch_shape(config_json)),
+            "max_tokens": prefix_rows + self.patches(config_json),
             "prefix_rows": prefix_rows,
         }
 
+    def patch_shape(self, config_json: CheckpointJson) -> tuple[int, int, int]:
+        """Return the shape (C, P, P) of a patch."""
+        patch_size = config_json.size("patch_size")
+        return config_json.size("num_channels"), patch_size, patch_size
+
+    def patches(self, config_json: CheckpointJson) -> int:
+        """Return the number of patches of an image."""
+        return (config_json.size("image_size") // config_json.size("patch_size")) ** 2
+
     def fold_tensors(self, tensors: dict[str, Tensor], config_json: CheckpointJson, config: EncoderConfig) -> None:
         """Replace the convolution by a linear layer on rows, and add the tokens of the model to their positions."""
-        width, patch_size = config.d_model, config_json.size("patch_size")
-        kernel_shape = (width, config_json.size("num_channels"), patch_size, patch_size)
-        kernel = take_tensor(tensors, f"{self.projection}.weight", kernel_shape)
+        width = config.d_model
+        kernel = take_tensor(tensors, f"{self.projection}.weight", (width, *self.patch_shape(config_json)))
         bias = take_tensor(tensors, f"{self.projection}.bias", (width,)) if self.projection_bias else torch.zeros(width)
         placed = len(self.tokens)
         registers = config.prefix_rows - placed
@@ -84,3 +92,20 @@ class DinoInput(PatchInput):
     def sizes(self, config_json: CheckpointJson) -> dict[str, int]:
         d_ff = config_json.size("hidden_size") * config_json.size("mlp_ratio")
         return {**super().sizes(config_json), "d_ff": d_ff}
+
+
+@dataclass(frozen=True)
+class SpectrogramInput(PatchInput):
+    """Patches that overlap, of a spectrogram [1, mel bins, frames] (https://arxiv.org/abs/2104.01778, section 2.1)."""
+
+    @override
+    def patch_shape(self, config_json: CheckpointJson) -> tuple[int, int, int]:
+        patch_size = config_json.size("patch_size")
+        return 1, patch_size, patch_size
+
+    @override
+    def patches(self, config_json: CheckpointJson) -> int:
+        patch_size = config_json.size("patch_size")
+        bins, frames = (config_json.size(name, least=patch_size) for name in ("num_mel_bins", "max_length"))
+        down, across = (config_json.size(name) for name in ("frequency_stride", "time_stride"))
+        return ((bins - patch_size) // down + 1) * ((frames - patch_size) // across + 1)

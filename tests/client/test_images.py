@@ -97,3 +97,28 @@ def test_a_model_of_one_length_without_rows_of_zeros_takes_any_first_row() -> No
     with pytest.raises(InvalidInput) as caught:
         client.encode_features([rows[1:]])
     assert (caught.value.limit, caught.value.actual) == (9, 8)
+
+
+def test_patches_overlap_if_the_strides_are_smaller_than_the_patches() -> None:
+    spectrogram = np.arange(5 * 4).reshape(5, 4)  # 5 frames of 4 bins
+    rows = patches(spectrogram.T[None], 2, prefix_rows=2, strides=(2, 1))
+    assert rows.shape == (2 + 2 * 4, 4)
+    assert rows[2].tolist() == [0, 4, 1, 5]
+    assert rows[3].tolist() == [4, 8, 5, 9]
+    assert rows[6].tolist() == [2, 6, 3, 7]
+
+
+def test_pixels_behind_the_last_complete_patch_are_left_out_only_with_strides() -> None:
+    image = np.ones((3, 5, 7))
+    assert patches(image, 2, strides=(2, 2)).shape == (1 + 2 * 3, 12)
+    with pytest.raises(InvalidInput):
+        patches(image, 2)
+
+
+@pytest.mark.parametrize(
+    ("strides", "facts"), [((0, 1), ["strides", "0"]), ((1, -1), ["strides", "-1"]), ((1, 1), ["[1, 1, 4]", "2"])]
+)
+def test_strides_and_images_without_a_patch_are_refused(strides: tuple[int, int], facts: list[str]) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        patches(np.ones((1, 1, 4)), 2, strides=strides)
+    assert all(fact in str(caught.value) for fact in facts)

@@ -11,17 +11,18 @@ from headwaiter_client import patches
 from headwaiter_export.checkpoints import read_checkpoint
 from headwaiter_export.config import Pooling
 from tests.checkpoints import randomize
-from tests.export.helpers import assert_checkpoint_refused, assert_close_to_scale, edit_json
-from tests.export.image_checkpoints import (
+from tests.export.feature_checkpoints import (
     FEED_FORWARD,
-    SIZES,
-    draw_image,
+    IMAGES,
+    LAYERS,
+    draw_input,
     expected_hidden,
     exported_hidden,
-    save_image_model,
+    save_feature_model,
 )
+from tests.export.helpers import assert_checkpoint_refused, assert_close_to_scale, edit_json
 
-VISION = {**SIZES, **FEED_FORWARD}
+VISION = {**LAYERS, **FEED_FORWARD, **IMAGES}
 TEXT = {
     "hidden_size": 16,
     "num_attention_heads": 2,
@@ -47,7 +48,7 @@ def save_both_parts(folder: Path, name: str) -> transformers.PreTrainedModel:
 
 
 def assert_equal_hidden(folder: Path, model: transformers.PreTrainedModel) -> None:
-    image = draw_image(model.config)
+    image = draw_input(model.config)
     assert_close_to_scale(exported_hidden(folder, model.config, image), expected_hidden(model, image))
 
 
@@ -57,7 +58,7 @@ def test_the_image_part_of_a_model_of_images_and_texts_is_exported(name: str, tm
 
 
 def test_a_projection_of_clip_leaves_the_hidden_rows_as_they_are(tmp_path: Path) -> None:
-    model = save_image_model(tmp_path, "CLIPVision", "ModelWithProjection", projection_dim=8)
+    model = save_feature_model(tmp_path, "CLIPVision", "ModelWithProjection", projection_dim=8)
     assert_equal_hidden(tmp_path, model.vision_model)
 
 
@@ -87,13 +88,13 @@ def test_a_configuration_of_the_image_part_that_is_no_object_is_refused(tmp_path
 
 @pytest.mark.parametrize("name", ["CLIPVision", "SiglipVision"])
 def test_a_part_whose_own_pooling_is_not_exported_has_no_pooling_by_default(name: str, tmp_path: Path) -> None:
-    save_image_model(tmp_path, name)
+    save_feature_model(tmp_path, name)
     assert read_checkpoint(tmp_path).encoder.config.pooling is Pooling.NONE
     assert read_checkpoint(tmp_path, Pooling.MEAN).encoder.config.pooling is Pooling.MEAN
 
 
 def test_siglip_has_no_row_of_zeros(tmp_path: Path) -> None:
-    model = save_image_model(tmp_path, "SiglipVision")
+    model = save_feature_model(tmp_path, "SiglipVision")
     config = read_checkpoint(tmp_path).encoder.config
     assert (config.prefix_rows, config.max_tokens) == (0, 9)
-    assert patches(draw_image(model.config), 4, prefix_rows=config.prefix_rows).shape == (9, 48)
+    assert patches(draw_input(model.config), 4, prefix_rows=config.prefix_rows).shape == (9, 48)

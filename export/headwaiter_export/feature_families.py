@@ -1,10 +1,10 @@
-"""The supported families of checkpoints that take images; see families.py."""
+"""The supported families of checkpoints that take images or audio; see families.py."""
 
 from dataclasses import replace
 
 from headwaiter_export.config import Norm, Pooling
 from headwaiter_export.families import Family
-from headwaiter_export.patch_input import DinoInput, PatchInput
+from headwaiter_export.patch_input import DinoInput, PatchInput, SpectrogramInput
 
 _VIT = Family(
     input=PatchInput(),
@@ -68,6 +68,12 @@ _DINOV2_WITH_REGISTERS = replace(
     _DINOV2,
     input=DinoInput(registers="embeddings.register_tokens"),
     tensor_prefix="dinov2_with_registers.",
+)
+_AST = replace(
+    _DEIT,
+    input=SpectrogramInput(tokens=("embeddings.cls_token", "embeddings.distillation_token")),
+    tensor_prefix="audio_spectrogram_transformer.",
+    default_pooling=Pooling.NONE,
 )
 _SIGLIP_INPUT = PatchInput(
     projection="embeddings.patch_embedding",
@@ -140,9 +146,10 @@ _CLIP = replace(
 )
 
 # Families by `model_type` in config.json.
-IMAGE_FAMILIES: dict[str, Family] = {
+FEATURE_FAMILIES: dict[str, Family] = {
     "vit": _VIT,
     "deit": _DEIT,
+    "audio-spectrogram-transformer": _AST,
     "clip": _CLIP,
     "clip_vision_model": _CLIP_VISION,
     "dinov2": _DINOV2,

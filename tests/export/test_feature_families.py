@@ -1,4 +1,4 @@
-"""Tiny random checkpoints of models of images give the hidden rows that `transformers` gives.
+"""Tiny random checkpoints of models of images and audio give the hidden rows that `transformers` gives.
 
 Each field of each configuration is changed: the encoder follows the change, or the export names the field.
 """
@@ -10,17 +10,16 @@ from typing import Any
 import pytest
 
 from headwaiter_export.checkpoint_json import CheckpointError
-from tests.export.helpers import assert_checkpoint_refused, assert_close_to_scale
-from tests.export.image_checkpoints import (
+from tests.export.feature_checkpoints import (
     FAMILIES,
-    SIZES,
     config_class,
-    draw_image,
+    draw_input,
     expected_hidden,
     exported_hidden,
     own_fields,
-    save_image_model,
+    save_feature_model,
 )
+from tests.export.helpers import assert_checkpoint_refused, assert_close_to_scale
 
 # Other values of fields whose double has no meaning.
 OTHER_VALUES: dict[str, Any] = {
@@ -31,6 +30,7 @@ OTHER_VALUES: dict[str, Any] = {
     "image_size": 18,
     "patch_size": 3,
     "pooler_act": "relu",
+    "num_mel_bins": 11,
 }
 REFUSED: list[tuple[str, str, Any]] = [("Dinov2", "use_swiglu_ffn", True), ("ViT", "image_size", [12, 12])]
 CHANGES = [(name, field) for name in FAMILIES for field in [*own_fields(name), "head_dim"]]
@@ -45,25 +45,25 @@ def other_value(field: str, value: Any) -> Any:
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-def test_a_family_of_images_equals_transformers(name: str, tmp_path: Path) -> None:
-    model = save_image_model(tmp_path, name)
-    image = draw_image(model.config)
-    assert_close_to_scale(exported_hidden(tmp_path, model.config, image), expected_hidden(model, image))
+def test_a_family_equals_transformers(name: str, tmp_path: Path) -> None:
+    model = save_feature_model(tmp_path, name)
+    values = draw_input(model.config)
+    assert_close_to_scale(exported_hidden(tmp_path, model.config, values), expected_hidden(model, values))
 
 
 @pytest.mark.parametrize(("name", "field", "value"), REFUSED)
 def test_a_setting_that_the_encoder_lacks_is_refused_by_name(name: str, field: str, value: Any, tmp_path: Path) -> None:
-    save_image_model(tmp_path, name, **{field: value})
+    save_feature_model(tmp_path, name, **{field: value})
     assert_checkpoint_refused(tmp_path, field, str(value))
 
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize(("name", "field"), CHANGES)
 def test_each_field_of_a_configuration_is_followed_or_refused_by_name(name: str, field: str, tmp_path: Path) -> None:
-    value = other_value(field, {**SIZES, **FAMILIES[name]}.get(field, getattr(config_class(name)(), field, 8)))
-    model = save_image_model(tmp_path, name, **{field: value})
-    image = draw_image(model.config)
+    value = other_value(field, FAMILIES[name].get(field, getattr(config_class(name)(), field, 8)))
+    model = save_feature_model(tmp_path, name, **{field: value})
+    values = draw_input(model.config)
     with suppress(CheckpointError):
-        assert_close_to_scale(exported_hidden(tmp_path, model.config, image), expected_hidden(model, image))
+        assert_close_to_scale(exported_hidden(tmp_path, model.config, values), expected_hidden(model, values))
         return
     assert_checkpoint_refused(tmp_path, field)
