@@ -23,7 +23,14 @@ from headwaiter_export.text_config import TextConfig, with_prompts
 from headwaiter_export.weights import read_pickle, read_safetensors, take_tensor
 
 # Architectures with these endings contain a complete encoder. Their heads are ignored.
-_ENCODER_ENDINGS = ("Model", "ModelWithProjection", "ForMaskedLM", "ForPreTraining", "ForMaskedImageModeling")
+_ENCODER_ENDINGS = (
+    "Model",
+    "ModelWithProjection",
+    "ForMaskedLM",
+    "ForPreTraining",
+    "ForMaskedImageModeling",
+    "ForConditionalGeneration",
+)
 # Most layers of a model whose layers share tensors.
 _MOST_SHARED_LAYERS = 1000
 # Names of poolings in old and new versions of `sentence-transformers`.

@@ -11,7 +11,7 @@ from typing import Any
 from headwaiter_export.checkpoint_inputs import BucketedTokenInput, RotaryTokenInput, TokenInput
 from headwaiter_export.checkpoint_json import CheckpointJson
 from headwaiter_export.config import Activation, Norm, Pooling, Positions
-from headwaiter_export.patch_input import PatchInput
+from headwaiter_export.feature_inputs import FrameInput, PatchInput
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Family:
         default_values: values of fields that the configuration may leave out.
     """
 
-    input: TokenInput | PatchInput
+    input: TokenInput | PatchInput | FrameInput
     tensor_prefix: str
     size_fields: Mapping[str, str]
     activation_field: str

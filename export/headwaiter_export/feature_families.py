@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from headwaiter_export.config import Norm, Pooling
 from headwaiter_export.families import Family
-from headwaiter_export.patch_input import DinoInput, PatchInput, SpectrogramInput
+from headwaiter_export.feature_inputs import DinoInput, FrameInput, PatchInput, SpectrogramInput
 
 _VIT = Family(
     input=PatchInput(),
@@ -144,6 +144,29 @@ _CLIP = replace(
     config_fields=("vision_config_dict", "vision_config"),
     ignored_prefixes=(*_CLIP_VISION.ignored_prefixes, "text_model.", "text_projection.", "logit_scale"),
 )
+_WHISPER = Family(
+    input=FrameInput(),
+    tensor_prefix="model.",
+    size_fields={
+        "d_model": "d_model",
+        "heads": "encoder_attention_heads",
+        "layers": "encoder_layers",
+        "d_ff": "encoder_ffn_dim",
+    },
+    activation_field="activation_function",
+    module_names={"embedding.positions.table": "encoder.embed_positions", "norm": "encoder.layer_norm"},
+    layer_prefix="encoder.layers",
+    layer_module_names={
+        **_SIGLIP_VISION.layer_module_names,
+        "attention_norm": "self_attn_layer_norm",
+        "feed_forward.up": "fc1",
+        "feed_forward.down": "fc2",
+        "feed_forward_norm": "final_layer_norm",
+    },
+    ignored_prefixes=("encoder.conv1.", "encoder.conv2.", "decoder.", "proj_out."),
+    fixed_fields={**_VIT.fixed_fields, "feature_projection": False, "key_bias": False},
+    norm_eps=1e-5,
+)
 
 # Families by `model_type` in config.json.
 FEATURE_FAMILIES: dict[str, Family] = {
@@ -156,4 +179,5 @@ FEATURE_FAMILIES: dict[str, Family] = {
     "dinov2_with_registers": _DINOV2_WITH_REGISTERS,
     "siglip": _SIGLIP,
     "siglip_vision_model": _SIGLIP_VISION,
+    "whisper": _WHISPER,
 }

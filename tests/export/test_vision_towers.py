@@ -48,8 +48,8 @@ def save_both_parts(folder: Path, name: str) -> transformers.PreTrainedModel:
 
 
 def assert_equal_hidden(folder: Path, model: transformers.PreTrainedModel) -> None:
-    image = draw_input(model.config)
-    assert_close_to_scale(exported_hidden(folder, model.config, image), expected_hidden(model, image))
+    image = draw_input(model)
+    assert_close_to_scale(exported_hidden(folder, model, image), expected_hidden(model, image))
 
 
 @pytest.mark.parametrize("name", ["CLIP", "Siglip"])
@@ -97,4 +97,4 @@ def test_siglip_has_no_row_of_zeros(tmp_path: Path) -> None:
     model = save_feature_model(tmp_path, "SiglipVision")
     config = read_checkpoint(tmp_path).encoder.config
     assert (config.prefix_rows, config.max_tokens) == (0, 9)
-    assert patches(draw_input(model.config), 4, prefix_rows=config.prefix_rows).shape == (9, 48)
+    assert patches(draw_input(model), 4, prefix_rows=config.prefix_rows).shape == (9, 48)

@@ -1,6 +1,6 @@
-"""The input of models of images and spectrograms: rows of zeros for the model's own tokens, then patches.
+"""The inputs of models of images and audio: patches after rows of zeros for the model's own tokens, or frames.
 
-Headwaiter's encoders have a linear layer on rows of features, and one table of positions. `PatchInput` turns the
+Headwaiter's encoders have a linear layer on rows of features, and one table of positions. `fold_tensors` turns the
 tensors at the input of a checkpoint into these.
 """
 
@@ -109,3 +109,21 @@ class SpectrogramInput(PatchInput):
         bins, frames = (config_json.size(name, least=patch_size) for name in ("num_mel_bins", "max_length"))
         down, across = (config_json.size(name) for name in ("frequency_stride", "time_stride"))
         return ((bins - patch_size) // down + 1) * ((frames - patch_size) // across + 1)
+
+
+@dataclass(frozen=True)
+class FrameInput:
+    """The frames [n, d_model] of a sound after the convolutions of Whisper (https://arxiv.org/abs/2212.04356, 2.2).
+
+    The positions belong to sounds of one length, to which transformers pads all sounds.
+    """
+
+    def sizes(self, config_json: CheckpointJson) -> dict[str, int]:
+        """Read the sizes of the input, named as in EncoderConfig."""
+        return {
+            "feature_width": config_json.size("d_model"),
+            "max_tokens": config_json.size("max_source_positions"),
+        }
+
+    def fold_tensors(self, tensors: dict[str, Tensor], config_json: CheckpointJson, config: EncoderConfig) -> None:
+        """Leave all tensors as they are."""
