@@ -18,9 +18,12 @@ from headwaiter_export.config import ConfigError, EncoderConfig, Pooling
 from headwaiter_export.encoder import Encoder
 from headwaiter_export.families import ACTIVATIONS, FAMILIES, Family
 from headwaiter_export.feature_families import FEATURE_FAMILIES
+from headwaiter_export.feature_inputs import ImageInput
+from headwaiter_export.image_format import read_image_format
 from headwaiter_export.layer_scale import fold_layer_scales
 from headwaiter_export.text_config import TextConfig, with_prompts
 from headwaiter_export.weights import read_pickle, read_safetensors, take_tensor
+from headwaiter_proto.encoder_pb2 import ImageFormat
 
 # Architectures with these endings contain a complete encoder. Their heads are ignored.
 _ENCODER_ENDINGS = (
@@ -56,10 +59,12 @@ class LoadedModel:
     Attributes:
         encoder: the encoder in float32.
         text: tokenizer, limit and prompts; None if the model accepts no texts.
+        image: the images that the model takes; None if the model takes no images.
     """
 
     encoder: Encoder
     text: TextConfig | None
+    image: ImageFormat | None = None
 
 
 def read_checkpoint(folder: Path, pooling: Pooling | None = None, normalize: bool | None = None) -> LoadedModel:
@@ -89,7 +94,8 @@ def read_checkpoint(folder: Path, pooling: Pooling | None = None, normalize: boo
     text = read_text(folder, config_json, config)
     if text is not None and modules.prompts is not None:
         text = with_prompts(text, modules.prompts, pooled=modules.pools_prompt)
-    return LoadedModel(_load_encoder(folder, config_json, family, config), text)
+    image = read_image_format(folder, config_json) if isinstance(family.input, ImageInput) else None
+    return LoadedModel(_load_encoder(folder, config_json, family, config), text, image)
 
 
 @dataclass(frozen=True)

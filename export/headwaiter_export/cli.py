@@ -34,7 +34,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         default_name, model = read(options)
         name = default_name if options.name is None else options.name
-        export_bundle(model.encoder, model.text, options.output, name, print)
+        export_bundle(model.encoder, model.text, options.output, name, print, image=model.image)
     except (BundleError, CheckpointError, ConfigError, WeightsError, OSError) as error:
         return _print_error(str(error))
     print(f"{options.output} is ready: headwaiter-server {options.output}")

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 from headwaiter_export.config import Norm, Pooling
 from headwaiter_export.families import Family
-from headwaiter_export.feature_inputs import DinoInput, FrameInput, PatchInput, SpectrogramInput
+from headwaiter_export.feature_inputs import DinoInput, FrameInput, ImageInput, SpectrogramInput
 
 _VIT = Family(
-    input=PatchInput(),
+    input=ImageInput(),
     tensor_prefix="vit.",
     size_fields={
         "d_model": "hidden_size",
@@ -45,7 +45,7 @@ _VIT = Family(
 )
 _DEIT = replace(
     _VIT,
-    input=PatchInput(tokens=("embeddings.cls_token", "embeddings.distillation_token")),
+    input=ImageInput(tokens=("embeddings.cls_token", "embeddings.distillation_token")),
     tensor_prefix="deit.",
 )
 _DINOV2 = replace(
@@ -75,7 +75,7 @@ _AST = replace(
     tensor_prefix="audio_spectrogram_transformer.",
     default_pooling=Pooling.NONE,
 )
-_SIGLIP_INPUT = PatchInput(
+_SIGLIP_INPUT = ImageInput(
     projection="embeddings.patch_embedding",
     positions="embeddings.position_embedding.weight",
     tokens=(),

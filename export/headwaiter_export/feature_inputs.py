@@ -5,6 +5,7 @@ tensors at the input of a checkpoint into these.
 """
 
 import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 import torch
@@ -17,12 +18,12 @@ from headwaiter_export.weights import take_tensor
 
 
 @dataclass(frozen=True)
-class PatchInput:
-    """Rows of zeros for the tokens of the model, then the square patches of an image in row-major order.
+class PatchInput(ABC):
+    """Rows of zeros for the tokens of the model, then the square patches of a picture in row-major order.
 
-    Each patch [C, P, P] of an image [C, H, W] is flattened, channels first. The convolution over patches thus becomes a
-    linear layer on rows [tokens + patches, C·P·P] (https://arxiv.org/abs/2010.11929, section 3.1), which
-    `headwaiter_client.patches` makes. The positions belong to images of the model's own size, so all images have it.
+    Each patch [C, P, P] of a picture [C, H, W] is flattened, channels first. The convolution over patches thus becomes
+    a linear layer on rows [tokens + patches, C·P·P] (https://arxiv.org/abs/2010.11929, section 3.1), which
+    `headwaiter_client.patches` makes. The positions belong to a grid of one size, so all pictures have this size.
 
     Attributes:
         projection: the convolution.
@@ -48,14 +49,13 @@ class PatchInput:
             "prefix_rows": prefix_rows,
         }
 
+    @abstractmethod
     def patch_shape(self, config_json: CheckpointJson) -> tuple[int, int, int]:
         """Return the shape (C, P, P) of a patch."""
-        patch_size = config_json.size("patch_size")
-        return config_json.size("num_channels"), patch_size, patch_size
 
+    @abstractmethod
     def patches(self, config_json: CheckpointJson) -> int:
-        """Return the number of patches of an image."""
-        return (config_json.size("image_size") // config_json.size("patch_size")) ** 2
+        """Return the number of patches."""
 
     def fold_tensors(self, tensors: dict[str, Tensor], config_json: CheckpointJson, config: EncoderConfig) -> None:
         """Replace the convolution by a linear layer on rows, and add the tokens of the model to their positions."""
@@ -85,7 +85,21 @@ def _take_rows(tensors: dict[str, Tensor], name: str, rows: int, width: int) -> 
 
 
 @dataclass(frozen=True)
-class DinoInput(PatchInput):
+class ImageInput(PatchInput):
+    """Patches side by side, of a square image."""
+
+    @override
+    def patch_shape(self, config_json: CheckpointJson) -> tuple[int, int, int]:
+        patch_size = config_json.size("patch_size")
+        return config_json.size("num_channels"), patch_size, patch_size
+
+    @override
+    def patches(self, config_json: CheckpointJson) -> int:
+        return (config_json.size("image_size") // config_json.size("patch_size")) ** 2
+
+
+@dataclass(frozen=True)
+class DinoInput(ImageInput):
     """The input of DINOv2, whose configuration has the width of the feed-forward block as a multiple of d_model."""
 
     @override

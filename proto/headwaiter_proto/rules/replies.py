@@ -91,6 +91,7 @@ def model_response(manifest: Manifest, limits: RequestLimits) -> pb.GetModelResp
         default_prompt=manifest.default_prompt,
         poolings=POOLINGS,
         prefix_rows=prefix_rows(manifest),
+        image=manifest.image if manifest.HasField("image") else None,
     )
 
 
