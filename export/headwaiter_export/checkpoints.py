@@ -91,10 +91,13 @@ def read_checkpoint(folder: Path, pooling: Pooling | None = None, normalize: boo
     if normalize is None:
         normalize = modules.normalize and pooling is not Pooling.NONE
     config = _encoder_config(config_json, family, pooling=pooling, normalize=normalize)
+    image = None
+    if isinstance(family.input, ImageInput):
+        image = read_image_format(folder, config_json)
+        config = family.input.resized(config, config_json, image)
     text = read_text(folder, config_json, config)
     if text is not None and modules.prompts is not None:
         text = with_prompts(text, modules.prompts, pooled=modules.pools_prompt)
-    image = read_image_format(folder, config_json) if isinstance(family.input, ImageInput) else None
     return LoadedModel(_load_encoder(folder, config_json, family, config), text, image)
 
 

@@ -66,7 +66,7 @@ _DINOV2 = replace(
 )
 _DINOV2_WITH_REGISTERS = replace(
     _DINOV2,
-    input=DinoInput(registers="embeddings.register_tokens"),
+    input=DinoInput(registers="embeddings.register_tokens", antialias=True),
     tensor_prefix="dinov2_with_registers.",
 )
 _AST = replace(

@@ -6,15 +6,17 @@ tensors at the input of a checkpoint into these.
 
 import math
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from typing_extensions import override
 
 from headwaiter_export.checkpoint_json import CheckpointJson
 from headwaiter_export.config import EncoderConfig
 from headwaiter_export.weights import take_tensor
+from headwaiter_proto.encoder_pb2 import ImageFormat
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,10 @@ class PatchInput(ABC):
             "prefix_rows": prefix_rows,
         }
 
+    def take_positions(self, tensors: dict[str, Tensor], config_json: CheckpointJson, config: EncoderConfig) -> Tensor:
+        """Remove the positions of `tokens` and of the patches from `tensors`, and return them, [n, d_model]."""
+        return _take_rows(tensors, self.positions, len(self.tokens) + self.patches(config_json), config.d_model)
+
     @abstractmethod
     def patch_shape(self, config_json: CheckpointJson) -> tuple[int, int, int]:
         """Return the shape (C, P, P) of a patch."""
@@ -64,7 +70,7 @@ class PatchInput(ABC):
         bias = take_tensor(tensors, f"{self.projection}.bias", (width,)) if self.projection_bias else torch.zeros(width)
         placed = len(self.tokens)
         registers = config.prefix_rows - placed
-        table = _take_rows(tensors, self.positions, config.max_tokens - registers, width)
+        table = self.take_positions(tensors, config_json, config)
         for row, name in enumerate(self.tokens):
             # The linear layer adds its bias to the rows of zeros too, so the bias is subtracted here.
             table[row] += _take_rows(tensors, name, 1, width)[0] - bias
@@ -88,6 +94,19 @@ def _take_rows(tensors: dict[str, Tensor], name: str, rows: int, width: int) -> 
 class ImageInput(PatchInput):
     """Patches side by side, of a square image."""
 
+    def resized(self, config: EncoderConfig, config_json: CheckpointJson, image: ImageFormat) -> EncoderConfig:
+        """Return the configuration for images of the size to which the checkpoint's image processor brings them.
+
+        Raises:
+            CheckpointError: the positions belong to images of another size.
+        """
+        if (image.height, image.width) != 2 * (config_json.size("image_size"),):
+            raise config_json.error(
+                "image_size",
+                f"the checkpoint's image processor makes images of {image.height} × {image.width}: correct one",
+            )
+        return config
+
     @override
     def patch_shape(self, config_json: CheckpointJson) -> tuple[int, int, int]:
         patch_size = config_json.size("patch_size")
@@ -100,12 +119,35 @@ class ImageInput(PatchInput):
 
 @dataclass(frozen=True)
 class DinoInput(ImageInput):
-    """The input of DINOv2, whose configuration has the width of the feed-forward block as a multiple of d_model."""
+    """The input of DINOv2, whose positions are interpolated for images of other sizes than those of its training.
+
+    Attributes:
+        antialias: whether the interpolation to a smaller grid takes the mean of more than 4 · 4 positions.
+    """
+
+    antialias: bool = False
 
     @override
     def sizes(self, config_json: CheckpointJson) -> dict[str, int]:
         d_ff = config_json.size("hidden_size") * config_json.size("mlp_ratio")
         return {**super().sizes(config_json), "d_ff": d_ff}
+
+    @override
+    def resized(self, config: EncoderConfig, config_json: CheckpointJson, image: ImageFormat) -> EncoderConfig:
+        if image.height != image.width:
+            return super().resized(config, config_json, image)
+        return replace(config, max_tokens=config.prefix_rows + (image.height // image.patch_size) ** 2)
+
+    @override
+    def take_positions(self, tensors: dict[str, Tensor], config_json: CheckpointJson, config: EncoderConfig) -> Tensor:
+        table, placed = super().take_positions(tensors, config_json, config), len(self.tokens)
+        trained, side = (math.isqrt(count) for count in (len(table) - placed, config.max_tokens - config.prefix_rows))
+        if trained == side:
+            return table
+        # As in transformers, bit for bit.
+        grid = table[placed:].T.view(1, -1, trained, trained)
+        grid = F.interpolate(grid, (side, side), mode="bicubic", align_corners=False, antialias=self.antialias)
+        return torch.cat((table[:placed], grid[0].flatten(1).T))
 
 
 @dataclass(frozen=True)

@@ -54,12 +54,13 @@ def read_image_format(folder: Path, config_json: CheckpointJson) -> ImageFormat:
         CheckpointError: a field is wrong.
     """
     side, channels = config_json.size("image_size"), config_json.size("num_channels")
+    steps = _read_preparation(folder, channels)
     return ImageFormat(
         channels=channels,
-        height=side,
-        width=side,
+        height=side if steps is None else steps.crop_height or steps.resize_height or side,
+        width=side if steps is None else steps.crop_width or steps.resize_width or side,
         patch_size=config_json.size("patch_size"),
-        preparation=_read_preparation(folder, channels),
+        preparation=steps,
     )
 
 

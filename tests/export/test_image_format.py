@@ -20,8 +20,8 @@ from headwaiter_proto.encoder_pb2 import GetModelResponse, ImageFormat
 from headwaiter_server.runtime.bundle import Bundle
 from tests.checkpoints import save_vit
 from tests.documents import MODELS, blocks
-from tests.export.feature_checkpoints import save_feature_model
-from tests.export.helpers import assert_checkpoint_refused, assert_close
+from tests.export.feature_checkpoints import expected_hidden, exported_hidden, save_feature_model
+from tests.export.helpers import assert_checkpoint_refused, assert_close, assert_close_to_scale
 from tests.oracle import Array
 
 SMALL = {"size": {"height": 12, "width": 12}}
@@ -133,3 +133,26 @@ def test_a_wrong_figure_is_refused_by_name(field: str, value: object, expected: 
     values = {"image_processor_type": "ViTImageProcessor", **SMALL, field: value}
     (tmp_path / "preprocessor_config.json").write_text(json.dumps(values))
     assert_checkpoint_refused(tmp_path, "preprocessor_config.json", field, str(value), expected)
+
+
+@pytest.mark.parametrize("name", ["Dinov2", "Dinov2WithRegisters"])
+@pytest.mark.parametrize("side", [8, 20, 12])
+def test_dinov2_takes_images_of_the_size_that_its_processor_makes(name: str, side: int, tmp_path: Path) -> None:
+    model = save_feature_model(tmp_path, name)
+    BitImageProcessorPil(size=24, crop_size=side).save_pretrained(tmp_path)
+    read = read_checkpoint(tmp_path)
+    assert read.image is not None
+    assert (read.image.height, read.image.width) == (side, side)
+    values = np.random.default_rng(0).standard_normal((3, side, side), np.float32)
+    assert_close_to_scale(exported_hidden(tmp_path, model, values), expected_hidden(model, values))
+
+
+@pytest.mark.parametrize(
+    ("name", "crop"), [("ViT", {"height": 16, "width": 16}), ("Dinov2", {"height": 12, "width": 16})]
+)
+def test_a_processor_that_makes_images_of_another_size_is_refused(
+    name: str, crop: dict[str, int], tmp_path: Path
+) -> None:
+    save_feature_model(tmp_path, name)
+    BitImageProcessorPil(size=24, crop_size=crop).save_pretrained(tmp_path)
+    assert_checkpoint_refused(tmp_path, "image_size 12", f"{crop['height']} × {crop['width']}")
