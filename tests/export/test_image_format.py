@@ -14,10 +14,8 @@ from transformers.models.siglip.image_processing_pil_siglip import SiglipImagePr
 from transformers.models.vit.image_processing_pil_vit import ViTImageProcessorPil
 
 from headwaiter_client import Client, FakeEncoder, patches
-from headwaiter_export.bundle import export_bundle
 from headwaiter_export.checkpoints import read_checkpoint
 from headwaiter_proto.encoder_pb2 import GetModelResponse, ImageFormat
-from headwaiter_server.runtime.bundle import Bundle
 from tests.checkpoints import save_vit
 from tests.documents import MODELS, blocks
 from tests.export.feature_checkpoints import expected_hidden, exported_hidden, save_feature_model
@@ -70,13 +68,11 @@ def test_the_example_of_the_page_prepares_images_as_transformers_does(
     assert_close(rows_of_the_page(picture(*sides), description(tmp_path)), patches(prepared, 4))
 
 
-def test_the_bundle_and_its_server_describe_the_images(tmp_path: Path, packed_cpu_alone: None) -> None:
-    save_vit(tmp_path / "vit", num_hidden_layers=1)
-    ViTImageProcessorPil(**SMALL).save_pretrained(tmp_path / "vit")
-    model = read_checkpoint(tmp_path / "vit")
-    export_bundle(model.encoder, model.text, tmp_path / "bundle", "vit", image=model.image)
-    image = Bundle.open(tmp_path / "bundle").manifest.image
-    assert image == model.image
+def test_the_figures_of_a_processor_are_named(tmp_path: Path) -> None:
+    save_vit(tmp_path, num_hidden_layers=1)
+    ViTImageProcessorPil(**SMALL).save_pretrained(tmp_path)
+    image = read_checkpoint(tmp_path).image
+    assert image is not None
     assert (image.channels, image.height, image.width, image.patch_size) == (3, 12, 12, 4)
     assert (image.preparation.resize_height, image.preparation.resample) == (12, "bilinear")
     assert (image.preparation.image_mean[:], image.preparation.rescale_factor) == ([0.5] * 3, 1 / 255)

@@ -11,12 +11,10 @@ from tests.e2e.in_process_server import connect, serving
 from tests.export.feature_checkpoints import FAMILIES, draw_input, expected_hidden, input_rows, save_feature_model
 from tests.export.helpers import assert_close_to_scale
 
-FIRST = "Dinov2WithRegisters"
-NAMES = [FIRST, *(pytest.param(name, marks=pytest.mark.exhaustive) for name in FAMILIES if name != FIRST)]
 
-
+@pytest.mark.exhaustive
 @pytest.mark.usefixtures("packed_cpu_alone")
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", FAMILIES)
 async def test_a_served_family_equals_transformers(name: str, tmp_path: Path) -> None:
     model = save_feature_model(tmp_path / "checkpoint", name)
     with redirect_stdout(StringIO()):
