@@ -114,7 +114,8 @@ class ImageInput(PatchInput):
 
     @override
     def patches(self, config_json: CheckpointJson) -> int:
-        return (config_json.size("image_size") // config_json.size("patch_size")) ** 2
+        patch_size = config_json.size("patch_size")
+        return (config_json.size("image_size", least=patch_size) // patch_size) ** 2
 
 
 @dataclass(frozen=True)
@@ -134,7 +135,7 @@ class DinoInput(ImageInput):
 
     @override
     def resized(self, config: EncoderConfig, config_json: CheckpointJson, image: ImageFormat) -> EncoderConfig:
-        if image.height != image.width:
+        if image.height != image.width or image.height < image.patch_size:
             return super().resized(config, config_json, image)
         return replace(config, max_tokens=config.prefix_rows + (image.height // image.patch_size) ** 2)
 
@@ -144,7 +145,7 @@ class DinoInput(ImageInput):
         trained, side = (math.isqrt(count) for count in (len(table) - placed, config.max_tokens - config.prefix_rows))
         if trained == side:
             return table
-        # As in transformers, bit for bit.
+        # The same call as in transformers.
         grid = table[placed:].T.view(1, -1, trained, trained)
         grid = F.interpolate(grid, (side, side), mode="bicubic", align_corners=False, antialias=self.antialias)
         return torch.cat((table[:placed], grid[0].flatten(1).T))
@@ -171,7 +172,7 @@ class SpectrogramInput(PatchInput):
 class FrameInput:
     """The frames [n, d_model] of a sound after the convolutions of Whisper (https://arxiv.org/abs/2212.04356, 2.2).
 
-    The positions belong to sounds of one length, to which transformers pads all sounds.
+    The positions belong to sounds of one length, to which `transformers` pads all sounds.
     """
 
     def sizes(self, config_json: CheckpointJson) -> dict[str, int]:
