@@ -44,7 +44,8 @@ class FakeEncoder:
         feature_width: number of values of a feature row; 0 for a model that takes only token ids and texts.
         max_tokens: maximum tokens of a sequence.
         fixed_length: whether every sequence must have exactly `max_tokens` tokens, as in a model of images.
-        class_row: whether the first row of features must be zeros, as in a Vision Transformer.
+        prefix_rows: number of rows of zeros at the start of features; 1 in a Vision Transformer.
+        image: the images that the model takes, for `model()`; None for a model that takes no images.
         max_text_tokens: most tokens of a text, special tokens included; `max_tokens` when None.
         max_request_sequences: maximum sequences of a request.
         max_request_tokens: maximum tokens of a request.
@@ -70,7 +71,8 @@ class FakeEncoder:
         feature_width: int = 8,
         max_tokens: int = 512,
         fixed_length: bool = False,
-        class_row: bool = False,
+        prefix_rows: int = 0,
+        image: pb.ImageFormat | None = None,
         max_text_tokens: int | None = None,
         max_request_sequences: int = 4096,
         max_request_tokens: int = 65536,
@@ -94,7 +96,9 @@ class FakeEncoder:
             feature_width=feature_width,
             max_tokens=max_tokens,
             fixed_length=fixed_length,
-            class_row=class_row,
+            class_row=prefix_rows > 0,
+            prefix_rows=prefix_rows,
+            image=image,
             max_text_tokens=(max_text_tokens or max_tokens) if vocabulary_size else 0,
             width=width,
             layers=layers,

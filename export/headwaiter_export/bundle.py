@@ -47,7 +47,7 @@ from headwaiter_export.verification import (
     check_graphs,
     measure_neighbours,
 )
-from headwaiter_proto.encoder_pb2 import PRECISION_FP16, PRECISION_FP32, PRECISION_INT8, Precision
+from headwaiter_proto.encoder_pb2 import PRECISION_FP16, PRECISION_FP32, PRECISION_INT8, ImageFormat, Precision
 from headwaiter_proto.manifest_pb2 import File, Graph, Magnitude, Manifest
 from headwaiter_server.runtime.bundle import GOLDEN, MANIFEST, PARITY, SCHEMA_VERSION, TOKENIZER, sha256_of
 from headwaiter_server.runtime.numeric_tolerances import FLOAT16_MAX
@@ -67,6 +67,7 @@ def export_bundle(
     name: str,
     report: Report = lambda line: None,
     plans: Collection[GraphPlan] | None = None,
+    image: ImageFormat | None = None,
 ) -> None:
     """Write a complete bundle to `destination`; after an error, write nothing.
 
@@ -77,6 +78,7 @@ def export_bundle(
         name: name of the model in requests and replies, 1 to 128 printable characters.
         report: called with a line of text after each step.
         plans: graphs to write, without the graph of attention weights, which is always written; None for all.
+        image: the images that the model takes; None if the model takes no images.
 
     Raises:
         BundleError: the name is wrong, the destination is not empty, a graph is out of tolerance, or all plans are in
@@ -107,6 +109,8 @@ def export_bundle(
         if text is not None:
             (folder / TOKENIZER).write_text(text.tokenizer, encoding="utf-8")
         manifest = _manifest(encoder.config, text, name, plans, float32_layers, ranges, folder)
+        if image is not None:
+            manifest.image.CopyFrom(image)
         _write_json(manifest, folder / MANIFEST)
 
 
@@ -227,7 +231,8 @@ def _manifest(
         feature_width=config.feature_width,
         min_tokens=config.min_tokens,
         fixed_length=config.fixed_length,
-        class_row=config.class_row,
+        class_row=config.prefix_rows > 0,
+        prefix_rows=config.prefix_rows,
         max_tokens=config.max_tokens,
         max_text_tokens=text.max_tokens if text else 0,
         prompts=[asdict(prompt) for prompt in text.prompts] if text else (),

@@ -1,7 +1,7 @@
-"""The inputs of the checkpoint families: token ids, or patches of an image.
+"""The inputs of the checkpoint families that take token ids.
 
-Headwaiter's encoders have one table of positions and no token types or class token. Checkpoints have more tensors at
-their input; `fold_tensors` adds these into the tensors of an encoder.
+Headwaiter's encoders have one table of positions and no token types. Checkpoints have more tensors at their input;
+`fold_tensors` adds these into the tensors of an encoder.
 """
 
 import math
@@ -22,7 +22,6 @@ _ROTATIONS = "encoder.embed_positions.weight"
 _BIAS = "encoder.relative_attention_bias"
 # The buckets of distances, and the distance from which on all distances share one bucket.
 _BUCKETS, _FARTHEST = 32, 128
-_PROJECTION = "embeddings.patch_embeddings.projection"
 
 
 @dataclass(frozen=True)
@@ -108,33 +107,3 @@ def _bucket(distances: Tensor) -> Tensor:
     ratios = torch.log(sizes.clamp(min=1).float() / exact) / math.log(_FARTHEST / exact)
     ranges = (exact + (ratios * (one_way - exact)).long()).clamp(max=one_way - 1)
     return torch.where(sizes < exact, sizes, ranges) + one_way * (distances > 0)
-
-
-@dataclass(frozen=True)
-class PatchInput:
-    """A row of zeros for the class token, then the square patches of an image in row-major order.
-
-    Each patch [C, P, P] of an image [C, H, W] is flattened, channels first. The convolution over patches thus becomes a
-    linear layer on rows [1 + patches, C·P·P] (https://arxiv.org/abs/2010.11929, section 3.1), which
-    `headwaiter_client.patches` makes. The positions belong to images of the model's own size, so all images have it.
-    """
-
-    def sizes(self, config_json: CheckpointJson) -> dict[str, int]:
-        """Read the sizes of the input, named as in EncoderConfig."""
-        patch_size = config_json.size("patch_size")
-        return {
-            "feature_width": config_json.size("num_channels") * patch_size**2,
-            "max_tokens": 1 + (config_json.size("image_size") // patch_size) ** 2,
-        }
-
-    def fold_tensors(self, tensors: dict[str, Tensor], config_json: CheckpointJson, config: EncoderConfig) -> None:
-        """Replace the convolution by a linear layer on rows, and add the class token to the first position."""
-        width, patch_size = config.d_model, config_json.size("patch_size")
-        kernel_shape = (width, config_json.size("num_channels"), patch_size, patch_size)
-        kernel = take_tensor(tensors, f"{_PROJECTION}.weight", kernel_shape)
-        bias = take_tensor(tensors, f"{_PROJECTION}.bias", (width,))
-        table = take_tensor(tensors, _POSITIONS, (1, config.max_tokens, width))[0]
-        # The linear layer adds its bias to the row of zeros too, so the bias is subtracted here.
-        table[0] += take_tensor(tensors, "embeddings.cls_token", (1, 1, width))[0, 0] - bias
-        tensors |= {f"{_PROJECTION}.weight": kernel.flatten(1), f"{_PROJECTION}.bias": bias}
-        tensors[f"{_POSITIONS}.weight"] = table

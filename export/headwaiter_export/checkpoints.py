@@ -1,4 +1,4 @@
-"""Read checkpoint folders of the families that families.py lists.
+"""Read checkpoint folders of the families that families.py and feature_families.py list.
 
 A checkpoint is a folder saved by `transformers` (config.json, weights, tokenizer.json), alone or as the first
 module of a `sentence-transformers` model (modules.json). `read_checkpoint` turns it into an encoder, a tokenizer and
@@ -20,11 +20,23 @@ from headwaiter_export.choices import Pooling
 from headwaiter_export.config import ConfigError, EncoderConfig
 from headwaiter_export.encoder import Encoder
 from headwaiter_export.families import ACTIVATIONS, FAMILIES, Family
+from headwaiter_export.feature_families import FEATURE_FAMILIES
+from headwaiter_export.feature_inputs import ImageInput
+from headwaiter_export.image_format import read_image_format
+from headwaiter_export.layer_scale import fold_layer_scales
 from headwaiter_export.text_config import TextConfig, with_prompts
 from headwaiter_export.weights import read_tensors, take_tensor
+from headwaiter_proto.encoder_pb2 import ImageFormat
 
 # Architectures with these endings contain a complete encoder. Their heads are ignored.
-_ENCODER_ENDINGS = ("Model", "ForMaskedLM", "ForPreTraining", "ForMaskedImageModeling")
+_ENCODER_ENDINGS = (
+    "Model",
+    "ModelWithProjection",
+    "ForMaskedLM",
+    "ForPreTraining",
+    "ForMaskedImageModeling",
+    "ForConditionalGeneration",
+)
 # Most layers of a model whose layers share tensors.
 _MOST_SHARED_LAYERS = 1000
 
@@ -36,10 +48,12 @@ class LoadedModel:
     Attributes:
         encoder: the encoder in float32.
         text: tokenizer, limit and prompts; None if the model accepts no texts.
+        image: the images that the model takes; None if the model takes no images.
     """
 
     encoder: Encoder
     text: TextConfig | None
+    image: ImageFormat | None = None
 
 
 def read_checkpoint(folder: Path, pooling: Pooling | None = None, normalize: bool | None = None) -> LoadedModel:
@@ -61,6 +75,7 @@ def read_checkpoint(folder: Path, pooling: Pooling | None = None, normalize: boo
     folder = modules.transformer
     config_json = CheckpointJson.read(folder / "config.json")
     family = _read_family(config_json)
+    config_json = family.encoder_json(config_json)
     pooling = pooling or modules.pooling or family.default_pooling
     if normalize is None:
         normalize = modules.normalize and pooling is not Pooling.NONE
@@ -73,6 +88,10 @@ def read_checkpoint(folder: Path, pooling: Pooling | None = None, normalize: boo
         normalize=normalize,
     )
     check_widths(after_pooling, config.width)
+    image = None
+    if isinstance(family.input, ImageInput):
+        image = read_image_format(folder, config_json)
+        config = family.input.resized(config, config_json, image)
     text = read_text(folder, config_json, config)
     if text is not None and modules.prompts is not None:
         text = with_prompts(text, modules.prompts, pooled=modules.pools_prompt)
@@ -81,16 +100,16 @@ def read_checkpoint(folder: Path, pooling: Pooling | None = None, normalize: boo
                 f"the pooling has include_prompt False, and {after_pooling[0].folder.name} follows the pooling: the "
                 "export supports only one of the two; remove the prompts to serve texts without prompts"
             )
-    return LoadedModel(_load_encoder(folder, config_json, family, config, after_pooling), text)
+    return LoadedModel(_load_encoder(folder, config_json, family, config, after_pooling), text, image)
 
 
 def _read_family(config_json: CheckpointJson) -> Family:
     """Return the family of a checkpoint, or raise CheckpointError if the checkpoint is not a supported encoder."""
-    family = config_json.choice("model_type", FAMILIES)
+    family = config_json.choice("model_type", {**FAMILIES, **FEATURE_FAMILIES})
     for architecture in config_json.strings("architectures"):
         if not architecture.endswith(_ENCODER_ENDINGS):
             raise CheckpointError(f"config.json has architecture {architecture}: save the encoder without its head")
-    config_json.require({"auto_map": None, "quantization_config": None, **family.required_fields})
+    config_json.require({"auto_map": None, "quantization_config": None})
     if (config_json.path.parent / "adapter_config.json").is_file():
         raise CheckpointError(f"{config_json.path.parent} has adapter_config.json: merge the adapter into the weights")
     if config_json.values.get("is_decoder"):
@@ -102,10 +121,16 @@ def _read_family(config_json: CheckpointJson) -> Family:
 
 def _encoder_config(config_json: CheckpointJson, family: Family, **output: Any) -> EncoderConfig:
     """Return the configuration; `output` has the fields that decide how hidden rows become a vector."""
+    config_json.require(family.required_fields)
     choices: dict[str, Any] = {
         **family.fixed_fields,
         **family.input.sizes(config_json),
         **{name: config_json.size(field) for name, field in family.size_fields.items()},
+        **{
+            name: config_json.size(field)
+            for name, field in family.optional_size_fields.items()
+            if field in config_json.values
+        },
         **{
             name: config_json.boolean(field)
             for name, field in family.boolean_fields.items()
@@ -151,6 +176,7 @@ def _load_encoder(
         if source not in taken:
             taken[source] = take_tensor(tensors, source, shape)
         weights[name] = taken[source]
+    fold_layer_scales(weights, tensors, family, config)
     for name in tensors:
         if not name.startswith(family.ignored_prefixes):
             raise CheckpointError(

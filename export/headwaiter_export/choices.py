@@ -4,10 +4,11 @@ from enum import StrEnum
 
 
 class Activation(StrEnum):
-    """Activation between the feed-forward layers."""
+    """Activation between the feed-forward layers; QUICK_GELU is x · sigmoid(1.702 x)."""
 
     GELU = "gelu"
     GELU_TANH = "gelu_tanh"
+    QUICK_GELU = "quick_gelu"
     RELU = "relu"
     SILU = "silu"
 

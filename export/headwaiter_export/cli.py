@@ -35,7 +35,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         default_name, model = read(options)
         name = default_name if options.name is None else options.name
-        export_bundle(model.encoder, model.text, options.output, name, print)
+        export_bundle(model.encoder, model.text, options.output, name, print, image=model.image)
     except (BundleError, CheckpointError, ConfigError, WeightsError, OSError) as error:
         return _print_error(str(error))
     print(f"{options.output} is ready: headwaiter-server {options.output}")
@@ -99,7 +99,7 @@ def _parser() -> argparse.ArgumentParser:
 def _add_checkpoint(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     checkpoint = commands.add_parser(
         "checkpoint",
-        help="export a checkpoint folder of BERT, RoBERTa, DistilBERT, ELECTRA, ViT or a relative",
+        help="export a checkpoint folder of BERT, RoBERTa, DistilBERT, ELECTRA, ViT, CLIP or a relative",
         description="Export a folder saved by transformers or sentence-transformers. Token type ids are always 0.",
     )
     checkpoint.set_defaults(read=_read_checkpoint)
@@ -107,8 +107,8 @@ def _add_checkpoint(commands: "argparse._SubParsersAction[argparse.ArgumentParse
     checkpoint.add_argument(
         "--pooling",
         choices=[*Pooling],
-        help="how a sequence becomes one vector (default: as the checkpoint says, otherwise cls for ViT and mean for "
-        "all others)",
+        help="how a sequence becomes one vector (default: as the checkpoint says, otherwise cls for most models of "
+        "images and mean for texts)",
     )
     checkpoint.add_argument(
         "--normalize",

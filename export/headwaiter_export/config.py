@@ -60,8 +60,8 @@ class EncoderConfig:
         max_tokens: most tokens of a sequence.
         fixed_length: whether every sequence has exactly max_tokens tokens, because a position stands for a place in a
             grid of one size, as in models of images; a server then refuses all other lengths.
-        class_row: whether the first row of features is a placeholder of zeros, to which the learned positions add the
-            class token; a server then refuses other values.
+        prefix_rows: number of rows of zeros at the start of the features, to which the learned positions add the class,
+            distillation and register tokens; a server refuses other values in these rows.
         positions: how the encoder knows a token's position; sinusoidal as in https://arxiv.org/abs/1706.03762, section
             3.5, rotary as in https://arxiv.org/abs/2104.09864, section 3.2.
         rotary_theta: base of the angles of rotary positions: position p rotates pair i by p / theta^(2i / head_dim).
@@ -107,7 +107,7 @@ class EncoderConfig:
     rms_norm: bool = False
     max_tokens: int
     fixed_length: bool = False
-    class_row: bool = False
+    prefix_rows: int = 0
     positions: Positions = Positions.LEARNED
     rotary_theta: float = 10_000.0
     local_rotary_theta: float = 0.0
@@ -123,6 +123,7 @@ class EncoderConfig:
             check_choice(self, name, choices)
         for name in ("d_model", "heads", "layers", "max_tokens"):
             check_size(name, getattr(self, name))
+        check_size("prefix_rows", self.prefix_rows, least=0)
         for name in ("vocabulary_size", "feature_width", "embedding_width", "d_ff", "head_dim", "value_dim", "window"):
             check_size(name, getattr(self, name), least=0)
         if bool(self.vocabulary_size) == bool(self.feature_width):
@@ -157,11 +158,13 @@ class EncoderConfig:
                 raise ConfigError(f"{name} is {theta!r}: it must be a number of at least 1")
         if self.normalize and self.pooling is Pooling.NONE:
             raise ConfigError("normalize is true with pooling 'none': choose a pooling, or set normalize to false")
-        if self.class_row and (self.takes_tokens or self.positions is not Positions.LEARNED):
+        if self.prefix_rows and (self.takes_tokens or self.positions is not Positions.LEARNED):
             raise ConfigError(
-                "class_row is true: set feature_width and learned positions, which hold the class token, or set "
-                "class_row to false"
+                f"prefix_rows is {self.prefix_rows}: set feature_width and learned positions, which hold the tokens of "
+                "these rows, or set prefix_rows to 0"
             )
+        if self.prefix_rows > self.max_tokens:
+            raise ConfigError(f"prefix_rows is {self.prefix_rows}: it must be at most max_tokens, {self.max_tokens}")
         if self.pooling is Pooling.CLS and not self.takes_tokens and self.positions is not Positions.LEARNED:
             raise ConfigError(
                 f"pooling is cls, but features have no class token and positions are {self.positions.value!r}: choose "

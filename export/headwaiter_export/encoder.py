@@ -231,10 +231,16 @@ def pool(x: Tensor, layout: AttentionLayout, pooling: Pooling) -> Tensor | None:
     return total / (lengths.sqrt() if pooling is Pooling.MEAN_SQRT_LEN else lengths * (lengths + 1) / 2)
 
 
+def _quick_gelu(x: Tensor) -> Tensor:
+    """Approximate gelu (https://arxiv.org/abs/1606.08415, section 2)."""
+    return x * torch.sigmoid(1.702 * x)
+
+
 _POSITIONS = "embedding.positions.table.weight"
 _ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
     Activation.GELU: F.gelu,
     Activation.GELU_TANH: partial(F.gelu, approximate="tanh"),
+    Activation.QUICK_GELU: _quick_gelu,
     Activation.RELU: F.relu,
     Activation.SILU: F.silu,
 }

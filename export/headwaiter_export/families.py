@@ -8,8 +8,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from headwaiter_export.checkpoint_inputs import BucketedTokenInput, PatchInput, RotaryTokenInput, TokenInput
+from headwaiter_export.checkpoint_inputs import BucketedTokenInput, RotaryTokenInput, TokenInput
+from headwaiter_export.checkpoint_json import CheckpointJson
 from headwaiter_export.choices import Activation, Norm, Pooling, Positions
+from headwaiter_export.feature_inputs import FrameInput, PatchInput
 
 
 @dataclass(frozen=True)
@@ -20,6 +22,7 @@ class Family:
         input: the encoder's input.
         tensor_prefix: prefix of the encoder's tensors in a checkpoint that also has a head.
         size_fields: integers of EncoderConfig, and their fields in config.json.
+        optional_size_fields: integers of EncoderConfig, and their fields in config.json, which may be absent.
         activation_field: field of config.json that names the activation.
         module_names: modules outside the layers.
         layer_prefix: name of a layer without its number.
@@ -32,9 +35,13 @@ class Family:
         norm_eps: epsilon of the norms if the family ignores layer_norm_eps in config.json, otherwise None.
         default_norm_eps: epsilon of the norms if config.json has no layer_norm_eps.
         required_fields: fields of config.json that have only one supported value.
+        layer_scales: modules inside a layer, and the tensors by which their outputs are multiplied, see layer_scale.py.
+        config_fields: fields of config.json that may hold the encoder's configuration as an object; the first that is
+            present counts. Empty if config.json itself is the configuration.
+        default_values: values of fields that the configuration may leave out.
     """
 
-    input: TokenInput | PatchInput
+    input: TokenInput | PatchInput | FrameInput
     tensor_prefix: str
     size_fields: Mapping[str, str]
     activation_field: str
@@ -49,6 +56,18 @@ class Family:
     default_norm_eps: float = 1e-12
     required_fields: Mapping[str, object] = field(default_factory=dict)
     shared_module_names: Mapping[str, str] = field(default_factory=dict)
+    layer_scales: Mapping[str, str] = field(default_factory=dict)
+    optional_size_fields: Mapping[str, str] = field(default_factory=dict)
+    config_fields: tuple[str, ...] = ()
+    default_values: Mapping[str, Any] = field(default_factory=dict)
+
+    def encoder_json(self, config_json: CheckpointJson) -> CheckpointJson:
+        """Return the configuration of the encoder in config.json, with default values for missing fields."""
+        named = [name for name in self.config_fields if config_json.values.get(name) is not None]
+        if named and not isinstance(config_json.values[named[0]], dict):
+            raise config_json.error(named[0], "it must be an object")
+        values = config_json.values[named[0]] if named else {} if self.config_fields else config_json.values
+        return replace(config_json, values={**self.default_values, **values})
 
     def tensor_name(self, name: str) -> str:
         """Return the checkpoint's name for a tensor of `Encoder.state_dict()`."""
@@ -186,40 +205,8 @@ _DISTILBERT = Family(
     ignored_prefixes=("vocab_transform.", "vocab_layer_norm.", "vocab_projector."),
     norm_eps=1e-12,
 )
-_VIT = Family(
-    input=PatchInput(),
-    tensor_prefix="vit.",
-    size_fields=_BERT.size_fields,
-    activation_field="hidden_act",
-    module_names={
-        "embedding.tokens": "embeddings.patch_embeddings.projection",
-        "embedding.positions.table": "embeddings.position_embeddings",
-        "norm": "layernorm",
-    },
-    layer_prefix="encoder.layer",
-    layer_module_names={
-        "attention.query": "attention.attention.query",
-        "attention.key": "attention.attention.key",
-        "attention.value": "attention.attention.value",
-        "attention.output": "attention.output.dense",
-        "attention_norm": "layernorm_before",
-        "feed_forward.up": "intermediate.dense",
-        "feed_forward.down": "output.dense",
-        "feed_forward_norm": "layernorm_after",
-    },
-    ignored_prefixes=("embeddings.mask_token", "pooler.", "decoder."),
-    boolean_fields={"query_bias": "qkv_bias", "key_bias": "qkv_bias", "value_bias": "qkv_bias"},
-    fixed_fields={
-        "norm": Norm.PRE,
-        "final_norm": True,
-        "embedding_norm": False,
-        "fixed_length": True,
-        "class_row": True,
-    },
-    default_pooling=Pooling.CLS,
-)
 
-# Families by `model_type` in config.json.
+# Families of texts by `model_type` in config.json; feature_families.py has those of images and audio.
 FAMILIES: dict[str, Family] = {
     "bert": _BERT,
     "roberta": _ROBERTA,
@@ -233,7 +220,6 @@ FAMILIES: dict[str, Family] = {
     "albert": _ALBERT,
     "roformer": _ROFORMER,
     "distilbert": _DISTILBERT,
-    "vit": _VIT,
 }
 
 # Activations by their names in `transformers`.
@@ -241,6 +227,7 @@ ACTIVATIONS: dict[str, Activation] = {
     "gelu": Activation.GELU,
     "gelu_new": Activation.GELU_TANH,
     "gelu_pytorch_tanh": Activation.GELU_TANH,
+    "quick_gelu": Activation.QUICK_GELU,
     "relu": Activation.RELU,
     "silu": Activation.SILU,
     "swish": Activation.SILU,

@@ -528,8 +528,44 @@ class Prompt(_message.Message):
     tokens: int
     def __init__(self, name: _Optional[str] = ..., text: _Optional[str] = ..., tokens: _Optional[int] = ...) -> None: ...
 
+class ImagePreparation(_message.Message):
+    __slots__ = ("resize_shortest_edge", "resize_height", "resize_width", "resample", "crop_height", "crop_width", "rescale_factor", "image_mean", "image_std")
+    RESIZE_SHORTEST_EDGE_FIELD_NUMBER: _ClassVar[int]
+    RESIZE_HEIGHT_FIELD_NUMBER: _ClassVar[int]
+    RESIZE_WIDTH_FIELD_NUMBER: _ClassVar[int]
+    RESAMPLE_FIELD_NUMBER: _ClassVar[int]
+    CROP_HEIGHT_FIELD_NUMBER: _ClassVar[int]
+    CROP_WIDTH_FIELD_NUMBER: _ClassVar[int]
+    RESCALE_FACTOR_FIELD_NUMBER: _ClassVar[int]
+    IMAGE_MEAN_FIELD_NUMBER: _ClassVar[int]
+    IMAGE_STD_FIELD_NUMBER: _ClassVar[int]
+    resize_shortest_edge: int
+    resize_height: int
+    resize_width: int
+    resample: str
+    crop_height: int
+    crop_width: int
+    rescale_factor: float
+    image_mean: _containers.RepeatedScalarFieldContainer[float]
+    image_std: _containers.RepeatedScalarFieldContainer[float]
+    def __init__(self, resize_shortest_edge: _Optional[int] = ..., resize_height: _Optional[int] = ..., resize_width: _Optional[int] = ..., resample: _Optional[str] = ..., crop_height: _Optional[int] = ..., crop_width: _Optional[int] = ..., rescale_factor: _Optional[float] = ..., image_mean: _Optional[_Iterable[float]] = ..., image_std: _Optional[_Iterable[float]] = ...) -> None: ...
+
+class ImageFormat(_message.Message):
+    __slots__ = ("channels", "height", "width", "patch_size", "preparation")
+    CHANNELS_FIELD_NUMBER: _ClassVar[int]
+    HEIGHT_FIELD_NUMBER: _ClassVar[int]
+    WIDTH_FIELD_NUMBER: _ClassVar[int]
+    PATCH_SIZE_FIELD_NUMBER: _ClassVar[int]
+    PREPARATION_FIELD_NUMBER: _ClassVar[int]
+    channels: int
+    height: int
+    width: int
+    patch_size: int
+    preparation: ImagePreparation
+    def __init__(self, channels: _Optional[int] = ..., height: _Optional[int] = ..., width: _Optional[int] = ..., patch_size: _Optional[int] = ..., preparation: _Optional[_Union[ImagePreparation, _Mapping]] = ...) -> None: ...
+
 class GetModelResponse(_message.Message):
-    __slots__ = ("model", "takes_tokens", "takes_features", "takes_texts", "vocabulary_size", "feature_width", "max_tokens", "max_text_tokens", "width", "layers", "heads", "pooling", "normalized", "limits", "execution", "parity", "min_tokens", "attends", "prompts", "default_prompt", "poolings", "hidden_width")
+    __slots__ = ("model", "takes_tokens", "takes_features", "takes_texts", "vocabulary_size", "feature_width", "max_tokens", "max_text_tokens", "width", "layers", "heads", "pooling", "normalized", "limits", "execution", "parity", "min_tokens", "attends", "prompts", "default_prompt", "poolings", "hidden_width", "prefix_rows", "image")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     TAKES_TOKENS_FIELD_NUMBER: _ClassVar[int]
     TAKES_FEATURES_FIELD_NUMBER: _ClassVar[int]
@@ -552,6 +588,8 @@ class GetModelResponse(_message.Message):
     DEFAULT_PROMPT_FIELD_NUMBER: _ClassVar[int]
     POOLINGS_FIELD_NUMBER: _ClassVar[int]
     HIDDEN_WIDTH_FIELD_NUMBER: _ClassVar[int]
+    PREFIX_ROWS_FIELD_NUMBER: _ClassVar[int]
+    IMAGE_FIELD_NUMBER: _ClassVar[int]
     model: ModelRef
     takes_tokens: bool
     takes_features: bool
@@ -574,4 +612,6 @@ class GetModelResponse(_message.Message):
     default_prompt: str
     poolings: _containers.RepeatedScalarFieldContainer[Pooling]
     hidden_width: int
-    def __init__(self, model: _Optional[_Union[ModelRef, _Mapping]] = ..., takes_tokens: bool = ..., takes_features: bool = ..., takes_texts: bool = ..., vocabulary_size: _Optional[int] = ..., feature_width: _Optional[int] = ..., max_tokens: _Optional[int] = ..., max_text_tokens: _Optional[int] = ..., width: _Optional[int] = ..., layers: _Optional[int] = ..., heads: _Optional[int] = ..., pooling: _Optional[_Union[Pooling, str]] = ..., normalized: bool = ..., limits: _Optional[_Union[RequestLimits, _Mapping]] = ..., execution: _Optional[_Union[Execution, _Mapping]] = ..., parity: _Optional[_Iterable[_Union[GraphParity, _Mapping]]] = ..., min_tokens: _Optional[int] = ..., attends: bool = ..., prompts: _Optional[_Iterable[_Union[Prompt, _Mapping]]] = ..., default_prompt: _Optional[str] = ..., poolings: _Optional[_Iterable[_Union[Pooling, str]]] = ..., hidden_width: _Optional[int] = ...) -> None: ...
+    prefix_rows: int
+    image: ImageFormat
+    def __init__(self, model: _Optional[_Union[ModelRef, _Mapping]] = ..., takes_tokens: bool = ..., takes_features: bool = ..., takes_texts: bool = ..., vocabulary_size: _Optional[int] = ..., feature_width: _Optional[int] = ..., max_tokens: _Optional[int] = ..., max_text_tokens: _Optional[int] = ..., width: _Optional[int] = ..., layers: _Optional[int] = ..., heads: _Optional[int] = ..., pooling: _Optional[_Union[Pooling, str]] = ..., normalized: bool = ..., limits: _Optional[_Union[RequestLimits, _Mapping]] = ..., execution: _Optional[_Union[Execution, _Mapping]] = ..., parity: _Optional[_Iterable[_Union[GraphParity, _Mapping]]] = ..., min_tokens: _Optional[int] = ..., attends: bool = ..., prompts: _Optional[_Iterable[_Union[Prompt, _Mapping]]] = ..., default_prompt: _Optional[str] = ..., poolings: _Optional[_Iterable[_Union[Pooling, str]]] = ..., hidden_width: _Optional[int] = ..., prefix_rows: _Optional[int] = ..., image: _Optional[_Union[ImageFormat, _Mapping]] = ...) -> None: ...

@@ -47,8 +47,29 @@ def test_an_image_that_has_no_such_patches_is_refused(image: Any, patch_size: in
         patches(image, 2.0)  # type: ignore[arg-type]
 
 
+def test_the_rows_of_zeros_are_as_many_as_the_model_has_tokens_of_its_own() -> None:
+    image = np.ones((3, 4, 4))
+    rows = patches(image, 2, prefix_rows=3)
+    assert rows.any(axis=1).tolist() == [False] * 3 + [True] * 4
+    assert patches(image, 2, prefix_rows=0).all()
+    with pytest.raises(InvalidInput) as caught:
+        patches(image, 2, prefix_rows=-1)
+    assert "-1" in str(caught.value)
+    client = Client(transport=FakeEncoder(feature_width=12, max_tokens=7, fixed_length=True, prefix_rows=3))
+    assert client.model().prefix_rows == 3
+    assert client.encode_features([rows]).lengths.tolist() == [7]
+    rows[2, 5] = 1
+    with pytest.raises(InvalidInput) as caught:
+        client.encode_features([rows])
+    assert caught.value.field == "features.data"
+    assert "position 2" in str(caught.value)
+    with pytest.raises(InvalidInput) as caught:
+        client.encode_features([rows[1:]])
+    assert "3 rows of zeros and the 4 patches" in str(caught.value)
+
+
 def test_a_fake_of_a_vision_transformer_refuses_what_its_server_refuses() -> None:
-    client = Client(transport=FakeEncoder(feature_width=12, max_tokens=10, fixed_length=True, class_row=True))
+    client = Client(transport=FakeEncoder(feature_width=12, max_tokens=10, fixed_length=True, prefix_rows=1))
     model = client.model()
     assert (model.min_tokens, model.max_tokens) == (10, 10)
     good, smaller, larger = (patches(np.ones((3, side, side)), 2) for side in (6, 4, 8))
@@ -69,10 +90,35 @@ def test_a_fake_of_a_vision_transformer_refuses_what_its_server_refuses() -> Non
     assert result.lengths.tolist() == [10, 0, 0, 10]
 
 
-def test_a_model_of_one_length_without_a_class_row_takes_any_first_row() -> None:
+def test_a_model_of_one_length_without_rows_of_zeros_takes_any_first_row() -> None:
     client = Client(transport=FakeEncoder(feature_width=12, max_tokens=9, fixed_length=True))
     rows = patches(np.ones((3, 6, 6)), 2)[1:]
     assert client.encode_features([rows]).lengths.tolist() == [9]
     with pytest.raises(InvalidInput) as caught:
         client.encode_features([rows[1:]])
     assert (caught.value.limit, caught.value.actual) == (9, 8)
+
+
+def test_patches_overlap_if_the_strides_are_smaller_than_the_patches() -> None:
+    spectrogram = np.arange(5 * 4).reshape(5, 4)  # 5 frames of 4 bins
+    rows = patches(spectrogram.T[None], 2, prefix_rows=2, strides=(2, 1))
+    assert rows.shape == (2 + 2 * 4, 4)
+    assert rows[2].tolist() == [0, 4, 1, 5]
+    assert rows[3].tolist() == [4, 8, 5, 9]
+    assert rows[6].tolist() == [2, 6, 3, 7]
+
+
+def test_pixels_behind_the_last_complete_patch_are_left_out_only_with_strides() -> None:
+    image = np.ones((3, 5, 7))
+    assert patches(image, 2, strides=(2, 2)).shape == (1 + 2 * 3, 12)
+    with pytest.raises(InvalidInput):
+        patches(image, 2)
+
+
+@pytest.mark.parametrize(
+    ("strides", "facts"), [((0, 1), ["strides", "0"]), ((1, -1), ["strides", "-1"]), ((1, 1), ["[1, 1, 4]", "2"])]
+)
+def test_strides_and_images_without_a_patch_are_refused(strides: tuple[int, int], facts: list[str]) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        patches(np.ones((1, 1, 4)), 2, strides=strides)
+    assert all(fact in str(caught.value) for fact in facts)

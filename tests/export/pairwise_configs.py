@@ -65,7 +65,7 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "rms_norm": BOTH,
     "max_tokens": (40, 48),
     "fixed_length": BOTH,
-    "class_row": BOTH,
+    "prefix_rows": (0, 2),
     "positions": tuple(Positions),
     "rotary_theta": (20.0, 10_000.0),
     "local_rotary_theta": (20.0, 10_000.0),

@@ -48,7 +48,7 @@ def test_a_configuration_is_the_same_after_json() -> None:
             ["feature_projection is false", "feature_width is 8", "d_model 32"],
         ),
         ({"feature_width": 8}, ["vocabulary_size is 50", "feature_width 8"]),
-        ({"activation": "mish"}, ["activation is 'mish'", "gelu, gelu_tanh, relu, silu"]),
+        ({"activation": "mish"}, ["activation is 'mish'", "gelu, gelu_tanh, quick_gelu, relu, silu"]),
         ({"pooling": "sum"}, ["pooling is 'sum'", "none, mean, cls, max, last, weighted_mean"]),
         ({"positions": "alibi"}, ["positions is 'alibi'", "learned, sinusoidal, rotary, none"]),
         ({"positions": "rotary", "head_dim": 5}, ["head_dim is 5", "even", "rotary"]),
@@ -71,6 +71,8 @@ def test_a_configuration_is_the_same_after_json() -> None:
         ({"after_pooling": [{"kind": "layer_norm", "eps": 0}]}, ["eps is 0", "between 0 and 1"]),
         ({"after_pooling": [{"kind": "normalize"}]}, ["after_pooling ends with", "normalize to true"]),
         ({"after_pooling": [{"kind": "dense", "width": 8}], "pooling": "none"}, ["after_pooling", "pooling 'none'"]),
+        ({"prefix_rows": 1}, ["prefix_rows is 1", "feature_width"]),
+        ({"vocabulary_size": 0, "feature_width": 8, "prefix_rows": 17}, ["prefix_rows is 17", "max_tokens, 16"]),
         (
             {"vocabulary_size": 0, "feature_width": 8, "pooling": "cls", "positions": "none"},
             ["pooling is cls", "positions are 'none'", "learned positions"],

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from transformers.models.vit.image_processing_pil_vit import ViTImageProcessorPil
 
 from headwaiter_client import InvalidInput, SequenceTooLong
 from headwaiter_export.cli import main
@@ -26,6 +27,7 @@ def rows_of(patches: int) -> Array:
 @pytest.mark.usefixtures("packed_cpu_alone")
 async def test_a_vit_bundle_encodes_images_of_its_own_size_and_refuses_all_others(tmp_path: Path) -> None:
     save_vit(tmp_path / "vit", num_hidden_layers=1)
+    ViTImageProcessorPil(size=12).save_pretrained(tmp_path / "vit")
     with redirect_stdout(StringIO()) as printed:
         assert main(["checkpoint", str(tmp_path / "vit"), "-o", str(tmp_path / "bundle")]) == 0
     assert "tokenizer" not in printed.getvalue()
@@ -37,7 +39,7 @@ async def test_a_vit_bundle_encodes_images_of_its_own_size_and_refuses_all_other
         smaller, larger = rows_of(4), rows_of(16)
         for rows, actual, kind in (
             (smaller, 5, InvalidInput),
-            (good[1][1:], 9, InvalidInput),  # The class row is missing.
+            (good[1][1:], 9, InvalidInput),  # The row of zeros is missing.
             (larger, 17, SequenceTooLong),
         ):
             with pytest.raises(InvalidInput) as refused:
@@ -50,3 +52,5 @@ async def test_a_vit_bundle_encodes_images_of_its_own_size_and_refuses_all_other
         assert (refused.value.sequence, refused.value.field) == (1, "features.data")
         description = await client.model()
         assert (description.min_tokens, description.max_tokens) == (10, 10)
+        assert (description.prefix_rows, description.image) == (1, manifest.image)
+        assert description.image.preparation.resize_height == 12

@@ -71,6 +71,7 @@ def test_a_masked_image_modeling_head_is_ignored(tmp_path: Path) -> None:
         ({"patch_size": [4, 4]}, ["config.json", "patch_size [4, 4]", "whole number"]),
         ({"image_size": None}, ["config.json", "image_size None", "whole number"]),
         ({"image_size": 16}, ["embeddings.position_embeddings", "[1, 10, 32]", "[1, 17, 32]"]),
+        ({"image_size": 3}, ["config.json", "image_size 3", "from 4"]),
         ({"num_channels": 1}, ["projection.weight", "[32, 3, 4, 4]", "[32, 1, 4, 4]"]),
         ({"qkv_bias": "no"}, ["config.json", "qkv_bias 'no'", "true or false"]),
         ({"qkv_bias": False}, ["encoder.layer.0.attention.attention.key.bias"]),

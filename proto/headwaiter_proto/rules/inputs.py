@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.manifest_pb2 import Manifest
 from headwaiter_proto.rules.errors import MAX_QUOTED_CHARACTERS, Failures, InvalidInput, SequenceTooLong
-from headwaiter_proto.rules.images import check_class_rows, min_tokens, wrong_fixed_length
+from headwaiter_proto.rules.images import check_prefix_rows, min_tokens, prefix_rows, wrong_fixed_length
 from headwaiter_proto.rules.outputs import dtype_name
 from headwaiter_proto.rules.requests import RequestLimits, check_count, check_tokens
 
@@ -128,8 +128,8 @@ def read_features(
                 field="features.data",
             )
         )
-    if manifest.class_row:
-        check_class_rows(rows, ends, failures)
+    if zeros := prefix_rows(manifest):
+        check_prefix_rows(rows, ends, zeros, failures)
     return ParsedInput(_split(rows, ends), failures)
 
 

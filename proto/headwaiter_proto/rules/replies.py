@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.manifest_pb2 import Manifest
 from headwaiter_proto.rules.errors import HeadwaiterError, InvalidInput
-from headwaiter_proto.rules.images import min_tokens
+from headwaiter_proto.rules.images import min_tokens, prefix_rows
 from headwaiter_proto.rules.inputs import ParsedInput
 from headwaiter_proto.rules.outputs import Output, hidden_width, poolings
 from headwaiter_proto.rules.requests import RequestLimits
@@ -90,6 +90,8 @@ def model_response(manifest: Manifest, limits: RequestLimits) -> pb.GetModelResp
         prompts=manifest.prompts,
         default_prompt=manifest.default_prompt,
         poolings=poolings(manifest),
+        prefix_rows=prefix_rows(manifest),
+        image=manifest.image if manifest.HasField("image") else None,
     )
 
 

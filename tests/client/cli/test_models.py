@@ -110,8 +110,17 @@ def test_models_omits_rows_that_do_not_apply(server: FakeServer, capsys: pytest.
     assert "cuda" in shown
     assert "features of width 16" in shown
     assert "not available" in shown
-    for absent in ("texts", "prompts", "other pooling", "unit length", "tokens/s"):
+    for absent in ("texts", "prompts", "images", "other pooling", "unit length", "tokens/s"):
         assert absent not in shown
+
+
+def test_models_shows_the_images_that_a_model_takes(server: FakeServer, capsys: pytest.CaptureFixture[str]) -> None:
+    image = pb.ImageFormat(channels=3, height=224, width=192, patch_size=16)
+    server.description = pb.GetModelResponse(model=MODEL, takes_features=True, prefix_rows=5, image=image)
+    assert main(["models", "--address", server.address]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    for fact in ("3 × 224 × 192", "16 × 16", "5 rows of zeros"):
+        assert fact in shown
 
 
 def test_models_as_json_are_get_model_responses(server: FakeServer, capsys: pytest.CaptureFixture[str]) -> None:

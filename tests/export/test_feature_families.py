@@ -1,0 +1,81 @@
+"""Tiny random checkpoints of models of images and audio give the hidden rows that `transformers` gives.
+
+Each field of each configuration is changed: the encoder follows the change, or the export names the field.
+"""
+
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headwaiter_export.checkpoint_json import CheckpointError
+from tests.export.feature_checkpoints import (
+    FAMILIES,
+    config_class,
+    draw_input,
+    expected_hidden,
+    exported_hidden,
+    own_fields,
+    save_feature_model,
+)
+from tests.export.helpers import assert_checkpoint_refused, assert_close_to_scale
+
+# Other values of fields whose double has no meaning.
+OTHER_VALUES: dict[str, Any] = {
+    "num_attention_heads": 8,
+    "num_channels": 1,
+    "hidden_act": "relu",
+    "layer_norm_eps": 0.1,
+    "image_size": 18,
+    "patch_size": 3,
+    "pooler_act": "relu",
+    "num_mel_bins": 11,
+    "activation_function": "relu",
+    "encoder_attention_heads": 8,
+    "suppress_tokens": [1],
+}
+REFUSED: list[tuple[str, str, Any]] = [("Dinov2", "use_swiglu_ffn", True), ("ViT", "image_size", [12, 12])]
+CHANGES = [(name, field) for name in FAMILIES for field in [*own_fields(name), "head_dim"]]
+
+
+def other_value(field: str, value: Any) -> Any:
+    if field in OTHER_VALUES:
+        return OTHER_VALUES[field]
+    if isinstance(value, bool):
+        return not value
+    if not value:
+        return 1 if isinstance(value, int) else 0.5
+    return 2 * value
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_family_equals_transformers(name: str, tmp_path: Path) -> None:
+    model = save_feature_model(tmp_path, name)
+    values = draw_input(model)
+    assert_close_to_scale(exported_hidden(tmp_path, model, values), expected_hidden(model, values))
+
+
+@pytest.mark.parametrize(("name", "field", "value"), REFUSED)
+def test_a_setting_that_the_encoder_lacks_is_refused_by_name(name: str, field: str, value: Any, tmp_path: Path) -> None:
+    save_feature_model(tmp_path, name, **{field: value})
+    assert_checkpoint_refused(tmp_path, field, str(value))
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(("name", "field"), CHANGES)
+def test_each_field_of_a_configuration_is_followed_or_refused_by_name(name: str, field: str, tmp_path: Path) -> None:
+    value = other_value(field, FAMILIES[name].get(field, getattr(config_class(name)(), field, 8)))
+    model = save_feature_model(tmp_path, name, **{field: value})
+    values = draw_input(model)
+    with suppress(CheckpointError):
+        assert_close_to_scale(exported_hidden(tmp_path, model, values), expected_hidden(model, values))
+        return
+    assert_checkpoint_refused(tmp_path, field)
+
+
+@pytest.mark.parametrize("kind", ["ForConditionalGeneration", "Model"])
+def test_the_decoder_of_whisper_is_ignored(kind: str, tmp_path: Path) -> None:
+    model = save_feature_model(tmp_path, "Whisper", kind)
+    values = draw_input(model)
+    assert_close_to_scale(exported_hidden(tmp_path, model, values), expected_hidden(model, values))
