@@ -30,7 +30,8 @@ class Family:
         fixed_fields: fields of EncoderConfig that have the same value in the whole family.
         default_pooling: pooling of a checkpoint that names no pooling.
         norm_eps: epsilon of the norms if the family ignores layer_norm_eps in config.json, otherwise None.
-        default_norm_eps: epsilon of the norms if config.json has no layer_norm_eps.
+        norm_eps_field: field of config.json that holds the epsilon of the norms.
+        default_norm_eps: epsilon of the norms if config.json lacks this field.
         required_fields: fields of config.json that have only one supported value.
     """
 
@@ -46,6 +47,7 @@ class Family:
     fixed_fields: Mapping[str, Any] = field(default_factory=dict)
     default_pooling: Pooling = Pooling.MEAN
     norm_eps: float | None = None
+    norm_eps_field: str = "layer_norm_eps"
     default_norm_eps: float = 1e-12
     required_fields: Mapping[str, object] = field(default_factory=dict)
     shared_module_names: Mapping[str, str] = field(default_factory=dict)

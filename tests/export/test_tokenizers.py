@@ -16,8 +16,8 @@ from headwaiter_export.families import FAMILIES
 from headwaiter_export.tokenizer_classes import _CLASS_OF_MODEL_TYPE
 from tests.checkpoints import save_bert, write_json
 from tests.documents import MODELS, blocks
+from tests.export.family_checkpoints import save_family
 from tests.export.helpers import assert_checkpoint_refused, edit_json
-from tests.export.test_families import save_family
 from tests.export.tokenizer_cases import CASES, FAST, XLM, save_case
 from tests.export.tokenizer_folders import (
     byte_level_bpe,
