@@ -17,8 +17,8 @@ from headwaiter_export.checkpoint_text import read_text
 from headwaiter_export.choices import Pooling
 from headwaiter_export.config import ConfigError, EncoderConfig
 from headwaiter_export.encoder import Encoder
-from headwaiter_export.families import ACTIVATIONS, FAMILIES, Family
-from headwaiter_export.modern_families import MODERN_FAMILIES
+from headwaiter_export.families import FAMILIES
+from headwaiter_export.family import ACTIVATIONS, Family
 from headwaiter_export.text_config import TextConfig, with_prompts
 from headwaiter_export.weights import read_pickle, read_safetensors, take_tensor
 
@@ -153,7 +153,7 @@ def _read_pooling(config_json: CheckpointJson) -> Pooling:
 
 def _read_family(config_json: CheckpointJson) -> Family:
     """Return the family of a checkpoint, or raise CheckpointError if the checkpoint is not a supported encoder."""
-    family = config_json.choice("model_type", {**FAMILIES, **MODERN_FAMILIES})
+    family = config_json.choice("model_type", FAMILIES)
     for architecture in config_json.strings("architectures"):
         if not architecture.endswith(_ENCODER_ENDINGS):
             raise CheckpointError(f"config.json has architecture {architecture}: save the encoder without its head")

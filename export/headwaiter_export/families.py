@@ -4,64 +4,12 @@
 EncoderConfig and `Encoder.state_dict()`. A new family needs an entry here, and code only for a new kind of input.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import replace
 
 from headwaiter_export.checkpoint_inputs import BucketedTokenInput, PatchInput, RotaryTokenInput, TokenInput
-from headwaiter_export.choices import Activation, Norm, Pooling, Positions
-
-
-@dataclass(frozen=True)
-class Family:
-    """The names of one family. The keys of mappings are Headwaiter's names, the values the checkpoint's.
-
-    Attributes:
-        input: the encoder's input.
-        tensor_prefix: prefix of the encoder's tensors in a checkpoint that also has a head.
-        size_fields: integers of EncoderConfig, and their fields in config.json.
-        activation_field: field of config.json that names the activation.
-        module_names: modules outside the layers.
-        layer_prefix: name of a layer without its number.
-        shared_module_names: modules inside a layer that all layers share.
-        layer_module_names: modules inside a layer.
-        ignored_prefixes: prefixes of tensors that do not affect hidden rows.
-        boolean_fields: booleans of EncoderConfig, and their fields in config.json, which may be absent.
-        fixed_fields: fields of EncoderConfig that have the same value in the whole family.
-        default_pooling: pooling of a checkpoint that names no pooling.
-        norm_eps: epsilon of the norms if the family ignores layer_norm_eps in config.json, otherwise None.
-        norm_eps_field: field of config.json that holds the epsilon of the norms.
-        default_norm_eps: epsilon of the norms if config.json lacks this field.
-        required_fields: fields of config.json that have only one supported value.
-    """
-
-    input: TokenInput | PatchInput
-    tensor_prefix: str
-    size_fields: Mapping[str, str]
-    activation_field: str
-    module_names: Mapping[str, str]
-    layer_prefix: str
-    layer_module_names: Mapping[str, str]
-    ignored_prefixes: tuple[str, ...]
-    boolean_fields: Mapping[str, str] = field(default_factory=dict)
-    fixed_fields: Mapping[str, Any] = field(default_factory=dict)
-    default_pooling: Pooling = Pooling.MEAN
-    norm_eps: float | None = None
-    norm_eps_field: str = "layer_norm_eps"
-    default_norm_eps: float = 1e-12
-    required_fields: Mapping[str, object] = field(default_factory=dict)
-    shared_module_names: Mapping[str, str] = field(default_factory=dict)
-
-    def tensor_name(self, name: str) -> str:
-        """Return the checkpoint's name for a tensor of `Encoder.state_dict()`."""
-        module, _, kind = name.rpartition(".")
-        if module.startswith("layers."):
-            _, number, part = module.split(".", 2)
-            if part in self.shared_module_names:
-                return f"{self.shared_module_names[part]}.{kind}"
-            return f"{self.layer_prefix}.{number}.{self.layer_module_names[part]}.{kind}"
-        return f"{self.module_names[module]}.{kind}"
-
+from headwaiter_export.choices import Norm, Pooling, Positions
+from headwaiter_export.family import Family
+from headwaiter_export.modern_families import MODERN_FAMILIES
 
 _BERT = Family(
     input=TokenInput(),
@@ -236,14 +184,5 @@ FAMILIES: dict[str, Family] = {
     "roformer": _ROFORMER,
     "distilbert": _DISTILBERT,
     "vit": _VIT,
-}
-
-# Activations by their names in `transformers`.
-ACTIVATIONS: dict[str, Activation] = {
-    "gelu": Activation.GELU,
-    "gelu_new": Activation.GELU_TANH,
-    "gelu_pytorch_tanh": Activation.GELU_TANH,
-    "relu": Activation.RELU,
-    "silu": Activation.SILU,
-    "swish": Activation.SILU,
+    **MODERN_FAMILIES,
 }

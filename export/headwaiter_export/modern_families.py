@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from headwaiter_export.choices import Norm, Positions
-from headwaiter_export.families import Family
+from headwaiter_export.family import Family
 from headwaiter_export.rotary_inputs import ModernBertInput, SplitHalfInput
 
 _SIZES = {

@@ -96,6 +96,28 @@ def test_a_class_that_transformers_ignores_is_ignored(tmp_path: Path) -> None:
     assert differences(tmp_path, 200) == []
 
 
+@pytest.mark.parametrize(
+    ("name", "tokenizer", "settings"),
+    [
+        ("ModernBert", byte_level_bpe(), {"tokenizer_class": FAST}),
+        # transformers ignores this class for this family.
+        ("ModernBert", byte_level_bpe(), {"tokenizer_class": "BertTokenizer"}),
+        ("NomicBert", word_piece(lowercase=False), {}),
+        ("NomicBert", word_piece(lowercase=False), {"tokenizer_class": "BertTokenizer", "do_lower_case": False}),
+        ("Gte", unigram(normalizers.NFKC()), {}),
+        ("Gte", word_piece(), {"tokenizer_class": "BertTokenizer"}),
+    ],
+    ids=["modernbert", "modernbert ignores the class", "nomic", "nomic cased", "gte multilingual", "gte english"],
+)
+def test_ids_of_modern_families_equal_those_of_auto_tokenizer(
+    name: str, tokenizer: Tokenizer, settings: dict[str, Any], tmp_path: Path
+) -> None:
+    save_family(tmp_path, name, vocab_size=VOCABULARY_SIZE, pad_token_id=0)
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    write_json(tmp_path / "tokenizer_config.json", settings)
+    assert differences(tmp_path, 100) == []
+
+
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("name", CASES)
 def test_ids_of_5000_texts_equal_those_of_auto_tokenizer(name: str, model: Path, tmp_path: Path) -> None:
