@@ -127,5 +127,5 @@ def write_json(path: Path, value: object) -> None:
 def bert_hidden(model: transformers.PreTrainedModel, ids: NDArray[np.generic]) -> NDArray[np.float32]:
     """Return the hidden rows [n, d] of one sequence in `transformers`."""
     with torch.inference_mode():
-        hidden: NDArray[np.float32] = model(torch.from_numpy(ids)[None]).last_hidden_state[0].numpy()
+        hidden: NDArray[np.float32] = model(torch.from_numpy(ids)[None])[0][0].numpy()
     return hidden

@@ -6,6 +6,7 @@ Headwaiter's encoders have one table of positions and no token types. Checkpoint
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -36,8 +37,8 @@ class TokenInput:
     positions_follow_padding: bool = False
     has_types: bool = True
 
-    def sizes(self, config_json: CheckpointJson) -> dict[str, int]:
-        """Read the sizes of the input, named as in EncoderConfig."""
+    def sizes(self, config_json: CheckpointJson) -> dict[str, Any]:
+        """Read the sizes of the input and the fields of its positions, named as in EncoderConfig."""
         return {
             "vocabulary_size": config_json.size("vocab_size"),
             "max_tokens": config_json.size("max_position_embeddings") - self._reserved_positions(config_json),

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from headwaiter_export.choices import Norm, Pooling
-from headwaiter_export.families import Family
+from headwaiter_export.family import Family
 from headwaiter_export.feature_inputs import DinoInput, FrameInput, ImageInput, SpectrogramInput
 
 _VIT = Family(

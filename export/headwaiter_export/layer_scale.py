@@ -7,7 +7,7 @@ LayerScale multiplies each column of a block's output by a learned number, x + Î
 from torch import Tensor
 
 from headwaiter_export.config import EncoderConfig
-from headwaiter_export.families import Family
+from headwaiter_export.family import Family
 from headwaiter_export.weights import take_tensor
 
 

@@ -188,6 +188,9 @@ _CLASS_OF_MODEL_TYPE = {
     # A class for Chinese that this export cannot build; a checkpoint must name another one.
     "roformer": "RoFormerTokenizer",
     "xlm-roberta-xl": "TokenizersBackend",
+    "modernbert": "TokenizersBackend",
+    "nomic_bert": "BertTokenizer",
+    "gte": "XLMRobertaTokenizer",
     "roberta": "RobertaTokenizer",
     "xlm-roberta": "XLMRobertaTokenizer",
     "camembert": "CamembertTokenizer",

@@ -7,34 +7,12 @@ import numpy as np
 import pytest
 import safetensors.torch
 import torch
-import transformers
 
 from headwaiter_export.attention_layout import SingleSequence
 from headwaiter_export.checkpoints import read_checkpoint
-from tests.checkpoints import bert_hidden, randomize
+from tests.checkpoints import bert_hidden
+from tests.export.family_checkpoints import assert_equals_transformers, save_family
 from tests.export.helpers import assert_checkpoint_refused, assert_close
-
-SIZES = {
-    "vocab_size": 60,
-    "hidden_size": 32,
-    "num_attention_heads": 4,
-    "num_hidden_layers": 2,
-    "intermediate_size": 64,
-    "max_position_embeddings": 24,
-}
-
-
-def save_family(folder: Path, name: str, kind: str = "Model", **settings: Any) -> transformers.PreTrainedModel:
-    """Save a random checkpoint of a family, whose classes in `transformers` begin with this name."""
-    torch.manual_seed(0)
-    config = getattr(transformers, f"{name}Config")(**{**SIZES, **settings}, attn_implementation="eager")
-    model = getattr(transformers, f"{name}{kind}")(config).eval()
-    # The angles of rotary positions are stored beside the parameters.
-    angles = {name: value.clone() for name, value in model.state_dict().items() if "embed_positions" in name}
-    randomize(model)
-    model.load_state_dict(angles, strict=False)
-    model.save_pretrained(folder)
-    return model
 
 
 @pytest.mark.parametrize(
@@ -57,13 +35,7 @@ def test_a_family_equals_transformers(name: str, settings: dict[str, Any], max_t
     model = save_family(tmp_path, name, **settings)
     encoder = read_checkpoint(tmp_path).encoder
     assert encoder.config.max_tokens == max_tokens
-    rng = np.random.default_rng(0)
-    for tokens in (1, 2, 3, max_tokens):
-        # Ids 0 and 1 may be padding tokens, which take no position.
-        ids = rng.integers(2, encoder.config.vocabulary_size, tokens)
-        with torch.inference_mode():
-            _, hidden = encoder(torch.from_numpy(ids), SingleSequence(tokens))
-        assert_close(hidden.numpy(), bert_hidden(model, ids))
+    assert_equals_transformers(encoder, model, (1, 2, 3, max_tokens))
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,8 @@ from headwaiter_export.families import FAMILIES
 from headwaiter_export.tokenizer_classes import _CLASS_OF_MODEL_TYPE
 from tests.checkpoints import save_bert, write_json
 from tests.documents import MODELS, blocks
+from tests.export.family_checkpoints import save_family
 from tests.export.helpers import assert_checkpoint_refused, edit_json
-from tests.export.test_families import save_family
 from tests.export.tokenizer_cases import CASES, FAST, XLM, save_case
 from tests.export.tokenizer_folders import (
     byte_level_bpe,
@@ -94,6 +94,28 @@ def test_a_class_that_transformers_ignores_is_ignored(tmp_path: Path) -> None:
     unigram(normalizers.NFKC()).save(str(tmp_path / "tokenizer.json"))
     write_json(tmp_path / "tokenizer_config.json", {"tokenizer_class": XLM})
     assert differences(tmp_path, 200) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "tokenizer", "settings"),
+    [
+        ("ModernBert", byte_level_bpe(), {"tokenizer_class": FAST}),
+        # transformers ignores this class for this family.
+        ("ModernBert", byte_level_bpe(), {"tokenizer_class": "BertTokenizer"}),
+        ("NomicBert", word_piece(lowercase=False), {}),
+        ("NomicBert", word_piece(lowercase=False), {"tokenizer_class": "BertTokenizer", "do_lower_case": False}),
+        ("Gte", unigram(normalizers.NFKC()), {}),
+        ("Gte", word_piece(), {"tokenizer_class": "BertTokenizer"}),
+    ],
+    ids=["modernbert", "modernbert ignores the class", "nomic", "nomic cased", "gte multilingual", "gte english"],
+)
+def test_ids_of_modern_families_equal_those_of_auto_tokenizer(
+    name: str, tokenizer: Tokenizer, settings: dict[str, Any], tmp_path: Path
+) -> None:
+    save_family(tmp_path, name, vocab_size=VOCABULARY_SIZE, pad_token_id=0)
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    write_json(tmp_path / "tokenizer_config.json", settings)
+    assert differences(tmp_path, 100) == []
 
 
 @pytest.mark.exhaustive

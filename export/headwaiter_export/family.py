@@ -1,0 +1,89 @@
+"""What a family of checkpoints is: its names for configuration fields and tensors; `families.py` lists the families."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from headwaiter_export.checkpoint_inputs import TokenInput
+from headwaiter_export.checkpoint_json import CheckpointJson
+from headwaiter_export.choices import Activation, Pooling
+from headwaiter_export.feature_inputs import FrameInput, PatchInput
+
+# Activations by their names in `transformers`.
+ACTIVATIONS: dict[str, Activation] = {
+    "gelu": Activation.GELU,
+    "gelu_new": Activation.GELU_TANH,
+    "gelu_pytorch_tanh": Activation.GELU_TANH,
+    "quick_gelu": Activation.QUICK_GELU,
+    "relu": Activation.RELU,
+    "silu": Activation.SILU,
+    "swish": Activation.SILU,
+}
+
+
+@dataclass(frozen=True)
+class Family:
+    """The names of one family. In mappings, the keys are Headwaiter's names and the values are the checkpoint's names.
+
+    Attributes:
+        input: the encoder's input.
+        tensor_prefix: prefix of the encoder's tensors in a checkpoint that also has a head.
+        size_fields: integers of EncoderConfig, and their fields in config.json.
+        optional_size_fields: integers of EncoderConfig, and their fields in config.json, which may be absent.
+        activation_field: field of config.json that names the activation.
+        module_names: modules outside the layers.
+        layer_prefix: name of a layer without its number.
+        shared_module_names: modules that all layers share.
+        layer_module_names: modules inside a layer.
+        ignored_prefixes: prefixes of tensors that do not affect hidden rows.
+        boolean_fields: booleans of EncoderConfig, and their optional fields in config.json.
+        fixed_fields: fields of EncoderConfig that have the same value in the whole family.
+        default_pooling: pooling of a checkpoint that names no pooling.
+        norm_eps: epsilon of the norms if the family ignores layer_norm_eps in config.json, otherwise None.
+        norm_eps_field: field of config.json that holds the epsilon of the norms.
+        default_norm_eps: epsilon of the norms if config.json lacks this field.
+        required_fields: fields of config.json that have only one supported value.
+        layer_scales: modules inside a layer, and the tensors by which their outputs are multiplied, see layer_scale.py.
+        config_fields: fields of config.json that may hold the encoder's configuration as an object; the first that is
+            present counts. Empty if config.json itself is the configuration.
+        default_values: values of fields that the configuration may leave out.
+    """
+
+    input: TokenInput | PatchInput | FrameInput
+    tensor_prefix: str
+    size_fields: Mapping[str, str]
+    activation_field: str
+    module_names: Mapping[str, str]
+    layer_prefix: str
+    layer_module_names: Mapping[str, str]
+    ignored_prefixes: tuple[str, ...]
+    boolean_fields: Mapping[str, str] = field(default_factory=dict)
+    fixed_fields: Mapping[str, Any] = field(default_factory=dict)
+    default_pooling: Pooling = Pooling.MEAN
+    norm_eps: float | None = None
+    norm_eps_field: str = "layer_norm_eps"
+    default_norm_eps: float = 1e-12
+    required_fields: Mapping[str, object] = field(default_factory=dict)
+    shared_module_names: Mapping[str, str] = field(default_factory=dict)
+    layer_scales: Mapping[str, str] = field(default_factory=dict)
+    optional_size_fields: Mapping[str, str] = field(default_factory=dict)
+    config_fields: tuple[str, ...] = ()
+    default_values: Mapping[str, Any] = field(default_factory=dict)
+
+    def encoder_json(self, config_json: CheckpointJson) -> CheckpointJson:
+        """Return the configuration of the encoder in config.json, with default values for missing fields."""
+        named = [name for name in self.config_fields if config_json.values.get(name) is not None]
+        if named and not isinstance(config_json.values[named[0]], dict):
+            raise config_json.error(named[0], "it must be an object")
+        values = config_json.values[named[0]] if named else {} if self.config_fields else config_json.values
+        return replace(config_json, values={**self.default_values, **values})
+
+    def tensor_name(self, name: str) -> str:
+        """Return the checkpoint's name for a tensor of `Encoder.state_dict()`."""
+        module, _, kind = name.rpartition(".")
+        if module.startswith("layers."):
+            _, number, part = module.split(".", 2)
+            if part in self.shared_module_names:
+                return f"{self.shared_module_names[part]}.{kind}"
+            return f"{self.layer_prefix}.{number}.{self.layer_module_names[part]}.{kind}"
+        return f"{self.module_names[module]}.{kind}"

@@ -1,0 +1,106 @@
+"""The families of checkpoints with rotary positions and gated feed-forward blocks."""
+
+from dataclasses import replace
+
+from headwaiter_export.choices import Norm, Positions
+from headwaiter_export.family import Family
+from headwaiter_export.rotary_inputs import ModernBertInput, SplitHalfInput
+
+_SIZES = {
+    "d_model": "hidden_size",
+    "heads": "num_attention_heads",
+    "layers": "num_hidden_layers",
+    "d_ff": "intermediate_size",
+}
+_NO_BIASES = dict.fromkeys(("query_bias", "key_bias", "value_bias", "output_bias", "up_bias", "down_bias"), False)
+_QKV = ("query", "key", "value")
+
+_MODERNBERT = Family(
+    input=ModernBertInput(
+        has_types=False,
+        theta=160_000.0,
+        local_theta=10_000.0,
+        words="embeddings.tok_embeddings.weight",
+        fused={"attn.Wqkv": _QKV, "mlp.Wi": ("gate", "up")},
+    ),
+    tensor_prefix="model.",
+    size_fields=_SIZES,
+    activation_field="hidden_activation",
+    module_names={
+        "embedding.tokens": "embeddings.tok_embeddings",
+        "embedding.norm": "embeddings.norm",
+        "norm": "final_norm",
+    },
+    layer_prefix="layers",
+    layer_module_names={
+        "attention.query": "attn.Wqkv.query",
+        "attention.key": "attn.Wqkv.key",
+        "attention.value": "attn.Wqkv.value",
+        "attention.output": "attn.Wo",
+        "attention_norm": "attn_norm",
+        "feed_forward.gate": "mlp.Wi.gate",
+        "feed_forward.up": "mlp.Wi.up",
+        "feed_forward.down": "mlp.Wo",
+        "feed_forward_norm": "mlp_norm",
+    },
+    ignored_prefixes=("head.", "decoder."),
+    boolean_fields={
+        **dict.fromkeys(("query_bias", "key_bias", "value_bias", "output_bias"), "attention_bias"),
+        **dict.fromkeys(("up_bias", "down_bias"), "mlp_bias"),
+    },
+    fixed_fields={
+        **_NO_BIASES,
+        "positions": Positions.ROTARY,
+        "norm": Norm.PRE,
+        "first_norm": False,
+        "final_norm": True,
+        "gated": True,
+    },
+    norm_eps_field="norm_eps",
+    default_norm_eps=1e-5,
+    # In transformers, `sliding_window` overrides `local_attention`.
+    required_fields={"rope_scaling": None, "sliding_window": None},
+)
+_NOMIC_BERT = Family(
+    input=SplitHalfInput(theta=1000.0, fused={"attn.Wqkv": _QKV}),
+    tensor_prefix="nomic_bert.",
+    size_fields=_SIZES,
+    activation_field="hidden_act",
+    module_names={"embedding.tokens": "embeddings.word_embeddings", "embedding.norm": "emb_ln"},
+    layer_prefix="encoder.layers",
+    layer_module_names={
+        "attention.query": "attn.Wqkv.query",
+        "attention.key": "attn.Wqkv.key",
+        "attention.value": "attn.Wqkv.value",
+        "attention.output": "attn.out_proj",
+        "attention_norm": "norm1",
+        "feed_forward.up": "mlp.fc11",
+        "feed_forward.gate": "mlp.fc12",
+        "feed_forward.down": "mlp.fc2",
+        "feed_forward_norm": "norm2",
+    },
+    ignored_prefixes=("pooler.", "cls."),
+    fixed_fields={**_NO_BIASES, "positions": Positions.ROTARY, "gated": True},
+)
+_GTE = replace(
+    _NOMIC_BERT,
+    input=SplitHalfInput(theta=160_000.0, fused={"attention.qkv_proj": _QKV, "mlp.up_gate_proj": ("up", "gate")}),
+    tensor_prefix="gte.",
+    module_names={"embedding.tokens": "embeddings.word_embeddings", "embedding.norm": "embeddings.LayerNorm"},
+    layer_prefix="encoder.layer",
+    layer_module_names={
+        "attention.query": "attention.qkv_proj.query",
+        "attention.key": "attention.qkv_proj.key",
+        "attention.value": "attention.qkv_proj.value",
+        "attention.output": "attention.o_proj",
+        "attention_norm": "attn_ln",
+        "feed_forward.up": "mlp.up_gate_proj.up",
+        "feed_forward.gate": "mlp.up_gate_proj.gate",
+        "feed_forward.down": "mlp.down_proj",
+        "feed_forward_norm": "mlp_ln",
+    },
+    ignored_prefixes=("pooler.", "lm_head."),
+    fixed_fields={"positions": Positions.ROTARY, "gated": True, "up_bias": False},
+)
+
+MODERN_FAMILIES: dict[str, Family] = {"modernbert": _MODERNBERT, "nomic_bert": _NOMIC_BERT, "gte": _GTE}

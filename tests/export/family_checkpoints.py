@@ -1,0 +1,47 @@
+"""Tiny random checkpoints of families of text encoders, and their comparison with `transformers`."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+
+from headwaiter_export.attention_layout import SingleSequence
+from headwaiter_export.encoder import Encoder
+from tests.checkpoints import bert_hidden, randomize
+from tests.export.helpers import assert_close_to_scale
+
+SIZES = {
+    "vocab_size": 60,
+    "hidden_size": 32,
+    "num_attention_heads": 4,
+    "num_hidden_layers": 2,
+    "intermediate_size": 64,
+    "max_position_embeddings": 24,
+}
+
+
+def save_family(folder: Path, name: str, kind: str = "Model", **settings: Any) -> transformers.PreTrainedModel:
+    """Save a random checkpoint of a family, whose classes in `transformers` begin with this name."""
+    torch.manual_seed(0)
+    config = getattr(transformers, f"{name}Config")(**{**SIZES, **settings}, attn_implementation="eager")
+    model = getattr(transformers, f"{name}{kind}")(config).eval()
+    # The angles of rotary positions are stored beside the parameters.
+    angles = {name: value.clone() for name, value in model.state_dict().items() if "embed_positions" in name}
+    randomize(model)
+    model.load_state_dict(angles, strict=False)
+    model.save_pretrained(folder)
+    return model
+
+
+def assert_equals_transformers(encoder: Encoder, model: transformers.PreTrainedModel, lengths: Sequence[int]) -> None:
+    """Check the hidden rows of random sequences of these lengths."""
+    rng = np.random.default_rng(0)
+    for tokens in lengths:
+        # Ids 0 and 1 may be padding tokens, which take no position.
+        ids = rng.integers(2, encoder.config.vocabulary_size, tokens)
+        with torch.inference_mode():
+            _, hidden = encoder(torch.from_numpy(ids), SingleSequence(tokens))
+        assert_close_to_scale(hidden.numpy(), bert_hidden(model, ids))

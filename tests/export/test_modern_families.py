@@ -1,0 +1,204 @@
+"""ModernBERT, Nomic BERT and GTE checkpoints of `transformers` give its hidden rows, whatever their configuration."""
+
+import json
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import safetensors.torch
+import torch
+import transformers
+
+from headwaiter_export.attention_layout import PackedCpu
+from headwaiter_export.checkpoints import read_checkpoint
+from tests.checkpoints import bert_hidden, write_json
+from tests.export.family_checkpoints import SIZES, assert_equals_transformers, save_family
+from tests.export.helpers import (
+    assert_checkpoint_refused,
+    assert_close_to_scale,
+    edit_json,
+    run_graph,
+    write_graphs,
+)
+
+# Ids of special tokens must be ids of the vocabulary.
+TOKENS = dict.fromkeys(("bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id"), 1) | {"pad_token_id": 0}
+WINDOW = 5
+MODERNBERT: dict[str, Any] = {"local_attention": 2 * WINDOW, "max_position_embeddings": 40, **TOKENS}
+SETTINGS: dict[str, dict[str, Any]] = {
+    "ModernBert": MODERNBERT,
+    "NomicBert": {"pad_token_id": 0},
+    "Gte": {"pad_token_id": 0},
+}
+ROPE = {"rope_type": "default", "rope_theta": 77.0}
+LINEAR = {"rope_type": "linear", "rope_theta": 77.0, "factor": 4.0}
+# Other values of fields whose changed value cannot be derived from their default.
+VALUES: dict[str, list[Any]] = {
+    "hidden_activation": ["silu", "relu", "gelu_new", "gelu_pytorch_tanh", "quick_gelu", "tanh"],
+    "hidden_act": ["silu", "relu", "gelu_new", "gelu", "quick_gelu", "tanh"],
+    "classifier_activation": ["silu"],
+    "classifier_pooling": ["mean"],
+    "classifier_dropout": [0.5],
+    "hidden_size": [48],
+    "num_attention_heads": [2, 8],
+    "num_hidden_layers": [1, 4],
+    "layer_types": [
+        ["full_attention"] * 2,
+        ["sliding_attention"] * 2,
+        ["sliding_attention", "full_attention"],
+    ],
+    "local_attention": [0, 1, 2, 7, 1000],
+    "norm_eps": [1e-12, 0.1],
+    "layer_norm_eps": [1e-5, 0.1],
+    "type_vocab_size": [1, 3],
+    "head_dim": [4, 12],
+    "tie_word_embeddings": [False],
+    "architectures": [["Other"]],
+    "is_encoder_decoder": [True],
+    "problem_type": ["regression"],
+    "id2label": [{0: "a", 1: "b", 2: "c"}],
+    "label2id": [{"a": 0}],
+    "dtype": ["float32"],
+    "transformers_version": ["5.0.0"],
+}
+ROPE_VALUES: dict[str, list[Any]] = {
+    "ModernBert": [
+        {"full_attention": ROPE, "sliding_attention": {**ROPE, "rope_theta": 9.0}},
+        {"full_attention": LINEAR, "sliding_attention": ROPE},
+        {"full_attention": ROPE, "sliding_attention": LINEAR},
+    ],
+    "NomicBert": [ROPE, LINEAR, {**ROPE, "rope_type": "dynamic", "factor": 2.0}],
+    "Gte": [ROPE, LINEAR, {**ROPE, "rope_type": "yarn", "factor": 2.0}],
+}
+
+
+def changed_values(name: str, field: str, default: Any) -> list[Any]:
+    """Return values of a field of a configuration class that differ from its default."""
+    if field == "rope_parameters":
+        return ROPE_VALUES[name]
+    if field in VALUES:
+        return [*VALUES[field]]
+    if isinstance(default, bool):
+        return [not default]
+    if isinstance(default, float):
+        return [default + 0.5]
+    changed: int = 5 if field.endswith("token_id") else SIZES.get(field, 20) + 4
+    return [changed]
+
+
+CHANGES = [
+    pytest.param(name, field.name, value, id=f"{name}-{field.name}-{number}")
+    for name in SETTINGS
+    for field in fields(getattr(transformers, f"{name}Config"))
+    for number, value in enumerate(changed_values(name, field.name, field.default))
+]
+
+
+# The changed values that the encoder lacks.
+REFUSED = [
+    "quick_gelu",
+    "tanh",
+    *(value for values in ROPE_VALUES.values() for value in values if "factor" in str(value)),
+]
+
+
+@pytest.mark.parametrize(("name", "field", "value"), CHANGES)
+def test_a_changed_field_is_honoured_or_refused_by_name(name: str, field: str, value: Any, tmp_path: Path) -> None:
+    model = save_family(tmp_path, name, **{**SETTINGS[name], field: value})
+    if value in REFUSED:
+        assert_checkpoint_refused(tmp_path, field)
+    else:
+        encoder = read_checkpoint(tmp_path).encoder
+        assert_equals_transformers(encoder, model, (1, encoder.config.max_tokens))
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.exhaustive] * (name != "ModernBert")) for name in SETTINGS]
+)
+def test_the_served_graph_equals_transformers_at_every_length_near_the_window(name: str, tmp_path: Path) -> None:
+    model = save_family(tmp_path, name, **SETTINGS[name])
+    encoder = read_checkpoint(tmp_path).encoder
+    path = write_graphs(encoder, tmp_path, PackedCpu)[PackedCpu]
+    rng = np.random.default_rng(0)
+    longest = encoder.config.max_tokens
+    lengths = (1, 2, WINDOW - 1, WINDOW, WINDOW + 1, 2 * WINDOW + 1, longest)
+    sequences = [rng.integers(2, 60, n) for n in lengths]
+    expected = [bert_hidden(model, ids) for ids in sequences]
+    assert_close_to_scale(run_graph(path, "cpu", sequences).hidden, np.concatenate(expected))
+    for ids, rows in zip(sequences, expected, strict=True):
+        assert_close_to_scale(run_graph(path, "cpu", [ids]).hidden, rows)
+
+
+def test_a_gte_without_token_types_equals_transformers(tmp_path: Path) -> None:
+    model = save_family(tmp_path, "Gte", pad_token_id=0, type_vocab_size=0)
+    assert_equals_transformers(read_checkpoint(tmp_path).encoder, model, (1, 24))
+
+
+@pytest.mark.parametrize("period", [1, 2, 3, 9])
+def test_a_modernbert_with_the_fields_of_transformers_4_equals_transformers(period: int, tmp_path: Path) -> None:
+    old: dict[str, Any] = {
+        "num_hidden_layers": 4,
+        "global_attn_every_n_layers": period,
+        "global_rope_theta": 99.0,
+        "local_rope_theta": 7.0,
+    }
+    model = save_family(tmp_path, "ModernBert", **MODERNBERT, **old)
+    config_json = json.loads((tmp_path / "config.json").read_text())
+    for field in ("layer_types", "rope_parameters"):
+        del config_json[field]
+    write_json(tmp_path / "config.json", {**config_json, **old})
+    encoder = read_checkpoint(tmp_path).encoder
+    assert (encoder.config.rotary_theta, encoder.config.local_rotary_theta) == (99.0, 7.0)
+    assert_equals_transformers(encoder, model, (1, 40))
+
+
+@pytest.mark.parametrize(
+    ("name", "field", "value"),
+    [
+        ("ModernBert", "head_dim", 4),
+        ("ModernBert", "sliding_window", 3),
+        ("ModernBert", "rope_scaling", {"type": "linear", "factor": 2.0}),
+        ("ModernBert", "rope_parameters", ROPE),
+        ("ModernBert", "rope_parameters", {"full_attention": {**ROPE, "partial_rotary_factor": 0.5}}),
+        ("ModernBert", "rope_parameters", {"full_attention": {"rope_theta": "1"}}),
+        ("ModernBert", "layer_types", ["full_attention"] * 3),
+        ("ModernBert", "layer_types", ["full_attention", "chunked_attention"]),
+        ("ModernBert", "norm_bias", "no"),
+        ("NomicBert", "rope_scaling", {"type": "ntk", "factor": 2.0}),
+        ("NomicBert", "rope_parameters", {**ROPE, "partial_rotary_factor": 0.5}),
+        ("NomicBert", "head_dim", "8"),
+        ("Gte", "rope_scaling", {"type": "ntk", "factor": 8.0}),
+        ("Gte", "position_embedding_type", "rope"),
+    ],
+)
+def test_a_field_that_the_encoder_lacks_is_refused_by_name(name: str, field: str, value: Any, tmp_path: Path) -> None:
+    save_family(tmp_path, name, **SETTINGS[name])
+    edit_json(tmp_path / "config.json", **{field: value})
+    assert_checkpoint_refused(tmp_path, field if "rope" not in field else "rope_")
+
+
+@pytest.mark.parametrize(
+    ("name", "module", "kind", "content"),
+    [
+        # `norm_bias` is false.
+        ("ModernBert", "final_norm", "bias", torch.ones(32)),
+        ("ModernBert", "layers.1.attn.Wqkv", "weight", torch.ones(90, 32)),
+        ("NomicBert", "encoder.layers.0.attn.Wqkv", "bias", torch.ones(96)),
+        ("Gte", "encoder.layer.0.mlp.up_gate_proj", "bias", torch.ones(128)),
+    ],
+)
+def test_a_tensor_that_the_configuration_denies_is_refused_by_name(
+    name: str, module: str, kind: str, content: torch.Tensor, tmp_path: Path
+) -> None:
+    save_family(tmp_path, name, **SETTINGS[name])
+    path = tmp_path / "model.safetensors"
+    safetensors.torch.save_file({**safetensors.torch.load_file(path), f"{module}.{kind}": content}, path)
+    assert_checkpoint_refused(tmp_path, module, kind)
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_a_head_for_masked_tokens_is_ignored(name: str, tmp_path: Path) -> None:
+    model = save_family(tmp_path, name, "ForMaskedLM", **SETTINGS[name])
+    assert_equals_transformers(read_checkpoint(tmp_path).encoder, model.base_model, (1, 12))
