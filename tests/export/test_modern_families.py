@@ -36,8 +36,8 @@ ROPE = {"rope_type": "default", "rope_theta": 77.0}
 LINEAR = {"rope_type": "linear", "rope_theta": 77.0, "factor": 4.0}
 # Other values of fields whose changed value cannot be derived from their default.
 VALUES: dict[str, list[Any]] = {
-    "hidden_activation": ["silu", "relu", "gelu_new", "gelu_pytorch_tanh", "quick_gelu", "tanh"],
-    "hidden_act": ["silu", "relu", "gelu_new", "gelu", "quick_gelu", "tanh"],
+    "hidden_activation": ["silu", "relu", "gelu_new", "gelu_pytorch_tanh", "mish", "tanh"],
+    "hidden_act": ["silu", "relu", "gelu_new", "gelu", "mish", "tanh"],
     "classifier_activation": ["silu"],
     "classifier_pooling": ["mean"],
     "classifier_dropout": [0.5],
@@ -98,7 +98,7 @@ CHANGES = [
 
 # The changed values that the encoder lacks.
 REFUSED = [
-    "quick_gelu",
+    "mish",
     "tanh",
     *(value for values in ROPE_VALUES.values() for value in values if "factor" in str(value)),
 ]
