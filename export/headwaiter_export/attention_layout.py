@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from typing_extensions import override
 
-from headwaiter_export.attention import attention
+from headwaiter_export.attention import attention, head_indices, split_heads
 from headwaiter_export.block_loop import begin_block, end_block, loop_over_blocks
 from headwaiter_export.config import EncoderConfig, Mask, Pooling
 from headwaiter_export.masks import allowed_pairs, distance_bias, score_mask
@@ -67,17 +67,22 @@ class AttentionLayout(ABC):
         """Arrange rows [R, d] in grid cells [B, N, d]."""
 
     def to_rows(self, tokens: Tensor) -> Tensor:
-        """Turn the token ids or features that a graph takes into rows [R] or [R, feature_width]."""
+        """Turn the token ids, token types or features that a graph takes into rows [R] or [R, feature_width]."""
         return tokens
+
+    def from_rows(self, rows: Tensor) -> Tensor:
+        """Turn rows [R, d] into an output of a graph."""
+        return rows
 
     @classmethod
     def output_names(cls, config: EncoderConfig) -> list[str]:
         """Return the names of a graph's outputs."""
-        return ["hidden"] if config.pooling is Pooling.NONE else ["pooled", "hidden"]
+        pooled = [] if config.pooling is Pooling.NONE else ["pooled"]
+        return [*pooled, "hidden", *([config.head.output] if config.head else [])]
 
-    def outputs(self, pooled: Tensor | None, hidden: Tensor) -> list[Tensor]:
+    def outputs(self, pooled: Tensor | None, hidden: Tensor, logits: Tensor | None = None) -> list[Tensor]:
         """Turn the encoder's results into the graph's outputs, in the order of `output_names`."""
-        return [hidden] if pooled is None else [pooled, hidden]
+        return [output for output in (pooled, self.from_rows(hidden), logits) if output is not None]
 
     def add_and_normalize(self, x: Tensor, residual: Tensor, norm: nn.Module) -> Tensor:
         """Return LayerNorm(x + residual), [R, d]."""
@@ -134,7 +139,7 @@ class AttentionWeightsLayout(SingleSequence):
     INPUT_AXES: ClassVar[Axes] = {}
 
     def __init__(self, inputs: Mapping[str, Tensor]) -> None:
-        (tokens,) = inputs.values()
+        tokens, *_ = inputs.values()
         super().__init__(tokens.shape[0])
         self._weights_and_contexts: list[Tensor] = []
 
@@ -155,7 +160,7 @@ class AttentionWeightsLayout(SingleSequence):
         return [f"{output}_{layer}" for layer in range(config.layers) for output in ("weights", "context")]
 
     @override
-    def outputs(self, pooled: Tensor | None, hidden: Tensor) -> list[Tensor]:
+    def outputs(self, pooled: Tensor | None, hidden: Tensor, logits: Tensor | None = None) -> list[Tensor]:
         return self._weights_and_contexts
 
 
@@ -199,8 +204,8 @@ class Portable(AttentionLayout):
         return tokens.flatten(0, 1)
 
     @override
-    def outputs(self, pooled: Tensor | None, hidden: Tensor) -> list[Tensor]:
-        return super().outputs(pooled, self.pad(hidden))
+    def from_rows(self, rows: Tensor) -> Tensor:
+        return self.pad(rows)
 
 
 class Packed(AttentionLayout):
@@ -288,13 +293,3 @@ class PackedCpu(Packed):
         _, context = attention(q, k, v, score_mask(self.token_mask, mask, positions), bias)
         contexts = end_block(context.transpose(1, 2), blocks.shape[0])
         return contexts.flatten(3).flatten(0, 2).index_select(0, self._inputs["block_scatter"])
-
-
-def split_heads(rows: Tensor, heads: int) -> Tensor:
-    """View rows [T, H·head_dim] as [T·H, head_dim]: head h of row r is row r·H + h, so heads need no transpose."""
-    return rows.view(rows.shape[0] * heads, rows.shape[1] // heads)
-
-
-def head_indices(rows: Tensor, heads: int) -> Tensor:
-    """Turn indices of rows [..., B, n] into indices [..., B, H, n] of the rows that `split_heads` returns."""
-    return rows[..., None, :] * heads + torch.arange(heads)[:, None]

@@ -5,23 +5,24 @@ module of a `sentence-transformers` model (modules.json). `read_checkpoint` turn
 prompts. A setting that the encoder cannot reproduce is an error that names the setting.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from headwaiter_export.checkpoint_heads import read_head, with_head_names
+from headwaiter_export.checkpoint_inputs import PatchInput
 from headwaiter_export.checkpoint_json import CheckpointError, CheckpointJson, read_json
 from headwaiter_export.checkpoint_text import read_text
 from headwaiter_export.config import ConfigError, EncoderConfig, Pooling
 from headwaiter_export.encoder import Encoder
 from headwaiter_export.families import ACTIVATIONS, FAMILIES, Family
 from headwaiter_export.text_config import TextConfig, with_prompts
+from headwaiter_export.tokenizer_classes import gives_token_types
 from headwaiter_export.weights import read_pickle, read_safetensors, take_tensor
 
-# Architectures with these endings contain a complete encoder. Their heads are ignored.
-_ENCODER_ENDINGS = ("Model", "ForMaskedLM", "ForPreTraining", "ForMaskedImageModeling")
 # Most layers of a model whose layers share tensors.
 _MOST_SHARED_LAYERS = 1000
 # Names of poolings in old and new versions of `sentence-transformers`.
@@ -38,6 +39,7 @@ _POOLING_FIELDS = ("pooling_mode", "include_prompt", "embedding_dimension", "wor
 # The supported values of fields of `sentence-transformers` that could change results.
 _NORMALIZE_FIELDS = {"module_input_name": "sentence_embedding", "module_output_name": "sentence_embedding"}
 _MODEL_FIELDS = {"model_type": "SentenceTransformer", "truncate_dim": None}
+_CROSS_ENCODER_FIELDS = {"model_type": "CrossEncoder", "prompts": None, "default_prompt_name": None}
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,10 +74,15 @@ def read_checkpoint(folder: Path, pooling: Pooling | None = None, normalize: boo
     folder = modules.transformer
     config_json = CheckpointJson.read(folder / "config.json")
     family = _read_family(config_json)
-    pooling = pooling or modules.pooling or family.default_pooling
+    head = read_head(config_json, family, modules.cross_encoder)
+    family = with_head_names(family, head)
+    pooling = pooling or modules.pooling or (Pooling.NONE if head else family.default_pooling)
     if normalize is None:
         normalize = modules.normalize and pooling is not Pooling.NONE
-    config = _encoder_config(config_json, family, pooling=pooling, normalize=normalize)
+    token_types = _token_types(folder, config_json, family) if head else 0
+    config = _encoder_config(
+        config_json, family, pooling=pooling, normalize=normalize, head=head, token_types=token_types
+    )
     text = read_text(folder, config_json, config)
     if text is not None and modules.prompts is not None:
         text = with_prompts(text, modules.prompts, pooled=modules.pools_prompt)
@@ -91,7 +98,8 @@ class _Modules:
         pooling: pooling of the model; None if the folder names no pooling.
         pools_prompt: whether pooling includes the rows of prompts.
         normalize: whether pooled vectors have unit length.
-        prompts: content of config_sentence_transformers.json; None in a plain folder.
+        prompts: content of config_sentence_transformers.json; None in a plain folder and for a cross-encoder.
+        cross_encoder: content of the same file for a cross-encoder; otherwise without fields.
     """
 
     transformer: Path
@@ -99,6 +107,7 @@ class _Modules:
     pools_prompt: bool = True
     normalize: bool = False
     prompts: CheckpointJson | None = None
+    cross_encoder: CheckpointJson = field(default_factory=lambda: CheckpointJson(Path(), {}))
 
 
 def _read_modules(folder: Path) -> _Modules:
@@ -111,6 +120,10 @@ def _read_modules(folder: Path) -> _Modules:
         if not module["type"].startswith("sentence_transformers."):
             raise CheckpointError(f"modules.json has the type {module['type']!r}: the export does not run its code")
     kinds = [module["type"].rpartition(".")[2] for module in modules]
+    settings = CheckpointJson.read_if_present(folder / "config_sentence_transformers.json")
+    if kinds == ["Transformer"] and settings.values.get("model_type") == "CrossEncoder":
+        settings.require(_CROSS_ENCODER_FIELDS)
+        return _Modules(folder / modules[0]["path"], cross_encoder=settings)
     if kinds not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):
         raise CheckpointError(
             f"modules.json lists {', '.join(kinds)}: it must be Transformer, Pooling and optionally Normalize"
@@ -119,14 +132,13 @@ def _read_modules(folder: Path) -> _Modules:
     config_json = CheckpointJson.read(pooling / "config.json")
     for each in normalize:
         CheckpointJson.read_if_present(each / "config.json").require(_NORMALIZE_FIELDS, known=())
-    prompts = CheckpointJson.read_if_present(folder / "config_sentence_transformers.json")
-    prompts.require(_MODEL_FIELDS)
+    settings.require(_MODEL_FIELDS)
     return _Modules(
         transformer,
         _read_pooling(config_json),
         pools_prompt=config_json.flag("include_prompt", default=True),
         normalize=bool(normalize),
-        prompts=prompts,
+        prompts=settings,
     )
 
 
@@ -152,9 +164,6 @@ def _read_pooling(config_json: CheckpointJson) -> Pooling:
 def _read_family(config_json: CheckpointJson) -> Family:
     """Return the family of a checkpoint, or raise CheckpointError if the checkpoint is not a supported encoder."""
     family = config_json.choice("model_type", FAMILIES)
-    for architecture in config_json.strings("architectures"):
-        if not architecture.endswith(_ENCODER_ENDINGS):
-            raise CheckpointError(f"config.json has architecture {architecture}: save the encoder without its head")
     config_json.require({"auto_map": None, "quantization_config": None, **family.required_fields})
     if (config_json.path.parent / "adapter_config.json").is_file():
         raise CheckpointError(f"{config_json.path.parent} has adapter_config.json: merge the adapter into the weights")
@@ -165,7 +174,15 @@ def _read_family(config_json: CheckpointJson) -> Family:
     return family
 
 
-def _encoder_config(config_json: CheckpointJson, family: Family, *, pooling: Pooling, normalize: bool) -> EncoderConfig:
+def _token_types(folder: Path, config_json: CheckpointJson, family: Family) -> int:
+    """Return the number of token types that sequences of a checkpoint can have; 0 if all tokens have the same type."""
+    if isinstance(family.input, PatchInput):
+        return 0
+    types = family.input.token_types(config_json)
+    return types if not (folder / "tokenizer.json").is_file() or gives_token_types(folder, config_json) else 0
+
+
+def _encoder_config(config_json: CheckpointJson, family: Family, **decided: Any) -> EncoderConfig:
     choices: dict[str, Any] = {
         **family.fixed_fields,
         **family.input.sizes(config_json),
@@ -179,7 +196,7 @@ def _encoder_config(config_json: CheckpointJson, family: Family, *, pooling: Poo
         "norm_eps": family.norm_eps or config_json.values.get("layer_norm_eps", family.default_norm_eps),
     }
     try:
-        return EncoderConfig(**choices, pooling=pooling, normalize=normalize)
+        return EncoderConfig(**choices, **decided)
     except ConfigError as error:
         raise CheckpointError(f"{config_json.path} does not describe a supported encoder: {error}") from None
 

@@ -5,6 +5,8 @@ from dataclasses import MISSING, dataclass, fields
 from enum import StrEnum
 from typing import Any
 
+from headwaiter_export.head_config import HeadConfig
+
 # Greater than any size of a real encoder, and small enough for a product of two sizes to fit in 64 bits.
 MAX_SIZE = 2**24
 
@@ -73,6 +75,8 @@ class EncoderConfig:
 
     Attributes:
         vocabulary_size: number of token ids, 0 to vocabulary_size − 1; 0 for an encoder of features.
+        token_types: number of token types; the vector of a token's type is added to its embedding, as in BERT. 0 if all
+            tokens have the same type, whose vector is then part of another tensor.
         feature_width: width of a feature row; 0 for an encoder of token ids.
         feature_projection: whether a linear layer maps features to d_model; otherwise features are the first rows.
         d_model: width of a hidden row.
@@ -109,12 +113,14 @@ class EncoderConfig:
         norm_eps: ε of LayerNorm, (x − mean) / √(variance + ε).
         pooling: how the hidden rows of a sequence become one vector.
         normalize: whether pooled vectors are scaled to unit length.
+        head: the head, if the encoder has one.
 
     Raises:
         ConfigError: a field is wrong; the message has the field, its value and the allowed values.
     """
 
     vocabulary_size: int = 0
+    token_types: int = 0
     feature_width: int = 0
     feature_projection: bool = True
     d_model: int
@@ -144,6 +150,7 @@ class EncoderConfig:
     norm_eps: float = 1e-12
     pooling: Pooling = Pooling.MEAN
     normalize: bool = False
+    head: HeadConfig | None = None
 
     def __post_init__(self) -> None:
         for name, choices in _CHOICES.items():
@@ -154,7 +161,15 @@ class EncoderConfig:
                 raise ConfigError(f"{name} is {value!r}: choose one of {', '.join(choices)}") from None
         for name in ("d_model", "heads", "layers", "max_tokens"):
             _check_size(name, getattr(self, name))
-        for name in ("vocabulary_size", "feature_width", "embedding_width", "d_ff", "head_dim", "value_dim"):
+        for name in (
+            "vocabulary_size",
+            "token_types",
+            "feature_width",
+            "embedding_width",
+            "d_ff",
+            "head_dim",
+            "value_dim",
+        ):
             _check_size(name, getattr(self, name), least=0)
         if bool(self.vocabulary_size) == bool(self.feature_width):
             raise ConfigError(
@@ -164,6 +179,10 @@ class EncoderConfig:
         for field in fields(self):
             if field.type is bool and not isinstance(getattr(self, field.name), bool):
                 raise ConfigError(f"{field.name} is {getattr(self, field.name)!r}: it must be true or false")
+        if self.token_types and not self.takes_tokens:
+            raise ConfigError(
+                f"token_types is {self.token_types}, but the encoder takes features: set token_types to 0"
+            )
         if self.takes_tokens:
             object.__setattr__(self, "feature_projection", False)
         elif not self.feature_projection and self.feature_width != self.d_model:
@@ -248,10 +267,16 @@ class EncoderConfig:
         """Name of the graph input that holds the sequences."""
         return "input_ids" if self.takes_tokens else "features"
 
+    @property
+    def row_inputs(self) -> tuple[str, ...]:
+        """Names of the graph inputs that hold the rows of the sequences: token ids and their types, or features."""
+        return (self.token_input, "token_type_ids") if self.token_types else (self.token_input,)
+
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "EncoderConfig":
         """Create a configuration from its fields, or raise ConfigError if a field is missing, unknown or wrong."""
-        known = {each.name for each in fields(cls)}
+        # Only checkpoints have heads.
+        known = {each.name for each in fields(cls) if each.name != "head" or values.get("head") is None}
         if unknown := sorted(values.keys() - known):
             raise ConfigError(f"unknown field {unknown[0]!r}: choose one of {', '.join(sorted(known))}")
         if missing := [each.name for each in fields(cls) if each.default is MISSING and each.name not in values]:

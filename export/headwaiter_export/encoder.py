@@ -24,6 +24,7 @@ from headwaiter_export.config import (
     Positions,
     WeightsError,
 )
+from headwaiter_export.heads import Head
 from headwaiter_export.positions import LearnedPositions, NoPositions, SinusoidalPositions
 
 
@@ -37,6 +38,7 @@ class Encoder(nn.Module):
         layer = EncoderLayer if config.d_ff else AttentionLayer
         self.layers = nn.ModuleList(layer(config) for _ in range(config.layers))
         self.norm = _layer_norm(config, config.width) if config.final_norm else nn.Identity()
+        self.head = Head(config.head, config.width) if config.head else None
 
     @classmethod
     def with_weights(cls, config: EncoderConfig, weights: Mapping[str, Tensor]) -> "Encoder":
@@ -68,8 +70,10 @@ class Encoder(nn.Module):
                     weights[f"{query}.bias"] = weights[f"{query}.bias"] * module.factors
         return Encoder.with_weights(replace(self.config, learned_temperature=False), weights)
 
-    def forward(self, tokens: Tensor, layout: AttentionLayout) -> tuple[Tensor | None, Tensor]:
-        """Encode token ids [R] or features [R, feature_width].
+    def forward(
+        self, tokens: Tensor, layout: AttentionLayout, token_types: Tensor | None = None
+    ) -> tuple[Tensor | None, Tensor]:
+        """Encode token ids [R], with their token types [R] (None for type 0), or features [R, feature_width].
 
         Returns:
             Pooled vectors before normalization, float32 [B, width] (None without pooling), and hidden rows [R, width].
@@ -77,11 +81,15 @@ class Encoder(nn.Module):
         if not self.config.takes_tokens:
             # Features are float32 whatever the precision of the weights.
             tokens = tokens.to(next(self.parameters()).dtype)
-        x = self.embedding(tokens, layout)
+        x = self.embedding(tokens, layout, token_types)
         for layer in self.layers:
             x = layer(x, layout)
         x = self.norm(x)
         return pool(x, layout, self.config.pooling), x
+
+    def logits(self, x: Tensor, layout: AttentionLayout) -> Tensor | None:
+        """Return the logits of hidden rows [R, width], float32 [B, labels] or [R, labels]; None without a head."""
+        return self.head(x, layout) if self.head else None
 
 
 class Embedding(nn.Module):
@@ -97,15 +105,19 @@ class Embedding(nn.Module):
                 nn.Linear(config.feature_width, config.d_model) if config.feature_projection else nn.Identity()
             )
         added = {Positions.LEARNED: LearnedPositions, Positions.SINUSOIDAL: SinusoidalPositions}
+        self.types = nn.Embedding(config.token_types, config.embedding_width) if config.token_types else None
         self.positions = added[config.positions](config) if config.positions in added else NoPositions()
         self.norm = _layer_norm(config, config.embedding_width) if config.embedding_norm else nn.Identity()
         self.projection: nn.Module = nn.Identity()
         if config.embedding_width != config.d_model:
             self.projection = nn.Linear(config.embedding_width, config.d_model)
 
-    def forward(self, tokens: Tensor, layout: AttentionLayout) -> Tensor:
+    def forward(self, tokens: Tensor, layout: AttentionLayout, token_types: Tensor | None = None) -> Tensor:
         """Return rows [R, d] for token ids [R], or for features [R, feature_width] of the same dtype as the weights."""
-        embedded: Tensor = self.projection(self.norm(self.positions(self.tokens(tokens), layout)))
+        x = self.tokens(tokens)
+        if self.types is not None:
+            x = x + (self.types.weight[0] if token_types is None else self.types(token_types))
+        embedded: Tensor = self.projection(self.norm(self.positions(x, layout)))
         return embedded
 
 

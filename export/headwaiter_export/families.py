@@ -10,6 +10,22 @@ from typing import Any
 
 from headwaiter_export.checkpoint_inputs import BucketedTokenInput, PatchInput, RotaryTokenInput, TokenInput
 from headwaiter_export.config import Activation, Norm, Pooling, Positions
+from headwaiter_export.head_config import HeadActivation
+
+
+@dataclass(frozen=True)
+class SequenceHead:
+    """The head of a family that scores each sequence by its first row.
+
+    Attributes:
+        output: module of the linear layer that computes the logits.
+        dense: module of the linear layer before it; empty if there is none.
+        activation: activation between the two; None for the activation of the feed-forward layers.
+    """
+
+    output: str
+    dense: str = ""
+    activation: HeadActivation | None = None
 
 
 @dataclass(frozen=True)
@@ -32,6 +48,7 @@ class Family:
         norm_eps: epsilon of the norms if the family ignores layer_norm_eps in config.json, otherwise None.
         default_norm_eps: epsilon of the norms if config.json has no layer_norm_eps.
         required_fields: fields of config.json that have only one supported value.
+        sequence_head: names of the head of sequence classification; None if the export does not know the head.
     """
 
     input: TokenInput | PatchInput
@@ -49,6 +66,7 @@ class Family:
     default_norm_eps: float = 1e-12
     required_fields: Mapping[str, object] = field(default_factory=dict)
     shared_module_names: Mapping[str, str] = field(default_factory=dict)
+    sequence_head: SequenceHead | None = None
 
     def tensor_name(self, name: str) -> str:
         """Return the checkpoint's name for a tensor of `Encoder.state_dict()`."""
@@ -73,6 +91,7 @@ _BERT = Family(
     activation_field="hidden_act",
     module_names={
         "embedding.tokens": "embeddings.word_embeddings",
+        "embedding.types": "embeddings.token_type_embeddings",
         "embedding.positions.table": "embeddings.position_embeddings",
         "embedding.norm": "embeddings.LayerNorm",
     },
@@ -88,12 +107,15 @@ _BERT = Family(
         "feed_forward_norm": "output.LayerNorm",
     },
     ignored_prefixes=("embeddings.position_ids", "pooler.", "cls."),
+    sequence_head=SequenceHead("classifier", "pooler.dense", HeadActivation.TANH),
 )
+_ROBERTA_HEAD = SequenceHead("classifier.out_proj", "classifier.dense", HeadActivation.TANH)
 _ROBERTA = replace(
     _BERT,
     input=TokenInput(positions_follow_padding=True),
     tensor_prefix="roberta.",
     ignored_prefixes=("embeddings.position_ids", "pooler.", "lm_head."),
+    sequence_head=_ROBERTA_HEAD,
 )
 _DATA2VEC = replace(_ROBERTA, tensor_prefix="data2vec_text.")
 _XLM_ROBERTA_XL = replace(
@@ -118,6 +140,7 @@ _ELECTRA = replace(
     size_fields={**_BERT.size_fields, "embedding_width": "embedding_size"},
     module_names={**_BERT.module_names, "embedding.projection": "embeddings_project"},
     ignored_prefixes=("embeddings.position_ids", "discriminator_predictions.", "generator_"),
+    sequence_head=replace(_ROBERTA_HEAD, activation=HeadActivation.GELU),
 )
 _ROFORMER = replace(
     _ELECTRA,
@@ -127,6 +150,7 @@ _ROFORMER = replace(
     ignored_prefixes=("pooler.", "cls."),
     fixed_fields={"positions": Positions.ROTARY},
     required_fields={"rotary_value": False},
+    sequence_head=replace(_ROBERTA_HEAD, activation=None),
 )
 _ALBERT = replace(
     _ELECTRA,
@@ -147,6 +171,7 @@ _ALBERT = replace(
     },
     ignored_prefixes=("embeddings.position_ids", "pooler.", "predictions.", "sop_classifier."),
     required_fields={"num_hidden_groups": 1, "inner_group_num": 1},
+    sequence_head=SequenceHead("classifier", "pooler", HeadActivation.TANH),
 )
 _MPNET = replace(
     _BERT,
@@ -162,6 +187,7 @@ _MPNET = replace(
     },
     shared_module_names={"attention.distances": "encoder.relative_attention_bias"},
     ignored_prefixes=("embeddings.position_ids", "pooler.", "lm_head."),
+    sequence_head=_ROBERTA_HEAD,
     fixed_fields={"distance_bias": True},
     # transformers ignores both fields, and uses these values.
     required_fields={"relative_attention_num_buckets": 32, "pad_token_id": 1},
@@ -185,6 +211,7 @@ _DISTILBERT = Family(
     },
     ignored_prefixes=("vocab_transform.", "vocab_layer_norm.", "vocab_projector."),
     norm_eps=1e-12,
+    sequence_head=SequenceHead("classifier", "pre_classifier", HeadActivation.RELU),
 )
 _VIT = Family(
     input=PatchInput(),
@@ -217,6 +244,7 @@ _VIT = Family(
         "class_row": True,
     },
     default_pooling=Pooling.CLS,
+    sequence_head=SequenceHead("classifier"),
 )
 
 # Families by `model_type` in config.json.

@@ -12,11 +12,13 @@ from random import Random
 from typing import Any
 
 from headwaiter_export.config import Activation, ConfigError, EncoderConfig, Mask, Norm, Pooling, Positions
+from headwaiter_export.head_config import HeadActivation, HeadConfig, ScoreFunction
 from headwaiter_export.presets import PRESETS
 
 BOTH = (False, True)
 VALUES: dict[str, tuple[Any, ...]] = {
     "vocabulary_size": (0, 50),
+    "token_types": (0, 2),
     "feature_width": (0, 12, 24),
     "feature_projection": BOTH,
     "d_model": (12, 24),
@@ -46,6 +48,11 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "norm_eps": (1e-12, 1e-5),
     "pooling": tuple(Pooling),
     "normalize": BOTH,
+    "head": (
+        None,
+        HeadConfig(("one", "two", "three"), ScoreFunction.SOFTMAX, activation=HeadActivation.TANH),
+        HeadConfig(("one", "two"), ScoreFunction.SOFTMAX, per_token=True),
+    ),
 }
 # Fields of each preset, with small values from `VALUES`.
 PRESET_CHOICES: dict[str, dict[str, Any]] = {
