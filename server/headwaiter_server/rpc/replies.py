@@ -36,8 +36,12 @@ def request_limits(settings: Settings) -> RequestLimits:
 
 def answer_bytes(parsed: ParsedInput, output: Output, model: ModelDescription) -> int:
     """Return the largest size of an answer's vectors and rows, in bytes."""
-    rows = sum(map(len, parsed.sequences)) if output.needs_rows(parsed.skipped_tokens) else 0
-    return (len(parsed.sequences) + rows) * model.bundle.manifest.width * _FLOAT_BYTES
+    tokens, sequences = sum(map(len, parsed.sequences)), len(parsed.sequences)
+    rows = tokens if output.needs_rows(parsed.skipped_tokens) else 0
+    scores = 0
+    if output.head is not None:
+        scores = (tokens if output.head.per_token else sequences) * len(output.head.labels)
+    return ((sequences * output.pooled + rows) * model.bundle.manifest.width + scores) * _FLOAT_BYTES
 
 
 def attend_answer_bytes(selection: AttentionSelection, tokens: int) -> int:
@@ -59,7 +63,7 @@ def encode_reply(
         no_rows = np.empty((0, served.model.bundle.manifest.width), np.float16)
         hidden = np.concatenate([no_rows, *(outcome.hidden or ())])
     pooled = _finished_vectors(parsed, output, outcome) if output.pooled else None
-    reply = encode_response(parsed, output, pooled, hidden, outcome.failures)
+    reply = encode_response(parsed, output, pooled, hidden, outcome.failures, outcome.logits)
     reply.request_id = request_id
     reply.model.CopyFrom(model_ref(served))
     return reply
