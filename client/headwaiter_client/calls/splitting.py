@@ -3,6 +3,7 @@
 import math
 import time
 from collections.abc import Iterable, Iterator
+from copy import copy
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -210,3 +211,15 @@ def split_in_half(chunk: Chunk) -> list[Chunk]:
         )
         for half in (range(chunk.first, middle), range(middle, chunk.first + len(chunk.sequences)))
     ]
+
+
+def sequence_too_large(index: int, error: HeadwaiterError) -> HeadwaiterError:
+    """Return the error of a sequence that was refused for its size in a request of its own."""
+    located_error = copy(error)
+    located_error.sequence = index
+    # The message ends with advice for requests with several sequences, which does not apply here.
+    problem, _, advice = str(error).rpartition(": ")
+    located_error.args = (
+        f"sequence {index} is too large for a request by itself ({problem or advice}): shorten it or split it",
+    )
+    return located_error
