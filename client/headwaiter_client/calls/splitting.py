@@ -178,7 +178,7 @@ def is_request_too_large(error: Exception) -> bool:
     and the server may have been restarted with other limits.
     """
     if isinstance(error, InvalidInput):
-        return error.sequence is None and error.limit is not None and error.field in (None, "texts")
+        return error.sequence is None and error.limit is not None and error.field in (None, "texts", "pairs")
     return isinstance(error, MessageTooLarge)
 
 
