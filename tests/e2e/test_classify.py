@@ -1,5 +1,7 @@
 """Scores over real gRPC equal those of `transformers`, for pairs, texts, token ids and tokens."""
 
+import asyncio
+import runpy
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ from headwaiter_client import InvalidInput, SequenceTooLong, Unimplemented
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_server.app import Server
 from tests.checkpoints import VOCABULARY, randomize, save_tokenizer, write_json
+from tests.documents import ROOT
 from tests.e2e.in_process_server import connect, metrics_url, serving
 from tests.e2e.open_inference_caller import calling, raw_request
 from tests.e2e.prometheus_metrics import metric_value
@@ -106,6 +109,18 @@ async def test_a_cross_encoder_reranks_like_transformers(cross_encoder: Exported
         assert (description.head.function, description.token_types) == (pb.SCORE_FUNCTION_SIGMOID, 2)
         labels = {"method": "Classify", "code": "OK"}
         assert metric_value(metrics_url(server), "headwaiter_requests_total", **labels) == 3
+
+
+async def test_the_example_prints_the_documents_in_their_order(
+    cross_encoder: Exported, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bundle, _, _ = cross_encoder
+    async with serving(bundle) as server:
+        monkeypatch.setattr("sys.argv", ["rerank.py", f"127.0.0.1:{server.port}"])
+        await asyncio.to_thread(runpy.run_path, str(ROOT / "examples" / "client" / "rerank.py"))
+    places, scores = zip(*(line.split()[:2] for line in capsys.readouterr().out.splitlines()), strict=True)
+    assert places == ("1.", "2.", "3.")
+    assert list(scores) == sorted(scores, reverse=True)
 
 
 @pytest.mark.parametrize("strategy", ["longest_first", "only_second"])
