@@ -32,6 +32,7 @@ DENSE_ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     "elu": lambda x: np.where(x > 0, x, np.expm1(np.minimum(x, 0))),
     **{name: ACTIVATIONS[name] for name in ("relu", "gelu", "silu")},
 }
+HEAD_ACTIVATIONS: dict[str, Callable[[Array], Array]] = {**ACTIVATIONS, "tanh": np.tanh}
 POOLINGS: dict[str, Callable[[Array], Array]] = {
     "mean": lambda x: x.mean(0),
     "max": lambda x: x.max(0),
@@ -50,7 +51,7 @@ class Oracle:
         self.choices = choices
 
     def hidden(self, sequence: Array) -> Array:
-        """Return the hidden rows [n, width] of token ids [n] or features [n, d_in]."""
+        """Return the hidden rows [n, width] of token ids [n], ids and token types [n, 2], or features [n, d_in]."""
         self._attention: list[tuple[Array, Array]] = []
         x = self._embed(sequence)
         for i in range(self.choices["layers"]):
@@ -73,16 +74,29 @@ class Oracle:
                 vector = unit(vector)
         return vector
 
+    def logits(self, hidden: Array) -> Array | None:
+        """Return the logits [1, labels] of hidden rows [n, width], or [n, labels] of each row; None without a head."""
+        head = self.choices["head"]
+        if head is None:
+            return None
+        rows = hidden if head["per_token"] else hidden[:1]
+        if head["activation"]:
+            rows = HEAD_ACTIVATIONS[head["activation"]](self._linear(rows, "head.dense"))
+        return self._linear(rows, "head.output")
+
     def attention(self, sequence: Array) -> list[tuple[Array, Array]]:
         """Return each layer's attention weights [heads, n, n] and contexts [heads, n, value_dim]."""
         self.hidden(sequence)
         return self._attention
 
     def _embed(self, sequence: Array) -> Array:
-        if sequence.ndim == 2:
+        if self.choices["feature_width"]:
             x = sequence.astype(np.float64)
             if self.choices["feature_projection"]:
                 x = self._linear(x, "embedding.tokens")
+        elif self.choices["token_types"]:
+            ids, types = sequence.T
+            x = self.weights["embedding.tokens.weight"][ids] + self.weights["embedding.types.weight"][types]
         else:
             x = self.weights["embedding.tokens.weight"][sequence]
         if self.choices["positions"] == "learned":

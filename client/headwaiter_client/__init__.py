@@ -7,8 +7,9 @@ encoding.pooled  # [2, width]
 
 from headwaiter_client.aio import AsyncClient
 from headwaiter_client.calls.attention_weights import Attention
+from headwaiter_client.calls.classification import Classification, LabelScore, RankedDocument, Ranking
 from headwaiter_client.calls.models import ModelRef, ModelVersion
-from headwaiter_client.calls.options import RequestOptions
+from headwaiter_client.calls.options import ClassifyOptions, RequestOptions
 from headwaiter_client.calls.results import Encoding, SequenceEncoding, Timings
 from headwaiter_client.calls.tensors import Int8Array
 from headwaiter_client.client import Client
@@ -39,6 +40,8 @@ __all__ = [
     "AsyncFakeEncoder",
     "Attention",
     "Cancelled",
+    "Classification",
+    "ClassifyOptions",
     "Client",
     "DeadlineExceeded",
     "DeviceFailed",
@@ -48,12 +51,15 @@ __all__ = [
     "InferenceFailed",
     "Int8Array",
     "InvalidInput",
+    "LabelScore",
     "MessageTooLarge",
     "ModelChanged",
     "ModelNotFound",
     "ModelRef",
     "ModelVersion",
     "Overloaded",
+    "RankedDocument",
+    "Ranking",
     "RequestOptions",
     "RetryPolicy",
     "SequenceEncoding",

@@ -11,10 +11,13 @@ from numpy.typing import ArrayLike
 
 from headwaiter_client.calls import steps
 from headwaiter_client.calls.attention_weights import Attention, attend_request
-from headwaiter_client.calls.encode import CallSettings, EncodeCall, ListResults, Progress, next_candidates
+from headwaiter_client.calls.classification import Classification, Ranking
+from headwaiter_client.calls.classify import ClassifyCall, RerankCall
+from headwaiter_client.calls.encode import EncodeCall
 from headwaiter_client.calls.inputs import FeatureInput, TextInput, TokenInput
+from headwaiter_client.calls.list_call import CallSettings, ListCall, ListResults, Progress, next_candidates
 from headwaiter_client.calls.models import ModelRef, ModelVersion
-from headwaiter_client.calls.options import RequestOptions
+from headwaiter_client.calls.options import ClassifyOptions, RequestOptions
 from headwaiter_client.calls.results import Encoding, SequenceEncoding
 from headwaiter_client.calls.splitting import Chunk, ChunkBuilder, split_list
 from headwaiter_client.calls.steps import Steps
@@ -27,6 +30,7 @@ from headwaiter_proto import encoder_pb2 as pb
 
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
+_ListResult = TypeVar("_ListResult", Encoding, Classification)
 
 
 class AsyncClient:
@@ -67,7 +71,7 @@ class AsyncClient:
         **options: Unpack[RequestOptions],
     ) -> Encoding:
         """Encode texts; see `Client.encode`."""
-        return await self._encode(EncodeCall(self._settings, TextInput(), texts, options, timeout_s, progress))
+        return await self._list(EncodeCall(self._settings, TextInput(), texts, options, timeout_s, progress))
 
     async def encode_tokens(
         self,
@@ -78,7 +82,7 @@ class AsyncClient:
         **options: Unpack[RequestOptions],
     ) -> Encoding:
         """Encode token ids; see `Client.encode_tokens`."""
-        return await self._encode(EncodeCall(self._settings, TokenInput(), sequences, options, timeout_s, progress))
+        return await self._list(EncodeCall(self._settings, TokenInput(), sequences, options, timeout_s, progress))
 
     async def encode_features(
         self,
@@ -89,7 +93,32 @@ class AsyncClient:
         **options: Unpack[RequestOptions],
     ) -> Encoding:
         """Encode feature vectors; see `Client.encode_features`."""
-        return await self._encode(EncodeCall(self._settings, FeatureInput(), sequences, options, timeout_s, progress))
+        return await self._list(EncodeCall(self._settings, FeatureInput(), sequences, options, timeout_s, progress))
+
+    async def classify(
+        self,
+        sequences: Iterable[str | tuple[str, str] | ArrayLike],
+        *,
+        timeout_s: float | None = None,
+        progress: Progress | None = None,
+        **options: Unpack[ClassifyOptions],
+    ) -> Classification:
+        """Return the scores of each sequence for the labels of the model; see `Client.classify`."""
+        return await self._list(ClassifyCall(self._settings, None, sequences, options, timeout_s, progress))
+
+    async def rerank(
+        self,
+        query: str,
+        documents: Iterable[str],
+        *,
+        top_n: SupportsIndex | None = None,
+        timeout_s: float | None = None,
+        progress: Progress | None = None,
+        **options: Unpack[ClassifyOptions],
+    ) -> Ranking:
+        """Return documents by their scores for a query, the best first; see `Client.rerank`."""
+        call = RerankCall(self._settings, query, documents, top_n, options, timeout_s, progress)
+        return call.rank(await self._list(call.classify))
 
     def encode_stream(
         self,
@@ -157,9 +186,9 @@ class AsyncClient:
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    async def _encode(self, call: EncodeCall) -> Encoding:
+    async def _list(self, call: ListCall[_ListResult]) -> _ListResult:
         chunks = await self._run(call.split())
-        results = ListResults(chunks, call.progress)
+        results = ListResults(chunks, call)
         async with aclosing(self._send_all(chunks, call.send, ordered=True)) as parts:
             async for part in parts:
                 results.add(part)

@@ -1,8 +1,6 @@
 """The blocking client, which threads may share."""
 
-import time
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import closing
 from inspect import iscoroutinefunction
 from typing import Self, SupportsIndex, TypeVar, Unpack
@@ -11,24 +9,27 @@ from numpy.typing import ArrayLike
 
 from headwaiter_client.calls import steps
 from headwaiter_client.calls.attention_weights import Attention, attend_request
-from headwaiter_client.calls.encode import CallSettings, EncodeCall, ListResults, Progress, next_candidates
+from headwaiter_client.calls.classification import Classification, Ranking
+from headwaiter_client.calls.classify import ClassifyCall, RerankCall
+from headwaiter_client.calls.encode import EncodeCall
 from headwaiter_client.calls.inputs import FeatureInput, TextInput, TokenInput
+from headwaiter_client.calls.list_call import CallSettings, ListCall, ListResults, Progress
 from headwaiter_client.calls.models import ModelRef, ModelVersion
-from headwaiter_client.calls.options import RequestOptions
+from headwaiter_client.calls.options import ClassifyOptions, RequestOptions
 from headwaiter_client.calls.results import Encoding, SequenceEncoding
-from headwaiter_client.calls.splitting import Chunk, split_stream
-from headwaiter_client.calls.steps import LOAD_TIMEOUT_S, Steps
-from headwaiter_client.errors import HeadwaiterError
+from headwaiter_client.calls.splitting import split_stream
+from headwaiter_client.calls.steps import LOAD_TIMEOUT_S
+from headwaiter_client.thread_runner import ThreadRunner
 from headwaiter_client.transport.connection import Connection, TlsConfig
 from headwaiter_client.transport.grpc_transport import GrpcTransport
-from headwaiter_client.transport.interface import CancelScope, Transport
+from headwaiter_client.transport.interface import Transport
 from headwaiter_client.transport.retries import DEFAULT_RETRY, RetryPolicy
 from headwaiter_proto import encoder_pb2 as pb
 
-_Result = TypeVar("_Result")
+_Result = TypeVar("_Result", Encoding, Classification)
 
 
-class Client:
+class Client(ThreadRunner):
     """Calls a Headwaiter server, or several replicas in turn. Threads may share a client.
 
     Every method raises a `HeadwaiterError` if its call fails: `InvalidInput` for input that cannot be sent, `Cancelled`
@@ -94,7 +95,7 @@ class Client:
                 the number of all texts.
             **options: see `RequestOptions`.
         """
-        return self._encode(EncodeCall(self._settings, TextInput(), texts, options, timeout_s, progress))
+        return self._list(EncodeCall(self._settings, TextInput(), texts, options, timeout_s, progress))
 
     def encode_tokens(
         self,
@@ -105,7 +106,7 @@ class Client:
         **options: Unpack[RequestOptions],
     ) -> Encoding:
         """Encode token ids, each sequence [n] integers with its special tokens; otherwise see `encode`."""
-        return self._encode(EncodeCall(self._settings, TokenInput(), sequences, options, timeout_s, progress))
+        return self._list(EncodeCall(self._settings, TokenInput(), sequences, options, timeout_s, progress))
 
     def encode_features(
         self,
@@ -116,7 +117,50 @@ class Client:
         **options: Unpack[RequestOptions],
     ) -> Encoding:
         """Encode feature vectors, each sequence [n, width] real numbers; otherwise see `encode`."""
-        return self._encode(EncodeCall(self._settings, FeatureInput(), sequences, options, timeout_s, progress))
+        return self._list(EncodeCall(self._settings, FeatureInput(), sequences, options, timeout_s, progress))
+
+    def classify(
+        self,
+        sequences: Iterable[str | tuple[str, str] | ArrayLike],
+        *,
+        timeout_s: float | None = None,
+        progress: Progress | None = None,
+        **options: Unpack[ClassifyOptions],
+    ) -> Classification:
+        """Return the scores of each sequence for the labels of the model, or of each token.
+
+        The model's description must have a `head`. A list of any length is split as `encode` does.
+
+        Args:
+            sequences: all texts, all pairs of texts, all token ids [n], or all features [n, width].
+            timeout_s: as in `encode`.
+            progress: as in `encode`.
+            **options: see `ClassifyOptions`.
+        """
+        return self._list(ClassifyCall(self._settings, None, sequences, options, timeout_s, progress))
+
+    def rerank(
+        self,
+        query: str,
+        documents: Iterable[str],
+        *,
+        top_n: SupportsIndex | None = None,
+        timeout_s: float | None = None,
+        progress: Progress | None = None,
+        **options: Unpack[ClassifyOptions],
+    ) -> Ranking:
+        """Return documents by their scores for a query, the best first; `tasks` of the model must contain TASK_RERANK.
+
+        Args:
+            query: the first text of each pair.
+            documents: the second texts.
+            top_n: most documents to return; all when None.
+            timeout_s: as in `encode`.
+            progress: as in `encode`.
+            **options: see `ClassifyOptions`.
+        """
+        call = RerankCall(self._settings, query, documents, top_n, options, timeout_s, progress)
+        return call.rank(self._list(call.classify))
 
     def encode_stream(
         self,
@@ -228,9 +272,9 @@ class Client:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _encode(self, call: EncodeCall) -> Encoding:
+    def _list(self, call: ListCall[_Result]) -> _Result:
         chunks = self._run(call.split())
-        results = ListResults(chunks, call.progress)
+        results = ListResults(chunks, call)
         if len(chunks) == 1:  # A single request needs no thread.
             results.add(self._run(call.send(chunks[0])))
         else:
@@ -244,56 +288,3 @@ class Client:
         with closing(self._send_all(chunks, call.send_for_stream, ordered=ordered)) as parts:
             for part in parts:
                 yield from part
-
-    def _send_all(
-        self, chunks: Iterable[Chunk], send: Callable[[Chunk], Steps[_Result]], *, ordered: bool
-    ) -> Generator[_Result, None, None]:
-        """Send chunks, up to `max_in_flight` at once, and yield their results.
-
-        While fewer than `max_in_flight` chunks are in flight, the next chunk is sent before any result is yielded, so
-        that the server always has work. After a chunk that was sent early, finished results are yielded at once.
-        """
-        threads = ThreadPoolExecutor(self._settings.max_in_flight, "headwaiter")
-        cancel_scope = CancelScope()
-        pending: list[Future[_Result]] = []
-        try:
-            for chunk in chunks:
-                pending.append(threads.submit(self._run, send(chunk), cancel_scope))
-                while len(pending) == self._settings.max_in_flight or (
-                    chunk.sent_early and any(call.done() for call in next_candidates(pending, ordered))
-                ):
-                    yield _next_result(pending, ordered)
-            while pending:
-                yield _next_result(pending, ordered)
-        finally:
-            threads.shutdown(wait=False, cancel_futures=True)
-            cancel_scope.cancel()
-
-    def _run(self, call: Steps[_Result], cancel_scope: CancelScope | None = None) -> _Result:
-        """Take all steps of a call, and return the result of the call."""
-        outcome: bytes | HeadwaiterError | None = None
-        try:
-            while True:
-                outcome = self._take(steps.advance(call, outcome), cancel_scope)
-        except StopIteration as end:
-            result: _Result = end.value
-            return result
-
-    def _take(self, step: steps.Call | steps.Pause, cancel_scope: CancelScope | None) -> bytes | HeadwaiterError:
-        """Take one step, and return the outcome of the step."""
-        if isinstance(step, steps.Pause):
-            time.sleep(step.pause_s)
-            return b""
-        try:
-            return self._transport.unary(step.method, step.request, step.timeout_s, step.request_id, cancel_scope)
-        except HeadwaiterError as error:
-            return error
-
-
-def _next_result(pending: list[Future[_Result]], ordered: bool) -> _Result:
-    """Wait for the next result, and remove the future that returned it from `pending`."""
-    candidates = next_candidates(pending, ordered)
-    wait(candidates, return_when=FIRST_COMPLETED)
-    future = next(future for future in candidates if future.done())
-    pending.remove(future)
-    return future.result()

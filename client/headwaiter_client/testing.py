@@ -1,9 +1,8 @@
 """A fake server without a network, for tests of code that uses `Client` or `AsyncClient`."""
 
 import hashlib
-import re
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -11,21 +10,20 @@ from numpy.typing import ArrayLike, NDArray
 
 from headwaiter_client.calls import steps
 from headwaiter_client.errors import Cancelled, HeadwaiterError, ModelNotFound, Unavailable, Unimplemented
+from headwaiter_client.fake_inputs import read_input
 from headwaiter_client.transport.connection import capped_timeout_s
 from headwaiter_client.transport.interface import CancelScope
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.manifest_pb2 import Graph, Manifest
-from headwaiter_proto.rules import inputs, replies, requests
+from headwaiter_proto.rules import classification, inputs, replies, requests
 from headwaiter_proto.rules.attention_weights import select
-from headwaiter_proto.rules.errors import Failures
 from headwaiter_proto.rules.outputs import Output
 from headwaiter_proto.rules.pooling import pool
 
-_SPECIAL_TOKENS = 2
 _PROMPTS = [pb.Prompt(name=name, text=f"{name}: ", tokens=2) for name in ("query", "passage")]
 _MAX_MESSAGE_BYTES = 1 << 24
 _MAX_ATTEND_BYTES = 1 << 26
-_Request = TypeVar("_Request", pb.EncodeRequest, pb.AttendRequest)
+_Request = TypeVar("_Request", pb.EncodeRequest, pb.ClassifyRequest, pb.AttendRequest)
 _Vectors = NDArray[np.float32]
 
 
@@ -55,9 +53,14 @@ class FakeEncoder:
         vectors: function that returns the pooled vector [width] of a sequence; hidden rows repeat this vector. The
             function receives a text (str, without the prompt), token ids [n] or feature rows [n, feature_width]. Like
             all pooled vectors, these are scaled to unit length unless the call says `normalize=False`.
+        labels: labels of the model's head; without labels, the fake refuses to classify.
+        per_token: whether each token has scores; otherwise each sequence has.
+        scores: function that returns the scores of a sequence, [labels] or, if `per_token`, [n, labels]. The function
+            receives what `vectors` receives, or a pair of texts. By default, a model of one label scores a pair of
+            texts by the cosine of their vectors.
 
     Attributes:
-        requests: the EncodeRequest and AttendRequest messages received so far.
+        requests: the messages of requests to encode, to classify and to attend, received so far.
         errors: errors for the next calls; each call (even GetModel or a health check) removes and raises the first one.
         serving: set it to False to test a server that is not ready: health checks then say so, and all other calls
             raise `Unavailable`.
@@ -80,12 +83,15 @@ class FakeEncoder:
         layers: int = 2,
         heads: int = 3,
         vectors: Callable[[Any], ArrayLike] | None = None,
+        labels: Sequence[str] = (),
+        per_token: bool = False,
+        scores: Callable[[Any], ArrayLike] | None = None,
     ) -> None:
-        self.requests: list[pb.EncodeRequest | pb.AttendRequest] = []
+        self.requests: list[pb.EncodeRequest | pb.ClassifyRequest | pb.AttendRequest] = []
         self.errors: deque[HeadwaiterError] = deque()
         self.serving = True
         self._closed = False
-        self._vectors = vectors
+        self._vectors, self._scores = vectors, scores
         self._token_vectors: dict[object, _Vectors] = {}
         self._limits = requests.RequestLimits(
             max_request_sequences, max_request_tokens, _MAX_MESSAGE_BYTES, _MAX_ATTEND_BYTES
@@ -107,6 +113,8 @@ class FakeEncoder:
             normalized=True,
             attend=Graph(file="none"),  # A manifest without this graph refuses Attend.
             prompts=_PROMPTS,
+            head=pb.Head(labels=labels, function=pb.SCORE_FUNCTION_IDENTITY, per_token=per_token) if labels else None,
+            takes_pairs=bool(labels and vocabulary_size),
         )
         digest = hashlib.sha256(model.encode()).hexdigest()
         self._model_ref = pb.ModelRef(name=model, digest=digest, precision=pb.PRECISION_FP32)
@@ -135,6 +143,8 @@ class FakeEncoder:
         match method.rpartition("/")[2]:
             case "Encode":
                 return self._encode(self._received(request, pb.EncodeRequest())).SerializeToString()
+            case "Classify":
+                return self._classify(self._received(request, pb.ClassifyRequest())).SerializeToString()
             case "Attend":
                 return self._attend(self._received(request, pb.AttendRequest())).SerializeToString()
             case "ListModels":
@@ -168,22 +178,29 @@ class FakeEncoder:
     def _encode(self, request: pb.EncodeRequest) -> pb.EncodeResponse:
         self._check_model(request.model)
         output = requests.read_options(request, self._manifest)
-        parsed = self._read_input(request)
+        parsed = read_input(request, self._manifest, self._limits)
         failures = parsed.failures.by_sequence
         good = [index for index in range(len(parsed.sequences)) if index not in failures]
         rows = [self._hidden_rows(request, parsed, index) for index in good]
         pooled = self._pooled_vectors(rows, output) if output.pooled else None
         hidden = np.concatenate([np.empty((0, self._manifest.width), np.float32), *rows]) if output.hidden else None
-        reply = replies.encode_response(parsed, output, pooled, hidden, failures)
+        logits = [self._logits(request, parsed, index) for index in good] if output.head else None
+        reply = replies.encode_response(parsed, output, pooled, hidden, failures, logits)
         reply.request_id = request.request_id
         reply.model.CopyFrom(self._model_ref)
         return reply
+
+    def _classify(self, request: pb.ClassifyRequest) -> pb.ClassifyResponse:
+        encode_request = classification.encode_request(request)
+        head = classification.read_head(encode_request.output, self._manifest)
+        assert head is not None
+        return classification.classify_response(self._encode(encode_request), head)
 
     def _attend(self, request: pb.AttendRequest) -> pb.AttendResponse:
         """Answer with equal attention weights for all tokens."""
         self._check_model(request.model)
         requests.check_attend_request(request, self._manifest)
-        parsed = self._read_input(request)
+        parsed = read_input(request, self._manifest, self._limits)
         (sequence,) = parsed.sequences
         n = len(sequence)
         layers, heads, query = select(request, n, self._manifest, self._limits.attend_bytes)
@@ -198,36 +215,6 @@ class FakeEncoder:
         reply.model.CopyFrom(self._model_ref)
         return reply
 
-    def _read_input(self, request: pb.EncodeRequest | pb.AttendRequest) -> inputs.ParsedInput:
-        """Return the sequences of a request; the sequence of a text is an array of words."""
-        # An AttendRequest has the same inputs as an EncodeRequest, but no options for them.
-        options = request if isinstance(request, pb.EncodeRequest) else pb.EncodeRequest()
-        failures = Failures(keep=options.partial)
-        if not request.HasField("texts"):
-            return inputs.read_rows(request, self._manifest, self._limits, failures)
-        prompt = inputs.read_prompt(request.texts, self._manifest, self._limits)
-        truncates = options.truncation in (pb.TRUNCATION_LEFT, pb.TRUNCATION_RIGHT)
-        max_tokens = self._manifest.max_text_tokens
-        inputs.check_texts(request.texts.values, failures)
-        tokens, offsets, truncated = [], [], {}
-        for index, text in enumerate(request.texts.values):
-            words, spans = _NO_TOKENS if index in failures else _tokenize(text, prompt.text)
-            original_tokens = len(words)
-            if truncates and original_tokens > max_tokens:
-                kept = _kept_positions(original_tokens, max_tokens, options.truncation)
-                words, spans = words[kept], spans[kept]
-            if len(words) > max_tokens:
-                failures.add(inputs.text_too_long(index, original_tokens, max_tokens))
-                words, spans = _NO_TOKENS
-            elif len(words) < original_tokens:
-                truncated[index] = original_tokens
-            tokens.append(words)
-            offsets.append(spans)
-        parsed = inputs.read_tokenized(tokens, prompt, self._manifest, self._limits, failures)
-        parsed.truncated = truncated
-        parsed.offsets = offsets if options.output.offsets else None
-        return parsed
-
     def _hidden_rows(
         self, request: pb.EncodeRequest | pb.AttendRequest, parsed: inputs.ParsedInput, index: int
     ) -> _Vectors:
@@ -236,13 +223,35 @@ class FakeEncoder:
         if self._vectors is None:
             keys = sequence.tolist() if sequence.ndim == 1 else map(tuple, sequence.tolist())
             return np.stack([self._token_vector(key) for key in keys])
-        vector = np.asarray(self._vectors(request.texts.values[index] if request.HasField("texts") else sequence))
+        vector = np.asarray(self._vectors(_as_sent(request, sequence, index)))
         if vector.shape != (width,):
             raise ValueError(
                 f"vectors returned an array of shape {vector.shape} for sequence {index}: return a vector of {width} "
                 "numbers, or pass another width to FakeEncoder"
             )
         return np.tile(vector.astype(np.float32), (len(sequence), 1))
+
+    def _logits(self, request: pb.EncodeRequest, parsed: inputs.ParsedInput, index: int) -> _Vectors:
+        """Return the logits of a sequence, [1, labels], or of each of its tokens, [n, labels]."""
+        sequence, head = parsed.sequences[index], self._manifest.head
+        shape = (len(sequence) if head.per_token else 1, len(head.labels))
+        if self._scores is not None:
+            given = np.asarray(self._scores(_as_sent(request, sequence, index)), np.float32)
+            if given.shape != (shape if head.per_token else shape[1:]):
+                raise ValueError(
+                    f"scores returned an array of shape {given.shape} for sequence {index}: return one number for each "
+                    f"of {len(head.labels)} labels{', for each token' if head.per_token else ''}"
+                )
+            return given.reshape(shape)
+        rows = self._hidden_rows(request, parsed, index)
+        vectors = unit(rows if head.per_token else rows.mean(axis=0, keepdims=True))
+        if request.HasField("pairs") and shape == (1, 1):
+            first, second = (
+                unit(np.stack([self._token_vector(word) for word in text.split()]).mean(axis=0))
+                for text in _as_sent(request, sequence, index)
+            )
+            return np.array([[first @ second]], np.float32)
+        return vectors @ np.stack([self._token_vector(("label", label)) for label in head.labels]).T
 
     def _token_vector(self, key: object) -> _Vectors:
         """Return the random vector of a word, a token id or a feature row; equal keys have equal vectors."""
@@ -255,10 +264,7 @@ class FakeEncoder:
         """Return the pooled vectors [sequences, dimensions]."""
         vectors = np.array([pool(each, output.pooling) for each in rows], np.float32)
         vectors = vectors.reshape(len(rows), self._manifest.width)[:, : output.dimensions]
-        if not output.normalized:
-            return vectors
-        unit: _Vectors = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), np.float32(1e-12))
-        return unit
+        return unit(vectors) if output.normalized else vectors
 
 
 class AsyncFakeEncoder:
@@ -276,21 +282,15 @@ class AsyncFakeEncoder:
         self._fake.close()
 
 
-_NO_TOKENS = (np.array([], object), np.empty((0, 2), np.int64))
+def unit(vectors: _Vectors) -> _Vectors:
+    """Return vectors [..., width] scaled to unit length."""
+    scaled: _Vectors = vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), np.float32(1e-12))
+    return scaled
 
 
-def _tokenize(text: str, prompt: str) -> tuple[NDArray[Any], NDArray[np.int64]]:
-    """Split a text at white space; return the tokens [n], and the begin and end of each token in the text [n, 2]."""
-    tokens = [("[CLS]", 0, 0), *((word, 0, 0) for word in prompt.split())]
-    tokens += [(found.group(), *found.span()) for found in re.finditer(r"\S+", text)]
-    tokens.append(("[SEP]", 0, 0))
-    # The dtype is object, because a numpy string array would give every word the size of the longest word.
-    return np.array([word for word, _, _ in tokens], object), np.array([span for _, *span in tokens], np.int64)
-
-
-def _kept_positions(tokens: int, max_tokens: int, truncation: pb.Truncation) -> NDArray[np.int64]:
-    """Return the positions of the tokens that truncation keeps, always including the special tokens."""
-    words = np.arange(1, tokens - 1)
-    room = max(0, max_tokens - _SPECIAL_TOKENS)
-    words = words[:room] if truncation == pb.TRUNCATION_RIGHT else words[len(words) - room :]
-    return np.array([0, *words, tokens - 1])
+def _as_sent(request: pb.EncodeRequest | pb.AttendRequest, sequence: Any, index: int) -> Any:
+    """Return a sequence as the caller passed it: a text, a pair of texts, token ids [n] or feature rows."""
+    if isinstance(request, pb.EncodeRequest) and request.HasField("pairs"):
+        first = request.pairs.first
+        return first[index if len(first) > 1 else 0], request.pairs.second[index]
+    return request.texts.values[index] if request.HasField("texts") else sequence

@@ -18,9 +18,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from typing_extensions import override
 
-from headwaiter_export.attention import attention
-from headwaiter_export.block_loop import begin_block, end_block, loop_over_blocks
-from headwaiter_export.choices import Mask, Pooling
+from headwaiter_export.attention import attention, head_indices, split_heads
+from headwaiter_export.choices import Pooling
 from headwaiter_export.config import EncoderConfig
 from headwaiter_export.masks import ScoreTerms
 
@@ -66,17 +65,22 @@ class AttentionLayout(ABC):
         """Arrange rows [R, d] in grid cells [B, N, d]."""
 
     def to_rows(self, tokens: Tensor) -> Tensor:
-        """Turn the token ids or features that a graph takes into rows [R] or [R, feature_width]."""
+        """Turn the token ids, token types or features that a graph takes into rows [R] or [R, feature_width]."""
         return tokens
+
+    def from_rows(self, rows: Tensor) -> Tensor:
+        """Turn rows [R, d] into an output of a graph."""
+        return rows
 
     @classmethod
     def output_names(cls, config: EncoderConfig) -> list[str]:
         """Return the names of a graph's outputs."""
-        return ["hidden"] if config.pooling is Pooling.NONE else ["pooled", "hidden"]
+        pooled = [] if config.pooling is Pooling.NONE else ["pooled"]
+        return [*pooled, "hidden", *([config.head.output] if config.head else [])]
 
-    def outputs(self, pooled: Tensor | None, hidden: Tensor) -> list[Tensor]:
+    def outputs(self, pooled: Tensor | None, hidden: Tensor, logits: Tensor | None = None) -> list[Tensor]:
         """Turn the encoder's results into the graph's outputs, in the order of `output_names`."""
-        return [hidden] if pooled is None else [pooled, hidden]
+        return [output for output in (pooled, self.from_rows(hidden), logits) if output is not None]
 
     def add_and_normalize(self, x: Tensor, residual: Tensor, norm: nn.Module) -> Tensor:
         """Return norm(x + residual), [R, d]."""
@@ -131,7 +135,7 @@ class AttentionWeightsLayout(SingleSequence):
     INPUT_AXES: ClassVar[Axes] = {}
 
     def __init__(self, inputs: Mapping[str, Tensor]) -> None:
-        (tokens,) = inputs.values()
+        tokens, *_ = inputs.values()
         super().__init__(tokens.shape[0])
         self._weights_and_contexts: list[Tensor] = []
 
@@ -150,7 +154,7 @@ class AttentionWeightsLayout(SingleSequence):
         return [f"{output}_{layer}" for layer in range(config.layers) for output in ("weights", "context")]
 
     @override
-    def outputs(self, pooled: Tensor | None, hidden: Tensor) -> list[Tensor]:
+    def outputs(self, pooled: Tensor | None, hidden: Tensor, logits: Tensor | None = None) -> list[Tensor]:
         return self._weights_and_contexts
 
 
@@ -192,8 +196,8 @@ class Portable(AttentionLayout):
         return tokens.flatten(0, 1)
 
     @override
-    def outputs(self, pooled: Tensor | None, hidden: Tensor) -> list[Tensor]:
-        return super().outputs(pooled, self.pad(hidden))
+    def from_rows(self, rows: Tensor) -> Tensor:
+        return self.pad(rows)
 
 
 class Packed(AttentionLayout):
@@ -241,68 +245,3 @@ class Packed(AttentionLayout):
     def pad(self, rows: Tensor) -> Tensor:
         # `F.embedding` is traced to Gather. `rows[gather]` would be traced to GatherND, which is slower.
         return F.embedding(self._inputs["gather"], rows)
-
-
-class PackedCpu(Packed):
-    """The packed layout for CPUs: gathered attention in standard operators, computed for one query block at a time.
-
-    The server cuts the queries of a batch into blocks, so that the scores of one block have bounded memory whatever the
-    length of a sequence. An ordinary batch is one block. The loop over the blocks (ONNX's Scan) takes about 20 µs in
-    each layer. ONNX Runtime's operator MultiHeadAttention is not used: with it, a batch of 512 tokens takes 2 to 3 %
-    longer.
-    """
-
-    FUSIONS: ClassVar[Fusions] = (loop_over_blocks,)
-    INPUT_AXES: ClassVar[Axes] = {
-        "positions": ("tokens",),
-        "lengths": ("batch",),
-        "gather": ("batch", "sequence"),
-        "query_blocks": ("blocks", "batch", "block"),
-        "block_scatter": ("tokens",),
-    }
-
-    @override
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, heads: int, terms: ScoreTerms) -> Tensor:
-        gather, blocks = self._inputs["gather"], self._inputs["query_blocks"]
-        near = None if terms.window is None else self._near_positions(terms)
-        indices = head_indices(gather if near is None else gather.index_select(1, near), heads)
-        k, v = (F.embedding(indices, split_heads(rows, heads)) for rows in (key, value))
-        q = F.embedding(begin_block(head_indices(blocks, heads)), split_heads(query, heads))
-        positions = bias = None
-        if not terms.are_zero:
-            positions = self._block_positions()
-        if terms.table is not None and positions is not None:
-            # Queries in a column have the same position, except those that repeat the last row of a sequence.
-            bias = terms.bias(gather.shape[1], positions.amax(0), near)
-        token_mask = self.token_mask if near is None else near < self.lengths[:, None]
-        _, context = attention(q, k, v, terms.mask(token_mask, positions, near), bias)
-        contexts = end_block(context.transpose(1, 2), blocks.shape[0])
-        return contexts.flatten(3).flatten(0, 2).index_select(0, self._inputs["block_scatter"])
-
-    def _block_positions(self) -> Tensor:
-        """Return the position of each query of a block in its sequence, [B, n]."""
-        # The first cell of a sequence has its first row, so the difference is the position.
-        return begin_block(self._inputs["query_blocks"] - self._inputs["gather"][:, :1])
-
-    def _near_positions(self, terms: ScoreTerms) -> Tensor:
-        """Return the positions of the keys that the queries of a block attend to in a window, [K].
-
-        All blocks have K keys: those before the first query, those of the block, and those after the last query. If the
-        sequences are shorter, K is N. At the ends of the longest sequence, K keys inside it are taken.
-        """
-        assert terms.window is not None
-        longest, block = self._inputs["gather"].shape[1], self._inputs["query_blocks"].shape[2]
-        after = 0 if terms.pattern is Mask.CAUSAL else terms.window
-        keys = torch.sym_min(longest, terms.window + block + after)  # type: ignore[no-untyped-call]
-        first_query = self._block_positions().amax(0)[0]
-        return (first_query - terms.window).clamp(min=0).minimum(torch.tensor(longest - keys)) + torch.arange(keys)
-
-
-def split_heads(rows: Tensor, heads: int) -> Tensor:
-    """View rows [T, H·head_dim] as [T·H, head_dim]: head h of row r is row r·H + h, so heads need no transpose."""
-    return rows.view(rows.shape[0] * heads, rows.shape[1] // heads)
-
-
-def head_indices(rows: Tensor, heads: int) -> Tensor:
-    """Turn indices of rows [..., B, n] into indices [..., B, H, n] of the rows that `split_heads` returns."""
-    return rows[..., None, :] * heads + torch.arange(heads)[:, None]

@@ -35,6 +35,7 @@ from headwaiter_export.graph_plans import (
     suitable_plans,
 )
 from headwaiter_export.graphs import WeightsFile, trace
+from headwaiter_export.head_config import HeadConfig
 from headwaiter_export.parity import SHORT_TOKENS, Reference, Sequence, concatenate
 from headwaiter_export.quantization import quantize
 from headwaiter_export.sentences import SENTENCES, TokenizedSentences, tokenize
@@ -47,10 +48,11 @@ from headwaiter_export.verification import (
     check_graphs,
     measure_neighbours,
 )
-from headwaiter_proto.encoder_pb2 import PRECISION_FP16, PRECISION_FP32, PRECISION_INT8, ImageFormat, Precision
+from headwaiter_proto.encoder_pb2 import PRECISION_FP16, PRECISION_FP32, PRECISION_INT8, Head, ImageFormat, Precision
 from headwaiter_proto.manifest_pb2 import File, Graph, Magnitude, Manifest
 from headwaiter_server.runtime.bundle import GOLDEN, MANIFEST, PARITY, SCHEMA_VERSION, TOKENIZER, sha256_of
 from headwaiter_server.runtime.numeric_tolerances import FLOAT16_MAX
+from headwaiter_server.runtime.packing import pack
 
 __all__ = ["BundleError", "export_bundle"]
 
@@ -193,16 +195,19 @@ def to_float16(encoder: Encoder) -> Encoder:
 def _write_golden(reference: Reference, path: Path) -> None:
     outputs, lengths = concatenate(reference.outputs), [len(sequence) for sequence in reference.sequences]
     assert outputs.hidden is not None
-    rows = _golden_rows(lengths)
+    kept = _golden_rows(lengths)
+    rows = pack(reference.sequences).feeds(reference.config.row_inputs)
     arrays: dict[str, Any] = {
-        reference.config.token_input: np.concatenate(reference.sequences),
+        **rows,
         "lengths": np.array(lengths, np.int32),
-        "hidden": outputs.hidden[rows],
+        "hidden": outputs.hidden[kept],
     }
-    if len(rows) < len(outputs.hidden):
-        arrays["hidden_rows"] = rows
+    if len(kept) < len(outputs.hidden):
+        arrays["hidden_rows"] = kept
     if outputs.pooled is not None:
         arrays["pooled"] = outputs.pooled
+    if outputs.logits is not None:
+        arrays["logits"] = np.concatenate(outputs.logits)
     np.savez(path, **arrays)
 
 
@@ -250,6 +255,9 @@ def _manifest(
         normalized=config.normalize,
         largest_magnitude=Magnitude(name=limiting, value=magnitude),
         residual_norm_ratio=ranges.norm_ratio,
+        head=_head(config.head) if config.head else None,
+        token_types=config.token_types,
+        takes_pairs=text is not None and text.pairs,
         graphs=[_graph(plan, float32_layers if plan.precision == PRECISION_INT8 else ()) for plan in plans],
         attend=_graph(ATTENTION_WEIGHTS_GRAPH) if (folder / ATTENTION_WEIGHTS_GRAPH.file).is_file() else None,
         files=[
@@ -263,6 +271,10 @@ def _manifest(
             "headwaiter": version("headwaiter"),
         },
     )
+
+
+def _head(config: HeadConfig) -> Head:
+    return Head(labels=config.labels, function=f"SCORE_FUNCTION_{config.function.name}", per_token=config.per_token)
 
 
 def _graph(plan: GraphPlan, float32_layers: Iterable[str] = ()) -> Graph:

@@ -1,7 +1,7 @@
 """The inputs of the checkpoint families that take token ids.
 
-Headwaiter's encoders have one table of positions and no token types. Checkpoints have more tensors at their input;
-`fold_tensors` adds these into the tensors of an encoder.
+Headwaiter's encoders have one table of positions, and token types only if the model takes pairs of texts. Checkpoints
+have more tensors at their input; `fold_tensors` adds these into the tensors of an encoder.
 """
 
 import math
@@ -27,7 +27,7 @@ _BUCKETS, _FARTHEST = 32, 128
 
 @dataclass(frozen=True)
 class TokenInput:
-    """Token ids, all of token type 0.
+    """Token ids, all of token type 0 unless the model takes pairs of texts.
 
     Attributes:
         positions_follow_padding: whether the first position is the padding token's id + 1, as in fairseq.
@@ -44,11 +44,16 @@ class TokenInput:
             "max_tokens": config_json.size("max_position_embeddings") - self._reserved_positions(config_json),
         }
 
+    def token_types(self, config_json: CheckpointJson) -> int:
+        """Return the number of token types; 0 if all tokens have the same type."""
+        types = config_json.size("type_vocab_size", least=0) if "type_vocab_size" in config_json.values else 2
+        return types if self.has_types and types > 1 else 0
+
     def fold_tensors(self, tensors: dict[str, Tensor], config_json: CheckpointJson, config: EncoderConfig) -> None:
-        """Remove the reserved rows of the position table, and add the vector of token type 0 to the others."""
+        """Remove the reserved rows of the position table, and add the vector of the only token type to the others."""
         name, reserved = f"{_POSITIONS}.weight", self._reserved_positions(config_json)
         table = take_tensor(tensors, name, (reserved + config.max_tokens, config.embedding_width))[reserved:]
-        tensors[name] = _with_first_type(table, tensors) if self.has_types else table
+        tensors[name] = _with_only_type(table, tensors, config) if self.has_types else table
 
     def _reserved_positions(self, config_json: CheckpointJson) -> int:
         if not self.positions_follow_padding:
@@ -61,9 +66,9 @@ class RotaryTokenInput(TokenInput):
     """Token ids of type 0 without a position table: attention rotates queries and keys."""
 
     def fold_tensors(self, tensors: dict[str, Tensor], config_json: CheckpointJson, config: EncoderConfig) -> None:
-        """Add the vector of token type 0 to all others, and check the angles that the checkpoint stores."""
+        """Add the vector of the only token type to all others, and check the angles that the checkpoint stores."""
         table = take_tensor(tensors, _WORDS, (config.vocabulary_size, config.embedding_width))
-        tensors[_WORDS] = _with_first_type(table, tensors)
+        tensors[_WORDS] = _with_only_type(table, tensors, config)
         stored = take_tensor(tensors, _ROTATIONS, (config.max_tokens, config.head_dim))
         angles = position_angles(config.max_tokens, config.head_dim)
         # Checkpoints in half precision store rounded values.
@@ -74,9 +79,9 @@ class RotaryTokenInput(TokenInput):
             )
 
 
-def _with_first_type(table: Tensor, tensors: dict[str, Tensor]) -> Tensor:
-    """Return a table of vectors [n, width] plus the vector of token type 0, if the checkpoint has token types."""
-    if _TYPES not in tensors:
+def _with_only_type(table: Tensor, tensors: dict[str, Tensor], config: EncoderConfig) -> Tensor:
+    """Return a table of vectors [n, width] plus the vector of token type 0, unless tokens have other types too."""
+    if _TYPES not in tensors or config.token_types:
         return table
     types = tensors[_TYPES]
     rows = max(1, len(types)) if types.ndim else 1

@@ -1,7 +1,7 @@
 """Read the modules of a `sentence-transformers` model: modules.json, and the folder of each module."""
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from torch import Tensor
@@ -38,6 +38,7 @@ _DENSE_FIELDS = ("in_features", "out_features", "bias", "activation_function")
 # The supported values of fields of `sentence-transformers` that could change results.
 _VECTOR_FIELDS = {"module_input_name": "sentence_embedding", "module_output_name": "sentence_embedding"}
 _MODEL_FIELDS = {"model_type": "SentenceTransformer", "truncate_dim": None}
+_CROSS_ENCODER_FIELDS = {"model_type": "CrossEncoder", "prompts": None, "default_prompt_name": None}
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,8 @@ class Modules:
         pools_prompt: whether pooling includes the rows of prompts.
         after_pooling: the modules after pooling, without Normalize at the end.
         normalize: whether pooled vectors have unit length in the end.
-        prompts: content of config_sentence_transformers.json; None in a plain folder.
+        prompts: content of config_sentence_transformers.json; None in a plain folder and for a cross-encoder.
+        cross_encoder: content of the same file for a cross-encoder; otherwise without fields.
     """
 
     transformer: Path
@@ -76,6 +78,7 @@ class Modules:
     after_pooling: tuple[ModuleFolder, ...] = ()
     normalize: bool = False
     prompts: CheckpointJson | None = None
+    cross_encoder: CheckpointJson = field(default_factory=lambda: CheckpointJson(Path(), {}))
 
 
 def read_modules(folder: Path) -> Modules:
@@ -93,6 +96,10 @@ def read_modules(folder: Path) -> Modules:
         if not module["type"].startswith("sentence_transformers."):
             raise CheckpointError(f"modules.json has the type {module['type']!r}: the export does not run its code")
     kinds = [module["type"].rpartition(".")[2] for module in modules]
+    settings = CheckpointJson.read_if_present(folder / "config_sentence_transformers.json")
+    if kinds == ["Transformer"] and settings.values.get("model_type") == "CrossEncoder":
+        settings.require(_CROSS_ENCODER_FIELDS)
+        return Modules(folder / modules[0]["path"], cross_encoder=settings)
     if kinds[:2] != ["Transformer", "Pooling"] or not set(kinds[2:]) <= _READERS.keys():
         raise CheckpointError(
             f"modules.json lists {', '.join(kinds)}: it must be Transformer, Pooling, and then any of "
@@ -105,15 +112,14 @@ def read_modules(folder: Path) -> Modules:
     while after_pooling and after_pooling[-1].module.kind is ModuleKind.NORMALIZE:
         after_pooling.pop()
         normalize = True
-    prompts = CheckpointJson.read_if_present(folder / "config_sentence_transformers.json")
-    prompts.require(_MODEL_FIELDS)
+    settings.require(_MODEL_FIELDS)
     return Modules(
         transformer,
         _read_pooling(config_json),
         pools_prompt=config_json.flag("include_prompt", default=True),
         after_pooling=tuple(after_pooling),
         normalize=normalize,
-        prompts=prompts,
+        prompts=settings,
     )
 
 

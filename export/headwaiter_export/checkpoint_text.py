@@ -1,6 +1,7 @@
 """Read how a checkpoint turns texts into token ids: its tokenizer and the most tokens of a text."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,10 +14,17 @@ from headwaiter_export.tokenizer_check import check_against_transformers, check_
 from headwaiter_export.tokenizer_classes import build_tokenizer, read_tokenizer_file
 
 # The supported values of the fields of sentence_bert_config.json that could change results.
-_TRANSFORMER_FIELDS = {
+_ENCODER_FIELDS = {
     "transformer_task": "feature-extraction",
     "modality_config": {"text": {"method": "forward", "method_output_name": "last_hidden_state"}},
     "module_output_name": "token_embeddings",
+}
+_CROSS_ENCODER_FIELDS = {
+    "transformer_task": "sequence-classification",
+    "modality_config": {"text": {"method": "forward", "method_output_name": "logits"}},
+    "module_output_name": "scores",
+}
+_TRANSFORMER_FIELDS = {
     **dict.fromkeys(("processing_kwargs", "query_length", "document_length", "query_expansion")),
     **dict.fromkeys(("model_args", "tokenizer_args", "config_args", "tokenizer_name_or_path")),
     **dict.fromkeys(("model_kwargs", "processor_kwargs", "config_kwargs")),
@@ -33,8 +41,10 @@ def read_text(folder: Path, config_json: CheckpointJson, config: EncoderConfig) 
         return None
     tokenizer = build_tokenizer(folder, config_json)
     text = _text_config(tokenizer, folder / "tokenizer.json", config)
-    check_against_transformers(tokenizer, folder)
-    return replace(text, max_tokens=int(min(_text_limit(folder), config.max_tokens)))
+    pairs = config.head is not None
+    check_against_transformers(tokenizer, folder, pairs=pairs)
+    limit = _text_limit(folder, _CROSS_ENCODER_FIELDS if pairs else _ENCODER_FIELDS)
+    return replace(text, max_tokens=int(min(limit, config.max_tokens)), pairs=pairs)
 
 
 def read_tokenizer(path: Path, config: EncoderConfig) -> TextConfig:
@@ -60,12 +70,12 @@ def _text_config(tokenizer: Tokenizer, path: Path, config: EncoderConfig) -> Tex
     return TextConfig(tokenizer.to_str(), config.max_tokens)
 
 
-def _text_limit(folder: Path) -> float:
+def _text_limit(folder: Path, fields: Mapping[str, object]) -> float:
     """Return the most tokens of a text that the checkpoint allows; infinity if it has no limit."""
     # The name of the file contains the architecture, as in sentence_roberta_config.json. BERT comes first.
     found = sorted(folder.glob("sentence_*_config.json"), key=lambda path: path.name != "sentence_bert_config.json")
     sentence = CheckpointJson.read_if_present(found[0] if found else folder / "sentence_bert_config.json")
-    sentence.require(_TRANSFORMER_FIELDS, known=("max_seq_length", "do_lower_case", "unpad_inputs"))
+    sentence.require({**_TRANSFORMER_FIELDS, **fields}, known=("max_seq_length", "do_lower_case", "unpad_inputs"))
     if sentence.values.get("do_lower_case"):
         raise sentence.error("do_lower_case", "it must be false, with lower-casing in tokenizer.json")
     tokenizer = CheckpointJson.read_if_present(folder / "tokenizer_config.json")

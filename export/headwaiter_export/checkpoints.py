@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from headwaiter_export.checkpoint_heads import read_head, with_head_names
+from headwaiter_export.checkpoint_inputs import TokenInput
 from headwaiter_export.checkpoint_json import CheckpointError, CheckpointJson
 from headwaiter_export.checkpoint_modules import ModuleFolder, Modules, check_widths, read_modules, read_weights
 from headwaiter_export.checkpoint_text import read_text
@@ -26,18 +28,10 @@ from headwaiter_export.feature_inputs import ImageInput
 from headwaiter_export.image_format import read_image_format
 from headwaiter_export.layer_scale import fold_layer_scales
 from headwaiter_export.text_config import TextConfig, with_prompts
+from headwaiter_export.tokenizer_classes import gives_token_types
 from headwaiter_export.weights import read_tensors, take_tensor
 from headwaiter_proto.encoder_pb2 import ImageFormat
 
-# Architectures with these endings contain a complete encoder. Their heads are ignored.
-_ENCODER_ENDINGS = (
-    "Model",
-    "ModelWithProjection",
-    "ForMaskedLM",
-    "ForPreTraining",
-    "ForMaskedImageModeling",
-    "ForConditionalGeneration",
-)
 # Most layers of a model whose layers share tensors.
 _MOST_SHARED_LAYERS = 1000
 
@@ -77,7 +71,9 @@ def read_checkpoint(folder: Path, pooling: Pooling | None = None, normalize: boo
     config_json = CheckpointJson.read(folder / "config.json")
     family = _read_family(config_json)
     config_json = family.encoder_json(config_json)
-    pooling = pooling or modules.pooling or family.default_pooling
+    head = read_head(config_json, family, modules.cross_encoder)
+    family = with_head_names(family, head)
+    pooling = pooling or modules.pooling or (Pooling.NONE if head else family.default_pooling)
     if normalize is None:
         normalize = modules.normalize and pooling is not Pooling.NONE
     after_pooling = () if pooling is Pooling.NONE else modules.after_pooling
@@ -87,6 +83,8 @@ def read_checkpoint(folder: Path, pooling: Pooling | None = None, normalize: boo
         pooling=pooling,
         after_pooling=tuple(each.module for each in after_pooling),
         normalize=normalize,
+        head=head,
+        token_types=_token_types(folder, config_json, family) if head else 0,
     )
     check_widths(after_pooling, config.width)
     image = None
@@ -107,9 +105,6 @@ def read_checkpoint(folder: Path, pooling: Pooling | None = None, normalize: boo
 def _read_family(config_json: CheckpointJson) -> Family:
     """Return the family of a checkpoint, or raise CheckpointError if the checkpoint is not a supported encoder."""
     family = config_json.choice("model_type", {**FAMILIES, **FEATURE_FAMILIES})
-    for architecture in config_json.strings("architectures"):
-        if not architecture.endswith(_ENCODER_ENDINGS):
-            raise CheckpointError(f"config.json has architecture {architecture}: save the encoder without its head")
     config_json.require({"auto_map": None, "quantization_config": None})
     if (config_json.path.parent / "adapter_config.json").is_file():
         raise CheckpointError(f"{config_json.path.parent} has adapter_config.json: merge the adapter into the weights")
@@ -120,8 +115,15 @@ def _read_family(config_json: CheckpointJson) -> Family:
     return family
 
 
-def _encoder_config(config_json: CheckpointJson, family: Family, **output: Any) -> EncoderConfig:
-    """Return the configuration; `output` has the fields that decide how hidden rows become a vector."""
+def _token_types(folder: Path, config_json: CheckpointJson, family: Family) -> int:
+    """Return the number of token types that sequences of a checkpoint can have; 0 if all tokens have the same type."""
+    if not isinstance(family.input, TokenInput):
+        return 0
+    types = family.input.token_types(config_json)
+    return types if not (folder / "tokenizer.json").is_file() or gives_token_types(folder, config_json) else 0
+
+
+def _encoder_config(config_json: CheckpointJson, family: Family, **decided: Any) -> EncoderConfig:
     config_json.require(family.required_fields)
     choices: dict[str, Any] = {
         **family.fixed_fields,
@@ -141,7 +143,7 @@ def _encoder_config(config_json: CheckpointJson, family: Family, **output: Any) 
         "norm_eps": family.norm_eps or config_json.values.get(family.norm_eps_field, family.default_norm_eps),
     }
     try:
-        return EncoderConfig(**choices, **output)
+        return EncoderConfig(**choices, **decided)
     except ConfigError as error:
         raise CheckpointError(f"{config_json.path} does not describe a supported encoder: {error}") from None
 

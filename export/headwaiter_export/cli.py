@@ -100,7 +100,8 @@ def _add_checkpoint(commands: "argparse._SubParsersAction[argparse.ArgumentParse
     checkpoint = commands.add_parser(
         "checkpoint",
         help="export a checkpoint folder of BERT, RoBERTa, DistilBERT, ELECTRA, ViT, CLIP or a relative",
-        description="Export a folder saved by transformers or sentence-transformers. Token type ids are always 0.",
+        description="Export a folder saved by transformers or sentence-transformers, with its head if it has one "
+        "that classifies.",
     )
     checkpoint.set_defaults(read=_read_checkpoint)
     checkpoint.add_argument("folder", type=Path, metavar="FOLDER")

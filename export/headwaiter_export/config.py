@@ -8,13 +8,22 @@ from typing import Any
 
 from headwaiter_export.after_pooling import ModuleKind, PooledModule, output_width
 from headwaiter_export.choices import Activation, Mask, Norm, Pooling, Positions
-from headwaiter_export.config_checks import MAX_SIZE as MAX_SIZE
 from headwaiter_export.config_checks import ConfigError as ConfigError
+from headwaiter_export.config_checks import WeightsError as WeightsError
 from headwaiter_export.config_checks import check_choice, check_eps, check_size
+from headwaiter_export.head_config import HeadConfig
 
-
-class WeightsError(ValueError):
-    """A tensor does not fit the configuration."""
+_SIZES_OR_ZERO = (
+    "vocabulary_size",
+    "token_types",
+    "feature_width",
+    "prefix_rows",
+    "embedding_width",
+    "d_ff",
+    "head_dim",
+    "value_dim",
+    "window",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,6 +32,8 @@ class EncoderConfig:
 
     Attributes:
         vocabulary_size: number of token ids, 0 to vocabulary_size − 1; 0 for an encoder of features.
+        token_types: number of token types; the vector of a token's type is added to its embedding, as in BERT. 0 if all
+            tokens have the same type, whose vector is then part of another tensor.
         feature_width: width of a feature row; 0 for an encoder of token ids.
         feature_projection: whether a linear layer maps features to d_model; otherwise features are the first rows.
         d_model: width of a hidden row.
@@ -72,12 +83,14 @@ class EncoderConfig:
         pooling: how the hidden rows of a sequence become one vector.
         after_pooling: modules that transform the pooled vector, in order; `from_dict` takes them as objects of fields.
         normalize: whether pooled vectors are scaled to unit length in the end.
+        head: the head, if the encoder has one.
 
     Raises:
         ConfigError: a field is wrong; the message has the field, its value and the allowed values.
     """
 
     vocabulary_size: int = 0
+    token_types: int = 0
     feature_width: int = 0
     feature_projection: bool = True
     d_model: int
@@ -117,14 +130,14 @@ class EncoderConfig:
     pooling: Pooling = Pooling.MEAN
     after_pooling: tuple[PooledModule, ...] = ()
     normalize: bool = False
+    head: HeadConfig | None = None
 
     def __post_init__(self) -> None:
         for name, choices in _CHOICES.items():
             check_choice(self, name, choices)
         for name in ("d_model", "heads", "layers", "max_tokens"):
             check_size(name, getattr(self, name))
-        check_size("prefix_rows", self.prefix_rows, least=0)
-        for name in ("vocabulary_size", "feature_width", "embedding_width", "d_ff", "head_dim", "value_dim", "window"):
+        for name in _SIZES_OR_ZERO:
             check_size(name, getattr(self, name), least=0)
         if bool(self.vocabulary_size) == bool(self.feature_width):
             raise ConfigError(
@@ -134,6 +147,10 @@ class EncoderConfig:
         for field in fields(self):
             if field.type is bool and not isinstance(getattr(self, field.name), bool):
                 raise ConfigError(f"{field.name} is {getattr(self, field.name)!r}: it must be true or false")
+        if self.token_types and not self.takes_tokens:
+            raise ConfigError(
+                f"token_types is {self.token_types}, but the encoder takes features: set token_types to 0"
+            )
         if self.takes_tokens:
             object.__setattr__(self, "feature_projection", False)
         elif not self.feature_projection and self.feature_width != self.d_model:
@@ -257,10 +274,16 @@ class EncoderConfig:
         """Name of the graph input that holds the sequences."""
         return "input_ids" if self.takes_tokens else "features"
 
+    @property
+    def row_inputs(self) -> tuple[str, ...]:
+        """Names of the graph inputs that hold the rows of the sequences: token ids and their types, or features."""
+        return (self.token_input, "token_type_ids") if self.token_types else (self.token_input,)
+
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "EncoderConfig":
         """Create a configuration from its fields, or raise ConfigError if a field is missing, unknown or wrong."""
-        known = {each.name for each in fields(cls)}
+        # Only checkpoints have heads.
+        known = {each.name for each in fields(cls) if each.name != "head" or values.get("head") is None}
         if unknown := sorted(values.keys() - known):
             raise ConfigError(f"unknown field {unknown[0]!r}: choose one of {', '.join(sorted(known))}")
         if missing := [each.name for each in fields(cls) if each.default is MISSING and each.name not in values]:

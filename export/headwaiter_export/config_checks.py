@@ -11,6 +11,10 @@ class ConfigError(ValueError):
     """A field of the configuration is missing, unknown or wrong."""
 
 
+class WeightsError(ValueError):
+    """A tensor does not fit the configuration."""
+
+
 def check_choice(config: object, name: str, choices: type[StrEnum]) -> None:
     """Replace a field's value by the member of `choices` that it names."""
     value = getattr(config, name)

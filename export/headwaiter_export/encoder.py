@@ -17,6 +17,7 @@ from headwaiter_export.attention import LearnedTemperature, SelfAttention
 from headwaiter_export.attention_layout import AttentionLayout
 from headwaiter_export.choices import Activation, Norm, Pooling, Positions
 from headwaiter_export.config import ConfigError, EncoderConfig, WeightsError
+from headwaiter_export.heads import Head
 from headwaiter_export.norms import make_norm
 from headwaiter_export.pooled_modules import build_modules, merge_dense
 from headwaiter_export.positions import LearnedPositions, NoPositions, SinusoidalPositions
@@ -33,6 +34,7 @@ class Encoder(nn.Module):
         self.layers = nn.ModuleList(layer(config, number) for number in range(config.layers))
         self.norm = make_norm(config, config.width) if config.final_norm else nn.Identity()
         self.after_pooling = build_modules(config)
+        self.head = Head(config.head, config.width) if config.head else None
 
     @classmethod
     def with_weights(cls, config: EncoderConfig, weights: Mapping[str, Tensor]) -> "Encoder":
@@ -72,8 +74,10 @@ class Encoder(nn.Module):
             return self
         return Encoder.with_weights(replace(self.config, after_pooling=modules), weights)
 
-    def forward(self, tokens: Tensor, layout: AttentionLayout) -> tuple[Tensor | None, Tensor]:
-        """Encode token ids [R] or features [R, feature_width].
+    def forward(
+        self, tokens: Tensor, layout: AttentionLayout, token_types: Tensor | None = None
+    ) -> tuple[Tensor | None, Tensor]:
+        """Encode token ids [R], with their token types [R] (None for type 0), or features [R, feature_width].
 
         Returns:
             Pooled vectors before normalization, float32 [B, pooled_width] (None without pooling), and hidden rows
@@ -82,12 +86,16 @@ class Encoder(nn.Module):
         if not self.config.takes_tokens:
             # Features are float32 whatever the precision of the weights.
             tokens = tokens.to(next(self.parameters()).dtype)
-        x = self.embedding(tokens, layout)
+        x = self.embedding(tokens, layout, token_types)
         for layer in self.layers:
             x = layer(x, layout)
         x = self.norm(x)
         pooled = pool(x, layout, self.config.pooling)
         return None if pooled is None else self.after_pooling(pooled), x
+
+    def logits(self, x: Tensor, layout: AttentionLayout) -> Tensor | None:
+        """Return the logits of hidden rows [R, width], float32 [B, labels] or [R, labels]; None without a head."""
+        return self.head(x, layout) if self.head else None
 
 
 class Embedding(nn.Module):
@@ -103,15 +111,19 @@ class Embedding(nn.Module):
                 nn.Linear(config.feature_width, config.d_model) if config.feature_projection else nn.Identity()
             )
         added = {Positions.LEARNED: LearnedPositions, Positions.SINUSOIDAL: SinusoidalPositions}
+        self.types = nn.Embedding(config.token_types, config.embedding_width) if config.token_types else None
         self.positions = added[config.positions](config) if config.positions in added else NoPositions()
         self.norm = make_norm(config, config.embedding_width) if config.embedding_norm else nn.Identity()
         self.projection: nn.Module = nn.Identity()
         if config.embedding_width != config.d_model:
             self.projection = nn.Linear(config.embedding_width, config.d_model)
 
-    def forward(self, tokens: Tensor, layout: AttentionLayout) -> Tensor:
+    def forward(self, tokens: Tensor, layout: AttentionLayout, token_types: Tensor | None = None) -> Tensor:
         """Return rows [R, d] for token ids [R], or for features [R, feature_width] of the same dtype as the weights."""
-        embedded: Tensor = self.projection(self.norm(self.positions(self.tokens(tokens), layout)))
+        x = self.tokens(tokens)
+        if self.types is not None:
+            x = x + (self.types.weight[0] if token_types is None else self.types(token_types))
+        embedded: Tensor = self.projection(self.norm(self.positions(x, layout)))
         return embedded
 
 

@@ -8,7 +8,8 @@ from dataclasses import replace
 
 from headwaiter_export.checkpoint_inputs import BucketedTokenInput, RotaryTokenInput, TokenInput
 from headwaiter_export.choices import Norm, Positions
-from headwaiter_export.family import Family
+from headwaiter_export.family import Family, SequenceHead
+from headwaiter_export.head_config import HeadActivation
 from headwaiter_export.modern_families import MODERN_FAMILIES
 
 _BERT = Family(
@@ -23,6 +24,7 @@ _BERT = Family(
     activation_field="hidden_act",
     module_names={
         "embedding.tokens": "embeddings.word_embeddings",
+        "embedding.types": "embeddings.token_type_embeddings",
         "embedding.positions.table": "embeddings.position_embeddings",
         "embedding.norm": "embeddings.LayerNorm",
     },
@@ -38,12 +40,15 @@ _BERT = Family(
         "feed_forward_norm": "output.LayerNorm",
     },
     ignored_prefixes=("embeddings.position_ids", "pooler.", "cls."),
+    sequence_head=SequenceHead("classifier", "pooler.dense", HeadActivation.TANH),
 )
+_ROBERTA_HEAD = SequenceHead("classifier.out_proj", "classifier.dense", HeadActivation.TANH)
 _ROBERTA = replace(
     _BERT,
     input=TokenInput(positions_follow_padding=True),
     tensor_prefix="roberta.",
     ignored_prefixes=("embeddings.position_ids", "pooler.", "lm_head."),
+    sequence_head=_ROBERTA_HEAD,
 )
 _DATA2VEC = replace(_ROBERTA, tensor_prefix="data2vec_text.")
 _XLM_ROBERTA_XL = replace(
@@ -68,6 +73,7 @@ _ELECTRA = replace(
     size_fields={**_BERT.size_fields, "embedding_width": "embedding_size"},
     module_names={**_BERT.module_names, "embedding.projection": "embeddings_project"},
     ignored_prefixes=("embeddings.position_ids", "discriminator_predictions.", "generator_"),
+    sequence_head=replace(_ROBERTA_HEAD, activation=HeadActivation.GELU),
 )
 _ROFORMER = replace(
     _ELECTRA,
@@ -77,6 +83,7 @@ _ROFORMER = replace(
     ignored_prefixes=("pooler.", "cls."),
     fixed_fields={"positions": Positions.ROTARY},
     required_fields={"rotary_value": False},
+    sequence_head=replace(_ROBERTA_HEAD, activation=None),
 )
 _ALBERT = replace(
     _ELECTRA,
@@ -97,6 +104,7 @@ _ALBERT = replace(
     },
     ignored_prefixes=("embeddings.position_ids", "pooler.", "predictions.", "sop_classifier."),
     required_fields={"num_hidden_groups": 1, "inner_group_num": 1},
+    sequence_head=SequenceHead("classifier", "pooler", HeadActivation.TANH),
 )
 _MPNET = replace(
     _BERT,
@@ -112,6 +120,7 @@ _MPNET = replace(
     },
     shared_module_names={"attention.distances": "encoder.relative_attention_bias"},
     ignored_prefixes=("embeddings.position_ids", "pooler.", "lm_head."),
+    sequence_head=_ROBERTA_HEAD,
     fixed_fields={"distance_bias": True},
     # transformers ignores both fields, and uses these values.
     required_fields={"relative_attention_num_buckets": 32, "pad_token_id": 1},
@@ -135,6 +144,7 @@ _DISTILBERT = Family(
     },
     ignored_prefixes=("vocab_transform.", "vocab_layer_norm.", "vocab_projector."),
     norm_eps=1e-12,
+    sequence_head=SequenceHead("classifier", "pre_classifier", HeadActivation.RELU),
 )
 
 # Families of texts by `model_type` in config.json; feature_families.py has those of images and audio.

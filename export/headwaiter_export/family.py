@@ -8,6 +8,7 @@ from headwaiter_export.checkpoint_inputs import TokenInput
 from headwaiter_export.checkpoint_json import CheckpointJson
 from headwaiter_export.choices import Activation, Pooling
 from headwaiter_export.feature_inputs import FrameInput, PatchInput
+from headwaiter_export.head_config import HeadActivation
 
 # Activations by their names in `transformers`.
 ACTIVATIONS: dict[str, Activation] = {
@@ -19,6 +20,21 @@ ACTIVATIONS: dict[str, Activation] = {
     "silu": Activation.SILU,
     "swish": Activation.SILU,
 }
+
+
+@dataclass(frozen=True)
+class SequenceHead:
+    """The head of a family that scores each sequence by its first row.
+
+    Attributes:
+        output: module of the linear layer that computes the logits.
+        dense: module of the linear layer before it; empty if there is none.
+        activation: activation between the two; None for the activation of the feed-forward layers.
+    """
+
+    output: str
+    dense: str = ""
+    activation: HeadActivation | None = None
 
 
 @dataclass(frozen=True)
@@ -47,6 +63,7 @@ class Family:
         config_fields: fields of config.json that may hold the encoder's configuration as an object; the first that is
             present counts. Empty if config.json itself is the configuration.
         default_values: values of fields that the configuration may leave out.
+        sequence_head: names of the head of sequence classification; None if the export does not know the head.
     """
 
     input: TokenInput | PatchInput | FrameInput
@@ -69,6 +86,7 @@ class Family:
     optional_size_fields: Mapping[str, str] = field(default_factory=dict)
     config_fields: tuple[str, ...] = ()
     default_values: Mapping[str, Any] = field(default_factory=dict)
+    sequence_head: SequenceHead | None = None
 
     def encoder_json(self, config_json: CheckpointJson) -> CheckpointJson:
         """Return the configuration of the encoder in config.json, with default values for missing fields."""

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from headwaiter_export.choices import Norm, Pooling
-from headwaiter_export.family import Family
+from headwaiter_export.family import Family, SequenceHead
 from headwaiter_export.feature_inputs import DinoInput, FrameInput, ImageInput, SpectrogramInput
 
 _VIT = Family(
@@ -170,7 +170,7 @@ _WHISPER = Family(
 
 # Families by `model_type` in config.json.
 FEATURE_FAMILIES: dict[str, Family] = {
-    "vit": _VIT,
+    "vit": replace(_VIT, sequence_head=SequenceHead("classifier")),
     "deit": _DEIT,
     "audio-spectrogram-transformer": _AST,
     "clip": _CLIP,

@@ -7,7 +7,8 @@ of ONNX Runtime, and a server runs the graph for its device. `bundle.py` writes 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
-from headwaiter_export.attention_layout import AttentionWeightsLayout, PackedCpu, Portable
+from headwaiter_export.attention_layout import AttentionWeightsLayout, Portable
+from headwaiter_export.attention_layout_cpu import PackedCpu
 from headwaiter_export.attention_layout_cuda import PackedCuda, PackedCudaSeparateNorms
 from headwaiter_export.graphs import GraphLayout
 from headwaiter_proto.encoder_pb2 import PRECISION_FP16, PRECISION_FP32, PRECISION_INT8, Precision

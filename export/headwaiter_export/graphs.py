@@ -46,7 +46,7 @@ _DIMS = {
 def trace(encoder: Encoder, layout: type[GraphLayout]) -> ir.Model:
     """Trace an encoder into an ONNX graph of the encoder's precision that declares only the inputs it uses."""
     graph = _GraphModule(encoder, layout)
-    axes = {encoder.config.token_input: layout.TOKEN_AXES, **layout.INPUT_AXES}
+    axes = {**dict.fromkeys(encoder.config.row_inputs, layout.TOKEN_AXES), **layout.INPUT_AXES}
     batch = pack(random_sequences(encoder.config, TRACED_LENGTHS), block_cells=TRACED_BLOCK_CELLS)
     feeds = batch.feeds(axes)
     with _silence(), torch.inference_mode():
@@ -124,7 +124,9 @@ class _GraphModule(nn.Module):
 
     def forward(self, inputs: dict[str, Tensor]) -> list[Tensor]:
         layout = self.layout(inputs)
-        return layout.outputs(*self.encoder(layout.to_rows(inputs[self.encoder.config.token_input]), layout))
+        tokens, *types = (layout.to_rows(inputs[name]) for name in self.encoder.config.row_inputs)
+        pooled, hidden = self.encoder(tokens, layout, *types)
+        return layout.outputs(pooled, hidden, self.encoder.logits(hidden, layout))
 
 
 def _tidy(model: ir.Model) -> ir.Model:

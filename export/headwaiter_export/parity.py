@@ -8,12 +8,13 @@ tolerances; the reference also becomes the golden inputs of a bundle, with which
 import itertools
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from headwaiter_export.attention_layout import AttentionWeightsLayout, SingleSequence
 from headwaiter_export.config import EncoderConfig
@@ -29,7 +30,7 @@ from headwaiter_server.runtime.numeric_tolerances import (
 )
 from headwaiter_server.runtime.packing import pack
 
-# Token ids [n] or features [n, feature_width].
+# Token ids [n], token ids and token types [n, 2], or features [n, feature_width].
 Sequence = NDArray[np.generic]
 
 _SEQUENCES = 32
@@ -55,7 +56,8 @@ class Reference:
     Attributes:
         config: configuration of the encoder.
         sequences: token ids or features.
-        outputs: for a sequence of n tokens, hidden [n, width] and pooled [1, width], normalized if the encoder does so.
+        outputs: for a sequence of n tokens, hidden [n, width], pooled [1, width], normalized if the encoder does so,
+            and logits.
     """
 
     config: EncoderConfig
@@ -125,7 +127,8 @@ def random_sequences(config: EncoderConfig, lengths: Iterable[int]) -> list[Sequ
     """Draw uniform token ids or normally distributed features; the same `lengths` give the same sequences."""
     rng = np.random.default_rng(0)
     if config.takes_tokens:
-        return [rng.integers(0, config.vocabulary_size, n) for n in lengths]
+        largest = [config.vocabulary_size, config.token_types] if config.token_types else config.vocabulary_size
+        return [rng.integers(0, largest, (n, 2) if config.token_types else n) for n in lengths]
     return [rng.standard_normal((n, config.feature_width), np.float32) for n in lengths]
 
 
@@ -160,9 +163,9 @@ def measure_attention_weights(path: Path, encoder: Encoder, reference: Reference
     differences, cosines = [], []
     for sequence in sequences[:_WEIGHTS_SEQUENCES]:
         query = len(sequence) // 2
-        tokens = torch.from_numpy(sequence)
+        tokens, *types = rows_of(sequence)
         layout = AttentionWeightsLayout({config.token_input: tokens})
-        expected = layout.outputs(*encoder(tokens, layout))
+        expected = layout.outputs(*encoder(tokens, layout, *types))
         actual = graph.run(sequence, AttentionSelection(range(config.layers), range(config.heads), query))
         assert actual.context is not None
         contexts = torch.stack(expected[1::2])[:, :, query].numpy()
@@ -183,7 +186,8 @@ def concatenate(outputs: list[Outputs]) -> Outputs:
     """Concatenate the outputs of several batches."""
     pooled = [each.pooled for each in outputs if each.pooled is not None]
     hidden = [each.hidden for each in outputs if each.hidden is not None]
-    return Outputs(np.concatenate(pooled) if pooled else None, np.concatenate(hidden))
+    logits = [rows for each in outputs for rows in each.logits or ()]
+    return Outputs(np.concatenate(pooled) if pooled else None, np.concatenate(hidden), logits or None)
 
 
 @torch.inference_mode()
@@ -193,10 +197,22 @@ def run_in_pytorch(
     """Run an encoder in PyTorch on each sequence alone; normalize the pooled vectors if the encoder does."""
     results = []
     for sequence in sequences:
-        pooled, hidden = encoder(torch.from_numpy(sequence), layout(len(sequence)))
-        outputs = Outputs(None if pooled is None else pooled.numpy(), hidden.numpy())
+        tokens, *types = rows_of(sequence)
+        arrangement = layout(len(sequence))
+        pooled, hidden = encoder(tokens, arrangement, *types)
+        logits = encoder.logits(hidden, arrangement)
+        outputs = Outputs(
+            None if pooled is None else pooled.numpy(), hidden.numpy(), None if logits is None else [logits.numpy()]
+        )
         results.append(normalize_outputs(encoder.config, outputs))
     return results
+
+
+def rows_of(sequence: Sequence) -> tuple[Tensor, ...]:
+    """Return the rows of a sequence, in the order of `EncoderConfig.row_inputs`; token types only if it has them."""
+    rows = torch.from_numpy(sequence)
+    has_types = rows.ndim == 2 and not rows.is_floating_point()
+    return (rows[:, 0], rows[:, 1]) if has_types else (rows,)
 
 
 def _sequence_lengths(config: EncoderConfig) -> list[int]:
@@ -213,4 +229,4 @@ def normalize_outputs(config: EncoderConfig, outputs: Outputs) -> Outputs:
     """Scale pooled vectors to unit length if the encoder normalizes."""
     if outputs.pooled is None:
         return outputs
-    return Outputs(normalize_pooled(outputs.pooled, normalized=config.normalize), outputs.hidden)
+    return replace(outputs, pooled=normalize_pooled(outputs.pooled, normalized=config.normalize))

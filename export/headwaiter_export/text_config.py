@@ -37,6 +37,7 @@ class TextConfig:
         prompts: prompts that a request may choose from.
         default_prompt: name of the prompt for requests that name none; empty if there is no default.
         pooling_skips_prompt: whether pooling skips the rows of a prompt and of special tokens before it.
+        pairs: whether the model takes pairs of texts.
     """
 
     tokenizer: str
@@ -44,6 +45,7 @@ class TextConfig:
     prompts: tuple[Prompt, ...] = ()
     default_prompt: str = ""
     pooling_skips_prompt: bool = False
+    pairs: bool = False
 
 
 def with_prompts(text: TextConfig, prompts_json: CheckpointJson, *, pooled: bool) -> TextConfig:

@@ -1,6 +1,6 @@
 """Compare a tokenizer with the one that `transformers` builds, if `transformers` is installed."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from pathlib import Path
 
@@ -8,6 +8,8 @@ from tokenizers import Tokenizer
 
 from headwaiter_export.checkpoint_json import CheckpointError
 
+# Texts or pairs of texts, an attribute of their encodings, and the values that are expected.
+_Comparison = tuple[Sequence[str] | Sequence[tuple[str, str]], str, list[list[int]]]
 # Added tokens beyond this number are not compared: some tokenizers have thousands of unused ones.
 _COMPARED_ADDED_TOKENS = 50
 _MAX_QUOTED_CHARACTERS = 200
@@ -50,8 +52,10 @@ def check_tokenizer(tokenizer: Tokenizer, path: Path) -> None:
         )
 
 
-def check_against_transformers(tokenizer: Tokenizer, folder: Path) -> None:
+def check_against_transformers(tokenizer: Tokenizer, folder: Path, *, pairs: bool = False) -> None:
     """Compare the ids of a few hundred texts with those of `AutoTokenizer`; do nothing without `transformers`.
+
+    With `pairs`, also compare the ids and the token types of each text with the next one.
 
     Raises:
         CheckpointError: the ids of a text differ, or `transformers` cannot use the tokenizer.
@@ -64,20 +68,25 @@ def check_against_transformers(tokenizer: Tokenizer, folder: Path) -> None:
     added = [token.content for _, token in sorted(tokenizer.get_added_tokens_decoder().items())]
     texts = check_texts(added[:_COMPARED_ADDED_TOKENS])
     try:
-        expected: list[list[int]] = AutoTokenizer.from_pretrained(str(folder), local_files_only=True)(texts)[
-            "input_ids"
-        ]
+        reference = AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
+        comparisons: list[_Comparison] = [(texts, "ids", reference(texts)["input_ids"])]
+        if pairs:
+            answer, both = reference(texts[:-1], texts[1:]), list(pairwise(texts))
+            attributes = {"input_ids": "ids", "token_type_ids": "type_ids"}
+            comparisons += [(both, attributes[name], answer[name]) for name in attributes if name in answer]
     except Exception as error:  # noqa: BLE001 - whatever the error is, there is nothing to compare with
         raise CheckpointError(
             f"{folder}: {reference_name} cannot use the tokenizer ({_shortened(repr(error))}): save the tokenizer again"
         ) from None
-    for text, encoding, expected_ids in zip(texts, tokenizer.encode_batch(texts), expected, strict=True):
-        if encoding.ids != expected_ids:
-            raise CheckpointError(
-                f"{folder}: the text {_shortened(repr(text))} has token ids {_shortened(str(encoding.ids))} in the "
-                f"bundle, but {_shortened(str(expected_ids))} with {reference_name}: save the tokenizer as "
-                "PreTrainedTokenizerFast, as docs/models.md shows"
-            )
+    for inputs, attribute, expected in comparisons:
+        for text, encoding, expected_ids in zip(inputs, tokenizer.encode_batch(inputs), expected, strict=True):
+            ids = getattr(encoding, attribute)
+            if ids != expected_ids:
+                raise CheckpointError(
+                    f"{folder}: the text {_shortened(repr(text))} has token {attribute} {_shortened(str(ids))} in the "
+                    f"bundle, but {_shortened(str(expected_ids))} with {reference_name}: save the tokenizer as "
+                    "PreTrainedTokenizerFast, as docs/models.md shows"
+                )
 
 
 def check_texts(added_tokens: Iterable[str]) -> list[str]:

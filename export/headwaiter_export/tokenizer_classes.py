@@ -82,6 +82,13 @@ def build_tokenizer(folder: Path, config_json: CheckpointJson) -> Tokenizer:
     return tokenizer
 
 
+def gives_token_types(folder: Path, config_json: CheckpointJson) -> bool:
+    """Return whether `AutoTokenizer` gives a model token types; otherwise the model gives all tokens the type 0."""
+    settings = CheckpointJson.read_if_present(folder / "tokenizer_config.json")
+    names = settings.strings("model_input_names")
+    return "token_type_ids" in names if names else _read_class(settings, config_json)[0] in _WITH_TOKEN_TYPES
+
+
 def read_tokenizer_file(path: Path) -> Tokenizer:
     """Read a tokenizer.json.
 
@@ -177,6 +184,8 @@ _CLASSES: dict[str, TokenizerClass | None] = {
     "PreTrainedTokenizer": None,
     "TokenizersBackend": None,
 }
+# Classes that give token types unless tokenizer_config.json says otherwise.
+_WITH_TOKEN_TYPES = ("BertTokenizer", "ElectraTokenizer")
 _CLASS_OF_MODEL_TYPE = {
     "bert": "BertTokenizer",
     "distilbert": "BertTokenizer",

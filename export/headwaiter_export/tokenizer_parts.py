@@ -150,7 +150,7 @@ def _roberta_processing(
 
 
 def _template(single: list[str], pair: list[str], tokenizer: Tokenizer) -> processors.PostProcessor:
-    """Return a post-processor; the server encodes no pairs, but an unchanged tokenizer.json keeps a bundle's digest."""
+    """Return a post-processor from the template of one text and the template of a pair."""
     special_tokens = [(token, _token_id(tokenizer, token)) for token in dict.fromkeys((single[0], single[-1]))]
     return processors.TemplateProcessing(single=single, pair=pair, special_tokens=special_tokens)
 

@@ -73,8 +73,9 @@ def check_graphs(plans: Collection[GraphPlan], folder: Path, reference: Referenc
             hidden_min_cosine=measured.hidden_min_cosine,
         )
         pooled = "" if reference.config.pooling is Pooling.NONE else f"{measured.pooled_max_abs:.1e} pooled, "
+        logits = f"{measured.logits_max_abs:.1e} logits, " if reference.config.head else ""
         report(
-            f"{plan.file}: largest difference from PyTorch {pooled}{measured.hidden_max_abs:.1e} hidden, "
+            f"{plan.file}: largest difference from PyTorch {pooled}{measured.hidden_max_abs:.1e} hidden, {logits}"
             f"smallest cosine {measured.min_cosine:.7f}"
         )
     return parity

@@ -35,6 +35,22 @@ class Precision(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     PRECISION_BF16: _ClassVar[Precision]
     PRECISION_INT8: _ClassVar[Precision]
 
+class ScoreFunction(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    SCORE_FUNCTION_UNSPECIFIED: _ClassVar[ScoreFunction]
+    SCORE_FUNCTION_IDENTITY: _ClassVar[ScoreFunction]
+    SCORE_FUNCTION_SIGMOID: _ClassVar[ScoreFunction]
+    SCORE_FUNCTION_SOFTMAX: _ClassVar[ScoreFunction]
+
+class Task(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    TASK_UNSPECIFIED: _ClassVar[Task]
+    TASK_ENCODE: _ClassVar[Task]
+    TASK_CLASSIFY: _ClassVar[Task]
+    TASK_CLASSIFY_TOKENS: _ClassVar[Task]
+    TASK_RERANK: _ClassVar[Task]
+    TASK_ATTEND: _ClassVar[Task]
+
 class Truncation(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     TRUNCATION_UNSPECIFIED: _ClassVar[Truncation]
@@ -64,6 +80,12 @@ class ErrorReason(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     UNIMPLEMENTED: _ClassVar[ErrorReason]
     DEVICE_FAILED: _ClassVar[ErrorReason]
 
+class PairTruncation(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    PAIR_TRUNCATION_UNSPECIFIED: _ClassVar[PairTruncation]
+    PAIR_TRUNCATION_LONGEST_FIRST: _ClassVar[PairTruncation]
+    PAIR_TRUNCATION_ONLY_SECOND: _ClassVar[PairTruncation]
+
 class ModelState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     MODEL_STATE_UNSPECIFIED: _ClassVar[ModelState]
@@ -90,6 +112,16 @@ PRECISION_FP32: Precision
 PRECISION_FP16: Precision
 PRECISION_BF16: Precision
 PRECISION_INT8: Precision
+SCORE_FUNCTION_UNSPECIFIED: ScoreFunction
+SCORE_FUNCTION_IDENTITY: ScoreFunction
+SCORE_FUNCTION_SIGMOID: ScoreFunction
+SCORE_FUNCTION_SOFTMAX: ScoreFunction
+TASK_UNSPECIFIED: Task
+TASK_ENCODE: Task
+TASK_CLASSIFY: Task
+TASK_CLASSIFY_TOKENS: Task
+TASK_RERANK: Task
+TASK_ATTEND: Task
 TRUNCATION_UNSPECIFIED: Truncation
 TRUNCATION_ERROR: Truncation
 TRUNCATION_LEFT: Truncation
@@ -110,11 +142,24 @@ INFERENCE_FAILED: ErrorReason
 UNAUTHENTICATED: ErrorReason
 UNIMPLEMENTED: ErrorReason
 DEVICE_FAILED: ErrorReason
+PAIR_TRUNCATION_UNSPECIFIED: PairTruncation
+PAIR_TRUNCATION_LONGEST_FIRST: PairTruncation
+PAIR_TRUNCATION_ONLY_SECOND: PairTruncation
 MODEL_STATE_UNSPECIFIED: ModelState
 MODEL_STATE_LOADING: ModelState
 MODEL_STATE_READY: ModelState
 MODEL_STATE_DRAINING: ModelState
 MODEL_STATE_FAILED: ModelState
+
+class Head(_message.Message):
+    __slots__ = ("labels", "function", "per_token")
+    LABELS_FIELD_NUMBER: _ClassVar[int]
+    FUNCTION_FIELD_NUMBER: _ClassVar[int]
+    PER_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    labels: _containers.RepeatedScalarFieldContainer[str]
+    function: ScoreFunction
+    per_token: bool
+    def __init__(self, labels: _Optional[_Iterable[str]] = ..., function: _Optional[_Union[ScoreFunction, str]] = ..., per_token: bool = ...) -> None: ...
 
 class Tensor(_message.Message):
     __slots__ = ("dtype", "shape", "data", "row_scales")
@@ -129,14 +174,16 @@ class Tensor(_message.Message):
     def __init__(self, dtype: _Optional[_Union[DataType, str]] = ..., shape: _Optional[_Iterable[int]] = ..., data: _Optional[bytes] = ..., row_scales: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class TokenSequences(_message.Message):
-    __slots__ = ("dtype", "data", "lengths")
+    __slots__ = ("dtype", "data", "lengths", "types")
     DTYPE_FIELD_NUMBER: _ClassVar[int]
     DATA_FIELD_NUMBER: _ClassVar[int]
     LENGTHS_FIELD_NUMBER: _ClassVar[int]
+    TYPES_FIELD_NUMBER: _ClassVar[int]
     dtype: DataType
     data: bytes
     lengths: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, dtype: _Optional[_Union[DataType, str]] = ..., data: _Optional[bytes] = ..., lengths: _Optional[_Iterable[int]] = ...) -> None: ...
+    types: bytes
+    def __init__(self, dtype: _Optional[_Union[DataType, str]] = ..., data: _Optional[bytes] = ..., lengths: _Optional[_Iterable[int]] = ..., types: _Optional[bytes] = ...) -> None: ...
 
 class FeatureSequences(_message.Message):
     __slots__ = ("dtype", "width", "data", "lengths")
@@ -158,8 +205,18 @@ class Texts(_message.Message):
     prompt: str
     def __init__(self, values: _Optional[_Iterable[str]] = ..., prompt: _Optional[str] = ...) -> None: ...
 
+class Pairs(_message.Message):
+    __slots__ = ("first", "second", "pair_truncation")
+    FIRST_FIELD_NUMBER: _ClassVar[int]
+    SECOND_FIELD_NUMBER: _ClassVar[int]
+    PAIR_TRUNCATION_FIELD_NUMBER: _ClassVar[int]
+    first: _containers.RepeatedScalarFieldContainer[str]
+    second: _containers.RepeatedScalarFieldContainer[str]
+    pair_truncation: PairTruncation
+    def __init__(self, first: _Optional[_Iterable[str]] = ..., second: _Optional[_Iterable[str]] = ..., pair_truncation: _Optional[_Union[PairTruncation, str]] = ...) -> None: ...
+
 class OutputOptions(_message.Message):
-    __slots__ = ("pooled", "hidden", "dtype", "pooling", "normalize", "dimensions", "offsets", "hidden_dtype")
+    __slots__ = ("pooled", "hidden", "dtype", "pooling", "normalize", "dimensions", "offsets", "hidden_dtype", "scores", "raw_scores")
     POOLED_FIELD_NUMBER: _ClassVar[int]
     HIDDEN_FIELD_NUMBER: _ClassVar[int]
     DTYPE_FIELD_NUMBER: _ClassVar[int]
@@ -168,6 +225,8 @@ class OutputOptions(_message.Message):
     DIMENSIONS_FIELD_NUMBER: _ClassVar[int]
     OFFSETS_FIELD_NUMBER: _ClassVar[int]
     HIDDEN_DTYPE_FIELD_NUMBER: _ClassVar[int]
+    SCORES_FIELD_NUMBER: _ClassVar[int]
+    RAW_SCORES_FIELD_NUMBER: _ClassVar[int]
     pooled: bool
     hidden: bool
     dtype: DataType
@@ -176,15 +235,18 @@ class OutputOptions(_message.Message):
     dimensions: int
     offsets: bool
     hidden_dtype: DataType
-    def __init__(self, pooled: bool = ..., hidden: bool = ..., dtype: _Optional[_Union[DataType, str]] = ..., pooling: _Optional[_Union[Pooling, str]] = ..., normalize: bool = ..., dimensions: _Optional[int] = ..., offsets: bool = ..., hidden_dtype: _Optional[_Union[DataType, str]] = ...) -> None: ...
+    scores: bool
+    raw_scores: bool
+    def __init__(self, pooled: bool = ..., hidden: bool = ..., dtype: _Optional[_Union[DataType, str]] = ..., pooling: _Optional[_Union[Pooling, str]] = ..., normalize: bool = ..., dimensions: _Optional[int] = ..., offsets: bool = ..., hidden_dtype: _Optional[_Union[DataType, str]] = ..., scores: bool = ..., raw_scores: bool = ...) -> None: ...
 
 class EncodeRequest(_message.Message):
-    __slots__ = ("model", "request_id", "tokens", "features", "texts", "output", "truncation", "priority", "partial", "timeout_s", "model_version")
+    __slots__ = ("model", "request_id", "tokens", "features", "texts", "pairs", "output", "truncation", "priority", "partial", "timeout_s", "model_version")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
     FEATURES_FIELD_NUMBER: _ClassVar[int]
     TEXTS_FIELD_NUMBER: _ClassVar[int]
+    PAIRS_FIELD_NUMBER: _ClassVar[int]
     OUTPUT_FIELD_NUMBER: _ClassVar[int]
     TRUNCATION_FIELD_NUMBER: _ClassVar[int]
     PRIORITY_FIELD_NUMBER: _ClassVar[int]
@@ -196,13 +258,14 @@ class EncodeRequest(_message.Message):
     tokens: TokenSequences
     features: FeatureSequences
     texts: Texts
+    pairs: Pairs
     output: OutputOptions
     truncation: Truncation
     priority: Priority
     partial: bool
     timeout_s: float
     model_version: str
-    def __init__(self, model: _Optional[str] = ..., request_id: _Optional[str] = ..., tokens: _Optional[_Union[TokenSequences, _Mapping]] = ..., features: _Optional[_Union[FeatureSequences, _Mapping]] = ..., texts: _Optional[_Union[Texts, _Mapping]] = ..., output: _Optional[_Union[OutputOptions, _Mapping]] = ..., truncation: _Optional[_Union[Truncation, str]] = ..., priority: _Optional[_Union[Priority, str]] = ..., partial: bool = ..., timeout_s: _Optional[float] = ..., model_version: _Optional[str] = ...) -> None: ...
+    def __init__(self, model: _Optional[str] = ..., request_id: _Optional[str] = ..., tokens: _Optional[_Union[TokenSequences, _Mapping]] = ..., features: _Optional[_Union[FeatureSequences, _Mapping]] = ..., texts: _Optional[_Union[Texts, _Mapping]] = ..., pairs: _Optional[_Union[Pairs, _Mapping]] = ..., output: _Optional[_Union[OutputOptions, _Mapping]] = ..., truncation: _Optional[_Union[Truncation, str]] = ..., priority: _Optional[_Union[Priority, str]] = ..., partial: bool = ..., timeout_s: _Optional[float] = ..., model_version: _Optional[str] = ...) -> None: ...
 
 class ModelRef(_message.Message):
     __slots__ = ("name", "digest", "precision", "version")
@@ -270,7 +333,7 @@ class Failure(_message.Message):
     def __init__(self, sequence: _Optional[int] = ..., reason: _Optional[_Union[ErrorReason, str]] = ..., message: _Optional[str] = ..., metadata: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
 class EncodeResponse(_message.Message):
-    __slots__ = ("request_id", "model", "pooled", "hidden", "lengths", "timings", "truncated", "offsets", "failures")
+    __slots__ = ("request_id", "model", "pooled", "hidden", "lengths", "timings", "truncated", "offsets", "failures", "scores")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
     POOLED_FIELD_NUMBER: _ClassVar[int]
@@ -280,6 +343,7 @@ class EncodeResponse(_message.Message):
     TRUNCATED_FIELD_NUMBER: _ClassVar[int]
     OFFSETS_FIELD_NUMBER: _ClassVar[int]
     FAILURES_FIELD_NUMBER: _ClassVar[int]
+    SCORES_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     model: ModelRef
     pooled: Tensor
@@ -289,7 +353,8 @@ class EncodeResponse(_message.Message):
     truncated: _containers.RepeatedCompositeFieldContainer[Truncated]
     offsets: _containers.RepeatedCompositeFieldContainer[Offsets]
     failures: _containers.RepeatedCompositeFieldContainer[Failure]
-    def __init__(self, request_id: _Optional[str] = ..., model: _Optional[_Union[ModelRef, _Mapping]] = ..., pooled: _Optional[_Union[Tensor, _Mapping]] = ..., hidden: _Optional[_Union[Tensor, _Mapping]] = ..., lengths: _Optional[_Iterable[int]] = ..., timings: _Optional[_Union[Timings, _Mapping]] = ..., truncated: _Optional[_Iterable[_Union[Truncated, _Mapping]]] = ..., offsets: _Optional[_Iterable[_Union[Offsets, _Mapping]]] = ..., failures: _Optional[_Iterable[_Union[Failure, _Mapping]]] = ...) -> None: ...
+    scores: Tensor
+    def __init__(self, request_id: _Optional[str] = ..., model: _Optional[_Union[ModelRef, _Mapping]] = ..., pooled: _Optional[_Union[Tensor, _Mapping]] = ..., hidden: _Optional[_Union[Tensor, _Mapping]] = ..., lengths: _Optional[_Iterable[int]] = ..., timings: _Optional[_Union[Timings, _Mapping]] = ..., truncated: _Optional[_Iterable[_Union[Truncated, _Mapping]]] = ..., offsets: _Optional[_Iterable[_Union[Offsets, _Mapping]]] = ..., failures: _Optional[_Iterable[_Union[Failure, _Mapping]]] = ..., scores: _Optional[_Union[Tensor, _Mapping]] = ...) -> None: ...
 
 class StreamError(_message.Message):
     __slots__ = ("code", "reason", "message", "metadata", "retry_after_s")
@@ -321,6 +386,64 @@ class EncodeStreamResponse(_message.Message):
     response: EncodeResponse
     error: StreamError
     def __init__(self, request_id: _Optional[str] = ..., response: _Optional[_Union[EncodeResponse, _Mapping]] = ..., error: _Optional[_Union[StreamError, _Mapping]] = ...) -> None: ...
+
+class ClassifyOptions(_message.Message):
+    __slots__ = ("raw_scores", "offsets")
+    RAW_SCORES_FIELD_NUMBER: _ClassVar[int]
+    OFFSETS_FIELD_NUMBER: _ClassVar[int]
+    raw_scores: bool
+    offsets: bool
+    def __init__(self, raw_scores: bool = ..., offsets: bool = ...) -> None: ...
+
+class ClassifyRequest(_message.Message):
+    __slots__ = ("model", "request_id", "tokens", "features", "texts", "pairs", "output", "truncation", "priority", "partial", "timeout_s", "model_version")
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
+    FEATURES_FIELD_NUMBER: _ClassVar[int]
+    TEXTS_FIELD_NUMBER: _ClassVar[int]
+    PAIRS_FIELD_NUMBER: _ClassVar[int]
+    OUTPUT_FIELD_NUMBER: _ClassVar[int]
+    TRUNCATION_FIELD_NUMBER: _ClassVar[int]
+    PRIORITY_FIELD_NUMBER: _ClassVar[int]
+    PARTIAL_FIELD_NUMBER: _ClassVar[int]
+    TIMEOUT_S_FIELD_NUMBER: _ClassVar[int]
+    MODEL_VERSION_FIELD_NUMBER: _ClassVar[int]
+    model: str
+    request_id: str
+    tokens: TokenSequences
+    features: FeatureSequences
+    texts: Texts
+    pairs: Pairs
+    output: ClassifyOptions
+    truncation: Truncation
+    priority: Priority
+    partial: bool
+    timeout_s: float
+    model_version: str
+    def __init__(self, model: _Optional[str] = ..., request_id: _Optional[str] = ..., tokens: _Optional[_Union[TokenSequences, _Mapping]] = ..., features: _Optional[_Union[FeatureSequences, _Mapping]] = ..., texts: _Optional[_Union[Texts, _Mapping]] = ..., pairs: _Optional[_Union[Pairs, _Mapping]] = ..., output: _Optional[_Union[ClassifyOptions, _Mapping]] = ..., truncation: _Optional[_Union[Truncation, str]] = ..., priority: _Optional[_Union[Priority, str]] = ..., partial: bool = ..., timeout_s: _Optional[float] = ..., model_version: _Optional[str] = ...) -> None: ...
+
+class ClassifyResponse(_message.Message):
+    __slots__ = ("request_id", "model", "head", "scores", "lengths", "timings", "truncated", "offsets", "failures")
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    HEAD_FIELD_NUMBER: _ClassVar[int]
+    SCORES_FIELD_NUMBER: _ClassVar[int]
+    LENGTHS_FIELD_NUMBER: _ClassVar[int]
+    TIMINGS_FIELD_NUMBER: _ClassVar[int]
+    TRUNCATED_FIELD_NUMBER: _ClassVar[int]
+    OFFSETS_FIELD_NUMBER: _ClassVar[int]
+    FAILURES_FIELD_NUMBER: _ClassVar[int]
+    request_id: str
+    model: ModelRef
+    head: Head
+    scores: Tensor
+    lengths: _containers.RepeatedScalarFieldContainer[int]
+    timings: Timings
+    truncated: _containers.RepeatedCompositeFieldContainer[Truncated]
+    offsets: _containers.RepeatedCompositeFieldContainer[Offsets]
+    failures: _containers.RepeatedCompositeFieldContainer[Failure]
+    def __init__(self, request_id: _Optional[str] = ..., model: _Optional[_Union[ModelRef, _Mapping]] = ..., head: _Optional[_Union[Head, _Mapping]] = ..., scores: _Optional[_Union[Tensor, _Mapping]] = ..., lengths: _Optional[_Iterable[int]] = ..., timings: _Optional[_Union[Timings, _Mapping]] = ..., truncated: _Optional[_Iterable[_Union[Truncated, _Mapping]]] = ..., offsets: _Optional[_Iterable[_Union[Offsets, _Mapping]]] = ..., failures: _Optional[_Iterable[_Union[Failure, _Mapping]]] = ...) -> None: ...
 
 class AttendRequest(_message.Message):
     __slots__ = ("model", "request_id", "tokens", "features", "texts", "layers", "heads", "query", "model_version")
@@ -429,7 +552,7 @@ class RequestLimits(_message.Message):
     def __init__(self, max_sequences: _Optional[int] = ..., max_tokens: _Optional[int] = ..., max_message_bytes: _Optional[int] = ..., max_attend_bytes: _Optional[int] = ..., max_text_bytes: _Optional[int] = ...) -> None: ...
 
 class SelfCheck(_message.Message):
-    __slots__ = ("sequences", "pooled_max_abs", "hidden_max_abs", "min_cosine", "mean_cosine", "pooled_max_relative", "hidden_max_relative")
+    __slots__ = ("sequences", "pooled_max_abs", "hidden_max_abs", "min_cosine", "mean_cosine", "pooled_max_relative", "hidden_max_relative", "logits_max_abs", "logits_max_relative")
     SEQUENCES_FIELD_NUMBER: _ClassVar[int]
     POOLED_MAX_ABS_FIELD_NUMBER: _ClassVar[int]
     HIDDEN_MAX_ABS_FIELD_NUMBER: _ClassVar[int]
@@ -437,6 +560,8 @@ class SelfCheck(_message.Message):
     MEAN_COSINE_FIELD_NUMBER: _ClassVar[int]
     POOLED_MAX_RELATIVE_FIELD_NUMBER: _ClassVar[int]
     HIDDEN_MAX_RELATIVE_FIELD_NUMBER: _ClassVar[int]
+    LOGITS_MAX_ABS_FIELD_NUMBER: _ClassVar[int]
+    LOGITS_MAX_RELATIVE_FIELD_NUMBER: _ClassVar[int]
     sequences: int
     pooled_max_abs: float
     hidden_max_abs: float
@@ -444,10 +569,12 @@ class SelfCheck(_message.Message):
     mean_cosine: float
     pooled_max_relative: float
     hidden_max_relative: float
-    def __init__(self, sequences: _Optional[int] = ..., pooled_max_abs: _Optional[float] = ..., hidden_max_abs: _Optional[float] = ..., min_cosine: _Optional[float] = ..., mean_cosine: _Optional[float] = ..., pooled_max_relative: _Optional[float] = ..., hidden_max_relative: _Optional[float] = ...) -> None: ...
+    logits_max_abs: float
+    logits_max_relative: float
+    def __init__(self, sequences: _Optional[int] = ..., pooled_max_abs: _Optional[float] = ..., hidden_max_abs: _Optional[float] = ..., min_cosine: _Optional[float] = ..., mean_cosine: _Optional[float] = ..., pooled_max_relative: _Optional[float] = ..., hidden_max_relative: _Optional[float] = ..., logits_max_abs: _Optional[float] = ..., logits_max_relative: _Optional[float] = ...) -> None: ...
 
 class GraphParity(_message.Message):
-    __slots__ = ("graph", "provider", "precision", "sequences", "pooled_max_abs", "hidden_max_abs", "min_cosine", "mean_cosine", "pooled_max_relative", "hidden_max_relative", "same_nearest_neighbour")
+    __slots__ = ("graph", "provider", "precision", "sequences", "pooled_max_abs", "hidden_max_abs", "min_cosine", "mean_cosine", "pooled_max_relative", "hidden_max_relative", "same_nearest_neighbour", "logits_max_abs", "logits_max_relative")
     GRAPH_FIELD_NUMBER: _ClassVar[int]
     PROVIDER_FIELD_NUMBER: _ClassVar[int]
     PRECISION_FIELD_NUMBER: _ClassVar[int]
@@ -459,6 +586,8 @@ class GraphParity(_message.Message):
     POOLED_MAX_RELATIVE_FIELD_NUMBER: _ClassVar[int]
     HIDDEN_MAX_RELATIVE_FIELD_NUMBER: _ClassVar[int]
     SAME_NEAREST_NEIGHBOUR_FIELD_NUMBER: _ClassVar[int]
+    LOGITS_MAX_ABS_FIELD_NUMBER: _ClassVar[int]
+    LOGITS_MAX_RELATIVE_FIELD_NUMBER: _ClassVar[int]
     graph: str
     provider: str
     precision: Precision
@@ -470,7 +599,9 @@ class GraphParity(_message.Message):
     pooled_max_relative: float
     hidden_max_relative: float
     same_nearest_neighbour: float
-    def __init__(self, graph: _Optional[str] = ..., provider: _Optional[str] = ..., precision: _Optional[_Union[Precision, str]] = ..., sequences: _Optional[int] = ..., pooled_max_abs: _Optional[float] = ..., hidden_max_abs: _Optional[float] = ..., min_cosine: _Optional[float] = ..., mean_cosine: _Optional[float] = ..., pooled_max_relative: _Optional[float] = ..., hidden_max_relative: _Optional[float] = ..., same_nearest_neighbour: _Optional[float] = ...) -> None: ...
+    logits_max_abs: float
+    logits_max_relative: float
+    def __init__(self, graph: _Optional[str] = ..., provider: _Optional[str] = ..., precision: _Optional[_Union[Precision, str]] = ..., sequences: _Optional[int] = ..., pooled_max_abs: _Optional[float] = ..., hidden_max_abs: _Optional[float] = ..., min_cosine: _Optional[float] = ..., mean_cosine: _Optional[float] = ..., pooled_max_relative: _Optional[float] = ..., hidden_max_relative: _Optional[float] = ..., same_nearest_neighbour: _Optional[float] = ..., logits_max_abs: _Optional[float] = ..., logits_max_relative: _Optional[float] = ...) -> None: ...
 
 class BatchCost(_message.Message):
     __slots__ = ("launch_s", "token_s", "padded_row_s", "cell_s", "variable_length", "error_ratio", "service_tokens_per_s", "remembered", "hidden_row_s")
@@ -565,7 +696,7 @@ class ImageFormat(_message.Message):
     def __init__(self, channels: _Optional[int] = ..., height: _Optional[int] = ..., width: _Optional[int] = ..., patch_size: _Optional[int] = ..., preparation: _Optional[_Union[ImagePreparation, _Mapping]] = ...) -> None: ...
 
 class GetModelResponse(_message.Message):
-    __slots__ = ("model", "takes_tokens", "takes_features", "takes_texts", "vocabulary_size", "feature_width", "max_tokens", "max_text_tokens", "width", "layers", "heads", "pooling", "normalized", "limits", "execution", "parity", "min_tokens", "attends", "prompts", "default_prompt", "poolings", "hidden_width", "prefix_rows", "image")
+    __slots__ = ("model", "takes_tokens", "takes_features", "takes_texts", "vocabulary_size", "feature_width", "max_tokens", "max_text_tokens", "width", "layers", "heads", "pooling", "normalized", "limits", "execution", "parity", "min_tokens", "attends", "prompts", "default_prompt", "poolings", "hidden_width", "prefix_rows", "image", "tasks", "head", "takes_pairs", "token_types")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     TAKES_TOKENS_FIELD_NUMBER: _ClassVar[int]
     TAKES_FEATURES_FIELD_NUMBER: _ClassVar[int]
@@ -590,6 +721,10 @@ class GetModelResponse(_message.Message):
     HIDDEN_WIDTH_FIELD_NUMBER: _ClassVar[int]
     PREFIX_ROWS_FIELD_NUMBER: _ClassVar[int]
     IMAGE_FIELD_NUMBER: _ClassVar[int]
+    TASKS_FIELD_NUMBER: _ClassVar[int]
+    HEAD_FIELD_NUMBER: _ClassVar[int]
+    TAKES_PAIRS_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_TYPES_FIELD_NUMBER: _ClassVar[int]
     model: ModelRef
     takes_tokens: bool
     takes_features: bool
@@ -614,4 +749,8 @@ class GetModelResponse(_message.Message):
     hidden_width: int
     prefix_rows: int
     image: ImageFormat
-    def __init__(self, model: _Optional[_Union[ModelRef, _Mapping]] = ..., takes_tokens: bool = ..., takes_features: bool = ..., takes_texts: bool = ..., vocabulary_size: _Optional[int] = ..., feature_width: _Optional[int] = ..., max_tokens: _Optional[int] = ..., max_text_tokens: _Optional[int] = ..., width: _Optional[int] = ..., layers: _Optional[int] = ..., heads: _Optional[int] = ..., pooling: _Optional[_Union[Pooling, str]] = ..., normalized: bool = ..., limits: _Optional[_Union[RequestLimits, _Mapping]] = ..., execution: _Optional[_Union[Execution, _Mapping]] = ..., parity: _Optional[_Iterable[_Union[GraphParity, _Mapping]]] = ..., min_tokens: _Optional[int] = ..., attends: bool = ..., prompts: _Optional[_Iterable[_Union[Prompt, _Mapping]]] = ..., default_prompt: _Optional[str] = ..., poolings: _Optional[_Iterable[_Union[Pooling, str]]] = ..., hidden_width: _Optional[int] = ..., prefix_rows: _Optional[int] = ..., image: _Optional[_Union[ImageFormat, _Mapping]] = ...) -> None: ...
+    tasks: _containers.RepeatedScalarFieldContainer[Task]
+    head: Head
+    takes_pairs: bool
+    token_types: int
+    def __init__(self, model: _Optional[_Union[ModelRef, _Mapping]] = ..., takes_tokens: bool = ..., takes_features: bool = ..., takes_texts: bool = ..., vocabulary_size: _Optional[int] = ..., feature_width: _Optional[int] = ..., max_tokens: _Optional[int] = ..., max_text_tokens: _Optional[int] = ..., width: _Optional[int] = ..., layers: _Optional[int] = ..., heads: _Optional[int] = ..., pooling: _Optional[_Union[Pooling, str]] = ..., normalized: bool = ..., limits: _Optional[_Union[RequestLimits, _Mapping]] = ..., execution: _Optional[_Union[Execution, _Mapping]] = ..., parity: _Optional[_Iterable[_Union[GraphParity, _Mapping]]] = ..., min_tokens: _Optional[int] = ..., attends: bool = ..., prompts: _Optional[_Iterable[_Union[Prompt, _Mapping]]] = ..., default_prompt: _Optional[str] = ..., poolings: _Optional[_Iterable[_Union[Pooling, str]]] = ..., hidden_width: _Optional[int] = ..., prefix_rows: _Optional[int] = ..., image: _Optional[_Union[ImageFormat, _Mapping]] = ..., tasks: _Optional[_Iterable[_Union[Task, str]]] = ..., head: _Optional[_Union[Head, _Mapping]] = ..., takes_pairs: bool = ..., token_types: _Optional[int] = ...) -> None: ...

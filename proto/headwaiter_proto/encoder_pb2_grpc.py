@@ -45,6 +45,11 @@ class EncoderStub(object):
                 request_serializer=headwaiter__proto_dot_encoder__pb2.EncodeRequest.SerializeToString,
                 response_deserializer=headwaiter__proto_dot_encoder__pb2.EncodeStreamResponse.FromString,
                 _registered_method=True)
+        self.Classify = channel.unary_unary(
+                '/headwaiter.v1.Encoder/Classify',
+                request_serializer=headwaiter__proto_dot_encoder__pb2.ClassifyRequest.SerializeToString,
+                response_deserializer=headwaiter__proto_dot_encoder__pb2.ClassifyResponse.FromString,
+                _registered_method=True)
         self.Attend = channel.unary_unary(
                 '/headwaiter.v1.Encoder/Attend',
                 request_serializer=headwaiter__proto_dot_encoder__pb2.AttendRequest.SerializeToString,
@@ -90,6 +95,15 @@ class EncoderServicer(object):
         still in flight. The stream ends with UNAVAILABLE if the server shuts down, or if the stream is
         idle for too long. After the end, the client may resend every request that got no reply. The server stops reading
         the stream while the client does not read the replies.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Classify(self, request, context):
+        """Classifies texts, pairs of texts, token ids or features. The reply holds one score for each label of the model, for
+        each sequence or, if `per_token` of the model's head is true, for each token. Fails with UNIMPLEMENTED for a model
+        without a head.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -144,6 +158,11 @@ def add_EncoderServicer_to_server(servicer, server):
                     servicer.EncodeStream,
                     request_deserializer=headwaiter__proto_dot_encoder__pb2.EncodeRequest.FromString,
                     response_serializer=headwaiter__proto_dot_encoder__pb2.EncodeStreamResponse.SerializeToString,
+            ),
+            'Classify': grpc.unary_unary_rpc_method_handler(
+                    servicer.Classify,
+                    request_deserializer=headwaiter__proto_dot_encoder__pb2.ClassifyRequest.FromString,
+                    response_serializer=headwaiter__proto_dot_encoder__pb2.ClassifyResponse.SerializeToString,
             ),
             'Attend': grpc.unary_unary_rpc_method_handler(
                     servicer.Attend,
@@ -226,6 +245,33 @@ class Encoder(object):
             '/headwaiter.v1.Encoder/EncodeStream',
             headwaiter__proto_dot_encoder__pb2.EncodeRequest.SerializeToString,
             headwaiter__proto_dot_encoder__pb2.EncodeStreamResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Classify(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/headwaiter.v1.Encoder/Classify',
+            headwaiter__proto_dot_encoder__pb2.ClassifyRequest.SerializeToString,
+            headwaiter__proto_dot_encoder__pb2.ClassifyResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -137,7 +137,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> _Clock:
 def test_a_slow_source_gets_results_while_it_is_read(
     monkeypatch: pytest.MonkeyPatch, clock: _Clock, ordered: bool
 ) -> None:
-    monkeypatch.setattr("headwaiter_client.client.ThreadPoolExecutor", _SynchronousExecutor)
+    monkeypatch.setattr("headwaiter_client.thread_runner.ThreadPoolExecutor", _SynchronousExecutor)
     read = 0
 
     def texts() -> Iterator[str]:
@@ -172,7 +172,7 @@ async def test_a_slow_async_source_gets_results_while_it_is_read(clock: _Clock, 
 def test_a_slow_reader_always_has_the_maximum_of_requests_in_flight(
     monkeypatch: pytest.MonkeyPatch, clock: _Clock, ordered: bool
 ) -> None:
-    monkeypatch.setattr("headwaiter_client.client.ThreadPoolExecutor", _SynchronousExecutor)
+    monkeypatch.setattr("headwaiter_client.thread_runner.ThreadPoolExecutor", _SynchronousExecutor)
     fake = FakeEncoder()
     with Client(transport=fake, max_in_flight=3) as client:
         for one in client.encode_stream((f"text {number}" for number in range(256 * 7)), ordered=ordered):

@@ -19,7 +19,7 @@ from headwaiter_client import (
     SequenceTooLong,
     Unavailable,
     Unimplemented,
-    testing,
+    fake_inputs,
 )
 from headwaiter_proto import encoder_pb2 as pb
 
@@ -242,8 +242,8 @@ def test_a_long_text_is_truncated_on_request_and_keeps_its_special_tokens() -> N
 
 def test_a_text_that_has_failed_is_not_tokenized(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = []
-    tokenize = testing._tokenize
-    monkeypatch.setattr(testing, "_tokenize", lambda text, prompt: seen.append(text) or tokenize(text, prompt))  # type: ignore[func-returns-value]
+    tokenize = fake_inputs.tokenize
+    monkeypatch.setattr(fake_inputs, "tokenize", lambda texts, prompt: seen.extend(texts) or tokenize(texts, prompt))  # type: ignore[func-returns-value]
     result = Client(transport=FakeEncoder(max_tokens=4)).encode(["a", " ", "b"], partial=True)
     assert (seen, list(result.failures)) == (["a", "b"], [1])
 

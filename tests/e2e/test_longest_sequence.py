@@ -9,7 +9,7 @@ import torch
 
 from bench.processes import memory_mib
 from headwaiter_client import Client
-from headwaiter_export.attention_layout import PackedCpu
+from headwaiter_export.attention_layout_cpu import PackedCpu
 from headwaiter_export.bundle import export_bundle
 from headwaiter_export.config import EncoderConfig
 from headwaiter_export.encoder import Encoder

@@ -54,6 +54,7 @@ def test_reflection_lists_the_services_and_the_methods_of_the_encoder(text_serve
     assert list(encoder.methods_by_name) == [
         "Encode",
         "EncodeStream",
+        "Classify",
         "Attend",
         "ListModels",
         "GetModel",

@@ -12,7 +12,8 @@ import pytest
 import torch
 from onnx.reference import ReferenceEvaluator
 
-from headwaiter_export.attention_layout import Packed, PackedCpu, Portable
+from headwaiter_export.attention_layout import Packed, Portable
+from headwaiter_export.attention_layout_cpu import PackedCpu
 from headwaiter_export.attention_layout_cuda import PackedCuda
 from headwaiter_export.checkpoint_json import CheckpointError
 from headwaiter_export.checkpoints import read_checkpoint
@@ -88,6 +89,8 @@ def oracle_of(encoder: Encoder) -> Oracle:
 def random_sequences(config: EncoderConfig, lengths: Sequence[int], seed: int = 7) -> list[Array]:
     """Draw token ids or features for sequences of these lengths."""
     rng = np.random.default_rng(seed)
+    if config.token_types:
+        return [rng.integers(0, (config.vocabulary_size, config.token_types), (n, 2)) for n in lengths]
     if config.vocabulary_size:
         return [rng.integers(0, config.vocabulary_size, n) for n in lengths]
     return [rng.standard_normal((n, config.feature_width), np.float32) for n in lengths]
@@ -124,8 +127,12 @@ def run_graph(path: Path, runtime: Runtime, sequences: list[Array]) -> Outputs:
     with np.errstate(over="ignore", invalid="ignore"):
         results = evaluator.run(None, rounded.feeds(evaluator.input_names))
     outputs = dict(zip(evaluator.output_names, results, strict=True))
-    pooled = outputs.get("pooled")
-    return Outputs(None if pooled is None else pooled[: batch.sequences], outputs["hidden"][: batch.tokens])
+    pooled, logits = outputs.get("pooled"), None
+    if "logits" in outputs:
+        logits = list(outputs["logits"][: batch.sequences, None])
+    if "token_logits" in outputs:
+        logits = batch.split(outputs["token_logits"][: batch.tokens])
+    return Outputs(None if pooled is None else pooled[: batch.sequences], outputs["hidden"][: batch.tokens], logits)
 
 
 # Loading a graph takes longer than running it, and a test uses only a few graphs.

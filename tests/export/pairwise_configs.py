@@ -14,6 +14,7 @@ from typing import Any
 from headwaiter_export.after_pooling import ModuleKind, PooledModule
 from headwaiter_export.choices import Activation, Mask, Norm, Pooling, Positions
 from headwaiter_export.config import ConfigError, EncoderConfig
+from headwaiter_export.head_config import HeadActivation, HeadConfig, ScoreFunction
 from headwaiter_export.presets import PRESETS
 
 
@@ -36,6 +37,7 @@ CHAINS = (
 )
 VALUES: dict[str, tuple[Any, ...]] = {
     "vocabulary_size": (0, 50),
+    "token_types": (0, 2),
     "feature_width": (0, 12, 24),
     "feature_projection": BOTH,
     "d_model": (12, 24),
@@ -75,6 +77,11 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "pooling": tuple(Pooling),
     "after_pooling": ((), *CHAINS),
     "normalize": BOTH,
+    "head": (
+        None,
+        HeadConfig(("one", "two", "three"), ScoreFunction.SOFTMAX, activation=HeadActivation.TANH),
+        HeadConfig(("one", "two"), ScoreFunction.SOFTMAX, per_token=True),
+    ),
 }
 # Fields of each preset, with small values from `VALUES`.
 PRESET_CHOICES: dict[str, dict[str, Any]] = {

@@ -13,7 +13,7 @@ import torch
 
 from headwaiter_export.activation_ranges import ActivationRanges
 from headwaiter_export.after_pooling import PooledModule
-from headwaiter_export.attention_layout import PackedCpu
+from headwaiter_export.attention_layout_cpu import PackedCpu
 from headwaiter_export.bundle import to_float16
 from headwaiter_export.checkpoints import read_checkpoint
 from headwaiter_export.choices import Pooling

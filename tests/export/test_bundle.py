@@ -9,7 +9,7 @@ import pytest
 import transformers
 
 from headwaiter_export import masks
-from headwaiter_export.attention_layout import PackedCpu
+from headwaiter_export.attention_layout_cpu import PackedCpu
 from headwaiter_export.bundle import BundleError, export_bundle
 from headwaiter_export.encoder import Encoder
 from headwaiter_export.graphs import write_graph

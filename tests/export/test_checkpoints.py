@@ -200,7 +200,8 @@ def test_the_pooling_of_a_sentence_transformer_is_used(
     ("changes", "facts"),
     [
         ({"model_type": "gpt2"}, ["config.json", "model_type", "'gpt2'"]),
-        ({"architectures": ["BertForSequenceClassification"]}, ["config.json", "BertForSequenceClassification"]),
+        ({"architectures": ["BertForQuestionAnswering"]}, ["config.json", "BertForQuestionAnswering"]),
+        ({"architectures": ["BertForSequenceClassification"]}, ["classifier.weight"]),
         ({"is_decoder": True}, ["config.json", "is_decoder"]),
         ({"position_embedding_type": "relative_key"}, ["config.json", "position_embedding_type", "'relative_key'"]),
         ({"hidden_act": "mish"}, ["config.json", "hidden_act", "'mish'"]),

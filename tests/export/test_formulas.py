@@ -3,23 +3,22 @@
 import ast
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, fields
+from dataclasses import fields
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
-from headwaiter_export.attention_layout import Packed, Portable, SingleSequence
+from headwaiter_export.attention_layout import Packed, Portable
 from headwaiter_export.attention_layout_cuda import PackedCuda
 from headwaiter_export.bundle import to_float16
 from headwaiter_export.choices import Mask, Pooling
 from headwaiter_export.config import EncoderConfig
 from headwaiter_export.encoder import Encoder
 from headwaiter_export.graphs import TRACED_LENGTHS, write_graph
-from headwaiter_export.parity import normalize_outputs
+from headwaiter_export.parity import concatenate, normalize_outputs, run_in_pytorch
 from headwaiter_export.presets import PRESETS
 from headwaiter_proto.encoder_pb2 import PRECISION_FP16
 from headwaiter_server.runtime.graph import Outputs
@@ -39,7 +38,7 @@ from tests.export.standard_attention import missing_kernel
 from tests.oracle import Array, unit
 
 # The number of configurations that every run tests. Tests of the others are marked `exhaustive`.
-EVERY_RUN = 11
+EVERY_RUN = 12
 RANDOM_CONFIGS = 200
 BATCHES = 30
 # Variants that the docstrings of presets mention.
@@ -83,15 +82,8 @@ def expected_outputs(encoder: Encoder) -> Iterator[tuple[list[Array], Outputs]]:
         if config.pooling is not Pooling.NONE:
             pooled = np.stack([formula.pooled(each) for each in rows])
             pooled = unit(pooled) if config.normalize else pooled
-        yield sequences, Outputs(pooled, np.concatenate(rows))
-
-
-@torch.inference_mode()
-def run_in_pytorch(encoder: Encoder, sequences: list[Array]) -> Outputs:
-    """Encode sequences one by one in PyTorch."""
-    outputs = [encoder(torch.from_numpy(each), SingleSequence(len(each))) for each in sequences]
-    pooled = [each.numpy() for each, _ in outputs if each is not None]
-    return Outputs(np.concatenate(pooled) if pooled else None, np.concatenate([rows.numpy() for _, rows in outputs]))
+        logits = [each for each in map(formula.logits, rows) if each is not None]
+        yield sequences, Outputs(pooled, np.concatenate(rows), logits or None)
 
 
 def assert_equal_outputs(config: EncoderConfig, actual: Outputs, expected: Outputs) -> None:
@@ -102,6 +94,9 @@ def assert_equal_outputs(config: EncoderConfig, actual: Outputs, expected: Outpu
     else:
         assert actual.pooled is not None
         assert_close_to_scale(normalize_pooled(actual.pooled, normalized=config.normalize), expected.pooled)
+    assert (actual.logits is None) == (expected.logits is None) == (config.head is None)
+    if actual.logits is not None and expected.logits is not None:
+        assert_close_to_scale(np.concatenate(actual.logits), np.concatenate(expected.logits))
 
 
 def cuda_attention(config: EncoderConfig) -> str:
@@ -171,12 +166,12 @@ LAYOUT_CASES = [
 def test_an_encoder_equals_its_formulas_in_pytorch_and_in_every_layout(
     config: EncoderConfig, layout: type[Packed] | type[Portable], tmp_path: Path
 ) -> None:
-    encoder = random_encoder(**asdict(config))
+    encoder = random_encoder(**vars(config))
     path = write_graphs(encoder, tmp_path, layout)[layout]
     if layout is PackedCuda:
         assert missing_kernel(path) == cuda_attention(config)
     for sequences, expected in expected_outputs(encoder):
-        assert_equal_outputs(config, run_in_pytorch(encoder, sequences), expected)
+        assert_equal_outputs(config, concatenate(run_in_pytorch(encoder, sequences)), expected)
         for runtime in RUNTIMES[layout]:
             assert_equal_outputs(config, run_graph(path, runtime, sequences), expected)
 
@@ -184,7 +179,7 @@ def test_an_encoder_equals_its_formulas_in_pytorch_and_in_every_layout(
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("config", ENCODERS)
 def test_an_encoder_in_fp16_is_within_the_tolerance_of_its_formulas(config: EncoderConfig, tmp_path: Path) -> None:
-    encoder, path = random_encoder(**asdict(config)), tmp_path / "graph.onnx"
+    encoder, path = random_encoder(**vars(config)), tmp_path / "graph.onnx"
     write_graph(to_float16(encoder.fold_temperatures()), PackedCuda, path)
     assert missing_kernel(path) == cuda_attention(config)
     for sequences, expected in expected_outputs(encoder):
@@ -196,7 +191,7 @@ def test_an_encoder_in_fp16_is_within_the_tolerance_of_its_formulas(config: Enco
 @pytest.mark.gpu
 @pytest.mark.parametrize("config", ENCODERS)
 def test_an_encoder_equals_its_formulas_on_cuda(config: EncoderConfig, tmp_path: Path) -> None:
-    encoder = random_encoder(**asdict(config))
+    encoder = random_encoder(**vars(config))
     path = write_graphs(encoder, tmp_path, PackedCuda)[PackedCuda]
     for sequences, expected in expected_outputs(encoder):
         assert_equal_outputs(config, run_graph(path, "cuda", sequences), expected)

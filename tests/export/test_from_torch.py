@@ -12,7 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from headwaiter_export.attention_layout import PackedCpu, SingleSequence
+from headwaiter_export.attention_layout import SingleSequence
+from headwaiter_export.attention_layout_cpu import PackedCpu
 from headwaiter_export.choices import Mask, Pooling
 from headwaiter_export.config import ConfigError
 from headwaiter_export.encoder import Encoder

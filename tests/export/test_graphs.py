@@ -8,7 +8,7 @@ import onnxruntime
 import pytest
 import transformers
 
-from headwaiter_export.attention_layout import PackedCpu
+from headwaiter_export.attention_layout_cpu import PackedCpu
 from headwaiter_export.encoder import Encoder
 from tests.checkpoints import VOCABULARY, bert_hidden
 from tests.export.helpers import (

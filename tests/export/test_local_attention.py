@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from headwaiter_export.attention_layout import AttentionWeightsLayout, Packed, PackedCpu, Portable
+from headwaiter_export.attention_layout import AttentionWeightsLayout, Packed, Portable
+from headwaiter_export.attention_layout_cpu import PackedCpu
 from headwaiter_export.attention_layout_cuda import PackedCuda
 from headwaiter_export.config import ConfigError, EncoderConfig
 from headwaiter_export.encoder import Encoder

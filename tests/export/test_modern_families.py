@@ -11,7 +11,7 @@ import safetensors.torch
 import torch
 import transformers
 
-from headwaiter_export.attention_layout import PackedCpu
+from headwaiter_export.attention_layout_cpu import PackedCpu
 from headwaiter_export.checkpoints import read_checkpoint
 from tests.checkpoints import bert_hidden, write_json
 from tests.export.family_checkpoints import SIZES, assert_equals_transformers, save_family

@@ -11,7 +11,7 @@ import torch
 import transformers
 from torch import nn
 
-from headwaiter_export.attention_layout import PackedCpu
+from headwaiter_export.attention_layout_cpu import PackedCpu
 from headwaiter_export.encoder import Encoder
 from headwaiter_export.parity import Reference, measure_encoder
 from headwaiter_export.quantization import QuantizedLinear, quantize

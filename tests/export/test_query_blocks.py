@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from headwaiter_export.attention_layout import PackedCpu
+from headwaiter_export.attention_layout_cpu import PackedCpu
 from headwaiter_export.choices import Mask
 from headwaiter_export.config import EncoderConfig
 from headwaiter_export.encoder import Encoder

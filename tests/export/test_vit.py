@@ -67,7 +67,7 @@ def test_a_masked_image_modeling_head_is_ignored(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "facts"),
     [
-        ({"architectures": ["ViTForImageClassification"]}, ["config.json", "ViTForImageClassification"]),
+        ({"architectures": ["ViTForImageClassification"]}, ["classifier.weight"]),
         ({"patch_size": [4, 4]}, ["config.json", "patch_size [4, 4]", "whole number"]),
         ({"image_size": None}, ["config.json", "image_size None", "whole number"]),
         ({"image_size": 16}, ["embeddings.position_embeddings", "[1, 10, 32]", "[1, 17, 32]"]),

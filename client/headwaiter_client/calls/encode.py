@@ -1,91 +1,21 @@
-"""Encode calls, without I/O: split a call into requests, send each one, and join the results."""
+"""Calls of `encode` and `encode_stream`."""
 
-import time
-from collections.abc import Callable, Sequence
-from copy import copy
-from dataclasses import replace
-from typing import Any, SupportsFloat, SupportsIndex, TypeAlias, TypeVar
+from collections.abc import Sequence
+from typing import Any
 
-from headwaiter_client.calls import steps
-from headwaiter_client.calls.arguments import check_is_list, check_progress, check_type, checked_timeout_s
-from headwaiter_client.calls.inputs import InputKind, TextInput
-from headwaiter_client.calls.models import ModelRef
+from headwaiter_client.calls.inputs import InputKind
+from headwaiter_client.calls.list_call import CallSettings, ListCall, Progress
 from headwaiter_client.calls.options import RequestOptions, encode_request
 from headwaiter_client.calls.results import Encoding, SequenceEncoding, join_encodings, read_encoding, split_by_sequence
-from headwaiter_client.calls.splitting import (
-    SMALL_LIST,
-    Chunk,
-    ChunkBuilder,
-    ChunkLimits,
-    chunk_limits,
-    is_request_too_large,
-    is_small_list,
-    size_error,
-    split_in_half,
-    split_list,
-)
+from headwaiter_client.calls.splitting import Chunk
 from headwaiter_client.calls.steps import Steps
-from headwaiter_client.errors import HeadwaiterError, InvalidInput, ModelChanged, renumbered
 from headwaiter_proto import encoder_pb2 as pb
 
-_Pending = TypeVar("_Pending")
-# Called with the number of finished sequences and the number of all sequences.
-Progress: TypeAlias = Callable[[int, int], None]
 
+class EncodeCall(ListCall[Encoding]):
+    """One call of `encode` or `encode_stream`; `options` are `RequestOptions`, other arguments those of `ListCall`."""
 
-class CallSettings:
-    """The settings and the known model descriptions that all calls of one client share.
-
-    Args:
-        timeout_s: seconds until the deadline of calls without a timeout of their own.
-        max_in_flight: maximum number of requests of one call in flight at once.
-
-    Attributes:
-        descriptions: the descriptions that the server has sent so far, by the model name and version of the call.
-
-    Raises:
-        TypeError: an argument is not a number.
-        ValueError: `timeout_s` is not above 0, or `max_in_flight` is below 1.
-    """
-
-    def __init__(self, timeout_s: float, max_in_flight: int) -> None:
-        check_type("timeout_s", timeout_s, SupportsFloat, "a number of seconds")
-        check_type("max_in_flight", max_in_flight, SupportsIndex, "a whole number")
-        self._timeout_s = float(timeout_s)
-        if not self._timeout_s > 0:
-            raise ValueError(f"timeout_s is {self._timeout_s:g}: pass a number above 0")
-        if max_in_flight < 1:
-            raise ValueError(f"max_in_flight is {max_in_flight}: pass at least 1")
-        self.max_in_flight = max_in_flight
-        self.descriptions: dict[tuple[str, str], pb.GetModelResponse] = {}
-
-    def timeout_s(self, timeout_s: float | None) -> float:
-        """Return the seconds until the deadline of a call: its own timeout, or the client's if that is None.
-
-        Raises:
-            InvalidInput: the call's timeout is not a finite number above 0.
-        """
-        return self._timeout_s if timeout_s is None else checked_timeout_s(timeout_s)
-
-
-class EncodeCall:
-    """One call of `encode` or `encode_stream`, which may take several requests.
-
-    Args:
-        settings: the client's settings.
-        kind: the kind of input; None takes the kind of the first sequence.
-        sequences: the sequences as the caller passed them.
-        options: see `RequestOptions`.
-        timeout_s: for a list, seconds from its first request until the deadline of the whole call; for a stream,
-            seconds until the deadline of each request. When None, each request has the client's timeout.
-        progress: see `Client.encode`.
-        stream: whether the sequences are a stream.
-        accepts_async: whether the sequences may be an async iterable.
-
-    Raises:
-        TypeError: an argument has the wrong type, or an option does not exist.
-        InvalidInput: `sequences` is not a list, or `timeout_s` or an option has a value that cannot be sent.
-    """
+    METHOD, RESPONSE = "Encode", pb.EncodeResponse
 
     def __init__(
         self,
@@ -99,187 +29,24 @@ class EncodeCall:
         stream: bool = False,
         accepts_async: bool = False,
     ) -> None:
-        check_is_list(sequences, accepts_async=accepts_async)
-        check_progress(progress)
-        self.sequences = sequences
-        self.progress = progress
-        self._settings = settings
-        self._kind = kind
-        self._timeout_s = settings.timeout_s(timeout_s)
-        self._template = encode_request(**options)
-        self._has_call_deadline = timeout_s is not None and not stream
-        self._deadline_s: float | None = None
-        self._models: set[ModelRef] = set()
-
-    def split(self) -> Steps[list[Chunk]]:
-        """Split the list into chunks; ask for the server's limits first if the list is not small.
-
-        Raises:
-            InvalidInput: a sequence cannot be sent.
-        """
-        sequences = list(self.sequences)
-        if not sequences:
-            raise InvalidInput("the list of sequences is empty: pass at least one sequence")
-        small = next(split_list(self.chunk_builder(SMALL_LIST), sequences))
-        if is_small_list(small, len(sequences)):
-            return [small]
-        limits = yield from self.limits()
-        return list(split_list(self.chunk_builder(limits), sequences))
-
-    def limits(self) -> Steps[ChunkLimits]:
-        """Return the limits of a request; ask the server if the model's description is not known yet."""
-        description = self._known_description()
-        if description is None:
-            description = yield from self._ask_for_description()
-        return chunk_limits(
-            description,
-            hidden=self._template.output.hidden,
-            timeout_s=self._timeout_s,
-            max_in_flight=self._settings.max_in_flight,
+        template = encode_request(**options)
+        super().__init__(
+            settings, kind, sequences, template, timeout_s, progress, stream=stream, accepts_async=accepts_async
         )
+        self._hidden = template.output.hidden
 
-    def chunk_builder(self, limits: ChunkLimits) -> ChunkBuilder:
-        """Return a builder of chunks within limits."""
-        return ChunkBuilder(limits, self._kind, partial=self._template.partial)
-
-    def send(self, chunk: Chunk) -> Steps[Encoding]:
-        """Send a chunk as one request; if the server refuses the request for its total size, send it in two halves.
-
-        Raises:
-            HeadwaiterError: the request failed; `sequence` is an index of the caller's list.
-        """
-        request = self._request(chunk)
-        try:
-            yield from self._check_size(request)
-            timeout_s = self._remaining_s()
-            started_s = time.perf_counter()
-            response = yield from steps.call_method("Encode", request, pb.EncodeResponse, timeout_s, request.request_id)
-        except HeadwaiterError as refusal:
-            error = refusal
-            if steps.is_unexplained(refusal):
-                error = yield from steps.explained(refusal, request, self._ask_for_description())
-            parts = []
-            for smaller in self._smaller_chunks(chunk, error, refusal.__cause__):
-                part = yield from self.send(smaller)
-                parts.append(part)
-            return join_encodings(parts)
-        round_trip_s = time.perf_counter() - started_s
-        part = read_encoding(response, chunk.first, len(chunk.sequences), round_trip_s)
-        self._check_model(part.model)
-        return replace(part, failures=part.failures | chunk.failures)
+    def join(self, parts: Sequence[Encoding]) -> Encoding:
+        """See `ListCall.join`."""
+        return join_encodings(parts)
 
     def send_for_stream(self, chunk: Chunk) -> Steps[list[SequenceEncoding]]:
         """Send a chunk as `send` does, and return one result per sequence."""
         part = yield from self.send(chunk)
         return list(split_by_sequence(part, chunk.first))
 
-    def _request(self, chunk: Chunk) -> pb.EncodeRequest:
-        request = pb.EncodeRequest()
-        request.CopyFrom(self._template)
-        if request.texts.prompt and not isinstance(chunk.kind, TextInput):
-            raise InvalidInput(
-                f"prompt is {request.texts.prompt!r} and the sequences are {chunk.kind.name}: use a prompt only with "
-                "texts",
-                field="texts.prompt",
-            )
-        if chunk.first:
-            request.request_id += f".{chunk.first}"
-        chunk.kind.fill(request, chunk.sequences)
-        return request
+    def _read(self, response: pb.EncodeResponse, first: int, count: int, round_trip_s: float) -> Encoding:
+        return read_encoding(response, first, count, round_trip_s)
 
-    def _check_size(self, request: pb.EncodeRequest) -> Steps[None]:
-        """Check the size of a request, if the server's limit is known.
-
-        Raises:
-            MessageTooLarge: the server does not accept a message of this size.
-        """
-        known, size_bytes = self._known_description(), request.ByteSize()
-        if known is None or size_error(size_bytes, known, request.request_id) is None:
-            return
-        # The server may have been restarted with another limit.
-        current = yield from self._ask_for_description()
-        if error := size_error(size_bytes, current, request.request_id):
-            raise error
-
-    def _smaller_chunks(self, chunk: Chunk, error: HeadwaiterError, cause: BaseException | None) -> list[Chunk]:
-        """Return the chunks to send in place of a refused chunk.
-
-        Raises:
-            HeadwaiterError: the refusal, if smaller chunks cannot help.
-        """
-        if not is_request_too_large(error):
-            raise renumbered(error, chunk.first) from cause
-        if len(chunk.sequences) > 1:
-            return split_in_half(chunk)
-        sequence_error = _sequence_too_large(chunk.first, error)
-        empty = chunk.kind.empty()
-        if self._template.partial and empty is not None and not chunk.failures:
-            return [Chunk(chunk.kind, chunk.first, [empty], {chunk.first: sequence_error})]
-        raise sequence_error from cause
-
-    def _known_description(self) -> pb.GetModelResponse | None:
-        return self._settings.descriptions.get((self._template.model, self._template.model_version))
-
-    def _ask_for_description(self) -> Steps[pb.GetModelResponse]:
-        name, version = self._template.model, self._template.model_version
-        description = yield from steps.model(name, version, self._remaining_s())
-        self._settings.descriptions[name, version] = description
-        return description
-
-    def _check_model(self, model: ModelRef) -> None:
-        # Several threads may call this at once. Each adds its model before it counts, so the last one sees all models.
-        self._models.add(model)
-        if len(self._models) > 1:
-            raise ModelChanged(
-                f"the requests of one call were answered by {' and by '.join(sorted(map(str, self._models)))}, whose "
-                "vectors cannot be compared: serve one model in one precision on all replicas, then call again",
-                request_id=self._template.request_id,
-            )
-
-    def _remaining_s(self) -> float:
-        """Return the seconds until the deadline of the next request."""
-        if not self._has_call_deadline:
-            return self._timeout_s
-        now_s = time.monotonic()
-        if self._deadline_s is None:
-            self._deadline_s = now_s + self._timeout_s
-            return self._timeout_s
-        return self._deadline_s - now_s
-
-
-class ListResults:
-    """Collects the results of a list's requests, in the list's order, and reports progress after each result."""
-
-    def __init__(self, chunks: Sequence[Chunk], progress: Progress | None) -> None:
-        self._total = sum(len(chunk.sequences) for chunk in chunks)
-        self._progress = progress
-        self._done = 0
-        self._parts: list[Encoding] = []
-
-    def add(self, part: Encoding) -> None:
-        """Add the result of the next request."""
-        self._parts.append(part)
-        self._done += len(part.lengths)
-        if self._progress:
-            self._progress(self._done, self._total)
-
-    def join(self) -> Encoding:
-        """Return the result of the list."""
-        return join_encodings(self._parts)
-
-
-def next_candidates(pending: list[_Pending], ordered: bool) -> list[_Pending]:
-    """Return the requests in flight whose result may be yielded next: only the oldest if ordered, else all."""
-    return pending[:1] if ordered else pending
-
-
-def _sequence_too_large(index: int, error: HeadwaiterError) -> HeadwaiterError:
-    """Return the error of a sequence that is too large even as the only sequence of a request."""
-    located_error = copy(error)
-    located_error.sequence = index
-    # The message ends with advice for requests with several sequences, which does not apply here.
-    problem, _, advice = str(error).rpartition(": ")
-    located_error.args = (
-        f"sequence {index} is too large for a request by itself ({problem or advice}): shorten it or split it",
-    )
-    return located_error
+    @property
+    def _wants_rows(self) -> bool:
+        return self._hidden

@@ -1,8 +1,8 @@
-"""The three kinds of input (texts, token ids, feature vectors): check, measure and pack the sequences of a request."""
+"""The kinds of input (texts, pairs, token ids, features): check, measure and pack the sequences of a request."""
 
 from collections.abc import Sequence
 from operator import index as as_index
-from typing import Any, NamedTuple, Protocol, SupportsIndex
+from typing import Any, NamedTuple, Protocol, SupportsIndex, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -21,6 +21,10 @@ _OVERHEAD_BYTES = 6
 _EXTRA_TOKENS = 16
 # A server that accepts requests of T tokens accepts at most this number times T bytes of text.
 _TEXT_BYTES_PER_TOKEN = 16
+
+
+# A request that holds sequences.
+Request: TypeAlias = pb.EncodeRequest | pb.ClassifyRequest
 
 
 class SequenceSize(NamedTuple):
@@ -50,7 +54,7 @@ class InputKind(Protocol):
     def measure(self, sequence: Any, max_text_tokens: int) -> SequenceSize:
         """Return the size of a converted sequence."""
 
-    def fill(self, request: pb.EncodeRequest, sequences: Sequence[Any]) -> None:
+    def fill(self, request: Request, sequences: Sequence[Any]) -> None:
         """Pack converted sequences into a request."""
 
     def empty(self) -> Any:
@@ -75,7 +79,7 @@ class TextInput:
         tokens_for_bytes = -(-size_bytes // _TEXT_BYTES_PER_TOKEN)
         return SequenceSize(max(min(size_bytes + _EXTRA_TOKENS, max_text_tokens), tokens_for_bytes), size_bytes)
 
-    def fill(self, request: pb.EncodeRequest, texts: Sequence[str]) -> None:
+    def fill(self, request: Request, texts: Sequence[str]) -> None:
         """See `InputKind.fill`."""
         # Set the field even for an empty list, so that the server's error is about the empty list, not a missing input.
         request.texts.SetInParent()
@@ -84,6 +88,36 @@ class TextInput:
     def empty(self) -> str:
         """See `InputKind.empty`."""
         return ""
+
+
+class PairInput:
+    """Pairs of Unicode texts, which the server turns into one sequence each."""
+
+    name = "pairs"
+
+    def convert(self, index: int, pair: Any) -> tuple[str, str]:
+        """See `InputKind.convert`."""
+        if not isinstance(pair, tuple | list) or len(pair) != 2:
+            raise _invalid(index, "pairs", f"is of type {type(pair).__name__}: pass each pair as a tuple of two str")
+        for text in pair:
+            if not isinstance(text, str):
+                raise _invalid(index, "pairs", f"has a {type(text).__name__} in its pair: pass a tuple of two str")
+            check_unicode(f"a text of sequence {index}", text, field="pairs", sequence=index)
+        return pair[0], pair[1]
+
+    def measure(self, pair: tuple[str, str], max_text_tokens: int) -> SequenceSize:
+        """See `InputKind.measure`; a pair has at most as many tokens as the model's maximum, as a text has."""
+        return TextInput().measure("".join(pair), max_text_tokens)
+
+    def fill(self, request: Request, pairs: Sequence[tuple[str, str]]) -> None:
+        """See `InputKind.fill`; a first text that all pairs share is sent once."""
+        first = [pair[0] for pair in pairs]
+        request.pairs.first.extend(first[:1] if len(set(first)) == 1 else first)
+        request.pairs.second.extend(pair[1] for pair in pairs)
+
+    def empty(self) -> tuple[str, str]:
+        """See `InputKind.empty`."""
+        return "", ""
 
 
 class TokenInput:
@@ -104,7 +138,7 @@ class TokenInput:
         """See `InputKind.measure`."""
         return SequenceSize(len(ids), ids.nbytes + _OVERHEAD_BYTES)
 
-    def fill(self, request: pb.EncodeRequest, sequences: Sequence[NDArray[np.int64]]) -> None:
+    def fill(self, request: Request, sequences: Sequence[NDArray[np.int64]]) -> None:
         """See `InputKind.fill`."""
         packed = np.concatenate([self.empty(), *sequences])
         narrow = packed.astype("<i4")
@@ -147,7 +181,7 @@ class FeatureInput:
         """See `InputKind.measure`."""
         return SequenceSize(len(rows), rows.nbytes + _OVERHEAD_BYTES)
 
-    def fill(self, request: pb.EncodeRequest, sequences: Sequence[NDArray[Any]]) -> None:
+    def fill(self, request: Request, sequences: Sequence[NDArray[Any]]) -> None:
         """See `InputKind.fill`."""
         all_float16 = bool(sequences) and all(rows.dtype == np.float16 for rows in sequences)
         width = self._width or 0
@@ -163,9 +197,14 @@ class FeatureInput:
 
 
 def input_kind_of(sequence: Any) -> InputKind:
-    """Return the kind that a sequence looks like: a str is a text, an array of rank 2 is features, else token ids."""
+    """Return the kind that a sequence looks like.
+
+    A str is a text, a tuple or a list of strs a pair of texts, an array of rank 2 features; all others are token ids.
+    """
     if isinstance(sequence, str):
         return TextInput()
+    if isinstance(sequence, tuple | list) and any(isinstance(text, str) for text in sequence):
+        return PairInput()
     try:
         has_rows = np.ndim(sequence) >= 2
     except (ValueError, TypeError, RuntimeError):  # `TokenInput.convert` raises the error with the sequence's index.

@@ -1,6 +1,7 @@
 """The options of a request: everything except its sequences."""
 
 import uuid
+from collections.abc import Mapping
 from types import UnionType
 from typing import Any, Literal, SupportsIndex, TypeAlias, TypedDict, Unpack, get_args, get_type_hints
 
@@ -8,12 +9,13 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from headwaiter_client.calls.arguments import check_type, check_unicode
-from headwaiter_client.calls.inputs import whole_number
+from headwaiter_client.calls.inputs import Request, whole_number
 from headwaiter_client.errors import InvalidInput
 from headwaiter_proto import encoder_pb2 as pb
 
 _Pooling: TypeAlias = Literal["mean", "cls", "max", "last", "weighted_mean", "mean_sqrt_len"]
 _Truncation: TypeAlias = Literal["error", "left", "right"]
+_PairTruncation: TypeAlias = Literal["longest_first", "only_second"]
 _Priority: TypeAlias = Literal["interactive", "bulk"]
 
 _DTYPES: dict[np.dtype[Any], pb.DataType] = {
@@ -67,6 +69,35 @@ class RequestOptions(TypedDict, total=False):
     priority: _Priority
 
 
+class ClassifyOptions(TypedDict, total=False):
+    """The options of `classify` and `rerank`; all of them may be left out. See `RequestOptions` for most.
+
+    Attributes:
+        raw_scores: return logits, without the model's own sigmoid or softmax (default: False).
+        truncation: how to treat a text or a pair with more tokens than the model accepts.
+        pair_truncation: which text of a pair loses tokens: "longest_first" shortens the longer text until both are
+            equally long (default), "only_second" shortens the second one.
+        prompt: only for texts.
+        offsets: only for texts.
+        partial: return the scores of the valid sequences.
+        model: name of the model.
+        model_version: version of the model.
+        request_id: the request's name in the server's log.
+        priority: "interactive" or "bulk".
+    """
+
+    raw_scores: bool
+    truncation: _Truncation
+    pair_truncation: _PairTruncation
+    prompt: str
+    offsets: bool
+    partial: bool
+    model: str
+    model_version: str
+    request_id: str
+    priority: _Priority
+
+
 # For each type hint of an option: the Python types that are accepted, and their name in error messages.
 _STR: tuple[type | UnionType, str] = (str, "a str")
 _ANY: tuple[type | UnionType, str] = (object, "a data type")  # NumPy checks it in `_dtype`.
@@ -75,13 +106,17 @@ _ACCEPTED: dict[Any, tuple[type | UnionType, str]] = {
     bool | None: (bool | np.bool_ | None, "a bool or None"),
     str: _STR,
     _Truncation: _STR,
+    _PairTruncation: _STR,
     _Priority: _STR,
     _Pooling | None: (str | None, "a str or None"),
     SupportsIndex | None: (SupportsIndex | None, "a whole number or None"),
     DTypeLike: _ANY,
     DTypeLike | None: _ANY,
 }
-_TYPES = {option: _ACCEPTED[hint] for option, hint in get_type_hints(RequestOptions).items()}
+_TYPES, _CLASSIFY_TYPES = (
+    {option: _ACCEPTED[hint] for option, hint in get_type_hints(options).items()}
+    for options in (RequestOptions, ClassifyOptions)
+)
 
 
 def encode_request(**options: Unpack[RequestOptions]) -> pb.EncodeRequest:
@@ -91,10 +126,7 @@ def encode_request(**options: Unpack[RequestOptions]) -> pb.EncodeRequest:
         TypeError: an option has the wrong type, or does not exist.
         InvalidInput: an option has a value that cannot be sent.
     """
-    for option, value in options.items():
-        if option not in _TYPES:
-            raise TypeError(f"the option {option} does not exist: the options are {', '.join(_TYPES)}")
-        check_type(option, value, *_TYPES[option])
+    _check_types(options, _TYPES)
     pooled, hidden = options.get("pooled", True), options.get("hidden", False)
     if not (pooled or hidden):
         raise InvalidInput("pooled and hidden are both False: ask for pooled, hidden or both", field="output")
@@ -112,18 +144,50 @@ def encode_request(**options: Unpack[RequestOptions]) -> pb.EncodeRequest:
     )
     if (normalize := options.get("normalize")) is not None:
         output.normalize = normalize
-    request = pb.EncodeRequest(
-        model=checked_text("model", options.get("model", "")),
-        model_version=checked_text("model_version", options.get("model_version", "")),
-        request_id=checked_text("request_id", options.get("request_id", "")) or uuid.uuid4().hex,
-        output=output,
-        truncation=_enum_value("truncation", options.get("truncation", "error"), _Truncation),
-        priority=_enum_value("priority", options.get("priority", "interactive"), _Priority),
-        partial=options.get("partial", False),
-    )
+    request = pb.EncodeRequest(output=output)
+    _fill_common(request, options)
+    return request
+
+
+def classify_request(**options: Unpack[ClassifyOptions]) -> pb.ClassifyRequest:
+    """Return a request with the options except `pair_truncation`, without sequences; errors as in `encode_request`."""
+    _check_types(options, _CLASSIFY_TYPES)
+    output = pb.ClassifyOptions(raw_scores=options.get("raw_scores", False), offsets=options.get("offsets", False))
+    request = pb.ClassifyRequest(output=output)
+    _fill_common(request, options)
+    return request
+
+
+def pair_truncation(options: ClassifyOptions) -> pb.PairTruncation:
+    """Return the option of this name, or UNSPECIFIED.
+
+    Raises:
+        InvalidInput: the option has another value than the known ones.
+    """
+    if "pair_truncation" not in options:
+        return pb.PAIR_TRUNCATION_UNSPECIFIED
+    value: pb.PairTruncation = _enum_value("pair_truncation", options["pair_truncation"], _PairTruncation)
+    return value
+
+
+def _check_types(options: Mapping[str, Any], types: Mapping[str, tuple[type | UnionType, str]]) -> None:
+    """Raise a `TypeError` for an option that does not exist or has the wrong type."""
+    for option, value in options.items():
+        if option not in types:
+            raise TypeError(f"the option {option} does not exist: the options are {', '.join(types)}")
+        check_type(option, value, *types[option])
+
+
+def _fill_common(request: Request, options: Mapping[str, Any]) -> None:
+    """Write the options that all requests have into a request."""
+    request.model = checked_text("model", options.get("model", ""))
+    request.model_version = checked_text("model_version", options.get("model_version", ""))
+    request.request_id = checked_text("request_id", options.get("request_id", "")) or uuid.uuid4().hex
+    request.truncation = _enum_value("truncation", options.get("truncation", "error"), _Truncation)
+    request.priority = _enum_value("priority", options.get("priority", "interactive"), _Priority)
+    request.partial = options.get("partial", False)
     if prompt := options.get("prompt", ""):
         request.texts.prompt = checked_text("prompt", prompt)
-    return request
 
 
 def checked_text(field: str, value: str) -> str:

@@ -1,6 +1,7 @@
 """The results of calls: read replies, and join the results of several requests."""
 
 from collections.abc import Iterable, Iterator, Sequence, Sized
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property, reduce
 from itertools import chain
@@ -154,20 +155,14 @@ def read_encoding(response: pb.EncodeResponse, first: int, count: int, round_tri
     Raises:
         HeadwaiterError: an array's data does not match its shape, its data type or the number of sequences.
     """
-    try:
+    with reading_reply(response.request_id):
         lengths = np.array(response.lengths, dtype=np.int64)
-        _check_rows("lengths", lengths, expected=count)
+        check_rows("lengths", lengths, expected=count)
         pooled, pooled_int8 = read_vectors(response, "pooled")
-        _check_rows("pooled", pooled, pooled_int8, expected=count)
+        check_rows("pooled", pooled, pooled_int8, expected=count)
         hidden, hidden_int8 = read_vectors(response, "hidden")
-        _check_rows("hidden", hidden, hidden_int8, expected=int(lengths.sum()))
-        offsets = [np.array([one.begin, one.end], np.uint32).T for one in response.offsets] or None
-        _check_rows("offsets", offsets, expected=count)
-    except (KeyError, TypeError, ValueError) as error:
-        raise HeadwaiterError(
-            f"the reply cannot be read ({error!r}): use the same version of client and server",
-            request_id=response.request_id,
-        ) from error
+        check_rows("hidden", hidden, hidden_int8, expected=int(lengths.sum()))
+        offsets = read_offsets(response.offsets, count)
     return Encoding(
         float_pooled=pooled,
         float_hidden=None if hidden is None else split_rows(hidden, lengths),
@@ -176,7 +171,7 @@ def read_encoding(response: pb.EncodeResponse, first: int, count: int, round_tri
         lengths=lengths,
         offsets=offsets,
         truncated={first + one.sequence: one.original_tokens for one in response.truncated},
-        failures={first + one.sequence: _error(one, first, response.request_id) for one in response.failures},
+        failures=read_failures(response.failures, first, response.request_id),
         timings=read_timings(response.timings, round_trip_s),
         model=model_ref(response.model),
         request_id=response.request_id,
@@ -237,7 +232,32 @@ def read_timings(server: pb.Timings, round_trip_s: float) -> Timings:
     )
 
 
-def _check_rows(field: str, *arrays: Sized | None, expected: int) -> None:
+@contextmanager
+def reading_reply(request_id: str) -> Iterator[None]:
+    """Raise a `HeadwaiterError` if the block finds that an array of a reply does not fit its shape, type or count."""
+    try:
+        yield
+    except (KeyError, TypeError, ValueError) as error:
+        raise HeadwaiterError(
+            f"the reply cannot be read ({error!r}): use the same version of client and server",
+            request_id=request_id,
+        ) from error
+
+
+def read_offsets(offsets: Sequence[pb.Offsets], count: int) -> list[NDArray[np.uint32]] | None:
+    """Return the offsets [length, 2] of each of `count` texts; None if the reply has no offsets."""
+    arrays = [np.array([one.begin, one.end], np.uint32).T for one in offsets] or None
+    check_rows("offsets", arrays, expected=count)
+    return arrays
+
+
+def read_failures(failures: Sequence[pb.Failure], first: int, request_id: str) -> dict[int, HeadwaiterError]:
+    """Return the errors of failed sequences, by index in the list; `first` is the index of the request's first one."""
+    return {first + one.sequence: _error(one, first, request_id) for one in failures}
+
+
+def check_rows(field: str, *arrays: Sized | None, expected: int) -> None:
+    """Raise a `ValueError` unless each array has the expected number of rows."""
     for rows in arrays:
         if rows is not None and len(rows) != expected:
             raise ValueError(f"{field} has {len(rows)} rows, and {expected} were expected")

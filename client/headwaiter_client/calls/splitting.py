@@ -3,6 +3,7 @@
 import math
 import time
 from collections.abc import Iterable, Iterator
+from copy import copy
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -179,7 +180,7 @@ def is_request_too_large(error: Exception) -> bool:
     and the server may have been restarted with other limits.
     """
     if isinstance(error, InvalidInput):
-        return error.sequence is None and error.limit is not None and error.field in (None, "texts")
+        return error.sequence is None and error.limit is not None and error.field in (None, "texts", "pairs")
     return isinstance(error, MessageTooLarge)
 
 
@@ -212,3 +213,15 @@ def split_in_half(chunk: Chunk) -> list[Chunk]:
         )
         for half in (range(chunk.first, middle), range(middle, chunk.first + len(chunk.sequences)))
     ]
+
+
+def sequence_too_large(index: int, error: HeadwaiterError) -> HeadwaiterError:
+    """Return the error of a sequence that was refused for its size in a request of its own."""
+    located_error = copy(error)
+    located_error.sequence = index
+    # The message ends with advice for requests with several sequences, which does not apply here.
+    problem, _, advice = str(error).rpartition(": ")
+    located_error.args = (
+        f"sequence {index} is too large for a request by itself ({problem or advice}): shorten it or split it",
+    )
+    return located_error

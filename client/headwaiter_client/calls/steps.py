@@ -13,6 +13,7 @@ from typing import TypeAlias, TypeVar
 from google.protobuf.message import DecodeError, Message
 
 from headwaiter_client.calls.attention_weights import Attention, read_attention
+from headwaiter_client.calls.inputs import Request
 from headwaiter_client.calls.models import ModelRef, ModelVersion, model_ref, read_versions
 from headwaiter_client.calls.options import checked_text
 from headwaiter_client.calls.splitting import size_error
@@ -136,7 +137,7 @@ def is_unexplained(error: HeadwaiterError) -> bool:
 
 
 def explained(
-    refusal: HeadwaiterError, request: pb.EncodeRequest | pb.AttendRequest, describe: Steps[pb.GetModelResponse]
+    refusal: HeadwaiterError, request: Request | pb.AttendRequest, describe: Steps[pb.GetModelResponse]
 ) -> Steps[HeadwaiterError]:
     """Return MessageTooLarge if the refused request exceeds the server's size limit, else the refusal.
 

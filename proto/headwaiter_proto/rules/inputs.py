@@ -14,7 +14,8 @@ from headwaiter_proto.manifest_pb2 import Manifest
 from headwaiter_proto.rules.errors import MAX_QUOTED_CHARACTERS, Failures, InvalidInput, SequenceTooLong
 from headwaiter_proto.rules.images import check_prefix_rows, min_tokens, prefix_rows, wrong_fixed_length
 from headwaiter_proto.rules.outputs import dtype_name
-from headwaiter_proto.rules.requests import RequestLimits, check_count, check_tokens
+from headwaiter_proto.rules.requests import RequestLimits, check_count, check_text_bytes, check_tokens
+from headwaiter_proto.rules.token_types import read_types, with_types
 
 _ID_TYPES: dict[int, np.dtype[Any]] = {pb.DATA_TYPE_INT32: np.dtype("<i4"), pb.DATA_TYPE_INT64: np.dtype("<i8")}
 _FEATURE_TYPES: dict[int, np.dtype[Any]] = {
@@ -31,7 +32,8 @@ class ParsedInput:
     """The sequences of a request.
 
     Attributes:
-        sequences: token ids [n] or feature rows [n, feature_width] of each sequence; unspecified for a failed sequence.
+        sequences: token ids [n], token ids and types [n, 2], or feature rows [n, feature_width] of each sequence;
+            unspecified for a failed sequence.
         failures: the errors of the failed sequences.
         truncated: number of tokens before truncation, of each truncated text, by index.
         offsets: int64 [n, 2] for each text, the begin and the end of each token in the text; None unless requested.
@@ -48,7 +50,7 @@ class ParsedInput:
 def read_rows(
     request: pb.EncodeRequest | pb.AttendRequest, manifest: Manifest, limits: RequestLimits, failures: Failures
 ) -> ParsedInput:
-    """Return the token ids or the feature rows of a request without texts; see `read_tokens`."""
+    """Return the token ids or the feature rows of a request without texts and pairs; see `read_tokens`."""
     match request.WhichOneof("input"):
         case "tokens":
             return read_tokens(request.tokens, manifest, limits, failures)
@@ -78,6 +80,7 @@ def read_tokens(
         )
     ends = _check_sizes(message.lengths, "tokens", manifest, limits, failures)
     ids = _view(message.data, dtype, 1, ends[-1], "tokens")[:, 0]
+    types = read_types(message, ends, manifest, failures)
     # As an unsigned number, a negative id is large, so one comparison checks both bounds.
     if ids.view(dtype.str.replace("i", "u")).max(initial=0) >= manifest.vocabulary_size:
         largest = manifest.vocabulary_size - 1
@@ -92,7 +95,7 @@ def read_tokens(
                     actual=int(ids[row]),
                 )
             )
-    return ParsedInput(_split(ids, ends), failures)
+    return ParsedInput(_split(with_types(ids, types, manifest), ends), failures)
 
 
 def read_features(
@@ -151,65 +154,64 @@ def read_prompt(texts: pb.Texts, manifest: Manifest, limits: RequestLimits) -> p
     if not manifest.max_text_tokens:
         raise InvalidInput("texts: the model has no tokenizer: send token ids or features", field="texts")
     check_count(len(texts.values), limits)
-    if (size_bytes := texts.ByteSize()) > limits.text_bytes:
-        raise InvalidInput(
-            f"the request's texts have {size_bytes} bytes; the server accepts at most {limits.text_bytes}: split the "
-            "request",
-            field="texts",
-            limit=limits.text_bytes,
-            actual=size_bytes,
-        )
+    check_text_bytes(texts.ByteSize(), "texts", limits)
     return prompts[name] if name else pb.Prompt()
 
 
 def check_texts(texts: Sequence[str], failures: Failures) -> None:
     """Refuse empty texts, and texts with too many bytes for tokenisation; only the tokenizer can count tokens."""
     for index, text in enumerate(texts):
-        if not text.strip():
-            failures.add(
-                InvalidInput(
-                    f"sequence {index} is empty: send a text of at least one word", sequence=index, field="texts"
-                )
-            )
-        # No character has more than 4 bytes. This fast check is enough for nearly all texts.
-        elif 4 * len(text) > MAX_BYTES_OF_ONE_TEXT and (size_bytes := len(text.encode())) > MAX_BYTES_OF_ONE_TEXT:
-            failures.add(
-                InvalidInput(
-                    f"sequence {index} has {size_bytes} bytes; the server accepts texts of at most "
-                    f"{MAX_BYTES_OF_ONE_TEXT} bytes, even if it truncates them: shorten or split the text",
-                    sequence=index,
-                    field="texts",
-                    limit=MAX_BYTES_OF_ONE_TEXT,
-                    actual=size_bytes,
-                )
-            )
+        check_text(text, f"sequence {index}", index, "texts", failures)
 
 
-def text_too_long(index: int, tokens: int, max_tokens: int) -> SequenceTooLong:
-    """Return the error of a text that has more than `max_tokens` tokens."""
+def check_text(text: str, name: str, index: int, field: str, failures: Failures) -> None:
+    """Refuse one text of the sequence at an index, as `check_texts` does; `name` is the text in messages."""
+    if not text.strip():
+        failures.add(InvalidInput(f"{name} is empty: send a text of at least one word", sequence=index, field=field))
+    # No character has more than 4 bytes. This fast check is enough for nearly all texts.
+    elif 4 * len(text) > MAX_BYTES_OF_ONE_TEXT and (size_bytes := len(text.encode())) > MAX_BYTES_OF_ONE_TEXT:
+        failures.add(
+            InvalidInput(
+                f"{name} has {size_bytes} bytes; the server accepts texts of at most "
+                f"{MAX_BYTES_OF_ONE_TEXT} bytes, even if it truncates them: shorten or split the text",
+                sequence=index,
+                field=field,
+                limit=MAX_BYTES_OF_ONE_TEXT,
+                actual=size_bytes,
+            )
+        )
+
+
+def text_too_long(index: int, tokens: int, max_tokens: int, field: str = "texts") -> SequenceTooLong:
+    """Return the error of a text, or of a pair of texts, that has more than `max_tokens` tokens."""
     return SequenceTooLong(
         f"sequence {index} has {tokens} tokens; the model accepts texts of at most {max_tokens} tokens, special tokens "
         "and prompt included: shorten, split or truncate it",
         sequence=index,
-        field="texts",
+        field=field,
         limit=max_tokens,
         actual=tokens,
     )
 
 
 def read_tokenized(
-    ids: list[NDArray[np.generic]], prompt: pb.Prompt, manifest: Manifest, limits: RequestLimits, failures: Failures
+    sequences: list[NDArray[np.generic]],
+    prompt: pb.Prompt,
+    manifest: Manifest,
+    limits: RequestLimits,
+    failures: Failures,
+    field: str = "texts",
 ) -> ParsedInput:
-    """Check and return the token ids [n] of each text; the caller adds truncated texts and offsets.
+    """Check and return the tokens of each text or pair; the caller adds truncated texts and offsets.
 
     Raises:
         InvalidInput: the texts have too many tokens.
     """
-    lengths = [len(text_ids) for text_ids in ids]
+    lengths = [len(tokens) for tokens in sequences]
     check_tokens(sum(lengths), limits)
-    _check_lengths(lengths, "texts", manifest, failures)
+    _check_lengths(lengths, field, manifest, failures)
     skipped_tokens = prompt.tokens if prompt.text and manifest.pooling_skips_prompt else 0
-    return ParsedInput(ids, failures, skipped_tokens=skipped_tokens)
+    return ParsedInput(sequences, failures, skipped_tokens=skipped_tokens)
 
 
 def _check_sizes(

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.manifest_pb2 import Manifest
+from headwaiter_proto.rules.classification import read_head
 from headwaiter_proto.rules.errors import InvalidInput
 from headwaiter_proto.rules.pooling import POOLINGS
 
@@ -24,6 +25,7 @@ class Output:
         dimensions: number of leading dimensions of pooled vectors to keep.
         pooled_dtype: data type of pooled vectors.
         hidden_dtype: data type of hidden rows.
+        head: the head whose scores the reply has, and how its logits become scores; None to leave scores out.
     """
 
     pooled: bool
@@ -34,13 +36,14 @@ class Output:
     dimensions: int
     pooled_dtype: pb.DataType
     hidden_dtype: pb.DataType
+    head: pb.Head | None = None
 
     def needs_rows(self, skipped_tokens: int) -> bool:
         """Return whether the hidden rows are needed, for the reply or for a pooling that the graph cannot compute.
 
         The graph cannot leave out the first `skipped_tokens` rows, which are those of a prompt.
         """
-        return self.hidden or not self.graph_pools or skipped_tokens > 0
+        return self.hidden or (self.pooled and (not self.graph_pools or skipped_tokens > 0))
 
 
 def read_output(options: pb.OutputOptions, manifest: Manifest) -> Output:
@@ -48,7 +51,9 @@ def read_output(options: pb.OutputOptions, manifest: Manifest) -> Output:
 
     Raises:
         InvalidInput: the request asks for an output that the model cannot give.
+        Unimplemented: the request asks for scores, and the model has no head.
     """
+    head = read_head(options, manifest)
     pooling = options.pooling or manifest.pooling
     if pooling not in (*POOLINGS, pb.POOLING_NONE):
         names = ", ".join(map(_pooling_name, POOLINGS))
@@ -78,15 +83,17 @@ def read_output(options: pb.OutputOptions, manifest: Manifest) -> Output:
             actual=options.dimensions,
         )
     dtype = options.dtype or pb.DATA_TYPE_FLOAT32
+    nothing_chosen = not (options.pooled or options.hidden or options.scores)
     return Output(
-        pooled=pools and (options.pooled or not options.hidden),
-        hidden=options.hidden or not pools,
+        pooled=pools and (options.pooled or nothing_chosen),
+        hidden=options.hidden or (nothing_chosen and not pools),
         pooling=pooling,
         graph_pools=pooling == manifest.pooling,
         normalized=options.normalize if options.HasField("normalize") else manifest.normalized,
         dimensions=options.dimensions or manifest.width,
         pooled_dtype=dtype,
         hidden_dtype=options.hidden_dtype or dtype,
+        head=head,
     )
 
 

@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.manifest_pb2 import Manifest
+from headwaiter_proto.rules.classification import join_logits, scores, tasks
 from headwaiter_proto.rules.errors import HeadwaiterError, InvalidInput
 from headwaiter_proto.rules.images import min_tokens, prefix_rows
 from headwaiter_proto.rules.inputs import ParsedInput
@@ -23,6 +24,7 @@ def encode_response(
     pooled: NDArray[np.float32] | None,
     hidden: NDArray[np.generic] | None,
     failures: Mapping[int, HeadwaiterError],
+    logits: Sequence[NDArray[np.float32]] | None = None,
 ) -> pb.EncodeResponse:
     """Return the reply to an Encode request, without its id, its model and its timings.
 
@@ -32,6 +34,7 @@ def encode_response(
         pooled: [answered sequences, dimensions]; None to leave pooled vectors out.
         hidden: [tokens of all answered sequences, hidden width]; None to leave hidden rows out.
         failures: the errors of the other sequences, by index.
+        logits: [1, labels] of each answered sequence, or [its tokens, labels]; used if the reply has scores.
 
     Raises:
         InvalidInput: the request asks for FLOAT16, which cannot hold a value of the reply.
@@ -43,6 +46,10 @@ def encode_response(
     if hidden is not None:
         field = "output.dtype" if output.hidden_dtype == output.pooled_dtype else "output.hidden_dtype"
         fill(reply.hidden, hidden, output.hidden_dtype, field)
+    if output.head is not None:
+        rows = scores(join_logits(logits or (), output.head), output.head.function)
+        aligned = rows if output.head.per_token else _add_zero_rows(rows, lengths)
+        fill(reply.scores, aligned, pb.DATA_TYPE_FLOAT32)
     for index, original_tokens in parsed.truncated.items():
         reply.truncated.add(sequence=index, original_tokens=original_tokens)
     for length, offsets in zip(lengths, parsed.offsets or (), strict=False):
@@ -92,6 +99,10 @@ def model_response(manifest: Manifest, limits: RequestLimits) -> pb.GetModelResp
         poolings=poolings(manifest),
         prefix_rows=prefix_rows(manifest),
         image=manifest.image if manifest.HasField("image") else None,
+        tasks=tasks(manifest),
+        head=manifest.head if manifest.HasField("head") else None,
+        takes_pairs=manifest.takes_pairs,
+        token_types=manifest.token_types,
     )
 
 

@@ -137,6 +137,22 @@ def check_tokens(tokens: int, limits: RequestLimits) -> None:
         )
 
 
+def check_text_bytes(size_bytes: int, field: str, limits: RequestLimits) -> None:
+    """Check the size of all texts of a request together, in bytes.
+
+    Raises:
+        InvalidInput: the texts are too large.
+    """
+    if size_bytes > limits.text_bytes:
+        raise InvalidInput(
+            f"the request's texts have {size_bytes} bytes; the server accepts at most {limits.text_bytes}: split the "
+            "request",
+            field=field,
+            limit=limits.text_bytes,
+            actual=size_bytes,
+        )
+
+
 def _check_options(request: pb.EncodeRequest) -> None:
     """Check the options that do not depend on the model."""
     if request.priority not in _PRIORITIES:
@@ -150,12 +166,12 @@ def _check_options(request: pb.EncodeRequest) -> None:
             field="timeout_s",
         )
     input_kind = request.WhichOneof("input")
-    text_options = {
-        "truncation": request.truncation in (pb.TRUNCATION_LEFT, pb.TRUNCATION_RIGHT),
-        "output.offsets": request.output.offsets,
-    }
-    for field, is_set in text_options.items():
-        if is_set and input_kind in ("tokens", "features"):
+    truncates = request.truncation in (pb.TRUNCATION_LEFT, pb.TRUNCATION_RIGHT)
+    for field, is_set, kinds in (
+        ("truncation", truncates, ("tokens", "features")),
+        ("output.offsets", request.output.offsets, ("tokens", "features", "pairs")),
+    ):
+        if is_set and input_kind in kinds:
             raise InvalidInput(
                 f"{field} applies only to texts, and the request has {input_kind}: leave {field} out", field=field
             )

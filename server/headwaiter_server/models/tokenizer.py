@@ -10,8 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
+from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.rules.errors import Failures
 from headwaiter_proto.rules.inputs import check_texts, text_too_long
+from headwaiter_proto.rules.pairs import Pair, check_pairs, kept_tokens
 
 # Texts are tokenised in slices of about this size.
 _SLICE_CHARACTERS = 1 << 16
@@ -33,26 +35,30 @@ class TokenizeOptions:
         prompt: the text to put before each text.
         truncation: how to treat a text that, with its prompt, has too many tokens.
         offsets: whether to return the position of each token in its text.
+        pair_truncation: which text of a pair loses tokens.
     """
 
     prompt: str = ""
     truncation: Truncation = Truncation.ERROR
     offsets: bool = False
+    pair_truncation: pb.PairTruncation = pb.PAIR_TRUNCATION_LONGEST_FIRST
 
 
 @dataclass(frozen=True, eq=False)
 class TokenizedText:
-    """The n tokens of a text, special tokens included.
+    """The n tokens of a text or of a pair of texts, special tokens included.
 
     Attributes:
         ids: the token ids, [n].
         original_tokens: the number of tokens before truncation.
         offsets: begin and end of each token in the text, in code points, [n, 2]; None if not requested.
+        types: the token types, [n]; None for a text, whose tokens all have type 0.
     """
 
     ids: NDArray[np.int64]
     original_tokens: int
     offsets: NDArray[np.int64] | None
+    types: NDArray[np.int64] | None = None
 
 
 class BundleTokenizer:
@@ -74,19 +80,38 @@ class BundleTokenizer:
             InvalidInput: a text is empty or too long, and `failures` does not keep errors.
         """
         check_texts(texts, failures)
+        prompted = {index: options.prompt + text for index, text in enumerate(texts) if index not in failures}
+        return self._tokenize(prompted, len(texts), options, failures, max_total_tokens)
+
+    def tokenize_pairs(
+        self, pairs: Sequence[Pair], options: TokenizeOptions, failures: Failures, max_total_tokens: int
+    ) -> list[TokenizedText]:
+        """Return the tokens of each pair of texts, as `tokenize` does for texts; pairs have no prompts."""
+        check_pairs(pairs, failures)
+        valid = {index: pair for index, pair in enumerate(pairs) if index not in failures}
+        return self._tokenize(valid, len(pairs), options, failures, max_total_tokens)
+
+    def _tokenize(
+        self,
+        inputs: Mapping[int, str] | Mapping[int, Pair],
+        count: int,
+        options: TokenizeOptions,
+        failures: Failures,
+        max_total_tokens: int,
+    ) -> list[TokenizedText]:
         # encode_batch_fast computes no offsets. Both functions release the GIL and use a thread per core.
         encode_batch = self._tokenizer.encode_batch if options.offsets else self._tokenizer.encode_batch_fast
-        tokenized = [_NO_TOKENS] * len(texts)
+        tokenized = [_NO_TOKENS] * count
         total_tokens = 0
-        prompted = {index: options.prompt + text for index, text in enumerate(texts) if index not in failures}
-        for indices in _slices(prompted):
-            encodings = encode_batch([prompted[index] for index in indices])
+        for indices in _slices(inputs):
+            encodings = encode_batch([inputs[index] for index in indices])
             for index, encoding in zip(indices, encodings, strict=True):
                 too_long = len(encoding) > self._max_tokens and options.truncation is Truncation.ERROR
                 # Copying ids makes other threads wait, so the ids of a refused text are not copied.
                 tokens = _NO_TOKENS if too_long else self._truncate(encoding, options)
                 if too_long or len(tokens.ids) > self._max_tokens:
-                    failures.add(text_too_long(index, len(encoding), self._max_tokens))
+                    field = "pairs" if encoding.n_sequences > 1 else "texts"
+                    failures.add(text_too_long(index, len(encoding), self._max_tokens, field))
                 else:
                     tokenized[index] = tokens
                     total_tokens += len(tokens.ids)
@@ -107,12 +132,16 @@ class BundleTokenizer:
         if tokens.original_tokens <= self._max_tokens:
             return tokens
         keep = np.array(encoding.special_tokens_mask, bool)
-        positions = np.flatnonzero(~keep)
-        room = max(0, self._max_tokens - (len(keep) - len(positions)))
-        keep[positions[:room] if options.truncation is Truncation.RIGHT else positions[len(positions) - room :]] = True
-        return TokenizedText(
-            tokens.ids[keep], tokens.original_tokens, None if tokens.offsets is None else tokens.offsets[keep]
-        )
+        # The positions of each text's own tokens; a template puts special tokens between the texts of a pair.
+        texts = [_positions(encoding, keep, text) for text in range(encoding.n_sequences)]
+        room = max(0, self._max_tokens - int(keep.sum()))
+        counts = kept_tokens([len(positions) for positions in texts], room, options.pair_truncation)
+        for positions, count in zip(texts, counts, strict=True):
+            keep[
+                positions[:count] if options.truncation is Truncation.RIGHT else positions[len(positions) - count :]
+            ] = True
+        offsets, types = (None if each is None else each[keep] for each in (tokens.offsets, tokens.types))
+        return TokenizedText(tokens.ids[keep], tokens.original_tokens, offsets, types)
 
 
 _NO_TOKENS = TokenizedText(np.empty(0, np.int64), 0, np.empty((0, 2), np.int64))
@@ -121,19 +150,27 @@ _NO_TOKENS = TokenizedText(np.empty(0, np.int64), 0, np.empty((0, 2), np.int64))
 def _read_tokens(encoding: Any, options: TokenizeOptions) -> TokenizedText:
     """Read the tokens of a text and its prompt from the tokenizer's encoding; offsets count from the text's start."""
     ids = np.array(encoding.ids, np.int64)
+    types = np.array(encoding.type_ids, np.int64) if encoding.n_sequences > 1 else None
     if not options.offsets:
-        return TokenizedText(ids, len(ids), None)
+        return TokenizedText(ids, len(ids), None, types)
     offsets = np.array(encoding.offsets, np.int64).reshape(-1, 2)
     return TokenizedText(ids, len(ids), np.maximum(offsets - len(options.prompt), 0))
 
 
-def _slices(texts: Mapping[int, str]) -> Iterator[list[int]]:
-    """Yield the indices of the texts in slices; the caller can stop between slices."""
+def _positions(encoding: Any, is_special: NDArray[np.bool_], text: int) -> NDArray[np.intp]:
+    """Return the positions of a text's own tokens in an encoding of one or two texts."""
+    if encoding.n_sequences == 1:
+        return np.flatnonzero(~is_special)
+    return np.flatnonzero([each == text for each in encoding.sequence_ids])
+
+
+def _slices(texts: Mapping[int, str] | Mapping[int, Pair]) -> Iterator[list[int]]:
+    """Yield the indices of the texts or pairs in slices; the caller can stop between slices."""
     indices: list[int] = []
     characters = 0
     for index, text in texts.items():
         indices.append(index)
-        characters += len(text)
+        characters += len(text) if isinstance(text, str) else len(text[0]) + len(text[1])
         if characters >= _SLICE_CHARACTERS:
             yield indices
             indices, characters = [], 0

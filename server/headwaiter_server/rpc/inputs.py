@@ -7,7 +7,9 @@ from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.manifest_pb2 import Manifest
 from headwaiter_proto.rules.errors import Failures
 from headwaiter_proto.rules.inputs import ParsedInput, read_prompt, read_rows, read_tokenized
+from headwaiter_proto.rules.pairs import read_pairs
 from headwaiter_proto.rules.requests import RequestLimits
+from headwaiter_proto.rules.token_types import with_types
 from headwaiter_server.models.tokenizer import BundleTokenizer, TokenizeOptions, Truncation
 from headwaiter_server.rpc.threads import PriorityThreads
 from headwaiter_server.scheduling.fair_start import Priority
@@ -54,24 +56,37 @@ async def read_input(
         InvalidInput: the request is wrong; or a sequence is wrong, and the request is not partial.
         Overloaded: the queue has no room for the request, or too many texts wait to be tokenised.
     """
-    # An AttendRequest has the same inputs, but no options.
+    # An AttendRequest has the same inputs, except pairs, but no options.
     options = request if isinstance(request, pb.EncodeRequest) else pb.EncodeRequest()
     failures = Failures(keep=options.partial)
-    if not request.HasField("texts"):
+    kind = request.WhichOneof("input")
+    if kind not in ("texts", "pairs"):
         return read_rows(request, manifest, limits, failures)
-    prompt = read_prompt(request.texts, manifest, limits)
+    prompt, pairs = pb.Prompt(), []
+    if kind == "texts":
+        prompt = read_prompt(request.texts, manifest, limits)
+    else:
+        pairs = read_pairs(options.pairs, manifest, limits)
     assert tokenizer is not None
-    tokenize_options = TokenizeOptions(prompt.text, _TRUNCATIONS[options.truncation], options.output.offsets)
-    tokenize = partial(tokenizer.tokenize, list(request.texts.values), tokenize_options, failures, limits.tokens)
+    tokenize_options = TokenizeOptions(
+        prompt.text, _TRUNCATIONS[options.truncation], options.output.offsets, options.pairs.pair_truncation
+    )
+    arguments = tokenize_options, failures, limits.tokens
+    if kind == "texts":
+        tokenize = partial(tokenizer.tokenize, list(request.texts.values), *arguments)
+    else:
+        tokenize = partial(tokenizer.tokenize_pairs, pairs, *arguments)
     # Tokenising one short text takes less time than starting a thread. Several texts use the tokenizer's own threads.
-    size_bytes = request.texts.ByteSize()
-    if len(request.texts.values) == 1 and size_bytes <= _SMALL_TEXT_BYTES:
+    count = len(pairs) or len(request.texts.values)
+    size_bytes = options.pairs.ByteSize() or request.texts.ByteSize()
+    if count == 1 and size_bytes <= _SMALL_TEXT_BYTES:
         tokenized = tokenize()
     else:
         # Each text has at least one token; only in a partial request may texts fail and have none.
-        check_room(1 if options.partial else len(request.texts.values))
+        check_room(1 if options.partial else count)
         tokenized = await threads.run(tokenize, priority_of(options), size_bytes)
-    parsed = read_tokenized([text.ids for text in tokenized], prompt, manifest, limits, failures)
+    sequences = [with_types(text.ids, text.types, manifest) for text in tokenized]
+    parsed = read_tokenized(sequences, prompt, manifest, limits, failures, kind)
     parsed.truncated = {
         index: text.original_tokens for index, text in enumerate(tokenized) if text.original_tokens > len(text.ids)
     }

@@ -37,8 +37,13 @@ def request_limits(settings: Settings) -> RequestLimits:
 def answer_bytes(parsed: ParsedInput, output: Output, model: ModelDescription) -> int:
     """Return the largest size of an answer's vectors and rows, in bytes."""
     manifest = model.bundle.manifest
-    rows = sum(map(len, parsed.sequences)) if output.needs_rows(parsed.skipped_tokens) else 0
-    return (len(parsed.sequences) * manifest.width + rows * hidden_width(manifest)) * _FLOAT_BYTES
+    tokens, sequences = sum(map(len, parsed.sequences)), len(parsed.sequences)
+    rows = tokens if output.needs_rows(parsed.skipped_tokens) else 0
+    scores = 0
+    if output.head is not None:
+        scores = (tokens if output.head.per_token else sequences) * len(output.head.labels)
+    vectors = sequences * manifest.width if output.pooled else 0
+    return (vectors + rows * hidden_width(manifest) + scores) * _FLOAT_BYTES
 
 
 def attend_answer_bytes(selection: AttentionSelection, tokens: int) -> int:
@@ -60,7 +65,7 @@ def encode_reply(
         no_rows = np.empty((0, hidden_width(served.model.bundle.manifest)), np.float16)
         hidden = np.concatenate([no_rows, *(outcome.hidden or ())])
     pooled = _finished_vectors(parsed, output, outcome) if output.pooled else None
-    reply = encode_response(parsed, output, pooled, hidden, outcome.failures)
+    reply = encode_response(parsed, output, pooled, hidden, outcome.failures, outcome.logits)
     reply.request_id = request_id
     reply.model.CopyFrom(model_ref(served))
     return reply

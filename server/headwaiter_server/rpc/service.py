@@ -9,12 +9,15 @@ from google.protobuf.message import Message
 
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.rules.attention_weights import select
+from headwaiter_proto.rules.classification import classify_response, encode_request, read_head
 from headwaiter_proto.rules.requests import check_attend_request
+from headwaiter_proto.rules.token_types import without_types
 from headwaiter_server.models.served_model import ServedModel
 from headwaiter_server.rpc.encode_stream import EncodeStream
 from headwaiter_server.rpc.endpoint import Call, Context, clock, stream_handler, unary_handler
 from headwaiter_server.rpc.parsing import parse_request
 from headwaiter_server.rpc.replies import (
+    answer_bytes,
     attend_answer_bytes,
     attend_reply,
     model_ref,
@@ -22,7 +25,7 @@ from headwaiter_server.rpc.replies import (
     model_status,
     set_timings,
 )
-from headwaiter_server.rpc.request_path import PACKED_REPLY, RequestPath, adopt_id, reserve_nothing
+from headwaiter_server.rpc.request_path import PACKED_REPLY, ReplyForm, RequestPath, adopt_id, reserve_nothing
 from headwaiter_server.rpc.stream import ReserveBytes
 from headwaiter_server.runtime.attention_weights import AttentionSelection
 from headwaiter_server.scheduling.attention_weights import AttentionWeightsResult
@@ -48,6 +51,7 @@ class EncoderService:
         """Return the handler that a gRPC server dispatches the service's calls to."""
         unary = {
             "Encode": self.encode,
+            "Classify": self.classify,
             "Attend": self.attend,
             "ListModels": self.list_models,
             "GetModel": self.get_model,
@@ -74,6 +78,16 @@ class EncoderService:
         with self._path.encoding(request.model, request.model_version, call) as served:
             return await self._path.encode(request, served, call, reserve, PACKED_REPLY)
 
+    async def classify(self, raw: bytes, call: Call) -> bytes:
+        """Classify the sequences of a request: encode them, and return the scores of the model's head."""
+        request = encode_request(await self._parse(raw, pb.ClassifyRequest()))
+        adopt_id(call, request.request_id)
+        with self._path.encoding(request.model, request.model_version, call) as served:
+            head = read_head(request.output, served.model.bundle.manifest)
+            assert head is not None
+            form = ReplyForm(answer_bytes, lambda reply: classify_response(reply, head).SerializeToString())
+            return await self._path.encode(request, served, call, reserve_nothing, form)
+
     async def attend(self, raw: bytes, call: Call) -> bytes:
         """Return the attention weights of one sequence."""
         request = await self._parse(raw, pb.AttendRequest())
@@ -93,7 +107,9 @@ class EncoderService:
             outcome = await served.attention_queue.submit(
                 sequence, selection, deadline_s=call.deadline_s, on_queued=call.note_queued
             )
-            tokens = served.tokenizer.token_strings(sequence) if served.tokenizer and request.HasField("texts") else []
+            tokens = []
+            if served.tokenizer and request.HasField("texts"):
+                tokens = served.tokenizer.token_strings(without_types(sequence))
             # Copying weights takes long; a thread keeps the event loop free.
             respond = partial(self._respond_attend, call, admitted_s, outcome, tokens, served)
             return await self._path.replying.run(respond, Priority.INTERACTIVE)

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from headwaiter_server.runtime.bundle import Bundle
 from headwaiter_server.runtime.graph import session_options
+from headwaiter_server.runtime.packing import pack
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,7 @@ class AttentionWeightsGraph:
 
     def __init__(self, session: ort.InferenceSession) -> None:
         self._session = session
-        (self._token_input,) = (node.name for node in session.get_inputs())
+        self._inputs = [node.name for node in session.get_inputs()]
 
     @classmethod
     def open_in(cls, bundle: Bundle) -> "AttentionWeightsGraph":
@@ -80,16 +81,15 @@ class AttentionWeightsGraph:
         option `only_execute_path_to_fetches`.
 
         Args:
-            sequence: token ids [n] or features [n, d_in].
+            sequence: as in `pack`.
             selection: the layers, heads and query to return.
         """
-        tokens = sequence.astype(np.int64 if sequence.ndim == 1 else np.float32, copy=False)
         kinds = ["weights"] if selection.query is None else ["weights", "context"]
         names = [f"{kind}_{layer}" for kind in kinds for layer in selection.layers]
-        outputs = self._session.run(names, {self._token_input: tokens})
+        outputs = self._session.run(names, pack([sequence]).feeds(self._inputs))
         layers, heads = len(selection.layers), list(selection.heads)
         # Copying one layer at a time keeps the peak memory low: np.stack would hold the selected heads twice.
-        weights = np.empty((layers, len(heads), len(tokens), len(tokens)), np.float32)
+        weights = np.empty((layers, len(heads), len(sequence), len(sequence)), np.float32)
         for position, layer_weights in enumerate(outputs[:layers]):
             weights[position] = layer_weights[heads]
         context = None

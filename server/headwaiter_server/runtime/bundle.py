@@ -4,6 +4,7 @@ import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import compress
 from pathlib import Path
 
 import numpy as np
@@ -26,8 +27,8 @@ class Golden:
     """The golden inputs of a bundle, with PyTorch's float32 outputs for them.
 
     Attributes:
-        sequences: token ids [n_i] or features [n_i, d_in] of each sequence.
-        outputs: pooled [B, width], of unit length if the model normalizes; hidden [T, width], or fewer rows.
+        sequences: as in `pack`.
+        outputs: pooled [B, width], of unit length if the model normalizes; hidden [T, width], or fewer rows; logits.
         hidden_rows: which of the T rows `outputs.hidden` holds; None for all rows.
     """
 
@@ -43,11 +44,15 @@ class Golden:
         row_kept = np.repeat(kept, [len(sequence) for sequence in self.sequences])
         rows = np.arange(len(row_kept)) if self.hidden_rows is None else self.hidden_rows
         checked = rows[row_kept[rows]]
-        pooled, hidden = self.outputs.pooled, self.outputs.hidden
+        pooled, hidden, logits = self.outputs.pooled, self.outputs.hidden, self.outputs.logits
         assert hidden is not None
         return Golden(
-            [sequence for sequence, keep in zip(self.sequences, kept, strict=True) if keep],
-            Outputs(None if pooled is None else pooled[kept], hidden[row_kept[rows]]),
+            list(compress(self.sequences, kept)),
+            Outputs(
+                None if pooled is None else pooled[kept],
+                hidden[row_kept[rows]],
+                None if logits is None else list(compress(logits, kept)),
+            ),
             None if self.hidden_rows is None else np.cumsum(row_kept)[checked] - 1,
         )
 
@@ -144,9 +149,16 @@ class Bundle:
         """Read the golden inputs that the model accepts, and PyTorch's outputs for them."""
         with np.load(self.folder / GOLDEN, allow_pickle=False) as arrays:
             rows = arrays["input_ids" if self.manifest.vocabulary_size else "features"]
-            lengths = arrays["lengths"]
-            outputs = Outputs(arrays.get("pooled"), arrays["hidden"])
-            golden = Golden(np.split(rows, np.cumsum(lengths)[:-1]), outputs, arrays.get("hidden_rows"))
+            if self.manifest.token_types:
+                rows = np.stack([rows, arrays["token_type_ids"]], axis=1)
+            ends = np.cumsum(arrays["lengths"])[:-1]
+            logits = None
+            if self.manifest.HasField("head"):
+                logits = np.split(
+                    arrays["logits"], ends if self.manifest.head.per_token else np.arange(1, len(ends) + 1)
+                )
+            outputs = Outputs(arrays.get("pooled"), arrays["hidden"], logits)
+            golden = Golden(np.split(rows, ends), outputs, arrays.get("hidden_rows"))
         return golden.up_to(self.manifest.max_tokens)
 
     def parity(self) -> Parity:

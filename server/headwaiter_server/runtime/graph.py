@@ -2,11 +2,11 @@
 
 import ctypes
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import onnxruntime as ort
@@ -53,10 +53,13 @@ class Outputs:
     Attributes:
         pooled: float32 [B, width], not yet scaled to unit length; None for a model without pooling.
         hidden: float32 or float16 [T, width]; None if not requested.
+        logits: float32 [1, labels] of each sequence, or [n_i, labels] if the head scores each token; None without a
+            head.
     """
 
     pooled: NDArray[np.float32] | None
     hidden: NDArray[np.generic] | None
+    logits: Sequence[NDArray[np.float32]] | None = None
 
 
 class EncoderGraph:
@@ -122,9 +125,9 @@ class EncoderGraph:
         return cls(session, None if provider == "cpu" else (provider, device), attention, turn)
 
     @property
-    def pools(self) -> bool:
-        """Whether the graph has a pooled output."""
-        return "pooled" in self._outputs
+    def only_hidden(self) -> bool:
+        """Whether hidden rows are the graph's only output."""
+        return self._outputs == {"hidden"}
 
     @property
     def route(self) -> Route:
@@ -156,9 +159,11 @@ class EncoderGraph:
     def run(self, batch: PackedBatch, *, hidden: bool) -> Outputs:
         """Run the graph on a batch; prepare the batch first if `prepare` was not called.
 
-        If `hidden` is true or the graph has no pooled output, also return the hidden rows.
+        If `hidden` is true or the graph has no other output, also return a copy of the hidden rows.
         """
-        names = ["pooled"] * self.pools + ["hidden"] * (hidden or not self.pools)
+        names = [name for name in ("pooled", "logits", "token_logits") if name in self._outputs]
+        if hidden or not names:
+            names.append("hidden")
         inputs = batch.inputs if batch.inputs is not None else self.prepare(batch).inputs
         assert inputs is not None
         options = None
@@ -166,13 +171,22 @@ class EncoderGraph:
             options = ort.RunOptions()
             options.add_run_config_entry("memory.enable_memory_arena_shrinkage", "cpu:0")
         values = dict(zip(names, self._session.run(names, inputs, options), strict=True))
-        pooled, rows = values.get("pooled"), values.get("hidden")
-        if rows is not None and rows.ndim == 3:
-            rows = batch.drop_padding(rows)
+        for name in ("hidden", "token_logits"):
+            if name in values and values[name].ndim == 3:
+                values[name] = batch.drop_padding(values[name])
         # The sequences that round_up_to_buckets added are the last of the batch.
+        pooled, rows = values.get("pooled"), values.get("hidden")
         return Outputs(
-            None if pooled is None else pooled[: batch.sequences], None if rows is None else rows[: batch.tokens]
+            None if pooled is None else pooled[: batch.sequences],
+            None if rows is None else rows[: batch.tokens],
+            _logits_of_sequences(batch, values),
         )
+
+
+def _logits_of_sequences(batch: PackedBatch, values: Mapping[str, NDArray[Any]]) -> list[NDArray[np.float32]] | None:
+    if "token_logits" in values:
+        return batch.split(values["token_logits"][: batch.tokens])
+    return list(values["logits"][: batch.sequences, None]) if "logits" in values else None
 
 
 def open_session(

@@ -31,6 +31,8 @@ class Difference:
         hidden_min_cosine: smallest cosine between a hidden row and PyTorch's, without negligible rows. A row is
             negligible if the norms of PyTorch's row and the graph's are at most 1e-3 × that of PyTorch's largest row.
             The limit is relative, so a model whose outputs are all tiny is checked like any other.
+        logits_max_abs: largest absolute difference of a logit; 0 without a head.
+        logits_max_relative: `logits_max_abs` / largest magnitude of PyTorch's logits.
     """
 
     pooled_max_abs: float
@@ -40,6 +42,8 @@ class Difference:
     min_cosine: float
     mean_cosine: float
     hidden_min_cosine: float = 1.0
+    logits_max_abs: float = 0.0
+    logits_max_relative: float = 0.0
 
     def published(self) -> dict[str, float]:
         """Return the measures that have a field in replies and in `parity.json`."""
@@ -57,7 +61,7 @@ class Tolerance:
             absolute differences and a cosine of 1.
         pooled: limit of the absolute or the relative difference of pooled vectors, whichever is smaller. The relative
             difference is the smaller one if PyTorch's largest value exceeds 1.
-        hidden: the same limit for hidden rows.
+        hidden: the same limit for hidden rows and for logits.
     """
 
     min_cosine: float
@@ -107,6 +111,12 @@ def difference(actual: Outputs, expected: Outputs) -> Difference:
         pooled, expected_pooled = (nothing if each.pooled is None else each.pooled for each in (actual, expected))
         pooled_max_abs, pooled_max_relative = largest_differences(pooled, expected_pooled)
         cosines = _cosines(pooled, expected_pooled)
+    logits_max_abs = logits_max_relative = 0.0
+    if actual.logits is not None or expected.logits is not None:
+        logits, expected_logits = (
+            np.concatenate(each.logits or [np.empty((0, 0), np.float32)]) for each in (actual, expected)
+        )
+        logits_max_abs, logits_max_relative = largest_differences(logits, expected_logits)
     return Difference(
         pooled_max_abs,
         hidden_max_abs,
@@ -115,17 +125,20 @@ def difference(actual: Outputs, expected: Outputs) -> Difference:
         min_cosine=float(cosines.min()),
         mean_cosine=float(cosines.mean()),
         hidden_min_cosine=float(hidden_cosines.min()),
+        logits_max_abs=logits_max_abs,
+        logits_max_relative=logits_max_relative,
     )
 
 
 def violation(measured: Difference, precision: Precision) -> str | None:
     """Describe the first difference that exceeds the tolerance of a precision; return None if no difference does."""
     tolerance = TOLERANCES[precision]
-    if not np.isfinite([measured.pooled_max_abs, measured.hidden_max_abs]).all():
+    if not np.isfinite([measured.pooled_max_abs, measured.hidden_max_abs, measured.logits_max_abs]).all():
         return "its outputs or PyTorch's are not finite, or their shapes differ"
     for name, absolute, relative, limit in (
         ("pooled", measured.pooled_max_abs, measured.pooled_max_relative, tolerance.pooled),
         ("hidden", measured.hidden_max_abs, measured.hidden_max_relative, tolerance.hidden),
+        ("logits", measured.logits_max_abs, measured.logits_max_relative, tolerance.hidden),
     ):
         smaller = min(absolute, relative)
         if limit is not None and not smaller <= limit:

@@ -6,9 +6,12 @@ the host.
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+
+_Value = TypeVar("_Value", bound=np.generic)
 
 # Attention cells of a query block: 4 MiB of scores in each head. For a sequence of 8,192 tokens, blocks of half as many
 # cells are about 10 % slower, and blocks of twice as many are 4 % faster.
@@ -20,7 +23,7 @@ class PackedBatch:
     """B sequences of lengths n_1..n_B, concatenated to T = Σ n_i rows. The padded grid has B·N cells.
 
     Attributes:
-        rows: token ids, int64 [T], or features, float32 [T, d_in].
+        rows: token ids, int64 [T], or token ids and token types, int64 [T, 2], or features, float32 [T, d_in].
         lengths: tokens of each sequence, int32 [B].
         starts: first row of each sequence, int64 [B].
         padded_length: N, the length of the longest sequence, or that length rounded up to a shape bucket.
@@ -76,18 +79,31 @@ class PackedBatch:
         """Return the rows [T, ...] of the grid cells [B, N, ...]."""
         return cells.reshape(-1, *cells.shape[2:])[scatter(self)]
 
-    def split(self, rows: NDArray[np.generic]) -> list[NDArray[np.generic]]:
+    def split(self, rows: NDArray[_Value]) -> list[NDArray[_Value]]:
         """Split the rows [T, ...] into one view [n_i, ...] for each sequence."""
         return np.split(rows, self.starts[1:])
 
 
 def pack(sequences: Sequence[NDArray[np.generic]], *, block_cells: int = BLOCK_CELLS) -> PackedBatch:
-    """Concatenate sequences (integer token ids [n_i] or features [n_i, d_in], n_i ≥ 1) into a packed batch."""
+    """Concatenate sequences of n_i ≥ 1 tokens to a packed batch.
+
+    A sequence is integer token ids [n_i], or ids and token types [n_i, 2], or features [n_i, d_in].
+    """
     lengths = np.fromiter((len(sequence) for sequence in sequences), np.int32, len(sequences))
     rows = np.concatenate(sequences)
-    dtype = np.int64 if rows.ndim == 1 else np.float32
+    dtype = np.float32 if rows.dtype.kind == "f" else np.int64
     starts = np.cumsum(lengths, dtype=np.int64) - lengths
     return PackedBatch(rows.astype(dtype, copy=False), lengths, starts, int(lengths.max()), block_cells)
+
+
+def input_ids(batch: PackedBatch) -> NDArray[np.generic]:
+    """Return the token id of each row, [T]."""
+    return batch.rows if batch.rows.ndim == 1 else np.ascontiguousarray(batch.rows[:, 0])
+
+
+def token_type_ids(batch: PackedBatch) -> NDArray[np.generic]:
+    """Return the token type of each row, [T]; 0 for rows without a type."""
+    return np.zeros_like(batch.rows) if batch.rows.ndim == 1 else np.ascontiguousarray(batch.rows[:, 1])
 
 
 def positions(batch: PackedBatch) -> NDArray[np.int64]:
@@ -161,7 +177,8 @@ def _padding(batch: PackedBatch) -> NDArray[np.bool_]:
 _MakeInput = Callable[[PackedBatch], NDArray[np.generic]]
 
 _PACKED_INPUTS: dict[str, _MakeInput] = {
-    "input_ids": lambda batch: batch.rows,
+    "input_ids": input_ids,
+    "token_type_ids": token_type_ids,
     "features": lambda batch: batch.rows,
     "positions": positions,
     "lengths": lambda batch: batch.lengths,
@@ -174,7 +191,8 @@ _PACKED_INPUTS: dict[str, _MakeInput] = {
 }
 
 _PADDED_INPUTS: dict[str, _MakeInput] = {
-    "input_ids": lambda batch: batch.rows[gather(batch)],
+    "input_ids": lambda batch: input_ids(batch)[gather(batch)],
+    "token_type_ids": lambda batch: token_type_ids(batch)[gather(batch)],
     "features": lambda batch: batch.rows[gather(batch)],
     "attention_mask": attention_mask,
 }

@@ -44,7 +44,8 @@ def check_golden(graph: EncoderGraph, golden: Golden, *, normalized: bool) -> Di
         hidden = hidden[golden.hidden_rows]
     pooled = [output.pooled for output in outputs if output.pooled is not None]
     vectors = normalize_pooled(np.concatenate(pooled), normalized=normalized) if pooled else None
-    return difference(Outputs(vectors, hidden), golden.outputs)
+    logits = [rows for output in outputs for rows in output.logits or ()] or None
+    return difference(Outputs(vectors, hidden, logits), golden.outputs)
 
 
 def _golden_batches(golden: Golden) -> Iterator[PackedBatch]:
@@ -71,11 +72,11 @@ def time_batch(graph: EncoderGraph, manifest: Manifest, lengths: Lengths, *, hid
 
 
 def time_hidden_rows(graph: EncoderGraph, manifest: Manifest, lengths: Lengths, time_s: float) -> float:
-    """Return how many seconds longer a batch takes if its hidden rows are returned too; 0 without pooling.
+    """Return how many seconds longer a batch takes if its hidden rows are returned too; 0 without another output.
 
     Batches with and without hidden rows alternate for `time_s` seconds of device time; the fastest of each kind counts.
     """
-    if not graph.pools:
+    if graph.only_hidden:
         return 0.0
     without_s: list[float] = []
     with_s: list[float] = []

@@ -33,18 +33,19 @@ class BatchResult:
         Returns:
             The sequences whose rows are not finite; their requests do not get these rows.
         """
-        pooled, hidden = self.outputs.pooled, self.outputs.hidden
+        pooled, hidden, logits = self.outputs.pooled, self.outputs.hidden, self.outputs.logits
         hidden_rows = None if hidden is None else self.packed.split(hidden)
         pooled_finite = None if pooled is None else np.logical_and.reduce(np.isfinite(pooled), axis=1)
         not_finite = []
         for position, sequence in enumerate(self.sequences):
             vector = None if pooled is None else pooled[position]
             rows = hidden_rows[position] if hidden_rows is not None and sequence.request.hidden else None
-            if (pooled_finite is not None and not pooled_finite[position]) or (
-                rows is not None and not np.isfinite(rows).all()
+            numbers = None if logits is None else logits[position]
+            if (pooled_finite is not None and not pooled_finite[position]) or any(
+                values is not None and not np.isfinite(values).all() for values in (rows, numbers)
             ):
                 sequence.request.note_batch(self.times)
                 not_finite.append(sequence)
             else:
-                sequence.request.add_result(sequence.index, vector, rows, self.times)
+                sequence.request.add_result(sequence.index, vector, rows, self.times, numbers)
         return not_finite

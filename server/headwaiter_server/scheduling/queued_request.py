@@ -50,12 +50,14 @@ class Outcome:
         hidden: rows [n_i, width] of each sequence that did not fail; None unless requested.
         batches: the times of each batch that a sequence of the request ran in.
         failures: the errors of failed sequences, by index; empty unless the request accepts partial answers.
+        logits: of each sequence that did not fail, see `Outputs`; None for a model without a head, or if all failed.
     """
 
     pooled: list[NDArray[np.float32]] | None
     hidden: list[NDArray[np.generic]] | None
     batches: Collection[BatchTimes] = ()
     failures: Mapping[int, HeadwaiterError] = field(default_factory=dict)
+    logits: list[NDArray[np.float32]] | None = None
 
     def completed_s(self, answered_s: float) -> float:
         """Return when the last result was complete, on the scheduler's clock; `answered_s` is when the answer came.
@@ -88,6 +90,7 @@ class QueuedRequest:
     not_started: "set[Sequence]" = field(default_factory=set)
     _pooled: dict[int, NDArray[np.float32]] = field(default_factory=dict)
     _hidden: dict[int, NDArray[np.generic]] = field(default_factory=dict)
+    _logits: dict[int, NDArray[np.float32]] = field(default_factory=dict)
     _batches: set[BatchTimes] = field(default_factory=set)
     _finished_count: int = 0
 
@@ -95,13 +98,20 @@ class QueuedRequest:
         self._resolve_if_complete()
 
     def add_result(
-        self, index: int, pooled: NDArray[np.float32] | None, hidden: NDArray[np.generic] | None, times: BatchTimes
+        self,
+        index: int,
+        pooled: NDArray[np.float32] | None,
+        hidden: NDArray[np.generic] | None,
+        times: BatchTimes,
+        logits: NDArray[np.float32] | None = None,
     ) -> None:
         """Store the result of one sequence; the last result resolves the answer."""
         if pooled is not None:
             self._pooled[index] = pooled
         if hidden is not None:
             self._hidden[index] = hidden
+        if logits is not None:
+            self._logits[index] = logits
         self.note_batch(times)
         self._finished_count += 1
         self._resolve_if_complete()
@@ -131,6 +141,7 @@ class QueuedRequest:
                 [self._hidden[index] for index in sorted(self._hidden)] if self.hidden else None,
                 tuple(self._batches),
                 failures,
+                [self._logits[index] for index in sorted(self._logits)] if self._logits else None,
             )
         )
 

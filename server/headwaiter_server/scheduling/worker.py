@@ -280,7 +280,7 @@ def _run_probe(session: Session) -> bool:
         outputs = session.graph.run(session.probe, hidden=False)
     except Exception:  # noqa: BLE001 - any error means that the device does not work
         return False
-    rows = [values for values in (outputs.pooled, outputs.hidden) if values is not None]
+    rows = [values for values in (outputs.pooled, outputs.hidden, *(outputs.logits or ())) if values is not None]
     return all(bool(np.isfinite(values).all()) for values in rows)
 
 

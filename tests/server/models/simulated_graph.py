@@ -26,7 +26,7 @@ class SimulatedGraph:
         most_sequences: batches with more sequences fail, after rounding as on a GPU.
     """
 
-    pools = True
+    only_hidden = False
     turn = nullcontext
 
     def __init__(self, cost: CostModel) -> None:

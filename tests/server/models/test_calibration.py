@@ -40,7 +40,7 @@ def _rate(cost: CostModel, tokens: int) -> float:
 @pytest.mark.parametrize(("pools", "hidden_row_s"), [(True, 5e-6), (False, 0.0)])
 def test_calibration_recovers_the_cost_of_hidden_rows(pools: bool, hidden_row_s: float, tmp_path: Path) -> None:
     model, graph = simulated_model(tmp_path, replace(GATHERED, hidden_row_s=5e-6))
-    graph.pools = pools
+    graph.only_hidden = not pools
     with patch("headwaiter_server.runtime.warmup.time", graph):
         assert measure_cost(model).cost.hidden_row_s == pytest.approx(hidden_row_s, rel=1e-3)
 

@@ -67,7 +67,7 @@ def test_a_packed_graph_returns_packed_rows(unpooled: Path) -> None:
 def test_a_graph_without_pooling_always_returns_hidden_rows(unpooled: Path, hidden: bool) -> None:
     graph = EncoderGraph.open(unpooled, "cpu", threads=1)
     outputs = graph.run(BATCH, hidden=hidden)
-    assert not graph.pools
+    assert graph.only_hidden
     assert outputs.pooled is None
     assert outputs.hidden is not None
 
@@ -75,7 +75,7 @@ def test_a_graph_without_pooling_always_returns_hidden_rows(unpooled: Path, hidd
 def test_a_padded_graph_gets_padded_cells_and_its_padding_is_dropped(padded: Path) -> None:
     graph = EncoderGraph.open(padded, "cpu")
     outputs = graph.run(BATCH, hidden=True)
-    assert graph.pools
+    assert not graph.only_hidden
     assert outputs.pooled is not None
     assert outputs.pooled.tolist() == [[1.0, 0.0], [2.0, 3.0]]
     assert outputs.hidden is not None

@@ -135,7 +135,7 @@ def test_ids_are_packed_as_int64_and_features_as_float32(sequences: list[NDArray
     assert pack(sequences).rows.dtype == dtype
 
 
-@pytest.mark.parametrize("names", [["token_type_ids"], ["attention_mask", "positions"]])
+@pytest.mark.parametrize("names", [["unknown"], ["attention_mask", "positions"]])
 def test_an_unknown_graph_input_is_a_key_error(names: list[str]) -> None:
     with pytest.raises(KeyError, match=names[-1]):
         _batch([1, 2]).feeds(names)

@@ -134,6 +134,8 @@ def _inputs(manifest: Manifest) -> list[_Tensor]:
     inputs: list[_Tensor] = []
     if manifest.max_text_tokens:
         inputs.append(("text", "BYTES", [1]))
+    if manifest.takes_pairs:
+        inputs.append(("text_pair", "BYTES", [1]))
     if manifest.vocabulary_size:
         inputs.append(("input_ids", "INT64", [_ANY]))
     if manifest.feature_width:
@@ -142,8 +144,14 @@ def _inputs(manifest: Manifest) -> list[_Tensor]:
 
 
 def _outputs(manifest: Manifest) -> list[_Tensor]:
-    pooled: list[_Tensor] = [("pooled", "FP32", [manifest.width])] if manifest.pooling != pb.POOLING_NONE else []
-    return [*pooled, ("hidden", "FP32", [_ANY, hidden_width(manifest)]), ("token_count", "INT32", [])]
+    """Return the name, the type and the shape, without sequences, of each output; the default output is the first."""
+    outputs: list[_Tensor] = []
+    if manifest.HasField("head"):
+        labels = len(manifest.head.labels)
+        outputs.append(("scores", "FP32", [_ANY, labels] if manifest.head.per_token else [labels]))
+    if manifest.pooling != pb.POOLING_NONE:
+        outputs.append(("pooled", "FP32", [manifest.width]))
+    return [*outputs, ("hidden", "FP32", [_ANY, hidden_width(manifest)]), ("token_count", "INT32", [])]
 
 
 def _instance_groups(provider: str, devices: list[int]) -> list[oip.ModelInstanceGroup]:

@@ -15,6 +15,10 @@ _TRUNCATIONS = {
     "left": pb.TRUNCATION_LEFT,
     "right": pb.TRUNCATION_RIGHT,
 }
+_PAIR_TRUNCATIONS = {
+    "longest_first": pb.PAIR_TRUNCATION_LONGEST_FIRST,
+    "only_second": pb.PAIR_TRUNCATION_ONLY_SECOND,
+}
 _MAX_DIMENSIONS = 2**32 - 1
 _MICROSECONDS_PER_S = 1e6
 
@@ -55,6 +59,21 @@ def _apply_truncation(name: str, value: Any, request: pb.EncodeRequest) -> None:
     request.truncation = _TRUNCATIONS[value]
 
 
+def _apply_pair_truncation(name: str, value: Any, request: pb.EncodeRequest) -> None:
+    if value not in _PAIR_TRUNCATIONS:
+        raise _wrong(name, value, "'longest_first' or 'only_second'")
+    if not request.HasField("pairs"):
+        problem = f"parameter {name!r} belongs to text_pair, and the request has {request.WhichOneof('input')}"
+        raise InvalidInput(f"{problem}: leave the parameter out", field=f"parameters.{name}")
+    request.pairs.pair_truncation = _PAIR_TRUNCATIONS[value]
+
+
+def _apply_raw_scores(name: str, value: Any, request: pb.EncodeRequest) -> None:
+    if not isinstance(value, bool):
+        raise _wrong(name, value, "true or false")
+    request.output.raw_scores = value
+
+
 def _apply_normalize(name: str, value: Any, request: pb.EncodeRequest) -> None:
     if not isinstance(value, bool):
         raise _wrong(name, value, "true or false")
@@ -87,6 +106,8 @@ _APPLY: dict[str, Callable[[str, Any, pb.EncodeRequest], None]] = {
     "priority": _apply_priority,
     "timeout": _apply_timeout,
     "truncation": _apply_truncation,
+    "pair_truncation": _apply_pair_truncation,
+    "raw_scores": _apply_raw_scores,
     "normalize": _apply_normalize,
     "dimensions": _apply_dimensions,
     "prompt": _apply_prompt,

@@ -27,21 +27,23 @@ def padded_answer_bytes(parsed: ParsedInput, output: Output, model: ModelDescrip
         InvalidInput: the padded rows have more than `max_reply_bytes` bytes.
     """
     size_bytes = answer_bytes(parsed, output, model)
-    if not output.hidden or not parsed.sequences:
-        return size_bytes
-    width = hidden_width(model.bundle.manifest)
-    sequences, longest = len(parsed.sequences), max(map(len, parsed.sequences))
-    padded_bytes = sequences * longest * width * _FLOAT_BYTES
-    if padded_bytes > max_reply_bytes:
-        raise InvalidInput(
-            f"output 'hidden' has the shape {[sequences, longest, width]}, padding included, and takes {padded_bytes} "
-            f"bytes; the server sends at most {max_reply_bytes}: split the request, long sequences apart from short "
-            "ones",
-            field="outputs",
-            limit=max_reply_bytes,
-            actual=padded_bytes,
-        )
-    return size_bytes + padded_bytes
+    sequences, longest = len(parsed.sequences), max(map(len, parsed.sequences), default=0)
+    token_widths = {"hidden": hidden_width(model.bundle.manifest)} if output.hidden else {}
+    if output.head is not None and output.head.per_token:
+        token_widths["scores"] = len(output.head.labels)
+    for name, width in token_widths.items():
+        padded_bytes = sequences * longest * width * _FLOAT_BYTES
+        if padded_bytes > max_reply_bytes:
+            raise InvalidInput(
+                f"output {name!r} has the shape {[sequences, longest, width]}, padding included, and takes "
+                f"{padded_bytes} bytes; the server sends at most {max_reply_bytes}: split the request, long sequences "
+                "apart from short ones",
+                field="outputs",
+                limit=max_reply_bytes,
+                actual=padded_bytes,
+            )
+        size_bytes += padded_bytes
+    return size_bytes
 
 
 def infer_response(response: pb.EncodeResponse, wanted: WantedReply) -> oip.ModelInferResponse:
@@ -54,14 +56,14 @@ def infer_response(response: pb.EncodeResponse, wanted: WantedReply) -> oip.Mode
     reply = oip.ModelInferResponse(
         model_name=response.model.name, model_version=response.model.version, id=wanted.request_id
     )
-    default = ("pooled",) if response.HasField("pooled") else ("hidden",)
-    for name in wanted.outputs or default:
+    default = next(name for name in ("scores", "pooled", "hidden") if response.HasField(name))
+    for name in wanted.outputs or (default,):
         if name == "token_count":
             add_output(reply, name, "INT32", np.array(response.lengths, np.int32), raw=wanted.raw)
-        elif name == "pooled":
-            add_output(reply, name, "FP32", _array(response.pooled), raw=wanted.raw)
         else:
-            add_output(reply, name, "FP32", pad(_array(response.hidden), response.lengths), raw=wanted.raw)
+            values = _array(getattr(response, name))
+            per_token = name == "hidden" or (name == "scores" and wanted.pads_scores)
+            add_output(reply, name, "FP32", pad(values, response.lengths) if per_token else values, raw=wanted.raw)
     return reply
 
 

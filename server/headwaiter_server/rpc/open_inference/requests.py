@@ -19,11 +19,12 @@ from headwaiter_server.rpc.open_inference.tensors import (
     read_texts,
 )
 
-OUTPUTS = ("pooled", "hidden", "token_count")
+OUTPUTS = ("pooled", "hidden", "scores", "token_count")
 
 # The types of each input, and its possible numbers of axes.
 _INPUTS: dict[str, tuple[tuple[str, ...], tuple[int, ...]]] = {
     "text": (("BYTES",), (1, 2)),
+    "text_pair": (("BYTES",), (1, 2)),
     "input_ids": (("INT64", "INT32"), (2,)),
     "features": (("FP32", "FP16"), (3,)),
     "attention_mask": (("INT64", "INT32"), (2,)),
@@ -50,15 +51,21 @@ class WantedReply:
         request_id: the id of the request; may be empty.
         outputs: the outputs in the order of the reply; empty for the default output.
         raw: whether the values are raw.
+        pads_scores: whether each token has scores, so that they are padded.
     """
 
     request_id: str
     outputs: tuple[str, ...]
     raw: bool
+    pads_scores: bool = False
 
 
-def read_infer_request(request: oip.ModelInferRequest, limits: RequestLimits) -> tuple[pb.EncodeRequest, WantedReply]:
+def read_infer_request(
+    request: oip.ModelInferRequest, limits: RequestLimits, head: pb.Head | None = None
+) -> tuple[pb.EncodeRequest, WantedReply]:
     """Return the request as a message of headwaiter.v1, and what its reply must look like.
+
+    The default output of a model with a head is its scores.
 
     Raises:
         InvalidInput: an input, an output or a parameter is wrong.
@@ -72,6 +79,8 @@ def read_infer_request(request: oip.ModelInferRequest, limits: RequestLimits) ->
         encode_request.output.pooled = True
     if "hidden" in outputs:
         encode_request.output.hidden = True
+    if "scores" in outputs or (head and not outputs):
+        encode_request.output.scores = True
     inputs = _read_inputs(request)
     kinds = [name for name in _SEQUENCE_INPUTS if name in inputs]
     if len(kinds) != 1:
@@ -80,7 +89,8 @@ def read_infer_request(request: oip.ModelInferRequest, limits: RequestLimits) ->
     _fill_sequences(encode_request, inputs, kinds[0], limits)
     # After the sequences, because a prompt belongs to texts.
     apply_parameters(request.parameters, encode_request)
-    return encode_request, WantedReply(request.id, outputs, bool(request.raw_input_contents))
+    per_token = head is not None and head.per_token
+    return encode_request, WantedReply(request.id, outputs, bool(request.raw_input_contents), per_token)
 
 
 def _read_outputs(request: oip.ModelInferRequest) -> tuple[str, ...]:
@@ -128,12 +138,13 @@ def _check_input(tensor: InputTensor) -> None:
         problem = f"input {tensor.name!r} has the datatype {datatype!r}: send {' or '.join(types)}"
         raise InvalidInput(problem, field=tensor.name)
     shape = list(tensor.shape[: max(axes) + 1])
-    two_dimensional_texts = tensor.name == "text" and len(shape) == 2
+    two_dimensional_texts = tensor.datatype == "BYTES" and len(shape) == 2
     # A longer axis cannot hold values, but numpy would refuse the shape even of an empty array.
     wrong_axis = min(shape, default=0) < 0 or max(shape, default=0) > _LONGEST_AXIS
     if len(shape) not in axes or wrong_axis or (two_dimensional_texts and shape[1] != 1):
         expected = {
             "text": "[sequences] or [sequences, 1]",
+            "text_pair": "[sequences] or [sequences, 1]",
             "features": "[sequences, longest length, width]",
         }.get(tensor.name, "[sequences, longest length]")
         raise InvalidInput(f"input {tensor.name!r} has the shape {shape}: send {expected}", field=tensor.name)
@@ -150,8 +161,15 @@ def _fill_sequences(
         if "attention_mask" in inputs:
             problem = "attention_mask belongs to input_ids or features, and the request has text: leave it out"
             raise InvalidInput(problem, field="attention_mask")
-        encode_request.texts.values.extend(read_texts(tensor, raw))
+        texts = read_texts(tensor, raw)
+        if "text_pair" in inputs:
+            encode_request.pairs.first.extend(texts)
+            encode_request.pairs.second.extend(read_texts(*inputs["text_pair"]))
+        else:
+            encode_request.texts.values.extend(texts)
         return
+    if "text_pair" in inputs:
+        raise InvalidInput(f"text_pair belongs to text, and the request has {kind}: leave it out", field="text_pair")
     rows, lengths = _packed(read_array(tensor, raw), inputs.get("attention_mask"))
     if kind == "input_ids":
         encode_request.tokens.dtype = _DTYPES[tensor.datatype]

@@ -146,12 +146,13 @@ class OpenInferenceService:
 
     async def _infer(self, request: oip.ModelInferRequest, call: Call, reserve: ReserveBytes, write: Write) -> bytes:
         with self._path.encoding(request.model_name, request.model_version, call) as served:
-            if request.ByteSize() > LARGE_BYTES:
-                # Unpacking many values takes long; a thread keeps the event loop free.
-                read = await asyncio.to_thread(read_infer_request, request, self._path.limits)
-            else:
-                read = read_infer_request(request, self._path.limits)
-            encode_request, wanted = read
+            manifest = served.model.bundle.manifest
+            read = partial(
+                read_infer_request, request, self._path.limits, manifest.head if manifest.HasField("head") else None
+            )
+            # Unpacking many values takes long; a thread keeps the event loop free.
+            large = request.ByteSize() > LARGE_BYTES
+            encode_request, wanted = await asyncio.to_thread(read) if large else read()
             size_bytes = partial(padded_answer_bytes, max_reply_bytes=self._path.settings.max_reply_bytes)
             form = ReplyForm(size_bytes, partial(_write_reply, wanted, write))
             return await self._path.encode(encode_request, served, call, reserve, form)

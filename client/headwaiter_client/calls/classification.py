@@ -1,0 +1,191 @@
+"""The results of `classify` and `rerank`: read replies, join the results of several requests, and rank documents."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, reduce
+from itertools import chain
+from operator import add
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headwaiter_client.calls.models import ModelRef, model_ref
+from headwaiter_client.calls.results import (
+    Timings,
+    check_rows,
+    read_failures,
+    read_offsets,
+    read_timings,
+    reading_reply,
+)
+from headwaiter_client.calls.tensors import float_array, split_rows
+from headwaiter_client.errors import HeadwaiterError, Unimplemented
+from headwaiter_proto import encoder_pb2 as pb
+
+
+class LabelScore(NamedTuple):
+    """A label and its score."""
+
+    label: str
+    score: float
+
+
+@dataclass(frozen=True, eq=False)
+class Classification:
+    """The scores of a list. Indices of sequences are positions in the caller's list.
+
+    Attributes:
+        labels: the labels of the model, in the order of the scores.
+        scores: float32 [B, labels], zeros for a failed sequence; None if the model scores each token.
+        token_scores: one float32 [length, labels] array per sequence; None unless the model scores each token.
+        lengths: [B] number of tokens of each sequence, special tokens included; 0 for a failed sequence.
+        offsets: one [length, 2] array per text: begin and end of each token, in Unicode code points; begin and end
+            are equal for special tokens; None if not requested.
+        truncated: number of tokens before truncation of each truncated text or pair, by index.
+        failures: the error of each failed sequence of a `partial` call, by index.
+        timings: the time that each stage took.
+        model: the model that answered.
+        request_id: the request's name in the server's log.
+    """
+
+    labels: tuple[str, ...]
+    scores: NDArray[np.float32] | None = field(repr=False)
+    token_scores: list[NDArray[np.float32]] | None = field(repr=False)
+    lengths: NDArray[np.int64] = field(repr=False)
+    offsets: list[NDArray[np.uint32]] | None = field(repr=False)
+    truncated: dict[int, int]
+    failures: dict[int, HeadwaiterError]
+    timings: Timings = field(repr=False)
+    model: ModelRef
+    request_id: str
+
+    @cached_property
+    def best(self) -> list[LabelScore | None]:
+        """The label of the highest score of each sequence; None for a failed sequence.
+
+        Raises:
+            Unimplemented: the model scores each token; see `token_best`.
+        """
+        if self.scores is None:
+            raise Unimplemented(f"the model {self.model.name} scores each token: read token_best or token_scores")
+        best = self._best(self.scores)
+        return [None if index in self.failures else each for index, each in enumerate(best)]
+
+    @cached_property
+    def token_best(self) -> list[list[LabelScore]]:
+        """The label of the highest score of each token of each sequence; an empty list for a failed sequence.
+
+        Raises:
+            Unimplemented: the model scores each sequence; see `best`.
+        """
+        if self.token_scores is None:
+            raise Unimplemented(f"the model {self.model.name} scores each sequence: read best or scores")
+        return [self._best(scores) for scores in self.token_scores]
+
+    def _best(self, scores: NDArray[np.float32]) -> list[LabelScore]:
+        places = scores.argmax(axis=1)
+        return [LabelScore(self.labels[place], float(row[place])) for place, row in zip(places, scores, strict=True)]
+
+
+@dataclass(frozen=True)
+class RankedDocument:
+    """A document and its score.
+
+    Attributes:
+        index: position of the document in the caller's list.
+        score: the score of the pair of the query and the document.
+        document: the document.
+    """
+
+    index: int
+    score: float
+    document: str = field(repr=False)
+
+
+@dataclass(frozen=True, eq=False)
+class Ranking:
+    """Documents by falling score, the best first.
+
+    Attributes:
+        documents: the documents; without those that failed, and at most `top_n`.
+        truncated: number of tokens before truncation of each truncated pair, by the index of its document.
+        failures: the error of each failed pair of a `partial` call, by the index of its document.
+        timings: the time that each stage took.
+        model: the model that answered.
+        request_id: the request's name in the server's log.
+    """
+
+    documents: list[RankedDocument]
+    truncated: dict[int, int]
+    failures: dict[int, HeadwaiterError]
+    timings: Timings = field(repr=False)
+    model: ModelRef
+    request_id: str
+
+    @classmethod
+    def of(cls, result: Classification, documents: Sequence[str], top_n: int | None) -> "Ranking":
+        """Rank documents by the scores of their pairs; see `RerankCall.rank`."""
+        if result.scores is None or len(result.labels) != 1:
+            kind = "token" if result.scores is None else "sequence"
+            raise Unimplemented(
+                f"the model {result.model.name} does not rerank (it gives each {kind} scores for the labels "
+                f"{', '.join(result.labels):.100}): name a model with one score for each pair",
+                request_id=result.request_id,
+            )
+        scores = result.scores[:, 0]
+        order = [index for index in np.argsort(-scores, kind="stable").tolist() if index not in result.failures]
+        return cls(
+            [RankedDocument(index, float(scores[index]), documents[index]) for index in order[:top_n]],
+            result.truncated,
+            result.failures,
+            result.timings,
+            result.model,
+            result.request_id,
+        )
+
+
+def read_classification(response: pb.ClassifyResponse, first: int, count: int, round_trip_s: float) -> Classification:
+    """Read the reply to one request; arguments and errors are those of `read_encoding`."""
+    with reading_reply(response.request_id):
+        lengths = np.array(response.lengths, dtype=np.int64)
+        check_rows("lengths", lengths, expected=count)
+        per_token, scores = response.head.per_token, float_array(response.scores)
+        check_rows("scores", scores, expected=int(lengths.sum()) if per_token else count)
+        check_rows("labels", response.head.labels, expected=scores.shape[1])
+        offsets = read_offsets(response.offsets, count)
+    return Classification(
+        labels=tuple(response.head.labels),
+        scores=None if per_token else scores,
+        token_scores=split_rows(scores, lengths) if per_token else None,
+        lengths=lengths,
+        offsets=offsets,
+        truncated={first + one.sequence: one.original_tokens for one in response.truncated},
+        failures=read_failures(response.failures, first, response.request_id),
+        timings=read_timings(response.timings, round_trip_s),
+        model=model_ref(response.model),
+        request_id=response.request_id,
+    )
+
+
+def join_classifications(parts: Sequence[Classification]) -> Classification:
+    """Join the results of one or more requests of a list, in the list's order; one model must have answered all."""
+    if len(parts) == 1:
+        return parts[0]
+
+    def chained(lists: Sequence[list[Any] | None]) -> list[Any] | None:
+        return None if lists[0] is None else list(chain.from_iterable(each or () for each in lists))
+
+    scores = [part.scores for part in parts if part.scores is not None]
+    return Classification(
+        labels=parts[0].labels,
+        scores=np.concatenate(scores) if scores else None,
+        token_scores=chained([part.token_scores for part in parts]),
+        lengths=np.concatenate([part.lengths for part in parts]),
+        offsets=chained([part.offsets for part in parts]),
+        truncated=dict(chain.from_iterable(part.truncated.items() for part in parts)),
+        failures=dict(chain.from_iterable(part.failures.items() for part in parts)),
+        timings=reduce(add, (part.timings for part in parts)),
+        model=parts[0].model,
+        request_id=parts[0].request_id,
+    )

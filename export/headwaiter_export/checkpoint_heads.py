@@ -1,0 +1,115 @@
+"""Read the head of a checkpoint: its kind, its labels, and how its logits become scores."""
+
+from dataclasses import replace
+
+from headwaiter_export.checkpoint_json import CheckpointError, CheckpointJson
+from headwaiter_export.family import ACTIVATIONS, Family
+from headwaiter_export.head_config import HeadActivation, HeadConfig, ScoreFunction
+
+# The endings of architectures whose head scores each sequence, and whose head scores each token.
+_SEQUENCE_ENDINGS = ("ForSequenceClassification", "ForImageClassification")
+_TOKEN_ENDING = "ForTokenClassification"  # noqa: S105 - not a password
+# Architectures with these endings contain a complete encoder. Their heads are ignored.
+_ENCODER_ENDINGS = (
+    "Model",
+    "ModelWithProjection",
+    "ForMaskedLM",
+    "ForPreTraining",
+    "ForMaskedImageModeling",
+    "ForConditionalGeneration",
+)
+# The classes of PyTorch that sentence-transformers names in `activation_fn`.
+_FUNCTIONS = {
+    "torch.nn.modules.linear.Identity": ScoreFunction.IDENTITY,
+    "torch.nn.modules.activation.Sigmoid": ScoreFunction.SIGMOID,
+    "torch.nn.modules.activation.Softmax": ScoreFunction.SOFTMAX,
+}
+_FUNCTION_OF_PROBLEM = {
+    "regression": ScoreFunction.IDENTITY,
+    "multi_label_classification": ScoreFunction.SIGMOID,
+    "single_label_classification": ScoreFunction.SOFTMAX,
+}
+# The number of labels that transformers assumes.
+_DEFAULT_LABELS = 2
+
+
+def read_head(config_json: CheckpointJson, family: Family, cross_encoder: CheckpointJson) -> HeadConfig | None:
+    """Return the head of a checkpoint; None for an encoder without a head that Headwaiter serves.
+
+    Args:
+        config_json: content of config.json.
+        family: the family of the checkpoint.
+        cross_encoder: content of config_sentence_transformers.json.
+
+    Raises:
+        CheckpointError: the architecture or a setting of the head is not supported.
+    """
+    architectures = config_json.strings("architectures")
+    for architecture in architectures:
+        if not architecture.endswith((*_ENCODER_ENDINGS, *_SEQUENCE_ENDINGS, _TOKEN_ENDING)):
+            raise CheckpointError(f"config.json has architecture {architecture}: save the encoder without its head")
+    with_head = [each for each in architectures if not each.endswith(_ENCODER_ENDINGS)]
+    if not with_head:
+        return None
+    if len(architectures) > 1:
+        raise config_json.error("architectures", "a checkpoint with a head must name one architecture")
+    if family.sequence_head is None:
+        raise config_json.error("architectures", "the export does not know the head: save the encoder without its head")
+    labels = _read_labels(config_json)
+    function = _read_function(config_json, cross_encoder, len(labels))
+    if with_head[0].endswith(_TOKEN_ENDING):
+        return HeadConfig(labels, ScoreFunction.SOFTMAX, per_token=True)
+    return HeadConfig(labels, function, activation=_read_activation(config_json, family))
+
+
+def with_head_names(family: Family, head: HeadConfig | None) -> Family:
+    """Return a family that also names the modules of a head."""
+    if head is None:
+        return family
+    names = {"head.output": "classifier"}
+    if not head.per_token and family.sequence_head is not None:
+        names = {"head.output": family.sequence_head.output}
+        if family.sequence_head.dense:
+            names["head.dense"] = family.sequence_head.dense
+    return replace(family, module_names={**family.module_names, **names})
+
+
+def _read_labels(config_json: CheckpointJson) -> tuple[str, ...]:
+    """Return the names of the labels, in the order of the logits."""
+    if config_json.values.get("id2label") is None:
+        count = config_json.size("num_labels") if "num_labels" in config_json.values else _DEFAULT_LABELS
+        return tuple(f"LABEL_{index}" for index in range(count))
+    names = config_json.string_map("id2label")
+    labels = tuple(names.get(str(index), "") for index in range(len(names)))
+    if not labels or not all(labels):
+        raise config_json.error("id2label", "it must name a label for each number from 0")
+    return labels
+
+
+def _read_function(config_json: CheckpointJson, cross_encoder: CheckpointJson, labels: int) -> ScoreFunction:
+    """Return how logits become scores: as sentence-transformers says, else as `problem_type` says, else by the labels.
+
+    The last two rules are those of `TextClassificationPipeline` of transformers.
+    """
+    nested = config_json.values.get("sentence_transformers")
+    sources = (
+        (cross_encoder, "activation_fn"),
+        (CheckpointJson(config_json.path, nested if isinstance(nested, dict) else {}), "activation_fn"),
+        (config_json, "sbert_ce_default_activation_function"),
+    )
+    for source, field in sources:
+        if source.values.get(field) is not None:
+            return source.choice(field, _FUNCTIONS)
+    if config_json.values.get("problem_type") is not None:
+        problem = config_json.choice("problem_type", _FUNCTION_OF_PROBLEM)
+        # One score has no other scores to be compared with.
+        return ScoreFunction.SIGMOID if problem is ScoreFunction.SOFTMAX and labels == 1 else problem
+    return ScoreFunction.SIGMOID if labels == 1 else ScoreFunction.SOFTMAX
+
+
+def _read_activation(config_json: CheckpointJson, family: Family) -> HeadActivation | None:
+    """Return the activation of the head; None for a head of one linear layer."""
+    names = family.sequence_head
+    if names is None or not names.dense or names.activation is not None:
+        return names.activation if names else None
+    return HeadActivation(config_json.choice(family.activation_field, ACTIVATIONS))

@@ -1,0 +1,256 @@
+"""`classify` and `rerank` of both clients, over a fake server that applies the server's rules."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from headwaiter_client import (
+    Classification,
+    FakeEncoder,
+    HeadwaiterError,
+    InvalidInput,
+    LabelScore,
+    Overloaded,
+    RankedDocument,
+    SequenceTooLong,
+    Unimplemented,
+)
+from headwaiter_proto import encoder_pb2 as pb
+from tests.client.client_runner import ClientRunner
+
+DOCUMENTS = ["rain falls on stone", "fresh bread", "rain and bread", "a table"]
+
+
+def reranker(**options: Any) -> FakeEncoder:
+    return FakeEncoder(labels=["relevance"], max_tokens=16, **options)
+
+
+def length_scores(pair: tuple[str, str]) -> list[float]:
+    return [len(pair[1])]
+
+
+def test_texts_have_a_score_for_each_label(runner: ClientRunner) -> None:
+    fake = FakeEncoder(labels=["no", "yes"], scores=lambda text: [0.25, len(text)])
+    result: Classification = runner.call(fake, "classify", ["a", "bcd"])
+    assert result.labels == ("no", "yes")
+    assert result.scores is not None
+    assert result.scores.tolist() == [[0.25, 1], [0.25, 3]]
+    assert result.best == [LabelScore("yes", 1.0), LabelScore("yes", 3.0)]
+    assert (result.lengths.tolist(), result.token_scores, result.failures) == ([3, 3], None, {})
+    assert result.model.name == "fake"
+    with pytest.raises(Unimplemented):
+        _ = result.token_best
+
+
+def test_a_long_list_takes_several_requests_and_keeps_its_order(runner: ClientRunner) -> None:
+    fake = FakeEncoder(labels=["length"], scores=lambda text: [float(text)])
+    done: list[tuple[int, int]] = []
+    texts = [str(number) for number in range(600)]
+    result = runner.call(fake, "classify", texts, progress=lambda *counts: done.append(counts), offsets=True)
+    np.testing.assert_array_equal(result.scores[:, 0], range(600))
+    assert len(result.offsets) == 600
+    assert sum(isinstance(request, pb.ClassifyRequest) for request in fake.requests) == 3
+    assert done[-1] == (600, 600)
+
+
+def test_tokens_have_scores_of_their_own_and_offsets(runner: ClientRunner) -> None:
+    fake = FakeEncoder(
+        labels=["word", "number"],
+        per_token=True,
+        scores=lambda text: [[0, 0], *([not word.isdigit(), word.isdigit()] for word in text.split()), [0, 0]],
+    )
+    result = runner.call(fake, "classify", ["two 2", "3"], offsets=True)
+    assert result.scores is None
+    assert [rows.shape for rows in result.token_scores] == [(4, 2), (3, 2)]
+    assert [label for label, _ in result.token_best[0]] == ["word", "word", "number", "word"]
+    assert result.offsets[0].tolist() == [[0, 0], [0, 3], [4, 5], [0, 0]]
+    with pytest.raises(Unimplemented):
+        _ = result.best
+
+
+def test_token_scores_of_several_requests_are_joined(runner: ClientRunner) -> None:
+    fake = FakeEncoder(labels=["one", "two"], per_token=True)
+    result = runner.call(fake, "classify", ["a b"] * 300)
+    assert len(result.token_scores) == 300
+    assert {rows.shape for rows in result.token_scores} == {(4, 2)}
+
+
+def test_documents_are_ranked_by_the_score_of_their_pair_with_the_query(runner: ClientRunner) -> None:
+    fake = reranker(scores=length_scores)
+    ranking = runner.call(fake, "rerank", "bread", DOCUMENTS)
+    assert [each.index for each in ranking.documents] == [0, 2, 1, 3]
+    assert ranking.documents[0] == RankedDocument(0, 19.0, "rain falls on stone")
+    (request,) = fake.requests
+    assert isinstance(request, pb.ClassifyRequest)
+    assert (list(request.pairs.first), list(request.pairs.second)) == (["bread"], DOCUMENTS)
+    best = runner.call(reranker(scores=length_scores), "rerank", "bread", DOCUMENTS, top_n=2)
+    assert [each.index for each in best.documents] == [0, 2]
+
+
+def test_documents_of_equal_scores_keep_their_order(runner: ClientRunner) -> None:
+    ranking = runner.call(reranker(scores=lambda _: [1.0]), "rerank", "q", DOCUMENTS)
+    assert [each.index for each in ranking.documents] == [0, 1, 2, 3]
+
+
+def test_the_fake_ranks_documents_that_share_words_with_the_query_first(runner: ClientRunner) -> None:
+    ranking = runner.call(reranker(), "rerank", "fresh bread", DOCUMENTS)
+    best = ranking.documents[0]
+    assert (best.index, best.score) == (1, pytest.approx(1.0))
+    pairs = runner.call(FakeEncoder(labels=["a", "b"]), "classify", [("x", "y"), ("x", "z"), ("y", "z")])
+    assert pairs.scores.shape == (3, 2)
+
+
+def test_one_bad_pair_hurts_no_other_pair(runner: ClientRunner) -> None:
+    documents = ["one", " ", "three words here", "w " * 20, 7]
+    ranking = runner.call(reranker(scores=length_scores), "rerank", "q", documents, partial=True)
+    assert [each.index for each in ranking.documents] == [2, 0]
+    assert {index: type(error) for index, error in ranking.failures.items()} == {
+        1: InvalidInput,
+        3: SequenceTooLong,
+        4: InvalidInput,
+    }
+    with pytest.raises(InvalidInput) as refused:
+        runner.call(reranker(), "rerank", "q", ["one", ""])
+    assert (refused.value.sequence, refused.value.field) == (1, "pairs.second")
+
+
+@pytest.mark.parametrize(
+    ("options", "lengths"),
+    [
+        # 16 tokens, of which 3 are special: 13 are left for 10 and 30 words.
+        ({"truncation": "right"}, (6, 7)),
+        ({"truncation": "left", "pair_truncation": "longest_first"}, (6, 7)),
+        ({"truncation": "right", "pair_truncation": "only_second"}, (10, 3)),
+    ],
+)
+def test_a_pair_is_truncated_by_the_strategy(
+    runner: ClientRunner, options: dict[str, Any], lengths: tuple[int, int]
+) -> None:
+    fake = reranker()
+    query, document = " ".join(f"q{i}" for i in range(10)), " ".join(f"d{i}" for i in range(30))
+    result = runner.call(fake, "classify", [(query, document)], **options)
+    assert result.truncated == {0: 43}
+    assert result.lengths.tolist() == [16] == [3 + sum(lengths)]
+
+
+def test_a_query_that_leaves_no_room_for_the_document_is_refused(runner: ClientRunner) -> None:
+    with pytest.raises(SequenceTooLong):
+        runner.call(reranker(), "rerank", "q " * 13, ["one two"], truncation="right", pair_truncation="only_second")
+
+
+def test_raw_scores_are_logits_and_the_options_reach_the_server(runner: ClientRunner) -> None:
+    fake = FakeEncoder(labels=["a"])
+    options: dict[str, Any] = {"raw_scores": True, "priority": "bulk", "model": "fake", "prompt": "query"}
+    runner.call(fake, "classify", ["text"], request_id="r", **options)
+    (request,) = fake.requests
+    assert isinstance(request, pb.ClassifyRequest)
+    assert request.output.raw_scores
+    assert (request.priority, request.texts.prompt, request.request_id) == (pb.PRIORITY_BULK, "query", "r")
+
+
+def test_token_ids_and_features_have_scores_too(runner: ClientRunner) -> None:
+    for sequences in ([[1, 2, 3], [4]], [np.ones((2, 3)), np.ones((1, 3))]):
+        fake = FakeEncoder(labels=["a", "b"], feature_width=3)
+        assert runner.call(fake, "classify", sequences).scores.shape == (2, 2)
+
+
+@pytest.mark.parametrize("method", ["classify", "rerank"])
+def test_a_model_without_a_head_is_named(method: str, runner: ClientRunner) -> None:
+    arguments = (["text"],) if method == "classify" else ("q", ["d"])
+    with pytest.raises(Unimplemented) as refused:
+        runner.call(FakeEncoder(model="encoder-only"), method, *arguments)
+    assert "encoder-only" in str(refused.value)
+
+
+@pytest.mark.parametrize("options", [{"labels": ["a", "b"]}, {"labels": ["a"], "per_token": True}])
+def test_a_model_with_several_scores_does_not_rerank(options: dict[str, Any], runner: ClientRunner) -> None:
+    with pytest.raises(Unimplemented) as refused:
+        runner.call(FakeEncoder(**options), "rerank", "q", ["d"])
+    assert "fake" in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("sequences", "options", "field"),
+    [
+        ([("a", 1)], {}, "pairs"),
+        ([("a", "b", "c")], {}, "pairs"),
+        ([("a", "b"), "c"], {}, "pairs"),
+        ([("a", "\ud800")], {}, "pairs"),
+        (["text"], {"pair_truncation": "only_second"}, "pairs.pair_truncation"),
+        ([("a", "b")], {"pair_truncation": "shortest"}, "pair_truncation"),
+        ([("a", "b")], {"prompt": "query"}, "texts.prompt"),
+        ([("a", "b")], {"offsets": True}, "output.offsets"),
+    ],
+)
+def test_a_wrong_argument_is_named(
+    sequences: list[Any], options: dict[str, Any], field: str, runner: ClientRunner
+) -> None:
+    with pytest.raises(InvalidInput) as refused:
+        runner.call(reranker(), "classify", sequences, **options)
+    assert refused.value.field == field
+
+
+def test_wrong_types_are_type_errors(runner: ClientRunner) -> None:
+    for options in ({"hidden": True}, {"raw_scores": 1}, {"pair_truncation": 2}):
+        with pytest.raises(TypeError):
+            runner.call(reranker(), "classify", ["text"], **options)
+    with pytest.raises(TypeError):
+        runner.call(reranker(), "rerank", "q", ["d"], top_n="2")
+    for documents, top_n in (("d", None), (["d"], 0), ([], None)):
+        with pytest.raises(InvalidInput):
+            runner.call(reranker(), "rerank", "q", documents, top_n=top_n)
+
+
+def test_a_failed_sequence_has_no_label(runner: ClientRunner) -> None:
+    result = runner.call(FakeEncoder(labels=["a", "b"], max_tokens=4), "classify", ["one", ""], partial=True)
+    assert result.best[1] is None
+    assert result.scores[1].tolist() == [0, 0]
+    per_token = FakeEncoder(labels=["a", "b"], per_token=True)
+    assert runner.call(per_token, "classify", ["one", ""], partial=True).token_best[1] == []
+
+
+def test_pairs_that_are_too_large_together_are_sent_in_smaller_requests(runner: ClientRunner) -> None:
+    fake = reranker(max_request_tokens=64, scores=length_scores)
+    documents = [f"{index:03} " + "w " * 10 for index in range(20)]
+    ranking = runner.call(fake, "rerank", "q", documents)
+    assert [each.index for each in ranking.documents] == list(range(20))
+    assert len(fake.requests) > 4
+
+
+def test_errors_of_the_server_reach_the_caller(runner: ClientRunner) -> None:
+    fake = reranker()
+    fake.errors.append(Overloaded("the queue is full", retry_after_s=1.0))
+    with pytest.raises(Overloaded):
+        runner.call(fake, "rerank", "q", ["d"])
+
+
+@pytest.mark.parametrize("change", [{"lengths": [1, 1]}, {"scores": pb.Tensor()}, {"head": pb.Head(labels="abc")}])
+def test_a_reply_that_does_not_fit_together_is_refused(change: dict[str, Any], runner: ClientRunner) -> None:
+    class Changed(FakeEncoder):
+        def unary(self, *arguments: Any) -> bytes:
+            reply = pb.ClassifyResponse.FromString(super().unary(*arguments))
+            for name, value in change.items():
+                reply.ClearField(name)
+                reply.MergeFrom(pb.ClassifyResponse(**{name: value}))
+            return reply.SerializeToString()
+
+    with pytest.raises(HeadwaiterError, match="same version"):
+        runner.call(Changed(labels=["a"]), "classify", ["text"])
+
+
+@pytest.mark.parametrize("per_token", [False, True])
+def test_scores_of_a_wrong_shape_are_the_tests_mistake(per_token: bool, runner: ClientRunner) -> None:
+    fake = FakeEncoder(labels=["a", "b"], per_token=per_token, scores=lambda _: [1, 2, 3])
+    with pytest.raises(ValueError, match="2 labels"):
+        runner.call(fake, "classify", ["text"])
+
+
+def test_the_description_names_tasks_and_labels(runner: ClientRunner) -> None:
+    model = runner.call(reranker(), "model")
+    assert set(model.tasks) == {pb.TASK_ENCODE, pb.TASK_CLASSIFY, pb.TASK_RERANK, pb.TASK_ATTEND}
+    assert (list(model.head.labels), model.takes_pairs) == (["relevance"], True)
+    assert set(runner.call(FakeEncoder(), "model").tasks) == {pb.TASK_ENCODE, pb.TASK_ATTEND}
+    per_token = runner.call(FakeEncoder(labels=["a"], per_token=True), "model")
+    assert pb.TASK_CLASSIFY_TOKENS in per_token.tasks
+    assert pb.TASK_RERANK not in per_token.tasks

@@ -1,0 +1,246 @@
+"""Scores over real gRPC equal those of `transformers`, for pairs, texts, token ids and tokens."""
+
+import asyncio
+import runpy
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+import torch
+import transformers
+from numpy.typing import NDArray
+
+from headwaiter_client import InvalidInput, SequenceTooLong, Unimplemented
+from headwaiter_proto import encoder_pb2 as pb
+from headwaiter_server.app import Server
+from tests.checkpoints import VOCABULARY, randomize, save_tokenizer, write_json
+from tests.documents import ROOT
+from tests.e2e.in_process_server import connect, metrics_url, serving
+from tests.e2e.open_inference_caller import calling, raw_request
+from tests.e2e.prometheus_metrics import metric_value
+from tests.shared_folders import SharedFolders
+
+QUERY = "rain on bread"
+DOCUMENTS = ["the rain falls on stone", "fresh bread", "a table for two please", "bread is fresh on the table", "a"]
+LIMIT = 24
+Array = NDArray[Any]
+# A bundle, the model of transformers, and its tokenizer.
+Exported = tuple[Path, Any, Any]
+Export = Callable[[str, int], Exported]
+
+
+@pytest.fixture(scope="session")
+def export(tmp_path_factory: pytest.TempPathFactory, shared_folders: SharedFolders, operators: None) -> Export:
+    """Return a function that exports a random BERT with a head: a class of transformers, and its number of labels."""
+    from headwaiter_export.bundle import export_bundle
+    from headwaiter_export.checkpoints import read_checkpoint
+    from headwaiter_export.graph_plans import GRAPHS
+
+    def export(kind: str, labels: int) -> Exported:
+        checkpoint = tmp_path_factory.mktemp("checkpoint")
+        torch.manual_seed(0)
+        sizes = {"hidden_size": 32, "num_attention_heads": 4, "num_hidden_layers": 2, "intermediate_size": 64}
+        sizes |= {"vocab_size": len(VOCABULARY), "max_position_embeddings": 40, "num_labels": labels}
+        config = transformers.BertConfig(attn_implementation="eager", **sizes)
+        model = getattr(transformers, kind)(config).eval()
+        randomize(model)
+        model.save_pretrained(checkpoint)
+        save_tokenizer(checkpoint)
+        write_json(checkpoint / "tokenizer_config.json", {"model_max_length": LIMIT})
+
+        def write(folder: Path) -> None:
+            loaded = read_checkpoint(checkpoint)
+            export_bundle(loaded.encoder, loaded.text, folder, "classifier", plans=GRAPHS[:1])
+
+        bundle = shared_folders.get(f"{kind}-{labels}", write)
+        return bundle, model, transformers.AutoTokenizer.from_pretrained(checkpoint)
+
+    return export
+
+
+@pytest.fixture(scope="session")
+def cross_encoder(export: Export) -> Exported:
+    return export("BertForSequenceClassification", 1)
+
+
+@torch.inference_mode()
+def logits(model: Any, tokens: Any) -> Array:
+    """Return the logits that transformers computes for the tokens of one text or pair."""
+    expected: Array = model(**tokens).logits[0].numpy()
+    return expected
+
+
+def assert_near(actual: Any, expected: Any) -> None:
+    np.testing.assert_allclose(actual, expected, rtol=0, atol=1e-5)
+
+
+def sigmoid(values: Array) -> Array:
+    return torch.tensor(values).sigmoid().numpy()
+
+
+def softmax(values: Array) -> Array:
+    return torch.tensor(values).softmax(-1).numpy()
+
+
+async def classify(server: Server, request: pb.ClassifyRequest) -> pb.ClassifyResponse:
+    """Call Classify without the client, which cannot send token types."""
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel:
+        call: Any = channel.unary_unary("/headwaiter.v1.Encoder/Classify")
+        return pb.ClassifyResponse.FromString(await call(request.SerializeToString()))
+
+
+async def test_a_cross_encoder_reranks_like_transformers(cross_encoder: Exported) -> None:
+    bundle, model, tokenizer = cross_encoder
+    expected = [float(sigmoid(logits(model, tokenizer(QUERY, each, return_tensors="pt")))[0]) for each in DOCUMENTS]
+    async with serving(bundle) as server, connect(server) as client:
+        ranking = await client.rerank(QUERY, DOCUMENTS)
+        assert [each.index for each in ranking.documents] == np.argsort(-np.array(expected)).tolist()
+        assert_near([each.score for each in ranking.documents], sorted(expected, reverse=True))
+        best = await client.rerank(QUERY, DOCUMENTS, top_n=2)
+        assert [each.document for each in best.documents] == [each.document for each in ranking.documents[:2]]
+        raw = await client.classify([(QUERY, each) for each in DOCUMENTS], raw_scores=True)
+        assert raw.scores is not None
+        assert_near(sigmoid(raw.scores)[:, 0], expected)
+        description = await client.model()
+        assert set(description.tasks) == {pb.TASK_ENCODE, pb.TASK_CLASSIFY, pb.TASK_RERANK, pb.TASK_ATTEND}
+        assert (description.head.function, description.token_types) == (pb.SCORE_FUNCTION_SIGMOID, 2)
+        labels = {"method": "Classify", "code": "OK"}
+        assert metric_value(metrics_url(server), "headwaiter_requests_total", **labels) == 3
+
+
+async def test_the_example_prints_the_documents_in_their_order(
+    cross_encoder: Exported, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bundle, _, _ = cross_encoder
+    async with serving(bundle) as server:
+        monkeypatch.setattr("sys.argv", ["rerank.py", f"127.0.0.1:{server.port}"])
+        await asyncio.to_thread(runpy.run_path, str(ROOT / "examples" / "client" / "rerank.py"))
+    places, scores = zip(*(line.split()[:2] for line in capsys.readouterr().out.splitlines()), strict=True)
+    assert places == ("1.", "2.", "3.")
+    assert list(scores) == sorted(scores, reverse=True)
+
+
+@pytest.mark.parametrize("strategy", ["longest_first", "only_second"])
+@pytest.mark.parametrize("side", ["right", "left"])
+async def test_long_pairs_are_truncated_like_transformers(strategy: Any, side: Any, cross_encoder: Exported) -> None:
+    bundle, model, tokenizer = cross_encoder
+    tokenizer.truncation_side = side
+    # Of 24 tokens, 3 are special: 21 are left for the words.
+    counts = [(10, 11), (11, 11), (10, 12), (3, 40), (20, 20), (20, 40), (40, 5)]
+    pairs = [(" ".join(["rain"] * first), " ".join(["bread", "a"] * second)[: 4 * second]) for first, second in counts]
+    async with serving(bundle) as server, connect(server) as client:
+        options = {"truncation": side, "pair_truncation": strategy, "partial": True}
+        result = await client.classify(pairs, **options)
+        for index, (first, second) in enumerate(pairs):
+            words = len(tokenizer.tokenize(first))
+            if strategy == "only_second" and words >= LIMIT - 3:
+                assert isinstance(result.failures[index], SequenceTooLong)
+                continue
+            tokens = tokenizer(first, second, truncation=strategy, max_length=LIMIT, return_tensors="pt")
+            assert result.lengths[index] == tokens["input_ids"].shape[1]
+            assert result.scores is not None
+            assert_near(result.scores[index], sigmoid(logits(model, tokens)))
+        with pytest.raises(SequenceTooLong) as refused:
+            await client.rerank(pairs[-1][0], ["bread"])
+        assert (refused.value.field, refused.value.limit) == ("pairs", LIMIT)
+
+
+async def test_one_bad_pair_hurts_no_other_pair(cross_encoder: Exported) -> None:
+    bundle, _, _ = cross_encoder
+    documents = ["fresh bread", "", "rain " * 40, "a table"]
+    async with serving(bundle) as server, connect(server) as client:
+        partial = await client.rerank(QUERY, documents, partial=True)
+        kinds = {index: type(error) for index, error in partial.failures.items()}
+        assert kinds == {1: InvalidInput, 2: SequenceTooLong}
+        assert sorted(each.index for each in partial.documents) == [0, 3]
+        for each in partial.documents:
+            (alone,) = (await client.rerank(QUERY, [each.document])).documents
+            assert_near(each.score, alone.score)
+
+
+async def test_token_ids_with_types_are_scored_like_the_texts(cross_encoder: Exported) -> None:
+    bundle, _, tokenizer = cross_encoder
+    async with serving(bundle) as server, connect(server) as client:
+        expected = (await client.classify([(QUERY, DOCUMENTS[0]), (QUERY, DOCUMENTS[1])])).scores
+        sent = [tokenizer(QUERY, each) for each in DOCUMENTS[:2]]
+        ids = np.concatenate([each["input_ids"] for each in sent]).astype("<i4").tobytes()
+        types = bytes(np.concatenate([each["token_type_ids"] for each in sent]).tolist())
+        tokens = pb.TokenSequences(
+            dtype=pb.DATA_TYPE_INT32, data=ids, types=types, lengths=[len(each["input_ids"]) for each in sent]
+        )
+        reply = await classify(server, pb.ClassifyRequest(tokens=tokens))
+        assert_near(np.frombuffer(reply.scores.data, "<f4")[:, None], expected)
+        without_types = (await client.classify([each["input_ids"] for each in sent])).scores
+        assert without_types is not None
+        assert expected is not None
+        assert np.abs(without_types - expected).max() > 1e-4
+        tokens.types = bytes([2]) + types[1:]
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await classify(server, pb.ClassifyRequest(tokens=tokens))
+        assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+
+async def test_scores_over_the_open_inference_protocol_are_those_of_classify(cross_encoder: Exported) -> None:
+    bundle, _, _ = cross_encoder
+    async with serving(bundle) as server, connect(server) as client, calling(server) as caller:
+        request = raw_request("classifier", texts=[QUERY] * 2)
+        expected = (await client.classify([QUERY] * 2)).scores
+        np.testing.assert_array_equal((await caller.infer(request))["scores"], expected)
+        request.inputs.add(name="text_pair", datatype="BYTES", shape=[2])
+        encoded = [text.encode() for text in DOCUMENTS[:2]]
+        request.raw_input_contents.append(b"".join(len(each).to_bytes(4, "little") + each for each in encoded))
+        expected = (await client.classify([(QUERY, each) for each in DOCUMENTS[:2]], raw_scores=True)).scores
+        request.parameters["raw_scores"].bool_param = True
+        answer = await caller.infer(request)
+        assert answer.keys() == {"scores"}
+        np.testing.assert_array_equal(answer["scores"], expected)
+
+
+@pytest.mark.exhaustive
+async def test_several_labels_have_softmax_scores_and_hidden_rows_are_served(export: Export) -> None:
+    bundle, model, tokenizer = export("BertForSequenceClassification", 3)
+    texts: list[Any] = [*DOCUMENTS, (QUERY, DOCUMENTS[0])]
+    async with serving(bundle) as server, connect(server) as client:
+        for batch in (texts[:-1], texts[-1:]):
+            result = await client.classify(batch)
+            assert result.labels == ("LABEL_0", "LABEL_1", "LABEL_2")
+            assert result.scores is not None
+            for text, scores in zip(batch, result.scores, strict=True):
+                tokens = tokenizer(*([text] if isinstance(text, str) else text), return_tensors="pt")
+                assert_near(scores, softmax(logits(model, tokens)))
+        encoding = await client.encode(DOCUMENTS)
+        assert encoding.hidden is not None
+        with torch.inference_mode():
+            hidden = model.bert(**tokenizer(DOCUMENTS[0], return_tensors="pt")).last_hidden_state[0].numpy()
+        assert_near(encoding.hidden[0] / np.abs(hidden).max(), hidden / np.abs(hidden).max())
+        with pytest.raises(Unimplemented):
+            await client.rerank(QUERY, DOCUMENTS)
+
+
+async def test_tokens_have_labels_with_offsets(export: Export) -> None:
+    bundle, model, tokenizer = export("BertForTokenClassification", 5)
+    async with serving(bundle) as server, connect(server) as client:
+        result = await client.classify(DOCUMENTS, offsets=True)
+        assert result.token_scores is not None
+        assert result.offsets is not None
+        for text, scores, offsets in zip(DOCUMENTS, result.token_scores, result.offsets, strict=True):
+            assert_near(scores, softmax(logits(model, tokenizer(text, return_tensors="pt"))))
+            expected = tokenizer(text, return_offsets_mapping=True)["offset_mapping"]
+            assert offsets.tolist() == [list(each) for each in expected]
+        assert pb.TASK_CLASSIFY_TOKENS in (await client.model()).tasks
+        attention = await client.attend(DOCUMENTS[0])
+        assert attention.tokens is not None
+        assert attention.tokens[0] == "[CLS]"
+
+
+async def test_a_model_without_a_head_says_what_it_does(text_bundle: Path) -> None:
+    async with serving(text_bundle) as server, connect(server) as client:
+        with pytest.raises(Unimplemented) as refused:
+            await client.classify(["rain"])
+        assert "tiny-text" in str(refused.value)
+        assert "encodes" in str(refused.value)
+        with pytest.raises(Unimplemented):
+            await client.rerank(QUERY, DOCUMENTS)

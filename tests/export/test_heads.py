@@ -1,0 +1,163 @@
+"""Checkpoints with a head give the logits, the labels and the score function that `transformers` gives."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+
+from headwaiter_export.attention_layout import SingleSequence
+from headwaiter_export.checkpoints import read_checkpoint
+from headwaiter_export.head_config import ScoreFunction
+from tests.checkpoints import save_tokenizer, save_vit, write_json
+from tests.export.family_checkpoints import save_family
+from tests.export.helpers import assert_checkpoint_refused, assert_close, edit_json
+
+LABELS = {0: "no", 1: "perhaps", 2: "yes"}
+
+
+@pytest.mark.parametrize("kind", ["ForSequenceClassification", "ForTokenClassification"])
+@pytest.mark.parametrize(
+    ("name", "token_types"),
+    [
+        ("Bert", 2),
+        ("Ernie", 2),
+        ("Electra", 2),
+        ("Albert", 2),
+        ("RoFormer", 2),
+        ("Roberta", 0),
+        ("Camembert", 0),
+        ("XLMRoberta", 0),
+        ("XLMRobertaXL", 0),
+        ("Data2VecText", 0),
+        ("MPNet", 0),
+        ("DistilBert", 0),
+    ],
+)
+def test_a_head_equals_transformers(name: str, token_types: int, kind: str, tmp_path: Path) -> None:
+    sizes = {"type_vocab_size": token_types or 1} if name != "DistilBert" else {"dim": 32, "hidden_dim": 64}
+    if name == "DistilBert":
+        sizes |= {"n_heads": 4, "n_layers": 2}
+    model = save_family(tmp_path, name, kind, id2label=LABELS, label2id={}, **sizes)
+    encoder = read_checkpoint(tmp_path).encoder
+    assert encoder.config.token_types == token_types
+    assert encoder.config.head is not None
+    assert encoder.config.head.labels == ("no", "perhaps", "yes")
+    rng = np.random.default_rng(0)
+    for n in (1, 2, 20):
+        ids, types = rng.integers(2, 60, n), rng.integers(0, max(1, token_types), n)
+        given = {"token_type_ids": torch.from_numpy(types)[None]} if token_types else {}
+        layout = SingleSequence(n)
+        with torch.inference_mode():
+            expected = model(input_ids=torch.from_numpy(ids)[None], **given).logits[0].numpy()
+            _, hidden = encoder(torch.from_numpy(ids), layout, torch.from_numpy(types) if token_types else None)
+            logits = encoder.logits(hidden, layout)
+        assert logits is not None
+        assert_close(logits.numpy() if kind == "ForTokenClassification" else logits[0].numpy(), expected)
+
+
+def test_a_classifier_of_images_equals_transformers(tmp_path: Path) -> None:
+    model = save_vit(tmp_path, "ViTForImageClassification", id2label=LABELS, label2id={})
+    encoder = read_checkpoint(tmp_path).encoder
+    image = torch.randn(3, 12, 12)
+    patches = image.reshape(3, 3, 4, 3, 4).permute(1, 3, 0, 2, 4).reshape(9, 48)
+    layout = SingleSequence(10)
+    with torch.inference_mode():
+        _, hidden = encoder(torch.cat([torch.zeros(1, 48), patches]), layout)
+        logits = encoder.logits(hidden, layout)
+        expected = model(image[None]).logits
+    assert logits is not None
+    assert_close(logits.numpy(), expected.numpy())
+
+
+@pytest.mark.parametrize(
+    ("labels", "settings", "function"),
+    [
+        (1, {}, ScoreFunction.SIGMOID),
+        (3, {}, ScoreFunction.SOFTMAX),
+        (1, {"problem_type": "regression"}, ScoreFunction.IDENTITY),
+        (1, {"problem_type": "single_label_classification"}, ScoreFunction.SIGMOID),
+        (3, {"problem_type": "multi_label_classification"}, ScoreFunction.SIGMOID),
+        (3, {"problem_type": "single_label_classification"}, ScoreFunction.SOFTMAX),
+        (
+            1,
+            {"sentence_transformers": {"activation_fn": "torch.nn.modules.linear.Identity"}},
+            ScoreFunction.IDENTITY,
+        ),
+        (
+            3,
+            {
+                "sbert_ce_default_activation_function": "torch.nn.modules.activation.Sigmoid",
+                "problem_type": "regression",
+            },
+            ScoreFunction.SIGMOID,
+        ),
+    ],
+)
+def test_the_score_function_is_that_of_the_checkpoint(
+    labels: int, settings: dict[str, Any], function: ScoreFunction, tmp_path: Path
+) -> None:
+    save_family(tmp_path, "Bert", "ForSequenceClassification", num_labels=labels)
+    edit_json(tmp_path / "config.json", **settings)
+    head = read_checkpoint(tmp_path).encoder.config.head
+    assert head is not None
+    assert (len(head.labels), head.function) == (labels, function)
+
+
+def test_a_checkpoint_without_labels_has_the_two_labels_of_transformers(tmp_path: Path) -> None:
+    save_family(tmp_path, "Bert", "ForSequenceClassification")
+    assert "id2label" not in json.loads((tmp_path / "config.json").read_text())
+    head = read_checkpoint(tmp_path).encoder.config.head
+    assert head is not None
+    assert head.labels == ("LABEL_0", "LABEL_1")
+
+
+@pytest.mark.parametrize(
+    ("changes", "facts"),
+    [
+        ({"id2label": {"0": "no", "2": "yes"}}, ["id2label", "from 0"]),
+        ({"id2label": {"0": ""}}, ["id2label"]),
+        ({"id2label": {"0": 7}}, ["id2label", "strings"]),
+        ({"problem_type": "ranking"}, ["problem_type 'ranking'"]),
+        ({"sentence_transformers": {"activation_fn": "my.Own"}}, ["activation_fn 'my.Own'"]),
+        ({"architectures": ["BertForSequenceClassification", "BertModel"]}, ["architectures"]),
+        ({"architectures": ["BertForMultipleChoice"]}, ["BertForMultipleChoice"]),
+        ({"id2label": {"0": "a", "1": "b", "2": "c"}}, ["classifier.weight", "[2, 32]", "[3, 32]"]),
+    ],
+)
+def test_an_unsupported_setting_of_a_head_is_named(changes: dict[str, Any], facts: list[str], tmp_path: Path) -> None:
+    save_family(tmp_path, "Bert", "ForSequenceClassification")
+    edit_json(tmp_path / "config.json", **changes)
+    assert_checkpoint_refused(tmp_path, *facts)
+
+
+@pytest.mark.parametrize(("names", "token_types"), [(None, 2), (["input_ids", "attention_mask"], 0)])
+def test_a_tokenizer_that_gives_no_token_types_leaves_one_type(
+    names: list[str] | None, token_types: int, tmp_path: Path
+) -> None:
+    save_family(tmp_path, "Bert", "ForSequenceClassification", vocab_size=100)
+    save_tokenizer(tmp_path)
+    write_json(tmp_path / "tokenizer_config.json", {"model_input_names": names} if names else {})
+    given = transformers.AutoTokenizer.from_pretrained(tmp_path)("the bread", "the rain")
+    loaded = read_checkpoint(tmp_path)
+    assert ("token_type_ids" in given) == (token_types > 0)
+    assert loaded.encoder.config.token_types == token_types
+    assert loaded.text is not None
+    assert loaded.text.pairs
+
+
+def test_a_cross_encoder_that_sentence_transformers_saved_keeps_its_function(tmp_path: Path) -> None:
+    from sentence_transformers import CrossEncoder
+
+    (tmp_path / "plain").mkdir()
+    save_family(tmp_path / "plain", "Bert", "ForSequenceClassification", num_labels=1, vocab_size=100)
+    save_tokenizer(tmp_path / "plain")
+    model = CrossEncoder(str(tmp_path / "plain"), device="cpu", activation_fn=torch.nn.Identity())
+    model.save_pretrained(str(tmp_path / "saved"))
+    loaded = read_checkpoint(tmp_path / "saved")
+    assert loaded.encoder.config.head is not None
+    assert loaded.encoder.config.head.function is ScoreFunction.IDENTITY
+    assert loaded.text is not None
