@@ -222,7 +222,7 @@ async def test_several_labels_have_softmax_scores_and_hidden_rows_are_served(exp
 
 async def test_tokens_have_labels_with_offsets(export: Export) -> None:
     bundle, model, tokenizer = export("BertForTokenClassification", 5)
-    async with serving(bundle) as server, connect(server) as client:
+    async with serving(bundle) as server, connect(server) as client, calling(server) as caller:
         result = await client.classify(DOCUMENTS, offsets=True)
         assert result.token_scores is not None
         assert result.offsets is not None
@@ -230,6 +230,11 @@ async def test_tokens_have_labels_with_offsets(export: Export) -> None:
             assert_near(scores, softmax(logits(model, tokenizer(text, return_tensors="pt"))))
             expected = tokenizer(text, return_offsets_mapping=True)["offset_mapping"]
             assert offsets.tolist() == [list(each) for each in expected]
+        padded = (await caller.infer(raw_request("classifier", texts=DOCUMENTS)))["scores"]
+        assert padded.shape == (len(DOCUMENTS), result.lengths.max(), 5)
+        for row, scores in zip(padded, result.token_scores, strict=True):
+            np.testing.assert_array_equal(row[: len(scores)], scores)
+            assert not row[len(scores) :].any()
         assert pb.TASK_CLASSIFY_TOKENS in (await client.model()).tasks
         attention = await client.attend(DOCUMENTS[0])
         assert attention.tokens is not None

@@ -10,7 +10,8 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.manifest_pb2 import Manifest
 from headwaiter_proto.rules.classification import read_head, scores
-from headwaiter_proto.rules.errors import InvalidInput
+from headwaiter_proto.rules.errors import Failures, InvalidInput
+from headwaiter_proto.rules.inputs import read_tokens
 from headwaiter_proto.rules.pairs import kept_tokens, read_pairs
 from headwaiter_proto.rules.requests import RequestLimits
 
@@ -75,3 +76,31 @@ def test_raw_scores_have_the_function_identity_and_need_scores() -> None:
     with pytest.raises(InvalidInput) as refused:
         read_head(pb.OutputOptions(raw_scores=True), manifest)
     assert refused.value.field == "output.raw_scores"
+
+
+def token_request(types: bytes) -> pb.TokenSequences:
+    """Return a request of two sequences, of 3 and of 2 tokens."""
+    ids = np.arange(5, dtype="<i8").tobytes()
+    return pb.TokenSequences(dtype=pb.DATA_TYPE_INT64, data=ids, lengths=[3, 2], types=types)
+
+
+def test_token_types_stand_beside_the_ids() -> None:
+    manifest = Manifest(vocabulary_size=9, token_types=2, max_tokens=8)
+    parsed = read_tokens(token_request(bytes([0, 1, 1, 0, 1])), manifest, LIMITS, Failures())
+    assert [each.tolist() for each in parsed.sequences] == [[[0, 0], [1, 1], [2, 1]], [[3, 0], [4, 1]]]
+    without = read_tokens(token_request(b""), manifest, LIMITS, Failures())
+    assert without.sequences[1].tolist() == [[3, 0], [4, 0]]
+    one_type = Manifest(vocabulary_size=9, max_tokens=8)
+    assert read_tokens(token_request(bytes(5)), one_type, LIMITS, Failures()).sequences[1].tolist() == [3, 4]
+
+
+@pytest.mark.parametrize(("token_types", "limit"), [(2, 1), (0, 0)])
+def test_an_unknown_token_type_fails_its_sequence_alone(token_types: int, limit: int) -> None:
+    manifest = Manifest(vocabulary_size=9, token_types=token_types, max_tokens=8)
+    failures = Failures(keep=True)
+    read_tokens(token_request(bytes([0, 0, 0, 7, 8])), manifest, LIMITS, failures)
+    (error,) = failures.by_sequence.values()
+    assert (error.sequence, error.field, error.limit, error.actual) == (1, "tokens.types", limit, 7)
+    with pytest.raises(InvalidInput) as refused:
+        read_tokens(token_request(bytes(4)), manifest, LIMITS, failures)
+    assert (refused.value.limit, refused.value.actual) == (5, 4)

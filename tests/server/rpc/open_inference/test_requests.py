@@ -85,6 +85,28 @@ def test_names_outputs_and_texts_are_taken_over() -> None:
     assert (wanted.request_id, wanted.outputs, wanted.raw) == ("r-1", ("token_count", "hidden"), True)
 
 
+def with_second_texts(request: oip.ModelInferRequest, texts: list[str]) -> oip.ModelInferRequest:
+    request.inputs.add(name="text_pair", datatype="BYTES", shape=[len(texts), 1])
+    request.raw_input_contents.append(b"".join(len(each).to_bytes(4, "little") + each.encode() for each in texts))
+    return request
+
+
+def test_second_texts_become_pairs_and_a_head_gives_scores_by_default() -> None:
+    request = with_second_texts(raw_request("m", texts=["a", "bc"]), ["d", "e"])
+    request.parameters["pair_truncation"].string_param = "only_second"
+    request.parameters["raw_scores"].bool_param = True
+    encode_request, wanted = read_infer_request(request, LIMITS, pb.Head(labels=["x"], per_token=True))
+    assert encode_request == pb.EncodeRequest(
+        model="m",
+        pairs=pb.Pairs(first=["a", "bc"], second=["d", "e"], pair_truncation=pb.PAIR_TRUNCATION_ONLY_SECOND),
+        output=pb.OutputOptions(scores=True, raw_scores=True),
+    )
+    assert wanted.pads_scores
+    with pytest.raises(InvalidInput) as refused:
+        read_infer_request(with_second_texts(raw_request("m", input_ids=np.ones((1, 2), np.int64)), ["a"]), LIMITS)
+    assert refused.value.field == "text_pair"
+
+
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
 def test_features_are_taken_over_without_padding(dtype: type[np.floating[Any]]) -> None:
     values = np.arange(12, dtype=dtype).reshape(2, 3, 2)
@@ -135,6 +157,9 @@ def test_parameters_become_options(request_: oip.ModelInferRequest, expected: di
         (with_parameter("dimensions", uint64_param=2**40), "parameters.dimensions", str(2**40)),
         (with_parameter("prompt", string_param="query"), "parameters.prompt", "tokens"),
         (with_parameter("prompt", int64_param=1), "parameters.prompt", "1"),
+        (with_parameter("raw_scores", int64_param=1), "parameters.raw_scores", "1"),
+        (with_parameter("pair_truncation", string_param="both"), "parameters.pair_truncation", "'both'"),
+        (with_parameter("pair_truncation", string_param="only_second"), "parameters.pair_truncation", "tokens"),
         (oip.ModelInferRequest(), None, "none of them"),
         (infer_request(outputs=[{"name": "logits"}]), "outputs", "'logits'"),
         (infer_request(inputs=[{"name": "token_type_ids"}]), "inputs", "'token_type_ids'"),
