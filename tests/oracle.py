@@ -139,7 +139,8 @@ class Oracle:
             temperature = self.weights[f"{name}.temperature.temperature"][head]
         if self.choices["positions"] == "rotary":
             theta = self.choices["local_rotary_theta" if self._is_local(name) else "rotary_theta"]
-            q, k = rotate(q, theta), rotate(k, theta)
+            precision = np.float32 if self.choices["rotary_float32"] else np.float64
+            q, k = (rotate(rows, unit_rotations(len(rows), head_dim, theta, precision)) for rows in (q, k))
         products = q @ k.T / temperature
         if self.choices["distance_bias"]:
             numbers, places = self.weights[f"{name}.distances.table"][head], np.arange(len(q))
@@ -174,16 +175,20 @@ class Oracle:
         return layer_norm(x, weight, self.weights[f"{name}.bias"], eps)
 
 
-def unit_rotations(n: int, width: int, theta: float = 10_000) -> Array:
-    """Return exp(i · p / theta^(2j/width)) for each position p and pair j, complex [n, width / 2]."""
-    angles = np.arange(n)[:, None] / theta ** (2 * np.arange(width // 2) / width)
-    rotations: Array = np.exp(1j * angles)
+def unit_rotations(n: int, width: int, theta: float = 10_000, precision: type[np.floating[Any]] = np.float64) -> Array:
+    """Return exp(i · p / theta^(2j/width)) for each position p and pair j, complex [n, width / 2].
+
+    The angles are computed in the given precision.
+    """
+    frequencies = 1 / precision(theta) ** (np.arange(0, width, 2).astype(precision) / precision(width))
+    angles = np.arange(n).astype(precision)[:, None] * frequencies
+    rotations: Array = np.exp(1j * angles.astype(np.float64))
     return rotations
 
 
-def rotate(rows: Array, theta: float) -> Array:
+def rotate(rows: Array, rotations: Array) -> Array:
     """Rotate rows [n, head_dim]: each adjacent pair of columns is a complex number, turned by its row's position."""
-    rotated = (rows[:, 0::2] + 1j * rows[:, 1::2]) * unit_rotations(len(rows), rows.shape[1], theta)
+    rotated = (rows[:, 0::2] + 1j * rows[:, 1::2]) * rotations
     return np.stack([rotated.real, rotated.imag], axis=-1).reshape(rows.shape)
 
 

@@ -77,6 +77,8 @@ class EncoderConfig:
             3.5, rotary as in https://arxiv.org/abs/2104.09864, section 3.2.
         rotary_theta: base of the angles of rotary positions: position p rotates pair i by p / theta^(2i / head_dim).
         local_rotary_theta: the same base in local layers; 0 stands for rotary_theta.
+        rotary_float32: whether the angles of rotary positions are computed in float32, as in transformers' models after
+            RoFormer; otherwise in float64. Position 8,000 has an error of up to 5e-4 in float32.
         embedding_norm: whether a norm follows the embeddings.
         activation: activation function between the feed-forward layers.
         norm_eps: ε of the norms; LayerNorm is (x − mean) / √(variance + ε).
@@ -124,6 +126,7 @@ class EncoderConfig:
     positions: Positions = Positions.LEARNED
     rotary_theta: float = 10_000.0
     local_rotary_theta: float = 0.0
+    rotary_float32: bool = False
     embedding_norm: bool = True
     activation: Activation = Activation.GELU
     norm_eps: float = 1e-12

@@ -1,6 +1,7 @@
 """The families of checkpoints with rotary positions and gated feed-forward blocks."""
 
 from dataclasses import replace
+from typing import Any
 
 from headwaiter_export.choices import Norm, Positions
 from headwaiter_export.family import Family
@@ -13,6 +14,7 @@ _SIZES = {
     "d_ff": "intermediate_size",
 }
 _NO_BIASES = dict.fromkeys(("query_bias", "key_bias", "value_bias", "output_bias", "up_bias", "down_bias"), False)
+_ROTARY: dict[str, Any] = {"positions": Positions.ROTARY, "rotary_float32": True}
 _QKV = ("query", "key", "value")
 
 _MODERNBERT = Family(
@@ -50,7 +52,7 @@ _MODERNBERT = Family(
     },
     fixed_fields={
         **_NO_BIASES,
-        "positions": Positions.ROTARY,
+        **_ROTARY,
         "norm": Norm.PRE,
         "first_norm": False,
         "final_norm": True,
@@ -80,7 +82,7 @@ _NOMIC_BERT = Family(
         "feed_forward_norm": "norm2",
     },
     ignored_prefixes=("pooler.", "cls."),
-    fixed_fields={**_NO_BIASES, "positions": Positions.ROTARY, "gated": True},
+    fixed_fields={**_NO_BIASES, **_ROTARY, "gated": True},
 )
 _GTE = replace(
     _NOMIC_BERT,
@@ -100,7 +102,7 @@ _GTE = replace(
         "feed_forward_norm": "mlp_ln",
     },
     ignored_prefixes=("pooler.", "lm_head."),
-    fixed_fields={"positions": Positions.ROTARY, "gated": True, "up_bias": False},
+    fixed_fields={**_ROTARY, "gated": True, "up_bias": False},
 )
 
 MODERN_FAMILIES: dict[str, Family] = {"modernbert": _MODERNBERT, "nomic_bert": _NOMIC_BERT, "gte": _GTE}

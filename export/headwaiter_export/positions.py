@@ -66,7 +66,8 @@ class RotaryPositions(nn.Module):
     def __init__(self, config: EncoderConfig, theta: float) -> None:
         super().__init__()
         self.heads = config.heads
-        angles = position_angles(config.max_tokens, config.head_dim, theta)
+        dtype = torch.float32 if config.rotary_float32 else torch.float64
+        angles = position_angles(config.max_tokens, config.head_dim, theta, dtype)
         self.register_buffer("cosines", angles.cos().float(), persistent=False)
         self.register_buffer("sines", angles.sin().float(), persistent=False)
 
@@ -78,14 +79,16 @@ class RotaryPositions(nn.Module):
         return _interleave(even * cosines - odd * sines, even * sines + odd * cosines).flatten(1)
 
 
-def position_angles(tokens: int, width: int, theta: float = 10_000.0) -> Tensor:
-    """Return p / theta^(2i/width) for every position p and pair i, float64 [tokens, width / 2].
+def position_angles(tokens: int, width: int, theta: float = 10_000.0, dtype: torch.dtype = torch.float64) -> Tensor:
+    """Return p / theta^(2i/width) for every position p and pair i, [tokens, width / 2].
 
-    In float32, the angles of late positions would be too inexact for the tolerance. The device is explicit because
-    encoders are also built on PyTorch's meta device, which computes nothing.
+    In float32, the angles of late positions are inexact; a model that was trained so needs the same angles. The device
+    is explicit because encoders are also built on PyTorch's meta device, which computes nothing.
     """
-    frequencies = theta ** -(torch.arange(0, width, 2, dtype=torch.float64, device="cpu") / width)
-    return torch.arange(tokens, dtype=torch.float64, device="cpu")[:, None] * frequencies
+    exponents = torch.arange(0, width, 2, dtype=dtype, device="cpu") / width
+    # transformers divides too; in float32, a negative exponent would give other frequencies.
+    frequencies = 1 / theta**exponents if dtype is torch.float32 else theta**-exponents
+    return torch.arange(tokens, dtype=dtype, device="cpu")[:, None] * frequencies
 
 
 def _interleave(even: Tensor, odd: Tensor) -> Tensor:

@@ -71,6 +71,7 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "positions": tuple(Positions),
     "rotary_theta": (20.0, 10_000.0),
     "local_rotary_theta": (20.0, 10_000.0),
+    "rotary_float32": BOTH,
     "embedding_norm": BOTH,
     "activation": tuple(Activation),
     "norm_eps": (1e-12, 1e-5),

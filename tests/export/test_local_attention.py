@@ -41,10 +41,18 @@ LOCAL = {
 }
 
 
-@pytest.mark.parametrize(
-    "choices", [{}, {"mask": "causal"}, {"distance_bias": True}], ids=["symmetric", "causal", "bias"]
-)
-@pytest.mark.parametrize("layout", RUNTIMES)
+# Tracing takes seconds, so every run traces each layout once.
+FORMS: list[dict[str, Any]] = [{}, {"mask": "causal"}, {"distance_bias": True}]
+CASES = [
+    pytest.param(
+        layout, choices, id=f"{layout.__name__}-{form}", marks=[pytest.mark.exhaustive] * (form != place % len(FORMS))
+    )
+    for place, layout in enumerate(RUNTIMES)
+    for form, choices in enumerate(FORMS)
+]
+
+
+@pytest.mark.parametrize(("layout", "choices"), CASES)
 def test_local_layers_equal_the_formulas_at_lengths_near_the_window(
     layout: type[Packed] | type[Portable], choices: dict[str, Any], tmp_path: Path
 ) -> None:
