@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from headwaiter_export.config import EncoderConfig, Positions
-from headwaiter_export.positions import NoPositions, RotaryPositions
+from headwaiter_export.positions import GridRotaryPositions, NoPositions, RotaryPositions
 
 if TYPE_CHECKING:  # attention_layout.py imports `attention` from this module.
     from headwaiter_export.attention_layout import AttentionLayout
@@ -52,7 +52,8 @@ class SelfAttention(nn.Module):
         super().__init__()
         self.heads = config.heads
         self.mask = config.mask
-        self.positions = RotaryPositions(config) if config.positions is Positions.ROTARY else NoPositions()
+        rotations = {Positions.ROTARY: RotaryPositions, Positions.ROTARY_GRID: GridRotaryPositions}
+        self.positions = rotations[config.positions](config) if config.positions in rotations else NoPositions()
         self.temperature = LearnedTemperature(config) if config.learned_temperature else nn.Identity()
         self.distances = DistanceBias(config) if config.distance_bias else None
         inner_width, context_width = config.heads * config.head_dim, config.heads * config.value_dim

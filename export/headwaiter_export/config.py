@@ -30,12 +30,14 @@ class Activation(StrEnum):
 class Positions(StrEnum):
     """How the encoder knows a token's position.
 
-    LEARNED and SINUSOIDAL add a vector to the embedding. ROTARY rotates queries and keys. NONE ignores positions.
+    LEARNED and SINUSOIDAL add a vector to the embedding. ROTARY rotates queries and keys. ROTARY_GRID adds learned
+    vectors, and rotates the queries and keys of patches by their place in a grid. NONE ignores positions.
     """
 
     LEARNED = "learned"
     SINUSOIDAL = "sinusoidal"
     ROTARY = "rotary"
+    ROTARY_GRID = "rotary_grid"
     NONE = "none"
 
 
@@ -104,7 +106,8 @@ class EncoderConfig:
         prefix_rows: number of rows of zeros at the start of the features, to which the learned positions add the class,
             distillation and register tokens; a server refuses other values in these rows.
         positions: how the encoder knows a token's position; sinusoidal as in https://arxiv.org/abs/1706.03762, section
-            3.5, rotary as in https://arxiv.org/abs/2104.09864, section 3.2.
+            3.5, rotary as in https://arxiv.org/abs/2104.09864, section 3.2, rotary_grid as in
+            https://arxiv.org/abs/2508.10104.
         embedding_norm: whether a LayerNorm follows the embeddings.
         activation: activation function between the feed-forward layers.
         norm_eps: ε of LayerNorm, (x − mean) / √(variance + ε).
@@ -183,14 +186,14 @@ class EncoderConfig:
             raise ConfigError(f"norm_eps is {self.norm_eps!r}: it must be a number between 0 and 1")
         if self.normalize and self.pooling is Pooling.NONE:
             raise ConfigError("normalize is true with pooling 'none': choose a pooling, or set normalize to false")
-        if self.prefix_rows and (self.takes_tokens or self.positions is not Positions.LEARNED):
+        if self.prefix_rows and (self.takes_tokens or not self.learns_positions):
             raise ConfigError(
                 f"prefix_rows is {self.prefix_rows}: set feature_width and learned positions, which hold the tokens of "
                 "these rows, or set prefix_rows to 0"
             )
         if self.prefix_rows > self.max_tokens:
             raise ConfigError(f"prefix_rows is {self.prefix_rows}: it must be at most max_tokens, {self.max_tokens}")
-        if self.pooling is Pooling.CLS and not self.takes_tokens and self.positions is not Positions.LEARNED:
+        if self.pooling is Pooling.CLS and not self.takes_tokens and not self.learns_positions:
             raise ConfigError(
                 f"pooling is cls, but features have no class token and positions are {self.positions.value!r}: choose "
                 "another pooling, or learned positions, which can mark the first row as the class row"
@@ -226,6 +229,8 @@ class EncoderConfig:
     def _check_even_widths(self) -> None:
         """Check that pairs of a sine and a cosine fill the width of the positions."""
         embedding = "d_model" if self.embedding_width == self.d_model else "embedding_width"
+        if self.positions is Positions.ROTARY_GRID and self.head_dim % 4:
+            raise ConfigError(f"head_dim is {self.head_dim}: it must be a multiple of 4 when positions is rotary_grid")
         paired = {Positions.SINUSOIDAL: embedding, Positions.ROTARY: "head_dim"}.get(self.positions)
         if paired and getattr(self, paired) % 2:
             raise ConfigError(
@@ -241,6 +246,11 @@ class EncoderConfig:
     def min_tokens(self) -> int:
         """Fewest tokens of a sequence: 2 if a token cannot attend to itself, else 1."""
         return 2 if self.mask is Mask.SELF_EXCLUDING else 1
+
+    @property
+    def learns_positions(self) -> bool:
+        """Whether the embeddings include a learned vector for each position."""
+        return self.positions in (Positions.LEARNED, Positions.ROTARY_GRID)
 
     @property
     def takes_tokens(self) -> bool:

@@ -51,10 +51,10 @@ VALUES: dict[str, tuple[Any, ...]] = {
 PRESET_CHOICES: dict[str, dict[str, Any]] = {
     "vit-block": {"d_model": 24, "heads": 2, "head_dim": 5},
     "concat-heads": {"d_model": 24, "pooling": "last"},
-    "projected-heads": {"d_model": 12, "heads": 2, "head_dim": 8, "value_dim": 12},
+    "projected-heads": {"positions": "rotary_grid", "d_model": 12, "heads": 2, "head_dim": 8, "value_dim": 12},
     "masked-heads": {"d_model": 24},
     "transformer-encoder": {"d_model": 24, "heads": 4, "d_ff": 20, "layers": 2, "vocabulary_size": 50},
-    "attention-block": {"d_model": 12, "heads": 2},
+    "attention-block": {"d_model": 12, "heads": 2, "pooling": "max"},
 }
 _DRAWS = 10_000
 
