@@ -99,7 +99,7 @@ class Oracle:
             x = self.weights["embedding.tokens.weight"][ids] + self.weights["embedding.types.weight"][types]
         else:
             x = self.weights["embedding.tokens.weight"][sequence]
-        if self.choices["positions"] == "learned":
+        if self.choices["positions"] in ("learned", "rotary_grid"):
             x = x + self.weights["embedding.positions.table.weight"][: len(x)]
         if self.choices["positions"] == "sinusoidal":
             rotations = unit_rotations(*x.shape)
@@ -141,6 +141,8 @@ class Oracle:
             theta = self.choices["local_rotary_theta" if self._is_local(name) else "rotary_theta"]
             precision = np.float32 if self.choices["rotary_float32"] else np.float64
             q, k = (rotate(rows, unit_rotations(len(rows), head_dim, theta, precision)) for rows in (q, k))
+        if self.choices["positions"] == "rotary_grid":
+            q, k = self._rotate_in_grid(q), self._rotate_in_grid(k)
         products = q @ k.T / temperature
         if self.choices["distance_bias"]:
             numbers, places = self.weights[f"{name}.distances.table"][head], np.arange(len(q))
@@ -148,6 +150,17 @@ class Oracle:
         scores = np.where(self._allowed_pairs(len(q), name), products, -np.inf)
         weights = softmax(scores)
         return weights, weights @ v
+
+    def _rotate_in_grid(self, rows: Array) -> Array:
+        """Rotate each patch by its centre in a grid from −1 to 1: half of the pairs by y, half by x."""
+        zeros, pairs = self.choices["prefix_rows"], rows.shape[1] // 4
+        side = math.ceil(math.sqrt(max(1, self.choices["max_tokens"] - zeros)))
+        rotated = rows.astype(np.complex128)[:, 0::2] + 1j * rows[:, 1::2]
+        for row in range(zeros, len(rows)):
+            for half, place in enumerate(divmod(row - zeros, side)):
+                turns = ((place + 0.5) / side * 2 - 1) / 100 ** (np.arange(pairs) / pairs)
+                rotated[row, half * pairs : (half + 1) * pairs] *= np.exp(2j * np.pi * turns)
+        return np.stack([rotated.real, rotated.imag], axis=-1).reshape(rows.shape)
 
     def _allowed_pairs(self, n: int, name: str) -> Array:
         all_pairs = np.ones((n, n), bool)

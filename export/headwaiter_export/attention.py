@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from headwaiter_export.choices import Positions
 from headwaiter_export.config import EncoderConfig
 from headwaiter_export.masks import ScoreTerms
-from headwaiter_export.positions import NoPositions, RotaryPositions
+from headwaiter_export.positions import GridRotaryPositions, NoPositions, RotaryPositions
 
 if TYPE_CHECKING:  # attention_layout.py imports `attention` from this module.
     from headwaiter_export.attention_layout import AttentionLayout
@@ -59,6 +59,8 @@ class SelfAttention(nn.Module):
         if config.positions is Positions.ROTARY:
             theta = config.rotary_theta if self.window is None else config.local_rotary_theta
             self.positions = RotaryPositions(config, theta)
+        elif config.positions is Positions.ROTARY_GRID:
+            self.positions = GridRotaryPositions(config)
         self.temperature = LearnedTemperature(config) if config.learned_temperature else nn.Identity()
         self.distances = DistanceBias(config) if config.distance_bias else None
         inner_width, context_width = config.heads * config.head_dim, config.heads * config.value_dim

@@ -16,12 +16,14 @@ class Activation(StrEnum):
 class Positions(StrEnum):
     """How the encoder knows a token's position.
 
-    LEARNED and SINUSOIDAL add a vector to the embedding. ROTARY rotates queries and keys. NONE ignores positions.
+    LEARNED and SINUSOIDAL add a vector to the embedding. ROTARY rotates queries and keys. ROTARY_GRID adds learned
+    vectors, and rotates the queries and keys of patches by their place in a grid. NONE ignores positions.
     """
 
     LEARNED = "learned"
     SINUSOIDAL = "sinusoidal"
     ROTARY = "rotary"
+    ROTARY_GRID = "rotary_grid"
     NONE = "none"
 
 

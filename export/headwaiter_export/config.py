@@ -13,17 +13,7 @@ from headwaiter_export.config_checks import WeightsError as WeightsError
 from headwaiter_export.config_checks import check_choice, check_eps, check_size
 from headwaiter_export.head_config import HeadConfig
 
-_SIZES_OR_ZERO = (
-    "vocabulary_size",
-    "token_types",
-    "feature_width",
-    "prefix_rows",
-    "embedding_width",
-    "d_ff",
-    "head_dim",
-    "value_dim",
-    "window",
-)
+_SIZES_OR_ZERO = "vocabulary_size token_types feature_width prefix_rows embedding_width d_ff head_dim value_dim window"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +64,8 @@ class EncoderConfig:
         prefix_rows: number of rows of zeros at the start of the features, to which the learned positions add the class,
             distillation and register tokens; a server refuses other values in these rows.
         positions: how the encoder knows a token's position; sinusoidal as in https://arxiv.org/abs/1706.03762, section
-            3.5, rotary as in https://arxiv.org/abs/2104.09864, section 3.2.
+            3.5, rotary as in https://arxiv.org/abs/2104.09864, section 3.2, rotary_grid as in
+            https://arxiv.org/abs/2508.10104.
         rotary_theta: base of the angles of rotary positions: position p rotates pair i by p / theta^(2i / head_dim).
         local_rotary_theta: the same base in local layers; 0 stands for rotary_theta.
         rotary_float32: whether the angles of rotary positions are computed in float32, as in transformers' models after
@@ -140,7 +131,7 @@ class EncoderConfig:
             check_choice(self, name, choices)
         for name in ("d_model", "heads", "layers", "max_tokens"):
             check_size(name, getattr(self, name))
-        for name in _SIZES_OR_ZERO:
+        for name in _SIZES_OR_ZERO.split():
             check_size(name, getattr(self, name), least=0)
         if bool(self.vocabulary_size) == bool(self.feature_width):
             raise ConfigError(
@@ -151,9 +142,7 @@ class EncoderConfig:
             if field.type is bool and not isinstance(getattr(self, field.name), bool):
                 raise ConfigError(f"{field.name} is {getattr(self, field.name)!r}: it must be true or false")
         if self.token_types and not self.takes_tokens:
-            raise ConfigError(
-                f"token_types is {self.token_types}, but the encoder takes features: set token_types to 0"
-            )
+            raise ConfigError(f"token_types is {self.token_types}, but features have no types: set it to 0")
         if self.takes_tokens:
             object.__setattr__(self, "feature_projection", False)
         elif not self.feature_projection and self.feature_width != self.d_model:
@@ -178,14 +167,14 @@ class EncoderConfig:
                 raise ConfigError(f"{name} is {theta!r}: it must be a number of at least 1")
         if self.normalize and self.pooling is Pooling.NONE:
             raise ConfigError("normalize is true with pooling 'none': choose a pooling, or set normalize to false")
-        if self.prefix_rows and (self.takes_tokens or self.positions is not Positions.LEARNED):
+        if self.prefix_rows and (self.takes_tokens or not self.learns_positions):
             raise ConfigError(
                 f"prefix_rows is {self.prefix_rows}: set feature_width and learned positions, which hold the tokens of "
                 "these rows, or set prefix_rows to 0"
             )
         if self.prefix_rows > self.max_tokens:
             raise ConfigError(f"prefix_rows is {self.prefix_rows}: it must be at most max_tokens, {self.max_tokens}")
-        if self.pooling is Pooling.CLS and not self.takes_tokens and self.positions is not Positions.LEARNED:
+        if self.pooling is Pooling.CLS and not self.takes_tokens and not self.learns_positions:
             raise ConfigError(
                 f"pooling is cls, but features have no class token and positions are {self.positions.value!r}: choose "
                 "another pooling, or learned positions, which can mark the first row as the class row"
@@ -246,6 +235,8 @@ class EncoderConfig:
     def _check_even_widths(self) -> None:
         """Check that pairs of a sine and a cosine fill the width of the positions."""
         embedding = "d_model" if self.embedding_width == self.d_model else "embedding_width"
+        if self.positions is Positions.ROTARY_GRID and self.head_dim % 4:
+            raise ConfigError(f"head_dim is {self.head_dim}: it must be a multiple of 4 when positions is rotary_grid")
         paired = {Positions.SINUSOIDAL: embedding, Positions.ROTARY: "head_dim"}.get(self.positions)
         if paired and getattr(self, paired) % 2:
             raise ConfigError(
@@ -266,6 +257,11 @@ class EncoderConfig:
     def min_tokens(self) -> int:
         """Fewest tokens of a sequence: 2 if a token cannot attend to itself, else 1."""
         return 2 if self.mask is Mask.SELF_EXCLUDING else 1
+
+    @property
+    def learns_positions(self) -> bool:
+        """Whether the embeddings include a learned vector for each position."""
+        return self.positions in (Positions.LEARNED, Positions.ROTARY_GRID)
 
     @property
     def takes_tokens(self) -> bool:

@@ -110,9 +110,12 @@ class Embedding(nn.Module):
             self.tokens = (
                 nn.Linear(config.feature_width, config.d_model) if config.feature_projection else nn.Identity()
             )
-        added = {Positions.LEARNED: LearnedPositions, Positions.SINUSOIDAL: SinusoidalPositions}
         self.types = nn.Embedding(config.token_types, config.embedding_width) if config.token_types else None
-        self.positions = added[config.positions](config) if config.positions in added else NoPositions()
+        self.positions: nn.Module = NoPositions()
+        if config.learns_positions:
+            self.positions = LearnedPositions(config)
+        elif config.positions is Positions.SINUSOIDAL:
+            self.positions = SinusoidalPositions(config)
         self.norm = make_norm(config, config.embedding_width) if config.embedding_norm else nn.Identity()
         self.projection: nn.Module = nn.Identity()
         if config.embedding_width != config.d_model:

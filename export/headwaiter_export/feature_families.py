@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
-from headwaiter_export.choices import Norm, Pooling
+from headwaiter_export.choices import Norm, Pooling, Positions
 from headwaiter_export.family import Family, SequenceHead
-from headwaiter_export.feature_inputs import DinoInput, FrameInput, ImageInput, SpectrogramInput
+from headwaiter_export.feature_inputs import DinoInput, FrameInput, ImageInput, RotaryImageInput, SpectrogramInput
 
 _VIT = Family(
     input=ImageInput(),
@@ -74,6 +74,38 @@ _AST = replace(
     input=SpectrogramInput(tokens=("embeddings.cls_token", "embeddings.distillation_token")),
     tensor_prefix="audio_spectrogram_transformer.",
     default_pooling=Pooling.NONE,
+)
+_DINOV3 = replace(
+    _DINOV2,
+    input=RotaryImageInput(projection="embeddings.patch_embeddings", registers="embeddings.register_tokens"),
+    tensor_prefix="model.",
+    size_fields=_VIT.size_fields,
+    optional_size_fields={},
+    module_names={
+        "embedding.tokens": "embeddings.patch_embeddings",
+        "embedding.positions.table": "embeddings.position_embeddings",
+        "norm": "norm",
+    },
+    layer_prefix="layer",
+    layer_module_names={
+        "attention.query": "attention.q_proj",
+        "attention.key": "attention.k_proj",
+        "attention.value": "attention.v_proj",
+        "attention.output": "attention.o_proj",
+        "attention_norm": "norm1",
+        "feed_forward.up": "mlp.up_proj",
+        "feed_forward.down": "mlp.down_proj",
+        "feed_forward_norm": "norm2",
+    },
+    boolean_fields={
+        "query_bias": "query_bias",
+        "key_bias": "key_bias",
+        "value_bias": "value_bias",
+        "output_bias": "proj_bias",
+    },
+    fixed_fields={**_VIT.fixed_fields, "positions": Positions.ROTARY_GRID},
+    required_fields={"use_gated_mlp": False, "mlp_bias": True, "rope_theta": 100.0},
+    default_norm_eps=1e-5,
 )
 _SIGLIP_INPUT = ImageInput(
     projection="embeddings.patch_embedding",
@@ -177,6 +209,7 @@ FEATURE_FAMILIES: dict[str, Family] = {
     "clip_vision_model": _CLIP_VISION,
     "dinov2": _DINOV2,
     "dinov2_with_registers": _DINOV2_WITH_REGISTERS,
+    "dinov3_vit": _DINOV3,
     "siglip": _SIGLIP,
     "siglip_vision_model": _SIGLIP_VISION,
     "whisper": _WHISPER,

@@ -152,6 +152,25 @@ class DinoInput(ImageInput):
 
 
 @dataclass(frozen=True)
+class RotaryImageInput(ImageInput):
+    """The input of DINOv3: tokens without positions, and patches that attention rotates by their place in the grid."""
+
+    @override
+    def take_positions(self, tensors: dict[str, Tensor], config_json: CheckpointJson, config: EncoderConfig) -> Tensor:
+        return torch.zeros(len(self.tokens) + self.patches(config_json), config.d_model)
+
+    @override
+    def fold_tensors(self, tensors: dict[str, Tensor], config_json: CheckpointJson, config: EncoderConfig) -> None:
+        """Also arrange the pairs of queries and keys as neighbours; DINOv3 pairs the two halves of a head."""
+        super().fold_tensors(tensors, config_json, config)
+        for name, tensor in tensors.items():
+            # `take_tensor` refuses other shapes later.
+            if (".q_proj." in name or ".k_proj." in name) and tensor.shape[:1] == (config.d_model,):
+                halves = tensor.reshape(config.heads, 2, config.head_dim // 2, *tensor.shape[1:])
+                tensors[name] = halves.transpose(1, 2).flatten(0, 2)
+
+
+@dataclass(frozen=True)
 class SpectrogramInput(PatchInput):
     """Patches that overlap, of a spectrogram [1, mel bins, frames] (https://arxiv.org/abs/2104.01778, section 2.1)."""
 

@@ -20,4 +20,5 @@ def fold_layer_scales(
             scale = take_tensor(tensors, f"{family.layer_prefix}.{layer}.{scale_name}", (config.d_model,))
             weight, bias = (f"layers.{layer}.{module}.{kind}" for kind in ("weight", "bias"))
             weights[weight] = weights[weight] * scale[:, None]
-            weights[bias] = weights[bias] * scale
+            if bias in weights:
+                weights[bias] = weights[bias] * scale

@@ -3,10 +3,13 @@
 Every layout says at which position of its sequence a row is. Shapes: R rows, H heads, d = d_model.
 """
 
+import math
 from typing import TYPE_CHECKING
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
+from typing_extensions import override
 
 from headwaiter_export.config import EncoderConfig
 
@@ -66,10 +69,14 @@ class RotaryPositions(nn.Module):
     def __init__(self, config: EncoderConfig, theta: float) -> None:
         super().__init__()
         self.heads = config.heads
-        dtype = torch.float32 if config.rotary_float32 else torch.float64
-        angles = position_angles(config.max_tokens, config.head_dim, theta, dtype)
+        angles = self.angles(config, theta)
         self.register_buffer("cosines", angles.cos().float(), persistent=False)
         self.register_buffer("sines", angles.sin().float(), persistent=False)
+
+    def angles(self, config: EncoderConfig, theta: float) -> Tensor:
+        """Return the angle of each position and pair, [max_tokens, head_dim / 2]."""
+        dtype = torch.float32 if config.rotary_float32 else torch.float64
+        return position_angles(config.max_tokens, config.head_dim, theta, dtype)
 
     def forward(self, x: Tensor, layout: "AttentionLayout") -> Tensor:
         """Rotate queries or keys [R, H·head_dim]."""
@@ -77,6 +84,30 @@ class RotaryPositions(nn.Module):
         pairs = x.view(x.shape[0], self.heads, -1, 2)
         even, odd = pairs[..., 0], pairs[..., 1]
         return _interleave(even * cosines - odd * sines, even * sines + odd * cosines).flatten(1)
+
+
+class GridRotaryPositions(RotaryPositions):
+    """Rotations by the place of a patch in a square grid, filled row by row after `prefix_rows` rows without a place.
+
+    The centres of the patches have the coordinates −1 to 1. The coordinate y rotates pair i of the first half of the
+    pairs, and x those of the second half, by the angle 2π · coordinate / 100^(4i/head_dim).
+    Source: https://arxiv.org/abs/2508.10104, and `transformers`' DINOv3ViTRopePositionEmbedding.
+    """
+
+    def __init__(self, config: EncoderConfig) -> None:
+        super().__init__(config, theta=100.0)
+
+    @override
+    def angles(self, config: EncoderConfig, theta: float) -> Tensor:
+        patches = torch.arange(config.max_tokens - config.prefix_rows, device="cpu")
+        side = max(1, math.isqrt(max(0, len(patches) - 1)) + 1)
+        places = torch.stack((patches // side, patches % side), 1)
+        coordinates = (2 * places.double() + 1) / side - 1
+        frequencies = theta ** -(
+            torch.arange(0, config.head_dim, 4, dtype=torch.float64, device="cpu") / config.head_dim
+        )
+        angles = (2 * math.pi * coordinates[:, :, None] * frequencies).flatten(1)
+        return F.pad(angles, (0, 0, config.prefix_rows, 0))
 
 
 def position_angles(tokens: int, width: int, theta: float = 10_000.0, dtype: torch.dtype = torch.float64) -> Tensor:

@@ -46,6 +46,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "SiglipVision": {**LAYERS, **FEED_FORWARD, **IMAGES},
     "Whisper": WHISPER,
     "Dinov2": {**LAYERS, **IMAGES},
+    "DINOv3ViT": {**LAYERS, **FEED_FORWARD, **IMAGES, "num_register_tokens": 2},
     "Dinov2WithRegisters": {**LAYERS, **IMAGES, "num_register_tokens": 3},
 }
 COMMON_FIELDS = {each.name for each in fields(transformers.PreTrainedConfig)}
