@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from typing_extensions import override
 
-from headwaiter_export.attention import attention
+from headwaiter_export.attention import attention, head_indices, split_heads
 from headwaiter_export.block_loop import begin_block, end_block, loop_over_blocks
 from headwaiter_export.choices import Mask, Pooling
 from headwaiter_export.config import EncoderConfig
@@ -296,13 +296,3 @@ class PackedCpu(Packed):
         keys = torch.sym_min(longest, terms.window + block + after)  # type: ignore[no-untyped-call]
         first_query = self._block_positions().amax(0)[0]
         return (first_query - terms.window).clamp(min=0).minimum(torch.tensor(longest - keys)) + torch.arange(keys)
-
-
-def split_heads(rows: Tensor, heads: int) -> Tensor:
-    """View rows [T, H·head_dim] as [T·H, head_dim]: head h of row r is row r·H + h, so heads need no transpose."""
-    return rows.view(rows.shape[0] * heads, rows.shape[1] // heads)
-
-
-def head_indices(rows: Tensor, heads: int) -> Tensor:
-    """Turn indices of rows [..., B, n] into indices [..., B, H, n] of the rows that `split_heads` returns."""
-    return rows[..., None, :] * heads + torch.arange(heads)[:, None]
