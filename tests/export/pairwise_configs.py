@@ -112,18 +112,18 @@ def pairwise_configs() -> tuple[EncoderConfig, ...]:
 
     The presets come first. Each further configuration is the one that adds the most new pairs.
     """
+    chosen = [
+        PRESETS[name]({"max_tokens": 48, "pooling": "mean", **choices}) for name, choices in PRESET_CHOICES.items()
+    ]
     pair_numbers: dict[Pair, int] = {}
     # Each configuration's pairs as the bits of one number.
     bits = {
         config: sum(1 << pair_numbers.setdefault(pair, len(pair_numbers)) for pair in pairs(config))
-        for config in valid_configs()
+        for config in (*chosen, *valid_configs())
     }
-    chosen = [
-        PRESETS[name]({"max_tokens": 48, "pooling": "mean", **choices}) for name, choices in PRESET_CHOICES.items()
-    ]
     missing = (1 << len(pair_numbers)) - 1
     for config in chosen:
-        missing &= ~sum(1 << pair_numbers[pair] for pair in pairs(config))
+        missing &= ~bits[config]
     while missing:
         chosen.append(max(bits, key=lambda config: (bits[config] & missing).bit_count()))
         missing &= ~bits[chosen[-1]]
