@@ -118,13 +118,3 @@ class LearnedTemperature(nn.Module):
     def factors(self) -> Tensor:
         """√head_dim / T of each column of the queries, [H·head_dim]."""
         return (math.sqrt(self.head_dim) / self.temperature).repeat_interleave(self.head_dim)
-
-
-def split_heads(rows: Tensor, heads: int) -> Tensor:
-    """View rows [T, H·head_dim] as [T·H, head_dim]: head h of row r is row r·H + h, so heads need no transpose."""
-    return rows.view(rows.shape[0] * heads, rows.shape[1] // heads)
-
-
-def head_indices(rows: Tensor, heads: int) -> Tensor:
-    """Turn indices of rows [..., B, n] into indices [..., B, H, n] of the rows that `split_heads` returns."""
-    return rows[..., None, :] * heads + torch.arange(heads)[:, None]

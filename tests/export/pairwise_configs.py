@@ -100,7 +100,7 @@ PRESET_CHOICES: dict[str, dict[str, Any]] = {
     },
     "attention-block": {"d_model": 12, "heads": 2, "pooling": "none"},
 }
-_DRAWS = 20_000
+_DRAWS = 60_000
 
 # Two fields with their values.
 Pair = tuple[tuple[str, Any], tuple[str, Any]]
