@@ -14,6 +14,7 @@ CLIENT = DOCS / "client.md"
 COMMAND_LINE = DOCS / "command-line.md"
 CONTRIBUTING = ROOT / "CONTRIBUTING.md"
 GETTING_STARTED = DOCS / "getting-started.md"
+HTTP = DOCS / "http.md"
 MODELS = DOCS / "models.md"
 SERVER = DOCS / "server.md"
 PAGES = [README, *sorted(DOCS.glob("*.md"))]

@@ -13,7 +13,8 @@ from grpc_reflection.v1alpha import reflection, reflection_pb2, reflection_pb2_g
 from headwaiter_proto import encoder_pb2
 from headwaiter_server.concurrency.background_tasks import BackgroundTasks
 from headwaiter_server.config import Settings
-from headwaiter_server.http.metrics_page import MetricsPage
+from headwaiter_server.http.application import http_application
+from headwaiter_server.http.server import HttpServer
 from headwaiter_server.metrics import Recorder
 from headwaiter_server.models.repository import ModelRepository
 from headwaiter_server.rpc.auth import BearerToken
@@ -55,7 +56,7 @@ class Server:
 
     Attributes:
         port: the port for gRPC; 0 until the server listens.
-        metrics_port: the port for Prometheus metrics; 0 until the server listens.
+        metrics_port: the port for HTTP: metrics, health, and requests if `http_api` is on; 0 until the server listens.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -198,19 +199,20 @@ class Server:
                 f"cannot listen on --address {settings.address}: choose a port that no other process uses, and an "
                 "address of this host"
             ) from None
-        host = settings.address.rpartition(":")[0].strip("[]")
+        host, port = settings.http_host_and_port
         try:
-            self._metrics_page = MetricsPage(host, settings.metrics_port, self._recorder.registry)
+            application = http_application(settings, self._path, settings.token(), asyncio.get_running_loop())
+            self._http = HttpServer(host, port, application, settings)
         except OSError as error:
-            raise CannotListen(
-                f"cannot listen on --metrics-port {settings.metrics_port} ({error.strerror}): choose another port"
-            ) from None
-        self.metrics_port = self._metrics_page.port
+            setting = f"--http-address {settings.http_address}" if settings.http_address else f"--metrics-port {port}"
+            raise CannotListen(f"cannot listen on {setting} ({error.strerror}): choose another port") from None
+        self.metrics_port = self._http.port
+        self._http.start()
         await self._grpc.start()
 
     async def _stop_listening(self, grace_s: float) -> None:
         await self._grpc.stop(grace_s)
-        await self._metrics_page.stop()
+        await self._http.stop(grace_s)
 
 
 def channel_options(settings: Settings) -> list[tuple[str, int]]:

@@ -25,6 +25,7 @@ from headwaiter_server.setting_types import (
     PORT,
     POSITIVE,
     SECONDS,
+    TIME_LIMIT,
     ValueType,
     one_of,
 )
@@ -69,6 +70,15 @@ class Settings:
     )
     address: str = _setting("0.0.0.0:50051", ADDRESS, "address for gRPC; port 0 takes a free port")
     metrics_port: int = _setting(9464, PORT, "port for Prometheus metrics; 0 takes a free port")
+    http_address: str = _setting(
+        "",
+        ADDRESS,
+        "address for HTTP, in place of --metrics-port and of the host of --address; port 0 takes a free port",
+    )
+    http_api: Literal["off", "on"] = _setting(
+        "off", one_of("off", "on"), "whether HTTP also answers requests to encode, in the forms of OpenAI and of TEI"
+    )
+    http_timeout_s: float = _setting(60.0, TIME_LIMIT, "longest time in seconds to answer a request over HTTP")
     threads: int = _setting(0, NATURAL, "CPU threads of each session; 0 divides the cores among the sessions")
     devices: tuple[int, ...] = _setting((0,), GPUS, "indices of the GPUs to run on, for CUDA; they share one queue")
     max_gpu_bytes: int = _setting(
@@ -155,6 +165,12 @@ class Settings:
                 f"--max-request-tokens {self.max_request_tokens} exceeds --max-queue-tokens {self.max_queue_tokens}, "
                 "so the queue would always refuse the largest requests: lower the first or raise the second"
             )
+
+    @property
+    def http_host_and_port(self) -> tuple[str, int]:
+        """The address for HTTP."""
+        host, _, port = (self.http_address or self.address).rpartition(":")
+        return host.strip("[]"), int(port) if self.http_address else self.metrics_port
 
     @property
     def threads_per_instance(self) -> int | None:

@@ -8,8 +8,8 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, disable_created
 from headwaiter_proto.rules.errors import ERROR_BY_REASON
 from headwaiter_server.model_metrics import MetricFamilies, ModelRecorder
 
-# The error reasons that `refused` never counts. gRPC itself refuses messages that are too large.
-_NO_REFUSALS = {"INFERENCE_FAILED", "DEADLINE_EXCEEDED", "CANCELLED", "MESSAGE_TOO_LARGE"}
+# The error reasons that `refused` never counts.
+_NO_REFUSALS = {"INFERENCE_FAILED", "DEADLINE_EXCEEDED", "CANCELLED"}
 # The creation times of counters would double the size of the page, and dashboards do not use them.
 disable_created_metrics()  # type: ignore[no-untyped-call]
 

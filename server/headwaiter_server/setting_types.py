@@ -39,6 +39,13 @@ def _read_seconds(text: str) -> float:
     return value
 
 
+def _read_time_limit(text: str) -> float:
+    value = _read_seconds(text)
+    if not value:
+        raise ValueError
+    return value
+
+
 def _read_gpus(text: str) -> tuple[int, ...]:
     values = tuple(map(_whole_number(0), text.split(",")))
     if len(set(values)) < len(values):
@@ -84,6 +91,7 @@ POSITIVE = ValueType(_whole_number(1), "a whole number of at least 1")
 ATTEND_BYTES = ValueType(_whole_number(1, _MAX_ATTEND_BYTES), f"a whole number from 1 to {_MAX_ATTEND_BYTES}")
 PORT = ValueType(_whole_number(0, 65_535), "a port number")
 SECONDS = ValueType(_read_seconds, "a finite number of seconds of at least 0")
+TIME_LIMIT = ValueType(_read_time_limit, "a finite number of seconds above 0")
 GPUS = ValueType(_read_gpus, "different indices of GPUs, such as 0,1")
 ADDRESS = ValueType(_read_address, "HOST:PORT")
 FILE = ValueType(_read_file, "an existing file")

@@ -20,7 +20,7 @@ LAYERS: dict[str, set[str]] = {
     "scheduling": {"runtime", "concurrency"},
     "models": {"runtime", "scheduling", "concurrency", "config", "metrics", "model_metrics"},
     "rpc": {"runtime", "scheduling", "models", "config", "metrics", "model_statistics", "log_lines"},
-    "http": {"runtime", "scheduling", "models", "config", "metrics", "log_lines"},
+    "http": {"runtime", "scheduling", "models", "rpc", "config", "metrics", "log_lines"},
 }
 MODULES: dict[str, set[str]] = {
     "environment": set(),

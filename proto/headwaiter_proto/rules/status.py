@@ -18,26 +18,32 @@ DETAILS_KEY = "grpc-status-details-bin"
 # The metadata key of a retry. Its value is the number of attempts that failed with DEVICE_FAILED, in decimal.
 DEVICE_FAILURES_KEY = "headwaiter-device-failures"
 
+# The gRPC code and the HTTP status of each reason.
 _CODES = {
-    pb.INVALID_INPUT: StatusCode.INVALID_ARGUMENT,
-    pb.SEQUENCE_TOO_LONG: StatusCode.INVALID_ARGUMENT,
-    pb.MODEL_NOT_FOUND: StatusCode.NOT_FOUND,
-    pb.OVERLOADED: StatusCode.RESOURCE_EXHAUSTED,
-    pb.MESSAGE_TOO_LARGE: StatusCode.RESOURCE_EXHAUSTED,
-    pb.DEADLINE_EXCEEDED: StatusCode.DEADLINE_EXCEEDED,
-    pb.CANCELLED: StatusCode.CANCELLED,
-    pb.UNAVAILABLE: StatusCode.UNAVAILABLE,
-    pb.DEVICE_FAILED: StatusCode.UNAVAILABLE,
-    pb.INFERENCE_FAILED: StatusCode.INTERNAL,
-    pb.UNAUTHENTICATED: StatusCode.UNAUTHENTICATED,
-    pb.UNIMPLEMENTED: StatusCode.UNIMPLEMENTED,
-    pb.ERROR_REASON_UNSPECIFIED: StatusCode.INTERNAL,
+    pb.INVALID_INPUT: (StatusCode.INVALID_ARGUMENT, 400),
+    pb.SEQUENCE_TOO_LONG: (StatusCode.INVALID_ARGUMENT, 400),
+    pb.MODEL_NOT_FOUND: (StatusCode.NOT_FOUND, 404),
+    pb.OVERLOADED: (StatusCode.RESOURCE_EXHAUSTED, 429),
+    pb.MESSAGE_TOO_LARGE: (StatusCode.RESOURCE_EXHAUSTED, 413),
+    pb.DEADLINE_EXCEEDED: (StatusCode.DEADLINE_EXCEEDED, 504),
+    pb.CANCELLED: (StatusCode.CANCELLED, 499),
+    pb.UNAVAILABLE: (StatusCode.UNAVAILABLE, 503),
+    pb.DEVICE_FAILED: (StatusCode.UNAVAILABLE, 503),
+    pb.INFERENCE_FAILED: (StatusCode.INTERNAL, 500),
+    pb.UNAUTHENTICATED: (StatusCode.UNAUTHENTICATED, 401),
+    pb.UNIMPLEMENTED: (StatusCode.UNIMPLEMENTED, 501),
+    pb.ERROR_REASON_UNSPECIFIED: (StatusCode.INTERNAL, 500),
 }
 
 
 def code_of(error: HeadwaiterError) -> StatusCode:
     """Return the gRPC code of an error."""
-    return _CODES[error.reason]
+    return _CODES[error.reason][0]
+
+
+def http_status_of(error: HeadwaiterError) -> int:
+    """Return the HTTP status of an error."""
+    return _CODES[error.reason][1]
 
 
 def status_of(error: HeadwaiterError, request_id: str) -> Status:

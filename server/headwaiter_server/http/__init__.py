@@ -1,1 +1,1 @@
-"""HTTP endpoints of the server: the Prometheus metrics."""
+"""HTTP: metrics, health, and requests in the forms of OpenAI's and Text Embeddings Inference's interfaces."""

@@ -1,0 +1,98 @@
+"""The paths of the HTTP server, and the answer to each."""
+
+import asyncio
+import time
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+from headwaiter_proto import encoder_pb2 as pb
+from headwaiter_proto.rules.errors import HeadwaiterError, InvalidInput, Unimplemented
+from headwaiter_proto.rules.requests import RequestLimits
+from headwaiter_server.config import Settings
+from headwaiter_server.http import openai, tei
+from headwaiter_server.http.bodies import Bodies
+from headwaiter_server.http.endpoint import JSON, Endpoint, HttpRules, Method
+from headwaiter_server.http.pages import public_routes
+from headwaiter_server.rpc.endpoint import Call
+from headwaiter_server.rpc.request_path import PACKED_REPLY, RequestPath, reserve_nothing
+
+# JSON writes a byte of a text as up to 3 characters, as it does in many alphabets, and has other fields besides.
+_JSON_BYTES_PER_TEXT_BYTE, _OTHER_BYTES = 3, 64 << 10
+# Bodies that are not complete may have the size of this many of the largest bodies.
+_INCOMPLETE_BODIES = 16
+
+
+def http_application(
+    settings: Settings, path: RequestPath, token: str | None, loop: asyncio.AbstractEventLoop
+) -> Starlette:
+    """Return the application: metrics and health, and with `http_api` the requests to encode."""
+    routes: list[BaseRoute] = [*public_routes(path.recorder.registry, lambda: path.ready)]
+    if settings.http_api == "on":
+        max_bytes = _max_body_bytes(path.limits)
+        bodies = Bodies(max_bytes, _INCOMPLETE_BODIES * max_bytes)
+        rules = HttpRules(path, loop, bodies, token, settings.http_timeout_s)
+        routes += [_route(rules, method) for method in (_embeddings(rules), _models(path), _embed(rules))]
+    return Starlette(routes=routes, exception_handlers={HTTPException: _refuse_path})
+
+
+def _max_body_bytes(limits: RequestLimits) -> int:
+    # Parsing holds Python's global lock, so a body that no valid request needs is refused before it is parsed.
+    return min(limits.message_bytes, _JSON_BYTES_PER_TEXT_BYTE * limits.text_bytes + _OTHER_BYTES)
+
+
+def _route(
+    rules: HttpRules, method: "Method[openai.EmbeddingsRequest] | Method[pb.EncodeRequest] | Method[None]"
+) -> Route:
+    verb, _, url = method.name.partition(" ")
+    return Route(url, Endpoint(rules, method), methods=[verb])
+
+
+def _embeddings(rules: HttpRules) -> Method[openai.EmbeddingsRequest]:
+    return Method(
+        "POST /v1/embeddings",
+        openai.read_embeddings_request,
+        lambda request, call: _encode(rules, request.encode, call),
+        lambda request, reply: openai.embeddings_reply(pb.EncodeResponse.FromString(reply), base64=request.base64),
+        openai.error_body,
+    )
+
+
+def _models(path: RequestPath) -> Method[None]:
+    created_s = int(time.time())
+
+    async def list_models(_: None, call: Call) -> bytes:
+        return openai.models_reply(path.repository.served_names, created_s)
+
+    return Method("GET /v1/models", lambda _: None, list_models, lambda _, reply: reply, openai.error_body)
+
+
+def _embed(rules: HttpRules) -> Method[pb.EncodeRequest]:
+    return Method(
+        "POST /embed",
+        tei.read_embed_request,
+        lambda request, call: _encode(rules, request, call),
+        lambda _, reply: tei.embed_reply(pb.EncodeResponse.FromString(reply)),
+        tei.error_body,
+    )
+
+
+async def _encode(rules: HttpRules, request: pb.EncodeRequest, call: Call) -> bytes:
+    # gRPC itself ends calls at their deadline; here the request carries the time limit of the server.
+    request.timeout_s = min(request.timeout_s or rules.timeout_s, rules.timeout_s)
+    with rules.path.encoding(request.model, request.model_version, call) as served:
+        return await rules.path.encode(request, served, call, reserve_nothing, PACKED_REPLY)
+
+
+async def _refuse_path(request: Request, error: Exception) -> Response:
+    """Refuse an unknown path, or a wrong method, in the form of OpenAI's errors."""
+    assert isinstance(error, HTTPException)
+    url, status = request.url.path[:100], error.status_code
+    problem: HeadwaiterError = Unimplemented(f"the server has no {url}: check the path, and whether --http-api is on")
+    if status == 405:
+        allowed = (error.headers or {}).get("Allow", "")
+        problem = InvalidInput(f"{url} does not take {request.method}: use {allowed}")
+    return Response(openai.error_body(problem, status), status, error.headers, JSON)

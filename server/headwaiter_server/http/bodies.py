@@ -1,0 +1,80 @@
+"""Read the bodies of HTTP requests, with limits of their sizes and of the time."""
+
+import asyncio
+
+from starlette.requests import Request
+
+from headwaiter_proto.rules.errors import DeadlineExceeded, MessageTooLarge, Overloaded
+from headwaiter_server.rpc.endpoint import clock
+
+_RETRY_AFTER_S = 1.0
+# The server reads a body that is too large up to this many times its limit, and then closes the connection.
+_MAX_DISCARDED = 8
+
+
+class SlowBody(DeadlineExceeded):
+    """The caller did not send the body in time."""
+
+
+class Disconnected(Exception):
+    """The caller has closed its connection."""
+
+
+class Bodies:
+    """Reads bodies.
+
+    Args:
+        max_bytes: the largest body.
+        max_total_bytes: the most bytes of all bodies that are not complete.
+    """
+
+    def __init__(self, max_bytes: int, max_total_bytes: int) -> None:
+        self._max_bytes, self._max_total_bytes = max_bytes, max_total_bytes
+        self._total_bytes = 0
+
+    async def read(self, request: Request, deadline_s: float) -> bytes:
+        """Return the body of a request; `deadline_s` is on `clock`.
+
+        Raises:
+            MessageTooLarge: the body is too large.
+            Overloaded: the bodies that are not complete are too large together.
+            SlowBody: the deadline passed before the body was complete.
+            Disconnected: the caller has closed its connection.
+        """
+        parts: list[bytes] = []
+        kept_bytes = read_bytes = 0
+        try:
+            async with asyncio.timeout(deadline_s - clock()):
+                more = True
+                while more and read_bytes <= _MAX_DISCARDED * self._max_bytes:
+                    message = await request.receive()
+                    if message["type"] == "http.disconnect":
+                        raise Disconnected
+                    part, more = message.get("body", b""), message.get("more_body", False)
+                    read_bytes += len(part)
+                    # The rest of a body that is too large is read and dropped. Many clients send their whole body
+                    # before they read, and a connection that was closed earlier would hide the error from them.
+                    if read_bytes <= self._max_bytes:
+                        parts.append(part)
+                        kept_bytes += len(part)
+                        self._total_bytes += len(part)
+                        self._check_total(kept_bytes)
+        except TimeoutError:
+            raise SlowBody("the body was not complete before the time limit: send the body faster") from None
+        finally:
+            self._total_bytes -= kept_bytes
+        if read_bytes > self._max_bytes:
+            raise MessageTooLarge(
+                f"the body has more than {self._max_bytes} bytes: split the request", limit=self._max_bytes
+            )
+        return b"".join(parts)
+
+    def _check_total(self, kept_bytes: int) -> None:
+        # One body of any allowed size can always be read.
+        if self._total_bytes > self._max_total_bytes and self._total_bytes > kept_bytes:
+            raise Overloaded(
+                f"the server holds at most {self._max_total_bytes} bytes of bodies that are not complete: try again in "
+                f"{_RETRY_AFTER_S:g} s",
+                retry_after_s=_RETRY_AFTER_S,
+                limit=self._max_total_bytes,
+            )

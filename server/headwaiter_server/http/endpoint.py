@@ -1,0 +1,157 @@
+"""The part that all HTTP requests share: the body, the token, limits, deadlines, log lines, metrics, and errors.
+
+HTTP has a thread and an event loop of its own, so that slow callers and the work of reading and writing JSON do not
+delay gRPC. A request is read in this loop, answered in the loop of the server, and written in this loop.
+"""
+
+import asyncio
+import hmac
+import math
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from headwaiter_proto.rules.errors import HeadwaiterError, MessageTooLarge, Transient, Unauthenticated
+from headwaiter_proto.rules.status import http_status_of
+from headwaiter_server.http.bodies import Bodies, Disconnected, SlowBody
+from headwaiter_server.rpc.endpoint import Call, OutcomeRecorder, clock
+from headwaiter_server.rpc.request_path import RequestPath
+
+JSON = "application/json"
+
+_Question = TypeVar("_Question")
+
+
+@dataclass(frozen=True)
+class Method(Generic[_Question]):
+    """What one path of the server does.
+
+    Attributes:
+        name: the HTTP method and the path, for logs and metrics.
+        read: returns what the body of a request asks.
+        answer: returns the answer; called in the event loop of the server.
+        write: returns the body of the reply.
+        write_error: returns the body of an error, given its HTTP status.
+    """
+
+    name: str
+    read: Callable[[bytes], _Question]
+    answer: Callable[[_Question, Call], Awaitable[bytes]]
+    write: Callable[[_Question, bytes], bytes]
+    write_error: Callable[[HeadwaiterError, int], bytes]
+
+
+@dataclass(frozen=True)
+class HttpRules:
+    """The rules of all requests.
+
+    Attributes:
+        path: answers the requests of all protocols.
+        loop: the event loop of the server, in which `path` works.
+        bodies: reads the bodies of requests.
+        token: the bearer token that requests must carry; None if they need none.
+        timeout_s: seconds until a request must be answered, and until a caller must have read the reply.
+    """
+
+    path: RequestPath
+    loop: asyncio.AbstractEventLoop
+    bodies: Bodies
+    token: str | None
+    timeout_s: float
+
+
+class Endpoint:
+    """Answers the requests to one path; an ASGI application."""
+
+    def __init__(self, rules: HttpRules, method: Method[Any]) -> None:
+        self._rules, self._method = rules, method
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        request, arrived_s = Request(scope, receive), clock()
+        # All connections of a host count as one caller, because a connection has one request at a time.
+        caller = request.client.host if request.client else ""
+        call = Call(self._method.name, arrived_s, arrived_s + self._rules.timeout_s, caller)
+        try:
+            with suppress(Disconnected):
+                response = await self._respond(request, call)
+                # A caller that does not read its reply must not hold the bytes of the reply for ever.
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(self._rules.timeout_s):
+                        await response(scope, receive, send)
+        finally:
+            self._rules.loop.call_soon_threadsafe(call.held.close)
+
+    async def _respond(self, request: Request, call: Call) -> Response:
+        question: Any = None
+        problem: HeadwaiterError | None = None
+        try:
+            self._check_token(request)
+            question = self._method.read(await self._rules.bodies.read(request, call.deadline_s))
+        except HeadwaiterError as error:
+            problem = error
+        try:
+            # The server's loop counts and logs all failures, those of reading too.
+            answered = asyncio.run_coroutine_threadsafe(self._answer(question, problem, call), self._rules.loop)
+            answer = await _unless_disconnected(asyncio.wrap_future(answered), request)
+        except HeadwaiterError as error:
+            return self._refuse(error, call)
+        body = self._method.write(question, answer)
+        return Response(body, media_type=JSON, headers={"x-request-id": call.request_id})
+
+    async def _answer(self, question: Any, problem: HeadwaiterError | None, call: Call) -> bytes:
+        path = self._rules.path
+        with OutcomeRecorder(call, path.recorder):
+            if problem is not None:
+                raise problem
+            path.call_limit.hold(call.connection, call.held)
+            return await self._method.answer(question, call)
+
+    def _check_token(self, request: Request) -> None:
+        if self._rules.token is None:
+            return
+        given, expected = request.headers.get("authorization", ""), f"Bearer {self._rules.token}"
+        # Compare in constant time; otherwise the token could be guessed byte by byte.
+        if not hmac.compare_digest(given.encode(), expected.encode()):
+            fault = "is not the server's bearer token" if given else "is missing"
+            raise Unauthenticated(f"the header Authorization {fault}: send Authorization: Bearer TOKEN")
+
+    def _refuse(self, error: HeadwaiterError, call: Call) -> Response:
+        status = 408 if isinstance(error, SlowBody) else http_status_of(error)
+        headers = {"x-request-id": call.request_id}
+        if isinstance(error, Transient):
+            retry_after_s = error.retry_after_s or 1.0
+            headers |= {"retry-after": str(math.ceil(retry_after_s)), "retry-after-ms": f"{1e3 * retry_after_s:.0f}"}
+        if isinstance(error, MessageTooLarge | SlowBody):
+            headers["connection"] = "close"  # The rest of the body is not read.
+        if isinstance(error, Unauthenticated):
+            headers["www-authenticate"] = "Bearer"
+        return Response(self._method.write_error(error, status), status, headers, JSON)
+
+
+async def _unless_disconnected(answering: "asyncio.Future[bytes]", request: Request) -> bytes:
+    """Return the answer; cancel the request when the caller closes its connection.
+
+    Raises:
+        Disconnected: the caller has closed its connection.
+    """
+    watching = asyncio.create_task(_disconnected(request))
+    watched: set[asyncio.Future[Any]] = {answering, watching}
+    try:
+        await asyncio.wait(watched, return_when=asyncio.FIRST_COMPLETED)
+        if not answering.done():
+            raise Disconnected
+        return answering.result()
+    finally:
+        watching.cancel()
+        answering.cancel()
+
+
+async def _disconnected(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass

@@ -1,0 +1,72 @@
+"""Listen for HTTP in a thread."""
+
+import asyncio
+import logging
+import socket
+import ssl
+from threading import Thread
+from typing import Any
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from headwaiter_server.config import Settings
+
+# A connection without requests is closed after this time.
+_KEEP_ALIVE_S = 30
+# The largest request line and headers together.
+_MAX_HEADER_BYTES = 16 << 10
+# The server logs its start and its end itself.
+logging.getLogger("uvicorn").setLevel(logging.WARNING)
+
+
+class HttpServer:
+    """An HTTP server in a thread with an event loop of its own.
+
+    Attributes:
+        port: the port that the server listens on.
+    """
+
+    def __init__(self, host: str, port: int, application: ASGIApp, settings: Settings) -> None:
+        """Bind a port; port 0 takes a free port. With `http_api` and a certificate, the port speaks HTTPS.
+
+        Raises:
+            OSError: the port is in use, or the host is not an address of this computer.
+        """
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self._socket = socket.create_server((host, port), family=family, backlog=2048)
+        self.port: int = self._socket.getsockname()[1]
+        config = uvicorn.Config(
+            application,
+            log_config=None,
+            access_log=False,
+            lifespan="off",
+            server_header=False,
+            timeout_keep_alive=_KEEP_ALIVE_S,
+            h11_max_incomplete_event_size=_MAX_HEADER_BYTES,
+            http="h11",
+            ws="none",
+            **_tls(settings),
+        )
+        self._server = uvicorn.Server(config)
+        self._thread = Thread(target=self._server.run, args=([self._socket],), name="http", daemon=True)
+
+    def start(self) -> None:
+        """Answer requests."""
+        self._thread.start()
+
+    async def stop(self, grace_s: float) -> None:
+        """Stop listening and free the port; requests in progress have `grace_s` seconds to end."""
+        self._server.config.timeout_graceful_shutdown = max(1, round(grace_s))
+        self._server.should_exit = True
+        await asyncio.to_thread(self._thread.join)
+        self._socket.close()
+
+
+def _tls(settings: Settings) -> dict[str, Any]:
+    if settings.http_api == "off" or settings.tls_cert is None:
+        return {}
+    options: dict[str, Any] = {"ssl_certfile": settings.tls_cert, "ssl_keyfile": settings.tls_key}
+    if settings.tls_client_ca is not None:
+        options |= {"ssl_ca_certs": str(settings.tls_client_ca), "ssl_cert_reqs": ssl.CERT_REQUIRED}
+    return options

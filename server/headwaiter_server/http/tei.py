@@ -1,0 +1,48 @@
+"""The forms of Text Embeddings Inference: JSON to an EncodeRequest, and its reply to JSON. Pure functions."""
+
+import numpy as np
+import orjson
+
+from headwaiter_proto import encoder_pb2 as pb
+from headwaiter_proto.rules.errors import HeadwaiterError, Overloaded
+from headwaiter_server.http.json_fields import JsonFields, fill_input
+from headwaiter_server.http.openai import json_rows
+
+_FIELDS = ("inputs", "truncate", "truncation_direction", "normalize", "prompt_name", "dimensions")
+_DIRECTIONS = {
+    "Right": pb.TRUNCATION_RIGHT,
+    "right": pb.TRUNCATION_RIGHT,
+    "Left": pb.TRUNCATION_LEFT,
+    "left": pb.TRUNCATION_LEFT,
+}
+
+
+def read_embed_request(raw: bytes) -> pb.EncodeRequest:
+    """Read the body of POST /embed; vectors have unit length and texts are not truncated unless the body says so.
+
+    Raises:
+        InvalidInput: the body is wrong.
+    """
+    fields = JsonFields(raw, _FIELDS)
+    request = pb.EncodeRequest()
+    fill_input(request, fields.value("inputs"), "inputs")
+    if prompt := fields.text("prompt_name"):
+        request.texts.prompt = prompt
+    request.output.pooled = True
+    request.output.normalize = fields.boolean("normalize", default=True)
+    request.output.dimensions = fields.whole_number("dimensions")
+    direction = fields.choice("truncation_direction", _DIRECTIONS)
+    request.truncation = direction if fields.boolean("truncate", default=False) else pb.TRUNCATION_ERROR
+    return request
+
+
+def embed_reply(reply: pb.EncodeResponse) -> bytes:
+    """Write the reply to POST /embed: a list of vectors."""
+    vectors = np.frombuffer(reply.pooled.data, "<f4").reshape(*reply.pooled.shape)
+    return orjson.dumps(list(json_rows(vectors)))
+
+
+def error_body(error: HeadwaiterError, http_status: int) -> bytes:
+    """Write the body of an error."""
+    kind = "Overloaded" if isinstance(error, Overloaded) else "Validation" if http_status < 500 else "Backend"
+    return orjson.dumps({"error": str(error), "error_type": kind})

@@ -1,0 +1,104 @@
+"""Hostile HTTP callers get the right status, and the server's memory and gRPC stay as they are."""
+
+import json
+import socket
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import psutil
+import pytest
+
+from headwaiter_client import Client
+from testbed.server_process import RunningServer, running_server
+
+# Bodies that are refused, and the status of each.
+BODIES = {
+    b"": 400,
+    b"{": 400,
+    b"\x00\xff": 400,
+    b"[" * 200_000: 400,
+    b'{"input": ' + b"1" * 100_000 + b"}": 400,
+    b'{"input": [' + b"[]," * 100_000 + b"[]]}": 400,
+    b'{"input": [' + b"1," * 500_000 + b"1]}": 400,
+    b'{"input": "' + b"a" * 10_000_000 + b'"}': 413,
+    b'{"input": {"$where": "sleep(1)"}}': 400,
+    json.dumps({"input": "<script>alert(1)</script>\r\n\x1b[31m", "model": "<img src=x>"}).encode(): 404,
+}
+
+
+@pytest.fixture(scope="module")
+def hostile_server(text_bundle: Path) -> Iterator[RunningServer]:
+    """A server of "tiny-text" that waits at most 2 s for a body."""
+    flags = ["--provider", "cpu", "--http-api", "on", "--http-timeout-s", "2"]
+    with running_server(text_bundle, flags) as server:
+        yield server
+
+
+def status_of(server: RunningServer, body: bytes) -> tuple[int, str]:
+    """Return the status of a request, and the type of the reply's content."""
+    request = urllib.request.Request(server.metrics_url.replace("/metrics", "/v1/embeddings"), body)
+    try:
+        with urllib.request.urlopen(request) as response:
+            return response.status, response.headers["content-type"]
+    except urllib.error.HTTPError as error:
+        return error.code, error.headers["content-type"]
+
+
+def connect(server: RunningServer) -> socket.socket:
+    parts = urlsplit(server.metrics_url)
+    return socket.create_connection((parts.hostname or "", parts.port or 0), timeout=10)
+
+
+def test_wrong_bodies_are_refused_and_leave_no_memory_behind(hostile_server: RunningServer) -> None:
+    process = psutil.Process(hostile_server.process.pid)
+    for body, status in BODIES.items():
+        assert status_of(hostile_server, body) == (status, "application/json"), body[:30]
+    before_bytes = process.memory_info().rss
+    for _ in range(5):
+        for body in BODIES:
+            status_of(hostile_server, body)
+    assert process.memory_info().rss - before_bytes < 32 << 20
+
+
+def test_a_body_of_one_byte_a_second_is_refused_at_the_time_limit(hostile_server: RunningServer) -> None:
+    with connect(hostile_server) as caller:
+        caller.sendall(b"POST /v1/embeddings HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
+        started_s = time.monotonic()
+        received = b""
+        caller.settimeout(0.5)
+        while not received and time.monotonic() - started_s < 10:
+            try:
+                received = caller.recv(4096)
+            except TimeoutError:
+                caller.sendall(b" ")
+    assert received.startswith(b"HTTP/1.1 408 ")
+    assert 1 < time.monotonic() - started_s < 9
+
+
+@pytest.mark.parametrize(
+    "request_bytes", [b"\x16\x03\x01\x02\x00\x01", b"GET\r\n\r\n", b"GET / HTTP/1.1\r\n" + b"x" * 100_000]
+)
+def test_bytes_that_are_no_request_close_the_connection(request_bytes: bytes, hostile_server: RunningServer) -> None:
+    with connect(hostile_server) as caller:
+        caller.sendall(request_bytes + b"\r\n\r\n")
+        received = caller.recv(4096)
+        assert received == b"" or received.startswith(b"HTTP/1.1 400 ")
+
+
+def test_idle_connections_hurt_neither_http_nor_grpc(hostile_server: RunningServer) -> None:
+    process = psutil.Process(hostile_server.process.pid)
+    with Client(hostile_server.address) as client, ExitStack() as idle:
+        client.encode(["rain"])
+        before_bytes = process.memory_info().rss
+        for number in range(1000):
+            connection = idle.enter_context(connect(hostile_server))
+            if number % 2:
+                connection.sendall(b"POST /v1/embeddings HTTP/1.1\r\n")
+        assert len(client.encode(["rain"]).lengths) == 1
+        assert status_of(hostile_server, b'{"input": "rain"}')[0] == 200
+        assert process.memory_info().rss - before_bytes < 64 << 20

@@ -1,0 +1,185 @@
+"""OpenAI's unmodified client, curl-like requests and TEI's form get the vectors that gRPC gives, and typed errors."""
+
+import asyncio
+import base64
+import json
+import shutil
+import ssl
+import subprocess
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import openai
+import pytest
+import trustme
+
+from headwaiter_client import Client
+from testbed.server_process import RunningServer, running_server
+from tests.documents import HTTP, blocks
+from tests.e2e.in_process_server import connect, metrics_url, paused_device, serving, wait_until
+from tests.e2e.prometheus_metrics import metric_value
+
+TEXTS = ["fresh bread", "rain falls on stone", "a table for two"]
+
+
+@pytest.fixture(scope="module")
+def http_server(text_bundle: Path) -> Iterator[RunningServer]:
+    """A server of "tiny-text" whose HTTP port answers requests."""
+    with running_server(text_bundle, ["--provider", "cpu", "--http-api", "on"]) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def vectors(http_server: RunningServer) -> Any:
+    """The vectors of TEXTS over gRPC."""
+    with Client(http_server.address) as client:
+        return client.encode(TEXTS).pooled
+
+
+def url(server: RunningServer, path: str) -> str:
+    return server.metrics_url.replace("/metrics", path)
+
+
+def openai_client(server: RunningServer, **options: Any) -> openai.OpenAI:
+    return openai.OpenAI(base_url=url(server, "/v1"), api_key="unused", **{"max_retries": 0, **options})
+
+
+def post(server: RunningServer, path: str, fields: Any) -> Any:
+    request = urllib.request.Request(url(server, path), json.dumps(fields).encode())
+    with urllib.request.urlopen(request) as response:
+        return json.load(response)
+
+
+@pytest.mark.parametrize("encoding", ["float", "base64", None])
+def test_openai_gives_the_vectors_of_grpc(encoding: Any, http_server: RunningServer, vectors: Any) -> None:
+    options = {} if encoding is None else {"encoding_format": encoding}
+    with openai_client(http_server) as client:
+        reply = client.embeddings.create(input=TEXTS, model="tiny-text", **options)
+    rows: list[Any] = [each.embedding for each in reply.data]
+    if encoding == "base64":  # The client returns base64 that it was asked for as it is.
+        rows = [np.frombuffer(base64.b64decode(row), "<f4") for row in rows]
+    np.testing.assert_allclose(rows, vectors, rtol=0, atol=1e-6)
+    assert [each.index for each in reply.data] == [0, 1, 2]
+    assert reply.model == "tiny-text"
+    assert reply.usage.prompt_tokens == reply.usage.total_tokens > len(TEXTS)
+
+
+async def test_openais_asyncio_client_gives_the_vectors_of_grpc(http_server: RunningServer, vectors: Any) -> None:
+    async with openai.AsyncOpenAI(base_url=url(http_server, "/v1"), api_key="unused") as client:
+        calls = [client.embeddings.create(input=text, model="tiny-text") for text in TEXTS]
+        replies = await asyncio.gather(*calls)
+    np.testing.assert_allclose([reply.data[0].embedding for reply in replies], vectors, rtol=0, atol=1e-6)
+
+
+def test_openai_takes_token_ids_and_dimensions(http_server: RunningServer) -> None:
+    with openai_client(http_server) as client, Client(http_server.address) as grpc_client:
+        expected = grpc_client.encode_tokens([[1, 2, 3], [4]], dimensions=5).pooled
+        assert expected is not None
+        for ids in ([[1, 2, 3], [4]], [4]):
+            reply = client.embeddings.create(input=ids, model="tiny-text", dimensions=5)
+            rows = [each.embedding for each in reply.data]
+            np.testing.assert_allclose(rows, expected[-len(rows) :], rtol=0, atol=1e-6)
+        assert [model.id for model in client.models.list()] == ["tiny-text"]
+
+
+def test_openai_raises_its_typed_errors(http_server: RunningServer) -> None:
+    with openai_client(http_server) as client:
+        with pytest.raises(openai.NotFoundError) as missing:
+            client.embeddings.create(input="a", model="text-embedding-3-small")
+        assert missing.value.code == "model_not_found"
+        with pytest.raises(openai.BadRequestError) as long:
+            client.embeddings.create(input=["a", "a " * 1000], model="tiny-text")
+        body: Any = long.value.body
+        assert (long.value.code, body["sequence"], body["param"]) == ("context_length_exceeded", 1, "input")
+        with pytest.raises(openai.BadRequestError) as foreign:
+            client.embeddings.create(input=[[1, 100_257]], model="tiny-text")
+        body = foreign.value.body
+        assert (body["sequence"], body["actual"], body["param"]) == (0, 100_257, "input")
+        assert "tokenizer" in body["message"]
+        with pytest.raises(openai.APIStatusError) as large:
+            client.embeddings.create(input="a" * 10_000_000, model="tiny-text")
+        assert large.value.status_code == 413
+
+
+def test_tei_gives_the_vectors_of_grpc(http_server: RunningServer, vectors: Any) -> None:
+    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+    np.testing.assert_allclose(post(http_server, "/embed", {"inputs": TEXTS}), vectors / lengths, rtol=0, atol=1e-6)
+    rows = post(http_server, "/embed", {"inputs": "a " * 1000, "truncate": True, "normalize": False})
+    assert np.shape(rows) == (1, vectors.shape[1])
+
+
+async def test_a_full_queue_is_429_and_openai_tries_again(text_bundle: Path) -> None:
+    async with serving(text_bundle, http_api="on", max_queue_tokens=8, max_request_tokens=8) as server:
+        base_url = metrics_url(server).replace("/metrics", "/v1")
+        async with (
+            openai.AsyncOpenAI(base_url=base_url, api_key="unused", max_retries=0) as client,
+            connect(server) as grpc_client,
+        ):
+            with paused_device() as device:
+                calls = [asyncio.create_task(client.embeddings.create(input=[1] * 8, model=""))]
+                await device.wait_for_batch()
+                calls.append(asyncio.create_task(client.embeddings.create(input=[2] * 8, model="")))
+                url = metrics_url(server)
+                await wait_until(grpc_client, lambda: metric_value(url, "headwaiter_queue_tokens") == 8)
+                with pytest.raises(openai.RateLimitError) as caught:
+                    await client.embeddings.create(input=[1] * 8, model="")
+                assert int(caught.value.response.headers["retry-after"]) >= 1
+                patient = client.with_options(max_retries=5).embeddings.create(input=[3] * 8, model="")
+                calls.append(asyncio.create_task(patient))
+                await wait_until(grpc_client, lambda: refused(url) == 2)
+                device.resume()
+                assert [len(reply.data) for reply in await asyncio.gather(*calls)] == [1, 1, 1]
+
+
+def refused(url: str) -> float | None:
+    return metric_value(url, "headwaiter_refused_total", reason="OVERLOADED")
+
+
+async def test_with_a_certificate_and_a_token_http_needs_both(text_bundle: Path, tmp_path: Path) -> None:
+    authority = trustme.CA()
+    issued = authority.issue_cert("127.0.0.1")
+    issued.private_key_pem.write_to_path(tmp_path / "key.pem")
+    issued.cert_chain_pems[0].write_to_path(tmp_path / "cert.pem")
+    (tmp_path / "token").write_text("s3cret")
+    files = {"tls_cert": tmp_path / "cert.pem", "tls_key": tmp_path / "key.pem", "token_file": tmp_path / "token"}
+    context = ssl.create_default_context()
+    authority.configure_trust(context)
+    async with serving(text_bundle, http_api="on", **files) as server:
+        address = f"https://127.0.0.1:{server.metrics_port}"
+
+        def status(path: str, token: str) -> int:
+            headers = {"Authorization": f"Bearer {token}"}
+            request = urllib.request.Request(address + path, headers=headers)
+            try:
+                with urllib.request.urlopen(request, context=context) as response:
+                    return int(response.status)
+            except urllib.error.HTTPError as error:
+                return error.code
+
+        assert await asyncio.to_thread(status, "/v1/models", "s3cret") == 200
+        assert await asyncio.to_thread(status, "/v1/models", "wrong") == 401
+        assert await asyncio.to_thread(status, "/health/ready", "") == 200
+        with pytest.raises(OSError):  # noqa: PT011 - plain HTTP
+            await asyncio.to_thread(urllib.request.urlopen, address.replace("https", "http") + "/v1/models")
+
+
+def test_the_commands_and_the_code_of_the_page_run(
+    http_server: RunningServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    address = url(http_server, "")
+    commands = [block for block in blocks(HTTP, "sh") if block.startswith("curl")]
+    assert len(commands) == 2
+    for command in commands if shutil.which("curl") else []:
+        script = command.replace("http://localhost:9464", address)
+        printed = json.loads(subprocess.run(["bash", "-euc", script], capture_output=True, check=True).stdout)
+        rows = printed if isinstance(printed, list) else [each["embedding"] for each in printed["data"]]
+        assert {len(row) for row in rows} == {32}
+    names: dict[str, Any] = {}
+    for block in blocks(HTTP, "python"):
+        exec(compile(block.replace("http://localhost:9464", address), HTTP.name, "exec"), names)
+        names["client"].close()
+    assert capsys.readouterr().out.split()[0] == "2"

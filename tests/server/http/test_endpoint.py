@@ -1,0 +1,210 @@
+"""HTTP requests follow the rules of the server: token, limits, deadlines, errors, metrics."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+from starlette.applications import Starlette
+from starlette.routing import Route
+
+from headwaiter_proto.rules.errors import (
+    DeadlineExceeded,
+    DeviceFailed,
+    HeadwaiterError,
+    InferenceFailed,
+    InvalidInput,
+    ModelNotFound,
+    Overloaded,
+    SequenceTooLong,
+    Unavailable,
+    Unimplemented,
+)
+from headwaiter_server.config import Settings
+from headwaiter_server.http import openai
+from headwaiter_server.http.application import http_application
+from headwaiter_server.http.bodies import Bodies
+from headwaiter_server.http.endpoint import Endpoint, HttpRules, Method
+from headwaiter_server.rpc.endpoint import Call
+from tests.server.http.asgi_caller import Reply, as_json, send_request
+from tests.server.rpc.service_under_test import Service, WordLengths
+from tests.server.rpc.stand_ins import sample
+
+# Any step of these tests takes fewer iterations of the event loop.
+LOOP_ITERATIONS = 50
+URL = "/v1/embeddings"
+TEXT = as_json({"input": "a bb"})
+
+
+def api(service: Service, token: str | None = None, **settings: float) -> Starlette:
+    changed = Settings(bundle=Path("bundle"), http_api="on", **settings)  # type: ignore[arg-type]
+    return http_application(changed, service.path, token, asyncio.get_running_loop())
+
+
+def endpoint(
+    service: Service,
+    answer: Callable[[None, Call], Awaitable[bytes]],
+    *,
+    bodies: Bodies | None = None,
+    timeout_s: float = 60.0,
+) -> Starlette:
+    """Return an application with one path, whose answers a test chooses."""
+    rules = HttpRules(service.path, asyncio.get_running_loop(), bodies or Bodies(100, 200), None, timeout_s)
+    method = Method("POST /test", lambda _: None, answer, lambda _, body: body, openai.error_body)
+    return Starlette(routes=[Route("/test", Endpoint(rules, method), methods=["POST"])])
+
+
+async def answer_yes(_: None, call: Call) -> bytes:
+    return b"yes"
+
+
+def counted(service: Service, code: str, method: str = "POST /test") -> float | None:
+    return sample(service.recorder, "requests_total", model="", version="", method=method, code=code)
+
+
+async def test_a_request_is_answered_as_over_grpc(tmp_path: Path) -> None:
+    service = Service(tmp_path, WordLengths())
+    reply = await send_request(api(service), "POST", URL, as_json({"input": ["a bb", "ccc"], "model": "tiny"}))
+    assert (reply.status, reply.headers["content-type"]) == (200, "application/json")
+    # The stand-in for the graph adds up the lengths of the words, and counts the words.
+    assert [each["embedding"] for each in reply.json["data"]] == [[3.0, 2.0], [3.0, 1.0]]
+    assert reply.json["usage"]["prompt_tokens"] == 3
+    models = await send_request(api(service), "POST", "/embed", as_json({"inputs": "a bb", "normalize": False}))
+    assert models.json == [[3.0, 2.0]]
+
+
+async def test_without_the_api_only_metrics_and_health_answer(tmp_path: Path) -> None:
+    service = Service(tmp_path, WordLengths())
+    application = http_application(Settings(bundle=tmp_path), service.path, None, asyncio.get_running_loop())
+    for path in (URL, "/v1/models", "/embed", "/", "/../etc/passwd"):
+        assert (await send_request(application, "POST", path, TEXT)).status == 404
+    assert (await send_request(application, "GET", "/health/live")).status == 200
+    assert b"headwaiter_inflight_requests" in (await send_request(application, "GET", "/metrics")).body
+
+
+async def test_a_wrong_method_is_refused_with_the_right_one(tmp_path: Path) -> None:
+    reply = await send_request(api(Service(tmp_path, WordLengths())), "PUT", URL, TEXT)
+    assert (reply.status, reply.headers["allow"]) == (405, "POST")
+
+
+@pytest.mark.parametrize("given", [None, "Bearer wrong", "s3cret", "Bearer s3cret "])
+async def test_a_request_without_the_token_is_refused(given: str | None, tmp_path: Path) -> None:
+    service = Service(tmp_path, WordLengths())
+    application = api(service, "s3cret")
+    headers = {} if given is None else {"Authorization": given}
+    reply = await send_request(application, "POST", URL, TEXT, headers=headers)
+    assert (reply.status, reply.headers["www-authenticate"]) == (401, "Bearer")
+    assert reply.json["error"]["code"] == "invalid_api_key"
+    assert sample(service.recorder, "refused_total", reason="UNAUTHENTICATED") == 1
+    assert (await send_request(application, "GET", "/health/live")).status == 200
+    good = {"Authorization": "Bearer s3cret"}
+    assert (await send_request(application, "POST", URL, TEXT, headers=good)).status == 200
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (InvalidInput("x"), 400),
+        (SequenceTooLong("x"), 400),
+        (ModelNotFound("x"), 404),
+        (Overloaded("x", retry_after_s=0.25), 429),
+        (Unavailable("x"), 503),
+        (DeviceFailed("x"), 503),
+        (DeadlineExceeded("x"), 504),
+        (InferenceFailed("x"), 500),
+        (Unimplemented("x"), 501),
+        (ValueError("secret"), 500),
+    ],
+)
+async def test_each_error_has_its_status(error: Exception, status: int, tmp_path: Path) -> None:
+    async def fail(_: None, call: Call) -> bytes:
+        raise error
+
+    reply = await send_request(endpoint(Service(tmp_path, None), fail), "POST", "/test", b"{}")
+    assert reply.status == status
+    assert reply.headers["x-request-id"]
+    assert ("secret" in reply.body.decode()) is False
+    if isinstance(error, HeadwaiterError):
+        assert reply.json["error"]["message"] == "x"
+    delays = {name: reply.headers.get(name) for name in ("retry-after", "retry-after-ms")}
+    if status == 429:
+        assert delays == {"retry-after": "1", "retry-after-ms": "250"}
+    assert (delays["retry-after"] is not None) is (status in (429, 503))
+
+
+@pytest.mark.parametrize(("parts", "complete"), [((6, 5), True), ((100,), True), ((6, 80), False)])
+async def test_a_large_body_is_refused(parts: tuple[int, ...], complete: bool, tmp_path: Path) -> None:
+    service = Service(tmp_path, None)
+    application = endpoint(service, answer_yes, bodies=Bodies(10, 100))
+    assert (await send_request(application, "POST", "/test", b"1" * 6, b"2" * 4)).status == 200
+    reply = await send_request(application, "POST", "/test", *(b"1" * size for size in parts), complete=complete)
+    assert (reply.status, reply.headers["connection"]) == (413, "close")
+    assert reply.json["error"]["limit"] == 10
+
+
+async def test_a_slow_body_is_refused_at_the_time_limit(tmp_path: Path) -> None:
+    service = Service(tmp_path, None)
+    application = endpoint(service, answer_yes, timeout_s=0.05)
+    reply = await send_request(application, "POST", "/test", b"{", complete=False)
+    assert (reply.status, reply.headers["connection"]) == (408, "close")
+    assert counted(service, "DEADLINE_EXCEEDED") == 1
+
+
+async def test_incomplete_bodies_have_a_limit_together(tmp_path: Path) -> None:
+    gone = asyncio.Event()
+    application = endpoint(Service(tmp_path, None), answer_yes, bodies=Bodies(10, 15))
+    slow = asyncio.create_task(send_request(application, "POST", "/test", b"1" * 9, complete=False, disconnect=gone))
+    await asyncio.sleep(0.01)
+    assert (await send_request(application, "POST", "/test", b"1" * 6)).status == 200
+    assert (await send_request(application, "POST", "/test", b"1" * 7)).status == 429
+    gone.set()
+    await slow
+    assert (await send_request(application, "POST", "/test", b"1" * 10)).status == 200
+
+
+@pytest.mark.parametrize("during_the_body", [False, True])
+async def test_a_caller_that_disconnects_cancels_its_request(during_the_body: bool, tmp_path: Path) -> None:
+    service, released, started, gone = Service(tmp_path, None), asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def wait(_: None, call: Call) -> bytes:
+        call.held.callback(released.set)
+        started.set()
+        await asyncio.Event().wait()
+        return b""
+
+    request = send_request(
+        endpoint(service, wait), "POST", "/test", b"{", complete=not during_the_body, disconnect=gone
+    )
+    sending = asyncio.create_task(request)
+    if not during_the_body:
+        await started.wait()
+    gone.set()
+    assert await sending == Reply()
+    if not during_the_body:
+        await released.wait()
+        for _ in range(LOOP_ITERATIONS):
+            await asyncio.sleep(0)
+        assert counted(service, "CANCELLED") == 1
+    assert sample(service.recorder, "inflight_requests") == 0
+
+
+async def test_a_request_ends_at_its_own_time_limit_or_at_that_of_the_server(tmp_path: Path) -> None:
+    service = Service(tmp_path, WordLengths())
+    late = as_json({"input": "a", "timeout_s": 1e-9})
+    assert (await send_request(api(service), "POST", URL, late)).status == 504
+    assert (await send_request(api(service, http_timeout_s=1e-6), "POST", URL, TEXT)).status in (408, 504)
+
+
+async def test_the_limit_of_calls_holds_for_http(tmp_path: Path) -> None:
+    service = Service(tmp_path, None)
+    limit = service.path.settings.max_calls
+
+    async def hold(question: None, call: Call) -> bytes:
+        for _ in range(limit // 2):
+            service.path.call_limit.hold(call.connection, call.held)
+        return b""
+
+    reply = await send_request(endpoint(service, hold), "POST", "/test", b"{}")
+    assert (reply.status, reply.json["error"]["limit"]) == (429, limit)
+    # What the call held is given back.
+    assert (await send_request(endpoint(service, answer_yes), "POST", "/test", b"{}")).status == 200

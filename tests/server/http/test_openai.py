@@ -1,0 +1,160 @@
+"""OpenAI's form of requests becomes an EncodeRequest, and an EncodeResponse becomes OpenAI's form of replies."""
+
+import base64
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+
+from headwaiter_proto import encoder_pb2 as pb
+from headwaiter_proto.rules.errors import (
+    HeadwaiterError,
+    InvalidInput,
+    ModelNotFound,
+    Overloaded,
+    SequenceTooLong,
+    Unavailable,
+)
+from headwaiter_proto.rules.status import http_status_of
+from headwaiter_server.http.openai import (
+    EmbeddingsRequest,
+    embeddings_reply,
+    error_body,
+    models_reply,
+    read_embeddings_request,
+)
+
+
+def read(**fields: Any) -> EmbeddingsRequest:
+    return read_embeddings_request(json.dumps(fields).encode())
+
+
+@pytest.mark.parametrize(
+    ("value", "texts"), [("a b", ["a b"]), (["a b"], ["a b"]), (["a", ""], ["a", ""]), (["é", "\x00"], ["é", "\x00"])]
+)
+def test_texts_become_texts(value: Any, texts: list[str]) -> None:
+    request = read(input=value, model="m").encode
+    assert (request.model, list(request.texts.values)) == ("m", texts)
+
+
+@pytest.mark.parametrize(
+    ("value", "sequences"), [([5, 0, -1], [[5, 0, -1]]), ([[5], [6, 2**40]], [[5], [6, 2**40]]), ([[]], [[]])]
+)
+def test_token_ids_become_one_sequence_or_several(value: Any, sequences: list[list[int]]) -> None:
+    tokens = read(input=value).encode.tokens
+    assert tokens.dtype == pb.DATA_TYPE_INT64
+    assert list(tokens.lengths) == [len(sequence) for sequence in sequences]
+    assert np.frombuffer(tokens.data, "<i8").tolist() == [each for sequence in sequences for each in sequence]
+
+
+def test_options_have_the_names_of_openai_and_of_headwaiter() -> None:
+    given = read(
+        input="a",
+        dimensions=3,
+        encoding_format="base64",
+        user="u",
+        prompt="query",
+        truncation="left",
+        priority="bulk",
+        timeout_s=1.5,
+    )
+    assert given.base64
+    assert given.encode == pb.EncodeRequest(
+        texts=pb.Texts(values=["a"], prompt="query"),
+        output=pb.OutputOptions(pooled=True, dimensions=3),
+        truncation=pb.TRUNCATION_LEFT,
+        priority=pb.PRIORITY_BULK,
+        timeout_s=1.5,
+    )
+    plain = read(input="a", model=None, dimensions=None)
+    assert not plain.base64
+    assert plain.encode.output == pb.OutputOptions(pooled=True)
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        (b"", None),
+        (b"{", None),
+        (b"[1]", None),
+        (b'{"input": "a", "input": NaN}', None),
+        (b"[" * 100_000, None),
+        (b'{"input": "\xff"}', None),
+        (b'{"input": "a", "extra": 1}', "extra"),
+        (b"{}", "input"),
+        (b'{"input": []}', "input"),
+        (b'{"input": {"a": 1}}', "input"),
+        (b'{"input": ["a", 1]}', "input"),
+        (b'{"input": [1, true]}', "input"),
+        (b'{"input": [[1], "a"]}', "input"),
+        (b'{"input": [1.5]}', "input"),
+        (b'{"input": [18446744073709551615]}', "input"),
+        (b'{"input": "a", "model": 1}', "model"),
+        (b'{"input": "a", "dimensions": -1}', "dimensions"),
+        (b'{"input": "a", "dimensions": true}', "dimensions"),
+        (b'{"input": "a", "dimensions": 2147483648}', "dimensions"),
+        (b'{"input": "a", "encoding_format": "hex"}', "encoding_format"),
+        (b'{"input": "a", "truncation": "middle"}', "truncation"),
+        (b'{"input": "a", "priority": 1}', "priority"),
+        (b'{"input": "a", "timeout_s": 0}', "timeout_s"),
+        (b'{"input": "a", "timeout_s": 1e999}', None),
+        (b'{"input": "a", "user": 7}', "user"),
+    ],
+)
+def test_a_wrong_body_is_refused_with_the_name_of_the_field(body: bytes, field: str | None) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        read_embeddings_request(body)
+    assert caught.value.field == field
+
+
+def test_a_wrong_sequence_is_named() -> None:
+    with pytest.raises(InvalidInput) as caught:
+        read(input=[[1], [2, "a"]])
+    assert (caught.value.field, caught.value.sequence) == ("input", 1)
+
+
+@pytest.mark.parametrize("in_base64", [False, True])
+def test_the_reply_has_the_vectors_and_the_number_of_tokens(in_base64: bool) -> None:
+    vectors = np.array([[0.1, -2.5e-8], [np.pi, 1e20]], "<f4")
+    pooled = pb.Tensor(dtype=pb.DATA_TYPE_FLOAT32, shape=vectors.shape, data=vectors.tobytes())
+    reply = pb.EncodeResponse(pooled=pooled, lengths=[3, 4], model=pb.ModelRef(name="m"))
+    content = json.loads(embeddings_reply(reply, base64=in_base64))
+    rows = [each.pop("embedding") for each in content["data"]]
+    decoded = [np.frombuffer(base64.b64decode(row), "<f4") if in_base64 else np.float32(row) for row in rows]
+    assert np.array_equal(np.array(decoded), vectors)
+    assert content == {
+        "object": "list",
+        "data": [{"object": "embedding", "index": 0}, {"object": "embedding", "index": 1}],
+        "model": "m",
+        "usage": {"prompt_tokens": 7, "total_tokens": 7},
+    }
+
+
+def test_models_are_listed() -> None:
+    content = json.loads(models_reply(["b", "a"], 12))
+    assert content["object"] == "list"
+    assert [(each["id"], each["object"], each["created"]) for each in content["data"]] == [
+        ("b", "model", 12),
+        ("a", "model", 12),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "code", "param"),
+    [
+        (InvalidInput("x", field="texts", sequence=1), "invalid_request_error", "invalid_input", "input"),
+        (InvalidInput("x", field="output.dimensions"), "invalid_request_error", "invalid_input", "dimensions"),
+        (SequenceTooLong("x", field="texts"), "invalid_request_error", "context_length_exceeded", "input"),
+        (ModelNotFound("x", field="model"), "invalid_request_error", "model_not_found", "model"),
+        (Overloaded("x"), "invalid_request_error", "rate_limit_exceeded", None),
+        (Unavailable("x"), "server_error", "unavailable", None),
+        (HeadwaiterError("x"), "server_error", "error_reason_unspecified", None),
+    ],
+)
+def test_an_error_has_a_type_a_code_and_the_field(
+    error: HeadwaiterError, kind: str, code: str, param: str | None
+) -> None:
+    content = json.loads(error_body(error, http_status_of(error)))["error"]
+    assert (content["message"], content["type"], content["code"], content["param"]) == ("x", kind, code, param)
+    assert content.get("sequence") == error.sequence
