@@ -1,7 +1,10 @@
 """Scores over real gRPC equal those of `transformers`, for pairs, texts, token ids and tokens."""
 
 import asyncio
+import json
 import runpy
+import urllib.error
+import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -249,3 +252,33 @@ async def test_a_model_without_a_head_says_what_it_does(text_bundle: Path) -> No
         assert "encodes" in str(refused.value)
         with pytest.raises(Unimplemented):
             await client.rerank(QUERY, DOCUMENTS)
+
+
+async def test_http_ranks_and_classifies_like_the_client(cross_encoder: Exported, text_bundle: Path) -> None:
+    bundle, _, _ = cross_encoder
+    async with serving(bundle, http_api="on") as server, connect(server) as client:
+        ranked = await client.rerank(QUERY, DOCUMENTS)
+        expected = [(each.index, each.score) for each in ranked.documents]
+        for path in ("/v1/rerank", "/v2/rerank"):
+            results = (await post(server, path, query=QUERY, documents=DOCUMENTS))["results"]
+            assert [(each["index"], each["relevance_score"]) for each in results] == expected
+        results = await post(server, "/rerank", query=QUERY, texts=DOCUMENTS, return_text=True)
+        assert [(each["index"], each["score"]) for each in results] == expected
+        assert [each["text"] for each in results] == [DOCUMENTS[index] for index, _ in expected]
+        classified = (await post(server, "/v1/classify", input=DOCUMENTS))["data"]
+        assert_near(np.array([each["probs"] for each in classified]), (await client.classify(DOCUMENTS)).scores)
+    async with serving(text_bundle, http_api="on") as server:
+        with pytest.raises(urllib.error.HTTPError) as caught:
+            await post(server, "/v1/rerank", query=QUERY, documents=DOCUMENTS)
+        assert caught.value.code == 501
+        caught.value.close()
+
+
+async def post(server: Server, path: str, **fields: Any) -> Any:
+    url = metrics_url(server).replace("/metrics", path)
+
+    def send() -> Any:
+        with urllib.request.urlopen(urllib.request.Request(url, json.dumps(fields).encode())) as response:
+            return json.load(response)
+
+    return await asyncio.to_thread(send)

@@ -56,6 +56,18 @@ def read_head(options: pb.OutputOptions, manifest: Manifest) -> pb.Head | None:
     return pb.Head(labels=manifest.head.labels, function=pb.SCORE_FUNCTION_IDENTITY, per_token=manifest.head.per_token)
 
 
+def check_task(task: pb.Task, manifest: Manifest) -> None:
+    """Check that a model does a task.
+
+    Raises:
+        Unimplemented: the model does not do the task.
+    """
+    done = tasks(manifest)
+    if task not in done:
+        does = " and ".join(_NAMES[each] for each in done)
+        raise Unimplemented(f"the model {manifest.name} {does}: name a model that {_NAMES[task]}")
+
+
 def scores(logits: NDArray[np.float32], function: pb.ScoreFunction) -> NDArray[np.float32]:
     """Return the scores [n, labels] of logits [n, labels]."""
     if function == pb.SCORE_FUNCTION_IDENTITY:

@@ -2,6 +2,8 @@
 
 import asyncio
 import time
+from collections.abc import Callable
+from typing import Any
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -13,7 +15,7 @@ from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.rules.errors import HeadwaiterError, InvalidInput, Unimplemented
 from headwaiter_proto.rules.requests import RequestLimits
 from headwaiter_server.config import Settings
-from headwaiter_server.http import openai, tei
+from headwaiter_server.http import openai, scores, tei
 from headwaiter_server.http.bodies import Bodies
 from headwaiter_server.http.endpoint import JSON, Endpoint, HttpRules, Method
 from headwaiter_server.http.pages import public_routes
@@ -35,7 +37,17 @@ def http_application(
         max_bytes = _max_body_bytes(path.limits)
         bodies = Bodies(max_bytes, _INCOMPLETE_BODIES * max_bytes)
         rules = HttpRules(path, loop, bodies, token, settings.http_timeout_s)
-        routes += [_route(rules, method) for method in (_embeddings(rules), _models(path), _embed(rules))]
+        read, write = scores.read_rerank_request, scores.rerank_reply
+        methods: list[Method[Any]] = [
+            _embeddings(rules),
+            _models(path),
+            _embed(rules),
+            _classify(rules),
+            _rerank(rules, "POST /v1/rerank", read, write, openai.error_body),
+            _rerank(rules, "POST /v2/rerank", read, write, openai.error_body),
+            _rerank(rules, "POST /rerank", scores.read_tei_rerank_request, scores.tei_rerank_reply, tei.error_body),
+        ]
+        routes += [_route(rules, method) for method in methods]
     return Starlette(routes=routes, exception_handlers={HTTPException: _refuse_path})
 
 
@@ -78,6 +90,37 @@ def _embed(rules: HttpRules) -> Method[pb.EncodeRequest]:
         lambda _, reply: tei.embed_reply(pb.EncodeResponse.FromString(reply)),
         tei.error_body,
     )
+
+
+def _rerank(
+    rules: HttpRules,
+    name: str,
+    read: Callable[[bytes], scores.RerankRequest],
+    write: Callable[[scores.RerankRequest, pb.ClassifyResponse], bytes],
+    write_error: Callable[[HeadwaiterError, int], bytes],
+) -> Method[scores.RerankRequest]:
+    return Method(
+        name,
+        read,
+        lambda request, call: _score(rules, request.encode, call, pb.TASK_RERANK),
+        lambda request, reply: write(request, pb.ClassifyResponse.FromString(reply)),
+        write_error,
+    )
+
+
+def _classify(rules: HttpRules) -> Method[pb.EncodeRequest]:
+    return Method(
+        "POST /v1/classify",
+        scores.read_classify_request,
+        lambda request, call: _score(rules, request, call, pb.TASK_CLASSIFY),
+        lambda _, reply: scores.classify_reply(pb.ClassifyResponse.FromString(reply)),
+        openai.error_body,
+    )
+
+
+async def _score(rules: HttpRules, request: pb.EncodeRequest, call: Call, task: pb.Task) -> bytes:
+    request.timeout_s = min(request.timeout_s or rules.timeout_s, rules.timeout_s)
+    return await rules.path.classify(request, call, task)
 
 
 async def _encode(rules: HttpRules, request: pb.EncodeRequest, call: Call) -> bytes:

@@ -15,7 +15,7 @@ from headwaiter_server.http.json_fields import JsonFields, fill_input
 # The fields of OpenAI's interface, then those of Headwaiter's own.
 _FIELDS = ("input", "model", "dimensions", "encoding_format", "user", "prompt", "truncation", "priority", "timeout_s")
 _USES_BASE64 = {"float": False, "base64": True}
-_TRUNCATIONS = {"error": pb.TRUNCATION_ERROR, "left": pb.TRUNCATION_LEFT, "right": pb.TRUNCATION_RIGHT}
+TRUNCATIONS = {"error": pb.TRUNCATION_ERROR, "left": pb.TRUNCATION_LEFT, "right": pb.TRUNCATION_RIGHT}
 _PRIORITIES = {"interactive": pb.PRIORITY_INTERACTIVE, "bulk": pb.PRIORITY_BULK}
 # The codes of OpenAI's errors; other errors have the name of their reason.
 _ERROR_CODES: dict[type[HeadwaiterError], str] = {
@@ -25,7 +25,7 @@ _ERROR_CODES: dict[type[HeadwaiterError], str] = {
     Unauthenticated: "invalid_api_key",
 }
 
-_INPUT_FIELDS = ("tokens", "tokens.data", "tokens.lengths", "texts", "texts.values")
+_INPUT_FIELDS = ("tokens", "tokens.data", "tokens.lengths", "texts", "texts.values", "pairs")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ def read_embeddings_request(raw: bytes) -> EmbeddingsRequest:
         request.texts.prompt = prompt
     request.output.pooled = True
     request.output.dimensions = fields.whole_number("dimensions")
-    request.truncation = fields.choice("truncation", _TRUNCATIONS)
+    request.truncation = fields.choice("truncation", TRUNCATIONS)
     request.priority = fields.choice("priority", _PRIORITIES)
     fields.text("user")  # The name of the caller's own user; it has no effect.
     return EmbeddingsRequest(request, fields.choice("encoding_format", _USES_BASE64))

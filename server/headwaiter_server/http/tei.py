@@ -31,9 +31,14 @@ def read_embed_request(raw: bytes) -> pb.EncodeRequest:
     request.output.pooled = True
     request.output.normalize = fields.boolean("normalize", default=True)
     request.output.dimensions = fields.whole_number("dimensions")
-    direction = fields.choice("truncation_direction", _DIRECTIONS)
-    request.truncation = direction if fields.boolean("truncate", default=False) else pb.TRUNCATION_ERROR
+    request.truncation = read_truncation(fields)
     return request
+
+
+def read_truncation(fields: JsonFields) -> pb.Truncation:
+    """Return what happens to texts that are too long: they are refused unless the body says otherwise."""
+    direction = fields.choice("truncation_direction", _DIRECTIONS)
+    return direction if fields.boolean("truncate", default=False) else pb.TRUNCATION_ERROR
 
 
 def embed_reply(reply: pb.EncodeResponse) -> bytes:

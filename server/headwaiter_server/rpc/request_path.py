@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 
 from headwaiter_proto import encoder_pb2 as pb
+from headwaiter_proto.rules.classification import check_task, classify_response, read_head
 from headwaiter_proto.rules.errors import DeadlineExceeded, Unavailable, Unimplemented
 from headwaiter_proto.rules.inputs import ParsedInput
 from headwaiter_proto.rules.outputs import Output
@@ -192,6 +193,17 @@ class RequestPath:
                 return await self._answer(request, output, call, served, deadline_s, reserve, form)
         except TimeoutError:
             raise _deadline_exceeded(request) from None
+
+    async def classify(self, request: pb.EncodeRequest, call: Call, task: pb.Task | None = None) -> bytes:
+        """Return the serialised ClassifyResponse to a request for scores; the model must do `task`, if it is given."""
+        with self.encoding(request.model, request.model_version, call) as served:
+            manifest = served.model.bundle.manifest
+            head = read_head(request.output, manifest)
+            assert head is not None
+            if task is not None:
+                check_task(task, manifest)
+            form = ReplyForm(answer_bytes, lambda reply: classify_response(reply, head).SerializeToString())
+            return await self.encode(request, served, call, reserve_nothing, form)
 
     async def read_input(
         self, request: pb.EncodeRequest | pb.AttendRequest, served: ServedModel, check_room: Callable[[int], None]

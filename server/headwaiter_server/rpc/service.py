@@ -9,7 +9,7 @@ from google.protobuf.message import Message
 
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.rules.attention_weights import select
-from headwaiter_proto.rules.classification import classify_response, encode_request, read_head
+from headwaiter_proto.rules.classification import encode_request
 from headwaiter_proto.rules.requests import check_attend_request
 from headwaiter_proto.rules.token_types import without_types
 from headwaiter_server.models.served_model import ServedModel
@@ -17,7 +17,6 @@ from headwaiter_server.rpc.encode_stream import EncodeStream
 from headwaiter_server.rpc.endpoint import Call, Context, clock, stream_handler, unary_handler
 from headwaiter_server.rpc.parsing import parse_request
 from headwaiter_server.rpc.replies import (
-    answer_bytes,
     attend_answer_bytes,
     attend_reply,
     model_ref,
@@ -25,7 +24,7 @@ from headwaiter_server.rpc.replies import (
     model_status,
     set_timings,
 )
-from headwaiter_server.rpc.request_path import PACKED_REPLY, ReplyForm, RequestPath, adopt_id, reserve_nothing
+from headwaiter_server.rpc.request_path import PACKED_REPLY, RequestPath, adopt_id, reserve_nothing
 from headwaiter_server.rpc.stream import ReserveBytes
 from headwaiter_server.runtime.attention_weights import AttentionSelection
 from headwaiter_server.scheduling.attention_weights import AttentionWeightsResult
@@ -82,11 +81,7 @@ class EncoderService:
         """Classify the sequences of a request: encode them, and return the scores of the model's head."""
         request = encode_request(await self._parse(raw, pb.ClassifyRequest()))
         adopt_id(call, request.request_id)
-        with self._path.encoding(request.model, request.model_version, call) as served:
-            head = read_head(request.output, served.model.bundle.manifest)
-            assert head is not None
-            form = ReplyForm(answer_bytes, lambda reply: classify_response(reply, head).SerializeToString())
-            return await self._path.encode(request, served, call, reserve_nothing, form)
+        return await self._path.classify(request, call)
 
     async def attend(self, raw: bytes, call: Call) -> bytes:
         """Return the attention weights of one sequence."""
