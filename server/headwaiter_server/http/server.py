@@ -35,6 +35,9 @@ class HttpServer:
         """
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self._socket = socket.create_server((host, port), family=family, backlog=2048)
+        # Accepted connections inherit this option. Without it, the kernel holds a reply back until the caller has
+        # acknowledged the headers, for up to 40 ms.
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.port: int = self._socket.getsockname()[1]
         config = uvicorn.Config(
             application,
