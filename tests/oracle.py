@@ -120,6 +120,8 @@ class Oracle:
         head_dim, value_dim = self.choices["head_dim"], self.choices["value_dim"]
         q, k = (rows[:, head * head_dim : (head + 1) * head_dim] for rows in (q, k))
         v = v[:, head * value_dim : (head + 1) * value_dim]
+        if self.choices["query_key_norm"]:
+            q, k = self._norm(q, f"{name}.query_norm"), self._norm(k, f"{name}.key_norm")
         temperature = math.sqrt(head_dim)
         if self.choices["learned_temperature"]:
             temperature = self.weights[f"{name}.temperature.temperature"][head]

@@ -33,6 +33,8 @@ class EncoderConfig:
         value_dim: width of a head's values and context; 0 stands for head_dim.
         learned_temperature: whether T in softmax(q kᵀ / T) is learned for each head (https://arxiv.org/abs/2112.13492);
             otherwise T = √head_dim.
+        query_key_norm: whether a norm over head_dim, the same for all heads, follows the query projection, and another
+            the key projection, before the rotation of rotary positions (https://arxiv.org/abs/2302.05442, section 2).
         query_bias: whether the query projection has a bias.
         key_bias: whether the key projection has a bias.
         value_bias: whether the value projection has a bias.
@@ -86,6 +88,7 @@ class EncoderConfig:
     head_dim: int = 0
     value_dim: int = 0
     learned_temperature: bool = False
+    query_key_norm: bool = False
     query_bias: bool = True
     key_bias: bool = True
     value_bias: bool = True
@@ -156,6 +159,11 @@ class EncoderConfig:
             theta = getattr(self, name)
             if type(theta) not in (int, float) or not 1 <= theta < math.inf:
                 raise ConfigError(f"{name} is {theta!r}: it must be a number of at least 1")
+        if self.learned_temperature and self.query_key_norm:
+            raise ConfigError(
+                "learned_temperature and query_key_norm are true: set learned_temperature to false, and multiply the "
+                "weights of the norms instead"
+            )
         if self.normalize and self.pooling is Pooling.NONE:
             raise ConfigError("normalize is true with pooling 'none': choose a pooling, or set normalize to false")
         if self.prefix_rows and (self.takes_tokens or self.positions is not Positions.LEARNED):

@@ -33,6 +33,7 @@ def test_a_configuration_is_the_same_after_json() -> None:
         ({"value_dim": 1.5}, ["value_dim is 1.5", f"from 0 to {MAX_SIZE}"]),
         ({"value_dim": 6, "output_projection": False}, ["residual is true", "4 heads", "6", "24", "32"]),
         ({"learned_temperature": 1}, ["learned_temperature is 1", "true or false"]),
+        ({"learned_temperature": True, "query_key_norm": True}, ["learned_temperature", "query_key_norm"]),
         ({"key_bias": None}, ["key_bias is None", "true or false"]),
         ({"output_projection": "no"}, ["output_projection is 'no'", "true or false"]),
         ({"mask": "future"}, ["mask is 'future'", "none, causal, self_excluding"]),

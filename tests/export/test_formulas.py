@@ -39,7 +39,7 @@ from tests.export.standard_attention import missing_kernel
 from tests.oracle import Array, unit
 
 # The number of configurations that every run tests. Tests of the others are marked `exhaustive`.
-EVERY_RUN = 11
+EVERY_RUN = 12
 RANDOM_CONFIGS = 200
 BATCHES = 30
 # Variants that the docstrings of presets mention.
