@@ -34,6 +34,7 @@ _ENCODER_ENDINGS = (
     "Model",
     "ModelWithProjection",
     "ForMaskedLM",
+    "ForCausalLM",
     "ForPreTraining",
     "ForMaskedImageModeling",
     "ForConditionalGeneration",

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from headwaiter_export.checkpoint_inputs import BucketedTokenInput, RotaryTokenInput, TokenInput
 from headwaiter_export.choices import Norm, Positions
+from headwaiter_export.decoder_families import DECODER_FAMILIES
 from headwaiter_export.family import Family
 from headwaiter_export.modern_families import MODERN_FAMILIES
 
@@ -152,4 +153,5 @@ FAMILIES: dict[str, Family] = {
     "roformer": _ROFORMER,
     "distilbert": _DISTILBERT,
     **MODERN_FAMILIES,
+    **DECODER_FAMILIES,
 }

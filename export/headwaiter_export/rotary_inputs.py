@@ -70,11 +70,11 @@ class SplitHalfInput(TokenInput):
                     )
                 del tensors[name]
                 for part, projection in zip(parts, torch.split(tensor, split), strict=True):
-                    paired = _pair_neighbours(projection, config.heads) if part in ("query", "key") else projection
+                    paired = pair_neighbours(projection, config.heads) if part in ("query", "key") else projection
                     tensors[f"{module}.{part}.{kind}"] = paired
 
 
-def _pair_neighbours(rows: Tensor, heads: int) -> Tensor:
+def pair_neighbours(rows: Tensor, heads: int) -> Tensor:
     """Reorder the rows [H·n, ...] of queries or keys, so that rows i and i + n/2 of a head become 2i and 2i + 1.
 
     Queries and keys are reordered alike, so their products do not change.
@@ -139,7 +139,12 @@ def _local_layers(config_json: CheckpointJson) -> list[int]:
             config_json.size("global_attn_every_n_layers") if "global_attn_every_n_layers" in config_json.values else 3
         )
         return [number for number in range(layers) if number % period]
-    kinds = config_json.strings("layer_types")
+    return read_layer_types(config_json)
+
+
+def read_layer_types(config_json: CheckpointJson) -> list[int]:
+    """Return the numbers of the layers that attend locally, as the field layer_types names them."""
+    kinds, layers = config_json.strings("layer_types"), config_json.size("num_hidden_layers")
     if len(kinds) != layers or not set(kinds) <= _LAYER_TYPES.keys():
         raise config_json.error(
             "layer_types", f"it must name one of {', '.join(_LAYER_TYPES)} for each of {layers} layers"

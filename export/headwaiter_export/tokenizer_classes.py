@@ -191,6 +191,11 @@ _CLASS_OF_MODEL_TYPE = {
     "modernbert": "TokenizersBackend",
     "nomic_bert": "BertTokenizer",
     "gte": "XLMRobertaTokenizer",
+    # Classes that this export cannot build.
+    "llama": "LlamaTokenizer",
+    "mistral": "LlamaTokenizer",
+    "qwen3": "Qwen2Tokenizer",
+    "eurobert": "LlamaTokenizer",
     "roberta": "RobertaTokenizer",
     "xlm-roberta": "XLMRobertaTokenizer",
     "camembert": "CamembertTokenizer",
