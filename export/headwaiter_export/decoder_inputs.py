@@ -27,6 +27,7 @@ class DecoderInput(SplitHalfInput):
     @override
     def sizes(self, config_json: CheckpointJson) -> dict[str, Any]:
         sizes = super().sizes(config_json)
+        _key_heads(config_json)
         causal = self.causal and config_json.flag("is_causal", default=True)
         sizes["mask"] = Mask.CAUSAL if causal else Mask.NONE
         local_layers = self._local_layers(config_json)
@@ -47,12 +48,7 @@ class DecoderInput(SplitHalfInput):
 
         Grouped-query attention (https://arxiv.org/abs/2305.13245) with repeated weights is multi-head attention.
         """
-        key_heads, group = config.heads, 1
-        if config_json.values.get("num_key_value_heads") is not None:
-            key_heads = config_json.size("num_key_value_heads")
-            group, rest = divmod(config.heads, key_heads)
-            if rest:
-                raise config_json.error("num_key_value_heads", f"it must divide num_attention_heads, {config.heads}")
+        key_heads = _key_heads(config_json)
         heads = {"q_proj": config.heads, "k_proj": key_heads, "v_proj": key_heads, "q_norm": 1, "k_norm": 1}
         for name, tensor in list(tensors.items()):
             part = name.rpartition(".")[0].rpartition(".self_attn.")[2]
@@ -71,8 +67,19 @@ class DecoderInput(SplitHalfInput):
             if part != "v_proj":
                 index = pair_neighbours(index, heads[part])
             if part in ("k_proj", "v_proj"):
-                index = index.view(key_heads, -1).repeat_interleave(group, 0).flatten()
+                index = index.view(key_heads, -1).repeat_interleave(config.heads // key_heads, 0).flatten()
             tensors[name] = tensor[index]
+
+
+def _key_heads(config_json: CheckpointJson) -> int:
+    """Return the number of heads of keys and values in a layer of the checkpoint."""
+    heads = config_json.size("num_attention_heads")
+    if config_json.values.get("num_key_value_heads") is None:
+        return heads
+    key_heads = config_json.size("num_key_value_heads")
+    if heads % key_heads:
+        raise config_json.error("num_key_value_heads", f"it must divide num_attention_heads, {heads}")
+    return key_heads
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,6 +21,8 @@ from headwaiter_export.tokenizer_parts import (
     bert_post_processor,
     camembert_parts,
     mpnet_post_processor,
+    qwen2_parts,
+    qwen2_post_processor,
     roberta_parts,
     roberta_post_processor,
     sentencepiece_post_processor,
@@ -174,6 +176,12 @@ _CLASSES: dict[str, TokenizerClass | None] = {
     "MPNetTokenizer": TokenizerClass(
         "WordPiece", _ROBERTA_TOKENS | {"unk_token": "[UNK]"}, bert_parts, mpnet_post_processor
     ),
+    "Qwen2Tokenizer": TokenizerClass(
+        "BPE",
+        dict.fromkeys(("eos_token", "unk_token", "pad_token"), "<|endoftext|>"),
+        qwen2_parts,
+        qwen2_post_processor,
+    ),
     "PreTrainedTokenizer": None,
     "TokenizersBackend": None,
 }
@@ -191,10 +199,10 @@ _CLASS_OF_MODEL_TYPE = {
     "modernbert": "TokenizersBackend",
     "nomic_bert": "BertTokenizer",
     "gte": "XLMRobertaTokenizer",
-    # Classes that this export cannot build.
+    "qwen3": "Qwen2Tokenizer",
+    # A class that this export cannot build.
     "llama": "LlamaTokenizer",
     "mistral": "LlamaTokenizer",
-    "qwen3": "Qwen2Tokenizer",
     "eurobert": "LlamaTokenizer",
     "roberta": "RobertaTokenizer",
     "xlm-roberta": "XLMRobertaTokenizer",

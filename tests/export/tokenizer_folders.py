@@ -93,6 +93,16 @@ def byte_level_bpe(*, add_prefix_space: bool = False) -> Tokenizer:
     return tokenizer
 
 
+def qwen2() -> Tokenizer:
+    """Return the tokenizer of Qwen3-Embedding, which adds a token after each text."""
+    tokenizer = byte_level_bpe()
+    tokenizer.add_special_tokens(["<|endoftext|>", "<|im_end|>"])
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="$A <|endoftext|>", special_tokens=[("<|endoftext|>", tokenizer.token_to_id("<|endoftext|>"))]
+    )
+    return tokenizer
+
+
 def unigram(normalizer: Any = None, special_tokens: tuple[str, ...] = ROBERTA_TOKENS) -> Tokenizer:
     """Return XLM-RoBERTa's tokenizer, or ALBERT's with the special tokens of ALBERT."""
     tokenizer = Tokenizer(models.Unigram())
