@@ -11,6 +11,7 @@ from headwaiter_export.choices import Norm, Positions
 from headwaiter_export.decoder_families import DECODER_FAMILIES
 from headwaiter_export.family import Family
 from headwaiter_export.modern_families import MODERN_FAMILIES
+from headwaiter_export.t5_family import T5
 
 _BERT = Family(
     input=TokenInput(),
@@ -154,4 +155,5 @@ FAMILIES: dict[str, Family] = {
     "distilbert": _DISTILBERT,
     **MODERN_FAMILIES,
     **DECODER_FAMILIES,
+    "t5": T5,
 }

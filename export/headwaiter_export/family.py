@@ -47,6 +47,7 @@ class Family:
         config_fields: fields of config.json that may hold the encoder's configuration as an object; the first that is
             present counts. Empty if config.json itself is the configuration.
         default_values: values of fields that the configuration may leave out.
+        activations: activations by their names in `activation_field`.
     """
 
     input: TokenInput | PatchInput | FrameInput
@@ -69,6 +70,7 @@ class Family:
     optional_size_fields: Mapping[str, str] = field(default_factory=dict)
     config_fields: tuple[str, ...] = ()
     default_values: Mapping[str, Any] = field(default_factory=dict)
+    activations: Mapping[str, Activation] = field(default_factory=lambda: ACTIVATIONS)
 
     def encoder_json(self, config_json: CheckpointJson) -> CheckpointJson:
         """Return the configuration of the encoder in config.json, with default values for missing fields."""

@@ -200,7 +200,8 @@ _CLASS_OF_MODEL_TYPE = {
     "nomic_bert": "BertTokenizer",
     "gte": "XLMRobertaTokenizer",
     "qwen3": "Qwen2Tokenizer",
-    # A class that this export cannot build.
+    # Classes that this export cannot build.
+    "t5": "T5Tokenizer",
     "llama": "LlamaTokenizer",
     "mistral": "LlamaTokenizer",
     "eurobert": "LlamaTokenizer",
