@@ -97,11 +97,13 @@ class Oracle:
         )
 
     def _block(self, x: Array, transform: Callable[[Array, str], Array], name: str, *, has_norm: bool = True) -> Array:
-        norm = self.choices["norm"] if has_norm else "none"
-        y = transform(self._norm(x, f"{name}_norm") if norm == "pre" else x, name)
+        norm = self.choices["norm"]
+        y = transform(self._norm(x, f"{name}_norm") if norm in ("pre", "sandwich") and has_norm else x, name)
+        if norm == "sandwich":
+            y = self._norm(y, f"{name}_end_norm")
         if self.choices["residual"]:
             y = x + y
-        return self._norm(y, f"{name}_norm") if norm == "post" else y
+        return self._norm(y, f"{name}_norm") if norm == "post" and has_norm else y
 
     def _feed_forward(self, x: Array, name: str) -> Array:
         activation, y = ACTIVATIONS[self.choices["activation"]], self._linear(x, f"{name}.up")

@@ -37,10 +37,14 @@ class Mask(StrEnum):
 
 
 class Norm(StrEnum):
-    """Place of a block's norm: after the residual sum (POST), before the block (PRE), or absent (NONE)."""
+    """Place of a block's norm: after the residual sum (POST), before the block (PRE), or absent (NONE).
+
+    SANDWICH: one norm before the block, and another after it, before the residual sum.
+    """
 
     POST = "post"
     PRE = "pre"
+    SANDWICH = "sandwich"
     NONE = "none"
 
 

@@ -54,7 +54,8 @@ class EncoderConfig:
         down_bias: whether W_down has a bias.
         residual: whether a block's input is added to its output, x + block(x).
         norm: place of a block's norm: norm(x + block(x)) for post (https://arxiv.org/abs/1706.03762),
-            x + block(norm(x)) for pre (https://arxiv.org/abs/2002.04745).
+            x + block(norm(x)) for pre (https://arxiv.org/abs/2002.04745), x + end_norm(block(norm(x))) for sandwich
+            (https://arxiv.org/abs/2105.13290).
         first_norm: whether the attention block of the first layer has its norm, as those of all other layers.
         final_norm: whether a norm follows the last layer.
         rms_norm: whether every norm is RMSNorm, x / √(mean(x²) + ε) · weight (https://arxiv.org/abs/1910.07467);

@@ -38,7 +38,7 @@ def test_a_configuration_is_the_same_after_json() -> None:
         ({"output_projection": "no"}, ["output_projection is 'no'", "true or false"]),
         ({"mask": "future"}, ["mask is 'future'", "none, causal, self_excluding"]),
         ({"mask": "self_excluding", "max_tokens": 1}, ["max_tokens is 1", "2 or more", "self_excluding"]),
-        ({"norm": "both"}, ["norm is 'both'", "post, pre, none"]),
+        ({"norm": "both"}, ["norm is 'both'", "post, pre, sandwich, none"]),
         ({"layers": 0}, ["layers is 0", f"from 1 to {MAX_SIZE}"]),
         ({"d_ff": 2.5}, ["d_ff is 2.5", f"from 0 to {MAX_SIZE}"]),
         ({"max_tokens": True}, ["max_tokens is True", f"from 1 to {MAX_SIZE}"]),
