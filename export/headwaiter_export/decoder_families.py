@@ -6,7 +6,7 @@ from headwaiter_export.choices import Norm, Positions
 from headwaiter_export.decoder_inputs import DecoderInput, MistralInput, Qwen3Input
 from headwaiter_export.family import Family
 
-_LLAMA = Family(
+LLAMA = Family(
     input=DecoderInput(theta=10_000.0),
     tensor_prefix="model.",
     size_fields={
@@ -50,18 +50,18 @@ _LLAMA = Family(
 )
 _NO_BIASES = dict.fromkeys(("query_bias", "key_bias", "value_bias", "output_bias", "up_bias", "down_bias"), False)
 _MISTRAL = replace(
-    _LLAMA,
+    LLAMA,
     input=MistralInput(theta=10_000.0),
     boolean_fields={},
-    fixed_fields={**_LLAMA.fixed_fields, **_NO_BIASES},
+    fixed_fields={**LLAMA.fixed_fields, **_NO_BIASES},
     default_values={"hidden_act": "silu", "num_key_value_heads": 8, "sliding_window": 4096},
     required_fields={"layer_types": None},
 )
 _QWEN3 = replace(
-    _LLAMA,
+    LLAMA,
     input=Qwen3Input(theta=10_000.0),
-    boolean_fields={name: field for name, field in _LLAMA.boolean_fields.items() if field == "attention_bias"},
-    fixed_fields={**_LLAMA.fixed_fields, "up_bias": False, "down_bias": False, "query_key_norm": True},
+    boolean_fields={name: field for name, field in LLAMA.boolean_fields.items() if field == "attention_bias"},
+    fixed_fields={**LLAMA.fixed_fields, "up_bias": False, "down_bias": False, "query_key_norm": True},
     default_values={
         "hidden_act": "silu",
         "attention_bias": False,
@@ -72,6 +72,6 @@ _QWEN3 = replace(
         "max_window_layers": 28,
     },
 )
-_EUROBERT = replace(_LLAMA, input=DecoderInput(theta=10_000.0, causal=False), default_norm_eps=1e-5)
+_EUROBERT = replace(LLAMA, input=DecoderInput(theta=10_000.0, causal=False), default_norm_eps=1e-5)
 
-DECODER_FAMILIES: dict[str, Family] = {"llama": _LLAMA, "mistral": _MISTRAL, "qwen3": _QWEN3, "eurobert": _EUROBERT}
+DECODER_FAMILIES: dict[str, Family] = {"llama": LLAMA, "mistral": _MISTRAL, "qwen3": _QWEN3, "eurobert": _EUROBERT}

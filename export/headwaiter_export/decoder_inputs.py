@@ -28,15 +28,19 @@ class DecoderInput(SplitHalfInput):
     def sizes(self, config_json: CheckpointJson) -> dict[str, Any]:
         sizes = super().sizes(config_json)
         _key_heads(config_json)
-        causal = self.causal and config_json.flag("is_causal", default=True)
+        causal = self._is_causal(config_json)
         sizes["mask"] = Mask.CAUSAL if causal else Mask.NONE
-        local_layers = self._local_layers(config_json)
-        if local_layers:
-            # transformers counts the token itself if attention is causal.
-            window = config_json.size("sliding_window") - causal
-            if window < sizes["max_tokens"] - 1:
-                sizes |= {"local_layers": local_layers, "window": window}
+        sizes["local_layers"] = self._local_layers(config_json)
+        if sizes["local_layers"]:
+            sizes["window"] = self._window(config_json, causal=causal)
         return sizes
+
+    def _is_causal(self, config_json: CheckpointJson) -> bool:
+        return self.causal and config_json.flag("is_causal", default=True)
+
+    def _window(self, config_json: CheckpointJson, *, causal: bool) -> int:
+        """Return the largest distance in local layers; in causal layers, transformers counts the token itself."""
+        return config_json.size("sliding_window") - causal
 
     def _local_layers(self, _: CheckpointJson) -> list[int]:
         """Return the numbers of the layers that attend locally."""

@@ -10,6 +10,7 @@ from headwaiter_export.checkpoint_inputs import BucketedTokenInput, RotaryTokenI
 from headwaiter_export.choices import Norm, Positions
 from headwaiter_export.decoder_families import DECODER_FAMILIES
 from headwaiter_export.family import Family
+from headwaiter_export.gemma3_family import GEMMA3
 from headwaiter_export.modern_families import MODERN_FAMILIES
 from headwaiter_export.t5_family import T5
 
@@ -155,5 +156,6 @@ FAMILIES: dict[str, Family] = {
     "distilbert": _DISTILBERT,
     **MODERN_FAMILIES,
     **DECODER_FAMILIES,
+    "gemma3_text": GEMMA3,
     "t5": T5,
 }

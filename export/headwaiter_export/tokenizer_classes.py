@@ -201,6 +201,7 @@ _CLASS_OF_MODEL_TYPE = {
     "gte": "XLMRobertaTokenizer",
     "qwen3": "Qwen2Tokenizer",
     # Classes that this export cannot build.
+    "gemma3_text": "GemmaTokenizer",
     "t5": "T5Tokenizer",
     "llama": "LlamaTokenizer",
     "mistral": "LlamaTokenizer",

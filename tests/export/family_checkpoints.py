@@ -47,10 +47,14 @@ VALUES: dict[str, list[Any]] = {
 }
 
 
-def save_family(folder: Path, name: str, kind: str = "Model", **settings: Any) -> transformers.PreTrainedModel:
+def save_family(
+    folder: Path, name: str, kind: str = "Model", config_class: str = "", **settings: Any
+) -> transformers.PreTrainedModel:
     """Save a random checkpoint of a family, whose classes in `transformers` begin with this name."""
     torch.manual_seed(0)
-    config = getattr(transformers, f"{name}Config")(**{**SIZES, **settings}, attn_implementation="eager")
+    config = getattr(transformers, config_class or f"{name}Config")(
+        **{**SIZES, **settings}, attn_implementation="eager"
+    )
     model = getattr(transformers, f"{name}{kind}")(config).eval()
     # The angles of rotary positions are stored beside the parameters.
     angles = {name: value.clone() for name, value in model.state_dict().items() if "embed_positions" in name}
