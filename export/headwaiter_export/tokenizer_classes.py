@@ -20,9 +20,10 @@ from headwaiter_export.tokenizer_parts import (
     bert_parts,
     bert_post_processor,
     camembert_parts,
+    gemma_parts,
+    kept_post_processor,
     mpnet_post_processor,
     qwen2_parts,
-    qwen2_post_processor,
     roberta_parts,
     roberta_post_processor,
     sentencepiece_post_processor,
@@ -180,7 +181,14 @@ _CLASSES: dict[str, TokenizerClass | None] = {
         "BPE",
         dict.fromkeys(("eos_token", "unk_token", "pad_token"), "<|endoftext|>"),
         qwen2_parts,
-        qwen2_post_processor,
+        kept_post_processor,
+    ),
+    "GemmaTokenizer": TokenizerClass(
+        "BPE",
+        {name: f"<{name.removesuffix('_token')}>" for name in ("bos_token", "eos_token", "unk_token", "pad_token")}
+        | {"mask_token": "<mask>"},
+        gemma_parts,
+        kept_post_processor,
     ),
     "PreTrainedTokenizer": None,
     "TokenizersBackend": None,
@@ -200,8 +208,8 @@ _CLASS_OF_MODEL_TYPE = {
     "nomic_bert": "BertTokenizer",
     "gte": "XLMRobertaTokenizer",
     "qwen3": "Qwen2Tokenizer",
-    # Classes that this export cannot build.
     "gemma3_text": "GemmaTokenizer",
+    # Classes that this export cannot build.
     "t5": "T5Tokenizer",
     "llama": "LlamaTokenizer",
     "mistral": "LlamaTokenizer",

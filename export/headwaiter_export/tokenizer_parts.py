@@ -62,6 +62,18 @@ def qwen2_parts(settings: CheckpointJson, tokens: TokenSettings, parts: Parts) -
     }
 
 
+def gemma_parts(settings: CheckpointJson, tokens: TokenSettings, parts: Parts) -> Parts:
+    """Return the parts of Gemma's BPE tokenizer."""
+    unknown = {"unk_token": tokens.name("unk_token"), "fuse_unk": True, "byte_fallback": True}
+    split = {"type": "Split", "pattern": {"String": " "}, "behavior": "MergedWithPrevious", "invert": False}
+    return {
+        "model": {**_BYTE_LEVEL_BPE, "continuing_subword_prefix": None, "end_of_word_suffix": None, **unknown},
+        "normalizer": {"type": "Replace", "pattern": {"String": " "}, "content": "▁"},
+        "pre_tokenizer": split,
+        "post_processor": parts["post_processor"],
+    }
+
+
 def _byte_level(*, add_prefix_space: bool, use_regex: bool) -> Parts:
     return {
         "type": "ByteLevel",
@@ -159,7 +171,7 @@ def mpnet_post_processor(
     return _roberta_processing(tokens, tokenizer, trim_offsets=True, add_prefix_space=False)
 
 
-def qwen2_post_processor(
+def kept_post_processor(
     settings: CheckpointJson, tokens: TokenSettings, tokenizer: Tokenizer
 ) -> processors.PostProcessor:
     """Return the step of tokenizer.json; `AutoTokenizer` ignores add_bos_token and add_eos_token."""
