@@ -1,10 +1,12 @@
 """Tiny random checkpoints of families of text encoders, and their comparison with `transformers`."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 import transformers
 
@@ -74,6 +76,11 @@ def changed_values(field: str, default: Any, values: Mapping[str, list[Any]]) ->
         return [default + 0.5]
     changed: int = 5 if field.endswith("token_id") else SIZES.get(field, 20) + 4
     return [changed]
+
+
+def base_field_marks(field: str) -> list[pytest.MarkDecorator]:
+    """Return the marks of a test of a field; every run tests the fields of all classes with Qwen3's class only."""
+    return [pytest.mark.exhaustive] * any(field == each.name for each in fields(transformers.PreTrainedConfig))
 
 
 def assert_equals_transformers(encoder: Encoder, model: transformers.PreTrainedModel, lengths: Sequence[int]) -> None:

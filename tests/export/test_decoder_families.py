@@ -88,9 +88,8 @@ def test_hidden_rows_equal_those_of_transformers(name: str, causal: bool, tmp_pa
     assert_equals_transformers(encoder, model, (1, 2, 3, WINDOW - 1, WINDOW, WINDOW + 1, 24))
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.exhaustive] * (name != "Qwen3")) for name in SETTINGS]
-)
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("name", SETTINGS)
 def test_the_served_graph_equals_transformers_at_every_length_near_the_window(name: str, tmp_path: Path) -> None:
     model = save_family(tmp_path, name, **SETTINGS[name])
     path = write_graphs(read_checkpoint(tmp_path).encoder, tmp_path, PackedCpu)[PackedCpu]

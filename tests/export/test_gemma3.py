@@ -16,6 +16,7 @@ from tests.export.family_checkpoints import (
     ROPE,
     VALUES,
     assert_equals_transformers,
+    base_field_marks,
     changed_values,
     save_family,
 )
@@ -55,7 +56,7 @@ OWN_VALUES: dict[str, list[Any]] = {
     ],
 }
 CHANGES = [
-    pytest.param(field.name, value, id=f"{field.name}-{number}")
+    pytest.param(field.name, value, id=f"{field.name}-{number}", marks=base_field_marks(field.name))
     for field in fields(transformers.Gemma3TextConfig)
     for number, value in enumerate(changed_values(field.name, field.default, VALUES | OWN_VALUES))
 ]
@@ -77,7 +78,7 @@ def test_a_changed_field_is_honoured_or_refused_by_name(field: str, value: Any, 
         assert_equals_transformers(encoder, model, (1, encoder.config.max_tokens))
 
 
-@pytest.mark.parametrize("bidirectional", [True, False])
+@pytest.mark.parametrize("bidirectional", [True, pytest.param(False, marks=pytest.mark.exhaustive)])
 def test_the_served_graph_equals_transformers_at_every_length_near_the_window(
     bidirectional: bool, tmp_path: Path
 ) -> None:

@@ -13,7 +13,13 @@ import transformers
 from headwaiter_export.attention_layout import PackedCpu
 from headwaiter_export.checkpoints import read_checkpoint
 from tests.checkpoints import bert_hidden
-from tests.export.family_checkpoints import VALUES, assert_equals_transformers, changed_values, save_family
+from tests.export.family_checkpoints import (
+    VALUES,
+    assert_equals_transformers,
+    base_field_marks,
+    changed_values,
+    save_family,
+)
 from tests.export.helpers import (
     assert_checkpoint_refused,
     assert_close_to_scale,
@@ -47,7 +53,7 @@ OWN_VALUES: dict[str, list[Any]] = {
     "tie_word_embeddings": [False],
 }
 CHANGES = [
-    pytest.param(field.name, value, id=f"{field.name}-{number}")
+    pytest.param(field.name, value, id=f"{field.name}-{number}", marks=base_field_marks(field.name))
     for field in fields(transformers.T5Config)
     for number, value in enumerate(changed_values(field.name, field.default, VALUES | OWN_VALUES))
 ]
@@ -67,6 +73,7 @@ def test_a_changed_field_is_honoured_or_refused_by_name(field: str, value: Any, 
         assert_equals_transformers(read_checkpoint(tmp_path).encoder, model, (1, MAX_TOKENS))
 
 
+@pytest.mark.exhaustive
 def test_the_served_graph_equals_transformers(tmp_path: Path) -> None:
     model = save_t5(tmp_path, feed_forward_proj="gated-gelu")
     path = write_graphs(read_checkpoint(tmp_path).encoder, tmp_path, PackedCpu)[PackedCpu]
