@@ -111,11 +111,13 @@ class Oracle:
         )
 
     def _block(self, x: Array, transform: Callable[[Array, str], Array], name: str, *, has_norm: bool = True) -> Array:
-        norm = self.choices["norm"] if has_norm else "none"
-        y = transform(self._norm(x, f"{name}_norm") if norm == "pre" else x, name)
+        norm = self.choices["norm"]
+        y = transform(self._norm(x, f"{name}_norm") if norm in ("pre", "sandwich") and has_norm else x, name)
+        if norm == "sandwich":
+            y = self._norm(y, f"{name}_end_norm")
         if self.choices["residual"]:
             y = x + y
-        return self._norm(y, f"{name}_norm") if norm == "post" else y
+        return self._norm(y, f"{name}_norm") if norm == "post" and has_norm else y
 
     def _feed_forward(self, x: Array, name: str) -> Array:
         activation, y = ACTIVATIONS[self.choices["activation"]], self._linear(x, f"{name}.up")
@@ -134,6 +136,8 @@ class Oracle:
         head_dim, value_dim = self.choices["head_dim"], self.choices["value_dim"]
         q, k = (rows[:, head * head_dim : (head + 1) * head_dim] for rows in (q, k))
         v = v[:, head * value_dim : (head + 1) * value_dim]
+        if self.choices["query_key_norm"]:
+            q, k = self._norm(q, f"{name}.query_norm"), self._norm(k, f"{name}.key_norm")
         temperature = math.sqrt(head_dim)
         if self.choices["learned_temperature"]:
             temperature = self.weights[f"{name}.temperature.temperature"][head]

@@ -46,9 +46,9 @@ class NullGraph(EncoderGraph):
         self.turn = nullcontext
 
     @property
-    def pools(self) -> bool:
-        """True: the graph has a pooled output."""
-        return True
+    def only_hidden(self) -> bool:
+        """False: the graph has a pooled output."""
+        return False
 
     @property
     def variable_length(self) -> bool:

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from headwaiter_export.choices import Positions
 from headwaiter_export.config import EncoderConfig
 from headwaiter_export.masks import ScoreTerms
+from headwaiter_export.norms import make_norm
 from headwaiter_export.positions import GridRotaryPositions, NoPositions, RotaryPositions
 
 if TYPE_CHECKING:  # attention_layout.py imports `attention` from this module.
@@ -77,18 +78,25 @@ class SelfAttention(nn.Module):
         self.query = nn.Linear(config.d_model, inner_width, config.query_bias)
         self.key = nn.Linear(config.d_model, inner_width, config.key_bias)
         self.value = nn.Linear(config.d_model, context_width, config.value_bias)
+        self.query_norm, self.key_norm = (
+            make_norm(config, config.head_dim) if config.query_key_norm else None for _ in range(2)
+        )
         self.output: nn.Module = nn.Identity()
         if config.output_projection:
             self.output = nn.Linear(context_width, config.d_model, config.output_bias)
 
     def forward(self, x: Tensor, layout: "AttentionLayout") -> Tensor:
         """Transform rows [R, d_model] to [R, width]; a row attends only to rows of its own sequence."""
-        query = self.positions(self.temperature(self.query(x)), layout)
-        key = self.positions(self.key(x), layout)
+        query, key = self._normalize(self.query(x), self.query_norm), self._normalize(self.key(x), self.key_norm)
+        query, key = self.positions(self.temperature(query), layout), self.positions(key, layout)
         terms = ScoreTerms(self.mask, self.window, None if self.distances is None else self.distances.table)
         context = layout.attend(query, key, self.value(x), self.heads, terms)
         projected: Tensor = self.output(context)
         return projected
+
+    def _normalize(self, rows: Tensor, norm: nn.Module | None) -> Tensor:
+        """Normalise each head of queries or keys [R, H·head_dim]."""
+        return rows if norm is None else norm(rows.view(rows.shape[0], self.heads, -1)).flatten(1)
 
 
 class DistanceBias(nn.Module):

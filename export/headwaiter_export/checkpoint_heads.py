@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from headwaiter_export.checkpoint_json import CheckpointError, CheckpointJson
-from headwaiter_export.family import ACTIVATIONS, Family
+from headwaiter_export.family import Family
 from headwaiter_export.head_config import HeadActivation, HeadConfig, ScoreFunction
 
 # The endings of architectures whose head scores each sequence, and whose head scores each token.
@@ -14,6 +14,7 @@ _ENCODER_ENDINGS = (
     "Model",
     "ModelWithProjection",
     "ForMaskedLM",
+    "ForCausalLM",
     "ForPreTraining",
     "ForMaskedImageModeling",
     "ForConditionalGeneration",
@@ -112,4 +113,4 @@ def _read_activation(config_json: CheckpointJson, family: Family) -> HeadActivat
     names = family.sequence_head
     if names is None or not names.dense or names.activation is not None:
         return names.activation if names else None
-    return HeadActivation(config_json.choice(family.activation_field, ACTIVATIONS))
+    return HeadActivation(config_json.choice(family.activation_field, family.activations))

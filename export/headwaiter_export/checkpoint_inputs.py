@@ -21,8 +21,6 @@ _TYPES = "embeddings.token_type_embeddings.weight"
 _WORDS = "embeddings.word_embeddings.weight"
 _ROTATIONS = "encoder.embed_positions.weight"
 _BIAS = "encoder.relative_attention_bias"
-# The buckets of distances, and the distance from which on all distances share one bucket.
-_BUCKETS, _FARTHEST = 32, 128
 
 
 @dataclass(frozen=True)
@@ -99,17 +97,27 @@ class BucketedTokenInput(TokenInput):
     def fold_tensors(self, tensors: dict[str, Tensor], config_json: CheckpointJson, config: EncoderConfig) -> None:
         """Replace the number of each bucket by the number of each distance."""
         super().fold_tensors(tensors, config_json, config)
-        buckets = take_tensor(tensors, f"{_BIAS}.weight", (_BUCKETS, config.heads))
-        distances = torch.arange(1 - config.max_tokens, config.max_tokens)
-        tensors[f"{_BIAS}.table"] = buckets[_bucket(distances)].T.contiguous()
+        fold_buckets(tensors, _BIAS, config)
 
 
-def _bucket(distances: Tensor) -> Tensor:
+def fold_buckets(
+    tensors: dict[str, Tensor], module: str, config: EncoderConfig, buckets: int = 32, farthest: int = 128
+) -> None:
+    """Replace the numbers of buckets, `module`.weight, by the number of each distance from query to key.
+
+    All distances of at least `farthest` share one bucket in each direction.
+    """
+    numbers = take_tensor(tensors, f"{module}.weight", (buckets, config.heads))
+    distances = torch.arange(1 - config.max_tokens, config.max_tokens)
+    tensors[f"{module}.table"] = numbers[_bucket(distances, buckets, farthest)].T.contiguous()
+
+
+def _bucket(distances: Tensor, buckets: int, farthest: int) -> Tensor:
     """Return the bucket of each distance from query to key, int64."""
-    one_way = _BUCKETS // 2
+    one_way = buckets // 2
     exact = one_way // 2
     sizes = distances.abs()
     # In float32 and in this order, as in transformers: the bounds of the ranges depend on rounding.
-    ratios = torch.log(sizes.clamp(min=1).float() / exact) / math.log(_FARTHEST / exact)
+    ratios = torch.log(sizes.clamp(min=1).float() / exact) / math.log(farthest / exact)
     ranges = (exact + (ratios * (one_way - exact)).long()).clamp(max=one_way - 1)
     return torch.where(sizes < exact, sizes, ranges) + one_way * (distances > 0)

@@ -22,7 +22,7 @@ from headwaiter_export.choices import Pooling
 from headwaiter_export.config import ConfigError, EncoderConfig
 from headwaiter_export.encoder import Encoder
 from headwaiter_export.families import FAMILIES
-from headwaiter_export.family import ACTIVATIONS, Family
+from headwaiter_export.family import Family
 from headwaiter_export.feature_families import FEATURE_FAMILIES
 from headwaiter_export.feature_inputs import ImageInput
 from headwaiter_export.image_format import read_image_format
@@ -139,7 +139,7 @@ def _encoder_config(config_json: CheckpointJson, family: Family, **decided: Any)
             for name, field in family.boolean_fields.items()
             if field in config_json.values
         },
-        "activation": config_json.choice(family.activation_field, ACTIVATIONS),
+        "activation": config_json.choice(family.activation_field, family.activations),
         "norm_eps": family.norm_eps or config_json.values.get(family.norm_eps_field, family.default_norm_eps),
     }
     try:

@@ -39,10 +39,14 @@ class Mask(StrEnum):
 
 
 class Norm(StrEnum):
-    """Place of a block's norm: after the residual sum (POST), before the block (PRE), or absent (NONE)."""
+    """Place of a block's norm: after the residual sum (POST), before the block (PRE), or absent (NONE).
+
+    SANDWICH: one norm before the block, and another after it, before the residual sum.
+    """
 
     POST = "post"
     PRE = "pre"
+    SANDWICH = "sandwich"
     NONE = "none"
 
 
@@ -60,3 +64,13 @@ class Pooling(StrEnum):
     LAST = "last"
     WEIGHTED_MEAN = "weighted_mean"
     MEAN_SQRT_LEN = "mean_sqrt_len"
+
+
+# The choices of each field of EncoderConfig.
+CHOICES_OF_FIELDS: dict[str, type[StrEnum]] = {
+    "mask": Mask,
+    "norm": Norm,
+    "positions": Positions,
+    "activation": Activation,
+    "pooling": Pooling,
+}

@@ -3,11 +3,10 @@
 import math
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields
-from enum import StrEnum
 from typing import Any
 
 from headwaiter_export.after_pooling import ModuleKind, PooledModule, output_width
-from headwaiter_export.choices import Activation, Mask, Norm, Pooling, Positions
+from headwaiter_export.choices import CHOICES_OF_FIELDS, Activation, Mask, Norm, Pooling, Positions
 from headwaiter_export.config_checks import ConfigError as ConfigError
 from headwaiter_export.config_checks import WeightsError as WeightsError
 from headwaiter_export.config_checks import check_choice, check_eps, check_size
@@ -34,6 +33,8 @@ class EncoderConfig:
         value_dim: width of a head's values and context; 0 stands for head_dim.
         learned_temperature: whether T in softmax(q kᵀ / T) is learned for each head (https://arxiv.org/abs/2112.13492);
             otherwise T = √head_dim.
+        query_key_norm: whether a norm over head_dim, the same for all heads, follows the query projection, and another
+            the key projection, before the rotation of rotary positions (https://arxiv.org/abs/2302.05442, section 2).
         query_bias: whether the query projection has a bias.
         key_bias: whether the key projection has a bias.
         value_bias: whether the value projection has a bias.
@@ -53,7 +54,8 @@ class EncoderConfig:
         down_bias: whether W_down has a bias.
         residual: whether a block's input is added to its output, x + block(x).
         norm: place of a block's norm: norm(x + block(x)) for post (https://arxiv.org/abs/1706.03762),
-            x + block(norm(x)) for pre (https://arxiv.org/abs/2002.04745).
+            x + block(norm(x)) for pre (https://arxiv.org/abs/2002.04745), x + end_norm(block(norm(x))) for sandwich
+            (https://arxiv.org/abs/2105.13290).
         first_norm: whether the attention block of the first layer has its norm, as those of all other layers.
         final_norm: whether a norm follows the last layer.
         rms_norm: whether every norm is RMSNorm, x / √(mean(x²) + ε) · weight (https://arxiv.org/abs/1910.07467);
@@ -92,6 +94,7 @@ class EncoderConfig:
     head_dim: int = 0
     value_dim: int = 0
     learned_temperature: bool = False
+    query_key_norm: bool = False
     query_bias: bool = True
     key_bias: bool = True
     value_bias: bool = True
@@ -127,7 +130,7 @@ class EncoderConfig:
     head: HeadConfig | None = None
 
     def __post_init__(self) -> None:
-        for name, choices in _CHOICES.items():
+        for name, choices in CHOICES_OF_FIELDS.items():
             check_choice(self, name, choices)
         for name in ("d_model", "heads", "layers", "max_tokens"):
             check_size(name, getattr(self, name))
@@ -165,6 +168,8 @@ class EncoderConfig:
             theta = getattr(self, name)
             if type(theta) not in (int, float) or not 1 <= theta < math.inf:
                 raise ConfigError(f"{name} is {theta!r}: it must be a number of at least 1")
+        if self.learned_temperature and self.query_key_norm:
+            raise ConfigError("learned_temperature and query_key_norm are true: fold the temperatures into the norms")
         if self.normalize and self.pooling is Pooling.NONE:
             raise ConfigError("normalize is true with pooling 'none': choose a pooling, or set normalize to false")
         if self.prefix_rows and (self.takes_tokens or not self.learns_positions):
@@ -288,12 +293,3 @@ class EncoderConfig:
         if missing := [each.name for each in fields(cls) if each.default is MISSING and each.name not in values]:
             raise ConfigError(f"field {missing[0]} is missing: set it")
         return cls(**values)
-
-
-_CHOICES: dict[str, type[StrEnum]] = {
-    "mask": Mask,
-    "norm": Norm,
-    "positions": Positions,
-    "activation": Activation,
-    "pooling": Pooling,
-}

@@ -144,16 +144,24 @@ class AttentionLayer(nn.Module):
         self.attention_norm: nn.Module = nn.Identity()
         if config.norm is not Norm.NONE and (number > 0 or config.first_norm):
             self.attention_norm = make_norm(config, config.width if self.post_norm else config.d_model)
+        self.attention_end_norm = _end_norm(config)
 
     def forward(self, x: Tensor, layout: AttentionLayout) -> Tensor:
         """Transform rows [R, d] to [R, width]."""
-        return self._transform(x, partial(self.attention, layout=layout), self.attention_norm, layout)
+        return self._transform(
+            x, partial(self.attention, layout=layout), self.attention_norm, self.attention_end_norm, layout
+        )
 
     def _transform(
-        self, x: Tensor, block: Callable[[Tensor], Tensor], norm: nn.Module, layout: AttentionLayout
+        self,
+        x: Tensor,
+        block: Callable[[Tensor], Tensor],
+        norm: nn.Module,
+        end_norm: nn.Module,
+        layout: AttentionLayout,
     ) -> Tensor:
         if not self.post_norm:
-            y = block(norm(x))
+            y: Tensor = end_norm(block(norm(x)))
             return x + y if self.residual else y
         y = block(x)
         normalized: Tensor = layout.add_and_normalize(y, x, norm) if self.residual else norm(y)
@@ -167,11 +175,17 @@ class EncoderLayer(AttentionLayer):
         super().__init__(config, number)
         self.feed_forward = FeedForward(config)
         self.feed_forward_norm = nn.Identity() if config.norm is Norm.NONE else make_norm(config, config.width)
+        self.feed_forward_end_norm = _end_norm(config)
 
     def forward(self, x: Tensor, layout: AttentionLayout) -> Tensor:
         """Transform rows [R, d] to [R, width]."""
         x = super().forward(x, layout)
-        return self._transform(x, self.feed_forward, self.feed_forward_norm, layout)
+        return self._transform(x, self.feed_forward, self.feed_forward_norm, self.feed_forward_end_norm, layout)
+
+
+def _end_norm(config: EncoderConfig) -> nn.Module:
+    """Return the norm after a block, before the residual sum."""
+    return make_norm(config, config.width) if config.norm is Norm.SANDWICH else nn.Identity()
 
 
 class FeedForward(nn.Module):

@@ -8,9 +8,12 @@ from dataclasses import replace
 
 from headwaiter_export.checkpoint_inputs import BucketedTokenInput, RotaryTokenInput, TokenInput
 from headwaiter_export.choices import Norm, Positions
+from headwaiter_export.decoder_families import DECODER_FAMILIES
 from headwaiter_export.family import Family, SequenceHead
+from headwaiter_export.gemma3_family import GEMMA3
 from headwaiter_export.head_config import HeadActivation
 from headwaiter_export.modern_families import MODERN_FAMILIES
+from headwaiter_export.t5_family import T5
 
 _BERT = Family(
     input=TokenInput(),
@@ -162,4 +165,7 @@ FAMILIES: dict[str, Family] = {
     "roformer": _ROFORMER,
     "distilbert": _DISTILBERT,
     **MODERN_FAMILIES,
+    **DECODER_FAMILIES,
+    "gemma3_text": GEMMA3,
+    "t5": T5,
 }

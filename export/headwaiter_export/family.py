@@ -64,6 +64,7 @@ class Family:
             present counts. Empty if config.json itself is the configuration.
         default_values: values of fields that the configuration may leave out.
         sequence_head: names of the head of sequence classification; None if the export does not know the head.
+        activations: activations by their names in `activation_field`.
     """
 
     input: TokenInput | PatchInput | FrameInput
@@ -87,6 +88,7 @@ class Family:
     config_fields: tuple[str, ...] = ()
     default_values: Mapping[str, Any] = field(default_factory=dict)
     sequence_head: SequenceHead | None = None
+    activations: Mapping[str, Activation] = field(default_factory=lambda: ACTIVATIONS)
 
     def encoder_json(self, config_json: CheckpointJson) -> CheckpointJson:
         """Return the configuration of the encoder in config.json, with default values for missing fields."""

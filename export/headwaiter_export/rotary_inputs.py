@@ -70,11 +70,11 @@ class SplitHalfInput(TokenInput):
                     )
                 del tensors[name]
                 for part, projection in zip(parts, torch.split(tensor, split), strict=True):
-                    paired = _pair_neighbours(projection, config.heads) if part in ("query", "key") else projection
+                    paired = pair_neighbours(projection, config.heads) if part in ("query", "key") else projection
                     tensors[f"{module}.{part}.{kind}"] = paired
 
 
-def _pair_neighbours(rows: Tensor, heads: int) -> Tensor:
+def pair_neighbours(rows: Tensor, heads: int) -> Tensor:
     """Reorder the rows [H·n, ...] of queries or keys, so that rows i and i + n/2 of a head become 2i and 2i + 1.
 
     Queries and keys are reordered alike, so their products do not change.
@@ -97,16 +97,8 @@ class ModernBertInput(SplitHalfInput):
         heads, width = config_json.size("num_attention_heads"), config_json.size("hidden_size")
         if config_json.values.get("head_dim") not in (None, width // heads):
             raise config_json.error("head_dim", f"it must be {width // heads}, hidden_size / num_attention_heads")
-        parameters = config_json.values.get("rope_parameters") or {}
-        if not isinstance(parameters, dict) or not parameters.keys() <= _LAYER_TYPES.keys():
-            raise config_json.error("rope_parameters", f"it must be an object of {', '.join(_LAYER_TYPES)}")
-        defaults = {
-            "full_attention": config_json.values.get("global_rope_theta", self.theta),
-            "sliding_attention": config_json.values.get("local_rope_theta", self.local_theta),
-        }
-        theta, local_theta = (
-            read_theta(config_json, "rope_parameters", parameters.get(kind) or {}, default)
-            for kind, default in defaults.items()
+        theta, local_theta = read_layer_thetas(
+            config_json, ("global_rope_theta", self.theta), ("local_rope_theta", self.local_theta)
         )
         return {
             "vocabulary_size": config_json.size("vocab_size"),
@@ -139,12 +131,34 @@ def _local_layers(config_json: CheckpointJson) -> list[int]:
             config_json.size("global_attn_every_n_layers") if "global_attn_every_n_layers" in config_json.values else 3
         )
         return [number for number in range(layers) if number % period]
-    kinds = config_json.strings("layer_types")
+    return read_layer_types(config_json)
+
+
+def read_layer_types(config_json: CheckpointJson) -> list[int]:
+    """Return the numbers of the layers that attend locally, as the field layer_types names them."""
+    kinds, layers = config_json.strings("layer_types"), config_json.size("num_hidden_layers")
     if len(kinds) != layers or not set(kinds) <= _LAYER_TYPES.keys():
         raise config_json.error(
             "layer_types", f"it must name one of {', '.join(_LAYER_TYPES)} for each of {layers} layers"
         )
     return [number for number, kind in enumerate(kinds) if _LAYER_TYPES[kind]]
+
+
+def read_layer_thetas(
+    config_json: CheckpointJson, full: tuple[str, float], sliding: tuple[str, float]
+) -> tuple[float, float]:
+    """Return the bases of the rotary angles of layers that attend to all tokens, and of those that attend locally.
+
+    For both, `full` and `sliding` have the field that names the base if rope_parameters does not, and its default.
+    """
+    parameters = config_json.values.get("rope_parameters") or {}
+    if not isinstance(parameters, dict) or not parameters.keys() <= _LAYER_TYPES.keys():
+        raise config_json.error("rope_parameters", f"it must be an object of {', '.join(_LAYER_TYPES)}")
+    theta, local_theta = (
+        read_theta(config_json, "rope_parameters", parameters.get(kind) or {}, config_json.values.get(*default))
+        for kind, default in zip(_LAYER_TYPES, (full, sliding), strict=True)
+    )
+    return theta, local_theta
 
 
 def read_theta(config_json: CheckpointJson, name: str, parameters: object, default: Any) -> float:

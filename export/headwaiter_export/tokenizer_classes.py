@@ -20,7 +20,10 @@ from headwaiter_export.tokenizer_parts import (
     bert_parts,
     bert_post_processor,
     camembert_parts,
+    gemma_parts,
+    kept_post_processor,
     mpnet_post_processor,
+    qwen2_parts,
     roberta_parts,
     roberta_post_processor,
     sentencepiece_post_processor,
@@ -181,6 +184,19 @@ _CLASSES: dict[str, TokenizerClass | None] = {
     "MPNetTokenizer": TokenizerClass(
         "WordPiece", _ROBERTA_TOKENS | {"unk_token": "[UNK]"}, bert_parts, mpnet_post_processor
     ),
+    "Qwen2Tokenizer": TokenizerClass(
+        "BPE",
+        dict.fromkeys(("eos_token", "unk_token", "pad_token"), "<|endoftext|>"),
+        qwen2_parts,
+        kept_post_processor,
+    ),
+    "GemmaTokenizer": TokenizerClass(
+        "BPE",
+        {name: f"<{name.removesuffix('_token')}>" for name in ("bos_token", "eos_token", "unk_token", "pad_token")}
+        | {"mask_token": "<mask>"},
+        gemma_parts,
+        kept_post_processor,
+    ),
     "PreTrainedTokenizer": None,
     "TokenizersBackend": None,
 }
@@ -200,6 +216,13 @@ _CLASS_OF_MODEL_TYPE = {
     "modernbert": "TokenizersBackend",
     "nomic_bert": "BertTokenizer",
     "gte": "XLMRobertaTokenizer",
+    "qwen3": "Qwen2Tokenizer",
+    "gemma3_text": "GemmaTokenizer",
+    # Classes that this export cannot build.
+    "t5": "T5Tokenizer",
+    "llama": "LlamaTokenizer",
+    "mistral": "LlamaTokenizer",
+    "eurobert": "LlamaTokenizer",
     "roberta": "RobertaTokenizer",
     "xlm-roberta": "XLMRobertaTokenizer",
     "camembert": "CamembertTokenizer",

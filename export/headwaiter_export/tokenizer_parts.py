@@ -10,6 +10,19 @@ from headwaiter_export.special_tokens import TokenSettings
 # The content of a tokenizer.json, or parts of it.
 Parts = dict[str, Any]
 
+_BYTE_LEVEL_BPE: Parts = {
+    "dropout": None,
+    "unk_token": None,
+    "continuing_subword_prefix": "",
+    "end_of_word_suffix": "",
+    "fuse_unk": False,
+    "byte_fallback": False,
+    "ignore_merges": False,
+}
+_QWEN2_PIECES = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+
 
 def bert_parts(settings: CheckpointJson, tokens: TokenSettings, parts: Parts) -> Parts:
     """Return the parts of BERT's WordPiece tokenizer."""
@@ -33,22 +46,40 @@ def bert_parts(settings: CheckpointJson, tokens: TokenSettings, parts: Parts) ->
 
 def roberta_parts(settings: CheckpointJson, tokens: TokenSettings, parts: Parts) -> Parts:
     """Return the parts of RoBERTa's byte-level BPE tokenizer."""
+    prefix = settings.flag("add_prefix_space", default=False)
+    return {"model": dict(_BYTE_LEVEL_BPE), "pre_tokenizer": _byte_level(add_prefix_space=prefix, use_regex=True)}
+
+
+def qwen2_parts(settings: CheckpointJson, tokens: TokenSettings, parts: Parts) -> Parts:
+    """Return the parts of the byte-level BPE tokenizer of Qwen2 and Qwen3."""
+    split = {"type": "Split", "pattern": {"Regex": _QWEN2_PIECES}, "behavior": "Isolated", "invert": False}
+    bytes_of_pieces = _byte_level(add_prefix_space=settings.flag("add_prefix_space", default=False), use_regex=False)
     return {
-        "model": {
-            "dropout": None,
-            "unk_token": None,
-            "continuing_subword_prefix": "",
-            "end_of_word_suffix": "",
-            "fuse_unk": False,
-            "byte_fallback": False,
-            "ignore_merges": False,
-        },
-        "pre_tokenizer": {
-            "type": "ByteLevel",
-            "add_prefix_space": settings.flag("add_prefix_space", default=False),
-            "trim_offsets": True,
-            "use_regex": True,
-        },
+        "model": dict(_BYTE_LEVEL_BPE),
+        "normalizer": {"type": "NFC"},
+        "pre_tokenizer": {"type": "Sequence", "pretokenizers": [split, bytes_of_pieces]},
+        "post_processor": parts["post_processor"],
+    }
+
+
+def gemma_parts(settings: CheckpointJson, tokens: TokenSettings, parts: Parts) -> Parts:
+    """Return the parts of Gemma's BPE tokenizer."""
+    unknown = {"unk_token": tokens.name("unk_token"), "fuse_unk": True, "byte_fallback": True}
+    split = {"type": "Split", "pattern": {"String": " "}, "behavior": "MergedWithPrevious", "invert": False}
+    return {
+        "model": {**_BYTE_LEVEL_BPE, "continuing_subword_prefix": None, "end_of_word_suffix": None, **unknown},
+        "normalizer": {"type": "Replace", "pattern": {"String": " "}, "content": "▁"},
+        "pre_tokenizer": split,
+        "post_processor": parts["post_processor"],
+    }
+
+
+def _byte_level(*, add_prefix_space: bool, use_regex: bool) -> Parts:
+    return {
+        "type": "ByteLevel",
+        "add_prefix_space": add_prefix_space,
+        "trim_offsets": True,
+        "use_regex": use_regex,
     }
 
 
@@ -138,6 +169,14 @@ def mpnet_post_processor(
 ) -> processors.PostProcessor:
     """Return the step that puts MPNet's special tokens around a text."""
     return _roberta_processing(tokens, tokenizer, trim_offsets=True, add_prefix_space=False)
+
+
+def kept_post_processor(
+    settings: CheckpointJson, tokens: TokenSettings, tokenizer: Tokenizer
+) -> processors.PostProcessor:
+    """Return the step of tokenizer.json; `AutoTokenizer` ignores add_bos_token and add_eos_token."""
+    kept: processors.PostProcessor = tokenizer.post_processor
+    return kept
 
 
 def _roberta_processing(

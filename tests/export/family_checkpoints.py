@@ -1,10 +1,12 @@
 """Tiny random checkpoints of families of text encoders, and their comparison with `transformers`."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 import transformers
 
@@ -21,12 +23,40 @@ SIZES = {
     "intermediate_size": 64,
     "max_position_embeddings": 24,
 }
+ROPE = {"rope_type": "default", "rope_theta": 77.0}
+LINEAR = {"rope_type": "linear", "rope_theta": 77.0, "factor": 4.0}
+# Other values of fields of all configuration classes, whose changed value cannot be derived from their default.
+VALUES: dict[str, list[Any]] = {
+    "hidden_act": ["silu", "relu", "gelu_new", "gelu", "mish", "tanh"],
+    "hidden_size": [48],
+    "num_attention_heads": [2, 8],
+    "num_hidden_layers": [1, 4],
+    "layer_types": [
+        ["full_attention"] * 2,
+        ["sliding_attention"] * 2,
+        ["sliding_attention", "full_attention"],
+    ],
+    "head_dim": [4, 12],
+    "tie_word_embeddings": [False],
+    "classifier_pooling": ["mean"],
+    "architectures": [["Other"]],
+    "is_encoder_decoder": [True],
+    "problem_type": ["regression"],
+    "id2label": [{0: "a", 1: "b", 2: "c"}],
+    "label2id": [{"a": 0}],
+    "dtype": ["float32"],
+    "transformers_version": ["5.0.0"],
+}
 
 
-def save_family(folder: Path, name: str, kind: str = "Model", **settings: Any) -> transformers.PreTrainedModel:
+def save_family(
+    folder: Path, name: str, kind: str = "Model", config_class: str = "", **settings: Any
+) -> transformers.PreTrainedModel:
     """Save a random checkpoint of a family, whose classes in `transformers` begin with this name."""
     torch.manual_seed(0)
-    config = getattr(transformers, f"{name}Config")(**{**SIZES, **settings}, attn_implementation="eager")
+    config = getattr(transformers, config_class or f"{name}Config")(
+        **{**SIZES, **settings}, attn_implementation="eager"
+    )
     model = getattr(transformers, f"{name}{kind}")(config).eval()
     # The angles of rotary positions are stored beside the parameters.
     angles = {name: value.clone() for name, value in model.state_dict().items() if "embed_positions" in name}
@@ -34,6 +64,23 @@ def save_family(folder: Path, name: str, kind: str = "Model", **settings: Any) -
     model.load_state_dict(angles, strict=False)
     model.save_pretrained(folder)
     return model
+
+
+def changed_values(field: str, default: Any, values: Mapping[str, list[Any]]) -> list[Any]:
+    """Return values of a field of a configuration class that differ from its default; `values` has exceptions."""
+    if field in values:
+        return [*values[field]]
+    if isinstance(default, bool):
+        return [not default]
+    if isinstance(default, float):
+        return [default + 0.5]
+    changed: int = 5 if field.endswith("token_id") else SIZES.get(field, 20) + 4
+    return [changed]
+
+
+def base_field_marks(field: str) -> list[pytest.MarkDecorator]:
+    """Return the marks of a test of a field; every run tests the fields of all classes with Qwen3's class only."""
+    return [pytest.mark.exhaustive] * any(field == each.name for each in fields(transformers.PreTrainedConfig))
 
 
 def assert_equals_transformers(encoder: Encoder, model: transformers.PreTrainedModel, lengths: Sequence[int]) -> None:

@@ -46,6 +46,7 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "head_dim": (5, 6, 8),
     "value_dim": (5, 6, 12),
     "learned_temperature": BOTH,
+    "query_key_norm": BOTH,
     "query_bias": BOTH,
     "key_bias": BOTH,
     "value_bias": BOTH,

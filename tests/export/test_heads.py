@@ -38,7 +38,9 @@ LABELS = {0: "no", 1: "perhaps", 2: "yes"}
     ],
 )
 def test_a_head_equals_transformers(name: str, token_types: int, kind: str, tmp_path: Path) -> None:
-    sizes = {"type_vocab_size": token_types or 1} if name != "DistilBert" else {"dim": 32, "hidden_dim": 64}
+    sizes: dict[str, Any] = (
+        {"type_vocab_size": token_types or 1} if name != "DistilBert" else {"dim": 32, "hidden_dim": 64}
+    )
     if name == "DistilBert":
         sizes |= {"n_heads": 4, "n_layers": 2}
     model = save_family(tmp_path, name, kind, id2label=LABELS, label2id={}, **sizes)

@@ -14,7 +14,14 @@ import transformers
 from headwaiter_export.attention_layout_cpu import PackedCpu
 from headwaiter_export.checkpoints import read_checkpoint
 from tests.checkpoints import bert_hidden, write_json
-from tests.export.family_checkpoints import SIZES, assert_equals_transformers, save_family
+from tests.export.family_checkpoints import (
+    LINEAR,
+    ROPE,
+    VALUES,
+    assert_equals_transformers,
+    changed_values,
+    save_family,
+)
 from tests.export.helpers import (
     assert_checkpoint_refused,
     assert_close_to_scale,
@@ -32,36 +39,15 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "NomicBert": {"pad_token_id": 0},
     "Gte": {"pad_token_id": 0},
 }
-ROPE = {"rope_type": "default", "rope_theta": 77.0}
-LINEAR = {"rope_type": "linear", "rope_theta": 77.0, "factor": 4.0}
 # Other values of fields whose changed value cannot be derived from their default.
-VALUES: dict[str, list[Any]] = {
+OWN_VALUES: dict[str, list[Any]] = {
     "hidden_activation": ["silu", "relu", "gelu_new", "gelu_pytorch_tanh", "mish", "tanh"],
-    "hidden_act": ["silu", "relu", "gelu_new", "gelu", "mish", "tanh"],
     "classifier_activation": ["silu"],
-    "classifier_pooling": ["mean"],
     "classifier_dropout": [0.5],
-    "hidden_size": [48],
-    "num_attention_heads": [2, 8],
-    "num_hidden_layers": [1, 4],
-    "layer_types": [
-        ["full_attention"] * 2,
-        ["sliding_attention"] * 2,
-        ["sliding_attention", "full_attention"],
-    ],
     "local_attention": [0, 1, 2, 7, 1000],
     "norm_eps": [1e-12, 0.1],
     "layer_norm_eps": [1e-5, 0.1],
     "type_vocab_size": [1, 3],
-    "head_dim": [4, 12],
-    "tie_word_embeddings": [False],
-    "architectures": [["Other"]],
-    "is_encoder_decoder": [True],
-    "problem_type": ["regression"],
-    "id2label": [{0: "a", 1: "b", 2: "c"}],
-    "label2id": [{"a": 0}],
-    "dtype": ["float32"],
-    "transformers_version": ["5.0.0"],
 }
 ROPE_VALUES: dict[str, list[Any]] = {
     "ModernBert": [
@@ -74,25 +60,13 @@ ROPE_VALUES: dict[str, list[Any]] = {
 }
 
 
-def changed_values(name: str, field: str, default: Any) -> list[Any]:
-    """Return values of a field of a configuration class that differ from its default."""
-    if field == "rope_parameters":
-        return ROPE_VALUES[name]
-    if field in VALUES:
-        return [*VALUES[field]]
-    if isinstance(default, bool):
-        return [not default]
-    if isinstance(default, float):
-        return [default + 0.5]
-    changed: int = 5 if field.endswith("token_id") else SIZES.get(field, 20) + 4
-    return [changed]
-
-
 CHANGES = [
     pytest.param(name, field.name, value, id=f"{name}-{field.name}-{number}")
     for name in SETTINGS
     for field in fields(getattr(transformers, f"{name}Config"))
-    for number, value in enumerate(changed_values(name, field.name, field.default))
+    for number, value in enumerate(
+        changed_values(field.name, field.default, {**VALUES, **OWN_VALUES, "rope_parameters": ROPE_VALUES[name]})
+    )
 ]
 
 

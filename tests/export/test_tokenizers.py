@@ -22,7 +22,9 @@ from tests.export.tokenizer_cases import CASES, FAST, XLM, save_case
 from tests.export.tokenizer_folders import (
     byte_level_bpe,
     edited,
+    gemma,
     json_of,
+    qwen2,
     random_texts,
     unigram,
     with_token_type,
@@ -106,13 +108,31 @@ def test_a_class_that_transformers_ignores_is_ignored(tmp_path: Path) -> None:
         ("NomicBert", word_piece(lowercase=False), {"tokenizer_class": "BertTokenizer", "do_lower_case": False}),
         ("Gte", unigram(normalizers.NFKC()), {}),
         ("Gte", word_piece(), {"tokenizer_class": "BertTokenizer"}),
+        ("Qwen3", qwen2(), {"tokenizer_class": "Qwen2Tokenizer", "eos_token": "<|im_end|>", "unk_token": None}),
+        ("Qwen3", qwen2(), {"add_prefix_space": True}),
+        ("Qwen3", qwen2(), {"add_bos_token": False, "add_eos_token": False}),
+        ("Qwen3", qwen2(), {"add_bos_token": True, "add_eos_token": True, "bos_token": "<s>"}),
+        ("Qwen3", byte_level_bpe(), {"tokenizer_class": "Qwen2TokenizerFast"}),
+        ("Gemma3", gemma(), {"tokenizer_class": "GemmaTokenizer", "add_bos_token": True, "mask_token": "<mask>"}),
+        (
+            "Gemma3",
+            edited(gemma(), normalizer=None, pre_tokenizer=None),
+            {"extra_special_tokens": {"boi_token": "[B]"}},
+        ),
+        ("Llama", byte_level_bpe(), {"tokenizer_class": FAST}),
+        ("EuroBert", byte_level_bpe(), {"tokenizer_class": FAST}),
     ],
-    ids=["modernbert", "modernbert ignores the class", "nomic", "nomic cased", "gte multilingual", "gte english"],
+    ids=[
+        *("modernbert", "modernbert ignores the class", "nomic", "nomic cased", "gte multilingual", "gte english"),
+        *("qwen3", "qwen3 with a prefix", "qwen3, tokens off", "qwen3, tokens on"),
+        *("qwen3 without tokens", "gemma", "gemma without steps", "llama", "eurobert"),
+    ],
 )
 def test_ids_of_modern_families_equal_those_of_auto_tokenizer(
     name: str, tokenizer: Tokenizer, settings: dict[str, Any], tmp_path: Path
 ) -> None:
-    save_family(tmp_path, name, vocab_size=VOCABULARY_SIZE, pad_token_id=0)
+    kind = ("TextModel", "Gemma3TextConfig") if name == "Gemma3" else ()
+    save_family(tmp_path, name, *kind, vocab_size=VOCABULARY_SIZE, pad_token_id=0, num_key_value_heads=4)
     tokenizer.save(str(tmp_path / "tokenizer.json"))
     write_json(tmp_path / "tokenizer_config.json", settings)
     assert differences(tmp_path, 100) == []

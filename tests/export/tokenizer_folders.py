@@ -93,6 +93,33 @@ def byte_level_bpe(*, add_prefix_space: bool = False) -> Tokenizer:
     return tokenizer
 
 
+def qwen2() -> Tokenizer:
+    """Return the tokenizer of Qwen3-Embedding, which adds a token after each text."""
+    tokenizer = byte_level_bpe()
+    tokenizer.add_special_tokens(["<|endoftext|>", "<|im_end|>"])
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="$A <|endoftext|>", special_tokens=[("<|endoftext|>", tokenizer.token_to_id("<|endoftext|>"))]
+    )
+    return tokenizer
+
+
+def gemma() -> Tokenizer:
+    """Return the tokenizer of EmbeddingGemma."""
+    tokenizer = Tokenizer(models.BPE(unk_token="<unk>", fuse_unk=True, byte_fallback=True))
+    tokenizer.normalizer = normalizers.Replace(" ", "▁")
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(" ", "merged_with_previous")
+    special_tokens = ["<pad>", "<eos>", "<bos>", "<unk>", "<mask>"]
+    # Texts have other bytes than these, and characters without bytes.
+    pieces = [f"<0x{byte:02X}>" for byte in range(200)]
+    trainer = trainers.BpeTrainer(vocab_size=600, special_tokens=[*special_tokens, *pieces], show_progress=False)
+    _train(tokenizer, trainer)
+    content = json_of(tokenizer)
+    content["added_tokens"] = [token for token in content["added_tokens"] if token["content"] in special_tokens]
+    tokenizer = Tokenizer.from_str(json.dumps(content))
+    tokenizer.post_processor = _template("<bos>", "<eos>", tokenizer)
+    return tokenizer
+
+
 def unigram(normalizer: Any = None, special_tokens: tuple[str, ...] = ROBERTA_TOKENS) -> Tokenizer:
     """Return XLM-RoBERTa's tokenizer, or ALBERT's with the special tokens of ALBERT."""
     tokenizer = Tokenizer(models.Unigram())
