@@ -1,4 +1,4 @@
-"""Local attention equals the formulas at every length near the window, in every layout, and costs by the window."""
+"""Local attention equals the formulas at every length near the window, in every layout, in time linear in the length."""
 
 import time
 from pathlib import Path
