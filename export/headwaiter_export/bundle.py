@@ -50,7 +50,7 @@ from headwaiter_export.verification import (
 )
 from headwaiter_proto.encoder_pb2 import PRECISION_FP16, PRECISION_FP32, PRECISION_INT8, Head, ImageFormat, Precision
 from headwaiter_proto.manifest_pb2 import File, Graph, Magnitude, Manifest
-from headwaiter_server.runtime.bundle import GOLDEN, MANIFEST, PARITY, SCHEMA_VERSION, TOKENIZER, sha256_of
+from headwaiter_server.runtime.bundle import GOLDEN, MANIFEST, PARITY, SCHEMA_VERSIONS, TOKENIZER, sha256_of
 from headwaiter_server.runtime.numeric_tolerances import FLOAT16_MAX
 from headwaiter_server.runtime.packing import pack
 
@@ -230,7 +230,7 @@ def _manifest(
 ) -> Manifest:
     limiting, magnitude = limiting_magnitude(ranges.magnitudes)
     return Manifest(
-        schema_version=SCHEMA_VERSION,
+        schema_version=SCHEMA_VERSIONS[bool(config.after_pooling or config.token_types)],
         name=name,
         vocabulary_size=config.vocabulary_size,
         feature_width=config.feature_width,
