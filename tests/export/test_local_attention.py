@@ -1,4 +1,4 @@
-"""Local attention equals the formulas at every length near the window, in every layout, in time linear in the length."""
+"""Local attention equals the formulas at every length near the window in every layout, in linear time."""
 
 import time
 from pathlib import Path
