@@ -18,7 +18,7 @@ from headwaiter_export.checkpoint_inputs import TokenInput
 from headwaiter_export.checkpoint_json import CheckpointError, CheckpointJson
 from headwaiter_export.checkpoint_modules import ModuleFolder, Modules, check_widths, read_modules, read_weights
 from headwaiter_export.checkpoint_text import read_text
-from headwaiter_export.choices import Pooling
+from headwaiter_export.choices import Pooling, Positions
 from headwaiter_export.config import ConfigError, EncoderConfig
 from headwaiter_export.encoder import Encoder
 from headwaiter_export.families import FAMILIES
@@ -56,8 +56,8 @@ def read_checkpoint(folder: Path, pooling: Pooling | None = None, normalize: boo
 
     Args:
         folder: folder of a `transformers` or `sentence-transformers` model.
-        pooling: pooling to use; None for the checkpoint's own, or, if the checkpoint names no pooling, cls for a Vision
-            Transformer and mean for all others.
+        pooling: pooling to use; None for the checkpoint's own, or, if the checkpoint names no pooling, none for a model
+            with a head, and the default of the family for other models.
         normalize: whether to scale pooled vectors to unit length; None for the checkpoint's own choice, which is false
             unless modules.json lists Normalize.
 
@@ -110,7 +110,9 @@ def _read_family(config_json: CheckpointJson) -> Family:
         raise CheckpointError(f"{config_json.path.parent} has adapter_config.json: merge the adapter into the weights")
     if config_json.values.get("is_decoder"):
         raise CheckpointError("config.json has is_decoder: only encoders are supported")
-    if config_json.values.get("position_embedding_type", "absolute") != "absolute":
+    # Families with rotary positions ignore this field.
+    learned = family.fixed_fields.get("positions", Positions.LEARNED) is Positions.LEARNED
+    if learned and config_json.values.get("position_embedding_type", "absolute") != "absolute":
         raise config_json.error("position_embedding_type", "only 'absolute' is supported")
     return family
 
