@@ -70,10 +70,12 @@ def read_checkpoint(folder: Path, pooling: Pooling | None = None, normalize: boo
     folder = modules.transformer
     config_json = CheckpointJson.read(folder / "config.json")
     family = _read_family(config_json)
-    config_json = family.encoder_json(config_json)
+    whole_json, config_json = config_json, family.encoder_json(config_json)
     head = read_head(config_json, family, modules.cross_encoder)
     family = with_head_names(family, head)
     pooling = pooling or modules.pooling or (Pooling.NONE if head else family.default_pooling)
+    is_own_pooling = modules.pooling is None and pooling is family.default_pooling
+    own_modules = family.own_modules(whole_json, config_json) if is_own_pooling else ()
     if normalize is None:
         normalize = modules.normalize and pooling is not Pooling.NONE
     after_pooling = () if pooling is Pooling.NONE else modules.after_pooling
@@ -81,7 +83,7 @@ def read_checkpoint(folder: Path, pooling: Pooling | None = None, normalize: boo
         config_json,
         family,
         pooling=pooling,
-        after_pooling=tuple(each.module for each in after_pooling),
+        after_pooling=own_modules or tuple(each.module for each in after_pooling),
         normalize=normalize,
         head=head,
         token_types=_token_types(folder, config_json, family) if head else 0,
