@@ -15,6 +15,7 @@ from typing_extensions import override
 
 from headwaiter_export.checkpoint_json import CheckpointJson
 from headwaiter_export.config import EncoderConfig
+from headwaiter_export.rotary_inputs import pair_neighbours
 from headwaiter_export.weights import take_tensor
 from headwaiter_proto.encoder_pb2 import ImageFormat
 
@@ -173,8 +174,7 @@ class RotaryImageInput(ImageInput):
         for name, tensor in tensors.items():
             # `take_tensor` refuses other shapes later.
             if (".q_proj." in name or ".k_proj." in name) and tensor.shape[:1] == (config.d_model,):
-                halves = tensor.reshape(config.heads, 2, config.head_dim // 2, *tensor.shape[1:])
-                tensors[name] = halves.transpose(1, 2).flatten(0, 2)
+                tensors[name] = pair_neighbours(tensor, config.heads)
 
 
 @dataclass(frozen=True)

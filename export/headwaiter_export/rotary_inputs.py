@@ -70,11 +70,11 @@ class SplitHalfInput(TokenInput):
                     )
                 del tensors[name]
                 for part, projection in zip(parts, torch.split(tensor, split), strict=True):
-                    paired = _pair_neighbours(projection, config.heads) if part in ("query", "key") else projection
+                    paired = pair_neighbours(projection, config.heads) if part in ("query", "key") else projection
                     tensors[f"{module}.{part}.{kind}"] = paired
 
 
-def _pair_neighbours(rows: Tensor, heads: int) -> Tensor:
+def pair_neighbours(rows: Tensor, heads: int) -> Tensor:
     """Reorder the rows [H·n, ...] of queries or keys, so that rows i and i + n/2 of a head become 2i and 2i + 1.
 
     Queries and keys are reordered alike, so their products do not change.
