@@ -50,7 +50,7 @@ from headwaiter_export.verification import (
 )
 from headwaiter_proto.encoder_pb2 import PRECISION_FP16, PRECISION_FP32, PRECISION_INT8, Head, ImageFormat, Precision
 from headwaiter_proto.manifest_pb2 import File, Graph, Magnitude, Manifest
-from headwaiter_server.runtime.bundle import GOLDEN, MANIFEST, PARITY, SCHEMA_VERSION, TOKENIZER, sha256_of
+from headwaiter_server.runtime.bundle import GOLDEN, MANIFEST, PARITY, SCHEMA_VERSIONS, TOKENIZER, sha256_of
 from headwaiter_server.runtime.numeric_tolerances import FLOAT16_MAX
 from headwaiter_server.runtime.packing import pack
 
@@ -230,14 +230,14 @@ def _manifest(
 ) -> Manifest:
     limiting, magnitude = limiting_magnitude(ranges.magnitudes)
     return Manifest(
-        schema_version=SCHEMA_VERSION,
+        schema_version=SCHEMA_VERSIONS[bool(config.after_pooling or config.token_types)],
         name=name,
         vocabulary_size=config.vocabulary_size,
         feature_width=config.feature_width,
         min_tokens=config.min_tokens,
         fixed_length=config.fixed_length,
         class_row=config.prefix_rows > 0,
-        prefix_rows=config.prefix_rows,
+        prefix_rows=config.prefix_rows if config.prefix_rows > 1 else 0,
         max_tokens=config.max_tokens,
         max_text_tokens=text.max_tokens if text else 0,
         prompts=[asdict(prompt) for prompt in text.prompts] if text else (),
@@ -249,6 +249,7 @@ def _manifest(
         fixed_pooling=bool(config.after_pooling),
         layers=config.layers,
         heads=config.heads,
+        gated_width=config.d_ff if config.gated else 0,
         head_dim=config.head_dim,
         value_dim=config.value_dim,
         pooling=f"POOLING_{config.pooling.name}",

@@ -18,7 +18,7 @@ from headwaiter_export.checkpoint_inputs import TokenInput
 from headwaiter_export.checkpoint_json import CheckpointError, CheckpointJson
 from headwaiter_export.checkpoint_modules import ModuleFolder, Modules, check_widths, read_modules, read_weights
 from headwaiter_export.checkpoint_text import read_text
-from headwaiter_export.choices import Pooling
+from headwaiter_export.choices import Pooling, Positions
 from headwaiter_export.config import ConfigError, EncoderConfig
 from headwaiter_export.encoder import Encoder
 from headwaiter_export.families import FAMILIES
@@ -56,8 +56,8 @@ def read_checkpoint(folder: Path, pooling: Pooling | None = None, normalize: boo
 
     Args:
         folder: folder of a `transformers` or `sentence-transformers` model.
-        pooling: pooling to use; None for the checkpoint's own, or, if the checkpoint names no pooling, cls for a Vision
-            Transformer and mean for all others.
+        pooling: pooling to use; None for the checkpoint's own, or, if the checkpoint names no pooling, none for a model
+            with a head, and the default of the family for other models.
         normalize: whether to scale pooled vectors to unit length; None for the checkpoint's own choice, which is false
             unless modules.json lists Normalize.
 
@@ -70,10 +70,12 @@ def read_checkpoint(folder: Path, pooling: Pooling | None = None, normalize: boo
     folder = modules.transformer
     config_json = CheckpointJson.read(folder / "config.json")
     family = _read_family(config_json)
-    config_json = family.encoder_json(config_json)
+    whole_json, config_json = config_json, family.encoder_json(config_json)
     head = read_head(config_json, family, modules.cross_encoder)
     family = with_head_names(family, head)
     pooling = pooling or modules.pooling or (Pooling.NONE if head else family.default_pooling)
+    is_own_pooling = modules.pooling is None and pooling is family.default_pooling
+    own_modules = family.own_modules(whole_json, config_json) if is_own_pooling else ()
     if normalize is None:
         normalize = modules.normalize and pooling is not Pooling.NONE
     after_pooling = () if pooling is Pooling.NONE else modules.after_pooling
@@ -81,7 +83,7 @@ def read_checkpoint(folder: Path, pooling: Pooling | None = None, normalize: boo
         config_json,
         family,
         pooling=pooling,
-        after_pooling=tuple(each.module for each in after_pooling),
+        after_pooling=own_modules or tuple(each.module for each in after_pooling),
         normalize=normalize,
         head=head,
         token_types=_token_types(folder, config_json, family) if head else 0,
@@ -110,7 +112,9 @@ def _read_family(config_json: CheckpointJson) -> Family:
         raise CheckpointError(f"{config_json.path.parent} has adapter_config.json: merge the adapter into the weights")
     if config_json.values.get("is_decoder"):
         raise CheckpointError("config.json has is_decoder: only encoders are supported")
-    if config_json.values.get("position_embedding_type", "absolute") != "absolute":
+    # Families with rotary positions ignore this field.
+    learned = family.fixed_fields.get("positions", Positions.LEARNED) is Positions.LEARNED
+    if learned and config_json.values.get("position_embedding_type", "absolute") != "absolute":
         raise config_json.error("position_embedding_type", "only 'absolute' is supported")
     return family
 

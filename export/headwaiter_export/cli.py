@@ -108,8 +108,8 @@ def _add_checkpoint(commands: "argparse._SubParsersAction[argparse.ArgumentParse
     checkpoint.add_argument(
         "--pooling",
         choices=[*Pooling],
-        help="how a sequence becomes one vector (default: as the checkpoint says, otherwise cls for most models of "
-        "images and mean for texts)",
+        help="how a sequence becomes one vector (default: as the checkpoint says, otherwise none for a model with "
+        "a head, and for other models the pooling of their family)",
     )
     checkpoint.add_argument(
         "--normalize",

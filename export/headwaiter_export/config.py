@@ -9,7 +9,7 @@ from headwaiter_export.after_pooling import ModuleKind, PooledModule, output_wid
 from headwaiter_export.choices import CHOICES_OF_FIELDS, Activation, Mask, Norm, Pooling, Positions
 from headwaiter_export.config_checks import ConfigError as ConfigError
 from headwaiter_export.config_checks import WeightsError as WeightsError
-from headwaiter_export.config_checks import check_choice, check_eps, check_size
+from headwaiter_export.config_checks import check_choice, check_eps, check_flags, check_size
 from headwaiter_export.head_config import HeadConfig
 
 _SIZES_OR_ZERO = "vocabulary_size token_types feature_width prefix_rows embedding_width d_ff head_dim value_dim window"
@@ -46,7 +46,7 @@ class EncoderConfig:
         layers: number of encoder layers.
         local_layers: numbers of the layers, from 0, in which a token attends only to tokens within `window`.
         window: largest distance from a token to the tokens that it attends to in local layers; a token thus attends to
-            2 · window + 1 tokens, or with a causal mask to window + 1. Becomes 0 without local layers.
+            2 · window + 1 tokens, or with a causal mask to window + 1. Must be 0 without local layers.
         d_ff: width between the two feed-forward layers, W_down activation(W_up x); 0 for attention alone.
         gated: whether a third layer gates the feed-forward block, W_down (activation(W_gate x) · W_up x), as in
             https://arxiv.org/abs/2002.05202.
@@ -141,9 +141,7 @@ class EncoderConfig:
                 f"vocabulary_size is {self.vocabulary_size} and feature_width {self.feature_width}: set exactly one of "
                 "them"
             )
-        for field in fields(self):
-            if field.type is bool and not isinstance(getattr(self, field.name), bool):
-                raise ConfigError(f"{field.name} is {getattr(self, field.name)!r}: it must be true or false")
+        check_flags(self)
         if self.token_types and not self.takes_tokens:
             raise ConfigError(f"token_types is {self.token_types}, but features have no types: set it to 0")
         if self.takes_tokens:
@@ -155,6 +153,8 @@ class EncoderConfig:
             )
         self._resolve_widths()
         self._resolve_local_layers()
+        if self.gated and not self.d_ff:
+            raise ConfigError("gated is true and d_ff is 0: set gated to false, or d_ff to the width of the block")
         if self.max_tokens < self.min_tokens:
             raise ConfigError(
                 f"max_tokens is {self.max_tokens}: it must be {self.min_tokens} or more when mask is {self.mask}"
@@ -232,9 +232,9 @@ class EncoderConfig:
                 f"local_layers is {layers!r}: it must be a list of numbers of layers, 0 to {self.layers - 1}"
             )
         object.__setattr__(self, "local_layers", tuple(sorted(set(layers))))
-        if not layers:
-            object.__setattr__(self, "window", 0)
-        elif self.window < 1 and self.mask is Mask.SELF_EXCLUDING:
+        if self.window and not layers:
+            raise ConfigError(f"window is {self.window} without local_layers: name these layers, or set window to 0")
+        if self.window < 1 and layers and self.mask is Mask.SELF_EXCLUDING:
             raise ConfigError(f"window is {self.window}: it must be 1 or more when mask is {self.mask}")
 
     def _check_even_widths(self) -> None:

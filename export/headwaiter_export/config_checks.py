@@ -1,5 +1,6 @@
 """Checks of the fields of configurations."""
 
+from dataclasses import fields
 from enum import StrEnum
 from typing import Any
 
@@ -28,6 +29,13 @@ def check_size(name: str, value: Any, least: int = 1) -> None:
     """Check that a field is a whole number from `least` to `MAX_SIZE`."""
     if type(value) is not int or not least <= value <= MAX_SIZE:
         raise ConfigError(f"{name} is {value!r}: it must be a whole number from {least} to {MAX_SIZE}")
+
+
+def check_flags(config: Any) -> None:
+    """Check that the fields of type bool are true or false."""
+    for field in fields(config):
+        if field.type is bool and not isinstance(getattr(config, field.name), bool):
+            raise ConfigError(f"{field.name} is {getattr(config, field.name)!r}: it must be true or false")
 
 
 def check_eps(name: str, value: Any) -> None:

@@ -1,9 +1,10 @@
 """What a family of checkpoints is: its names for configuration fields and tensors; `families.py` lists the families."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from headwaiter_export.after_pooling import PooledModule
 from headwaiter_export.checkpoint_inputs import TokenInput
 from headwaiter_export.checkpoint_json import CheckpointJson
 from headwaiter_export.choices import Activation, Pooling
@@ -65,6 +66,8 @@ class Family:
         default_values: values of fields that the configuration may leave out.
         sequence_head: names of the head of sequence classification; None if the export does not know the head.
         activations: activations by their names in `activation_field`.
+        own_modules: function that returns the modules after the family's own pooling, given config.json and the part of
+            it that is the encoder's configuration.
     """
 
     input: TokenInput | PatchInput | FrameInput
@@ -89,6 +92,7 @@ class Family:
     default_values: Mapping[str, Any] = field(default_factory=dict)
     sequence_head: SequenceHead | None = None
     activations: Mapping[str, Activation] = field(default_factory=lambda: ACTIVATIONS)
+    own_modules: Callable[[CheckpointJson, CheckpointJson], tuple[PooledModule, ...]] = lambda *_: ()
 
     def encoder_json(self, config_json: CheckpointJson) -> CheckpointJson:
         """Return the configuration of the encoder in config.json, with default values for missing fields."""

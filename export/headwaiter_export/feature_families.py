@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 
+from headwaiter_export.after_pooling import ModuleKind, PooledModule
+from headwaiter_export.checkpoint_json import CheckpointJson
 from headwaiter_export.choices import Norm, Pooling, Positions
 from headwaiter_export.family import Family, SequenceHead
 from headwaiter_export.feature_inputs import DinoInput, FrameInput, ImageInput, RotaryImageInput, SpectrogramInput
@@ -153,6 +155,21 @@ _SIGLIP = replace(
     config_fields=("vision_config",),
     ignored_prefixes=(*_SIGLIP_VISION.ignored_prefixes, "text_model.", "logit_scale", "logit_bias"),
 )
+
+
+def _clip_modules(config_json: CheckpointJson, encoder_json: CheckpointJson) -> tuple[PooledModule, ...]:
+    """Return CLIP's norm of the class token's row, and the projection if the checkpoint has it."""
+    eps = encoder_json.values["layer_norm_eps"]
+    if not isinstance(eps, float) or not 0 < eps < 1:
+        raise encoder_json.error("layer_norm_eps", "it must be a number between 0 and 1")
+    norm = PooledModule(kind=ModuleKind.LAYER_NORM, eps=eps)
+    whole = config_json.values["model_type"] == "clip"
+    if not whole and not any(name.endswith("WithProjection") for name in config_json.strings("architectures")):
+        return (norm,)
+    sizes = replace(config_json, values={"projection_dim": 512, **config_json.values})
+    return norm, PooledModule(kind=ModuleKind.DENSE, width=sizes.size("projection_dim"), bias=False)
+
+
 _CLIP_VISION = replace(
     _SIGLIP_VISION,
     input=replace(_SIGLIP_INPUT, tokens=("embeddings.class_embedding",), projection_bias=False),
@@ -166,9 +183,13 @@ _CLIP_VISION = replace(
         "embedding.tokens": "embeddings.patch_embedding",
         "embedding.positions.table": "embeddings.position_embedding",
         "embedding.norm": "pre_layrnorm",
+        "after_pooling.0.norm": "post_layernorm",
+        "after_pooling.1.linear": "visual_projection",
     },
     ignored_prefixes=("embeddings.position_ids", "post_layernorm.", "visual_projection."),
     fixed_fields={"norm": Norm.PRE, "fixed_length": True},
+    default_pooling=Pooling.CLS,
+    own_modules=_clip_modules,
 )
 _CLIP = replace(
     _CLIP_VISION,

@@ -15,8 +15,16 @@ from typing_extensions import override
 
 from headwaiter_export.checkpoint_json import CheckpointJson
 from headwaiter_export.config import EncoderConfig
+from headwaiter_export.rotary_inputs import pair_neighbours
 from headwaiter_export.weights import take_tensor
 from headwaiter_proto.encoder_pb2 import ImageFormat
+
+# Other names that transformers reads for fields of Whisper's config.json.
+_WHISPER_ALIASES = {
+    "hidden_size": "d_model",
+    "num_attention_heads": "encoder_attention_heads",
+    "num_hidden_layers": "encoder_layers",
+}
 
 
 @dataclass(frozen=True)
@@ -166,8 +174,7 @@ class RotaryImageInput(ImageInput):
         for name, tensor in tensors.items():
             # `take_tensor` refuses other shapes later.
             if (".q_proj." in name or ".k_proj." in name) and tensor.shape[:1] == (config.d_model,):
-                halves = tensor.reshape(config.heads, 2, config.head_dim // 2, *tensor.shape[1:])
-                tensors[name] = halves.transpose(1, 2).flatten(0, 2)
+                tensors[name] = pair_neighbours(tensor, config.heads)
 
 
 @dataclass(frozen=True)
@@ -195,7 +202,10 @@ class FrameInput:
     """
 
     def sizes(self, config_json: CheckpointJson) -> dict[str, int]:
-        """Read the sizes of the input, named as in EncoderConfig."""
+        """Read the sizes of the input, named as in EncoderConfig, and check other names of Whisper's fields."""
+        for alias, field in _WHISPER_ALIASES.items():
+            if config_json.values.get(alias) not in (None, config_json.size(field)):
+                raise config_json.error(alias, f"it must be equal to {field}, {config_json.size(field)}")
         return {
             "feature_width": config_json.size("d_model"),
             "max_tokens": config_json.size("max_source_positions"),

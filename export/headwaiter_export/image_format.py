@@ -65,13 +65,18 @@ def read_image_format(folder: Path, config_json: CheckpointJson) -> ImageFormat:
 
 
 def _read_preparation(folder: Path, channels: int) -> ImagePreparation | None:
-    """Read how the image processor prepares images; return None if there is none, or if it does something else."""
+    """Read how the image processor prepares images.
+
+    Return None if there is no processor, if the processor does something else, or if the sizes of its images differ.
+    """
     saved = _read_processor(folder)
     kind = saved.values.get("image_processor_type", saved.values.get("feature_extractor_type"))
     name = str(kind).removesuffix("Fast").replace("FeatureExtractor", "ImageProcessor")
     if name not in _PROCESSORS or saved.values.get("do_pad"):
         return None
-    processor = CheckpointJson(saved.path, {**_PROCESSORS[name], **saved.values})
+    # Fast processors of transformers 4 save null for fields that keep the class's own values.
+    given = {field: value for field, value in saved.values.items() if value is not None}
+    processor = CheckpointJson(saved.path, {**_PROCESSORS[name], **given})
     preparation = ImagePreparation(rescale_factor=1, image_mean=[0] * channels, image_std=[1] * channels)
     if processor.flag("do_resize", default=False):
         size = _read_size(processor, "size", square=name in _SQUARE_PROCESSORS)
@@ -83,10 +88,14 @@ def _read_preparation(folder: Path, channels: int) -> ImagePreparation | None:
             return None
         preparation.resample = _read_filter(processor)
     if processor.flag("do_center_crop", default=False):
+        if "crop_size" not in processor.values:
+            return None
         size = _read_size(processor, "crop_size", square=True)
         if size.keys() != {"height", "width"}:
             return None
         preparation.crop_height, preparation.crop_width = size["height"], size["width"]
+    if not (preparation.crop_height or preparation.resize_height):
+        return None
     if processor.flag("do_rescale", default=False):
         (preparation.rescale_factor,) = _read_numbers(processor, "rescale_factor", 1)
     if processor.flag("do_normalize", default=False):

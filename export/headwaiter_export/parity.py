@@ -124,12 +124,18 @@ def operations(config: EncoderConfig, tokens: int) -> float:
 
 
 def random_sequences(config: EncoderConfig, lengths: Iterable[int]) -> list[Sequence]:
-    """Draw uniform token ids or normally distributed features; the same `lengths` give the same sequences."""
+    """Draw uniform token ids, or normally distributed features after `prefix_rows` rows of zeros.
+
+    The same `lengths` give the same sequences.
+    """
     rng = np.random.default_rng(0)
     if config.takes_tokens:
         largest = [config.vocabulary_size, config.token_types] if config.token_types else config.vocabulary_size
         return [rng.integers(0, largest, (n, 2) if config.token_types else n) for n in lengths]
-    return [rng.standard_normal((n, config.feature_width), np.float32) for n in lengths]
+    sequences = [rng.standard_normal((n, config.feature_width), np.float32) for n in lengths]
+    for rows in sequences:
+        rows[: config.prefix_rows] = 0
+    return [*sequences]
 
 
 def measure_graph(path: Path, provider: Provider, reference: Reference) -> Difference:

@@ -100,14 +100,15 @@ class ModernBertInput(SplitHalfInput):
         theta, local_theta = read_layer_thetas(
             config_json, ("global_rope_theta", self.theta), ("local_rope_theta", self.local_theta)
         )
+        local_layers = _local_layers(config_json)
         return {
             "vocabulary_size": config_json.size("vocab_size"),
             "max_tokens": config_json.size("max_position_embeddings"),
             "rotary_theta": theta,
             "local_rotary_theta": local_theta,
-            "local_layers": _local_layers(config_json),
+            "local_layers": local_layers,
             # transformers allows distances up to half of this field.
-            "window": config_json.size("local_attention", least=0) // 2,
+            "window": config_json.size("local_attention", least=0) // 2 if local_layers else 0,
         }
 
     @override

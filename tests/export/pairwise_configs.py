@@ -137,8 +137,12 @@ def valid_configs() -> tuple[EncoderConfig, ...]:
     random = Random(0)
     valid = []
     for _ in range(_DRAWS):
+        drawn = {name: random.choice(values) for name, values in VALUES.items()}
+        # Otherwise too many draws are refused.
+        drawn["window"] = drawn["window"] if drawn["local_layers"] else 0
+        drawn["gated"] = drawn["gated"] and drawn["d_ff"] > 0
         with suppress(ConfigError):
-            valid.append(EncoderConfig(**{name: random.choice(values) for name, values in VALUES.items()}))
+            valid.append(EncoderConfig(**drawn))
     return tuple(valid)
 
 

@@ -56,6 +56,13 @@ class WelfordNorms(SingleSequence):
         return torch.from_numpy(scale / deviation[:, None] * (rows - mean[:, None]) + shift)
 
 
+@pytest.mark.parametrize("prefix_rows", [0, 2])
+def test_the_export_measures_the_rows_of_zeros_that_a_server_accepts(prefix_rows: int) -> None:
+    encoder = random_encoder(feature_width=6, prefix_rows=prefix_rows, max_tokens=24, fixed_length=True)
+    for rows in Reference.compute(encoder).sequences:
+        assert np.flatnonzero(~rows.any(axis=1)).tolist() == list(range(len(rows)))[:prefix_rows]
+
+
 @pytest.mark.parametrize(("ratio", "fits"), [(1, True), (30, False)])
 def test_norms_are_fused_only_if_their_rounding_keeps_the_model_within_tolerance(ratio: float, *, fits: bool) -> None:
     encoder = shifted_encoder(ratio)

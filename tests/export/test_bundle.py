@@ -37,6 +37,32 @@ def test_a_feature_bundle_accepts_no_texts(feature_bundle: Path) -> None:
     assert not (feature_bundle / "tokenizer.json").exists()
 
 
+@pytest.mark.usefixtures("packed_cpu_alone")
+@pytest.mark.parametrize(
+    ("choices", "version"),
+    [
+        ({"feature_width": 6}, 1),
+        ({"feature_width": 6, "after_pooling": [{"kind": "dense", "width": 5}]}, 2),
+        ({"vocabulary_size": 50, "token_types": 2}, 2),
+    ],
+)
+def test_readers_that_would_compute_other_vectors_refuse_the_schema_version(
+    choices: dict[str, Any], version: int, tmp_path: Path
+) -> None:
+    export_bundle(random_encoder(layers=1, max_tokens=8, **choices), None, tmp_path / "bundle", "tiny")
+    assert Bundle.open(tmp_path / "bundle").manifest.schema_version == version
+
+
+@pytest.mark.usefixtures("packed_cpu_alone")
+@pytest.mark.parametrize("prefix_rows", [1, 2])
+def test_the_manifest_has_the_width_of_gated_blocks_and_several_rows_of_zeros(prefix_rows: int, tmp_path: Path) -> None:
+    choices: dict[str, Any] = {"feature_width": 6, "gated": True, "d_ff": 40, "prefix_rows": prefix_rows}
+    export_bundle(random_encoder(layers=1, max_tokens=8, **choices), None, tmp_path / "bundle", "tiny")
+    manifest = Bundle.open(tmp_path / "bundle").manifest
+    assert manifest.gated_width == 40
+    assert (manifest.class_row, manifest.prefix_rows) == (True, prefix_rows if prefix_rows > 1 else 0)
+
+
 def test_parity_contains_the_differences_of_the_graphs_that_ran(text_bundle: Path) -> None:
     graphs = {graph.graph: graph for graph in Bundle.open(text_bundle).parity().graphs}
     assert graphs.keys() >= {"packed-cpu.fp32.onnx", "portable.fp32.onnx"}

@@ -188,7 +188,7 @@ def test_an_encoder_in_fp16_is_within_the_tolerance_of_its_formulas(config: Enco
         for runtime in RUNTIMES[PackedCuda]:
             actual = normalize_outputs(config, run_graph(path, runtime, sequences))
             measured = difference(actual, expected)
-            # Products of two rounded factors double the error. Random weights without a norm are the worst case.
+            # Products of two rounded factors double the error. The worst of these encoders differ in their norms.
             if not config.gated or measured.min_cosine < MOST_INEXACT_GATED:
                 assert violation(measured, PRECISION_FP16) is None
 

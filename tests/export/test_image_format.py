@@ -19,7 +19,7 @@ from headwaiter_proto.encoder_pb2 import GetModelResponse, ImageFormat
 from tests.checkpoints import save_vit
 from tests.documents import MODELS, blocks
 from tests.export.feature_checkpoints import expected_hidden, exported_hidden, save_feature_model
-from tests.export.helpers import assert_checkpoint_refused, assert_close, assert_close_to_scale
+from tests.export.helpers import assert_checkpoint_refused, assert_close, assert_close_to_scale, edit_json
 from tests.oracle import Array
 
 SMALL = {"size": {"height": 12, "width": 12}}
@@ -90,6 +90,15 @@ def test_missing_fields_have_the_values_of_the_processor(tmp_path: Path) -> None
     assert old == read_checkpoint(tmp_path).image
 
 
+def test_fields_with_null_have_the_values_of_the_processor(tmp_path: Path) -> None:
+    save_vit(tmp_path, num_hidden_layers=1)
+    ViTImageProcessorPil(**SMALL).save_pretrained(tmp_path)
+    complete = read_checkpoint(tmp_path).image
+    nulls = dict.fromkeys(("do_center_crop", "crop_size", "do_pad", "do_rescale", "image_std", "resample"))
+    edit_json(tmp_path / "preprocessor_config.json", image_processor_type="ViTImageProcessorFast", **nulls)
+    assert read_checkpoint(tmp_path).image == complete
+
+
 def test_the_processor_of_a_model_of_images_and_texts_is_found(tmp_path: Path) -> None:
     save_feature_model(tmp_path, "CLIPVision")
     CLIPImageProcessorPil(**CROPPED).save_pretrained(tmp_path)
@@ -104,7 +113,16 @@ def test_the_processor_of_a_model_of_images_and_texts_is_found(tmp_path: Path) -
 
 @pytest.mark.parametrize(
     "settings",
-    [None, {"image_processor_type": "GlpnImageProcessor"}, {"do_pad": True}, {"size": {"longest_edge": 12}}],
+    [
+        None,
+        {"image_processor_type": "GlpnImageProcessor"},
+        {"do_pad": True},
+        {"size": {"longest_edge": 12}},
+        {"do_center_crop": True},
+        {"do_resize": False},
+        {"size": {"shortest_edge": 12}},
+        {"image_processor_type": "BitImageProcessor", "size": {"shortest_edge": 12}, "do_center_crop": False},
+    ],
 )
 def test_a_preparation_that_cannot_be_described_is_left_out(settings: dict[str, Any] | None, tmp_path: Path) -> None:
     save_vit(tmp_path, num_hidden_layers=1)

@@ -1,4 +1,4 @@
-"""Local attention equals the formulas at every length near the window, in every layout, and costs by the window."""
+"""Local attention equals the formulas at every length near the window in every layout, in linear time."""
 
 import time
 from pathlib import Path
@@ -81,8 +81,8 @@ def test_attention_weights_are_zero_outside_the_window(mask: str) -> None:
 
 
 def test_a_graph_for_cuda_that_gathers_one_layer_pays_for_padding(tmp_path: Path) -> None:
-    for local_layers, route in (([], Route.UNFUSED), ([1], Route.GATHERED)):
-        encoder = random_encoder(**{**LOCAL, "local_layers": local_layers})
+    for local_layers, window, route in (([], 0, Route.UNFUSED), ([1], WINDOW, Route.GATHERED)):
+        encoder = random_encoder(**{**LOCAL, "local_layers": local_layers, "window": window})
         path = write_graphs(encoder, tmp_path, PackedCuda)[PackedCuda]
         assert EncoderGraph(open_with_standard_attention(path), ("cpu", 0)).route == route
 

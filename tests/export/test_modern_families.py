@@ -13,6 +13,7 @@ import transformers
 
 from headwaiter_export.attention_layout_cpu import PackedCpu
 from headwaiter_export.checkpoints import read_checkpoint
+from headwaiter_export.choices import Positions
 from tests.checkpoints import bert_hidden, write_json
 from tests.export.family_checkpoints import (
     LINEAR,
@@ -152,13 +153,19 @@ def test_a_modernbert_with_the_fields_of_transformers_4_equals_transformers(peri
         ("NomicBert", "rope_parameters", {**ROPE, "partial_rotary_factor": 0.5}),
         ("NomicBert", "head_dim", "8"),
         ("Gte", "rope_scaling", {"type": "ntk", "factor": 8.0}),
-        ("Gte", "position_embedding_type", "rope"),
     ],
 )
 def test_a_field_that_the_encoder_lacks_is_refused_by_name(name: str, field: str, value: Any, tmp_path: Path) -> None:
     save_family(tmp_path, name, **SETTINGS[name])
     edit_json(tmp_path / "config.json", **{field: value})
     assert_checkpoint_refused(tmp_path, field if "rope" not in field else "rope_")
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_the_type_of_position_embeddings_is_ignored_as_in_transformers(name: str, tmp_path: Path) -> None:
+    save_family(tmp_path, name, **SETTINGS[name])
+    edit_json(tmp_path / "config.json", position_embedding_type="rope")
+    assert read_checkpoint(tmp_path).encoder.config.positions is Positions.ROTARY
 
 
 @pytest.mark.parametrize(

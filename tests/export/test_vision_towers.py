@@ -3,11 +3,13 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import transformers
 
 from headwaiter_client import patches
+from headwaiter_export.attention_layout import SingleSequence
 from headwaiter_export.checkpoints import read_checkpoint
 from headwaiter_export.choices import Pooling
 from tests.checkpoints import randomize
@@ -18,9 +20,11 @@ from tests.export.feature_checkpoints import (
     draw_input,
     expected_hidden,
     exported_hidden,
+    input_rows,
     save_feature_model,
 )
 from tests.export.helpers import assert_checkpoint_refused, assert_close_to_scale, edit_json
+from tests.oracle import Array
 
 VISION = {**LAYERS, **FEED_FORWARD, **IMAGES}
 TEXT = {
@@ -86,9 +90,44 @@ def test_a_configuration_of_the_image_part_that_is_no_object_is_refused(tmp_path
     assert_checkpoint_refused(tmp_path, "vision_config 'base'", "object")
 
 
-@pytest.mark.parametrize("name", ["CLIPVision", "SiglipVision"])
-def test_a_part_whose_own_pooling_is_not_exported_has_no_pooling_by_default(name: str, tmp_path: Path) -> None:
-    save_feature_model(tmp_path, name)
+def exported_pooled(folder: Path, model: transformers.PreTrainedModel, values: Array) -> Array:
+    encoder = read_checkpoint(folder).encoder
+    rows = input_rows(model, values, encoder.config.prefix_rows)
+    with torch.inference_mode():
+        pooled = encoder(torch.from_numpy(rows), SingleSequence(len(rows)))[0]
+    assert pooled is not None
+    return np.asarray(pooled[0])
+
+
+@pytest.mark.parametrize("projection_dim", [8, 48])
+def test_the_pooled_vector_of_clip_is_that_of_transformers(projection_dim: int, tmp_path: Path) -> None:
+    projected = save_feature_model(tmp_path / "1", "CLIPVision", "ModelWithProjection", projection_dim=projection_dim)
+    plain = save_feature_model(tmp_path / "2", "CLIPVision", projection_dim=projection_dim)
+    image = draw_input(plain)
+    batch = torch.from_numpy(image)[None]
+    with torch.inference_mode():
+        embeddings, pooled = projected(batch).image_embeds[0].numpy(), plain(batch).pooler_output[0].numpy()
+    assert_close_to_scale(exported_pooled(tmp_path / "1", plain, image), embeddings)
+    assert_close_to_scale(exported_pooled(tmp_path / "2", plain, image), pooled)
+
+
+def test_the_pooled_vector_of_a_whole_clip_is_its_image_features(tmp_path: Path) -> None:
+    part = save_both_parts(tmp_path, "CLIP")
+    model = transformers.CLIPModel.from_pretrained(tmp_path).eval()
+    image = draw_input(part)
+    with torch.inference_mode():
+        features = model.get_image_features(torch.from_numpy(image)[None]).pooler_output[0].numpy()
+    assert_close_to_scale(exported_pooled(tmp_path, part, image), features)
+
+
+def test_another_pooling_of_clip_leaves_out_the_norm_and_the_projection(tmp_path: Path) -> None:
+    save_feature_model(tmp_path, "CLIPVision", "ModelWithProjection", projection_dim=8)
+    assert read_checkpoint(tmp_path).encoder.config.pooled_width == 8
+    assert read_checkpoint(tmp_path, Pooling.MEAN).encoder.config.pooled_width == 32
+
+
+def test_siglip_has_no_pooling_by_default_because_its_head_is_not_exported(tmp_path: Path) -> None:
+    save_feature_model(tmp_path, "SiglipVision")
     assert read_checkpoint(tmp_path).encoder.config.pooling is Pooling.NONE
     assert read_checkpoint(tmp_path, Pooling.MEAN).encoder.config.pooling is Pooling.MEAN
 
@@ -98,3 +137,10 @@ def test_siglip_has_no_row_of_zeros(tmp_path: Path) -> None:
     config = read_checkpoint(tmp_path).encoder.config
     assert (config.prefix_rows, config.max_tokens) == (0, 9)
     assert patches(draw_input(model), 4, prefix_rows=config.prefix_rows).shape == (9, 48)
+
+
+@pytest.mark.parametrize(("field", "value"), [("layer_norm_eps", 2), ("projection_dim", 0.5)])
+def test_a_wrong_size_of_the_projection_or_eps_is_refused_by_name(field: str, value: float, tmp_path: Path) -> None:
+    save_feature_model(tmp_path, "CLIPVision", "ModelWithProjection")
+    edit_json(tmp_path / "config.json", **{field: value})
+    assert_checkpoint_refused(tmp_path, "config.json", f"{field} {value}")

@@ -79,7 +79,8 @@ def _model_rows(model: pb.GetModelResponse) -> dict[str, str]:
         "digest": model.model.digest,
         "inputs": ", ".join(name for name, accepted in inputs.items() if accepted),
         "images": f"{model.image.channels} × {model.image.height:,} × {model.image.width:,} values, in patches of "
-        f"{model.image.patch_size} × {model.image.patch_size} after {model.prefix_rows} rows of zeros"
+        f"{model.image.patch_size} × {model.image.patch_size}"
+        + (f" after {model.prefix_rows} rows of zeros" if model.prefix_rows else "")
         if model.HasField("image")
         else "",
         "sequence limit": f"exactly {model.max_tokens:,} tokens"

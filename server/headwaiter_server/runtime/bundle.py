@@ -19,7 +19,9 @@ MANIFEST = "manifest.json"
 GOLDEN = "golden.npz"
 PARITY = "parity.json"
 TOKENIZER = "tokenizer.json"
-SCHEMA_VERSION = 1
+# A bundle has version 2 if readers of version 1 would give other vectors or scores than the model, because they do not
+# know the modules after pooling or the token types. All other bundles have version 1.
+SCHEMA_VERSIONS = (1, 2)
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,10 +96,11 @@ class Bundle:
             raise BundleRefused(
                 f"{path} is not a manifest that this server can read ({error}): export the model again"
             ) from None
-        if manifest.schema_version != SCHEMA_VERSION:
+        if manifest.schema_version not in SCHEMA_VERSIONS:
+            readable = " and ".join(map(str, SCHEMA_VERSIONS))
             raise BundleRefused(
-                f"{path} has schema version {manifest.schema_version}; this server reads version {SCHEMA_VERSION}: "
-                "export the model again with the server's version of headwaiter-export"
+                f"{path} has schema version {manifest.schema_version}; this server reads versions {readable}: export "
+                "the model again with the server's version of headwaiter-export"
             )
         bundle = cls(folder, manifest, hashlib.sha256(text).hexdigest())
         bundle._verify()

@@ -121,6 +121,9 @@ def test_models_shows_the_images_that_a_model_takes(server: FakeServer, capsys: 
     shown = " ".join(capsys.readouterr().out.split())
     for fact in ("3 × 224 × 192", "16 × 16", "5 rows of zeros"):
         assert fact in shown
+    server.description.prefix_rows = 0
+    assert main(["models", "--address", server.address]) == 0
+    assert "zeros" not in capsys.readouterr().out
 
 
 def test_models_as_json_are_get_model_responses(server: FakeServer, capsys: pytest.CaptureFixture[str]) -> None:

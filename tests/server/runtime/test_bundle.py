@@ -116,11 +116,19 @@ def test_a_file_outside_the_bundle_is_refused(text_bundle: Path, tmp_path: Path,
 def test_another_schema_version_is_refused_even_with_unknown_fields(text_bundle: Path, tmp_path: Path) -> None:
     folder = copy(text_bundle, tmp_path)
     manifest = json.loads((folder / MANIFEST).read_text())
-    (folder / MANIFEST).write_text(json.dumps({**manifest, "schemaVersion": 2, "adapters": ["x"]}))
+    (folder / MANIFEST).write_text(json.dumps({**manifest, "schemaVersion": 3, "adapters": ["x"]}))
     message = _refusal(folder)
     assert str(folder / MANIFEST) in message
-    assert "version 2" in message
-    assert "version 1" in message
+    assert "version 3" in message
+    assert "versions 1 and 2" in message
+
+
+def test_a_bundle_of_schema_version_2_is_read(text_bundle: Path, tmp_path: Path) -> None:
+    folder = copy(text_bundle, tmp_path)
+    manifest = read_manifest(folder)
+    manifest.schema_version = 2
+    write_manifest(folder, manifest)
+    assert Bundle.open(folder).manifest == manifest
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"\xff\xfe", b'{"schemaVersion": "one"}'])

@@ -37,6 +37,13 @@ def test_the_prediction_is_within_30_percent_of_the_measured_memory(
     assert predicted_mib == pytest.approx(measured_mib, rel=0.3)
 
 
+@pytest.mark.parametrize(("gated_width", "measured_mib"), [(1024, 184), (1024, 200), (2048, 288)])
+def test_the_prediction_for_gated_blocks_covers_the_measured_memory(gated_width: int, measured_mib: int) -> None:
+    manifest = Manifest(max_tokens=8192, width=256, heads=4, gated_width=gated_width)
+    predicted_mib = longest_sequence_bytes(manifest, attends_in_blocks=True) / 2**20
+    assert measured_mib < predicted_mib < 1.3 * measured_mib
+
+
 def test_in_blocks_the_memory_grows_with_the_tokens_and_otherwise_with_their_square() -> None:
     short, long = (Manifest(max_tokens=tokens, width=768, heads=12) for tokens in (4096, 8192))
     in_blocks, whole = (
