@@ -223,6 +223,7 @@ async def test_several_labels_have_softmax_scores_and_hidden_rows_are_served(exp
             await client.rerank(QUERY, DOCUMENTS)
 
 
+@pytest.mark.exhaustive
 async def test_tokens_have_labels_with_offsets(export: Export) -> None:
     bundle, model, tokenizer = export("BertForTokenClassification", 5)
     async with serving(bundle) as server, connect(server) as client, calling(server) as caller:

@@ -155,6 +155,7 @@ def test_dense_modules_without_an_activation_between_them_are_merged_if_that_sav
     assert_close_to_scale(encode(merged, sequences), expected)
 
 
+@pytest.mark.exhaustive
 def test_in_fp16_the_modules_after_pooling_stay_in_float32(tmp_path: Path) -> None:
     encoder = random_encoder(vocabulary_size=50, layers=1, after_pooling=[{"kind": "dense", "width": 6}])
     # Neither the weights nor the vectors fit in float16.

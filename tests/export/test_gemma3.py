@@ -78,7 +78,8 @@ def test_a_changed_field_is_honoured_or_refused_by_name(field: str, value: Any, 
         assert_equals_transformers(encoder, model, (1, encoder.config.max_tokens))
 
 
-@pytest.mark.parametrize("bidirectional", [True, pytest.param(False, marks=pytest.mark.exhaustive)])
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("bidirectional", [True, False])
 def test_the_served_graph_equals_transformers_at_every_length_near_the_window(
     bidirectional: bool, tmp_path: Path
 ) -> None:

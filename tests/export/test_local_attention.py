@@ -80,6 +80,7 @@ def test_attention_weights_are_zero_outside_the_window(mask: str) -> None:
         assert ((weights.numpy()[:, distances > WINDOW] == 0).all()) == (layer == 1)
 
 
+@pytest.mark.exhaustive
 def test_a_graph_for_cuda_that_gathers_one_layer_pays_for_padding(tmp_path: Path) -> None:
     for local_layers, window, route in (([], 0, Route.UNFUSED), ([1], WINDOW, Route.GATHERED)):
         encoder = random_encoder(**{**LOCAL, "local_layers": local_layers, "window": window})
