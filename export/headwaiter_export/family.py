@@ -29,7 +29,7 @@ class SequenceHead:
 
     Attributes:
         output: module of the linear layer that computes the logits.
-        dense: module of the linear layer before it; empty if there is none.
+        dense: module of the linear layer before it; empty for a head of one linear layer.
         activation: activation between the two; None for the activation of the feed-forward layers.
     """
 

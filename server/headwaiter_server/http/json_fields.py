@@ -84,7 +84,7 @@ def fill_input(request: pb.EncodeRequest, value: Any, field: str) -> None:
     """Fill in the sequences of a request: one text, several texts, the ids of one sequence, or of several.
 
     Raises:
-        InvalidInput: the value is none of these.
+        InvalidInput: the value has another form.
     """
     if isinstance(value, str):
         request.texts.values.append(value)

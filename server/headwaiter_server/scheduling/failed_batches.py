@@ -29,7 +29,7 @@ class Diagnosis:
 
     @property
     def too_large(self) -> Batch:
-        """The smallest part that failed although all its sequences ran in smaller parts; empty if there is none."""
+        """The smallest part that failed although all its sequences ran in smaller parts; empty without such a part."""
         too_large = [part for part in self.failed_parts if self.ran.issuperset(part)]
         return min(too_large, key=lambda part: shape_of(part).tokens, default=())
 
