@@ -5,7 +5,6 @@ delay gRPC. A request is read in this loop, answered in the loop of the server, 
 """
 
 import asyncio
-import hmac
 import math
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -19,6 +18,7 @@ from starlette.types import Receive, Scope, Send
 from headwaiter_proto.rules.errors import HeadwaiterError, MessageTooLarge, Transient, Unauthenticated
 from headwaiter_proto.rules.status import http_status_of
 from headwaiter_server.http.bodies import Bodies, Disconnected, SlowBody
+from headwaiter_server.rpc.auth import carries_token
 from headwaiter_server.rpc.endpoint import Call, OutcomeRecorder, clock
 from headwaiter_server.rpc.request_path import RequestPath
 
@@ -115,9 +115,8 @@ class Endpoint:
     def _check_token(self, request: Request) -> None:
         if self._rules.token is None:
             return
-        given, expected = request.headers.get("authorization", ""), f"Bearer {self._rules.token}"
-        # Compare in constant time; otherwise the token could be guessed byte by byte.
-        if not hmac.compare_digest(given.encode(), expected.encode()):
+        given = request.headers.get("authorization", "")
+        if not carries_token(given, self._rules.token):
             fault = "is not the server's bearer token" if given else "is missing"
             raise Unauthenticated(f"the header Authorization {fault}: send Authorization: Bearer TOKEN")
 

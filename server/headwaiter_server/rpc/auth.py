@@ -22,7 +22,7 @@ class BearerToken(ServerInterceptor):
     """Answers calls without the token with Unauthenticated, except health checks."""
 
     def __init__(self, token: str, recorder: Recorder) -> None:
-        self._expected = f"Bearer {token}".encode()
+        self._token = token
         self._recorder = recorder
 
     async def intercept_service(
@@ -34,13 +34,18 @@ class BearerToken(ServerInterceptor):
         metadata = dict(handler_call_details.invocation_metadata or ())
         given = metadata.get("authorization")
         method = handler_call_details.method
-        # Compare in constant time; otherwise the token could be guessed byte by byte.
-        if method.startswith(_PUBLIC_SERVICE) or hmac.compare_digest(str(given).encode(), self._expected):
+        if method.startswith(_PUBLIC_SERVICE) or carries_token(str(given), self._token):
             return await continuation(handler_call_details)
         # All unknown method names share one label, because callers must not create labels in the metrics.
         name = method.rpartition("/")[2]
         refusal = _no_token if given is None else _wrong_token
         return refusing_handler(name if name in _METHODS else "other", refusal, self._recorder)
+
+
+def carries_token(authorization: str, token: str) -> bool:
+    """Return whether the value of an `authorization` header carries a bearer token."""
+    # Compare in constant time; otherwise the token could be guessed byte by byte.
+    return hmac.compare_digest(authorization.encode(), f"Bearer {token}".encode())
 
 
 def _no_token() -> Unauthenticated:
