@@ -20,7 +20,7 @@ from headwaiter_server.http.bodies import Bodies
 from headwaiter_server.http.endpoint import JSON, Endpoint, HttpRules, Method
 from headwaiter_server.http.pages import public_routes
 from headwaiter_server.rpc.endpoint import Call
-from headwaiter_server.rpc.request_path import PACKED_REPLY, RequestPath, reserve_nothing
+from headwaiter_server.rpc.request_path import RequestPath, reserve_nothing
 
 # JSON writes a byte of a text as up to 3 characters, as it does in many alphabets, and has other fields besides.
 _JSON_BYTES_PER_TEXT_BYTE, _OTHER_BYTES = 3, 64 << 10
@@ -56,9 +56,7 @@ def _max_body_bytes(limits: RequestLimits) -> int:
     return min(limits.message_bytes, _JSON_BYTES_PER_TEXT_BYTE * limits.text_bytes + _OTHER_BYTES)
 
 
-def _route(
-    rules: HttpRules, method: "Method[openai.EmbeddingsRequest] | Method[pb.EncodeRequest] | Method[None]"
-) -> Route:
+def _route(rules: HttpRules, method: Method[Any]) -> Route:
     verb, _, url = method.name.partition(" ")
     return Route(url, Endpoint(rules, method), methods=[verb])
 
@@ -119,15 +117,18 @@ def _classify(rules: HttpRules) -> Method[pb.EncodeRequest]:
 
 
 async def _score(rules: HttpRules, request: pb.EncodeRequest, call: Call, task: pb.Task) -> bytes:
-    request.timeout_s = min(request.timeout_s or rules.timeout_s, rules.timeout_s)
+    _limit_time(request, rules.timeout_s)
     return await rules.path.classify(request, call, task)
 
 
 async def _encode(rules: HttpRules, request: pb.EncodeRequest, call: Call) -> bytes:
+    _limit_time(request, rules.timeout_s)
+    return await rules.path.encode_packed(request, call, reserve_nothing)
+
+
+def _limit_time(request: pb.EncodeRequest, timeout_s: float) -> None:
     # gRPC itself ends calls at their deadline; here the request carries the time limit of the server.
-    request.timeout_s = min(request.timeout_s or rules.timeout_s, rules.timeout_s)
-    with rules.path.encoding(request.model, request.model_version, call) as served:
-        return await rules.path.encode(request, served, call, reserve_nothing, PACKED_REPLY)
+    request.timeout_s = min(request.timeout_s or timeout_s, timeout_s)
 
 
 async def _refuse_path(request: Request, error: Exception) -> Response:

@@ -194,6 +194,11 @@ class RequestPath:
         except TimeoutError:
             raise _deadline_exceeded(request) from None
 
+    async def encode_packed(self, request: pb.EncodeRequest, call: Call, reserve: ReserveBytes) -> bytes:
+        """Find the model of a request, and return the serialised EncodeResponse."""
+        with self.encoding(request.model, request.model_version, call) as served:
+            return await self.encode(request, served, call, reserve, PACKED_REPLY)
+
     async def classify(self, request: pb.EncodeRequest, call: Call, task: pb.Task | None = None) -> bytes:
         """Return the serialised ClassifyResponse to a request for scores; the model must do `task`, if it is given."""
         with self.encoding(request.model, request.model_version, call) as served:

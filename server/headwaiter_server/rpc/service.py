@@ -24,8 +24,7 @@ from headwaiter_server.rpc.replies import (
     model_status,
     set_timings,
 )
-from headwaiter_server.rpc.request_path import PACKED_REPLY, RequestPath, adopt_id, reserve_nothing
-from headwaiter_server.rpc.stream import ReserveBytes
+from headwaiter_server.rpc.request_path import RequestPath, adopt_id, reserve_nothing
 from headwaiter_server.runtime.attention_weights import AttentionSelection
 from headwaiter_server.scheduling.attention_weights import AttentionWeightsResult
 from headwaiter_server.scheduling.fair_start import Priority
@@ -66,16 +65,12 @@ class EncoderService:
         """Encode the sequences of a request."""
         request = await self._parse(raw, pb.EncodeRequest())
         adopt_id(call, request.request_id)
-        return await self._encode(request, call, reserve_nothing)
+        return await self._path.encode_packed(request, call, reserve_nothing)
 
     async def encode_stream(self, messages: AsyncIterator[bytes], context: Context, call: Call) -> None:
         """Encode the sequences of each request of a stream."""
-        stream = EncodeStream(self._encode, self._path.limits.sequences)
+        stream = EncodeStream(self._path.encode_packed, self._path.limits.sequences)
         await self._path.answer_stream(messages, context, call, stream)
-
-    async def _encode(self, request: pb.EncodeRequest, call: Call, reserve: ReserveBytes) -> bytes:
-        with self._path.encoding(request.model, request.model_version, call) as served:
-            return await self._path.encode(request, served, call, reserve, PACKED_REPLY)
 
     async def classify(self, raw: bytes, call: Call) -> bytes:
         """Classify the sequences of a request: encode them, and return the scores of the model's head."""
