@@ -62,7 +62,7 @@ def read_embeddings_request(raw: bytes) -> EmbeddingsRequest:
 
 def embeddings_reply(reply: pb.EncodeResponse, *, base64: bool) -> bytes:
     """Write the reply to POST /v1/embeddings: float32 as numbers, or as little-endian bytes in base64."""
-    vectors = np.frombuffer(reply.pooled.data, "<f4").reshape(*reply.pooled.shape)
+    vectors = float_rows(reply.pooled)
     tokens = sum(reply.lengths)
     rows: Iterable[object] = (
         (b64encode(vector.tobytes()).decode() for vector in vectors) if base64 else json_rows(vectors)
@@ -75,6 +75,11 @@ def embeddings_reply(reply: pb.EncodeResponse, *, base64: bool) -> bytes:
             "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
         }
     )
+
+
+def float_rows(tensor: pb.Tensor) -> NDArray[np.float32]:
+    """Return the rows of a float32 tensor of a reply, [n, width]."""
+    return np.frombuffer(tensor.data, "<f4").reshape(*tensor.shape)
 
 
 def json_rows(vectors: NDArray[np.float32]) -> Iterator[orjson.Fragment]:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.rules.errors import InvalidInput
 from headwaiter_server.http.json_fields import JsonFields, fill_input
-from headwaiter_server.http.openai import TRUNCATIONS
+from headwaiter_server.http.openai import TRUNCATIONS, float_rows
 from headwaiter_server.http.tei import read_truncation
 
 _RERANK_FIELDS = ("model", "query", "documents", "top_n", "return_documents", "truncation", "timeout_s")
@@ -51,7 +51,7 @@ def read_rerank_request(raw: bytes) -> RerankRequest:
 
 def rerank_reply(request: RerankRequest, reply: pb.ClassifyResponse) -> bytes:
     """Write the reply to POST /v1/rerank and /v2/rerank: the documents with the highest scores first."""
-    texts, scores = request.encode.pairs.second, _scores(reply)[:, 0]
+    texts, scores = request.encode.pairs.second, float_rows(reply.scores)[:, 0]
     results: list[dict[str, Any]] = []
     for index in _ranking(scores)[: request.top_n or None]:
         document = {"document": {"text": texts[index]}} if request.with_texts else {}
@@ -75,7 +75,7 @@ def read_tei_rerank_request(raw: bytes) -> RerankRequest:
 
 def tei_rerank_reply(request: RerankRequest, reply: pb.ClassifyResponse) -> bytes:
     """Write the reply to POST /rerank: the texts with the highest scores first."""
-    texts, scores = request.encode.pairs.second, _scores(reply)[:, 0]
+    texts, scores = request.encode.pairs.second, float_rows(reply.scores)[:, 0]
     return orjson.dumps(
         [
             {"index": index, "score": float(scores[index]), **({"text": texts[index]} if request.with_texts else {})}
@@ -108,7 +108,7 @@ def classify_reply(reply: pb.ClassifyResponse) -> bytes:
             "probs": row.tolist(),
             "num_classes": len(labels),
         }
-        for index, row in enumerate(_scores(reply))
+        for index, row in enumerate(float_rows(reply.scores))
     ]
     usage = {"prompt_tokens": tokens, "total_tokens": tokens}
     content = {"id": reply.request_id, "object": "list", "model": reply.model.name, "labels": labels, "data": rows}
@@ -121,10 +121,6 @@ def _pairs(fields: JsonFields, documents: Any, field: str) -> pb.EncodeRequest:
         raise InvalidInput(f"{field} is not a list of texts: send a list of texts", field=field)
     pairs = pb.Pairs(first=[fields.text("query")], second=documents)
     return pb.EncodeRequest(pairs=pairs, output=pb.OutputOptions(scores=True))
-
-
-def _scores(reply: pb.ClassifyResponse) -> NDArray[np.float32]:
-    return np.frombuffer(reply.scores.data, "<f4").reshape(*reply.scores.shape)
 
 
 def _ranking(scores: NDArray[np.float32]) -> list[int]:

@@ -1,12 +1,11 @@
 """The forms of Text Embeddings Inference: JSON to an EncodeRequest, and its reply to JSON. Pure functions."""
 
-import numpy as np
 import orjson
 
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.rules.errors import HeadwaiterError, Overloaded
 from headwaiter_server.http.json_fields import JsonFields, fill_input
-from headwaiter_server.http.openai import json_rows
+from headwaiter_server.http.openai import float_rows, json_rows
 
 _FIELDS = ("inputs", "truncate", "truncation_direction", "normalize", "prompt_name", "dimensions")
 _DIRECTIONS = {
@@ -43,8 +42,7 @@ def read_truncation(fields: JsonFields) -> pb.Truncation:
 
 def embed_reply(reply: pb.EncodeResponse) -> bytes:
     """Write the reply to POST /embed: a list of vectors."""
-    vectors = np.frombuffer(reply.pooled.data, "<f4").reshape(*reply.pooled.shape)
-    return orjson.dumps(list(json_rows(vectors)))
+    return orjson.dumps(list(json_rows(float_rows(reply.pooled))))
 
 
 def error_body(error: HeadwaiterError, http_status: int) -> bytes:
