@@ -25,7 +25,18 @@ _DTYPES: dict[np.dtype[Any], pb.DataType] = {
 }
 
 
-class RequestOptions(TypedDict, total=False):
+class _SharedOptions(TypedDict, total=False):
+    truncation: _Truncation
+    prompt: str
+    offsets: bool
+    partial: bool
+    model: str
+    model_version: str
+    request_id: str
+    priority: _Priority
+
+
+class RequestOptions(_SharedOptions, total=False):
     """The options of a request; all of them may be left out.
 
     Attributes:
@@ -59,17 +70,9 @@ class RequestOptions(TypedDict, total=False):
     pooling: _Pooling | None
     normalize: bool | None
     dimensions: SupportsIndex | None
-    truncation: _Truncation
-    prompt: str
-    offsets: bool
-    partial: bool
-    model: str
-    model_version: str
-    request_id: str
-    priority: _Priority
 
 
-class ClassifyOptions(TypedDict, total=False):
+class ClassifyOptions(_SharedOptions, total=False):
     """The options of `classify` and `rerank`; all of them may be left out. See `RequestOptions` for most.
 
     Attributes:
@@ -87,15 +90,7 @@ class ClassifyOptions(TypedDict, total=False):
     """
 
     raw_scores: bool
-    truncation: _Truncation
     pair_truncation: _PairTruncation
-    prompt: str
-    offsets: bool
-    partial: bool
-    model: str
-    model_version: str
-    request_id: str
-    priority: _Priority
 
 
 # For each type hint of an option: the Python types that are accepted, and their name in error messages.
