@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from functools import cached_property, reduce
 from itertools import chain
 from operator import add
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from headwaiter_client.calls.models import ModelRef, model_ref
 from headwaiter_client.calls.results import (
     Timings,
+    chained,
     check_rows,
     read_failures,
     read_offsets,
@@ -172,17 +173,13 @@ def join_classifications(parts: Sequence[Classification]) -> Classification:
     """Join the results of one or more requests of a list, in the list's order; one model must have answered all."""
     if len(parts) == 1:
         return parts[0]
-
-    def chained(lists: Sequence[list[Any] | None]) -> list[Any] | None:
-        return None if lists[0] is None else list(chain.from_iterable(each or () for each in lists))
-
     scores = [part.scores for part in parts if part.scores is not None]
     return Classification(
         labels=parts[0].labels,
         scores=np.concatenate(scores) if scores else None,
-        token_scores=chained([part.token_scores for part in parts]),
+        token_scores=chained(part.token_scores for part in parts),
         lengths=np.concatenate([part.lengths for part in parts]),
-        offsets=chained([part.offsets for part in parts]),
+        offsets=chained(part.offsets for part in parts),
         truncated=dict(chain.from_iterable(part.truncated.items() for part in parts)),
         failures=dict(chain.from_iterable(part.failures.items() for part in parts)),
         timings=reduce(add, (part.timings for part in parts)),

@@ -186,11 +186,11 @@ def join_encodings(parts: Sequence[Encoding]) -> Encoding:
     pooled_int8 = _present(part.pooled_int8 for part in parts)
     return Encoding(
         float_pooled=None if pooled is None else np.concatenate(pooled),
-        float_hidden=_chained(part.float_hidden for part in parts),
+        float_hidden=chained(part.float_hidden for part in parts),
         pooled_int8=None if pooled_int8 is None else concatenate_int8(pooled_int8),
-        hidden_int8=_chained(part.hidden_int8 for part in parts),
+        hidden_int8=chained(part.hidden_int8 for part in parts),
         lengths=np.concatenate([part.lengths for part in parts]),
-        offsets=_chained(part.offsets for part in parts),
+        offsets=chained(part.offsets for part in parts),
         truncated=dict(chain.from_iterable(part.truncated.items() for part in parts)),
         failures=dict(chain.from_iterable(part.failures.items() for part in parts)),
         timings=reduce(add, (part.timings for part in parts)),
@@ -272,7 +272,7 @@ def _present(items: Iterable[_Item | None]) -> list[_Item] | None:
     return [item for item in items if item is not None] or None
 
 
-def _chained(lists: Iterable[list[_Item] | None]) -> list[_Item] | None:
+def chained(lists: Iterable[list[_Item] | None]) -> list[_Item] | None:
     """Return one list with the items of the lists that are not None; None if all lists are None."""
     return list(chain.from_iterable(present)) if (present := _present(lists)) is not None else None
 
