@@ -4,17 +4,12 @@ from dataclasses import replace
 
 from headwaiter_export.choices import Norm, Positions
 from headwaiter_export.decoder_inputs import DecoderInput, MistralInput, Qwen3Input
-from headwaiter_export.family import Family
+from headwaiter_export.family import USUAL_SIZES, Family
 
 LLAMA = Family(
     input=DecoderInput(theta=10_000.0),
     tensor_prefix="model.",
-    size_fields={
-        "d_model": "hidden_size",
-        "heads": "num_attention_heads",
-        "layers": "num_hidden_layers",
-        "d_ff": "intermediate_size",
-    },
+    size_fields=USUAL_SIZES,
     activation_field="hidden_act",
     module_names={"embedding.tokens": "embed_tokens", "norm": "norm"},
     layer_prefix="layers",

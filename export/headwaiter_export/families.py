@@ -9,7 +9,7 @@ from dataclasses import replace
 from headwaiter_export.checkpoint_inputs import BucketedTokenInput, RotaryTokenInput, TokenInput
 from headwaiter_export.choices import Norm, Positions
 from headwaiter_export.decoder_families import DECODER_FAMILIES
-from headwaiter_export.family import Family, SequenceHead
+from headwaiter_export.family import USUAL_SIZES, Family, SequenceHead
 from headwaiter_export.gemma3_family import GEMMA3
 from headwaiter_export.head_config import HeadActivation
 from headwaiter_export.modern_families import MODERN_FAMILIES
@@ -18,12 +18,7 @@ from headwaiter_export.t5_family import T5
 _BERT = Family(
     input=TokenInput(),
     tensor_prefix="bert.",
-    size_fields={
-        "d_model": "hidden_size",
-        "heads": "num_attention_heads",
-        "layers": "num_hidden_layers",
-        "d_ff": "intermediate_size",
-    },
+    size_fields=USUAL_SIZES,
     activation_field="hidden_act",
     module_names={
         "embedding.tokens": "embeddings.word_embeddings",

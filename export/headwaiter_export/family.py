@@ -22,6 +22,14 @@ ACTIVATIONS: dict[str, Activation] = {
     "swish": Activation.SILU,
 }
 
+# The names of the sizes in most families, for `size_fields`.
+USUAL_SIZES: dict[str, str] = {
+    "d_model": "hidden_size",
+    "heads": "num_attention_heads",
+    "layers": "num_hidden_layers",
+    "d_ff": "intermediate_size",
+}
+
 
 @dataclass(frozen=True)
 class SequenceHead:

@@ -5,18 +5,13 @@ from dataclasses import replace
 from headwaiter_export.after_pooling import ModuleKind, PooledModule
 from headwaiter_export.checkpoint_json import CheckpointJson
 from headwaiter_export.choices import Norm, Pooling, Positions
-from headwaiter_export.family import Family, SequenceHead
+from headwaiter_export.family import USUAL_SIZES, Family, SequenceHead
 from headwaiter_export.feature_inputs import DinoInput, FrameInput, ImageInput, RotaryImageInput, SpectrogramInput
 
 _VIT = Family(
     input=ImageInput(),
     tensor_prefix="vit.",
-    size_fields={
-        "d_model": "hidden_size",
-        "heads": "num_attention_heads",
-        "layers": "num_hidden_layers",
-        "d_ff": "intermediate_size",
-    },
+    size_fields=USUAL_SIZES,
     optional_size_fields={"head_dim": "head_dim"},
     activation_field="hidden_act",
     module_names={

@@ -4,15 +4,9 @@ from dataclasses import replace
 from typing import Any
 
 from headwaiter_export.choices import Norm, Positions
-from headwaiter_export.family import Family
+from headwaiter_export.family import USUAL_SIZES, Family
 from headwaiter_export.rotary_inputs import ModernBertInput, SplitHalfInput
 
-_SIZES = {
-    "d_model": "hidden_size",
-    "heads": "num_attention_heads",
-    "layers": "num_hidden_layers",
-    "d_ff": "intermediate_size",
-}
 _NO_BIASES = dict.fromkeys(("query_bias", "key_bias", "value_bias", "output_bias", "up_bias", "down_bias"), False)
 _ROTARY: dict[str, Any] = {"positions": Positions.ROTARY, "rotary_float32": True}
 _QKV = ("query", "key", "value")
@@ -26,7 +20,7 @@ _MODERNBERT = Family(
         fused={"attn.Wqkv": _QKV, "mlp.Wi": ("gate", "up")},
     ),
     tensor_prefix="model.",
-    size_fields=_SIZES,
+    size_fields=USUAL_SIZES,
     activation_field="hidden_activation",
     module_names={
         "embedding.tokens": "embeddings.tok_embeddings",
@@ -66,7 +60,7 @@ _MODERNBERT = Family(
 _NOMIC_BERT = Family(
     input=SplitHalfInput(theta=1000.0, fused={"attn.Wqkv": _QKV}),
     tensor_prefix="nomic_bert.",
-    size_fields=_SIZES,
+    size_fields=USUAL_SIZES,
     activation_field="hidden_act",
     module_names={"embedding.tokens": "embeddings.word_embeddings", "embedding.norm": "emb_ln"},
     layer_prefix="encoder.layers",
