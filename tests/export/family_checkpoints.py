@@ -11,9 +11,10 @@ import torch
 import transformers
 
 from headwaiter_export.attention_layout import SingleSequence
+from headwaiter_export.checkpoints import read_checkpoint
 from headwaiter_export.encoder import Encoder
 from tests.checkpoints import bert_hidden, randomize
-from tests.export.helpers import assert_close_to_scale
+from tests.export.helpers import assert_checkpoint_refused, assert_close_to_scale
 
 SIZES = {
     "vocab_size": 60,
@@ -81,6 +82,20 @@ def changed_values(field: str, default: Any, values: Mapping[str, list[Any]]) ->
 def base_field_marks(field: str) -> list[pytest.MarkDecorator]:
     """Return the marks of a test of a field; every run tests the fields of all classes with Qwen3's class only."""
     return [pytest.mark.exhaustive] * any(field == each.name for each in fields(transformers.PreTrainedConfig))
+
+
+def assert_honoured_or_refused(
+    folder: Path, model: transformers.PreTrainedModel, field: str, *, refused: bool, max_tokens: int = 0
+) -> None:
+    """Check that a checkpoint with a changed field is refused by its name, or gives the hidden rows of `transformers`.
+
+    `max_tokens` is the longest length to check; 0 stands for the encoder's own maximum.
+    """
+    if refused:
+        assert_checkpoint_refused(folder, field)
+    else:
+        encoder = read_checkpoint(folder).encoder
+        assert_equals_transformers(encoder, model, (1, max_tokens or encoder.config.max_tokens))
 
 
 def assert_equals_transformers(encoder: Encoder, model: transformers.PreTrainedModel, lengths: Sequence[int]) -> None:

@@ -20,6 +20,7 @@ from tests.export.family_checkpoints import (
     ROPE,
     VALUES,
     assert_equals_transformers,
+    assert_honoured_or_refused,
     changed_values,
     save_family,
 )
@@ -82,11 +83,7 @@ REFUSED = [
 @pytest.mark.parametrize(("name", "field", "value"), CHANGES)
 def test_a_changed_field_is_honoured_or_refused_by_name(name: str, field: str, value: Any, tmp_path: Path) -> None:
     model = save_family(tmp_path, name, **{**SETTINGS[name], field: value})
-    if value in REFUSED:
-        assert_checkpoint_refused(tmp_path, field)
-    else:
-        encoder = read_checkpoint(tmp_path).encoder
-        assert_equals_transformers(encoder, model, (1, encoder.config.max_tokens))
+    assert_honoured_or_refused(tmp_path, model, field, refused=value in REFUSED)
 
 
 @pytest.mark.parametrize(
