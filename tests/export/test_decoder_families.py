@@ -4,15 +4,13 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import safetensors.torch
 import torch
 import transformers
 
-from headwaiter_export.attention_layout_cpu import PackedCpu
 from headwaiter_export.checkpoints import read_checkpoint
-from tests.checkpoints import bert_hidden, write_json
+from tests.checkpoints import write_json
 from tests.export.family_checkpoints import (
     LINEAR,
     ROPE,
@@ -25,10 +23,7 @@ from tests.export.family_checkpoints import (
 )
 from tests.export.helpers import (
     assert_checkpoint_refused,
-    assert_close_to_scale,
     edit_json,
-    run_graph,
-    write_graphs,
 )
 
 WINDOW = 5
@@ -84,19 +79,6 @@ def test_hidden_rows_equal_those_of_transformers(name: str, causal: bool, tmp_pa
     encoder = read_checkpoint(tmp_path).encoder
     assert encoder.config.mask == ("causal" if causal and name != "EuroBert" else "none")
     assert_equals_transformers(encoder, model, (1, 2, 3, WINDOW - 1, WINDOW, WINDOW + 1, 24))
-
-
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("name", SETTINGS)
-def test_the_served_graph_equals_transformers_at_every_length_near_the_window(name: str, tmp_path: Path) -> None:
-    model = save_family(tmp_path, name, **SETTINGS[name])
-    path = write_graphs(read_checkpoint(tmp_path).encoder, tmp_path, PackedCpu)[PackedCpu]
-    rng = np.random.default_rng(0)
-    sequences = [rng.integers(2, 60, n) for n in (1, 2, 3, WINDOW - 1, WINDOW, WINDOW + 1, 2 * WINDOW + 1, 24)]
-    expected = [bert_hidden(model, ids) for ids in sequences]
-    assert_close_to_scale(run_graph(path, "cpu", sequences).hidden, np.concatenate(expected))
-    for ids, rows in zip(sequences, expected, strict=True):
-        assert_close_to_scale(run_graph(path, "cpu", [ids]).hidden, rows)
 
 
 @pytest.mark.parametrize(

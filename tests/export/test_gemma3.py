@@ -4,13 +4,10 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import transformers
 
-from headwaiter_export.attention_layout_cpu import PackedCpu
 from headwaiter_export.checkpoints import read_checkpoint
-from tests.checkpoints import bert_hidden
 from tests.export.family_checkpoints import (
     LINEAR,
     ROPE,
@@ -23,10 +20,7 @@ from tests.export.family_checkpoints import (
 )
 from tests.export.helpers import (
     assert_checkpoint_refused,
-    assert_close_to_scale,
     edit_json,
-    run_graph,
-    write_graphs,
 )
 
 WINDOW = 5
@@ -74,18 +68,6 @@ def test_a_changed_field_is_honoured_or_refused_by_name(field: str, value: Any, 
     refused = value == "mish" or "factor" in str(value) or field == "attn_logit_softcapping"
     refused = refused or (field, value) == ("num_key_value_heads", 3)
     assert_honoured_or_refused(tmp_path, model, field, refused=refused)
-
-
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("bidirectional", [True, False])
-def test_the_served_graph_equals_transformers_at_every_length_near_the_window(
-    bidirectional: bool, tmp_path: Path
-) -> None:
-    model = save_gemma(tmp_path, "ForCausalLM", use_bidirectional_attention=bidirectional).base_model
-    path = write_graphs(read_checkpoint(tmp_path).encoder, tmp_path, PackedCpu)[PackedCpu]
-    sequences = [np.random.default_rng(n).integers(2, 60, n) for n in (1, 2, 3, *range(WINDOW - 1, WINDOW + 2), 24)]
-    expected = [bert_hidden(model, ids) for ids in sequences]
-    assert_close_to_scale(run_graph(path, "cpu", sequences).hidden, np.concatenate(expected))
 
 
 def test_the_fields_of_transformers_4_equal_transformers(tmp_path: Path) -> None:

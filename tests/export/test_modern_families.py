@@ -5,16 +5,14 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import safetensors.torch
 import torch
 import transformers
 
-from headwaiter_export.attention_layout_cpu import PackedCpu
 from headwaiter_export.checkpoints import read_checkpoint
 from headwaiter_export.choices import Positions
-from tests.checkpoints import bert_hidden, write_json
+from tests.checkpoints import write_json
 from tests.export.family_checkpoints import (
     LINEAR,
     ROPE,
@@ -26,10 +24,7 @@ from tests.export.family_checkpoints import (
 )
 from tests.export.helpers import (
     assert_checkpoint_refused,
-    assert_close_to_scale,
     edit_json,
-    run_graph,
-    write_graphs,
 )
 
 # Ids of special tokens must be ids of the vocabulary.
@@ -84,23 +79,6 @@ REFUSED = [
 def test_a_changed_field_is_honoured_or_refused_by_name(name: str, field: str, value: Any, tmp_path: Path) -> None:
     model = save_family(tmp_path, name, **{**SETTINGS[name], field: value})
     assert_honoured_or_refused(tmp_path, model, field, refused=value in REFUSED)
-
-
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.exhaustive] * (name != "ModernBert")) for name in SETTINGS]
-)
-def test_the_served_graph_equals_transformers_at_every_length_near_the_window(name: str, tmp_path: Path) -> None:
-    model = save_family(tmp_path, name, **SETTINGS[name])
-    encoder = read_checkpoint(tmp_path).encoder
-    path = write_graphs(encoder, tmp_path, PackedCpu)[PackedCpu]
-    rng = np.random.default_rng(0)
-    longest = encoder.config.max_tokens
-    lengths = (1, 2, WINDOW - 1, WINDOW, WINDOW + 1, 2 * WINDOW + 1, longest)
-    sequences = [rng.integers(2, 60, n) for n in lengths]
-    expected = [bert_hidden(model, ids) for ids in sequences]
-    assert_close_to_scale(run_graph(path, "cpu", sequences).hidden, np.concatenate(expected))
-    for ids, rows in zip(sequences, expected, strict=True):
-        assert_close_to_scale(run_graph(path, "cpu", [ids]).hidden, rows)
 
 
 def test_rotary_positions_equal_those_of_transformers_bit_for_bit(tmp_path: Path) -> None:

@@ -4,15 +4,12 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import safetensors.torch
 import torch
 import transformers
 
-from headwaiter_export.attention_layout_cpu import PackedCpu
 from headwaiter_export.checkpoints import read_checkpoint
-from tests.checkpoints import bert_hidden
 from tests.export.family_checkpoints import (
     VALUES,
     assert_equals_transformers,
@@ -23,10 +20,7 @@ from tests.export.family_checkpoints import (
 )
 from tests.export.helpers import (
     assert_checkpoint_refused,
-    assert_close_to_scale,
     edit_json,
-    run_graph,
-    write_graphs,
 )
 
 MAX_TOKENS = 70
@@ -70,15 +64,6 @@ def test_a_changed_field_is_honoured_or_refused_by_name(field: str, value: Any, 
     model = save_t5(tmp_path, **{field: value})
     refused = value in REFUSED or (field, value) == ("is_decoder", True)
     assert_honoured_or_refused(tmp_path, model, field, refused=refused, max_tokens=MAX_TOKENS)
-
-
-@pytest.mark.exhaustive
-def test_the_served_graph_equals_transformers(tmp_path: Path) -> None:
-    model = save_t5(tmp_path, feed_forward_proj="gated-gelu")
-    path = write_graphs(read_checkpoint(tmp_path).encoder, tmp_path, PackedCpu)[PackedCpu]
-    sequences = [np.random.default_rng(n).integers(2, 60, n) for n in (1, 2, 3, 39, 40, 41, MAX_TOKENS)]
-    expected = [bert_hidden(model, ids) for ids in sequences]
-    assert_close_to_scale(run_graph(path, "cpu", sequences).hidden, np.concatenate(expected))
 
 
 def test_a_checkpoint_with_a_decoder_gives_the_rows_of_its_encoder(tmp_path: Path) -> None:

@@ -1,0 +1,190 @@
+"""A tiny random checkpoint of each supported `model_type`, and the difference of its graph to `transformers`."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import transformers
+
+from headwaiter_export.attention_layout_cpu import PackedCpu
+from headwaiter_export.checkpoints import read_checkpoint
+from headwaiter_export.choices import Pooling
+from headwaiter_export.families import FAMILIES
+from headwaiter_export.feature_families import FEATURE_FAMILIES
+from tests.checkpoints import bert_hidden
+from tests.export.family_checkpoints import SIZES, save_family
+from tests.export.feature_checkpoints import draw_input, expected_hidden, input_rows, save_feature_model
+from tests.export.helpers import run_graph, write_graphs
+from tests.oracle import Array
+
+WINDOW = 5
+_ONE = dict.fromkeys(("bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id"), 1) | {"pad_token_id": 0}
+_GROUPED = {"num_key_value_heads": 2}
+
+
+@dataclass(frozen=True)
+class Example:
+    """A checkpoint of one family.
+
+    Attributes:
+        label: name of the family, for people.
+        model_types: values of `model_type` in config.json that the family has.
+        known: checkpoints of the family on the Hugging Face hub.
+        name: name of the classes of `transformers`, without "Config" and "Model".
+        settings: fields of the configuration, besides the usual sizes.
+        kind: end of the name of the model class.
+        config_class: name of the configuration class; empty for the name with "Config".
+    """
+
+    label: str
+    model_types: tuple[str, ...]
+    known: tuple[str, ...]
+    name: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    kind: str = "Model"
+    config_class: str = ""
+
+    @property
+    def takes_features(self) -> bool:
+        """Whether the family takes images or audio."""
+        return self.model_types[0] in FEATURE_FAMILIES
+
+    @property
+    def heads(self) -> str:
+        """The heads that the export takes, for people."""
+        family = {**FAMILIES, **FEATURE_FAMILIES}[self.model_types[0]]
+        if family.sequence_head is None:
+            return ""
+        return "image" if self.takes_features else "sequence, token"
+
+    def difference(self, folder: Path) -> float:
+        """Return the largest difference of hidden rows of the served graph to `transformers`, divided by their scale.
+
+        The sequences run alone and together: lengths of 1, 2, near the window, and of the maximum. A model of images or
+        audio has one length.
+        """
+        if self.takes_features:
+            model = save_feature_model(folder, self.name, self.kind, **self.settings)
+        else:
+            model = save_family(folder, self.name, self.kind, self.config_class, **self.settings)
+        encoder = read_checkpoint(folder, Pooling.NONE).encoder
+        sequences, expected = (_images if self.takes_features else _texts)(model, encoder.config)
+        path = write_graphs(encoder, folder, PackedCpu)[PackedCpu]
+        pairs = [([ids], rows) for ids, rows in zip(sequences, expected, strict=True)]
+        pairs.append((sequences, np.concatenate(expected)))
+        return max(_difference(run_graph(path, "cpu", batch).hidden, rows) for batch, rows in pairs)
+
+
+def _texts(model: transformers.PreTrainedModel, config: Any) -> tuple[list[Array], list[Array]]:
+    lengths = (1, 2, 3, WINDOW - 1, WINDOW, WINDOW + 1, 2 * WINDOW + 1, config.max_tokens)
+    # Ids 0 and 1 may be padding tokens, which take no position.
+    sequences = [np.random.default_rng(n).integers(2, SIZES["vocab_size"], n) for n in lengths]
+    return sequences, [bert_hidden(model, ids) for ids in sequences]
+
+
+def _images(model: transformers.PreTrainedModel, config: Any) -> tuple[list[Array], list[Array]]:
+    inputs = [draw_input(model, seed) for seed in range(3)]
+    return [input_rows(model, each, config.prefix_rows) for each in inputs], [expected_hidden(model, i) for i in inputs]
+
+
+def _difference(actual: Array | None, expected: Array) -> float:
+    assert actual is not None
+    assert actual.shape == expected.shape
+    return float(np.abs(actual - expected).max() / np.abs(expected).max())
+
+
+EXAMPLES = [
+    Example("BERT", ("bert",), ("sentence-transformers/all-MiniLM-L6-v2", "BAAI/bge-base-en-v1.5"), "Bert"),
+    Example("RoBERTa", ("roberta",), ("sentence-transformers/all-distilroberta-v1",), "Roberta"),
+    Example("XLM-RoBERTa", ("xlm-roberta",), ("BAAI/bge-m3", "intfloat/multilingual-e5-base"), "XLMRoberta"),
+    Example("XLM-RoBERTa-XL", ("xlm-roberta-xl",), ("facebook/xlm-roberta-xl",), "XLMRobertaXL"),
+    Example("CamemBERT", ("camembert",), ("dangvantuan/sentence-camembert-base",), "Camembert"),
+    Example("DistilBERT", ("distilbert",), ("sentence-transformers/msmarco-distilbert-base-v4",), "DistilBert"),
+    Example("MPNet", ("mpnet",), ("sentence-transformers/all-mpnet-base-v2",), "MPNet"),
+    Example("ELECTRA", ("electra",), ("cross-encoder/ms-marco-electra-base",), "Electra", {"embedding_size": 12}),
+    Example(
+        "ALBERT", ("albert",), ("sentence-transformers/paraphrase-albert-small-v2",), "Albert", {"embedding_size": 12}
+    ),
+    Example("RoFormer", ("roformer",), ("junnyu/roformer_chinese_base",), "RoFormer"),
+    Example("ERNIE, without task types", ("ernie",), ("nghuyong/ernie-2.0-base-en",), "Ernie"),
+    Example("data2vec (text)", ("data2vec-text",), ("facebook/data2vec-text-base",), "Data2VecText"),
+    Example(
+        "ModernBERT",
+        ("modernbert",),
+        ("answerdotai/ModernBERT-base", "Alibaba-NLP/gte-modernbert-base"),
+        "ModernBert",
+        {"local_attention": 2 * WINDOW, "max_position_embeddings": 40, **_ONE},
+    ),
+    Example("Nomic BERT", ("nomic_bert",), ("nomic-ai/nomic-embed-text-v1.5",), "NomicBert", {"pad_token_id": 0}),
+    Example("GTE", ("gte",), ("Alibaba-NLP/gte-base-en-v1.5",), "Gte", {"pad_token_id": 0}),
+    Example(
+        "EuroBERT", ("eurobert",), ("EuroBERT/EuroBERT-210m",), "EuroBert", {**_GROUPED, **_ONE, "mask_token_id": 1}
+    ),
+    Example(
+        "Qwen3",
+        ("qwen3",),
+        ("Qwen/Qwen3-Embedding-0.6B",),
+        "Qwen3",
+        {**_GROUPED, "head_dim": 12, "use_sliding_window": True, "sliding_window": WINDOW, "max_window_layers": 1},
+    ),
+    Example("Llama", ("llama",), ("meta-llama/Llama-3.2-1B",), "Llama", _GROUPED),
+    Example(
+        "Mistral", ("mistral",), ("intfloat/e5-mistral-7b-instruct",), "Mistral", {**_GROUPED, "sliding_window": WINDOW}
+    ),
+    Example(
+        "Gemma 3 (text)",
+        ("gemma3_text",),
+        ("google/embeddinggemma-300m",),
+        "Gemma3",
+        {
+            **_GROUPED,
+            "head_dim": 12,
+            "query_pre_attn_scalar": 7,
+            "layer_types": ["sliding_attention", "full_attention"],
+            "sliding_window": 2 * WINDOW,
+            "use_bidirectional_attention": True,
+            "bos_token_id": 1,
+        },
+        "TextModel",
+        "Gemma3TextConfig",
+    ),
+    Example(
+        "T5 (encoder)",
+        ("t5",),
+        ("sentence-transformers/sentence-t5-base", "sentence-transformers/gtr-t5-base"),
+        "T5",
+        {
+            "d_model": 32,
+            "d_kv": 12,
+            "d_ff": 64,
+            "num_layers": 2,
+            "num_heads": 4,
+            "n_positions": 70,
+            "relative_attention_num_buckets": 16,
+            "relative_attention_max_distance": 40,
+            "feed_forward_proj": "gated-gelu",
+        },
+        "EncoderModel",
+    ),
+    Example("ViT", ("vit",), ("google/vit-base-patch16-224",), "ViT"),
+    Example("DeiT", ("deit",), ("facebook/deit-base-distilled-patch16-224",), "DeiT"),
+    Example("DINOv2", ("dinov2",), ("facebook/dinov2-base",), "Dinov2"),
+    Example(
+        "DINOv2 with registers",
+        ("dinov2_with_registers",),
+        ("facebook/dinov2-with-registers-base",),
+        "Dinov2WithRegisters",
+    ),
+    Example("DINOv3 (ViT)", ("dinov3_vit",), ("facebook/dinov3-vits16-pretrain-lvd1689m",), "DINOv3ViT"),
+    Example("CLIP (images)", ("clip", "clip_vision_model"), ("openai/clip-vit-base-patch32",), "CLIPVision"),
+    Example("SigLIP (images)", ("siglip", "siglip_vision_model"), ("google/siglip-base-patch16-224",), "SiglipVision"),
+    Example(
+        "audio spectrogram transformer",
+        ("audio-spectrogram-transformer",),
+        ("MIT/ast-finetuned-audioset-10-10-0.4593",),
+        "AST",
+    ),
+    Example("Whisper (encoder blocks)", ("whisper",), ("openai/whisper-small",), "Whisper"),
+]

@@ -1,0 +1,28 @@
+"""The served graph of each family gives the hidden rows of `transformers`; docs/models.md lists the families."""
+
+from pathlib import Path
+
+import pytest
+
+from headwaiter_export.families import FAMILIES
+from headwaiter_export.feature_families import FEATURE_FAMILIES
+from tests.export.family_examples import EXAMPLES, Example
+from tests.export.family_table import BEGIN, DOCUMENT, END
+
+# Tracing a graph takes seconds, and most families share their code, so every run traces one graph.
+MARKED = [
+    pytest.param(each, id=each.name, marks=[pytest.mark.exhaustive] * (each.name != "ModernBert")) for each in EXAMPLES
+]
+
+
+@pytest.mark.parametrize("example", MARKED)
+def test_the_served_graph_of_a_family_equals_transformers(example: Example, tmp_path: Path) -> None:
+    assert example.difference(tmp_path) <= 1e-5
+
+
+def test_each_supported_family_has_an_example_and_a_line_in_the_documentation() -> None:
+    supported = {*FAMILIES, *FEATURE_FAMILIES}
+    assert {name for example in EXAMPLES for name in example.model_types} == supported
+    table = DOCUMENT.read_text(encoding="utf-8").partition(BEGIN)[2].partition(END)[0]
+    listed = [line.split(" | ")[1] for line in table.splitlines()[2:]]
+    assert {name.strip("`") for cell in listed for name in cell.split(", ")} == supported
