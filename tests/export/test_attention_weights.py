@@ -49,10 +49,18 @@ ENCODERS: dict[str, dict[str, Any]] = {
         "learned_temperature": True,
     },
 }
+# Tracing a graph takes seconds.
+EVERY_RUN = ("causal, pre-norm, without biases", "biases by distance")
 GRAPH = "attend.fp32.onnx"
 
 
-@pytest.mark.parametrize("choices", ENCODERS.values(), ids=ENCODERS)
+@pytest.mark.parametrize(
+    "choices",
+    [
+        pytest.param(choices, id=name, marks=[pytest.mark.exhaustive] * (name not in EVERY_RUN))
+        for name, choices in ENCODERS.items()
+    ],
+)
 def test_weights_and_contexts_equal_the_formulas(choices: dict[str, Any], tmp_path: Path) -> None:
     encoder = random_encoder(**choices)
     config, formula = encoder.config, oracle_of(encoder)
@@ -71,6 +79,7 @@ def test_weights_and_contexts_equal_the_formulas(choices: dict[str, Any], tmp_pa
         assert masked.any() == (config.mask != "none" and length > 1)
 
 
+@pytest.mark.exhaustive
 def test_attention_weights_change_no_byte_of_other_graphs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     encoder = random_encoder(feature_width=6, layers=1)
     monkeypatch.setattr(bundle, "trace", cache(trace))
@@ -99,7 +108,7 @@ def test_the_manifest_names_the_graph_and_every_runtime_can_load_it(text_bundle:
     assert [value.name for value in model.graph.output] == ["weights_0", "context_0", "weights_1", "context_1"]
 
 
-@pytest.mark.parametrize("scale", [1.0, 1e-7])
+@pytest.mark.parametrize("scale", [1.0, pytest.param(1e-7, marks=pytest.mark.exhaustive)])
 def test_a_graph_with_wrong_contexts_is_left_out_whatever_their_magnitude(scale: float, tmp_path: Path) -> None:
     encoder = random_encoder(feature_width=6, layers=1)
     value = encoder.get_submodule("layers.0.attention.value")

@@ -41,9 +41,9 @@ def test_a_feature_bundle_accepts_no_texts(feature_bundle: Path) -> None:
 @pytest.mark.parametrize(
     ("choices", "version"),
     [
-        ({"feature_width": 6}, 1),
+        pytest.param({"feature_width": 6}, 1, marks=pytest.mark.exhaustive),
         ({"feature_width": 6, "after_pooling": [{"kind": "dense", "width": 5}]}, 2),
-        ({"vocabulary_size": 50, "token_types": 2}, 2),
+        pytest.param({"vocabulary_size": 50, "token_types": 2}, 2, marks=pytest.mark.exhaustive),
     ],
 )
 def test_readers_that_would_compute_other_vectors_refuse_the_schema_version(
@@ -54,7 +54,7 @@ def test_readers_that_would_compute_other_vectors_refuse_the_schema_version(
 
 
 @pytest.mark.usefixtures("packed_cpu_alone")
-@pytest.mark.parametrize("prefix_rows", [1, 2])
+@pytest.mark.parametrize("prefix_rows", [pytest.param(1, marks=pytest.mark.exhaustive), 2])
 def test_the_manifest_has_the_width_of_gated_blocks_and_several_rows_of_zeros(prefix_rows: int, tmp_path: Path) -> None:
     choices: dict[str, Any] = {"feature_width": 6, "gated": True, "d_ff": 40, "prefix_rows": prefix_rows}
     export_bundle(random_encoder(layers=1, max_tokens=8, **choices), None, tmp_path / "bundle", "tiny")

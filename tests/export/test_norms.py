@@ -20,7 +20,7 @@ def operators_of(path: Path) -> Counter[str]:
     return Counter(node.op_type for node in onnx.load(path, load_external_data=False).graph.node)
 
 
-@pytest.mark.parametrize("layout", [PackedCpu, Portable])
+@pytest.mark.parametrize("layout", [PackedCpu, pytest.param(Portable, marks=pytest.mark.exhaustive)])
 def test_onnx_runtime_fuses_rms_norms_of_standard_operators(
     layout: type[PackedCpu] | type[Portable], tmp_path: Path
 ) -> None:
@@ -36,6 +36,7 @@ def test_onnx_runtime_fuses_rms_norms_of_standard_operators(
     assert operators["LayerNormalization"] == 0
 
 
+@pytest.mark.exhaustive
 def test_an_rms_norm_of_zeros_is_zero_in_a_graph(tmp_path: Path) -> None:
     rows = {"feature_width": 24, "feature_projection": False, "positions": "none"}
     encoder = random_encoder(**rows, rms_norm=True, norm="pre", norm_eps=1e-12)

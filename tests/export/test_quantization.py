@@ -108,7 +108,7 @@ def test_an_int8_layer_equals_its_formula(tmp_path: Path) -> None:
     assert np.abs(expected[0] - (x[0] @ weight.T + bias)).max() > 1e-3
 
 
-@pytest.mark.parametrize("gated", [False, True])
+@pytest.mark.parametrize("gated", [pytest.param(False, marks=pytest.mark.exhaustive), True])
 def test_layers_that_read_the_same_rows_quantise_them_once(gated: bool, tmp_path: Path) -> None:
     encoder = random_encoder(feature_width=6, layers=1, gated=gated)
     quantized, _ = quantize(encoder, Reference.compute(encoder), random_sequences(encoder.config, (40, 48)))

@@ -51,7 +51,13 @@ print(before, kib("VmHWM"), kib("VmRSS"))
 """
 
 
-@pytest.fixture(scope="module", params=[*Mask, "distance_bias", "local_layers"])
+EXHAUSTIVE = (Mask.SELF_EXCLUDING, "distance_bias", "local_layers")
+
+
+@pytest.fixture(
+    scope="module",
+    params=[Mask.NONE, Mask.CAUSAL, *(pytest.param(each, marks=pytest.mark.exhaustive) for each in EXHAUSTIVE)],
+)
 def exported(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[EncoderGraph, Encoder]:
     """A graph with each mask, with a bias by distance, or with local attention, and its encoder."""
     others: dict[str, dict[str, Any]] = {

@@ -28,7 +28,7 @@ def run_large_batches(limits: AdaptiveLimits, fits_tokens: int, batches: int, fi
     return failed
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=5, deadline=None)
 @given(fits_tokens=st.integers(50, 1000), fill=st.floats(0.55, 1.0))
 def test_few_of_many_large_batches_fail_and_the_limits_recover(fits_tokens: int, fill: float) -> None:
     limits = AdaptiveLimits(LARGEST)
