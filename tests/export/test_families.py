@@ -1,5 +1,6 @@
 """Tiny random checkpoints of each family give the hidden rows that `transformers` gives."""
 
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -7,11 +8,18 @@ import numpy as np
 import pytest
 import safetensors.torch
 import torch
+import transformers
 
 from headwaiter_export.attention_layout import SingleSequence
 from headwaiter_export.checkpoints import read_checkpoint
 from tests.checkpoints import bert_hidden
-from tests.export.family_checkpoints import assert_equals_transformers, save_family
+from tests.export.family_checkpoints import (
+    VALUES,
+    assert_equals_transformers,
+    assert_honoured_or_refused,
+    changed_values,
+    save_family,
+)
 from tests.export.helpers import assert_checkpoint_refused, assert_close
 
 
@@ -87,3 +95,54 @@ def test_rotary_positions_with_other_angles_are_refused_by_name(tmp_path: Path) 
     tensors["encoder.embed_positions.weight"] *= 0.9
     safetensors.torch.save_file(tensors, path, {"format": "pt"})
     assert_checkpoint_refused(tmp_path, "encoder.embed_positions.weight", "10,000")
+
+
+SETTINGS: dict[str, dict[str, Any]] = {
+    "Bert": {},
+    "Roberta": {},
+    "XLMRoberta": {},
+    "XLMRobertaXL": {},
+    "Camembert": {},
+    "Data2VecText": {},
+    "Ernie": {},
+    "Electra": {"embedding_size": 12},
+    "Albert": {"embedding_size": 12},
+    "RoFormer": {"embedding_size": 12},
+    "MPNet": {},
+    "DistilBert": {},
+}
+# Other values of fields whose changed value cannot be derived from their default.
+OWN_VALUES: dict[str, list[Any]] = {
+    "layer_norm_eps": [1e-5, 0.1],
+    "type_vocab_size": [1, 3],
+    "activation": ["relu", "mish"],
+    "chunk_size_feed_forward": [1],
+    "summary_type": ["last"],
+    "summary_activation": ["tanh"],
+    # transformers has cross-attention in decoders only.
+    "add_cross_attention": [],
+}
+REFUSED_FIELDS = {
+    "is_decoder",
+    "use_task_id",
+    "num_hidden_groups",
+    "inner_group_num",
+    "rotary_value",
+    "relative_attention_num_buckets",
+}
+CHANGES = [
+    pytest.param(
+        name, field.name, value, id=f"{name}-{field.name}-{number}", marks=[pytest.mark.exhaustive] * (name != "Bert")
+    )
+    for name in SETTINGS
+    for field in fields(getattr(transformers, f"{name}Config"))
+    for number, value in enumerate(changed_values(field.name, field.default, VALUES | OWN_VALUES))
+]
+
+
+@pytest.mark.parametrize(("name", "field", "value"), CHANGES)
+def test_a_changed_field_is_honoured_or_refused_by_name(name: str, field: str, value: Any, tmp_path: Path) -> None:
+    model = save_family(tmp_path, name, **{**SETTINGS[name], field: value})
+    refused = field in REFUSED_FIELDS or (name, field) == ("MPNet", "pad_token_id")
+    refused |= field in ("hidden_act", "activation") and value in ("mish", "tanh")
+    assert_honoured_or_refused(tmp_path, model, field, refused=refused)
