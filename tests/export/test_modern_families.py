@@ -103,9 +103,10 @@ def test_the_served_graph_equals_transformers_at_every_length_near_the_window(na
         assert_close_to_scale(run_graph(path, "cpu", [ids]).hidden, rows)
 
 
-def test_rotary_positions_equal_those_of_transformers_bit_for_bit(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["NomicBert", "Llama"])
+def test_rotary_positions_equal_those_of_transformers_bit_for_bit(name: str, tmp_path: Path) -> None:
     # In float64, the angles of position 8,191 would change hidden rows by up to 2e-3 of their scale.
-    model = save_family(tmp_path, "NomicBert", **{**SETTINGS["NomicBert"], "max_position_embeddings": 8192})
+    model = save_family(tmp_path, name, **{**SETTINGS.get(name, {}), "max_position_embeddings": 8192})
     cosines, _ = model.rotary_emb(torch.empty(1), torch.arange(8192)[None])
     attention = read_checkpoint(tmp_path).encoder.get_submodule("layers.1.attention")
     assert torch.equal(attention.get_submodule("positions").get_buffer("cosines"), cosines[0, :, :4])
