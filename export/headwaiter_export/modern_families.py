@@ -55,7 +55,7 @@ _MODERNBERT = Family(
     norm_eps_field="norm_eps",
     default_norm_eps=1e-5,
     # In transformers, `sliding_window` overrides `local_attention`.
-    required_fields={"rope_scaling": None, "sliding_window": None},
+    required_fields={"sliding_window": None},
 )
 _NOMIC_BERT = Family(
     input=SplitHalfInput(theta=1000.0, fused={"attn.Wqkv": _QKV}),

@@ -16,6 +16,7 @@ from headwaiter_export.choices import Activation, Mask, Norm, Pooling, Positions
 from headwaiter_export.config import ConfigError, EncoderConfig
 from headwaiter_export.head_config import HeadActivation, HeadConfig, ScoreFunction
 from headwaiter_export.presets import PRESETS
+from headwaiter_export.rotary_scaling import RotaryScaling, ScalingKind
 
 
 def dense(width: int, **choices: Any) -> PooledModule:
@@ -35,6 +36,12 @@ CHAINS = (
         dense(9, activation="gelu"),
     ),
 )
+# Scalings of which some pairs of heads of 6 and 8 keep their frequency, some get another, and some are in between.
+LLAMA3 = RotaryScaling(kind=ScalingKind.LLAMA3, factor=8.0, trained_tokens=30)
+YARN = RotaryScaling(
+    kind=ScalingKind.YARN, factor=3.0, trained_tokens=9, slow_turns=0.1, whole_pairs=False, attention_factor=1.5
+)
+LINEAR = RotaryScaling(kind=ScalingKind.LINEAR, factor=4.0)
 VALUES: dict[str, tuple[Any, ...]] = {
     "vocabulary_size": (0, 50),
     "token_types": (0, 2),
@@ -72,6 +79,8 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "positions": tuple(Positions),
     "rotary_theta": (20.0, 10_000.0),
     "local_rotary_theta": (20.0, 10_000.0),
+    "rotary_scaling": (None, LLAMA3, YARN),
+    "local_rotary_scaling": (None, LINEAR),
     "rotary_float32": BOTH,
     "embedding_norm": BOTH,
     "activation": tuple(Activation),

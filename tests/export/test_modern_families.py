@@ -17,6 +17,7 @@ from headwaiter_export.choices import Positions
 from tests.checkpoints import bert_hidden, write_json
 from tests.export.family_checkpoints import (
     LINEAR,
+    PROPORTIONAL,
     ROPE,
     VALUES,
     assert_equals_transformers,
@@ -56,9 +57,10 @@ ROPE_VALUES: dict[str, list[Any]] = {
         {"full_attention": ROPE, "sliding_attention": {**ROPE, "rope_theta": 9.0}},
         {"full_attention": LINEAR, "sliding_attention": ROPE},
         {"full_attention": ROPE, "sliding_attention": LINEAR},
+        {"full_attention": PROPORTIONAL, "sliding_attention": ROPE},
     ],
-    "NomicBert": [ROPE, LINEAR, {**ROPE, "rope_type": "dynamic", "factor": 2.0}],
-    "Gte": [ROPE, LINEAR, {**ROPE, "rope_type": "yarn", "factor": 2.0}],
+    "NomicBert": [ROPE, LINEAR, PROPORTIONAL],
+    "Gte": [ROPE, LINEAR, PROPORTIONAL],
 }
 
 
@@ -76,7 +78,7 @@ CHANGES = [
 REFUSED = [
     "mish",
     "tanh",
-    *(value for values in ROPE_VALUES.values() for value in values if "factor" in str(value)),
+    *(value for values in ROPE_VALUES.values() for value in values if "proportional" in str(value)),
 ]
 
 
@@ -140,7 +142,7 @@ def test_a_modernbert_with_the_fields_of_transformers_4_equals_transformers(peri
     [
         ("ModernBert", "head_dim", 4),
         ("ModernBert", "sliding_window", 3),
-        ("ModernBert", "rope_scaling", {"type": "linear", "factor": 2.0}),
+        ("ModernBert", "rope_scaling", PROPORTIONAL),
         ("ModernBert", "rope_parameters", ROPE),
         ("ModernBert", "rope_parameters", {"full_attention": {**ROPE, "partial_rotary_factor": 0.5}}),
         ("ModernBert", "rope_parameters", {"full_attention": {"rope_theta": "1"}}),
