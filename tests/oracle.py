@@ -79,9 +79,10 @@ class Oracle:
         head = self.choices["head"]
         if head is None:
             return None
-        rows = hidden if head["per_token"] else hidden[:1]
+        rows = hidden if head["per_token"] else hidden.mean(0, keepdims=True) if head["mean"] else hidden[:1]
         if head["activation"]:
             rows = HEAD_ACTIVATIONS[head["activation"]](self._linear(rows, "head.dense"))
+            rows = self._norm(rows, "head.norm") if head["norm"] else rows
         return self._linear(rows, "head.output")
 
     def attention(self, sequence: Array) -> list[tuple[Array, Array]]:
@@ -142,9 +143,10 @@ class Oracle:
         if self.choices["learned_temperature"]:
             temperature = self.weights[f"{name}.temperature.temperature"][head]
         if self.choices["positions"] == "rotary":
-            theta = self.choices["local_rotary_theta" if self._is_local(name) else "rotary_theta"]
+            prefix = "local_" if self._is_local(name) else ""
+            theta, scaling = self.choices[f"{prefix}rotary_theta"], self.choices[f"{prefix}rotary_scaling"]
             precision = np.float32 if self.choices["rotary_float32"] else np.float64
-            q, k = (rotate(rows, unit_rotations(len(rows), head_dim, theta, precision)) for rows in (q, k))
+            q, k = (rotate(rows, unit_rotations(len(rows), head_dim, theta, precision, scaling)) for rows in (q, k))
         if self.choices["positions"] == "rotary_grid":
             q, k = self._rotate_in_grid(q), self._rotate_in_grid(k)
         products = q @ k.T / temperature
@@ -192,15 +194,50 @@ class Oracle:
         return layer_norm(x, weight, self.weights[f"{name}.bias"], eps)
 
 
-def unit_rotations(n: int, width: int, theta: float = 10_000, precision: type[np.floating[Any]] = np.float64) -> Array:
+def unit_rotations(
+    n: int,
+    width: int,
+    theta: float = 10_000,
+    precision: type[np.floating[Any]] = np.float64,
+    scaling: Mapping[str, Any] | None = None,
+) -> Array:
     """Return exp(i · p / theta^(2j/width)) for each position p and pair j, complex [n, width / 2].
 
-    The angles are computed in the given precision.
+    The angles are computed in the given precision. Scaling changes them, and YaRN also the length of the numbers.
     """
     frequencies = 1 / precision(theta) ** (np.arange(0, width, 2).astype(precision) / precision(width))
+    if scaling:
+        frequencies = np.array([scaled(f, j, width, theta, scaling) for j, f in enumerate(frequencies)], precision)
     angles = np.arange(n).astype(precision)[:, None] * frequencies
     rotations: Array = np.exp(1j * angles.astype(np.float64))
+    if scaling and scaling["kind"] == "yarn":
+        rotations = rotations * (scaling["attention_factor"] or 1 + 0.1 * math.log(max(1, scaling["factor"])))
     return rotations
+
+
+def scaled(frequency: Any, pair: int, width: int, theta: float, scaling: Mapping[str, Any]) -> Any:
+    """Return the scaled frequency of a pair.
+
+    Sources: https://arxiv.org/abs/2306.15595 for linear, Llama 3.1's `apply_scaling` for llama3,
+    https://arxiv.org/abs/2309.00071, equations 17 and 18, for yarn, with the ramp over pairs of its reference code.
+    """
+    factor, slow, fast = scaling["factor"], scaling["slow_turns"], scaling["fast_turns"]
+    if scaling["kind"] == "linear":
+        return frequency / factor
+    if scaling["kind"] == "llama3":
+        turns = scaling["trained_tokens"] * frequency / (2 * math.pi)
+        kept = (turns - slow) / (fast - slow)
+    else:
+        # The pair that turns so many times in `trained_tokens` positions is where its frequency says.
+        ends = [
+            math.log(scaling["trained_tokens"] / (2 * math.pi * turns), theta) * width / 2 for turns in (fast, slow)
+        ]
+        if scaling["whole_pairs"]:
+            ends = [math.floor(ends[0]), math.ceil(ends[1])]
+        first, last = max(0, ends[0]), min(width - 1, ends[1])
+        kept = 1 - (pair - first) / (last - first or 0.001)
+    kept = min(1, max(0, kept))
+    return frequency * (kept + (1 - kept) / factor)
 
 
 def rotate(rows: Array, rotations: Array) -> Array:

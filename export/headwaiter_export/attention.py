@@ -68,8 +68,10 @@ class SelfAttention(nn.Module):
         self.window = config.window if number in config.local_layers else None
         self.positions: nn.Module = NoPositions()
         if config.positions is Positions.ROTARY:
-            theta = config.rotary_theta if self.window is None else config.local_rotary_theta
-            self.positions = RotaryPositions(config, theta)
+            if self.window is None:
+                self.positions = RotaryPositions(config, config.rotary_theta, config.rotary_scaling)
+            else:
+                self.positions = RotaryPositions(config, config.local_rotary_theta, config.local_rotary_scaling)
         elif config.positions is Positions.ROTARY_GRID:
             self.positions = GridRotaryPositions(config)
         self.temperature = LearnedTemperature(config) if config.learned_temperature else nn.Identity()

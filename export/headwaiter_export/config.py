@@ -1,6 +1,5 @@
 """The configuration of an encoder, validated when it is created."""
 
-import math
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields
 from typing import Any
@@ -11,6 +10,7 @@ from headwaiter_export.config_checks import ConfigError as ConfigError
 from headwaiter_export.config_checks import WeightsError as WeightsError
 from headwaiter_export.config_checks import check_choice, check_eps, check_flags, check_size
 from headwaiter_export.head_config import HeadConfig
+from headwaiter_export.rotary_scaling import RotaryScaling, resolve_rotary
 
 _SIZES_OR_ZERO = "vocabulary_size token_types feature_width prefix_rows embedding_width d_ff head_dim value_dim window"
 
@@ -70,6 +70,9 @@ class EncoderConfig:
             https://arxiv.org/abs/2508.10104.
         rotary_theta: base of the angles of rotary positions: position p rotates pair i by p / theta^(2i / head_dim).
         local_rotary_theta: the same base in local layers; 0 stands for rotary_theta.
+        rotary_scaling: how these angles are scaled for long sequences; None if they are not. `from_dict` takes an
+            object of fields.
+        local_rotary_scaling: the same scaling in local layers.
         rotary_float32: whether the angles of rotary positions are computed in float32, as in transformers' models after
             RoFormer; otherwise in float64. Position 8,000 has an error of up to 5e-4 in float32.
         embedding_norm: whether a norm follows the embeddings.
@@ -120,6 +123,8 @@ class EncoderConfig:
     positions: Positions = Positions.LEARNED
     rotary_theta: float = 10_000.0
     local_rotary_theta: float = 0.0
+    rotary_scaling: RotaryScaling | None = None
+    local_rotary_scaling: RotaryScaling | None = None
     rotary_float32: bool = False
     embedding_norm: bool = True
     activation: Activation = Activation.GELU
@@ -162,12 +167,7 @@ class EncoderConfig:
         self._check_even_widths()
         check_eps("norm_eps", self.norm_eps)
         self._resolve_modules()
-        if self.local_rotary_theta == 0:
-            object.__setattr__(self, "local_rotary_theta", self.rotary_theta)
-        for name in ("rotary_theta", "local_rotary_theta"):
-            theta = getattr(self, name)
-            if type(theta) not in (int, float) or not 1 <= theta < math.inf:
-                raise ConfigError(f"{name} is {theta!r}: it must be a number of at least 1")
+        resolve_rotary(self)
         if self.learned_temperature and self.query_key_norm:
             raise ConfigError("learned_temperature and query_key_norm are true: fold the temperatures into the norms")
         if self.normalize and self.pooling is Pooling.NONE:

@@ -33,6 +33,7 @@ LLAMA = Family(
     },
     fixed_fields={
         "positions": Positions.ROTARY,
+        "rotary_float32": True,
         "norm": Norm.PRE,
         "final_norm": True,
         "rms_norm": True,

@@ -12,7 +12,8 @@ from headwaiter_export.choices import Norm
 from headwaiter_export.config import EncoderConfig
 from headwaiter_export.decoder_families import LLAMA
 from headwaiter_export.decoder_inputs import DecoderInput
-from headwaiter_export.rotary_inputs import read_layer_thetas, read_layer_types
+from headwaiter_export.rotary_inputs import read_layer_types
+from headwaiter_export.rotary_parameters import read_layer_rotary
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,15 +29,16 @@ class Gemma3Input(DecoderInput):
     @override
     def sizes(self, config_json: CheckpointJson) -> dict[str, Any]:
         config_json.size("query_pre_attn_scalar")
-        return {**super().sizes(config_json), "local_rotary_theta": self._thetas(config_json)[1]}
+        return super().sizes(config_json)
 
     @override
-    def _theta(self, config_json: CheckpointJson) -> float:
-        return self._thetas(config_json)[0]
-
-    def _thetas(self, config_json: CheckpointJson) -> tuple[float, float]:
-        """Return the bases of the rotary angles of global and of local layers."""
-        return read_layer_thetas(config_json, ("rope_theta", self.theta), ("rope_local_base_freq", self.local_theta))
+    def _rotary(self, config_json: CheckpointJson) -> dict[str, Any]:
+        return read_layer_rotary(
+            config_json,
+            ("rope_theta", self.theta),
+            ("rope_local_base_freq", self.local_theta),
+            scales_sliding=False,
+        )
 
     @override
     def _is_causal(self, config_json: CheckpointJson) -> bool:
@@ -98,5 +100,5 @@ GEMMA3 = replace(
         "sliding_window_pattern": 6,
         "use_bidirectional_attention": None,
     },
-    required_fields={"rope_scaling": None, "attn_logit_softcapping": None, "is_causal": True},
+    required_fields={"attn_logit_softcapping": None, "is_causal": True},
 )

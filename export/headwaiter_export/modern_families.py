@@ -4,7 +4,9 @@ from dataclasses import replace
 from typing import Any
 
 from headwaiter_export.choices import Norm, Positions
-from headwaiter_export.family import USUAL_SIZES, Family
+from headwaiter_export.family import USUAL_SIZES, Family, SequenceHead
+from headwaiter_export.head_config import HeadActivation
+from headwaiter_export.hub_layouts import new_json, nomic_json
 from headwaiter_export.rotary_inputs import ModernBertInput, SplitHalfInput
 
 _NO_BIASES = dict.fromkeys(("query_bias", "key_bias", "value_bias", "output_bias", "up_bias", "down_bias"), False)
@@ -54,15 +56,28 @@ _MODERNBERT = Family(
     },
     norm_eps_field="norm_eps",
     default_norm_eps=1e-5,
+    default_values={"classifier_activation": "gelu", "classifier_pooling": "cls"},
+    sequence_head=SequenceHead(
+        "classifier",
+        "head.dense",
+        activation_field="classifier_activation",
+        norm="head.norm",
+        pooling_field="classifier_pooling",
+        scores_tokens=True,
+    ),
     # In transformers, `sliding_window` overrides `local_attention`.
-    required_fields={"rope_scaling": None, "sliding_window": None},
+    required_fields={"sliding_window": None},
 )
 _NOMIC_BERT = Family(
     input=SplitHalfInput(theta=1000.0, fused={"attn.Wqkv": _QKV}),
     tensor_prefix="nomic_bert.",
     size_fields=USUAL_SIZES,
     activation_field="hidden_act",
-    module_names={"embedding.tokens": "embeddings.word_embeddings", "embedding.norm": "emb_ln"},
+    module_names={
+        "embedding.tokens": "embeddings.word_embeddings",
+        "embedding.types": "embeddings.token_type_embeddings",
+        "embedding.norm": "emb_ln",
+    },
     layer_prefix="encoder.layers",
     layer_module_names={
         "attention.query": "attn.Wqkv.query",
@@ -77,12 +92,17 @@ _NOMIC_BERT = Family(
     },
     ignored_prefixes=("pooler.", "cls."),
     fixed_fields={**_NO_BIASES, **_ROTARY, "gated": True},
+    sequence_head=SequenceHead("classifier", "pooler.dense", HeadActivation.TANH),
+    custom_classes="NomicBert",
+    translate=nomic_json,
 )
 _GTE = replace(
     _NOMIC_BERT,
+    custom_classes="",
+    translate=lambda config_json: config_json,
     input=SplitHalfInput(theta=160_000.0, fused={"attention.qkv_proj": _QKV, "mlp.up_gate_proj": ("up", "gate")}),
     tensor_prefix="gte.",
-    module_names={"embedding.tokens": "embeddings.word_embeddings", "embedding.norm": "embeddings.LayerNorm"},
+    module_names={**_NOMIC_BERT.module_names, "embedding.norm": "embeddings.LayerNorm"},
     layer_prefix="encoder.layer",
     layer_module_names={
         "attention.query": "attention.qkv_proj.query",
@@ -99,4 +119,32 @@ _GTE = replace(
     fixed_fields={**_ROTARY, "gated": True, "up_bias": False},
 )
 
-MODERN_FAMILIES: dict[str, Family] = {"modernbert": _MODERNBERT, "nomic_bert": _NOMIC_BERT, "gte": _GTE}
+_NEW = replace(_GTE, tensor_prefix="new.", custom_classes="New", translate=new_json)
+_JINA_V3 = replace(
+    _GTE,
+    input=SplitHalfInput(theta=20_000.0, fused={"mixer.Wqkv": _QKV}),
+    tensor_prefix="roberta.",
+    module_names=_NOMIC_BERT.module_names,
+    layer_prefix="encoder.layers",
+    layer_module_names={
+        "attention.query": "mixer.Wqkv.query",
+        "attention.key": "mixer.Wqkv.key",
+        "attention.value": "mixer.Wqkv.value",
+        "attention.output": "mixer.out_proj",
+        "attention_norm": "norm1",
+        "feed_forward.up": "mlp.fc1",
+        "feed_forward.down": "mlp.fc2",
+        "feed_forward_norm": "norm2",
+    },
+    fixed_fields=_ROTARY,
+    default_norm_eps=1e-5,
+    sequence_head=SequenceHead("classifier.out_proj", "classifier.dense", HeadActivation.TANH),
+)
+
+MODERN_FAMILIES: dict[str, Family] = {
+    "modernbert": _MODERNBERT,
+    "nomic_bert": _NOMIC_BERT,
+    "gte": _GTE,
+    "new": _NEW,
+    "jina_embeddings_v3": _JINA_V3,
+}

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from headwaiter_export.config import EncoderConfig
+from headwaiter_export.rotary_scaling import RotaryScaling, ScalingKind
 
 if TYPE_CHECKING:
     from headwaiter_export.attention_layout import AttentionLayout
@@ -59,24 +60,26 @@ class SinusoidalPositions(nn.Module):
 class RotaryPositions(nn.Module):
     """Rotations: in every head, position p rotates the pair (2i, 2i + 1) by the angle p / theta^(2i/head_dim).
 
-    The product of a query and a key then depends only on the distance between their positions.
+    The product of a query and a key then depends only on the distance between their positions. `scaling` changes the
+    angles, and may multiply the rotated queries and keys by a number.
     Source: https://arxiv.org/abs/2104.09864, section 3.2.
     """
 
     cosines: Tensor
     sines: Tensor
 
-    def __init__(self, config: EncoderConfig, theta: float) -> None:
+    def __init__(self, config: EncoderConfig, theta: float, scaling: RotaryScaling | None = None) -> None:
         super().__init__()
         self.heads = config.heads
-        angles = self.angles(config, theta)
-        self.register_buffer("cosines", angles.cos().float(), persistent=False)
-        self.register_buffer("sines", angles.sin().float(), persistent=False)
+        angles = self.angles(config, theta, scaling)
+        magnitude = 1.0 if scaling is None else scaling.magnitude
+        self.register_buffer("cosines", (angles.cos() * magnitude).float(), persistent=False)
+        self.register_buffer("sines", (angles.sin() * magnitude).float(), persistent=False)
 
-    def angles(self, config: EncoderConfig, theta: float) -> Tensor:
+    def angles(self, config: EncoderConfig, theta: float, scaling: RotaryScaling | None) -> Tensor:
         """Return the angle of each position and pair, [max_tokens, head_dim / 2]."""
         dtype = torch.float32 if config.rotary_float32 else torch.float64
-        return position_angles(config.max_tokens, config.head_dim, theta, dtype)
+        return position_angles(config.max_tokens, config.head_dim, theta, dtype, scaling)
 
     def forward(self, x: Tensor, layout: "AttentionLayout") -> Tensor:
         """Rotate queries or keys [R, H·head_dim]."""
@@ -98,7 +101,7 @@ class GridRotaryPositions(RotaryPositions):
         super().__init__(config, theta=100.0)
 
     @override
-    def angles(self, config: EncoderConfig, theta: float) -> Tensor:
+    def angles(self, config: EncoderConfig, theta: float, scaling: RotaryScaling | None) -> Tensor:
         patches = torch.arange(config.max_tokens - config.prefix_rows, device="cpu")
         side = max(1, math.isqrt(max(0, len(patches) - 1)) + 1)
         places = torch.stack((patches // side, patches % side), 1)
@@ -110,8 +113,14 @@ class GridRotaryPositions(RotaryPositions):
         return F.pad(angles, (0, 0, config.prefix_rows, 0))
 
 
-def position_angles(tokens: int, width: int, theta: float = 10_000.0, dtype: torch.dtype = torch.float64) -> Tensor:
-    """Return p / theta^(2i/width) for every position p and pair i, [tokens, width / 2].
+def position_angles(
+    tokens: int,
+    width: int,
+    theta: float = 10_000.0,
+    dtype: torch.dtype = torch.float64,
+    scaling: RotaryScaling | None = None,
+) -> Tensor:
+    """Return p / theta^(2i/width) for every position p and pair i, scaled if `scaling` is given, [tokens, width / 2].
 
     In float32, the angles of late positions are inexact; a model that was trained so needs the same angles. The device
     is explicit because encoders are also built on PyTorch's meta device, which computes nothing.
@@ -119,7 +128,34 @@ def position_angles(tokens: int, width: int, theta: float = 10_000.0, dtype: tor
     exponents = torch.arange(0, width, 2, dtype=dtype, device="cpu") / width
     # transformers divides too; in float32, a negative exponent would give other frequencies.
     frequencies = 1 / theta**exponents if dtype is torch.float32 else theta**-exponents
+    if scaling is not None:
+        frequencies = _scaled_frequencies(theta**exponents, theta, scaling)
     return torch.arange(tokens, dtype=dtype, device="cpu")[:, None] * frequencies
+
+
+def _scaled_frequencies(periods: Tensor, theta: float, scaling: RotaryScaling) -> Tensor:
+    """Return the scaled frequency of each pair, whose frequency without scaling is 1 / period, [width / 2].
+
+    The operations have the order of those in transformers: in float32, another order gives other frequencies.
+    """
+    frequencies, pairs = 1 / periods, len(periods)
+    if scaling.kind is ScalingKind.LINEAR:
+        return frequencies / scaling.factor
+    if scaling.kind is ScalingKind.LLAMA3:
+        turns = scaling.trained_tokens / (2 * math.pi / frequencies)
+        share = ((turns - scaling.slow_turns) / (scaling.fast_turns - scaling.slow_turns)).clamp(0, 1)
+        return (1 - share) * frequencies / scaling.factor + share * frequencies
+    first, last = (
+        2 * pairs * math.log(scaling.trained_tokens / (turns * 2 * math.pi)) / (2 * math.log(theta))
+        for turns in (scaling.fast_turns, scaling.slow_turns)
+    )
+    if scaling.whole_pairs:
+        first, last = math.floor(first), math.ceil(last)
+    # transformers compares with the width, which is twice the number of pairs.
+    first, last = max(first, 0), min(last, 2 * pairs - 1)
+    last += 0.001 * (first == last)
+    share = 1 - ((torch.arange(pairs, dtype=periods.dtype, device="cpu") - first) / (last - first)).clamp(0, 1)
+    return 1 / (scaling.factor * periods) * (1 - share) + frequencies * share
 
 
 def _interleave(even: Tensor, odd: Tensor) -> Tensor:

@@ -26,6 +26,8 @@ SIZES = {
 }
 ROPE = {"rope_type": "default", "rope_theta": 77.0}
 LINEAR = {"rope_type": "linear", "rope_theta": 77.0, "factor": 4.0}
+# Rotary positions that the encoder lacks.
+PROPORTIONAL = {"rope_type": "proportional", "rope_theta": 77.0, "factor": 2.0, "partial_rotary_factor": 0.5}
 # Other values of fields of all configuration classes, whose changed value cannot be derived from their default.
 VALUES: dict[str, list[Any]] = {
     "hidden_act": ["silu", "relu", "gelu_new", "gelu", "mish", "tanh"],

@@ -16,6 +16,7 @@ from headwaiter_export.choices import Activation, Mask, Norm, Pooling, Positions
 from headwaiter_export.config import ConfigError, EncoderConfig
 from headwaiter_export.head_config import HeadActivation, HeadConfig, ScoreFunction
 from headwaiter_export.presets import PRESETS
+from headwaiter_export.rotary_scaling import RotaryScaling, ScalingKind
 
 
 def dense(width: int, **choices: Any) -> PooledModule:
@@ -34,6 +35,11 @@ CHAINS = (
         PooledModule(kind=ModuleKind.LAYER_NORM),
         dense(9, activation="gelu"),
     ),
+)
+# Scalings of which some pairs of heads of 6 and 8 keep their frequency, some get another, and some are in between.
+LLAMA3 = RotaryScaling(kind=ScalingKind.LLAMA3, factor=8.0, trained_tokens=30)
+YARN = RotaryScaling(
+    kind=ScalingKind.YARN, factor=3.0, trained_tokens=9, slow_turns=0.1, whole_pairs=False, attention_factor=1.5
 )
 VALUES: dict[str, tuple[Any, ...]] = {
     "vocabulary_size": (0, 50),
@@ -72,6 +78,8 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "positions": tuple(Positions),
     "rotary_theta": (20.0, 10_000.0),
     "local_rotary_theta": (20.0, 10_000.0),
+    "rotary_scaling": (None, LLAMA3),
+    "local_rotary_scaling": (None, YARN),
     "rotary_float32": BOTH,
     "embedding_norm": BOTH,
     "activation": tuple(Activation),
@@ -83,6 +91,7 @@ VALUES: dict[str, tuple[Any, ...]] = {
         None,
         HeadConfig(("one", "two", "three"), ScoreFunction.SOFTMAX, activation=HeadActivation.TANH),
         HeadConfig(("one", "two"), ScoreFunction.SOFTMAX, per_token=True),
+        HeadConfig(("one",), ScoreFunction.SIGMOID, mean=True, activation=HeadActivation.GELU, norm=True),
     ),
 }
 # Fields of each preset, with small values from `VALUES`.

@@ -13,6 +13,7 @@ from headwaiter_export.checkpoints import read_checkpoint
 from tests.checkpoints import write_json
 from tests.export.family_checkpoints import (
     LINEAR,
+    PROPORTIONAL,
     ROPE,
     SIZES,
     VALUES,
@@ -36,14 +37,6 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "Qwen3": {"num_key_value_heads": 2, "head_dim": 12, **LOCAL},
     "EuroBert": {"num_key_value_heads": 2, **TOKENS},
 }
-LLAMA3 = {
-    "rope_type": "llama3",
-    "rope_theta": 77.0,
-    "factor": 8.0,
-    "low_freq_factor": 1.0,
-    "high_freq_factor": 4.0,
-    "original_max_position_embeddings": 12,
-}
 OWN_VALUES: dict[str, list[Any]] = {
     # Multi-query attention, one head of keys for each head of queries, and a number that does not divide 4.
     "num_key_value_heads": [1, 4, 3],
@@ -51,9 +44,9 @@ OWN_VALUES: dict[str, list[Any]] = {
     "max_window_layers": [0, 2],
     "head_dim": [4, 16],
     "rms_norm_eps": [1e-12, 0.1],
-    "rope_parameters": [ROPE, LINEAR, LLAMA3, {**ROPE, "rope_type": "dynamic", "factor": 2.0}],
+    "rope_parameters": [ROPE, LINEAR, PROPORTIONAL],
 }
-REFUSED: list[Any] = ["mish", "tanh", *(value for value in OWN_VALUES["rope_parameters"] if "factor" in value)]
+REFUSED: list[Any] = ["mish", "tanh", PROPORTIONAL]
 # One family in every run; the others share its code.
 CHANGES = [
     pytest.param(
@@ -95,7 +88,7 @@ def test_hidden_rows_equal_those_of_transformers(name: str, causal: bool, tmp_pa
         ("Mistral", "layer_types", ["full_attention"] * 2),
         ("Llama", "num_key_value_heads", 0),
         ("Llama", "is_causal", "no"),
-        ("Llama", "rope_scaling", {"type": "dynamic", "factor": 2.0}),
+        ("Llama", "rope_scaling", PROPORTIONAL),
         ("Llama", "rope_parameters", {"full_attention": ROPE}),
         ("EuroBert", "attention_bias", None),
         ("EuroBert", "is_decoder", True),

@@ -10,6 +10,7 @@ import transformers
 from headwaiter_export.checkpoints import read_checkpoint
 from tests.export.family_checkpoints import (
     LINEAR,
+    PROPORTIONAL,
     ROPE,
     VALUES,
     assert_equals_transformers,
@@ -48,6 +49,7 @@ OWN_VALUES: dict[str, list[Any]] = {
         {"full_attention": ROPE, "sliding_attention": LOCAL},
         {"full_attention": LINEAR, "sliding_attention": LOCAL},
         {"full_attention": ROPE, "sliding_attention": LINEAR},
+        {"full_attention": PROPORTIONAL, "sliding_attention": LOCAL},
     ],
 }
 CHANGES = [
@@ -65,7 +67,7 @@ def save_gemma(folder: Path, kind: str = "TextModel", **settings: Any) -> transf
 def test_a_changed_field_is_honoured_or_refused_by_name(field: str, value: Any, tmp_path: Path) -> None:
     kinds = {"layer_types": None} if field == "num_hidden_layers" else {}
     model = save_gemma(tmp_path, **{**kinds, field: value})
-    refused = value == "mish" or "factor" in str(value) or field == "attn_logit_softcapping"
+    refused = value == "mish" or "proportional" in str(value) or field == "attn_logit_softcapping"
     refused = refused or (field, value) == ("num_key_value_heads", 3)
     assert_honoured_or_refused(tmp_path, model, field, refused=refused)
 
@@ -85,7 +87,7 @@ def test_the_fields_of_transformers_4_equal_transformers(tmp_path: Path) -> None
     [
         ("layer_types", ["full_attention"]),
         ("is_causal", False),
-        ("rope_scaling", {"rope_type": "linear", "factor": 8.0}),
+        ("rope_scaling", {"rope_type": "proportional", "factor": 8.0}),
         ("use_bidirectional_attention", "all"),
         ("query_pre_attn_scalar", 0),
         ("sliding_window", None),

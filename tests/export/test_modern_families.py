@@ -1,4 +1,4 @@
-"""ModernBERT, Nomic BERT and GTE checkpoints of `transformers` give its hidden rows, whatever their configuration."""
+"""Checkpoints of ModernBERT and its kin give the hidden rows of `transformers`, whatever their configuration."""
 
 import json
 from dataclasses import fields
@@ -15,6 +15,7 @@ from headwaiter_export.choices import Positions
 from tests.checkpoints import write_json
 from tests.export.family_checkpoints import (
     LINEAR,
+    PROPORTIONAL,
     ROPE,
     VALUES,
     assert_equals_transformers,
@@ -35,6 +36,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "ModernBert": MODERNBERT,
     "NomicBert": {"pad_token_id": 0},
     "Gte": {"pad_token_id": 0},
+    "JinaEmbeddingsV3": {"pad_token_id": 0},
 }
 # Other values of fields whose changed value cannot be derived from their default.
 OWN_VALUES: dict[str, list[Any]] = {
@@ -51,14 +53,23 @@ ROPE_VALUES: dict[str, list[Any]] = {
         {"full_attention": ROPE, "sliding_attention": {**ROPE, "rope_theta": 9.0}},
         {"full_attention": LINEAR, "sliding_attention": ROPE},
         {"full_attention": ROPE, "sliding_attention": LINEAR},
+        {"full_attention": PROPORTIONAL, "sliding_attention": ROPE},
     ],
-    "NomicBert": [ROPE, LINEAR, {**ROPE, "rope_type": "dynamic", "factor": 2.0}],
-    "Gte": [ROPE, LINEAR, {**ROPE, "rope_type": "yarn", "factor": 2.0}],
+    "NomicBert": [ROPE, LINEAR, PROPORTIONAL],
+    "Gte": [ROPE, LINEAR, PROPORTIONAL],
+    "JinaEmbeddingsV3": [ROPE, LINEAR, PROPORTIONAL],
 }
 
 
 CHANGES = [
-    pytest.param(name, field.name, value, id=f"{name}-{field.name}-{number}")
+    pytest.param(
+        name,
+        field.name,
+        value,
+        id=f"{name}-{field.name}-{number}",
+        # It shares its code with GTE.
+        marks=[pytest.mark.exhaustive] * (name == "JinaEmbeddingsV3"),
+    )
     for name in SETTINGS
     for field in fields(getattr(transformers, f"{name}Config"))
     for number, value in enumerate(
@@ -71,7 +82,7 @@ CHANGES = [
 REFUSED = [
     "mish",
     "tanh",
-    *(value for values in ROPE_VALUES.values() for value in values if "factor" in str(value)),
+    *(value for values in ROPE_VALUES.values() for value in values if "proportional" in str(value)),
 ]
 
 
@@ -81,9 +92,10 @@ def test_a_changed_field_is_honoured_or_refused_by_name(name: str, field: str, v
     assert_honoured_or_refused(tmp_path, model, field, refused=value in REFUSED)
 
 
-def test_rotary_positions_equal_those_of_transformers_bit_for_bit(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["NomicBert", "Llama"])
+def test_rotary_positions_equal_those_of_transformers_bit_for_bit(name: str, tmp_path: Path) -> None:
     # In float64, the angles of position 8,191 would change hidden rows by up to 2e-3 of their scale.
-    model = save_family(tmp_path, "NomicBert", **{**SETTINGS["NomicBert"], "max_position_embeddings": 8192})
+    model = save_family(tmp_path, name, **{**SETTINGS.get(name, {}), "max_position_embeddings": 8192})
     cosines, _ = model.rotary_emb(torch.empty(1), torch.arange(8192)[None])
     attention = read_checkpoint(tmp_path).encoder.get_submodule("layers.1.attention")
     assert torch.equal(attention.get_submodule("positions").get_buffer("cosines"), cosines[0, :, :4])
@@ -117,7 +129,7 @@ def test_a_modernbert_with_the_fields_of_transformers_4_equals_transformers(peri
     [
         ("ModernBert", "head_dim", 4),
         ("ModernBert", "sliding_window", 3),
-        ("ModernBert", "rope_scaling", {"type": "linear", "factor": 2.0}),
+        ("ModernBert", "rope_scaling", PROPORTIONAL),
         ("ModernBert", "rope_parameters", ROPE),
         ("ModernBert", "rope_parameters", {"full_attention": {**ROPE, "partial_rotary_factor": 0.5}}),
         ("ModernBert", "rope_parameters", {"full_attention": {"rope_theta": "1"}}),

@@ -1,0 +1,161 @@
+"""Read the rotary positions of a checkpoint: rope_parameters in config.json, and rope_scaling of older releases.
+
+The fields have the meaning that `transformers` 5 gives them in modeling_rope_utils.py.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from headwaiter_export.checkpoint_json import CheckpointError, CheckpointJson
+from headwaiter_export.config import ConfigError
+from headwaiter_export.rotary_scaling import RotaryScaling, ScalingKind
+
+LAYER_TYPES = {"full_attention": False, "sliding_attention": True}
+# The parameters of each type, without rope_type, type and rope_theta. Type "dynamic" changes only the frequencies of
+# sequences longer than max_position_embeddings, which is the maximum of the encoder.
+_PARAMETERS: dict[str, tuple[str, ...]] = {
+    "default": (),
+    "linear": ("factor",),
+    "dynamic": ("factor",),
+    "llama3": ("factor", "original_max_position_embeddings", "low_freq_factor", "high_freq_factor"),
+    "yarn": (
+        *("factor", "original_max_position_embeddings", "beta_fast", "beta_slow"),
+        *("attention_factor", "mscale", "mscale_all_dim", "truncate"),
+    ),
+}
+
+
+def read_rotary(config_json: CheckpointJson, default_theta: float) -> dict[str, Any]:
+    """Return the fields of EncoderConfig for rotary positions that are the same in all layers."""
+    name = "rope_scaling" if config_json.values.get("rope_scaling") else "rope_parameters"
+    values = config_json.values.get(name) or {}
+    # transformers prefers this field to the parameter of the same name.
+    trained = config_json.values.get("original_max_position_embeddings")
+    if isinstance(values, dict) and trained is not None and _type(values) in ("llama3", "yarn"):
+        values = {**values, "original_max_position_embeddings": trained}
+    parameters = _Parameters(config_json, name, values)
+    scaling = parameters.scaling()
+    return {
+        "rotary_theta": parameters.theta(config_json.values.get("rope_theta", default_theta)),
+        "rotary_scaling": scaling,
+        "local_rotary_scaling": scaling,
+    }
+
+
+def read_layer_rotary(
+    config_json: CheckpointJson, full: tuple[str, float], sliding: tuple[str, float], *, scales_sliding: bool
+) -> dict[str, Any]:
+    """Return the fields of EncoderConfig for rotary positions that differ between global and local layers.
+
+    Args:
+        config_json: content of config.json.
+        full: field that names the base of the angles of global layers if rope_parameters does not, and its default.
+        sliding: the same for local layers.
+        scales_sliding: whether rope_scaling, a field of older releases, also applies to local layers.
+    """
+    values, scaling = (config_json.values.get(name) or {} for name in ("rope_parameters", "rope_scaling"))
+    if not isinstance(values, dict) or not values.keys() <= LAYER_TYPES.keys():
+        raise config_json.error("rope_parameters", f"it must be an object of {', '.join(LAYER_TYPES)}")
+    if not isinstance(scaling, dict) or ("type" in scaling and "rope_type" not in scaling):
+        raise config_json.error("rope_scaling", "it must be an object that names its type in rope_type")
+    fields: dict[str, Any] = {}
+    for kind, prefix, default in (("full_attention", "", full), ("sliding_attention", "local_", sliding)):
+        own = values.get(kind) or {}
+        if isinstance(own, dict) and scaling and (not prefix or scales_sliding):
+            name, own = "rope_scaling", {**own, **scaling}
+        else:
+            name = "rope_parameters"
+        parameters = _Parameters(config_json, name, own)
+        # transformers does not read this parameter of a layer type.
+        if isinstance(own, dict) and own.get("truncate", True) is not True:
+            raise config_json.error(name, "truncate must be true")
+        fields[f"{prefix}rotary_theta"] = parameters.theta(config_json.values.get(*default))
+        fields[f"{prefix}rotary_scaling"] = parameters.scaling()
+    return fields
+
+
+@dataclass(frozen=True)
+class _Parameters:
+    """The parameters of one kind of layer, which are part of the field `name` of config.json."""
+
+    config_json: CheckpointJson
+    name: str
+    values: Any
+
+    def __post_init__(self) -> None:
+        self.config_json.require({"partial_rotary_factor": 1.0})
+        if not isinstance(self.values, dict):
+            raise self._error("it must be an object")
+        kind = _type(self.values)
+        if not isinstance(kind, str) or kind not in _PARAMETERS:
+            raise self._error(f"rope_type must be one of {', '.join(_PARAMETERS)}")
+        known = {"rope_type", "type", "rope_theta", *_PARAMETERS[kind]}
+        if unknown := sorted(self.values.keys() - known):
+            raise self._error(f"the export does not support {unknown[0]} with rope_type {kind!r}")
+
+    def theta(self, default: Any) -> float:
+        """Return the base of the angles."""
+        theta = self.values.get("rope_theta", default)
+        if type(theta) not in (int, float):
+            raise CheckpointError(f"{self.config_json.path} has rope_theta {theta!r}: it must be a number")
+        return float(theta)
+
+    def scaling(self) -> RotaryScaling | None:
+        """Return the scaling; None if frequencies are not scaled at the lengths of the encoder."""
+        kind = _type(self.values)
+        if kind in ("default", "dynamic"):
+            return None
+        try:
+            if kind == "linear":
+                return RotaryScaling(kind=ScalingKind.LINEAR, factor=self._number("factor"))
+            longest = self.config_json.size("max_position_embeddings")
+            trained: Any = self.values.get("original_max_position_embeddings", longest)
+            if kind == "llama3":
+                return RotaryScaling(
+                    kind=ScalingKind.LLAMA3,
+                    factor=self._number("factor"),
+                    trained_tokens=trained,
+                    slow_turns=self._number("low_freq_factor"),
+                    fast_turns=self._number("high_freq_factor"),
+                )
+            return self._yarn(longest, trained)
+        except ConfigError as error:
+            raise self._error(str(error)) from None
+
+    def _yarn(self, longest: int, trained: Any) -> RotaryScaling:
+        factor = self._number("factor", longest / trained if isinstance(trained, int) and trained else None)
+        scales = self.values.get("mscale"), self.values.get("mscale_all_dim")
+        attention_factor = 0.0
+        if self.values.get("attention_factor") is not None:
+            attention_factor = self._number("attention_factor")
+        elif all(scales):
+            over, under = (
+                0.1 * self._number(name) * math.log(max(1.0, factor)) + 1 for name in ("mscale", "mscale_all_dim")
+            )
+            attention_factor = over / under
+        return RotaryScaling(
+            kind=ScalingKind.YARN,
+            factor=factor,
+            trained_tokens=trained,
+            slow_turns=self._number("beta_slow", 1.0),
+            fast_turns=self._number("beta_fast", 32.0),
+            whole_pairs=self.values.get("truncate", True),
+            attention_factor=attention_factor,
+        )
+
+    def _number(self, key: str, default: float | None = None) -> float:
+        """Return a parameter above 0; the default if the parameter is missing or null."""
+        value: Any = self.values.get(key)
+        value = default if value is None else value
+        if type(value) not in (int, float) or not 0 < value < math.inf:
+            raise self._error(f"{key} must be a number above 0")
+        return float(value)
+
+    def _error(self, expected: str) -> CheckpointError:
+        # A field that is missing cannot be wrong, so the field is there.
+        return self.config_json.error(self.name, expected)
+
+
+def _type(values: dict[str, Any]) -> Any:
+    return values.get("rope_type", values.get("type", "default"))
