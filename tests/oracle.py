@@ -153,6 +153,9 @@ class Oracle:
         if self.choices["distance_bias"]:
             numbers, places = self.weights[f"{name}.distances.table"][head], np.arange(len(q))
             products = products + numbers[places - places[:, None] + len(numbers) // 2]
+        if self.choices["positions"] == "alibi":
+            places = np.arange(len(q))
+            products = products - alibi_slope(head, self.choices["heads"]) * np.abs(places - places[:, None])
         scores = np.where(self._allowed_pairs(len(q), name), products, -np.inf)
         weights = softmax(scores)
         return weights, weights @ v
@@ -238,6 +241,19 @@ def scaled(frequency: Any, pair: int, width: int, theta: float, scaling: Mapping
         kept = 1 - (pair - first) / (last - first or 0.001)
     kept = min(1, max(0, kept))
     return frequency * (kept + (1 - kept) / factor)
+
+
+def alibi_slope(head: int, heads: int) -> float:
+    """Return the slope of ALiBi (https://arxiv.org/abs/2108.12409, section 3) of one of the heads, from 0.
+
+    With 2^n heads, the slopes are a geometric sequence whose start and ratio are 2^(−8 / 2^n). Otherwise, heads beyond
+    a power of two take the 1st, 3rd, … slope of the sequence for twice this power.
+    """
+    power = 1
+    while 2 * power <= heads:
+        power *= 2
+    ratio = 2 ** (-8 / power)
+    return float(ratio ** (head + 1) if head < power else math.sqrt(ratio) ** (2 * (head - power) + 1))
 
 
 def rotate(rows: Array, rotations: Array) -> Array:

@@ -10,7 +10,7 @@ from headwaiter_export.choices import Positions
 from headwaiter_export.config import EncoderConfig
 from headwaiter_export.masks import ScoreTerms
 from headwaiter_export.norms import make_norm
-from headwaiter_export.positions import GridRotaryPositions, NoPositions, RotaryPositions
+from headwaiter_export.positions import GridRotaryPositions, NoPositions, RotaryPositions, alibi_slopes
 
 if TYPE_CHECKING:  # attention_layout.py imports `attention` from this module.
     from headwaiter_export.attention_layout import AttentionLayout
@@ -74,6 +74,7 @@ class SelfAttention(nn.Module):
                 self.positions = RotaryPositions(config, config.local_rotary_theta, config.local_rotary_scaling)
         elif config.positions is Positions.ROTARY_GRID:
             self.positions = GridRotaryPositions(config)
+        self.slopes = alibi_slopes(config.heads) if config.positions is Positions.ALIBI else ()
         self.temperature = LearnedTemperature(config) if config.learned_temperature else nn.Identity()
         self.distances = DistanceBias(config) if config.distance_bias else None
         inner_width, context_width = config.heads * config.head_dim, config.heads * config.value_dim
@@ -91,7 +92,8 @@ class SelfAttention(nn.Module):
         """Transform rows [R, d_model] to [R, width]; a row attends only to rows of its own sequence."""
         query, key = self._normalize(self.query(x), self.query_norm), self._normalize(self.key(x), self.key_norm)
         query, key = self.positions(self.temperature(query), layout), self.positions(key, layout)
-        terms = ScoreTerms(self.mask, self.window, None if self.distances is None else self.distances.table)
+        table = None if self.distances is None else self.distances.table
+        terms = ScoreTerms(self.mask, self.window, table, self.slopes)
         context = layout.attend(query, key, self.value(x), self.heads, terms)
         projected: Tensor = self.output(context)
         return projected

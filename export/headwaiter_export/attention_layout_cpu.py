@@ -42,7 +42,7 @@ class PackedCpu(Packed):
         positions = bias = None
         if not terms.are_zero:
             positions = self._block_positions()
-        if terms.table is not None and positions is not None:
+        if terms.have_bias and positions is not None:
             # Queries in a column have the same position, except those that repeat the last row of a sequence.
             bias = terms.bias(gather.shape[1], positions.amax(0), near)
         token_mask = self.token_mask if near is None else near < self.lengths[:, None]

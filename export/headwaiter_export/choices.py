@@ -17,13 +17,15 @@ class Positions(StrEnum):
     """How the encoder knows a token's position.
 
     LEARNED and SINUSOIDAL add a vector to the embedding. ROTARY rotates queries and keys. ROTARY_GRID adds learned
-    vectors, and rotates the queries and keys of patches by their place in a grid. NONE ignores positions.
+    vectors, and rotates the queries and keys of patches by their place in a grid. ALIBI subtracts from each score a
+    multiple of the distance from query to key. NONE ignores positions.
     """
 
     LEARNED = "learned"
     SINUSOIDAL = "sinusoidal"
     ROTARY = "rotary"
     ROTARY_GRID = "rotary_grid"
+    ALIBI = "alibi"
     NONE = "none"
 
 

@@ -8,7 +8,13 @@ from headwaiter_export.after_pooling import ModuleKind, PooledModule, output_wid
 from headwaiter_export.choices import CHOICES_OF_FIELDS, Activation, Mask, Norm, Pooling, Positions
 from headwaiter_export.config_checks import ConfigError as ConfigError
 from headwaiter_export.config_checks import WeightsError as WeightsError
-from headwaiter_export.config_checks import check_choice, check_eps, check_flags, check_size
+from headwaiter_export.config_checks import (
+    check_choice,
+    check_eps,
+    check_flags,
+    check_size,
+    resolve_local_layers,
+)
 from headwaiter_export.head_config import HeadConfig
 from headwaiter_export.rotary_scaling import RotaryScaling, resolve_rotary
 
@@ -67,7 +73,7 @@ class EncoderConfig:
             distillation and register tokens; a server refuses other values in these rows.
         positions: how the encoder knows a token's position; sinusoidal as in https://arxiv.org/abs/1706.03762, section
             3.5, rotary as in https://arxiv.org/abs/2104.09864, section 3.2, rotary_grid as in
-            https://arxiv.org/abs/2508.10104.
+            https://arxiv.org/abs/2508.10104, alibi as in https://arxiv.org/abs/2108.12409.
         rotary_theta: base of the angles of rotary positions: position p rotates pair i by p / theta^(2i / head_dim).
         local_rotary_theta: the same base in local layers; 0 stands for rotary_theta.
         rotary_scaling: how these angles are scaled for long sequences; None if they are not. `from_dict` takes an
@@ -157,7 +163,9 @@ class EncoderConfig:
                 "make the widths equal, or set feature_projection to true"
             )
         self._resolve_widths()
-        self._resolve_local_layers()
+        resolve_local_layers(self)
+        if self.distance_bias and self.positions is Positions.ALIBI:
+            raise ConfigError("distance_bias is true and positions is alibi: add the slopes of alibi to the table")
         if self.gated and not self.d_ff:
             raise ConfigError("gated is true and d_ff is 0: set gated to false, or d_ff to the width of the block")
         if self.max_tokens < self.min_tokens:
@@ -221,21 +229,6 @@ class EncoderConfig:
             raise ConfigError("after_pooling has modules with pooling 'none': choose a pooling, or remove the modules")
         if self.after_pooling and self.after_pooling[-1].kind is ModuleKind.NORMALIZE:
             raise ConfigError("after_pooling ends with a module normalize: remove it, and set normalize to true")
-
-    def _resolve_local_layers(self) -> None:
-        """Turn a list of local layers into a tuple, and check the layers and their window."""
-        layers = self.local_layers
-        if not isinstance(layers, (list, tuple)) or not all(
-            type(each) is int and 0 <= each < self.layers for each in layers
-        ):
-            raise ConfigError(
-                f"local_layers is {layers!r}: it must be a list of numbers of layers, 0 to {self.layers - 1}"
-            )
-        object.__setattr__(self, "local_layers", tuple(sorted(set(layers))))
-        if self.window and not layers:
-            raise ConfigError(f"window is {self.window} without local_layers: name these layers, or set window to 0")
-        if self.window < 1 and layers and self.mask is Mask.SELF_EXCLUDING:
-            raise ConfigError(f"window is {self.window}: it must be 1 or more when mask is {self.mask}")
 
     def _check_even_widths(self) -> None:
         """Check that pairs of a sine and a cosine fill the width of the positions."""

@@ -4,6 +4,8 @@ from dataclasses import fields
 from enum import StrEnum
 from typing import Any
 
+from headwaiter_export.choices import Mask
+
 # Greater than any size of a real encoder, and small enough for a product of two sizes to fit in 64 bits.
 MAX_SIZE = 2**24
 
@@ -42,3 +44,19 @@ def check_eps(name: str, value: Any) -> None:
     """Check that a field is a number that keeps a norm finite."""
     if not isinstance(value, float) or not 0 < value < 1:
         raise ConfigError(f"{name} is {value!r}: it must be a number between 0 and 1")
+
+
+def resolve_local_layers(config: Any) -> None:
+    """Turn a list of local layers into a tuple, and check the layers and their window."""
+    layers = config.local_layers
+    if not isinstance(layers, (list, tuple)) or not all(
+        type(each) is int and 0 <= each < config.layers for each in layers
+    ):
+        raise ConfigError(
+            f"local_layers is {layers!r}: it must be a list of numbers of layers, 0 to {config.layers - 1}"
+        )
+    object.__setattr__(config, "local_layers", tuple(sorted(set(layers))))
+    if config.window and not layers:
+        raise ConfigError(f"window is {config.window} without local_layers: name these layers, or set window to 0")
+    if config.window < 1 and layers and config.mask is Mask.SELF_EXCLUDING:
+        raise ConfigError(f"window is {config.window}: it must be 1 or more when mask is {config.mask}")

@@ -21,16 +21,24 @@ class ScoreTerms:
         pattern: which tokens of its sequence a token attends to.
         window: largest distance from a query to the keys that it attends to; None for any distance.
         table: the numbers of each head for the distances −(M − 1) to M − 1 from query to key, [H, 2M − 1], or None.
+        slopes: the number of each head that is multiplied by the distance and subtracted, H numbers or none. There are
+            slopes or a table, not both.
     """
 
     pattern: Mask = Mask.NONE
     window: int | None = None
     table: Tensor | None = None
+    slopes: tuple[float, ...] = ()
+
+    @property
+    def have_bias(self) -> bool:
+        """Whether a number that depends on the distance is added."""
+        return self.table is not None or bool(self.slopes)
 
     @property
     def are_zero(self) -> bool:
         """Whether nothing is added: all tokens attend to all tokens, whatever their distance."""
-        return self.pattern is Mask.NONE and self.window is None and self.table is None
+        return self.pattern is Mask.NONE and self.window is None and not self.have_bias
 
     def allowed_pairs(self, tokens: int, queries: Tensor | None = None, keys: Tensor | None = None) -> Tensor | None:
         """Return whether each query attends to each key, bool [..., n, K]; None if all attend to all.
@@ -57,14 +65,17 @@ class ScoreTerms:
         return torch.where(tokens if pairs is None else tokens & pairs, 0.0, MASKED_SCORE)
 
     def bias(self, tokens: int, queries: Tensor | None = None, keys: Tensor | None = None) -> Tensor | None:
-        """Return the number that each head adds to the score of each query and key, [H, n, K]; None without a table.
+        """Return the number that each head adds to the score of each query and key, [H, n, K]; None without a bias.
 
-        `tokens` is N; `queries` are positions [n], and `keys` positions [K].
+        `tokens` is N; `queries` are positions [n], and `keys` positions [K]. A bias from slopes is float32, because
+        float16 cannot hold all distances.
         """
-        if self.table is None:
+        if not self.have_bias:
             return None
         query = torch.arange(tokens) if queries is None else queries
-        key = torch.arange(tokens) if keys is None else keys
+        distances = (torch.arange(tokens) if keys is None else keys) - query[:, None]
+        if self.table is None:
+            return torch.tensor(self.slopes)[:, None, None] * -distances.abs()
         # On CUDA, N is rounded up, perhaps beyond M; no token attends to these keys.
-        columns = (key - query[:, None] + self.table.shape[1] // 2).clamp(0, self.table.shape[1] - 1)
+        columns = (distances + self.table.shape[1] // 2).clamp(0, self.table.shape[1] - 1)
         return self.table.index_select(1, columns.flatten()).view(-1, *columns.shape)

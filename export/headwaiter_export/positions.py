@@ -1,4 +1,4 @@
-"""How an encoder knows the order of tokens: vectors added to the embeddings, or rotations of queries and keys.
+"""How an encoder knows the order of tokens: vectors added to the embeddings, rotations of queries and keys, or slopes.
 
 Every layout says at which position of its sequence a row is. Shapes: R rows, H heads, d = d_model.
 """
@@ -111,6 +111,18 @@ class GridRotaryPositions(RotaryPositions):
         )
         angles = (2 * math.pi * coordinates[:, :, None] * frequencies).flatten(1)
         return F.pad(angles, (0, 0, config.prefix_rows, 0))
+
+
+def alibi_slopes(heads: int) -> tuple[float, ...]:
+    """Return the slope of each head: the distance from query to key, times the slope, is subtracted from the score.
+
+    For H heads, a power of two, the slopes are 2^(−8/H), 2^(−16/H), …, 2^(−8). For other numbers of heads, the slopes
+    for the next lower power of two come first, then every second slope for the next higher one.
+    Source: https://arxiv.org/abs/2108.12409, section 3, and the authors' implementation.
+    """
+    lower = 1 << heads.bit_length() - 1
+    slopes = tuple(2 ** (-8 * (i + 1) / lower) for i in range(lower))
+    return slopes + tuple(2 ** (-4 * (2 * i + 1) / lower) for i in range(heads - lower))
 
 
 def position_angles(

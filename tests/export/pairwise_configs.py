@@ -97,9 +97,9 @@ VALUES: dict[str, tuple[Any, ...]] = {
 # Fields of each preset, with small values from `VALUES`.
 PRESET_CHOICES: dict[str, dict[str, Any]] = {
     "vit-block": {"d_model": 24, "heads": 2, "head_dim": 5, "after_pooling": CHAINS[0]},
-    "concat-heads": {"d_model": 24, "pooling": "mean_sqrt_len"},
+    "concat-heads": {"d_model": 24, "pooling": "mean_sqrt_len", "max_tokens": 40, "query_key_norm": True},
     "projected-heads": {"after_pooling": CHAINS[1], "d_model": 12, "heads": 2, "head_dim": 8, "value_dim": 12},
-    "masked-heads": {"d_model": 24, "pooling": "weighted_mean", "normalize": True},
+    "masked-heads": {"d_model": 24, "pooling": "weighted_mean", "normalize": True, "positions": "alibi"},
     "transformer-encoder": {
         "after_pooling": CHAINS[2],
         "d_model": 24,

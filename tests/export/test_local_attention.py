@@ -42,7 +42,7 @@ LOCAL = {
 
 
 # Tracing takes seconds, so every run traces one form in one layout.
-FORMS: list[dict[str, Any]] = [{}, {"mask": "causal"}, {"distance_bias": True}]
+FORMS: list[dict[str, Any]] = [{}, {"mask": "causal"}, {"distance_bias": True}, {"positions": "alibi"}]
 CASES = [
     pytest.param(
         layout, choices, id=f"{layout.__name__}-{form}", marks=[pytest.mark.exhaustive] * ((form, place) != (0, 0))
@@ -56,7 +56,7 @@ CASES = [
 def test_local_layers_equal_the_formulas_at_lengths_near_the_window(
     layout: type[Packed] | type[Portable], choices: dict[str, Any], tmp_path: Path
 ) -> None:
-    encoder = random_encoder(**LOCAL, **choices)
+    encoder = random_encoder(**{**LOCAL, **choices})
     path = write_graphs(encoder, tmp_path, layout)[layout]
     for lengths in (*((n,) for n in LENGTHS), LENGTHS, (LONGEST, 1)):
         sequences = random_sequences(encoder.config, lengths)

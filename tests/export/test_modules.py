@@ -198,7 +198,7 @@ def test_equal_seeds_give_a_preset_equal_random_weights(tmp_path: Path, capsys: 
         ("d_model=null", 1, ["d_model is None", "16777216"]),
         ("max_tokens=100000000000", 1, ["max_tokens is 100000000000", "16777216"]),
         ("head=3", 1, ["'head'", "head_dim"]),
-        ("positions=alibi", 1, ["positions is 'alibi'", "rotary"]),
+        ("positions=absolute", 1, ["positions is 'absolute'", "rotary"]),
         ("heads", 2, ["'heads'", "FIELD=VALUE"]),
     ],
 )

@@ -51,7 +51,7 @@ print(before, kib("VmHWM"), kib("VmRSS"))
 """
 
 
-EXHAUSTIVE = (Mask.SELF_EXCLUDING, "distance_bias", "local_layers")
+EXHAUSTIVE = (Mask.SELF_EXCLUDING, "distance_bias", "alibi", "local_layers")
 
 
 @pytest.fixture(
@@ -59,9 +59,10 @@ EXHAUSTIVE = (Mask.SELF_EXCLUDING, "distance_bias", "local_layers")
     params=[Mask.NONE, Mask.CAUSAL, *(pytest.param(each, marks=pytest.mark.exhaustive) for each in EXHAUSTIVE)],
 )
 def exported(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[EncoderGraph, Encoder]:
-    """A graph with each mask, with a bias by distance, or with local attention, and its encoder."""
+    """A graph with each mask, with biases by distance, or with local attention, and its encoder."""
     others: dict[str, dict[str, Any]] = {
         "distance_bias": {"mask": "causal", "distance_bias": True},
+        "alibi": {"positions": "alibi"},
         "local_layers": {"local_layers": [0, 1], "window": 5},
     }
     if request.param in others:
