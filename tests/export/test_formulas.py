@@ -103,7 +103,8 @@ def assert_equal_outputs(config: EncoderConfig, actual: Outputs, expected: Outpu
 
 def cuda_attention(config: EncoderConfig) -> str:
     """Return the operator of attention that only CUDA has; empty if the graph has none."""
-    gathered = config.mask is not Mask.NONE or config.distance_bias or len(config.local_layers) == config.layers
+    biased = config.distance_bias or config.distance_keys or config.distance_queries
+    gathered = config.mask is not Mask.NONE or biased or len(config.local_layers) == config.layers
     return "" if gathered else "PackedMultiHeadAttention"
 
 

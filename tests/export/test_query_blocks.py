@@ -51,11 +51,11 @@ print(before, kib("VmHWM"), kib("VmRSS"))
 """
 
 
-@pytest.fixture(scope="module", params=[*Mask, "distance_bias", "local_layers"])
+@pytest.fixture(scope="module", params=[*Mask, "distances", "local_layers"])
 def exported(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[EncoderGraph, Encoder]:
-    """A graph with each mask, with a bias by distance, or with local attention, and its encoder."""
+    """A graph with each mask, with all biases by distance, or with local attention, and its encoder."""
     others: dict[str, dict[str, Any]] = {
-        "distance_bias": {"mask": "causal", "distance_bias": True},
+        "distances": {"mask": "causal", "distance_bias": True, "distance_keys": True, "distance_queries": True},
         "local_layers": {"local_layers": [0, 1], "window": 5},
     }
     if request.param in others:
