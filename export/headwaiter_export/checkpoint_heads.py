@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from headwaiter_export.checkpoint_json import CheckpointError, CheckpointJson
-from headwaiter_export.family import Family
+from headwaiter_export.family import ACTIVATIONS, Family
 from headwaiter_export.head_config import HeadActivation, HeadConfig, ScoreFunction
 
 # The endings of architectures whose head scores each sequence, and whose head scores each token.
@@ -29,6 +29,9 @@ _FUNCTION_OF_PROBLEM = {
     "regression": ScoreFunction.IDENTITY,
     "multi_label_classification": ScoreFunction.SIGMOID,
     "single_label_classification": ScoreFunction.SOFTMAX,
+}
+_HEAD_ACTIVATIONS = {"tanh": HeadActivation.TANH} | {
+    name: HeadActivation(activation) for name, activation in ACTIVATIONS.items() if activation in [*HeadActivation]
 }
 # The number of labels that transformers assumes.
 _DEFAULT_LABELS = 2
@@ -113,4 +116,4 @@ def _read_activation(config_json: CheckpointJson, family: Family) -> HeadActivat
     names = family.sequence_head
     if names is None or not names.dense or names.activation is not None:
         return names.activation if names else None
-    return HeadActivation(config_json.choice(family.activation_field, family.activations))
+    return config_json.choice(names.activation_field or family.activation_field, _HEAD_ACTIVATIONS)

@@ -38,12 +38,14 @@ class SequenceHead:
     Attributes:
         output: module of the linear layer that computes the logits.
         dense: module of the linear layer before it; empty for a head of one linear layer.
-        activation: activation between the two; None for the activation of the feed-forward layers.
+        activation: activation between the two; None for the one that `activation_field` names.
+        activation_field: field of config.json that names the activation; empty for that of the feed-forward layers.
     """
 
     output: str
     dense: str = ""
     activation: HeadActivation | None = None
+    activation_field: str = ""
 
 
 @dataclass(frozen=True)
