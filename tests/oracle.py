@@ -156,9 +156,20 @@ class Oracle:
         if self.choices["positions"] == "alibi":
             places = np.arange(len(q))
             products = products - alibi_slope(head, self.choices["heads"]) * np.abs(places - places[:, None])
+        if self.choices["distance_keys"]:
+            products = products + self._products_by_distance(q, f"{name}.distance_keys", head) / temperature
+        if self.choices["distance_queries"]:
+            products = products + self._products_by_distance(k, f"{name}.distance_queries", head).T / math.sqrt(
+                head_dim
+            )
         scores = np.where(self._allowed_pairs(len(q), name), products, -np.inf)
         weights = softmax(scores)
         return weights, weights @ v
+
+    def _products_by_distance(self, rows: Array, name: str, head: int) -> Array:
+        """Return the product of each row [n, head_dim] with the vector of its distance to each row, [n, n]."""
+        vectors, places = self.weights[f"{name}.table"][head], np.arange(len(rows))
+        return np.stack([vectors[places - i + len(vectors) // 2] @ row for i, row in enumerate(rows)])
 
     def _rotate_in_grid(self, rows: Array) -> Array:
         """Rotate each patch by its centre in a grid from −1 to 1: half of the pairs by y, half by x."""

@@ -74,8 +74,9 @@ class ActivationRanges:
         # Kernels that are not fused store the scaled scores in float16, those of masked pairs too.
         products, scale = query @ key.transpose(-2, -1), 1 / math.sqrt(query.shape[-1])
         self._record(name, products, scale)
-        bias = terms.bias(query.shape[1])
+        bias = terms.bias(query, key)
         if bias is not None:
+            self._record(name, bias)
             self._record(name, scale * products + bias)
 
     def norm(self, rows: Tensor, norm: nn.LayerNorm) -> None:

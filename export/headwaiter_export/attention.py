@@ -77,6 +77,8 @@ class SelfAttention(nn.Module):
         self.slopes = alibi_slopes(config.heads) if config.positions is Positions.ALIBI else ()
         self.temperature = LearnedTemperature(config) if config.learned_temperature else nn.Identity()
         self.distances = DistanceBias(config) if config.distance_bias else None
+        self.distance_keys = DistanceVectors(config) if config.distance_keys else None
+        self.distance_queries = DistanceVectors(config) if config.distance_queries else None
         inner_width, context_width = config.heads * config.head_dim, config.heads * config.value_dim
         self.query = nn.Linear(config.d_model, inner_width, config.query_bias)
         self.key = nn.Linear(config.d_model, inner_width, config.key_bias)
@@ -92,8 +94,9 @@ class SelfAttention(nn.Module):
         """Transform rows [R, d_model] to [R, width]; a row attends only to rows of its own sequence."""
         query, key = self._normalize(self.query(x), self.query_norm), self._normalize(self.key(x), self.key_norm)
         query, key = self.positions(self.temperature(query), layout), self.positions(key, layout)
-        table = None if self.distances is None else self.distances.table
-        terms = ScoreTerms(self.mask, self.window, table, self.slopes)
+        by_distance = (self.distances, self.distance_keys, self.distance_queries)
+        tables = (None if each is None else each.table for each in by_distance)
+        terms = ScoreTerms(self.mask, self.window, *tables, slopes=self.slopes)
         context = layout.attend(query, key, self.value(x), self.heads, terms)
         projected: Tensor = self.output(context)
         return projected
@@ -109,6 +112,14 @@ class DistanceBias(nn.Module):
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
         self.table = nn.Parameter(torch.randn(config.heads, 2 * config.max_tokens - 1))
+
+
+class DistanceVectors(nn.Module):
+    """A vector for each head and each distance, −(max_tokens − 1) to max_tokens − 1: see `distance_products.py`."""
+
+    def __init__(self, config: EncoderConfig) -> None:
+        super().__init__()
+        self.table = nn.Parameter(torch.randn(config.heads, 2 * config.max_tokens - 1, config.head_dim))
 
 
 class LearnedTemperature(nn.Module):

@@ -110,7 +110,7 @@ class SingleSequence(AttentionLayout):
     @override
     def attend(self, query: Tensor, key: Tensor, value: Tensor, heads: int, terms: ScoreTerms) -> Tensor:
         q, k, v = (self._split_heads(rows, heads) for rows in (query, key, value))
-        pairs, bias = terms.allowed_pairs(self._tokens), terms.bias(self._tokens)
+        pairs, bias = terms.allowed_pairs(self._tokens), terms.bias(q, k)
         if bias is not None and pairs is not None:
             bias = bias.masked_fill(~pairs, -torch.inf)
         return F.scaled_dot_product_attention(q, k, v, pairs if bias is None else bias).transpose(0, 1).flatten(1)
@@ -143,7 +143,7 @@ class AttentionWeightsLayout(SingleSequence):
     def attend(self, query: Tensor, key: Tensor, value: Tensor, heads: int, terms: ScoreTerms) -> Tensor:
         q, k, v = (self._split_heads(rows, heads) for rows in (query, key, value))
         pairs = terms.allowed_pairs(self._tokens)
-        bias = terms.bias(self._tokens)
+        bias = terms.bias(q, k)
         weights, context = attention(q, k, v, None if pairs is None else torch.where(pairs, 0.0, -torch.inf), bias)
         self._weights_and_contexts += [weights, context]
         return context.transpose(0, 1).flatten(1)
@@ -183,7 +183,7 @@ class Portable(AttentionLayout):
         q, k, v = (
             rows.view(batch, longest, heads, rows.shape[1] // heads).transpose(1, 2) for rows in (query, key, value)
         )
-        bias = terms.bias(longest)
+        bias = terms.bias(q, k)
         _, context = attention(q, k, v, terms.mask(self._token_mask), bias)
         return context.transpose(1, 2).reshape(value.shape)
 
@@ -237,7 +237,7 @@ class Packed(AttentionLayout):
     def attend(self, query: Tensor, key: Tensor, value: Tensor, heads: int, terms: ScoreTerms) -> Tensor:
         indices = head_indices(self._inputs["gather"], heads)
         q, k, v = (F.embedding(indices, split_heads(rows, heads)) for rows in (query, key, value))
-        bias = terms.bias(self._inputs["gather"].shape[1])
+        bias = terms.bias(q, k)
         _, context = attention(q, k, v, terms.mask(self.token_mask), bias)
         return context.transpose(1, 2).flatten(2).flatten(0, 1).index_select(0, self._inputs["scatter"])
 

@@ -44,11 +44,18 @@ class PackedCpu(Packed):
             positions = self._block_positions()
         if terms.have_bias and positions is not None:
             # Queries in a column have the same position, except those that repeat the last row of a sequence.
-            bias = terms.bias(gather.shape[1], positions.amax(0), near)
+            bias = terms.bias(q, k, positions.amax(0), near, self._key_blocks(key, heads, terms))
         token_mask = self.token_mask if near is None else near < self.lengths[:, None]
         _, context = attention(q, k, v, terms.mask(token_mask, positions, near), bias)
         contexts = end_block(context.transpose(1, 2), blocks.shape[0])
         return contexts.flatten(3).flatten(0, 2).index_select(0, self._inputs["block_scatter"])
+
+    def _key_blocks(self, key: Tensor, heads: int, terms: ScoreTerms) -> Tensor | None:
+        """Return all keys in the blocks of the queries, [B, blocks, H, n, head_dim]; None if no term needs blocks."""
+        if terms.distance_queries is None or terms.window is not None:
+            return None
+        indices = head_indices(self._inputs["query_blocks"].transpose(0, 1), heads)
+        return F.embedding(indices, split_heads(key, heads))
 
     def _block_positions(self) -> Tensor:
         """Return the position of each query of a block in its sequence, [B, n]."""

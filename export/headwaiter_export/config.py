@@ -49,6 +49,9 @@ class EncoderConfig:
         mask: which tokens a token attends to.
         distance_bias: whether each head adds to the score of a query and a key a number that depends only on the
             distance between them, as in T5 (https://arxiv.org/abs/1910.10683, section 2.1) and MPNet.
+        distance_keys, distance_queries: whether each head adds q · K / √head_dim to the score of a query q and a key k,
+            or k · Q / √head_dim, where the vectors K and Q depend only on the distance between the tokens, as in
+            DeBERTa (https://arxiv.org/abs/2006.03654, section 3.1).
         layers: number of encoder layers.
         local_layers: numbers of the layers, from 0, in which a token attends only to tokens within `window`.
         window: largest distance from a token to the tokens that it attends to in local layers; a token thus attends to
@@ -111,6 +114,8 @@ class EncoderConfig:
     output_bias: bool = True
     mask: Mask = Mask.NONE
     distance_bias: bool = False
+    distance_keys: bool = False
+    distance_queries: bool = False
     layers: int
     local_layers: tuple[int, ...] = ()
     window: int = 0

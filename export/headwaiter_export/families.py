@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from headwaiter_export.checkpoint_inputs import BucketedTokenInput, RotaryTokenInput, TokenInput
 from headwaiter_export.choices import Norm, Positions
+from headwaiter_export.deberta_family import DEBERTA_V2
 from headwaiter_export.decoder_families import DECODER_FAMILIES
 from headwaiter_export.family import USUAL_SIZES, Family, SequenceHead
 from headwaiter_export.gemma3_family import GEMMA3
@@ -159,6 +160,7 @@ FAMILIES: dict[str, Family] = {
     "albert": _ALBERT,
     "roformer": _ROFORMER,
     "distilbert": _DISTILBERT,
+    "deberta-v2": DEBERTA_V2,
     **MODERN_FAMILIES,
     **DECODER_FAMILIES,
     "gemma3_text": GEMMA3,

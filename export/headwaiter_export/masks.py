@@ -1,11 +1,13 @@
-"""What is added to the scores of attention: masks, windows, and biases by distance."""
+"""What is added to the scores of attention: masks, windows, and biases that depend on distances."""
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from headwaiter_export.choices import Mask
+from headwaiter_export.distance_products import multiply_by_distance
 
 # The score of a masked key: the lowest float32. A real score can be lower than ONNX Runtime's default of −10,000.
 MASKED_SCORE = torch.finfo(torch.float32).min
@@ -21,6 +23,9 @@ class ScoreTerms:
         pattern: which tokens of its sequence a token attends to.
         window: largest distance from a query to the keys that it attends to; None for any distance.
         table: the numbers of each head for the distances −(M − 1) to M − 1 from query to key, [H, 2M − 1], or None.
+        distance_keys: the vectors that each head multiplies with a query, for the same distances, [H, 2M − 1,
+            head_dim], or None.
+        distance_queries: the vectors that each head multiplies with a key, for the same distances from key to query.
         slopes: the number of each head that is multiplied by the distance and subtracted, H numbers or none. There are
             slopes or a table, not both.
     """
@@ -28,12 +33,15 @@ class ScoreTerms:
     pattern: Mask = Mask.NONE
     window: int | None = None
     table: Tensor | None = None
-    slopes: tuple[float, ...] = ()
+    distance_keys: Tensor | None = None
+    distance_queries: Tensor | None = None
+    slopes: tuple[float, ...] = field(default=(), kw_only=True)
 
     @property
     def have_bias(self) -> bool:
-        """Whether a number that depends on the distance is added."""
-        return self.table is not None or bool(self.slopes)
+        """Whether a number is added to the scores of pairs that attend to each other."""
+        tables = (self.table, self.distance_keys, self.distance_queries)
+        return bool(self.slopes) or any(each is not None for each in tables)
 
     @property
     def are_zero(self) -> bool:
@@ -64,18 +72,61 @@ class ScoreTerms:
         pairs = self.allowed_pairs(token_mask.shape[1], None if queries is None else queries[:, None], keys)
         return torch.where(tokens if pairs is None else tokens & pairs, 0.0, MASKED_SCORE)
 
-    def bias(self, tokens: int, queries: Tensor | None = None, keys: Tensor | None = None) -> Tensor | None:
-        """Return the number that each head adds to the score of each query and key, [H, n, K]; None without a bias.
+    def bias(
+        self,
+        query: Tensor,
+        key: Tensor,
+        queries: Tensor | None = None,
+        keys: Tensor | None = None,
+        key_blocks: Tensor | None = None,
+    ) -> Tensor | None:
+        """Return what each head adds to the score of each query and key, [..., H, n, K]; None without a bias.
 
-        `tokens` is N; `queries` are positions [n], and `keys` positions [K]. A bias from slopes is float32, because
-        float16 cannot hold all distances.
+        Args:
+            query: [..., H, n, head_dim].
+            key: [..., H, K, head_dim].
+            queries: positions of the queries, [n].
+            keys: positions of the keys, [K].
+            key_blocks: the keys again in C blocks of n positions, [..., C, H, n, head_dim]; None for one block. With
+                blocks, the products of the keys take memory for 2 · n · K numbers instead of (n + K) · K.
         """
-        if not self.have_bias:
-            return None
-        query = torch.arange(tokens) if queries is None else queries
-        distances = (torch.arange(tokens) if keys is None else keys) - query[:, None]
+        terms = []
+        if self.table is not None or self.slopes:
+            distances = _distances(query.shape[-2], key.shape[-2], queries, keys)
+            terms.append(self._numbers_by_distance(distances))
+        first_query, first_key = (
+            torch.zeros(1, dtype=torch.int64) if each is None else each[:1] for each in (queries, keys)
+        )
+        scale = math.sqrt(query.shape[-1])
+        if self.distance_keys is not None:
+            first = first_key - first_query
+            products = multiply_by_distance(query.unsqueeze(-4) / scale, self.distance_keys, key.shape[-2], first)
+            terms.append(products.squeeze(-4))
+        if self.distance_queries is not None:
+            if key_blocks is None:
+                key_blocks = key.unsqueeze(-4)
+            else:
+                first_key = torch.arange(key_blocks.shape[-4]) * key_blocks.shape[-2]
+            blocks = multiply_by_distance(
+                key_blocks / scale, self.distance_queries, query.shape[-2], first_query - first_key
+            )
+            terms.append(blocks.movedim((-4, -2), (-2, -1)).flatten(-2)[..., : key.shape[-2]])
+        return sum(terms[1:], terms[0]) if terms else None
+
+    def _numbers_by_distance(self, distances: Tensor) -> Tensor:
+        """Return the numbers of each head for distances [n, K] from queries to keys, [H, n, K].
+
+        The numbers of slopes are float32, because float16 cannot hold all distances.
+        """
         if self.table is None:
             return torch.tensor(self.slopes)[:, None, None] * -distances.abs()
         # On CUDA, N is rounded up, perhaps beyond M; no token attends to these keys.
         columns = (distances + self.table.shape[1] // 2).clamp(0, self.table.shape[1] - 1)
         return self.table.index_select(1, columns.flatten()).view(-1, *columns.shape)
+
+
+def _distances(n: int, k: int, queries: Tensor | None, keys: Tensor | None) -> Tensor:
+    """Return the distances from n queries to k keys, given their positions, [n, k]."""
+    query = torch.arange(n) if queries is None else queries
+    key = torch.arange(k) if keys is None else keys
+    return key - query[:, None]

@@ -20,6 +20,7 @@ from headwaiter_export.tokenizer_parts import (
     bert_parts,
     bert_post_processor,
     camembert_parts,
+    deberta_parts,
     gemma_parts,
     kept_post_processor,
     mpnet_post_processor,
@@ -181,6 +182,20 @@ _CLASSES: dict[str, TokenizerClass | None] = {
         albert_parts,
         albert_post_processor,
     ),
+    "DebertaV2Tokenizer": TokenizerClass(
+        "Unigram",
+        {
+            "bos_token": "[CLS]",
+            "eos_token": "[SEP]",
+            "unk_token": "[UNK]",
+            "sep_token": "[SEP]",
+            "pad_token": "[PAD]",
+            "cls_token": "[CLS]",
+            "mask_token": "[MASK]",
+        },
+        deberta_parts,
+        bert_post_processor,
+    ),
     "MPNetTokenizer": TokenizerClass(
         "WordPiece", _ROBERTA_TOKENS | {"unk_token": "[UNK]"}, bert_parts, mpnet_post_processor
     ),
@@ -201,7 +216,7 @@ _CLASSES: dict[str, TokenizerClass | None] = {
     "TokenizersBackend": None,
 }
 # Classes that give token types unless tokenizer_config.json says otherwise.
-_WITH_TOKEN_TYPES = ("BertTokenizer", "ElectraTokenizer")
+_WITH_TOKEN_TYPES = ("BertTokenizer", "ElectraTokenizer", "DebertaV2Tokenizer")
 _CLASS_OF_MODEL_TYPE = {
     "bert": "BertTokenizer",
     "distilbert": "BertTokenizer",
@@ -210,6 +225,7 @@ _CLASS_OF_MODEL_TYPE = {
     "data2vec-text": "RobertaTokenizer",
     "mpnet": "MPNetTokenizer",
     "albert": "AlbertTokenizer",
+    "deberta-v2": "DebertaV2Tokenizer",
     # A class for Chinese that this export cannot build; a checkpoint must name another one.
     "roformer": "RoFormerTokenizer",
     "xlm-roberta-xl": "TokenizersBackend",

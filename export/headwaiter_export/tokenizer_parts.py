@@ -116,6 +116,31 @@ def albert_parts(settings: CheckpointJson, tokens: TokenSettings, parts: Parts) 
     return {**kept, "normalizer": {"type": "Sequence", "normalizers": steps}}
 
 
+def deberta_parts(settings: CheckpointJson, tokens: TokenSettings, parts: Parts) -> Parts:
+    """Return the parts of DeBERTa's Unigram tokenizer."""
+    pieces = [tuple(each) for each in parts["model"]["vocab"]]
+    unknown = (tokens.name("unk_token"), 0.0)
+    unknown_id = settings.size("unk_id", least=0) if "unk_id" in settings.values else 1
+    spaces = {"type": "Replace", "pattern": {"Regex": r"\s{2,}|[\n\r\t]"}, "content": " "}
+    normalizers: list[Parts] = [
+        spaces,
+        {"type": "NFC"},
+        {"type": "Strip", "strip_left": False, "strip_right": True},
+    ]
+    if settings.flag("do_lower_case", default=False):
+        normalizers.insert(0, {"type": "Lowercase"})
+    prepend_scheme = "always" if settings.flag("add_prefix_space", default=True) else "first"
+    metaspace = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": prepend_scheme, "split": True}
+    pre_tokenizers: list[Parts] = [metaspace]
+    if settings.flag("split_by_punct", default=False):
+        pre_tokenizers.insert(0, {"type": "Punctuation", "behavior": "Isolated"})
+    return {
+        "model": {"unk_id": pieces.index(unknown) if unknown in pieces else unknown_id, "byte_fallback": False},
+        "normalizer": {"type": "Sequence", "normalizers": normalizers},
+        "pre_tokenizer": {"type": "Sequence", "pretokenizers": pre_tokenizers},
+    }
+
+
 def camembert_parts(settings: CheckpointJson, tokens: TokenSettings, parts: Parts) -> Parts:
     """Return the parts of CamemBERT's Unigram tokenizer."""
     pieces = [piece for piece, _ in parts["model"]["vocab"]]

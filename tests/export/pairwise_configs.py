@@ -60,6 +60,8 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "output_bias": BOTH,
     "mask": tuple(Mask),
     "distance_bias": BOTH,
+    "distance_keys": BOTH,
+    "distance_queries": BOTH,
     "layers": (1, 2),
     "local_layers": ((), (0,), (1,)),
     "window": (0, 3),

@@ -26,7 +26,12 @@ from tests.export.helpers import assert_close, assert_close_to_scale, oracle_of,
 
 ENCODERS: dict[str, dict[str, Any]] = {
     "as in BERT": {"vocabulary_size": 50},
-    "biases by distance": {"vocabulary_size": 50, "distance_bias": True},
+    "biases by distance": {
+        "vocabulary_size": 50,
+        "distance_bias": True,
+        "distance_keys": True,
+        "distance_queries": True,
+    },
     "causal, pre-norm, without biases": {
         "feature_width": 6,
         "mask": "causal",

@@ -37,6 +37,7 @@ LABELS = {0: "no", 1: "perhaps", 2: "yes"}
         ("Electra", 2),
         ("Albert", 2),
         ("RoFormer", 2),
+        ("DebertaV2", 2),
         ("Roberta", 0),
         ("Camembert", 0),
         ("XLMRoberta", 0),

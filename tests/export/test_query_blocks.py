@@ -51,7 +51,7 @@ print(before, kib("VmHWM"), kib("VmRSS"))
 """
 
 
-EXHAUSTIVE = (Mask.SELF_EXCLUDING, "distance_bias", "alibi", "local_layers")
+EXHAUSTIVE = (Mask.SELF_EXCLUDING, "distances", "alibi", "local_layers")
 
 
 @pytest.fixture(
@@ -61,7 +61,7 @@ EXHAUSTIVE = (Mask.SELF_EXCLUDING, "distance_bias", "alibi", "local_layers")
 def exported(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[EncoderGraph, Encoder]:
     """A graph with each mask, with biases by distance, or with local attention, and its encoder."""
     others: dict[str, dict[str, Any]] = {
-        "distance_bias": {"mask": "causal", "distance_bias": True},
+        "distances": {"mask": "causal", "distance_bias": True, "distance_keys": True, "distance_queries": True},
         "alibi": {"positions": "alibi"},
         "local_layers": {"local_layers": [0, 1], "window": 5},
     }

@@ -11,6 +11,7 @@ from tests.checkpoints import write_json
 from tests.export.helpers import edit_json
 from tests.export.tokenizer_folders import (
     ALBERT_TOKENS,
+    BERT_TOKENS,
     byte_level_bpe,
     compiled_normalizer,
     edited,
@@ -142,6 +143,21 @@ CASES: dict[str, tuple[Callable[[], Tokenizer], str, Files]] = {
         lambda: with_added(unigram(special_tokens=ALBERT_TOKENS)),
         "bert",
         config("AlbertTokenizerFast", do_lower_case=False, keep_accents=True, add_prefix_space=False),
+    ),
+    "Unigram of DeBERTa": (
+        lambda: unigram(compiled_normalizer(), BERT_TOKENS),
+        "bert",
+        config("DebertaV2Tokenizer"),
+    ),
+    "Unigram of DeBERTa, lower case, punctuation split": (
+        lambda: with_added(unigram(special_tokens=BERT_TOKENS)),
+        "bert",
+        config("DebertaV2TokenizerFast", do_lower_case=True, split_by_punct=True, add_prefix_space=False),
+    ),
+    "Unigram of DeBERTa, another unknown token": (
+        lambda: unigram(special_tokens=BERT_TOKENS),
+        "bert",
+        config("DebertaV2Tokenizer", unk_token="[NEW]", unk_id=3, vocab_type="spm", sp_model_kwargs={}),
     ),
     "Unigram kept": (lambda: unigram(normalizers.NFKC()), "bert", config(FAST)),
     "WordLevel cased": (lambda: word_level(lowercase=False), "bert", config(FAST, do_lower_case=True)),

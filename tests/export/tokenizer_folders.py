@@ -121,7 +121,7 @@ def gemma() -> Tokenizer:
 
 
 def unigram(normalizer: Any = None, special_tokens: tuple[str, ...] = ROBERTA_TOKENS) -> Tokenizer:
-    """Return XLM-RoBERTa's tokenizer, or ALBERT's with the special tokens of ALBERT."""
+    """Return XLM-RoBERTa's tokenizer, or those of ALBERT and DeBERTa with their special tokens."""
     tokenizer = Tokenizer(models.Unigram())
     if normalizer is not None:
         tokenizer.normalizer = normalizer
@@ -129,7 +129,10 @@ def unigram(normalizer: Any = None, special_tokens: tuple[str, ...] = ROBERTA_TO
         [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace(replacement="▁")]
     )
     trainer = trainers.UnigramTrainer(
-        vocab_size=400, special_tokens=[*special_tokens], unk_token="<unk>", show_progress=False
+        vocab_size=400,
+        special_tokens=[*special_tokens],
+        unk_token="[UNK]" if "[UNK]" in special_tokens else "<unk>",
+        show_progress=False,
     )
     _train(tokenizer, trainer)
     begin, end = ("<s>", "</s>") if "<s>" in special_tokens else ("[CLS]", "[SEP]")
