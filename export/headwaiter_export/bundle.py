@@ -250,6 +250,7 @@ def _manifest(
         layers=config.layers,
         heads=config.heads,
         gated_width=config.d_ff if config.gated else 0,
+        distance_products=config.distance_keys or config.distance_queries,
         head_dim=config.head_dim,
         value_dim=config.value_dim,
         pooling=f"POOLING_{config.pooling.name}",

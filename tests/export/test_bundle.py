@@ -55,11 +55,12 @@ def test_readers_that_would_compute_other_vectors_refuse_the_schema_version(
 
 @pytest.mark.usefixtures("packed_cpu_alone")
 @pytest.mark.parametrize("prefix_rows", [pytest.param(1, marks=pytest.mark.exhaustive), 2])
-def test_the_manifest_has_the_width_of_gated_blocks_and_several_rows_of_zeros(prefix_rows: int, tmp_path: Path) -> None:
+def test_the_manifest_says_what_takes_more_memory_and_how_many_rows_are_zeros(prefix_rows: int, tmp_path: Path) -> None:
     choices: dict[str, Any] = {"feature_width": 6, "gated": True, "d_ff": 40, "prefix_rows": prefix_rows}
+    choices["distance_keys"] = prefix_rows > 1
     export_bundle(random_encoder(layers=1, max_tokens=8, **choices), None, tmp_path / "bundle", "tiny")
     manifest = Bundle.open(tmp_path / "bundle").manifest
-    assert manifest.gated_width == 40
+    assert (manifest.gated_width, manifest.distance_products) == (40, prefix_rows > 1)
     assert (manifest.class_row, manifest.prefix_rows) == (True, prefix_rows if prefix_rows > 1 else 0)
 
 

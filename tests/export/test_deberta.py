@@ -102,7 +102,7 @@ def test_a_changed_field_is_honoured_or_refused_by_name(field: str, value: Any, 
 def test_mixed_batches_equal_transformers_in_every_layout(
     layout: type[Packed] | type[Portable], tmp_path: Path
 ) -> None:
-    model = save_deberta(tmp_path)
+    model = save_deberta(tmp_path, num_hidden_layers=1)
     path = write_graphs(read_checkpoint(tmp_path).encoder, tmp_path, layout)[layout]
     sequences = [np.random.default_rng(n).integers(2, 60, n) for n in (1, 2, 8, 9, 10, 59, 60, 61, MAX_TOKENS)]
     expected = [bert_hidden(model, ids) for ids in sequences]

@@ -14,12 +14,14 @@ _CGROUP = Path("/sys/fs/cgroup")
 # Measured on layers whose feed-forward width is four times the row width, as in most encoders. A layer holds 16 times
 # the hidden rows at once: 8 times, and two arrays of the feed-forward width. A gated block holds a third array of its
 # width. A layer also holds two arrays of the size of the attention scores: the scores and the weights. With query
-# blocks, ONNX Runtime's arena keeps a gap of about the same size, which counts as a third array.
+# blocks, ONNX Runtime's arena keeps a gap of about the same size, which counts as a third array. Products with
+# vectors of distances have twice the size of the scores, and are copied.
 _LIVE_ROWS = 16
 _LIVE_ROWS_BESIDE_GATED_BLOCK = 8
 _GATED_ARRAYS = 3
 _SCORE_COPIES_IN_BLOCKS = 3
 _SCORE_COPIES = 2
+_DISTANCE_PRODUCT_COPIES = 5
 
 
 def longest_sequence_bytes(manifest: Manifest, *, attends_in_blocks: bool) -> int:
@@ -30,13 +32,15 @@ def longest_sequence_bytes(manifest: Manifest, *, attends_in_blocks: bool) -> in
         attends_in_blocks: whether the graph computes the scores of one query block at a time.
     """
     tokens = manifest.max_tokens
-    scores = _SCORE_COPIES * tokens**2
+    copies, cells = _SCORE_COPIES, tokens**2
     if attends_in_blocks:
-        scores = _SCORE_COPIES_IN_BLOCKS * min(tokens**2, max(BLOCK_CELLS, tokens))
+        copies, cells = _SCORE_COPIES_IN_BLOCKS, min(tokens**2, max(BLOCK_CELLS, tokens))
+    if manifest.distance_products:
+        copies += _DISTANCE_PRODUCT_COPIES
     live = _LIVE_ROWS * hidden_width(manifest)
     if manifest.gated_width:
         live = _LIVE_ROWS_BESIDE_GATED_BLOCK * hidden_width(manifest) + _GATED_ARRAYS * manifest.gated_width
-    return _FLOAT_BYTES * (live * tokens + manifest.heads * scores)
+    return _FLOAT_BYTES * (live * tokens + manifest.heads * copies * cells)
 
 
 def give_back_free_memory() -> None:

@@ -44,6 +44,13 @@ def test_the_prediction_for_gated_blocks_covers_the_measured_memory(gated_width:
     assert measured_mib < predicted_mib < 1.3 * measured_mib
 
 
+@pytest.mark.parametrize(("tokens", "measured_mib"), [(512, 116), (2048, 438)])
+def test_the_prediction_for_products_by_distance_is_within_30_percent(tokens: int, measured_mib: int) -> None:
+    manifest = Manifest(max_tokens=tokens, width=768, heads=12, distance_products=True)
+    predicted_mib = longest_sequence_bytes(manifest, attends_in_blocks=True) / 2**20
+    assert predicted_mib == pytest.approx(measured_mib, rel=0.3)
+
+
 def test_in_blocks_the_memory_grows_with_the_tokens_and_otherwise_with_their_square() -> None:
     short, long = (Manifest(max_tokens=tokens, width=768, heads=12) for tokens in (4096, 8192))
     in_blocks, whole = (
