@@ -51,8 +51,13 @@ class Oracle:
         self.choices = choices
 
     def hidden(self, sequence: Array) -> Array:
-        """Return the hidden rows [n, width] of token ids [n], ids and token types [n, 2], or features [n, d_in]."""
+        """Return the hidden rows [n, width] of token ids [n], ids and token types [n, 2], or features [n, d_in].
+
+        `smallest_gap` is then the smallest gap between the scores of an expert that a row chooses and of one that it
+        does not choose, divided by the largest score of the layer; infinite without a choice of experts.
+        """
         self._attention: list[tuple[Array, Array]] = []
+        self.smallest_gap = math.inf
         x = self._embed(sequence)
         for i in range(self.choices["layers"]):
             x = self._block(x, self._attend, f"layers.{i}.attention", has_norm=i > 0 or self.choices["first_norm"])
@@ -126,10 +131,13 @@ class Oracle:
         return self._linear(inner, f"{name}.down")
 
     def _attend(self, x: Array, name: str) -> Array:
-        q, k, v = (self._linear(x, f"{name}.{part}") for part in ("query", "key", "value"))
+        q, k = (self._linear(x, f"{name}.{part}") for part in ("query", "key"))
+        v = self._expert_values(x, f"{name}.value") if self.choices["experts"] else self._linear(x, f"{name}.value")
         heads = [self._head(q, k, v, head, name) for head in range(self.choices["heads"])]
         weights, contexts = [weights for weights, _ in heads], [context for _, context in heads]
         self._attention.append((np.stack(weights), np.stack(contexts)))
+        if self.choices["experts"]:
+            return self._expert_output(contexts, x, f"{name}.output")
         context = np.concatenate(contexts, axis=1)
         return self._linear(context, f"{name}.output") if self.choices["output_projection"] else context
 
@@ -170,6 +178,37 @@ class Oracle:
         """Return the product of each row [n, head_dim] with the vector of its distance to each row, [n, n]."""
         vectors, places = self.weights[f"{name}.table"][head], np.arange(len(rows))
         return np.stack([vectors[places - i + len(vectors) // 2] @ row for i, row in enumerate(rows)])
+
+    def _expert_values(self, x: Array, name: str) -> Array:
+        """Return Σ_e gate_he W_he x of each row and head (SwitchHead, https://arxiv.org/abs/2312.07987)."""
+        gates, heads, experts = self._gates(x, name), self.choices["heads"], self.choices["experts"]
+        weights = self.weights[f"{name}.experts.weight"].reshape(heads, experts, -1, x.shape[1])
+        pairs = [[gates[:, h, e, None] * (x @ weights[h, e].T) for e in range(experts)] for h in range(heads)]
+        return np.concatenate([np.sum(each, axis=0) for each in pairs], axis=1)
+
+    def _expert_output(self, contexts: list[Array], x: Array, name: str) -> Array:
+        """Return Σ_h Σ_e gate_he W_he context_h of each row."""
+        gates, heads, experts = self._gates(x, name), self.choices["heads"], self.choices["experts"]
+        weights = self.weights[f"{name}.experts.weight"].reshape(x.shape[1], heads, experts, -1)
+        pairs = [
+            gates[:, h, e, None] * (contexts[h] @ weights[:, h, e].T) for h in range(heads) for e in range(experts)
+        ]
+        total: Array = np.sum(pairs, axis=0)
+        return total
+
+    def _gates(self, x: Array, name: str) -> Array:
+        """Return the sigmoids of the highest scores of each row and head, and 0 for other experts [n, heads, experts].
+
+        Of equal scores, that of the first expert is the highest.
+        """
+        scores = self._linear(x, f"{name}.router").reshape(len(x), self.choices["heads"], -1)
+        order, active = np.argsort(-scores, axis=-1, kind="stable"), self.choices["active_experts"]
+        ranked = np.take_along_axis(scores, order, -1)
+        if active < scores.shape[-1]:
+            gap = (ranked[..., active - 1] - ranked[..., active]).min() / np.abs(scores).max()
+            self.smallest_gap = min(self.smallest_gap, gap)
+        gates: Array = np.where(np.argsort(order, axis=-1) < active, 1 / (1 + np.exp(-scores)), 0)
+        return gates
 
     def _rotate_in_grid(self, rows: Array) -> Array:
         """Rotate each patch by its centre in a grid from −1 to 1: half of the pairs by y, half by x."""

@@ -5,6 +5,7 @@ from dataclasses import dataclass, fields
 from enum import StrEnum
 from typing import Any
 
+from headwaiter_export.choices import Pooling
 from headwaiter_export.config_checks import ConfigError, check_choice, check_eps, check_size
 
 
@@ -89,3 +90,14 @@ def output_width(modules: Iterable[PooledModule], width: int) -> int:
     for module in modules:
         width = module.width or width
     return width
+
+
+def resolve_modules(config: Any) -> None:
+    """Turn the objects of `after_pooling` into modules, and check that they fit the pooling."""
+    if not isinstance(config.after_pooling, list | tuple):
+        raise ConfigError(f"after_pooling is {config.after_pooling!r:.99}: it must be a list of modules")
+    object.__setattr__(config, "after_pooling", tuple(map(PooledModule.from_value, config.after_pooling)))
+    if config.after_pooling and config.pooling is Pooling.NONE:
+        raise ConfigError("after_pooling has modules with pooling 'none': choose a pooling, or remove the modules")
+    if config.after_pooling and config.after_pooling[-1].kind is ModuleKind.NORMALIZE:
+        raise ConfigError("after_pooling ends with a module normalize: remove it, and set normalize to true")

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from headwaiter_export.choices import Positions
 from headwaiter_export.config import EncoderConfig
+from headwaiter_export.experts import ExpertOutput, ExpertValues
 from headwaiter_export.masks import ScoreTerms
 from headwaiter_export.norms import make_norm
 from headwaiter_export.positions import GridRotaryPositions, NoPositions, RotaryPositions, alibi_slopes
@@ -82,13 +83,15 @@ class SelfAttention(nn.Module):
         inner_width, context_width = config.heads * config.head_dim, config.heads * config.value_dim
         self.query = nn.Linear(config.d_model, inner_width, config.query_bias)
         self.key = nn.Linear(config.d_model, inner_width, config.key_bias)
-        self.value = nn.Linear(config.d_model, context_width, config.value_bias)
+        self.value: nn.Module = nn.Linear(config.d_model, context_width, config.value_bias)
         self.query_norm, self.key_norm = (
             make_norm(config, config.head_dim) if config.query_key_norm else None for _ in range(2)
         )
         self.output: nn.Module = nn.Identity()
         if config.output_projection:
             self.output = nn.Linear(context_width, config.d_model, config.output_bias)
+        if config.experts:
+            self.value, self.output = ExpertValues(config), ExpertOutput(config)
 
     def forward(self, x: Tensor, layout: "AttentionLayout") -> Tensor:
         """Transform rows [R, d_model] to [R, width]; a row attends only to rows of its own sequence."""
@@ -98,7 +101,7 @@ class SelfAttention(nn.Module):
         tables = (None if each is None else each.table for each in by_distance)
         terms = ScoreTerms(self.mask, self.window, *tables, slopes=self.slopes)
         context = layout.attend(query, key, self.value(x), self.heads, terms)
-        projected: Tensor = self.output(context)
+        projected: Tensor = self.output(context, x) if isinstance(self.output, ExpertOutput) else self.output(context)
         return projected
 
     def _normalize(self, rows: Tensor, norm: nn.Module | None) -> Tensor:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields
 from typing import Any
 
-from headwaiter_export.after_pooling import ModuleKind, PooledModule, output_width
+from headwaiter_export.after_pooling import PooledModule, output_width, resolve_modules
 from headwaiter_export.choices import CHOICES_OF_FIELDS, Activation, Mask, Norm, Pooling, Positions
 from headwaiter_export.config_checks import ConfigError as ConfigError
 from headwaiter_export.config_checks import WeightsError as WeightsError
@@ -13,12 +13,16 @@ from headwaiter_export.config_checks import (
     check_eps,
     check_flags,
     check_size,
+    resolve_experts,
     resolve_local_layers,
 )
 from headwaiter_export.head_config import HeadConfig
 from headwaiter_export.rotary_scaling import RotaryScaling, resolve_rotary
 
-_SIZES_OR_ZERO = "vocabulary_size token_types feature_width prefix_rows embedding_width d_ff head_dim value_dim window"
+_SIZES_OR_ZERO = (
+    "vocabulary_size token_types feature_width prefix_rows embedding_width d_ff head_dim value_dim window experts "
+    "active_experts"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +50,9 @@ class EncoderConfig:
         value_bias: whether the value projection has a bias.
         output_projection: whether a linear layer W_O follows the concatenated heads.
         output_bias: whether W_O has a bias; becomes false without an output projection.
+        experts: number of value projections, and of output projections, of which each token chooses some in each head,
+            as in SwitchHead (https://arxiv.org/abs/2312.07987); they have no biases. 0 for one projection of each kind.
+        active_experts: how many value and output projections a token chooses in each head; 0 stands for all experts.
         mask: which tokens a token attends to.
         distance_bias: whether each head adds to the score of a query and a key a number that depends only on the
             distance between them, as in T5 (https://arxiv.org/abs/1910.10683, section 2.1) and MPNet.
@@ -112,6 +119,8 @@ class EncoderConfig:
     value_bias: bool = True
     output_projection: bool = True
     output_bias: bool = True
+    experts: int = 0
+    active_experts: int = 0
     mask: Mask = Mask.NONE
     distance_bias: bool = False
     distance_keys: bool = False
@@ -169,6 +178,7 @@ class EncoderConfig:
             )
         self._resolve_widths()
         resolve_local_layers(self)
+        resolve_experts(self)
         if self.distance_bias and self.positions is Positions.ALIBI:
             raise ConfigError("distance_bias is true and positions is alibi: add the slopes of alibi to the table")
         if self.gated and not self.d_ff:
@@ -179,7 +189,7 @@ class EncoderConfig:
             )
         self._check_even_widths()
         check_eps("norm_eps", self.norm_eps)
-        self._resolve_modules()
+        resolve_modules(self)
         resolve_rotary(self)
         if self.learned_temperature and self.query_key_norm:
             raise ConfigError("learned_temperature and query_key_norm are true: fold the temperatures into the norms")
@@ -225,16 +235,6 @@ class EncoderConfig:
         if self.layers > 1:
             raise ConfigError(f"layers is {self.layers}, but {widths}: set layers to 1, or output_projection to true")
 
-    def _resolve_modules(self) -> None:
-        """Turn the objects of `after_pooling` into modules, and check that they fit the pooling."""
-        if not isinstance(self.after_pooling, list | tuple):
-            raise ConfigError(f"after_pooling is {self.after_pooling!r:.99}: it must be a list of modules")
-        object.__setattr__(self, "after_pooling", tuple(map(PooledModule.from_value, self.after_pooling)))
-        if self.after_pooling and self.pooling is Pooling.NONE:
-            raise ConfigError("after_pooling has modules with pooling 'none': choose a pooling, or remove the modules")
-        if self.after_pooling and self.after_pooling[-1].kind is ModuleKind.NORMALIZE:
-            raise ConfigError("after_pooling ends with a module normalize: remove it, and set normalize to true")
-
     def _check_even_widths(self) -> None:
         """Check that pairs of a sine and a cosine fill the width of the positions."""
         embedding = "d_model" if self.embedding_width == self.d_model else "embedding_width"
@@ -265,6 +265,11 @@ class EncoderConfig:
     def learns_positions(self) -> bool:
         """Whether the embeddings include a learned vector for each position."""
         return self.positions in (Positions.LEARNED, Positions.ROTARY_GRID)
+
+    @property
+    def chooses_experts(self) -> bool:
+        """Whether a token uses only some of the experts, so that rounding errors can change the choice."""
+        return self.active_experts < self.experts
 
     @property
     def takes_tokens(self) -> bool:

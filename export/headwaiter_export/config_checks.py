@@ -60,3 +60,18 @@ def resolve_local_layers(config: Any) -> None:
         raise ConfigError(f"window is {config.window} without local_layers: name these layers, or set window to 0")
     if config.window < 1 and layers and config.mask is Mask.SELF_EXCLUDING:
         raise ConfigError(f"window is {config.window}: it must be 1 or more when mask is {config.mask}")
+
+
+def resolve_experts(config: Any) -> None:
+    """Replace `active_experts` of 0 by all experts, and check that experts fit the other fields."""
+    if config.active_experts > config.experts:
+        raise ConfigError(f"active_experts is {config.active_experts}: it must be at most experts, {config.experts}")
+    if config.experts and not config.output_projection:
+        raise ConfigError(
+            f"experts is {config.experts}, but output_projection is false: set it to true, because each head has this "
+            "many output projections"
+        )
+    if config.experts:
+        object.__setattr__(config, "active_experts", config.active_experts or config.experts)
+        for name in ("value_bias", "output_bias"):
+            object.__setattr__(config, name, False)

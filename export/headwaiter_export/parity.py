@@ -19,6 +19,7 @@ from torch import Tensor
 from headwaiter_export.attention_layout import AttentionWeightsLayout, SingleSequence
 from headwaiter_export.config import EncoderConfig
 from headwaiter_export.encoder import Encoder
+from headwaiter_export.experts import Router
 from headwaiter_server.runtime.attention_weights import AttentionSelection, AttentionWeightsGraph
 from headwaiter_server.runtime.graph import EncoderGraph, Outputs, Provider
 from headwaiter_server.runtime.numeric_tolerances import (
@@ -44,6 +45,10 @@ _MOST_OPERATIONS = 2e13
 # The same limit for the longer sequence that every server runs when it starts: 8,192 tokens of a model like BERT-base
 # need 4e12, as many as 18 sequences of 1,024 tokens.
 _MOST_GOLDEN_OPERATIONS = 5e12
+# How often a sequence is drawn for an encoder that chooses experts, and the gap of scores that needs no other draw.
+# In float32, scores differ by about 1e-6 of the largest score.
+_DRAWS = 8
+_CLEAR_GAP = 1e-5
 # The attention weights of all layers and heads are large arrays, so few and short sequences are compared.
 _WEIGHTS_SEQUENCES = 6
 _WEIGHTS_LONGEST_TOKENS = 128
@@ -70,12 +75,12 @@ class Reference:
 
         `layout` makes the layout of a sequence of n tokens.
         """
-        sequences = random_sequences(encoder.config, _sequence_lengths(encoder.config))
+        sequences = clear_sequences(encoder, _sequence_lengths(encoder.config))
         return cls(encoder.config, sequences, run_in_pytorch(encoder, sequences, layout))
 
     def with_long_sequences(self, encoder: Encoder) -> "Reference":
         """Append a random sequence of each length in `long_lengths`, and the encoder's outputs for it."""
-        sequences = random_sequences(self.config, long_lengths(self.config))
+        sequences = clear_sequences(encoder, long_lengths(self.config))
         outputs = run_in_pytorch(encoder, sequences)
         return Reference(self.config, [*self.sequences, *sequences], [*self.outputs, *outputs])
 
@@ -119,16 +124,55 @@ def operations(config: EncoderConfig, tokens: int) -> float:
     scores too.
     """
     attention_width = config.heads * (config.head_dim + config.value_dim)
-    weights = 2 * config.d_model * attention_width + (3 if config.gated else 2) * config.width * config.d_ff
+    # Every token uses all experts: the graphs multiply those that it does not choose by 0.
+    projected_width = config.heads * (config.head_dim + max(config.experts, 1) * config.value_dim)
+    weights = 2 * config.d_model * projected_width + (3 if config.gated else 2) * config.width * config.d_ff
     return 2.0 * config.layers * tokens * (weights + tokens * attention_width)
 
 
-def random_sequences(config: EncoderConfig, lengths: Iterable[int]) -> list[Sequence]:
+def clear_sequences(encoder: Encoder, lengths: Iterable[int]) -> list[Sequence]:
+    """Draw random sequences in which rounding errors of float32 change no choice of experts.
+
+    A sequence is drawn again if its smallest gap between the scores of a chosen and of another expert is below 1e-5 of
+    the largest score. Of eight draws, that with the largest gap is taken: very long sequences may have no clear one.
+    """
+    sequences = random_sequences(encoder.config, lengths)
+    return [_clear(encoder, each) for each in sequences] if encoder.config.chooses_experts else sequences
+
+
+def _clear(encoder: Encoder, sequence: Sequence) -> Sequence:
+    gap = _smallest_gap(encoder, sequence)
+    for seed in range(1, _DRAWS):
+        if gap >= _CLEAR_GAP:
+            break
+        (again,) = random_sequences(encoder.config, [len(sequence)], seed)
+        if _smallest_gap(encoder, again) > gap:
+            gap, sequence = _smallest_gap(encoder, again), again
+    return sequence
+
+
+def _smallest_gap(encoder: Encoder, sequence: Sequence) -> float:
+    """Return the smallest gap of all routers of the encoder."""
+    gaps: list[float] = []
+
+    def add(router: Router, inputs: tuple[Tensor, ...]) -> None:
+        gaps.append(router.smallest_gap(*inputs))
+
+    hooks = [each.register_forward_pre_hook(add) for each in encoder.modules() if isinstance(each, Router)]
+    try:
+        run_in_pytorch(encoder, [sequence])
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return min(gaps)
+
+
+def random_sequences(config: EncoderConfig, lengths: Iterable[int], seed: int = 0) -> list[Sequence]:
     """Draw uniform token ids, or normally distributed features after `prefix_rows` rows of zeros.
 
-    The same `lengths` give the same sequences.
+    The same arguments give the same sequences.
     """
-    rng = np.random.default_rng(0)
+    rng = np.random.default_rng(seed)
     if config.takes_tokens:
         largest = [config.vocabulary_size, config.token_types] if config.token_types else config.vocabulary_size
         return [rng.integers(0, largest, (n, 2) if config.token_types else n) for n in lengths]

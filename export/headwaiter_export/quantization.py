@@ -124,8 +124,9 @@ def quantize(encoder: Encoder, reference: Reference, calibration: list[Sequence]
 
 def _quantized_linears(encoder: Encoder, calibration: list[Sequence]) -> dict[str, nn.Module]:
     """Return an int8 copy of each linear layer of the blocks, by name, with factors from the calibration."""
+    # Not the routers, which are subclasses: rounded scores would choose other experts.
     linears = {
-        name: module for name, module in encoder.layers.named_modules(prefix="layers") if isinstance(module, nn.Linear)
+        name: module for name, module in encoder.layers.named_modules(prefix="layers") if type(module) is nn.Linear
     }
     inputs = _input_rms(linears, encoder, calibration)
     same_input = defaultdict(list)

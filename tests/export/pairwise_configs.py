@@ -58,6 +58,8 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "value_bias": BOTH,
     "output_projection": BOTH,
     "output_bias": BOTH,
+    "experts": (0, 2, 4),
+    "active_experts": (0, 1, 2, 4),
     "mask": tuple(Mask),
     "distance_bias": BOTH,
     "distance_keys": BOTH,
@@ -111,6 +113,17 @@ PRESET_CHOICES: dict[str, dict[str, Any]] = {
         "vocabulary_size": 50,
     },
     "attention-block": {"d_model": 12, "heads": 2, "pooling": "none"},
+    "switch-head": {
+        "d_model": 24,
+        "heads": 2,
+        "head_dim": 6,
+        "d_ff": 20,
+        "layers": 2,
+        "residual": True,
+        "norm": "pre",
+        "positions": "rotary",
+        "pooling": "last",
+    },
 }
 _DRAWS = 60_000
 
@@ -151,6 +164,8 @@ def valid_configs() -> tuple[EncoderConfig, ...]:
         drawn = {name: random.choice(values) for name, values in VALUES.items()}
         # Otherwise too many draws are refused.
         drawn["window"] = drawn["window"] if drawn["local_layers"] else 0
+        drawn["active_experts"] = min(drawn["active_experts"], drawn["experts"])
+        drawn["output_projection"] = drawn["output_projection"] or drawn["experts"] > 0
         drawn["gated"] = drawn["gated"] and drawn["d_ff"] > 0
         with suppress(ConfigError):
             valid.append(EncoderConfig(**drawn))

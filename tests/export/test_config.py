@@ -77,6 +77,9 @@ def test_a_configuration_is_the_same_after_json() -> None:
         ({"after_pooling": [{"kind": "layer_norm", "eps": 0}]}, ["eps is 0", "between 0 and 1"]),
         ({"after_pooling": [{"kind": "normalize"}]}, ["after_pooling ends with", "normalize to true"]),
         ({"after_pooling": [{"kind": "dense", "width": 8}], "pooling": "none"}, ["after_pooling", "pooling 'none'"]),
+        ({"active_experts": 2}, ["active_experts is 2", "at most experts, 0"]),
+        ({"experts": 2, "active_experts": 3}, ["active_experts is 3", "at most experts, 2"]),
+        ({"experts": 2, "output_projection": False, "residual": False}, ["experts is 2", "output_projection is false"]),
         ({"prefix_rows": 1}, ["prefix_rows is 1", "feature_width"]),
         ({"vocabulary_size": 0, "feature_width": 8, "prefix_rows": 17}, ["prefix_rows is 17", "max_tokens, 16"]),
         (
