@@ -10,7 +10,6 @@ import torch
 import transformers
 
 from headwaiter_export.attention_layout import Packed, Portable, SingleSequence
-from headwaiter_export.attention_layout_cpu import PackedCpu
 from headwaiter_export.checkpoints import read_checkpoint
 from tests.checkpoints import bert_hidden
 from tests.export.family_checkpoints import (
@@ -32,6 +31,7 @@ from tests.export.helpers import (
 )
 
 MAX_TOKENS = 70
+LENGTHS = (1, 2, 8, 9, 10, 59, 60, 61, MAX_TOKENS)
 # DeBERTa v3, with fewer buckets: distances of 9 to 59 share 7 of them.
 V3: dict[str, Any] = {
     "max_position_embeddings": MAX_TOKENS,
@@ -96,15 +96,19 @@ def test_a_changed_field_is_honoured_or_refused_by_name(field: str, value: Any, 
     assert_honoured_or_refused(tmp_path, model, field, refused=(field, value) in REFUSED)
 
 
-@pytest.mark.parametrize(
-    "layout", [pytest.param(each, marks=[pytest.mark.exhaustive] * (each is not PackedCpu)) for each in RUNTIMES]
-)
+def test_distances_at_the_bounds_of_buckets_equal_transformers(tmp_path: Path) -> None:
+    model = save_deberta(tmp_path)
+    assert_equals_transformers(read_checkpoint(tmp_path).encoder, model, LENGTHS)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("layout", RUNTIMES)
 def test_mixed_batches_equal_transformers_in_every_layout(
     layout: type[Packed] | type[Portable], tmp_path: Path
 ) -> None:
     model = save_deberta(tmp_path, num_hidden_layers=1)
     path = write_graphs(read_checkpoint(tmp_path).encoder, tmp_path, layout)[layout]
-    sequences = [np.random.default_rng(n).integers(2, 60, n) for n in (1, 2, 8, 9, 10, 59, 60, 61, MAX_TOKENS)]
+    sequences = [np.random.default_rng(n).integers(2, 60, n) for n in LENGTHS]
     expected = [bert_hidden(model, ids) for ids in sequences]
     for runtime in RUNTIMES[layout]:
         assert_close_to_scale(run_graph(path, runtime, sequences).hidden, np.concatenate(expected))
