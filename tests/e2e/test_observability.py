@@ -154,7 +154,7 @@ def failure_lines(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [
         record.getMessage()
         for record in records
-        if record.levelno >= logging.WARNING or record.name.endswith("rpc.endpoint")
+        if record.levelno >= logging.WARNING or record.name.endswith("requests.call")
     ]
 
 

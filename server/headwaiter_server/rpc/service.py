@@ -13,10 +13,8 @@ from headwaiter_proto.rules.classification import encode_request
 from headwaiter_proto.rules.requests import check_attend_request
 from headwaiter_proto.rules.token_types import without_types
 from headwaiter_server.models.served_model import ServedModel
-from headwaiter_server.rpc.encode_stream import EncodeStream
-from headwaiter_server.rpc.endpoint import Call, Context, clock, stream_handler, unary_handler
-from headwaiter_server.rpc.parsing import parse_request
-from headwaiter_server.rpc.replies import (
+from headwaiter_server.requests.call import Call, clock
+from headwaiter_server.requests.replies import (
     attend_answer_bytes,
     attend_reply,
     model_ref,
@@ -24,7 +22,11 @@ from headwaiter_server.rpc.replies import (
     model_status,
     set_timings,
 )
-from headwaiter_server.rpc.request_path import RequestPath, adopt_id, reserve_nothing
+from headwaiter_server.requests.request_path import RequestPath, adopt_id, reserve_nothing
+from headwaiter_server.rpc.encode_stream import EncodeStream
+from headwaiter_server.rpc.endpoint import Context, stream_handler, unary_handler
+from headwaiter_server.rpc.open_streams import OpenStreams
+from headwaiter_server.rpc.parsing import parse_request
 from headwaiter_server.runtime.attention_weights import AttentionSelection
 from headwaiter_server.scheduling.attention_weights import AttentionWeightsResult
 from headwaiter_server.scheduling.fair_start import Priority
@@ -40,10 +42,11 @@ class EncoderService:
 
     Args:
         path: answers the requests.
+        streams: answers the streams.
     """
 
-    def __init__(self, path: RequestPath) -> None:
-        self._path = path
+    def __init__(self, path: RequestPath, streams: OpenStreams) -> None:
+        self._path, self._streams = path, streams
 
     def handler(self) -> grpc.GenericRpcHandler:
         """Return the handler that a gRPC server dispatches the service's calls to."""
@@ -70,7 +73,7 @@ class EncoderService:
     async def encode_stream(self, messages: AsyncIterator[bytes], context: Context, call: Call) -> None:
         """Encode the sequences of each request of a stream."""
         stream = EncodeStream(self._path.encode_packed, self._path.limits.sequences)
-        await self._path.answer_stream(messages, context, call, stream)
+        await self._streams.answer(messages, context, call, stream)
 
     async def classify(self, raw: bytes, call: Call) -> bytes:
         """Classify the sequences of a request: encode them, and return the scores of the model's head."""

@@ -10,7 +10,8 @@ from headwaiter_proto.rules.errors import DeadlineExceeded, HeadwaiterError, Inv
 from headwaiter_server.config import Settings
 from headwaiter_server.metrics import Recorder
 from headwaiter_server.model_metrics import STAGES
-from headwaiter_server.rpc.request_path import RequestPath
+from headwaiter_server.requests.request_path import RequestPath
+from headwaiter_server.rpc.open_streams import OpenStreams
 from headwaiter_server.rpc.service import EncoderService
 from tests.server.rpc.service_under_test import Service, endless_call, pooled_rows, token_request
 from tests.server.rpc.stand_ins import CALIBRATION, sample
@@ -89,7 +90,8 @@ async def test_an_unknown_model_is_not_described(service: Service, raw: bytes, e
 
 
 async def test_a_server_is_unavailable_until_its_model_is_ready(tmp_path: Path) -> None:
-    starting = EncoderService(RequestPath(Settings(bundle=tmp_path), Recorder()))
+    path = RequestPath(Settings(bundle=tmp_path), Recorder())
+    starting = EncoderService(path, OpenStreams(path))
     for method in (starting.encode, starting.attend, starting.get_model, starting.list_models):
         with pytest.raises(Unavailable, match="starting"):
             await method(b"", endless_call())
@@ -109,7 +111,7 @@ async def test_the_time_out_of_a_request_may_be_shorter_than_the_deadline_of_its
 async def test_a_large_reply_is_written_in_a_thread_and_is_the_same(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headwaiter_server.rpc.request_path._LARGE_REPLY_TOKENS", 3)
+    monkeypatch.setattr("headwaiter_server.requests.request_path._LARGE_REPLY_TOKENS", 3)
     reply = await service.encode(token_request([3, 4], [5, 6], output=pb.OutputOptions(hidden=True)))
     rows = np.frombuffer(reply.hidden.data, "<f4").reshape(tuple(reply.hidden.shape))
     assert rows.tolist() == [[3, 1], [4, 1], [5, 1], [6, 1]]
