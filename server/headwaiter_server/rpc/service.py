@@ -13,6 +13,7 @@ from headwaiter_proto.rules.classification import encode_request
 from headwaiter_proto.rules.requests import check_attend_request
 from headwaiter_proto.rules.token_types import without_types
 from headwaiter_server.models.served_model import ServedModel
+from headwaiter_server.requests.batches import batches_reply
 from headwaiter_server.requests.call import Call, clock
 from headwaiter_server.requests.replies import (
     attend_answer_bytes,
@@ -58,6 +59,7 @@ class EncoderService:
             "GetModel": self.get_model,
             "LoadModel": self.load_model,
             "UnloadModel": self.unload_model,
+            "ListBatches": self.list_batches,
         }
         recorder, limit = self._path.recorder, self._path.call_limit
         handlers = {name: unary_handler(name, handle, recorder, limit) for name, handle in unary.items()}
@@ -141,6 +143,15 @@ class EncoderService:
         request = await self._parse(raw, pb.UnloadModelRequest())
         await self._path.controlled_repository.unload(request.name)
         return pb.UnloadModelResponse().SerializeToString()
+
+    async def list_batches(self, raw: bytes, call: Call) -> bytes:
+        """List the latest batches of one model, or of all models."""
+        request = await self._parse(raw, pb.ListBatchesRequest())
+        models = self._path.repository.served
+        if request.model:
+            with self._path.used(request.model, "", call) as served:
+                models = [served]
+        return batches_reply(models, clock()).SerializeToString()
 
     async def _parse(self, raw: bytes, message: _Message) -> _Message:
         return await parse_request(raw, message, self._path.limits.sequences)
