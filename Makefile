@@ -5,7 +5,7 @@ TORCH_INDEX_URL ?=
 TORCH := torch==2.13.0
 VENV := .venv
 BIN := $(VENV)/bin
-CODE := proto server export client testbed examples bench tests docs/pictures
+CODE := proto playground server export client testbed examples bench tests docs/pictures
 
 # A second environment: the package without extras, with protobuf 7. The development environment has protobuf 6.
 PROTOBUF7 := .venv-protobuf7
@@ -28,7 +28,7 @@ $(VENV)/.installed: pyproject.toml
 demo: $(VENV)/.installed ## Export and serve a real model, and print the nearest neighbours of sentences
 	$(BIN)/python -m examples.demo
 
-$(PROTOBUF7)/.installed: pyproject.toml $(shell find proto client -name '*.py')
+$(PROTOBUF7)/.installed: pyproject.toml $(shell find proto playground client -name '*.py')
 	$(PYTHON) -m venv $(PROTOBUF7)
 	$(PROTOBUF7)/bin/pip install -q . 'protobuf>=7,<8'
 	touch $@

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = {name: ROOT / name / f"headwaiter_{name}" for name in ("proto", "server", "export", "client")}
+PACKAGES = {name: ROOT / name / f"headwaiter_{name}" for name in ("proto", "playground", "server", "export", "client")}
 SERVER = "headwaiter_server"
 # The folders and the modules of the server, with those that each may import: rpc, http -> requests -> models ->
 # scheduling -> runtime, never upwards.
@@ -68,8 +68,9 @@ def _third_party(folder: Path) -> set[str]:
     ("package", "allowed"),
     [
         ("proto", ("headwaiter_proto",)),
-        ("client", ("headwaiter_client", "headwaiter_proto")),
-        ("server", ("headwaiter_server", "headwaiter_proto")),
+        ("playground", ("headwaiter_playground", "headwaiter_proto")),
+        ("client", ("headwaiter_client", "headwaiter_playground", "headwaiter_proto")),
+        ("server", ("headwaiter_server", "headwaiter_playground", "headwaiter_proto")),
         ("export", ("headwaiter_export", "headwaiter_proto", "headwaiter_server.runtime")),
     ],
 )
@@ -115,7 +116,7 @@ def test_the_lower_layers_import_neither_grpc_nor_other_third_party_packages(fol
 
 def test_only_the_export_imports_torch_or_onnx() -> None:
     export_only = {"torch", "onnx", "onnxscript", "safetensors", "transformers"}
-    for package in ("proto", "server", "client"):
+    for package in ("proto", "playground", "server", "client"):
         assert not _third_party(PACKAGES[package]) & export_only
 
 
