@@ -26,6 +26,8 @@ from headwaiter_server.requests.request_path import RequestPath, reserve_nothing
 
 # JSON writes a byte of a text as up to 3 characters, as it does in many alphabets, and has other fields besides.
 _JSON_BYTES_PER_TEXT_BYTE, _OTHER_BYTES = 3, 64 << 10
+# JSON values of a request that are neither token ids nor sequences.
+_OTHER_VALUES = 1000
 # Bodies that are not complete may have the size of this many of the largest bodies.
 _INCOMPLETE_BODIES = 16
 
@@ -37,7 +39,8 @@ def http_application(
     routes: list[BaseRoute] = [*public_routes(path.recorder.registry, lambda: path.ready)]
     max_bytes = _max_body_bytes(path.limits)
     bodies = Bodies(max_bytes, _INCOMPLETE_BODIES * max_bytes)
-    rules = HttpRules(path, loop, bodies, token, settings.http_timeout_s)
+    max_values = path.limits.tokens + path.limits.sequences + _OTHER_VALUES
+    rules = HttpRules(path, loop, bodies, max_values, token, settings.http_timeout_s)
     if settings.http_api == "on":
         routes += [_route(rules, method) for method in _api_methods(path)]
     if settings.playground == "on":

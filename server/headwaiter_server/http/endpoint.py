@@ -25,6 +25,7 @@ from headwaiter_proto.rules.errors import (
 )
 from headwaiter_proto.rules.status import http_status_of
 from headwaiter_server.http.bodies import Bodies, Disconnected, SlowBody
+from headwaiter_server.http.json_size import check_value_count
 from headwaiter_server.requests.bearer_token import carries_token
 from headwaiter_server.requests.call import Call, OutcomeRecorder, clock
 from headwaiter_server.requests.request_path import RequestPath
@@ -73,6 +74,7 @@ class HttpRules:
         path: answers the requests of all protocols.
         loop: the event loop of the server, in which `path` works.
         bodies: reads the bodies of requests.
+        max_values: the most JSON values in a body.
         token: the bearer token that requests must carry; None if they need none.
         timeout_s: seconds until a request must be answered, and until a caller must have read the reply.
     """
@@ -80,6 +82,7 @@ class HttpRules:
     path: RequestPath
     loop: asyncio.AbstractEventLoop
     bodies: Bodies
+    max_values: int
     token: str | None
     timeout_s: float
 
@@ -112,7 +115,9 @@ class Endpoint:
         try:
             self._check_token(request)
             self._method.admit(request)
-            question = self._method.read(await self._rules.bodies.read(request, call.deadline_s))
+            body = await self._rules.bodies.read(request, call.deadline_s)
+            check_value_count(body, self._rules.max_values)
+            question = self._method.read(body)
         except HeadwaiterError as error:
             problem = error
         try:
@@ -121,8 +126,8 @@ class Endpoint:
             answer = await _unless_disconnected(asyncio.wrap_future(answered), request)
         except HeadwaiterError as error:
             return self._refuse(error, call)
-        body = self._method.write(question, answer)
-        return Response(body, media_type=JSON, headers={"x-request-id": call.request_id, **JSON_HEADERS})
+        reply = self._method.write(question, answer)
+        return Response(reply, media_type=JSON, headers={"x-request-id": call.request_id, **JSON_HEADERS})
 
     async def _answer(self, question: Any, problem: HeadwaiterError | None, call: Call) -> bytes:
         path = self._rules.path

@@ -49,7 +49,7 @@ def endpoint(
     timeout_s: float = 60.0,
 ) -> Starlette:
     """Return an application with one path, whose answers a test chooses."""
-    rules = HttpRules(service.path, asyncio.get_running_loop(), bodies or Bodies(100, 200), None, timeout_s)
+    rules = HttpRules(service.path, asyncio.get_running_loop(), bodies or Bodies(100, 200), 1000, None, timeout_s)
     method = Method("POST /test", lambda _: None, answer, lambda _, body: body, openai.error_body)
     return Starlette(routes=[Route("/test", Endpoint(rules, method), methods=["POST"])])
 
