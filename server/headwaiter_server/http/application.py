@@ -55,7 +55,8 @@ def _api_methods(path: RequestPath) -> list[Method[Any]]:
     return [
         _embeddings(path),
         _models(path),
-        _embed(path),
+        _embed(path, "POST /embed"),
+        _embed(path, "POST /"),
         _classify(path),
         _rerank(path, "POST /v1/rerank", read, write, openai.error_body),
         _rerank(path, "POST /v2/rerank", read, write, openai.error_body),
@@ -92,9 +93,9 @@ def _models(path: RequestPath) -> Method[None]:
     return Method("GET /v1/models", lambda _: None, list_models, lambda _, reply: reply, openai.error_body)
 
 
-def _embed(path: RequestPath) -> Method[pb.EncodeRequest]:
+def _embed(path: RequestPath, name: str) -> Method[pb.EncodeRequest]:
     return Method(
-        "POST /embed",
+        name,
         tei.read_embed_request,
         lambda request, call: path.encode_packed(request, call, reserve_nothing),
         lambda _, reply: tei.embed_reply(pb.EncodeResponse.FromString(reply)),
