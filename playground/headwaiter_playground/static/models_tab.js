@@ -1,0 +1,123 @@
+// The tab Models: what the server has loaded, and how far its numbers are from PyTorch's.
+import { latestOnly } from "./calls.js";
+import { byId, element, say, table } from "./dom.js";
+import { enumWords, fixed, grouped, percent, scientific } from "./numbers.js";
+import { TOLERANCES } from "./tolerances.js";
+
+const MOST_LABELS = 24;
+
+/** Return the tab. */
+export function modelsTab(calls) {
+    const load = latestOnly(
+        async () => {
+            const { versions } = await calls.call("ListModels", {});
+            return Promise.all(
+                versions.map(async (status) => {
+                    if (status.state !== "MODEL_STATE_READY") return card(status);
+                    return card(status, await calls.call("GetModel", { name: status.name, version: status.version }));
+                }),
+            );
+        },
+        (cards) => {
+            say(byId("models-error"), "");
+            byId("models").replaceChildren(...cards);
+        },
+        (error) => say(byId("models-error"), error.message),
+    );
+
+    return { useModel() {}, shown: load, left() {} };
+}
+
+/** Return the card of a version; only versions that answer requests have a description. */
+function card(status, model) {
+    const state = element("span", { class: "state" }, enumWords(status.state, "MODEL_STATE_"));
+    const title = element("h2", {}, `${status.name}, version ${status.version} `, state);
+    const reason = status.reason ? [element("p", { class: "error" }, status.reason)] : [];
+    return element("article", { class: "card" }, title, ...reason, ...(model ? [facts(model), ...numbers(model)] : []));
+}
+
+function facts(model) {
+    const { execution, limits, head } = model;
+    const inputs = [
+        model.takesTexts && `texts of at most ${grouped(model.maxTextTokens)} tokens`,
+        model.takesPairs && "pairs of texts",
+        model.takesTokens && `token ids below ${grouped(model.vocabularySize)}`,
+        model.takesFeatures && `feature vectors of ${grouped(model.featureWidth)} numbers`,
+    ].filter(Boolean);
+    const labels = head?.labels ?? [];
+    const left = labels.length - MOST_LABELS;
+    const rows = {
+        tasks: model.tasks.map((task) => enumWords(task, "TASK_")).join(", "),
+        labels: labels.slice(0, MOST_LABELS).join(", ") + (left > 0 ? ` and ${grouped(left)} more` : ""),
+        precision: enumWords(execution.precision, "PRECISION_"),
+        runs: `${execution.graph} on ${execution.provider}`,
+        "why not the preferred device": execution.fallbackReason,
+        inputs: inputs.join("; "),
+        sequences:
+            model.minTokens === model.maxTokens
+                ? `exactly ${grouped(model.maxTokens)} tokens`
+                : `${grouped(model.minTokens)} to ${grouped(model.maxTokens)} tokens`,
+        vectors: `${grouped(model.width)} numbers${model.normalized ? ", of unit length" : ""}`,
+        pooling: enumWords(model.pooling, "POOLING_"),
+        encoder: `${grouped(model.layers)} layers of ${grouped(model.heads)} heads`,
+        prompts: model.prompts.map(({ name, text }) => `${name} “${text}”`).join(", "),
+        "a request has at most": `${grouped(limits.maxSequences)} sequences, ${grouped(limits.maxTokens)} tokens`,
+        "a batch has at most": `${grouped(execution.tokenBudget)} tokens`,
+        digest: model.model.digest.slice(0, 16),
+    };
+    const shown = Object.entries(rows).filter(([, text]) => text);
+    return element(
+        "dl",
+        { class: "facts" },
+        ...shown.flatMap(([name, text]) => [element("dt", {}, name), element("dd", {}, text)]),
+    );
+}
+
+/** Return the numeric contract beside what the export and the server have measured. */
+function numbers(model) {
+    const { execution } = model;
+    const start = execution.selfCheck;
+    const exported = model.parity.find(({ graph }) => graph === execution.graph);
+    const allowed = TOLERANCES[execution.precision] ?? {};
+    const limit = (value) =>
+        value === null || value === undefined ? `${scientific(allowed.maxRelative)} relative` : scientific(value);
+    const row = (name, field, text, tolerance) => [
+        name,
+        text(start[field]),
+        exported ? text(exported[field]) : "–",
+        tolerance,
+    ];
+    const cosine = (value) => fixed(value, 7);
+    const rows = [
+        row("pooled vectors, largest difference", "pooledMaxAbs", scientific, limit(allowed.pooled)),
+        row("pooled vectors, relative", "pooledMaxRelative", scientific, scientific(allowed.maxRelative)),
+        row("hidden rows, largest difference", "hiddenMaxAbs", scientific, limit(allowed.hidden)),
+        row("hidden rows, relative", "hiddenMaxRelative", scientific, scientific(allowed.maxRelative)),
+        row("smallest cosine", "minCosine", cosine, `≥ ${allowed.minCosine}`),
+        row("mean cosine", "meanCosine", cosine, "–"),
+    ];
+    if (model.head?.labels.length)
+        rows.push(row("logits, largest difference", "logitsMaxAbs", scientific, limit(allowed.hidden)));
+    const same = exported?.sameNearestNeighbour;
+    const note =
+        same === undefined
+            ? []
+            : [
+                  element(
+                      "p",
+                      { class: "hint" },
+                      `The same nearest neighbour as float32 for ${percent(same)} of real sentences.`,
+                  ),
+              ];
+    const caption =
+        `Differences from PyTorch in float32 over ${grouped(start.sequences)} golden inputs. ` +
+        "The server refuses a model beyond the last column.";
+    const scroll = element("div", {
+        class: "scroll",
+        tabindex: "0",
+        role: "region",
+        "aria-label": `Numbers of ${model.model.name}`,
+    });
+    scroll.append(table(caption, ["measure", "at start, here", "at export", "allowed"], rows));
+    return [element("h3", {}, "Numeric contract and self-check"), scroll, ...note];
+}
