@@ -12,15 +12,16 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PACKAGES = {name: ROOT / name / f"headwaiter_{name}" for name in ("proto", "playground", "server", "export", "client")}
 SERVER = "headwaiter_server"
-# The folders and the modules of the server, with those that each may import: rpc, http -> models -> scheduling ->
-# runtime, never upwards.
+# The folders and the modules of the server, with those that each may import: rpc, http -> requests -> models ->
+# scheduling -> runtime, never upwards.
 LAYERS: dict[str, set[str]] = {
     "runtime": set(),
     "concurrency": set(),
     "scheduling": {"runtime", "concurrency"},
     "models": {"runtime", "scheduling", "concurrency", "config", "metrics", "model_metrics"},
-    "rpc": {"runtime", "scheduling", "models", "config", "metrics", "model_statistics", "log_lines"},
-    "http": {"runtime", "scheduling", "models", "rpc", "config", "metrics", "log_lines"},
+    "requests": {"runtime", "scheduling", "models", "config", "metrics", "log_lines"},
+    "rpc": {"runtime", "scheduling", "models", "requests", "config", "metrics", "model_statistics"},
+    "http": {"requests", "config"},
 }
 MODULES: dict[str, set[str]] = {
     "environment": set(),

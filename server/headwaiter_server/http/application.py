@@ -19,8 +19,8 @@ from headwaiter_server.http import openai, scores, tei
 from headwaiter_server.http.bodies import Bodies
 from headwaiter_server.http.endpoint import JSON, Endpoint, HttpRules, Method
 from headwaiter_server.http.pages import public_routes
-from headwaiter_server.rpc.endpoint import Call
-from headwaiter_server.rpc.request_path import RequestPath, reserve_nothing
+from headwaiter_server.requests.call import Call
+from headwaiter_server.requests.request_path import RequestPath, reserve_nothing
 
 # JSON writes a byte of a text as up to 3 characters, as it does in many alphabets, and has other fields besides.
 _JSON_BYTES_PER_TEXT_BYTE, _OTHER_BYTES = 3, 64 << 10

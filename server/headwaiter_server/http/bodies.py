@@ -5,7 +5,7 @@ import asyncio
 from starlette.requests import Request
 
 from headwaiter_proto.rules.errors import DeadlineExceeded, MessageTooLarge, Overloaded
-from headwaiter_server.rpc.endpoint import clock
+from headwaiter_server.requests.call import clock
 
 _RETRY_AFTER_S = 1.0
 # The server reads a body that is too large up to this many times its limit, and then closes the connection.

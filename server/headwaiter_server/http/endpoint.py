@@ -18,9 +18,9 @@ from starlette.types import Receive, Scope, Send
 from headwaiter_proto.rules.errors import HeadwaiterError, MessageTooLarge, Transient, Unauthenticated
 from headwaiter_proto.rules.status import http_status_of
 from headwaiter_server.http.bodies import Bodies, Disconnected, SlowBody
-from headwaiter_server.rpc.auth import carries_token
-from headwaiter_server.rpc.endpoint import Call, OutcomeRecorder, clock
-from headwaiter_server.rpc.request_path import RequestPath
+from headwaiter_server.requests.bearer_token import carries_token
+from headwaiter_server.requests.call import Call, OutcomeRecorder, clock
+from headwaiter_server.requests.request_path import RequestPath
 
 JSON = "application/json"
 

@@ -13,10 +13,9 @@ from headwaiter_proto.rules.classification import encode_request
 from headwaiter_proto.rules.requests import check_attend_request
 from headwaiter_proto.rules.token_types import without_types
 from headwaiter_server.models.served_model import ServedModel
-from headwaiter_server.rpc.encode_stream import EncodeStream
-from headwaiter_server.rpc.endpoint import Call, Context, clock, stream_handler, unary_handler
-from headwaiter_server.rpc.parsing import parse_request
-from headwaiter_server.rpc.replies import (
+from headwaiter_server.requests.batches import batches_reply
+from headwaiter_server.requests.call import Call, clock
+from headwaiter_server.requests.replies import (
     attend_answer_bytes,
     attend_reply,
     model_ref,
@@ -24,7 +23,11 @@ from headwaiter_server.rpc.replies import (
     model_status,
     set_timings,
 )
-from headwaiter_server.rpc.request_path import RequestPath, adopt_id, reserve_nothing
+from headwaiter_server.requests.request_path import RequestPath, adopt_id, reserve_nothing
+from headwaiter_server.rpc.encode_stream import EncodeStream
+from headwaiter_server.rpc.endpoint import Context, stream_handler, unary_handler
+from headwaiter_server.rpc.open_streams import OpenStreams
+from headwaiter_server.rpc.parsing import parse_request
 from headwaiter_server.runtime.attention_weights import AttentionSelection
 from headwaiter_server.scheduling.attention_weights import AttentionWeightsResult
 from headwaiter_server.scheduling.fair_start import Priority
@@ -40,10 +43,11 @@ class EncoderService:
 
     Args:
         path: answers the requests.
+        streams: answers the streams.
     """
 
-    def __init__(self, path: RequestPath) -> None:
-        self._path = path
+    def __init__(self, path: RequestPath, streams: OpenStreams) -> None:
+        self._path, self._streams = path, streams
 
     def handler(self) -> grpc.GenericRpcHandler:
         """Return the handler that a gRPC server dispatches the service's calls to."""
@@ -55,6 +59,7 @@ class EncoderService:
             "GetModel": self.get_model,
             "LoadModel": self.load_model,
             "UnloadModel": self.unload_model,
+            "ListBatches": self.list_batches,
         }
         recorder, limit = self._path.recorder, self._path.call_limit
         handlers = {name: unary_handler(name, handle, recorder, limit) for name, handle in unary.items()}
@@ -70,7 +75,7 @@ class EncoderService:
     async def encode_stream(self, messages: AsyncIterator[bytes], context: Context, call: Call) -> None:
         """Encode the sequences of each request of a stream."""
         stream = EncodeStream(self._path.encode_packed, self._path.limits.sequences)
-        await self._path.answer_stream(messages, context, call, stream)
+        await self._streams.answer(messages, context, call, stream)
 
     async def classify(self, raw: bytes, call: Call) -> bytes:
         """Classify the sequences of a request: encode them, and return the scores of the model's head."""
@@ -138,6 +143,15 @@ class EncoderService:
         request = await self._parse(raw, pb.UnloadModelRequest())
         await self._path.controlled_repository.unload(request.name)
         return pb.UnloadModelResponse().SerializeToString()
+
+    async def list_batches(self, raw: bytes, call: Call) -> bytes:
+        """List the latest batches of one model, or of all models."""
+        request = await self._parse(raw, pb.ListBatchesRequest())
+        models = self._path.repository.served
+        if request.model:
+            with self._path.used(request.model, "", call) as served:
+                models = [served]
+        return batches_reply(models, clock()).SerializeToString()
 
     async def _parse(self, raw: bytes, message: _Message) -> _Message:
         return await parse_request(raw, message, self._path.limits.sequences)

@@ -25,7 +25,7 @@ from headwaiter_server.http import openai
 from headwaiter_server.http.application import http_application
 from headwaiter_server.http.bodies import Bodies
 from headwaiter_server.http.endpoint import Endpoint, HttpRules, Method
-from headwaiter_server.rpc.endpoint import Call
+from headwaiter_server.requests.call import Call
 from tests.server.http.asgi_caller import Reply, as_json, send_request
 from tests.server.rpc.service_under_test import Service, WordLengths
 from tests.server.rpc.stand_ins import sample

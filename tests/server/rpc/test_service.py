@@ -10,7 +10,8 @@ from headwaiter_proto.rules.errors import DeadlineExceeded, HeadwaiterError, Inv
 from headwaiter_server.config import Settings
 from headwaiter_server.metrics import Recorder
 from headwaiter_server.model_metrics import STAGES
-from headwaiter_server.rpc.request_path import RequestPath
+from headwaiter_server.requests.request_path import RequestPath
+from headwaiter_server.rpc.open_streams import OpenStreams
 from headwaiter_server.rpc.service import EncoderService
 from tests.server.rpc.service_under_test import Service, endless_call, pooled_rows, token_request
 from tests.server.rpc.stand_ins import CALIBRATION, sample
@@ -80,6 +81,21 @@ async def test_the_model_is_listed_and_described(service: Service) -> None:
         assert described.attends
 
 
+async def test_the_batches_of_a_model_are_listed(service: Service) -> None:
+    await service.encode(token_request([1, 2], [3, 4]))
+    for name in ("", "tiny"):
+        request = pb.ListBatchesRequest(model=name).SerializeToString()
+        (batch,) = pb.ListBatchesResponse.FromString(await service.rpc.list_batches(request, endless_call())).batches
+        assert (batch.model, batch.version) == ("tiny", "1")
+        assert list(batch.lengths) == [2, 2]
+        assert list(batch.requests) == [0, 0]
+        assert 0 <= batch.ended_s_ago < 60
+        assert batch.predicted_s > 0
+        assert batch.measured_s > 0
+    with pytest.raises(ModelNotFound):
+        await service.rpc.list_batches(pb.ListBatchesRequest(model="x").SerializeToString(), endless_call())
+
+
 @pytest.mark.parametrize(
     ("raw", "error"), [(b"\xff", InvalidInput), (pb.GetModelRequest(name="x").SerializeToString(), ModelNotFound)]
 )
@@ -89,14 +105,16 @@ async def test_an_unknown_model_is_not_described(service: Service, raw: bytes, e
 
 
 async def test_a_server_is_unavailable_until_its_model_is_ready(tmp_path: Path) -> None:
-    starting = EncoderService(RequestPath(Settings(bundle=tmp_path), Recorder()))
-    for method in (starting.encode, starting.attend, starting.get_model, starting.list_models):
+    path = RequestPath(Settings(bundle=tmp_path), Recorder())
+    starting = EncoderService(path, OpenStreams(path))
+    for method in (starting.encode, starting.attend, starting.get_model, starting.list_models, starting.list_batches):
         with pytest.raises(Unavailable, match="starting"):
             await method(b"", endless_call())
 
 
 async def test_every_method_refuses_bytes_that_are_not_a_message(service: Service) -> None:
-    for method in (service.rpc.encode, service.rpc.attend, service.rpc.get_model, service.rpc.list_models):
+    rpc = service.rpc
+    for method in (rpc.encode, rpc.attend, rpc.get_model, rpc.list_models, rpc.list_batches):
         with pytest.raises(InvalidInput, match=r"headwaiter\.v1\."):
             await method(b"\xff", endless_call())
 
@@ -109,7 +127,7 @@ async def test_the_time_out_of_a_request_may_be_shorter_than_the_deadline_of_its
 async def test_a_large_reply_is_written_in_a_thread_and_is_the_same(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headwaiter_server.rpc.request_path._LARGE_REPLY_TOKENS", 3)
+    monkeypatch.setattr("headwaiter_server.requests.request_path._LARGE_REPLY_TOKENS", 3)
     reply = await service.encode(token_request([3, 4], [5, 6], output=pb.OutputOptions(hidden=True)))
     rows = np.frombuffer(reply.hidden.data, "<f4").reshape(tuple(reply.hidden.shape))
     assert rows.tolist() == [[3, 1], [4, 1], [5, 1], [6, 1]]
