@@ -182,18 +182,22 @@ class Page:
             raise RuntimeError(f"{expression[:200]}: {json.dumps(reply['exceptionDetails'])}")
         return reply["result"].get("value")
 
-    def wait_for(self, condition: str) -> Any:
-        """Wait until a JavaScript expression is true, and return its value.
+    def wait_for(self, condition: str) -> None:
+        """Wait until a JavaScript expression is true.
 
         Raises:
             TimeoutError: the expression is not true after 30 seconds.
         """
         end_s = time.monotonic() + _WAIT_S
         while time.monotonic() < end_s:
-            if value := self.evaluate(condition):
-                return value
+            if self.evaluate(f"!!({condition})"):
+                return
             time.sleep(_POLL_INTERVAL_S)
         raise TimeoutError(f"not true after {_WAIT_S:.0f} s: {condition}")
+
+    def close(self) -> None:
+        """Close the page and its tab."""
+        self.send("Page.close")
 
     def resize(self, width: int, height: int) -> None:
         """Set the size of the visible part of the page in CSS pixels."""
@@ -219,6 +223,19 @@ class Page:
         """Replace what is in a text field, as a user does who selects everything and types."""
         self.evaluate(f"(field => {{field.focus(); field.select()}})(document.querySelector({json.dumps(selector)}))")
         self.send("Input.insertText", text=text)
+
+    def choose(self, selector: str, value: str) -> None:
+        """Set the value of a control, as a user does who chooses an option or moves a slider."""
+        found = f"document.querySelector({json.dumps(selector)})"
+        events = "for (const kind of ['input', 'change']) control.dispatchEvent(new Event(kind, { bubbles: true }))"
+        self.evaluate(f"(control => {{ control.value = {json.dumps(value)}; {events} }})({found})")
+
+    def texts(self, selector: str) -> list[str]:
+        """Return the text of each element that a selector finds."""
+        found: list[str] = self.evaluate(
+            f"Array.from(document.querySelectorAll({json.dumps(selector)}), found => found.textContent)"
+        )
+        return found
 
     def screenshot(self, path: Path, *, whole: bool = True) -> None:
         """Write a picture of the page as PNG: the whole page, or its visible part."""

@@ -25,6 +25,7 @@ export function chipBar(bar, choose) {
                 "button",
                 { type: "button", class: "chip" },
                 element("bdi", {}, token),
+                element("span", { class: "for-readers" }, `, position ${position}, weight `),
                 element("small", {}),
             );
             button.addEventListener("click", () => choose(position));
@@ -39,10 +40,8 @@ export function chipBar(bar, choose) {
             const texts = buttons.map((button) => button.firstChild.textContent);
             if (JSON.stringify(texts) !== JSON.stringify(tokens)) make(tokens);
             buttons.forEach((button, position) => {
-                const number = fixed(weights[position], decimals);
-                button.lastChild.textContent = number;
+                button.lastChild.textContent = fixed(weights[position], decimals);
                 button.setAttribute("aria-pressed", String(position === query));
-                button.setAttribute("aria-label", `${tokens[position]}, position ${position}, weight ${number}`);
                 button.tabIndex = position === query ? 0 : -1;
             });
         },

@@ -23,8 +23,9 @@ export function attentionTab(calls) {
     let model = null;
     let query = 1;
     let settings = AS_COMPUTED;
-    let shown = null; // What `read` returned last.
+    let shown = null; // What the last reply to `load` says.
     let headWeights = null; // The weights of the chosen head under the settings, [tokens, tokens].
+    let context = null; // The context vector of the chosen token in the chosen head.
     let visible = false;
     let stale = true;
     const contexts = new Map();
@@ -36,20 +37,19 @@ export function attentionTab(calls) {
     const load = latestOnly(
         async () => {
             stale = false;
-            const refusal =
-                whyNoInput(model) || (model.attends ? "" : `${model.model.name} offers no attention weights.`);
+            const name = model.model.name;
+            const refusal = whyNoInput(model) || (model.attends ? "" : `${name} offers no attention weights.`);
             if (refusal) throw new RangeError(refusal);
             if (!input.text.trim()) throw new RangeError("Type a text.");
             byId("attention-status").textContent = "Computing …";
             const layer = Number(layerChoice.value);
             const sequence = requestInput(input.kind, [input.text]);
-            const reply = await calls.call("Attend", { model: model.model.name, ...sequence, layers: [layer] });
-            return read(
-                reply,
-                layer,
-                sequence,
-                input.kind === TEXTS ? reply.tokens : input.text.trim().split(/[\s,;]+/),
-            );
+            // Read before the call: the user may type on while the call runs.
+            const ids = input.kind === TOKENS ? input.text.trim().split(/[\s,;]+/) : null;
+            const reply = await calls.call("Attend", { model: name, ...sequence, layers: [layer] });
+            const [, heads, count] = reply.weights.shape;
+            const tokens = (ids ?? reply.tokens).map(shownToken);
+            return { model: name, layer, heads, count, sequence, tokens, weights: float32Values(reply.weights) };
         },
         (result) => {
             say(byId("attention-error"), "");
@@ -83,12 +83,6 @@ export function attentionTab(calls) {
         (error) => byId("context").replaceChildren(element("p", { class: "error" }, error.message)),
     );
 
-    function read(reply, layer, sequence, tokens) {
-        const [, heads, count] = reply.weights.shape;
-        const weights = float32Values(reply.weights);
-        return { layer, heads, count, sequence, tokens: tokens.map(shownToken), weights, model: model.model.name };
-    }
-
     function rawHead(head) {
         const size = shown.count * shown.count;
         return shown.weights.subarray(head * size, (head + 1) * size);
@@ -96,6 +90,10 @@ export function attentionTab(calls) {
 
     function row(weights) {
         return weights.subarray(query * shown.count, (query + 1) * shown.count);
+    }
+
+    function drawContext() {
+        byId("context").replaceChildren(contextDrawing(context, byId("context").clientWidth));
     }
 
     function choose(change) {
@@ -163,8 +161,8 @@ export function attentionTab(calls) {
     }
 
     function showContext(values) {
-        const paint = () => byId("context").replaceChildren(contextDrawing(values, byId("context").clientWidth));
-        paint();
+        context = values;
+        drawContext();
         byId("context-numbers").replaceChildren(
             ...Array.from(values, (value) => element("li", {}, fixed(value, DECIMALS))),
         );
@@ -201,7 +199,7 @@ export function attentionTab(calls) {
         download(new Blob([text], { type: "text/csv" }), `attention-layer-${shown.layer}-head-${head}.csv`);
     });
     onWidth(byId("lines"), () => shown && draw());
-    onWidth(byId("context"), () => shown && loadContext());
+    onWidth(byId("context"), () => context && drawContext());
     onTheme(() => shown && draw());
 
     const options = (count, word) =>

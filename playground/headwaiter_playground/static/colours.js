@@ -2,7 +2,7 @@
 
 const LIGHT = { empty: [255, 255, 255], full: [49, 62, 158] };
 const DARK = { empty: [28, 30, 38], full: [164, 176, 255] };
-const BLACK = [17, 18, 23];
+const BLACK = [0, 0, 0];
 const WHITE = [255, 255, 255];
 
 /** Return the colour of a share from 0 to 1. */

@@ -20,14 +20,13 @@ export function costTab(calls) {
 
     function draw() {
         if (!model) return;
-        const { cost } = model.execution;
+        const cost = model.execution?.cost;
+        say(byId("cost-error"), cost ? "" : "The server reports no cost model for this model.");
+        byId("cost-result").hidden = !cost;
+        if (!cost) return;
         const longest = model.maxTokens;
         const sequences = Number(slider.value);
         byId("batch-size-value").textContent = sequences;
-        say(
-            byId("cost-error"),
-            total(batchSeconds(cost, 1, 1)) > 0 ? "" : "The server reports no cost model for this model.",
-        );
         const parts = (tokens) => Object.values(batchSeconds(cost, tokens, sequences));
         const points = Array.from({ length: SAMPLES + 1 }, (_, index) => (longest * index) / SAMPLES).map((x) => ({
             x,

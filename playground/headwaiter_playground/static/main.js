@@ -38,11 +38,13 @@ const loadModel = latestOnly(
     (model) => {
         say(byId("page-error"), "");
         byId("model-summary").textContent = [
-            `version ${model.model.version}`,
+            model.model.version && `version ${model.model.version}`,
             enumWords(model.model.precision, "PRECISION_"),
-            model.execution.provider,
+            model.execution?.provider,
             `${model.layers} layers of ${model.heads} heads`,
-        ].join(" · ");
+        ]
+            .filter(Boolean)
+            .join(" · ");
         for (const tab of Object.values(tabs)) tab.useModel(model);
     },
     (error) => say(byId("page-error"), error.message),

@@ -5,15 +5,18 @@ import { enumWords, fixed, grouped, percent, scientific } from "./numbers.js";
 import { TOLERANCES } from "./tolerances.js";
 
 const MOST_LABELS = 24;
+const READY = "MODEL_STATE_READY";
 
 /** Return the tab. */
 export function modelsTab(calls) {
     const load = latestOnly(
         async () => {
-            const { versions } = await calls.call("ListModels", {});
+            const { models, versions } = await calls.call("ListModels", {});
+            // A server that reports no versions lists only models that answer requests.
+            const listed = versions.length ? versions : models.map((model) => ({ ...model, state: READY, reason: "" }));
             return Promise.all(
-                versions.map(async (status) => {
-                    if (status.state !== "MODEL_STATE_READY") return card(status);
+                listed.map(async (status) => {
+                    if (status.state !== READY) return card(status);
                     return card(status, await calls.call("GetModel", { name: status.name, version: status.version }));
                 }),
             );
@@ -31,13 +34,19 @@ export function modelsTab(calls) {
 /** Return the card of a version; only versions that answer requests have a description. */
 function card(status, model) {
     const state = element("span", { class: "state" }, enumWords(status.state, "MODEL_STATE_"));
-    const title = element("h2", {}, `${status.name}, version ${status.version} `, state);
+    const name = status.version ? `${status.name}, version ${status.version} ` : `${status.name} `;
+    const title = element("h2", {}, name, state);
     const reason = status.reason ? [element("p", { class: "error" }, status.reason)] : [];
-    return element("article", { class: "card" }, title, ...reason, ...(model ? [facts(model), ...numbers(model)] : []));
+    return element("article", { class: "card" }, title, ...reason, ...(model ? describe(model) : []));
+}
+
+/** Return the facts of a model, and its numbers if the server has measured them. */
+function describe(model) {
+    return model.execution?.selfCheck ? [facts(model), ...numbers(model)] : [facts(model)];
 }
 
 function facts(model) {
-    const { execution, limits, head } = model;
+    const { execution = {}, limits, head } = model;
     const inputs = [
         model.takesTexts && `texts of at most ${grouped(model.maxTextTokens)} tokens`,
         model.takesPairs && "pairs of texts",
@@ -49,8 +58,8 @@ function facts(model) {
     const rows = {
         tasks: model.tasks.map((task) => enumWords(task, "TASK_")).join(", "),
         labels: labels.slice(0, MOST_LABELS).join(", ") + (left > 0 ? ` and ${grouped(left)} more` : ""),
-        precision: enumWords(execution.precision, "PRECISION_"),
-        runs: `${execution.graph} on ${execution.provider}`,
+        precision: enumWords(model.model.precision, "PRECISION_"),
+        runs: execution.graph && `${execution.graph} on ${execution.provider}`,
         "why not the preferred device": execution.fallbackReason,
         inputs: inputs.join("; "),
         sequences:
@@ -62,7 +71,7 @@ function facts(model) {
         encoder: `${grouped(model.layers)} layers of ${grouped(model.heads)} heads`,
         prompts: model.prompts.map(({ name, text }) => `${name} “${text}”`).join(", "),
         "a request has at most": `${grouped(limits.maxSequences)} sequences, ${grouped(limits.maxTokens)} tokens`,
-        "a batch has at most": `${grouped(execution.tokenBudget)} tokens`,
+        "a batch has at most": execution.tokenBudget && `${grouped(execution.tokenBudget)} tokens`,
         digest: model.model.digest.slice(0, 16),
     };
     const shown = Object.entries(rows).filter(([, text]) => text);
@@ -99,25 +108,13 @@ function numbers(model) {
     if (model.head?.labels.length)
         rows.push(row("logits, largest difference", "logitsMaxAbs", scientific, limit(allowed.hidden)));
     const same = exported?.sameNearestNeighbour;
-    const note =
-        same === undefined
-            ? []
-            : [
-                  element(
-                      "p",
-                      { class: "hint" },
-                      `The same nearest neighbour as float32 for ${percent(same)} of real sentences.`,
-                  ),
-              ];
+    const words = `The same nearest neighbour as float32 for ${percent(same)} of real sentences.`;
+    const note = same === undefined ? [] : [element("p", { class: "hint" }, words)];
     const caption =
         `Differences from PyTorch in float32 over ${grouped(start.sequences)} golden inputs. ` +
-        "The server refuses a model beyond the last column.";
-    const scroll = element("div", {
-        class: "scroll",
-        tabindex: "0",
-        role: "region",
-        "aria-label": `Numbers of ${model.model.name}`,
-    });
-    scroll.append(table(caption, ["measure", "at start, here", "at export", "allowed"], rows));
+        "The server refuses a model beyond the last column. The limits of largest differences hold for the absolute " +
+        "or the relative difference, whichever is smaller.";
+    const region = { class: "scroll", tabindex: "0", role: "region", "aria-label": `Numbers of ${model.model.name}` };
+    const scroll = element("div", region, table(caption, ["measure", "at start, here", "at export", "allowed"], rows));
     return [element("h3", {}, "Numeric contract and self-check"), scroll, ...note];
 }

@@ -30,7 +30,8 @@ export function similarityTab(calls) {
             if (whyNoInput(model)) throw new RangeError(whyNoInput(model));
             if (!pooling)
                 throw new RangeError(`${model.model.name} has no vector for a whole text, so texts have no cosine.`);
-            const lines = filledLines(input.text).slice(0, MOST_TEXTS);
+            const typed = filledLines(input.text);
+            const lines = typed.slice(0, MOST_TEXTS);
             if (!lines.length) throw new RangeError("Type a text on each line.");
             byId("similarity-status").textContent = "Computing …";
             const output = { pooled: true, pooling, dtype: "DATA_TYPE_FLOAT32" };
@@ -41,6 +42,7 @@ export function similarityTab(calls) {
             });
             return {
                 texts: lines.map(shownToken),
+                left: typed.length - lines.length,
                 cosines: cosineMatrix(float32Rows(reply.pooled)),
                 lengths: reply.lengths,
             };
@@ -48,7 +50,7 @@ export function similarityTab(calls) {
         (result) => {
             shown = result;
             say(byId("similarity-error"), "");
-            const left = filledLines(input.text).length - shown.texts.length;
+            const { left } = shown;
             const tokens = shown.lengths.reduce((sum, length) => sum + length, 0);
             const note = left ? ` The page compares the first ${MOST_TEXTS} lines; ${left} are left out.` : "";
             byId("similarity-status").textContent = `${shown.texts.length} texts, ${tokens} tokens.${note}`;
@@ -66,7 +68,7 @@ export function similarityTab(calls) {
         const { texts, cosines } = shown;
         const name = (index) => `${index + 1} ${texts[index]}`;
         const rows = cosines.map((row, index) => [name(index), ...row.map((cosine) => fixed(cosine, DECIMALS))]);
-        const matrix = table("", ["", ...texts.map((_, index) => `${index + 1}`)], rows);
+        const matrix = table("", ["text", ...texts.map((_, index) => `${index + 1}`)], rows);
         matrix.className = "cosines";
         matrix.caption.remove();
         matrix.setAttribute("aria-label", "Cosines");
