@@ -28,8 +28,8 @@ TEXTS = ["fresh bread", "rain falls on stone", "a table for two"]
 
 @pytest.fixture(scope="module")
 def http_server(text_bundle: Path) -> Iterator[RunningServer]:
-    """A server of "tiny-text" whose HTTP port answers requests."""
-    with running_server(text_bundle, ["--provider", "cpu", "--http-api", "on"]) as server:
+    """A server of "tiny-text" whose HTTP port answers requests and serves the playground."""
+    with running_server(text_bundle, ["--provider", "cpu", "--http-api", "on", "--playground", "on"]) as server:
         yield server
 
 
@@ -172,10 +172,13 @@ def test_the_commands_and_the_code_of_the_page_run(
 ) -> None:
     address = url(http_server, "")
     commands = [block for block in blocks(HTTP, "sh") if block.startswith("curl")]
-    assert len(commands) == 2
+    assert len(commands) == 3
     for command in commands if shutil.which("curl") else []:
         script = command.replace("http://localhost:9464", address)
         printed = json.loads(subprocess.run(["bash", "-euc", script], capture_output=True, check=True).stdout)
+        if "pooled" in printed:
+            assert printed["pooled"]["shape"] == [1, 32]
+            continue
         rows = printed if isinstance(printed, list) else [each["embedding"] for each in printed["data"]]
         assert {len(row) for row in rows} == {32}
     names: dict[str, Any] = {}

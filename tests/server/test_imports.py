@@ -21,7 +21,7 @@ LAYERS: dict[str, set[str]] = {
     "models": {"runtime", "scheduling", "concurrency", "config", "metrics", "model_metrics"},
     "requests": {"runtime", "scheduling", "models", "config", "metrics", "log_lines"},
     "rpc": {"runtime", "scheduling", "models", "requests", "config", "metrics", "model_statistics"},
-    "http": {"requests", "config"},
+    "http": {"requests", "config", "rate_limit"},
 }
 MODULES: dict[str, set[str]] = {
     "environment": set(),

@@ -8,8 +8,8 @@ from headwaiter_proto.rules.errors import DeadlineExceeded, MessageTooLarge, Ove
 from headwaiter_server.requests.call import clock
 
 _RETRY_AFTER_S = 1.0
-# The server reads a body that is too large up to this many times its limit, and then closes the connection.
-_MAX_DISCARDED = 8
+# The server reads this much more of a body that is too large, and then closes the connection.
+_MAX_DISCARDED_BYTES = 32 << 20
 
 
 class SlowBody(DeadlineExceeded):
@@ -46,7 +46,7 @@ class Bodies:
         try:
             async with asyncio.timeout(deadline_s - clock()):
                 more = True
-                while more and read_bytes <= _MAX_DISCARDED * self._max_bytes:
+                while more and read_bytes <= self._max_bytes + _MAX_DISCARDED_BYTES:
                     message = await request.receive()
                     if message["type"] == "http.disconnect":
                         raise Disconnected

@@ -89,10 +89,14 @@ class Service:
         self.path.serve(cast(ModelRepository, OneModel(self.served)), self.scheduler)
 
     async def encode(self, request: pb.EncodeRequest) -> pb.EncodeResponse:
-        return pb.EncodeResponse.FromString(await self.rpc.encode(request.SerializeToString(), endless_call()))
+        return pb.EncodeResponse.FromString(
+            await self.rpc.answer("Encode", request.SerializeToString(), endless_call())
+        )
 
     async def attend(self, request: pb.AttendRequest) -> pb.AttendResponse:
-        return pb.AttendResponse.FromString(await self.rpc.attend(request.SerializeToString(), endless_call()))
+        return pb.AttendResponse.FromString(
+            await self.rpc.answer("Attend", request.SerializeToString(), endless_call())
+        )
 
 
 def endless_call() -> Call:

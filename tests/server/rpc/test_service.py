@@ -71,11 +71,11 @@ async def test_a_bad_request_is_refused_before_it_is_queued(
 
 
 async def test_the_model_is_listed_and_described(service: Service) -> None:
-    listed = pb.ListModelsResponse.FromString(await service.rpc.list_models(b"", endless_call()))
+    listed = pb.ListModelsResponse.FromString(await service.rpc.answer("ListModels", b"", endless_call()))
     assert [(model.name, model.digest) for model in listed.models] == [("tiny", "ab" * 32)]
     for name in ("", "tiny"):
         request = pb.GetModelRequest(name=name).SerializeToString()
-        described = pb.GetModelResponse.FromString(await service.rpc.get_model(request, endless_call()))
+        described = pb.GetModelResponse.FromString(await service.rpc.answer("GetModel", request, endless_call()))
         assert described.model == listed.models[0]
         assert described.execution.token_budget == CALIBRATION.limits.tokens
         assert described.attends
@@ -85,7 +85,9 @@ async def test_the_batches_of_a_model_are_listed(service: Service) -> None:
     await service.encode(token_request([1, 2], [3, 4]))
     for name in ("", "tiny"):
         request = pb.ListBatchesRequest(model=name).SerializeToString()
-        (batch,) = pb.ListBatchesResponse.FromString(await service.rpc.list_batches(request, endless_call())).batches
+        (batch,) = pb.ListBatchesResponse.FromString(
+            await service.rpc.answer("ListBatches", request, endless_call())
+        ).batches
         assert (batch.model, batch.version) == ("tiny", "1")
         assert list(batch.lengths) == [2, 2]
         assert list(batch.requests) == [0, 0]
@@ -93,7 +95,7 @@ async def test_the_batches_of_a_model_are_listed(service: Service) -> None:
         assert batch.predicted_s > 0
         assert batch.measured_s > 0
     with pytest.raises(ModelNotFound):
-        await service.rpc.list_batches(pb.ListBatchesRequest(model="x").SerializeToString(), endless_call())
+        await service.rpc.answer("ListBatches", pb.ListBatchesRequest(model="x").SerializeToString(), endless_call())
 
 
 @pytest.mark.parametrize(
@@ -101,22 +103,21 @@ async def test_the_batches_of_a_model_are_listed(service: Service) -> None:
 )
 async def test_an_unknown_model_is_not_described(service: Service, raw: bytes, error: type[Exception]) -> None:
     with pytest.raises(error):
-        await service.rpc.get_model(raw, endless_call())
+        await service.rpc.answer("GetModel", raw, endless_call())
 
 
 async def test_a_server_is_unavailable_until_its_model_is_ready(tmp_path: Path) -> None:
     path = RequestPath(Settings(bundle=tmp_path), Recorder())
     starting = EncoderService(path, OpenStreams(path))
-    for method in (starting.encode, starting.attend, starting.get_model, starting.list_models, starting.list_batches):
+    for method in ("Encode", "Classify", "Attend", "GetModel", "ListModels", "ListBatches"):
         with pytest.raises(Unavailable, match="starting"):
-            await method(b"", endless_call())
+            await starting.answer(method, b"", endless_call())
 
 
 async def test_every_method_refuses_bytes_that_are_not_a_message(service: Service) -> None:
-    rpc = service.rpc
-    for method in (rpc.encode, rpc.attend, rpc.get_model, rpc.list_models, rpc.list_batches):
+    for method in ("Encode", "Classify", "Attend", "GetModel", "ListModels", "ListBatches", "LoadModel"):
         with pytest.raises(InvalidInput, match=r"headwaiter\.v1\."):
-            await method(b"\xff", endless_call())
+            await service.rpc.answer(method, b"\xff", endless_call())
 
 
 async def test_the_time_out_of_a_request_may_be_shorter_than_the_deadline_of_its_call(service: Service) -> None:
