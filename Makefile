@@ -14,7 +14,7 @@ PROTOBUF7 := .venv-protobuf7
 NODE_FOLDERS := examples/node tests/e2e/playground
 NODE_PACKAGES := $(NODE_FOLDERS:%=%/node_modules/.package-lock.json)
 
-.PHONY: help demo test test-all soak test-protobuf7 coverage lint proto bench numerics gpu-check clean
+.PHONY: help demo test test-all soak test-protobuf7 coverage lint proto bench numerics gpu-check screenshots clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' Makefile | expand -t 16
@@ -75,6 +75,9 @@ gpu-check: $(VENV)/.installed ## Check correctness and speed on a GPU: at most 8
 
 numerics: $(VENV)/.installed ## Measure the differences from PyTorch, and write docs/numerics.md
 	$(BIN)/python -m bench.studies.numerics
+
+screenshots: $(VENV)/.installed ## Take the pictures of the playground with Chromium
+	$(BIN)/python -m docs.pictures.take_screenshots
 
 clean: ## Delete the environments, the downloaded model and the bundles
 	rm -rf $(VENV) $(PROTOBUF7) .cache bundles $(NODE_FOLDERS:%=%/node_modules)

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -16,6 +17,13 @@ from typing import Any
 _PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
 # Chromium reads commands from this file descriptor, and writes replies and events to the next one.
 _COMMANDS_FD, _REPLIES_FD = 3, 4
+# Gives the pipes these numbers, which this process itself may use for other files, and becomes Chromium.
+_LAUNCHER = f"""
+import os, sys
+os.dup2(int(sys.argv[1]), {_COMMANDS_FD})
+os.dup2(int(sys.argv[2]), {_REPLIES_FD})
+os.execv(sys.argv[3], sys.argv[3:])
+"""
 _WAIT_S = 30.0
 _POLL_INTERVAL_S = 0.02
 _KEYS = {"ArrowRight": 39, "ArrowLeft": 37, "Home": 36, "End": 35, "Tab": 9, "Enter": 13, " ": 32}
@@ -58,18 +66,11 @@ def running_chromium() -> Iterator["Browser"]:
 
 
 def _start(arguments: list[str], home: str) -> tuple[subprocess.Popen[bytes], int, int]:
-    # The ends of the pipes get numbers above the two that Chromium needs, so that no copy overwrites another.
     ends = [_above_low_numbers(end) for pipe in (os.pipe(), os.pipe()) for end in pipe]
     commands_read, commands_write, replies_read, replies_write = ends
-
-    def place() -> None:
-        os.dup2(commands_read, _COMMANDS_FD)
-        os.dup2(replies_write, _REPLIES_FD)
-
     process = subprocess.Popen(
-        arguments,
-        preexec_fn=place,
-        pass_fds=(_COMMANDS_FD, _REPLIES_FD),
+        [sys.executable, "-c", _LAUNCHER, str(commands_read), str(replies_write), *arguments],
+        pass_fds=(commands_read, replies_write),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,

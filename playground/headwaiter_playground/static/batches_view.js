@@ -6,6 +6,8 @@ import { grouped, milliseconds, percent } from "./numbers.js";
 const INTERVAL_MS = 2000;
 const MOST_BATCHES = 12;
 const WIDTH = 320;
+const MOST_HEIGHT = 280;
+const MOST_SPOKEN = 20;
 const SHADES = 3;
 
 /** Return an object that starts and stops the view. */
@@ -50,40 +52,44 @@ export function batchesView(calls) {
 }
 
 /** Return the drawing of a batch with its numbers in words. */
-function figure({ lengths, requests, predictedS, measuredS, endedSAgo }) {
+function figure(batch) {
+    const { lengths, requests, predictedS, measuredS, endedSAgo } = batch;
     const longest = Math.max(...lengths);
     const packed = lengths.reduce((sum, length) => sum + length, 0);
     const padded = longest * lengths.length;
-    const row = Math.max(3, Math.min(18, 160 / lengths.length));
+    const row = Math.max(4, Math.min(18, MOST_HEIGHT / lengths.length));
     const height = row * lengths.length;
-    const bars = lengths.flatMap((length, index) => {
-        const width = (WIDTH * length) / longest;
-        const number = requests[index];
-        const bar = svg("rect", {
-            class: `shade-${number % SHADES}`,
-            x: 0,
-            y: index * row,
-            width,
-            height: Math.max(1, row - 1),
-        });
-        bar.append(svg("title", {}, `request ${number + 1}: ${length} tokens`));
-        const fits = row >= 12 && width >= 20;
-        return fits ? [bar, svg("text", { x: 5, y: (index + 0.5) * row }, `${number + 1}`)] : [bar];
-    });
     const words = [
         `${many(lengths.length, "sequence")} of ${many(new Set(requests).size, "request")}, ${milliseconds(measuredS)} ms`,
         `${grouped(packed)} tokens packed, ${grouped(padded)} padded: ${percent(1 - packed / padded)} saved`,
     ];
-    const label = `Lengths ${lengths.slice(0, 40).join(", ")}${lengths.length > 40 ? " and more" : ""}`;
     const drawing = svg(
         "svg",
-        { viewBox: `0 0 ${WIDTH} ${height}`, width: "100%", role: "img", "aria-label": label },
+        { viewBox: `0 0 ${WIDTH} ${height}`, width: "100%", role: "img", "aria-label": spoken(batch) },
         svg("rect", { fill: "url(#hatch)", class: "padding", width: WIDTH, height }),
-        ...bars,
+        ...lengths.flatMap((length, index) =>
+            bar(length, (WIDTH * length) / longest, requests[index], index * row, row),
+        ),
     );
     const caption = element("figcaption", {}, element("strong", {}, words[0]), element("br"), words[1]);
     const times = `predicted ${milliseconds(predictedS)} ms, ended ${Math.round(endedSAgo)} s ago`;
     return element("figure", { class: "batch" }, caption, drawing, element("p", { class: "hint" }, times));
+}
+
+/** Return the bar of a sequence, with the number of its request where there is room. */
+function bar(length, width, request, y, row) {
+    const title = svg("title", {}, `request ${request + 1}: ${length} tokens`);
+    const rectangle = svg("rect", { class: `shade-${request % SHADES}`, y, width, height: row - 1 }, title);
+    const fits = row >= 11 && width >= 24;
+    return fits ? [rectangle, svg("text", { x: 5, y: y + row / 2 }, `${request + 1}`)] : [rectangle];
+}
+
+/** Return a batch in words: the lengths of the sequences of each request. */
+function spoken({ lengths, requests }) {
+    const byRequest = new Map();
+    requests.forEach((request, index) => byRequest.set(request, [...(byRequest.get(request) ?? []), lengths[index]]));
+    const parts = [...byRequest].map(([request, own]) => `request ${request + 1}: ${own.join(", ")} tokens`);
+    return parts.slice(0, MOST_SPOKEN).join("; ") + (parts.length > MOST_SPOKEN ? "; and others" : "");
 }
 
 /** Return the pattern of the padded area, for all drawings of the page. */

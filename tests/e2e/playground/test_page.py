@@ -1,10 +1,12 @@
 """The playground in Chromium: what each tab shows equals what the server answers."""
 
+import asyncio
 import base64
 import csv
 import io
 import json
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,7 +14,8 @@ from numpy.typing import NDArray
 
 from headwaiter_client import Client, FakeEncoder
 from headwaiter_proto import encoder_pb2 as pb
-from testbed.chromium import Page
+from testbed.chromium import Browser, Page
+from tests.e2e.in_process_server import metrics_url, serving
 from tests.e2e.playground.conftest import OpenTab
 
 TEXT = "the bread is fresh please"
@@ -199,8 +202,8 @@ def test_the_cost_follows_the_server_and_the_batches_are_those_that_ran(open_tab
     newest = page.texts("#batches figure:first-of-type strong")[0]
     assert re.match(r"3 sequences of 1 request, [\d.]+ ms", newest)
     lengths = client.encode(TEXTS).lengths
-    label = page.evaluate("document.querySelector('#batches figure svg').getAttribute('aria-label')")
-    assert sorted(map(int, re.findall(r"\d+", label))) == sorted(lengths.tolist())
+    titles = page.texts("#batches figure:first-of-type title")
+    assert sorted(titles) == sorted(f"request {titles[0].split()[1]} {length} tokens" for length in lengths)
     packed, padded = lengths.sum(), len(lengths) * lengths.max()
     assert f"{packed} tokens packed, {padded} padded" in page.texts("#batches figcaption")[0]
 
@@ -266,3 +269,32 @@ def test_the_page_asks_for_the_weights_of_one_layer_at_a_time(open_tab: OpenTab)
     requests = [request for request in fake.requests if isinstance(request, pb.AttendRequest)]
     assert {tuple(request.layers) for request in requests} == {(0,), (3,)}
     assert len(requests) == 4  # For each layer the weights, and then the context vector of one head.
+
+
+async def test_the_servers_own_page_asks_for_the_token_and_shows_the_server_now(
+    chromium: Browser, text_bundle: Path, tmp_path: Path
+) -> None:
+    token_file = tmp_path / "token"
+    token_file.write_text("s3cret")
+    async with serving(text_bundle, playground="on", token_file=token_file) as server:
+        await asyncio.to_thread(_use_the_page_with_a_token, chromium, metrics_url(server).removesuffix("metrics"))
+
+
+def _use_the_page_with_a_token(chromium: Browser, origin: str) -> None:
+    page = chromium.open(f"{origin}playground/#latency")
+    page.wait_for("!document.querySelector('#sign-in').hidden")
+    page.type_text("#token", "wrong")
+    page.click("#sign-in button")
+    page.wait_for("document.querySelector('#token').value === '' && !document.querySelector('#sign-in').hidden")
+    page.type_text("#token", "s3cret")
+    page.click("#sign-in button")
+    page.wait_for("document.querySelector('#model-summary').textContent")
+    assert page.evaluate("document.querySelector('#sign-in').hidden && document.querySelector('#page-error').hidden")
+    assert page.evaluate("[document.cookie, localStorage.length, sessionStorage.length]") == ["", 0, 0]
+    page.wait_for("document.querySelector('.tile polyline')")
+    assert len(page.texts(".tile b")) == 4
+    # The browser itself logs each refused call.
+    assert page.errors
+    assert all("status of 401" in error for error in page.errors)
+    assert all(url.startswith(origin) for url in page.urls)
+    page.close()
