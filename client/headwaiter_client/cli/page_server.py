@@ -57,6 +57,7 @@ class _Handler(BaseHTTPRequestHandler):
     server: PageServer
     protocol_version = "HTTP/1.1"
     server_version, sys_version = "headwaiter-client", ""
+    disable_nagle_algorithm = True  # The headers and the content are two writes.
     timeout = 60.0  # Seconds that a connection may be idle.
 
     def do_GET(self) -> None:
@@ -66,6 +67,9 @@ class _Handler(BaseHTTPRequestHandler):
         path = self.path.partition("?")[0]
         if path in ("/", _PAGE.rstrip("/")):
             self._send(HTTPStatus.TEMPORARY_REDIRECT, b"", {"Location": _PAGE})
+        elif path == "/metrics":
+            # A server's metrics are at its own HTTP port. This status is no error, which the browser would log.
+            self._send(HTTPStatus.NO_CONTENT, b"", {})
         elif path.startswith(_PAGE) and (file := page_file(path.removeprefix(_PAGE))):
             self._send(HTTPStatus.OK, file.content, {"Content-Type": file.media_type, **PAGE_HEADERS})
         else:
@@ -121,7 +125,8 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_response(status)
             for name, value in headers.items():
                 self.send_header(name, value)
-            self.send_header("Content-Length", str(len(content)))
+            if status != HTTPStatus.NO_CONTENT:
+                self.send_header("Content-Length", str(len(content)))
             if self.close_connection:
                 self.send_header("Connection", "close")
             self.end_headers()

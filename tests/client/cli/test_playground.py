@@ -63,7 +63,8 @@ def test_the_command_serves_the_page_on_this_machine_only(page: PageServer, caps
     for path in ("/", "/playground"):
         status, headers, _ = ask(page, "GET", path)
         assert (status, headers["Location"]) == (307, "/playground/")
-    for path in ("/metrics", "/playground/page.py", "/playground/../page.py", "/playground/static/"):
+    assert ask(page, "GET", "/metrics")[0] == 204
+    for path in ("/metric", "/playground/page.py", "/playground/../page.py", "/playground/static/"):
         assert ask(page, "GET", path)[0] == 404
 
 
