@@ -28,7 +28,7 @@ export function attentionTab(calls) {
     let context = null; // The context vector of the chosen token in the chosen head.
     let visible = false;
     let stale = true;
-    const contexts = new Map();
+    const contexts = new Map(); // The replies with the context vectors of this text, also those on their way.
 
     const labels = { [TEXTS]: "Text", [TOKENS]: "Token ids, with spaces between them and with the special tokens" };
     const input = typedInput("attention", labels, { [TOKENS]: "1 2 3 4" }, () => load());
@@ -75,9 +75,10 @@ export function attentionTab(calls) {
             const key = `${layer}/${head}/${query}`;
             if (!contexts.has(key)) {
                 const request = { model: name, ...sequence, layers: [layer], heads: [head], query };
-                contexts.set(key, float32Values((await calls.call("Attend", request)).context));
+                contexts.set(key, calls.call("Attend", request));
+                contexts.get(key).catch(() => contexts.delete(key));
             }
-            return contexts.get(key);
+            return float32Values((await contexts.get(key)).context);
         },
         showContext,
         (error) => byId("context").replaceChildren(element("p", { class: "error" }, error.message)),

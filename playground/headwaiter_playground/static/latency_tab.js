@@ -1,6 +1,6 @@
 // The tab Latency: the stages of the requests that this page made, and the server's queue and batches now.
 import { stackedBars } from "./charts.js";
-import { byId, legend, onWidth, say, table } from "./dom.js";
+import { byId, element, legend, onWidth, say, table } from "./dom.js";
 import { liveView } from "./live_view.js";
 import { milliseconds } from "./numbers.js";
 import { sampleSequences } from "./samples.js";
@@ -14,6 +14,10 @@ export function latencyTab(calls) {
 
     function draw() {
         const records = [...calls.records].reverse();
+        if (!records.length) {
+            byId("stages").replaceChildren(element("p", { class: "hint" }, "No request yet."));
+            return;
+        }
         const number = (index) => calls.records.length - index;
         const rows = records.map((record, index) => ({
             name: `${number(index)} ${record.method}`,

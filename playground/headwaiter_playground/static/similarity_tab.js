@@ -11,6 +11,7 @@ import { shownToken } from "./tokens.js";
 import { typedInput } from "./typed_input.js";
 
 const MOST_TEXTS = 40;
+const MOST_CHARACTERS = 60;
 const DECIMALS = 3;
 
 /** Return the tab. */
@@ -67,7 +68,10 @@ export function similarityTab(calls) {
     function draw() {
         const { texts, cosines } = shown;
         const name = (index) => `${index + 1} ${texts[index]}`;
-        const rows = cosines.map((row, index) => [name(index), ...row.map((cosine) => fixed(cosine, DECIMALS))]);
+        const rows = cosines.map((row, index) => [
+            shortened(name(index)),
+            ...row.map((cosine) => fixed(cosine, DECIMALS)),
+        ]);
         const matrix = table("", ["text", ...texts.map((_, index) => `${index + 1}`)], rows);
         matrix.className = "cosines";
         matrix.caption.remove();
@@ -101,6 +105,12 @@ export function similarityTab(calls) {
             visible = false;
         },
     };
+}
+
+/** Return a text without what is beyond its first characters. */
+function shortened(text) {
+    const characters = Array.from(text);
+    return characters.length > MOST_CHARACTERS ? `${characters.slice(0, MOST_CHARACTERS).join("")}…` : text;
 }
 
 /** Return the pooling to ask for: the model's own, or a mean of its rows; empty if there is none. */
