@@ -26,6 +26,7 @@ FROM base AS code
 WORKDIR /source
 COPY pyproject.toml README.md LICENSE ./
 COPY proto proto
+COPY playground playground
 COPY server server
 COPY export export
 COPY client client

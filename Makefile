@@ -5,15 +5,16 @@ TORCH_INDEX_URL ?=
 TORCH := torch==2.13.0
 VENV := .venv
 BIN := $(VENV)/bin
-CODE := proto server export client testbed examples bench tests docs/pictures
+CODE := proto playground server export client testbed examples bench tests docs/pictures
 
 # A second environment: the package without extras, with protobuf 7. The development environment has protobuf 6.
 PROTOBUF7 := .venv-protobuf7
 
-# Packages of the Node.js example. Without npm, its tests are skipped.
-NODE_PACKAGES := examples/node/node_modules/.package-lock.json
+# Packages of the Node.js example, and axe-core for the playground. Without npm, their tests are skipped.
+NODE_FOLDERS := examples/node tests/e2e/playground
+NODE_PACKAGES := $(NODE_FOLDERS:%=%/node_modules/.package-lock.json)
 
-.PHONY: help demo test test-all soak test-protobuf7 coverage lint proto bench numerics gpu-check clean
+.PHONY: help demo test test-all soak test-protobuf7 coverage lint proto bench numerics gpu-check screenshots clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' Makefile | expand -t 16
@@ -28,13 +29,13 @@ $(VENV)/.installed: pyproject.toml
 demo: $(VENV)/.installed ## Export and serve a real model, and print the nearest neighbours of sentences
 	$(BIN)/python -m examples.demo
 
-$(PROTOBUF7)/.installed: pyproject.toml $(shell find proto client -name '*.py')
+$(PROTOBUF7)/.installed: pyproject.toml $(shell find proto playground client -name '*.py')
 	$(PYTHON) -m venv $(PROTOBUF7)
 	$(PROTOBUF7)/bin/pip install -q . 'protobuf>=7,<8'
 	touch $@
 
-$(NODE_PACKAGES): examples/node/package-lock.json
-	-if command -v npm > /dev/null; then npm ci --prefix examples/node --no-audit --no-fund --fetch-timeout=20000; fi
+$(NODE_PACKAGES): %/node_modules/.package-lock.json: %/package-lock.json
+	-if command -v npm > /dev/null; then npm ci --prefix $* --no-audit --no-fund --fetch-timeout=20000; fi
 
 test: lint test-protobuf7 $(VENV)/.installed $(NODE_PACKAGES) ## Run the linters and all tests except the slow ones
 	$(BIN)/pytest
@@ -75,5 +76,8 @@ gpu-check: $(VENV)/.installed ## Check correctness and speed on a GPU: at most 8
 numerics: $(VENV)/.installed ## Measure the differences from PyTorch, and write docs/numerics.md
 	$(BIN)/python -m bench.studies.numerics
 
+screenshots: $(VENV)/.installed ## Take the pictures of the playground with Chromium
+	$(BIN)/python -m docs.pictures.take_screenshots
+
 clean: ## Delete the environments, the downloaded model and the bundles
-	rm -rf $(VENV) $(PROTOBUF7) .cache bundles examples/node/node_modules
+	rm -rf $(VENV) $(PROTOBUF7) .cache bundles $(NODE_FOLDERS:%=%/node_modules)

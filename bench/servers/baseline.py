@@ -26,7 +26,8 @@ from headwaiter_server.app import channel_options
 from headwaiter_server.config import Settings
 from headwaiter_server.metrics import Recorder
 from headwaiter_server.models.served_model import ServedModel
-from headwaiter_server.rpc.request_path import RequestPath
+from headwaiter_server.requests.request_path import RequestPath
+from headwaiter_server.rpc.open_streams import OpenStreams
 from headwaiter_server.rpc.service import EncoderService
 from headwaiter_server.runtime.graph import EncoderGraph
 from headwaiter_server.runtime.model import open_model
@@ -137,7 +138,7 @@ async def serve(bundle: Path, settings: Settings, policy: Policy, graph_file: st
     served = ServedModel(*_MODEL, model, None, unused, unused, unused, recorder.model(*_MODEL))
     path.serve(cast("Any", SimpleNamespace(find=lambda _name, _version: served)), cast("Any", scheduler))
     server = grpc.aio.server(options=channel_options(settings))
-    server.add_generic_rpc_handlers((EncoderService(path).handler(),))
+    server.add_generic_rpc_handlers((EncoderService(path, OpenStreams(path)).handler(),))
     servicer = health.aio.HealthServicer()
     health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
     await servicer.set("", health_pb2.HealthCheckResponse.SERVING)

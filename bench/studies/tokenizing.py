@@ -14,8 +14,8 @@ from headwaiter_client.cli.load_generator import Reply, closed_loop
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.rules.requests import RequestLimits
 from headwaiter_server.models.tokenizer import BundleTokenizer
-from headwaiter_server.rpc.inputs import read_input
-from headwaiter_server.rpc.threads import PriorityThreads
+from headwaiter_server.requests.inputs import read_input
+from headwaiter_server.requests.threads import PriorityThreads
 from headwaiter_server.runtime.bundle import TOKENIZER, Bundle
 from headwaiter_server.runtime.graph import EncoderGraph
 from testbed.minilm import bundle

@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike
 
 from headwaiter_client.calls import steps
 from headwaiter_client.calls.attention_weights import Attention, attend_request
+from headwaiter_client.calls.batches import Batch
 from headwaiter_client.calls.classification import Classification, Ranking
 from headwaiter_client.calls.classify import ClassifyCall, RerankCall
 from headwaiter_client.calls.encode import EncodeCall
@@ -155,6 +156,10 @@ class AsyncClient:
     async def models(self, *, timeout_s: float | None = None) -> list[ModelVersion]:
         """Return the versions of the server's models; see `Client.models`."""
         return await self._run(steps.models(self._settings.timeout_s(timeout_s)))
+
+    async def batches(self, model: str = "", *, timeout_s: float | None = None) -> list[Batch]:
+        """Return the latest batches that the server has run; see `Client.batches`."""
+        return await self._run(steps.batches(model, self._settings.timeout_s(timeout_s)))
 
     async def load(self, name: str, *, timeout_s: float = steps.LOAD_TIMEOUT_S) -> ModelRef:
         """Have the server load a model; see `Client.load`."""

@@ -9,6 +9,7 @@ from numpy.typing import ArrayLike
 
 from headwaiter_client.calls import steps
 from headwaiter_client.calls.attention_weights import Attention, attend_request
+from headwaiter_client.calls.batches import Batch
 from headwaiter_client.calls.classification import Classification, Ranking
 from headwaiter_client.calls.classify import ClassifyCall, RerankCall
 from headwaiter_client.calls.encode import EncodeCall
@@ -217,6 +218,10 @@ class Client(ThreadRunner):
     def models(self, *, timeout_s: float | None = None) -> list[ModelVersion]:
         """Return the versions that the server holds, loads or failed to load, sorted by model name and version."""
         return self._run(steps.models(self._settings.timeout_s(timeout_s)))
+
+    def batches(self, model: str = "", *, timeout_s: float | None = None) -> list[Batch]:
+        """Return the latest batches that the server has run, at most 64, the newest last; of all models by default."""
+        return self._run(steps.batches(model, self._settings.timeout_s(timeout_s)))
 
     def load(self, name: str, *, timeout_s: float = LOAD_TIMEOUT_S) -> ModelRef:
         """Have the server load the highest version of a model, and return the version once it answers requests.

@@ -154,6 +154,9 @@ class FakeEncoder:
                 description = replies.model_response(self._manifest, self._limits)
                 description.model.CopyFrom(self._model_ref)
                 return description.SerializeToString()
+            case "ListBatches":
+                self._check_model(requests.parse(request, pb.ListBatchesRequest()).model)
+                return pb.ListBatchesResponse().SerializeToString()
             case _:
                 raise Unimplemented(f"there is no method {method}", request_id=request_id)
 

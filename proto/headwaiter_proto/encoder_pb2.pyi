@@ -529,6 +529,36 @@ class UnloadModelResponse(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
+class ListBatchesRequest(_message.Message):
+    __slots__ = ("model",)
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    model: str
+    def __init__(self, model: _Optional[str] = ...) -> None: ...
+
+class Batch(_message.Message):
+    __slots__ = ("model", "version", "lengths", "requests", "ended_s_ago", "predicted_s", "measured_s")
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    LENGTHS_FIELD_NUMBER: _ClassVar[int]
+    REQUESTS_FIELD_NUMBER: _ClassVar[int]
+    ENDED_S_AGO_FIELD_NUMBER: _ClassVar[int]
+    PREDICTED_S_FIELD_NUMBER: _ClassVar[int]
+    MEASURED_S_FIELD_NUMBER: _ClassVar[int]
+    model: str
+    version: str
+    lengths: _containers.RepeatedScalarFieldContainer[int]
+    requests: _containers.RepeatedScalarFieldContainer[int]
+    ended_s_ago: float
+    predicted_s: float
+    measured_s: float
+    def __init__(self, model: _Optional[str] = ..., version: _Optional[str] = ..., lengths: _Optional[_Iterable[int]] = ..., requests: _Optional[_Iterable[int]] = ..., ended_s_ago: _Optional[float] = ..., predicted_s: _Optional[float] = ..., measured_s: _Optional[float] = ...) -> None: ...
+
+class ListBatchesResponse(_message.Message):
+    __slots__ = ("batches",)
+    BATCHES_FIELD_NUMBER: _ClassVar[int]
+    batches: _containers.RepeatedCompositeFieldContainer[Batch]
+    def __init__(self, batches: _Optional[_Iterable[_Union[Batch, _Mapping]]] = ...) -> None: ...
+
 class GetModelRequest(_message.Message):
     __slots__ = ("name", "version")
     NAME_FIELD_NUMBER: _ClassVar[int]

@@ -75,6 +75,11 @@ class EncoderStub(object):
                 request_serializer=headwaiter__proto_dot_encoder__pb2.UnloadModelRequest.SerializeToString,
                 response_deserializer=headwaiter__proto_dot_encoder__pb2.UnloadModelResponse.FromString,
                 _registered_method=True)
+        self.ListBatches = channel.unary_unary(
+                '/headwaiter.v1.Encoder/ListBatches',
+                request_serializer=headwaiter__proto_dot_encoder__pb2.ListBatchesRequest.SerializeToString,
+                response_deserializer=headwaiter__proto_dot_encoder__pb2.ListBatchesResponse.FromString,
+                _registered_method=True)
 
 
 class EncoderServicer(object):
@@ -146,6 +151,13 @@ class EncoderServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListBatches(self, request, context):
+        """Lists the latest batches that the server's devices have run.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_EncoderServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -188,6 +200,11 @@ def add_EncoderServicer_to_server(servicer, server):
                     servicer.UnloadModel,
                     request_deserializer=headwaiter__proto_dot_encoder__pb2.UnloadModelRequest.FromString,
                     response_serializer=headwaiter__proto_dot_encoder__pb2.UnloadModelResponse.SerializeToString,
+            ),
+            'ListBatches': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListBatches,
+                    request_deserializer=headwaiter__proto_dot_encoder__pb2.ListBatchesRequest.FromString,
+                    response_serializer=headwaiter__proto_dot_encoder__pb2.ListBatchesResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -407,6 +424,33 @@ class Encoder(object):
             '/headwaiter.v1.Encoder/UnloadModel',
             headwaiter__proto_dot_encoder__pb2.UnloadModelRequest.SerializeToString,
             headwaiter__proto_dot_encoder__pb2.UnloadModelResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListBatches(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/headwaiter.v1.Encoder/ListBatches',
+            headwaiter__proto_dot_encoder__pb2.ListBatchesRequest.SerializeToString,
+            headwaiter__proto_dot_encoder__pb2.ListBatchesResponse.FromString,
             options,
             channel_credentials,
             insecure,

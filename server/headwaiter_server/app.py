@@ -17,11 +17,12 @@ from headwaiter_server.http.application import http_application
 from headwaiter_server.http.server import HttpServer
 from headwaiter_server.metrics import Recorder
 from headwaiter_server.models.repository import ModelRepository
+from headwaiter_server.requests.request_path import RequestPath
 from headwaiter_server.rpc.auth import BearerToken
 from headwaiter_server.rpc.handlers import GenericHandlers
 from headwaiter_server.rpc.open_inference import service as open_inference
 from headwaiter_server.rpc.open_inference.descriptors import reflection_pool
-from headwaiter_server.rpc.request_path import RequestPath
+from headwaiter_server.rpc.open_streams import OpenStreams
 from headwaiter_server.rpc.service import SERVICE, EncoderService
 from headwaiter_server.rpc.tls import credentials
 from headwaiter_server.scheduling.admission import QueueLimits
@@ -63,6 +64,7 @@ class Server:
         self._settings = settings
         self._recorder = Recorder()
         self._path = RequestPath(settings, self._recorder)
+        self._streams = OpenStreams(self._path)
         self._health = health.aio.HealthServicer()
         self._scheduler: Scheduler | None = None
         self._repository: ModelRepository | None = None
@@ -118,6 +120,7 @@ class Server:
         reserve_s = min(_SEND_REPLIES_S, self._settings.drain_s / 4)
         unanswered = 0
         self._path.drain()
+        self._streams.drain()
         if self._repository is not None:
             self._repository.drain()
         if self._scheduler is not None:
@@ -133,6 +136,7 @@ class Server:
         """Report NOT_SERVING to health checks, send the errors of the failed requests, and stop listening."""
         await self._health.enter_graceful_shutdown()
         self._path.drain()
+        self._streams.drain()
         await self._wait_until_quiet(time.monotonic() + _SEND_REPLIES_S)
         await self._stop_listening(_SEND_REPLIES_S)
 
@@ -173,7 +177,10 @@ class Server:
             interceptors=() if token is None else (BearerToken(token, self._recorder),),
             options=channel_options(self._settings),
         )
-        services = EncoderService(self._path), open_inference.OpenInferenceService(self._path)
+        services = (
+            EncoderService(self._path, self._streams),
+            open_inference.OpenInferenceService(self._path, self._streams),
+        )
         server.add_generic_rpc_handlers(tuple(service.handler() for service in services))
         # The generated functions expect another class of server.
         adapter: Any = GenericHandlers(server)

@@ -78,6 +78,9 @@ class Settings:
     http_api: Literal["off", "on"] = _setting(
         "off", one_of("off", "on"), "whether HTTP also answers requests to encode, in the forms of OpenAI and of TEI"
     )
+    playground: Literal["off", "on"] = _setting(
+        "off", one_of("off", "on"), "whether HTTP also serves a page for the browser, at /playground/"
+    )
     http_timeout_s: float = _setting(60.0, TIME_LIMIT, "longest time in seconds to answer a request over HTTP")
     threads: int = _setting(0, NATURAL, "CPU threads of each session; 0 divides the cores among the sessions")
     devices: tuple[int, ...] = _setting((0,), GPUS, "indices of the GPUs to run on, for CUDA; they share one queue")
@@ -165,6 +168,11 @@ class Settings:
                 f"--max-request-tokens {self.max_request_tokens} exceeds --max-queue-tokens {self.max_queue_tokens}, "
                 "so the queue would always refuse the largest requests: lower the first or raise the second"
             )
+
+    @property
+    def answers_over_http(self) -> bool:
+        """Whether HTTP answers requests, besides metrics and health."""
+        return "on" in (self.http_api, self.playground)
 
     @property
     def http_host_and_port(self) -> tuple[str, int]:

@@ -23,6 +23,14 @@ WIDTH = 3
 # The reply to LoadModel.
 LOADED = pb.ModelRef(name="tiny", version="2", digest="cd" * 32, precision=pb.PRECISION_FP16)
 
+# The reply to ListBatches.
+BATCHES = [
+    pb.Batch(
+        model="tiny", version="2", lengths=[5, 3], requests=[0, 0], ended_s_ago=2, predicted_s=0.25, measured_s=0.5
+    ),
+    pb.Batch(model="tiny", version="2", lengths=[7], requests=[1], ended_s_ago=1, predicted_s=0.5, measured_s=0.25),
+]
+
 # Makes one call with a new client: call(server, "encode", ["a text"], hidden=True, connect={"token": "t"}).
 Call = Callable[..., Any]
 
@@ -128,6 +136,10 @@ class FakeServer(EncoderServicer):
     def UnloadModel(self, request: pb.UnloadModelRequest, context: grpc.ServicerContext) -> pb.UnloadModelResponse:  # noqa: N802
         self._record(request, context)
         return pb.UnloadModelResponse()
+
+    def ListBatches(self, request: pb.ListBatchesRequest, context: grpc.ServicerContext) -> pb.ListBatchesResponse:  # noqa: N802
+        self._record(request, context)
+        return pb.ListBatchesResponse(batches=BATCHES)
 
     def _check_health(self, _request: bytes, context: grpc.ServicerContext) -> bytes:
         self._record(None, context)

@@ -11,6 +11,7 @@ from google.rpc.error_details_pb2 import ErrorInfo
 
 from headwaiter_client import (
     AsyncClient,
+    Batch,
     Cancelled,
     Client,
     DeadlineExceeded,
@@ -100,6 +101,17 @@ def test_attend_ends_at_its_deadline(call: Call, server: FakeServer) -> None:
 
 def test_models_are_listed(call: Call, server: FakeServer) -> None:
     assert call(server, "models") == [ModelVersion(MODEL.name, "", "ready", digest=MODEL.digest)]
+
+
+def test_batches_are_listed_of_all_models_or_of_one(call: Call, server: FakeServer) -> None:
+    expected = [
+        Batch("tiny", "2", (5, 3), (0, 0), ended_s_ago=2, predicted_s=0.25, measured_s=0.5),
+        Batch("tiny", "2", (7,), (1,), ended_s_ago=1, predicted_s=0.5, measured_s=0.25),
+    ]
+    assert call(server, "batches") == expected
+    assert call(server, "batches", "tiny", timeout_s=60) == expected
+    assert 50 < server.remaining_s < 61
+    assert server.requests == [pb.ListBatchesRequest(), pb.ListBatchesRequest(model="tiny")]
 
 
 def test_a_model_is_loaded_and_unloaded_by_name(call: Call, server: FakeServer) -> None:

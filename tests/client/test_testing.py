@@ -193,6 +193,9 @@ def test_a_fake_describes_its_model() -> None:
     digest = client.model().model.digest
     assert client.models() == [ModelVersion("mine", "", "ready", digest=digest, precision="fp32")]
     assert client.model("mine").width == 16
+    assert client.batches() == client.batches("mine") == []
+    with pytest.raises(ModelNotFound):
+        client.batches("other")
     assert client.is_serving()
     fake.serving = False
     assert not client.is_serving()

@@ -39,8 +39,20 @@ def merge(base: dict[str, Any], override: dict[str, Any]) -> dict[str, Any]:
     return merged
 
 
-GPU = load("docker-compose.yml")
+def extend(project: dict[str, Any]) -> dict[str, Any]:
+    """Resolve `extends` between the services of one file, as Docker Compose does before it merges files."""
+    services = dict(project["services"])
+    for name, service in services.items():
+        own = {key: value for key, value in service.items() if key != "extends"}
+        if "extends" in service:
+            services[name] = merge(services[service["extends"]["service"]], own)
+    return {**project, "services": services}
+
+
+GPU = extend(load("docker-compose.yml"))
 CPU = merge(GPU, load("docker-compose.cpu.yml"))
+# The services that run headwaiter-server.
+SERVERS = ("server", "playground")
 
 
 @pytest.mark.parametrize("project", [GPU, CPU], ids=["gpu", "cpu"])
@@ -56,12 +68,13 @@ def test_the_compose_files_follow_the_compose_specification(project: dict[str, A
     assert checked.returncode == 0, checked.stdout
 
 
-def test_only_the_gpu_server_reserves_a_gpu() -> None:
-    devices = GPU["services"]["server"]["deploy"]["resources"]["reservations"]["devices"]
+@pytest.mark.parametrize("service", SERVERS)
+def test_only_the_gpu_server_reserves_a_gpu(service: str) -> None:
+    devices = GPU["services"][service]["deploy"]["resources"]["reservations"]["devices"]
     assert [(device["driver"], device["count"], device["capabilities"]) for device in devices] == [
         ("nvidia", 1, ["gpu"])
     ]
-    server = CPU["services"]["server"]
+    server = CPU["services"][service]
     assert not server["deploy"]["resources"]["reservations"]
     assert server["environment"]["HEADWAITER_PROVIDER"] == "cpu"
     assert "cuda" not in server["build"]["args"]["EXTRAS"].split(",")
@@ -69,7 +82,9 @@ def test_only_the_gpu_server_reserves_a_gpu() -> None:
 
 def test_the_deployment_sets_only_variables_that_the_server_reads() -> None:
     settings = {variable(field.name) for field in fields(Settings)}
-    in_compose = {name for project in (GPU, CPU) for name in project["services"]["server"]["environment"]}
+    in_compose = {
+        name for project in (GPU, CPU) for service in SERVERS for name in project["services"][service]["environment"]
+    }
     in_image = set(re.findall(r"\b(HEADWAITER_\w+)=", DOCKERFILE))
     assert in_image
     assert in_compose | in_image <= settings
@@ -102,6 +117,23 @@ def test_all_deployment_files_use_the_ports_of_the_server() -> None:
     assert GPU["services"]["server"]["ports"][0].endswith(f":${{GRPC_PORT:-{grpc_port}}}:{grpc_port}")
     (job,) = load("deploy/prometheus/prometheus.yml")["scrape_configs"]
     assert job["static_configs"] == [{"targets": [f"server:{metrics_port}"]}]
+
+
+@pytest.mark.parametrize("project", [GPU, CPU], ids=["gpu", "cpu"])
+def test_only_the_profile_playground_serves_a_page_and_only_this_host_can_open_it(project: dict[str, Any]) -> None:
+    server, playground = (project["services"][service] for service in SERVERS)
+    assert playground["profiles"] == ["playground"]
+    assert playground["environment"] == {**server["environment"], "HEADWAITER_PLAYGROUND": "on"}
+    assert playground["ports"] == [
+        *server["ports"],
+        f"127.0.0.1:${{PLAYGROUND_PORT:-8080}}:{Settings.metrics_port}",
+    ]
+    # Besides, the two services run alike, and Prometheus finds either under the same name.
+    assert playground["networks"] == {"default": {"aliases": ["server"]}}
+    own = ("profiles", "environment", "ports", "networks")
+    assert {key: value for key, value in playground.items() if key not in own} == {
+        key: value for key, value in server.items() if key not in own
+    }
 
 
 def test_the_export_image_has_the_torch_version_of_the_tests() -> None:

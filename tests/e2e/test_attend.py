@@ -139,7 +139,9 @@ async def test_attend_is_counted_timed_and_logged_like_encode(
     stages_s = timings.tokenize_s + timings.queue_s + timings.assemble_s + timings.compute_s + timings.respond_s
     assert stages_s == pytest.approx(timings.total_s, rel=0, abs=1e-6)
     assert (failed.value.sequence, failed.value.request_id) == (0, "attend-2")
-    (logged,) = (record.getMessage() for record in caplog.records if record.name.startswith("headwaiter_server.rpc"))
+    (logged,) = (
+        record.getMessage() for record in caplog.records if record.name.startswith("headwaiter_server.requests")
+    )
     assert all(part in logged for part in ("Attend", "attend-2", "InferenceFailed", str(failed.value)))
 
 

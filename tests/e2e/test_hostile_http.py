@@ -34,14 +34,15 @@ BODIES = {
 @pytest.fixture(scope="module")
 def hostile_server(text_bundle: Path) -> Iterator[RunningServer]:
     """A server of "tiny-text" that waits at most 2 s for a body."""
-    flags = ["--provider", "cpu", "--http-api", "on", "--http-timeout-s", "2"]
+    flags = ["--provider", "cpu", "--http-api", "on", "--playground", "on", "--http-timeout-s", "2"]
     with running_server(text_bundle, flags) as server:
         yield server
 
 
-def status_of(server: RunningServer, body: bytes) -> tuple[int, str]:
+def status_of(server: RunningServer, body: bytes, path: str = "/v1/embeddings") -> tuple[int, str]:
     """Return the status of a request, and the type of the reply's content."""
-    request = urllib.request.Request(server.metrics_url.replace("/metrics", "/v1/embeddings"), body)
+    headers = {"Content-Type": "application/json"}
+    request = urllib.request.Request(server.metrics_url.replace("/metrics", path), body, headers)
     try:
         with urllib.request.urlopen(request) as response:
             return response.status, response.headers["content-type"]
@@ -63,6 +64,43 @@ def test_wrong_bodies_are_refused_and_leave_no_memory_behind(hostile_server: Run
         for body in BODIES:
             status_of(hostile_server, body)
     assert process.memory_info().rss - before_bytes < 32 << 20
+
+
+def test_the_playground_refuses_wrong_bodies(hostile_server: RunningServer) -> None:
+    for body, status in BODIES.items():
+        expected = 413 if len(body) > 256 << 10 else 400 if status == 404 else status
+        assert status_of(hostile_server, body, "/playground/call/Encode") == (expected, "application/json"), body[:30]
+
+
+@pytest.mark.parametrize(
+    ("target", "status"),
+    [
+        ("/playground/", 200),
+        ("/playground/index.html?x=../../etc/passwd", 200),
+        ("/playground/%69ndex.html", 200),
+        ("/playground/../../../../etc/passwd", 404),
+        ("/playground/%2e%2e/%2e%2e/etc/passwd", 404),
+        ("/playground/..%2f..%2fpyproject.toml", 404),
+        ("/playground/..%5c..%5cpage.py", 404),
+        ("/playground/static%2findex.html", 404),
+        ("/playground/index.html%00", 404),
+        ("/playground/%252e%252e%252findex.html", 404),
+        ("/playground/call%2fEncode", 405),
+        ("//playground/index.html", 404),
+        ("/playground/\xff\xfe", 404),
+        ("/playground/<script>", 404),
+        ("http://evil.example/playground/index.html", 404),
+    ],
+)
+def test_no_address_leads_out_of_the_page(target: str, status: int, hostile_server: RunningServer) -> None:
+    with connect(hostile_server) as caller:
+        caller.sendall(f"GET {target} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode("latin-1"))
+        received = b"".join(iter(lambda: caller.recv(65536), b""))
+    head = received.partition(b"\r\n\r\n")[0].lower()
+    if target.isascii():
+        assert received.startswith(f"HTTP/1.1 {status} ".encode())
+        assert b"x-content-type-options: nosniff" in head
+    assert (b"text/html" in head) is (status == 200)
 
 
 def test_a_body_of_one_byte_a_second_is_refused_at_the_time_limit(hostile_server: RunningServer) -> None:

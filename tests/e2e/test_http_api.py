@@ -28,8 +28,8 @@ TEXTS = ["fresh bread", "rain falls on stone", "a table for two"]
 
 @pytest.fixture(scope="module")
 def http_server(text_bundle: Path) -> Iterator[RunningServer]:
-    """A server of "tiny-text" whose HTTP port answers requests."""
-    with running_server(text_bundle, ["--provider", "cpu", "--http-api", "on"]) as server:
+    """A server of "tiny-text" whose HTTP port answers requests and serves the playground."""
+    with running_server(text_bundle, ["--provider", "cpu", "--http-api", "on", "--playground", "on"]) as server:
         yield server
 
 
@@ -107,7 +107,9 @@ def test_openai_raises_its_typed_errors(http_server: RunningServer) -> None:
 
 def test_tei_gives_the_vectors_of_grpc(http_server: RunningServer, vectors: Any) -> None:
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-    np.testing.assert_allclose(post(http_server, "/embed", {"inputs": TEXTS}), vectors / lengths, rtol=0, atol=1e-6)
+    # Haystack's client posts to the address of the server itself.
+    for path in ("/embed", "/"):
+        np.testing.assert_allclose(post(http_server, path, {"inputs": TEXTS}), vectors / lengths, rtol=0, atol=1e-6)
     rows = post(http_server, "/embed", {"inputs": "a " * 1000, "truncate": True, "normalize": False})
     assert np.shape(rows) == (1, vectors.shape[1])
 
@@ -172,10 +174,13 @@ def test_the_commands_and_the_code_of_the_page_run(
 ) -> None:
     address = url(http_server, "")
     commands = [block for block in blocks(HTTP, "sh") if block.startswith("curl")]
-    assert len(commands) == 2
+    assert len(commands) == 3
     for command in commands if shutil.which("curl") else []:
         script = command.replace("http://localhost:9464", address)
         printed = json.loads(subprocess.run(["bash", "-euc", script], capture_output=True, check=True).stdout)
+        if "pooled" in printed:
+            assert printed["pooled"]["shape"] == [1, 32]
+            continue
         rows = printed if isinstance(printed, list) else [each["embedding"] for each in printed["data"]]
         assert {len(row) for row in rows} == {32}
     names: dict[str, Any] = {}

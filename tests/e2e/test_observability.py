@@ -14,7 +14,7 @@ import pytest
 from google.protobuf.descriptor_pool import DescriptorPool
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 
-from headwaiter_client import Client, InferenceFailed, InvalidInput, Unavailable
+from headwaiter_client import Client, InferenceFailed, InvalidInput, ModelNotFound, Unavailable
 from headwaiter_server.runtime.graph import EncoderGraph, Outputs
 from headwaiter_server.runtime.packing import PackedBatch
 from testbed.server_process import RunningServer
@@ -60,6 +60,7 @@ def test_reflection_lists_the_services_and_the_methods_of_the_encoder(text_serve
         "GetModel",
         "LoadModel",
         "UnloadModel",
+        "ListBatches",
     ]
 
 
@@ -92,6 +93,17 @@ def test_metrics_name_the_served_model(text_server: RunningServer, client: Clien
     digest = client.encode(["bread"]).model.digest
     info = {"model": "tiny-text", "digest": digest, "provider": "cpu", "graph": "packed-cpu.fp32.onnx"}
     assert metric_value(text_server.metrics_url, "headwaiter_model_info", **info) == 1
+
+
+def test_the_server_lists_its_latest_batches(client: Client) -> None:
+    client.encode(["bread", "rain falls", "stone"])
+    *_, batch = client.batches()
+    assert (batch.model, batch.version, len(batch.lengths)) == ("tiny-text", "1", 3)
+    assert len(set(batch.requests)) == 1
+    assert 0 <= batch.ended_s_ago < 60
+    assert min(batch.predicted_s, batch.measured_s) > 0
+    with pytest.raises(ModelNotFound):
+        client.batches("absent")
 
 
 def test_promtool_accepts_the_metrics(page: str) -> None:
@@ -154,7 +166,7 @@ def failure_lines(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [
         record.getMessage()
         for record in records
-        if record.levelno >= logging.WARNING or record.name.endswith("rpc.endpoint")
+        if record.levelno >= logging.WARNING or record.name.endswith("requests.call")
     ]
 
 

@@ -21,6 +21,7 @@ GIVEN = {
     "metrics_port": ("0", 0),
     "http_address": ("0.0.0.0:0", "0.0.0.0:0"),
     "http_api": ("on", "on"),
+    "playground": ("on", "on"),
     "http_timeout_s": ("1.5", 1.5),
     "threads": ("3", 3),
     "devices": ("1,0", (1, 0)),

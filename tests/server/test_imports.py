@@ -10,17 +10,18 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = {name: ROOT / name / f"headwaiter_{name}" for name in ("proto", "server", "export", "client")}
+PACKAGES = {name: ROOT / name / f"headwaiter_{name}" for name in ("proto", "playground", "server", "export", "client")}
 SERVER = "headwaiter_server"
-# The folders and the modules of the server, with those that each may import: rpc, http -> models -> scheduling ->
-# runtime, never upwards.
+# The folders and the modules of the server, with those that each may import: rpc, http -> requests -> models ->
+# scheduling -> runtime, never upwards.
 LAYERS: dict[str, set[str]] = {
     "runtime": set(),
     "concurrency": set(),
     "scheduling": {"runtime", "concurrency"},
     "models": {"runtime", "scheduling", "concurrency", "config", "metrics", "model_metrics"},
-    "rpc": {"runtime", "scheduling", "models", "config", "metrics", "model_statistics", "log_lines"},
-    "http": {"runtime", "scheduling", "models", "rpc", "config", "metrics", "log_lines"},
+    "requests": {"runtime", "scheduling", "models", "config", "metrics", "log_lines"},
+    "rpc": {"runtime", "scheduling", "models", "requests", "config", "metrics", "model_statistics"},
+    "http": {"requests", "config", "rate_limit"},
 }
 MODULES: dict[str, set[str]] = {
     "environment": set(),
@@ -67,8 +68,9 @@ def _third_party(folder: Path) -> set[str]:
     ("package", "allowed"),
     [
         ("proto", ("headwaiter_proto",)),
-        ("client", ("headwaiter_client", "headwaiter_proto")),
-        ("server", ("headwaiter_server", "headwaiter_proto")),
+        ("playground", ("headwaiter_playground", "headwaiter_proto")),
+        ("client", ("headwaiter_client", "headwaiter_playground", "headwaiter_proto")),
+        ("server", ("headwaiter_server", "headwaiter_playground", "headwaiter_proto")),
         ("export", ("headwaiter_export", "headwaiter_proto", "headwaiter_server.runtime")),
     ],
 )
@@ -114,7 +116,7 @@ def test_the_lower_layers_import_neither_grpc_nor_other_third_party_packages(fol
 
 def test_only_the_export_imports_torch_or_onnx() -> None:
     export_only = {"torch", "onnx", "onnxscript", "safetensors", "transformers"}
-    for package in ("proto", "server", "client"):
+    for package in ("proto", "playground", "server", "client"):
         assert not _third_party(PACKAGES[package]) & export_only
 
 

@@ -13,6 +13,7 @@ from typing import TypeAlias, TypeVar
 from google.protobuf.message import DecodeError, Message
 
 from headwaiter_client.calls.attention_weights import Attention, read_attention
+from headwaiter_client.calls.batches import Batch, read_batches
 from headwaiter_client.calls.inputs import Request
 from headwaiter_client.calls.models import ModelRef, ModelVersion, model_ref, read_versions
 from headwaiter_client.calls.options import checked_text
@@ -110,6 +111,12 @@ def models(timeout_s: float) -> Steps[list[ModelVersion]]:
     """See `Client.models`."""
     response = yield from call_method("ListModels", pb.ListModelsRequest(), pb.ListModelsResponse, timeout_s)
     return read_versions(response)
+
+
+def batches(model: str, timeout_s: float) -> Steps[list[Batch]]:
+    """See `Client.batches`."""
+    request = pb.ListBatchesRequest(model=checked_text("model", model))
+    return read_batches((yield from call_method("ListBatches", request, pb.ListBatchesResponse, timeout_s)))
 
 
 def load(name: str, timeout_s: float) -> Steps[ModelRef]:

@@ -4,7 +4,7 @@ import argparse
 import sys
 from collections.abc import Callable, Sequence
 
-from headwaiter_client.cli import attention_weights, bench, encode, models, probe, similar
+from headwaiter_client.cli import attention_weights, bench, encode, models, playground, probe, similar
 from headwaiter_client.errors import HeadwaiterError
 
 _INTERRUPTED = 130  # The exit code that shells report for a command ended by Ctrl-C.
@@ -14,7 +14,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run a subcommand and return its exit code. Print a failure as one line on standard error, and return 1."""
     parser = argparse.ArgumentParser(prog="headwaiter-client", description="Send requests to a Headwaiter server.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for command in (encode, similar, attention_weights, bench, models, probe):
+    for command in (encode, similar, attention_weights, bench, models, playground, probe):
         command.add_to(commands)
     arguments = parser.parse_args(argv)
     run: Callable[[argparse.Namespace], int] = arguments.run

@@ -54,7 +54,7 @@ def status_of(error: HeadwaiterError, request_id: str) -> Status:
     """
     reason = pb.ErrorReason.Name(error.reason)
     details: list[Message] = [
-        error_details_pb2.ErrorInfo(reason=reason, domain=DOMAIN, metadata=_metadata(error)),
+        error_details_pb2.ErrorInfo(reason=reason, domain=DOMAIN, metadata=metadata_of(error)),
         error_details_pb2.RequestInfo(request_id=request_id),
     ]
     if isinstance(error, InvalidInput) and error.field is not None:
@@ -78,14 +78,14 @@ def stream_error(error: HeadwaiterError) -> pb.StreamError:
         code=code_of(error).value[0],
         reason=error.reason,
         message=str(error),
-        metadata=_metadata(error),
+        metadata=metadata_of(error),
         retry_after_s=error.retry_after_s or 0.0,
     )
 
 
 def failure(sequence: int, error: HeadwaiterError) -> pb.Failure:
     """Return the message for a failed sequence of a partial reply."""
-    return pb.Failure(sequence=sequence, reason=error.reason, message=str(error), metadata=_metadata(error))
+    return pb.Failure(sequence=sequence, reason=error.reason, message=str(error), metadata=metadata_of(error))
 
 
 def error_from_metadata(
@@ -111,7 +111,8 @@ def error_from_metadata(
     )
 
 
-def _metadata(error: HeadwaiterError) -> dict[str, str]:
+def metadata_of(error: HeadwaiterError) -> dict[str, str]:
+    """Return the details of an error that programs read, with the keys that ErrorReason lists."""
     known = {"sequence": error.sequence, "field": error.field, "limit": error.limit, "actual": error.actual}
     return {name: str(value) for name, value in known.items() if value is not None}
 

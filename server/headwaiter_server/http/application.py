@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from starlette.applications import Starlette
@@ -17,13 +18,16 @@ from headwaiter_proto.rules.requests import RequestLimits
 from headwaiter_server.config import Settings
 from headwaiter_server.http import openai, scores, tei
 from headwaiter_server.http.bodies import Bodies
-from headwaiter_server.http.endpoint import JSON, Endpoint, HttpRules, Method
+from headwaiter_server.http.endpoint import JSON, JSON_HEADERS, Endpoint, HttpRules, Method
 from headwaiter_server.http.pages import public_routes
-from headwaiter_server.rpc.endpoint import Call
-from headwaiter_server.rpc.request_path import RequestPath, reserve_nothing
+from headwaiter_server.http.playground import page_routes, playground_bodies, playground_methods
+from headwaiter_server.requests.call import Call
+from headwaiter_server.requests.request_path import RequestPath, reserve_nothing
 
 # JSON writes a byte of a text as up to 3 characters, as it does in many alphabets, and has other fields besides.
 _JSON_BYTES_PER_TEXT_BYTE, _OTHER_BYTES = 3, 64 << 10
+# JSON values of a request that are neither token ids nor sequences.
+_OTHER_VALUES = 1000
 # Bodies that are not complete may have the size of this many of the largest bodies.
 _INCOMPLETE_BODIES = 16
 
@@ -31,24 +35,33 @@ _INCOMPLETE_BODIES = 16
 def http_application(
     settings: Settings, path: RequestPath, token: str | None, loop: asyncio.AbstractEventLoop
 ) -> Starlette:
-    """Return the application: metrics and health, and with `http_api` the requests to encode."""
+    """Return the application: metrics and health, the requests of `http_api`, and the page of `playground`."""
     routes: list[BaseRoute] = [*public_routes(path.recorder.registry, lambda: path.ready)]
+    max_bytes = _max_body_bytes(path.limits)
+    bodies = Bodies(max_bytes, _INCOMPLETE_BODIES * max_bytes)
+    max_values = path.limits.tokens + path.limits.sequences + _OTHER_VALUES
+    rules = HttpRules(path, loop, bodies, max_values, token, settings.http_timeout_s)
     if settings.http_api == "on":
-        max_bytes = _max_body_bytes(path.limits)
-        bodies = Bodies(max_bytes, _INCOMPLETE_BODIES * max_bytes)
-        rules = HttpRules(path, loop, bodies, token, settings.http_timeout_s)
-        read, write = scores.read_rerank_request, scores.rerank_reply
-        methods: list[Method[Any]] = [
-            _embeddings(rules),
-            _models(path),
-            _embed(rules),
-            _classify(rules),
-            _rerank(rules, "POST /v1/rerank", read, write, openai.error_body),
-            _rerank(rules, "POST /v2/rerank", read, write, openai.error_body),
-            _rerank(rules, "POST /rerank", scores.read_tei_rerank_request, scores.tei_rerank_reply, tei.error_body),
-        ]
-        routes += [_route(rules, method) for method in methods]
+        routes += [_route(rules, method) for method in _api_methods(path)]
+    if settings.playground == "on":
+        page_rules = replace(rules, bodies=playground_bodies())
+        routes += [_route(page_rules, method) for method in playground_methods(path)]
+        routes += page_routes()
     return Starlette(routes=routes, exception_handlers={HTTPException: _refuse_path})
+
+
+def _api_methods(path: RequestPath) -> list[Method[Any]]:
+    read, write = scores.read_rerank_request, scores.rerank_reply
+    return [
+        _embeddings(path),
+        _models(path),
+        _embed(path, "POST /embed"),
+        _embed(path, "POST /"),
+        _classify(path),
+        _rerank(path, "POST /v1/rerank", read, write, openai.error_body),
+        _rerank(path, "POST /v2/rerank", read, write, openai.error_body),
+        _rerank(path, "POST /rerank", scores.read_tei_rerank_request, scores.tei_rerank_reply, tei.error_body),
+    ]
 
 
 def _max_body_bytes(limits: RequestLimits) -> int:
@@ -61,11 +74,11 @@ def _route(rules: HttpRules, method: Method[Any]) -> Route:
     return Route(url, Endpoint(rules, method), methods=[verb])
 
 
-def _embeddings(rules: HttpRules) -> Method[openai.EmbeddingsRequest]:
+def _embeddings(path: RequestPath) -> Method[openai.EmbeddingsRequest]:
     return Method(
         "POST /v1/embeddings",
         openai.read_embeddings_request,
-        lambda request, call: _encode(rules, request.encode, call),
+        lambda request, call: path.encode_packed(request.encode, call, reserve_nothing),
         lambda request, reply: openai.embeddings_reply(pb.EncodeResponse.FromString(reply), base64=request.base64),
         openai.error_body,
     )
@@ -80,18 +93,18 @@ def _models(path: RequestPath) -> Method[None]:
     return Method("GET /v1/models", lambda _: None, list_models, lambda _, reply: reply, openai.error_body)
 
 
-def _embed(rules: HttpRules) -> Method[pb.EncodeRequest]:
+def _embed(path: RequestPath, name: str) -> Method[pb.EncodeRequest]:
     return Method(
-        "POST /embed",
+        name,
         tei.read_embed_request,
-        lambda request, call: _encode(rules, request, call),
+        lambda request, call: path.encode_packed(request, call, reserve_nothing),
         lambda _, reply: tei.embed_reply(pb.EncodeResponse.FromString(reply)),
         tei.error_body,
     )
 
 
 def _rerank(
-    rules: HttpRules,
+    path: RequestPath,
     name: str,
     read: Callable[[bytes], scores.RerankRequest],
     write: Callable[[scores.RerankRequest, pb.ClassifyResponse], bytes],
@@ -100,43 +113,30 @@ def _rerank(
     return Method(
         name,
         read,
-        lambda request, call: _score(rules, request.encode, call, pb.TASK_RERANK),
+        lambda request, call: path.classify(request.encode, call, pb.TASK_RERANK),
         lambda request, reply: write(request, pb.ClassifyResponse.FromString(reply)),
         write_error,
     )
 
 
-def _classify(rules: HttpRules) -> Method[pb.EncodeRequest]:
+def _classify(path: RequestPath) -> Method[pb.EncodeRequest]:
     return Method(
         "POST /v1/classify",
         scores.read_classify_request,
-        lambda request, call: _score(rules, request, call, pb.TASK_CLASSIFY),
+        lambda request, call: path.classify(request, call, pb.TASK_CLASSIFY),
         lambda _, reply: scores.classify_reply(pb.ClassifyResponse.FromString(reply)),
         openai.error_body,
     )
-
-
-async def _score(rules: HttpRules, request: pb.EncodeRequest, call: Call, task: pb.Task) -> bytes:
-    _limit_time(request, rules.timeout_s)
-    return await rules.path.classify(request, call, task)
-
-
-async def _encode(rules: HttpRules, request: pb.EncodeRequest, call: Call) -> bytes:
-    _limit_time(request, rules.timeout_s)
-    return await rules.path.encode_packed(request, call, reserve_nothing)
-
-
-def _limit_time(request: pb.EncodeRequest, timeout_s: float) -> None:
-    # gRPC itself ends calls at their deadline; here the request carries the time limit of the server.
-    request.timeout_s = min(request.timeout_s or timeout_s, timeout_s)
 
 
 async def _refuse_path(request: Request, error: Exception) -> Response:
     """Refuse an unknown path, or a wrong method, in the form of OpenAI's errors."""
     assert isinstance(error, HTTPException)
     url, status = request.url.path[:100], error.status_code
-    problem: HeadwaiterError = Unimplemented(f"the server has no {url}: check the path, and whether --http-api is on")
+    problem: HeadwaiterError = Unimplemented(
+        f"the server has no {url}: check the path, and whether --http-api or --playground is on"
+    )
     if status == 405:
         allowed = (error.headers or {}).get("Allow", "")
         problem = InvalidInput(f"{url} does not take {request.method}: use {allowed}")
-    return Response(openai.error_body(problem, status), status, error.headers, JSON)
+    return Response(openai.error_body(problem, status), status, {**(error.headers or {}), **JSON_HEADERS}, JSON)

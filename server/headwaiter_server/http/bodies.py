@@ -5,11 +5,13 @@ import asyncio
 from starlette.requests import Request
 
 from headwaiter_proto.rules.errors import DeadlineExceeded, MessageTooLarge, Overloaded
-from headwaiter_server.rpc.endpoint import clock
+from headwaiter_server.requests.call import clock
 
 _RETRY_AFTER_S = 1.0
-# The server reads a body that is too large up to this many times its limit, and then closes the connection.
-_MAX_DISCARDED = 8
+# The server reads this much more of a body that is too large, and then closes the connection.
+_MAX_DISCARDED_BYTES = 32 << 20
+# All connections together: reading faster would keep Python's global lock from gRPC.
+_DISCARDED_BYTES_PER_S = 64 << 20
 
 
 class SlowBody(DeadlineExceeded):
@@ -31,6 +33,7 @@ class Bodies:
     def __init__(self, max_bytes: int, max_total_bytes: int) -> None:
         self._max_bytes, self._max_total_bytes = max_bytes, max_total_bytes
         self._total_bytes = 0
+        self._discarding = asyncio.Lock()
 
     async def read(self, request: Request, deadline_s: float) -> bytes:
         """Return the body of a request; `deadline_s` is on `clock`.
@@ -46,7 +49,7 @@ class Bodies:
         try:
             async with asyncio.timeout(deadline_s - clock()):
                 more = True
-                while more and read_bytes <= _MAX_DISCARDED * self._max_bytes:
+                while more and read_bytes <= self._max_bytes + _MAX_DISCARDED_BYTES:
                     message = await request.receive()
                     if message["type"] == "http.disconnect":
                         raise Disconnected
@@ -59,6 +62,9 @@ class Bodies:
                         kept_bytes += len(part)
                         self._total_bytes += len(part)
                         self._check_total(kept_bytes)
+                    else:
+                        async with self._discarding:
+                            await asyncio.sleep(len(part) / _DISCARDED_BYTES_PER_S)
         except TimeoutError:
             raise SlowBody("the body was not complete before the time limit: send the body faster") from None
         finally:

@@ -15,16 +15,34 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from headwaiter_proto.rules.errors import HeadwaiterError, MessageTooLarge, Transient, Unauthenticated
+from headwaiter_proto.rules.errors import (
+    DeadlineExceeded,
+    HeadwaiterError,
+    InvalidInput,
+    MessageTooLarge,
+    Transient,
+    Unauthenticated,
+)
 from headwaiter_proto.rules.status import http_status_of
 from headwaiter_server.http.bodies import Bodies, Disconnected, SlowBody
-from headwaiter_server.rpc.auth import carries_token
-from headwaiter_server.rpc.endpoint import Call, OutcomeRecorder, clock
-from headwaiter_server.rpc.request_path import RequestPath
+from headwaiter_server.http.json_size import check_value_count
+from headwaiter_server.requests.bearer_token import carries_token
+from headwaiter_server.requests.call import Call, OutcomeRecorder, clock
+from headwaiter_server.requests.request_path import RequestPath
 
 JSON = "application/json"
+# A browser must not take a text inside a reply for HTML.
+JSON_HEADERS = {"x-content-type-options": "nosniff"}
 
 _Question = TypeVar("_Question")
+
+
+class WrongMediaType(InvalidInput):
+    """The header Content-Type does not say that the body is JSON."""
+
+
+# The statuses of errors that only HTTP has.
+_STATUSES: dict[type[HeadwaiterError], int] = {SlowBody: 408, WrongMediaType: 415}
 
 
 @dataclass(frozen=True)
@@ -37,6 +55,7 @@ class Method(Generic[_Question]):
         answer: returns the answer; called in the event loop of the server.
         write: returns the body of the reply.
         write_error: returns the body of an error, given its HTTP status.
+        admit: raises an error if a request with the right token must be refused before its body is read.
     """
 
     name: str
@@ -44,6 +63,7 @@ class Method(Generic[_Question]):
     answer: Callable[[_Question, Call], Awaitable[bytes]]
     write: Callable[[_Question, bytes], bytes]
     write_error: Callable[[HeadwaiterError, int], bytes]
+    admit: Callable[[Request], None] = lambda _: None
 
 
 @dataclass(frozen=True)
@@ -54,6 +74,7 @@ class HttpRules:
         path: answers the requests of all protocols.
         loop: the event loop of the server, in which `path` works.
         bodies: reads the bodies of requests.
+        max_values: the most JSON values in a body.
         token: the bearer token that requests must carry; None if they need none.
         timeout_s: seconds until a request must be answered, and until a caller must have read the reply.
     """
@@ -61,6 +82,7 @@ class HttpRules:
     path: RequestPath
     loop: asyncio.AbstractEventLoop
     bodies: Bodies
+    max_values: int
     token: str | None
     timeout_s: float
 
@@ -92,7 +114,10 @@ class Endpoint:
         problem: HeadwaiterError | None = None
         try:
             self._check_token(request)
-            question = self._method.read(await self._rules.bodies.read(request, call.deadline_s))
+            self._method.admit(request)
+            body = await self._rules.bodies.read(request, call.deadline_s)
+            check_value_count(body, self._rules.max_values)
+            question = self._method.read(body)
         except HeadwaiterError as error:
             problem = error
         try:
@@ -101,8 +126,8 @@ class Endpoint:
             answer = await _unless_disconnected(asyncio.wrap_future(answered), request)
         except HeadwaiterError as error:
             return self._refuse(error, call)
-        body = self._method.write(question, answer)
-        return Response(body, media_type=JSON, headers={"x-request-id": call.request_id})
+        reply = self._method.write(question, answer)
+        return Response(reply, media_type=JSON, headers={"x-request-id": call.request_id, **JSON_HEADERS})
 
     async def _answer(self, question: Any, problem: HeadwaiterError | None, call: Call) -> bytes:
         path = self._rules.path
@@ -110,7 +135,13 @@ class Endpoint:
             if problem is not None:
                 raise problem
             path.call_limit.hold(call.connection, call.held)
-            return await self._method.answer(question, call)
+            try:
+                async with asyncio.timeout_at(call.deadline_s):
+                    return await self._method.answer(question, call)
+            except TimeoutError:
+                raise DeadlineExceeded(
+                    f"the answer was not ready within the {self._rules.timeout_s:g} s of --http-timeout-s: ask for less"
+                ) from None
 
     def _check_token(self, request: Request) -> None:
         if self._rules.token is None:
@@ -121,8 +152,8 @@ class Endpoint:
             raise Unauthenticated(f"the header Authorization {fault}: send Authorization: Bearer TOKEN")
 
     def _refuse(self, error: HeadwaiterError, call: Call) -> Response:
-        status = 408 if isinstance(error, SlowBody) else http_status_of(error)
-        headers = {"x-request-id": call.request_id}
+        status = _STATUSES.get(type(error)) or http_status_of(error)
+        headers = {"x-request-id": call.request_id, **JSON_HEADERS}
         if isinstance(error, Transient):
             retry_after_s = error.retry_after_s or 1.0
             headers |= {"retry-after": str(math.ceil(retry_after_s)), "retry-after-ms": f"{1e3 * retry_after_s:.0f}"}

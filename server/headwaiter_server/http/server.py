@@ -28,7 +28,7 @@ class HttpServer:
     """
 
     def __init__(self, host: str, port: int, application: ASGIApp, settings: Settings) -> None:
-        """Bind a port; port 0 takes a free port. With `http_api` and a certificate, the port speaks HTTPS.
+        """Bind a port; port 0 takes a free port. If HTTP answers requests, a certificate makes it HTTPS.
 
         Raises:
             OSError: the port is in use, or the host is not an address of this computer.
@@ -67,7 +67,7 @@ class HttpServer:
 
 
 def _tls(settings: Settings) -> dict[str, Any]:
-    if settings.http_api == "off" or settings.tls_cert is None:
+    if not settings.answers_over_http or settings.tls_cert is None:
         return {}
     options: dict[str, Any] = {"ssl_certfile": settings.tls_cert, "ssl_keyfile": settings.tls_key}
     if settings.tls_client_ca is not None:

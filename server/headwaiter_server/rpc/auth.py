@@ -1,6 +1,5 @@
 """Refuse calls without the server's bearer token."""
 
-import hmac
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -10,6 +9,7 @@ from grpc.aio import ServerInterceptor
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.rules.errors import Unauthenticated
 from headwaiter_server.metrics import Recorder
+from headwaiter_server.requests.bearer_token import carries_token
 from headwaiter_server.rpc.endpoint import refusing_handler
 from headwaiter_server.rpc.open_inference.service import METHODS
 
@@ -40,12 +40,6 @@ class BearerToken(ServerInterceptor):
         name = method.rpartition("/")[2]
         refusal = _no_token if given is None else _wrong_token
         return refusing_handler(name if name in _METHODS else "other", refusal, self._recorder)
-
-
-def carries_token(authorization: str, token: str) -> bool:
-    """Return whether the value of an `authorization` header carries a bearer token."""
-    # Compare in constant time; otherwise the token could be guessed byte by byte.
-    return hmac.compare_digest(authorization.encode(), f"Bearer {token}".encode())
 
 
 def _no_token() -> Unauthenticated:

@@ -6,9 +6,9 @@ from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.rules.errors import HeadwaiterError
 from headwaiter_proto.rules.requests import check_id
 from headwaiter_proto.rules.status import stream_error
-from headwaiter_server.rpc.endpoint import Call
+from headwaiter_server.requests.call import Call
+from headwaiter_server.requests.request_path import ReserveBytes
 from headwaiter_server.rpc.parsing import parse_request
-from headwaiter_server.rpc.stream import ReserveBytes
 from headwaiter_server.rpc.wire_format import field_tag
 
 # Returns a serialised EncodeResponse.

@@ -6,7 +6,7 @@ gRPC's flow control then stops the caller from sending.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
@@ -15,10 +15,9 @@ import grpc
 
 from headwaiter_proto.rules.errors import HeadwaiterError, InvalidInput, Unavailable
 from headwaiter_server.metrics import Recorder
-from headwaiter_server.rpc.endpoint import Call, Context, OutcomeRecorder, clock
-
-# Waits until the stream's limit leaves room for an answer of this many bytes.
-ReserveBytes = Callable[[int], Awaitable[None]]
+from headwaiter_server.requests.call import Call, OutcomeRecorder, clock
+from headwaiter_server.requests.request_path import ReserveBytes
+from headwaiter_server.rpc.endpoint import Context
 
 _Request = TypeVar("_Request")
 

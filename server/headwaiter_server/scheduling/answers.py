@@ -6,15 +6,19 @@ from headwaiter_server.scheduling.cost_correction import CostCorrection
 from headwaiter_server.scheduling.observer import Observer
 from headwaiter_server.scheduling.pending import Pending
 from headwaiter_server.scheduling.queued_request import Batch, QueuedRequest
+from headwaiter_server.scheduling.recent_batches import RecentBatches, recent_batch
 
 
 class Answers:
     """Hands out results and errors."""
 
-    def __init__(self, pending: Pending, correction: CostCorrection, observer: Observer) -> None:
+    def __init__(
+        self, pending: Pending, correction: CostCorrection, observer: Observer, recent_batches: RecentBatches
+    ) -> None:
         self._pending = pending
         self._correction = correction
         self._observer = observer
+        self._recent_batches = recent_batches
 
     def hand_out(self, batch: Batch, result: BatchResult | None) -> None:
         """Hand out the rows of the sequences that ran, and fail the requests of the sequences that expired before."""
@@ -28,6 +32,7 @@ class Answers:
             compute_s = result.times.run.seconds
             predicted_s = self._correction.note_batch(result.shape, compute_s)
             self._observer.batch_ran(result.shape, predicted_s, compute_s, result.times.packing.seconds)
+            self._recent_batches.append(recent_batch(result, predicted_s))
             for sequence in result.hand_out_rows():
                 self.fail(sequence.request, output_not_finite(sequence.index))
 

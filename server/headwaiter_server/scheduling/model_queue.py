@@ -14,6 +14,7 @@ from headwaiter_server.scheduling.fair_start import Priority
 from headwaiter_server.scheduling.observer import Observer
 from headwaiter_server.scheduling.pending import Pending
 from headwaiter_server.scheduling.queued_request import QueuedRequest, Sequence
+from headwaiter_server.scheduling.recent_batches import recent_batches
 from headwaiter_server.scheduling.worker import Session, Worker
 
 
@@ -29,6 +30,7 @@ class ModelQueue:
         answers: hands out results and errors.
         device_failures: isolates the sequences that were running when a device died.
         observer: is notified of batches.
+        recent_batches: the latest batches that ran.
         batch_count: number of batches that are planned, that run, or that are bisected after a failure.
         closed: whether the queue takes no more requests.
         used_s: the device seconds that the model has used; raised to the virtual time of `ModelQueues` when work
@@ -56,7 +58,8 @@ class ModelQueue:
         self.pending, self.requests = Pending(), set[QueuedRequest]()
         self.correction, self.limits = CostCorrection(cost), AdaptiveLimits(limits)
         self.cost_corrections: Mapping[str, float] = self.correction.ratios  # Always the latest ratios.
-        self.answers = Answers(self.pending, self.correction, observer)
+        self.recent_batches = recent_batches()
+        self.answers = Answers(self.pending, self.correction, observer, self.recent_batches)
         self.device_failures = DeviceFailures(self.pending, self.answers, clock)
         self.batch_count, self.used_s, self.closed = 0, 0.0, False
         self._idle = asyncio.Event()

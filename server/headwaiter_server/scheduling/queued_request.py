@@ -3,6 +3,7 @@
 from asyncio import Future
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from itertools import count
 from typing import NamedTuple
 
 import numpy as np
@@ -80,6 +81,7 @@ class QueuedRequest:
             request that fails with its first failed sequence.
         device_failures: number of devices, also of other servers, that died while they ran the request.
         not_started: the request's sequences that have not started to run.
+        number: the number of the request in this process.
     """
 
     sequence_count: int
@@ -88,6 +90,7 @@ class QueuedRequest:
     failures: dict[int, HeadwaiterError] | None = None
     device_failures: int = 0
     not_started: "set[Sequence]" = field(default_factory=set)
+    number: int = field(default_factory=count().__next__)
     _pooled: dict[int, NDArray[np.float32]] = field(default_factory=dict)
     _hidden: dict[int, NDArray[np.generic]] = field(default_factory=dict)
     _logits: dict[int, NDArray[np.float32]] = field(default_factory=dict)

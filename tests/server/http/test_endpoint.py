@@ -25,7 +25,7 @@ from headwaiter_server.http import openai
 from headwaiter_server.http.application import http_application
 from headwaiter_server.http.bodies import Bodies
 from headwaiter_server.http.endpoint import Endpoint, HttpRules, Method
-from headwaiter_server.rpc.endpoint import Call
+from headwaiter_server.requests.call import Call
 from tests.server.http.asgi_caller import Reply, as_json, send_request
 from tests.server.rpc.service_under_test import Service, WordLengths
 from tests.server.rpc.stand_ins import sample
@@ -49,7 +49,7 @@ def endpoint(
     timeout_s: float = 60.0,
 ) -> Starlette:
     """Return an application with one path, whose answers a test chooses."""
-    rules = HttpRules(service.path, asyncio.get_running_loop(), bodies or Bodies(100, 200), None, timeout_s)
+    rules = HttpRules(service.path, asyncio.get_running_loop(), bodies or Bodies(100, 200), 1000, None, timeout_s)
     method = Method("POST /test", lambda _: None, answer, lambda _, body: body, openai.error_body)
     return Starlette(routes=[Route("/test", Endpoint(rules, method), methods=["POST"])])
 
@@ -133,7 +133,10 @@ async def test_each_error_has_its_status(error: Exception, status: int, tmp_path
 
 
 @pytest.mark.parametrize(("parts", "complete"), [((6, 5), True), ((100,), True), ((6, 80), False)])
-async def test_a_large_body_is_refused(parts: tuple[int, ...], complete: bool, tmp_path: Path) -> None:
+async def test_a_large_body_is_refused(
+    parts: tuple[int, ...], complete: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headwaiter_server.http.bodies._MAX_DISCARDED_BYTES", 70)
     service = Service(tmp_path, None)
     application = endpoint(service, answer_yes, bodies=Bodies(10, 100))
     assert (await send_request(application, "POST", "/test", b"1" * 6, b"2" * 4)).status == 200
@@ -193,6 +196,21 @@ async def test_a_request_ends_at_its_own_time_limit_or_at_that_of_the_server(tmp
     late = as_json({"input": "a", "timeout_s": 1e-9})
     assert (await send_request(api(service), "POST", URL, late)).status == 504
     assert (await send_request(api(service, http_timeout_s=1e-6), "POST", URL, TEXT)).status in (408, 504)
+
+
+async def test_an_answer_that_takes_too_long_is_cancelled(tmp_path: Path) -> None:
+    service, cancelled = Service(tmp_path, None), asyncio.Event()
+
+    async def wait(_: None, call: Call) -> bytes:
+        try:
+            return await asyncio.Event().wait() and b""
+        finally:
+            cancelled.set()
+
+    reply = await send_request(endpoint(service, wait, timeout_s=0.05), "POST", "/test", b"{}")
+    assert reply.status == 504
+    assert cancelled.is_set()
+    assert counted(service, "DEADLINE_EXCEEDED") == 1
 
 
 async def test_the_limit_of_calls_holds_for_http(tmp_path: Path) -> None:

@@ -15,8 +15,9 @@ from headwaiter_server.metrics import Recorder
 from headwaiter_server.models.repository import ModelRepository
 from headwaiter_server.models.served_model import ServedModel
 from headwaiter_server.models.tokenizer import BundleTokenizer, TokenizedText, TokenizeOptions
-from headwaiter_server.rpc.endpoint import Call, clock
-from headwaiter_server.rpc.request_path import RequestPath
+from headwaiter_server.requests.call import Call, clock
+from headwaiter_server.requests.request_path import RequestPath
+from headwaiter_server.rpc.open_streams import OpenStreams
 from headwaiter_server.rpc.service import EncoderService
 from headwaiter_server.runtime.attention_weights import AttentionSelection, AttentionWeights
 from headwaiter_server.scheduling.admission import QueueLimits
@@ -81,17 +82,21 @@ class Service:
         sessions = {worker: Session(self.model.graph, lambda: self.model.graph, self.model.probe)}
         self.queue = self.scheduler.add_model(sessions, CALIBRATION.cost, CALIBRATION.limits, recorder)
         self.path = RequestPath(settings, self.recorder)
-        self.rpc = EncoderService(self.path)
+        self.rpc = EncoderService(self.path, OpenStreams(self.path))
         attention_queue = AttentionWeightsQueue(NumberedAttention, recorder)
         tokenizes = cast(BundleTokenizer | None, tokenizer)
         self.served = ServedModel(name, "1", self.model, tokenizes, self.queue, attention_queue, CALIBRATION, recorder)
         self.path.serve(cast(ModelRepository, OneModel(self.served)), self.scheduler)
 
     async def encode(self, request: pb.EncodeRequest) -> pb.EncodeResponse:
-        return pb.EncodeResponse.FromString(await self.rpc.encode(request.SerializeToString(), endless_call()))
+        return pb.EncodeResponse.FromString(
+            await self.rpc.answer("Encode", request.SerializeToString(), endless_call())
+        )
 
     async def attend(self, request: pb.AttendRequest) -> pb.AttendResponse:
-        return pb.AttendResponse.FromString(await self.rpc.attend(request.SerializeToString(), endless_call()))
+        return pb.AttendResponse.FromString(
+            await self.rpc.answer("Attend", request.SerializeToString(), endless_call())
+        )
 
 
 def endless_call() -> Call:

@@ -7,9 +7,11 @@ from typing import cast
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.rules.errors import HeadwaiterError
 from headwaiter_server.metrics import Recorder
+from headwaiter_server.requests.call import Call, clock
+from headwaiter_server.requests.request_path import ReserveBytes
 from headwaiter_server.rpc.encode_stream import Encode, EncodeStream
-from headwaiter_server.rpc.endpoint import Call, Context, clock
-from headwaiter_server.rpc.stream import RequestStream, ReserveBytes, StreamLimits
+from headwaiter_server.rpc.endpoint import Context
+from headwaiter_server.rpc.stream import RequestStream, StreamLimits
 
 # Any step of these tests takes fewer iterations of the event loop.
 LOOP_ITERATIONS = 50

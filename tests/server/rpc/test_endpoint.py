@@ -18,8 +18,9 @@ from headwaiter_proto.rules.errors import (
     Unavailable,
 )
 from headwaiter_server.metrics import Recorder
-from headwaiter_server.rpc.endpoint import Call, Handle, clock, stream_handler, unary_handler
-from headwaiter_server.rpc.shares import CallLimit
+from headwaiter_server.requests.call import Call, clock
+from headwaiter_server.requests.shares import CallLimit
+from headwaiter_server.rpc.endpoint import Handle, stream_handler, unary_handler
 from tests.server.rpc.stand_ins import Aborted, Context, sample
 
 
@@ -99,7 +100,7 @@ async def test_an_error_becomes_a_status_and_counts_as_refused_if_its_request_wa
     ]
     assert error_details_pb2.RequestInfo.FromString(request_info.value).request_id == "r-7"
     line = f"Encode r-7: {type(error).__name__}: {error}"
-    assert caplog.record_tuples == [("headwaiter_server.rpc.endpoint", level, line)]
+    assert caplog.record_tuples == [("headwaiter_server.requests.call", level, line)]
     assert _counted(recorder, code)
     refused = [
         metric.labels["reason"]

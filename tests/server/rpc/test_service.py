@@ -10,7 +10,8 @@ from headwaiter_proto.rules.errors import DeadlineExceeded, HeadwaiterError, Inv
 from headwaiter_server.config import Settings
 from headwaiter_server.metrics import Recorder
 from headwaiter_server.model_metrics import STAGES
-from headwaiter_server.rpc.request_path import RequestPath
+from headwaiter_server.requests.request_path import RequestPath
+from headwaiter_server.rpc.open_streams import OpenStreams
 from headwaiter_server.rpc.service import EncoderService
 from tests.server.rpc.service_under_test import Service, endless_call, pooled_rows, token_request
 from tests.server.rpc.stand_ins import CALIBRATION, sample
@@ -70,14 +71,31 @@ async def test_a_bad_request_is_refused_before_it_is_queued(
 
 
 async def test_the_model_is_listed_and_described(service: Service) -> None:
-    listed = pb.ListModelsResponse.FromString(await service.rpc.list_models(b"", endless_call()))
+    listed = pb.ListModelsResponse.FromString(await service.rpc.answer("ListModels", b"", endless_call()))
     assert [(model.name, model.digest) for model in listed.models] == [("tiny", "ab" * 32)]
     for name in ("", "tiny"):
         request = pb.GetModelRequest(name=name).SerializeToString()
-        described = pb.GetModelResponse.FromString(await service.rpc.get_model(request, endless_call()))
+        described = pb.GetModelResponse.FromString(await service.rpc.answer("GetModel", request, endless_call()))
         assert described.model == listed.models[0]
         assert described.execution.token_budget == CALIBRATION.limits.tokens
         assert described.attends
+
+
+async def test_the_batches_of_a_model_are_listed(service: Service) -> None:
+    await service.encode(token_request([1, 2], [3, 4]))
+    for name in ("", "tiny"):
+        request = pb.ListBatchesRequest(model=name).SerializeToString()
+        (batch,) = pb.ListBatchesResponse.FromString(
+            await service.rpc.answer("ListBatches", request, endless_call())
+        ).batches
+        assert (batch.model, batch.version) == ("tiny", "1")
+        assert list(batch.lengths) == [2, 2]
+        assert list(batch.requests) == [0, 0]
+        assert 0 <= batch.ended_s_ago < 60
+        assert batch.predicted_s > 0
+        assert batch.measured_s > 0
+    with pytest.raises(ModelNotFound):
+        await service.rpc.answer("ListBatches", pb.ListBatchesRequest(model="x").SerializeToString(), endless_call())
 
 
 @pytest.mark.parametrize(
@@ -85,20 +103,21 @@ async def test_the_model_is_listed_and_described(service: Service) -> None:
 )
 async def test_an_unknown_model_is_not_described(service: Service, raw: bytes, error: type[Exception]) -> None:
     with pytest.raises(error):
-        await service.rpc.get_model(raw, endless_call())
+        await service.rpc.answer("GetModel", raw, endless_call())
 
 
 async def test_a_server_is_unavailable_until_its_model_is_ready(tmp_path: Path) -> None:
-    starting = EncoderService(RequestPath(Settings(bundle=tmp_path), Recorder()))
-    for method in (starting.encode, starting.attend, starting.get_model, starting.list_models):
+    path = RequestPath(Settings(bundle=tmp_path), Recorder())
+    starting = EncoderService(path, OpenStreams(path))
+    for method in ("Encode", "Classify", "Attend", "GetModel", "ListModels", "ListBatches"):
         with pytest.raises(Unavailable, match="starting"):
-            await method(b"", endless_call())
+            await starting.answer(method, b"", endless_call())
 
 
 async def test_every_method_refuses_bytes_that_are_not_a_message(service: Service) -> None:
-    for method in (service.rpc.encode, service.rpc.attend, service.rpc.get_model, service.rpc.list_models):
+    for method in ("Encode", "Classify", "Attend", "GetModel", "ListModels", "ListBatches", "LoadModel"):
         with pytest.raises(InvalidInput, match=r"headwaiter\.v1\."):
-            await method(b"\xff", endless_call())
+            await service.rpc.answer(method, b"\xff", endless_call())
 
 
 async def test_the_time_out_of_a_request_may_be_shorter_than_the_deadline_of_its_call(service: Service) -> None:
@@ -109,7 +128,7 @@ async def test_the_time_out_of_a_request_may_be_shorter_than_the_deadline_of_its
 async def test_a_large_reply_is_written_in_a_thread_and_is_the_same(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headwaiter_server.rpc.request_path._LARGE_REPLY_TOKENS", 3)
+    monkeypatch.setattr("headwaiter_server.requests.request_path._LARGE_REPLY_TOKENS", 3)
     reply = await service.encode(token_request([3, 4], [5, 6], output=pb.OutputOptions(hidden=True)))
     rows = np.frombuffer(reply.hidden.data, "<f4").reshape(tuple(reply.hidden.shape))
     assert rows.tolist() == [[3, 1], [4, 1], [5, 1], [6, 1]]

@@ -8,8 +8,9 @@ import pytest
 
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.rules.errors import InvalidInput, Overloaded, SequenceTooLong, Unavailable
-from headwaiter_server.rpc.endpoint import Call
-from headwaiter_server.rpc.stream import Quota, ReserveBytes
+from headwaiter_server.requests.call import Call
+from headwaiter_server.requests.request_path import ReserveBytes
+from headwaiter_server.rpc.stream import Quota
 from tests.server.rpc.stand_ins import sample
 from tests.server.rpc.stream_under_test import LOOP_ITERATIONS, StreamOfKind, StreamUnderTest
 

@@ -10,9 +10,9 @@ from headwaiter_proto import open_inference_pb2 as oip
 from headwaiter_proto.rules.errors import InvalidInput
 from headwaiter_proto.rules.inputs import ParsedInput
 from headwaiter_proto.rules.outputs import Output, hidden_width
+from headwaiter_server.requests.replies import answer_bytes
 from headwaiter_server.rpc.open_inference.requests import WantedReply
 from headwaiter_server.rpc.open_inference.tensors import add_output, pad
-from headwaiter_server.rpc.replies import answer_bytes
 from headwaiter_server.runtime.model import ModelDescription
 
 _FLOAT_BYTES = 4

@@ -12,7 +12,9 @@ from google.protobuf.message import Message
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto import open_inference_pb2 as oip
 from headwaiter_proto.rules.errors import InvalidInput, ModelNotFound, Unavailable, Unimplemented
-from headwaiter_server.rpc.endpoint import Call, Context, refusing_handler, stream_handler, unary_handler
+from headwaiter_server.requests.call import Call
+from headwaiter_server.requests.request_path import ReplyForm, RequestPath, ReserveBytes, adopt_id, reserve_nothing
+from headwaiter_server.rpc.endpoint import Context, refusing_handler, stream_handler, unary_handler
 from headwaiter_server.rpc.open_inference.descriptions import (
     model_config,
     model_metadata,
@@ -22,9 +24,8 @@ from headwaiter_server.rpc.open_inference.descriptions import (
 from headwaiter_server.rpc.open_inference.replies import infer_response, padded_answer_bytes
 from headwaiter_server.rpc.open_inference.requests import WantedReply, read_infer_request
 from headwaiter_server.rpc.open_inference.stream import InferStream, Write, wants_grpc_errors
+from headwaiter_server.rpc.open_streams import OpenStreams
 from headwaiter_server.rpc.parsing import LARGE_BYTES, parse_request
-from headwaiter_server.rpc.request_path import ReplyForm, RequestPath, adopt_id, reserve_nothing
-from headwaiter_server.rpc.stream import ReserveBytes
 
 SERVICE = "inference.GRPCInferenceService"
 METHODS = frozenset(oip.DESCRIPTOR.services_by_name["GRPCInferenceService"].methods_by_name)
@@ -53,10 +54,11 @@ class OpenInferenceService:
 
     Args:
         path: answers the requests.
+        streams: answers the streams.
     """
 
-    def __init__(self, path: RequestPath) -> None:
-        self._path = path
+    def __init__(self, path: RequestPath, streams: OpenStreams) -> None:
+        self._path, self._streams = path, streams
 
     def handler(self) -> grpc.GenericRpcHandler:
         """Return the handler that a gRPC server dispatches the service's calls to."""
@@ -142,7 +144,7 @@ class OpenInferenceService:
         """Encode the sequences of each request of a stream."""
         parse = partial(self._parse, message_type=oip.ModelInferRequest)
         stream = InferStream(parse, self._infer, grpc_errors=wants_grpc_errors(context))
-        await self._path.answer_stream(messages, context, call, stream)
+        await self._streams.answer(messages, context, call, stream)
 
     async def _infer(self, request: oip.ModelInferRequest, call: Call, reserve: ReserveBytes, write: Write) -> bytes:
         with self._path.encoding(request.model_name, request.model_version, call) as served:

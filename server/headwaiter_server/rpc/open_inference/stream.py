@@ -5,9 +5,10 @@ from collections.abc import Awaitable, Callable
 from headwaiter_proto import open_inference_pb2 as oip
 from headwaiter_proto.rules.errors import HeadwaiterError
 from headwaiter_proto.rules.requests import check_id
-from headwaiter_server.rpc.endpoint import Call, Context
+from headwaiter_server.requests.call import Call
+from headwaiter_server.requests.request_path import ReserveBytes
+from headwaiter_server.rpc.endpoint import Context
 from headwaiter_server.rpc.open_inference.replies import stream_failure, stream_response
-from headwaiter_server.rpc.stream import ReserveBytes
 
 # Returns a serialised message with a reply.
 Write = Callable[[oip.ModelInferResponse], bytes]

@@ -14,8 +14,8 @@ from headwaiter_proto.rules.requests import RequestLimits
 from headwaiter_server.config import Settings
 from headwaiter_server.models.model_version import ModelVersion
 from headwaiter_server.models.served_model import ServedModel
-from headwaiter_server.rpc.endpoint import Call, clock
-from headwaiter_server.rpc.stage_durations import stage_durations
+from headwaiter_server.requests.call import Call, clock
+from headwaiter_server.requests.stage_durations import stage_durations
 from headwaiter_server.runtime.attention_weights import AttentionSelection, AttentionWeights
 from headwaiter_server.runtime.model import ModelDescription
 from headwaiter_server.runtime.numeric_tolerances import normalize_pooled

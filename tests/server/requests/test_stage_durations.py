@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headwaiter_server.rpc.stage_durations import stage_durations
+from headwaiter_server.requests.stage_durations import stage_durations
 from headwaiter_server.scheduling.queued_request import Interval
 
 REQUEST = Interval(10.0, 20.0)

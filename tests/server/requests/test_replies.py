@@ -13,7 +13,7 @@ from headwaiter_proto.rules.errors import Failures, InferenceFailed, InvalidInpu
 from headwaiter_proto.rules.inputs import ParsedInput
 from headwaiter_proto.rules.outputs import read_output
 from headwaiter_server.config import Settings
-from headwaiter_server.rpc.replies import attend_reply, encode_reply, model_ref, model_reply
+from headwaiter_server.requests.replies import attend_reply, encode_reply, model_ref, model_reply
 from headwaiter_server.runtime.attention_weights import AttentionWeights
 from headwaiter_server.scheduling.queued_request import Outcome
 from tests.server.rpc.stand_ins import model, served

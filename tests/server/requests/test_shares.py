@@ -2,7 +2,7 @@
 
 import pytest
 
-from headwaiter_server.rpc.shares import Shares
+from headwaiter_server.requests.shares import Shares
 
 
 def take_all(shares: Shares, connection: str, amount: int = 1) -> int:

@@ -11,7 +11,7 @@ from headwaiter_proto.rules.pairs import read_pairs
 from headwaiter_proto.rules.requests import RequestLimits
 from headwaiter_proto.rules.token_types import with_types
 from headwaiter_server.models.tokenizer import BundleTokenizer, TokenizeOptions, Truncation
-from headwaiter_server.rpc.threads import PriorityThreads
+from headwaiter_server.requests.threads import PriorityThreads
 from headwaiter_server.scheduling.fair_start import Priority
 
 _SMALL_TEXT_BYTES = 1024

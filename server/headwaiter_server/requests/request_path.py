@@ -5,11 +5,10 @@ turns the EncodeResponse into the bytes of its own reply.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.rules.classification import check_task, classify_response, read_head
@@ -21,12 +20,11 @@ from headwaiter_server.config import Settings
 from headwaiter_server.metrics import Recorder
 from headwaiter_server.models.repository import ModelRepository
 from headwaiter_server.models.served_model import ServedModel
-from headwaiter_server.rpc.endpoint import Call, Context, clock, log_failures
-from headwaiter_server.rpc.inputs import priority_of, read_input
-from headwaiter_server.rpc.replies import answer_bytes, encode_reply, request_limits, set_timings
-from headwaiter_server.rpc.shares import CallLimit, ReplyLimit
-from headwaiter_server.rpc.stream import RequestStream, ReserveBytes, StreamLimits, StreamProtocol
-from headwaiter_server.rpc.threads import PriorityThreads
+from headwaiter_server.requests.call import Call, clock, log_failures
+from headwaiter_server.requests.inputs import priority_of, read_input
+from headwaiter_server.requests.replies import answer_bytes, encode_reply, request_limits, set_timings
+from headwaiter_server.requests.shares import CallLimit, ReplyLimit
+from headwaiter_server.requests.threads import PriorityThreads
 from headwaiter_server.runtime.model import ModelDescription
 from headwaiter_server.scheduling.cost import Shape
 from headwaiter_server.scheduling.queued_request import Outcome
@@ -36,6 +34,9 @@ _LARGE_REPLY_TOKENS = 1024
 _LARGE_REPLY_BYTES = 4 << 20
 # Texts that wait to be tokenised may have the size of this many of the largest requests.
 _WAITING_TEXTS = 4
+
+# Waits until the caller's limits leave room for a reply of this many bytes.
+ReserveBytes = Callable[[int], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +67,7 @@ class RequestPath:
         call_limit: limits the calls of all services together.
         reply_limit: limits the bytes of the replies of all services together.
         replying: threads that write large replies.
+        draining: whether the server is about to stop.
         available: whether the models are loaded and a device works, as the health service reports.
         unanswered_count: number of admitted requests without a reply, plus number of open streams.
     """
@@ -77,13 +79,9 @@ class RequestPath:
         self.reply_limit = ReplyLimit(settings.max_reply_bytes)
         self.replying = PriorityThreads("reply")
         self._tokenizing = PriorityThreads("tokenize", max_waiting_bytes=_WAITING_TEXTS * settings.max_request_bytes)
-        self._stream_limits = StreamLimits(
-            settings.max_stream_requests, settings.max_stream_bytes, settings.max_stream_idle_s
-        )
-        self._streams: set[RequestStream[Any]] = set()
         self._repository: ModelRepository | None = None
         self._scheduler: Scheduler | None = None
-        self._draining = False
+        self.draining = False
         self.available = False
         self.unanswered_count = 0
 
@@ -96,7 +94,7 @@ class RequestPath:
     @property
     def ready(self) -> bool:
         """Whether the server answers new requests."""
-        return self.available and not self._draining
+        return self.available and not self.draining
 
     @property
     def repository(self) -> ModelRepository:
@@ -133,10 +131,8 @@ class RequestPath:
         self._repository, self._scheduler = repository, scheduler
 
     def drain(self) -> None:
-        """Stop reading streams, and end each stream once its requests are answered."""
-        self._draining = True
-        for stream in self._streams:
-            stream.drain()
+        """Answer no new requests from now on."""
+        self.draining = True
 
     @contextmanager
     def used(self, name: str, version: str, call: Call) -> Iterator[ServedModel]:
@@ -164,20 +160,6 @@ class RequestPath:
             yield
         finally:
             self.unanswered_count -= 1
-
-    async def answer_stream(
-        self, messages: AsyncIterator[bytes], context: Context, call: Call, protocol: StreamProtocol[Any]
-    ) -> None:
-        """Answer each request of a stream."""
-        stream = RequestStream(messages, context, call, protocol, self.recorder, self._stream_limits)
-        with self.counted():
-            self._streams.add(stream)
-            try:
-                if self._draining:
-                    stream.drain()
-                await stream.serve()
-            finally:
-                self._streams.remove(stream)
 
     async def encode(
         self, request: pb.EncodeRequest, served: ServedModel, call: Call, reserve: ReserveBytes, form: ReplyForm

@@ -1,0 +1,74 @@
+"""The calls that the page may make, in JSON: a body becomes a request of the contract, a reply becomes a body.
+
+The mapping is that of proto3: field names in camelCase, enum values by name, `bytes` in base64, so that numbers in them
+stay exact, and whole numbers of 64 bits as texts.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from textwrap import shorten
+from types import MappingProxyType
+
+from google.protobuf import json_format
+from google.protobuf.message import Message
+
+from headwaiter_proto import encoder_pb2 as pb
+from headwaiter_proto.rules.errors import MAX_QUOTED_CHARACTERS, HeadwaiterError, InvalidInput
+from headwaiter_proto.rules.status import code_of, metadata_of
+
+# The page reads, and changes nothing: it can neither load nor unload models.
+_METHODS = ("ListModels", "GetModel", "Encode", "Attend", "ListBatches")
+
+
+@dataclass(frozen=True)
+class JsonCall:
+    """A method of the contract: the classes of its request and of its reply."""
+
+    request_class: type[Message]
+    reply_class: type[Message]
+
+    def read_request(self, body: bytes) -> Message:
+        """Return the request that a JSON body holds.
+
+        Raises:
+            InvalidInput: the body is not JSON, or does not fit the request.
+        """
+        try:
+            fields = json.loads(body)
+            if isinstance(fields, dict):
+                return json_format.ParseDict(fields, self.request_class())
+            cause = "it is not an object"
+        except RecursionError:
+            cause = "it has too many levels"
+        except Exception as error:  # noqa: BLE001  # Of JSON of a wrong shape, ParseDict raises errors of many classes.
+            cause = str(error)
+        raise InvalidInput(
+            f"the body is not the JSON of {self.request_class.__name__} "
+            f"({shorten(cause, MAX_QUOTED_CHARACTERS, placeholder=' …')}): see the API page"
+        )
+
+    def write_reply(self, reply: Message) -> bytes:
+        """Return the JSON of a reply, with all fields that have a value or a default."""
+        return json_format.MessageToJson(reply, indent=None, always_print_fields_with_no_presence=True).encode()
+
+
+# By the name of the method.
+JSON_CALLS: Mapping[str, JsonCall] = MappingProxyType(
+    {
+        method.name: JsonCall(getattr(pb, method.input_type.name), getattr(pb, method.output_type.name))
+        for method in pb.DESCRIPTOR.services_by_name["Encoder"].methods
+        if method.name in _METHODS
+    }
+)
+
+
+def error_body(error: HeadwaiterError) -> bytes:
+    """Return the JSON of an error; its HTTP status is `http_status_of`."""
+    body = {
+        "code": code_of(error).name,
+        "reason": pb.ErrorReason.Name(error.reason),
+        "message": str(error),
+        "metadata": metadata_of(error),
+    }
+    return json.dumps(body).encode()

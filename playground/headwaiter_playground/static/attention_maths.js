@@ -1,0 +1,47 @@
+// What-if attention: masks and a temperature, computed from the weights of one layer alone.
+
+/** The settings with which the weights stay as the model computed them. */
+export const AS_COMPUTED = Object.freeze({ causal: false, noSelf: false, temperature: 1 });
+
+/** Return whether the settings leave the weights as they are. */
+export function isAsComputed({ causal, noSelf, temperature }) {
+    return !causal && !noSelf && temperature === 1;
+}
+
+/** Return whether a key is hidden from a query position. */
+export function isMasked(query, key, { causal, noSelf }) {
+    return (causal && key > query) || (noSelf && key === query);
+}
+
+/**
+ * Return the weights of one query position under the settings: the softmax of log(weight) / temperature over the keys
+ * that are not masked. The weights sum to one, or are all zero if no key with a weight is left.
+ */
+export function whatIfRow(weights, query, settings) {
+    if (isAsComputed(settings)) return Float64Array.from(weights);
+    const logits = Float64Array.from(weights, (weight, key) =>
+        isMasked(query, key, settings) ? -Infinity : Math.log(weight) / settings.temperature,
+    );
+    const largest = logits.reduce((most, logit) => Math.max(most, logit), -Infinity);
+    if (largest === -Infinity) return new Float64Array(weights.length);
+    const powers = logits.map((logit) => Math.exp(logit - largest));
+    const total = powers.reduce((sum, power) => sum + power, 0);
+    return powers.map((power) => power / total);
+}
+
+/** Return the weights of one head, [tokens, tokens] row by row, under the settings. */
+export function whatIfHead(weights, tokens, settings) {
+    const changed = new Float64Array(tokens * tokens);
+    for (let query = 0; query < tokens; query += 1) {
+        changed.set(whatIfRow(weights.subarray(query * tokens, (query + 1) * tokens), query, settings), query * tokens);
+    }
+    return changed;
+}
+
+/** Return the largest `most` positions of a row in ascending order of position, and the sum of all other weights. */
+export function strongest(row, most) {
+    const order = Array.from(row.keys()).sort((a, b) => row[b] - row[a] || a - b);
+    const kept = order.slice(0, most).sort((a, b) => a - b);
+    const rest = order.slice(most).reduce((sum, key) => sum + row[key], 0);
+    return { kept, rest };
+}

@@ -1,0 +1,88 @@
+// Builds nodes of the page. Texts become text nodes only, so that no text of a user or a server is read as HTML.
+
+const SVG = "http://www.w3.org/2000/svg";
+
+/** Return an element with attributes and children; children are nodes or texts. */
+export function element(tag, attributes = {}, ...children) {
+    return fill(document.createElement(tag), attributes, children);
+}
+
+/** Return an SVG element with attributes and children. */
+export function svg(tag, attributes = {}, ...children) {
+    return fill(document.createElementNS(SVG, tag), attributes, children);
+}
+
+/** Return the element with an id. */
+export function byId(id) {
+    return document.getElementById(id);
+}
+
+/** Show a text in an element, or hide the element if the text is empty. */
+export function say(target, text) {
+    target.textContent = text;
+    target.hidden = !text;
+}
+
+/**
+ * Return a table. `head` has the texts of the columns; each row has texts or nodes, the first of which is its header.
+ * Columns after the first `words` columns hold numbers.
+ */
+export function table(caption, head, rows, words = 1) {
+    const kind = (index) => (index < words ? {} : { class: "number" });
+    return element(
+        "table",
+        {},
+        element("caption", {}, element("span", {}, caption)),
+        element(
+            "thead",
+            {},
+            element("tr", {}, ...head.map((text, index) => element("th", { scope: "col", ...kind(index) }, text))),
+        ),
+        element(
+            "tbody",
+            {},
+            ...rows.map((row) =>
+                element(
+                    "tr",
+                    {},
+                    ...row.map((cell, index) =>
+                        index ? element("td", kind(index), cell) : element("th", { scope: "row" }, cell),
+                    ),
+                ),
+            ),
+        ),
+    );
+}
+
+/** Return a legend: the names of series beside their colours. */
+export function legend(series) {
+    return series.map(({ name, mark }) =>
+        element("span", { class: "key" }, element("i", { class: `swatch ${mark}` }), name),
+    );
+}
+
+/** Call a function with the width of an element, now and whenever the width changes. */
+export function onWidth(target, draw) {
+    let width = 0;
+    new ResizeObserver(() => {
+        if (target.clientWidth && target.clientWidth !== width) {
+            width = target.clientWidth;
+            draw(width);
+        }
+    }).observe(target);
+}
+
+/** Offer a blob to the user as a file. */
+export function download(blob, name) {
+    const url = URL.createObjectURL(blob);
+    element("a", { href: url, download: name }).click();
+    setTimeout(() => URL.revokeObjectURL(url), 1000);
+}
+
+function fill(node, attributes, children) {
+    for (const [name, value] of Object.entries(attributes)) {
+        if (value !== false && value !== undefined) node.setAttribute(name, value === true ? "" : value);
+    }
+    node.append(...children);
+    return node;
+}

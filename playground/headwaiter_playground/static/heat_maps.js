@@ -1,0 +1,84 @@
+// Heat maps of attention weights on canvases, and elements that are coloured like their cells.
+import { css, heat, readableOn, weightShare } from "./colours.js";
+import { fitted } from "./tokens.js";
+
+const FONT = "12px ui-monospace, Menlo, Consolas, monospace";
+// With more tokens than this, a map has no names beside its rows.
+const MAX_NAMES = 48;
+const NAME_WIDTH = 76;
+
+/** Colour an element like the cell of a weight, with text that stays readable. */
+export function colouredBy(target, weight, largest, dark) {
+    const colour = heat(weightShare(weight, largest), dark);
+    target.style.backgroundColor = css(colour);
+    target.style.color = css(readableOn(colour));
+}
+
+/** Draw the weights of a head, [tokens, tokens], with one pixel for each cell. */
+export function drawHead(canvas, weights, tokens, dark) {
+    canvas.width = canvas.height = tokens;
+    canvas.getContext("2d").putImageData(pixels(weights, tokens, dark), 0, 0);
+}
+
+/**
+ * Draw the weights of a head with the names of the tokens and a frame around the row of the chosen token. Sets
+ * `canvas.rowAt`, which returns the position of the row at a height in the canvas.
+ */
+export function labelledMap(canvas, tokens, weights, query, dark) {
+    const width = canvas.parentElement.clientWidth - 2 * parseFloat(getComputedStyle(canvas.parentElement).paddingLeft);
+    const named = tokens.length <= MAX_NAMES && width / tokens.length > 8;
+    const margin = named ? NAME_WIDTH : 0;
+    const cell = Math.min(34, (width - margin) / tokens.length);
+    const side = cell * tokens.length;
+    const scale = globalThis.devicePixelRatio || 1;
+    canvas.width = Math.round((margin + side) * scale);
+    canvas.height = Math.round((margin + side) * scale);
+    canvas.style.width = `${margin + side}px`;
+    canvas.style.height = `${margin + side}px`;
+    canvas.setAttribute(
+        "aria-label",
+        `Heat map of ${tokens.length} by ${tokens.length} weights; the numbers of the chosen row are in the table below`,
+    );
+    canvas.rowAt = (y) =>
+        tokens.keys().find((position) => y >= margin + position * cell && y < margin + (position + 1) * cell);
+
+    const pen = canvas.getContext("2d");
+    const style = getComputedStyle(canvas);
+    pen.scale(scale, scale);
+    pen.fillStyle = style.backgroundColor;
+    pen.fillRect(0, 0, margin + side, margin + side);
+    const small = document.createElement("canvas");
+    drawHead(small, weights, tokens.length, dark);
+    pen.imageSmoothingEnabled = false;
+    pen.drawImage(small, margin, margin, side, side);
+    pen.strokeStyle = style.outlineColor;
+    pen.lineWidth = 2;
+    pen.strokeRect(margin + 1, margin + query * cell, side - 2, cell);
+    if (named) drawNames(pen, tokens, margin, cell, query, style);
+}
+
+function drawNames(pen, tokens, margin, cell, query, style) {
+    pen.font = FONT;
+    pen.fillStyle = style.color;
+    pen.textBaseline = "middle";
+    tokens.forEach((token, position) => {
+        const name = fitted(token, margin - 8, FONT);
+        const middle = margin + (position + 0.5) * cell;
+        pen.font = position === query ? `bold ${FONT}` : FONT;
+        pen.textAlign = "right";
+        pen.fillText(name, margin - 6, middle, margin - 8);
+        pen.save();
+        pen.translate(middle, margin - 6);
+        pen.rotate(-Math.PI / 2);
+        pen.textAlign = "left";
+        pen.fillText(name, 0, 0, margin - 8);
+        pen.restore();
+    });
+}
+
+function pixels(weights, tokens, dark) {
+    const image = new ImageData(tokens, tokens);
+    const largest = weights.reduce((most, weight) => Math.max(most, weight), 0);
+    weights.forEach((weight, index) => image.data.set([...heat(weightShare(weight, largest), dark), 255], 4 * index));
+    return image;
+}

@@ -1,0 +1,128 @@
+// The tab Similarity: the cosines of texts as a table that is also a heat map, and the nearest neighbour of each text.
+import { latestOnly } from "./calls.js";
+import { css, heat, readableOn } from "./colours.js";
+import { cosineMatrix, nearestNeighbours } from "./cosines.js";
+import { byId, element, say, table } from "./dom.js";
+import { fixed } from "./numbers.js";
+import { TEXTS, TOKENS, filledLines, requestInput, whyNoInput } from "./sequence_input.js";
+import { float32Rows } from "./tensors.js";
+import { isDark, onTheme } from "./theme.js";
+import { shownToken } from "./tokens.js";
+import { typedInput } from "./typed_input.js";
+
+const MOST_TEXTS = 40;
+const MOST_CHARACTERS = 60;
+const DECIMALS = 3;
+
+/** Return the tab. */
+export function similarityTab(calls) {
+    let model = null;
+    let visible = false;
+    let stale = true;
+    let shown = null;
+
+    const labels = { [TEXTS]: "Texts, one on each line", [TOKENS]: "Token ids, one sequence on each line" };
+    const input = typedInput("similarity", labels, { [TOKENS]: "1 2 3\n1 2 4\n5 6" }, () => load());
+
+    const load = latestOnly(
+        async () => {
+            stale = false;
+            const pooling = poolingOf(model);
+            if (whyNoInput(model)) throw new RangeError(whyNoInput(model));
+            if (!pooling)
+                throw new RangeError(`${model.model.name} has no vector for a whole text, so texts have no cosine.`);
+            const typed = filledLines(input.text);
+            const lines = typed.slice(0, MOST_TEXTS);
+            if (!lines.length) throw new RangeError("Type a text on each line.");
+            byId("similarity-status").textContent = "Computing …";
+            const output = { pooled: true, pooling, dtype: "DATA_TYPE_FLOAT32" };
+            const reply = await calls.call("Encode", {
+                model: model.model.name,
+                ...requestInput(input.kind, lines),
+                output,
+            });
+            return {
+                texts: lines.map(shownToken),
+                left: typed.length - lines.length,
+                cosines: cosineMatrix(float32Rows(reply.pooled)),
+                lengths: reply.lengths,
+            };
+        },
+        (result) => {
+            shown = result;
+            say(byId("similarity-error"), "");
+            const { left } = shown;
+            const tokens = shown.lengths.reduce((sum, length) => sum + length, 0);
+            const note = left ? ` The page compares the first ${MOST_TEXTS} lines; ${left} are left out.` : "";
+            byId("similarity-status").textContent = `${shown.texts.length} texts, ${tokens} tokens.${note}`;
+            byId("similarity-result").hidden = false;
+            draw();
+        },
+        (error) => {
+            byId("similarity-status").textContent = "";
+            byId("similarity-result").hidden = true;
+            say(byId("similarity-error"), error.message);
+        },
+    );
+
+    function draw() {
+        const { texts, cosines } = shown;
+        const name = (index) => `${index + 1} ${texts[index]}`;
+        const rows = cosines.map((row, index) => [
+            shortened(name(index)),
+            ...row.map((cosine) => fixed(cosine, DECIMALS)),
+        ]);
+        const matrix = table("", ["text", ...texts.map((_, index) => `${index + 1}`)], rows);
+        matrix.className = "cosines";
+        matrix.caption.remove();
+        matrix.setAttribute("aria-label", "Cosines");
+        for (const [index, cells] of [...matrix.tBodies[0].rows].entries())
+            colour([...cells.cells].slice(1), cosines[index]);
+        byId("cosines").replaceChildren(matrix);
+        const neighbours = nearestNeighbours(cosines).map(({ index, cosine }, self) => [
+            name(self),
+            index < 0 ? "no other text" : name(index),
+            fixed(cosine, DECIMALS),
+        ]);
+        byId("neighbours").replaceChildren(
+            table("The nearest other text of each text", ["text", "nearest", "cosine"], neighbours, 2),
+        );
+    }
+
+    onTheme(() => shown && draw());
+    return {
+        useModel(description) {
+            model = description;
+            input.useModel(model);
+            stale = true;
+            if (visible) load();
+        },
+        shown() {
+            visible = true;
+            if (model && stale) load();
+        },
+        left() {
+            visible = false;
+        },
+    };
+}
+
+/** Return a text without what is beyond its first characters. */
+function shortened(text) {
+    const characters = Array.from(text);
+    return characters.length > MOST_CHARACTERS ? `${characters.slice(0, MOST_CHARACTERS).join("")}…` : text;
+}
+
+/** Return the pooling to ask for: the model's own, or a mean of its rows; empty if there is none. */
+function poolingOf(model) {
+    if (model.pooling !== "POOLING_NONE") return model.pooling;
+    return model.poolings.includes("POOLING_MEAN") ? "POOLING_MEAN" : "";
+}
+
+function colour(cells, cosines) {
+    cells.forEach((cell, index) => {
+        const background = heat(Math.max(0, cosines[index]) ** 1.5, isDark());
+        cell.style.backgroundColor = css(background);
+        cell.style.color = css(readableOn(background));
+    });
+}

@@ -1,0 +1,42 @@
+// Tabs as the ARIA Authoring Practices describe them: arrow keys, Home and End move between tabs.
+
+/**
+ * Make a list of tabs work. `onChange` gets the name of the tab that is shown, and of the tab that was shown before.
+ * The name is in the address, so that a tab can be linked to.
+ */
+export function makeTabs(list, onChange) {
+    const tabs = [...list.querySelectorAll("[role=tab]")];
+    const nameOf = (tab) => tab.id.replace("tab-", "");
+    const panelOf = (tab) => document.getElementById(tab.getAttribute("aria-controls"));
+    let shown = "";
+
+    function show(tab) {
+        const before = shown;
+        shown = nameOf(tab);
+        for (const each of tabs) {
+            each.setAttribute("aria-selected", String(each === tab));
+            each.tabIndex = each === tab ? 0 : -1;
+            panelOf(each).hidden = each !== tab;
+        }
+        if (before && list.scrollWidth > list.clientWidth) tab.scrollIntoView({ block: "nearest", inline: "center" });
+        history.replaceState(null, "", `#${shown}`);
+        onChange(shown, before);
+    }
+
+    const step = { ArrowRight: 1, ArrowLeft: -1 };
+    list.addEventListener("keydown", (event) => {
+        const now = tabs.indexOf(document.activeElement);
+        const next =
+            event.key === "Home"
+                ? 0
+                : event.key === "End"
+                  ? tabs.length - 1
+                  : step[event.key] && (now + step[event.key] + tabs.length) % tabs.length;
+        if (now < 0 || next === undefined) return;
+        event.preventDefault();
+        tabs[next].focus();
+        show(tabs[next]);
+    });
+    for (const tab of tabs) tab.addEventListener("click", () => show(tab));
+    show(tabs.find((tab) => nameOf(tab) === location.hash.slice(1)) ?? tabs[0]);
+}

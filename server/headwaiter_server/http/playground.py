@@ -1,0 +1,97 @@
+"""The playground: the files of the page, and the calls that the page makes.
+
+A page of another origin cannot make these calls: a browser asks the server for its consent before it sends
+`Content-Type: application/json` to another origin, and this server does not consent.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from headwaiter_playground.json_calls import JSON_CALLS, JsonCall, error_body
+from headwaiter_playground.page import PAGE_HEADERS, page_file
+from headwaiter_proto.rules.errors import MessageTooLarge, Overloaded
+from headwaiter_server.http.bodies import Bodies
+from headwaiter_server.http.endpoint import JSON, Method, WrongMediaType
+from headwaiter_server.rate_limit import RateLimit
+from headwaiter_server.requests.call import Call, clock
+from headwaiter_server.requests.encoder_methods import AnswerMessage, EncoderMethods
+from headwaiter_server.requests.request_path import RequestPath
+
+# People read the page, so its calls are few and small. The limits hold for all callers together: reading and writing
+# large JSON holds Python's global lock, which the threads of gRPC need too.
+_CALLS_PER_S = 50
+_MAX_BODY_BYTES = 256 << 10
+_INCOMPLETE_BODIES = 64
+_MAX_REPLY_BYTES = 8 << 20
+
+
+def page_routes() -> list[Route]:
+    """Return the routes of the page's files, which need no token."""
+
+    async def send_file(request: Request) -> Response:
+        file = page_file(request.path_params.get("name", ""))
+        if file is None:
+            raise HTTPException(404)
+        return Response(file.content, headers={"Content-Type": file.media_type, **PAGE_HEADERS})
+
+    async def redirect(_: Request) -> Response:
+        # A relative address, because a proxy may serve the page under another path.
+        return Response(status_code=307, headers={"Location": "playground/"})
+
+    return [
+        Route("/playground", redirect),
+        Route("/playground/", send_file),
+        Route("/playground/{name}", send_file),
+    ]
+
+
+def playground_bodies() -> Bodies:
+    """Return the limits of the bodies of the page's calls."""
+    return Bodies(_MAX_BODY_BYTES, _INCOMPLETE_BODIES * _MAX_BODY_BYTES)
+
+
+def playground_methods(path: RequestPath) -> list[Method[Any]]:
+    """Return the calls that the page may make."""
+    answers = EncoderMethods(path).by_name
+    rate_limit = RateLimit(clock)
+
+    def admit(request: Request) -> None:
+        media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if media_type != JSON:
+            raise WrongMediaType(f"the header Content-Type is not {JSON}: send a body of JSON with this header")
+        if not rate_limit.admit("playground", _CALLS_PER_S):
+            raise Overloaded(
+                f"the playground answers at most {_CALLS_PER_S} calls per second: try again in 1 s, or call the "
+                "server over gRPC",
+                retry_after_s=1.0,
+                limit=_CALLS_PER_S,
+            )
+
+    return [_method(name, call, answers[name], admit) for name, call in JSON_CALLS.items()]
+
+
+def _method(name: str, json_call: JsonCall, answer: AnswerMessage, admit: Callable[[Request], None]) -> Method[Any]:
+    async def answer_small(request: Any, call: Call) -> bytes:
+        reply = await answer(request, call)
+        if len(reply) > _MAX_REPLY_BYTES:
+            raise MessageTooLarge(
+                f"the reply has {len(reply)} bytes, and the playground takes at most {_MAX_REPLY_BYTES}: send fewer or "
+                "shorter sequences, or ask for fewer layers or heads",
+                limit=_MAX_REPLY_BYTES,
+                actual=len(reply),
+            )
+        return reply
+
+    return Method(
+        f"POST /playground/call/{name}",
+        json_call.read_request,
+        answer_small,
+        lambda _, reply: json_call.write_reply(json_call.reply_class.FromString(reply)),
+        lambda error, _: error_body(error),
+        admit,
+    )

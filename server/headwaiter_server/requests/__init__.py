@@ -1,0 +1,1 @@
+"""The path of a request, the same for gRPC and HTTP: limits, admission, outcome, reply."""

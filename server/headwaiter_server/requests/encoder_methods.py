@@ -1,0 +1,128 @@
+"""The methods of headwaiter.v1.Encoder, from a request to the bytes of its reply, the same for gRPC and HTTP."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from typing import Any
+
+from headwaiter_proto import encoder_pb2 as pb
+from headwaiter_proto.rules.attention_weights import select
+from headwaiter_proto.rules.classification import encode_request
+from headwaiter_proto.rules.requests import check_attend_request
+from headwaiter_proto.rules.token_types import without_types
+from headwaiter_server.models.served_model import ServedModel
+from headwaiter_server.requests.batches import batches_reply
+from headwaiter_server.requests.call import Call, clock
+from headwaiter_server.requests.replies import (
+    attend_answer_bytes,
+    attend_reply,
+    model_ref,
+    model_reply,
+    model_status,
+    set_timings,
+)
+from headwaiter_server.requests.request_path import RequestPath, adopt_id, reserve_nothing
+from headwaiter_server.runtime.attention_weights import AttentionSelection
+from headwaiter_server.scheduling.attention_weights import AttentionWeightsResult
+from headwaiter_server.scheduling.fair_start import Priority
+from headwaiter_server.scheduling.queued_request import BatchTimes, Interval
+
+# Takes the message of a request, and returns the serialised message of the reply.
+AnswerMessage = Callable[[Any, Call], Awaitable[bytes]]
+
+
+class EncoderMethods:
+    """Answers the methods of headwaiter.v1.Encoder that take one message.
+
+    Args:
+        path: answers the requests to encode.
+
+    Attributes:
+        by_name: answers a method, by the name of the method.
+    """
+
+    def __init__(self, path: RequestPath) -> None:
+        self._path = path
+        self.by_name: Mapping[str, AnswerMessage] = {
+            "Encode": self.encode,
+            "Classify": self.classify,
+            "Attend": self.attend,
+            "ListModels": self.list_models,
+            "GetModel": self.get_model,
+            "LoadModel": self.load_model,
+            "UnloadModel": self.unload_model,
+            "ListBatches": self.list_batches,
+        }
+
+    async def encode(self, request: pb.EncodeRequest, call: Call) -> bytes:
+        """Encode the sequences of a request."""
+        adopt_id(call, request.request_id)
+        return await self._path.encode_packed(request, call, reserve_nothing)
+
+    async def classify(self, request: pb.ClassifyRequest, call: Call) -> bytes:
+        """Classify the sequences of a request: encode them, and return the scores of the model's head."""
+        adopt_id(call, request.request_id)
+        return await self._path.classify(encode_request(request), call)
+
+    async def attend(self, request: pb.AttendRequest, call: Call) -> bytes:
+        """Return the attention weights of one sequence."""
+        adopt_id(call, request.request_id)
+        with self._path.used(request.model, request.model_version, call) as served:
+            return await self._attend(request, call, served)
+
+    async def _attend(self, request: pb.AttendRequest, call: Call, served: ServedModel) -> bytes:
+        manifest = served.model.bundle.manifest
+        check_attend_request(request, manifest)
+        parsed = await self._path.read_input(request, served, lambda _: served.attention_queue.admit())
+        (sequence,) = parsed.sequences
+        selection = AttentionSelection(*select(request, len(sequence), manifest, self._path.limits.attend_bytes))
+        admitted_s = clock()
+        with self._path.counted():
+            self._path.reply_limit.hold(call.connection, attend_answer_bytes(selection, len(sequence)), call.held)
+            outcome = await served.attention_queue.submit(
+                sequence, selection, deadline_s=call.deadline_s, on_queued=call.note_queued
+            )
+            tokens = []
+            if served.tokenizer and request.HasField("texts"):
+                tokens = served.tokenizer.token_strings(without_types(sequence))
+            # Copying weights takes long; a thread keeps the event loop free.
+            respond = partial(self._respond_attend, call, admitted_s, outcome, tokens, served)
+            return await self._path.replying.run(respond, Priority.INTERACTIVE)
+
+    def _respond_attend(
+        self, call: Call, admitted_s: float, outcome: AttentionWeightsResult, tokens: list[str], served: ServedModel
+    ) -> bytes:
+        reply = attend_reply(call.request_id, outcome.attention, tokens, served)
+        batch = BatchTimes(Interval(outcome.run.start_s, outcome.run.start_s), outcome.run)
+        set_timings(reply.timings, call, admitted_s, [batch], outcome.run.end_s)
+        served.recorder.attend_stages(reply.timings)
+        return reply.SerializeToString()
+
+    async def list_models(self, request: pb.ListModelsRequest, call: Call) -> bytes:
+        """List the models that answer requests, and all versions that the server knows."""
+        repository = self._path.repository
+        reply = pb.ListModelsResponse(models=[model_ref(served) for served in repository.served])
+        reply.versions.extend(model_status(version) for version in repository.versions)
+        return reply.SerializeToString()
+
+    async def get_model(self, request: pb.GetModelRequest, call: Call) -> bytes:
+        """Describe a model."""
+        with self._path.used(request.name, request.version, call) as served:
+            return model_reply(served, self._path.settings).SerializeToString()
+
+    async def load_model(self, request: pb.LoadModelRequest, call: Call) -> bytes:
+        """Load a model."""
+        served = await self._path.controlled_repository.load(request.name)
+        return pb.LoadModelResponse(model=model_ref(served)).SerializeToString()
+
+    async def unload_model(self, request: pb.UnloadModelRequest, call: Call) -> bytes:
+        """Unload a model."""
+        await self._path.controlled_repository.unload(request.name)
+        return pb.UnloadModelResponse().SerializeToString()
+
+    async def list_batches(self, request: pb.ListBatchesRequest, call: Call) -> bytes:
+        """List the latest batches of one model, or of all models."""
+        models = self._path.repository.served
+        if request.model:
+            with self._path.used(request.model, "", call) as served:
+                models = [served]
+        return batches_reply(models, clock()).SerializeToString()

@@ -1,0 +1,41 @@
+"""The streams that callers have open."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+from headwaiter_server.requests.call import Call
+from headwaiter_server.requests.request_path import RequestPath
+from headwaiter_server.rpc.endpoint import Context
+from headwaiter_server.rpc.stream import RequestStream, StreamLimits, StreamProtocol
+
+
+class OpenStreams:
+    """Answers the streams of all services.
+
+    Args:
+        path: answers the requests.
+    """
+
+    def __init__(self, path: RequestPath) -> None:
+        self._path, settings = path, path.settings
+        self._limits = StreamLimits(settings.max_stream_requests, settings.max_stream_bytes, settings.max_stream_idle_s)
+        self._streams: set[RequestStream[Any]] = set()
+
+    async def answer(
+        self, messages: AsyncIterator[bytes], context: Context, call: Call, protocol: StreamProtocol[Any]
+    ) -> None:
+        """Answer each request of a stream."""
+        stream = RequestStream(messages, context, call, protocol, self._path.recorder, self._limits)
+        with self._path.counted():
+            self._streams.add(stream)
+            try:
+                if self._path.draining:
+                    stream.drain()
+                await stream.serve()
+            finally:
+                self._streams.remove(stream)
+
+    def drain(self) -> None:
+        """Stop reading streams, and end each stream once its requests are answered."""
+        for stream in self._streams:
+            stream.drain()

@@ -1,0 +1,75 @@
+"""Chromium, and pages of the playground: of a real server and of fake ones."""
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+
+import pytest
+from google.protobuf.message import Message
+
+from headwaiter_client import Client
+from headwaiter_client.calls import steps
+from headwaiter_client.cli.page_server import PageServer
+from testbed.chromium import Browser, Page, chromium_path, running_chromium
+from testbed.server_process import RunningServer
+
+# Opens a tab of the playground: open_tab(client, "attention", "a text", width=390, dark=True).
+OpenTab = Callable[..., Page]
+
+
+@contextmanager
+def page_server(client: Client) -> Iterator[PageServer]:
+    """Serve the page, and pass its calls to a client."""
+
+    def call(method: str, request: Message, reply_class: type[Message]) -> Message:
+        return client._run(steps.call_method(method, request, reply_class, 10.0))
+
+    with PageServer(call, 0) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+@pytest.fixture(scope="session")
+def chromium() -> Iterator[Browser]:
+    if chromium_path() is None:
+        pytest.skip("Chromium is missing: install the package chromium")
+    with running_chromium() as browser:
+        yield browser
+
+
+@pytest.fixture
+def client(text_server: RunningServer) -> Iterator[Client]:
+    with Client(text_server.address) as connected:
+        yield connected
+
+
+@pytest.fixture
+def open_tab(chromium: Browser) -> Iterator[OpenTab]:
+    """A function that opens a tab of the playground; then, no page has had an error or has asked another host.
+
+    The page first shows another tab, in which it calls nothing, so that a text for this tab can be put in place of the
+    sample, which is too long for tiny models.
+    """
+    opened: list[tuple[Page, PageServer]] = []
+    with ExitStack() as stack:
+
+        def open_page(client: Client, tab: str, text: str = "", *, width: int = 1280, dark: bool = False) -> Page:
+            server = stack.enter_context(page_server(client))
+            page = chromium.open(f"{server.url}#models", width, dark=dark)
+            opened.append((page, server))
+            page.wait_for("document.querySelector('#model-summary').textContent")
+            if text:
+                page.evaluate(f"document.querySelector('#{tab}-input').value = {json.dumps(text)}")
+            page.click(f"#tab-{tab}")
+            return page
+
+        yield open_page
+        for page, server in opened:
+            own = server.url.removesuffix("playground/")
+            assert [url for url in page.urls if not url.startswith((own, f"blob:{own}"))] == []
+            assert page.errors == []
+            page.close()

@@ -1,0 +1,281 @@
+// The modules of the playground that need no browser. Run with `node --test`.
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { attentionCsv } from "../../playground/headwaiter_playground/static/attention_files.js";
+import { strongest, whatIfHead, whatIfRow } from "../../playground/headwaiter_playground/static/attention_maths.js";
+import { CallError, Calls, latestOnly } from "../../playground/headwaiter_playground/static/calls.js";
+import { contrast, heat, readableOn } from "../../playground/headwaiter_playground/static/colours.js";
+import { cosineMatrix, nearestNeighbours } from "../../playground/headwaiter_playground/static/cosines.js";
+import {
+  batchSeconds,
+  quadraticHalf,
+  tableLengths,
+  total,
+} from "../../playground/headwaiter_playground/static/cost_model.js";
+import { csv } from "../../playground/headwaiter_playground/static/csv.js";
+import { milliseconds, percent, ticks } from "../../playground/headwaiter_playground/static/numbers.js";
+import { meanBetween, ratePerS, readTotals } from "../../playground/headwaiter_playground/static/prometheus.js";
+import { sampleSequences } from "../../playground/headwaiter_playground/static/samples.js";
+import { filledLines, requestInput, whyNoInput } from "../../playground/headwaiter_playground/static/sequence_input.js";
+import { stageSeconds } from "../../playground/headwaiter_playground/static/stages.js";
+import { float32Rows, tokenSequences } from "../../playground/headwaiter_playground/static/tensors.js";
+import { shownToken } from "../../playground/headwaiter_playground/static/tokens.js";
+
+const near = (actual, expected) =>
+  actual.forEach((value, index) => assert.ok(Math.abs(value - expected[index]) < 1e-12, `${actual}`));
+const ROW = Float32Array.of(0.125, 0.5, 0.25, 0.125);
+const PLAIN = { causal: false, noSelf: false, temperature: 1 };
+
+test("without masks, the weights are those of the model", () => {
+  assert.deepEqual([...whatIfRow(ROW, 1, PLAIN)], [...ROW]);
+});
+
+test("masked weights are zero, and the others keep their ratios and add up to one", () => {
+  near([...whatIfRow(ROW, 1, { ...PLAIN, causal: true })], [0.2, 0.8, 0, 0]);
+  near([...whatIfRow(ROW, 1, { ...PLAIN, noSelf: true })], [0.25, 0, 0.5, 0.25]);
+  near([...whatIfRow(ROW, 2, { ...PLAIN, causal: true, noSelf: true })], [0.2, 0.8, 0, 0]);
+});
+
+test("a temperature raises the weights to 1 / temperature", () => {
+  const powers = [...ROW].map((weight) => weight ** 2);
+  const sum = powers.reduce((a, b) => a + b);
+  near(
+    [...whatIfRow(ROW, 0, { ...PLAIN, temperature: 0.5 })],
+    powers.map((power) => power / sum),
+  );
+});
+
+test("tiny weights at a low temperature stay finite, and zeros stay zero", () => {
+  const row = whatIfRow(Float32Array.of(1e-30, 1e-31, 0), 0, { ...PLAIN, temperature: 0.1 });
+  near([...row], [1 - 1e-10, 1e-10, 0]);
+});
+
+test("a row of which nothing is left is zero", () => {
+  assert.deepEqual([...whatIfRow(ROW, 0, { ...PLAIN, causal: true, noSelf: true })], [0, 0, 0, 0]);
+  const head = whatIfHead(Float32Array.of(0.5, 0.5, 0.25, 0.75), 2, { ...PLAIN, causal: true, noSelf: true });
+  assert.deepEqual([...head], [0, 0, 1, 0]);
+});
+
+test("the strongest weights keep their order, and the rest is summed", () => {
+  assert.deepEqual(strongest(ROW, 2), { kept: [1, 2], rest: 0.25 });
+  assert.deepEqual(strongest(ROW, 9), { kept: [0, 1, 2, 3], rest: 0 });
+});
+
+test("tensors keep every bit", () => {
+  const numbers = Float32Array.of(0.1, -3e-38, 1, -2);
+  const data = Buffer.from(numbers.buffer).toString("base64");
+  const rows = float32Rows({ dtype: "DATA_TYPE_FLOAT32", shape: [2, 2], data });
+  assert.deepEqual(
+    rows.map((row) => [...row]),
+    [[...numbers.subarray(0, 2)], [...numbers.subarray(2)]],
+  );
+  assert.throws(() => float32Rows({ dtype: "DATA_TYPE_FLOAT16", shape: [2, 2], data }), TypeError);
+});
+
+test("token ids become little-endian int32", () => {
+  const { data, ...rest } = tokenSequences([[101, 70000], [102]]);
+  assert.deepEqual(rest, { dtype: "DATA_TYPE_INT32", lengths: [2, 1] });
+  const bytes = Buffer.from(data, "base64");
+  assert.deepEqual(
+    [0, 4, 8].map((at) => bytes.readInt32LE(at)),
+    [101, 70000, 102],
+  );
+});
+
+test("typed lines become texts or token ids", () => {
+  assert.deepEqual(filledLines("a\n \r\nb\n"), ["a", "b"]);
+  assert.deepEqual(requestInput("texts", ["a", "b"]), { texts: { values: ["a", "b"] } });
+  assert.deepEqual(requestInput("tokens", ["1, 2;3"]).tokens.lengths, [3]);
+  for (const wrong of ["one", "-1", "1.5", "99999999999", "1 2 x"])
+    assert.throws(() => requestInput("tokens", [wrong]), RangeError);
+});
+
+test("a model of features has a reason why the page has no input for it", () => {
+  const model = { takesTexts: false, takesTokens: false, featureWidth: 6, model: { name: "m" } };
+  assert.match(whyNoInput(model), /feature vectors of 6/);
+  assert.equal(whyNoInput({ ...model, takesTokens: true }), "");
+});
+
+test("cosines and nearest neighbours", () => {
+  const cosines = cosineMatrix(
+    [
+      [3, 0],
+      [3, 3],
+      [0, -2],
+      [0, 0],
+    ].map((values) => Float32Array.from(values)),
+  );
+  near(cosines[0], [1, Math.SQRT1_2, 0, 0]);
+  near(cosines[1], [Math.SQRT1_2, 1, -Math.SQRT1_2, 0]);
+  assert.deepEqual(
+    nearestNeighbours(cosines).map(({ index }) => index),
+    [1, 0, 0, 0],
+  );
+  assert.equal(nearestNeighbours([[1]])[0].index, -1);
+});
+
+test("CSV quotes texts, and a spreadsheet runs none of them as a formula", () => {
+  assert.equal(
+    csv([
+      ["a", 1.5, -2],
+      ['say "hi", you', ""],
+    ]),
+    '"a",1.5,-2\r\n"say ""hi"", you",""\r\n',
+  );
+  for (const text of ["=1+1", "+1", "-1", "@sum", "\t=1", "\r=1"]) assert.equal(csv([[text]]), `"'${text}"\r\n`);
+  const file = attentionCsv(1, 2, ["=a", "b"], Float32Array.of(0.25, 0.75, 0.5, 0.5), [0, 1, 1, 0]);
+  assert.equal(file.split("\r\n")[2], `1,2,0,"'=a",1,"b",0.75,1`);
+});
+
+test("metrics are summed over their labels, and counters give rates and means", () => {
+  const page = (queued, sum, count) => `# HELP q Text.
+q{model="a \\" } 9",version="1"} ${queued}
+q{model="b"} 1
+h_sum{model="a"} ${sum}
+h_count{model="a"} ${count}
+big 1.5e+06
+`;
+  const [before, after] = [readTotals(page(2, 10, 2)), readTotals(page(4, 40, 8))];
+  assert.equal(after.get("q"), 5);
+  assert.equal(after.get("big"), 1.5e6);
+  assert.equal(meanBetween(before, after, "h"), 5);
+  assert.ok(Number.isNaN(meanBetween(after, after, "h")));
+  assert.equal(ratePerS(before, after, "h_sum", 2), 15);
+  assert.equal(ratePerS(after, before, "h_sum", 2), 0);
+});
+
+test("the cost model follows its formula", () => {
+  const cost = { launchS: 0.002, tokenS: 1e-4, paddedRowS: 2e-5, cellS: 1e-6 };
+  const [B, n] = [3, 50];
+  assert.ok(
+    Math.abs(total(batchSeconds(cost, n, B)) - (0.002 + 1e-4 * B * n + 2e-5 * B * n + 1e-6 * B * n * n)) < 1e-15,
+  );
+  const half = quadraticHalf(cost, B);
+  const parts = batchSeconds(cost, half, B);
+  assert.ok(Math.abs(parts.attention / total(parts) - 0.5) < 1e-9);
+  assert.equal(quadraticHalf({ ...cost, cellS: 0 }, B), Infinity);
+  assert.deepEqual(tableLengths(10), [1, 2, 4, 8, 10]);
+  assert.deepEqual(tableLengths(8), [1, 2, 4, 8]);
+});
+
+test("the network has the time that the server does not account for", () => {
+  const timings = { tokenizeS: 1, queueS: 2, assembleS: 3, computeS: 4, respondS: 5, totalS: 15 };
+  assert.deepEqual(stageSeconds({ browserS: 17, timings }), [1, 2, 3, 4, 5, 2]);
+});
+
+test("text on every colour of a heat map is readable", () => {
+  for (const dark of [false, true]) {
+    for (let share = 0; share <= 1; share += 0.01) {
+      const colour = heat(share, dark);
+      assert.ok(contrast(colour, readableOn(colour)) >= 4.5, `${share} ${dark}`);
+    }
+  }
+});
+
+test("tokens of control characters and spaces can be seen", () => {
+  assert.equal(shownToken("\n"), "␊");
+  assert.equal(shownToken(" "), "␠");
+  assert.equal(shownToken("a\u0000b\u007f"), "a␀b␡");
+  assert.equal(shownToken("<b>"), "<b>");
+});
+
+test("numbers as texts", () => {
+  assert.deepEqual([0.1234, 0.01234, 0.00012].map(milliseconds), ["123", "12.3", "0.12"]);
+  assert.deepEqual([0.5, 0.031, NaN].map(percent), ["50 %", "3.1 %", "–"]);
+  assert.deepEqual(ticks(9), [0, 2.5, 5, 7.5, 10]);
+  assert.deepEqual(ticks(0), [0, 1]);
+});
+
+test("samples have from one to the wanted number of words, or token ids within the model's limits", () => {
+  const lengths = sampleSequences({ takesTexts: true }, 200, 5).map((line) => line.split(" ").length);
+  assert.deepEqual([Math.min(...lengths), Math.max(...lengths)], [1, 5]);
+  const model = { takesTexts: false, vocabularySize: 7, minTokens: 3, maxTokens: 4 };
+  for (const line of sampleSequences(model, 200, 50)) assert.match(line, /^[0-6]( [0-6]){2,3}$/);
+});
+
+const reply = (status, body) => ({ status, json: async () => body });
+
+test("at most two calls are in flight, and the others keep their order", async () => {
+  const open = [];
+  const calls = new Calls((url) => new Promise((answer) => open.push({ url, answer })));
+  const made = ["A", "B", "C", "D"].map((name) => calls.call(name, {}));
+  await new Promise(setImmediate);
+  assert.deepEqual(
+    open.map(({ url }) => url),
+    ["call/A", "call/B"],
+  );
+  open[1].answer(reply(200, { from: "B" }));
+  assert.deepEqual(await made[1], { from: "B" });
+  await new Promise(setImmediate);
+  assert.deepEqual(
+    open.map(({ url }) => url),
+    ["call/A", "call/B", "call/C"],
+  );
+  for (const { answer } of open) answer(reply(200, {}));
+  await new Promise(setImmediate);
+  open[3].answer(reply(200, {}));
+  await Promise.all(made);
+});
+
+test("a refusal has the server's message, and makes room for the next call", async () => {
+  const calls = new Calls(async () => reply(400, { message: "too long: send less", reason: "SEQUENCE_TOO_LONG" }));
+  for (let count = 0; count < 5; count += 1) {
+    await assert.rejects(calls.call("Encode", {}), (error) => {
+      assert.ok(error instanceof CallError);
+      assert.deepEqual([error.message, error.reason], ["too long: send less", "SEQUENCE_TOO_LONG"]);
+      return true;
+    });
+  }
+});
+
+test("a server that is gone, or that is no Headwaiter server, is an error in words", async () => {
+  const gone = new Calls(async () => Promise.reject(new TypeError("fetch failed")));
+  await assert.rejects(gone.call("Encode", {}), /no answer/);
+  const other = new Calls(async () => ({ status: 502, json: async () => JSON.parse("<html>") }));
+  await assert.rejects(other.call("Encode", {}), /not JSON \(status 502\)/);
+});
+
+test("the token is asked for, and then sent with every call", async () => {
+  const sent = [];
+  const calls = new Calls(async (url, options) => {
+    sent.push(options.headers.Authorization);
+    return calls.token === "secret"
+      ? reply(200, {})
+      : reply(401, { message: "the token is missing", reason: "UNAUTHENTICATED" });
+  });
+  let asked = 0;
+  calls.addEventListener("token-needed", () => (asked += 1));
+  await assert.rejects(calls.call("ListModels", {}), /missing/);
+  calls.token = "secret";
+  await calls.call("ListModels", {});
+  assert.deepEqual([asked, sent], [1, [undefined, "Bearer secret"]]);
+});
+
+test("only replies with timings are recorded, the last twelve", async () => {
+  let now = 0;
+  const timings = { totalS: 0.5 };
+  const calls = new Calls(
+    async (url) => reply(200, url.endsWith("Encode") ? { timings, lengths: [1, 2] } : {}),
+    () => (now += 1000),
+  );
+  await calls.call("GetModel", {});
+  for (let count = 0; count < 15; count += 1) await calls.call("Encode", {});
+  assert.equal(calls.records.length, 12);
+  assert.deepEqual(calls.records[0], { method: "Encode", browserS: 1, timings, sequences: 2 });
+});
+
+test("the answer to an old input never replaces the answer to a newer one", async () => {
+  const shown = [];
+  const answers = [];
+  const run = latestOnly(
+    () => new Promise((answer, refuse) => answers.push({ answer, refuse })),
+    (value) => shown.push(value),
+    (error) => shown.push(error),
+  );
+  const runs = [run(), run(), run()];
+  answers[1].answer("second");
+  answers[2].answer("third");
+  answers[0].refuse("first");
+  await Promise.all(runs);
+  assert.deepEqual(shown, ["third"]);
+});

@@ -1,0 +1,126 @@
+"""The JSON form of the page's calls, and the files of the page."""
+
+import base64
+import json
+
+import numpy as np
+import pytest
+from google.protobuf.message import Message
+
+from headwaiter_playground.json_calls import JSON_CALLS, error_body
+from headwaiter_playground.page import PAGE_HEADERS, page_file
+from headwaiter_proto import encoder_pb2 as pb
+from headwaiter_proto.rules.errors import HeadwaiterError, InvalidInput, Overloaded, SequenceTooLong
+
+
+def test_the_page_makes_only_calls_that_change_nothing() -> None:
+    assert {"ListModels", "GetModel", "Encode", "Attend"} <= JSON_CALLS.keys()
+    assert not {"LoadModel", "UnloadModel"} & JSON_CALLS.keys()
+
+
+def test_a_body_becomes_the_request_with_the_same_fields() -> None:
+    ids = np.array([101, 2, 102], "<i4").tobytes()
+    body = {
+        "model": "m",
+        "tokens": {"dtype": "DATA_TYPE_INT32", "data": base64.b64encode(ids).decode(), "lengths": [3]},
+        "layers": [1],
+        "query": 0,
+    }
+    assert JSON_CALLS["Attend"].read_request(json.dumps(body).encode()) == pb.AttendRequest(
+        model="m",
+        tokens=pb.TokenSequences(dtype=pb.DATA_TYPE_INT32, data=ids, lengths=[3]),
+        layers=[1],
+        query=0,
+    )
+
+
+def test_a_reply_keeps_every_bit_of_its_numbers_and_names_the_fields_that_are_zero() -> None:
+    vectors = np.array([[0.1, -3e-38]], "<f4")
+    reply = pb.EncodeResponse(
+        pooled=pb.Tensor(dtype=pb.DATA_TYPE_FLOAT32, shape=[1, 2], data=vectors.tobytes()),
+        timings=pb.Timings(compute_s=0.1 + 0.2),
+    )
+    written = json.loads(JSON_CALLS["Encode"].write_reply(reply))
+    assert base64.b64decode(written["pooled"]["data"]) == vectors.tobytes()
+    assert written["timings"]["computeS"] == 0.1 + 0.2
+    assert written["timings"]["queueS"] == 0
+    assert written["lengths"] == []
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"{",
+        b"\xff\xfe",
+        b"[]",
+        b"null",
+        b'"text"',
+        b'{"modle": "m"}',
+        b'{"model": 1}',
+        b'{"tokens": "a text"}',
+        b'{"tokens": [1]}',
+        b'{"texts": {"values": "a text"}}',
+        b'{"texts": {"values": [null]}}',
+        b'{"model": {}}',
+        b'{"texts": "\\ud800"}',
+        b'{"query": 1e999}',
+        b'{"model": "\\ud800"}',
+        b'{"tokens": {"data": "not base64!"}}',
+        b'{"tokens": {"lengths": [-1]}}',
+        b'{"layers": [1e99]}',
+        b'{"query": ' + b"9" * 5000 + b"}",
+        b"[" * 100_000,
+        b'{"texts":' * 100_000,
+    ],
+    ids=lambda body: repr(body[:24]),
+)
+def test_a_body_that_is_not_the_json_of_the_request_is_refused(body: bytes) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        JSON_CALLS["Attend"].read_request(body)
+    assert len(str(caught.value)) < 400
+
+
+@pytest.mark.parametrize("name", sorted(JSON_CALLS))
+def test_every_call_reads_an_empty_request_and_writes_an_empty_reply(name: str) -> None:
+    call = JSON_CALLS[name]
+    assert call.read_request(b"{}") == call.request_class()
+    written: Message = call.reply_class()
+    assert isinstance(json.loads(call.write_reply(written)), dict)
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "metadata"),
+    [
+        (HeadwaiterError("m"), "INTERNAL", {}),
+        (Overloaded("m", retry_after_s=2.0), "RESOURCE_EXHAUSTED", {}),
+        (SequenceTooLong("m", sequence=0, limit=512), "INVALID_ARGUMENT", {"sequence": "0", "limit": "512"}),
+    ],
+)
+def test_an_error_has_its_code_its_reason_and_its_details(
+    error: HeadwaiterError, code: str, metadata: dict[str, str]
+) -> None:
+    assert json.loads(error_body(error)) == {
+        "code": code,
+        "reason": pb.ErrorReason.Name(error.reason),
+        "message": "m",
+        "metadata": metadata,
+    }
+
+
+def test_the_page_has_its_files_and_nothing_else() -> None:
+    index = page_file("")
+    assert index is not None
+    assert index == page_file("index.html")
+    assert index.media_type.startswith("text/html")
+    assert b"<style" not in index.content
+    assert b"style=" not in index.content
+    for name in ("../page.py", "page.py", "/index.html", "static/index.html", ".", "..", "index.html/"):
+        assert page_file(name) is None
+
+
+def test_the_headers_forbid_other_hosts_and_scripts_inside_the_page() -> None:
+    policy = PAGE_HEADERS["Content-Security-Policy"]
+    assert policy.startswith("default-src 'none'; script-src 'self'; style-src 'self'; ")
+    assert "unsafe" not in policy
+    assert "http" not in policy

@@ -1,0 +1,260 @@
+"""The playground's page and calls: the same answers as over gRPC, and no way in for hostile pages and callers."""
+
+import asyncio
+import base64
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from starlette.applications import Starlette
+
+from headwaiter_playground.page import PAGE_HEADERS
+from headwaiter_proto import encoder_pb2 as pb
+from headwaiter_server.config import Settings
+from headwaiter_server.http.application import http_application
+from tests.server.http.asgi_caller import Reply, as_json, send_request
+from tests.server.rpc.service_under_test import Service, WordLengths, pooled_rows, token_request
+from tests.server.rpc.stand_ins import sample
+
+JSON_TYPE = "application/json"
+JSON = {"Content-Type": JSON_TYPE}
+ENCODE = "/playground/call/Encode"
+TEXT = {"texts": {"values": ["a bb"]}}
+HTML = "<img src=x onerror=alert(1)>"
+
+
+def playground(service: Service, token: str | None = None, **settings: Any) -> Starlette:
+    changed = Settings(bundle=Path("bundle"), **{"playground": "on", **settings})
+    return http_application(changed, service.path, token, asyncio.get_running_loop())
+
+
+@pytest.fixture
+async def texts(tmp_path: Path) -> AsyncIterator[Service]:
+    """A service that takes texts: the id of a word is its length."""
+    service = Service(tmp_path, WordLengths())
+    yield service
+    await service.scheduler.drain(30.0)
+
+
+async def post(application: Starlette, method: str, fields: Any, headers: dict[str, str] = JSON) -> Reply:
+    return await send_request(application, "POST", f"/playground/call/{method}", as_json(fields), headers=headers)
+
+
+async def test_the_page_and_its_files_have_headers_that_forbid_other_scripts_and_hosts(texts: Service) -> None:
+    application = playground(texts, token="s3cret")
+    for path, media_type in (("", "text/html"), ("index.html", "text/html"), ("style.css", "text/css")):
+        reply = await send_request(application, "GET", f"/playground/{path}")
+        assert (reply.status, reply.headers["content-type"]) == (200, f"{media_type}; charset=utf-8")
+        assert {name.lower(): value for name, value in PAGE_HEADERS.items()}.items() <= reply.headers.items()
+        policy = dict(rule.split(" ", 1) for rule in reply.headers["content-security-policy"].split("; "))
+        assert policy["default-src"] == policy["frame-ancestors"] == policy["form-action"] == "'none'"
+        assert policy["script-src"] == policy["style-src"] == policy["connect-src"] == "'self'"
+        assert reply.headers["x-content-type-options"] == "nosniff"
+        assert reply.body
+
+
+async def test_the_address_without_a_slash_leads_to_the_page(texts: Service) -> None:
+    reply = await send_request(playground(texts), "GET", "/playground", headers={"Host": "evil.example"})
+    assert (reply.status, reply.headers["location"]) == (307, "playground/")
+
+
+@pytest.mark.parametrize("settings", [{"playground": "off"}, {"playground": "off", "http_api": "on"}])
+async def test_the_playground_is_off_unless_asked_for(settings: dict[str, str], texts: Service) -> None:
+    application = playground(texts, **settings)
+    assert (await send_request(application, "GET", "/playground/")).status == 404
+    assert (await post(application, "Encode", TEXT)).status == 404
+
+
+async def test_the_playground_does_not_open_the_api(texts: Service) -> None:
+    reply = await send_request(playground(texts), "POST", "/v1/embeddings", as_json({"input": "a"}), headers=JSON)
+    assert reply.status == 404
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/playground/../playground/index.html",
+        "/playground/../../etc/passwd",
+        "/playground//index.html",
+        "/playground/./index.html",
+        "/playground/static/index.html",
+        "/playground/index.html/",
+        "/playground/index.html\0",
+        "/playground/__init__.py",
+        "/playground/..",
+        "/playground/static",
+        "/playground/call",
+        "/playground/call/",
+        "/playground/call/Encode/",
+        "/playground/call/LoadModel",
+        "/playground/call/EncodeStream",
+        "/playground/call/encode",
+        f"/playground/{HTML}",
+    ],
+)
+async def test_no_other_path_under_the_page_has_an_answer(path: str, texts: Service) -> None:
+    for method in ("GET", "POST"):
+        reply = await send_request(playground(texts), method, path, as_json(TEXT), headers=JSON)
+        assert reply.status in (404, 405, 307), method
+        if reply.status == 307:
+            assert path.endswith("/"), "Starlette takes the slash away"
+        else:
+            assert (reply.headers["content-type"], reply.headers["x-content-type-options"]) == (JSON_TYPE, "nosniff")
+
+
+async def test_the_page_encodes_as_grpc_does(texts: Service) -> None:
+    application = playground(texts)
+    sent = {"texts": {"values": ["a bb", "ccc"]}, "output": {"pooled": True, "hidden": True}, "requestId": "r-1"}
+    reply = await post(application, "Encode", sent)
+    assert (reply.status, reply.headers["content-type"]) == (200, JSON_TYPE)
+    assert reply.json["requestId"] == reply.headers["x-request-id"] == "r-1"
+    pooled = reply.json["pooled"]
+    rows = np.frombuffer(base64.b64decode(pooled["data"]), "<f4").reshape(pooled["shape"]).tolist()
+    request = pb.EncodeRequest(texts=pb.Texts(values=["a bb", "ccc"]))
+    assert rows == pooled_rows(await texts.encode(request)) == [[3, 2], [3, 1]]
+    assert reply.json["lengths"] == [2, 1]
+    assert reply.json["hidden"]["shape"] == [3, 2]
+    assert reply.json["timings"]["totalS"] > 0
+    assert sample(texts.recorder, "requests_total", model="tiny", version="1", method=f"POST {ENCODE}", code="OK") == 1
+
+
+async def test_the_page_attends_and_lists_models_and_batches_as_grpc_does(texts: Service) -> None:
+    application = playground(texts)
+    weights = (await post(application, "Attend", {**TEXT, "layers": [1], "heads": [2]})).json
+    expected = await texts.attend(pb.AttendRequest(texts=pb.Texts(values=["a bb"]), layers=[1], heads=[2]))
+    assert base64.b64decode(weights["weights"]["data"]) == expected.weights.data
+    assert weights["tokens"] == ["<1>", "<2>"]
+    assert (await post(application, "GetModel", {"name": "tiny"})).json["model"]["digest"] == "ab" * 32
+    assert [model["name"] for model in (await post(application, "ListModels", {})).json["models"]] == ["tiny"]
+    await texts.encode(token_request([1, 2]))
+    assert [batch["lengths"] for batch in (await post(application, "ListBatches", {})).json["batches"]] == [[2]]
+
+
+async def test_calls_need_the_token_and_files_do_not(texts: Service) -> None:
+    application = playground(texts, token="s3cret")
+    for given in ({}, {"Authorization": "Bearer wrong"}):
+        reply = await post(application, "ListModels", {}, {**JSON, **given})
+        assert (reply.status, reply.headers["www-authenticate"]) == (401, "Bearer")
+        assert (reply.json["code"], reply.json["reason"]) == ("UNAUTHENTICATED", "UNAUTHENTICATED")
+        assert "s3cret" not in reply.body.decode()
+    assert (await send_request(application, "GET", "/playground/")).status == 200
+    assert (await post(application, "ListModels", {}, {**JSON, "Authorization": "Bearer s3cret"})).status == 200
+
+
+@pytest.mark.parametrize(
+    ("content_type", "status"),
+    [
+        ("application/json", 200),
+        ("Application/JSON; charset=utf-8", 200),
+        # A page of another origin may send these types without the consent of the server.
+        (None, 415),
+        ("", 415),
+        ("text/plain", 415),
+        ("text/plain; application/json", 415),
+        ("text/plain;charset=application/json", 415),
+        ("application/x-www-form-urlencoded", 415),
+        ("multipart/form-data; boundary=application/json", 415),
+        ("application/json-seq", 415),
+    ],
+)
+async def test_only_bodies_that_a_foreign_page_cannot_send_are_read(
+    content_type: str | None, status: int, texts: Service
+) -> None:
+    headers = {} if content_type is None else {"Content-Type": content_type}
+    reply = await post(playground(texts), "Encode", TEXT, {**headers, "Origin": "https://evil.example"})
+    assert reply.status == status
+    assert not [name for name in reply.headers if name.startswith("access-control-")]
+    if status == 415:
+        assert (reply.json["code"], reply.json["reason"]) == ("INVALID_ARGUMENT", "INVALID_INPUT")
+
+
+async def test_a_foreign_page_does_not_get_the_consent_of_the_server(texts: Service) -> None:
+    asked = {
+        "Origin": "https://evil.example",
+        "Access-Control-Request-Method": "POST",
+        "Access-Control-Request-Headers": "content-type",
+    }
+    reply = await send_request(playground(texts), "OPTIONS", ENCODE, headers=asked)
+    assert (reply.status, reply.headers["allow"]) == (405, "POST")
+    assert not [name for name in reply.headers if name.startswith("access-control-")]
+
+
+@pytest.mark.parametrize(
+    ("fields", "status"),
+    [
+        ({**TEXT, "model": HTML}, 404),
+        ({"texts": {"values": [f"{HTML} {HTML} {HTML}"]}}, 400),
+        ({"texts": {"values": ["a"], "prompt": HTML}}, 400),
+        ({**TEXT, "requestId": f"{HTML}\n"}, 400),
+        ({**TEXT, HTML: 1}, 400),
+        ({**TEXT, "truncation": HTML}, 400),
+        ({**TEXT, "requestId": HTML}, 200),
+    ],
+)
+async def test_html_comes_back_only_inside_json_that_no_browser_takes_for_html(
+    fields: dict[str, Any], status: int, texts: Service
+) -> None:
+    reply = await post(playground(texts), "Encode", fields)
+    assert (reply.status, reply.headers["content-type"]) == (status, JSON_TYPE)
+    assert reply.headers["x-content-type-options"] == "nosniff"
+    assert isinstance(reply.json, dict)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"{",
+        b"null",
+        b"[]",
+        b'"text"',
+        b"\x00\xff",
+        b"[" * 100_000,
+        b'{"texts":' * 20_000,
+        b'{"texts": {"values": "a"}}',
+        b'{"texts": {"values": [1]}}',
+        b'{"texts": {"values": [null]}}',
+        b'{"texts": {"values": ["\\ud800"]}}',
+        b'{"texts": {"values": ["a"]}, "timeoutS": "later"}',
+        b'{"texts": {"values": ["a"]}, "timeoutS": NaN}',
+        b'{"texts": {"values": ["a"]}, "timeoutS": -1}',
+        b'{"texts": {"values": ["a"]}, "output": {"dimensions": 1e400}}',
+        b'{"texts": {"values": ["a"]}, "output": {"dimensions": -1}}',
+        b'{"tokens": {"data": "!", "lengths": [1]}}',
+        b'{"tokens": {"lengths": [' + b"1" * 5000 + b"]}}",
+        b'{"texts": {"values": ["a"]}, "tokens": {"lengths": [1]}}',
+        b'{"@type": "type.googleapis.com/headwaiter.v1.EncodeRequest"}',
+    ],
+)
+async def test_a_wrong_body_is_refused(body: bytes, texts: Service) -> None:
+    reply = await send_request(playground(texts), "POST", ENCODE, body, headers=JSON)
+    assert (reply.status, reply.json["code"], reply.json["reason"]) == (400, "INVALID_ARGUMENT", "INVALID_INPUT")
+
+
+async def test_a_large_body_is_refused(texts: Service) -> None:
+    body = as_json({"texts": {"values": ["a" * (256 << 10)]}})
+    reply = await send_request(playground(texts), "POST", ENCODE, body, headers=JSON)
+    assert (reply.status, reply.json["metadata"]["limit"]) == (413, str(256 << 10))
+
+
+async def test_a_large_reply_is_refused(texts: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headwaiter_server.http.playground._MAX_REPLY_BYTES", 100)
+    reply = await post(playground(texts), "Encode", TEXT)
+    assert (reply.status, reply.json["reason"], reply.json["metadata"]["limit"]) == (413, "MESSAGE_TOO_LARGE", "100")
+
+
+async def test_the_rate_of_calls_is_bounded(texts: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = 10.0
+    monkeypatch.setattr("headwaiter_server.http.playground.clock", lambda: now_s)
+    application = playground(texts, token="s3cret")
+    good = {**JSON, "Authorization": "Bearer s3cret"}
+    # Calls without the token take nothing from those that have it.
+    assert [(await post(application, "ListModels", {})).status for _ in range(60)] == [401] * 60
+    for method in ("ListModels", "ListBatches"):
+        assert [(await post(application, method, {}, good)).status for _ in range(25)] == [200] * 25
+    refused = await post(application, "GetModel", {}, good)
+    assert (refused.status, refused.headers["retry-after"], refused.json["reason"]) == (429, "1", "OVERLOADED")
+    now_s = 11.0
+    assert (await post(application, "GetModel", {}, good)).status == 200
