@@ -21,6 +21,16 @@ from tests.oracle import Array
 
 WINDOW = 5
 _ONE = dict.fromkeys(("bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id"), 1) | {"pad_token_id": 0}
+_DEBERTA_V3 = {
+    "max_position_embeddings": 70,
+    "relative_attention": True,
+    "position_buckets": 16,
+    "max_relative_positions": 60,
+    "norm_rel_ebd": "layer_norm",
+    "share_att_key": True,
+    "pos_att_type": "p2c|c2p",
+    "position_biased_input": False,
+}
 _GROUPED = {"num_key_value_heads": 2}
 
 
@@ -111,6 +121,13 @@ EXAMPLES = [
     Example("ERNIE, without task types", ("ernie",), ("nghuyong/ernie-2.0-base-en",), "Ernie"),
     Example("data2vec (text)", ("data2vec-text",), ("facebook/data2vec-text-base",), "Data2VecText"),
     Example(
+        "DeBERTa v2 and v3",
+        ("deberta-v2",),
+        ("microsoft/deberta-v3-base", "mixedbread-ai/mxbai-rerank-base-v1"),
+        "DebertaV2",
+        _DEBERTA_V3,
+    ),
+    Example(
         "ModernBERT",
         ("modernbert",),
         ("answerdotai/ModernBERT-base", "Alibaba-NLP/gte-modernbert-base"),
@@ -118,7 +135,14 @@ EXAMPLES = [
         {"local_attention": 2 * WINDOW, "max_position_embeddings": 40, **_ONE},
     ),
     Example("Nomic BERT", ("nomic_bert",), ("nomic-ai/nomic-embed-text-v1.5",), "NomicBert", {"pad_token_id": 0}),
-    Example("GTE", ("gte",), ("Alibaba-NLP/gte-base-en-v1.5",), "Gte", {"pad_token_id": 0}),
+    Example("GTE", ("gte", "new"), ("Alibaba-NLP/gte-base-en-v1.5",), "Gte", {"pad_token_id": 0}),
+    Example(
+        "jina-embeddings-v3, without adapters",
+        ("jina_embeddings_v3",),
+        ("jinaai/jina-embeddings-v3",),
+        "JinaEmbeddingsV3",
+        {"pad_token_id": 0},
+    ),
     Example(
         "EuroBERT", ("eurobert",), ("EuroBERT/EuroBERT-210m",), "EuroBert", {**_GROUPED, **_ONE, "mask_token_id": 1}
     ),
