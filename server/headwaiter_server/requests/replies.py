@@ -48,8 +48,7 @@ def answer_bytes(parsed: ParsedInput, output: Output, model: ModelDescription) -
 
 def attend_answer_bytes(selection: AttentionSelection, tokens: int) -> int:
     """Return the largest size of the attention weights in an answer, in bytes."""
-    queries = tokens if selection.query is None else 1
-    return len(selection.layers) * len(selection.heads) * queries * tokens * _FLOAT_BYTES
+    return len(selection.layers) * len(selection.heads) * tokens * tokens * _FLOAT_BYTES
 
 
 def encode_reply(

@@ -13,8 +13,8 @@ from headwaiter_proto.rules.errors import Failures, InferenceFailed, InvalidInpu
 from headwaiter_proto.rules.inputs import ParsedInput
 from headwaiter_proto.rules.outputs import read_output
 from headwaiter_server.config import Settings
-from headwaiter_server.requests.replies import attend_reply, encode_reply, model_ref, model_reply
-from headwaiter_server.runtime.attention_weights import AttentionWeights
+from headwaiter_server.requests.replies import attend_answer_bytes, attend_reply, encode_reply, model_ref, model_reply
+from headwaiter_server.runtime.attention_weights import AttentionSelection, AttentionWeights
 from headwaiter_server.scheduling.queued_request import Outcome
 from tests.server.rpc.stand_ins import model, served
 
@@ -38,6 +38,13 @@ def _values(tensor: pb.Tensor) -> list[list[float]]:
     stored = {pb.DATA_TYPE_FLOAT32: "<f4", pb.DATA_TYPE_FLOAT16: "<f2", pb.DATA_TYPE_INT8: "i1"}[tensor.dtype]
     rows: list[list[float]] = np.frombuffer(tensor.data, stored).reshape(tuple(tensor.shape)).tolist()
     return rows
+
+
+@pytest.mark.parametrize("query", [None, 2])
+def test_the_size_of_attention_weights_counts_all_queries_also_if_one_has_context_vectors(query: int | None) -> None:
+    selection = AttentionSelection([1], [0, 2], query)
+    weights = np.zeros((1, 2, 5, 5), np.float32)
+    assert attend_answer_bytes(selection, 5) == weights.nbytes
 
 
 def test_a_reply_has_the_request_id_the_model_and_the_lengths(tmp_path: Path) -> None:
