@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from headwaiter_export.checkpoint_json import CheckpointError, CheckpointJson
-from headwaiter_export.family import Family
+from headwaiter_export.family import ACTIVATIONS, Family, SequenceHead
 from headwaiter_export.head_config import HeadActivation, HeadConfig, ScoreFunction
 
 # The endings of architectures whose head scores each sequence, and whose head scores each token.
@@ -30,6 +30,11 @@ _FUNCTION_OF_PROBLEM = {
     "multi_label_classification": ScoreFunction.SIGMOID,
     "single_label_classification": ScoreFunction.SOFTMAX,
 }
+# Activations by their names in transformers; a head has no other activations.
+_ACTIVATIONS = {"tanh": HeadActivation.TANH} | {
+    name: HeadActivation(activation) for name, activation in ACTIVATIONS.items() if activation in [*HeadActivation]
+}
+_TAKES_MEAN = {"cls": False, "mean": True}
 # The number of labels that transformers assumes.
 _DEFAULT_LABELS = 2
 
@@ -58,9 +63,17 @@ def read_head(config_json: CheckpointJson, family: Family, cross_encoder: Checkp
         raise config_json.error("architectures", "the export does not know the head: save the encoder without its head")
     labels = _read_labels(config_json)
     function = _read_function(config_json, cross_encoder, len(labels))
-    if with_head[0].endswith(_TOKEN_ENDING):
+    names, per_token = family.sequence_head, with_head[0].endswith(_TOKEN_ENDING)
+    if per_token and not names.scores_tokens:
         return HeadConfig(labels, ScoreFunction.SOFTMAX, per_token=True)
-    return HeadConfig(labels, function, activation=_read_activation(config_json, family))
+    return HeadConfig(
+        labels,
+        ScoreFunction.SOFTMAX if per_token else function,
+        per_token=per_token,
+        mean=bool(names.pooling_field) and not per_token and config_json.choice(names.pooling_field, _TAKES_MEAN),
+        activation=_read_activation(config_json, family, names),
+        norm=bool(names.norm),
+    )
 
 
 def with_head_names(family: Family, head: HeadConfig | None) -> Family:
@@ -68,10 +81,9 @@ def with_head_names(family: Family, head: HeadConfig | None) -> Family:
     if head is None:
         return family
     names = {"head.output": "classifier"}
-    if not head.per_token and family.sequence_head is not None:
-        names = {"head.output": family.sequence_head.output}
-        if family.sequence_head.dense:
-            names["head.dense"] = family.sequence_head.dense
+    modules = family.sequence_head
+    if modules is not None and (modules.scores_tokens or not head.per_token):
+        names = {"head.output": modules.output, "head.dense": modules.dense, "head.norm": modules.norm}
     return replace(family, module_names={**family.module_names, **names})
 
 
@@ -108,9 +120,8 @@ def _read_function(config_json: CheckpointJson, cross_encoder: CheckpointJson, l
     return ScoreFunction.SIGMOID if labels == 1 else ScoreFunction.SOFTMAX
 
 
-def _read_activation(config_json: CheckpointJson, family: Family) -> HeadActivation | None:
+def _read_activation(config_json: CheckpointJson, family: Family, names: SequenceHead) -> HeadActivation | None:
     """Return the activation of the head; None for a head of one linear layer."""
-    names = family.sequence_head
-    if names is None or not names.dense or names.activation is not None:
-        return names.activation if names else None
-    return HeadActivation(config_json.choice(family.activation_field, family.activations))
+    if not names.dense or names.activation is not None:
+        return names.activation
+    return config_json.choice(names.activation_field or family.activation_field, _ACTIVATIONS)

@@ -34,7 +34,7 @@ class Encoder(nn.Module):
         self.layers = nn.ModuleList(layer(config, number) for number in range(config.layers))
         self.norm = make_norm(config, config.width) if config.final_norm else nn.Identity()
         self.after_pooling = build_modules(config)
-        self.head = Head(config.head, config.width) if config.head else None
+        self.head = Head(config.head, config) if config.head else None
 
     @classmethod
     def with_weights(cls, config: EncoderConfig, weights: Mapping[str, Tensor]) -> "Encoder":
@@ -95,7 +95,10 @@ class Encoder(nn.Module):
 
     def logits(self, x: Tensor, layout: AttentionLayout) -> Tensor | None:
         """Return the logits of hidden rows [R, width], float32 [B, labels] or [R, labels]; None without a head."""
-        return self.head(x, layout) if self.head else None
+        if self.config.head is None or self.head is None:
+            return None
+        logits: Tensor = self.head(x, layout, pool(x, layout, Pooling.MEAN) if self.config.head.mean else None)
+        return logits
 
 
 class Embedding(nn.Module):

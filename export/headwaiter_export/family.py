@@ -33,17 +33,27 @@ USUAL_SIZES: dict[str, str] = {
 
 @dataclass(frozen=True)
 class SequenceHead:
-    """The head of a family that scores each sequence by its first row.
+    """The head of a family that scores each sequence, by its first row unless config.json says otherwise.
 
     Attributes:
         output: module of the linear layer that computes the logits.
         dense: module of the linear layer before it; empty for a head of one linear layer.
-        activation: activation between the two; None for the activation of the feed-forward layers.
+        activation: activation between the two; None for the activation that config.json names.
+        activation_field: the field that names the activation; empty for the field of the feed-forward layers.
+        norm: module of the norm after the activation; empty for a head without a norm.
+        pooling_field: field of config.json that says whether the head scores the first row or the mean of the rows;
+            empty for a head of the first row.
+        scores_tokens: whether the head that scores each token has the same modules; otherwise it is one linear layer,
+            "classifier".
     """
 
     output: str
     dense: str = ""
     activation: HeadActivation | None = None
+    activation_field: str = ""
+    norm: str = ""
+    pooling_field: str = ""
+    scores_tokens: bool = False
 
 
 @dataclass(frozen=True)

@@ -24,19 +24,23 @@ class ScoreFunction(StrEnum):
 
 @dataclass(frozen=True)
 class HeadConfig:
-    """A head computes logits from hidden rows x: W_2 activation(W_1 x + b_1) + b_2, or W_2 x + b_2.
+    """A head computes logits from hidden rows x: W_2 norm(activation(W_1 x + b_1)) + b_2, or W_2 x + b_2.
 
     Attributes:
         labels: names of the labels, one for each logit.
         function: how logits become scores.
-        per_token: whether each token has logits; otherwise each sequence has, from its first row.
+        per_token: whether each token has logits; otherwise each sequence has.
+        mean: whether the logits of a sequence are those of the mean of its rows; otherwise those of its first row.
         activation: the activation; None for a head without W_1.
+        norm: whether a head with W_1 has the norm, which is that of the encoder.
     """
 
     labels: tuple[str, ...]
     function: ScoreFunction
     per_token: bool = False
+    mean: bool = False
     activation: HeadActivation | None = None
+    norm: bool = False
 
     @property
     def output(self) -> str:

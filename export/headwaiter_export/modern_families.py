@@ -4,7 +4,8 @@ from dataclasses import replace
 from typing import Any
 
 from headwaiter_export.choices import Norm, Positions
-from headwaiter_export.family import USUAL_SIZES, Family
+from headwaiter_export.family import USUAL_SIZES, Family, SequenceHead
+from headwaiter_export.head_config import HeadActivation
 from headwaiter_export.rotary_inputs import ModernBertInput, SplitHalfInput
 
 _NO_BIASES = dict.fromkeys(("query_bias", "key_bias", "value_bias", "output_bias", "up_bias", "down_bias"), False)
@@ -54,6 +55,15 @@ _MODERNBERT = Family(
     },
     norm_eps_field="norm_eps",
     default_norm_eps=1e-5,
+    default_values={"classifier_activation": "gelu", "classifier_pooling": "cls"},
+    sequence_head=SequenceHead(
+        "classifier",
+        "head.dense",
+        activation_field="classifier_activation",
+        norm="head.norm",
+        pooling_field="classifier_pooling",
+        scores_tokens=True,
+    ),
     # In transformers, `sliding_window` overrides `local_attention`.
     required_fields={"sliding_window": None},
 )
@@ -62,7 +72,11 @@ _NOMIC_BERT = Family(
     tensor_prefix="nomic_bert.",
     size_fields=USUAL_SIZES,
     activation_field="hidden_act",
-    module_names={"embedding.tokens": "embeddings.word_embeddings", "embedding.norm": "emb_ln"},
+    module_names={
+        "embedding.tokens": "embeddings.word_embeddings",
+        "embedding.types": "embeddings.token_type_embeddings",
+        "embedding.norm": "emb_ln",
+    },
     layer_prefix="encoder.layers",
     layer_module_names={
         "attention.query": "attn.Wqkv.query",
@@ -77,12 +91,13 @@ _NOMIC_BERT = Family(
     },
     ignored_prefixes=("pooler.", "cls."),
     fixed_fields={**_NO_BIASES, **_ROTARY, "gated": True},
+    sequence_head=SequenceHead("classifier", "pooler.dense", HeadActivation.TANH),
 )
 _GTE = replace(
     _NOMIC_BERT,
     input=SplitHalfInput(theta=160_000.0, fused={"attention.qkv_proj": _QKV, "mlp.up_gate_proj": ("up", "gate")}),
     tensor_prefix="gte.",
-    module_names={"embedding.tokens": "embeddings.word_embeddings", "embedding.norm": "embeddings.LayerNorm"},
+    module_names={**_NOMIC_BERT.module_names, "embedding.norm": "embeddings.LayerNorm"},
     layer_prefix="encoder.layer",
     layer_module_names={
         "attention.query": "attention.qkv_proj.query",

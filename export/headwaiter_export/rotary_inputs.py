@@ -19,7 +19,7 @@ _TYPES = "embeddings.token_type_embeddings.weight"
 
 @dataclass(frozen=True, kw_only=True)
 class SplitHalfInput(TokenInput):
-    """Token ids of type 0, in a family that rotates the first half of a head together with its second half.
+    """Token ids of a family that rotates the first half of a head together with its second half.
 
     Attributes:
         theta: base of the rotary angles if config.json names no base.
@@ -47,9 +47,9 @@ class SplitHalfInput(TokenInput):
 
     @override
     def fold_tensors(self, tensors: dict[str, Tensor], config_json: CheckpointJson, config: EncoderConfig) -> None:
-        """Add the vector of token type 0 to all others, split projections, and pair neighbours in queries and keys."""
+        """Fold the vector of the only token type, split projections, and pair neighbours in queries and keys."""
         types = config_json.size("type_vocab_size", least=0) if self.has_types else 0
-        if types:
+        if types and not config.token_types:
             table = take_tensor(tensors, self.words, (config.vocabulary_size, config.d_model))
             tensors[self.words] = table + take_tensor(tensors, _TYPES, (types, config.d_model))[0]
         rows = {
@@ -113,15 +113,16 @@ class ModernBertInput(SplitHalfInput):
 
     @override
     def fold_tensors(self, tensors: dict[str, Tensor], config_json: CheckpointJson, config: EncoderConfig) -> None:
-        """Split projections as in the base class, and give norms without bias a bias of zeros."""
+        """Split projections as in the base class, and give norms and the head's first layer biases of zeros."""
         super().fold_tensors(tensors, config_json, config)
-        if config_json.flag("norm_bias", default=False):
-            return
-        for name in [name for name in tensors if name.endswith("norm.weight")]:
-            bias = f"{name.removesuffix('weight')}bias"
-            if bias in tensors:
-                raise CheckpointError(f"the checkpoint has tensor {bias}, but norm_bias is false: correct config.json")
-            tensors[bias] = torch.zeros(tensors[name].shape)
+        for flag, ending in (("norm_bias", "norm.weight"), ("classifier_bias", "head.dense.weight")):
+            if config_json.flag(flag, default=False):
+                continue
+            for name in [name for name in tensors if name.endswith(ending)]:
+                bias = f"{name.removesuffix('weight')}bias"
+                if bias in tensors:
+                    raise CheckpointError(f"the checkpoint has tensor {bias}, but {flag} is false: correct config.json")
+                tensors[bias] = torch.zeros(tensors[name].shape[:1])
 
 
 def _local_layers(config_json: CheckpointJson) -> list[int]:

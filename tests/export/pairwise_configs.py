@@ -41,7 +41,6 @@ LLAMA3 = RotaryScaling(kind=ScalingKind.LLAMA3, factor=8.0, trained_tokens=30)
 YARN = RotaryScaling(
     kind=ScalingKind.YARN, factor=3.0, trained_tokens=9, slow_turns=0.1, whole_pairs=False, attention_factor=1.5
 )
-LINEAR = RotaryScaling(kind=ScalingKind.LINEAR, factor=4.0)
 VALUES: dict[str, tuple[Any, ...]] = {
     "vocabulary_size": (0, 50),
     "token_types": (0, 2),
@@ -79,8 +78,8 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "positions": tuple(Positions),
     "rotary_theta": (20.0, 10_000.0),
     "local_rotary_theta": (20.0, 10_000.0),
-    "rotary_scaling": (None, LLAMA3, YARN),
-    "local_rotary_scaling": (None, LINEAR),
+    "rotary_scaling": (None, LLAMA3),
+    "local_rotary_scaling": (None, YARN),
     "rotary_float32": BOTH,
     "embedding_norm": BOTH,
     "activation": tuple(Activation),
@@ -89,6 +88,7 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "after_pooling": ((), *CHAINS),
     "normalize": BOTH,
     "head": (
+        HeadConfig(("one",), ScoreFunction.SIGMOID, mean=True, activation=HeadActivation.GELU, norm=True),
         None,
         HeadConfig(("one", "two", "three"), ScoreFunction.SOFTMAX, activation=HeadActivation.TANH),
         HeadConfig(("one", "two"), ScoreFunction.SOFTMAX, per_token=True),

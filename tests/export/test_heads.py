@@ -9,12 +9,21 @@ import pytest
 import torch
 import transformers
 
-from headwaiter_export.attention_layout import SingleSequence
+from headwaiter_export.attention_layout import Packed, Portable, SingleSequence
 from headwaiter_export.checkpoints import read_checkpoint
+from headwaiter_export.encoder import Encoder
 from headwaiter_export.head_config import ScoreFunction
 from tests.checkpoints import save_tokenizer, save_vit, write_json
 from tests.export.family_checkpoints import save_family
-from tests.export.helpers import assert_checkpoint_refused, assert_close, edit_json
+from tests.export.helpers import (
+    RUNTIMES,
+    assert_checkpoint_refused,
+    assert_close,
+    assert_close_to_scale,
+    edit_json,
+    run_graph,
+    write_graphs,
+)
 
 LABELS = {0: "no", 1: "perhaps", 2: "yes"}
 
@@ -35,6 +44,9 @@ LABELS = {0: "no", 1: "perhaps", 2: "yes"}
         ("Data2VecText", 0),
         ("MPNet", 0),
         ("DistilBert", 0),
+        ("NomicBert", 2),
+        ("Gte", 2),
+        ("Gte", 0),
     ],
 )
 def test_a_head_equals_transformers(name: str, token_types: int, kind: str, tmp_path: Path) -> None:
@@ -43,13 +55,69 @@ def test_a_head_equals_transformers(name: str, token_types: int, kind: str, tmp_
     )
     if name == "DistilBert":
         sizes |= {"n_heads": 4, "n_layers": 2}
+    if name in ("NomicBert", "Gte"):
+        sizes |= {"pad_token_id": 0}
     model = save_family(tmp_path, name, kind, id2label=LABELS, label2id={}, **sizes)
     encoder = read_checkpoint(tmp_path).encoder
     assert encoder.config.token_types == token_types
     assert encoder.config.head is not None
     assert encoder.config.head.labels == ("no", "perhaps", "yes")
+    assert_equal_logits(encoder, model, (1, 2, 20), token_types)
+
+
+MODERN_TOKENS: dict[str, Any] = dict.fromkeys(("bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id"), 1) | {
+    "pad_token_id": 0
+}
+
+
+@pytest.mark.parametrize("kind", ["ForSequenceClassification", "ForTokenClassification"])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"classifier_pooling": "mean", "classifier_dropout": 0.5},
+        {"classifier_bias": True, "classifier_activation": "silu"},
+        {"norm_bias": True, "classifier_activation": "tanh", "classifier_pooling": "mean"},
+        {"classifier_activation": "gelu_new", "norm_eps": 0.1},
+        {"classifier_activation": "relu", "hidden_activation": "silu", "num_labels": 1},
+    ],
+)
+def test_a_head_of_modernbert_equals_transformers(settings: dict[str, Any], kind: str, tmp_path: Path) -> None:
+    labels: dict[str, Any] = {} if "num_labels" in settings else {"id2label": LABELS, "label2id": {}}
+    model = save_family(tmp_path, "ModernBert", kind, **{"local_attention": 10, **MODERN_TOKENS, **labels, **settings})
+    assert_equal_logits(read_checkpoint(tmp_path).encoder, model, (1, 2, 4, 5, 6, 24))
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("classifier_activation", "quick_gelu"),
+        ("classifier_activation", "mish"),
+        ("classifier_pooling", "max"),
+        ("classifier_bias", "no"),
+    ],
+)
+def test_an_unsupported_field_of_the_head_of_modernbert_is_named(field: str, value: Any, tmp_path: Path) -> None:
+    save_family(tmp_path, "ModernBert", "ForSequenceClassification", **MODERN_TOKENS)
+    edit_json(tmp_path / "config.json", **{field: value})
+    assert_checkpoint_refused(tmp_path, field, repr(value))
+
+
+def test_a_bias_that_the_head_of_modernbert_lacks_is_named(tmp_path: Path) -> None:
+    save_family(tmp_path, "ModernBert", "ForSequenceClassification", classifier_bias=True, **MODERN_TOKENS)
+    edit_json(tmp_path / "config.json", classifier_bias=False)
+    assert_checkpoint_refused(tmp_path, "head.dense.bias", "classifier_bias")
+
+
+def test_the_activation_of_a_head_that_export_lacks_is_named(tmp_path: Path) -> None:
+    save_family(tmp_path, "RoFormer", "ForSequenceClassification", hidden_act="quick_gelu")
+    assert_checkpoint_refused(tmp_path, "hidden_act", "quick_gelu")
+
+
+def assert_equal_logits(encoder: Encoder, model: Any, lengths: tuple[int, ...], token_types: int = 0) -> None:
+    """Check the logits of random sequences of these lengths."""
     rng = np.random.default_rng(0)
-    for n in (1, 2, 20):
+    for n in lengths:
         ids, types = rng.integers(2, 60, n), rng.integers(0, max(1, token_types), n)
         given = {"token_type_ids": torch.from_numpy(types)[None]} if token_types else {}
         layout = SingleSequence(n)
@@ -58,7 +126,27 @@ def test_a_head_equals_transformers(name: str, token_types: int, kind: str, tmp_
             _, hidden = encoder(torch.from_numpy(ids), layout, torch.from_numpy(types) if token_types else None)
             logits = encoder.logits(hidden, layout)
         assert logits is not None
-        assert_close(logits.numpy() if kind == "ForTokenClassification" else logits[0].numpy(), expected)
+        assert_close(logits.numpy() if expected.ndim == 2 else logits[0].numpy(), expected)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("kind", ["ForSequenceClassification", "ForTokenClassification"])
+@pytest.mark.parametrize("layout", RUNTIMES)
+def test_the_served_head_of_modernbert_equals_transformers(
+    layout: type[Packed] | type[Portable], kind: str, tmp_path: Path
+) -> None:
+    settings: dict[str, Any] = {"local_attention": 10, "classifier_pooling": "mean", "id2label": LABELS, "label2id": {}}
+    model = save_family(tmp_path, "ModernBert", kind, **MODERN_TOKENS, **settings)
+    path = write_graphs(read_checkpoint(tmp_path).encoder, tmp_path, layout)[layout]
+    rng = np.random.default_rng(0)
+    sequences = [rng.integers(2, 60, n) for n in (1, 2, 4, 5, 6, 24)]
+    with torch.inference_mode():
+        expected = [model(torch.from_numpy(ids)[None]).logits[0].numpy() for ids in sequences]
+    for runtime in RUNTIMES[layout]:
+        logits = run_graph(path, runtime, sequences).logits
+        assert logits is not None
+        for actual, rows in zip(logits, expected, strict=True):
+            assert_close_to_scale(actual, np.atleast_2d(rows))
 
 
 def test_a_classifier_of_images_equals_transformers(tmp_path: Path) -> None:
