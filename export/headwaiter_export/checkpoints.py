@@ -107,7 +107,12 @@ def read_checkpoint(folder: Path, pooling: Pooling | None = None, normalize: boo
 def _read_family(config_json: CheckpointJson) -> Family:
     """Return the family of a checkpoint, or raise CheckpointError if the checkpoint is not a supported encoder."""
     family = config_json.choice("model_type", {**FAMILIES, **FEATURE_FAMILIES})
-    config_json.require({"auto_map": None, "quantization_config": None})
+    config_json.require({"quantization_config": None})
+    code = config_json.values.get("auto_map") or {}
+    if not family.custom_classes or not isinstance(code, dict):
+        config_json.require({"auto_map": None})
+    elif not all(str(name).rpartition(".")[2].startswith(family.custom_classes) for name in code.values()):
+        raise config_json.error("auto_map", f"the export knows only the code of classes {family.custom_classes}…")
     if (config_json.path.parent / "adapter_config.json").is_file():
         raise CheckpointError(f"{config_json.path.parent} has adapter_config.json: merge the adapter into the weights")
     if config_json.values.get("is_decoder"):

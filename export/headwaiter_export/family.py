@@ -84,6 +84,8 @@ class Family:
         default_values: values of fields that the configuration may leave out.
         sequence_head: names of the head of sequence classification; None if the export does not know the head.
         activations: activations by their names in `activation_field`.
+        custom_classes: prefix of the names of the classes in auto_map whose code computes the same; empty if none does.
+        translate: function that translates the configuration of this code into the fields of the family.
         own_modules: function that returns the modules after the family's own pooling, given config.json and the part of
             it that is the encoder's configuration.
     """
@@ -110,10 +112,17 @@ class Family:
     default_values: Mapping[str, Any] = field(default_factory=dict)
     sequence_head: SequenceHead | None = None
     activations: Mapping[str, Activation] = field(default_factory=lambda: ACTIVATIONS)
+    custom_classes: str = ""
+    translate: Callable[[CheckpointJson], CheckpointJson] = lambda config_json: config_json
     own_modules: Callable[[CheckpointJson, CheckpointJson], tuple[PooledModule, ...]] = lambda *_: ()
 
     def encoder_json(self, config_json: CheckpointJson) -> CheckpointJson:
-        """Return the configuration of the encoder in config.json, with default values for missing fields."""
+        """Return the configuration of the encoder in config.json, with default values for missing fields.
+
+        Raises:
+            CheckpointError: the configuration is not an object, or its code has a value that the family lacks.
+        """
+        config_json = self.translate(config_json)
         named = [name for name in self.config_fields if config_json.values.get(name) is not None]
         if named and not isinstance(config_json.values[named[0]], dict):
             raise config_json.error(named[0], "it must be an object")

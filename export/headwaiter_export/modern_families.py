@@ -6,6 +6,7 @@ from typing import Any
 from headwaiter_export.choices import Norm, Positions
 from headwaiter_export.family import USUAL_SIZES, Family, SequenceHead
 from headwaiter_export.head_config import HeadActivation
+from headwaiter_export.hub_layouts import new_json, nomic_json
 from headwaiter_export.rotary_inputs import ModernBertInput, SplitHalfInput
 
 _NO_BIASES = dict.fromkeys(("query_bias", "key_bias", "value_bias", "output_bias", "up_bias", "down_bias"), False)
@@ -92,9 +93,13 @@ _NOMIC_BERT = Family(
     ignored_prefixes=("pooler.", "cls."),
     fixed_fields={**_NO_BIASES, **_ROTARY, "gated": True},
     sequence_head=SequenceHead("classifier", "pooler.dense", HeadActivation.TANH),
+    custom_classes="NomicBert",
+    translate=nomic_json,
 )
 _GTE = replace(
     _NOMIC_BERT,
+    custom_classes="",
+    translate=lambda config_json: config_json,
     input=SplitHalfInput(theta=160_000.0, fused={"attention.qkv_proj": _QKV, "mlp.up_gate_proj": ("up", "gate")}),
     tensor_prefix="gte.",
     module_names={**_NOMIC_BERT.module_names, "embedding.norm": "embeddings.LayerNorm"},
@@ -114,4 +119,32 @@ _GTE = replace(
     fixed_fields={**_ROTARY, "gated": True, "up_bias": False},
 )
 
-MODERN_FAMILIES: dict[str, Family] = {"modernbert": _MODERNBERT, "nomic_bert": _NOMIC_BERT, "gte": _GTE}
+_NEW = replace(_GTE, tensor_prefix="new.", custom_classes="New", translate=new_json)
+_JINA_V3 = replace(
+    _GTE,
+    input=SplitHalfInput(theta=20_000.0, fused={"mixer.Wqkv": _QKV}),
+    tensor_prefix="roberta.",
+    module_names=_NOMIC_BERT.module_names,
+    layer_prefix="encoder.layers",
+    layer_module_names={
+        "attention.query": "mixer.Wqkv.query",
+        "attention.key": "mixer.Wqkv.key",
+        "attention.value": "mixer.Wqkv.value",
+        "attention.output": "mixer.out_proj",
+        "attention_norm": "norm1",
+        "feed_forward.up": "mlp.fc1",
+        "feed_forward.down": "mlp.fc2",
+        "feed_forward_norm": "norm2",
+    },
+    fixed_fields=_ROTARY,
+    default_norm_eps=1e-5,
+    sequence_head=SequenceHead("classifier.out_proj", "classifier.dense", HeadActivation.TANH),
+)
+
+MODERN_FAMILIES: dict[str, Family] = {
+    "modernbert": _MODERNBERT,
+    "nomic_bert": _NOMIC_BERT,
+    "gte": _GTE,
+    "new": _NEW,
+    "jina_embeddings_v3": _JINA_V3,
+}

@@ -216,6 +216,9 @@ _CLASS_OF_MODEL_TYPE = {
     "modernbert": "TokenizersBackend",
     "nomic_bert": "BertTokenizer",
     "gte": "XLMRobertaTokenizer",
+    "jina_embeddings_v3": "XLMRobertaTokenizer",
+    # transformers knows no class for this model type; a checkpoint must name one.
+    "new": "",
     "qwen3": "Qwen2Tokenizer",
     "gemma3_text": "GemmaTokenizer",
     # Classes that this export cannot build.

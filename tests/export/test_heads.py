@@ -47,6 +47,7 @@ LABELS = {0: "no", 1: "perhaps", 2: "yes"}
         ("NomicBert", 2),
         ("Gte", 2),
         ("Gte", 0),
+        ("JinaEmbeddingsV3", 0),
     ],
 )
 def test_a_head_equals_transformers(name: str, token_types: int, kind: str, tmp_path: Path) -> None:
@@ -55,7 +56,7 @@ def test_a_head_equals_transformers(name: str, token_types: int, kind: str, tmp_
     )
     if name == "DistilBert":
         sizes |= {"n_heads": 4, "n_layers": 2}
-    if name in ("NomicBert", "Gte"):
+    if name in ("NomicBert", "Gte", "JinaEmbeddingsV3"):
         sizes |= {"pad_token_id": 0}
     model = save_family(tmp_path, name, kind, id2label=LABELS, label2id={}, **sizes)
     encoder = read_checkpoint(tmp_path).encoder

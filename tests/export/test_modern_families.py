@@ -1,4 +1,4 @@
-"""ModernBERT, Nomic BERT and GTE checkpoints of `transformers` give its hidden rows, whatever their configuration."""
+"""Checkpoints of ModernBERT and its kin give the hidden rows of `transformers`, whatever their configuration."""
 
 import json
 from dataclasses import fields
@@ -41,6 +41,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "ModernBert": MODERNBERT,
     "NomicBert": {"pad_token_id": 0},
     "Gte": {"pad_token_id": 0},
+    "JinaEmbeddingsV3": {"pad_token_id": 0},
 }
 # Other values of fields whose changed value cannot be derived from their default.
 OWN_VALUES: dict[str, list[Any]] = {
@@ -61,11 +62,19 @@ ROPE_VALUES: dict[str, list[Any]] = {
     ],
     "NomicBert": [ROPE, LINEAR, PROPORTIONAL],
     "Gte": [ROPE, LINEAR, PROPORTIONAL],
+    "JinaEmbeddingsV3": [ROPE, LINEAR, PROPORTIONAL],
 }
 
 
 CHANGES = [
-    pytest.param(name, field.name, value, id=f"{name}-{field.name}-{number}")
+    pytest.param(
+        name,
+        field.name,
+        value,
+        id=f"{name}-{field.name}-{number}",
+        # It shares its code with GTE.
+        marks=[pytest.mark.exhaustive] * (name == "JinaEmbeddingsV3"),
+    )
     for name in SETTINGS
     for field in fields(getattr(transformers, f"{name}Config"))
     for number, value in enumerate(
