@@ -14,6 +14,7 @@ from tokenizers import Tokenizer, processors
 from headwaiter_export.checkpoint_json import CheckpointError, CheckpointJson
 from headwaiter_export.special_tokens import TokenSettings, read_token_settings
 from headwaiter_export.tokenizer_parts import (
+    T5_SENTINELS,
     Parts,
     albert_parts,
     albert_post_processor,
@@ -22,11 +23,14 @@ from headwaiter_export.tokenizer_parts import (
     camembert_parts,
     gemma_parts,
     kept_post_processor,
+    llama_parts,
     mpnet_post_processor,
     qwen2_parts,
     roberta_parts,
     roberta_post_processor,
     sentencepiece_post_processor,
+    t5_parts,
+    t5_post_processor,
     xlm_roberta_parts,
 )
 
@@ -64,7 +68,8 @@ def build_tokenizer(folder: Path, config_json: CheckpointJson) -> Tokenizer:
     tokenizer = read_tokenizer_file(path)
     parts: Parts = json.loads(tokenizer.to_str())
     name, kind = _read_class(settings, config_json)
-    if kind is None:
+    # Llama 3 names the class of Llama 2.
+    if kind is None or (name == "LlamaTokenizer" and '"ByteLevel"' in path.read_text(encoding="utf-8")):
         tokens = read_token_settings(folder, settings, parts["added_tokens"], {}, ())
         tokenizer.add_tokens(tokens.missing_from({token["content"] for token in parts["added_tokens"]}))
         return tokenizer
@@ -197,6 +202,16 @@ _CLASSES: dict[str, TokenizerClass | None] = {
         gemma_parts,
         kept_post_processor,
     ),
+    "LlamaTokenizer": TokenizerClass(
+        "BPE", {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}, llama_parts, kept_post_processor
+    ),
+    "T5Tokenizer": TokenizerClass(
+        "Unigram",
+        {"eos_token": "</s>", "unk_token": "<unk>", "pad_token": "<pad>"},
+        t5_parts,
+        t5_post_processor,
+        extra_tokens=tuple(f"<extra_id_{number}>" for number in range(T5_SENTINELS)),
+    ),
     "PreTrainedTokenizer": None,
     "TokenizersBackend": None,
 }
@@ -221,11 +236,11 @@ _CLASS_OF_MODEL_TYPE = {
     "new": "",
     "qwen3": "Qwen2Tokenizer",
     "gemma3_text": "GemmaTokenizer",
-    # Classes that this export cannot build.
     "t5": "T5Tokenizer",
-    "llama": "LlamaTokenizer",
-    "mistral": "LlamaTokenizer",
-    "eurobert": "LlamaTokenizer",
+    "mistral": "TokenizersBackend",
+    # transformers knows no class for these model types, and keeps tokenizer.json unless the checkpoint names a class.
+    "llama": "PreTrainedTokenizer",
+    "eurobert": "PreTrainedTokenizer",
     "roberta": "RobertaTokenizer",
     "xlm-roberta": "XLMRobertaTokenizer",
     "camembert": "CamembertTokenizer",

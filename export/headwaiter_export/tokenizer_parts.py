@@ -1,12 +1,15 @@
 """The parts of tokenizers, as the classes of `transformers` 5 build them."""
 
+from dataclasses import replace
 from typing import Any
 
 from tokenizers import Tokenizer, processors
 
-from headwaiter_export.checkpoint_json import CheckpointJson
+from headwaiter_export.checkpoint_json import CheckpointError, CheckpointJson
 from headwaiter_export.special_tokens import TokenSettings
 
+# The number of sentinel tokens of T5, unless extra_ids says otherwise.
+T5_SENTINELS = 100
 # The content of a tokenizer.json, or parts of it.
 Parts = dict[str, Any]
 
@@ -74,6 +77,18 @@ def gemma_parts(settings: CheckpointJson, tokens: TokenSettings, parts: Parts) -
     }
 
 
+def llama_parts(settings: CheckpointJson, tokens: TokenSettings, parts: Parts) -> Parts:
+    """Return the parts of the BPE tokenizer of Llama 2, which has no unknown token but bytes."""
+    prefix = settings.values.get("add_prefix_space") is None or settings.boolean("add_prefix_space")
+    scheme = ("always" if settings.values.get("legacy") else "first") if prefix else "never"
+    pieces = {"continuing_subword_prefix": None, "end_of_word_suffix": None, "fuse_unk": True, "byte_fallback": True}
+    return {
+        "model": {**_BYTE_LEVEL_BPE, **pieces},
+        "pre_tokenizer": {"type": "Metaspace", "replacement": "▁", "prepend_scheme": scheme, "split": False},
+        "post_processor": parts["post_processor"],
+    }
+
+
 def _byte_level(*, add_prefix_space: bool, use_regex: bool) -> Parts:
     return {
         "type": "ByteLevel",
@@ -99,6 +114,21 @@ def _sentencepiece_parts(settings: CheckpointJson, parts: Parts, unknown_id: int
 def xlm_roberta_parts(settings: CheckpointJson, tokens: TokenSettings, parts: Parts) -> Parts:
     """Return the parts of XLM-RoBERTa's Unigram tokenizer."""
     return _sentencepiece_parts(settings, parts, unknown_id=3)
+
+
+def t5_parts(settings: CheckpointJson, tokens: TokenSettings, parts: Parts) -> Parts:
+    """Return the parts of T5's Unigram tokenizer.
+
+    Raises:
+        CheckpointError: the number of sentinel tokens, such as <extra_id_0>, is not `extra_ids`.
+    """
+    sentinels = sum("<extra_id_" in str(token.content) for token in tokens.extra)
+    if sentinels != (settings.size("extra_ids", least=0) if "extra_ids" in settings.values else T5_SENTINELS):
+        raise CheckpointError(
+            f"{settings.path} lists {sentinels} special tokens <extra_id_…>, which is not extra_ids (usually "
+            f"{T5_SENTINELS}): list all of them in additional_special_tokens"
+        )
+    return _sentencepiece_parts(replace(settings, values={}), parts, unknown_id=2)
 
 
 def albert_parts(settings: CheckpointJson, tokens: TokenSettings, parts: Parts) -> Parts:
@@ -137,6 +167,15 @@ def sentencepiece_post_processor(
     """Return the step that puts the first and the last special token around a text."""
     begin, end = tokens.name("bos_token"), tokens.name("eos_token")
     return _template([begin, "$A", end], [begin, "$A", end, end, "$B", end], tokenizer)
+
+
+def t5_post_processor(
+    settings: CheckpointJson, tokens: TokenSettings, tokenizer: Tokenizer
+) -> processors.PostProcessor:
+    """Return the step that puts T5's end token after a text."""
+    # The class writes this name, whatever the text of the token is.
+    end = ("</s>", _token_id(tokenizer, tokens.name("eos_token")))
+    return processors.TemplateProcessing(single="$A </s>", pair="$A </s> $B </s>", special_tokens=[end])
 
 
 def roberta_post_processor(

@@ -24,9 +24,12 @@ from tests.export.tokenizer_folders import (
     edited,
     gemma,
     json_of,
+    llama,
     qwen2,
     random_texts,
+    t5,
     unigram,
+    with_added,
     with_token_type,
     word_level,
     word_piece,
@@ -121,11 +124,23 @@ def test_a_class_that_transformers_ignores_is_ignored(tmp_path: Path) -> None:
         ),
         ("Llama", byte_level_bpe(), {"tokenizer_class": FAST}),
         ("EuroBert", byte_level_bpe(), {"tokenizer_class": FAST}),
+        ("EuroBert", byte_level_bpe(), {}),
+        ("Llama", llama(), {}),
+        ("Llama", llama(), {"tokenizer_class": "LlamaTokenizer", "add_bos_token": True, "legacy": False}),
+        ("Llama", llama(), {"tokenizer_class": "LlamaTokenizerFast", "legacy": True, "add_eos_token": True}),
+        ("Llama", llama(), {"tokenizer_class": "LlamaTokenizer", "add_prefix_space": False, "unk_token": "<pad>"}),
+        ("Llama", with_added(llama()), {"tokenizer_class": "LlamaTokenizer", "legacy": None, "add_prefix_space": None}),
+        ("Llama", byte_level_bpe(), {"tokenizer_class": "LlamaTokenizer"}),
+        ("Mistral", llama(), {"tokenizer_class": "LlamaTokenizer", "legacy": False}),
+        ("Mistral", llama(), {}),
+        ("Qwen3", llama(), {"tokenizer_class": "LlamaTokenizer"}),
     ],
     ids=[
         *("modernbert", "modernbert ignores the class", "nomic", "nomic cased", "gte multilingual", "gte english"),
         *("qwen3", "qwen3 with a prefix", "qwen3, tokens off", "qwen3, tokens on"),
-        *("qwen3 without tokens", "gemma", "gemma without steps", "llama", "eurobert"),
+        *("qwen3 without tokens", "gemma", "gemma without steps", "llama", "eurobert", "eurobert without class"),
+        *("llama without class", "llama 2", "llama 2 legacy", "llama 2 without prefix", "llama 2 with added tokens"),
+        *("llama 3", "mistral", "mistral without class", "qwen3 with a class of llama"),
     ],
 )
 def test_ids_of_modern_families_equal_those_of_auto_tokenizer(
@@ -136,6 +151,49 @@ def test_ids_of_modern_families_equal_those_of_auto_tokenizer(
     tokenizer.save(str(tmp_path / "tokenizer.json"))
     write_json(tmp_path / "tokenizer_config.json", settings)
     assert differences(tmp_path, 100) == []
+
+
+def save_t5(folder: Path) -> None:
+    """Save the encoder of a T5 with its tokenizer."""
+    sizes: dict[str, Any] = {"d_kv": 8, "d_ff": 64, "d_model": 32, "num_heads": 4, "num_layers": 1}
+    save_family(folder, "T5", "EncoderModel", **{**sizes, "vocab_size": VOCABULARY_SIZE})
+    t5().save(str(folder / "tokenizer.json"))
+
+
+SENTINELS = [f"<extra_id_{number}>" for number in range(100)]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"tokenizer_class": "T5Tokenizer", "extra_ids": 100, "additional_special_tokens": SENTINELS},
+        {"tokenizer_class": "T5TokenizerFast", "extra_ids": 10, "additional_special_tokens": SENTINELS[:10]},
+        {"tokenizer_class": "T5Tokenizer", "add_prefix_space": False, "eos_token": "<pad>"},
+        {"extra_ids": 100, "extra_special_tokens": SENTINELS},
+        {"tokenizer_class": FAST},
+    ],
+)
+def test_ids_of_t5_equal_those_of_auto_tokenizer(settings: dict[str, Any], tmp_path: Path) -> None:
+    save_t5(tmp_path)
+    write_json(tmp_path / "tokenizer_config.json", settings)
+    assert differences(tmp_path, 100) == []
+
+
+def test_a_t5_as_transformers_saves_it_has_the_ids_of_auto_tokenizer(tmp_path: Path) -> None:
+    save_t5(tmp_path)
+    AutoTokenizer.from_pretrained(str(tmp_path)).save_pretrained(tmp_path)
+    assert differences(tmp_path, 100) == []
+
+
+@pytest.mark.parametrize(
+    "settings", [{"extra_ids": 50}, {"additional_special_tokens": ["[NEW]"]}, {"extra_ids": "all"}]
+)
+@pytest.mark.usefixtures("no_transformers")
+def test_a_t5_without_its_sentinels_is_refused(settings: dict[str, Any], tmp_path: Path) -> None:
+    save_t5(tmp_path)
+    write_json(tmp_path / "tokenizer_config.json", settings)
+    assert_checkpoint_refused(tmp_path, "extra_ids")
 
 
 @pytest.mark.exhaustive

@@ -120,6 +120,27 @@ def gemma() -> Tokenizer:
     return tokenizer
 
 
+def llama() -> Tokenizer:
+    """Return the tokenizer of Llama 2, as older releases of transformers saved it."""
+    content = json_of(gemma())
+    names = {"<bos>": "<s>", "<eos>": "</s>"}
+    content["model"]["vocab"] = {names.get(token, token): number for token, number in content["model"]["vocab"].items()}
+    for token in content["added_tokens"]:
+        token["content"] = names.get(token["content"], token["content"])
+    steps = [{"type": "Prepend", "prepend": "▁"}, {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}]
+    content |= {"normalizer": {"type": "Sequence", "normalizers": steps}, "pre_tokenizer": None, "post_processor": None}
+    tokenizer = Tokenizer.from_str(json.dumps(content))
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="<s> $A", pair="<s> $A <s> $B", special_tokens=[("<s>", tokenizer.token_to_id("<s>"))]
+    )
+    return tokenizer
+
+
+def t5() -> Tokenizer:
+    """Return T5's tokenizer, with ten of its sentinel tokens."""
+    return unigram(compiled_normalizer(), ("<pad>", "</s>", "<unk>", *(f"<extra_id_{i}>" for i in range(10))))
+
+
 def unigram(normalizer: Any = None, special_tokens: tuple[str, ...] = ROBERTA_TOKENS) -> Tokenizer:
     """Return XLM-RoBERTa's tokenizer, or ALBERT's with the special tokens of ALBERT."""
     tokenizer = Tokenizer(models.Unigram())
@@ -133,7 +154,8 @@ def unigram(normalizer: Any = None, special_tokens: tuple[str, ...] = ROBERTA_TO
     )
     _train(tokenizer, trainer)
     begin, end = ("<s>", "</s>") if "<s>" in special_tokens else ("[CLS]", "[SEP]")
-    tokenizer.post_processor = _template(begin, end, tokenizer)
+    if begin in special_tokens:
+        tokenizer.post_processor = _template(begin, end, tokenizer)
     return tokenizer
 
 
