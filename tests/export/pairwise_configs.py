@@ -96,7 +96,6 @@ VALUES: dict[str, tuple[Any, ...]] = {
         None,
         HeadConfig(("one", "two", "three"), ScoreFunction.SOFTMAX, activation=HeadActivation.TANH),
         HeadConfig(("one", "two"), ScoreFunction.SOFTMAX, per_token=True),
-        HeadConfig(("one",), ScoreFunction.SIGMOID, mean=True, activation=HeadActivation.GELU, norm=True),
     ),
 }
 # Fields of each preset, with small values from `VALUES`.
