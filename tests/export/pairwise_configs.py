@@ -92,7 +92,9 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "after_pooling": ((), *CHAINS),
     "normalize": BOTH,
     "head": (
-        HeadConfig(("one",), ScoreFunction.SIGMOID, mean=True, activation=HeadActivation.GELU, norm=True),
+        HeadConfig(
+            ("one", "two", "three", "four"), ScoreFunction.SIGMOID, mean=True, activation=HeadActivation.GELU, norm=True
+        ),
         None,
         HeadConfig(("one", "two", "three"), ScoreFunction.SOFTMAX, activation=HeadActivation.TANH),
         HeadConfig(("one", "two"), ScoreFunction.SOFTMAX, per_token=True),
