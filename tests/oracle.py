@@ -199,7 +199,7 @@ class Oracle:
     def _gates(self, x: Array, name: str) -> Array:
         """Return the sigmoids of the highest scores of each row and head, and 0 for other experts [n, heads, experts].
 
-        Of equal scores, that of the first expert is the highest.
+        Of experts with equal scores, the one with the lower number is chosen first.
         """
         scores = self._linear(x, f"{name}.router").reshape(len(x), self.choices["heads"], -1)
         order, active = np.argsort(-scores, axis=-1, kind="stable"), self.choices["active_experts"]

@@ -17,6 +17,7 @@ from typing_extensions import override
 
 from headwaiter_export.attention_layout import SingleSequence
 from headwaiter_export.encoder import Encoder
+from headwaiter_export.experts import Router
 from headwaiter_export.masks import ScoreTerms
 from headwaiter_export.skip_layer_norm import fused_error
 
@@ -65,6 +66,8 @@ class ActivationRanges:
     def _layer(self, name: str, module: nn.Module, inputs: tuple[Tensor, ...], y: Tensor) -> None:
         self._record(name, inputs[0])
         self._record(name, y)
+        if isinstance(module, Router):
+            self._record(name, module.scores(inputs[0]))
         if isinstance(module, nn.Linear) and module.bias is not None:
             # On CUDA, the next operator may add the bias; then the product without the bias is stored.
             self._record(name, y - module.bias)
@@ -74,10 +77,12 @@ class ActivationRanges:
         # Kernels that are not fused store the scaled scores in float16, those of masked pairs too.
         products, scale = query @ key.transpose(-2, -1), 1 / math.sqrt(query.shape[-1])
         self._record(name, products, scale)
-        bias = terms.bias(query, key)
-        if bias is not None:
+        bias = torch.zeros(())
+        for term in terms.bias_terms(query, key):
+            bias = bias + term
+            self._record(name, term)
             self._record(name, bias)
-            self._record(name, scale * products + bias)
+        self._record(name, scale * products + bias)
 
     def norm(self, rows: Tensor, norm: nn.LayerNorm) -> None:
         """Observe the rows [R, width] that a norm after a residual sum normalises."""

@@ -34,6 +34,17 @@ from headwaiter_proto.encoder_pb2 import ImageFormat
 
 # Most layers of a model whose layers share tensors.
 _MOST_SHARED_LAYERS = 1000
+# The classes of custom code follow those of transformers.
+_CUSTOM_KINDS = (
+    "Config",
+    "Model",
+    "ForPreTraining",
+    "ForMaskedLM",
+    "ForSequenceClassification",
+    "ForTokenClassification",
+    "ForQuestionAnswering",
+    "ForMultipleChoice",
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,7 +122,7 @@ def _read_family(config_json: CheckpointJson) -> Family:
     code = config_json.values.get("auto_map") or {}
     if not family.custom_classes or not isinstance(code, dict):
         config_json.require({"auto_map": None})
-    elif not all(str(name).rpartition(".")[2].startswith(family.custom_classes) for name in code.values()):
+    elif not all(_is_known_class(name, family.custom_classes) for name in code.values()):
         raise config_json.error("auto_map", f"the export knows only the code of classes {family.custom_classes}…")
     if (config_json.path.parent / "adapter_config.json").is_file():
         raise CheckpointError(f"{config_json.path.parent} has adapter_config.json: merge the adapter into the weights")
@@ -122,6 +133,11 @@ def _read_family(config_json: CheckpointJson) -> Family:
     if learned and config_json.values.get("position_embedding_type", "absolute") != "absolute":
         raise config_json.error("position_embedding_type", "only 'absolute' is supported")
     return family
+
+
+def _is_known_class(name: object, prefix: str) -> bool:
+    """Return whether a name in `auto_map`, such as "owner/repository--module.NewModel", ends with a known class."""
+    return isinstance(name, str) and name.rpartition(".")[2] in {prefix + kind for kind in _CUSTOM_KINDS}
 
 
 def _token_types(folder: Path, config_json: CheckpointJson, family: Family) -> int:

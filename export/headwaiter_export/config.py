@@ -88,7 +88,7 @@ class EncoderConfig:
         local_rotary_theta: the same base in local layers; 0 stands for rotary_theta.
         rotary_scaling: how these angles are scaled for long sequences; None if they are not. `from_dict` takes an
             object of fields.
-        local_rotary_scaling: the same scaling in local layers.
+        local_rotary_scaling: how they are scaled in local layers; None if they are not, whatever rotary_scaling is.
         rotary_float32: whether the angles of rotary positions are computed in float32, as in transformers' models after
             RoFormer; otherwise in float64. Position 8,000 has an error of up to 5e-4 in float32.
         embedding_norm: whether a norm follows the embeddings.

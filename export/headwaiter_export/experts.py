@@ -18,8 +18,8 @@ from headwaiter_export.config import EncoderConfig
 class Router(nn.Linear):
     """Gives each row a gate for every expert: sigmoid(score) for the `active` highest scores of a head, otherwise 0.
 
-    Of equal scores, that of the first expert is the highest. TopK has no such rule in PyTorch, so the scores of a head
-    are compared pair by pair.
+    Of experts with equal scores, the one with the lower number is chosen first. PyTorch's TopK has no such rule, so
+    the scores of a head are compared pair by pair.
     """
 
     def __init__(self, config: EncoderConfig) -> None:

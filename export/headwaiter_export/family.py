@@ -84,7 +84,7 @@ class Family:
         default_values: values of fields that the configuration may leave out.
         sequence_head: names of the head of sequence classification; None if the export does not know the head.
         activations: activations by their names in `activation_field`.
-        custom_classes: prefix of the names of the classes in auto_map whose code computes the same; empty if none does.
+        custom_classes: prefix of the classes that auto_map may name, whose code computes the same; empty if none does.
         translate: function that translates the configuration of this code into the fields of the family.
         own_modules: function that returns the modules after the family's own pooling, given config.json and the part of
             it that is the encoder's configuration.

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from headwaiter_export.checkpoint_json import CheckpointJson
+from headwaiter_export.checkpoint_json import CheckpointError, CheckpointJson
 
 # The only supported values of fields of Nomic BERT's code, and its defaults that differ from these values.
 _NOMIC_VALUES: dict[str, Any] = {
@@ -25,6 +25,13 @@ _NOMIC_DEFAULTS = {**_NOMIC_VALUES, **dict.fromkeys(("qkv_proj_bias", "mlp_fc1_b
     "layer_norm_epsilon": 1e-5,
     "max_trained_positions": 2048,
     "type_vocab_size": 2,
+}
+# The names of transformers that the code takes too, because its configuration is derived from that of GPT-2.
+_NOMIC_ALIASES = {
+    "n_embd": "hidden_size",
+    "n_layer": "num_hidden_layers",
+    "n_head": "num_attention_heads",
+    "n_positions": "max_position_embeddings",
 }
 # The only supported values of fields of GTE's code, which are also its defaults.
 _NEW_VALUES = {
@@ -43,9 +50,11 @@ def nomic_json(config_json: CheckpointJson) -> CheckpointJson:
     their length: if there is a factor, this number is the maximum.
     Source: https://github.com/nomic-ai/contrastors, src/contrastors/models/huggingface.
     """
-    if "n_embd" not in config_json.values or "hidden_size" in config_json.values:
+    values = config_json.values
+    if not values.get("auto_map") and ("n_embd" not in values or "hidden_size" in values):
         return config_json
-    custom = _checked(config_json, _NOMIC_DEFAULTS, _NOMIC_VALUES)
+    aliases = {name: values[alias] for name, alias in _NOMIC_ALIASES.items() if alias in values}
+    custom = _checked(replace(config_json, values={**aliases, **values}), _NOMIC_DEFAULTS, _NOMIC_VALUES)
     longest = custom.size("n_positions")
     if custom.values.get("rotary_scaling_factor"):
         longest = min(longest, custom.size("max_trained_positions"))
@@ -91,8 +100,12 @@ def _checked(config_json: CheckpointJson, defaults: Mapping[str, Any], supported
     """Return a configuration with the defaults of its code, and refuse values that are not supported."""
     filled = replace(config_json, values={**defaults, **config_json.values})
     for name, value in supported.items():
-        if filled.values[name] != value:
-            raise filled.error(name, f"the export supports only {value!r}, which the code's default may not be")
+        if filled.values[name] == value:
+            continue
+        if name in config_json.values:
+            raise config_json.error(name, f"the export supports only {value!r}")
+        default = f"{name}, which the code takes as {filled.values[name]!r}"
+        raise CheckpointError(f"{config_json.path} lacks {default}: the export supports only {value!r}")
     return filled
 
 

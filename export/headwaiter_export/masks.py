@@ -82,6 +82,21 @@ class ScoreTerms:
     ) -> Tensor | None:
         """Return what each head adds to the score of each query and key, [..., H, n, K]; None without a bias.
 
+        The arguments are those of `bias_terms`.
+        """
+        terms = self.bias_terms(query, key, queries, keys, key_blocks)
+        return sum(terms[1:], terms[0]) if terms else None
+
+    def bias_terms(
+        self,
+        query: Tensor,
+        key: Tensor,
+        queries: Tensor | None = None,
+        keys: Tensor | None = None,
+        key_blocks: Tensor | None = None,
+    ) -> list[Tensor]:
+        """Return the terms of the bias, each [..., H, n, K].
+
         Args:
             query: [..., H, n, head_dim].
             key: [..., H, K, head_dim].
@@ -111,7 +126,7 @@ class ScoreTerms:
                 key_blocks / scale, self.distance_queries, query.shape[-2], first_query - first_key
             )
             terms.append(blocks.movedim((-4, -2), (-2, -1)).flatten(-2)[..., : key.shape[-2]])
-        return sum(terms[1:], terms[0]) if terms else None
+        return terms
 
     def _numbers_by_distance(self, distances: Tensor) -> Tensor:
         """Return the numbers of each head for distances [n, K] from queries to keys, [H, n, K].

@@ -146,8 +146,9 @@ def _clear(encoder: Encoder, sequence: Sequence) -> Sequence:
         if gap >= _CLEAR_GAP:
             break
         (again,) = random_sequences(encoder.config, [len(sequence)], seed)
-        if _smallest_gap(encoder, again) > gap:
-            gap, sequence = _smallest_gap(encoder, again), again
+        gap_again = _smallest_gap(encoder, again)
+        if gap_again > gap:
+            gap, sequence = gap_again, again
     return sequence
 
 

@@ -99,8 +99,9 @@ def switch_head(choices: Choices) -> EncoderConfig:
     """Heads with mixtures of experts: E value projections and E output projections for each head, without biases.
 
     y_i = Σ_h Σ_e g_ihe W_he^O c_hi, where c_hi = Σ_j softmax_j(Q_hi · K_hj / √head_dim) Σ_e s_jhe W_he^V x_j.
-    In each head, the gate s_jhe is sigmoid(S_he · x_j) for the active_experts largest S_he · x_j, otherwise 0; so is
-    g_ihe with G_he · x_i. Gates are not normalised. Positions can be set to rotary.
+    In each head, the gate s_jhe is sigmoid(S_he · x_j) for the active_experts largest S_he · x_j, and 0 for the others.
+    The gate g_ihe is computed in the same way from G_he · x_i. Gates are not normalised.
+    Positions can be set to rotary.
     Source: https://arxiv.org/abs/2312.07987, and https://github.com/robertcsordas/switchhead.
     """
     experts = {"experts": 4, "active_experts": 2}

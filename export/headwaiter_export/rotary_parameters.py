@@ -153,7 +153,6 @@ class _Parameters:
         return float(value)
 
     def _error(self, expected: str) -> CheckpointError:
-        # A field that is missing cannot be wrong, so the field is there.
         return self.config_json.error(self.name, expected)
 
 

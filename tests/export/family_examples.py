@@ -1,6 +1,6 @@
 """A tiny random checkpoint of each supported `model_type`, and the difference of its graph to `transformers`."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from tests.checkpoints import bert_hidden
 from tests.export.family_checkpoints import SIZES, save_family
 from tests.export.feature_checkpoints import draw_input, expected_hidden, input_rows, save_feature_model
 from tests.export.helpers import run_graph, write_graphs
+from tests.export.hub_checkpoints import save_new, save_nomic
 from tests.oracle import Array
 
 WINDOW = 5
@@ -46,15 +47,17 @@ class Example:
         settings: fields of the configuration, besides the usual sizes.
         kind: end of the name of the model class.
         config_class: name of the configuration class; empty for the name with "Config".
+        save: saves the checkpoint, in place of the four fields before.
     """
 
     label: str
     model_types: tuple[str, ...]
     known: tuple[str, ...]
-    name: str
+    name: str = ""
     settings: Mapping[str, Any] = field(default_factory=dict)
     kind: str = "Model"
     config_class: str = ""
+    save: Callable[[Path], transformers.PreTrainedModel] | None = None
 
     @property
     def takes_features(self) -> bool:
@@ -75,7 +78,9 @@ class Example:
         The sequences run alone and together: lengths of 1, 2, near the window, and of the maximum. A model of images or
         audio has one length.
         """
-        if self.takes_features:
+        if self.save:
+            model = self.save(folder)
+        elif self.takes_features:
             model = save_feature_model(folder, self.name, self.kind, **self.settings)
         else:
             model = save_family(folder, self.name, self.kind, self.config_class, **self.settings)
@@ -121,7 +126,7 @@ EXAMPLES = [
     Example("ERNIE, without task types", ("ernie",), ("nghuyong/ernie-2.0-base-en",), "Ernie"),
     Example("data2vec (text)", ("data2vec-text",), ("facebook/data2vec-text-base",), "Data2VecText"),
     Example(
-        "DeBERTa v2 and v3",
+        "DeBERTa v3, and v2 without convolution",
         ("deberta-v2",),
         ("microsoft/deberta-v3-base", "mixedbread-ai/mxbai-rerank-base-v1"),
         "DebertaV2",
@@ -134,18 +139,18 @@ EXAMPLES = [
         "ModernBert",
         {"local_attention": 2 * WINDOW, "max_position_embeddings": 40, **_ONE},
     ),
-    Example("Nomic BERT", ("nomic_bert",), ("nomic-ai/nomic-embed-text-v1.5",), "NomicBert", {"pad_token_id": 0}),
-    Example("GTE", ("gte", "new"), ("Alibaba-NLP/gte-base-en-v1.5",), "Gte", {"pad_token_id": 0}),
+    Example("Nomic BERT", ("nomic_bert",), (), "NomicBert", {"pad_token_id": 0}),
+    Example("Nomic BERT, layout of its code", ("nomic_bert",), ("nomic-ai/nomic-embed-text-v1.5",), save=save_nomic),
+    Example("GTE", ("gte",), (), "Gte", {"pad_token_id": 0}),
+    Example("GTE, layout of its code", ("new",), ("Alibaba-NLP/gte-base-en-v1.5",), save=save_new),
     Example(
         "jina-embeddings-v3, without adapters",
         ("jina_embeddings_v3",),
-        ("jinaai/jina-embeddings-v3",),
+        ("jinaai/jina-embeddings-v3-hf",),
         "JinaEmbeddingsV3",
         {"pad_token_id": 0},
     ),
-    Example(
-        "EuroBERT", ("eurobert",), ("EuroBERT/EuroBERT-210m",), "EuroBert", {**_GROUPED, **_ONE, "mask_token_id": 1}
-    ),
+    Example("EuroBERT", ("eurobert",), (), "EuroBert", {**_GROUPED, **_ONE, "mask_token_id": 1}),
     Example(
         "Qwen3",
         ("qwen3",),

@@ -11,7 +11,8 @@ from tests.export.family_table import BEGIN, DOCUMENT, END
 
 # Tracing a graph takes seconds, and most families share their code, so every run traces one graph.
 MARKED = [
-    pytest.param(each, id=each.name, marks=[pytest.mark.exhaustive] * (each.name != "ModernBert")) for each in EXAMPLES
+    pytest.param(each, id=each.label, marks=[pytest.mark.exhaustive] * (each.label != "ModernBERT"))
+    for each in EXAMPLES
 ]
 
 
