@@ -150,17 +150,17 @@ def _evaluator(path: Path) -> ReferenceEvaluator:
     return ReferenceEvaluator(str(path), new_ops=CONTRIB_OPS)
 
 
-def assert_close(actual: Array | None, expected: Array) -> None:
+def assert_close(actual: Array | None, expected: Array, tolerance: float = 1e-5) -> None:
     """Check that every value is within 1e-5, the tolerance of pooled vectors (that of hidden rows is 1e-4)."""
     assert actual is not None
-    np.testing.assert_allclose(actual, expected, rtol=0, atol=1e-5)
+    np.testing.assert_allclose(actual, expected, rtol=0, atol=tolerance)
 
 
-def assert_close_to_scale(actual: Array | None, expected: Array) -> None:
+def assert_close_to_scale(actual: Array | None, expected: Array, tolerance: float = 1e-5) -> None:
     """Check that every difference is at most 1e-5 × the largest expected value."""
     assert actual is not None
     scale = np.abs(expected).max()
-    assert_close(actual / scale, expected / scale)
+    assert_close(actual / scale, expected / scale, tolerance)
 
 
 def cosines(actual: Array, expected: Array) -> Array:

@@ -107,18 +107,21 @@ def hidden_rows(
 
 def assert_equal_outputs(config: EncoderConfig, actual: Outputs, expected: Outputs) -> None:
     assert expected.hidden is not None
-    assert_close_to_scale(actual.hidden, expected.hidden)
+    # Products of two rounded factors double the error, and these encoders multiply such products.
+    tolerance = 2e-5 if config.gated and config.experts else 1e-5
+    assert_close_to_scale(actual.hidden, expected.hidden, tolerance)
     if expected.pooled is None:
         assert actual.pooled is None
     else:
         assert actual.pooled is not None
-        assert_close_to_scale(normalize_pooled(actual.pooled, normalized=config.normalize), expected.pooled)
+        pooled = normalize_pooled(actual.pooled, normalized=config.normalize)
+        assert_close_to_scale(pooled, expected.pooled, tolerance)
     assert (actual.logits is None) == (expected.logits is None) == (config.head is None)
     if actual.logits is not None and expected.logits is not None:
         logits = np.concatenate(expected.logits)
         # A single logit can be near 0, although the terms that it sums are not.
         scale = max(1.0, np.abs(logits).max())
-        assert_close(np.concatenate(actual.logits) / scale, logits / scale)
+        assert_close(np.concatenate(actual.logits) / scale, logits / scale, tolerance)
 
 
 def cuda_attention(config: EncoderConfig) -> str:
