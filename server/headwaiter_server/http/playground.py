@@ -66,7 +66,7 @@ def playground_methods(path: RequestPath, own_name: str | None) -> list[Method[A
 
     def admit(request: Request) -> None:
         if own_name is not None:
-            remedy = "set --token-file, or name this host in --http-address"
+            remedy = "set --token-file, or open the page by an IP address"
             check_host(request.headers.get("host", ""), own_name, remedy)
         check_media_type(request.headers.get("content-type", ""))
         if not call_limit.admit("calls", _CALLS_PER_S):
