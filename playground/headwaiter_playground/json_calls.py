@@ -5,6 +5,7 @@ stay exact, and whole numbers of 64 bits as texts.
 """
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from textwrap import shorten
@@ -17,6 +18,9 @@ from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.rules.errors import MAX_QUOTED_CHARACTERS, HeadwaiterError, InvalidInput
 from headwaiter_proto.rules.status import code_of, metadata_of
 
+_API_PAGE = "docs/api.md"
+# What protobuf says of a field that a message does not have, before a list of the fields that it has.
+_UNKNOWN_FIELD = re.compile(r'Message type "headwaiter\.v1\.(\w+)" has no field named "(.*?)"', re.DOTALL)
 # The page reads, and changes nothing: it can neither load nor unload models.
 _METHODS = ("ListModels", "GetModel", "Encode", "Attend", "ListBatches")
 
@@ -35,7 +39,8 @@ class JsonCall:
             InvalidInput: the body is not JSON, or does not fit the request.
         """
         try:
-            fields = json.loads(body)
+            # `json.loads` would also take UTF-16, which the server's count of values cannot read.
+            fields = json.loads(body.decode())
             if isinstance(fields, dict):
                 return json_format.ParseDict(fields, self.request_class())
             cause = "it is not an object"
@@ -43,9 +48,14 @@ class JsonCall:
             cause = "it has too many levels"
         except Exception as error:  # noqa: BLE001  # Of JSON of a wrong shape, ParseDict raises errors of many classes.
             cause = str(error)
+            if unknown := _UNKNOWN_FIELD.match(cause):
+                message, field = unknown.groups()
+                quoted = field[:MAX_QUOTED_CHARACTERS]
+                raise InvalidInput(f"unknown field {quoted}: see {_API_PAGE}#{message.lower()}") from None
+        name = self.request_class.__name__
         raise InvalidInput(
-            f"the body is not the JSON of {self.request_class.__name__} "
-            f"({shorten(cause, MAX_QUOTED_CHARACTERS, placeholder=' …')}): see the API page"
+            f"the body is not the JSON of {name} ({shorten(cause, MAX_QUOTED_CHARACTERS, placeholder=' …')}): "
+            f"see {_API_PAGE}#{name.lower()}"
         )
 
     def write_reply(self, reply: Message) -> bytes:

@@ -13,6 +13,7 @@ from grpc_reflection.v1alpha import reflection, reflection_pb2, reflection_pb2_g
 from headwaiter_proto import encoder_pb2
 from headwaiter_server.concurrency.background_tasks import BackgroundTasks
 from headwaiter_server.config import Settings
+from headwaiter_server.http import announcements
 from headwaiter_server.http.application import http_application
 from headwaiter_server.http.server import HttpServer
 from headwaiter_server.metrics import Recorder
@@ -103,6 +104,10 @@ class Server:
         self._recorder.available(self._scheduler.available)
         await self._update_health()
         log.info("serving on port %d, metrics on port %d", self.port, self.metrics_port)
+        for line in announcements.addresses(settings, self.metrics_port):
+            log.info(line)
+        for line in announcements.warnings(settings):
+            log.warning(line)
 
     async def failed(self) -> None:
         """Wait until the scheduler fails, and raise its error; never return."""

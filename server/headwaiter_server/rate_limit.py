@@ -1,4 +1,4 @@
-"""Limit how many events of each kind are let through in a second."""
+"""Limit how many events of each kind, or how many of their bytes, are let through in a second."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -25,14 +25,20 @@ class RateLimit:
         self._clock = clock
         self._windows: dict[str, _Window] = {}
 
-    def admit(self, kind: str, per_s: int) -> bool:
-        """Return whether to let an event through: one of the first `per_s` of its kind in this second."""
+    def admit(self, kind: str, per_s: int, amount: int = 1) -> bool:
+        """Return whether to let an event through.
+
+        Args:
+            kind: the kind of event.
+            per_s: the most that the events of the kind may amount to in a second.
+            amount: what this event amounts to.
+        """
         now_s = self._clock()
         window = self._windows.get(kind)
         if window is None or now_s >= window.end_s:
             window = self._windows[kind] = _Window(now_s + _WINDOW_S, left_out=window.left_out if window else 0)
-        if window.let_through < per_s:
-            window.let_through += 1
+        if window.let_through + amount <= per_s:
+            window.let_through += amount
             return True
         window.left_out += 1
         return False

@@ -53,6 +53,9 @@ def test_a_reply_keeps_every_bit_of_its_numbers_and_names_the_fields_that_are_ze
         b"",
         b"{",
         b"\xff\xfe",
+        '{"model": "m"}'.encode("utf-16"),
+        '{"model": "m"}'.encode("utf-16-le"),
+        '{"model": "m"}'.encode("utf-32-le"),
         b"[]",
         b"null",
         b'"text"',
@@ -79,6 +82,19 @@ def test_a_body_that_is_not_the_json_of_the_request_is_refused(body: bytes) -> N
     with pytest.raises(InvalidInput) as caught:
         JSON_CALLS["Attend"].read_request(body)
     assert len(str(caught.value)) < 400
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (b'{"foo": 1}', "unknown field foo: see docs/api.md#encoderequest"),
+        (b'{"texts": {"foo": 1}}', "unknown field foo: see docs/api.md#texts"),
+    ],
+)
+def test_an_unknown_field_is_named_with_the_page_of_its_message(body: bytes, message: str) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        JSON_CALLS["Encode"].read_request(body)
+    assert str(caught.value) == message
 
 
 @pytest.mark.parametrize("name", sorted(JSON_CALLS))

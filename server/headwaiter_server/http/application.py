@@ -12,13 +12,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
+from headwaiter_playground.call_rules import JSON, JSON_HEADERS
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.rules.errors import HeadwaiterError, InvalidInput, Unimplemented
 from headwaiter_proto.rules.requests import RequestLimits
 from headwaiter_server.config import Settings
 from headwaiter_server.http import openai, scores, tei
 from headwaiter_server.http.bodies import Bodies
-from headwaiter_server.http.endpoint import JSON, JSON_HEADERS, Endpoint, HttpRules, Method
+from headwaiter_server.http.endpoint import Endpoint, HttpRules, Method
 from headwaiter_server.http.pages import public_routes
 from headwaiter_server.http.playground import page_routes, playground_bodies, playground_methods
 from headwaiter_server.requests.call import Call
@@ -45,7 +46,9 @@ def http_application(
         routes += [_route(rules, method) for method in _api_methods(path)]
     if settings.playground == "on":
         page_rules = replace(rules, bodies=playground_bodies())
-        routes += [_route(page_rules, method) for method in playground_methods(path)]
+        # A token keeps other web sites out, whatever name they use: only the visitor knows it.
+        own_name = settings.http_host_and_port[0] if token is None else None
+        routes += [_route(page_rules, method) for method in playground_methods(path, own_name)]
         routes += page_routes()
     return Starlette(routes=routes, exception_handlers={HTTPException: _refuse_path})
 

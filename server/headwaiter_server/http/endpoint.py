@@ -15,10 +15,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from headwaiter_playground.call_rules import JSON, JSON_HEADERS, STATUSES
 from headwaiter_proto.rules.errors import (
     DeadlineExceeded,
     HeadwaiterError,
-    InvalidInput,
     MessageTooLarge,
     Transient,
     Unauthenticated,
@@ -30,19 +30,11 @@ from headwaiter_server.requests.bearer_token import carries_token
 from headwaiter_server.requests.call import Call, OutcomeRecorder, clock
 from headwaiter_server.requests.request_path import RequestPath
 
-JSON = "application/json"
-# A browser must not take a text inside a reply for HTML.
-JSON_HEADERS = {"x-content-type-options": "nosniff"}
-
 _Question = TypeVar("_Question")
 
 
-class WrongMediaType(InvalidInput):
-    """The header Content-Type does not say that the body is JSON."""
-
-
 # The statuses of errors that only HTTP has.
-_STATUSES: dict[type[HeadwaiterError], int] = {SlowBody: 408, WrongMediaType: 415}
+_STATUSES: dict[type[HeadwaiterError], int] = {SlowBody: 408, **STATUSES}
 
 
 @dataclass(frozen=True)

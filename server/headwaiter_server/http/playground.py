@@ -1,33 +1,30 @@
-"""The playground: the files of the page, and the calls that the page makes.
-
-A page of another origin cannot make these calls: a browser asks the server for its consent before it sends
-`Content-Type: application/json` to another origin, and this server does not consent.
-"""
+"""The playground: the files of the page, and the calls that the page makes."""
 
 from collections.abc import Callable
 from typing import Any
 
-from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from headwaiter_playground.call_rules import JSON, JSON_HEADERS, MAX_BODY_BYTES, check_host, check_media_type
 from headwaiter_playground.json_calls import JSON_CALLS, JsonCall, error_body
 from headwaiter_playground.page import PAGE_HEADERS, page_file
-from headwaiter_proto.rules.errors import MessageTooLarge, Overloaded
+from headwaiter_proto.rules.errors import MessageTooLarge, Overloaded, Unimplemented
 from headwaiter_server.http.bodies import Bodies
-from headwaiter_server.http.endpoint import JSON, Method, WrongMediaType
+from headwaiter_server.http.endpoint import Method
 from headwaiter_server.rate_limit import RateLimit
 from headwaiter_server.requests.call import Call, clock
 from headwaiter_server.requests.encoder_methods import AnswerMessage, EncoderMethods
 from headwaiter_server.requests.request_path import RequestPath
 
 # People read the page, so its calls are few and small. The limits hold for all callers together: reading and writing
-# large JSON holds Python's global lock, which the threads of gRPC need too.
+# large JSON holds Python's global lock, which the threads of gRPC need too. Writing a reply of 8 MiB takes 80 ms, so
+# that the replies of a second take 160 ms.
 _CALLS_PER_S = 50
-_MAX_BODY_BYTES = 256 << 10
 _INCOMPLETE_BODIES = 64
 _MAX_REPLY_BYTES = 8 << 20
+_REPLY_BYTES_PER_S = 16 << 20
 
 
 def page_routes() -> list[Route]:
@@ -36,7 +33,8 @@ def page_routes() -> list[Route]:
     async def send_file(request: Request) -> Response:
         file = page_file(request.path_params.get("name", ""))
         if file is None:
-            raise HTTPException(404)
+            error = Unimplemented("the page has no such file: open /playground/")
+            return Response(error_body(error), 404, JSON_HEADERS, JSON)
         return Response(file.content, headers={"Content-Type": file.media_type, **PAGE_HEADERS})
 
     async def redirect(_: Request) -> Response:
@@ -52,19 +50,26 @@ def page_routes() -> list[Route]:
 
 def playground_bodies() -> Bodies:
     """Return the limits of the bodies of the page's calls."""
-    return Bodies(_MAX_BODY_BYTES, _INCOMPLETE_BODIES * _MAX_BODY_BYTES)
+    return Bodies(MAX_BODY_BYTES, _INCOMPLETE_BODIES * MAX_BODY_BYTES)
 
 
-def playground_methods(path: RequestPath) -> list[Method[Any]]:
-    """Return the calls that the page may make."""
+def playground_methods(path: RequestPath, own_name: str | None) -> list[Method[Any]]:
+    """Return the calls that the page may make.
+
+    Args:
+        path: answers the requests.
+        own_name: the host that a browser may ask for, besides IP addresses and localhost; None for any host.
+    """
     answers = EncoderMethods(path).by_name
-    rate_limit = RateLimit(clock)
+    # The first limit is used in the thread of HTTP only, the second one in the thread of the server only.
+    call_limit, reply_limit = RateLimit(clock), RateLimit(clock)
 
     def admit(request: Request) -> None:
-        media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-        if media_type != JSON:
-            raise WrongMediaType(f"the header Content-Type is not {JSON}: send a body of JSON with this header")
-        if not rate_limit.admit("playground", _CALLS_PER_S):
+        if own_name is not None:
+            remedy = "set --token-file, or open the page by an IP address"
+            check_host(request.headers.get("host", ""), own_name, remedy)
+        check_media_type(request.headers.get("content-type", ""))
+        if not call_limit.admit("calls", _CALLS_PER_S):
             raise Overloaded(
                 f"the playground answers at most {_CALLS_PER_S} calls per second: try again in 1 s, or call the "
                 "server over gRPC",
@@ -72,10 +77,12 @@ def playground_methods(path: RequestPath) -> list[Method[Any]]:
                 limit=_CALLS_PER_S,
             )
 
-    return [_method(name, call, answers[name], admit) for name, call in JSON_CALLS.items()]
+    return [_method(name, call, answers[name], admit, reply_limit) for name, call in JSON_CALLS.items()]
 
 
-def _method(name: str, json_call: JsonCall, answer: AnswerMessage, admit: Callable[[Request], None]) -> Method[Any]:
+def _method(
+    name: str, json_call: JsonCall, answer: AnswerMessage, admit: Callable[[Request], None], reply_limit: RateLimit
+) -> Method[Any]:
     async def answer_small(request: Any, call: Call) -> bytes:
         reply = await answer(request, call)
         if len(reply) > _MAX_REPLY_BYTES:
@@ -84,6 +91,13 @@ def _method(name: str, json_call: JsonCall, answer: AnswerMessage, admit: Callab
                 "shorter sequences, or ask for fewer layers or heads",
                 limit=_MAX_REPLY_BYTES,
                 actual=len(reply),
+            )
+        if not reply_limit.admit("bytes", _REPLY_BYTES_PER_S, len(reply)):
+            raise Overloaded(
+                f"the playground sends at most {_REPLY_BYTES_PER_S} bytes of replies per second: try again in 1 s, or "
+                "call the server over gRPC",
+                retry_after_s=1.0,
+                limit=_REPLY_BYTES_PER_S,
             )
         return reply
 

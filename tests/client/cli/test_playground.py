@@ -96,12 +96,14 @@ def test_an_error_has_the_message_of_the_server(page: PageServer, server: FakeSe
         ("Encode", {"Content-Type": "text/plain"}, b"{}", 415),
         ("Encode", {}, b"{}", 415),
         ("Encode", {**JSON, "Content-Length": "5000000"}, b"", 413),
+        ("Encode", {**JSON, "Content-Length": "1" * 5000}, b"", 413),
         ("Encode", {**JSON, "Content-Length": "-1"}, b"", 411),
         ("Encode", {**JSON, "Transfer-Encoding": "chunked"}, b"2\r\n{}\r\n0\r\n\r\n", 411),
         ("LoadModel", JSON, b"{}", 404),
         ("", JSON, b"{}", 404),
         ("../call/Encode", JSON, b"{}", 404),
         ("Encode", {**JSON, "Host": "evil.example:80"}, b"{}", 403),
+        ("Encode", {**JSON, "Authorization": "Bearer two words"}, b"{}", 401),
     ],
 )
 def test_a_request_that_the_page_does_not_send_is_refused(
@@ -111,13 +113,51 @@ def test_a_request_that_the_page_does_not_send_is_refused(
     assert found == status
     assert json.loads(reply)["message"]
     # The rest of a refused request must not count as the next request of the connection.
-    assert (reply_headers.get("Connection") == "close") == (status != 400)
+    assert (reply_headers.get("Connection") == "close") == (status not in (400, 401))
+    assert reply_headers["X-Content-Type-Options"] == "nosniff"
     assert server.requests == []
 
 
 def test_another_host_name_gets_no_page(page: PageServer) -> None:
     assert ask(page, "GET", "/playground/", headers={"Host": f"evil.example:{page.server_port}"})[0] == 403
     assert ask(page, "GET", "/playground/", headers={"Host": f"localhost:{page.server_port}"})[0] == 200
+
+
+def test_the_token_that_the_user_types_goes_to_the_server(page: PageServer, server: FakeServer) -> None:
+    for token, expected in ((None, None), ("s3cret", "Bearer s3cret"), (None, None)):
+        headers = {**JSON, "Authorization": f"Bearer {token}"} if token else JSON
+        assert ask(page, "POST", "/playground/call/ListModels", b"{}", headers)[0] == 200
+        assert server.metadata.get("authorization") == expected
+
+
+def test_a_taken_port_is_named(page: PageServer, server: FakeServer, capsys: pytest.CaptureFixture[str]) -> None:
+    port = str(page.server_port)
+    assert main(["playground", "--address", server.address, "--port", port]) == 1
+    error = capsys.readouterr().err
+    assert port in error
+    assert "--port" in error
+
+
+@pytest.mark.parametrize("port", ["99999", "-1", "9" * 5000, "x"])
+def test_a_number_that_is_no_port_is_wrong_usage(port: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main(["playground", "--port", port])
+    assert stopped.value.code == 2
+    assert "--port" in capsys.readouterr().err
+
+
+def test_a_browser_that_leaves_while_it_sends_prints_nothing(
+    page: PageServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    request = b"POST /playground/call/ListModels HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    with socket.create_connection(("127.0.0.1", page.server_port)) as left:
+        left.sendall(request + b"Content-Length: 9\r\n\r\n{")
+        left.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")  # Close with a reset.
+    assert ask(page, "GET", "/playground/")[0] == 200
+    for thread in threading.enumerate():
+        if "process_request_thread" in thread.name:
+            thread.join(10)
+    assert "Traceback" not in capsys.readouterr().err
 
 
 def test_a_browser_that_leaves_does_not_stop_the_page(

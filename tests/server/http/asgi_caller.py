@@ -38,11 +38,13 @@ async def send_request(
         method: the HTTP method.
         path: the path.
         parts: the parts of the body.
-        headers: the headers.
+        headers: the headers, besides Host.
         complete: whether the caller finishes the body.
         disconnect: set when the caller closes its connection.
     """
-    pairs = [(name.lower().encode(), value.encode()) for name, value in (headers or {}).items()]
+    pairs = [
+        (name.lower().encode(), value.encode()) for name, value in {"Host": "localhost", **(headers or {})}.items()
+    ]
     scope = {
         "type": "http",
         "http_version": "1.1",

@@ -104,6 +104,12 @@ async def test_no_other_path_under_the_page_has_an_answer(path: str, texts: Serv
             assert (reply.headers["content-type"], reply.headers["x-content-type-options"]) == (JSON_TYPE, "nosniff")
 
 
+async def test_a_missing_file_does_not_send_to_flags_that_are_on(texts: Service) -> None:
+    reply = await send_request(playground(texts), "GET", "/playground/nofile")
+    assert (reply.status, reply.json["code"]) == (404, "UNIMPLEMENTED")
+    assert "--playground" not in reply.json["message"]
+
+
 async def test_the_page_encodes_as_grpc_does(texts: Service) -> None:
     application = playground(texts)
     sent = {"texts": {"values": ["a bb", "ccc"]}, "output": {"pooled": True, "hidden": True}, "requestId": "r-1"}
@@ -168,6 +174,39 @@ async def test_only_bodies_that_a_foreign_page_cannot_send_are_read(
     assert not [name for name in reply.headers if name.startswith("access-control-")]
     if status == 415:
         assert (reply.json["code"], reply.json["reason"]) == ("INVALID_ARGUMENT", "INVALID_INPUT")
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("localhost", 200),
+        ("LOCALHOST:9464", 200),
+        ("127.0.0.1:9464", 200),
+        ("192.0.2.7", 200),
+        ("[::1]:9464", 200),
+        ("models.example:80", 200),
+        # The name of another web site may resolve to the address of the server.
+        ("evil.example:9464", 403),
+        ("evil.models.example", 403),
+        ("127.0.0.1.evil.example", 403),
+        ("localhost.evil.example", 403),
+        ("127.0.0.1]evil.example", 403),
+        ("[evil.example]", 403),
+        ("", 403),
+    ],
+)
+async def test_without_a_token_a_foreign_name_of_the_server_gets_no_answer(
+    host: str, status: int, texts: Service
+) -> None:
+    headers = {**JSON, "Host": host, "Origin": f"http://{host}"}
+    application = playground(texts, http_address="models.example:9464")
+    reply = await post(application, "Encode", TEXT, headers)
+    assert reply.status == status
+    if status == 403:
+        assert reply.json["code"] == "INVALID_ARGUMENT"
+        assert "--token-file" in reply.json["message"]
+    signed_in = playground(texts, token="s3cret", http_address="models.example:9464")
+    assert (await post(signed_in, "Encode", TEXT, {**headers, "Authorization": "Bearer s3cret"})).status == 200
 
 
 async def test_a_foreign_page_does_not_get_the_consent_of_the_server(texts: Service) -> None:
@@ -243,6 +282,17 @@ async def test_a_large_reply_is_refused(texts: Service, monkeypatch: pytest.Monk
     monkeypatch.setattr("headwaiter_server.http.playground._MAX_REPLY_BYTES", 100)
     reply = await post(playground(texts), "Encode", TEXT)
     assert (reply.status, reply.json["reason"], reply.json["metadata"]["limit"]) == (413, "MESSAGE_TOO_LARGE", "100")
+
+
+async def test_the_bytes_of_replies_in_a_second_are_bounded(texts: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = 10.0
+    monkeypatch.setattr("headwaiter_server.http.playground.clock", lambda: now_s)
+    size = (await texts.encode(pb.EncodeRequest(texts=pb.Texts(values=["a bb"])))).ByteSize()
+    monkeypatch.setattr("headwaiter_server.http.playground._REPLY_BYTES_PER_S", 5 * size // 2)
+    application = playground(texts)
+    assert [(await post(application, "Encode", TEXT)).status for _ in range(3)] == [200, 200, 429]
+    now_s = 11.0
+    assert (await post(application, "Encode", TEXT)).status == 200
 
 
 async def test_the_rate_of_calls_is_bounded(texts: Service, monkeypatch: pytest.MonkeyPatch) -> None:

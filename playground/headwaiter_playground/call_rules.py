@@ -1,0 +1,67 @@
+"""The rules of the page's calls, the same in the server and in `headwaiter-client playground`.
+
+A web site in a visitor's browser must not make these calls. The browser asks for consent before it sends
+`Content-Type: application/json` to another origin, and nobody consents. A site may instead have its own name resolve to
+the address of the page (DNS rebinding), and so become the same origin: the header `Host` then holds that name.
+"""
+
+import re
+from collections.abc import Mapping
+from ipaddress import ip_address
+from types import MappingProxyType
+
+from headwaiter_proto.rules.errors import HeadwaiterError, InvalidInput
+
+JSON = "application/json"
+# A browser must not take a text inside a reply for HTML, and must not store the reply.
+JSON_HEADERS: Mapping[str, str] = MappingProxyType({"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"})
+MAX_BODY_BYTES = 256 << 10
+_HOST = re.compile(r"(\[(?P<address>[^]]+)\]|(?P<name>[^:]+))(:\d*)?")
+
+
+class ForeignHost(InvalidInput):
+    """The header Host holds a name that may be another web site's."""
+
+
+class WrongMediaType(InvalidInput):
+    """The header Content-Type does not say that the body is JSON."""
+
+
+# The HTTP statuses of errors that gRPC does not have.
+STATUSES: Mapping[type[HeadwaiterError], int] = MappingProxyType({ForeignHost: 403, WrongMediaType: 415})
+
+
+def check_host(host: str, own_name: str, remedy: str) -> None:
+    """Check that a request asks for this computer by an IP address, as localhost, or by its own name.
+
+    Args:
+        host: the header Host, with or without a port.
+        own_name: the name that the operator chose.
+        remedy: what the visitor or the operator can do.
+
+    Raises:
+        ForeignHost: the header holds another name.
+    """
+    match = _HOST.fullmatch(host.lower())
+    name = match["address"] or match["name"] if match else ""
+    if name not in ("localhost", own_name.lower()) and not is_ip_address(name):
+        raise ForeignHost(f"the header Host {host[:100]!r} may be the name of another web site: {remedy}")
+
+
+def check_media_type(content_type: str) -> None:
+    """Check that the header Content-Type says that the body is JSON.
+
+    Raises:
+        WrongMediaType: it says something else.
+    """
+    if content_type.partition(";")[0].strip().lower() != JSON:
+        raise WrongMediaType(f"the header Content-Type is not {JSON}: send a body of JSON with this header")
+
+
+def is_ip_address(name: str) -> bool:
+    """Return whether a host is an IP address, and not a name."""
+    try:
+        ip_address(name)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,35 @@
+"""What the log says about HTTP at the start: where it answers requests, and whether strangers can send them."""
+
+from ipaddress import ip_address
+
+from headwaiter_playground.call_rules import is_ip_address
+from headwaiter_server.config import Settings
+
+_ALL_ADDRESSES = ("0.0.0.0", "::")  # noqa: S104  # Compared, not bound.
+
+
+def addresses(settings: Settings, port: int) -> list[str]:
+    """Return a line for each of the API and the playground that is on."""
+    host, _ = settings.http_host_and_port
+    host = "localhost" if host in _ALL_ADDRESSES else f"[{host}]" if ":" in host else host
+    root = f"{'http' if settings.tls_cert is None else 'https'}://{host}:{port}"
+    lines = [f"HTTP API on port {port}: {root}/v1"] if settings.http_api == "on" else []
+    return [*lines, *([f"playground at {root}/playground/"] if settings.playground == "on" else [])]
+
+
+def warnings(settings: Settings) -> list[str]:
+    """Return a line if callers on other hosts need neither a token nor a certificate."""
+    host, _ = settings.http_host_and_port
+    is_protected = settings.token_file is not None or settings.tls_client_ca is not None
+    if not settings.answers_over_http or is_protected or _is_loopback(host):
+        return []
+    flags = [name for name in ("http_api", "playground") if getattr(settings, name) == "on"]
+    names = " and ".join(f"--{name.replace('_', '-')}" for name in flags)
+    return [
+        f"everybody who reaches HTTP on {host} can use the models, because of {names} without a token: set "
+        "--token-file, or --http-address 127.0.0.1:PORT for callers on this host only"
+    ]
+
+
+def _is_loopback(host: str) -> bool:
+    return host == "localhost" or (is_ip_address(host) and ip_address(host).is_loopback)
