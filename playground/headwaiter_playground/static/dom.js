@@ -72,6 +72,19 @@ export function onWidth(target, draw) {
     }).observe(target);
 }
 
+/** Return a function that calls `draw` in the next frame of the screen, once for all its calls until then. */
+export function oncePerFrame(draw) {
+    let waits = false;
+    return () => {
+        if (waits) return;
+        waits = true;
+        requestAnimationFrame(() => {
+            waits = false;
+            draw();
+        });
+    };
+}
+
 /** Offer a blob to the user as a file. */
 export function download(blob, name) {
     const url = URL.createObjectURL(blob);

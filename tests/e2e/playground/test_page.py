@@ -32,8 +32,14 @@ def table(page: Page, selector: str) -> list[list[str]]:
     return texts
 
 
+def next_frame(page: Page) -> None:
+    """Wait until the page has drawn its next frame."""
+    page.evaluate("new Promise(requestAnimationFrame)")
+
+
 def shown_weights(page: Page) -> NDArray[np.float64]:
-    """Return the column "shown weight" of the table."""
+    """Return the column "shown weight" of the table, once the page has drawn what the user has chosen."""
+    next_frame(page)
     return np.array([float(row[3]) for row in table(page, "#weights-table")])
 
 
@@ -86,6 +92,7 @@ def test_masks_and_temperature_renormalise_the_weights(open_tab: OpenTab, client
     page.choose("#temperature", "0.5")
     np.testing.assert_allclose(shown_weights(page), exact[0] ** 2 / (exact[0] ** 2).sum(), rtol=0, atol=half_a_digit)
     page.click("#reset")
+    next_frame(page)
     assert [row[3] for row in table(page, "#weights-table")] == [f"{weight:.4f}" for weight in exact[0]]
 
 
@@ -94,6 +101,7 @@ def test_the_arrow_keys_move_between_tokens_and_between_tabs(open_tab: OpenTab, 
     page.evaluate("document.querySelector('#chips [tabindex=\"0\"]').focus()")
     for key, position in (("ArrowRight", 2), ("End", 6), ("ArrowRight", 6), ("Home", 0), ("ArrowLeft", 0)):
         page.press(key)
+        next_frame(page)
         assert (
             page.evaluate("[...document.querySelectorAll('#chips button')].indexOf(document.activeElement)") == position
         )
@@ -130,6 +138,7 @@ def test_token_ids_have_weights_too(open_tab: OpenTab, client: Client) -> None:
 def test_the_files_hold_the_weights_of_the_head(open_tab: OpenTab, client: Client) -> None:
     page = open_attention(open_tab, client, "= the bread")
     page.click("#causal")
+    next_frame(page)
     # What the page offers as a file is read here instead of being saved.
     page.evaluate(
         "window.files = []; URL.createObjectURL = blob => { files.push(blob); return 'blob:kept'; };"
@@ -269,6 +278,29 @@ def test_the_page_asks_for_the_weights_of_one_layer_at_a_time(open_tab: OpenTab)
     requests = [request for request in fake.requests if isinstance(request, pb.AttendRequest)]
     assert {tuple(request.layers) for request in requests} == {(0,), (3,)}
     assert len(requests) == 4  # For each layer the weights, and then the context vector of one head.
+
+
+def test_the_small_maps_are_drawn_once_for_a_frame_and_only_if_they_change(open_tab: OpenTab) -> None:
+    with Client(transport=FakeEncoder(heads=4)) as client:
+        page = open_attention(open_tab, client)
+        page.evaluate(
+            "window.maps = 0; (draw => { CanvasRenderingContext2D.prototype.putImageData = function (...given) "
+            "{ window.maps += 1; draw.apply(this, given); }; })(CanvasRenderingContext2D.prototype.putImageData)"
+        )
+        for act, drawn in (
+            ("document.querySelector('#heads button:nth-child(3)').click()", 1),
+            ("document.querySelector('#chips button:nth-child(3)').click()", 1),
+            ("for (let each = 0; each < 9; each += 1) document.querySelector('#causal').click()", 1 + 4),
+        ):
+            page.evaluate(f"window.maps = 0; {act}")
+            next_frame(page)
+            assert page.evaluate("window.maps") == drawn, act
+        assert page.evaluate("[...document.querySelectorAll('#heads button')].map(each => each.ariaPressed)") == [
+            "false",
+            "false",
+            "true",
+            "false",
+        ]
 
 
 async def test_the_servers_own_page_asks_for_the_token_and_shows_the_server_now(
