@@ -1,4 +1,4 @@
-// The tab Attention: one call gives the weights of a layer, another the context vector of a token in a head.
+// The tab Attention: the weights of a layer, and the context vector of a token in a head.
 import { contextDrawing, linesDrawing } from "./attention_drawings.js";
 import { attentionCsv } from "./attention_files.js";
 import { chipBar } from "./attention_chips.js";
@@ -7,6 +7,7 @@ import { latestOnly } from "./calls.js";
 import { byId, download, element, oncePerFrame, onWidth, say, table } from "./dom.js";
 import { headMaps } from "./head_maps.js";
 import { labelledMap } from "./heat_maps.js";
+import { layerWeights, mostTokens } from "./layer_weights.js";
 import { fixed } from "./numbers.js";
 import { TEXTS, TOKENS, requestInput, whyNoInput } from "./sequence_input.js";
 import { float32Values } from "./tensors.js";
@@ -37,7 +38,7 @@ export function attentionTab(calls) {
     const heads = headMaps(byId("heads"), (head) => choose(() => (headChoice.value = String(head))));
 
     const load = latestOnly(
-        async () => {
+        async (isLatest) => {
             stale = false;
             const name = model.model.name;
             const refusal = whyNoInput(model) || (model.attends ? "" : `${name} offers no attention weights.`);
@@ -48,10 +49,10 @@ export function attentionTab(calls) {
             const sequence = requestInput(input.kind, [input.text]);
             // Read before the call: the user may type on while the call runs.
             const ids = input.kind === TOKENS ? input.text.trim().split(/[\s,;]+/) : null;
-            const reply = await calls.call("Attend", { model: name, ...sequence, layers: [layer] });
-            const [, heads, count] = reply.weights.shape;
-            const tokens = (ids ?? reply.tokens).map(shownToken);
-            return { model: name, layer, heads, count, sequence, tokens, weights: float32Values(reply.weights) };
+            const ask = (heads) => calls.call("Attend", { model: name, ...sequence, layers: [layer], heads });
+            const result = await layerWeights(ask, model.heads, ids?.length ?? mostTokens(input.text), isLatest);
+            const tokens = (ids ?? result?.tokens)?.map(shownToken);
+            return { ...result, model: name, layer, heads: model.heads, sequence, tokens };
         },
         (result) => {
             say(byId("attention-error"), "");

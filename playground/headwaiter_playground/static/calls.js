@@ -86,19 +86,21 @@ export function debounced(act, waitMs) {
 }
 
 /**
- * Return a function that runs `work` with its arguments, and hands its result to `show` unless a later run has begun.
- * Errors go to `fail`. So the answer to an old text never replaces the answer to a newer one.
+ * Return a function that runs `work`, and hands its result to `show` unless a later run has begun. Errors go to `fail`.
+ * So the answer to an old text never replaces the answer to a newer one. `work` gets a function that returns whether its
+ * run is the latest, so that work in several steps can end early.
  */
 export function latestOnly(work, show, fail) {
     let last = 0;
-    return async (...args) => {
+    return async () => {
         last += 1;
         const run = last;
+        const isLatest = () => run === last;
         try {
-            const result = await work(...args);
-            if (run === last) show(result);
+            const result = await work(isLatest);
+            if (isLatest()) show(result);
         } catch (error) {
-            if (run === last) fail(error);
+            if (isLatest()) fail(error);
         }
     };
 }

@@ -280,6 +280,20 @@ def test_the_page_asks_for_the_weights_of_one_layer_at_a_time(open_tab: OpenTab)
     assert len(requests) == 4  # For each layer the weights, and then the context vector of one head.
 
 
+def test_a_layer_that_is_too_large_for_one_reply_comes_in_several_calls(open_tab: OpenTab) -> None:
+    words = 700
+    fake = FakeEncoder(layers=1, heads=5, max_tokens=1024)
+    with Client(transport=fake) as client:
+        page = open_attention(open_tab, client, "a " * words)
+        assert page.texts("#attention-status") == [f"{words + 2} tokens, weights of 5 heads"]
+        page.choose("#head", "4")
+        exact = client.attend("a " * words, layers=[0], heads=[4]).weights[0, 0, 1]
+        np.testing.assert_allclose(shown_weights(page), exact, rtol=0, atol=0.51e-4)
+    requests = [request for request in fake.requests if isinstance(request, pb.AttendRequest)]
+    heads = [list(request.heads) for request in requests if not request.HasField("query")]
+    assert [heads[0], *sorted(heads[1:3])] == [[0], [1, 2, 3], [4]]
+
+
 def test_the_small_maps_are_drawn_once_for_a_frame_and_only_if_they_change(open_tab: OpenTab) -> None:
     with Client(transport=FakeEncoder(heads=4)) as client:
         page = open_attention(open_tab, client)
