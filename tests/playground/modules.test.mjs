@@ -15,6 +15,7 @@ import {
 import { csv } from "../../playground/headwaiter_playground/static/csv.js";
 import { headsPerCall, layerWeights, mostTokens } from "../../playground/headwaiter_playground/static/layer_weights.js";
 import { milliseconds, percent, ticks } from "../../playground/headwaiter_playground/static/numbers.js";
+import { polling } from "../../playground/headwaiter_playground/static/polling.js";
 import { meanBetween, ratePerS, readTotals } from "../../playground/headwaiter_playground/static/prometheus.js";
 import { sampleSequences } from "../../playground/headwaiter_playground/static/samples.js";
 import { filledLines, requestInput, whyNoInput } from "../../playground/headwaiter_playground/static/sequence_input.js";
@@ -263,6 +264,52 @@ test("only replies with timings are recorded, the last twelve", async () => {
   for (let count = 0; count < 15; count += 1) await calls.call("Encode", {});
   assert.equal(calls.records.length, 12);
   assert.deepEqual(calls.records[0], { method: "Encode", browserS: 1, timings, sequences: 2 });
+});
+
+test("a token that was refused after the user has typed another one is not asked for again", async () => {
+  const answers = [];
+  const calls = new Calls(() => new Promise((answer) => answers.push(answer)));
+  let asked = 0;
+  calls.addEventListener("token-needed", () => (asked += 1));
+  const old = calls.call("ListBatches", {});
+  await new Promise(setImmediate);
+  calls.token = "secret";
+  answers[0](reply(401, { message: "the token is missing", reason: "UNAUTHENTICATED" }));
+  await assert.rejects(old, /missing/);
+  assert.equal(asked, 0);
+});
+
+const pause = (milliseconds) => new Promise((done) => setTimeout(done, milliseconds));
+
+test("a view asks again a pause after each answer, also after a failed one, until it stops", async () => {
+  const answers = [];
+  const failures = [];
+  const run = latestOnly(
+    () => new Promise((answer, refuse) => answers.push({ answer, refuse })),
+    () => {},
+    (error) => failures.push(error),
+  );
+  const polls = polling(run, 1);
+  polls.start();
+  await pause(30);
+  assert.equal(answers.length, 1);
+  answers[0].refuse("busy");
+  await pause(30);
+  assert.deepEqual([answers.length, failures], [2, ["busy"]]);
+  answers[1].answer();
+  await pause(30);
+  assert.equal(answers.length, 3);
+  polls.stop();
+  answers[2].answer();
+  await pause(30);
+  assert.equal(answers.length, 3);
+  polls.start();
+  polls.start();
+  for (const { answer } of answers.slice(3)) answer();
+  await pause(30);
+  // Both starts ask, but only the newer one goes on.
+  assert.equal(answers.length, 6);
+  polls.stop();
 });
 
 /** Return a function that answers for a list of heads, with the head's index as each weight, and the lists asked for. */

@@ -47,7 +47,8 @@ export class Calls extends EventTarget {
 
     async #post(method, request) {
         const headers = { "Content-Type": "application/json" };
-        if (this.token) headers.Authorization = `Bearer ${this.token}`;
+        const token = this.token;
+        if (token) headers.Authorization = `Bearer ${token}`;
         const options = {
             method: "POST",
             headers,
@@ -65,7 +66,8 @@ export class Calls extends EventTarget {
             throw new CallError(`The server gave ${cause}: check that the server runs.`);
         }
         if (status === 200) return body;
-        if (status === 401) this.dispatchEvent(new Event("token-needed"));
+        // The refusal of an old token says nothing about the token that the user has typed since.
+        if (status === 401 && token === this.token) this.dispatchEvent(new Event("token-needed"));
         throw new CallError(String(body.message ?? `status ${status}`), String(body.reason ?? ""));
     }
 

@@ -19,7 +19,8 @@ export function byId(id) {
 
 /** Show a text in an element, or hide the element if the text is empty. */
 export function say(target, text) {
-    target.textContent = text;
+    // A screen reader speaks an error anew whenever its text is set, also if the text stays the same.
+    if (target.textContent !== text) target.textContent = text;
     target.hidden = !text;
 }
 

@@ -5,18 +5,10 @@ from pathlib import Path
 import pytest
 
 from headwaiter_client import Client
-from tests.e2e.playground.conftest import OpenTab
+from tests.e2e.playground.conftest import LOADED, OpenTab
 
 AXE = Path(__file__).with_name("node_modules") / "axe-core" / "axe.min.js"
 TEXT = "the bread is fresh"
-# What is on the screen once a tab has loaded.
-LOADED = {
-    "attention": "#context svg",
-    "similarity": ".cosines",
-    "latency": "#stages rect",
-    "cost": "#batches figure",
-    "models": "#models article",
-}
 
 
 @pytest.fixture(scope="session")

@@ -1,12 +1,10 @@
 """The playground in Chromium: what each tab shows equals what the server answers."""
 
-import asyncio
 import base64
 import csv
 import io
 import json
 import re
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,9 +12,8 @@ from numpy.typing import NDArray
 
 from headwaiter_client import Client, FakeEncoder
 from headwaiter_proto import encoder_pb2 as pb
-from testbed.chromium import Browser, Page
-from tests.e2e.in_process_server import metrics_url, serving
-from tests.e2e.playground.conftest import OpenTab
+from testbed.chromium import Page
+from tests.e2e.playground.conftest import LOADED, TOKEN, OpenSignedOut, OpenTab
 
 TEXT = "the bread is fresh please"
 TEXTS = ["the bread is fresh", "rain falls on stone", "a table for two please"]
@@ -317,30 +314,44 @@ def test_the_small_maps_are_drawn_once_for_a_frame_and_only_if_they_change(open_
         ]
 
 
-async def test_the_servers_own_page_asks_for_the_token_and_shows_the_server_now(
-    chromium: Browser, text_bundle: Path, tmp_path: Path
-) -> None:
-    token_file = tmp_path / "token"
-    token_file.write_text("s3cret")
-    async with serving(text_bundle, playground="on", token_file=token_file) as server:
-        await asyncio.to_thread(_use_the_page_with_a_token, chromium, metrics_url(server).removesuffix("metrics"))
+def test_the_last_batches_come_back_after_a_failed_reading(open_tab: OpenTab, client: Client) -> None:
+    client.encode(TEXTS)
+    page = open_tab(client, "cost")
+    page.wait_for("document.querySelector('#batches figure')")
+    page.evaluate("window.answered = fetch; fetch = () => Promise.reject(new TypeError('no network')); undefined")
+    page.wait_for("!document.querySelector('#batches-error').hidden")
+    page.evaluate("fetch = window.answered; undefined")
+    page.wait_for("document.querySelector('#batches-error').hidden")
 
 
-def _use_the_page_with_a_token(chromium: Browser, origin: str) -> None:
-    page = chromium.open(f"{origin}playground/#latency")
-    page.wait_for("!document.querySelector('#sign-in').hidden")
-    page.type_text("#token", "wrong")
-    page.click("#sign-in button")
+def test_the_servers_own_page_asks_for_the_token_and_shows_the_server_now(open_signed_out: OpenSignedOut) -> None:
+    page = open_signed_out("latency")
+    sign_in(page, "wrong")
     page.wait_for("document.querySelector('#token').value === '' && !document.querySelector('#sign-in').hidden")
-    page.type_text("#token", "s3cret")
-    page.click("#sign-in button")
+    sign_in(page, TOKEN)
     page.wait_for("document.querySelector('#model-summary').textContent")
     assert page.evaluate("document.querySelector('#sign-in').hidden && document.querySelector('#page-error').hidden")
     assert page.evaluate("[document.cookie, localStorage.length, sessionStorage.length]") == ["", 0, 0]
     page.wait_for("document.querySelector('.tile polyline')")
     assert len(page.texts(".tile b")) == 4
-    # The browser itself logs each refused call.
-    assert page.errors
-    assert all("status of 401" in error for error in page.errors)
-    assert all(url.startswith(origin) for url in page.urls)
-    page.close()
+
+
+@pytest.mark.parametrize("tab", LOADED)
+def test_each_tab_of_the_servers_own_page_works_after_the_sign_in(tab: str, open_signed_out: OpenSignedOut) -> None:
+    page = open_signed_out(tab)
+    if tab in ("attention", "similarity"):
+        page.evaluate(f"document.querySelector('#{tab}-input').value = 'bread'")
+    sign_in(page, TOKEN)
+    page.wait_for("document.querySelector('#model-summary').textContent")
+    if tab == "latency":
+        page.choose("#latency-sequences", "2")
+        page.click("#latency-send")
+    page.wait_for(f"document.querySelector('{LOADED[tab]}')")
+    assert page.texts(".error:not([hidden], :empty)") == []
+    assert page.evaluate("document.querySelector('#sign-in').hidden")
+
+
+def sign_in(page: Page, token: str) -> None:
+    """Type a token into the form, and send it."""
+    page.type_text("#token", token)
+    page.click("#sign-in button")
