@@ -13,7 +13,9 @@ import {
   total,
 } from "../../playground/headwaiter_playground/static/cost_model.js";
 import { csv } from "../../playground/headwaiter_playground/static/csv.js";
+import { headsPerCall, layerWeights, mostTokens } from "../../playground/headwaiter_playground/static/layer_weights.js";
 import { milliseconds, percent, ticks } from "../../playground/headwaiter_playground/static/numbers.js";
+import { polling } from "../../playground/headwaiter_playground/static/polling.js";
 import { meanBetween, ratePerS, readTotals } from "../../playground/headwaiter_playground/static/prometheus.js";
 import { sampleSequences } from "../../playground/headwaiter_playground/static/samples.js";
 import { filledLines, requestInput, whyNoInput } from "../../playground/headwaiter_playground/static/sequence_input.js";
@@ -262,6 +264,95 @@ test("only replies with timings are recorded, the last twelve", async () => {
   for (let count = 0; count < 15; count += 1) await calls.call("Encode", {});
   assert.equal(calls.records.length, 12);
   assert.deepEqual(calls.records[0], { method: "Encode", browserS: 1, timings, sequences: 2 });
+});
+
+test("a token that was refused after the user has typed another one is not asked for again", async () => {
+  const answers = [];
+  const calls = new Calls(() => new Promise((answer) => answers.push(answer)));
+  let asked = 0;
+  calls.addEventListener("token-needed", () => (asked += 1));
+  const old = calls.call("ListBatches", {});
+  await new Promise(setImmediate);
+  calls.token = "secret";
+  answers[0](reply(401, { message: "the token is missing", reason: "UNAUTHENTICATED" }));
+  await assert.rejects(old, /missing/);
+  assert.equal(asked, 0);
+});
+
+const pause = (milliseconds) => new Promise((done) => setTimeout(done, milliseconds));
+
+test("a view asks again a pause after each answer, also after a failed one, until it stops", async () => {
+  const answers = [];
+  const failures = [];
+  const run = latestOnly(
+    () => new Promise((answer, refuse) => answers.push({ answer, refuse })),
+    () => {},
+    (error) => failures.push(error),
+  );
+  const polls = polling(run, 1);
+  polls.start();
+  await pause(30);
+  assert.equal(answers.length, 1);
+  answers[0].refuse("busy");
+  await pause(30);
+  assert.deepEqual([answers.length, failures], [2, ["busy"]]);
+  answers[1].answer();
+  await pause(30);
+  assert.equal(answers.length, 3);
+  polls.stop();
+  answers[2].answer();
+  await pause(30);
+  assert.equal(answers.length, 3);
+  polls.start();
+  polls.start();
+  for (const { answer } of answers.slice(3)) answer();
+  await pause(30);
+  // Both starts ask, but only the newer one goes on.
+  assert.equal(answers.length, 6);
+  polls.stop();
+});
+
+/** Return a function that answers for a list of heads, with the head's index as each weight, and the lists asked for. */
+function attending(count) {
+  const asked = [];
+  const ask = async (heads) => {
+    asked.push(heads);
+    const values = Float32Array.from({ length: heads.length * count * count }, (_, at) => heads[Math.floor(at / count ** 2)]);
+    const data = Buffer.from(values.buffer).toString("base64");
+    return { tokens: ["a"], weights: { dtype: "DATA_TYPE_FLOAT32", shape: [1, heads.length, count, count], data } };
+  };
+  return { ask, asked };
+}
+
+test("the heads of a short text come in one call, those of a long text in several", async () => {
+  const heads = [0, 1, 2, 3, 4];
+  for (const [count, likely, lists] of [
+    [3, 20, [heads]],
+    [3, 800, [[0], [1, 2, 3, 4]]],
+    [700, 4000, [[0], [1, 2, 3], [4]]],
+    [700, 700, [[0], [1, 2, 3], [4]]],
+  ]) {
+    const { ask, asked } = attending(count);
+    const { weights, tokens, ...rest } = await layerWeights(ask, 5, likely, () => true);
+    assert.deepEqual([asked, rest, tokens], [lists, { count }, ["a"]]);
+    assert.deepEqual(
+      heads.map((head) => new Set(weights.subarray(head * count ** 2, (head + 1) * count ** 2))),
+      heads.map((head) => new Set([head])),
+    );
+  }
+});
+
+test("no call asks for more than a reply may have, and a head is never split", () => {
+  for (const tokens of [1, 100, 362, 418, 512, 887, 1254])
+    assert.ok(headsPerCall(tokens) * 4 * tokens ** 2 <= 6 * 2 ** 20);
+  assert.equal(headsPerCall(1255), 1);
+  assert.ok(mostTokens("a😀") >= 7);
+});
+
+test("the rest of a layer that nobody waits for is not asked for", async () => {
+  const { ask, asked } = attending(700);
+  assert.equal(await layerWeights(ask, 12, 4000, () => asked.length < 3), null);
+  assert.deepEqual(asked, [[0], [1, 2, 3], [4, 5, 6]]);
 });
 
 test("the answer to an old input never replaces the answer to a newer one", async () => {

@@ -14,19 +14,27 @@ export function isMasked(query, key, { causal, noSelf }) {
 }
 
 /**
- * Return the weights of one query position under the settings: the softmax of log(weight) / temperature over the keys
+ * Return the weights of one query position under the settings: weight^(1 / temperature), renormalised over the keys
  * that are not masked. The weights sum to one, or are all zero if no key with a weight is left.
  */
 export function whatIfRow(weights, query, settings) {
     if (isAsComputed(settings)) return Float64Array.from(weights);
-    const logits = Float64Array.from(weights, (weight, key) =>
-        isMasked(query, key, settings) ? -Infinity : Math.log(weight) / settings.temperature,
-    );
-    const largest = logits.reduce((most, logit) => Math.max(most, logit), -Infinity);
-    if (largest === -Infinity) return new Float64Array(weights.length);
-    const powers = logits.map((logit) => Math.exp(logit - largest));
-    const total = powers.reduce((sum, power) => sum + power, 0);
-    return powers.map((power) => power / total);
+    // Loops, because a slider calls this for each row of each head.
+    const row = new Float64Array(weights.length);
+    let largest = 0;
+    for (let key = 0; key < row.length; key += 1) {
+        row[key] = isMasked(query, key, settings) ? 0 : weights[key];
+        if (row[key] > largest) largest = row[key];
+    }
+    if (largest === 0) return row;
+    let total = 0;
+    for (let key = 0; key < row.length; key += 1) {
+        const ratio = row[key] / largest;
+        row[key] = settings.temperature === 1 ? ratio : ratio ** (1 / settings.temperature);
+        total += row[key];
+    }
+    for (let key = 0; key < row.length; key += 1) row[key] /= total;
+    return row;
 }
 
 /** Return the weights of one head, [tokens, tokens] row by row, under the settings. */

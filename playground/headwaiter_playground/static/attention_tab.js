@@ -1,11 +1,13 @@
-// The tab Attention: one call gives the weights of a layer, another the context vector of a token in a head.
+// The tab Attention: the weights of a layer, and the context vector of a token in a head.
 import { contextDrawing, linesDrawing } from "./attention_drawings.js";
 import { attentionCsv } from "./attention_files.js";
 import { chipBar } from "./attention_chips.js";
 import { AS_COMPUTED, whatIfHead } from "./attention_maths.js";
 import { latestOnly } from "./calls.js";
-import { byId, download, element, onWidth, say, table } from "./dom.js";
-import { drawHead, labelledMap } from "./heat_maps.js";
+import { byId, download, element, oncePerFrame, onWidth, say, table } from "./dom.js";
+import { headMaps } from "./head_maps.js";
+import { labelledMap } from "./heat_maps.js";
+import { layerWeights, mostTokens } from "./layer_weights.js";
 import { fixed } from "./numbers.js";
 import { TEXTS, TOKENS, requestInput, whyNoInput } from "./sequence_input.js";
 import { float32Values } from "./tensors.js";
@@ -24,7 +26,7 @@ export function attentionTab(calls) {
     let query = 1;
     let settings = AS_COMPUTED;
     let shown = null; // What the last reply to `load` says.
-    let headWeights = null; // The weights of the chosen head under the settings, [tokens, tokens].
+    let headWeights = null; // The weights of the chosen head as they are drawn, [tokens, tokens].
     let context = null; // The context vector of the chosen token in the chosen head.
     let visible = false;
     let stale = true;
@@ -33,9 +35,10 @@ export function attentionTab(calls) {
     const labels = { [TEXTS]: "Text", [TOKENS]: "Token ids, with spaces between them and with the special tokens" };
     const input = typedInput("attention", labels, { [TOKENS]: "1 2 3 4" }, () => load());
     const chips = chipBar(byId("chips"), (position) => choose(() => (query = position)));
+    const heads = headMaps(byId("heads"), (head) => choose(() => (headChoice.value = String(head))));
 
     const load = latestOnly(
-        async () => {
+        async (isLatest) => {
             stale = false;
             const name = model.model.name;
             const refusal = whyNoInput(model) || (model.attends ? "" : `${name} offers no attention weights.`);
@@ -46,20 +49,22 @@ export function attentionTab(calls) {
             const sequence = requestInput(input.kind, [input.text]);
             // Read before the call: the user may type on while the call runs.
             const ids = input.kind === TOKENS ? input.text.trim().split(/[\s,;]+/) : null;
-            const reply = await calls.call("Attend", { model: name, ...sequence, layers: [layer] });
-            const [, heads, count] = reply.weights.shape;
-            const tokens = (ids ?? reply.tokens).map(shownToken);
-            return { model: name, layer, heads, count, sequence, tokens, weights: float32Values(reply.weights) };
+            const ask = (heads) => calls.call("Attend", { model: name, ...sequence, layers: [layer], heads });
+            const result = await layerWeights(ask, model.heads, ids?.length ?? mostTokens(input.text), isLatest);
+            const tokens = (ids ?? result?.tokens)?.map(shownToken);
+            return { ...result, model: name, layer, heads: model.heads, sequence, tokens };
         },
         (result) => {
             say(byId("attention-error"), "");
             if (JSON.stringify(result.sequence) !== JSON.stringify(shown?.sequence) || result.model !== shown.model)
                 contexts.clear();
             shown = result;
+            headWeights = null;
             query = Math.min(query, shown.count - 1);
             byId("attention-result").hidden = false;
             byId("attention-status").textContent = `${shown.count} tokens, weights of ${shown.heads} heads`;
             update();
+            loadContext();
         },
         (error) => {
             byId("attention-status").textContent = "";
@@ -89,6 +94,11 @@ export function attentionTab(calls) {
         return shown.weights.subarray(head * size, (head + 1) * size);
     }
 
+    /** Return the weights of a head under the settings. */
+    function weightsOf(head) {
+        return whatIfHead(rawHead(head), shown.count, settings);
+    }
+
     function row(weights) {
         return weights.subarray(query * shown.count, (query + 1) * shown.count);
     }
@@ -97,15 +107,18 @@ export function attentionTab(calls) {
         byId("context").replaceChildren(contextDrawing(context, byId("context").clientWidth));
     }
 
+    /** Change what is chosen, the token or the head. */
     function choose(change) {
         change();
-        if (shown) update();
+        if (!shown) return;
+        update();
+        loadContext();
     }
 
     /** Show the chosen token of the chosen head under the settings. */
-    function update() {
+    const update = oncePerFrame(() => {
         const head = Number(headChoice.value);
-        headWeights = whatIfHead(rawHead(head), shown.count, settings);
+        headWeights = weightsOf(head);
         const title = `token ${query} “${shown.tokens[query]}”, layer ${shown.layer}, head ${head}`;
         byId("lines-title").textContent = `Weights of ${title}`;
         byId("map-title").textContent = `Head ${head}: all tokens`;
@@ -114,8 +127,7 @@ export function attentionTab(calls) {
         chips.show(shown.tokens, row(headWeights), query, DECIMALS);
         showTable(head, title);
         draw();
-        loadContext();
-    }
+    });
 
     /** Draw what depends on the width of the page or on its theme. */
     function draw() {
@@ -123,26 +135,7 @@ export function attentionTab(calls) {
         byId("lines").replaceChildren(linesDrawing(shown.tokens, weights, query, byId("lines").clientWidth, DECIMALS));
         labelledMap(byId("map"), shown.tokens, headWeights, query, isDark());
         chips.paint(weights);
-        drawHeads();
-    }
-
-    function drawHeads() {
-        const chosen = Number(headChoice.value);
-        const focused = byId("heads").contains(document.activeElement);
-        const buttons = Array.from({ length: shown.heads }, (_, head) => {
-            const canvas = element("canvas", { "aria-hidden": "true" });
-            drawHead(canvas, whatIfHead(rawHead(head), shown.count, settings), shown.count, isDark());
-            const button = element(
-                "button",
-                { type: "button", "aria-pressed": String(head === chosen) },
-                canvas,
-                `Head ${head}`,
-            );
-            button.addEventListener("click", () => choose(() => (headChoice.value = String(head))));
-            return button;
-        });
-        byId("heads").replaceChildren(...buttons);
-        if (focused) buttons[chosen].focus();
+        heads.show(shown, settings, Number(headChoice.value), weightsOf);
     }
 
     function showTable(head, title) {
@@ -176,7 +169,7 @@ export function attentionTab(calls) {
             temperature: Number(temperature.value),
         };
         byId("temperature-value").textContent = fixed(settings.temperature, 1);
-        choose(() => {});
+        if (shown) update();
     }
 
     for (const id of ["causal", "no-self", "temperature"]) byId(id).addEventListener("input", changeSettings);
@@ -196,12 +189,12 @@ export function attentionTab(calls) {
     );
     byId("download-csv").addEventListener("click", () => {
         const head = Number(headChoice.value);
-        const text = attentionCsv(shown.layer, head, shown.tokens, rawHead(head), headWeights);
+        const text = attentionCsv(shown.layer, head, shown.tokens, rawHead(head), weightsOf(head));
         download(new Blob([text], { type: "text/csv" }), `attention-layer-${shown.layer}-head-${head}.csv`);
     });
-    onWidth(byId("lines"), () => shown && draw());
+    onWidth(byId("lines"), () => headWeights && draw());
     onWidth(byId("context"), () => context && drawContext());
-    onTheme(() => shown && draw());
+    onTheme(() => headWeights && draw());
 
     const options = (count, word) =>
         Array.from({ length: count }, (_, index) => element("option", { value: index }, `${word} ${index}`));

@@ -2,8 +2,8 @@
 import { CallError, latestOnly } from "./calls.js";
 import { byId, element, say, svg } from "./dom.js";
 import { grouped, milliseconds, percent } from "./numbers.js";
+import { polling } from "./polling.js";
 
-const INTERVAL_MS = 2000;
 const MOST_BATCHES = 12;
 const WIDTH = 320;
 const MOST_HEIGHT = 280;
@@ -13,7 +13,7 @@ const SHADES = 3;
 /** Return an object that starts and stops the view. */
 export function batchesView(calls) {
     let name = "";
-    let timer = 0;
+    let visible = false;
 
     const load = latestOnly(
         () => calls.call("ListBatches", { model: name }),
@@ -28,26 +28,24 @@ export function batchesView(calls) {
         (error) => {
             const old = error instanceof CallError && error.reason === "UNIMPLEMENTED";
             say(byId("batches-error"), old ? "The server does not list its batches." : error.message);
-            stop();
+            if (old) polls.stop();
         },
     );
-
-    function stop() {
-        clearInterval(timer);
-        timer = 0;
-    }
+    const polls = polling(load);
 
     return {
         useModel(model) {
             name = model;
-            if (timer) load();
+            if (visible) polls.start();
         },
         start() {
-            if (timer) return;
-            timer = setInterval(() => document.hidden || load(), INTERVAL_MS);
-            if (name) load();
+            visible = true;
+            if (name) polls.start();
         },
-        stop,
+        stop() {
+            visible = false;
+            polls.stop();
+        },
     };
 }
 

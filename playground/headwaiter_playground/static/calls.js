@@ -47,7 +47,8 @@ export class Calls extends EventTarget {
 
     async #post(method, request) {
         const headers = { "Content-Type": "application/json" };
-        if (this.token) headers.Authorization = `Bearer ${this.token}`;
+        const token = this.token;
+        if (token) headers.Authorization = `Bearer ${token}`;
         const options = {
             method: "POST",
             headers,
@@ -65,7 +66,8 @@ export class Calls extends EventTarget {
             throw new CallError(`The server gave ${cause}: check that the server runs.`);
         }
         if (status === 200) return body;
-        if (status === 401) this.dispatchEvent(new Event("token-needed"));
+        // The refusal of an old token says nothing about the token that the user has typed since.
+        if (status === 401 && token === this.token) this.dispatchEvent(new Event("token-needed"));
         throw new CallError(String(body.message ?? `status ${status}`), String(body.reason ?? ""));
     }
 
@@ -86,19 +88,21 @@ export function debounced(act, waitMs) {
 }
 
 /**
- * Return a function that runs `work` with its arguments, and hands its result to `show` unless a later run has begun.
- * Errors go to `fail`. So the answer to an old text never replaces the answer to a newer one.
+ * Return a function that runs `work`, and hands its result to `show` unless a later run has begun. Errors go to `fail`.
+ * So the answer to an old text never replaces the answer to a newer one. `work` gets a function that returns whether its
+ * run is the latest, so that work in several steps can end early.
  */
 export function latestOnly(work, show, fail) {
     let last = 0;
-    return async (...args) => {
+    return async () => {
         last += 1;
         const run = last;
+        const isLatest = () => run === last;
         try {
-            const result = await work(...args);
-            if (run === last) show(result);
+            const result = await work(isLatest);
+            if (isLatest()) show(result);
         } catch (error) {
-            if (run === last) fail(error);
+            if (isLatest()) fail(error);
         }
     };
 }

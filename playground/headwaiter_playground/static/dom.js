@@ -19,7 +19,8 @@ export function byId(id) {
 
 /** Show a text in an element, or hide the element if the text is empty. */
 export function say(target, text) {
-    target.textContent = text;
+    // A screen reader speaks an error anew whenever its text is set, also if the text stays the same.
+    if (target.textContent !== text) target.textContent = text;
     target.hidden = !text;
 }
 
@@ -70,6 +71,19 @@ export function onWidth(target, draw) {
             draw(width);
         }
     }).observe(target);
+}
+
+/** Return a function that calls `draw` in the next frame of the screen, once for all its calls until then. */
+export function oncePerFrame(draw) {
+    let waits = false;
+    return () => {
+        if (waits) return;
+        waits = true;
+        requestAnimationFrame(() => {
+            waits = false;
+            draw();
+        });
+    };
 }
 
 /** Offer a blob to the user as a file. */

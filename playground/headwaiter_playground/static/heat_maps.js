@@ -6,6 +6,10 @@ const FONT = "12px ui-monospace, Menlo, Consolas, monospace";
 // With more tokens than this, a map has no names beside its rows.
 const MAX_NAMES = 48;
 const NAME_WIDTH = 76;
+// Between two colours there are at most 255 steps, so more shades would look the same.
+const SHADES = 255;
+const LIGHT_SHADES = shadesOf(false);
+const DARK_SHADES = shadesOf(true);
 
 /** Colour an element like the cell of a weight, with text that stays readable. */
 export function colouredBy(target, weight, largest, dark) {
@@ -78,7 +82,17 @@ function drawNames(pen, tokens, margin, cell, query, style) {
 
 function pixels(weights, tokens, dark) {
     const image = new ImageData(tokens, tokens);
-    const largest = weights.reduce((most, weight) => Math.max(most, weight), 0);
-    weights.forEach((weight, index) => image.data.set([...heat(weightShare(weight, largest), dark), 255], 4 * index));
+    const shades = dark ? DARK_SHADES : LIGHT_SHADES;
+    let largest = 0;
+    for (let index = 0; index < weights.length; index += 1) if (weights[index] > largest) largest = weights[index];
+    const cells = new Uint32Array(image.data.buffer);
+    for (let index = 0; index < weights.length; index += 1)
+        cells[index] = shades[Math.round(SHADES * weightShare(weights[index], largest))];
     return image;
+}
+
+/** Return the pixels, red, green, blue and opacity in a Uint32, of the shares from 0 to 1 in even steps. */
+function shadesOf(dark) {
+    const colours = Array.from({ length: SHADES + 1 }, (_, shade) => [...heat(shade / SHADES, dark), 255]);
+    return new Uint32Array(Uint8Array.from(colours.flat()).buffer);
 }

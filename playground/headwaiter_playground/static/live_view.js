@@ -1,10 +1,11 @@
 // The server's queue, batches and throughput, read from its metrics page while the tab is visible.
+import { latestOnly } from "./calls.js";
 import { sparkline } from "./charts.js";
 import { byId, element } from "./dom.js";
 import { fixed, percent } from "./numbers.js";
+import { polling } from "./polling.js";
 import { meanBetween, ratePerS, readTotals } from "./prometheus.js";
 
-const INTERVAL_MS = 2000;
 const MOST_READINGS = 60;
 // What the view shows: each function gets the readings before and now, and the seconds between them.
 const TILES = [
@@ -38,29 +39,31 @@ const TILES = [
 export function liveView() {
     const note = byId("live-note");
     const series = TILES.map(() => []);
-    let timer = 0;
+    const purpose = note.textContent;
     let last = null;
 
-    async function tick() {
-        if (document.hidden) return;
-        let response;
-        try {
-            response = await fetch("../metrics", { credentials: "omit", cache: "no-store" });
-        } catch {
-            note.textContent = "The server does not answer.";
-            return;
-        }
-        if (response.status !== 200) {
-            // The client's page server has no metrics: metrics come from the HTTP port of the server itself.
-            note.textContent =
-                "This address has no metrics. To see them, open the playground at the HTTP port of the server itself.";
-            stop();
-            return;
-        }
-        const now = { totals: readTotals(await response.text()), atMs: performance.now() };
-        if (last) show(now, (now.atMs - last.atMs) / 1000);
-        last = now;
-    }
+    const load = latestOnly(
+        async () => {
+            const response = await fetch("../metrics", { credentials: "omit", cache: "no-store" });
+            const text = await response.text();
+            if (response.status >= 500) throw new Error(`status ${response.status}`);
+            return response.status === 200 ? { totals: readTotals(text), atMs: performance.now() } : null;
+        },
+        (now) => {
+            if (now) {
+                note.textContent = purpose;
+                if (last) show(now, (now.atMs - last.atMs) / 1000);
+                last = now;
+            } else {
+                // The client's page server has no metrics: metrics come from the HTTP port of the server itself.
+                note.textContent =
+                    "This address has no metrics. To see them, open the playground at the HTTP port of the server itself.";
+                polls.stop();
+            }
+        },
+        () => (note.textContent = "The server does not answer."),
+    );
+    const polls = polling(load);
 
     function show(now, seconds) {
         const tiles = TILES.map(({ name, unit, read, text }, index) => {
@@ -79,18 +82,11 @@ export function liveView() {
         byId("live").replaceChildren(...tiles);
     }
 
-    function stop() {
-        clearInterval(timer);
-        timer = 0;
-        last = null;
-    }
-
     return {
         start() {
-            if (timer) return;
-            timer = setInterval(tick, INTERVAL_MS);
-            tick();
+            last = null;
+            polls.start();
         },
-        stop,
+        stop: polls.stop,
     };
 }

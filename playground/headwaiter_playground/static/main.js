@@ -19,6 +19,7 @@ const tabs = {
     models: modelsTab(calls),
 };
 const choice = byId("model");
+let shown = "";
 
 const loadModels = latestOnly(
     () => calls.call("ListModels", {}),
@@ -60,10 +61,13 @@ byId("sign-in").addEventListener("submit", (event) => {
     byId("token").value = "";
     byId("sign-in").hidden = true;
     loadModels();
+    // What the tab asked without the token was refused.
+    tabs[shown].shown();
 });
 
 makeTabs(document.querySelector("[role=tablist]"), (name, before) => {
     if (before) tabs[before].left();
+    shown = name;
     tabs[name].shown();
 });
 loadModels();

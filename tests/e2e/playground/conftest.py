@@ -4,6 +4,7 @@ import json
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 
 import pytest
 from google.protobuf.message import Message
@@ -12,10 +13,22 @@ from headwaiter_client import Client
 from headwaiter_client.calls import steps
 from headwaiter_client.cli.page_server import PageServer
 from testbed.chromium import Browser, Page, chromium_path, running_chromium
-from testbed.server_process import RunningServer
+from testbed.server_process import RunningServer, running_server
 
 # Opens a tab of the playground: open_tab(client, "attention", "a text", width=390, dark=True).
 OpenTab = Callable[..., Page]
+# Opens a tab of a server's own page that asks for the token: open_signed_out("attention").
+OpenSignedOut = Callable[[str], Page]
+
+# The tabs, and what is on the screen once a tab has loaded.
+LOADED = {
+    "attention": "#context svg",
+    "similarity": ".cosines",
+    "latency": "#stages rect",
+    "cost": "#batches figure",
+    "models": "#models article",
+}
+TOKEN = "s3cret"
 
 
 @contextmanager
@@ -45,6 +58,40 @@ def chromium() -> Iterator[Browser]:
 def client(text_server: RunningServer) -> Iterator[Client]:
     with Client(text_server.address) as connected:
         yield connected
+
+
+@pytest.fixture(scope="session")
+def own_origin(text_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The HTTP address of a server of "tiny-text" that serves the page itself, asks for TOKEN, and has run a batch."""
+    token_file = tmp_path_factory.mktemp("playground") / "token"
+    token_file.write_text(TOKEN)
+    flags = ["--provider", "cpu", "--playground", "on", "--token-file", str(token_file)]
+    with running_server(text_bundle, flags) as server:
+        with Client(server.address, token=TOKEN) as client:
+            client.encode(["bread"])
+        yield server.metrics_url.removesuffix("metrics")
+
+
+@pytest.fixture
+def open_signed_out(chromium: Browser, own_origin: str) -> Iterator[OpenSignedOut]:
+    """A function that opens a tab of the server's own page, which then asks for the token.
+
+    At the end of the test, the page has asked no other host, and its only errors are the refusals of 401, which the
+    browser itself logs.
+    """
+    opened: list[Page] = []
+
+    def open_page(tab: str) -> Page:
+        page = chromium.open(f"{own_origin}playground/#{tab}")
+        opened.append(page)
+        page.wait_for("!document.querySelector('#sign-in').hidden")
+        return page
+
+    yield open_page
+    for page in opened:
+        assert [error for error in page.errors if "status of 401" not in error] == []
+        assert [url for url in page.urls if not url.startswith(own_origin)] == []
+        page.close()
 
 
 @pytest.fixture

@@ -1,12 +1,10 @@
 """The playground in Chromium: what each tab shows equals what the server answers."""
 
-import asyncio
 import base64
 import csv
 import io
 import json
 import re
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,9 +12,8 @@ from numpy.typing import NDArray
 
 from headwaiter_client import Client, FakeEncoder
 from headwaiter_proto import encoder_pb2 as pb
-from testbed.chromium import Browser, Page
-from tests.e2e.in_process_server import metrics_url, serving
-from tests.e2e.playground.conftest import OpenTab
+from testbed.chromium import Page
+from tests.e2e.playground.conftest import LOADED, TOKEN, OpenSignedOut, OpenTab
 
 TEXT = "the bread is fresh please"
 TEXTS = ["the bread is fresh", "rain falls on stone", "a table for two please"]
@@ -32,8 +29,14 @@ def table(page: Page, selector: str) -> list[list[str]]:
     return texts
 
 
+def next_frame(page: Page) -> None:
+    """Wait until the page has drawn its next frame."""
+    page.evaluate("new Promise(requestAnimationFrame)")
+
+
 def shown_weights(page: Page) -> NDArray[np.float64]:
-    """Return the column "shown weight" of the table."""
+    """Return the column "shown weight" of the table, once the page has drawn what the user has chosen."""
+    next_frame(page)
     return np.array([float(row[3]) for row in table(page, "#weights-table")])
 
 
@@ -86,6 +89,7 @@ def test_masks_and_temperature_renormalise_the_weights(open_tab: OpenTab, client
     page.choose("#temperature", "0.5")
     np.testing.assert_allclose(shown_weights(page), exact[0] ** 2 / (exact[0] ** 2).sum(), rtol=0, atol=half_a_digit)
     page.click("#reset")
+    next_frame(page)
     assert [row[3] for row in table(page, "#weights-table")] == [f"{weight:.4f}" for weight in exact[0]]
 
 
@@ -94,6 +98,7 @@ def test_the_arrow_keys_move_between_tokens_and_between_tabs(open_tab: OpenTab, 
     page.evaluate("document.querySelector('#chips [tabindex=\"0\"]').focus()")
     for key, position in (("ArrowRight", 2), ("End", 6), ("ArrowRight", 6), ("Home", 0), ("ArrowLeft", 0)):
         page.press(key)
+        next_frame(page)
         assert (
             page.evaluate("[...document.querySelectorAll('#chips button')].indexOf(document.activeElement)") == position
         )
@@ -130,6 +135,7 @@ def test_token_ids_have_weights_too(open_tab: OpenTab, client: Client) -> None:
 def test_the_files_hold_the_weights_of_the_head(open_tab: OpenTab, client: Client) -> None:
     page = open_attention(open_tab, client, "= the bread")
     page.click("#causal")
+    next_frame(page)
     # What the page offers as a file is read here instead of being saved.
     page.evaluate(
         "window.files = []; URL.createObjectURL = blob => { files.push(blob); return 'blob:kept'; };"
@@ -271,30 +277,81 @@ def test_the_page_asks_for_the_weights_of_one_layer_at_a_time(open_tab: OpenTab)
     assert len(requests) == 4  # For each layer the weights, and then the context vector of one head.
 
 
-async def test_the_servers_own_page_asks_for_the_token_and_shows_the_server_now(
-    chromium: Browser, text_bundle: Path, tmp_path: Path
-) -> None:
-    token_file = tmp_path / "token"
-    token_file.write_text("s3cret")
-    async with serving(text_bundle, playground="on", token_file=token_file) as server:
-        await asyncio.to_thread(_use_the_page_with_a_token, chromium, metrics_url(server).removesuffix("metrics"))
+def test_a_layer_that_is_too_large_for_one_reply_comes_in_several_calls(open_tab: OpenTab) -> None:
+    words = 700
+    fake = FakeEncoder(layers=1, heads=5, max_tokens=1024)
+    with Client(transport=fake) as client:
+        page = open_attention(open_tab, client, "a " * words)
+        assert page.texts("#attention-status") == [f"{words + 2} tokens, weights of 5 heads"]
+        page.choose("#head", "4")
+        exact = client.attend("a " * words, layers=[0], heads=[4]).weights[0, 0, 1]
+        np.testing.assert_allclose(shown_weights(page), exact, rtol=0, atol=0.51e-4)
+    requests = [request for request in fake.requests if isinstance(request, pb.AttendRequest)]
+    heads = [list(request.heads) for request in requests if not request.HasField("query")]
+    assert [heads[0], *sorted(heads[1:3])] == [[0], [1, 2, 3], [4]]
 
 
-def _use_the_page_with_a_token(chromium: Browser, origin: str) -> None:
-    page = chromium.open(f"{origin}playground/#latency")
-    page.wait_for("!document.querySelector('#sign-in').hidden")
-    page.type_text("#token", "wrong")
-    page.click("#sign-in button")
+def test_the_small_maps_are_drawn_once_for_a_frame_and_only_if_they_change(open_tab: OpenTab) -> None:
+    with Client(transport=FakeEncoder(heads=4)) as client:
+        page = open_attention(open_tab, client)
+        page.evaluate(
+            "window.maps = 0; (draw => { CanvasRenderingContext2D.prototype.putImageData = function (...given) "
+            "{ window.maps += 1; draw.apply(this, given); }; })(CanvasRenderingContext2D.prototype.putImageData)"
+        )
+        for act, drawn in (
+            ("document.querySelector('#heads button:nth-child(3)').click()", 1),
+            ("document.querySelector('#chips button:nth-child(3)').click()", 1),
+            ("for (let each = 0; each < 9; each += 1) document.querySelector('#causal').click()", 1 + 4),
+        ):
+            page.evaluate(f"window.maps = 0; {act}")
+            next_frame(page)
+            assert page.evaluate("window.maps") == drawn, act
+        assert page.evaluate("[...document.querySelectorAll('#heads button')].map(each => each.ariaPressed)") == [
+            "false",
+            "false",
+            "true",
+            "false",
+        ]
+
+
+def test_the_last_batches_come_back_after_a_failed_reading(open_tab: OpenTab, client: Client) -> None:
+    client.encode(TEXTS)
+    page = open_tab(client, "cost")
+    page.wait_for("document.querySelector('#batches figure')")
+    page.evaluate("window.answered = fetch; fetch = () => Promise.reject(new TypeError('no network')); undefined")
+    page.wait_for("!document.querySelector('#batches-error').hidden")
+    page.evaluate("fetch = window.answered; undefined")
+    page.wait_for("document.querySelector('#batches-error').hidden")
+
+
+def test_the_servers_own_page_asks_for_the_token_and_shows_the_server_now(open_signed_out: OpenSignedOut) -> None:
+    page = open_signed_out("latency")
+    sign_in(page, "wrong")
     page.wait_for("document.querySelector('#token').value === '' && !document.querySelector('#sign-in').hidden")
-    page.type_text("#token", "s3cret")
-    page.click("#sign-in button")
+    sign_in(page, TOKEN)
     page.wait_for("document.querySelector('#model-summary').textContent")
     assert page.evaluate("document.querySelector('#sign-in').hidden && document.querySelector('#page-error').hidden")
     assert page.evaluate("[document.cookie, localStorage.length, sessionStorage.length]") == ["", 0, 0]
     page.wait_for("document.querySelector('.tile polyline')")
     assert len(page.texts(".tile b")) == 4
-    # The browser itself logs each refused call.
-    assert page.errors
-    assert all("status of 401" in error for error in page.errors)
-    assert all(url.startswith(origin) for url in page.urls)
-    page.close()
+
+
+@pytest.mark.parametrize("tab", LOADED)
+def test_each_tab_of_the_servers_own_page_works_after_the_sign_in(tab: str, open_signed_out: OpenSignedOut) -> None:
+    page = open_signed_out(tab)
+    if tab in ("attention", "similarity"):
+        page.evaluate(f"document.querySelector('#{tab}-input').value = 'bread'")
+    sign_in(page, TOKEN)
+    page.wait_for("document.querySelector('#model-summary').textContent")
+    if tab == "latency":
+        page.choose("#latency-sequences", "2")
+        page.click("#latency-send")
+    page.wait_for(f"document.querySelector('{LOADED[tab]}')")
+    assert page.texts(".error:not([hidden], :empty)") == []
+    assert page.evaluate("document.querySelector('#sign-in').hidden")
+
+
+def sign_in(page: Page, token: str) -> None:
+    """Type a token into the form, and send it."""
+    page.type_text("#token", token)
+    page.click("#sign-in button")

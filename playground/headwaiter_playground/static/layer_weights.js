@@ -1,0 +1,50 @@
+// The attention weights of a layer, in as many calls as the limit of a reply asks for.
+import { float32Values } from "./tensors.js";
+
+// A reply to a page has at most 8 MiB, of which the tokens and the timings take a part.
+const MOST_WEIGHT_BYTES = 6 * 2 ** 20;
+const CALLS_AT_A_TIME = 2;
+
+/** Return how many heads of a layer one call asks for. A head that is too large alone is left to the server to refuse. */
+export function headsPerCall(tokens) {
+    return Math.max(1, Math.floor(MOST_WEIGHT_BYTES / (4 * tokens * tokens)));
+}
+
+/** Return a number of tokens that a text does not exceed: a token covers a byte or more; some tokens are special. */
+export function mostTokens(text) {
+    return new TextEncoder().encode(text).length + 8;
+}
+
+/**
+ * Return the weights of all heads of a layer: `count` tokens, their texts if the model has texts, and `weights`, a
+ * Float32Array of [heads, count, count].
+ *
+ * `ask` makes the call for a list of heads, and returns its reply. If all heads might be too large for one reply, the
+ * first call asks for one head, and tells how many tokens there are. Once `isWanted` returns false, no further call is
+ * made, and the result is null.
+ */
+export async function layerWeights(ask, heads, likelyTokens, isWanted) {
+    const first = Math.min(heads, headsPerCall(likelyTokens));
+    const indices = Array.from({ length: heads }, (_, head) => head);
+    const replies = [await ask(indices.slice(0, first === heads ? heads : 1))];
+    const count = replies[0].weights.shape[2];
+    const groups = inGroups(indices.slice(replies[0].weights.shape[1]), headsPerCall(count));
+    for (const pair of inGroups(groups, CALLS_AT_A_TIME)) {
+        if (!isWanted()) return null;
+        replies.push(...(await Promise.all(pair.map(ask))));
+    }
+    const weights = new Float32Array(heads * count * count);
+    let end = 0;
+    for (const reply of replies) {
+        const part = float32Values(reply.weights);
+        weights.set(part, end);
+        end += part.length;
+    }
+    return { count, tokens: replies[0].tokens, weights };
+}
+
+function inGroups(values, size) {
+    return Array.from({ length: Math.ceil(values.length / size) }, (_, index) =>
+        values.slice(index * size, (index + 1) * size),
+    );
+}
