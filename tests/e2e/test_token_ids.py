@@ -92,4 +92,5 @@ def test_token_ids_equal_those_of_transformers(
     found = encoder.tokenize(strings, TokenizeOptions(truncation=truncation), Failures(), 1 << 40)
     wrong = [text for text, tokens, ids in zip(strings, found, expected, strict=True) if tokens.ids.tolist() != ids]
     assert not wrong
-    assert sum(tokens.original_tokens > longest for tokens in found) > len(PIECES)
+    # Each long string is truncated, except the one without spaces, which is one token.
+    assert sum(tokens.original_tokens > longest for tokens in found) >= len(PIECES)
