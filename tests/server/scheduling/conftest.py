@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from tests.server.scheduling.fakes import Harness
+from tests.server.scheduling.fakes import Harness, drain
 
 
 @pytest.fixture
@@ -13,5 +13,5 @@ async def harness() -> AsyncIterator[Harness]:
     harness = Harness()
     yield harness
     harness.device.release()
-    await harness.scheduler.drain(30.0)
+    await drain(harness.scheduler)
     assert harness.queue.queued_sequences == harness.queue.queued_tokens == 0

@@ -198,6 +198,12 @@ class Harness:
         return [held, *tasks]
 
 
+async def drain(scheduler: Scheduler) -> None:
+    """Drain a scheduler whose loop must not have failed."""
+    await scheduler.drain(30.0)
+    assert not scheduler._failure.done(), scheduler._failure.exception()
+
+
 def sums(outcome: Outcome) -> list[float]:
     """Return the pooled answer of each sequence, the sum of its values."""
     assert outcome.pooled is not None

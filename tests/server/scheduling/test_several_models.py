@@ -21,7 +21,7 @@ from headwaiter_server.scheduling.model_queues import ModelQueues
 from headwaiter_server.scheduling.queued_request import Outcome
 from headwaiter_server.scheduling.scheduler import Scheduler
 from headwaiter_server.scheduling.worker import Session, Worker
-from tests.server.scheduling.fakes import COST, LIMITS, PROBE, QUEUE, FakeDevice, FakeObserver, ManualClock, sums
+from tests.server.scheduling.fakes import COST, LIMITS, PROBE, QUEUE, FakeDevice, FakeObserver, ManualClock, drain, sums
 from tests.server.scheduling.sequences import waiting
 
 FULL = LIMITS.tokens
@@ -76,7 +76,7 @@ async def models() -> AsyncIterator[TwoModels]:
     yield models
     for device in models.devices.values():
         device.release()
-    await models.scheduler.drain(30.0)
+    await drain(models.scheduler)
 
 
 async def test_a_batch_holds_sequences_of_one_model(models: TwoModels) -> None:
@@ -197,14 +197,6 @@ async def test_a_turn_on_a_lost_device_fails(models: TwoModels) -> None:
         await asyncio.to_thread(load)
 
 
-async def test_bulk_work_gets_no_credit_for_the_time_in_which_it_yields(models: TwoModels) -> None:
-    a, b = models.queues["a"], models.queues["b"]
-    a.used_s, b.used_s = 50.0, 0.0
-    b.pending.add(waiting(1, 0, priority=Priority.BULK))
-    models.scheduler._queues.note_turn(a, 0.0)
-    assert b.used_s == 50.0
-
-
 async def test_a_model_whose_bundle_has_changed_is_not_reopened_and_the_others_are() -> None:
     def changed() -> FakeDevice:
         raise BundleChanged("the bundle was replaced")
@@ -234,6 +226,14 @@ def queues_of(*queues: ModelQueue) -> ModelQueues:
     for queue in queues:
         together.add(queue)
     return together
+
+
+def test_bulk_work_gets_no_credit_for_the_time_in_which_it_yields() -> None:
+    busy, bulk = queue_of((1, 0.0)), queue_of((1, 0.0), priority=Priority.BULK)
+    queues = queues_of(busy, bulk)
+    busy.used_s = 50.0
+    queues.note_turn(busy, 0.0)
+    assert bulk.used_s == 50.0
 
 
 def test_no_queue_is_next_if_no_sequence_waits() -> None:
