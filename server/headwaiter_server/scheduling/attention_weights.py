@@ -95,7 +95,10 @@ class AttentionWeightsQueue:
         self.admit()
         on_queued()
         await self._wait_for_earlier_runs(deadline_s)
-        return await asyncio.shield(asyncio.create_task(self._run(sequence, selection, deadline_s)))
+        run = asyncio.create_task(self._run(sequence, selection, deadline_s))
+        # asyncio logs an error that nobody retrieves: here, the error of a run whose caller has gone.
+        run.add_done_callback(lambda run: run.cancelled() or run.exception())
+        return await asyncio.shield(run)
 
     def drain(self) -> None:
         """Refuse new requests; admitted requests are still answered."""

@@ -178,6 +178,21 @@ async def test_after_its_caller_has_gone_a_run_still_delays_and_limits_the_waiti
     assert [answer.attention.weights.item() for answer in await asyncio.gather(*waiting)] == list(range(MAX_WAITING))
 
 
+async def test_the_error_of_a_run_whose_caller_has_gone_is_not_logged(
+    harness: Harness, caplog: pytest.LogCaptureFixture
+) -> None:
+    harness.model.released.clear()
+    bad = harness.submit(POISON)
+    await asyncio.to_thread(harness.model.entered.wait)
+    bad.cancel()
+    waiting = harness.submit(4)
+    harness.model.released.set()
+    await waiting
+    gc.collect()
+    assert harness.model.ran == [[POISON], [4]]
+    assert caplog.records == []
+
+
 @pytest.mark.parametrize(
     ("value", "cause"),
     [(POISON, RuntimeError), (NOT_A_NUMBER, type(None))],
