@@ -13,7 +13,7 @@ from headwaiter_export.checkpoint_inputs import TokenInput
 from headwaiter_export.checkpoint_json import CheckpointJson
 from headwaiter_export.choices import Positions
 from headwaiter_export.config import EncoderConfig
-from headwaiter_export.family import USUAL_SIZES, Family, SequenceHead
+from headwaiter_export.family import BERT_LAYER_MODULES, BERT_MODULES, USUAL_SIZES, Family, SequenceHead
 from headwaiter_export.weights import take_tensor
 
 _WORDS, _POSITIONS, _TYPES = (f"embeddings.{name}_embeddings.weight" for name in ("word", "position", "token_type"))
@@ -190,24 +190,15 @@ DEBERTA_V2 = Family(
     tensor_prefix="deberta.",
     size_fields=USUAL_SIZES,
     activation_field="hidden_act",
-    module_names={
-        "embedding.tokens": "embeddings.word_embeddings",
-        "embedding.types": "embeddings.token_type_embeddings",
-        "embedding.positions.table": "embeddings.position_embeddings",
-        "embedding.norm": "embeddings.LayerNorm",
-    },
+    module_names=BERT_MODULES,
     layer_prefix="encoder.layer",
     layer_module_names={
+        **BERT_LAYER_MODULES,
         "attention.query": "attention.self.query_proj",
         "attention.key": "attention.self.key_proj",
         "attention.value": "attention.self.value_proj",
         "attention.distance_keys": "attention.self.distance_keys",
         "attention.distance_queries": "attention.self.distance_queries",
-        "attention.output": "attention.output.dense",
-        "attention_norm": "attention.output.LayerNorm",
-        "feed_forward.up": "intermediate.dense",
-        "feed_forward.down": "output.dense",
-        "feed_forward_norm": "output.LayerNorm",
     },
     ignored_prefixes=("embeddings.position_ids", "pooler.", "cls.", "lm_predictions.", "mask_predictions."),
     default_norm_eps=1e-7,

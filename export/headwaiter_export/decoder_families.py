@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from headwaiter_export.choices import Norm, Positions
 from headwaiter_export.decoder_inputs import DecoderInput, MistralInput, Qwen3Input
-from headwaiter_export.family import USUAL_SIZES, Family
+from headwaiter_export.family import NO_BIASES, USUAL_SIZES, Family
 
 LLAMA = Family(
     input=DecoderInput(theta=10_000.0),
@@ -44,12 +44,11 @@ LLAMA = Family(
     default_norm_eps=1e-6,
     default_values={"hidden_act": "silu", "attention_bias": False, "mlp_bias": False},
 )
-_NO_BIASES = dict.fromkeys(("query_bias", "key_bias", "value_bias", "output_bias", "up_bias", "down_bias"), False)
 _MISTRAL = replace(
     LLAMA,
     input=MistralInput(theta=10_000.0),
     boolean_fields={},
-    fixed_fields={**LLAMA.fixed_fields, **_NO_BIASES},
+    fixed_fields={**LLAMA.fixed_fields, **NO_BIASES},
     default_values={"hidden_act": "silu", "num_key_value_heads": 8, "sliding_window": 4096},
     required_fields={"layer_types": None},
 )

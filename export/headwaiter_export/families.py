@@ -10,7 +10,7 @@ from headwaiter_export.checkpoint_inputs import BucketedTokenInput, RotaryTokenI
 from headwaiter_export.choices import Norm, Positions
 from headwaiter_export.deberta_family import DEBERTA_V2
 from headwaiter_export.decoder_families import DECODER_FAMILIES
-from headwaiter_export.family import USUAL_SIZES, Family, SequenceHead
+from headwaiter_export.family import BERT_LAYER_MODULES, BERT_MODULES, USUAL_SIZES, Family, SequenceHead
 from headwaiter_export.gemma3_family import GEMMA3
 from headwaiter_export.head_config import HeadActivation
 from headwaiter_export.modern_families import MODERN_FAMILIES
@@ -21,23 +21,9 @@ _BERT = Family(
     tensor_prefix="bert.",
     size_fields=USUAL_SIZES,
     activation_field="hidden_act",
-    module_names={
-        "embedding.tokens": "embeddings.word_embeddings",
-        "embedding.types": "embeddings.token_type_embeddings",
-        "embedding.positions.table": "embeddings.position_embeddings",
-        "embedding.norm": "embeddings.LayerNorm",
-    },
+    module_names=BERT_MODULES,
     layer_prefix="encoder.layer",
-    layer_module_names={
-        "attention.query": "attention.self.query",
-        "attention.key": "attention.self.key",
-        "attention.value": "attention.self.value",
-        "attention.output": "attention.output.dense",
-        "attention_norm": "attention.output.LayerNorm",
-        "feed_forward.up": "intermediate.dense",
-        "feed_forward.down": "output.dense",
-        "feed_forward_norm": "output.LayerNorm",
-    },
+    layer_module_names=BERT_LAYER_MODULES,
     ignored_prefixes=("embeddings.position_ids", "pooler.", "cls."),
     sequence_head=SequenceHead("classifier", "pooler.dense", HeadActivation.TANH),
 )
@@ -58,7 +44,7 @@ _XLM_ROBERTA_XL = replace(
         "norm": "encoder.LayerNorm",
     },
     layer_module_names={
-        **_BERT.layer_module_names,
+        **BERT_LAYER_MODULES,
         "attention_norm": "attention.self_attn_layer_norm",
         "feed_forward_norm": "LayerNorm",
     },
@@ -70,7 +56,7 @@ _ELECTRA = replace(
     _BERT,
     tensor_prefix="electra.",
     size_fields={**_BERT.size_fields, "embedding_width": "embedding_size"},
-    module_names={**_BERT.module_names, "embedding.projection": "embeddings_project"},
+    module_names={**BERT_MODULES, "embedding.projection": "embeddings_project"},
     ignored_prefixes=("embeddings.position_ids", "discriminator_predictions.", "generator_"),
     sequence_head=replace(_ROBERTA_HEAD, activation=HeadActivation.GELU),
 )
@@ -87,7 +73,7 @@ _ROFORMER = replace(
 _ALBERT = replace(
     _ELECTRA,
     tensor_prefix="albert.",
-    module_names={**_BERT.module_names, "embedding.projection": "encoder.embedding_hidden_mapping_in"},
+    module_names={**BERT_MODULES, "embedding.projection": "encoder.embedding_hidden_mapping_in"},
     shared_module_names={
         part: f"encoder.albert_layer_groups.0.albert_layers.0.{module}"
         for part, module in (
@@ -110,7 +96,7 @@ _MPNET = replace(
     input=BucketedTokenInput(positions_follow_padding=True, has_types=False),
     tensor_prefix="mpnet.",
     layer_module_names={
-        **_BERT.layer_module_names,
+        **BERT_LAYER_MODULES,
         "attention.query": "attention.attn.q",
         "attention.key": "attention.attn.k",
         "attention.value": "attention.attn.v",
@@ -129,7 +115,7 @@ _DISTILBERT = Family(
     tensor_prefix="distilbert.",
     size_fields={"d_model": "dim", "heads": "n_heads", "layers": "n_layers", "d_ff": "hidden_dim"},
     activation_field="activation",
-    module_names=_BERT.module_names,
+    module_names=BERT_MODULES,
     layer_prefix="transformer.layer",
     layer_module_names={
         "attention.query": "attention.q_lin",

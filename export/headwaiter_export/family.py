@@ -29,6 +29,27 @@ USUAL_SIZES: dict[str, str] = {
     "layers": "num_hidden_layers",
     "d_ff": "intermediate_size",
 }
+# The names of BERT's modules, which families after BERT kept, for `module_names` and `layer_module_names`.
+BERT_MODULES: dict[str, str] = {
+    "embedding.tokens": "embeddings.word_embeddings",
+    "embedding.types": "embeddings.token_type_embeddings",
+    "embedding.positions.table": "embeddings.position_embeddings",
+    "embedding.norm": "embeddings.LayerNorm",
+}
+BERT_LAYER_MODULES: dict[str, str] = {
+    "attention.query": "attention.self.query",
+    "attention.key": "attention.self.key",
+    "attention.value": "attention.self.value",
+    "attention.output": "attention.output.dense",
+    "attention_norm": "attention.output.LayerNorm",
+    "feed_forward.up": "intermediate.dense",
+    "feed_forward.down": "output.dense",
+    "feed_forward_norm": "output.LayerNorm",
+}
+# The fields of layers without biases, for `fixed_fields`.
+NO_BIASES: dict[str, bool] = dict.fromkeys(
+    ("query_bias", "key_bias", "value_bias", "output_bias", "up_bias", "down_bias"), False
+)
 
 
 @dataclass(frozen=True)

@@ -72,19 +72,12 @@ class ScoreTerms:
         pairs = self.allowed_pairs(token_mask.shape[1], None if queries is None else queries[:, None], keys)
         return torch.where(tokens if pairs is None else tokens & pairs, 0.0, MASKED_SCORE)
 
-    def bias(
-        self,
-        query: Tensor,
-        key: Tensor,
-        queries: Tensor | None = None,
-        keys: Tensor | None = None,
-        key_blocks: Tensor | None = None,
-    ) -> Tensor | None:
+    def bias(self, query: Tensor, key: Tensor, *positions: Tensor | None) -> Tensor | None:
         """Return what each head adds to the score of each query and key, [..., H, n, K]; None without a bias.
 
         The arguments are those of `bias_terms`.
         """
-        terms = self.bias_terms(query, key, queries, keys, key_blocks)
+        terms = self.bias_terms(query, key, *positions)
         return sum(terms[1:], terms[0]) if terms else None
 
     def bias_terms(
