@@ -24,6 +24,13 @@ _PARAMETERS: dict[str, tuple[str, ...]] = {
         *("attention_factor", "mscale", "mscale_all_dim", "truncate"),
     ),
 }
+# The names that config.json has for fields of RotaryScaling, where they differ.
+_TRAINED = {"trained_tokens": "original_max_position_embeddings"}
+_NAMES = {
+    "linear": {},
+    "llama3": {**_TRAINED, "slow_turns": "low_freq_factor", "fast_turns": "high_freq_factor"},
+    "yarn": {**_TRAINED, "slow_turns": "beta_slow", "fast_turns": "beta_fast", "whole_pairs": "truncate"},
+}
 
 
 def read_rotary(config_json: CheckpointJson, default_theta: float) -> dict[str, Any]:
@@ -121,7 +128,10 @@ class _Parameters:
                 )
             return self._yarn(longest, trained)
         except ConfigError as error:
-            raise self._error(str(error)) from None
+            message = str(error)
+            for own, name in _NAMES[kind].items():
+                message = message.replace(own, name)
+            raise self._error(message) from None
 
     def _yarn(self, longest: int, trained: Any) -> RotaryScaling:
         factor = self._number("factor", longest / trained if isinstance(trained, int) and trained else None)
