@@ -19,6 +19,8 @@ _ENCODER_ENDINGS = (
     "ForMaskedImageModeling",
     "ForConditionalGeneration",
 )
+# The names of heads in all families, besides those of `Family.sequence_head`.
+_HEAD_TENSORS = ("classifier.", "score.", "qa_outputs.")
 # The classes of PyTorch that sentence-transformers names in `activation_fn`.
 _FUNCTIONS = {
     "torch.nn.modules.linear.Identity": ScoreFunction.IDENTITY,
@@ -76,15 +78,23 @@ def read_head(config_json: CheckpointJson, family: Family, cross_encoder: Checkp
     )
 
 
-def with_head_names(family: Family, head: HeadConfig | None) -> Family:
+def with_head(family: Family, head: HeadConfig) -> Family:
     """Return a family that also names the modules of a head."""
-    if head is None:
-        return family
     names = {"head.output": "classifier"}
     modules = family.sequence_head
     if modules is not None and (modules.scores_tokens or not head.per_token):
         names = {"head.output": modules.output, "head.dense": modules.dense, "head.norm": modules.norm}
     return replace(family, module_names={**family.module_names, **names})
+
+
+def without_head(config_json: CheckpointJson, family: Family) -> Family:
+    """Return a family that ignores the tensors of the head, if the architecture of the checkpoint has one."""
+    if all(each.endswith(_ENCODER_ENDINGS) for each in config_json.strings("architectures")):
+        return family
+    modules = family.sequence_head
+    names = (modules.output, modules.dense, modules.norm) if modules else ()
+    prefixes = (*_HEAD_TENSORS, *(f"{name}." for name in names if name))
+    return replace(family, ignored_prefixes=(*family.ignored_prefixes, *prefixes))
 
 
 def _read_labels(config_json: CheckpointJson) -> tuple[str, ...]:

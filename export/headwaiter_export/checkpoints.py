@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from headwaiter_export.checkpoint_heads import read_head, with_head_names
+from headwaiter_export.checkpoint_heads import read_head, with_head, without_head
 from headwaiter_export.checkpoint_inputs import TokenInput
 from headwaiter_export.checkpoint_json import CheckpointError, CheckpointJson
 from headwaiter_export.checkpoint_modules import ModuleFolder, Modules, check_widths, read_modules, read_weights
@@ -82,8 +82,12 @@ def read_checkpoint(folder: Path, pooling: Pooling | None = None, normalize: boo
     config_json = CheckpointJson.read(folder / "config.json")
     family = _read_family(config_json)
     whole_json, config_json = config_json, family.encoder_json(config_json)
-    head = read_head(config_json, family, modules.cross_encoder)
-    family = with_head_names(family, head)
+    head = None
+    if modules.pooling is not None:
+        # sentence-transformers loads the encoder without its head.
+        family = without_head(config_json, family)
+    elif head := read_head(config_json, family, modules.cross_encoder):
+        family = with_head(family, head)
     pooling = pooling or modules.pooling or (Pooling.NONE if head else family.default_pooling)
     is_own_pooling = modules.pooling is None and pooling is family.default_pooling
     own_modules = family.own_modules(whole_json, config_json) if is_own_pooling else ()
@@ -183,7 +187,8 @@ def _load_encoder(
     """Read the weights, rename them as in `Encoder.state_dict()`, and add those of the modules after pooling."""
     tensors = {
         # Checkpoints converted from TensorFlow keep its names for the parameters of LayerNorm.
-        name.removeprefix(family.tensor_prefix)
+        name.removeprefix(family.outer_prefix)
+        .removeprefix(family.tensor_prefix)
         .replace("LayerNorm.gamma", "LayerNorm.weight")
         .replace("LayerNorm.beta", "LayerNorm.bias"): tensor
         for name, tensor in read_tensors(folder).items()

@@ -84,6 +84,7 @@ class Family:
     Attributes:
         input: the encoder's input.
         tensor_prefix: prefix of the encoder's tensors in a checkpoint that also has a head.
+        outer_prefix: prefix that all tensors may have, before `tensor_prefix`.
         size_fields: integers of EncoderConfig, and their fields in config.json.
         optional_size_fields: integers of EncoderConfig, and their fields in config.json, which may be absent.
         activation_field: field of config.json that names the activation.
@@ -121,6 +122,7 @@ class Family:
     ignored_prefixes: tuple[str, ...]
     boolean_fields: Mapping[str, str] = field(default_factory=dict)
     fixed_fields: Mapping[str, Any] = field(default_factory=dict)
+    outer_prefix: str = ""
     default_pooling: Pooling = Pooling.MEAN
     norm_eps: float | None = None
     norm_eps_field: str = "layer_norm_eps"

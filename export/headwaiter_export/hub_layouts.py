@@ -71,8 +71,18 @@ def nomic_json(config_json: CheckpointJson) -> CheckpointJson:
     return _translated(custom, translated)
 
 
+def gte_json(config_json: CheckpointJson) -> CheckpointJson:
+    """Translate the fields of GTE's code; return a configuration of `transformers` as it is.
+
+    `transformers` keeps `auto_map` when it saves a checkpoint again, and writes `rope_parameters` for `rope_theta`.
+    """
+    values = config_json.values
+    own_class = not values.get("auto_map") or (values.get("rope_parameters") and "rope_theta" not in values)
+    return config_json if own_class else new_json(config_json)
+
+
 def new_json(config_json: CheckpointJson) -> CheckpointJson:
-    """Translate the fields of GTE's code, whose model type is "new".
+    """Translate the fields of GTE's code, whose model type is "new", or "gte" in the copy of Snowflake.
 
     The type ntk of `rope_scaling` multiplies the base of rotary positions by the factor, and divides all frequencies by
     factor^(2 / head_dim), at every length (https://kexue.fm/archives/9706, equation 6).
@@ -81,6 +91,10 @@ def new_json(config_json: CheckpointJson) -> CheckpointJson:
     custom = _checked(config_json, {**_NEW_VALUES, "rope_theta": 10_000.0, "type_vocab_size": 1}, _NEW_VALUES)
     theta, scaling = custom.values["rope_theta"], custom.values.get("rope_scaling")
     parameters = {"rope_type": "default", "rope_theta": theta}
+    # When transformers 5 saves the code's configuration again, `rope_parameters` replaces `rope_scaling`, but the code
+    # does not read `rope_parameters`: the scaling of the saved checkpoint is unknown.
+    if (custom.values.get("rope_parameters") or parameters) != parameters:
+        raise custom.error("rope_parameters", "remove it, and restore rope_theta and rope_scaling of the original")
     if scaling:
         if not isinstance(scaling, dict) or scaling.keys() - {"type", "factor", "mixed_b"}:
             raise custom.error("rope_scaling", "it must be an object with type and factor")
@@ -110,6 +124,6 @@ def _checked(config_json: CheckpointJson, defaults: Mapping[str, Any], supported
 
 
 def _translated(custom: CheckpointJson, fields: Mapping[str, Any]) -> CheckpointJson:
-    # The code reads none of these fields, but the families of the export do.
+    # The families of the export read these fields; the code reads none of them, or `fields` stands for them.
     unread = {"head_dim", "rope_scaling", "rope_theta", "rope_parameters", "partial_rotary_factor"}
     return replace(custom, values={name: custom.values[name] for name in custom.values.keys() - unread} | {**fields})

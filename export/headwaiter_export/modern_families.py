@@ -4,12 +4,11 @@ from dataclasses import replace
 from typing import Any
 
 from headwaiter_export.choices import Norm, Positions
-from headwaiter_export.family import USUAL_SIZES, Family, SequenceHead
+from headwaiter_export.family import NO_BIASES, USUAL_SIZES, Family, SequenceHead
 from headwaiter_export.head_config import HeadActivation
-from headwaiter_export.hub_layouts import new_json, nomic_json
+from headwaiter_export.hub_layouts import gte_json, new_json, nomic_json
 from headwaiter_export.rotary_inputs import ModernBertInput, SplitHalfInput
 
-_NO_BIASES = dict.fromkeys(("query_bias", "key_bias", "value_bias", "output_bias", "up_bias", "down_bias"), False)
 _ROTARY: dict[str, Any] = {"positions": Positions.ROTARY, "rotary_float32": True}
 _QKV = ("query", "key", "value")
 
@@ -47,7 +46,7 @@ _MODERNBERT = Family(
         **dict.fromkeys(("up_bias", "down_bias"), "mlp_bias"),
     },
     fixed_fields={
-        **_NO_BIASES,
+        **NO_BIASES,
         **_ROTARY,
         "norm": Norm.PRE,
         "first_norm": False,
@@ -91,7 +90,7 @@ _NOMIC_BERT = Family(
         "feed_forward_norm": "norm2",
     },
     ignored_prefixes=("pooler.", "cls."),
-    fixed_fields={**_NO_BIASES, **_ROTARY, "gated": True},
+    fixed_fields={**NO_BIASES, **_ROTARY, "gated": True},
     sequence_head=SequenceHead("classifier", "pooler.dense", HeadActivation.TANH),
     custom_classes="NomicBert",
     translate=nomic_json,
@@ -118,8 +117,8 @@ _GTE = replace(
     ignored_prefixes=("pooler.", "lm_head."),
     fixed_fields={**_ROTARY, "gated": True, "up_bias": False},
 )
-
-_NEW = replace(_GTE, tensor_prefix="new.", custom_classes="New", translate=new_json)
+_GTE_OR_ITS_CODE = replace(_GTE, outer_prefix="new.", custom_classes="Gte", translate=gte_json)
+_NEW = replace(_GTE_OR_ITS_CODE, custom_classes="New", translate=new_json)
 _JINA_V3 = replace(
     _GTE,
     input=SplitHalfInput(theta=20_000.0, fused={"mixer.Wqkv": _QKV}),
@@ -144,7 +143,7 @@ _JINA_V3 = replace(
 MODERN_FAMILIES: dict[str, Family] = {
     "modernbert": _MODERNBERT,
     "nomic_bert": _NOMIC_BERT,
-    "gte": _GTE,
+    "gte": _GTE_OR_ITS_CODE,
     "new": _NEW,
     "jina_embeddings_v3": _JINA_V3,
 }

@@ -24,6 +24,17 @@ SIZES = {
     "intermediate_size": 64,
     "max_position_embeddings": 24,
 }
+# DeBERTa v3, with fewer buckets: distances of 9 to 59 share 7 of them.
+DEBERTA_V3: dict[str, Any] = {
+    "max_position_embeddings": 70,
+    "relative_attention": True,
+    "position_buckets": 16,
+    "max_relative_positions": 60,
+    "norm_rel_ebd": "layer_norm",
+    "share_att_key": True,
+    "pos_att_type": "p2c|c2p",
+    "position_biased_input": False,
+}
 ROPE = {"rope_type": "default", "rope_theta": 77.0}
 LINEAR = {"rope_type": "linear", "rope_theta": 77.0, "factor": 4.0}
 # Rotary positions that the encoder lacks.
@@ -79,6 +90,25 @@ def changed_values(field: str, default: Any, values: Mapping[str, list[Any]]) ->
         return [default + 0.5]
     changed: int = 5 if field.endswith("token_id") else SIZES.get(field, 20) + 4
     return [changed]
+
+
+def changed_fields(name: str, values: Mapping[str, list[Any]], *, every_run: bool) -> list[Any]:
+    """Return test parameters (name, field, value): each field of a family's configuration class with other values.
+
+    `values` are those of fields whose changed value cannot be derived from their default; `every_run` says whether
+    every run tests the family.
+    """
+    return [
+        pytest.param(
+            name,
+            field.name,
+            value,
+            id=f"{name}-{field.name}-{number}",
+            marks=[] if every_run else [pytest.mark.exhaustive],
+        )
+        for field in fields(getattr(transformers, f"{name}Config"))
+        for number, value in enumerate(changed_values(field.name, field.default, {**VALUES, **values}))
+    ]
 
 
 def base_field_marks(field: str) -> list[pytest.MarkDecorator]:

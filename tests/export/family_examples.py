@@ -14,7 +14,7 @@ from headwaiter_export.choices import Pooling
 from headwaiter_export.families import FAMILIES
 from headwaiter_export.feature_families import FEATURE_FAMILIES
 from tests.checkpoints import bert_hidden
-from tests.export.family_checkpoints import SIZES, save_family
+from tests.export.family_checkpoints import DEBERTA_V3, SIZES, save_family
 from tests.export.feature_checkpoints import draw_input, expected_hidden, input_rows, save_feature_model
 from tests.export.helpers import run_graph, write_graphs
 from tests.export.hub_checkpoints import save_new, save_nomic
@@ -22,16 +22,6 @@ from tests.oracle import Array
 
 WINDOW = 5
 _ONE = dict.fromkeys(("bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id"), 1) | {"pad_token_id": 0}
-_DEBERTA_V3 = {
-    "max_position_embeddings": 70,
-    "relative_attention": True,
-    "position_buckets": 16,
-    "max_relative_positions": 60,
-    "norm_rel_ebd": "layer_norm",
-    "share_att_key": True,
-    "pos_att_type": "p2c|c2p",
-    "position_biased_input": False,
-}
 _GROUPED = {"num_key_value_heads": 2}
 
 
@@ -130,7 +120,7 @@ EXAMPLES = [
         ("deberta-v2",),
         ("microsoft/deberta-v3-base", "mixedbread-ai/mxbai-rerank-base-v1"),
         "DebertaV2",
-        _DEBERTA_V3,
+        DEBERTA_V3,
     ),
     Example(
         "ModernBERT",
@@ -142,7 +132,16 @@ EXAMPLES = [
     Example("Nomic BERT", ("nomic_bert",), (), "NomicBert", {"pad_token_id": 0}),
     Example("Nomic BERT, layout of its code", ("nomic_bert",), ("nomic-ai/nomic-embed-text-v1.5",), save=save_nomic),
     Example("GTE", ("gte",), (), "Gte", {"pad_token_id": 0}),
-    Example("GTE, layout of its code", ("new",), ("Alibaba-NLP/gte-base-en-v1.5",), save=save_new),
+    Example(
+        "GTE, layout of its code",
+        ("new", "gte"),
+        (
+            "Alibaba-NLP/gte-base-en-v1.5",
+            "Alibaba-NLP/gte-multilingual-base",
+            "Snowflake/snowflake-arctic-embed-m-v2.0",
+        ),
+        save=save_new,
+    ),
     Example(
         "jina-embeddings-v3, without adapters",
         ("jina_embeddings_v3",),

@@ -200,8 +200,6 @@ def test_the_pooling_of_a_sentence_transformer_is_used(
     ("changes", "facts"),
     [
         ({"model_type": "gpt2"}, ["config.json", "model_type", "'gpt2'"]),
-        ({"architectures": ["BertForQuestionAnswering"]}, ["config.json", "BertForQuestionAnswering"]),
-        ({"architectures": ["BertForSequenceClassification"]}, ["classifier.weight"]),
         ({"is_decoder": True}, ["config.json", "is_decoder"]),
         ({"position_embedding_type": "relative_key"}, ["config.json", "position_embedding_type", "'relative_key'"]),
         ({"hidden_act": "mish"}, ["config.json", "hidden_act", "'mish'"]),
@@ -214,6 +212,20 @@ def test_the_pooling_of_a_sentence_transformer_is_used(
 def test_an_unsupported_setting_is_named(changes: dict[str, Any], facts: list[str], folder: Path) -> None:
     edit_json(folder / "config.json", **changes)
     assert_checkpoint_refused(folder, *facts)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "fact"),
+    [
+        ("BertForQuestionAnswering", "config.json has architecture BertForQuestionAnswering"),
+        ("BertForSequenceClassification", "classifier.weight"),
+    ],
+)
+def test_a_head_that_is_unknown_or_missing_is_named(architecture: str, fact: str, folder: Path) -> None:
+    edit_json(folder / "config.json", architectures=[architecture])
+    # With a pooling, the model would be an embedder without a head.
+    (folder / "modules.json").unlink()
+    assert_checkpoint_refused(folder, fact)
 
 
 def test_a_tensor_of_a_classification_head_is_named(folder: Path) -> None:

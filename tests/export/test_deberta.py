@@ -13,6 +13,7 @@ from headwaiter_export.attention_layout import Packed, Portable, SingleSequence
 from headwaiter_export.checkpoints import read_checkpoint
 from tests.checkpoints import bert_hidden
 from tests.export.family_checkpoints import (
+    DEBERTA_V3,
     VALUES,
     assert_equals_transformers,
     assert_honoured_or_refused,
@@ -30,19 +31,8 @@ from tests.export.helpers import (
     write_graphs,
 )
 
-MAX_TOKENS = 70
+MAX_TOKENS: int = DEBERTA_V3["max_position_embeddings"]
 LENGTHS = (1, 2, 8, 9, 10, 59, 60, 61, MAX_TOKENS)
-# DeBERTa v3, with fewer buckets: distances of 9 to 59 share 7 of them.
-V3: dict[str, Any] = {
-    "max_position_embeddings": MAX_TOKENS,
-    "relative_attention": True,
-    "position_buckets": 16,
-    "max_relative_positions": 60,
-    "norm_rel_ebd": "layer_norm",
-    "share_att_key": True,
-    "pos_att_type": "p2c|c2p",
-    "position_biased_input": False,
-}
 # Fields that transformers reads from config.json, but that its class does not list.
 UNLISTED: dict[str, list[Any]] = {
     "position_buckets": [-1, 0, 1, 2, 7, 64, 200],
@@ -77,7 +67,7 @@ CHANGES = [
     pytest.param(name, value, id=f"{name}-{number}", marks=base_field_marks(name))
     for name, values in {
         **{
-            field.name: changed_values(field.name, V3.get(field.name, field.default), VALUES | OWN_VALUES)
+            field.name: changed_values(field.name, DEBERTA_V3.get(field.name, field.default), VALUES | OWN_VALUES)
             for field in fields(transformers.DebertaV2Config)
         },
         **UNLISTED,
@@ -87,7 +77,7 @@ CHANGES = [
 
 
 def save_deberta(folder: Path, kind: str = "Model", **settings: Any) -> transformers.PreTrainedModel:
-    return save_family(folder, "DebertaV2", kind, **{**V3, **settings})
+    return save_family(folder, "DebertaV2", kind, **{**DEBERTA_V3, **settings})
 
 
 @pytest.mark.parametrize(("field", "value"), CHANGES)

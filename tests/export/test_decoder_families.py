@@ -1,13 +1,11 @@
 """Llama, Mistral, Qwen3 and EuroBERT checkpoints give `transformers`' hidden rows, whatever their configuration."""
 
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import pytest
 import safetensors.torch
 import torch
-import transformers
 
 from headwaiter_export.checkpoints import read_checkpoint
 from tests.checkpoints import write_json
@@ -16,10 +14,9 @@ from tests.export.family_checkpoints import (
     PROPORTIONAL,
     ROPE,
     SIZES,
-    VALUES,
     assert_equals_transformers,
     assert_honoured_or_refused,
-    changed_values,
+    changed_fields,
     save_family,
 )
 from tests.export.helpers import (
@@ -48,14 +45,7 @@ OWN_VALUES: dict[str, list[Any]] = {
 }
 REFUSED: list[Any] = ["mish", "tanh", PROPORTIONAL]
 # One family in every run; the others share its code.
-CHANGES = [
-    pytest.param(
-        name, field.name, value, id=f"{name}-{field.name}-{number}", marks=[pytest.mark.exhaustive] * (name != "Qwen3")
-    )
-    for name in SETTINGS
-    for field in fields(getattr(transformers, f"{name}Config"))
-    for number, value in enumerate(changed_values(field.name, field.default, VALUES | OWN_VALUES))
-]
+CHANGES = [change for name in SETTINGS for change in changed_fields(name, OWN_VALUES, every_run=name == "Qwen3")]
 
 
 @pytest.mark.parametrize(("name", "field", "value"), CHANGES)

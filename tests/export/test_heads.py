@@ -6,15 +6,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+import safetensors.torch
 import torch
 import transformers
 
 from headwaiter_export.attention_layout import Packed, Portable, SingleSequence
 from headwaiter_export.checkpoints import read_checkpoint
+from headwaiter_export.choices import Pooling
 from headwaiter_export.encoder import Encoder
 from headwaiter_export.head_config import ScoreFunction
-from tests.checkpoints import save_tokenizer, save_vit, write_json
-from tests.export.family_checkpoints import save_family
+from tests.checkpoints import save_sentence_transformer, save_tokenizer, save_vit, write_json
+from tests.export.family_checkpoints import assert_equals_transformers, save_family
 from tests.export.helpers import (
     RUNTIMES,
     assert_checkpoint_refused,
@@ -26,6 +28,9 @@ from tests.export.helpers import (
 )
 
 LABELS = {0: "no", 1: "perhaps", 2: "yes"}
+MODERN_TOKENS: dict[str, Any] = dict.fromkeys(("bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id"), 1) | {
+    "pad_token_id": 0
+}
 
 
 @pytest.mark.parametrize("kind", ["ForSequenceClassification", "ForTokenClassification"])
@@ -67,9 +72,31 @@ def test_a_head_equals_transformers(name: str, token_types: int, kind: str, tmp_
     assert_equal_logits(encoder, model, (1, 2, 20), token_types)
 
 
-MODERN_TOKENS: dict[str, Any] = dict.fromkeys(("bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id"), 1) | {
-    "pad_token_id": 0
-}
+@pytest.mark.parametrize(
+    ("name", "kind", "settings"),
+    [
+        ("Bert", "ForQuestionAnswering", {}),
+        ("Bert", "ForSequenceClassification", {"problem_type": "other", "id2label": {0: ""}}),
+        ("Roberta", "ForSequenceClassification", {}),
+        ("ModernBert", "ForTokenClassification", MODERN_TOKENS),
+        ("DistilBert", "ForSequenceClassification", {"dim": 32, "hidden_dim": 64, "n_heads": 4, "n_layers": 2}),
+        ("Qwen3", "ForSequenceClassification", {"head_dim": 8, "num_key_value_heads": 2}),
+    ],
+)
+def test_an_embedder_of_sentence_transformers_has_no_head(
+    name: str, kind: str, settings: dict[str, Any], tmp_path: Path
+) -> None:
+    model = save_family(tmp_path, name, kind, **{**settings, "pad_token_id": 0, "problem_type": None})
+    edit_json(tmp_path / "config.json", **settings)
+    save_sentence_transformer(tmp_path)
+    encoder = read_checkpoint(tmp_path).encoder
+    assert encoder.config.head is None
+    assert encoder.config.pooling is Pooling.MEAN
+    assert_equals_transformers(encoder, model.base_model, (1, 20))
+    path = tmp_path / "model.safetensors"
+    tensors = safetensors.torch.load_file(path)
+    safetensors.torch.save_file({**tensors, "unknown.weight": torch.ones(1)}, path)
+    assert_checkpoint_refused(tmp_path, "unknown.weight")
 
 
 @pytest.mark.parametrize("kind", ["ForSequenceClassification", "ForTokenClassification"])

@@ -7,10 +7,12 @@ from typing import Any
 import pytest
 import safetensors.torch
 import torch
+import transformers
 
 from headwaiter_export.checkpoints import read_checkpoint
-from tests.checkpoints import write_json
-from tests.export.family_checkpoints import assert_equals_transformers
+from headwaiter_export.choices import Pooling
+from tests.checkpoints import save_sentence_transformer, write_json
+from tests.export.family_checkpoints import assert_equals_transformers, save_family
 from tests.export.helpers import (
     assert_checkpoint_refused,
     edit_json,
@@ -47,7 +49,9 @@ def test_a_nomic_bert_whose_positions_are_scaled_for_long_texts_refuses_these(tm
         {},
         {"rope_scaling": None, "type_vocab_size": 1, "layer_norm_eps": 0.1},
         {"rope_scaling": {"type": "ntk", "factor": 8.0, "mixed_b": None}, "rope_theta": 20, "hidden_act": "gelu_new"},
-        {"rope_parameters": {"rope_type": "yarn"}, "head_dim": 4, "partial_rotary_factor": 0.5},
+        {"rope_scaling": None, "rope_parameters": {"rope_type": "default", "rope_theta": 77}},
+        {"rope_parameters": {}, "head_dim": 4, "partial_rotary_factor": 0.5},
+        {"model_type": "gte", "auto_map": {"AutoModel": "modeling_hf_alibaba_nlp_gte.GteModel"}},
     ],
 )
 def test_a_gte_of_its_own_code_equals_transformers(changes: dict[str, Any], tmp_path: Path) -> None:
@@ -56,12 +60,41 @@ def test_a_gte_of_its_own_code_equals_transformers(changes: dict[str, Any], tmp_
     assert_equals_transformers(read_checkpoint(tmp_path).encoder, model, (1, 2, 13, 24))
 
 
-def test_a_reranker_of_the_code_of_gte_equals_transformers(tmp_path: Path) -> None:
-    model = save_new(tmp_path, "ForSequenceClassification", architectures=["NewForSequenceClassification"])
+@pytest.mark.parametrize("prefix", ["", "new."])
+def test_a_gte_that_transformers_has_saved_again_equals_it(prefix: str, tmp_path: Path) -> None:
+    model = save_family(
+        tmp_path, "Gte", pad_token_id=0, rope_parameters={"rope_type": "default", "rope_theta": 77}, type_vocab_size=1
+    )
+    edit_json(tmp_path / "config.json", auto_map={"AutoModel": "modeling_hf_alibaba_nlp_gte.GteModel"})
     path = tmp_path / "model.safetensors"
+    tensors = safetensors.torch.load_file(path)
+    safetensors.torch.save_file({f"{prefix}{name}": tensor for name, tensor in tensors.items()}, path)
+    assert_equals_transformers(read_checkpoint(tmp_path).encoder, model, (1, 24))
+
+
+def save_new_with_head(folder: Path, kind: str, **changes: Any) -> transformers.PreTrainedModel:
+    """Save a GTE with a head in the layout of its code."""
+    model = save_new(folder, kind, architectures=[f"New{kind}"], **changes)
+    path = folder / "model.safetensors"
     tensors = {name.replace("gte.", "new."): tensor for name, tensor in safetensors.torch.load_file(path).items()}
     safetensors.torch.save_file(tensors, path)
     assert any(name.startswith("new.encoder.") for name in tensors)
+    return model
+
+
+def test_an_embedder_saved_with_a_head_of_the_code_of_gte_equals_transformers(tmp_path: Path) -> None:
+    # gte-multilingual-base has a head for sparse vectors, and no names of labels.
+    model = save_new_with_head(tmp_path, "ForTokenClassification", type_vocab_size=1)
+    save_sentence_transformer(tmp_path)
+    assert "classifier.weight" in safetensors.torch.load_file(tmp_path / "model.safetensors")
+    encoder = read_checkpoint(tmp_path).encoder
+    assert encoder.config.head is None
+    assert encoder.config.pooling is Pooling.MEAN
+    assert_equals_transformers(encoder, model.base_model, (1, 24))
+
+
+def test_a_reranker_of_the_code_of_gte_equals_transformers(tmp_path: Path) -> None:
+    model = save_new_with_head(tmp_path, "ForSequenceClassification")
     encoder = read_checkpoint(tmp_path).encoder
     assert encoder.config.head is not None
     assert_equals_transformers(encoder, model.base_model, (1, 24))
@@ -149,13 +182,17 @@ def test_a_missing_field_has_the_default_of_the_code_of_nomic_bert(field: str, t
         ("rope_scaling", {"type": "ntk"}),
         ("rope_scaling", {"type": "ntk", "factor": 2.0, "alpha": 1.0}),
         ("rope_scaling", "ntk"),
+        ("rope_parameters", {"rope_type": "ntk", "factor": 2.0, "rope_theta": 77}),
         ("rope_theta", "77"),
         ("hidden_act", "mish"),
         ("auto_map", {"AutoModel": "modeling.OtherModel"}),
     ],
 )
-def test_a_field_of_the_code_of_gte_that_the_encoder_lacks_is_named(field: str, value: Any, tmp_path: Path) -> None:
-    save_new(tmp_path)
+@pytest.mark.parametrize("own", [{}, {"model_type": "gte", "auto_map": {"AutoModel": "modeling.GteModel"}}])
+def test_a_field_of_the_code_of_gte_that_the_encoder_lacks_is_named(
+    own: dict[str, Any], field: str, value: Any, tmp_path: Path
+) -> None:
+    save_new(tmp_path, **own)
     edit_json(tmp_path / "config.json", **{field: value})
     assert_checkpoint_refused(tmp_path, field)
 
