@@ -73,7 +73,8 @@ def encoder_of(model: transformers.PreTrainedModel) -> Encoder:
     return Encoder.with_weights(config, weights)
 
 
-@pytest.mark.parametrize("heads", [pytest.param(4, marks=pytest.mark.exhaustive), 6])
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("heads", [4, 6])
 def test_a_causal_stack_equals_transformers_mpt(heads: int, tmp_path: Path) -> None:
     model = random_mpt(heads)
     encoder = encoder_of(model)

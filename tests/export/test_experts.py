@@ -93,9 +93,8 @@ def test_the_tensors_of_the_authors_module_give_its_result() -> None:
         assert_close_to_scale(outputs.hidden, switch_head(torch.from_numpy(sequence), tensors).numpy())
 
 
-@pytest.mark.parametrize(
-    "layout", [each if each is PackedCpu else pytest.param(each, marks=pytest.mark.exhaustive) for each in RUNTIMES]
-)
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("layout", RUNTIMES)
 def test_of_equal_scores_those_of_the_first_experts_are_chosen(
     layout: type[Packed] | type[Portable], tmp_path: Path
 ) -> None:

@@ -107,8 +107,11 @@ def hidden_rows(
 
 def assert_equal_outputs(config: EncoderConfig, actual: Outputs, expected: Outputs) -> None:
     assert expected.hidden is not None
-    # Products of two rounded factors double the error, and these encoders multiply such products.
-    tolerance = 2e-5 if config.gated and config.experts else 1e-5
+    tolerance = 1e-5
+    if config.gated and config.experts:
+        # Products of two rounded factors double the error, and these encoders multiply such products. Without
+        # residuals, norms magnify the errors of rows that are nearly zero.
+        tolerance = 2e-5 if config.residual else 5e-5
     assert_close_to_scale(actual.hidden, expected.hidden, tolerance)
     if expected.pooled is None:
         assert actual.pooled is None
@@ -183,13 +186,13 @@ def test_an_encoder_equals_its_formulas_in_pytorch(config: EncoderConfig) -> Non
         assert_equal_outputs(config, concatenate(run_in_pytorch(encoder, sequences)), expected)
 
 
-# Tracing takes seconds, so every run traces one layout of every second configuration; the others are exhaustive.
+# Tracing takes seconds, so every run traces one layout of every third configuration; the others are exhaustive.
 LAYOUT_CASES = [
     pytest.param(
         *encoder.values,
         layout,
         id=f"{encoder.id}-{layout.__name__}",
-        marks=encoder.marks if (place, 0) == (number // 2 % len(RUNTIMES), number % 2) else pytest.mark.exhaustive,
+        marks=encoder.marks if (place, 0) == (number // 3 % len(RUNTIMES), number % 3) else pytest.mark.exhaustive,
     )
     for number, encoder in enumerate(ENCODERS)
     for place, layout in enumerate(RUNTIMES)
@@ -209,11 +212,16 @@ def test_an_encoder_equals_its_formulas_in_every_layout(
             assert_equal_outputs(config, run_graph(path, runtime, sequences), expected)
 
 
-# In fp16, rounding changes the choices of experts of some random encoders too often.
+def is_inexact_in_fp16(config: EncoderConfig) -> bool:
+    """Return whether rounding to fp16 changes too much of some random encoders: servers refuse these in fp16."""
+    # Rounding changes the choices of experts. Without residuals, norms magnify the rounding of gated experts.
+    return config.chooses_experts or bool(config.gated and config.experts and not config.residual)
+
+
 HALF_ENCODERS = [
     encoder
     for encoder in ENCODERS
-    if not any(isinstance(each, EncoderConfig) and each.chooses_experts for each in encoder.values)
+    if not any(isinstance(each, EncoderConfig) and is_inexact_in_fp16(each) for each in encoder.values)
 ]
 
 

@@ -25,6 +25,8 @@ def test_in_a_causal_graph_a_token_changes_no_earlier_output(
         assert (after[changed:] != before[changed:]).any(axis=1).all()
 
 
+# Exporting another bundle takes seconds.
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("file", "runtime"), FP32_GRAPHS)
 def test_in_a_self_excluding_graph_a_tokens_weight_on_itself_is_zero(
     file: str, runtime: Runtime, self_excluding_bundle: Path, self_excluding_encoder: Encoder
@@ -36,6 +38,7 @@ def test_in_a_self_excluding_graph_a_tokens_weight_on_itself_is_zero(
     assert [row for row in range(11) if after[row].tobytes() == before[row].tobytes()] == [4, 9, 10]
 
 
+@pytest.mark.exhaustive
 def test_a_self_excluding_bundle_has_golden_inputs_of_two_tokens_and_more(self_excluding_bundle: Path) -> None:
     bundle = Bundle.open(self_excluding_bundle)
     assert bundle.manifest.min_tokens == 2

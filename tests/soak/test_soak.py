@@ -52,6 +52,7 @@ def test_attacks_on_http2_leave_the_server_as_it_was(server: RunningServer) -> N
     assert leaks(server, before, SETTLE_S) == []
 
 
+@pytest.mark.exhaustive
 def test_calls_with_oversized_headers_are_freed_without_further_calls(
     server: RunningServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
