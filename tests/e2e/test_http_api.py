@@ -137,6 +137,29 @@ async def test_a_full_queue_is_429_and_openai_tries_again(text_bundle: Path) -> 
                 assert [len(reply.data) for reply in await asyncio.gather(*calls)] == [1, 1, 1]
 
 
+async def test_openai_does_not_send_a_request_again_whose_time_is_up(text_bundle: Path) -> None:
+    async with serving(text_bundle, http_api="on") as server, connect(server) as grpc_client:
+        base_url = metrics_url(server).replace("/metrics", "/v1")
+        async with openai.AsyncOpenAI(base_url=base_url, api_key="unused", max_retries=2) as client:
+            with paused_device() as device:
+                first = asyncio.create_task(client.embeddings.create(input="a", model=""))
+                await device.wait_for_batch()
+                with pytest.raises(openai.InternalServerError) as caught:
+                    await client.embeddings.create(input="a", model="", extra_body={"timeout_s": 0.1})
+                assert caught.value.status_code == 504
+                device.resume()
+                await first
+        await wait_until(grpc_client, lambda: answered(metrics_url(server)) == {"OK": 1, "DEADLINE_EXCEEDED": 1})
+
+
+def answered(url: str) -> dict[str, float | None]:
+    method = "POST /v1/embeddings"
+    return {
+        code: metric_value(url, "headwaiter_requests_total", method=method, code=code)
+        for code in ("OK", "DEADLINE_EXCEEDED")
+    }
+
+
 def refused(url: str) -> float | None:
     return metric_value(url, "headwaiter_refused_total", reason="OVERLOADED")
 
@@ -174,12 +197,15 @@ def test_the_commands_and_the_code_of_the_page_run(
 ) -> None:
     address = url(http_server, "")
     commands = [block for block in blocks(HTTP, "sh") if block.startswith("curl")]
-    assert len(commands) == 3
+    assert len(commands) == 4
     for command in commands if shutil.which("curl") else []:
         script = command.replace("http://localhost:9464", address)
         printed = json.loads(subprocess.run(["bash", "-euc", script], capture_output=True, check=True).stdout)
         if "pooled" in printed:
             assert printed["pooled"]["shape"] == [1, 32]
+            continue
+        if "weights" in printed:
+            assert printed["weights"]["shape"][:2] == [1, 1]
             continue
         rows = printed if isinstance(printed, list) else [each["embedding"] for each in printed["data"]]
         assert {len(row) for row in rows} == {32}

@@ -48,8 +48,8 @@ def read_head(options: pb.OutputOptions, manifest: Manifest) -> pb.Head | None:
     if not manifest.HasField("head"):
         done = " and ".join(_NAMES[task] for task in tasks(manifest))
         raise Unimplemented(
-            f"the model {manifest.name} has no head that gives scores (it {done}): call Encode, or name a model that "
-            "classifies"
+            f"the model {manifest.name} has no head that gives scores (it {done}): ask for vectors, or name a model "
+            "that classifies"
         )
     if not options.raw_scores:
         return manifest.head

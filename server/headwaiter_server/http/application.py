@@ -50,7 +50,10 @@ def http_application(
         own_name = settings.http_host_and_port[0] if token is None else None
         routes += [_route(page_rules, method) for method in playground_methods(path, own_name)]
         routes += page_routes()
-    return Starlette(routes=routes, exception_handlers={HTTPException: _refuse_path})
+    application = Starlette(routes=routes, exception_handlers={HTTPException: _refuse_path})
+    # A redirection would answer a POST with an empty body.
+    application.router.redirect_slashes = False
+    return application
 
 
 def _api_methods(path: RequestPath) -> list[Method[Any]]:
@@ -77,11 +80,23 @@ def _route(rules: HttpRules, method: Method[Any]) -> Route:
     return Route(url, Endpoint(rules, method), methods=[verb])
 
 
+async def _encode(path: RequestPath, request: pb.EncodeRequest, call: Call) -> bytes:
+    """Return pooled vectors, the only output that a request over HTTP can have."""
+    try:
+        return await path.encode_packed(request, call, reserve_nothing)
+    except InvalidInput as error:
+        if error.field != "output.pooled":
+            raise
+        raise Unimplemented(
+            "the model has no pooled vectors: export it with --pooling, or name another model"
+        ) from None
+
+
 def _embeddings(path: RequestPath) -> Method[openai.EmbeddingsRequest]:
     return Method(
         "POST /v1/embeddings",
         openai.read_embeddings_request,
-        lambda request, call: path.encode_packed(request.encode, call, reserve_nothing),
+        lambda request, call: _encode(path, request.encode, call),
         lambda request, reply: openai.embeddings_reply(pb.EncodeResponse.FromString(reply), base64=request.base64),
         openai.error_body,
     )
@@ -91,7 +106,9 @@ def _models(path: RequestPath) -> Method[None]:
     created_s = int(time.time())
 
     async def list_models(_: None, call: Call) -> bytes:
-        return openai.models_reply(path.repository.served_names, created_s)
+        manifests = {each.name: each.model.bundle.manifest for each in path.repository.served}
+        longest = {name: each.max_text_tokens or each.max_tokens for name, each in manifests.items()}
+        return openai.models_reply(longest, created_s)
 
     return Method("GET /v1/models", lambda _: None, list_models, lambda _, reply: reply, openai.error_body)
 
@@ -100,7 +117,7 @@ def _embed(path: RequestPath, name: str) -> Method[pb.EncodeRequest]:
     return Method(
         name,
         tei.read_embed_request,
-        lambda request, call: path.encode_packed(request, call, reserve_nothing),
+        lambda request, call: _encode(path, request, call),
         lambda _, reply: tei.embed_reply(pb.EncodeResponse.FromString(reply)),
         tei.error_body,
     )
@@ -137,7 +154,7 @@ async def _refuse_path(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     url, status = request.url.path[:100], error.status_code
     problem: HeadwaiterError = Unimplemented(
-        f"the server has no {url}: check the path, and whether --http-api or --playground is on"
+        f"the server has no {url}: see docs/http.md for its paths, which depend on --http-api and --playground"
     )
     if status == 405:
         allowed = (error.headers or {}).get("Allow", "")

@@ -149,6 +149,8 @@ class Endpoint:
         if isinstance(error, Transient):
             retry_after_s = error.retry_after_s or 1.0
             headers |= {"retry-after": str(math.ceil(retry_after_s)), "retry-after-ms": f"{1e3 * retry_after_s:.0f}"}
+        else:
+            headers["x-should-retry"] = "false"  # OpenAI's client would send a request with status 5xx again.
         if isinstance(error, MessageTooLarge | SlowBody):
             headers["connection"] = "close"  # The rest of the body is not read.
         if isinstance(error, Unauthenticated):

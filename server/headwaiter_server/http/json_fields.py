@@ -7,9 +7,12 @@ import numpy as np
 import orjson
 
 from headwaiter_proto import encoder_pb2 as pb
-from headwaiter_proto.rules.errors import MAX_QUOTED_CHARACTERS, InvalidInput
+from headwaiter_proto.rules.errors import MAX_QUOTED_CHARACTERS, HeadwaiterError, InvalidInput
 
 _Choice = TypeVar("_Choice")
+_HIGHEST_NUMBER = 2**31 - 1
+# Fields of headwaiter.v1 that hold the sequences, which are one field in JSON.
+_INPUT_FIELDS = ("tokens", "tokens.data", "tokens.lengths", "texts", "texts.values", "pairs")
 
 
 class JsonFields:
@@ -47,11 +50,13 @@ class JsonFields:
         """Return the boolean of a field."""
         return bool(self._typed(name, bool, "true or false", default))
 
-    def whole_number(self, name: str, default: int = 0, highest: int = 2**31 - 1) -> int:
-        """Return the whole number of a field, at least 0."""
-        value = self._typed(name, int, "a whole number", default)
-        if not 0 <= value <= highest:
-            raise InvalidInput(f"{name} is {value}: send a number from 0 to {highest}", field=name)
+    def whole_number(self, name: str) -> int:
+        """Return the whole number of a field, at least 1; 0 if the field is absent."""
+        value = self._typed(name, int, "a whole number", None)
+        if value is None:
+            return 0
+        if not 1 <= value <= _HIGHEST_NUMBER:
+            raise InvalidInput(f"{name} is {value}: send a number from 1 to {_HIGHEST_NUMBER}", field=name)
         return int(value)
 
     def seconds(self, name: str) -> float:
@@ -78,6 +83,16 @@ class JsonFields:
         if type(value) is not kind:
             raise InvalidInput(f"{name} is {_kind(value)}: send {wanted}", field=name)
         return value
+
+
+def error_in_json(error: HeadwaiterError) -> tuple[str, str | None]:
+    """Return the message and the field of an error, with the names that fields have in JSON."""
+    if error.field in _INPUT_FIELDS:
+        return str(error), "input"
+    if error.field is None or "." not in error.field:
+        return str(error), error.field
+    name = error.field.rpartition(".")[2]  # Options have no path in JSON.
+    return str(error).replace(error.field, name), name
 
 
 def fill_input(request: pb.EncodeRequest, value: Any, field: str) -> None:

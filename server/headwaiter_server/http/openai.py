@@ -1,7 +1,7 @@
 """The forms of OpenAI's embeddings interface: JSON to an EncodeRequest, and its reply to JSON. Pure functions."""
 
 from base64 import b64encode
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.rules.errors import HeadwaiterError, ModelNotFound, Overloaded, SequenceTooLong, Unauthenticated
-from headwaiter_server.http.json_fields import JsonFields, fill_input
+from headwaiter_server.http.json_fields import JsonFields, error_in_json, fill_input
 
 # The fields of OpenAI's interface, then those of Headwaiter's own.
 _FIELDS = ("input", "model", "dimensions", "encoding_format", "user", "prompt", "truncation", "priority", "timeout_s")
@@ -24,8 +24,6 @@ _ERROR_CODES: dict[type[HeadwaiterError], str] = {
     Overloaded: "rate_limit_exceeded",
     Unauthenticated: "invalid_api_key",
 }
-
-_INPUT_FIELDS = ("tokens", "tokens.data", "tokens.lengths", "texts", "texts.values", "pairs")
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,9 +88,15 @@ def json_rows(vectors: NDArray[np.float32]) -> Iterator[orjson.Fragment]:
     return (orjson.Fragment(orjson.dumps(vector, option=orjson.OPT_SERIALIZE_NUMPY)) for vector in vectors)
 
 
-def models_reply(names: Iterable[str], created_s: int) -> bytes:
-    """Write the reply to GET /v1/models; `created_s` is the server's start, in seconds since 1970."""
-    models = [{"id": name, "object": "model", "created": created_s, "owned_by": "headwaiter"} for name in names]
+def models_reply(longest_tokens: Mapping[str, int], created_s: int) -> bytes:
+    """Write the reply to GET /v1/models.
+
+    Args:
+        longest_tokens: for the name of each model, most tokens of a text, or of a sequence if it takes no texts.
+        created_s: the server's start, in seconds since 1970.
+    """
+    same = {"object": "model", "created": created_s, "owned_by": "headwaiter"}
+    models = [{"id": name, **same, "max_model_len": tokens} for name, tokens in longest_tokens.items()]
     return orjson.dumps({"object": "list", "data": models})
 
 
@@ -102,6 +106,5 @@ def error_body(error: HeadwaiterError, http_status: int) -> bytes:
     code = _ERROR_CODES.get(type(error), pb.ErrorReason.Name(error.reason).lower())
     details = {"sequence": error.sequence, "limit": error.limit, "actual": error.actual}
     known = {name: value for name, value in details.items() if value is not None}
-    # An input is one field here, and options have no path.
-    field = error.field and error.field.rpartition(".")[2] if error.field not in _INPUT_FIELDS else "input"
-    return orjson.dumps({"error": {"message": str(error), "type": kind, "param": field, "code": code, **known}})
+    message, field = error_in_json(error)
+    return orjson.dumps({"error": {"message": message, "type": kind, "param": field, "code": code, **known}})

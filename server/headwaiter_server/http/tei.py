@@ -4,7 +4,7 @@ import orjson
 
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.rules.errors import HeadwaiterError, Overloaded
-from headwaiter_server.http.json_fields import JsonFields, fill_input
+from headwaiter_server.http.json_fields import JsonFields, error_in_json, fill_input
 from headwaiter_server.http.openai import float_rows, json_rows
 
 _FIELDS = ("inputs", "truncate", "truncation_direction", "normalize", "prompt_name", "dimensions")
@@ -48,4 +48,5 @@ def embed_reply(reply: pb.EncodeResponse) -> bytes:
 def error_body(error: HeadwaiterError, http_status: int) -> bytes:
     """Write the body of an error."""
     kind = "Overloaded" if isinstance(error, Overloaded) else "Validation" if http_status < 500 else "Backend"
-    return orjson.dumps({"error": str(error), "error_type": kind})
+    message, _ = error_in_json(error)
+    return orjson.dumps({"error": message, "error_type": kind})

@@ -73,6 +73,20 @@ async def test_a_request_is_answered_as_over_grpc(tmp_path: Path) -> None:
     assert models.json == [[3.0, 2.0]]
 
 
+@pytest.mark.parametrize(("path", "field"), [(URL, "input"), ("/embed", "inputs")])
+async def test_a_model_without_pooling_is_named(path: str, field: str, tmp_path: Path) -> None:
+    service = Service(tmp_path, WordLengths(), pooling="POOLING_NONE")
+    reply = await send_request(api(service), "POST", path, as_json({field: "a"}))
+    assert reply.status == 501
+    assert b"--pooling" in reply.body
+    assert b"output." not in reply.body
+
+
+async def test_a_path_with_a_slash_at_its_end_is_refused(tmp_path: Path) -> None:
+    reply = await send_request(api(Service(tmp_path, WordLengths())), "POST", f"{URL}/", TEXT)
+    assert (reply.status, f"{URL}/" in reply.json["error"]["message"]) == (404, True)
+
+
 async def test_without_the_api_only_metrics_and_health_answer(tmp_path: Path) -> None:
     service = Service(tmp_path, WordLengths())
     application = http_application(Settings(bundle=tmp_path), service.path, None, asyncio.get_running_loop())
@@ -130,6 +144,8 @@ async def test_each_error_has_its_status(error: Exception, status: int, tmp_path
     if status == 429:
         assert delays == {"retry-after": "1", "retry-after-ms": "250"}
     assert (delays["retry-after"] is not None) is (status in (429, 503))
+    if isinstance(error, HeadwaiterError):
+        assert reply.headers.get("x-should-retry") == (None if status in (429, 503) else "false")
 
 
 @pytest.mark.parametrize(("parts", "complete"), [((6, 5), True), ((100,), True), ((6, 80), False)])

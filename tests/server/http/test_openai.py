@@ -92,6 +92,7 @@ def test_options_have_the_names_of_openai_and_of_headwaiter() -> None:
         (b'{"input": [18446744073709551615]}', "input"),
         (b'{"input": "a", "model": 1}', "model"),
         (b'{"input": "a", "dimensions": -1}', "dimensions"),
+        (b'{"input": "a", "dimensions": 0}', "dimensions"),
         (b'{"input": "a", "dimensions": true}', "dimensions"),
         (b'{"input": "a", "dimensions": 2147483648}', "dimensions"),
         (b'{"input": "a", "encoding_format": "hex"}', "encoding_format"),
@@ -132,11 +133,11 @@ def test_the_reply_has_the_vectors_and_the_number_of_tokens(in_base64: bool) -> 
 
 
 def test_models_are_listed() -> None:
-    content = json.loads(models_reply(["b", "a"], 12))
+    content = json.loads(models_reply({"b": 7, "a": 9}, 12))
     assert content["object"] == "list"
-    assert [(each["id"], each["object"], each["created"]) for each in content["data"]] == [
-        ("b", "model", 12),
-        ("a", "model", 12),
+    assert [(each["id"], each["object"], each["created"], each["max_model_len"]) for each in content["data"]] == [
+        ("b", "model", 12, 7),
+        ("a", "model", 12, 9),
     ]
 
 
@@ -158,3 +159,8 @@ def test_an_error_has_a_type_a_code_and_the_field(
     content = json.loads(error_body(error, http_status_of(error)))["error"]
     assert (content["message"], content["type"], content["code"], content["param"]) == ("x", kind, code, param)
     assert content.get("sequence") == error.sequence
+
+
+def test_an_error_names_the_field_of_the_json() -> None:
+    content = json.loads(error_body(InvalidInput("output.dimensions is 9", field="output.dimensions"), 400))["error"]
+    assert (content["message"], content["param"]) == ("dimensions is 9", "dimensions")
