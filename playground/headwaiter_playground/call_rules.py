@@ -1,8 +1,9 @@
 """The rules of the page's calls, the same in the server and in `headwaiter-client playground`.
 
 A web site in a visitor's browser must not make these calls. The browser asks for consent before it sends
-`Content-Type: application/json` to another origin, and nobody consents. A site may instead have its own name resolve to
-the address of the page (DNS rebinding), and so become the same origin: the header `Host` then holds that name.
+`Content-Type: application/json` to another origin, and neither server consents. A site may instead have its own name
+resolve to the address of the page (DNS rebinding), and so become the same origin: the header `Host` then holds that
+name.
 """
 
 import re
@@ -32,7 +33,7 @@ STATUSES: Mapping[type[HeadwaiterError], int] = MappingProxyType({ForeignHost: 4
 
 
 def check_host(host: str, own_name: str, remedy: str) -> None:
-    """Check that a request asks for this computer by an IP address, as localhost, or by its own name.
+    """Check that the header Host holds an IP address, localhost, or the name that the operator chose.
 
     Args:
         host: the header Host, with or without a port.

@@ -120,3 +120,12 @@ def open_tab(chromium: Browser) -> Iterator[OpenTab]:
             assert [url for url in page.urls if not url.startswith((own, f"blob:{own}"))] == []
             assert page.errors == []
             page.close()
+
+
+def table(page: Page, selector: str) -> list[list[str]]:
+    """Return the cells of the rows of a table."""
+    rows = f"document.querySelectorAll('{selector} tbody tr')"
+    texts: list[list[str]] = page.evaluate(
+        f"Array.from({rows}, row => Array.from(row.cells, cell => cell.textContent))"
+    )
+    return texts

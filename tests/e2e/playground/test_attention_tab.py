@@ -1,0 +1,210 @@
+"""The tab of attention in Chromium: the weights, masks and files equal those of `client.attend`."""
+
+import base64
+import csv
+import io
+import json
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headwaiter_client import Client, FakeEncoder
+from headwaiter_proto import encoder_pb2 as pb
+from testbed.chromium import Page
+from tests.e2e.playground.conftest import OpenTab, table
+
+TEXT = "the bread is fresh please"
+
+
+def next_frame(page: Page) -> None:
+    """Wait until the page has drawn its next frame."""
+    page.evaluate("new Promise(requestAnimationFrame)")
+
+
+def shown_weights(page: Page) -> NDArray[np.float64]:
+    """Return the column "shown weight" of the table, once the page has drawn what the user has chosen."""
+    next_frame(page)
+    return np.array([float(row[3]) for row in table(page, "#weights-table")])
+
+
+def open_attention(open_tab: OpenTab, client: Client, text: str = TEXT) -> Page:
+    page = open_tab(client, "attention", text)
+    page.wait_for("document.querySelector('#context svg')")
+    return page
+
+
+def test_a_token_shows_the_weights_and_the_context_of_client_attend(open_tab: OpenTab, client: Client) -> None:
+    page = open_attention(open_tab, client)
+    page.choose("#layer", "1")
+    page.wait_for("document.querySelector('#lines-title').textContent.includes('layer 1')")
+    page.click("#heads button:nth-child(3)")
+    page.click("#chips button:nth-child(5)")
+    page.wait_for("document.querySelector('#context-title').textContent === 'Context vector of token 4, head 2'")
+    attention = client.attend(TEXT, layers=[1], heads=[2], query=4)
+    assert attention.context is not None
+    weights = [f"{weight:.4f}" for weight in attention.weights[0, 0, 4]]
+    assert [row[1] for row in table(page, "#weights-table")] == attention.tokens
+    for column in (2, 3):
+        assert [row[column] for row in table(page, "#weights-table")] == weights
+    assert page.texts("#chips small") == weights
+    assert page.texts("#lines .weight") == weights
+    numbers = [f"{value:.4f}" for value in attention.context[0, 0]]
+    page.wait_for(f"document.querySelector('#context-numbers').textContent === '{''.join(numbers)}'")
+
+
+def test_masks_and_temperature_renormalise_the_weights(open_tab: OpenTab, client: Client) -> None:
+    page = open_attention(open_tab, client)
+    exact = client.attend(TEXT, layers=[0], heads=[0]).weights[0, 0].astype(np.float64)
+    positions = np.arange(len(exact))
+    half_a_digit = 0.51e-4
+    page.click("#chips button:nth-child(4)")
+    page.click("#causal")
+    row = shown_weights(page)
+    assert (row[4:] == 0).all()
+    np.testing.assert_allclose(
+        row, np.where(positions > 3, 0, exact[3]) / exact[3, :4].sum(), rtol=0, atol=half_a_digit
+    )
+    page.click("#no-self")
+    row = shown_weights(page)
+    assert (row[3:] == 0).all()
+    assert "add up to 1.0000" in page.texts("#weights-table caption")[0]
+    np.testing.assert_allclose(row[:3], exact[3, :3] / exact[3, :3].sum(), rtol=0, atol=half_a_digit)
+    page.click("#chips button:nth-child(1)")
+    assert (shown_weights(page) == 0).all()
+    assert "nothing to look at" in page.texts("#weights-table caption")[0]
+    page.click("#reset")
+    page.choose("#temperature", "0.5")
+    np.testing.assert_allclose(shown_weights(page), exact[0] ** 2 / (exact[0] ** 2).sum(), rtol=0, atol=half_a_digit)
+    page.click("#reset")
+    next_frame(page)
+    assert [row[3] for row in table(page, "#weights-table")] == [f"{weight:.4f}" for weight in exact[0]]
+
+
+def test_the_arrow_keys_move_between_tokens_and_between_tabs(open_tab: OpenTab, client: Client) -> None:
+    page = open_attention(open_tab, client)
+    page.evaluate("document.querySelector('#chips [tabindex=\"0\"]').focus()")
+    for key, position in (("ArrowRight", 2), ("End", 6), ("ArrowRight", 6), ("Home", 0), ("ArrowLeft", 0)):
+        page.press(key)
+        next_frame(page)
+        assert (
+            page.evaluate("[...document.querySelectorAll('#chips button')].indexOf(document.activeElement)") == position
+        )
+        assert page.evaluate("document.activeElement.getAttribute('aria-pressed')") == "true"
+    page.evaluate("document.querySelector('#tab-attention').focus()")
+    for key, tab in (
+        ("ArrowRight", "similarity"),
+        ("ArrowLeft", "attention"),
+        ("ArrowLeft", "models"),
+        ("Home", "attention"),
+    ):
+        if tab == "similarity":
+            page.evaluate(f"document.querySelector('#similarity-input').value = {json.dumps(TEXT)}")
+        page.press(key)
+        assert page.evaluate("document.activeElement.id") == f"tab-{tab}"
+        assert page.texts("[role=tabpanel]:not([hidden]) h2")
+        assert page.evaluate("document.querySelector('[role=tabpanel]:not([hidden])').id") == f"panel-{tab}"
+
+
+def test_token_ids_have_weights_too(open_tab: OpenTab, client: Client) -> None:
+    page = open_attention(open_tab, client)
+    page.choose("#attention-kind", "tokens")
+    page.type_text("#attention-input", "2 7 8 3")
+    page.wait_for(
+        "document.querySelector('#chips').textContent.startsWith('2') && document.querySelector('#context svg')"
+    )
+    assert page.texts("#chips bdi") == ["2", "7", "8", "3"]
+    expected = client.attend(np.array([2, 7, 8, 3]), layers=[0], heads=[0]).weights[0, 0, 1]
+    assert page.texts("#chips small") == [f"{weight:.4f}" for weight in expected]
+    page.type_text("#attention-input", "2 seven")
+    page.wait_for("document.querySelector('#attention-error').textContent.includes('seven')")
+
+
+def test_the_files_hold_the_weights_of_the_head(open_tab: OpenTab, client: Client) -> None:
+    page = open_attention(open_tab, client, "= the bread")
+    page.click("#causal")
+    next_frame(page)
+    # What the page offers as a file is read here instead of being saved.
+    page.evaluate(
+        "window.files = []; URL.createObjectURL = blob => { files.push(blob); return 'blob:kept'; };"
+        "HTMLAnchorElement.prototype.click = function () { files.push(this.download); }; undefined"
+    )
+    page.click("#download-csv")
+    rows = list(csv.DictReader(io.StringIO(page.evaluate("files[0].text()"))))
+    attention = client.attend("= the bread", layers=[0], heads=[0])
+    assert attention.tokens is not None
+    tokens = [f"'{token}" if token == "=" else token for token in attention.tokens]
+    assert [row["key_token"] for row in rows] == tokens * len(tokens)
+    weights = attention.weights[0, 0]
+    np.testing.assert_allclose([float(row["weight"]) for row in rows], weights.ravel(), rtol=1e-7)
+    shown = np.array([float(row["shown_weight"]) for row in rows]).reshape(weights.shape)
+    np.testing.assert_allclose(shown.sum(1), 1, rtol=1e-12)
+    assert (np.triu(shown, 1) == 0).all()
+    assert page.evaluate("files[1]") == "attention-layer-0-head-0.csv"
+    page.click("#download-png")
+    page.wait_for("files.length === 4")
+    png = page.evaluate(
+        "files[2].arrayBuffer().then(bytes => btoa(String.fromCharCode(...new Uint8Array(bytes).slice(0, 8))))"
+    )
+    assert base64.b64decode(png) == b"\x89PNG\r\n\x1a\n"
+
+
+def test_the_message_of_the_server_stands_near_the_text(open_tab: OpenTab, client: Client) -> None:
+    page = open_attention(open_tab, client)
+    page.type_text("#attention-input", "bread " * 40)
+    page.wait_for("document.querySelector('#attention-error').textContent.includes('32')")
+    assert not page.evaluate("document.querySelector('#attention-error').hidden")
+    assert page.evaluate("document.querySelector('#attention-result').hidden")
+    page.type_text("#attention-input", "bread")
+    page.wait_for("!document.querySelector('#attention-result').hidden")
+    assert page.evaluate("document.querySelector('#attention-error').hidden")
+    # The browser itself logs the status of the refused call.
+    assert page.errors.pop().startswith("Failed to load resource: the server responded with a status of 400")
+
+
+def test_the_page_asks_for_the_weights_of_one_layer_at_a_time(open_tab: OpenTab) -> None:
+    fake = FakeEncoder(layers=4)
+    with Client(transport=fake) as client:
+        page = open_attention(open_tab, client)
+        page.choose("#layer", "3")
+        page.wait_for("document.querySelector('#lines-title').textContent.includes('layer 3')")
+        page.wait_for("document.querySelector('#context-title').textContent.includes('token 1')")
+    requests = [request for request in fake.requests if isinstance(request, pb.AttendRequest)]
+    assert {tuple(request.layers) for request in requests} == {(0,), (3,)}
+    assert len(requests) == 4  # For each layer the weights, and then the context vector of one head.
+
+
+def test_a_layer_that_is_too_large_for_one_reply_comes_in_several_calls(open_tab: OpenTab) -> None:
+    words = 700
+    fake = FakeEncoder(layers=1, heads=5, max_tokens=1024)
+    with Client(transport=fake) as client:
+        page = open_attention(open_tab, client, "a " * words)
+        assert page.texts("#attention-status") == [f"{words + 2} tokens, weights of 5 heads"]
+        page.choose("#head", "4")
+        exact = client.attend("a " * words, layers=[0], heads=[4]).weights[0, 0, 1]
+        np.testing.assert_allclose(shown_weights(page), exact, rtol=0, atol=0.51e-4)
+    requests = [request for request in fake.requests if isinstance(request, pb.AttendRequest)]
+    heads = [list(request.heads) for request in requests if not request.HasField("query")]
+    assert [heads[0], *sorted(heads[1:3])] == [[0], [1, 2, 3], [4]]
+
+
+def test_the_small_maps_are_drawn_once_for_a_frame_and_only_if_they_change(open_tab: OpenTab) -> None:
+    with Client(transport=FakeEncoder(heads=4)) as client:
+        page = open_attention(open_tab, client)
+        page.evaluate(
+            "window.maps = 0; (draw => { CanvasRenderingContext2D.prototype.putImageData = function (...given) "
+            "{ window.maps += 1; draw.apply(this, given); }; })(CanvasRenderingContext2D.prototype.putImageData)"
+        )
+        for act, drawn in (
+            ("document.querySelector('#heads button:nth-child(3)').click()", 1),
+            ("document.querySelector('#chips button:nth-child(3)').click()", 1),
+            ("for (let each = 0; each < 9; each += 1) document.querySelector('#causal').click()", 1 + 4),
+        ):
+            page.evaluate(f"window.maps = 0; {act}")
+            next_frame(page)
+            assert page.evaluate("window.maps") == drawn, act
+        assert page.evaluate("[...document.querySelectorAll('#heads button')].map(each => each.ariaPressed)") == [
+            "false",
+            "false",
+            "true",
+            "false",
+        ]
