@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from itertools import chain
 
-from sortedcontainers import SortedDict, SortedList
+from sortedcontainers import SortedDict
 
 from headwaiter_server.scheduling.fair_start import Priority
 from headwaiter_server.scheduling.queued_request import Sequence
@@ -27,23 +27,23 @@ class Pending:
         self.tokens = self.hidden_tokens = 0
         self._by_fair_start = _Index()
         self._by_length = {(priority, hidden): _Index() for priority in Priority for hidden in (False, True)}
-        self._sequence_count = 0
+        self._sequences: set[Sequence] = set()
         # Number of tokens of the sequences whose fair starts are in each step.
         self._step_tokens = SortedDict()
 
     def __len__(self) -> int:
         """Return the number of waiting sequences."""
-        return self._sequence_count
+        return len(self._sequences)
 
     def __contains__(self, sequence: Sequence) -> bool:
         """Return whether the sequence is waiting."""
-        return self._by_length[sequence.priority, sequence.hidden].contains(sequence.length_tokens, sequence)
+        return sequence in self._sequences
 
     def add(self, sequence: Sequence) -> None:
         """Add a sequence."""
+        self._sequences.add(sequence)
         self._by_length[sequence.priority, sequence.hidden].add(sequence.length_tokens, sequence)
         self._by_fair_start.add(sequence.fair_start_s, sequence)
-        self._sequence_count += 1
         self._count(sequence, sequence.length_tokens)
 
     def remove(self, sequence: Sequence) -> None:
@@ -52,9 +52,9 @@ class Pending:
         Raises:
             KeyError: the sequence is not waiting.
         """
+        self._sequences.remove(sequence)
         self._by_length[sequence.priority, sequence.hidden].remove(sequence.length_tokens, sequence)
         self._by_fair_start.remove(sequence.fair_start_s, sequence)
-        self._sequence_count -= 1
         self._count(sequence, -sequence.length_tokens)
 
     def by_fair_start(self) -> Iterator[Sequence]:
@@ -98,45 +98,29 @@ class _Index:
     """Sequences sorted by a key; sequences of the same key keep the order in which they were added."""
 
     def __init__(self) -> None:
-        self._keys = SortedList()
-        # A dict keeps the order of insertion, and removes any key in constant time.
-        self._buckets: dict[float, dict[Sequence, None]] = {}
+        # A dict keeps the order of insertion, and removes any sequence in constant time.
+        self._by_key = SortedDict()
 
     def __iter__(self) -> Iterator[Sequence]:
         """Yield the sequences, the smallest key first."""
-        return chain.from_iterable(self._buckets[key] for key in self._keys)
-
-    def contains(self, key: float, sequence: Sequence) -> bool:
-        """Return whether the index holds a sequence under a key."""
-        return sequence in self._buckets.get(key, ())
+        return chain.from_iterable(self._by_key.values())
 
     def add(self, key: float, sequence: Sequence) -> None:
         """Add a sequence under a key."""
-        bucket = self._buckets.get(key)
-        if bucket is None:
-            self._buckets[key] = {sequence: None}
-            self._keys.add(key)
-        else:
-            bucket[sequence] = None
+        self._by_key.setdefault(key, {})[sequence] = None
 
     def remove(self, key: float, sequence: Sequence) -> None:
-        """Remove a sequence from a key.
-
-        Raises:
-            KeyError: the index does not hold the sequence under this key.
-        """
-        bucket = self._buckets[key]
-        del bucket[sequence]
-        if not bucket:
-            del self._buckets[key]
-            self._keys.remove(key)
+        """Remove a sequence from a key."""
+        same_key = self._by_key[key]
+        del same_key[sequence]
+        if not same_key:
+            del self._by_key[key]
 
     def below(self, key: float) -> Iterator[Sequence]:
         """Yield the sequences of smaller keys, the largest key first."""
-        keys = self._keys.irange(maximum=key, inclusive=(True, False), reverse=True)
-        return chain.from_iterable(self._buckets[key] for key in keys)
+        keys = self._by_key.irange(maximum=key, inclusive=(True, False), reverse=True)
+        return chain.from_iterable(self._by_key[key] for key in keys)
 
     def at_least(self, key: float) -> Iterator[Sequence]:
         """Yield the sequences of a key and of larger keys, the smallest key first."""
-        keys = self._keys.irange(minimum=key)
-        return chain.from_iterable(self._buckets[key] for key in keys)
+        return chain.from_iterable(self._by_key[key] for key in self._by_key.irange(minimum=key))
