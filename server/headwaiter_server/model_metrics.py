@@ -1,6 +1,6 @@
 """Record the Prometheus metrics of each version of each model."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
 from typing import Protocol
@@ -13,6 +13,7 @@ from headwaiter_server.model_statistics import ModelStatistics
 from headwaiter_server.runtime.model import ModelDescription
 from headwaiter_server.scheduling.adaptive_limits import AdaptiveLimits
 from headwaiter_server.scheduling.cost import Calibration, Shape
+from headwaiter_server.scheduling.cost_correction import CostCorrection
 from headwaiter_server.scheduling.observer import FailureCause
 from headwaiter_server.scheduling.planner import CloseReason
 
@@ -46,8 +47,8 @@ class QueueState(Protocol):
         ...
 
     @property
-    def cost_corrections(self) -> Mapping[str, float]:
-        """The latest ratio of measured to predicted time for each kind of batch: `batch` and `hidden_batch`."""
+    def correction(self) -> CostCorrection:
+        """The correction of the predicted times."""
         ...
 
 
@@ -167,9 +168,9 @@ class ModelRecorder:
         families.token_budget.labels(*labels).set_function(lambda: limits.current.tokens)
         largest_tokens = calibration.limits.tokens
         families.limits_ratio.labels(*labels).set_function(lambda: limits.current.tokens / largest_tokens)
-        for kind in queue.cost_corrections:
-            correction = families.cost_correction.labels(*labels, kind)
-            correction.set_function(partial(lambda name: queue.cost_corrections[name], kind))
+        ratios = queue.correction.ratios
+        for kind in ratios:
+            families.cost_correction.labels(*labels, kind).set_function(partial(ratios.__getitem__, kind))
         families.service_rate.labels(*labels).set(calibration.service_tokens_per_s)
         families.calibration_error.labels(*labels).set(calibration.error_ratio)
         families.queue_sequences.labels(*labels).set_function(lambda: queue.queued_sequences)

@@ -1,7 +1,6 @@
 """The metrics count and time requests, sequences and batches, in base units."""
 
 from pathlib import Path
-from typing import ClassVar
 
 import pytest
 from prometheus_client import generate_latest
@@ -11,17 +10,20 @@ from headwaiter_server.metrics import Recorder
 from headwaiter_server.model_metrics import STAGES, ModelRecorder
 from headwaiter_server.scheduling.adaptive_limits import AdaptiveLimits
 from headwaiter_server.scheduling.cost import BatchLimits, Shape
+from headwaiter_server.scheduling.cost_correction import CostCorrection
 from headwaiter_server.scheduling.planner import CloseReason
 from tests.server.rpc.stand_ins import CALIBRATION, model, sample
 
 TINY = {"model": "tiny", "version": "1"}
+CORRECTIONS = {"batch": 1.5, "hidden_batch": 2.0}
 
 
 class Queue:
     queued_sequences, queued_tokens = 3, 40
-    cost_corrections: ClassVar = {"batch": 1.5, "hidden_batch": 2.0}
 
     def __init__(self) -> None:
+        self.correction = CostCorrection(CALIBRATION.cost)
+        self.correction.ratios.update(CORRECTIONS)
         self.limits = AdaptiveLimits(BatchLimits(tokens=2, cells=50))
 
 
@@ -139,7 +141,7 @@ def test_each_term_of_the_batch_cost_is_exposed(recorder: Recorder) -> None:
     assert sample(recorder, "token_budget", **TINY) == 2
     assert sample(recorder, "batch_limits_ratio", **TINY) == 0.5
     assert sample(recorder, "service_tokens_per_second", **TINY) == 0.75
-    for cost, ratio in Queue.cost_corrections.items():
+    for cost, ratio in CORRECTIONS.items():
         assert sample(recorder, "cost_correction_ratio", **TINY, cost=cost) == ratio
     assert sample(recorder, "calibration_error_ratio", **TINY) == 0.0625
 

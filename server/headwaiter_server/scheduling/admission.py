@@ -93,10 +93,6 @@ class WaitEstimate:
         filling_tokens = min(pending.tokens - pending.tokens_before(fair_start_s), self.own.limits.tokens)
         return self.wait_s(fair_start_s) + self.own.work_s(shape, filling_tokens)
 
-    def answer_without_queue_s(self, shape: Shape) -> float:
-        """Return the seconds until the answer to a request for which no other request waits."""
-        return self.own.work_s(shape, 0)
-
 
 def admit(estimate: WaitEstimate, limits: QueueLimits, shape: Shape, fair_start_s: float, time_left_s: float) -> None:
     """Refuse a request that does not fit in the queue, would wait too long, or would miss its deadline.
@@ -120,7 +116,7 @@ def admit(estimate: WaitEstimate, limits: QueueLimits, shape: Shape, fair_start_
     # An idle server runs the request at once, so the queue cannot be the reason for a missed deadline.
     if not (queued_tokens or min(estimate.busy_s)):
         return
-    needed_s = estimate.answer_without_queue_s(shape)
+    needed_s = estimate.own.work_s(shape, 0)
     if queued_tokens + tokens > limits.tokens:
         problem = f"the queue holds {queued_tokens} of {limits.tokens} tokens and the request has {tokens}"
         wait_s = estimate.wait_s()

@@ -1,19 +1,21 @@
 """Give requests their results and errors, and take the sequences of answered requests out of the queue."""
 
+from collections import deque
+
 from headwaiter_proto.rules.errors import DeadlineExceeded, HeadwaiterError, InferenceFailed
 from headwaiter_server.scheduling.batch_result import BatchResult
 from headwaiter_server.scheduling.cost_correction import CostCorrection
 from headwaiter_server.scheduling.observer import Observer
 from headwaiter_server.scheduling.pending import Pending
 from headwaiter_server.scheduling.queued_request import Batch, QueuedRequest
-from headwaiter_server.scheduling.recent_batches import RecentBatches, recent_batch
+from headwaiter_server.scheduling.recent_batches import RecentBatch, recent_batch
 
 
 class Answers:
     """Hands out results and errors."""
 
     def __init__(
-        self, pending: Pending, correction: CostCorrection, observer: Observer, recent_batches: RecentBatches
+        self, pending: Pending, correction: CostCorrection, observer: Observer, recent_batches: deque[RecentBatch]
     ) -> None:
         self._pending = pending
         self._correction = correction

@@ -29,11 +29,6 @@ class Shape(NamedTuple):
         return cls(len(lengths), sum(lengths), max(lengths), sum(length * length for length in lengths), hidden)
 
     @property
-    def mean_tokens(self) -> int:
-        """Mean length of the sequences, rounded down."""
-        return self.tokens // self.sequences
-
-    @property
     def padding_ratio(self) -> float:
         """Share of the B·N² attention cells that are padding: 1 − Σn²/(B·N²)."""
         return 1.0 - self.needed_cells / (self.sequences * self.longest_tokens**2)

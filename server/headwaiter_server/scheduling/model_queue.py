@@ -1,6 +1,7 @@
 """The queue of one model: its waiting sequences, its sessions, and what was learnt about its batches."""
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 
 from headwaiter_proto.rules.errors import HeadwaiterError
@@ -14,7 +15,7 @@ from headwaiter_server.scheduling.fair_start import Priority
 from headwaiter_server.scheduling.observer import Observer
 from headwaiter_server.scheduling.pending import Pending
 from headwaiter_server.scheduling.queued_request import QueuedRequest, Sequence
-from headwaiter_server.scheduling.recent_batches import recent_batches
+from headwaiter_server.scheduling.recent_batches import MAX_BATCHES, RecentBatch
 from headwaiter_server.scheduling.worker import Session, Worker
 
 
@@ -57,8 +58,7 @@ class ModelQueue:
         self.sessions, self.observer = dict(sessions), observer
         self.pending, self.requests = Pending(), set[QueuedRequest]()
         self.correction, self.limits = CostCorrection(cost), AdaptiveLimits(limits)
-        self.cost_corrections: Mapping[str, float] = self.correction.ratios  # Always the latest ratios.
-        self.recent_batches = recent_batches()
+        self.recent_batches = deque[RecentBatch](maxlen=MAX_BATCHES)
         self.answers = Answers(self.pending, self.correction, observer, self.recent_batches)
         self.device_failures = DeviceFailures(self.pending, self.answers, clock)
         self.batch_count, self.used_s, self.closed = 0, 0.0, False

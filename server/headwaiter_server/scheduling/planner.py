@@ -32,13 +32,11 @@ class Plan:
     Attributes:
         batch: the sequences to run together, the leader first; empty if no sequence can run.
         expired: sequences to drop, because they cannot be answered in time.
-        start_s: predicted start of the batch.
         seconds: predicted duration of the batch.
     """
 
     batch: Batch
     expired: Batch
-    start_s: float
     seconds: float
     close_reason: CloseReason
 
@@ -78,13 +76,13 @@ def plan(pending: Pending, start_s: float, cost: CostModel, limits: BatchLimits,
 
     leader = next(in_time(pending.by_fair_start()), None)
     if leader is None:
-        return Plan((), tuple(expired), start_s, 0.0, CloseReason.DRAINED)
+        return Plan((), tuple(expired), 0.0, CloseReason.DRAINED)
     batch = _GrowingBatch(leader, start_s + REPLY_S, cost, limits)
     for priority in Priority:
         for hidden in (leader.hidden, not leader.hidden):
             shorter = pending.shorter(leader, priority, hidden=hidden)
             batch.fill(in_time(shorter), in_time(pending.longer(leader, priority, hidden=hidden)))
-    return Plan(tuple(batch.sequences), tuple(dict.fromkeys(expired)), start_s, batch.seconds, batch.close_reason)
+    return Plan(tuple(batch.sequences), tuple(dict.fromkeys(expired)), batch.seconds, batch.close_reason)
 
 
 class _GrowingBatch:

@@ -1,7 +1,6 @@
 """The latest batches of a model: the lengths of their sequences, and which sequences shared a request."""
 
 from array import array
-from collections import deque
 from dataclasses import dataclass
 
 from headwaiter_server.scheduling.batch_result import BatchResult
@@ -27,15 +26,6 @@ class RecentBatch:
     end_s: float
     predicted_s: float
     measured_s: float
-
-
-# The latest batches of a model, the newest last.
-RecentBatches = deque[RecentBatch]
-
-
-def recent_batches() -> RecentBatches:
-    """Return an empty queue for the latest batches of a model."""
-    return deque(maxlen=MAX_BATCHES)
 
 
 def recent_batch(result: BatchResult, predicted_s: float) -> RecentBatch:

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headwaiter_server.scheduling.cost import CostModel, Shape
-from headwaiter_server.scheduling.cost_correction import CostCorrection, MedianRatio
+from headwaiter_server.scheduling.cost_correction import CostCorrection
 
 COST = CostModel(launch_s=1.0, token_s=0.5, padded_s=0.25, cell_s=0.0)
 UNEVEN = Shape.of([4, 2])
@@ -48,11 +48,12 @@ def test_batches_with_hidden_rows_and_other_batches_correct_only_their_own_kind(
     assert correction.ratios == {"batch": 2.0, "hidden_batch": pytest.approx(3.0)}
 
 
-def _ratio_of(*ratios: float) -> MedianRatio:
-    median = MedianRatio()
+def _ratio_after(*ratios: float) -> float:
+    """Return the correction after batches that took these multiples of their predicted times."""
+    correction = CostCorrection(COST)
     for ratio in ratios:
-        median.learn(0.02, 0.02 * ratio)
-    return median
+        correction.note_batch(UNEVEN, ratio * UNEVEN_S)
+    return correction.ratios["batch"]
 
 
 @pytest.mark.parametrize(
@@ -70,7 +71,7 @@ def _ratio_of(*ratios: float) -> MedianRatio:
 def test_one_slow_batch_changes_nothing_and_sixteen_slow_batches_change_the_ratio(
     ratios: list[float], median: float
 ) -> None:
-    assert _ratio_of(*ratios).ratio == pytest.approx(median)
+    assert _ratio_after(*ratios) == pytest.approx(median)
 
 
 @given(
@@ -82,8 +83,8 @@ def test_a_minority_of_batches_does_not_change_the_ratio(
     steady: float, ratios: list[float], positions: list[int]
 ) -> None:
     disturbed = dict(zip(positions, ratios, strict=True))
-    assert _ratio_of(*(disturbed.get(position, steady) for position in range(31))).ratio == pytest.approx(steady)
+    assert _ratio_after(*(disturbed.get(position, steady) for position in range(31))) == pytest.approx(steady)
 
 
 def test_batches_that_took_no_time_on_a_coarse_clock_are_ignored() -> None:
-    assert _ratio_of(*[0.0] * 31).ratio == 1
+    assert _ratio_after(*[0.0] * 31) == 1
