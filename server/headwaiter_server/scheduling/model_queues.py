@@ -62,8 +62,8 @@ class ModelQueues:
         if not queue.pending:
             queue.used_s = max(queue.used_s, self._used_s)
 
-    def next(self, worker: Worker, now_s: float) -> ModelQueue | None:
-        """Return the queue of a worker's next batch; None if the worker can run no waiting sequence.
+    def next(self, worker: Worker, now_s: float) -> ModelQueue:
+        """Return the queue of the next batch of a worker, one of `wanted_workers`.
 
         The first criterion is priority: bulk work yields to interactive work until its fair start. The second criterion
         is the time that the models have used: the model with the least goes first. The third is the fair start.
@@ -72,7 +72,7 @@ class ModelQueues:
         def order(queue: ModelQueue) -> tuple[bool, float, float]:
             return queue.yields(now_s), queue.used_s, next(queue.pending.by_fair_start()).fair_start_s
 
-        return min((queue for queue in self.waiting if worker in queue.sessions), key=order, default=None)
+        return min((queue for queue in self.waiting if worker in queue.sessions), key=order)
 
     def note_turn(self, queue: ModelQueue, now_s: float) -> None:
         """Begin the turn of a model; no model gets credit for the time in which its bulk work yields."""

@@ -17,6 +17,7 @@ A sequence goes through the scheduler in these steps:
 import asyncio
 import time
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +26,7 @@ from headwaiter_proto.rules.errors import HeadwaiterError, Unavailable
 from headwaiter_server.concurrency.background_tasks import BackgroundTasks
 from headwaiter_server.concurrency.wake_up import WakeUp
 from headwaiter_server.scheduling.admission import QueueLimits, WaitEstimate, admit
+from headwaiter_server.scheduling.batch_result import BatchResult
 from headwaiter_server.scheduling.batch_wait import BatchWait, yield_core
 from headwaiter_server.scheduling.cost import BatchLimits, CostModel, Shape
 from headwaiter_server.scheduling.device_failures import device_unavailable
@@ -36,8 +38,17 @@ from headwaiter_server.scheduling.model_queues import ModelQueues
 from headwaiter_server.scheduling.observer import Observer
 from headwaiter_server.scheduling.planner import Plan, plan
 from headwaiter_server.scheduling.queued_request import Batch, Outcome, QueuedRequest, Sequence, shape_of
-from headwaiter_server.scheduling.running_batch import RunningBatch
 from headwaiter_server.scheduling.worker import Session, Worker
+
+
+@dataclass(eq=False, slots=True)
+class _RunningBatch:
+    """A batch that a worker runs or will run next; `result` is that of `Worker.run`."""
+
+    queue: ModelQueue
+    worker: Worker
+    sequences: Batch
+    result: asyncio.Future[BatchResult | None]
 
 
 class Scheduler:
@@ -62,12 +73,12 @@ class Scheduler:
         self._queue_limits, self._clock = queue_limits, clock
         self._queues = ModelQueues()
         self._devices = Devices(workers, self._queues.sessions_on, on_available, self._wake_up.set)
-        self._running: list[RunningBatch] = []
-        self._bisecting, self._recovery = BackgroundTasks(self._wake_up.set), BackgroundTasks(self._wake_up.set)
+        self._running: list[_RunningBatch] = []
+        # Tasks that bisect failed batches, reopen dead devices, and watch for devices that hang.
+        self._beside = BackgroundTasks(self._wake_up.set)
         self._batch_wait, self._draining = BatchWait(), False
-        self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._beside.start(self._devices.watch())
         self._serving = asyncio.create_task(self._serve())
-        self._recovery.start(self._devices.watch())
 
     @property
     def workers(self) -> list[Worker]:
@@ -172,8 +183,8 @@ class Scheduler:
         return fair_start
 
     async def failed(self) -> None:
-        """Wait until the loop fails, and raise its error."""
-        await asyncio.shield(self._failure)
+        """Wait until the loop ends, and raise its error if it has failed."""
+        await asyncio.shield(self._serving)
 
     async def drain(self, timeout_s: float) -> int:
         """Refuse new requests, answer the admitted ones, and stop.
@@ -186,7 +197,7 @@ class Scheduler:
         await asyncio.wait({self._serving}, timeout=timeout_s)
         stopped = Unavailable("the server stopped before it ran the request: try another replica")
         unanswered = sum(queue.fail(stopped) for queue in self._queues)
-        for work in (self._serving, self._bisecting, self._recovery):
+        for work in (self._serving, self._beside):
             work.cancel()
         for batch in self._running:
             batch.result.cancel()
@@ -195,35 +206,31 @@ class Scheduler:
 
     async def _serve(self) -> None:
         """Run steps 2 to 6 of the module's docstring until the last request of a drain is answered."""
-        try:
-            while not self._draining or any(queue.queued_sequences or queue.batch_count for queue in self._queues):
-                for queue in self._queues:
-                    queue.device_failures.admit_next()
-                next_batch_in_s = self._devices.wants_batch_in_s(self._clock(), self._queues.wanted_workers)
-                timed_out = await self._wake_up.wait(next_batch_in_s)
+        while not self._draining or any(queue.queued_sequences or queue.batch_count for queue in self._queues):
+            for queue in self._queues:
+                queue.device_failures.admit_next()
+            next_batch_in_s = self._devices.wants_batch_in_s(self._clock(), self._queues.wanted_workers)
+            timed_out = await self._wake_up.wait(next_batch_in_s)
+            answered = self._hand_out_results()
+            # Callers that have just been answered may send their next requests within a turn of the event loop.
+            while self._queues.waiting and (answered or (not timed_out and self._expects_more_requests())):
+                await asyncio.sleep(0)
                 answered = self._hand_out_results()
-                # Callers that have just been answered may send their next requests within a turn of the event loop.
-                while self._queues.waiting and (answered or (not timed_out and self._expects_more_requests())):
-                    await asyncio.sleep(0)
-                    answered = self._hand_out_results()
-                self._wake_up.clear()
-                # This frame never ends, so it must hold no batch and no worker: their memory would stay allocated.
-                while self._start_batch():
-                    pass
-        except Exception as error:  # noqa: BLE001 - `failed` raises it
-            self._failure.set_exception(error)
+            self._wake_up.clear()
+            # This frame never ends, so it must hold no batch and no worker: their memory would stay allocated.
+            while self._start_batch():
+                pass
 
     def _hand_out_results(self) -> bool:
         """Hand out results, and start to bisect failed batches; return whether a request may have been answered."""
-        for tasks in (self._bisecting, self._recovery):
-            tasks.raise_errors()  # Any error of a task beside the loop stops the scheduler.
+        self._beside.raise_errors()  # Any error of a task beside the loop stops the scheduler.
         answered = False
         for batch in [batch for batch in self._running if batch.result.done()]:
             self._running.remove(batch)
             error = batch.result.exception()
             if isinstance(error, Exception):
                 batch.worker.suspect = True
-                self._bisecting.start(self._bisect(batch.queue, batch.worker, batch.sequences, error))
+                self._beside.start(self._bisect(batch.queue, batch.worker, batch.sequences, error))
                 continue
             answered = True
             result, queue = batch.result.result(), batch.queue
@@ -246,9 +253,9 @@ class Scheduler:
     def _start_batch(self) -> bool:
         """Plan and run the next batch, and drop expired sequences; return whether a worker wanted a batch."""
         worker = self._devices.next_worker(now_s := self._clock(), self._queues.wanted_workers)
-        queue = None if worker is None else self._queues.next(worker, now_s)
-        if worker is None or queue is None:
+        if worker is None:
             return False
+        queue = self._queues.next(worker, now_s)
         busy_s = worker.busy_s(now_s)
         cost, limits = queue.correction.cost, queue.limits.current
         planned = plan(queue.pending, now_s + busy_s, cost, limits, idle=not busy_s)
@@ -271,7 +278,7 @@ class Scheduler:
             self._queues.note_turn(queue, self._clock())
             queue.start_batch(planned.seconds)
             result = worker.run(queue.sessions[worker], batch, planned.seconds)
-            self._running.append(RunningBatch(queue, worker, batch, result))
+            self._running.append(_RunningBatch(queue, worker, batch, result))
 
     async def _bisect(self, queue: ModelQueue, worker: Worker, batch: Batch, error: Exception) -> None:
         """Find the faulty sequences of a failed batch; if the device is dead, start to reopen the device."""
@@ -284,7 +291,7 @@ class Scheduler:
         if not found.works and worker.alive:
             self._devices.mark_dead(worker, error)
             self._queues.fail_unserved(device_unavailable())
-            self._recovery.start(self._reopen(worker))
+            self._beside.start(self._reopen(worker))
 
     async def _reopen(self, worker: Worker) -> None:
         """Reopen the device of a worker; a model whose bundle has changed loses its session there."""

@@ -236,10 +236,6 @@ def test_bulk_work_gets_no_credit_for_the_time_in_which_it_yields() -> None:
     assert bulk.used_s == 50.0
 
 
-def test_no_queue_is_next_if_no_sequence_waits() -> None:
-    assert queues_of(queue_of()).next(WORKER, 0.0) is None
-
-
 def test_among_models_that_used_the_devices_equally_the_earlier_fair_start_goes_first() -> None:
     late, early = queue_of((1, 2.0)), queue_of((1, 1.0))
     assert queues_of(late, early).next(WORKER, 0.0) is early
