@@ -5,7 +5,9 @@ import shutil
 import subprocess
 import threading
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 import grpc
@@ -125,14 +127,17 @@ async def test_encode_is_answered_while_attend_runs_and_a_drain_waits_for_attend
 async def test_attend_is_counted_timed_and_logged_like_encode(
     text_bundle: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with serving(text_bundle) as server, connect(server) as client:
-        timings = (await client.attend(TEXT, request_id="attend-1")).timings
+    run, runs = AttentionWeightsGraph.run, count()
+
+    def run_once(graph: AttentionWeightsGraph, *arguments: Any) -> AttentionWeights:
         not_finite = AttentionWeights(np.full((2, 4, 7, 7), np.nan, np.float32), None)
-        with (
-            patch.object(AttentionWeightsGraph, "run", return_value=not_finite),
-            pytest.raises(InferenceFailed) as failed,
-        ):
-            await client.attend(TEXT, request_id="attend-2")
+        return not_finite if next(runs) else run(graph, *arguments)
+
+    async with serving(text_bundle) as server, connect(server) as client:
+        with patch.object(AttentionWeightsGraph, "run", run_once):
+            timings = (await client.attend(TEXT, request_id="attend-1")).timings
+            with pytest.raises(InferenceFailed) as failed:
+                await client.attend(TEXT, request_id="attend-2")
         for code in ("OK", "INTERNAL"):
             labels = {"model": "tiny-text", "method": "Attend", "code": code}
             assert metric_value(metrics_url(server), "headwaiter_requests_total", **labels) == 1

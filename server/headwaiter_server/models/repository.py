@@ -242,7 +242,8 @@ class ModelRepository:
         queue = self._scheduler.add_model(loaded.sessions, calibration.cost, calibration.limits, recorder)
         recorder.serving(loaded.model, calibration, queue, partial(self._scheduler.estimated_wait_s, queue))
         # The first Attend loads the graph. The service refuses Attend if the bundle has no graph of attention weights.
-        attention_queue = AttentionWeightsQueue(partial(AttentionWeightsGraph.open_in, loaded.model.bundle), recorder)
+        bundle = loaded.model.bundle
+        attention_queue = AttentionWeightsQueue(lambda: AttentionWeightsGraph.open_in(bundle).run, recorder.expired)
         version.served = ServedModel(
             version.name,
             version.version,

@@ -21,8 +21,7 @@ from headwaiter_server.requests.replies import (
     set_timings,
 )
 from headwaiter_server.requests.request_path import RequestPath, adopt_id, reserve_nothing
-from headwaiter_server.runtime.attention_weights import AttentionSelection
-from headwaiter_server.scheduling.attention_weights import AttentionWeightsResult
+from headwaiter_server.runtime.attention_weights import AttentionSelection, AttentionWeights
 from headwaiter_server.scheduling.fair_start import Priority
 from headwaiter_server.scheduling.queued_request import BatchTimes, Interval
 
@@ -78,22 +77,28 @@ class EncoderMethods:
         admitted_s = clock()
         with self._path.counted():
             self._path.reply_limit.hold(call.connection, attend_answer_bytes(selection, len(sequence)), call.held)
-            outcome = await served.attention_queue.submit(
+            attention, run = await served.attention_queue.submit(
                 sequence, selection, deadline_s=call.deadline_s, on_queued=call.note_queued
             )
             tokens = []
             if served.tokenizer and request.HasField("texts"):
                 tokens = served.tokenizer.token_strings(without_types(sequence))
             # Copying weights takes long; a thread keeps the event loop free.
-            respond = partial(self._respond_attend, call, admitted_s, outcome, tokens, served)
+            respond = partial(self._respond_attend, call, admitted_s, attention, run, tokens, served)
             return await self._path.replying.run(respond, Priority.INTERACTIVE)
 
     def _respond_attend(
-        self, call: Call, admitted_s: float, outcome: AttentionWeightsResult, tokens: list[str], served: ServedModel
+        self,
+        call: Call,
+        admitted_s: float,
+        attention: AttentionWeights,
+        run: Interval,
+        tokens: list[str],
+        served: ServedModel,
     ) -> bytes:
-        reply = attend_reply(call.request_id, outcome.attention, tokens, served)
-        batch = BatchTimes(Interval(outcome.run.start_s, outcome.run.start_s), outcome.run)
-        set_timings(reply.timings, call, admitted_s, [batch], outcome.run.end_s)
+        reply = attend_reply(call.request_id, attention, tokens, served)
+        batch = BatchTimes(Interval(run.start_s, run.start_s), run)
+        set_timings(reply.timings, call, admitted_s, [batch], run.end_s)
         served.recorder.attend_stages(reply.timings)
         return reply.SerializeToString()
 

@@ -4,9 +4,7 @@ import asyncio
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,31 +21,8 @@ MAX_WAITING = 8
 _ASSUMED_RUN_S = 1.0
 
 
-class AttentionModel(Protocol):
-    """Computes attention weights; called from one thread, one sequence at a time."""
-
-    def run(self, sequence: NDArray[np.generic], selection: AttentionSelection) -> AttentionWeights:
-        """Compute the attention weights of one sequence."""
-        ...
-
-
-class Observer(Protocol):
-    """Records events for metrics."""
-
-    def expired(self, sequences: int) -> None:
-        """Record that sequences were dropped because their deadline had passed."""
-
-
-@dataclass(frozen=True, eq=False)
-class AttentionWeightsResult:
-    """The answer to a request for attention weights.
-
-    Attributes:
-        run: when the sequence ran, on the queue's clock.
-    """
-
-    attention: AttentionWeights
-    run: Interval
+# Computes the attention weights of one sequence.
+_Compute = Callable[[NDArray[np.generic], AttentionSelection], AttentionWeights]
 
 
 class AttentionWeightsQueue:
@@ -57,12 +32,20 @@ class AttentionWeightsQueue:
     """
 
     def __init__(
-        self, load: Callable[[], AttentionModel], observer: Observer, clock: Callable[[], float] = time.monotonic
+        self,
+        load: Callable[[], _Compute],
+        note_expired: Callable[[int], None],
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._load = load
-        self._observer = observer
-        self._clock = clock
-        self._model: AttentionModel | None = None
+        """Start an empty queue.
+
+        Args:
+            load: loads the model, and returns the function that computes the attention weights of one sequence.
+            note_expired: called with 1 for each sequence that was dropped because its deadline had passed.
+            clock: the clock of the deadlines.
+        """
+        self._load, self._note_expired, self._clock = load, note_expired, clock
+        self._compute: _Compute | None = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="attend")
         # A request holds the lock until its run is over, even if its caller has gone: a thread cannot be interrupted.
         self._running = asyncio.Lock()
@@ -77,8 +60,8 @@ class AttentionWeightsQueue:
         *,
         deadline_s: float = float("inf"),
         on_queued: Callable[[], None] = lambda: None,
-    ) -> AttentionWeightsResult:
-        """Queue a sequence, and return its attention weights.
+    ) -> tuple[AttentionWeights, Interval]:
+        """Queue a sequence, and return its attention weights, and when it ran on the queue's clock.
 
         Args:
             sequence: token ids [n] or features [n, d_in].
@@ -133,26 +116,26 @@ class AttentionWeightsQueue:
             await self._running.acquire()
         except asyncio.CancelledError:
             if self._clock() >= deadline_s:
-                self._observer.expired(1)
+                self._note_expired(1)
             raise
         finally:
             self._waiting_count -= 1
 
     async def _run(
         self, sequence: NDArray[np.generic], selection: AttentionSelection, deadline_s: float
-    ) -> AttentionWeightsResult:
+    ) -> tuple[AttentionWeights, Interval]:
         run_in_thread = partial(asyncio.get_running_loop().run_in_executor, self._thread)
         try:
-            if self._model is None:
-                self._model = await run_in_thread(self._load_model)
+            if self._compute is None:
+                self._compute = await run_in_thread(self._load_model)
             if self._clock() >= deadline_s:
-                self._observer.expired(1)
+                self._note_expired(1)
                 raise deadline_passed()
-            return await run_in_thread(self._compute, self._model, sequence, selection)
+            return await run_in_thread(self._timed, self._compute, sequence, selection)
         finally:
             self._running.release()
 
-    def _load_model(self) -> AttentionModel:
+    def _load_model(self) -> _Compute:
         try:
             return self._load()
         except BundleChanged as error:
@@ -164,12 +147,12 @@ class AttentionWeightsQueue:
                 "the bundle's graph of attention weights cannot be loaded: look for the cause in the server's log"
             ) from error
 
-    def _compute(
-        self, model: AttentionModel, sequence: NDArray[np.generic], selection: AttentionSelection
-    ) -> AttentionWeightsResult:
+    def _timed(
+        self, compute: _Compute, sequence: NDArray[np.generic], selection: AttentionSelection
+    ) -> tuple[AttentionWeights, Interval]:
         started_s = self._clock()
         try:
-            attention = model.run(sequence, selection)
+            attention = compute(sequence, selection)
         except Exception as error:
             raise inference_failed(0, error) from error
         if not all(
@@ -178,4 +161,4 @@ class AttentionWeightsQueue:
             raise output_not_finite(0)
         run = Interval(started_s, self._clock())
         self._latest_run_s = run.seconds
-        return AttentionWeightsResult(attention, run)
+        return attention, run

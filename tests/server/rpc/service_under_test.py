@@ -83,7 +83,7 @@ class Service:
         self.queue = self.scheduler.add_model(sessions, CALIBRATION.cost, CALIBRATION.limits, recorder)
         self.path = RequestPath(settings, self.recorder)
         self.rpc = EncoderService(self.path, OpenStreams(self.path))
-        attention_queue = AttentionWeightsQueue(NumberedAttention, recorder)
+        attention_queue = AttentionWeightsQueue(lambda: NumberedAttention().run, recorder.expired)
         tokenizes = cast(BundleTokenizer | None, tokenizer)
         self.served = ServedModel(name, "1", self.model, tokenizes, self.queue, attention_queue, CALIBRATION, recorder)
         self.path.serve(cast(ModelRepository, OneModel(self.served)), self.scheduler)

@@ -4,7 +4,7 @@ import asyncio
 import gc
 import threading
 import weakref
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable
 
 import numpy as np
 import pytest
@@ -12,9 +12,11 @@ from numpy.typing import NDArray
 
 from headwaiter_proto.rules.errors import DeadlineExceeded, InferenceFailed, Overloaded, Unavailable
 from headwaiter_server.runtime.attention_weights import AttentionSelection, AttentionWeights
-from headwaiter_server.scheduling.attention_weights import MAX_WAITING, AttentionWeightsQueue, AttentionWeightsResult
+from headwaiter_server.scheduling.attention_weights import MAX_WAITING, AttentionWeightsQueue
+from headwaiter_server.scheduling.queued_request import Interval
 
 SELECTION = AttentionSelection([0], [0])
+Answer = tuple[AttentionWeights, Interval]
 # Token ids for which the fake model raises an error, or answers with NaN.
 POISON, NOT_A_NUMBER = 666, 777
 
@@ -44,25 +46,25 @@ class FakeModel:
 
 
 class Harness:
-    """A queue with a fake model and clock; also its observer."""
+    """A queue with a fake model and clock."""
 
     def __init__(self) -> None:
         self.model = FakeModel()
         self.loads = self.expired_sequences = 0
         self.now_s = 0.0
-        self.queue = AttentionWeightsQueue(self._load, self, lambda: self.now_s)
+        self.queue = AttentionWeightsQueue(self._load, self._note_expired, lambda: self.now_s)
 
-    def _load(self) -> FakeModel:
+    def _load(self) -> Callable[..., AttentionWeights]:
         self.loads += 1
-        return self.model
+        return self.model.run
 
-    def expired(self, sequences: int) -> None:
+    def _note_expired(self, sequences: int) -> None:
         self.expired_sequences += sequences
 
-    def submit(self, *values: int, deadline_s: float = float("inf")) -> asyncio.Task[AttentionWeightsResult]:
+    def submit(self, *values: int, deadline_s: float = float("inf")) -> asyncio.Task[Answer]:
         return asyncio.create_task(self.queue.submit(np.array(values), SELECTION, deadline_s=deadline_s))
 
-    async def hold(self) -> asyncio.Task[AttentionWeightsResult]:
+    async def hold(self) -> asyncio.Task[Answer]:
         """Submit a sequence and hold its run until the model is released."""
         self.model.released.clear()
         held = self.submit(1)
@@ -80,7 +82,7 @@ async def harness() -> AsyncIterator[Harness]:
 
 async def test_each_request_gets_its_own_answer_in_the_order_of_arrival(harness: Harness) -> None:
     answers = await asyncio.gather(*(harness.submit(value, 10) for value in range(5)))
-    assert [answer.attention.weights.item() for answer in answers] == [10, 11, 12, 13, 14]
+    assert [attention.weights.item() for attention, _ in answers] == [10, 11, 12, 13, 14]
     assert harness.model.ran == [[value, 10] for value in range(5)]
 
 
@@ -93,19 +95,18 @@ async def test_the_model_is_loaded_once_when_the_first_request_arrives(harness: 
 
 async def test_a_model_that_cannot_be_loaded_fails_the_request_and_is_loaded_by_the_next_one() -> None:
     harness = Harness()
-    loads: Iterator[OSError | FakeModel] = iter([OSError("the disk is gone"), harness.model])
+    errors = [OSError("the disk is gone")]
 
-    def load() -> FakeModel:
-        loaded = next(loads)
-        if isinstance(loaded, Exception):
-            raise loaded
-        return loaded
+    def load() -> Callable[..., AttentionWeights]:
+        if errors:
+            raise errors.pop()
+        return harness.model.run
 
-    harness.queue = AttentionWeightsQueue(load, harness)
+    harness.queue = AttentionWeightsQueue(load, harness._note_expired)
     with pytest.raises(InferenceFailed, match="loaded") as failure:
         await harness.submit(1)
     assert (failure.value.sequence, str(failure.value.__cause__)) == (None, "the disk is gone")
-    assert (await harness.submit(2)).attention.weights.item() == 2
+    assert (await harness.submit(2))[0].weights.item() == 2
 
 
 async def test_a_full_queue_refuses_requests_with_a_delay(harness: Harness) -> None:
@@ -118,7 +119,7 @@ async def test_a_full_queue_refuses_requests_with_a_delay(harness: Harness) -> N
     assert refusal.value.limit == MAX_WAITING
     harness.model.released.set()
     await asyncio.gather(held, *waiting)
-    assert (await harness.submit(99)).attention.weights.item() == 99
+    assert (await harness.submit(99))[0].weights.item() == 99
 
 
 async def test_a_request_whose_deadline_passed_while_it_waited_never_runs(harness: Harness) -> None:
@@ -175,7 +176,7 @@ async def test_after_its_caller_has_gone_a_run_still_delays_and_limits_the_waiti
     with pytest.raises(Overloaded):
         await harness.submit(99)
     harness.model.released.set()
-    assert [answer.attention.weights.item() for answer in await asyncio.gather(*waiting)] == list(range(MAX_WAITING))
+    assert [attention.weights.item() for attention, _ in await asyncio.gather(*waiting)] == list(range(MAX_WAITING))
 
 
 async def test_the_error_of_a_run_whose_caller_has_gone_is_not_logged(
@@ -204,7 +205,7 @@ async def test_a_faulty_sequence_fails_its_own_request_and_no_other(harness: Har
     assert "0" in str(failure.value)
     assert failure.value.sequence == 0
     assert isinstance(failure.value.__cause__, cause)
-    assert (await good).attention.weights.item() == 4
+    assert (await good)[0].weights.item() == 4
 
 
 async def test_a_draining_queue_answers_admitted_requests_and_refuses_new_ones(harness: Harness) -> None:
