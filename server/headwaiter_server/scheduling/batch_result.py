@@ -7,7 +7,7 @@ import numpy as np
 from headwaiter_server.runtime.graph import Outputs
 from headwaiter_server.runtime.packing import PackedBatch
 from headwaiter_server.scheduling.cost import Shape
-from headwaiter_server.scheduling.queued_request import Batch, BatchTimes, Sequence
+from headwaiter_server.scheduling.queued_request import Batch, BatchTimes, Sequence, SequenceResult
 
 
 @dataclass(eq=False, slots=True)
@@ -38,14 +38,16 @@ class BatchResult:
         pooled_finite = None if pooled is None else np.logical_and.reduce(np.isfinite(pooled), axis=1)
         not_finite = []
         for position, sequence in enumerate(self.sequences):
-            vector = None if pooled is None else pooled[position]
-            rows = hidden_rows[position] if hidden_rows is not None and sequence.request.hidden else None
-            numbers = None if logits is None else logits[position]
+            result = SequenceResult(
+                None if pooled is None else pooled[position],
+                hidden_rows[position] if hidden_rows is not None and sequence.request.hidden else None,
+                None if logits is None else logits[position],
+            )
+            sequence.request.batches.add(self.times)
             if (pooled_finite is not None and not pooled_finite[position]) or any(
-                values is not None and not np.isfinite(values).all() for values in (rows, numbers)
+                values is not None and not np.isfinite(values).all() for values in (result.hidden, result.logits)
             ):
-                sequence.request.note_batch(self.times)
                 not_finite.append(sequence)
             else:
-                sequence.request.add_result(sequence.index, vector, rows, self.times, numbers)
+                sequence.request.add_result(sequence.index, result)
         return not_finite

@@ -41,6 +41,14 @@ class BatchTimes:
     run: Interval
 
 
+class SequenceResult(NamedTuple):
+    """The rows of one sequence in the outputs of a batch; None for an output that the model lacks, or is not wanted."""
+
+    pooled: NDArray[np.float32] | None
+    hidden: NDArray[np.generic] | None
+    logits: NDArray[np.float32] | None
+
+
 @dataclass(eq=False, slots=True)
 class Outcome:
     """The answer to a request.
@@ -81,6 +89,7 @@ class QueuedRequest:
             request that fails with its first failed sequence.
         device_failures: number of devices, also of other servers, that died while they ran the request.
         not_started: the request's sequences that have not started to run.
+        batches: the times of each batch that a sequence of the request ran in.
         number: the number of the request in this process.
     """
 
@@ -91,37 +100,16 @@ class QueuedRequest:
     device_failures: int = 0
     not_started: "set[Sequence]" = field(default_factory=set)
     number: int = field(default_factory=count().__next__)
-    _pooled: dict[int, NDArray[np.float32]] = field(default_factory=dict)
-    _hidden: dict[int, NDArray[np.generic]] = field(default_factory=dict)
-    _logits: dict[int, NDArray[np.float32]] = field(default_factory=dict)
-    _batches: set[BatchTimes] = field(default_factory=set)
-    _finished_count: int = 0
+    batches: set[BatchTimes] = field(default_factory=set)
+    _results: dict[int, SequenceResult] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._resolve_if_complete()
 
-    def add_result(
-        self,
-        index: int,
-        pooled: NDArray[np.float32] | None,
-        hidden: NDArray[np.generic] | None,
-        times: BatchTimes,
-        logits: NDArray[np.float32] | None = None,
-    ) -> None:
+    def add_result(self, index: int, result: SequenceResult) -> None:
         """Store the result of one sequence; the last result resolves the answer."""
-        if pooled is not None:
-            self._pooled[index] = pooled
-        if hidden is not None:
-            self._hidden[index] = hidden
-        if logits is not None:
-            self._logits[index] = logits
-        self.note_batch(times)
-        self._finished_count += 1
+        self._results[index] = result
         self._resolve_if_complete()
-
-    def note_batch(self, times: BatchTimes) -> None:
-        """Store the times of a batch that a sequence of the request ran in."""
-        self._batches.add(times)
 
     def fail(self, error: HeadwaiterError) -> None:
         """Record the error of one sequence, or of the whole request; ignore an error after the answer is complete."""
@@ -136,16 +124,15 @@ class QueuedRequest:
     def _resolve_if_complete(self) -> None:
         """Resolve the answer once every sequence has a result or an error."""
         failures = self.failures or {}
-        if self._finished_count + len(failures) < self.sequence_count or self.answer.done():
+        if len(self._results) + len(failures) < self.sequence_count or self.answer.done():
             return
+        results = [self._results[index] for index in sorted(self._results)]
+        pooled = [result.pooled for result in results if result.pooled is not None]
+        hidden = [result.hidden for result in results if result.hidden is not None]
+        logits = [result.logits for result in results if result.logits is not None]
+        batches = tuple(self.batches)
         self.answer.set_result(
-            Outcome(
-                [self._pooled[index] for index in sorted(self._pooled)] if self._pooled else None,
-                [self._hidden[index] for index in sorted(self._hidden)] if self.hidden else None,
-                tuple(self._batches),
-                failures,
-                [self._logits[index] for index in sorted(self._logits)] if self._logits else None,
-            )
+            Outcome(pooled or None, hidden if self.hidden else None, batches, failures, logits or None)
         )
 
 
