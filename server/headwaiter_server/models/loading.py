@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -13,7 +12,7 @@ from headwaiter_server.models.calibration_cache import calibrate
 from headwaiter_server.models.tokenizer import BundleTokenizer
 from headwaiter_server.runtime.bundle import TOKENIZER
 from headwaiter_server.runtime.errors import ModelRefused, ProviderUnavailable, one_line
-from headwaiter_server.runtime.graph import EncoderGraph, Turn
+from headwaiter_server.runtime.graph import EncoderGraph, Turn, at_once
 from headwaiter_server.runtime.model import Model, ModelDescription, open_model
 from headwaiter_server.scheduling.cost import BatchLimits, Calibration
 from headwaiter_server.scheduling.worker import Session, Worker
@@ -133,14 +132,14 @@ def _open_sessions(
             description, worker.device, limits, partial(worker.turn, loop), warms_up=warms_up
         )
     for graph in graphs.values():
-        graph.turn = nullcontext
+        graph.turn = at_once
     return {
         worker: Session(graph, partial(reopen, worker.device), model.probe) for worker, graph in graphs.items()
     }, limits
 
 
 def _open_warm(
-    description: ModelDescription, device: int, limits: BatchLimits, turn: Turn = nullcontext, *, warms_up: bool
+    description: ModelDescription, device: int, limits: BatchLimits, turn: Turn = at_once, *, warms_up: bool
 ) -> tuple[EncoderGraph, BatchLimits]:
     """Open and warm up the model's graph in a new session on a device; return the graph and the batch limits."""
     model = description.open_on(device, turn)

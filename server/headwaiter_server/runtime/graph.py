@@ -3,7 +3,6 @@
 import ctypes
 import os
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -26,8 +25,8 @@ from headwaiter_server.runtime.packing import PackedBatch
 from headwaiter_server.runtime.shape_buckets import round_up_to_buckets
 
 Provider = Literal["cuda", "cpu"]
-# Returns a context manager that keeps other batches off the device.
-Turn = Callable[[], AbstractContextManager[object]]
+# Runs a function while no other batch is on the device, and returns the function's result.
+Turn = Callable[[Callable[[], float]], float]
 
 _ORT_PROVIDERS = {"cuda": "CUDAExecutionProvider", "cpu": "CPUExecutionProvider"}
 # The graph y = Identity(x) on one float, serialised because the server does not import the onnx package.
@@ -62,11 +61,16 @@ class Outputs:
     logits: Sequence[NDArray[np.float32]] | None = None
 
 
+def at_once(run: Callable[[], float]) -> float:
+    """Run a function on a device that no other model uses."""
+    return run()
+
+
 class EncoderGraph:
     """A loaded graph that takes packed batches, even if the graph itself is padded.
 
     Attributes:
-        turn: entered for each batch that runs before the graph serves, to keep other models' batches off the device.
+        turn: runs each batch of the warm-up, to keep other models' batches off the device meanwhile.
     """
 
     def __init__(
@@ -74,7 +78,7 @@ class EncoderGraph:
         session: ort.InferenceSession,
         memory: tuple[str, int] | None = None,
         attention: PackedAttention | None = None,
-        turn: Turn = nullcontext,
+        turn: Turn = at_once,
     ) -> None:
         """Wrap a session.
 
@@ -104,7 +108,7 @@ class EncoderGraph:
         threads: int | None = None,
         device: int = 0,
         max_gpu_bytes: int = 0,
-        turn: Turn = nullcontext,
+        turn: Turn = at_once,
         attention: PackedAttention | None = None,
     ) -> "EncoderGraph":
         """Load a graph on one provider, without falling back to another.

@@ -1,7 +1,6 @@
 """Open a bundle for serving: choose provider, precision and graph, and check the graph against PyTorch's outputs."""
 
 import logging
-from contextlib import nullcontext
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -18,7 +17,7 @@ from headwaiter_server.runtime.errors import (
     ToleranceExceeded,
     one_line,
 )
-from headwaiter_server.runtime.graph import EncoderGraph, Provider, Turn
+from headwaiter_server.runtime.graph import EncoderGraph, Provider, Turn, at_once
 from headwaiter_server.runtime.memory import available_bytes, longest_sequence_bytes
 from headwaiter_server.runtime.numeric_tolerances import FLOAT16_MAX, Difference, violation
 from headwaiter_server.runtime.packing import PackedBatch, pack
@@ -47,7 +46,7 @@ class Resources(NamedTuple):
     threads: int | None
     device: int = 0
     max_gpu_bytes: int = 0
-    turn: Turn = nullcontext
+    turn: Turn = at_once
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,7 +83,7 @@ class ModelDescription:
         """SHA-256 of the graph without its weights, which are in another file; in hexadecimal."""
         return next(file.sha256 for file in self.bundle.manifest.files if file.name == self.graph_file)
 
-    def open_on(self, device: int, turn: Turn = nullcontext) -> "Model":
+    def open_on(self, device: int, turn: Turn = at_once) -> "Model":
         """Load and check the same graph in another session, on a device of the same provider.
 
         `EncoderGraph` describes `turn`.
@@ -123,7 +122,7 @@ def open_model(
     threads: int | None,
     device: int = 0,
     max_gpu_bytes: int = 0,
-    turn: Turn = nullcontext,
+    turn: Turn = at_once,
     max_tokens: int = 0,
     sessions: int = 1,
 ) -> Model:

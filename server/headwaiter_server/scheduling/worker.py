@@ -4,11 +4,10 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
-from threading import Event
 from typing import Protocol
 
 import numpy as np
@@ -32,8 +31,6 @@ _LEAD_S = 0.002
 _OVERDUE_S = 0.001
 # Opening a device again takes as long as the server's start: files are hashed, weights are loaded and full batches run.
 _REOPEN_LIMIT_S = 600.0
-# The interval at which a thread that waits for its turn checks whether the device hangs.
-_TURN_CHECK_S = 1.0
 # A batch of a model that is being loaded may take this long; its duration is not known yet.
 _TURN_LIMIT_S = 120.0
 
@@ -210,27 +207,21 @@ class Worker:
             raise changed
         self.alive, self.suspect = True, False
 
-    @contextmanager
-    def turn(self, loop: asyncio.AbstractEventLoop) -> Iterator[None]:
-        """Keep the device free of batches inside the block, which runs in another thread than the event loop.
+    def turn(self, loop: asyncio.AbstractEventLoop, run: Callable[[], float]) -> float:
+        """Run a function in the thread of the device, after the batches that wait, and return the function's result.
+
+        Blocks the calling thread, which is not that of the event loop.
 
         Raises:
+            ThreadHung: the function took too long.
             NeverRan: the device hangs.
         """
-        begun, ended = Event(), Event()
-        waiting = asyncio.run_coroutine_threadsafe(self._pause(begun, ended), loop)
-        while not begun.wait(_TURN_CHECK_S):
-            if waiting.done():
-                waiting.result()
-        try:
-            yield
-        finally:
-            ended.set()
+        return asyncio.run_coroutine_threadsafe(self._run_in_turn(run), loop).result()
 
-    async def _pause(self, begun: Event, ended: Event) -> None:
+    async def _run_in_turn(self, run: Callable[[], float]) -> float:
         self._predicted_end_s = max(self._predicted_end_s, self._clock())
         self._batch_count += 1
-        await self._thread.run(_wait, begun, ended, limit_s=_TURN_LIMIT_S, then=self._note_done)
+        return await self._thread.run(run, limit_s=_TURN_LIMIT_S, then=self._note_done)
 
     async def close_session(self, session: Session) -> None:
         """Close a session that runs no batches any more, and free its memory."""
@@ -282,11 +273,6 @@ def _run_probe(session: Session) -> bool:
         return False
     rows = [values for values in (outputs.pooled, outputs.hidden, *(outputs.logits or ())) if values is not None]
     return all(bool(np.isfinite(values).all()) for values in rows)
-
-
-def _wait(begun: Event, ended: Event) -> None:
-    begun.set()
-    ended.wait()
 
 
 def _close(session: Session) -> None:

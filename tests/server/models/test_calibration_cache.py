@@ -92,7 +92,7 @@ def test_limits_are_halved_until_the_largest_batches_fit_in_memory_and_restored_
         {"graph_sha256": "cd" * 32},
         {},
     ],
-    ids=str,
+    ids=lambda change: "".join(change),
 )
 def test_the_stored_cost_of_another_model_or_setting_is_not_used(
     change: dict[str, Any], simulated: tuple[Model, SimulatedGraph], tmp_path: Path

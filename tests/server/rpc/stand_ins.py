@@ -1,7 +1,6 @@
 """Stand-ins for a model, a gRPC context and a calibration."""
 
 from collections.abc import Callable
-from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NoReturn, cast
@@ -16,7 +15,7 @@ from headwaiter_proto.rules.status import DETAILS_KEY
 from headwaiter_server.metrics import Recorder
 from headwaiter_server.models.served_model import ServedModel
 from headwaiter_server.runtime.bundle import Bundle
-from headwaiter_server.runtime.graph import EncoderGraph, Outputs
+from headwaiter_server.runtime.graph import EncoderGraph, Outputs, at_once
 from headwaiter_server.runtime.model import Model, ModelDescription, Resources
 from headwaiter_server.runtime.numeric_tolerances import Difference
 from headwaiter_server.runtime.packing import PackedBatch, pack
@@ -36,7 +35,7 @@ class Graph:
 
     pools = True
     variable_length = False
-    turn = nullcontext
+    turn = staticmethod(at_once)
 
     def prepare(self, batch: PackedBatch) -> PackedBatch:
         return batch

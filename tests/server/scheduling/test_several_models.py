@@ -149,19 +149,19 @@ async def test_no_batch_runs_during_the_turn_of_a_model_that_is_being_loaded(mod
     begun, ended = threading.Event(), threading.Event()
     loop = asyncio.get_running_loop()
 
-    def load() -> None:
-        with models.worker.turn(loop):
-            begun.set()
-            assert ended.wait(30)
+    def run() -> float:
+        begun.set()
+        assert ended.wait(30)
+        return 0.5
 
-    loading = asyncio.create_task(asyncio.to_thread(load))
+    loading = asyncio.create_task(asyncio.to_thread(models.worker.turn, loop, run))
     assert await asyncio.to_thread(begun.wait, 30)
     task = models.submit("a", 1)
     await asyncio.sleep(0.02)
     assert models.log == []
     ended.set()
     assert sums(await task) == [2]
-    await loading
+    assert await loading == 0.5
 
 
 async def test_a_model_whose_only_device_is_dead_is_unavailable_while_others_go_on(models: TwoModels) -> None:
@@ -187,14 +187,8 @@ async def test_a_model_is_removed_although_one_of_its_devices_is_lost(models: Tw
 
 async def test_a_turn_on_a_lost_device_fails(models: TwoModels) -> None:
     models.worker.close()
-    loop = asyncio.get_running_loop()
-
-    def load() -> None:
-        with models.worker.turn(loop):
-            raise AssertionError
-
     with pytest.raises(NeverRan):
-        await asyncio.to_thread(load)
+        await asyncio.to_thread(models.worker.turn, asyncio.get_running_loop(), lambda: 0.0)
 
 
 async def test_a_model_whose_bundle_has_changed_is_not_reopened_and_the_others_are() -> None:
