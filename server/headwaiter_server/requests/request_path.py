@@ -195,7 +195,7 @@ class RequestPath:
     async def read_input(
         self, request: pb.EncodeRequest | pb.AttendRequest, served: ServedModel, check_room: Callable[[int], None]
     ) -> ParsedInput:
-        """Return the sequences of a request; see `rpc.inputs.read_input`."""
+        """Return the sequences of a request; see `requests.inputs.read_input`."""
         manifest, tokenizer = served.model.bundle.manifest, served.tokenizer
         return await read_input(request, manifest, tokenizer, self.limits, self._tokenizing, check_room)
 

@@ -45,12 +45,6 @@ class ModelQueues:
         """Return the sessions that a worker has now."""
         return [queue.sessions[worker] for queue in self._queues if worker in queue.sessions]
 
-    def drop_closed_sessions(self, worker: Worker) -> None:
-        """Forget those sessions of a worker that could not be reopened."""
-        for queue in self._queues:
-            if worker in queue.sessions and queue.sessions[worker].closed:
-                del queue.sessions[worker]
-
     def fail_unserved(self, error: HeadwaiterError) -> None:
         """Fail the requests of each model that has no device alive."""
         for queue in self._queues:

@@ -291,13 +291,7 @@ class Scheduler:
         if not found.works and worker.alive:
             self._devices.mark_dead(worker, error)
             self._queues.fail_unserved(device_unavailable())
-            self._beside.start(self._reopen(worker))
-
-    async def _reopen(self, worker: Worker) -> None:
-        """Reopen the device of a worker; a model whose bundle has changed loses its session there."""
-        await self._devices.reopen(worker)
-        self._queues.drop_closed_sessions(worker)
-        self._queues.fail_unserved(device_unavailable())
+            self._beside.start(self._devices.reopen(worker))
 
     def _wait_estimate(self, queue: ModelQueue, now_s: float) -> WaitEstimate:
         # While all devices are dead, the time until one works again is unknown and counts as zero.

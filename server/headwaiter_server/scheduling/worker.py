@@ -1,7 +1,6 @@
 """Run the batches of all models on one device in a thread, and pack the next batch in a second thread meanwhile."""
 
 import asyncio
-import logging
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable
@@ -14,13 +13,10 @@ import numpy as np
 
 from headwaiter_server.concurrency.watchdog import run_limit_s
 from headwaiter_server.concurrency.worker_thread import NeverRan, ThreadHung, WorkerThread
-from headwaiter_server.runtime.errors import BundleChanged, one_line
 from headwaiter_server.runtime.graph import Outputs
 from headwaiter_server.runtime.packing import PackedBatch, pack
 from headwaiter_server.scheduling.batch_result import BatchResult
 from headwaiter_server.scheduling.queued_request import Batch, BatchTimes, Interval, Sequence, shape_of
-
-log = logging.getLogger(__name__)
 
 # One batch runs while the next one is packed.
 _MAX_BATCHES = 2
@@ -181,7 +177,7 @@ class Worker:
         return works
 
     def mark_dead(self, sessions: Iterable[Session]) -> None:
-        """Take no batch until `reopen` succeeds; fail the batches that wait. `sessions` are all of the device."""
+        """Take no batch until `reopen` succeeds, and run none of those that wait; `sessions` are all of the device."""
         self.alive = False
         for session in sessions:
             # A dead device may hold memory that its replacement needs.
@@ -190,21 +186,12 @@ class Worker:
     async def reopen(self, sessions: Collection[Session]) -> None:
         """Try once to reopen the sessions of the device; the worker is alive if this succeeds.
 
-        A session whose bundle has changed is closed, if another session can be reopened.
-
         Raises:
             Exception: any error of opening a session.
         """
-        changed = None
         for session in sessions:
             if session.graph is None and not session.closed:
-                try:
-                    session.graph = await self._thread.run(session.reopen, limit_s=_REOPEN_LIMIT_S)
-                except BundleChanged as error:
-                    session.closed, changed = True, error
-                    log.error("a model is not reopened: %s", one_line(error))
-        if changed is not None and all(session.closed for session in sessions):
-            raise changed
+                session.graph = await self._thread.run(session.reopen, limit_s=_REOPEN_LIMIT_S)
         self.alive, self.suspect = True, False
 
     def turn(self, loop: asyncio.AbstractEventLoop, run: Callable[[], float]) -> float:

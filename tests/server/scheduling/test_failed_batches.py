@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from headwaiter_proto.rules.errors import DeviceFailed, InferenceFailed, InvalidInput, Unavailable
-from headwaiter_server.runtime.errors import DeviceLost
+from headwaiter_server.runtime.errors import BundleChanged, DeviceLost
 from headwaiter_server.scheduling.cost import BatchLimits, Shape
 from headwaiter_server.scheduling.queued_request import Outcome
 from tests.server.scheduling.fakes import (
@@ -242,6 +242,23 @@ async def test_a_device_that_stays_dead_stops_the_scheduler(monkeypatch: pytest.
         await harness.submit([2])
     with pytest.raises(DeviceLost, match="there is no device"):
         await harness.scheduler.failed()
+
+
+async def test_a_device_whose_bundle_has_changed_is_given_up_at_once() -> None:
+    attempts = []
+
+    def reopen() -> FakeDevice:
+        attempts.append(1)
+        raise BundleChanged("model.onnx was replaced")
+
+    device = FakeDevice()
+    device.dead = True
+    scheduler, queue = one_model([device], reopen)
+    with pytest.raises(Unavailable):
+        await scheduler.submit(queue, [np.array([1])], hidden=False)
+    with pytest.raises(DeviceLost, match=r"model\.onnx"):
+        await scheduler.failed()
+    assert len(attempts) == 1
 
 
 async def test_no_thread_outlives_the_scheduler() -> None:

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from headwaiter_proto.rules.errors import DeviceFailed, Overloaded, Unavailable
 from headwaiter_server.concurrency.worker_thread import NeverRan
-from headwaiter_server.runtime.errors import BundleChanged
 from headwaiter_server.runtime.graph import Outputs
 from headwaiter_server.runtime.packing import PackedBatch
 from headwaiter_server.scheduling.fair_start import BULK_DELAY_S, Priority
@@ -189,19 +188,6 @@ async def test_a_turn_on_a_lost_device_fails(models: TwoModels) -> None:
     models.worker.close()
     with pytest.raises(NeverRan):
         await asyncio.to_thread(models.worker.turn, asyncio.get_running_loop(), lambda: 0.0)
-
-
-async def test_a_model_whose_bundle_has_changed_is_not_reopened_and_the_others_are() -> None:
-    def changed() -> FakeDevice:
-        raise BundleChanged("the bundle was replaced")
-
-    worker = Worker(ManualClock())
-    sessions = [Session(None, changed, PROBE), Session(None, FakeDevice, PROBE)]
-    await worker.reopen(sessions)
-    assert [session.closed for session in sessions] == [True, False]
-    assert sessions[1].graph is not None
-    with pytest.raises(BundleChanged):
-        await worker.reopen([Session(None, changed, PROBE)])
 
 
 WORKER = Worker(ManualClock())
