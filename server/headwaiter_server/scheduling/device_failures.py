@@ -58,14 +58,16 @@ class DeviceFailures:
 
         Suspects leave the queue and wait, or fail if they killed too many devices.
         """
+        self._forget_old()
         if not self._failures and not any(sequence.request.device_failures for sequence in batch):
             return batch
         allowed = []
         for sequence in batch:
-            failures = 0 if sequence is self._current else self._count(sequence)
+            remembered = self._remembered(sequence)
+            failures = 0 if sequence is self._current else max(remembered, sequence.request.device_failures)
             if failures and sequence in self._pending:
                 self._pending.remove(sequence)
-            if self._remembered(sequence) >= _MAX_FAILURES:
+            if remembered >= _MAX_FAILURES:
                 sequence.request.not_started.discard(sequence)
                 self._answers.fail(sequence.request, _killed_devices(sequence.index))
             elif failures:
@@ -105,7 +107,7 @@ class DeviceFailures:
         Only a sequence that ran alone is blamed for a second failure.
         """
         for sequence in batch:
-            before = self._count(sequence)
+            before = max(self._remembered(sequence), sequence.request.device_failures)
             failures = before + 1 if len(batch) == 1 else max(before, 1)
             self._remember(sequence, failures)
             if failures < _MAX_FAILURES:
@@ -114,14 +116,13 @@ class DeviceFailures:
                 # The whole request fails, even if it accepts a partial answer: the device of its other sequences died.
                 self._answers.fail_request(sequence.request, _killed_devices(sequence.index))
 
-    def _count(self, sequence: Sequence) -> int:
-        return max(self._remembered(sequence), sequence.request.device_failures)
-
     def _remembered(self, sequence: Sequence) -> int:
-        if not self._failures:
-            return 0
-        failures, failed_s = self._failures.get(_hash(sequence), (0, 0.0))
-        return failures if self._clock() - failed_s < _REMEMBERED_S else 0
+        return self._failures.get(_hash(sequence), (0, 0.0))[0] if self._failures else 0
+
+    def _forget_old(self) -> None:
+        now_s = self._clock()
+        while self._failures and now_s - next(iter(self._failures.values()))[1] >= _REMEMBERED_S:
+            del self._failures[next(iter(self._failures))]
 
     def _remember(self, sequence: Sequence, failures: int) -> None:
         key = _hash(sequence)

@@ -276,8 +276,9 @@ class Scheduler:
             self._batch_wait.note_batch(several_requests=any(each.request is not batch[0].request for each in batch))
             queue.observer.batch_closed(planned.close_reason)
             self._queues.note_turn(queue, self._clock())
-            queue.start_batch(planned.seconds)
-            result = worker.run(queue.sessions[worker], batch, planned.seconds)
+            seconds = planned.seconds if batch == planned.batch else queue.correction.cost.seconds(*shape_of(batch))
+            queue.start_batch(seconds)
+            result = worker.run(queue.sessions[worker], batch, seconds)
             self._running.append(_RunningBatch(queue, worker, batch, result))
 
     async def _bisect(self, queue: ModelQueue, worker: Worker, batch: Batch, error: Exception) -> None:

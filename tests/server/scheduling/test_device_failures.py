@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -10,8 +11,9 @@ import pytest
 from headwaiter_proto.rules.errors import DeviceFailed, HeadwaiterError, InferenceFailed, Unavailable
 from headwaiter_server.runtime.graph import Outputs
 from headwaiter_server.runtime.packing import PackedBatch
+from headwaiter_server.scheduling.cost import Shape
 from headwaiter_server.scheduling.queued_request import Outcome
-from tests.server.scheduling.fakes import POISON, FakeDevice, Harness, ManualClock, one_model, sums
+from tests.server.scheduling.fakes import COST, POISON, FakeDevice, Harness, ManualClock, one_model, sums
 
 KILL = 555
 
@@ -102,6 +104,23 @@ async def test_suspects_run_alone_and_a_suspect_that_has_run_shares_batches_agai
     del mortal.devices[-1].batches[:]
     await mortal.encode_together([[2]], [[4]], [[3]])
     assert [sorted(batch) for batch in mortal.devices[-1].batches] == [[[2], [3], [4]]]
+
+
+async def test_batches_count_as_they_ran_not_as_they_were_planned(mortal: Mortal) -> None:
+    requests = [[[KILL]], [[2]], [[3]]]
+    await mortal.encode_together(*requests)
+    await mortal.encode_together([[2]], [[4]], [[3]], [[5]])
+    lengths = [[len(sequence) for sequence in batch] for batch in mortal.batches]
+    assert len(lengths) > 3
+    assert mortal.queue.used_s == sum(COST.seconds(*Shape.of(batch)) for batch in lengths)
+
+
+async def test_after_an_hour_the_failed_sequences_are_not_looked_up_any_more(mortal: Mortal) -> None:
+    await mortal.encode([KILL])
+    mortal.clock.now_s += 3601.0
+    with patch("headwaiter_server.scheduling.device_failures._hash") as hashed:
+        assert isinstance(await mortal.encode([2]), Outcome)
+    assert hashed.call_count == 0
 
 
 @pytest.mark.parametrize("workers", [1, 2])
