@@ -4,37 +4,24 @@ The order is start-time fair queuing (Goyal et al. 1996): among the models that 
 devices least goes first. A model with much work then delays another model by one batch, not by its whole queue.
 """
 
-from collections.abc import Iterator
-
 from headwaiter_proto.rules.errors import HeadwaiterError
 from headwaiter_server.scheduling.model_queue import ModelQueue
 from headwaiter_server.scheduling.worker import Session, Worker
 
 
-class ModelQueues:
+class ModelQueues(list[ModelQueue]):
     """The queues of all models."""
 
     def __init__(self) -> None:
-        self._queues: list[ModelQueue] = []
+        """Start without a model."""
+        super().__init__()
         # The virtual time: the device seconds that the latest model had used when its turn began.
         self._used_s = 0.0
-
-    def __iter__(self) -> Iterator[ModelQueue]:
-        """Yield the queues."""
-        return iter(tuple(self._queues))
-
-    def add(self, queue: ModelQueue) -> None:
-        """Add the queue of a model."""
-        self._queues.append(queue)
-
-    def remove(self, queue: ModelQueue) -> None:
-        """Remove the queue of a model."""
-        self._queues.remove(queue)
 
     @property
     def waiting(self) -> list[ModelQueue]:
         """The queues in which sequences wait."""
-        return [queue for queue in self._queues if queue.pending]
+        return [queue for queue in self if queue.pending]
 
     @property
     def wanted_workers(self) -> set[Worker]:
@@ -43,11 +30,11 @@ class ModelQueues:
 
     def sessions_on(self, worker: Worker) -> list[Session]:
         """Return the sessions that a worker has now."""
-        return [queue.sessions[worker] for queue in self._queues if worker in queue.sessions]
+        return [queue.sessions[worker] for queue in self if worker in queue.sessions]
 
     def fail_unserved(self, error: HeadwaiterError) -> None:
         """Fail the requests of each model that has no device alive."""
-        for queue in self._queues:
+        for queue in self:
             if not queue.alive:
                 queue.fail(error)
 

@@ -95,7 +95,7 @@ class Scheduler:
     ) -> ModelQueue:
         """Return the queue of a new model; see `ModelQueue`."""
         queue = ModelQueue(sessions, cost, limits, observer, self._clock)
-        self._queues.add(queue)
+        self._queues.append(queue)
         return queue
 
     async def remove_model(self, queue: ModelQueue) -> None:

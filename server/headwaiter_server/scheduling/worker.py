@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice
 from typing import Protocol
 
 import numpy as np
@@ -82,10 +83,9 @@ class Worker:
         self.alive = True
         self.suspect = False
         self.on_ready: Callable[[], None] = lambda: None
-        # Batches behind the running one, with their sessions and predicted seconds.
-        self._planned: deque[tuple[Session, Batch, float]] = deque()
+        # The running batch and those behind it, with their sessions and predicted seconds; a turn is an empty batch.
+        self._batches: deque[tuple[Session | None, Batch, float]] = deque()
         self._clock = clock
-        self._batch_count = 0
         # The end of the last batch, and the predicted end of the running one.
         self._ended_s = self._predicted_end_s = 0.0
         self._thread = WorkerThread("device", clock)
@@ -96,11 +96,16 @@ class Worker:
         """Whether the device was given up because it hung; it cannot be reopened."""
         return self._thread.hung
 
+    @property
+    def _planned(self) -> Iterable[tuple[Session | None, Batch, float]]:
+        """The batches behind the running one; another thread may read them."""
+        return islice(self._batches.copy(), 1, None)
+
     def planned_sequences(self, session: Session) -> list[Sequence]:
         """Return the sequences of a session that wait behind the running batch; not those of answered requests."""
         return [
             sequence
-            for planned_session, sequences, _ in self._planned.copy()
+            for planned_session, sequences, _ in self._planned
             if planned_session is session
             for sequence in sequences
             if not sequence.request.answer.done()
@@ -108,17 +113,17 @@ class Worker:
 
     def busy_s(self, now_s: float) -> float:
         """Return the predicted seconds until all batches of the worker are done; 0 for an idle worker."""
-        if not self._batch_count:
+        if not self._batches:
             return 0.0
         running_s = max(_OVERDUE_S, self._predicted_end_s - now_s)
-        return running_s + sum(predicted_s for _, _, predicted_s in self._planned.copy())
+        return running_s + sum(predicted_s for _, _, predicted_s in self._planned)
 
     def wants_batch_in_s(self, now_s: float) -> float:
         """Return the seconds until the worker wants its next batch.
 
         Infinity if the worker wants no batch before the running batch or probe is done.
         """
-        if not self.alive or self.suspect or self._batch_count >= _MAX_BATCHES:
+        if not self.alive or self.suspect or len(self._batches) >= _MAX_BATCHES:
             return float("inf")
         return max(0.0, self.busy_s(now_s) - _LEAD_S)
 
@@ -132,13 +137,10 @@ class Worker:
             device hangs, or with NeverRan if the device died before.
         """
         # A busy worker packs in a second thread. For an idle device, a second thread would only delay the batch.
-        packing = None
-        if self._batch_count:
-            packing = self._packing.submit(self._pack, session, sequences)
-            self._planned.append((session, sequences, predicted_s))
-        else:
-            self._note_started(sequences, predicted_s, self._clock())
-        self._batch_count += 1
+        packing = self._packing.submit(self._pack, session, sequences) if self._batches else None
+        self._batches.append((session, sequences, predicted_s))
+        if packing is None:
+            self._note_started(self._clock())
         limit_s = run_limit_s(predicted_s)
         return self._thread.run(self._run_batch, session, sequences, packing, limit_s=limit_s, then=self._note_done)
 
@@ -153,13 +155,13 @@ class Worker:
         return True
 
     def _note_done(self) -> None:
-        self._batch_count -= 1
-        if self._planned:
-            _, sequences, predicted_s = self._planned.popleft()
-            self._note_started(sequences, predicted_s, self._ended_s)
+        self._batches.popleft()
+        if self._batches:
+            self._note_started(self._ended_s)
         self.on_ready()
 
-    def _note_started(self, sequences: Batch, predicted_s: float, started_s: float) -> None:
+    def _note_started(self, started_s: float) -> None:
+        _, sequences, predicted_s = self._batches[0]
         # Predict the end from the real start. With the predicted start, all ends predicted after a slow batch would be
         # too early.
         self._predicted_end_s = started_s + predicted_s
@@ -206,8 +208,7 @@ class Worker:
         return asyncio.run_coroutine_threadsafe(self._run_in_turn(run), loop).result()
 
     async def _run_in_turn(self, run: Callable[[], float]) -> float:
-        self._predicted_end_s = max(self._predicted_end_s, self._clock())
-        self._batch_count += 1
+        self._batches.append((None, (), 0.0))
         return await self._thread.run(run, limit_s=_TURN_LIMIT_S, then=self._note_done)
 
     async def close_session(self, session: Session) -> None:

@@ -33,8 +33,8 @@ def fill_and_empty_queue(queue: ModelQueue, sequence: Sequence) -> None:
 
 def plan_and_start_batch(queue: ModelQueue, sequence: Sequence) -> None:
     ((worker, session),) = queue.sessions.items()
-    worker._planned.append((session, (sequence,), 1.0))
-    worker._planned.popleft()
+    worker._batches.append((session, (sequence,), 1.0))
+    worker._batches.pop()
 
 
 @pytest.mark.usefixtures("_frequent_switches")
@@ -44,8 +44,8 @@ async def test_the_queue_can_be_read_in_another_thread_while_it_changes(
 ) -> None:
     failures: list[Exception] = []
     done = threading.Event()
-    ((worker, _),) = harness.queue.sessions.items()
-    worker._batch_count = 1
+    ((worker, session),) = harness.queue.sessions.items()
+    worker._batches.append((session, (), 1.0))
 
     def scrape() -> None:
         queue = harness.queue
@@ -65,7 +65,7 @@ async def test_the_queue_can_be_read_in_another_thread_while_it_changes(
         change(harness.queue, sequence)
     done.set()
     thread.join()
-    worker._batch_count = 0
+    worker._batches.clear()
     assert failures == []
 
 

@@ -204,7 +204,7 @@ def queue_of(*sequences: tuple[int, float], priority: Priority = Priority.INTERA
 def queues_of(*queues: ModelQueue) -> ModelQueues:
     together = ModelQueues()
     for queue in queues:
-        together.add(queue)
+        together.append(queue)
     return together
 
 
