@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from headwaiter_proto.rules.errors import InferenceFailed, Overloaded, Unavailable
 from headwaiter_server.runtime.attention_weights import AttentionSelection, AttentionWeights
 from headwaiter_server.runtime.errors import BundleChanged
-from headwaiter_server.scheduling.answers import deadline_passed, inference_failed, output_not_finite
+from headwaiter_server.scheduling.errors import deadline_passed, inference_failed, output_not_finite
 from headwaiter_server.scheduling.queued_request import Interval
 
 # A run may take seconds. A longer queue would hold requests that another replica could answer sooner.

@@ -3,8 +3,8 @@
 import hashlib
 from collections.abc import Callable
 
-from headwaiter_proto.rules.errors import DeviceFailed, InferenceFailed, Unavailable
-from headwaiter_server.scheduling.answers import Answers
+from headwaiter_proto.rules.errors import InferenceFailed
+from headwaiter_server.scheduling.errors import device_failed_request
 from headwaiter_server.scheduling.pending import Pending
 from headwaiter_server.scheduling.queued_request import Batch, Sequence
 
@@ -25,16 +25,14 @@ class DeviceFailures:
     A caller may count the failures too and send the number with its request, because each server counts only its own.
     """
 
-    def __init__(self, pending: Pending, answers: Answers, clock: Callable[[], float]) -> None:
+    def __init__(self, pending: Pending, clock: Callable[[], float]) -> None:
         """Isolate the sequences of a queue.
 
         Args:
             pending: the queue.
-            answers: fails the sequences that killed too many devices.
             clock: the clock after which failures are forgotten.
         """
         self._pending = pending
-        self._answers = answers
         self._clock = clock
         # The failures of each sequence and the time of the last one, the oldest first, by the sequence's hash.
         self._failures: dict[bytes, tuple[int, float]] = {}
@@ -69,7 +67,7 @@ class DeviceFailures:
                 self._pending.remove(sequence)
             if remembered >= _MAX_FAILURES:
                 sequence.request.not_started.discard(sequence)
-                self._answers.fail(sequence.request, _killed_devices(sequence.index))
+                sequence.request.fail(_killed_devices(sequence.index))
             elif failures:
                 self._waiting.add(sequence)
             else:
@@ -111,10 +109,10 @@ class DeviceFailures:
             failures = before + 1 if len(batch) == 1 else max(before, 1)
             self._remember(sequence, failures)
             if failures < _MAX_FAILURES:
-                self._answers.fail(sequence.request, device_failed_request())
+                sequence.request.fail(device_failed_request())
             else:
                 # The whole request fails, even if it accepts a partial answer: the device of its other sequences died.
-                self._answers.fail_request(sequence.request, _killed_devices(sequence.index))
+                sequence.request.fail_whole(_killed_devices(sequence.index))
 
     def _remembered(self, sequence: Sequence) -> int:
         return self._failures.get(_hash(sequence), (0, 0.0))[0] if self._failures else 0
@@ -134,18 +132,6 @@ class DeviceFailures:
 
 def _hash(sequence: Sequence) -> bytes:
     return hashlib.blake2b(sequence.values.tobytes(), digest_size=16).digest()
-
-
-def device_unavailable() -> Unavailable:
-    """Return the error of a request that did not run, because every device is dead."""
-    return Unavailable("the device failed and is being reopened: try another replica, or try again in a few seconds")
-
-
-def device_failed_request() -> DeviceFailed:
-    """Return the error of a request that a device ran when it died."""
-    return DeviceFailed(
-        "the device failed while it ran the request: try another replica, or try again in a few seconds"
-    )
 
 
 def _killed_devices(index: int) -> InferenceFailed:

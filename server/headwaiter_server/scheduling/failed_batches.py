@@ -3,8 +3,7 @@
 from dataclasses import dataclass, field
 
 from headwaiter_server.concurrency.worker_thread import NeverRan
-from headwaiter_server.scheduling.answers import inference_failed
-from headwaiter_server.scheduling.device_failures import device_unavailable
+from headwaiter_server.scheduling.errors import device_unavailable, inference_failed
 from headwaiter_server.scheduling.model_queue import ModelQueue
 from headwaiter_server.scheduling.observer import FailureCause
 from headwaiter_server.scheduling.queued_request import Batch, Sequence, shape_of
@@ -66,12 +65,12 @@ async def bisect(queue: ModelQueue, worker: Worker, batch: Batch, error: Excepti
         found.works = found.works and worker.alive and not worker.hung
         if failure is None or isinstance(failure, NeverRan):
             for sequence in part:
-                queue.answers.fail(sequence.request, device_unavailable())
+                sequence.request.fail(device_unavailable())
         elif not found.works:
             queue.device_failures.fail_batch(part)
         elif len(part) == 1:
             found.faulty_count += 1
-            queue.answers.fail(part[0].request, inference_failed(part[0].index, failure))
+            part[0].request.fail(inference_failed(part[0].index, failure))
         else:
             found.failed_parts.append(part)
             middle = len(part) // 2
@@ -87,5 +86,5 @@ async def _run_again(queue: ModelQueue, worker: Worker, part: Batch, found: Diag
     except Exception as error:  # noqa: BLE001 - the caller handles any error
         return error
     found.ran.update(result.sequences if result else ())
-    queue.answers.hand_out(part, result)
+    queue.hand_out(part, result)
     return None

@@ -7,15 +7,16 @@ from collections.abc import Callable, Iterable, Mapping
 from headwaiter_proto.rules.errors import HeadwaiterError
 from headwaiter_server.scheduling.adaptive_limits import AdaptiveLimits
 from headwaiter_server.scheduling.admission import Backlog
-from headwaiter_server.scheduling.answers import Answers
+from headwaiter_server.scheduling.batch_result import BatchResult
 from headwaiter_server.scheduling.cost import BatchLimits, CostModel
 from headwaiter_server.scheduling.cost_correction import CostCorrection
 from headwaiter_server.scheduling.device_failures import DeviceFailures
+from headwaiter_server.scheduling.errors import deadline_passed, output_not_finite
 from headwaiter_server.scheduling.fair_start import Priority
 from headwaiter_server.scheduling.observer import Observer
 from headwaiter_server.scheduling.pending import Pending
-from headwaiter_server.scheduling.queued_request import QueuedRequest, Sequence
-from headwaiter_server.scheduling.recent_batches import MAX_BATCHES, RecentBatch
+from headwaiter_server.scheduling.queued_request import Batch, QueuedRequest, Sequence
+from headwaiter_server.scheduling.recent_batches import MAX_BATCHES, RecentBatch, recent_batch
 from headwaiter_server.scheduling.worker import Session, Worker
 
 
@@ -28,7 +29,6 @@ class ModelQueue:
         requests: the requests that have no answer yet.
         correction: corrects the predicted times of the model's batches.
         limits: the batch limits that hold now.
-        answers: hands out results and errors.
         device_failures: isolates the sequences that were running when a device died.
         observer: is notified of batches.
         recent_batches: the latest batches that ran.
@@ -59,8 +59,7 @@ class ModelQueue:
         self.pending, self.requests = Pending(), set[QueuedRequest]()
         self.correction, self.limits = CostCorrection(cost), AdaptiveLimits(limits)
         self.recent_batches = deque[RecentBatch](maxlen=MAX_BATCHES)
-        self.answers = Answers(self.pending, self.correction, observer, self.recent_batches)
-        self.device_failures = DeviceFailures(self.pending, self.answers, clock)
+        self.device_failures = DeviceFailures(self.pending, clock)
         self.batch_count, self.used_s, self.closed = 0, 0.0, False
         self._idle = asyncio.Event()
 
@@ -111,15 +110,37 @@ class ModelQueue:
     def end_request(self, request: QueuedRequest) -> None:
         """Forget a request that has its answer, or whose caller has gone."""
         self.requests.discard(request)
-        self.answers.withdraw(request)
+        request.withdraw()
         self._note_idle()
 
     def fail(self, error: HeadwaiterError) -> int:
         """Fail the requests that have no answer yet, and return their number."""
         unanswered = [request for request in self.requests if not request.answer.done()]
         for request in unanswered:
-            self.answers.fail(request, error)
+            request.fail(error)
         return len(unanswered)
+
+    def drop_expired(self, expired: Batch) -> None:
+        """Fail the requests of sequences that cannot be answered before their deadline."""
+        for request in dict.fromkeys(sequence.request for sequence in expired):
+            self.observer.expired(len(request.not_started))
+            request.fail(deadline_passed())
+
+    def hand_out(self, batch: Batch, result: BatchResult | None) -> None:
+        """Hand out the rows of the sequences that ran, and fail the requests of the sequences that expired before."""
+        ran = result.sequences if result else ()
+        # A list, because all late sequences count, although the first one answers their request.
+        late = [each for each in set(batch).difference(ran) if not each.request.answer.done()]
+        for sequence in late:
+            self.observer.expired(1 + len(sequence.request.not_started))
+            sequence.request.fail(deadline_passed())
+        if result:
+            compute_s = result.times.run.seconds
+            predicted_s = self.correction.note_batch(result.shape, compute_s)
+            self.observer.batch_ran(result.shape, predicted_s, compute_s, result.times.packing.seconds)
+            self.recent_batches.append(recent_batch(result, predicted_s))
+            for sequence in result.hand_out_rows():
+                sequence.request.fail(output_not_finite(sequence.index))
 
     def start_batch(self, predicted_s: float) -> None:
         """Count a batch that was given to a worker."""

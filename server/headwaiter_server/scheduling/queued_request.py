@@ -4,7 +4,7 @@ from asyncio import Future
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from itertools import count
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +12,9 @@ from numpy.typing import NDArray
 from headwaiter_proto.rules.errors import HeadwaiterError
 from headwaiter_server.scheduling.cost import Shape
 from headwaiter_server.scheduling.fair_start import Priority
+
+if TYPE_CHECKING:
+    from headwaiter_server.scheduling.pending import Pending
 
 
 class Interval(NamedTuple):
@@ -82,6 +85,7 @@ class QueuedRequest:
     """A request whose answer is not complete.
 
     Attributes:
+        pending: the queue in which the sequences wait.
         sequence_count: number of sequences in the request.
         hidden: whether the answer includes hidden rows.
         answer: resolves to the outcome, or fails.
@@ -93,6 +97,7 @@ class QueuedRequest:
         number: the number of the request in this process.
     """
 
+    pending: "Pending"
     sequence_count: int
     hidden: bool
     answer: Future[Outcome]
@@ -113,13 +118,26 @@ class QueuedRequest:
 
     def fail(self, error: HeadwaiterError) -> None:
         """Record the error of one sequence, or of the whole request; ignore an error after the answer is complete."""
-        if self.answer.done():
+        if self.failures is None or error.sequence is None or self.answer.done():
+            self.fail_whole(error)
             return
-        if self.failures is None or error.sequence is None:
+        self.failures.setdefault(error.sequence, error)
+        self._resolve_if_complete()
+        if self.answer.done():
+            self.withdraw()
+
+    def fail_whole(self, error: HeadwaiterError) -> None:
+        """Fail the request, even if it accepts a partial answer; ignore an error after the answer is complete."""
+        if not self.answer.done():
             self.answer.set_exception(error)
-        else:
-            self.failures.setdefault(error.sequence, error)
-            self._resolve_if_complete()
+        self.withdraw()
+
+    def withdraw(self) -> None:
+        """Take the sequences out of the queue; a worker skips those that are in a planned batch."""
+        for sequence in self.not_started:
+            if sequence in self.pending:
+                self.pending.remove(sequence)
+        self.not_started.clear()
 
     def _resolve_if_complete(self) -> None:
         """Resolve the answer once every sequence has a result or an error."""

@@ -29,8 +29,8 @@ from headwaiter_server.scheduling.admission import QueueLimits, WaitEstimate, ad
 from headwaiter_server.scheduling.batch_result import BatchResult
 from headwaiter_server.scheduling.batch_wait import BatchWait, yield_core
 from headwaiter_server.scheduling.cost import BatchLimits, CostModel, Shape
-from headwaiter_server.scheduling.device_failures import device_unavailable
 from headwaiter_server.scheduling.devices import Devices
+from headwaiter_server.scheduling.errors import device_unavailable
 from headwaiter_server.scheduling.failed_batches import bisect
 from headwaiter_server.scheduling.fair_start import Priority, fair_start_s
 from headwaiter_server.scheduling.model_queue import ModelQueue
@@ -143,7 +143,7 @@ class Scheduler:
         """
         answer: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         kept_failures = None if failures is None else dict(failures)
-        request = QueuedRequest(len(values), hidden, answer, kept_failures, device_failures)
+        request = QueuedRequest(queue.pending, len(values), hidden, answer, kept_failures, device_failures)
         if answer.done():
             return answer.result()
         runnable = {index: sequence for index, sequence in enumerate(values) if not failures or index not in failures}
@@ -234,7 +234,7 @@ class Scheduler:
                 continue
             answered = True
             result, queue = batch.result.result(), batch.queue
-            queue.answers.hand_out(batch.sequences, result)
+            queue.hand_out(batch.sequences, result)
             queue.device_failures.end(batch.sequences, ran=result.sequences if result else ())
             if result:
                 queue.limits.note_success(result.shape)
@@ -259,7 +259,7 @@ class Scheduler:
         busy_s = worker.busy_s(now_s)
         cost, limits = queue.correction.cost, queue.limits.current
         planned = plan(queue.pending, now_s + busy_s, cost, limits, idle=not busy_s)
-        queue.answers.drop_expired(planned.expired)
+        queue.drop_expired(planned.expired)
         self._run_batch(queue, worker, planned)
         return True
 

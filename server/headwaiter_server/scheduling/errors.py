@@ -1,0 +1,37 @@
+"""The errors of requests that were admitted."""
+
+from headwaiter_proto.rules.errors import DeadlineExceeded, DeviceFailed, InferenceFailed, Unavailable
+
+
+def deadline_passed() -> DeadlineExceeded:
+    """Return the error of a request whose deadline passed, or came too near, before it ran."""
+    return DeadlineExceeded(
+        "the deadline passed, or came too near, while the request waited in the queue: allow more time"
+    )
+
+
+def inference_failed(index: int, cause: Exception) -> InferenceFailed:
+    """Return the error of the sequence at an index, on which the model raised `cause`."""
+    problem = f"the model failed on sequence {index}: change this sequence, or look for the cause in the server's log"
+    failure = InferenceFailed(problem, sequence=index)
+    failure.__cause__ = cause
+    return failure
+
+
+def output_not_finite(index: int) -> InferenceFailed:
+    """Return the error of the sequence at an index whose output is not finite."""
+    return InferenceFailed(
+        f"the model's output for sequence {index} is not finite: change or leave out this sequence", sequence=index
+    )
+
+
+def device_unavailable() -> Unavailable:
+    """Return the error of a request that did not run, because every device is dead."""
+    return Unavailable("the device failed and is being reopened: try another replica, or try again in a few seconds")
+
+
+def device_failed_request() -> DeviceFailed:
+    """Return the error of a request that a device ran when it died."""
+    return DeviceFailed(
+        "the device failed while it ran the request: try another replica, or try again in a few seconds"
+    )
