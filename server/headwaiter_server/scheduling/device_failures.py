@@ -63,9 +63,10 @@ class DeviceFailures:
         for sequence in batch:
             remembered = self._remembered(sequence)
             failures = 0 if sequence is self._current else max(remembered, sequence.request.device_failures)
-            if failures and sequence in self._pending:
+            refused = remembered >= _MAX_FAILURES
+            if (failures or refused) and sequence in self._pending:
                 self._pending.remove(sequence)
-            if remembered >= _MAX_FAILURES:
+            if refused:
                 sequence.request.not_started.discard(sequence)
                 sequence.request.fail(_killed_devices(sequence.index))
             elif failures:

@@ -159,6 +159,15 @@ async def test_a_partial_request_whose_sequence_kills_a_second_device_fails(mort
     assert isinstance(killed, InferenceFailed)
 
 
+async def test_a_suspect_whose_twin_kills_the_second_device_does_not_run() -> None:
+    mortal = Mortal(workers=2)
+    assert isinstance(await mortal.encode([KILL]), DeviceFailed)
+    assert kinds(await mortal.encode_together([[KILL]], [[KILL]])) == [InferenceFailed] * 2
+    assert isinstance(await mortal.encode([2]), Outcome)
+    assert mortal.deaths == 2
+    await mortal.scheduler.drain(5.0)
+
+
 async def test_a_failure_is_forgotten_after_an_hour(mortal: Mortal) -> None:
     assert kinds([await mortal.encode([KILL]), await mortal.encode([KILL])]) == [DeviceFailed, InferenceFailed]
     mortal.clock.now_s += 3599.0
