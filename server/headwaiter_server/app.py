@@ -110,7 +110,7 @@ class Server:
             log.warning(line)
 
     async def failed(self) -> None:
-        """Wait until the scheduler fails, and raise its error; never return."""
+        """Wait until the scheduler ends, and raise its error if it has failed."""
         assert self._scheduler is not None
         await self._scheduler.failed()
 

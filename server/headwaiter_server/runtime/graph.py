@@ -62,7 +62,7 @@ class Outputs:
 
 
 def at_once(run: Callable[[], float]) -> float:
-    """Run a function on a device that no other model uses."""
+    """Run a function in the calling thread."""
     return run()
 
 

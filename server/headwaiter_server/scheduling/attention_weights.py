@@ -61,7 +61,7 @@ class AttentionWeightsQueue:
         deadline_s: float = float("inf"),
         on_queued: Callable[[], None] = lambda: None,
     ) -> tuple[AttentionWeights, Interval]:
-        """Queue a sequence, and return its attention weights, and when it ran on the queue's clock.
+        """Queue a sequence, and return its attention weights, and when the sequence ran on the queue's clock.
 
         Args:
             sequence: token ids [n] or features [n, d_in].

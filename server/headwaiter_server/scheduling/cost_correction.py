@@ -10,7 +10,7 @@ _WINDOW_BATCHES = 31
 
 
 class CostCorrection:
-    """Multiplies the measured cost model by the median of measured / predicted over the 31 latest batches.
+    """Multiplies the cost model from start-up by the median of measured / predicted over the 31 latest batches.
 
     Batches that copy hidden rows and other batches correct only predictions of their own kind.
 

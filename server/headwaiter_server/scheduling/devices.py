@@ -89,6 +89,7 @@ class Devices:
                 log.info("the device is open again")
                 self._on_available(True)
                 return
+        worker.mark_dead(self._sessions(worker))  # Some sessions may have been reopened before the error.
         self.workers.remove(worker)
         worker.close()
         problem = f"the device died and cannot be reopened ({reason}): check the device, then restart the server"

@@ -1,4 +1,4 @@
-"""The errors of requests that were admitted."""
+"""The errors of requests that expire, or that the model or the device fails on."""
 
 from headwaiter_proto.rules.errors import DeadlineExceeded, DeviceFailed, InferenceFailed, Unavailable
 
@@ -26,7 +26,7 @@ def output_not_finite(index: int) -> InferenceFailed:
 
 
 def device_unavailable() -> Unavailable:
-    """Return the error of a request that did not run, because every device is dead."""
+    """Return the error of a request that did not run, because the device is dead."""
     return Unavailable("the device failed and is being reopened: try another replica, or try again in a few seconds")
 
 

@@ -151,6 +151,7 @@ class Worker:
         """
         if not self._thread.check():
             return False
+        self._batches.clear()
         self.on_ready()
         return True
 
@@ -179,7 +180,7 @@ class Worker:
         return works
 
     def mark_dead(self, sessions: Iterable[Session]) -> None:
-        """Take no batch until `reopen` succeeds, and run none of those that wait; `sessions` are all of the device."""
+        """Take no batches until `reopen` succeeds, and do not run the waiting batches; free the device's sessions."""
         self.alive = False
         for session in sessions:
             # A dead device may hold memory that its replacement needs.

@@ -12,10 +12,14 @@ from headwaiter_proto.rules.errors import DeviceFailed, InferenceFailed, Invalid
 from headwaiter_server.runtime.errors import BundleChanged, DeviceLost
 from headwaiter_server.scheduling.cost import BatchLimits, Shape
 from headwaiter_server.scheduling.queued_request import Outcome
+from headwaiter_server.scheduling.worker import Session
 from tests.server.scheduling.fakes import (
+    COST,
     INFINITE,
     INFINITE_HIDDEN,
+    LIMITS,
     POISON,
+    PROBE,
     UNLIMITED,
     FakeDevice,
     FakeObserver,
@@ -251,14 +255,18 @@ async def test_a_device_whose_bundle_has_changed_is_given_up_at_once() -> None:
         attempts.append(1)
         raise BundleChanged("model.onnx was replaced")
 
+    scheduler, other_queue = one_model([FakeDevice()], FakeDevice)
+    ((worker, other_session),) = other_queue.sessions.items()
     device = FakeDevice()
     device.dead = True
-    scheduler, queue = one_model([device], reopen)
+    queue = scheduler.add_model({worker: Session(device, reopen, PROBE)}, COST, LIMITS, FakeObserver())
     with pytest.raises(Unavailable):
         await scheduler.submit(queue, [np.array([1])], hidden=False)
     with pytest.raises(DeviceLost, match=r"model\.onnx"):
         await scheduler.failed()
     assert len(attempts) == 1
+    # Another model was reopened on the device before.
+    assert other_session.graph is None
 
 
 async def test_no_thread_outlives_the_scheduler() -> None:

@@ -184,6 +184,15 @@ async def test_a_model_is_removed_although_one_of_its_devices_is_lost(models: Tw
     assert [session.graph for session in sessions.values()] == [None, None]
 
 
+async def test_an_error_in_a_turn_reaches_the_load(models: TwoModels) -> None:
+    def run() -> float:
+        raise MemoryError
+
+    with pytest.raises(MemoryError):
+        await asyncio.to_thread(models.worker.turn, asyncio.get_running_loop(), run)
+    assert sums(await models.submit("a", 1)) == [2]
+
+
 async def test_a_turn_on_a_lost_device_fails(models: TwoModels) -> None:
     models.worker.close()
     with pytest.raises(NeverRan):
