@@ -39,6 +39,9 @@ def main() -> int:
         return _fail(str(error), 1)
     except SettingsError as error:
         return _fail(str(error), 2)
+    except Exception:
+        logging.getLogger(__name__).exception("the server failed")
+        _exit_at_once(1)
     if not drained:
         _exit_at_once(0)
     return 0
