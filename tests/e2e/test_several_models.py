@@ -22,7 +22,7 @@ from headwaiter_server.models import repository
 from headwaiter_server.models.loading import LoadedModel, load_model
 from headwaiter_server.runtime import model
 from headwaiter_server.runtime.errors import ModelRefused
-from tests.e2e.in_process_server import connect, local_settings, metrics_url, paused_device, serving
+from tests.e2e.in_process_server import connect, local_settings, metrics_url, paused_device, serving, wait_until
 from tests.e2e.prometheus_metrics import metrics_page
 
 FEATURES = np.ones((3, 6), np.float32)
@@ -105,8 +105,8 @@ async def test_a_new_version_takes_over_and_removing_it_goes_back(models: Path, 
         shutil.rmtree(models / "texts" / "11")
         assert (await client.load("texts")).version == "10"
         assert (await client.encode(["bread"], model="texts")).model.version == "10"
-        page = await asyncio.to_thread(metrics_page, f"http://127.0.0.1:{server.metrics_port}/metrics")
-        assert 'version="11"' not in page
+        # The version is unloaded in the background.
+        await wait_until(client, lambda: 'version="11"' not in metrics_page(metrics_url(server)))
 
 
 async def test_a_corrupt_version_is_reported_and_the_old_one_goes_on(models: Path, text_bundle: Path) -> None:
