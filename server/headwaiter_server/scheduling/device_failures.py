@@ -64,8 +64,8 @@ class DeviceFailures:
             remembered = self._remembered(sequence)
             failures = 0 if sequence is self._current else max(remembered, sequence.request.device_failures)
             refused = remembered >= _MAX_FAILURES
-            if (failures or refused) and sequence in self._pending:
-                self._pending.remove(sequence)
+            if failures or refused:
+                self._pending.discard(sequence)
             if refused:
                 sequence.request.not_started.discard(sequence)
                 sequence.request.fail(_killed_devices(sequence.index))

@@ -57,6 +57,11 @@ class Pending:
         self._by_fair_start.remove(sequence.fair_start_s, sequence)
         self._count(sequence, -sequence.length_tokens)
 
+    def discard(self, sequence: Sequence) -> None:
+        """Remove a sequence if it is waiting."""
+        if sequence in self:
+            self.remove(sequence)
+
     def by_fair_start(self) -> Iterator[Sequence]:
         """Yield the sequences in the order of their fair starts."""
         return iter(self._by_fair_start)

@@ -135,8 +135,7 @@ class QueuedRequest:
     def withdraw(self) -> None:
         """Take the sequences out of the queue; a worker skips those that are in a planned batch."""
         for sequence in self.not_started:
-            if sequence in self.pending:
-                self.pending.remove(sequence)
+            self.pending.discard(sequence)
         self.not_started.clear()
 
     def _resolve_if_complete(self) -> None:

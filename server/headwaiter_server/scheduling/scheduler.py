@@ -267,8 +267,7 @@ class Scheduler:
         """Take a planned batch out of the queue, and run the sequences that are still wanted."""
         isolated = queue.device_failures.isolate(planned.batch)
         for sequence in isolated:
-            if sequence in queue.pending:
-                queue.pending.remove(sequence)
+            queue.pending.discard(sequence)
         # A request that was cancelled within this turn of the event loop has not been withdrawn yet.
         batch = tuple(sequence for sequence in isolated if not sequence.request.answer.done())
         if batch:

@@ -137,9 +137,10 @@ class Worker:
             device hangs, or with NeverRan if the device died before.
         """
         # A busy worker packs in a second thread. For an idle device, a second thread would only delay the batch.
-        packing = self._packing.submit(self._pack, session, sequences) if self._batches else None
+        is_idle = not self._batches
+        packing = None if is_idle else self._packing.submit(self._pack, session, sequences)
         self._batches.append((session, sequences, predicted_s))
-        if packing is None:
+        if is_idle:
             self._note_started(self._clock())
         limit_s = run_limit_s(predicted_s)
         return self._thread.run(self._run_batch, session, sequences, packing, limit_s=limit_s, then=self._note_done)
