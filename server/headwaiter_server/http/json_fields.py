@@ -87,10 +87,10 @@ class JsonFields:
 
 def error_in_json(error: HeadwaiterError) -> tuple[str, str | None]:
     """Return the message and the field of an error, with the names that fields have in JSON."""
+    if not error.field:
+        return str(error), None
     if error.field in _INPUT_FIELDS:
         return str(error), "input"
-    if error.field is None or "." not in error.field:
-        return str(error), error.field
     name = error.field.rpartition(".")[2]  # Options have no path in JSON.
     return str(error).replace(error.field, name), name
 
