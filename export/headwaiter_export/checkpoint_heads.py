@@ -56,7 +56,7 @@ def read_head(config_json: CheckpointJson, family: Family, cross_encoder: Checkp
     for architecture in architectures:
         if not architecture.endswith((*_ENCODER_ENDINGS, *_SEQUENCE_ENDINGS, _TOKEN_ENDING)):
             raise CheckpointError(f"config.json has architecture {architecture}: save the encoder without its head")
-    with_head = [each for each in architectures if not each.endswith(_ENCODER_ENDINGS)]
+    with_head = _architectures_with_head(config_json)
     if not with_head:
         return None
     if len(architectures) > 1:
@@ -89,12 +89,16 @@ def with_head(family: Family, head: HeadConfig) -> Family:
 
 def without_head(config_json: CheckpointJson, family: Family) -> Family:
     """Return a family that ignores the tensors of the head, if the architecture of the checkpoint has one."""
-    if all(each.endswith(_ENCODER_ENDINGS) for each in config_json.strings("architectures")):
+    if not _architectures_with_head(config_json):
         return family
     modules = family.sequence_head
     names = (modules.output, modules.dense, modules.norm) if modules else ()
     prefixes = (*_HEAD_TENSORS, *(f"{name}." for name in names if name))
     return replace(family, ignored_prefixes=(*family.ignored_prefixes, *prefixes))
+
+
+def _architectures_with_head(config_json: CheckpointJson) -> list[str]:
+    return [each for each in config_json.strings("architectures") if not each.endswith(_ENCODER_ENDINGS)]
 
 
 def _read_labels(config_json: CheckpointJson) -> tuple[str, ...]:
