@@ -14,7 +14,7 @@ def main() -> int:
     """Serve a bundle.
 
     Returns:
-        The exit code: 0 after a drain, 1 if the bundle cannot be served, 2 if a setting is wrong.
+        The exit code: 0 after a drain, 1 if the bundle cannot be served or the server fails, 2 if a setting is wrong.
     """
     try:
         settings = read_settings(sys.argv[1:], os.environ)
