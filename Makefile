@@ -65,7 +65,7 @@ proto: $(VENV)/.installed ## Generate Python code and docs/api.md from the .prot
 	$(BIN)/python proto/api_page.py > docs/api.md
 
 # Example of a short run of two parts: make bench BENCH='--quick throughput alone'
-bench: $(VENV)/.installed ## Run the benchmarks: about an hour on two idle cores
+bench: $(VENV)/.installed ## Run the benchmarks: about 90 minutes on two idle cores
 	$(BIN)/python -m bench $(BENCH)
 
 # Example of a short run of two parts: make gpu-check GPU_CHECK='--quick speed memory'

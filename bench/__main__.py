@@ -13,10 +13,14 @@ from bench.run import FULL, QUICK, Figures, Run, RunSizes
 from bench.studies.client import client
 from bench.studies.failover import failover
 from bench.studies.front_end import front_end
+from bench.studies.hostile_http import hostile_http
+from bench.studies.http import http, unused_http
 from bench.studies.int8 import INT8, int8
+from bench.studies.larger_models import larger_models
 from bench.studies.open_loop import open_loops
 from bench.studies.overheads import metrics, poison, single_request
 from bench.studies.planning import mixed_shapes, planning_costs
+from bench.studies.reranking import reranking
 from bench.studies.throughput import throughput
 from bench.studies.tokenizing import tokenizing
 from headwaiter_server.runtime.bundle import TOKENIZER, Bundle
@@ -30,12 +34,17 @@ STUDIES: dict[str, Callable[[Run], list[Any] | None]] = {
     "metrics": metrics,
     "poison": poison,
     "front-end": front_end,
+    "http": http,
+    "unused-http": unused_http,
+    "hostile-http": hostile_http,
     "client": client,
     "failover": failover,
     "planning": planning_costs,
     "shapes": mixed_shapes,
     INT8: int8,
     "tokenizing": tokenizing,
+    "reranking": reranking,
+    "larger-models": larger_models,
 }
 _DOCS = ROOT / "docs"
 _SEQUENCES = 2000

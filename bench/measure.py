@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, fields
+from pathlib import Path
 from urllib.request import urlopen
 
 import grpc
@@ -23,7 +24,7 @@ from testbed.server_process import RunningServer, running_server
 DEADLINE_S = 0.5
 LOG = ROOT / "build" / "servers.log"
 
-# If the load generator is later or busier than this, it may limit the load, and `measure` prints a warning.
+# If the load generator is later or busier than this, it may limit the load.
 _MAX_LATE_S = 0.005
 _MAX_BUSY = 0.8
 _POLL_S = 0.05
@@ -38,12 +39,16 @@ class ServerSetup:
         policy: text for `read_policy`.
         graph: file name of the graph in the bundle, for a policy.
         program: Python module and its first arguments.
+        flags: further flags of headwaiter-server, or of a program that takes them.
+        bundle: the bundle folder; None for all-MiniLM-L6-v2.
     """
 
     name: str
     policy: str = ""
     graph: str = ""
     program: tuple[str, ...] = ()
+    flags: tuple[str, ...] = ()
+    bundle: Path | None = None
 
     @property
     def label(self) -> str:
@@ -109,12 +114,14 @@ class Fleet(ExitStack):
         if setup not in self._running:
             # Log to a file, because a server at twice its capacity logs a lot.
             log = self.enter_context(LOG.open("ab"))
-            program, flags = setup.program, ["--provider", "cpu", "--threads", "1", "--cache-dir", ""]
+            program, flags = setup.program, ["--provider", "cpu", "--threads", "1", "--cache-dir", "", *setup.flags]
             if setup.policy:
                 program, flags = ("bench.servers.baseline",), ["--policy", setup.policy, "--graph", setup.graph]
             python = [sys.executable, "-m", *program] if program else []
             on_core = ["taskset", "-c", str(SERVER_CORE)]
-            self._running[setup] = self.enter_context(running_server(bundle(), flags, on_core, python, log))
+            self._running[setup] = self.enter_context(
+                running_server(setup.bundle or bundle(), flags, on_core, python, log)
+            )
         return self._running[setup]
 
     def stop_all(self) -> None:
@@ -136,10 +143,15 @@ def measure(server: RunningServer, send_load: Callable[[str], Load]) -> Measurem
     _wait_until_idle(server)
     server_cpu_s = cpu_s(server.process.pid) - cpu_before_s
     after = counters(server.metrics_url)
-    if load.late_s > _MAX_LATE_S or load.busy > _MAX_BUSY:
-        print(f"the load generator was {load.late_s * 1e3:.0f} ms late at p99 and {load.busy:.0%} busy", flush=True)
+    warn_if_late(load)
     counted = defaultdict(float, {name: value - before[name] for name, value in after.items()})
     return _measurement(load, server_cpu_s, counted)
+
+
+def warn_if_late(load: Load) -> None:
+    """Print a warning if the load generator may have limited the load."""
+    if load.late_s > _MAX_LATE_S or load.busy > _MAX_BUSY:
+        print(f"the load generator was {load.late_s * 1e3:.0f} ms late at p99 and {load.busy:.0%} busy", flush=True)
 
 
 def _measurement(load: Load, server_cpu_s: float, counted: Mapping[str, float]) -> Measurement:

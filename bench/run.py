@@ -12,7 +12,7 @@ from bench.measure import Fleet
 
 @dataclass(frozen=True)
 class RunSizes:
-    """Numbers of rounds and lengths of the loads; the defaults are those of the full run, which takes about an hour.
+    """Numbers of rounds and lengths of the loads; the defaults are those of the full run, which takes about 90 minutes.
 
     Attributes:
         rounds: rounds of each comparison; the tables show medians over the rounds.
@@ -40,7 +40,7 @@ class RunSizes:
 
 
 FULL = RunSizes()
-# About 10 minutes.
+# About 20 minutes.
 QUICK = RunSizes(1, 6_000, 2, 2_000, (), open_s=5.0, compared_s=5.0, overload_s=5.0, failover_s=12.0, all_traces=False)
 
 

@@ -17,7 +17,9 @@ from headwaiter_proto import encoder_pb2 as pb
 
 _Result = TypeVar("_Result")
 
-ENCODE, ENCODE_STREAM = "/headwaiter.v1.Encoder/Encode", "/headwaiter.v1.Encoder/EncodeStream"
+ENCODE, ENCODE_STREAM, CLASSIFY = (
+    f"/headwaiter.v1.Encoder/{method}" for method in ("Encode", "EncodeStream", "Classify")
+)
 # An open loop cancels unanswered requests this many seconds after its last request.
 _GRACE_S = 5.0
 
@@ -48,9 +50,9 @@ def closed_loop(address: str, sequences: Sequence[Ids], requesters: int, sequenc
     return send_all(address, requests, requesters)
 
 
-def send_all(address: str, requests: Sequence[RawRequest], requesters: int) -> Load:
+def send_all(address: str, requests: Sequence[RawRequest], requesters: int, method: str = ENCODE) -> Load:
     """Send requests; each requester waits for its answer before it sends the next request."""
-    return _run(address, lambda send: load_generator.closed_loop(send, requests, requesters))
+    return _run(address, lambda send: load_generator.closed_loop(send, requests, requesters), method=method)
 
 
 def closed_loop_beside(
@@ -84,12 +86,15 @@ def open_loop(
 
 
 def _run(
-    address: str, load: Callable[[Send[RawRequest]], Awaitable[_Result]], deadline_s: float | None = None
+    address: str,
+    load: Callable[[Send[RawRequest]], Awaitable[_Result]],
+    deadline_s: float | None = None,
+    method: str = ENCODE,
 ) -> _Result:
     async def connect_and_run() -> _Result:
         async with grpc.aio.insecure_channel(address) as channel:
             await channel.channel_ready()
-            return await load(sender(channel, deadline_s=deadline_s))
+            return await load(sender(channel, method, deadline_s))
 
     return asyncio.run(connect_and_run())
 

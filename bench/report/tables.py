@@ -61,6 +61,28 @@ COLUMNS = {
         "CPU µs per request": "{row.request_cpu_us:.0f}",
         "CPU µs per request, echo": "{row.echo_request_cpu_us:.0f}",
     },
+    "http": {
+        "model": "{row.model}",
+        "sequences per request": "{row.sequences}",
+        "requests/s: HTTP / gRPC": "{row.requests:.2f}",
+        "CPU time per request: HTTP / gRPC": "{row.cpu:.2f}",
+    },
+    "unused-http": {
+        "model": "{row.model}",
+        "requesters": "{row.requesters}",
+        "requests/s: with / without": "{row.requests:.2f}",
+        "p99: with / without": "{row.p99:.2f}",
+        "CPU time per request: with / without": "{row.cpu:.2f}",
+    },
+    "hostile-http": {
+        "meanwhile over HTTP": "{row.kind}",
+        "HTTP requests/s: same server": "{row.same.hostile_per_s:,.0f}",
+        "HTTP requests/s: another server": "{row.other.hostile_per_s:,.0f}",
+        "p50: same server": "{row.same_p50:.2f}",
+        "p50: another server": "{row.other_p50:.2f}",
+        "p99: same server": "{row.same_p99:.2f}",
+        "p99: another server": "{row.other_p99:.2f}",
+    },
     "planning": {
         "waiting sequences": "{row.waiting:,}",
         "plan, µs per sequence": "{row.plan_us:.1f}",
@@ -85,6 +107,13 @@ COLUMNS = {
         "tokenised, tokens/s": "{row.tokenized_per_s:,.0f}",
         "encoded, tokens/s": "{row.encoded_per_s:,.0f}",
         "tokenised / encoded": "{row.ratio:.1f}",
+    },
+    "larger-models": {
+        "shape": "{row.shape}",
+        "Headwaiter, tokens per CPU second": "{row.headwaiter:.0f}",
+        "Headwaiter / ONNX Runtime": "{row.by_onnxruntime:.2f}",
+        "Headwaiter / transformers": "{row.by_transformers:.2f}",
+        "matrix products alone, tokens per CPU second": "{row.floor:.0f}",
     },
 }
 

@@ -2,8 +2,8 @@
 
 Run it with `python -m bench.servers.modified KIND BUNDLE` and the flags of headwaiter-server. The kinds are:
 
-- null: the model takes no time. The pooled vector of a sequence is [sum of its ids, number of its ids, 0, …], scaled to
-  unit length if the model normalizes; a hidden row is [the id, 1, 0, …].
+- null: the model takes no time. The pooled vector of a sequence is [sum of its ids, number of its ids, other numbers],
+  scaled to unit length if the model normalizes; a hidden row is [the id, 1, 0, …].
 - poisoned: the graph fails on poisoned sequences.
 - silent: two signals turn metrics off and on. One process serves both cases, because the speeds of two processes differ
   by more than the cost of metrics. With metrics off, an event costs a function call.
@@ -43,6 +43,8 @@ class NullGraph(EncoderGraph):
 
     def __init__(self, width: int) -> None:
         self._width = width
+        # Zeros would be shorter in JSON than the numbers of a real model. At unit length, these numbers have its scale.
+        self._vector = 1000 * np.random.default_rng(0).standard_normal(width, np.float32)
         self.turn = at_once
 
     @property
@@ -68,7 +70,7 @@ class NullGraph(EncoderGraph):
         """Return the outputs for a batch of token ids."""
         if batch.tokens == 1 and batch.rows[0] == PAUSE_ID:
             time.sleep(PAUSE_S)
-        pooled = np.zeros((batch.sequences, self._width), np.float32)
+        pooled = np.tile(self._vector, (batch.sequences, 1))
         pooled[:, 0] = np.add.reduceat(batch.rows, batch.starts)
         pooled[:, 1] = batch.lengths
         if not hidden:

@@ -3,6 +3,7 @@
 import time
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
 from bench.loads.traces import Ids
+from bench.processes import own_cpu_s
 from bench.studies.in_process import Planner, run_batches
 from headwaiter_proto.manifest_pb2 import Manifest
 from headwaiter_proto.rules.outputs import hidden_width
@@ -20,16 +22,19 @@ from headwaiter_server.runtime.packing import pack
 _REPEATS = 5
 
 
-def floor_s(sequences: Sequence[Ids], manifest: Manifest, d_ff: int, batch_tokens: int) -> float:
+def floor_s(
+    sequences: Sequence[Ids], manifest: Manifest, d_ff: int, batch_tokens: int, *, gated: bool = False
+) -> float:
     """Return the CPU seconds of the matrix products that every implementation needs.
 
-    These are the six linear layers of each encoder layer, over all tokens in packed batches, and the attention products
-    [H, n, d/H]·[H, d/H, n] and [H, n, n]·[H, n, d/H] of each sequence. They run in ONNX Runtime's MatMul, which was
-    faster on the CPU than PyTorch's. Softmax, norms, activations and gathers are left out.
+    These are the six linear layers of each encoder layer, or seven with a gated feed-forward block, over all tokens in
+    packed batches, and the attention products [H, n, d/H]·[H, d/H, n] and [H, n, n]·[H, n, d/H] of each sequence. They
+    run in ONNX Runtime's MatMul, which was faster on the CPU than PyTorch's. Softmax, norms, activations and gathers
+    are left out.
     """
     tokens = sum(map(len, sequences))
     width = hidden_width(manifest)
-    linear = _linear_products(width, d_ff, manifest.layers)
+    linear = _linear_products(width, d_ff, manifest.layers, gated)
     rows = np.random.default_rng(0).standard_normal((batch_tokens, width), np.float32)
     seconds = _fastest_s(linear, {"x": rows}) * tokens / batch_tokens
     attention = _attention_products()
@@ -49,7 +54,7 @@ def in_process_s(sequences: Sequence[Ids], window: int, graph: EncoderGraph, pla
 
 def alone_s(sequences: Sequence[Ids], path: Path) -> list[float]:
     """Return the seconds of a `session.run` of each sequence alone, with inputs prepared beforehand."""
-    session = _session(path)
+    session = one_thread_session(path)
     names = [node.name for node in session.get_inputs()]
     feeds = [pack([ids]).feeds(names) for ids in sequences]
     seconds = []
@@ -60,16 +65,18 @@ def alone_s(sequences: Sequence[Ids], path: Path) -> list[float]:
     return seconds
 
 
+def one_thread_session(model: Path | bytes) -> ort.InferenceSession:
+    """Open a graph on the CPU with one thread."""
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = 1
+    return ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+
+
 def _fastest_s(session: ort.InferenceSession, feeds: dict[str, NDArray[np.float32]]) -> float:
-    seconds = []
-    for _ in range(_REPEATS):
-        started_s = time.process_time()
-        session.run(None, feeds)
-        seconds.append(time.process_time() - started_s)
-    return min(seconds)
+    return min(own_cpu_s(partial(session.run, None, feeds)) for _ in range(_REPEATS))
 
 
-def _linear_products(d_model: int, d_ff: int, layers: int) -> ort.InferenceSession:
+def _linear_products(d_model: int, d_ff: int, layers: int, gated: bool) -> ort.InferenceSession:
     """Return the linear layers of a model, each with its own weights, so that no weights stay in the cache."""
     random = np.random.default_rng(0)
     nodes, weights, outputs = [], [], []
@@ -82,24 +89,19 @@ def _linear_products(d_model: int, d_ff: int, layers: int) -> ort.InferenceSessi
             ("out", f"v{layer}", f"out{layer}", (d_model, d_model)),
             ("up", f"out{layer}", f"up{layer}", (d_model, d_ff)),
             ("down", f"up{layer}", f"down{layer}", (d_ff, d_model)),
+            *([("gate", f"out{layer}", f"gate{layer}", (d_model, d_ff))] if gated else []),
         ):
             weight = random.standard_normal(widths, np.float32) / np.float32(np.sqrt(widths[0]))
             weights.append(numpy_helper.from_array(weight, f"{name}{layer}.weight"))
             nodes.append(helper.make_node("MatMul", [source, weights[-1].name], [target]))
         rows = f"down{layer}"
-        outputs += [f"q{layer}", f"k{layer}"]
+        outputs += [f"q{layer}", f"k{layer}", *([f"gate{layer}"] if gated else [])]
     return _products(nodes, {"x": [None, d_model]}, [*outputs, rows], weights)
 
 
 def _attention_products() -> ort.InferenceSession:
     nodes = [helper.make_node("MatMul", ["q", "k"], ["scores"]), helper.make_node("MatMul", ["scores", "v"], ["out"])]
     return _products(nodes, {name: [None, None, None] for name in "qkv"}, ["out"], [])
-
-
-def _session(model: Path | bytes) -> ort.InferenceSession:
-    options = ort.SessionOptions()
-    options.intra_op_num_threads = 1
-    return ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
 
 
 def _products(
@@ -109,4 +111,4 @@ def _products(
     targets = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in outputs]
     graph = helper.make_graph(nodes, "products", sources, targets, weights)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
-    return _session(model.SerializeToString())
+    return one_thread_session(model.SerializeToString())

@@ -1,10 +1,10 @@
 """The speed of int8 against fp32 on one core, and the accuracy that the export measured, for all-MiniLM-L6-v2."""
 
-import time
 from dataclasses import dataclass
+from functools import partial
 
 from bench.loads.traces import MEDIAN_30, MEDIAN_90, Trace, in_batches
-from bench.processes import SERVER_CORE, pin
+from bench.processes import SERVER_CORE, own_cpu_s, pin
 from bench.rounds import Rounds
 from bench.run import Run
 from headwaiter_proto.encoder_pb2 import PRECISION_INT8
@@ -41,7 +41,7 @@ def int8(run: Run) -> list[Int8Speed]:
     for lengths, sequences in _SEQUENCES.items():
         trace = lengths.trace(sequences, opened.manifest.vocabulary_size)
         batches = sorted_batches(trace)
-        rates = [[trace.tokens / _cpu_s(graph, batches) for graph in graphs] for _ in range(ROUNDS)]
+        rates = [[trace.tokens / own_cpu_s(partial(_run, graph, batches)) for graph in graphs] for _ in range(ROUNDS)]
         fp32, int8 = map(Rounds, zip(*rates, strict=True))
         speeds.append(Int8Speed(trace.name, fp32, int8, int8 / fp32))
     (parity,) = (graph for graph in opened.parity().graphs if graph.precision == PRECISION_INT8)
@@ -60,8 +60,6 @@ def sorted_batches(trace: Trace) -> list[PackedBatch]:
     return [pack(batch) for batch in in_batches(sorted(trace.sequences, key=len), BATCH_TOKENS)]
 
 
-def _cpu_s(graph: EncoderGraph, batches: list[PackedBatch]) -> float:
-    started_s = time.process_time()
+def _run(graph: EncoderGraph, batches: list[PackedBatch]) -> None:
     for batch in batches:
         graph.run(batch, hidden=False)
-    return time.process_time() - started_s

@@ -1,0 +1,55 @@
+"""The HTTP load generator reads whole replies, and hostile callers send what their names say."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bench.loads.hostile_http import BODIES, KINDS
+from bench.loads.http_calls import closed_loop
+from testbed.server_process import RunningServer, running_server
+
+
+@pytest.fixture(scope="module")
+def server(text_bundle: Path) -> Iterator[RunningServer]:
+    with running_server(text_bundle, ["--provider", "cpu", "--http-api", "on"]) as server:
+        yield server
+
+
+def test_a_closed_loop_counts_the_tokens_of_answered_requests_and_reports_the_status_of_others(
+    server: RunningServer,
+) -> None:
+    sequences = [np.array([5, 9, 6]), np.array([5, 9]), np.array([999])]
+    load = closed_loop(server.metrics_url, [*sequences * 2], requesters=2)
+    assert sorted(outcome.tokens for outcome in load.answered) == [2, 2, 3, 3]
+    assert [str(each.error) for each in load.outcomes if each.error] == ["status 400"] * 2
+    (pair,) = closed_loop(server.metrics_url, sequences[:2], requesters=1, sequences_per_request=2).answered
+    assert pair.tokens == 5
+
+
+def test_hostile_bodies_hold_the_values_that_their_names_say() -> None:
+    values = {}
+    for kind, (body, _) in BODIES.items():
+        with suppress(json.JSONDecodeError, RecursionError):
+            values[kind.partition(";")[0]] = json.loads(body)["input"]
+    assert values.pop("500,001 token ids") == [1] * 500_001
+    assert values.pop("300,001 empty lists") == [[]] * 300_001
+    assert len(values.pop("bodies of 10 MB")) == 10_000_000
+    assert list(values.values()) == ["rain on bread"]
+
+
+def test_hostile_callers_send_until_they_are_stopped(server: RunningServer) -> None:
+    for kind in KINDS:
+        program = [sys.executable, "-m", "bench.loads.hostile_http", server.metrics_url, kind]
+        with subprocess.Popen(program, stdout=subprocess.PIPE) as callers:
+            assert callers.stdout
+            assert callers.stdout.readline() == b"connected\n"
+            callers.terminate()
+            answers, _ = callers.communicate()
+        assert callers.returncode == 0
+        assert (int(answers) > 0) == (kind in BODIES)
