@@ -96,7 +96,7 @@ def unused_http(run: Run) -> list[UnusedHttp]:
     rows = []
     for (model, load), pair in zip(loads, measured, strict=True):
         requests = ratio(*pair, "requests_per_s")
-        findings = run.figures.findings.of_part(f"{model}, {load.requesters} requesters")
+        findings = run.figures.findings.of_part(f"{model}, {load.requesters} requester{'s' * (load.requesters > 1)}")
         findings.require("requests/s over gRPC: with / without --http-api on", requests, "≥", 0.95)
         rows.append(UnusedHttp(model, load.requesters, requests, ratio(*pair, "p99_ms"), _cpu_ratio(pair)))
     return rows

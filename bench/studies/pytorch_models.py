@@ -97,7 +97,7 @@ def _export(model: Any, path: Path) -> Path:
 
 
 def local_layers_doubled(tokens: int, pairs: int) -> list[float]:
-    """Return the CPU time of local layers of ModernBERT-base for 2 · `tokens` / for `tokens` tokens, per pair of runs."""
+    """Return the ratio of the CPU times for 2 · `tokens` and for `tokens` tokens in local layers of ModernBERT-base."""
     pin(SERVER_CORE)
     with TemporaryDirectory() as folder:
         _save_random(Path(folder), "ModernBert", "sdpa")
