@@ -68,8 +68,10 @@ export function similarityTab(calls) {
     function draw() {
         const { texts, cosines } = shown;
         const name = (index) => `${index + 1} ${texts[index]}`;
+        // Narrow screens show only the number of a text.
+        const header = (index) => element("div", {}, `${index + 1} `, element("span", {}, shortened(texts[index])));
         const rows = cosines.map((row, index) => [
-            shortened(name(index)),
+            header(index),
             ...row.map((cosine) => fixed(cosine, DECIMALS)),
         ]);
         const matrix = table("", ["text", ...texts.map((_, index) => `${index + 1}`)], rows);

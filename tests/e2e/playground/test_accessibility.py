@@ -1,5 +1,6 @@
 """axe-core checks each tab: names and roles of controls, contrast, and the structure of the page."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from tests.e2e.playground.conftest import LOADED, OpenSignedOut, OpenTab
 
 AXE = Path(__file__).with_name("node_modules") / "axe-core" / "axe.min.js"
 TEXT = "the bread is fresh"
+SIX_TEXTS = "\n".join([TEXT, *["rain falls"] * 5])
 # Where axe cannot decide about contrast, which TOO_FAINT decides instead: axe reads no colours of drawings, and takes
 # cells for hidden that a table shows once it is scrolled sideways, and single digits for no text.
 CONTRAST_UNDECIDED = "svg text, .scroll td, .scroll th"
@@ -59,7 +61,7 @@ def test_axe_finds_no_violation_and_nothing_is_wider_than_the_screen(
 ) -> None:
     client.encode([TEXT])
     page = open_tab(client, "attention", TEXT, width=width, dark=dark)
-    page.evaluate(f"document.querySelector('#similarity-input').value = '{TEXT}\\nrain falls'")
+    page.evaluate(f"document.querySelector('#similarity-input').value = {json.dumps(SIX_TEXTS)}")
     page.evaluate(axe)
     for tab, loaded in LOADED.items():
         page.click(f"#tab-{tab}")
@@ -72,6 +74,8 @@ def test_axe_finds_no_violation_and_nothing_is_wider_than_the_screen(
         assert texts
         assert faint == [], tab
         assert page.evaluate("document.documentElement.scrollWidth") == width
+        wider = "[...document.querySelectorAll('.scroll')].filter(box => box.scrollWidth > box.clientWidth)"
+        assert page.evaluate(f"{wider}.map(box => box.id)") == [], tab
 
 
 def test_axe_finds_no_violation_in_the_sign_in(axe: str, open_signed_out: OpenSignedOut) -> None:
