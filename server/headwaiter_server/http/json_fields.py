@@ -11,8 +11,13 @@ from headwaiter_proto.rules.errors import MAX_QUOTED_CHARACTERS, HeadwaiterError
 
 _Choice = TypeVar("_Choice")
 _HIGHEST_NUMBER = 2**31 - 1
-# Fields of headwaiter.v1 that hold the sequences, which are one field in JSON.
-_INPUT_FIELDS = ("tokens", "tokens.data", "tokens.lengths", "texts", "texts.values", "pairs")
+# Fields of headwaiter.v1 that hold the sequences, and their fields in JSON.
+_INPUT_FIELDS = {
+    **dict.fromkeys(("tokens", "tokens.data", "tokens.lengths", "texts", "texts.values"), "input"),
+    "pairs": "documents",
+    "pairs.first": "query",
+    "pairs.second": "documents",
+}
 
 
 class JsonFields:
@@ -90,7 +95,7 @@ def error_in_json(error: HeadwaiterError) -> tuple[str, str | None]:
     if not error.field:
         return str(error), None
     if error.field in _INPUT_FIELDS:
-        return str(error), "input"
+        return str(error), _INPUT_FIELDS[error.field]
     name = error.field.rpartition(".")[2]  # Options have no path in JSON.
     return str(error).replace(error.field, name), name
 

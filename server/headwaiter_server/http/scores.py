@@ -43,7 +43,7 @@ def read_rerank_request(raw: bytes) -> RerankRequest:
     documents = fields.value("documents")
     if isinstance(documents, list):
         documents = [each.get("text") if isinstance(each, dict) else each for each in documents]
-    request = _pairs(fields, documents, "documents")
+    request = _pairs(fields, documents, "documents", "a list of texts, or of objects with the field text")
     request.model, request.timeout_s = fields.text("model"), fields.seconds("timeout_s")
     request.truncation = fields.choice("truncation", TRUNCATIONS)
     return RerankRequest(request, fields.whole_number("top_n"), fields.boolean("return_documents", default=False))
@@ -67,7 +67,7 @@ def read_tei_rerank_request(raw: bytes) -> RerankRequest:
         InvalidInput: the body is wrong.
     """
     fields = JsonFields(raw, _TEI_FIELDS)
-    request = _pairs(fields, fields.value("texts"), "texts")
+    request = _pairs(fields, fields.value("texts"), "texts", "a list of texts")
     request.truncation = read_truncation(fields)
     request.output.raw_scores = fields.boolean("raw_scores", default=False)
     return RerankRequest(request, 0, fields.boolean("return_text", default=False))
@@ -115,12 +115,16 @@ def classify_reply(reply: pb.ClassifyResponse) -> bytes:
     return orjson.dumps({**content, "usage": usage})
 
 
-def _pairs(fields: JsonFields, documents: Any, field: str) -> pb.EncodeRequest:
-    """Return a request for the scores of a query with each of the documents."""
+def _pairs(fields: JsonFields, documents: Any, field: str, wanted: str) -> pb.EncodeRequest:
+    """Return a request for the scores of a query with each of the documents; `wanted` is the form of the documents."""
+    query = fields.text("query")
+    if not query.strip():
+        raise InvalidInput("query is absent or empty: send a text of at least one word", field="query")
+    if not documents:
+        raise InvalidInput(f"{field} is absent or empty: send {wanted}", field=field)
     if not isinstance(documents, list) or not all(type(each) is str for each in documents):
-        raise InvalidInput(f"{field} is not a list of texts: send a list of texts", field=field)
-    pairs = pb.Pairs(first=[fields.text("query")], second=documents)
-    return pb.EncodeRequest(pairs=pairs, output=pb.OutputOptions(scores=True))
+        raise InvalidInput(f"{field} has another form: send {wanted}", field=field)
+    return pb.EncodeRequest(pairs=pb.Pairs(first=[query], second=documents), output=pb.OutputOptions(scores=True))
 
 
 def _ranking(scores: NDArray[np.float32]) -> list[int]:
