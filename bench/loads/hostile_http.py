@@ -1,6 +1,7 @@
 """Hostile HTTP callers, in a process of their own: run it with `python -m bench.loads.hostile_http URL KIND`.
 
-The process prints a line once its connections are open. It sends until SIGTERM, and then prints the number of answers.
+The process prints a line once its connections are open. It sends until SIGTERM, and then prints the number of answers
+since that line.
 It exits with 1 if an answer has an unexpected status, or if the server closes an idle or a slow connection.
 """
 
@@ -36,7 +37,7 @@ _SETTLE_S = 1.0
 
 
 async def _run(url: str, kind: str) -> int:
-    """Send until SIGTERM, and return the number of answers."""
+    """Send until SIGTERM, and return the number of answers since the line."""
     answers = 0
 
     async def flood(connection: Connection, message: bytes, status: int) -> None:
@@ -60,6 +61,7 @@ async def _run(url: str, kind: str) -> int:
         sending = [_send_slowly(connections, kind)]
     callers = asyncio.gather(*sending)
     await asyncio.sleep(_SETTLE_S)
+    answers = 0
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, callers.cancel)
     print("connected", flush=True)
     with suppress(asyncio.CancelledError):

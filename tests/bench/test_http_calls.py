@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -49,6 +50,7 @@ def test_hostile_callers_send_until_they_are_stopped(server: RunningServer) -> N
         with subprocess.Popen(program, stdout=subprocess.PIPE) as callers:
             assert callers.stdout
             assert callers.stdout.readline() == b"connected\n"
+            time.sleep(0.5)
             callers.terminate()
             answers, _ = callers.communicate()
         assert callers.returncode == 0
