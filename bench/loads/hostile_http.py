@@ -1,8 +1,8 @@
 """Hostile HTTP callers, in a process of their own: run it with `python -m bench.loads.hostile_http URL KIND`.
 
 The process prints a line once its connections are open. It sends until SIGTERM, and then prints the number of answers
-since that line.
-It exits with 1 if an answer has an unexpected status, or if the server closes an idle or a slow connection.
+since that line. It exits with 1 if an answer has an unexpected status, or if the server closes an idle or a slow
+connection.
 """
 
 import asyncio

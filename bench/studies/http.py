@@ -18,7 +18,7 @@ from headwaiter_client.cli.load_generator import Load
 
 SEQUENCE: Ids = np.arange(1000, 1020)
 # Two processes of the same code can differ in speed by a tenth for their whole lifetime.
-FLEETS_PER_ROUND, _PAIRS_PER_FLEET = 2, 2
+_FLEETS_PER_ROUND, _PAIRS_PER_FLEET = 2, 2
 _MINILM, _NULL = "all-MiniLM-L6-v2", "null model"
 _SETUPS = {_MINILM: HEADWAITER, _NULL: NULL}
 _WARM_UP_REQUESTS = 50
@@ -75,14 +75,13 @@ class _RepeatedRequest:
 def http(run: Run) -> list[HttpSpeed]:
     """Measure HTTP and gRPC in turn, on the same servers."""
     loads = [
-        _RepeatedRequest(with_http(_SETUPS[model]), requests, sequences=sequences)
+        (model, _RepeatedRequest(with_http(_SETUPS[model]), requests, sequences=sequences))
         for model, sequences, requests in ((_MINILM, 1, 800), (_NULL, 1, 5000), (_NULL, 64, 400))
     ]
-    measured = _in_turn(run, [(replace(load, over_http=True), load) for load in loads])
-    names = [name for load in loads for name, setup in _SETUPS.items() if with_http(setup) == load.setup]
+    measured = _in_turn(run, [(replace(load, over_http=True), load) for _, load in loads])
     return [
-        HttpSpeed(name, load.sequences, ratio(*pair, "requests_per_s"), _cpu_ratio(pair))
-        for name, load, pair in zip(names, loads, measured, strict=True)
+        HttpSpeed(model, load.sequences, ratio(*pair, "requests_per_s"), _cpu_ratio(pair))
+        for (model, load), pair in zip(loads, measured, strict=True)
     ]
 
 
@@ -110,7 +109,7 @@ def with_http(setup: ServerSetup) -> ServerSetup:
 def _in_turn(run: Run, pairs: Sequence[tuple[_RepeatedRequest, _RepeatedRequest]]) -> list[Pair]:
     """Measure the loads of each pair in turn, with new servers several times."""
     measured: list[Pair] = [([], []) for _ in pairs]
-    for _ in range(FLEETS_PER_ROUND * run.sizes.rounds):
+    for _ in range(_FLEETS_PER_ROUND * run.sizes.rounds):
         run.fleet.stop_all()
         for (first, second), collected in zip(pairs, measured, strict=True):
             for load in (first, second):
