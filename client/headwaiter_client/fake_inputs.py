@@ -49,13 +49,14 @@ def read_input(
         check_pairs(pairs, failures)
         texts.extend(pairs)
     max_tokens = manifest.max_text_tokens
+    truncates = options.truncation in (pb.TRUNCATION_LEFT, pb.TRUNCATION_RIGHT)
     tokens, offsets, truncated = [], [], {}
     for index, each in enumerate(texts):
         words = _NO_WORDS if index in failures else tokenize(each, prompt.text)
-        kept = _truncate(words, max_tokens, options)
+        kept = _truncate(words, max_tokens, options) if truncates else np.ones(len(words.tokens), bool)
         original_tokens, kept_count = len(words.tokens), int(kept.sum())
         if kept_count > max_tokens:
-            failures.add(inputs.text_too_long(index, original_tokens, max_tokens, kind))
+            failures.add(inputs.text_too_long(index, original_tokens, max_tokens, kind, truncates=truncates))
             words, kept = _NO_WORDS, np.array([], bool)
         elif kept_count < original_tokens:
             truncated[index] = original_tokens
@@ -88,7 +89,7 @@ def _spans(text: str) -> list[tuple[str, int, int]]:
 def _truncate(words: Words, max_tokens: int, options: pb.EncodeRequest) -> NDArray[np.bool_]:
     """Return which tokens truncation keeps, always including the special tokens."""
     kept = np.ones(len(words.tokens), bool)
-    if len(kept) <= max_tokens or options.truncation not in (pb.TRUNCATION_LEFT, pb.TRUNCATION_RIGHT):
+    if len(kept) <= max_tokens:
         return kept
     lengths = [len(positions) for positions in words.texts]
     room = max(0, max_tokens - (len(kept) - sum(lengths)))

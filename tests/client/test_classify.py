@@ -135,8 +135,9 @@ def test_a_pair_is_truncated_by_the_strategy(
 
 
 def test_a_query_that_leaves_no_room_for_the_document_is_refused(runner: ClientRunner) -> None:
-    with pytest.raises(SequenceTooLong):
+    with pytest.raises(SequenceTooLong, match="ONLY_SECOND") as refused:
         runner.call(reranker(), "rerank", "q " * 13, ["one two"], truncation="right", pair_truncation="only_second")
+    assert (refused.value.field, refused.value.actual) == ("pairs.first", 18)
 
 
 def test_raw_scores_are_logits_and_the_options_reach_the_server(runner: ClientRunner) -> None:

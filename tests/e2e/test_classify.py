@@ -140,7 +140,9 @@ async def test_long_pairs_are_truncated_like_transformers(strategy: Any, side: A
         for index, (first, second) in enumerate(pairs):
             words = len(tokenizer.tokenize(first))
             if strategy == "only_second" and words >= LIMIT - 3:
-                assert isinstance(result.failures[index], SequenceTooLong)
+                failure = result.failures[index]
+                assert isinstance(failure, SequenceTooLong)
+                assert failure.field == "pairs.first"
                 continue
             tokens = tokenizer(first, second, truncation=strategy, max_length=LIMIT, return_tensors="pt")
             assert result.lengths[index] == tokens["input_ids"].shape[1]

@@ -182,11 +182,22 @@ def check_text(text: str, name: str, index: int, field: str, failures: Failures)
         )
 
 
-def text_too_long(index: int, tokens: int, max_tokens: int, field: str = "texts") -> SequenceTooLong:
-    """Return the error of a text, or of a pair of texts, that has more than `max_tokens` tokens."""
+def text_too_long(index: int, tokens: int, max_tokens: int, field: str, *, truncates: bool) -> SequenceTooLong:
+    """Return the error of a text or pair that has more than `max_tokens` tokens.
+
+    Args:
+        index: the index of the sequence.
+        tokens: number of tokens, without truncation.
+        max_tokens: the most tokens that the model accepts of a text or pair.
+        field: `texts` or `pairs`.
+        truncates: whether the request asks for truncation, which cannot shorten a pair by its first text alone.
+    """
+    advice = "shorten, split or truncate it"
+    if field == "pairs" and truncates:
+        field, advice = "pairs.first", "shorten its first text, or truncate with LONGEST_FIRST instead of ONLY_SECOND"
     return SequenceTooLong(
         f"sequence {index} has {tokens} tokens; the model accepts texts of at most {max_tokens} tokens, special tokens "
-        "and prompt included: shorten, split or truncate it",
+        f"and prompt included: {advice}",
         sequence=index,
         field=field,
         limit=max_tokens,
