@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ import pytest
 from bench.loads.hostile_http import BODIES, KINDS
 from bench.loads.http_calls import closed_loop
 from testbed.server_process import RunningServer, running_server
+from tests.e2e.prometheus_metrics import metric_value
 
 
 @pytest.fixture(scope="module")
@@ -50,8 +52,18 @@ def test_hostile_callers_send_until_they_are_stopped(server: RunningServer) -> N
         with subprocess.Popen(program, stdout=subprocess.PIPE) as callers:
             assert callers.stdout
             assert callers.stdout.readline() == b"connected\n"
-            time.sleep(0.5)
+            if kind in BODIES:
+                _wait_for_answers(server, 12)
             callers.terminate()
             answers, _ = callers.communicate()
         assert callers.returncode == 0
         assert (int(answers) > 0) == (kind in BODIES)
+
+
+def _wait_for_answers(server: RunningServer, count: int) -> None:
+    """Wait until the server has answered more requests than now, so that each of four callers has read an answer."""
+    answered = partial(metric_value, server.metrics_url, "headwaiter_requests_total")
+    end, end_s = answered() + count, time.monotonic() + 60.0
+    while answered() < end:
+        assert time.monotonic() < end_s
+        time.sleep(0.05)
