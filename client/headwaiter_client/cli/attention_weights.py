@@ -6,7 +6,7 @@ from pathlib import Path
 
 from headwaiter_client.cli.console import bar_chart, console
 from headwaiter_client.cli.heat_map import save_heat_map
-from headwaiter_client.cli.shared_flags import Commands, add_command, client_arguments
+from headwaiter_client.cli.shared_flags import Commands, add_command, add_model_flag, client_arguments
 from headwaiter_client.client import Client
 
 # Marks that tokenizers put before a token: WordPiece inside a word, SentencePiece and byte-level BPE at its start.
@@ -17,6 +17,7 @@ def add_to(commands: Commands) -> None:
     """Add the subcommand."""
     flags = add_command(commands, "attend", run, "show how strongly one token of a text attends to each token")
     flags.add_argument("text", metavar="TEXT", help="the text to encode")
+    add_model_flag(flags)
     flags.add_argument("--layer", type=int, default=0, help="layer, counted from 0 (default: 0)")
     flags.add_argument("--head", type=int, default=0, help="attention head, counted from 0 (default: 0)")
     flags.add_argument("--query", required=True, help="the query token: its text, or its position counted from 0")
@@ -27,7 +28,9 @@ def run(arguments: argparse.Namespace) -> int:
     """Print the attention weights of the query token, and draw those of the whole head if `--png` is set."""
     screen = console()
     with Client(**client_arguments(arguments)) as client:
-        attention = client.attend(arguments.text, layers=[arguments.layer], heads=[arguments.head])
+        attention = client.attend(
+            arguments.text, layers=[arguments.layer], heads=[arguments.head], model=arguments.model
+        )
     tokens, weights = attention.tokens, attention.weights[0, 0]
     if tokens is None:
         raise ValueError("the server's reply contains no tokens: encode a text that is not blank")

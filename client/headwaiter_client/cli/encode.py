@@ -76,9 +76,10 @@ def run(arguments: argparse.Namespace) -> int:
     tokens = truncated = 0
     with Client(**client_arguments(arguments)) as client, ProgressBar(len(texts.values)) as bar:
         patience = Patience(bar)
-        model = patience.text_model(client)
+        model = patience.text_model(client, arguments.model)
         row_type = _row_type(arguments.dtype, arguments.dimensions or model.width)
-        settings = {"model": model.model.digest, "precision": precision_name(model.model.precision), **options}
+        # The digest identifies the model better than its name, which a resumed run may leave out.
+        settings = {**options, "model": model.model.digest, "precision": precision_name(model.model.precision)}
         # The priority does not change the vectors, so a resumed run may have another priority.
         options["priority"] = arguments.priority
         with ResumableFile(arguments.output, settings, texts.values, row_type, restart=arguments.restart) as file:

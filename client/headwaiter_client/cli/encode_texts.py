@@ -20,13 +20,13 @@ _PASSING = (Transient, DeadlineExceeded)
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 15.0
 
 
-def text_model(client: Client) -> pb.GetModelResponse:
-    """Return the description of the server's model.
+def text_model(client: Client, name: str) -> pb.GetModelResponse:
+    """Return the description of a model; of the server's only or default model if the name is empty.
 
     Raises:
         ValueError: the model does not accept texts.
     """
-    model = client.model()
+    model = client.model(name)
     if not model.max_text_tokens:
         raise ValueError(f"the model {model.model.name} does not accept texts: use a model with a tokenizer")
     return model
@@ -80,11 +80,11 @@ class Patience:
         self._done = bar.done
         self._pause_s = _FIRST_PAUSE_S
 
-    def text_model(self, client: Client) -> pb.GetModelResponse:
-        """Return the description of the server's model; see `text_model`."""
+    def text_model(self, client: Client, name: str) -> pb.GetModelResponse:
+        """Return the description of a model; see `text_model`."""
         while True:
             try:
-                model = text_model(client)
+                model = text_model(client, name)
             except _PASSING as error:
                 self._wait(error)
             else:

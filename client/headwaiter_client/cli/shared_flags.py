@@ -62,8 +62,16 @@ def client_arguments(arguments: argparse.Namespace) -> dict[str, Any]:
     }
 
 
+def add_model_flag(parser: argparse.ArgumentParser) -> None:
+    """Add the flag that names one of the server's models."""
+    parser.add_argument(
+        "--model", default="", metavar="NAME", help="name of the model (default: the server's only or default model)"
+    )
+
+
 def add_text_flags(parser: argparse.ArgumentParser) -> None:
     """Add the flags that name a file of texts, and the flags that say how to encode the texts."""
+    add_model_flag(parser)
     parser.add_argument(
         "file",
         metavar="FILE",
@@ -85,7 +93,7 @@ def add_text_flags(parser: argparse.ArgumentParser) -> None:
 
 def text_options(arguments: argparse.Namespace) -> RequestOptions:
     """Return the request options that the flags of `add_text_flags` set."""
-    return {"prompt": arguments.prompt, "truncation": arguments.truncation}
+    return {"model": arguments.model, "prompt": arguments.prompt, "truncation": arguments.truncation}
 
 
 def positive_int(text: str) -> int:

@@ -37,7 +37,7 @@ def run(arguments: argparse.Namespace) -> int:
     options: RequestOptions = {**text_options(arguments), "normalize": True}
     query_options: RequestOptions = {**options, "prompt": arguments.query_prompt}
     with Client(**client_arguments(arguments)) as client:
-        model = text_model(client)
+        model = text_model(client, arguments.model)
         query_text = Texts("the query", "text", [arguments.query])
         (query,) = encode_texts(client, model, query_text, ProgressBar(total=1), **query_options)
         with ProgressBar(len(texts.values)) as bar:

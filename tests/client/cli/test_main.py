@@ -9,6 +9,7 @@ import trustme
 from google.rpc import error_details_pb2
 
 from headwaiter_client.cli import main
+from tests.client.cli.conftest import ReusableFake
 from tests.client.fake_server import FakeServer
 
 
@@ -34,6 +35,23 @@ def test_a_token_file_may_begin_with_a_byte_order_mark(server: FakeServer, tmp_p
 def test_a_flag_overrides_its_variable(server: FakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HEADWAITER_CLIENT_ADDRESS", "localhost:1")
     assert main(["probe", "--address", server.address]) == 0
+
+
+@pytest.mark.parametrize("command", ["encode", "similar", "attend", "bench"])
+def test_a_command_calls_the_model_that_its_flag_names(
+    fake: ReusableFake, six_texts: Path, tmp_path: Path, command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = {
+        "encode": [str(six_texts), "-o", str(tmp_path / "out.npy")],
+        "similar": ["text", str(six_texts)],
+        "attend": ["a text", "--query", "text"],
+        "bench": [str(six_texts), "--requests", "2"],
+    }[command]
+    assert main([command, *arguments, "--model", "fake"]) == 0
+    assert {request.model for request in fake.requests} == {"fake"}
+    capsys.readouterr()
+    assert main([command, *arguments, "--model", "other"]) == 1
+    assert "other" in "".join(capsys.readouterr())
 
 
 def test_with_several_addresses_a_replica_that_is_down_is_skipped(

@@ -38,11 +38,12 @@ def test_an_interrupted_run_says_how_to_resume_and_leaves_no_output_file(
     assert _files(out) == ["out.npy.journal", "out.npy.partial"]
 
 
+@pytest.mark.parametrize("flags", [[], ["--model", "fake"]])
 def test_the_same_command_encodes_only_the_remaining_texts(
-    out: Path, fake: ReusableFake, six_texts: Path, capsys: pytest.CaptureFixture[str]
+    out: Path, fake: ReusableFake, six_texts: Path, flags: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     capsys.readouterr()
-    assert main(["encode", str(six_texts), "-o", str(out)]) == 0
+    assert main(["encode", str(six_texts), "-o", str(out), *flags]) == 0
     assert fake.texts == ["text 4", "text 5"]
     assert re.findall(r"\d+", capsys.readouterr().out)[:3] == ["6", "4", "8"]
     np.testing.assert_array_equal(np.load(out), _expected(six_texts))
@@ -185,7 +186,7 @@ def test_vectors_of_two_models_are_not_mixed_in_one_run(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     before = Client(transport=FakeEncoder(model="before")).model()
-    monkeypatch.setattr("headwaiter_client.cli.encode_texts.text_model", lambda _: before)
+    monkeypatch.setattr("headwaiter_client.cli.encode_texts.text_model", lambda *_: before)
     assert main(["encode", str(six_texts), "-o", str(tmp_path / "out.npy")]) == 1
     error = capsys.readouterr().err
     assert "fake" in error
