@@ -110,8 +110,9 @@ def assert_equal_outputs(config: EncoderConfig, actual: Outputs, expected: Outpu
     tolerance = 1e-5
     if config.experts:
         # Products of two rounded factors double the error, and gated experts multiply such products. Without residuals,
-        # norms magnify the errors of rows that are nearly zero.
-        tolerance *= 2 ** (config.gated + (not config.residual))
+        # errors grow from block to block: in one of the random encoders, the rounding of the weights alone changes a
+        # logit by 1.6e-5 of the largest logit.
+        tolerance *= 2**config.gated * 4 ** (not config.residual)
     assert_close_to_scale(actual.hidden, expected.hidden, tolerance)
     if expected.pooled is None:
         assert actual.pooled is None
