@@ -110,9 +110,8 @@ def assert_equal_outputs(config: EncoderConfig, actual: Outputs, expected: Outpu
     tolerance = 1e-5
     if config.experts:
         # Products of two rounded factors double the error, and gated experts multiply such products. Without residuals,
-        # errors grow from block to block: in one of the random encoders, the rounding of the weights alone changes a
-        # logit by 1.6e-5 of the largest logit.
-        tolerance *= 2**config.gated * 4 ** (not config.residual)
+        # norms magnify the errors of rows that are nearly zero.
+        tolerance *= 2 ** (config.gated + (not config.residual))
     assert_close_to_scale(actual.hidden, expected.hidden, tolerance)
     if expected.pooled is None:
         assert actual.pooled is None
@@ -125,6 +124,9 @@ def assert_equal_outputs(config: EncoderConfig, actual: Outputs, expected: Outpu
         logits = np.concatenate(expected.logits)
         # A single logit can be near 0, although the terms that it sums are not.
         scale = max(1.0, np.abs(logits).max())
+        if config.experts and not config.residual:
+            # Rounding the weights alone changes a logit of one random encoder by 1.6e-5 of the largest logit.
+            tolerance *= 2
         assert_close(np.concatenate(actual.logits) / scale, logits / scale, tolerance)
 
 
