@@ -50,20 +50,25 @@ def test_hostile_callers_send_until_they_are_stopped(server: RunningServer) -> N
     for kind in KINDS:
         program = [sys.executable, "-m", "bench.loads.hostile_http", server.metrics_url, kind]
         with subprocess.Popen(program, stdout=subprocess.PIPE) as callers:
-            assert callers.stdout
-            assert callers.stdout.readline() == b"connected\n"
-            if kind in BODIES:
-                _wait_for_answers(server, 12)
-            callers.terminate()
+            try:
+                assert callers.stdout
+                assert callers.stdout.readline() == b"connected\n"
+                if kind in BODIES:
+                    _wait_for_answers(server, 12)
+            finally:
+                callers.terminate()
             answers, _ = callers.communicate()
         assert callers.returncode == 0
         assert (int(answers) > 0) == (kind in BODIES)
 
 
 def _wait_for_answers(server: RunningServer, count: int) -> None:
-    """Wait until the server has answered more requests than now, so that each of four callers has read an answer."""
+    """Wait until the server has answered `count` more requests.
+
+    Four callers, and four of the previous kind, can have one unread answer each: 12 answers prove that one was read.
+    """
     answered = partial(metric_value, server.metrics_url, "headwaiter_requests_total")
     end, end_s = answered() + count, time.monotonic() + 60.0
     while answered() < end:
-        assert time.monotonic() < end_s
+        assert time.monotonic() < end_s, f"fewer than {count} answers in 60 s"
         time.sleep(0.05)

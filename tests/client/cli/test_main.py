@@ -8,6 +8,7 @@ import pytest
 import trustme
 from google.rpc import error_details_pb2
 
+from headwaiter_client import ModelNotFound
 from headwaiter_client.cli import main
 from tests.client.cli.conftest import ReusableFake
 from tests.client.fake_server import FakeServer
@@ -39,8 +40,19 @@ def test_a_flag_overrides_its_variable(server: FakeServer, monkeypatch: pytest.M
 
 @pytest.mark.parametrize("command", ["encode", "similar", "attend", "bench"])
 def test_a_command_calls_the_model_that_its_flag_names(
-    fake: ReusableFake, six_texts: Path, tmp_path: Path, command: str, capsys: pytest.CaptureFixture[str]
+    fake: ReusableFake,
+    six_texts: Path,
+    tmp_path: Path,
+    command: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
+    def require_name(name: str) -> None:
+        """Answer as a server of several models that has no default model."""
+        if name != "fake":
+            raise ModelNotFound(f"no model {name!r}")
+
+    monkeypatch.setattr(fake, "_check_model", require_name)
     arguments = {
         "encode": [str(six_texts), "-o", str(tmp_path / "out.npy")],
         "similar": ["text", str(six_texts)],
@@ -48,10 +60,10 @@ def test_a_command_calls_the_model_that_its_flag_names(
         "bench": [str(six_texts), "--requests", "2"],
     }[command]
     assert main([command, *arguments, "--model", "fake"]) == 0
-    assert {request.model for request in fake.requests} == {"fake"}
     capsys.readouterr()
-    assert main([command, *arguments, "--model", "other"]) == 1
-    assert "other" in "".join(capsys.readouterr())
+    for flags, name in (["--model", "other"], "'other'"), ([], "''"):
+        assert main([command, *arguments, *flags]) == 1
+        assert f"no model {name}" in "".join(capsys.readouterr())
 
 
 def test_with_several_addresses_a_replica_that_is_down_is_skipped(
