@@ -56,7 +56,8 @@ def read_input(
         kept = _truncate(words, max_tokens, options) if truncates else np.ones(len(words.tokens), bool)
         original_tokens, kept_count = len(words.tokens), int(kept.sum())
         if kept_count > max_tokens:
-            failures.add(inputs.text_too_long(index, original_tokens, max_tokens, kind, truncates=truncates))
+            only_second = truncates and options.pairs.pair_truncation == pb.PAIR_TRUNCATION_ONLY_SECOND
+            failures.add(inputs.text_too_long(index, original_tokens, max_tokens, kind, only_second=only_second))
             words, kept = _NO_WORDS, np.array([], bool)
         elif kept_count < original_tokens:
             truncated[index] = original_tokens

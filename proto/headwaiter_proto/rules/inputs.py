@@ -182,7 +182,7 @@ def check_text(text: str, name: str, index: int, field: str, failures: Failures)
         )
 
 
-def text_too_long(index: int, tokens: int, max_tokens: int, field: str, *, truncates: bool) -> SequenceTooLong:
+def text_too_long(index: int, tokens: int, max_tokens: int, field: str, *, only_second: bool) -> SequenceTooLong:
     """Return the error of a text or pair that has more than `max_tokens` tokens.
 
     Args:
@@ -190,10 +190,10 @@ def text_too_long(index: int, tokens: int, max_tokens: int, field: str, *, trunc
         tokens: number of tokens, without truncation.
         max_tokens: the most tokens that the model accepts of a text or pair.
         field: `texts` or `pairs`.
-        truncates: whether the request asks for truncation, which cannot shorten a pair by its first text alone.
+        only_second: whether truncation may shorten only the second text; the first text is then the one too long.
     """
     advice = "shorten, split or truncate it"
-    if field == "pairs" and truncates:
+    if only_second:
         field, advice = "pairs.first", "shorten its first text, or truncate with LONGEST_FIRST instead of ONLY_SECOND"
     return SequenceTooLong(
         f"sequence {index} has {tokens} tokens; the model accepts texts of at most {max_tokens} tokens, special tokens "

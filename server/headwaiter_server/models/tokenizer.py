@@ -111,8 +111,8 @@ class BundleTokenizer:
                 tokens = _NO_TOKENS if too_long else self._truncate(encoding, options)
                 if too_long or len(tokens.ids) > self._max_tokens:
                     field = "pairs" if encoding.n_sequences > 1 else "texts"
-                    error = text_too_long(index, len(encoding), self._max_tokens, field, truncates=not too_long)
-                    failures.add(error)
+                    only_second = not too_long and options.pair_truncation == pb.PAIR_TRUNCATION_ONLY_SECOND
+                    failures.add(text_too_long(index, len(encoding), self._max_tokens, field, only_second=only_second))
                 else:
                     tokenized[index] = tokens
                     total_tokens += len(tokens.ids)
