@@ -59,8 +59,8 @@ class RequestOptions(_SharedOptions, total=False):
         model_version: version of the model; if empty (default), the version that the server serves at present.
         request_id: the request's name in the server's log (default: a random one). If a list takes several requests,
             each request after the first has the index of its first sequence appended.
-        priority: "interactive" (default), or "bulk" for work without a waiting user: interactive requests
-            go first, and delay it by at most about 20 s.
+        priority: "interactive" (default), or "bulk" for work without a waiting user: interactive
+            requests go first, and delay a bulk request by at most about 20 s.
     """
 
     pooled: bool
