@@ -106,4 +106,4 @@ def open_with_standard_attention(graph: Path) -> ort.InferenceSession:
     options = session_options(threads=1)
     # A model in memory has no folder in which ONNX Runtime would look for its weights.
     options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(graph.parent))
-    return ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    return open_session(model.SerializeToString(), "cpu", options)

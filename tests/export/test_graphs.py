@@ -4,12 +4,12 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 import transformers
 
 from headwaiter_export.attention_layout_cpu import PackedCpu
 from headwaiter_export.encoder import Encoder
+from headwaiter_server.runtime.graph import open_session, session_options
 from tests.checkpoints import VOCABULARY, bert_hidden
 from tests.export.helpers import (
     BATCH_LENGTHS,
@@ -109,7 +109,7 @@ def test_graphs_for_the_cpu_have_only_standard_operators(file: str, text_bundle:
 
 
 def test_the_portable_graph_ignores_the_content_of_padding(text_bundle: Path) -> None:
-    session = onnxruntime.InferenceSession(text_bundle / "portable.fp32.onnx", providers=["CPUExecutionProvider"])
+    session = open_session(text_bundle / "portable.fp32.onnx", "cpu", session_options(threads=1))
     mask = np.array([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]])
     zeros, others = (np.where(mask == 1, 7, filler) for filler in (0, 9))
     first, second = (session.run(["pooled"], {"input_ids": ids, "attention_mask": mask})[0] for ids in (zeros, others))

@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import numpy as np
-import onnxruntime
 import pytest
 import torch
 
@@ -12,6 +11,7 @@ from headwaiter_export.choices import Positions
 from headwaiter_export.config import EncoderConfig
 from headwaiter_export.encoder import Encoder
 from headwaiter_export.positions import RotaryPositions
+from headwaiter_server.runtime.graph import open_session, session_options
 from headwaiter_server.runtime.packing import pack
 from tests.export.helpers import FP32_GRAPHS, Runtime, assert_close, random_sequences, run_hidden
 
@@ -51,7 +51,7 @@ def test_with_rotary_positions_scores_depend_only_on_the_distance() -> None:
 def test_a_graph_with_rotary_positions_gives_the_same_result_at_shifted_positions(
     causal_bundle: Path, causal_encoder: Encoder
 ) -> None:
-    session = onnxruntime.InferenceSession(causal_bundle / "packed-cpu.fp32.onnx", providers=["CPUExecutionProvider"])
+    session = open_session(causal_bundle / "packed-cpu.fp32.onnx", "cpu", session_options(threads=1))
     batch = pack(random_sequences(causal_encoder.config, (9, 12)))
     feeds = batch.feeds([each.name for each in session.get_inputs()])
     positions = batch.feeds(["positions"])["positions"]

@@ -114,6 +114,19 @@ def test_the_lower_layers_import_neither_grpc_nor_other_third_party_packages(fol
     assert all(name.startswith("google.protobuf") for name in google)
 
 
+def test_one_module_opens_all_sessions_of_onnxruntime() -> None:
+    """A session with other options gives wrong results in int8 on processors without VNNI."""
+    folders = ("proto", "playground", "server", "export", "client", "testbed", "bench", "examples", "tests", "docs")
+    calls = {
+        file.relative_to(ROOT).as_posix()
+        for folder in folders
+        for file in (ROOT / folder).rglob("*.py")
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("InferenceSession")
+    }
+    assert calls == {"server/headwaiter_server/runtime/graph.py"}
+
+
 def test_only_the_export_imports_torch_or_onnx() -> None:
     export_only = {"torch", "onnx", "onnxscript", "safetensors", "transformers"}
     for package in ("proto", "playground", "server", "client"):

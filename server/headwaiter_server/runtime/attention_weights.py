@@ -9,7 +9,7 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 
 from headwaiter_server.runtime.bundle import Bundle
-from headwaiter_server.runtime.graph import session_options
+from headwaiter_server.runtime.graph import open_session, session_options
 from headwaiter_server.runtime.packing import pack
 
 
@@ -72,7 +72,7 @@ class AttentionWeightsGraph:
         options.add_session_config_entry("session.disable_prepacking", "1")
         # Without an arena, ONNX Runtime frees the memory of a run when the run ends.
         options.enable_cpu_mem_arena = False
-        return cls(ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"]))
+        return cls(open_session(path, "cpu", options))
 
     def run(self, sequence: NDArray[np.generic], selection: AttentionSelection) -> AttentionWeights:
         """Compute the selected attention weights of one sequence.

@@ -194,24 +194,34 @@ def _logits_of_sequences(batch: PackedBatch, values: Mapping[str, NDArray[Any]])
 
 
 def open_session(
-    path: Path, provider: Provider, options: ort.SessionOptions, device: int = 0, max_gpu_bytes: int = 0
+    graph: Path | bytes, provider: Provider, options: ort.SessionOptions, device: int = 0, max_gpu_bytes: int = 0
 ) -> ort.InferenceSession:
-    """Open a session on a graph with the given session options; other arguments as in `EncoderGraph.open`."""
+    """Open a session on an ONNX file or a serialised graph, with options from `session_options`.
+
+    No other function may open a session, because results in int8 depend on the options. Other arguments as in
+    `EncoderGraph.open`.
+    """
     if provider == "cuda":
         os.environ.pop(_SHORT_FP32_VARIABLE, None)
         require_cuda(device, max_gpu_bytes)
-    return _open_on_provider(str(path), provider, options, device, max_gpu_bytes)
+    return _open_on_provider(str(graph) if isinstance(graph, Path) else graph, provider, options, device, max_gpu_bytes)
 
 
-def session_options(threads: int | None) -> ort.SessionOptions:
-    """Return the session options of every graph; `threads` as in `EncoderGraph.open`."""
+def session_options(threads: int | None, vnni: bool | None = None) -> ort.SessionOptions:
+    """Return the session options of every graph.
+
+    Args:
+        threads: as in `EncoderGraph.open`.
+        vnni: whether int8 products may use the kernels that are exact only on processors with VNNI; None asks the
+            processor.
+    """
     options = ort.SessionOptions()
     options.log_severity_level = _LOG_FATAL_ONLY
     if threads is not None:
         options.intra_op_num_threads = threads
     # ONNX Runtime would store a memory pattern for each set of input shapes, but batches rarely repeat their shapes.
     options.enable_mem_pattern = False
-    if not _has_vnni():
+    if not (_has_vnni() if vnni is None else vnni):
         # Without VNNI, the default int8 kernels overflow when they add two products in 16 bits.
         options.add_session_config_entry("session.x64quantprecision", "1")
     # Threads that spin between batches would take CPU time from the threads that handle requests.
