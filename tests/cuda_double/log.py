@@ -1,0 +1,420 @@
+"""The log of the double: the events as values, and questions that tests ask about them."""
+
+import re
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import TypeVar
+
+# The functions that only wait. A wait by another function, such as cudaMemcpy, is implied by what the function does.
+_EXPLICIT_WAITS = {"cudaStreamSynchronize", "cudaEventSynchronize", "cudaDeviceSynchronize"}
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """A line of the log.
+
+    Attributes:
+        at_ns: the time of the system's monotonic clock (`time.monotonic_ns`).
+        thread: the operating system's number of the thread.
+        device: number of the device; −1 for host memory and marks.
+    """
+
+    at_ns: int
+    thread: int
+    device: int
+
+
+@dataclass(frozen=True, slots=True)
+class Launch(Event):
+    """A launch of a kernel.
+
+    Attributes:
+        kernel: the kernel's mangled name.
+        grid: blocks in each dimension.
+        block: threads of a block in each dimension.
+        shared_bytes: dynamic shared memory of a block.
+        stream: handle of the stream.
+        captured: whether a CUDA graph recorded the launch instead of running it.
+        invalid: what a real card refuses ("grid", "block", "zero" or "shared_memory"); None for a valid launch.
+        error: the error code that the call returned; 0 if none.
+    """
+
+    kernel: str
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    shared_bytes: int
+    stream: str
+    captured: bool
+    invalid: str | None
+    error: int
+
+    @property
+    def name(self) -> str:
+        """The kernel's short readable name."""
+        return kernel_name(self.kernel)
+
+
+@dataclass(frozen=True, slots=True)
+class Product(Event):
+    """A matrix product of cuBLAS or cuBLASLt: [m, k] · [k, n], in the column-major order of cuBLAS."""
+
+    call: str
+    m: int
+    n: int
+    k: int
+    batch: int
+    types: tuple[str, str, str]
+    compute: str
+    math_mode: int
+    stream: str
+    captured: bool
+    error: int
+
+
+@dataclass(frozen=True, slots=True)
+class Call(Event):
+    """A call of cuDNN, or of cuBLAS other than a matrix product, that computes."""
+
+    name: str
+    stream: str
+    captured: bool
+    error: int
+
+
+@dataclass(frozen=True, slots=True)
+class Copy(Event):
+    """A copy.
+
+    Attributes:
+        by: the CUDA function.
+        source: "pageable", "pinned" or "device", which the address decides.
+        target: as `source`.
+        source_device: number of the device; −1 for host memory.
+        target_device: as `source_device`.
+        waits: whether the copy waits until the work before it is done; if so, a Wait follows.
+        error: the error code that the call returned; 0 if none.
+    """
+
+    by: str
+    source: str
+    target: str
+    source_device: int
+    target_device: int
+    bytes: int
+    waits: bool
+    stream: str
+    captured: bool
+    error: int
+
+    @property
+    def direction(self) -> str:
+        """For example "pageable to device"."""
+        return f"{self.source} to {self.target}"
+
+
+@dataclass(frozen=True, slots=True)
+class Wait(Event):
+    """A wait of the host for a device.
+
+    Attributes:
+        kind: "stream", "event" or "device".
+        handle: the stream or event.
+        by: the CUDA function.
+    """
+
+    kind: str
+    handle: str
+    by: str
+
+    @property
+    def implied(self) -> bool:
+        """Whether the function does something else than to wait, such as a blocking copy."""
+        return self.by not in _EXPLICIT_WAITS
+
+
+@dataclass(frozen=True, slots=True)
+class Memset(Event):
+    """A memset of device memory."""
+
+    by: str
+    bytes: int
+    stream: str
+    captured: bool
+    error: int
+
+
+@dataclass(frozen=True, slots=True)
+class Allocation(Event):
+    """An allocation of device memory.
+
+    Attributes:
+        address: the address; "(nil)" if the allocation failed.
+        in_use: bytes in use on the device after the allocation.
+        by: the CUDA function.
+        error: 2 if the device is out of memory; 0 if not.
+    """
+
+    address: str
+    bytes: int
+    in_use: int
+    by: str
+    error: int
+
+
+@dataclass(frozen=True, slots=True)
+class Free(Event):
+    """The return of device memory; `in_use` as in `Allocation`."""
+
+    address: str
+    bytes: int
+    in_use: int
+    by: str
+
+
+@dataclass(frozen=True, slots=True)
+class Pin(Event):
+    """An allocation of pinned host memory; `in_use` counts all pinned memory of the process."""
+
+    address: str
+    bytes: int
+    in_use: int
+
+
+@dataclass(frozen=True, slots=True)
+class Unpin(Event):
+    """The return of pinned host memory; `in_use` as in `Pin`."""
+
+    address: str
+    bytes: int
+    in_use: int
+
+
+@dataclass(frozen=True, slots=True)
+class StreamChange(Event):
+    """The creation or destruction of a stream: `action` is "create" or "destroy"."""
+
+    action: str
+    handle: str
+
+
+@dataclass(frozen=True, slots=True)
+class EventChange(Event):
+    """What happened to a CUDA event: `action` is "create", "destroy", "record" or "wait" (a stream waits for it)."""
+
+    action: str
+    handle: str
+    stream: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Capture(Event):
+    """The begin or the end of a capture: `action` is "begin" or "end"; `launches` counts those captured."""
+
+    action: str
+    stream: str
+    launches: int
+    error: int
+
+
+@dataclass(frozen=True, slots=True)
+class GraphLaunch(Event):
+    """A launch of a CUDA graph with that many captured launches."""
+
+    stream: str
+    launches: int
+    error: int
+
+
+@dataclass(frozen=True, slots=True)
+class Context(Event):
+    """A process opened its context on a device, which takes several hundred MiB on a real card."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure(Event):
+    """From here on, each call on the device fails in this process."""
+
+    error: int
+    error_name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Mark(Event):
+    """A text that a test wrote to the log."""
+
+    text: str
+
+
+Kind = TypeVar("Kind", bound=Event)
+_Fields = Mapping[str, str]
+_Common = tuple[int, int, int]
+
+
+def _triple(text: str) -> tuple[int, int, int]:
+    x, y, z = map(int, text.split(","))
+    return x, y, z
+
+
+# Build an event from the fields that all events have, the line's fields, and the names of the kernels.
+_READERS: dict[str, Callable[[_Common, _Fields, _Fields], Event]] = {
+    "launch": lambda common, f, kernels: Launch(
+        *common,
+        kernels[f["kernel"]],
+        _triple(f["grid"]),
+        _triple(f["block"]),
+        int(f["shared"]),
+        f["stream"],
+        f["captured"] == "1",
+        None if f["invalid"] == "-" else f["invalid"],
+        int(f["error"]),
+    ),
+    "product": lambda common, f, _: Product(
+        *common,
+        f["call"],
+        int(f["m"]),
+        int(f["n"]),
+        int(f["k"]),
+        int(f["batch"]),
+        (f["a"], f["b"], f["c"]),
+        f["compute"],
+        int(f["math_mode"]),
+        f["stream"],
+        f["captured"] == "1",
+        int(f["error"]),
+    ),
+    "call": lambda common, f, _: Call(*common, f["name"], f["stream"], f["captured"] == "1", int(f["error"])),
+    "copy": lambda common, f, _: Copy(
+        *common,
+        f["by"],
+        f["source"],
+        f["target"],
+        int(f["source_device"]),
+        int(f["target_device"]),
+        int(f["bytes"]),
+        f["waits"] == "1",
+        f["stream"],
+        f["captured"] == "1",
+        int(f["error"]),
+    ),
+    "wait": lambda common, f, _: Wait(*common, f["kind"], f["handle"], f["by"]),
+    "memset": lambda common, f, _: Memset(
+        *common, f["by"], int(f["bytes"]), f["stream"], f["captured"] == "1", int(f["error"])
+    ),
+    "allocate": lambda common, f, _: Allocation(
+        *common, f["address"], int(f["bytes"]), int(f["in_use"]), f["by"], int(f["error"])
+    ),
+    "free": lambda common, f, _: Free(*common, f["address"], int(f["bytes"]), int(f["in_use"]), f["by"]),
+    "pin": lambda common, f, _: Pin(*common, f["address"], int(f["bytes"]), int(f["in_use"])),
+    "unpin": lambda common, f, _: Unpin(*common, f["address"], int(f["bytes"]), int(f["in_use"])),
+    "stream": lambda common, f, _: StreamChange(*common, f["action"], f["handle"]),
+    "event": lambda common, f, _: EventChange(*common, f["action"], f["handle"], f.get("stream")),
+    "capture": lambda common, f, _: Capture(*common, f["action"], f["stream"], int(f["launches"]), int(f["error"])),
+    "graph": lambda common, f, _: GraphLaunch(*common, f["stream"], int(f["launches"]), int(f["error"])),
+    "context": lambda common, f, _: Context(*common),
+    "failure": lambda common, f, _: Failure(*common, int(f["error"]), f["name"]),
+}
+
+
+class Log:
+    """The log of the processes that run on one double.
+
+    Args:
+        path: the log's file.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def mark(self, text: str) -> None:
+        """Write a mark, which `between` finds; a process on the double may use `write_mark` instead."""
+        write_mark(self.path, text)
+
+    def events(self) -> list[Event]:
+        """Return all events so far, in their order."""
+        with self.path.open(encoding="utf-8") as lines:
+            return list(parse(lines))
+
+
+def write_mark(path: Path, text: str) -> None:
+    """Append a mark to a log file; each line takes one write, so processes may write at the same time."""
+    with path.open("ab", buffering=0) as file:
+        file.write(f"mark at={time.monotonic_ns()} thread=0 text={text}\n".encode())
+
+
+def parse(lines: Iterable[str]) -> Iterator[Event]:
+    """Read the lines of a log; an incomplete last line is left out."""
+    # A line gives each kernel a number when a process launches the kernel for the first time.
+    kernels: dict[str, str] = {}
+    for line in lines:
+        if not line.endswith("\n"):
+            return
+        event, _, rest = line[:-1].partition(" ")
+        if event == "mark":
+            at, thread, text = rest.split(" ", 2)
+            yield Mark(int(at.partition("=")[2]), int(thread.partition("=")[2]), -1, text.partition("=")[2])
+            continue
+        fields = dict(field.split("=", 1) for field in rest.split(" "))
+        if event == "kernel":
+            kernels[fields["id"]] = fields["name"]
+            continue
+        common = int(fields["at"]), int(fields["thread"]), int(fields.get("device", -1))
+        yield _READERS[event](common, fields, kernels)
+
+
+def of(kind: type[Kind], events: Iterable[Event]) -> list[Kind]:
+    """Return the events of one class."""
+    return [event for event in events if isinstance(event, kind)]
+
+
+def between(events: Sequence[Event], start: str, end: str) -> list[Event]:
+    """Return the events between two marks, each of which is in the log once."""
+    texts = [event.text if isinstance(event, Mark) else None for event in events]
+    return list(events[texts.index(start) + 1 : texts.index(end)])
+
+
+def copies(events: Iterable[Event], direction: str | None = None) -> list[Copy]:
+    """Return the copies, optionally only those in one direction, such as "pageable to device"."""
+    return [copy for copy in of(Copy, events) if direction in (None, copy.direction)]
+
+
+def waits(events: Iterable[Event]) -> list[Wait]:
+    """Return the waits of the host for a device."""
+    return of(Wait, events)
+
+
+def invalid_launches(events: Iterable[Event]) -> list[Launch]:
+    """Return the launches that a real card refuses."""
+    return [launch for launch in of(Launch, events) if launch.invalid]
+
+
+def kernel_names(events: Iterable[Event]) -> list[str]:
+    """Return the short readable names of the kernels launched, in the order of the launches."""
+    return [launch.name for launch in of(Launch, events)]
+
+
+def bytes_in_use(events: Iterable[Event], device: int = 0) -> int:
+    """Return the bytes of device memory in use after the last event, in a log of one process."""
+    return ([0] + [change.in_use for change in _memory_changes(events, device)])[-1]
+
+
+def peak_bytes(events: Iterable[Event], device: int = 0) -> int:
+    """Return the largest number of bytes of device memory in use after any of the events."""
+    return max((change.in_use for change in _memory_changes(events, device)), default=0)
+
+
+def _memory_changes(events: Iterable[Event], device: int) -> Iterator[Allocation | Free]:
+    return (event for event in events if isinstance(event, Allocation | Free) and event.device == device)
+
+
+@cache
+def kernel_name(mangled: str) -> str:
+    """Return the name of a kernel without namespaces, template arguments and parameters."""
+    # "_ZN", then each namespace and at last the kernel, each with its length before it.
+    name, rest = mangled, re.sub(r"^_ZN?", "", mangled)
+    while mangled.startswith("_Z") and (length := re.match(r"\d+", rest)):
+        end = length.end() + int(length[0])
+        name, rest = rest[length.end() : end], rest[end:]
+    return name
