@@ -44,7 +44,8 @@ def random_shapes(manifest: Manifest, limits: BatchLimits, count: int) -> Iterat
 
     for _ in range(count):
         (tokens,), (longest,) = draw(1, limits.tokens), draw(manifest.min_tokens, manifest.max_tokens)
-        most = min(limits.cells // longest**2, limits.padded_tokens // longest)
+        padded_length = limits.padded_length(longest)
+        most = min(limits.cells // padded_length**2, limits.padded_tokens // padded_length)
         most_others = min(most - 1, (tokens - longest) // manifest.min_tokens)
         others = draw(manifest.min_tokens, longest, max(0, most_others))
         fitting = np.searchsorted(others.cumsum(), tokens - longest, side="right")

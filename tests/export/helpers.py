@@ -29,7 +29,7 @@ from tests.export.standard_attention import open_with_standard_attention
 from tests.oracle import Array, Oracle, unit
 
 GraphPaths = dict[type[Packed | Portable], Path]
-Runtime = Provider | Literal["bound", "reference", "standard"]
+Runtime = Provider | Literal["rounded", "reference", "standard"]
 
 # Where graphs run without a GPU. Those for CUDA run in onnx's reference evaluator, with tests/contrib_ops.py, and in
 # ONNX Runtime, with tests/export/standard_attention.py.
@@ -41,7 +41,7 @@ RUNTIMES: dict[type[Packed | Portable], tuple[Runtime, ...]] = {
 # The float32 graphs of a bundle, and where each runs.
 FP32_GRAPHS = [
     pytest.param("packed-cpu.fp32.onnx", "cpu", id="packed-cpu"),
-    pytest.param("packed-cpu.fp32.onnx", "bound", id="packed-cpu-bound"),
+    pytest.param("packed-cpu.fp32.onnx", "rounded", id="packed-cpu-rounded"),
     pytest.param("portable.fp32.onnx", "cpu", id="portable"),
     pytest.param("packed-cuda.fp32.onnx", "reference", id="packed-cuda-reference"),
     pytest.param("packed-cuda.fp32.onnx", "standard", id="packed-cuda-standard"),
@@ -115,7 +115,7 @@ def run_hidden(path: Path, runtime: Runtime, sequences: list[Array]) -> list[Arr
 def run_graph(path: Path, runtime: Runtime, sequences: list[Array]) -> Outputs:
     """Run a graph on one batch.
 
-    Runtimes are ONNX Runtime's "cpu" and "cuda" providers, "bound" (the CPU provider with bound buffers, as on CUDA),
+    Runtimes are ONNX Runtime's "cpu" and "cuda" providers, "rounded" (the CPU provider with batches rounded up to shape buckets, as on CUDA),
     "standard" (the same for a graph for CUDA, with a function in place of the operator that the CPU lacks), and onnx's
     "reference" evaluator, with the same inputs as on CUDA.
     """
@@ -137,11 +137,11 @@ def run_graph(path: Path, runtime: Runtime, sequences: list[Array]) -> Outputs:
 
 # Loading a graph takes longer than running it, and a test uses only a few graphs.
 @lru_cache(4)
-def _session(path: Path, runtime: Provider | Literal["bound", "standard"]) -> EncoderGraph:
+def _session(path: Path, runtime: Provider | Literal["rounded", "standard"]) -> EncoderGraph:
     if runtime == "standard":
-        return EncoderGraph(open_with_standard_attention(path), ("cpu", 0))
-    if runtime == "bound":
-        return EncoderGraph(open_session(path, "cpu", session_options(threads=1)), ("cpu", 0))
+        return EncoderGraph(open_with_standard_attention(path), gpu=0)
+    if runtime == "rounded":
+        return EncoderGraph(open_session(path, "cpu", session_options(threads=1)), gpu=0)
     return EncoderGraph.open(path, runtime, threads=1)
 
 

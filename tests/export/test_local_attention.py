@@ -85,7 +85,7 @@ def test_a_graph_for_cuda_that_gathers_one_layer_pays_for_padding(tmp_path: Path
     for local_layers, window, route in (([], 0, Route.UNFUSED), ([1], WINDOW, Route.GATHERED)):
         encoder = random_encoder(**{**LOCAL, "local_layers": local_layers, "window": window})
         path = write_graphs(encoder, tmp_path, PackedCuda)[PackedCuda]
-        assert EncoderGraph(open_with_standard_attention(path), ("cpu", 0)).route == route
+        assert EncoderGraph(open_with_standard_attention(path), gpu=0).route == route
 
 
 @pytest.mark.parametrize("layers", [[2], [-1], ["1"], [True], "1", 1])

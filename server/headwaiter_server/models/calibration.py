@@ -5,6 +5,7 @@ import sys
 
 from headwaiter_proto.rules.outputs import hidden_width
 from headwaiter_server.models.cost_fit import Sample, error_ratio, fit, smallest_budget
+from headwaiter_server.runtime.attention_routes import PADDED_LENGTH_STEP
 from headwaiter_server.runtime.errors import one_line
 from headwaiter_server.runtime.graph import Provider
 from headwaiter_server.runtime.model import Model
@@ -61,7 +62,8 @@ def batch_limits(model: Model, tokens: int) -> BatchLimits:
         cells = sys.maxsize
     padded_tokens = _PADDED_BYTES[provider] // (4 * hidden_width(manifest))
     sequences = MAX_SEQUENCES if provider == "cuda" else sys.maxsize
-    return BatchLimits(tokens, max(cells, longest**2), max(padded_tokens, longest, tokens), sequences)
+    step = PADDED_LENGTH_STEP if provider == "cuda" else 1
+    return BatchLimits(tokens, max(cells, longest**2), max(padded_tokens, longest, tokens), sequences, step)
 
 
 def warm_up(model: Model, limits: BatchLimits) -> BatchLimits:
@@ -101,11 +103,18 @@ def largest_batches(model: Model, limits: BatchLimits) -> list[Lengths]:
     if model.provider == "cpu":
         return [typical]
     longest, shortest = manifest.max_tokens, max(1, manifest.min_tokens)
-    longest_count = min(limits.tokens // longest, limits.cells // longest**2, limits.sequences)
+    padded_length = limits.padded_length(longest)
+    longest_count = min(
+        limits.tokens // longest,
+        limits.padded_tokens // padded_length,
+        limits.cells // padded_length**2,
+        limits.sequences,
+    )
     longest_sequences = (longest,) * max(1, longest_count)
     # At this length, the limits of padded tokens and of cells allow the same number of sequences.
     long = max(shortest, min(longest, limits.cells // limits.padded_tokens, limits.tokens))
-    short_count = min(limits.padded_tokens // long, limits.sequences, 1 + (limits.tokens - long) // shortest) - 1
+    padded_count = limits.padded_tokens // limits.padded_length(long)
+    short_count = max(0, min(padded_count, limits.sequences, 1 + (limits.tokens - long) // shortest) - 1)
     short = min(long, (limits.tokens - long) // max(1, short_count))
     return [typical, longest_sequences, (long, *(short,) * short_count)]
 

@@ -2,6 +2,7 @@
 
 import ctypes
 import os
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,9 +19,8 @@ from headwaiter_server.runtime.attention_routes import (
     Route,
     served_route,
 )
-from headwaiter_server.runtime.errors import ProviderUnavailable
+from headwaiter_server.runtime.errors import ProviderUnavailable, one_line
 from headwaiter_server.runtime.hardware import CUDA_DRIVER, compute_capability
-from headwaiter_server.runtime.io_binding import DeviceMemorySession
 from headwaiter_server.runtime.packing import PackedBatch
 from headwaiter_server.runtime.shape_buckets import round_up_to_buckets
 
@@ -41,8 +41,13 @@ _SHRINKING_BLOCKS = 8
 # ONNX Runtime reads this variable when a session opens. If the variable is set, short fp32 batches may run on the
 # unfused kernel, which computes padding and overflows with some models.
 _SHORT_FP32_VARIABLE = "ORT_MIN_SEQ_LEN_EFFICIENT_ATTENTION_FP32"
+_CUDA_PROVIDER_LIBRARY = (
+    "onnxruntime_providers_cuda.dll" if sys.platform == "win32" else "libonnxruntime_providers_cuda.so"
+)
 # Log nothing below "fatal": ONNX Runtime raises the same errors as exceptions.
 _LOG_FATAL_ONLY = 4
+# For messages outside a session, for example a warning for each session on CUDA.
+ort.set_default_logger_severity(_LOG_FATAL_ONLY)
 
 
 @dataclass(eq=False, slots=True)
@@ -76,7 +81,7 @@ class EncoderGraph:
     def __init__(
         self,
         session: ort.InferenceSession,
-        memory: tuple[str, int] | None = None,
+        gpu: int | None = None,
         attention: PackedAttention | None = None,
         turn: Turn = at_once,
     ) -> None:
@@ -84,21 +89,21 @@ class EncoderGraph:
 
         Args:
             session: the session.
-            memory: type and number of the device that holds the session's inputs and outputs; None for host memory. In
-                device memory, packed batches are rounded up to shape buckets, so that they reuse memory.
+            gpu: number of the GPU that runs the session; None for the CPU. For a GPU, packed batches are rounded up to
+                shape buckets, so that they reuse memory.
             attention: what the graph's nodes PackedMultiHeadAttention compute, if it has such nodes; None if unknown.
             turn: see the attribute.
         """
         self.turn = turn
         self._inputs = [node.name for node in session.get_inputs()]
         self._outputs = {node.name for node in session.get_outputs()}
-        self._session = session if memory is None else DeviceMemorySession(session, *memory)
+        self._session = session
         # A padded graph computes positions from N; a rounded N could exceed the positions that the model knows.
-        self._uses_shape_buckets = memory is not None and "attention_mask" not in self._inputs
+        self._uses_shape_buckets = gpu is not None and "attention_mask" not in self._inputs
         self._attention = attention
         self._compute_capability = OLDEST_COMPUTE_CAPABILITY
-        if attention is not None and memory is not None:
-            self._compute_capability = compute_capability(memory[1]) or OLDEST_COMPUTE_CAPABILITY
+        if attention is not None and gpu is not None:
+            self._compute_capability = compute_capability(gpu) or OLDEST_COMPUTE_CAPABILITY
 
     @classmethod
     def open(
@@ -126,7 +131,7 @@ class EncoderGraph:
             ProviderUnavailable: the provider does not work on this host.
         """
         session = open_session(path, provider, session_options(threads), device, max_gpu_bytes)
-        return cls(session, None if provider == "cpu" else (provider, device), attention, turn)
+        return cls(session, device if provider == "cuda" else None, attention, turn)
 
     @property
     def only_hidden(self) -> bool:
@@ -248,7 +253,8 @@ def _provider_options(provider: Provider, device: int, max_gpu_bytes: int) -> tu
         # By default, float32 attention below 256 tokens is unfused: it computes padding, and each layer waits for the
         # GPU.
         "sdpa_kernel": str(SDPA_KERNEL),
-        "arena_extend_strategy": "kSameAsRequested",
+        # The arena grows by doubling. With "kSameAsRequested" it keeps many small regions, which later shapes do not fit.
+        "arena_extend_strategy": "kNextPowerOfTwo",
     }
     if max_gpu_bytes:
         options["gpu_mem_limit"] = str(max_gpu_bytes)
@@ -271,19 +277,37 @@ def require_cuda(device: int = 0, max_gpu_bytes: int = 0) -> None:
             "install a driver, give the container a GPU, or use --provider cpu"
         ) from None
     ort.preload_dlls()
-    # If ONNX Runtime falls back to the CPU, the identity graph still opens, and _open_on_provider reports the fallback.
     # A graph with CUDA-only operators would fail with an error about operators, which hides the cause.
-    _open_on_provider(_IDENTITY, "cuda", session_options(1), device, max_gpu_bytes)
+    try:
+        _open_on_provider(_IDENTITY, "cuda", session_options(1), device, max_gpu_bytes)
+    except ProviderUnavailable:
+        raise
+    except Exception as error:
+        raise ProviderUnavailable(
+            f"CUDA cannot use GPU {device} ({one_line(error)}): choose another GPU, free GPU memory, or update the driver"
+        ) from error
 
 
 def _open_on_provider(
     graph: str | bytes, provider: Provider, options: ort.SessionOptions, device: int, max_gpu_bytes: int
 ) -> ort.InferenceSession:
-    session = ort.InferenceSession(graph, options, providers=[_provider_options(provider, device, max_gpu_bytes)])
-    # Without CUDA's libraries, ONNX Runtime falls back to the CPU. Raise instead: the caller decides about a fallback.
-    if session.get_providers()[0] != _ORT_PROVIDERS[provider]:
+    name, provider_options = _provider_options(provider, device, max_gpu_bytes)
+    session = ort.InferenceSession(graph, options, providers=[(name, provider_options)], enable_fallback=0)
+    # Otherwise a run that fails would open the session on the CPU.
+    session.disable_fallback()
+    # Without CUDA's libraries, ONNX Runtime opens the session on the CPU. The caller decides about a fallback.
+    if session.get_providers()[0] != name:
         raise ProviderUnavailable(
-            "ONNX Runtime could not load its CUDA provider: install the NVIDIA libraries with "
+            f"ONNX Runtime could not load its CUDA provider ({_load_error()}): install the NVIDIA libraries with "
             "pip install 'headwaiter[cuda]' and a driver new enough for CUDA 13"
         )
     return session
+
+
+def _load_error() -> str:
+    """Return why the library of the CUDA provider cannot be loaded, which ONNX Runtime only logs."""
+    try:
+        ctypes.CDLL(str(Path(ort.__file__).parent / "capi" / _CUDA_PROVIDER_LIBRARY))
+    except OSError as error:
+        return one_line(error)
+    return "it says no reason"

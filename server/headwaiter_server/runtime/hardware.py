@@ -42,18 +42,6 @@ def compute_capability(device: int) -> tuple[int, int] | None:
     return major.value, minor.value
 
 
-def select_gpu(device: int) -> None:
-    """Make a GPU the current one of this thread, if the driver allows it.
-
-    A thread starts on GPU 0. A copy (cudaMemcpy) opens a context on the thread's current GPU, even if the copy goes
-    to another GPU. The context takes memory.
-    """
-    driver, handle = _driver_and_handle(device)
-    context = ctypes.c_void_p()
-    if driver is not None and not driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), handle):
-        driver.cuCtxSetCurrent(context)
-
-
 def _driver_and_handle(device: int) -> tuple[Any, ctypes.c_int]:
     """Return the driver's library and its handle of a GPU; the library is None if there is no driver or no such GPU."""
     handle = ctypes.c_int()

@@ -85,9 +85,10 @@ class AdaptiveLimits:
         """Return the part of the largest limits that a batch takes; 0 for one sequence, to which no limit applies."""
         if shape.sequences == 1:
             return 0.0
-        padded_tokens = shape.sequences * shape.longest_tokens
+        padded_length = self.largest.padded_length(shape.longest_tokens)
+        padded_tokens = shape.sequences * padded_length
         return max(
             shape.tokens / self.largest.tokens,
             padded_tokens / self.largest.padded_tokens,
-            padded_tokens * shape.longest_tokens / self.largest.cells,
+            padded_tokens * padded_length / self.largest.cells,
         )

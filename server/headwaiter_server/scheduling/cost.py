@@ -100,12 +100,18 @@ class BatchLimits:
         cells: most attention cells, B·N²; bounds the memory of the attention scores.
         padded_tokens: most padded tokens, B·N; bounds the memory of padded rows, which pooling needs.
         sequences: most sequences, B, that the kernels of the device take.
+        length_step: N is rounded up to a multiple of this number.
     """
 
     tokens: int
     cells: int
     padded_tokens: int = sys.maxsize
     sequences: int = sys.maxsize
+    length_step: int = 1
+
+    def padded_length(self, longest_tokens: int) -> int:
+        """Return N of a batch whose longest sequence has this length."""
+        return -(-longest_tokens // self.length_step) * self.length_step
 
     def scaled(self, share: float) -> "BatchLimits":
         """Return limits for a share of the memory, at least 1 each; what has no limit still has none."""
@@ -113,7 +119,7 @@ class BatchLimits:
             limit if limit == sys.maxsize else max(1, min(limit, int(share * limit)))
             for limit in (self.tokens, self.cells, self.padded_tokens)
         )
-        return BatchLimits(tokens, cells, padded_tokens, self.sequences)
+        return BatchLimits(tokens, cells, padded_tokens, self.sequences, self.length_step)
 
 
 @dataclass(frozen=True)

@@ -134,9 +134,10 @@ class _GrowingBatch:
         hidden_tokens = self._hidden_tokens + length if candidate.hidden else self._hidden_tokens
         if hidden_tokens:
             wasted_s += cost.hidden_row_s * (tokens - hidden_tokens)
-        padded_tokens = sequence_count * longest
         limits = self._limits
-        too_large = padded_tokens > limits.padded_tokens or padded_tokens * longest > limits.cells
+        padded_length = limits.padded_length(longest)
+        padded_tokens = sequence_count * padded_length
+        too_large = padded_tokens > limits.padded_tokens or padded_tokens * padded_length > limits.cells
         if wasted_s > cost.launch_s or too_large or sequence_count > limits.sequences:
             self.close_reason = CloseReason.CELLS
             return _NEVER

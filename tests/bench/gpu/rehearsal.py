@@ -146,7 +146,6 @@ def no_gpu(faults: Faults) -> Iterator[None]:
     with (
         patch.object(graph, "require_cuda", lambda *device: None),
         patch.object(graph, "_open_on_provider", open_on_provider),
-        patch.object(graph, "DeviceMemorySession", lambda session, *memory: session),
         patch.dict(calibration._BUDGETS_S, cuda=0.1),
         patch.dict(calibration._LARGEST_BUDGET_TOKENS, cuda=512),
         patch.object(calibration, "_SHAPES_S", 0.1),

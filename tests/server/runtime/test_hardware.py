@@ -1,15 +1,12 @@
-"""The driver tells the compute capability of a GPU, and makes a GPU the current one of a thread."""
+"""The driver tells the compute capability of a GPU."""
 
 import ctypes
-import threading
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from headwaiter_server.runtime import io_binding
-from headwaiter_server.runtime.hardware import compute_capability, select_gpu
-from headwaiter_server.runtime.io_binding import DeviceMemorySession
+from headwaiter_server.runtime.hardware import compute_capability
 
 _SUCCESS, _INVALID_DEVICE, _NO_DEVICE = 0, 101, 100
 _CAPABILITIES = [{75: 8, 76: 9}, {75: 12, 76: 0}]
@@ -26,19 +23,7 @@ def _driver(init_status: int = _SUCCESS) -> SimpleNamespace:
         value._obj.value = _CAPABILITIES[handle.value - 40][attribute]
         return _SUCCESS
 
-    def retain(context: Any, handle: Any) -> int:
-        context._obj.value = 1000 + handle.value
-        return _SUCCESS
-
-    current: list[int] = []
-    return SimpleNamespace(
-        cuInit=lambda flags: init_status,
-        cuDeviceGet=get,
-        cuDeviceGetAttribute=get_attribute,
-        cuDevicePrimaryCtxRetain=retain,
-        cuCtxSetCurrent=lambda context: current.append(context.value),
-        current=current,
-    )
+    return SimpleNamespace(cuInit=lambda flags: init_status, cuDeviceGet=get, cuDeviceGetAttribute=get_attribute)
 
 
 def test_the_driver_tells_the_compute_capability_of_each_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -54,27 +39,3 @@ def test_without_a_driver_or_a_gpu_the_compute_capability_is_unknown(monkeypatch
     assert compute_capability(0) is None
     monkeypatch.setattr(ctypes, "CDLL", load)
     assert compute_capability(0) is None
-
-
-def test_a_selected_gpu_is_the_current_one_and_a_missing_gpu_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    driver = _driver()
-    monkeypatch.setattr(ctypes, "CDLL", lambda name: driver)
-    select_gpu(1)
-    select_gpu(2)
-    assert driver.current == [1041]
-
-
-@pytest.mark.parametrize(("device_type", "device", "selections"), [("cuda", 3, 2), ("cuda", 0, 0), ("cpu", 0, 0)])
-def test_each_thread_selects_a_gpu_other_than_0_once_before_it_copies_inputs(
-    device_type: str, device: int, selections: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    selected: list[int] = []
-    monkeypatch.setattr(io_binding, "select_gpu", selected.append)
-    binding = SimpleNamespace(copy_outputs_to_cpu=list, clear_binding_outputs=lambda: None)
-    session: Any = SimpleNamespace(io_binding=lambda: binding, run_with_iobinding=lambda *_: None)
-    in_device_memory = DeviceMemorySession(session, device_type, device)
-    for _ in range(2):
-        thread = threading.Thread(target=lambda: [in_device_memory.run([], {}) for _ in range(2)])
-        thread.start()
-        thread.join()
-    assert selected == [device] * selections
