@@ -51,7 +51,10 @@ class PackedMultiHeadAttention(OpRun):
         q, k, v = map(split_heads, rows)
         scores = q @ k.transpose(0, 1, 3, 2) * (1 / np.sqrt(q.shape[-1]) if scale is None else scale)
         if attention_bias is not None:
-            assert attention_bias.shape in ((batch, num_heads, longest, longest), (1, num_heads, longest, longest))
+            of_sequences, of_heads, *grid = attention_bias.shape
+            assert of_sequences in (1, batch)
+            assert of_heads in (1, num_heads)
+            assert grid == [longest, longest]
             scores = scores + attention_bias
         valid = np.arange(longest) < lengths[:, None]
         scores = np.where(valid[:, None, None, :], scores, mask_filter_value)

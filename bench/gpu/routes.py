@@ -10,6 +10,7 @@ from unittest.mock import patch
 
 from bench.findings import Findings
 from bench.gpu.settings import Precision
+from headwaiter_export.attention_layout_cuda import bias_heads
 from headwaiter_export.config import EncoderConfig
 from headwaiter_export.parity import random_sequences
 from headwaiter_server.runtime.attention_routes import PackedAttention, padded_attention
@@ -84,4 +85,9 @@ def find_routes(
 
 def packed_attention(config: EncoderConfig, precision: Precision) -> PackedAttention:
     """Return what the attention operators of a CUDA graph compute; `EncoderGraph` needs this to predict the route."""
-    return padded_attention(half=precision == "fp16", head_dim=config.head_dim, value_dim=config.value_dim)
+    return padded_attention(
+        half=precision == "fp16",
+        head_dim=config.head_dim,
+        value_dim=config.value_dim,
+        attention_bias=bias_heads(config) > 0,
+    )

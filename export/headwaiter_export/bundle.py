@@ -22,7 +22,7 @@ from google.protobuf.message import Message
 from numpy.typing import NDArray
 
 from headwaiter_export.activation_ranges import ActivationRanges
-from headwaiter_export.attention_layout_cuda import PackedCudaSeparateNorms
+from headwaiter_export.attention_layout_cuda import PackedCudaSeparateNorms, bias_heads
 from headwaiter_export.choices import Pooling
 from headwaiter_export.config import EncoderConfig
 from headwaiter_export.encoder import Encoder
@@ -251,6 +251,7 @@ def _manifest(
         heads=config.heads,
         gated_width=config.d_ff if config.gated else 0,
         distance_products=config.distance_keys or config.distance_queries,
+        bias_heads=bias_heads(config),
         head_dim=config.head_dim,
         value_dim=config.value_dim,
         pooling=f"POOLING_{config.pooling.name}",

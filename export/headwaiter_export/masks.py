@@ -44,6 +44,11 @@ class ScoreTerms:
         return bool(self.slopes) or any(each is not None for each in tables)
 
     @property
+    def depend_on_content(self) -> bool:
+        """Whether the terms of a pair depend on its query or key; otherwise they depend only on the two positions."""
+        return self.distance_keys is not None or self.distance_queries is not None
+
+    @property
     def are_zero(self) -> bool:
         """Whether nothing is added: all tokens attend to all tokens, whatever their distance."""
         return self.pattern is Mask.NONE and self.window is None and not self.have_bias
@@ -71,6 +76,19 @@ class ScoreTerms:
         tokens = token_mask[:, None, None, :]
         pairs = self.allowed_pairs(token_mask.shape[1], None if queries is None else queries[:, None], keys)
         return torch.where(tokens if pairs is None else tokens & pairs, 0.0, MASKED_SCORE)
+
+    def by_distance(self, tokens: int, dtype: torch.dtype) -> Tensor:
+        """Return the sum of all terms for the distances −(N − 1) to N − 1 from query to key, [1 or H, 2N − 1].
+
+        N is `tokens`. The terms must not depend on content. A distance at which no query attends to a key has the
+        lowest number of the type.
+        """
+        distances = torch.arange(1 - tokens, tokens)
+        numbers = torch.zeros(1, 1, dtype=dtype)
+        if self.table is not None or self.slopes:
+            numbers = self._numbers_by_distance(distances[None])[:, 0].to(dtype)
+        allowed = self.allowed_pairs(tokens, torch.zeros(1, dtype=torch.int64), distances)
+        return numbers if allowed is None else torch.where(allowed, numbers, torch.finfo(dtype).min)
 
     def bias(self, query: Tensor, key: Tensor, *positions: Tensor | None) -> Tensor | None:
         """Return what each head adds to the score of each query and key, [..., H, n, K]; None without a bias.

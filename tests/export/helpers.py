@@ -115,9 +115,9 @@ def run_hidden(path: Path, runtime: Runtime, sequences: list[Array]) -> list[Arr
 def run_graph(path: Path, runtime: Runtime, sequences: list[Array]) -> Outputs:
     """Run a graph on one batch.
 
-    Runtimes are ONNX Runtime's "cpu" and "cuda" providers, "rounded" (the CPU provider with batches rounded up to shape buckets, as on CUDA),
-    "standard" (the same for a graph for CUDA, with a function in place of the operator that the CPU lacks), and onnx's
-    "reference" evaluator, with the same inputs as on CUDA.
+    Runtimes are ONNX Runtime's "cpu" and "cuda" providers, "rounded" (the CPU provider with batches rounded up to shape
+    buckets, as on CUDA), "standard" (the same for a graph for CUDA, with a function in place of the operator that the
+    CPU lacks), and onnx's "reference" evaluator, with the same inputs as on CUDA.
     """
     batch = pack(sequences)
     if runtime != "reference":

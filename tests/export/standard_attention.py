@@ -7,14 +7,17 @@ other nodes, and runs them with its own kernels. The function shares no code wit
 import re
 from pathlib import Path
 
+import numpy as np
 import onnx
 import onnxruntime as ort
-from onnx import helper, parser
+from onnx import helper, numpy_helper, parser
 from onnxruntime.capi.onnxruntime_pybind11_state import NotImplemented as NoKernel
 
 from headwaiter_server.runtime.graph import open_session, session_options
 
 _OPERATOR, _DOMAIN = "PackedMultiHeadAttention", "headwaiter.tests"
+# The attention bias of nodes without one.
+_NO_BIAS = "no_attention_bias"
 # Rows [T, H·d] in grid cells, with zeros in cells without a row: [B, H, N, d].
 _SPLIT_HEADS = """
     {0}_width = Shape <start = 1> ({0})
@@ -28,7 +31,7 @@ _SPLIT_HEADS = """
 _FUNCTION = f"""
 <domain: "{_DOMAIN}", opset_import: ["": 20]>
 {_OPERATOR} <num_heads, mask_filter_value, scale: float = 0.0>
-    (query, key, value, bias, token_offset, cumulative) => (context)
+    (query, key, value, bias, token_offset, cumulative, attention_bias) => (context)
 {{
     zero = Constant <value_ints = [0]> ()
     one = Constant <value_ints = [1]> ()
@@ -55,7 +58,9 @@ _FUNCTION = f"""
     given_scale = Constant <value_float: float = @scale> ()
     is_given = Cast <to = 9> (given_scale)
     factor = Where (is_given, given_scale, usual_scale)
-    scores = Mul (float_products, factor)
+    scaled = Mul (float_products, factor)
+    float_bias = Cast <to = 1> (attention_bias)
+    scores = Add (scaled, float_bias)
     ends = Slice (cumulative, one, last)
     starts = Slice (cumulative, zero, rest)
     lengths = Sub (ends, starts)
@@ -98,9 +103,11 @@ def open_with_standard_attention(graph: Path) -> ort.InferenceSession:
     model = onnx.load(graph, load_external_data=False)
     for node in model.graph.node:
         if node.op_type == _OPERATOR:
-            assert len(node.input) == 6
             assert not node.input[3]
+            if len(node.input) == 6:
+                node.input.append(_NO_BIAS)
             node.domain = _DOMAIN
+    model.graph.initializer.append(numpy_helper.from_array(np.zeros((1, 1, 1, 1), np.float32), _NO_BIAS))
     model.functions.append(parser.parse_function(_FUNCTION))
     model.opset_import.append(helper.make_opsetid(_DOMAIN, 1))
     options = session_options(threads=1)

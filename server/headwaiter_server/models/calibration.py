@@ -6,7 +6,7 @@ import sys
 from headwaiter_proto.rules.outputs import hidden_width
 from headwaiter_server.models.cost_fit import Sample, error_ratio, fit, smallest_budget
 from headwaiter_server.runtime.attention_routes import PADDED_LENGTH_STEP
-from headwaiter_server.runtime.errors import one_line
+from headwaiter_server.runtime.errors import NotEnoughMemory, one_line
 from headwaiter_server.runtime.graph import Provider
 from headwaiter_server.runtime.model import Model
 from headwaiter_server.runtime.shape_buckets import MAX_SEQUENCES
@@ -73,10 +73,13 @@ def warm_up(model: Model, limits: BatchLimits) -> BatchLimits:
         The limits, halved until the largest batches fit in memory.
 
     Raises:
-        Exception: the runtime's error, if a single sequence or the smallest full batch cannot run.
+        NotEnoughMemory: one longest sequence cannot run on the GPU.
+        Exception: the runtime's error, if a typical sequence or the smallest full batch cannot run.
     """
     manifest = model.bundle.manifest
     time_batch(model.graph, manifest, typical_batch(manifest, 1))
+    if model.provider == "cuda":
+        _run_longest_sequence(model)
     while True:
         try:
             for lengths in largest_batches(model, limits):
@@ -89,6 +92,17 @@ def warm_up(model: Model, limits: BatchLimits) -> BatchLimits:
             limits = limits.scaled(0.5)
         else:
             return limits
+
+
+def _run_longest_sequence(model: Model) -> None:
+    longest = model.bundle.manifest.max_tokens
+    try:
+        time_batch(model.graph, model.bundle.manifest, (longest,))
+    except Exception as error:
+        raise NotEnoughMemory(
+            f"one sequence of {longest:,} tokens, the longest that {model.bundle.manifest.name} accepts, cannot run "
+            f"({one_line(error)}): lower --max-sequence-tokens, or free GPU memory"
+        ) from error
 
 
 def largest_batches(model: Model, limits: BatchLimits) -> list[Lengths]:

@@ -17,6 +17,9 @@ SDPA_KERNEL = 1 + 2 + 16
 OLDEST_COMPUTE_CAPABILITY = (7, 5)
 # Flash and memory-efficient attention accept only head sizes that are multiples of this number.
 _HEAD_SIZE_STEP = 8
+# The server rounds padded lengths up to multiples of this number: memory-efficient attention accepts a bias only if the
+# padded length is a multiple of 8 in float16, and of 16 in float32.
+PADDED_LENGTH_STEP = 16
 _FLASH_MAX_HEAD_SIZE = 256
 _MEMORY_EFFICIENT_MAX_HEAD_SIZE = 1024
 # ONNX Runtime contains TensorRT's kernels only for these GPUs and head sizes.
@@ -150,7 +153,7 @@ def _fused_route(
 def _takes_memory_efficient(attention: PackedAttention, padded_length: int, options: KernelOptions) -> bool:
     """Return whether memory-efficient attention accepts a batch; all GPUs that CUDA 13 supports have this kernel."""
     sizes = attention.head_dim, attention.value_dim
-    bias_step = 8 if attention.half else 16
+    bias_step = PADDED_LENGTH_STEP // 2 if attention.half else PADDED_LENGTH_STEP
     return (
         all(size % _HEAD_SIZE_STEP == 0 and size <= _MEMORY_EFFICIENT_MAX_HEAD_SIZE for size in sizes)
         and (attention.half or padded_length >= options.min_memory_efficient_tokens)
@@ -163,14 +166,15 @@ def padded_head_size(size: int) -> int:
     return -(-size // _HEAD_SIZE_STEP) * _HEAD_SIZE_STEP
 
 
-def padded_attention(*, half: bool, head_dim: int, value_dim: int) -> PackedAttention:
+def padded_attention(*, half: bool, head_dim: int, value_dim: int, attention_bias: bool = False) -> PackedAttention:
     """Return what the attention nodes of a CUDA graph compute, given the head sizes of the model."""
-    return PackedAttention(half, padded_head_size(head_dim), padded_head_size(value_dim))
+    sizes = padded_head_size(head_dim), padded_head_size(value_dim)
+    return PackedAttention(half, *sizes, attention_bias=attention_bias)
 
 
 def served_route(attention: PackedAttention, compute_capability: tuple[int, int]) -> Route:
     """Return the kernel that this server's options select; it is the same for every length."""
-    return attention_route(attention, 1, compute_capability, KernelOptions.of(SDPA_KERNEL, {}))
+    return attention_route(attention, PADDED_LENGTH_STEP, compute_capability, KernelOptions.of(SDPA_KERNEL, {}))
 
 
 def is_always_fused(attention: PackedAttention) -> bool:

@@ -29,6 +29,10 @@ class NotEnoughMemory(ModelRefused):
     """The model does not fit in memory."""
 
 
+class SequenceTooLong(ModelRefused):
+    """The longest sequence of the model is too long for the device."""
+
+
 class DeviceLost(ModelRefused):
     """A device stopped working."""
 

@@ -253,7 +253,7 @@ def _provider_options(provider: Provider, device: int, max_gpu_bytes: int) -> tu
         # By default, float32 attention below 256 tokens is unfused: it computes padding, and each layer waits for the
         # GPU.
         "sdpa_kernel": str(SDPA_KERNEL),
-        # The arena grows by doubling. With "kSameAsRequested" it keeps many small regions, which later shapes do not fit.
+        # The arena grows by doubling. With "kSameAsRequested" it keeps small regions, which later shapes do not fit.
         "arena_extend_strategy": "kNextPowerOfTwo",
     }
     if max_gpu_bytes:
@@ -284,7 +284,8 @@ def require_cuda(device: int = 0, max_gpu_bytes: int = 0) -> None:
         raise
     except Exception as error:
         raise ProviderUnavailable(
-            f"CUDA cannot use GPU {device} ({one_line(error)}): choose another GPU, free GPU memory, or update the driver"
+            f"CUDA cannot use GPU {device} ({one_line(error)}): choose another GPU, free GPU memory, or "
+            "update the driver"
         ) from error
 
 

@@ -7,13 +7,15 @@ from typing import Any, Literal, NamedTuple
 
 from headwaiter_proto.encoder_pb2 import PRECISION_FP16, PRECISION_FP32, PRECISION_INT8, Precision
 from headwaiter_proto.manifest_pb2 import LOWERING_PACKED_CPU, LOWERING_PACKED_CUDA, Graph, Manifest, Parity
-from headwaiter_server.runtime.attention_routes import PackedAttention, padded_attention
+from headwaiter_server.runtime.attention_routes import PackedAttention, Route, padded_attention
 from headwaiter_server.runtime.bundle import GOLDEN, Bundle, Golden
 from headwaiter_server.runtime.errors import (
     BundleRefused,
     GraphMissing,
+    ModelRefused,
     NotEnoughMemory,
     ProviderUnavailable,
+    SequenceTooLong,
     ToleranceExceeded,
     one_line,
 )
@@ -21,6 +23,7 @@ from headwaiter_server.runtime.graph import EncoderGraph, Provider, Turn, at_onc
 from headwaiter_server.runtime.memory import available_bytes, longest_sequence_bytes
 from headwaiter_server.runtime.numeric_tolerances import FLOAT16_MAX, Difference, violation
 from headwaiter_server.runtime.packing import PackedBatch, pack
+from headwaiter_server.runtime.shape_buckets import most_padded_tokens
 from headwaiter_server.runtime.warmup import check_golden
 
 log = logging.getLogger(__name__)
@@ -199,14 +202,17 @@ def _open_checked(
     attention = _packed_attention(bundle.manifest, precision)
     try:
         graph = EncoderGraph.open(path, provider, *resources, attention=attention)
+        if provider == "cuda":
+            _check_score_arrays(bundle.manifest, graph)
         measured = check_golden(graph, golden, normalized=bundle.manifest.normalized)
-    except ProviderUnavailable:
+    except ModelRefused:
         raise
     except Exception as error:
         if provider == "cuda":
             # The file matches its checksum, so the cause is the GPU, its memory or its driver.
             raise ProviderUnavailable(
-                f"CUDA cannot run {path.name} ({one_line(error)}): free GPU memory, or update the driver"
+                f"CUDA cannot run {path.name} ({one_line(error)}): free GPU memory, lower --max-sequence-tokens, or "
+                "update the driver"
             ) from error
         raise BundleRefused(f"ONNX Runtime cannot run {path} ({one_line(error)}): export the model again") from error
     if problem := violation(measured, precision):
@@ -221,8 +227,24 @@ def _packed_attention(manifest: Manifest, precision: Precision) -> PackedAttenti
     """Return what a CUDA graph's nodes PackedMultiHeadAttention compute; None if the manifest has no head sizes."""
     if not manifest.head_dim:
         return None
-    half = precision == PRECISION_FP16
-    return padded_attention(half=half, head_dim=manifest.head_dim, value_dim=manifest.value_dim)
+    return padded_attention(
+        half=precision == PRECISION_FP16,
+        head_dim=manifest.head_dim,
+        value_dim=manifest.value_dim,
+        attention_bias=manifest.bias_heads > 0,
+    )
+
+
+def _check_score_arrays(manifest: Manifest, graph: EncoderGraph) -> None:
+    """Refuse a model whose longest sequence has more scores, or a larger bias, than the kernels can compute."""
+    heads = manifest.heads if graph.route is Route.GATHERED else manifest.bias_heads
+    if not heads or manifest.max_tokens <= (most := most_padded_tokens(heads)):
+        return
+    raise SequenceTooLong(
+        f"{manifest.name} accepts {manifest.max_tokens:,} tokens, and an attention layer needs an array of {heads} × "
+        f"{manifest.max_tokens:,}² numbers for this length, but ONNX Runtime's CUDA kernels compute at most 2³¹ − 1: "
+        f"start with --max-sequence-tokens {most} or less"
+    )
 
 
 def _find_graph(bundle: Bundle, provider: Provider, precision: str) -> Graph:

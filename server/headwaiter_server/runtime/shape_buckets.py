@@ -3,10 +3,12 @@
 A GPU then sees few different shapes, and memory allocated for one batch fits the next batch.
 """
 
+import math
 from dataclasses import replace
 
 import numpy as np
 
+from headwaiter_server.runtime.attention_routes import PADDED_LENGTH_STEP
 from headwaiter_server.runtime.packing import PackedBatch
 
 # Number of shape buckets between one power of two and the next. Rounding up to a bucket adds less than 1/8 to a size.
@@ -14,14 +16,21 @@ _BUCKETS_PER_OCTAVE = 8
 # Maximum sequences of a batch on CUDA. Attention kernels start one thread block for each sequence, along a dimension of
 # the grid that CUDA limits to this number.
 MAX_SEQUENCES = 65_535
-# CUDA's memory-efficient attention accepts a float16 bias only if the padded length is a multiple of 8.
-_PADDED_LENGTH_STEP = 8
+
+# ONNX Runtime's CUDA kernels number the elements of an array with 32 bits. For larger arrays, some kernels fail, and
+# some write wrong numbers.
+_MAX_ELEMENTS = 2**31 - 1
+
+
+def most_padded_tokens(heads: int) -> int:
+    """Return the largest bucket N for which CUDA kernels can compute an array [heads, N, N]."""
+    return next(n for n in range(math.isqrt(_MAX_ELEMENTS // heads), 0, -1) if _round_up(n, PADDED_LENGTH_STEP) == n)
 
 
 def round_up_to_buckets(batch: PackedBatch) -> PackedBatch:
     """Return a batch that begins with the same rows and whose B, T and N are rounded up to shape buckets.
 
-    A bucket is a multiple of 1/8 of the power of two below the size; buckets of N are also multiples of 8. Rounding N
+    A bucket is a multiple of 1/8 of the power of two below the size; buckets of N are also multiples of 16. Rounding N
     only adds padding cells. Rounding B and T appends dummy sequences of zeros. Each dummy has 1 to `longest_tokens`
     tokens, because the model knows no later positions. If the rounded T leaves too few tokens for the dummies, as with
     many short sequences, T is rounded up further.
@@ -31,7 +40,7 @@ def round_up_to_buckets(batch: PackedBatch) -> PackedBatch:
     keeps its B and T.
     """
     sequences, tokens = _bucket_sizes(batch)
-    padded_length = _round_up(batch.padded_length, _PADDED_LENGTH_STEP)
+    padded_length = _round_up(batch.padded_length, PADDED_LENGTH_STEP)
     dummies, dummy_tokens = sequences - batch.sequences, tokens - batch.tokens
     if not dummies:
         return replace(batch, padded_length=padded_length)

@@ -36,8 +36,8 @@ def test_every_size_is_a_bucket_and_the_original_sequences_come_first(lengths: l
     assert _is_bucket(rounded.sequences)
     assert _is_bucket(rounded.padded_length)
     assert _is_bucket(rounded.tokens) or len(lengths) < 8
-    assert rounded.padded_length % 8 == 0
-    assert rounded.padded_length < max(9, batch.longest_tokens + 8, 9 * batch.longest_tokens / 8)
+    assert rounded.padded_length % 16 == 0
+    assert rounded.padded_length < max(batch.longest_tokens + 16, 9 * batch.longest_tokens / 8)
     for original, padded in (
         (batch.rows, rounded.rows),
         (batch.lengths, rounded.lengths),
