@@ -63,7 +63,7 @@ class Server:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._recorder = Recorder()
+        self._recorder = Recorder(settings.devices)
         self._path = RequestPath(settings, self._recorder)
         self._streams = OpenStreams(self._path)
         self._health = health.aio.HealthServicer()

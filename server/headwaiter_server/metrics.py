@@ -1,17 +1,40 @@
 """Record the server's Prometheus metrics."""
 
 import time
+from collections.abc import Collection, Iterator
 from functools import cache
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, disable_created_metrics
+from prometheus_client.metrics_core import GaugeMetricFamily
+from prometheus_client.registry import Collector
 
 from headwaiter_proto.rules.errors import ERROR_BY_REASON
 from headwaiter_server.model_metrics import MetricFamilies, ModelRecorder
+from headwaiter_server.runtime.hardware import gpu_memory
 
 # The error reasons that `refused` never counts.
 _NO_REFUSALS = {"INFERENCE_FAILED", "DEADLINE_EXCEEDED", "CANCELLED"}
 # The creation times of counters would double the size of the page, and dashboards do not use them.
 disable_created_metrics()  # type: ignore[no-untyped-call]
+
+
+class _GpuMemoryCollector(Collector):
+    """Reads the memory of GPUs at each scrape."""
+
+    def __init__(self, gpus: Collection[int]) -> None:
+        self._gpus = gpus
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        memory = {str(gpu): found for gpu in self._gpus if (found := gpu_memory(gpu))}
+        if memory:
+            used = GaugeMetricFamily(
+                "headwaiter_gpu_memory_used_bytes", "Memory in use by all processes.", labels=["gpu"]
+            )
+            total = GaugeMetricFamily("headwaiter_gpu_memory_total_bytes", "Memory of the GPU.", labels=["gpu"])
+            for gpu, (used_bytes, total_bytes) in memory.items():
+                used.add_metric([gpu], used_bytes)
+                total.add_metric([gpu], total_bytes)
+            yield from (used, total)
 
 
 class Recorder:
@@ -22,8 +45,10 @@ class Recorder:
         last_received_s: arrival time of the latest request on `time.monotonic`; −infinity before the first.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, gpus: Collection[int] = ()) -> None:
+        """Register the metrics; those of memory are of the GPUs with these numbers that this process uses."""
         self.registry = CollectorRegistry()
+        self.registry.register(_GpuMemoryCollector(gpus))
         self.last_received_s = float("-inf")
         self._model_metrics = MetricFamilies(self.registry)
         # Cached, because prometheus_client takes a lock and checks each label at every look-up.

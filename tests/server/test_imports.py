@@ -32,7 +32,7 @@ MODULES: dict[str, set[str]] = {
     "log_lines": {"rate_limit"},
     "model_statistics": set(),
     "model_metrics": {"histogram", "model_statistics", "runtime", "scheduling"},
-    "metrics": {"model_metrics"},
+    "metrics": {"model_metrics", "runtime"},
     "app": {"config", "metrics", *LAYERS},
     "process": {"app", "config"},
     "cli": {"app", "config", "log_lines", "process", "runtime"},

@@ -5,7 +5,7 @@ import os
 import platform
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import onnxruntime as ort
 
@@ -40,6 +40,33 @@ def compute_capability(device: int) -> tuple[int, int] | None:
         if driver.cuDeviceGetAttribute(ctypes.byref(value), attribute, handle):
             return None
     return major.value, minor.value
+
+
+class GpuMemory(NamedTuple):
+    """The memory of a GPU in bytes; all processes on the GPU count."""
+
+    used_bytes: int
+    total_bytes: int
+
+
+def gpu_memory(device: int) -> GpuMemory | None:
+    """Return the memory of a GPU; None if this process does not use the GPU, or the driver does not answer."""
+    driver, handle = _driver_and_handle(device)
+    flags, active, context = ctypes.c_uint(), ctypes.c_int(), ctypes.c_void_p()
+    if driver is None or driver.cuDevicePrimaryCtxGetState(handle, ctypes.byref(flags), ctypes.byref(active)):
+        return None
+    # The next call would open a context, which takes memory.
+    if not active.value or driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), handle):
+        return None
+    free, total = ctypes.c_size_t(), ctypes.c_size_t()
+    try:
+        if driver.cuCtxPushCurrent_v2(context):
+            return None
+        failed = driver.cuMemGetInfo_v2(ctypes.byref(free), ctypes.byref(total))
+        driver.cuCtxPopCurrent_v2(ctypes.byref(context))
+    finally:
+        driver.cuDevicePrimaryCtxRelease_v2(handle)
+    return None if failed else GpuMemory(total.value - free.value, total.value)
 
 
 def _driver_and_handle(device: int) -> tuple[Any, ctypes.c_int]:

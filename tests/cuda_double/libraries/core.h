@@ -86,6 +86,7 @@ int core_current_device(void);
 void core_set_current_device(int device);
 /* Log that this process opens a context on a device, when it does so for the first time. */
 void core_open_context(int device);
+bool core_has_context(int device);
 
 /* Return the error that a device's context is poisoned with; cudaSuccess if the device works. */
 cudaError_t core_failure(int device);

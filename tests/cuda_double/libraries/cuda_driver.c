@@ -77,6 +77,28 @@ int cuCtxSetCurrent(const void *context) {
     return CUDA_ERROR_INVALID_CONTEXT;
 }
 
+int cuDevicePrimaryCtxGetState(int device, unsigned *flags, int *active) {
+    if (!exists(device))
+        return cudaErrorInvalidDevice;
+    *flags = 0;
+    *active = core_has_context(device);
+    return cudaSuccess;
+}
+
+/* The device that was current before the last push of this thread. */
+static _Thread_local int pushed_over;
+
+int cuCtxPushCurrent_v2(const void *context) {
+    pushed_over = core_current_device();
+    return cuCtxSetCurrent(context);
+}
+
+int cuCtxPopCurrent_v2(const void **context) {
+    *context = core_device(core_current_device());
+    core_set_current_device(pushed_over);
+    return cudaSuccess;
+}
+
 int cuCtxGetCurrent(const void **context) {
     *context = core_device(core_current_device());
     return cudaSuccess;

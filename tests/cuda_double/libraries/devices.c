@@ -127,6 +127,8 @@ void core_open_context(int device) {
         core_log_always("context", "device=%d", device);
 }
 
+bool core_has_context(int device) { return has_context[device]; }
+
 static void poison(int device, int error) {
     int none = cudaSuccess;
     if (atomic_compare_exchange_strong(&errors[device], &none, error))
