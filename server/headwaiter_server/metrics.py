@@ -25,16 +25,13 @@ class _GpuMemoryCollector(Collector):
         self._gpus = gpus
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        memory = {str(gpu): found for gpu in self._gpus if (found := gpu_memory(gpu))}
-        if memory:
-            used = GaugeMetricFamily(
-                "headwaiter_gpu_memory_used_bytes", "Memory in use by all processes.", labels=["gpu"]
-            )
-            total = GaugeMetricFamily("headwaiter_gpu_memory_total_bytes", "Memory of the GPU.", labels=["gpu"])
-            for gpu, (used_bytes, total_bytes) in memory.items():
-                used.add_metric([gpu], used_bytes)
-                total.add_metric([gpu], total_bytes)
-            yield from (used, total)
+        used = GaugeMetricFamily("headwaiter_gpu_memory_used_bytes", "Memory in use by all processes.", labels=["gpu"])
+        total = GaugeMetricFamily("headwaiter_gpu_memory_total_bytes", "Memory of the GPU.", labels=["gpu"])
+        for gpu in self._gpus:
+            if memory := gpu_memory(gpu):
+                used.add_metric([str(gpu)], memory.used_bytes)
+                total.add_metric([str(gpu)], memory.total_bytes)
+        yield from (used, total)
 
 
 class Recorder:

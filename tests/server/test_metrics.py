@@ -69,6 +69,8 @@ def test_metric_names_and_types_stay_the_same_for_dashboards(recorder: Recorder)
         "headwaiter_cost_correction_ratio": "gauge",
         "headwaiter_batch_limits_ratio": "gauge",
         "headwaiter_device_available": "gauge",
+        "headwaiter_gpu_memory_used_bytes": "gauge",
+        "headwaiter_gpu_memory_total_bytes": "gauge",
         "headwaiter_queue_sequences": "gauge",
         "headwaiter_queue_tokens": "gauge",
         "headwaiter_estimated_wait_seconds": "gauge",
