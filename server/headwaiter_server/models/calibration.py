@@ -55,15 +55,21 @@ def measure_cost(model: Model, token_cap: int = 0) -> Calibration:
 
 
 def batch_limits(model: Model, tokens: int) -> BatchLimits:
-    """Return the batch limits for a token budget, with as much padding as memory allows; the longest sequence fits."""
+    """Return the batch limits for a token budget, with as much padding as memory allows.
+
+    On the CPU, batches may have as many attention cells as the longest sequence. On a GPU they may not: rounded up to
+    shape buckets, they could have more scores than the kernels can compute.
+    """
     manifest, longest, provider = model.bundle.manifest, model.bundle.manifest.max_tokens, model.provider
     cells = _SCORES_BYTES[provider] // (_SCORE_BYTES[provider] * manifest.heads)
-    if model.graph.variable_length:
+    if provider == "cpu":
+        cells = max(cells, longest**2)
+    elif model.graph.variable_length:
         cells = sys.maxsize
     padded_tokens = _PADDED_BYTES[provider] // (4 * hidden_width(manifest))
     sequences = MAX_SEQUENCES if provider == "cuda" else sys.maxsize
     step = PADDED_LENGTH_STEP if provider == "cuda" else 1
-    return BatchLimits(tokens, max(cells, longest**2), max(padded_tokens, longest, tokens), sequences, step)
+    return BatchLimits(tokens, cells, max(padded_tokens, longest, tokens), sequences, step)
 
 
 def warm_up(model: Model, limits: BatchLimits) -> BatchLimits:
