@@ -165,14 +165,16 @@ class Server:
 
     async def _update_health(self) -> None:
         """Report to health checks whether the server and each of its models answer requests."""
-        available = self._started and self._scheduler is not None and self._scheduler.available
+        works = self._started and self._scheduler is not None and self._scheduler.available
         names = set(self._repository.served_names) if self._repository is not None else set()
+        # A server without the model that most callers want must get no calls.
+        available = works and bool(names) and self._settings.default_model in ("", *names)
         self._reported_names |= names
         states = health_pb2.HealthCheckResponse
         self._path.available = available
         for service, serving in (
             *((name, available) for name in ("", SERVICE, open_inference.SERVICE)),
-            *((f"{SERVICE}/{name}", available and name in names) for name in sorted(self._reported_names)),
+            *((f"{SERVICE}/{name}", works and name in names) for name in sorted(self._reported_names)),
         ):
             await self._health.set(service, states.SERVING if serving else states.NOT_SERVING)
 

@@ -3,9 +3,11 @@
 import asyncio
 import json
 import shutil
+import subprocess
+import threading
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -66,6 +68,26 @@ async def states_of(client: AsyncClient) -> dict[tuple[str, str], str]:
     return {(each.name, each.version): each.state for each in await client.models()}
 
 
+async def wait_for_state(client: AsyncClient, version: tuple[str, str], state: str | None) -> None:
+    """Wait until a version has a state; None waits until the version is gone."""
+    async with asyncio.timeout(30):
+        while (await states_of(client)).get(version) != state:  # noqa: ASYNC110 - the state is on the server
+            await asyncio.sleep(0.01)
+
+
+@contextmanager
+def paused_loads() -> Iterator[threading.Event]:
+    """Let loads wait until the event is set."""
+    goes_on = threading.Event()
+
+    def load_later(*arguments: Any) -> LoadedModel:
+        goes_on.wait(30)
+        return load_model(*arguments)
+
+    with patch.object(repository, "load_model", load_later):
+        yield goes_on
+
+
 async def test_each_model_answers_as_it_does_alone(models: Path, text_bundle: Path, feature_bundle: Path) -> None:
     async with serving(text_bundle) as server, connect(server) as client:
         text = (await client.encode(["fresh bread"])).pooled
@@ -118,6 +140,103 @@ async def test_a_corrupt_version_is_reported_and_the_old_one_goes_on(models: Pat
         assert (await client.encode(["bread"], model="texts")).model.version == "1"
         assert (await states_of(client))["texts", "2"] == "failed"
         assert await health_of(server, "headwaiter.v1.Encoder/texts") == health_pb2.HealthCheckResponse.SERVING
+
+
+async def test_a_damaged_replacement_of_the_served_version_changes_nothing(models: Path, text_bundle: Path) -> None:
+    add_version(models / "texts" / "2", text_bundle)
+    async with serving_models(models, model_control="on") as server, connect(server) as client:
+        served = (await client.encode(["bread"], model="texts")).pooled
+        replaced = models / "texts" / "2"
+        replaced.rename(models / "texts" / ".old")
+        add_version(replaced, text_bundle, corrupt=True)
+        with pytest.raises(ModelNotFound, match=r"packed-cpu\.fp32\.onnx"):
+            await client.load("texts")
+        result = await client.encode(["bread"], model="texts")
+        assert result.model.version == "2"
+        np.testing.assert_array_equal(result.pooled, served)
+
+
+async def test_models_stay_when_their_folder_is_not_mounted_for_a_while(models: Path) -> None:
+    async with serving_models(models, watch_s=0.02) as server, connect(server) as client:
+        # The folder is gone, then empty, and then back.
+        for command in (f"mv {models} {models}.away", f"mkdir {models}", f"rmdir {models}; mv {models}.away {models}"):
+            await asyncio.to_thread(subprocess.run, command, shell=True, check=True)
+            await asyncio.sleep(0.2)
+        assert (await client.encode(["bread"], model="texts")).model.version == "1"
+        assert await states_of(client) == {("features", "1"): "ready", ("texts", "1"): "ready"}
+
+
+async def test_a_removed_model_is_unloaded_after_two_looks(models: Path) -> None:
+    async with serving_models(models, watch_s=0.02) as server, connect(server) as client:
+        shutil.rmtree(models / "texts")
+        await wait_for_state(client, ("texts", "1"), None)
+        assert await states_of(client) == {("features", "1"): "ready"}
+
+
+async def test_load_and_unload_need_a_name(models: Path) -> None:
+    async with serving_models(models, model_control="on", default_model="texts") as server, connect(server) as client:
+        for call in (client.load, client.unload):
+            with pytest.raises(InvalidInput) as refused:
+                await call("")
+            assert refused.value.field == "name"
+        assert (await client.encode(["bread"])).model.name == "texts"
+
+
+async def test_a_slow_load_delays_neither_unloads_nor_other_looks(models: Path, text_bundle: Path) -> None:
+    async with serving_models(models, model_control="on") as server, connect(server) as client:
+        add_version(models / "texts" / "2", text_bundle)
+        with paused_loads() as goes_on:
+            loads = [asyncio.create_task(client.load("texts")) for _ in range(20)]
+            await wait_for_state(client, ("texts", "2"), "loading")
+            await client.unload("features")
+            with pytest.raises(ModelNotFound):
+                await client.encode_features([FEATURES], model="features")
+            assert (await client.encode(["bread"], model="texts")).model.version == "1"
+            goes_on.set()
+            assert {each.version for each in await asyncio.gather(*loads)} == {"2"}
+
+
+async def test_a_model_that_is_unloaded_during_its_load_is_not_served(models: Path, text_bundle: Path) -> None:
+    async with serving_models(models, model_control="on") as server, connect(server) as client:
+        add_version(models / "texts" / "2", text_bundle)
+        with paused_loads() as goes_on:
+            load = asyncio.create_task(client.load("texts"))
+            await wait_for_state(client, ("texts", "2"), "loading")
+            await client.unload("texts")
+            goes_on.set()
+            with pytest.raises(ModelNotFound):
+                await load
+        with pytest.raises(ModelNotFound):
+            await client.encode(["bread"], model="texts")
+
+
+async def test_a_load_that_panics_fails_alone(models: Path, text_bundle: Path) -> None:
+    class Panic(BaseException):
+        pass
+
+    def panic(*arguments: Any) -> LoadedModel:
+        raise Panic("index out of bounds")
+
+    async with serving_models(models, model_control="on") as server, connect(server) as client:
+        add_version(models / "texts" / "2", text_bundle)
+        with patch.object(repository, "load_model", panic), pytest.raises(ModelNotFound, match="Panic"):
+            await client.load("texts")
+        assert (await client.load("texts")).version == "2"
+
+
+async def test_a_server_without_its_default_model_is_not_ready(models: Path) -> None:
+    async with serving_models(models, model_control="on", default_model="texts") as server, connect(server) as client:
+        serving, not_serving = health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING
+        assert await health_of(server, "") == serving
+        await client.unload("texts")
+        assert await health_of(server, "") == not_serving
+        assert await health_of(server, "headwaiter.v1.Encoder/features") == serving
+        assert (await client.encode_features([FEATURES], model="features")).model.name == "features"
+        await client.load("texts")
+        assert await health_of(server, "") == serving
+        await client.unload("features")
+        await client.unload("texts")
+        assert await health_of(server, "") == not_serving
 
 
 async def test_an_unloaded_model_is_gone_until_it_is_loaded(models: Path) -> None:

@@ -1,4 +1,4 @@
-"""What the log says about HTTP at the start: where it answers requests, and whether strangers can send them."""
+"""What the log says at the start: where HTTP answers requests, and what strangers can do."""
 
 from ipaddress import ip_address
 
@@ -18,17 +18,25 @@ def addresses(settings: Settings, port: int) -> list[str]:
 
 
 def warnings(settings: Settings) -> list[str]:
-    """Return a line if callers on other hosts need neither a token nor a certificate."""
-    host, _ = settings.http_host_and_port
-    is_protected = settings.token_file is not None or settings.tls_client_ca is not None
-    if not settings.answers_over_http or is_protected or _is_loopback(host):
+    """Return a line for each thing that callers on other hosts can do without a token or a certificate."""
+    if settings.token_file is not None or settings.tls_client_ca is not None:
         return []
-    flags = [name for name in ("http_api", "playground") if getattr(settings, name) == "on"]
-    names = " and ".join(f"--{name.replace('_', '-')}" for name in flags)
-    return [
-        f"everybody who reaches HTTP on {host} can use the models, because of {names} without a token: set "
-        "--token-file, or --http-address 127.0.0.1:PORT for callers on this host only"
-    ]
+    lines = []
+    host, _ = settings.http_host_and_port
+    if settings.answers_over_http and not _is_loopback(host):
+        flags = [name for name in ("http_api", "playground") if getattr(settings, name) == "on"]
+        names = " and ".join(f"--{name.replace('_', '-')}" for name in flags)
+        lines.append(
+            f"everybody who reaches HTTP on {host} can use the models, because of {names} without a token: set "
+            "--token-file, or --http-address 127.0.0.1:PORT for callers on this host only"
+        )
+    host = settings.address.rpartition(":")[0].strip("[]")
+    if settings.model_control == "on" and not _is_loopback(host):
+        lines.append(
+            f"everybody who reaches gRPC on {host} can load and unload models, because of --model-control without a "
+            "token: set --token-file, or --address 127.0.0.1:PORT for callers on this host only"
+        )
+    return lines
 
 
 def _is_loopback(host: str) -> bool:

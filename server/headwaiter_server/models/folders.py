@@ -1,13 +1,11 @@
-"""Find the bundles in a folder of models."""
+"""Find the models and their versions in a folder of models."""
 
-import logging
-from collections.abc import Iterable
-from dataclasses import dataclass
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from headwaiter_server.runtime.bundle import MANIFEST
-
-log = logging.getLogger(__name__)
 
 SETTINGS = "settings.json"
 
@@ -20,7 +18,8 @@ class BundleFolder:
         name: name of the model.
         version: version of the model.
         settings: the file of the model's own settings, which may be missing; None for a single bundle.
-        identity: changes when the bundle or the file of settings is replaced or written to.
+        identity: changes when the manifest or the file of settings is replaced or written to.
+        files: changes when any file of the bundle is replaced or written to.
     """
 
     name: str
@@ -28,45 +27,79 @@ class BundleFolder:
     folder: Path
     settings: Path | None = None
     identity: tuple[object, ...] = ()
+    files: tuple[object, ...] = ()
 
 
-def find_bundles(folder: Path) -> list[BundleFolder]:
-    """Return the bundles NAME/VERSION in a folder, in order; VERSION is a whole number without leading zeros.
+@dataclass(frozen=True)
+class ModelFolder:
+    """What a scan found in the folder of one model.
 
-    A bundle directly in NAME is version 1. Other files and folders, and hidden folders, are ignored. A folder that
-    cannot be read is named in the log.
+    Attributes:
+        bundles: the versions that can be read.
+        unreadable: why a version, or with the key None the whole folder, cannot be read. What cannot be read may still
+            be there.
+    """
+
+    bundles: Mapping[int, BundleFolder] = field(default_factory=dict)
+    unreadable: Mapping[int | None, str] = field(default_factory=dict)
+
+    def may_hold(self, version: int) -> bool:
+        """Return whether the folder has this version, as far as the scan could see."""
+        return version in self.bundles or version in self.unreadable or None in self.unreadable
+
+
+def scan(folder: Path) -> dict[str, ModelFolder]:
+    """Return what is in a folder of models, by the name of the model.
+
+    A model is a folder NAME with bundles NAME/VERSION; VERSION is a whole number without leading zeros. A bundle
+    directly in NAME is version 1. Other files and folders, and hidden folders, are ignored.
 
     Raises:
         OSError: the folder itself cannot be read.
     """
-    found: list[BundleFolder] = []
-    for model in sorted(folder.iterdir()):
-        if not model.name.startswith("."):
-            try:
-                found += _find_versions(model)
-            except OSError as error:
-                log.warning("%s is left out, because it cannot be read: %s", model, error)
-    return found
+    return {model.name: _scan_model(model) for model in sorted(folder.iterdir()) if not model.name.startswith(".")}
 
 
-def _find_versions(model: Path) -> list[BundleFolder]:
-    if not model.is_dir():
-        return []
-    versions = {
-        int(each.name): each for each in model.iterdir() if each.name.isdecimal() and str(int(each.name)) == each.name
-    }
-    versions.setdefault(1, model)
-    settings = model / SETTINGS
-    return [
-        BundleFolder(
-            model.name, version, bundle, settings, _identity([*bundle.iterdir(), *([settings] * settings.is_file())])
-        )
-        for version, bundle in sorted(versions.items())
-        if (bundle / MANIFEST).is_file()
-    ]
+def _scan_model(model: Path) -> ModelFolder:
+    try:
+        if not _is_folder(model):
+            return ModelFolder()
+        names = [each.name for each in model.iterdir()]
+    except OSError as error:
+        return ModelFolder(unreadable={None: _reason(error)})
+    folders = {int(name): model / name for name in names if name.isdecimal() and str(int(name)) == name}
+    if MANIFEST in names:
+        folders.setdefault(1, model)
+    bundles: dict[int, BundleFolder] = {}
+    unreadable: dict[int | None, str] = {}
+    for version, bundle in folders.items():
+        try:
+            inside = list(bundle.iterdir())
+            if bundle / MANIFEST in inside:
+                settings = model / SETTINGS
+                identity = _identity([bundle / MANIFEST, *([settings] * (SETTINGS in names))])
+                # A link that leads nowhere is no file.
+                files = _identity(file for file in inside if file.exists())
+                bundles[version] = BundleFolder(model.name, version, bundle, settings, identity, files)
+        except OSError as error:
+            unreadable[version] = _reason(error)
+    return ModelFolder(bundles, unreadable)
+
+
+def _is_folder(path: Path) -> bool:
+    """Return whether a path is a folder. `Path.is_dir` would also return False if the path cannot be read."""
+    try:
+        os.scandir(path).close()
+    except NotADirectoryError:
+        return False
+    return True
 
 
 def _identity(files: Iterable[Path]) -> tuple[object, ...]:
     """Return what changes when a file is replaced or written to, without reading the files."""
-    stats = ((file, file.stat()) for file in sorted(files) if file.is_file())
-    return tuple((file, stat.st_ino, stat.st_size, stat.st_mtime_ns) for file, stat in stats)
+    stats = ((file.name, file.stat()) for file in sorted(files))
+    return tuple((name, stat.st_ino, stat.st_size, stat.st_mtime_ns) for name, stat in stats)
+
+
+def _reason(error: OSError) -> str:
+    return error.strerror or type(error).__name__

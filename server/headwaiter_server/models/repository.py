@@ -7,17 +7,19 @@ cannot be loaded is reported, and changes nothing else.
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from headwaiter_proto.rules.errors import MAX_QUOTED_CHARACTERS, InvalidInput, ModelNotFound, Unavailable
 from headwaiter_server.concurrency.background_tasks import BackgroundTasks
 from headwaiter_server.config import Settings, SettingsError
 from headwaiter_server.metrics import Recorder
-from headwaiter_server.models.folders import BundleFolder, find_bundles
+from headwaiter_server.models.changes import changes
+from headwaiter_server.models.folders import BundleFolder, ModelFolder, scan
 from headwaiter_server.models.loading import LoadedModel, load_model
 from headwaiter_server.models.model_settings import read_model_settings
 from headwaiter_server.models.model_version import ModelState, ModelVersion, raise_failure
@@ -29,6 +31,9 @@ from headwaiter_server.scheduling.attention_weights import AttentionWeightsQueue
 from headwaiter_server.scheduling.scheduler import Scheduler
 
 log = logging.getLogger(__name__)
+
+# A caller's change that removes a version is looked at again after this pause.
+_SECOND_LOOK_S = 0.2
 
 
 class ModelRepository:
@@ -49,8 +54,16 @@ class ModelRepository:
         # The version of each model that answers requests.
         self._current: dict[str, ModelVersion] = {}
         self._unloaded: set[str] = set()
-        self._changing = asyncio.Lock()
+        # Why folders of models cannot be read, and the served versions that the latest scan lacked.
+        self._unreadable: dict[tuple[str, int | None], str] = {}
+        self._missing: frozenset[tuple[str, int]] = frozenset()
+        self._scanning = asyncio.Lock()
+        # For each model, or "" for all, the update that has not scanned the folder yet.
+        self._waiting: dict[str, asyncio.Task[None]] = {}
         self._loader = ThreadPoolExecutor(1, thread_name_prefix="loader")
+        self._loads: set[Future[LoadedModel]] = set()
+        # For each model, the task that loads a version.
+        self._loading: dict[str, asyncio.Task[None]] = {}
         self._tasks = BackgroundTasks(on_error=partial(log.error, "the repository of models failed", exc_info=True))
         self._started = self._draining = False
 
@@ -80,7 +93,7 @@ class ModelRepository:
     def busy(self) -> bool:
         """Whether a thread loads a model or computes attention weights."""
         attending = (each.served is not None and each.served.attention_queue.busy for each in self._versions)
-        return self._changing.locked() or any(attending)
+        return any(not load.done() for load in tuple(self._loads)) or any(attending)
 
     def find(self, name: str, version: str = "") -> ServedModel:
         """Return the model that answers requests for a name and a version; either may be empty.
@@ -114,7 +127,7 @@ class ModelRepository:
         """Load the models of the settings; raise `ModelRefused` if no model can be served."""
         settings = self._settings
         if settings.models is not None:
-            await self._update()
+            await self._run(self._request_update())
             if not self._current and (self._versions or not (settings.watch_s or settings.model_control == "on")):
                 reasons = "; ".join(f"{each.name}: {each.reason}" for each in self.versions)
                 raise ModelRefused(reasons or f"{settings.models} has no bundle: make the bundle NAME/1 in this folder")
@@ -141,12 +154,14 @@ class ModelRepository:
         """Load the highest version of a model, even if it failed before, and return the version that now answers.
 
         Raises:
+            InvalidInput: the name is empty.
             ModelNotFound: the folder of models has no such model, or its highest version cannot be served.
             Unavailable: the server is draining.
         """
+        _require_name(name)
         self._unloaded.discard(name)
         self._versions = [each for each in self._versions if (each.name, each.state) != (name, ModelState.FAILED)]
-        await self._run(self._update(name))
+        await self._run(self._request_update(name))
         raise_failure([each for each in self.versions if each.name == name])
         return self.find(name)
 
@@ -154,58 +169,109 @@ class ModelRepository:
         """Stop giving requests to a model until `load` is called for it, and free its memory once its requests end.
 
         Raises:
+            InvalidInput: the name is empty.
             ModelNotFound: the model is not loaded.
         """
-        name = self.find(name).name
+        _require_name(name)
+        if name not in self._loading:
+            self.find(name)
         self._unloaded.add(name)
-        await self._run(self._update(name))
+        self._retire_current(name)
 
-    async def _run(self, work: Coroutine[None, None, None]) -> None:
-        """Run a change to its end, even if the caller does not wait for the end."""
+    async def _run(self, work: "asyncio.Task[None]") -> None:
+        """Wait for a change, which goes on if the caller does not wait for its end."""
+        await asyncio.shield(work)
+
+    def _request_update(self, only: str = "") -> "asyncio.Task[None]":
+        """Start an update; all callers that ask before it scans the folder share one update.
+
+        Raises:
+            Unavailable: the server is draining.
+        """
         if self._draining:
-            work.close()
             raise Unavailable("the server is shutting down: send the request to another replica")
-        await asyncio.shield(self._tasks.start(work))
+        if only not in self._waiting:
+            self._waiting[only] = self._tasks.start(self._update(only))
+        return self._waiting[only]
 
     async def _watch(self, interval_s: float) -> None:
         """Look for changes of the folder of models at this interval, forever."""
         while True:
             await asyncio.sleep(interval_s)
             try:
-                await self._update()
+                # A load in progress does not delay the next look.
+                await self._update(waits=False)
             except Exception:
                 log.exception("the folder of models cannot be compared with what is loaded")
 
-    async def _update(self, only: str = "") -> None:
-        """Compare the folder, or one model in it, with what is loaded; load new versions and unload missing models."""
-        async with self._changing:
-            assert self._settings.models is not None
-            bundles = await asyncio.to_thread(find_bundles, self._settings.models)
-            self._versions = [
-                each
-                for each in self._versions
-                if each.state is not ModelState.FAILED or (each.bundle in bundles and not each.retried)
-            ]
-            names = {each.name for each in bundles} - self._unloaded
-            for name in set(self._current) - names:
-                if only in ("", name):
-                    self._retire(self._current.pop(name))
-                    self._on_change()
-            for name in sorted(names):
-                if only in ("", name):
-                    await self._load_highest([each for each in bundles if each.name == name])
+    async def _update(self, only: str = "", *, waits: bool = True) -> None:
+        """Compare the folder, or one model in it, with what is served, and change what is served.
 
-    async def _load_highest(self, bundles: list[BundleFolder]) -> None:
-        """Load the highest version of a model that can be loaded, unless it is loaded already."""
-        for bundle in sorted(bundles, key=lambda each: each.version, reverse=True):
-            in_use = (each for each in self._versions if each.state is not ModelState.DRAINING)
-            known = next((each for each in in_use if each.bundle == bundle), None)
-            if known is None:
-                known = ModelVersion(bundle)
-                self._versions.append(known)
-                await self._load(known)
-            if known.state is ModelState.READY:
-                return
+        Args:
+            only: name of the model; empty for all models.
+            waits: whether to return only when the loads that this update needs have ended.
+        """
+        async with self._scanning:
+            self._waiting.pop(only, None)
+            before = self._missing
+            load = await self._scan(only)
+            if only and any(name == only for name, _ in self._missing - before):
+                # A caller asked for this change: look a second time now, instead of at the next interval.
+                await asyncio.sleep(_SECOND_LOOK_S)
+                load = await self._scan(only)
+        loads = []
+        for name, bundles in load.items():
+            if name not in self._loading:
+                self._loading[name] = self._tasks.start(self._load_first(name, bundles))
+            loads.append(self._loading[name])
+        if waits and loads:
+            await asyncio.gather(*map(asyncio.shield, loads))
+
+    async def _scan(self, only: str) -> dict[str, tuple[BundleFolder, ...]]:
+        """Scan the folder, unload what has to be unloaded, and return which bundles of each model to try to load."""
+        assert self._settings.models is not None
+        found = await asyncio.to_thread(scan, self._settings.models)
+        self._report_unreadable(found)
+        bundles = {bundle for folder in found.values() for bundle in folder.bundles.values()}
+        self._versions = [
+            each
+            for each in self._versions
+            if each.state is not ModelState.FAILED or (each.bundle in bundles and not each.retried)
+        ]
+        change = changes(
+            found,
+            {name: version.bundle for name, version in self._current.items()},
+            failed={each.bundle for each in self._versions if each.state is ModelState.FAILED},
+            unwanted=self._unloaded,
+            missing_before=self._missing,
+        )
+        self._missing = change.missing
+        for name in change.unload:
+            if only in ("", name):
+                self._retire_current(name)
+        return {name: bundles for name, bundles in change.load.items() if only in ("", name)}
+
+    def _report_unreadable(self, found: Mapping[str, ModelFolder]) -> None:
+        """Log each folder that cannot be read, once."""
+        unreadable = {
+            (name, version): reason for name, folder in found.items() for version, reason in folder.unreadable.items()
+        }
+        for (name, version), reason in unreadable.items() - self._unreadable.items():
+            folder = name if version is None else f"{name}/{version}"
+            log.warning("%s cannot be read (%s): what is served of this model stays", folder, reason)
+        self._unreadable = unreadable
+
+    async def _load_first(self, name: str, bundles: tuple[BundleFolder, ...]) -> None:
+        """Load the first of these bundles that can be served."""
+        try:
+            for bundle in bundles:
+                version = ModelVersion(bundle)
+                self._versions.append(version)
+                await self._load(version)
+                if version.state is not ModelState.FAILED:
+                    return
+        finally:
+            del self._loading[name]
 
     async def _load(self, version: ModelVersion) -> None:
         """Load a version; if it cannot be loaded, log and record why."""
@@ -225,11 +291,19 @@ class ModelRepository:
             reason = one_line(error).replace(f"{self._settings.models}/", "")
             version.fail(reason, retried=isinstance(error, NotEnoughMemory))
             return
+        if version.name in self._unloaded:
+            # The model was unloaded meanwhile.
+            self._versions.remove(version)
+            version.state = ModelState.DRAINING
+            return
         self._take_over(version, loaded)
 
     async def _load_in_thread(self, folder: Path, settings: Settings) -> LoadedModel:
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._loader, load_model, folder, settings, self._scheduler.workers, loop)
+        load = self._loader.submit(_load_without_panic, folder, settings, self._scheduler.workers, loop)
+        self._loads.add(load)
+        load.add_done_callback(self._loads.discard)
+        return await asyncio.wrap_future(load)
 
     def _take_over(self, version: ModelVersion, loaded: LoadedModel) -> None:
         """Answer all later requests with a loaded version, and retire the previous version."""
@@ -260,6 +334,13 @@ class ModelRepository:
         self._on_change()
         if before is not None:
             self._retire(before)
+
+    def _retire_current(self, name: str) -> None:
+        """Unload the version of a model that answers requests, if there is one."""
+        version = self._current.pop(name, None)
+        if version is not None:
+            self._retire(version)
+            self._on_change()
 
     def _retire(self, version: ModelVersion) -> None:
         """Unload a version once the requests that use it are answered, or after `--drain-s`."""
@@ -292,6 +373,21 @@ class ModelRepository:
 
     def _names(self) -> str:
         return ", ".join(map(repr, self.served_names))
+
+
+def _load_without_panic(*arguments: Any) -> LoadedModel:
+    """Call `load_model`; a panic of a library in Rust becomes an ordinary error."""
+    try:
+        return load_model(*arguments)
+    except Exception:
+        raise
+    except BaseException as panic:
+        raise RuntimeError(f"{type(panic).__name__}: {panic}") from panic
+
+
+def _require_name(name: str) -> None:
+    if not name:
+        raise InvalidInput("the request names no model: send the name of the model to load or unload", field="name")
 
 
 def _starting() -> Unavailable:

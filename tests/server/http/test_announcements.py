@@ -10,7 +10,7 @@ from headwaiter_server.http.announcements import addresses, warnings
 
 
 def settings(**changed: Any) -> Settings:
-    return Settings(bundle=Path("bundle"), **changed)
+    return Settings(**{"bundle": Path("bundle"), **changed})
 
 
 @pytest.mark.parametrize(
@@ -41,6 +41,8 @@ def test_the_log_names_what_is_on(changed: dict[str, Any], urls: list[str]) -> N
         ({"playground": "on"}, ["--playground"]),
         ({"http_api": "on", "address": "models.example:1"}, ["--http-api"]),
         ({"http_api": "on", "playground": "on", "http_address": "192.0.2.7:1"}, ["--http-api", "--playground"]),
+        ({"model_control": "on", "bundle": None, "models": Path("models")}, ["--model-control"]),
+        ({"model_control": "on", "bundle": None, "models": Path("models"), "address": "127.0.0.1:1"}, None),
         ({"playground": "on", "http_address": "127.0.0.1:9464"}, None),
         ({"playground": "on", "address": "[::1]:50051"}, None),
         ({"playground": "on", "http_address": "localhost:9464"}, None),
@@ -55,4 +57,4 @@ def test_the_log_warns_when_strangers_can_send_requests(changed: dict[str, Any],
     lines = warnings(settings(**changed))
     assert len(lines) == (flags is not None)
     for line in lines:
-        assert [flag for flag in ("--http-api", "--playground") if flag in line] == flags
+        assert [flag for flag in ("--http-api", "--playground", "--model-control") if flag in line] == flags

@@ -1,0 +1,73 @@
+"""Decide what to load and to unload: a pure function of what is on disk, what is served and what was asked for."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from headwaiter_server.models.folders import BundleFolder, ModelFolder
+
+
+@dataclass(frozen=True)
+class Changes:
+    """What to do with the models.
+
+    Attributes:
+        load: for each model, the bundles to try, in order; the first one that can be served takes over. If no bundle
+            can be served, the version that is served stays.
+        unload: names of the models to unload.
+        missing: names and versions of the served models that the folder seems to lack now.
+    """
+
+    load: Mapping[str, tuple[BundleFolder, ...]]
+    unload: frozenset[str]
+    missing: frozenset[tuple[str, int]]
+
+
+def changes(
+    found: Mapping[str, ModelFolder],
+    served: Mapping[str, BundleFolder],
+    *,
+    failed: Collection[BundleFolder] = (),
+    unwanted: Collection[str] = (),
+    missing_before: Collection[tuple[str, int]] = (),
+) -> Changes:
+    """Return what to load and to unload.
+
+    A served version gives way only to a higher version, or to other files of its own version. It gives way to a lower
+    version, or to none, only if two scans in a row lack it: a folder that is being replaced, and a file that disappears
+    beside a scan, look like an absence too. If the folder of models is empty, nothing changes, because an empty folder
+    is what remains of a file system that is not mounted.
+
+    Args:
+        found: what the scan found.
+        served: the version of each model that answers requests.
+        failed: bundles that could not be served; they are not tried again while their files are unchanged.
+        unwanted: names of models that an operator has unloaded.
+        missing_before: `missing` of the changes after the previous scan.
+    """
+    unload = {name for name in served if name in unwanted}
+    if not found and served:
+        return Changes({}, frozenset(unload), frozenset())
+    load: dict[str, tuple[BundleFolder, ...]] = {}
+    missing: set[tuple[str, int]] = set()
+    for name in sorted({*found, *served} - {*unwanted}):
+        folder, current = found.get(name, ModelFolder()), served.get(name)
+        candidates = sorted(folder.bundles.values(), key=lambda bundle: bundle.version, reverse=True)
+        if current is not None:
+            absent = not folder.may_hold(current.version)
+            if absent:
+                missing.add((name, current.version))
+            if absent and (name, current.version) in missing_before:
+                if not candidates and not folder.unreadable:
+                    unload.add(name)
+            else:
+                candidates = [bundle for bundle in candidates if _supersedes(bundle, current)]
+        candidates = [bundle for bundle in candidates if bundle not in failed]
+        if candidates:
+            load[name] = tuple(candidates)
+    return Changes(load, frozenset(unload), frozenset(missing))
+
+
+def _supersedes(bundle: BundleFolder, current: BundleFolder) -> bool:
+    if bundle.version == current.version:
+        return bundle.identity != current.identity
+    return bundle.version > current.version
