@@ -1,0 +1,183 @@
+"""The whole server runs on ONNX Runtime's CUDA provider, on the double: its numbers mean nothing, all else is real."""
+
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from headwaiter_client import Client, Encoding, RetryPolicy, Unavailable
+from headwaiter_proto import encoder_pb2 as pb
+from testbed.minilm import command_path
+from testbed.server_process import RunningServer, running_server
+from tests.cuda_double import build
+from tests.cuda_double.environment import Double, double_in
+from tests.cuda_double.log import Launch, bytes_in_use, of
+
+if reason := build.why_unavailable():
+    pytest.skip(reason, allow_module_level=True)
+
+_UNCHECKED = (sys.executable, "-m", "tests.cuda_double.unchecked_server")
+_START_TIMEOUT_S = 60
+_GIB = 1 << 30
+
+
+@dataclass(frozen=True)
+class ServerOnDouble:
+    """A server on the double.
+
+    Attributes:
+        log: what the server writes to its standard error.
+    """
+
+    server: RunningServer
+    double: Double
+    log: Path
+
+
+@contextmanager
+def serving(bundle: Path, folder: Path, double: Double, *flags: str) -> Iterator[ServerOnDouble]:
+    log = folder / "server.log"
+    flags = ("--provider", "cuda", "--token-budget", "1024", "--cache-dir", str(folder / "cache"), *flags)
+    with log.open("wb") as errors, running_server(bundle, flags, _in(double), _UNCHECKED, errors) as server:
+        yield ServerOnDouble(server, double, log)
+
+
+def _in(double: Double) -> Sequence[str]:
+    return ["env", *(f"{name}={value}" for name, value in double.environment.items())]
+
+
+def start(bundle: Path, double: Double, *flags: str) -> "subprocess.CompletedProcess[str]":
+    """Start the server as it is, and return its exit status and its log."""
+    command = [command_path("headwaiter-server"), str(bundle), "--address", "127.0.0.1:0", "--metrics-port", "0"]
+    return subprocess.run(
+        [*command, "--provider", "cuda", *flags],
+        env=double.environment,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+        timeout=_START_TIMEOUT_S,
+    )
+
+
+def vectors(result: Encoding) -> int:
+    """Return the number of pooled vectors of a result."""
+    assert result.pooled is not None
+    return len(result.pooled)
+
+
+@pytest.fixture(scope="module")
+def on_two_devices(text_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerOnDouble]:
+    folder = tmp_path_factory.mktemp("server")
+    double = double_in(folder, devices=2, memory_gib=24)
+    with serving(text_bundle, folder, double, "--devices", "0,1") as server:
+        yield server
+
+
+def test_encode_answers_with_a_row_for_each_text_and_each_token(on_two_devices: ServerOnDouble) -> None:
+    with Client(on_two_devices.server.address) as client:
+        result = client.encode_tokens([[1] * 5, [2], [3] * 40], hidden=True)
+        assert result.pooled is not None
+        assert result.hidden is not None
+        assert result.pooled.shape == (3, 32)
+        assert [rows.shape for rows in result.hidden] == [(5, 32), (1, 32), (40, 32)]
+        assert vectors(client.encode(["fresh bread"] * 100)) == 100
+
+
+def test_the_server_is_ready_and_says_that_it_serves_fp16_on_cuda(on_two_devices: ServerOnDouble) -> None:
+    with Client(on_two_devices.server.address) as client:
+        assert client.is_serving()
+        description = client.model()
+        assert description.model.precision == pb.PRECISION_FP16
+        assert description.execution.provider == "cuda"
+
+
+def test_metrics_show_the_memory_of_each_device(on_two_devices: ServerOnDouble) -> None:
+    with urllib.request.urlopen(on_two_devices.server.metrics_url) as page:
+        families = {each.name: each for each in text_string_to_metric_families(page.read().decode())}
+    used, total = (
+        {sample.labels["gpu"]: sample.value for sample in families[f"headwaiter_gpu_memory_{kind}_bytes"].samples}
+        for kind in ("used", "total")
+    )
+    events = on_two_devices.double.log.events()
+    assert total == {"0": 24 * _GIB, "1": 24 * _GIB}
+    assert used == {str(device): bytes_in_use(events, device) for device in (0, 1)}
+    assert min(used.values()) > 0
+
+
+def test_both_devices_run_batches(on_two_devices: ServerOnDouble) -> None:
+    on_two_devices.double.log.mark("requests")
+    with Client(on_two_devices.server.address) as client:
+        for _ in range(20):
+            client.encode_tokens([[1] * 40] * 200)
+    events = on_two_devices.double.log.events()
+    launches = of(Launch, events[[getattr(event, "text", "") for event in events].index("requests") :])
+    assert {launch.device for launch in launches} == {0, 1}
+
+
+def test_the_log_has_no_line_of_onnx_runtime(on_two_devices: ServerOnDouble) -> None:
+    assert "onnxruntime" not in on_two_devices.log.read_text()
+
+
+def test_the_self_check_refuses_outputs_that_kernels_did_not_compute(text_bundle: Path, tmp_path: Path) -> None:
+    finished = start(text_bundle, double_in(tmp_path))
+    assert finished.returncode == 1
+    assert "self-check" in finished.stderr
+
+
+def test_a_device_that_does_not_exist_is_named_with_the_reason(text_bundle: Path, tmp_path: Path) -> None:
+    finished = start(text_bundle, double_in(tmp_path), "--devices", "1")
+    assert finished.returncode == 1
+    for fact in ("GPU 1", "Invalid device ID: 1"):
+        assert fact in finished.stderr
+    assert "pip install" not in finished.stderr
+
+
+def test_a_missing_library_is_named(text_bundle: Path, tmp_path: Path) -> None:
+    double = double_in(tmp_path)
+    only_driver = tmp_path / "libraries"
+    only_driver.mkdir()
+    for library in (build.CORE, "libcuda.so.1", "libcudart.so.13"):
+        (only_driver / library).symlink_to(build.build() / library)
+    environment = {name: value for name, value in double.environment.items() if name != "LD_PRELOAD"}
+    finished = start(
+        text_bundle, Double({**environment, "LD_LIBRARY_PATH": str(only_driver)}, double.log, double.controls)
+    )
+    assert finished.returncode == 1
+    assert "libcublas" in finished.stderr
+    assert "headwaiter[cuda]" in finished.stderr
+
+
+def test_a_model_that_does_not_fit_is_refused_with_the_reason(text_bundle: Path, tmp_path: Path) -> None:
+    double = double_in(tmp_path)
+    double.controls.limit_allocations(1 << 10)
+    finished = start(text_bundle, double)
+    assert finished.returncode == 1
+    assert "GPU memory" in finished.stderr
+
+
+def test_after_the_warm_up_batches_need_no_more_memory(text_bundle: Path, tmp_path: Path) -> None:
+    double = double_in(tmp_path)
+    with serving(text_bundle, tmp_path, double) as running, Client(running.server.address) as client:
+        double.controls.out_of_memory_at(1, times=1_000_000)
+        for length in (1, 7, 30, 64):
+            assert vectors(client.encode_tokens([[1] * length] * (8000 // length))) == 8000 // length
+
+
+def test_callers_of_a_device_that_fails_are_told_to_try_another_server(text_bundle: Path, tmp_path: Path) -> None:
+    double = double_in(tmp_path)
+    with (
+        serving(text_bundle, tmp_path, double) as running,
+        Client(running.server.address, retry=RetryPolicy(max_attempts=1)) as client,
+    ):
+        double.controls.fail_at_launch(1)
+        for _ in range(3):
+            with pytest.raises(Unavailable):
+                client.encode_tokens([[1] * 5])
+        assert not client.is_serving()
+    assert "700" in running.log.read_text() or "illegal" in running.log.read_text()
