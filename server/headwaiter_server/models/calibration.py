@@ -131,8 +131,9 @@ def largest_batches(model: Model, limits: BatchLimits) -> list[Lengths]:
         limits.sequences,
     )
     longest_sequences = (longest,) * max(1, longest_count)
-    # At this length, the limits of padded tokens and of cells allow the same number of sequences.
-    long = max(shortest, min(longest, limits.cells // limits.padded_tokens, limits.tokens))
+    # At this length, the limits of padded tokens and of cells allow the same number of sequences. A longer sequence
+    # than half of the tokens would leave fewer tokens for the short ones, and so less padding.
+    long = max(shortest, min(longest, limits.cells // limits.padded_tokens, (limits.tokens + 1) // 2))
     padded_count = limits.padded_tokens // limits.padded_length(long)
     short_count = max(0, min(padded_count, limits.sequences, 1 + (limits.tokens - long) // shortest) - 1)
     short = min(long, (limits.tokens - long) // max(1, short_count))
