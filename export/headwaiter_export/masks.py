@@ -81,14 +81,14 @@ class ScoreTerms:
         """Return the sum of all terms for the distances −(N − 1) to N − 1 from query to key, [1 or H, 2N − 1].
 
         N is `tokens`. The terms must not depend on content. A distance at which no query attends to a key has the
-        lowest number of the type.
+        number of `_masked`.
         """
         distances = torch.arange(1 - tokens, tokens)
         numbers = torch.zeros(1, 1, dtype=dtype)
         if self.table is not None or self.slopes:
             numbers = self._numbers_by_distance(distances[None])[:, 0].to(dtype)
         allowed = self.allowed_pairs(tokens, torch.zeros(1, dtype=torch.int64), distances)
-        return numbers if allowed is None else torch.where(allowed, numbers, torch.finfo(dtype).min)
+        return numbers if allowed is None else torch.where(allowed, numbers, _masked(dtype))
 
     def bias(self, query: Tensor, key: Tensor, *positions: Tensor | None) -> Tensor | None:
         """Return what each head adds to the score of each query and key, [..., H, n, K]; None without a bias.
@@ -149,6 +149,11 @@ class ScoreTerms:
         # On CUDA, N is rounded up, perhaps beyond M; no token attends to these keys.
         columns = (distances + self.table.shape[1] // 2).clamp(0, self.table.shape[1] - 1)
         return self.table.index_select(1, columns.flatten()).view(-1, *columns.shape)
+
+
+def _masked(dtype: torch.dtype) -> float:
+    """Return the number to add to a masked score. The kernel multiplies it by log₂e in float32: it must stay finite."""
+    return torch.finfo(dtype).min / (2 if dtype == torch.float32 else 1)
 
 
 def _distances(n: int, k: int, queries: Tensor | None, keys: Tensor | None) -> Tensor:

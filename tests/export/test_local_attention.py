@@ -81,9 +81,10 @@ def test_attention_weights_are_zero_outside_the_window(mask: str) -> None:
 
 
 @pytest.mark.exhaustive
-def test_a_graph_for_cuda_that_gathers_one_layer_pays_for_padding(tmp_path: Path) -> None:
-    for local_layers, window, route in (([], 0, Route.UNFUSED), ([1], WINDOW, Route.GATHERED)):
-        encoder = random_encoder(**{**LOCAL, "local_layers": local_layers, "window": window})
+def test_a_graph_for_cuda_gathers_only_products_of_distances(tmp_path: Path) -> None:
+    # Without the sizes of heads, the route of a graph that gathers nothing counts as unfused.
+    for distance_keys, route in ((False, Route.UNFUSED), (True, Route.GATHERED)):
+        encoder = random_encoder(**LOCAL, distance_keys=distance_keys)
         path = write_graphs(encoder, tmp_path, PackedCuda)[PackedCuda]
         assert EncoderGraph(open_with_standard_attention(path), gpu=0).route == route
 

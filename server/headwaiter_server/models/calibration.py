@@ -6,7 +6,7 @@ import sys
 from headwaiter_proto.rules.outputs import hidden_width
 from headwaiter_server.models.cost_fit import Sample, error_ratio, fit, smallest_budget
 from headwaiter_server.runtime.attention_routes import PADDED_LENGTH_STEP
-from headwaiter_server.runtime.errors import NotEnoughMemory, one_line
+from headwaiter_server.runtime.errors import LongestSequenceRefused, one_line
 from headwaiter_server.runtime.graph import Provider
 from headwaiter_server.runtime.model import Model
 from headwaiter_server.runtime.shape_buckets import MAX_SEQUENCES
@@ -79,7 +79,7 @@ def warm_up(model: Model, limits: BatchLimits) -> BatchLimits:
         The limits, halved until the largest batches fit in memory.
 
     Raises:
-        NotEnoughMemory: one longest sequence cannot run on the GPU.
+        LongestSequenceRefused: one longest sequence cannot run on the GPU.
         Exception: the runtime's error, if a typical sequence or the smallest full batch cannot run.
     """
     manifest = model.bundle.manifest
@@ -105,7 +105,7 @@ def _run_longest_sequence(model: Model) -> None:
     try:
         time_batch(model.graph, model.bundle.manifest, (longest,))
     except Exception as error:
-        raise NotEnoughMemory(
+        raise LongestSequenceRefused(
             f"one sequence of {longest:,} tokens, the longest that {model.bundle.manifest.name} accepts, cannot run "
             f"({one_line(error)}): lower --max-sequence-tokens, or free GPU memory"
         ) from error
@@ -133,7 +133,8 @@ def largest_batches(model: Model, limits: BatchLimits) -> list[Lengths]:
     longest_sequences = (longest,) * max(1, longest_count)
     # At this length, the limits of padded tokens and of cells allow the same number of sequences. A longer sequence
     # than half of the tokens would leave fewer tokens for the short ones, and so less padding.
-    long = max(shortest, min(longest, limits.cells // limits.padded_tokens, (limits.tokens + 1) // 2))
+    long = min(longest, limits.cells // limits.padded_tokens, (limits.tokens + 1) // 2)
+    long = max(shortest, long - long % limits.length_step)
     padded_count = limits.padded_tokens // limits.padded_length(long)
     short_count = max(0, min(padded_count, limits.sequences, 1 + (limits.tokens - long) // shortest) - 1)
     short = min(long, (limits.tokens - long) // max(1, short_count))

@@ -8,6 +8,8 @@ from pathlib import Path
 from headwaiter_server.runtime.bundle import MANIFEST
 
 SETTINGS = "settings.json"
+# A folder that file systems make at their root.
+_LOST_AND_FOUND = "lost+found"
 
 
 @dataclass(frozen=True)
@@ -57,13 +59,19 @@ def scan(folder: Path) -> dict[str, ModelFolder]:
     Raises:
         OSError: the folder itself cannot be read.
     """
-    return {model.name: _scan_model(model) for model in sorted(folder.iterdir()) if not model.name.startswith(".")}
+    found = {
+        model.name: _scan_model(model)
+        for model in sorted(folder.iterdir())
+        if not model.name.startswith(".") and model.name != _LOST_AND_FOUND
+    }
+    return {name: model for name, model in found.items() if model is not None}
 
 
-def _scan_model(model: Path) -> ModelFolder:
+def _scan_model(model: Path) -> ModelFolder | None:
+    """Return what is in the folder of a model; None for what is not a folder."""
     try:
         if not _is_folder(model):
-            return ModelFolder()
+            return None
         names = [each.name for each in model.iterdir()]
     except OSError as error:
         return ModelFolder(unreadable={None: _reason(error)})
@@ -81,6 +89,8 @@ def _scan_model(model: Path) -> ModelFolder:
                 # A link that leads nowhere is no file.
                 files = _identity(file for file in inside if file.exists())
                 bundles[version] = BundleFolder(model.name, version, bundle, settings, identity, files)
+        except NotADirectoryError:
+            continue
         except OSError as error:
             unreadable[version] = _reason(error)
     return ModelFolder(bundles, unreadable)

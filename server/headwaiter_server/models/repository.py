@@ -7,6 +7,7 @@ cannot be loaded is reported, and changes nothing else.
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
@@ -32,7 +33,7 @@ from headwaiter_server.scheduling.scheduler import Scheduler
 
 log = logging.getLogger(__name__)
 
-# A caller's change that removes a version is looked at again after this pause.
+# A version counts as removed if two scans at least this far apart lack it.
 _SECOND_LOOK_S = 0.2
 
 
@@ -54,9 +55,9 @@ class ModelRepository:
         # The version of each model that answers requests.
         self._current: dict[str, ModelVersion] = {}
         self._unloaded: set[str] = set()
-        # Why folders of models cannot be read, and the served versions that the latest scan lacked.
+        # Why folders of models cannot be read, and since when scans have lacked served versions.
         self._unreadable: dict[tuple[str, int | None], str] = {}
-        self._missing: frozenset[tuple[str, int]] = frozenset()
+        self._missing_since: dict[tuple[str, int], float] = {}
         self._scanning = asyncio.Lock()
         # For each model, or "" for all, the update that has not scanned the folder yet.
         self._waiting: dict[str, asyncio.Task[None]] = {}
@@ -201,6 +202,8 @@ class ModelRepository:
             try:
                 # A load in progress does not delay the next look.
                 await self._update(waits=False)
+            except Unavailable as error:
+                log.warning("%s", error)
             except Exception:
                 log.exception("the folder of models cannot be compared with what is loaded")
 
@@ -213,12 +216,16 @@ class ModelRepository:
         """
         async with self._scanning:
             self._waiting.pop(only, None)
-            before = self._missing
             load = await self._scan(only)
-            if only and any(name == only for name, _ in self._missing - before):
-                # A caller asked for this change: look a second time now, instead of at the next interval.
+            if only and any(name == only for name, _ in self._missing_since):
+                # A caller asked for this change: look a second time soon, instead of at the next interval.
                 await asyncio.sleep(_SECOND_LOOK_S)
                 load = await self._scan(only)
+        if only and only in self._loading:
+            # The load in progress may be of a version that is no longer the highest one.
+            await asyncio.wait({self._loading[only]})
+            await self._update(only, waits=waits)
+            return
         loads = []
         for name, bundles in load.items():
             if name not in self._loading:
@@ -230,7 +237,11 @@ class ModelRepository:
     async def _scan(self, only: str) -> dict[str, tuple[BundleFolder, ...]]:
         """Scan the folder, unload what has to be unloaded, and return which bundles of each model to try to load."""
         assert self._settings.models is not None
-        found = await asyncio.to_thread(scan, self._settings.models)
+        now_s = time.monotonic()
+        try:
+            found = await asyncio.to_thread(scan, self._settings.models)
+        except OSError as error:
+            raise Unavailable(f"the folder of models cannot be read ({error.strerror}): mount it") from None
         self._report_unreadable(found)
         bundles = {bundle for folder in found.values() for bundle in folder.bundles.values()}
         self._versions = [
@@ -243,9 +254,9 @@ class ModelRepository:
             {name: version.bundle for name, version in self._current.items()},
             failed={each.bundle for each in self._versions if each.state is ModelState.FAILED},
             unwanted=self._unloaded,
-            missing_before=self._missing,
+            missing_before={key for key, since_s in self._missing_since.items() if now_s - since_s >= _SECOND_LOOK_S},
         )
-        self._missing = change.missing
+        self._missing_since = {key: self._missing_since.get(key, now_s) for key in change.missing}
         for name in change.unload:
             if only in ("", name):
                 self._retire_current(name)
@@ -267,8 +278,12 @@ class ModelRepository:
             for bundle in bundles:
                 version = ModelVersion(bundle)
                 self._versions.append(version)
-                await self._load(version)
-                if version.state is not ModelState.FAILED:
+                try:
+                    await self._load(version)
+                except BaseException:
+                    self._versions.remove(version)
+                    raise
+                if version.state is not ModelState.FAILED or name in self._unloaded:
                     return
         finally:
             del self._loading[name]

@@ -29,7 +29,7 @@ class NotEnoughMemory(ModelRefused):
     """The model does not fit in memory."""
 
 
-class SequenceTooLong(ModelRefused):
+class LongestSequenceRefused(ModelRefused):
     """The longest sequence of the model is too long for the device."""
 
 

@@ -293,9 +293,8 @@ def _open_on_provider(
     graph: str | bytes, provider: Provider, options: ort.SessionOptions, device: int, max_gpu_bytes: int
 ) -> ort.InferenceSession:
     name, provider_options = _provider_options(provider, device, max_gpu_bytes)
+    # Otherwise a session that cannot open, or a run that fails, would open the session on the CPU.
     session = ort.InferenceSession(graph, options, providers=[(name, provider_options)], enable_fallback=0)
-    # Otherwise a run that fails would open the session on the CPU.
-    session.disable_fallback()
     # Without CUDA's libraries, ONNX Runtime opens the session on the CPU. The caller decides about a fallback.
     if session.get_providers()[0] != name:
         raise ProviderUnavailable(
@@ -311,4 +310,4 @@ def _load_error() -> str:
         ctypes.CDLL(str(Path(ort.__file__).parent / "capi" / _CUDA_PROVIDER_LIBRARY))
     except OSError as error:
         return one_line(error)
-    return "it says no reason"
+    return "no reason is known"

@@ -7,15 +7,15 @@ from typing import Any, Literal, NamedTuple
 
 from headwaiter_proto.encoder_pb2 import PRECISION_FP16, PRECISION_FP32, PRECISION_INT8, Precision
 from headwaiter_proto.manifest_pb2 import LOWERING_PACKED_CPU, LOWERING_PACKED_CUDA, Graph, Manifest, Parity
-from headwaiter_server.runtime.attention_routes import PackedAttention, Route, padded_attention
+from headwaiter_server.runtime.attention_routes import PackedAttention, padded_attention
 from headwaiter_server.runtime.bundle import GOLDEN, Bundle, Golden
 from headwaiter_server.runtime.errors import (
     BundleRefused,
     GraphMissing,
+    LongestSequenceRefused,
     ModelRefused,
     NotEnoughMemory,
     ProviderUnavailable,
-    SequenceTooLong,
     ToleranceExceeded,
     one_line,
 )
@@ -237,10 +237,13 @@ def _packed_attention(manifest: Manifest, precision: Precision) -> PackedAttenti
 
 def _check_score_arrays(manifest: Manifest, graph: EncoderGraph) -> None:
     """Refuse a model whose longest sequence has more scores, or a larger bias, than the kernels can compute."""
-    heads = manifest.heads if graph.route is Route.GATHERED else manifest.bias_heads
+    heads = manifest.heads if graph.route.pads else manifest.bias_heads
+    if manifest.distance_products and graph.route.pads:
+        # The products with vectors of distances are [H, N, 2N].
+        heads *= 2
     if not heads or manifest.max_tokens <= (most := most_padded_tokens(heads)):
         return
-    raise SequenceTooLong(
+    raise LongestSequenceRefused(
         f"{manifest.name} accepts {manifest.max_tokens:,} tokens, and an attention layer needs an array of {heads} × "
         f"{manifest.max_tokens:,}² numbers for this length, but ONNX Runtime's CUDA kernels compute at most 2³¹ − 1: "
         f"start with --max-sequence-tokens {most} or less"

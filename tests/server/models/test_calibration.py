@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 
 from headwaiter_server.models.calibration import batch_limits, measure_cost, warm_up
+from headwaiter_server.runtime.errors import LongestSequenceRefused
 from headwaiter_server.runtime.model import Model
 from headwaiter_server.runtime.packing import pack
 from headwaiter_server.runtime.shape_buckets import round_up_to_buckets
-from headwaiter_server.scheduling.cost import CostModel
+from headwaiter_server.scheduling.cost import BatchLimits, CostModel
 from tests.server.models.simulated_graph import GATHERED, VARYING, SimulatedGraph, simulated_model
 from tests.server.rpc.stand_ins import model as stand_in
 
@@ -99,3 +100,14 @@ def test_a_narrow_model_keeps_its_limits_because_no_batch_has_too_many_sequences
     limits = batch_limits(model, 65_536)
     assert warm_up(model, limits) == limits
     assert max(shape.sequences for shape in graph.ran) <= limits.sequences == 65_535
+
+
+def test_a_gpu_on_which_the_longest_sequence_does_not_run_is_refused_with_the_length_and_the_flag(
+    tmp_path: Path,
+) -> None:
+    model, graph = simulated_model(tmp_path, VARYING, provider="cuda")
+    graph.most_tokens = 511
+    with pytest.raises(LongestSequenceRefused) as refused:
+        warm_up(model, BatchLimits(tokens=128, cells=1 << 20))
+    for fact in ("512 tokens", "tiny", "out of memory", "--max-sequence-tokens"):
+        assert fact in str(refused.value)

@@ -125,7 +125,7 @@ def test_cuda_runs_without_tf32_with_all_fused_kernels_and_with_the_memory_limit
     def open_on_gpu(*_: object, providers: list[tuple[str, dict[str, str]]], enable_fallback: int) -> SimpleNamespace:
         assert not enable_fallback
         opened.update(providers)
-        return SimpleNamespace(get_providers=lambda: ["CUDAExecutionProvider"], disable_fallback=lambda: None)
+        return SimpleNamespace(get_providers=lambda: ["CUDAExecutionProvider"])
 
     _silent_fallback(monkeypatch)
     monkeypatch.setattr(ort, "InferenceSession", open_on_gpu)
@@ -203,7 +203,7 @@ def _silent_fallback(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ort, "get_available_providers", lambda: ["CUDAExecutionProvider", "CPUExecutionProvider"])
     patch.setattr(ctypes, "CDLL", lambda name: None)
     patch.setattr(ort, "preload_dlls", lambda: None)
-    session = SimpleNamespace(get_providers=lambda: ["CPUExecutionProvider"], disable_fallback=lambda: None)
+    session = SimpleNamespace(get_providers=lambda: ["CPUExecutionProvider"])
     patch.setattr(ort, "InferenceSession", lambda *_, **__: session)
 
 

@@ -3,21 +3,27 @@
 import json
 import logging
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Literal
 
 import onnxruntime as ort
 import pytest
 
 from headwaiter_proto.encoder_pb2 import PRECISION_FP16, PRECISION_FP32, PRECISION_INT8
+from headwaiter_server.runtime import model as model_module
+from headwaiter_server.runtime.attention_routes import Route
 from headwaiter_server.runtime.bundle import GOLDEN, MANIFEST, Bundle
 from headwaiter_server.runtime.errors import (
     BundleRefused,
     GraphMissing,
+    LongestSequenceRefused,
     ModelRefused,
     ProviderUnavailable,
     ToleranceExceeded,
 )
+from headwaiter_server.runtime.graph import EncoderGraph
 from headwaiter_server.runtime.model import open_model
+from headwaiter_server.runtime.numeric_tolerances import Difference
 from tests.server.runtime.bundles import copy, read_manifest, shift_golden, sign, write_manifest
 
 GRAPH = "packed-cpu.fp32.onnx"
@@ -158,6 +164,37 @@ def test_a_model_beyond_float16_is_refused_in_fp16_with_the_reason_and_opens_in_
     explained = message if precision == "fp16" else caplog.text
     for fact in ("no fp16 graph", "layers.0.feed_forward.up", "70000", "65504"):
         assert fact in explained
+
+
+@pytest.mark.parametrize(
+    ("heads", "bias_heads", "route", "most"),
+    [
+        (4, 1, Route.MEMORY_EFFICIENT, 45_056),  # a causal model: the mask of one head serves all
+        (32, 32, Route.MEMORY_EFFICIENT, 7680),  # ALiBi
+        (12, 0, Route.GATHERED, 13_312),  # DeBERTa
+    ],
+)
+def test_a_sequence_too_long_for_the_arrays_of_cuda_is_refused_with_a_length_that_is_not(
+    heads: int,
+    bias_heads: int,
+    route: Route,
+    most: int,
+    text_bundle: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    folder = copy(text_bundle, tmp_path)
+    manifest = read_manifest(folder)
+    manifest.heads, manifest.bias_heads, manifest.max_tokens = heads, bias_heads, 65_536
+    write_manifest(folder, manifest)
+    graph = SimpleNamespace(route=route, attends_in_blocks=True)
+    monkeypatch.setattr(EncoderGraph, "open", lambda *_, **__: graph)
+    monkeypatch.setattr(model_module, "check_golden", lambda *_, **__: Difference(0, 0, 0, 0, 1, 1))
+    message = _refusal(folder, LongestSequenceRefused, "cuda")
+    for fact in (manifest.name, "65,536", f"{bias_heads or heads} ×", f"--max-sequence-tokens {most} or less"):
+        assert fact in message
+    assert open_model(folder, "cuda", "auto", 1, max_tokens=most).bundle.manifest.max_tokens == most
+    assert (bias_heads or heads) * most**2 < 2**31
 
 
 @pytest.mark.gpu
