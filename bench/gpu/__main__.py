@@ -2,24 +2,36 @@
 
 The exit status is 1 if a requirement does not hold, if an error or a lack of time prevented a measurement, or if the
 GPU cannot be used. The GPU and all versions are printed above the table, and the lines to paste into the documentation
-below the table. No measurement starts after 7 minutes, so the most important part runs first.
+below the table. No measurement starts after 7 minutes, so the most important part runs first. If a call hangs, the
+check ends after 8 minutes and prints what it has measured.
 """
 
 import argparse
+import faulthandler
 import logging
+import os
+import shutil
 import sys
+import threading
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import psutil
+
 from bench.findings import Finding, Findings, findings_table, summary, to_json
+from bench.gpu.attention import attention
 from bench.gpu.correctness import correctness
 from bench.gpu.documents import document_lines
 from bench.gpu.environment import environment, versions
+from bench.gpu.forms import forms
+from bench.gpu.long_sequences import long_sequences
 from bench.gpu.memory import memory
 from bench.gpu.service import service
 from bench.gpu.settings import BUDGET_S, FULL, QUICK, START_S, Settings
+from bench.gpu.short_batch import short_batch
 from bench.gpu.speed import speed
 from testbed.minilm import CHECKPOINT, ROOT
 
@@ -27,18 +39,27 @@ PARTS: dict[str, Callable[[Settings, Findings], None]] = {
     "environment": environment,
     "correctness": correctness,
     "service": service,
-    "speed": speed,
     "memory": memory,
+    "forms": forms,
+    "long_sequences": long_sequences,
+    "speed": speed,
+    "short_batch": short_batch,
+    "attention": attention,
 }
+# If a call hangs and keeps Python from running too, the process ends this long after the budget.
+_LAST_RESORT_S = 15.0
 # Makes the settings, given the size of the runs, the checkpoint and a folder.
 MakeSettings = Callable[..., Settings]
 Clock = Callable[[], float]
 
 
 def main(
-    arguments: Sequence[str] | None = None, make_settings: MakeSettings = Settings, now_s: Clock = time.monotonic
+    arguments: Sequence[str] | None = None,
+    make_settings: MakeSettings = Settings,
+    now_s: Clock = time.monotonic,
+    budget_s: float = BUDGET_S,
 ) -> int:
-    """Run the chosen parts and return the exit status."""
+    """Run the chosen parts and return the exit status; end the process with status 1 if it exceeds the budget."""
     chosen = _parser().parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
     started_s = now_s()
@@ -49,10 +70,48 @@ def main(
             print(f"gpu-check: {reason}", file=sys.stderr)
             return 1
         run = {"command": " ".join(sys.argv[1:]), **versions(settings.gpu)}
-        findings = _run_parts(chosen.parts or PARTS, settings, now_s, started_s, run, chosen.json)
-    machine = "\n".join(f"- {name}: {value}" for name, value in run.items() if value)
-    print(machine, findings_table(findings), summary(findings), document_lines(findings, run["GPU"]), sep="\n\n")
+        findings: list[Finding] = []
+        with _ends_within(budget_s, findings, settings, run, chosen.json):
+            _run_parts(chosen.parts or PARTS, settings, findings, now_s, started_s, run, chosen.json)
+    print(_report(findings, run))
     return int(any(finding.fails for finding in findings))
+
+
+def _report(findings: Sequence[Finding], run: Mapping[str, str]) -> str:
+    machine = "\n".join(f"- {name}: {value}" for name, value in run.items() if value)
+    texts = machine, findings_table(findings), summary(findings), document_lines(findings, run["GPU"])
+    return "\n\n".join(texts)
+
+
+@contextmanager
+def _ends_within(
+    seconds: float, found: list[Finding], settings: Settings, run: Mapping[str, str], json: Path
+) -> Iterator[None]:
+    """End the process with status 1, and all processes that it started, if the block takes longer."""
+    stderr = sys.__stderr__
+    assert stderr is not None
+
+    def end() -> None:
+        faulthandler.dump_traceback(stderr)
+        reason = f"a call has not returned {seconds:.0f} s after the start of the check"
+        found.append(Finding("all parts", "duration, s", reason=reason, is_error=True))
+        json.write_text(to_json(found, run), encoding="utf-8")
+        # Standard output may be redirected: see `printed_kernels`.
+        print(_report(found, run), file=stderr, flush=True)
+        for child in psutil.Process().children(recursive=True):
+            child.kill()
+        shutil.rmtree(settings.folder, ignore_errors=True)
+        os._exit(1)
+
+    timer = threading.Timer(seconds, end)
+    timer.daemon = True
+    timer.start()
+    faulthandler.dump_traceback_later(seconds + _LAST_RESORT_S, exit=True, file=stderr)
+    try:
+        yield
+    finally:
+        timer.cancel()
+        faulthandler.cancel_dump_traceback_later()
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -67,9 +126,14 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _run_parts(
-    parts: Collection[str], settings: Settings, now_s: Clock, started_s: float, run: Mapping[str, str], json: Path
-) -> list[Finding]:
-    found: list[Finding] = []
+    parts: Collection[str],
+    settings: Settings,
+    found: list[Finding],
+    now_s: Clock,
+    started_s: float,
+    run: Mapping[str, str],
+    json: Path,
+) -> None:
     json.parent.mkdir(parents=True, exist_ok=True)
     for name, part in PARTS.items():
         if name in parts:
@@ -84,7 +148,6 @@ def _run_parts(
             json.write_text(to_json(found, run), encoding="utf-8")
     Findings("all parts", found).require("duration, s", now_s() - started_s, "≤", BUDGET_S)
     json.write_text(to_json(found, run), encoding="utf-8")
-    return found
 
 
 if __name__ == "__main__":

@@ -39,4 +39,4 @@ def environment(settings: Settings, findings: Findings) -> None:
         with findings.attempt(label), printed_kernels() as printed:
             path = write(encoder, layout, precision, settings.folder / f"{label}.onnx")
             graph = EncoderGraph.open(path, "cuda", attention=packed_attention(encoder.config, precision))
-            find_routes(label, graph, printed, encoder.config, findings)
+            find_routes(label, graph, printed, encoder.config, precision, findings)

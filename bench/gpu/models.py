@@ -1,19 +1,16 @@
-"""The models of the check: all-MiniLM-L6-v2 if its checkpoint is present, and random weights for other shapes."""
+"""The models of the check: all-MiniLM-L6-v2 if its checkpoint is present, and random weights for other models."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from bench.gpu.settings import PRECISIONS, Precision, Settings
 from headwaiter_export.bundle import export_bundle, to_float16
 from headwaiter_export.checkpoints import read_checkpoint
-from headwaiter_export.choices import Positions
 from headwaiter_export.config import EncoderConfig
 from headwaiter_export.encoder import Encoder
 from headwaiter_export.graph_plans import GRAPHS, GraphPlan
 from headwaiter_export.graphs import GraphLayout, write_graph
-from headwaiter_export.presets import PRESETS
 from headwaiter_export.text_config import TextConfig
 from headwaiter_export.weights import random_encoder
 from headwaiter_proto.encoder_pb2 import Precision as ProtoPrecision
@@ -26,19 +23,13 @@ def _bert(d_model: int, heads: int, layers: int, *, normalize: bool = False) -> 
 
 MINILM = _bert(384, 12, 6, normalize=True)
 BERT_BASE = _bert(768, 12, 12)
-BERT_LARGE = _bert(1024, 16, 24)
-ROTARY = replace(BERT_BASE, layers=6, max_tokens=4096, positions=Positions.ROTARY)
 
 
-def every_model(settings: Settings) -> Iterator[tuple[str, Encoder]]:
-    """Yield the name and encoder of every model; each encoder is built only when needed."""
+def full_size_models(settings: Settings) -> Iterator[tuple[str, Encoder]]:
+    """Yield the name and encoder of the models with all their layers; each encoder is built only when needed."""
     name, encoder, _ = _minilm(settings)
     yield name, encoder
-    for name, config in (("BERT-base", BERT_BASE), ("BERT-large", BERT_LARGE), ("rotary, 4,096 tokens", ROTARY)):
-        yield f"{name}, random weights", random_model(config, settings)
-    for name, preset in PRESETS.items():
-        # With pooling, so that pooled vectors can be compared too.
-        yield f"{name}, random weights", random_model(preset({"pooling": "mean"}), settings)
+    yield "BERT-base, random weights", random_model(BERT_BASE, settings)
 
 
 def _minilm(settings: Settings) -> tuple[str, Encoder, TextConfig | None]:
@@ -51,6 +42,11 @@ def _minilm(settings: Settings) -> tuple[str, Encoder, TextConfig | None]:
 def random_model(config: EncoderConfig, settings: Settings) -> Encoder:
     """Build an encoder with random weights."""
     return random_encoder(settings.effort.reduce(config), seed=0)
+
+
+def write_random_model(config: EncoderConfig, precision: Precision, path: Path) -> Path:
+    """Write the served graph of `random_model`; `config` is already reduced. Another process may run this function."""
+    return write(random_encoder(config, seed=0), served_plan(precision).layout, precision, path)
 
 
 def served_plan(precision: Precision) -> GraphPlan:

@@ -11,10 +11,19 @@ from unittest.mock import patch
 from bench.findings import Findings
 from bench.gpu.settings import Precision
 from headwaiter_export.attention_layout_cuda import bias_heads
+from headwaiter_export.choices import Mask, Positions
 from headwaiter_export.config import EncoderConfig
 from headwaiter_export.parity import random_sequences
-from headwaiter_server.runtime.attention_routes import PackedAttention, padded_attention
+from headwaiter_server.runtime.attention_routes import (
+    OLDEST_COMPUTE_CAPABILITY,
+    PackedAttention,
+    Route,
+    is_always_fused,
+    padded_attention,
+    served_route,
+)
 from headwaiter_server.runtime.graph import EncoderGraph
+from headwaiter_server.runtime.hardware import compute_capability
 from headwaiter_server.runtime.packing import pack
 
 # A session that opens while this variable is 1 prints a line for each attention operator that runs.
@@ -61,8 +70,8 @@ def printed_kernels() -> Iterator[Callable[[], str]]:
             os.close(stdout)
 
 
-def read_route(printed: str) -> str:
-    """Return the attention kernel that the lines of a batch name; "gathered" if no line names a kernel."""
+def read_routes(printed: str) -> str:
+    """Return the attention kernels that the lines of a batch name; "gathered" if no line names a kernel."""
     kernels = {_ROUTES.get(kernel, kernel) for kernel in _PRINTED.findall(printed)}
     return ", ".join(sorted(kernels)) or "gathered"
 
@@ -72,15 +81,34 @@ def find_routes(
     graph: EncoderGraph,
     printed: Callable[[], str],
     config: EncoderConfig,
+    precision: Precision,
     findings: Findings,
 ) -> None:
-    """Run batches of short, medium and long sequences, and compare the route of each batch with the prediction."""
+    """Run batches of short, medium and long sequences, and compare the routes of each batch with the prediction."""
+    expected = routes_of_layers(config, precision, compute_capability(0) or OLDEST_COMPUTE_CAPABILITY)
     for tokens in sorted({min(max(n, config.min_tokens), config.max_tokens) for n in _TOKENS}):
         printed()  # The lines of earlier batches.
         # One sequence is shorter, so that the batch has padding.
         lengths = [tokens] * (_SEQUENCES - 1) + [max(tokens - 1, config.min_tokens)]
         graph.run(pack(random_sequences(config, lengths)), hidden=True)
-        findings.expect(f"{label}: attention route, {_SEQUENCES} × {tokens} tokens", read_route(printed()), graph.route)
+        findings.expect(f"{label}: attention route, {_SEQUENCES} × {tokens} tokens", read_routes(printed()), expected)
+
+
+def routes_of_layers(config: EncoderConfig, precision: Precision, capability: tuple[int, int]) -> str:
+    """Return the kernels of all layers, like `read_routes`: local and global layers may have different kernels."""
+    everywhere = config.mask is not Mask.NONE or config.distance_bias or config.positions is Positions.ALIBI
+    routes = set()
+    for layer in range(config.layers):
+        attention = padded_attention(
+            half=precision == "fp16",
+            head_dim=config.head_dim,
+            value_dim=config.value_dim,
+            attention_bias=everywhere or layer in config.local_layers,
+        )
+        by_content = config.distance_keys or config.distance_queries
+        gathered = by_content or not is_always_fused(attention)
+        routes.add(Route.GATHERED if gathered else served_route(attention, capability))
+    return ", ".join(sorted(routes))
 
 
 def packed_attention(config: EncoderConfig, precision: Precision) -> PackedAttention:

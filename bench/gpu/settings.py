@@ -1,5 +1,6 @@
 """Settings of a GPU check: the GPU, and the sizes of its runs."""
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -25,12 +26,15 @@ class Effort:
         rounds: timed rounds; results are medians over the rounds.
         trace_tokens: tokens of the trace that is encoded in every round.
         ragged_tokens: tokens of a batch of mixed lengths.
+        form_tokens: the same for the small models of all forms.
         batch_tokens: tokens of the batches that are compared with the matrix rate.
         matrix: rows of the square matrices that measure the device's matrix rate.
         full_batch_tokens: batches of at least this size must reach a required share of the matrix rate.
         requests: requests of one short sequence.
         shapes: random batches that run between two measurements of memory.
         lengths: lengths of the trace's sequences.
+        attention_tokens: lengths of the sequences on which attention alone is timed.
+        processes: processes that write the graphs of all forms while others run; 0 writes them in this process.
         reduce: makes the configuration of a random model smaller.
     """
 
@@ -41,8 +45,11 @@ class Effort:
     matrix: int
     requests: int
     shapes: int
+    form_tokens: int = 8192
     full_batch_tokens: int = 16_384
     lengths: LogNormal = MEDIAN_90
+    attention_tokens: tuple[int, ...] = (128, 512, 2048, 8192)
+    processes: int = max(1, min(8, (os.cpu_count() or 1) // 2))
     reduce: Callable[[EncoderConfig], EncoderConfig] = lambda config: config
 
 

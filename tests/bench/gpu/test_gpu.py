@@ -13,10 +13,11 @@ from torch.utils.flop_counter import FlopCounterMode
 from bench.findings import Finding, Findings, findings_table, summary, to_json
 from bench.gpu import pytorch
 from bench.gpu.correctness import batches_of_lengths, hidden_relative_error
-from bench.gpu.memory import random_shapes
-from bench.gpu.models import BERT_BASE, ROTARY
-from bench.gpu.routes import read_route
-from bench.gpu.settings import Settings
+from bench.gpu.forms import FORMS
+from bench.gpu.memory import batch_of, random_shapes
+from bench.gpu.models import BERT_BASE
+from bench.gpu.routes import read_routes, routes_of_layers
+from bench.gpu.settings import FULL, Precision, Settings
 from bench.gpu.timing import encoder_flops, rounds_of
 from bench.loads.traces import in_batches
 from headwaiter_export.attention_layout import SingleSequence
@@ -102,7 +103,7 @@ def test_the_arithmetic_of_a_model_is_that_of_pytorchs_counter(choices: dict[str
     ],
 )
 def test_the_attention_kernel_is_read_from_the_output_of_onnx_runtime(printed: str, route: str) -> None:
-    assert read_route(printed) == route
+    assert read_routes(printed) == route
 
 
 def test_every_length_and_batches_of_64k_tokens_are_checked() -> None:
@@ -111,9 +112,9 @@ def test_every_length_and_batches_of_64k_tokens_are_checked() -> None:
     assert sorted(map(sum, batches))[-2:] == [65_536, 65_792]
     few = batches_of_lengths(BERT_BASE, 1024)
     assert all(700 < tokens < 1300 for tokens in map(sum, few[-2:]))
-    longer = batches_of_lengths(ROTARY, 65_536)
-    assert [4096] in longer
-    assert max(longer[-1]) == 4096
+    longer = batches_of_lengths(replace(BERT_BASE, max_tokens=4093), 65_536)
+    assert [each for each in longer if each in ([200], [4093])] == [[200], [4093]]
+    assert max(longer[-1]) == 4093
     assert 61_440 < sum(longer[-1]) <= 65_536
 
 
@@ -175,7 +176,10 @@ def test_a_failing_run_does_not_stop_the_timing_of_other_runs() -> None:
 
 def test_random_shapes_keep_the_limits_of_a_server() -> None:
     limits = BatchLimits(tokens=300, cells=4096, padded_tokens=250)
-    shapes = list(random_shapes(Manifest(min_tokens=2, max_tokens=64), limits, 200))
+    manifest = Manifest(min_tokens=2, max_tokens=64, vocabulary_size=50)
+    batches = list(random_shapes(manifest, limits, 200))
+    assert all(batch_of(lengths, manifest).tokens == sum(lengths) for lengths in batches)
+    shapes = [tuple(lengths) for lengths in batches]
     assert len(set(shapes)) > 100
     for lengths in shapes:
         assert min(lengths) >= 2
@@ -183,3 +187,39 @@ def test_random_shapes_keep_the_limits_of_a_server() -> None:
     assert 150 < max(map(sum, shapes)) <= 300
     assert 200 < max(len(lengths) * max(lengths) for lengths in shapes) <= 250
     assert 4000 < max(len(lengths) * max(lengths) ** 2 for lengths in shapes) <= 4096
+
+
+TURING, HOPPER = (7, 5), (9, 0)
+_FUSED = "memory-efficient"
+
+
+@pytest.mark.parametrize(
+    ("form", "precision", "capability", "routes"),
+    [
+        ("local and global layers, as ModernBERT", "fp16", HOPPER, "flash, memory-efficient"),
+        ("local and global layers, as ModernBERT", "fp16", TURING, _FUSED),
+        ("local and global layers, as ModernBERT", "fp32", HOPPER, _FUSED),
+        ("local and global heads of 256, as EmbeddingGemma", "fp16", HOPPER, "flash, memory-efficient"),
+        ("causal with 32 heads, as Qwen3", "fp16", HOPPER, _FUSED),
+        ("ALiBi", "fp16", HOPPER, _FUSED),
+        ("distance table, as T5", "fp16", HOPPER, _FUSED),
+        ("distance products, as DeBERTa", "fp16", HOPPER, "gathered"),
+        ("image patches with registers and heads of 80, as DINOv2", "fp16", HOPPER, "flash"),
+        ("switch-head, random weights", "fp32", HOPPER, _FUSED),
+        # Values are longer than keys.
+        ("projected-heads, random weights", "fp16", HOPPER, _FUSED),
+    ],
+)
+def test_each_layer_has_its_attention_kernel(
+    form: str, precision: Precision, capability: tuple[int, int], routes: str
+) -> None:
+    assert routes_of_layers(FORMS[form], precision, capability) == routes
+
+
+def test_forms_have_all_lengths_that_matter() -> None:
+    for name, config in FORMS.items():
+        lengths = {n for batch in batches_of_lengths(config, FULL.form_tokens) for n in batch}
+        assert {n for n in (8, 200, 512, config.max_tokens) if n <= config.max_tokens} <= lengths
+        assert config.max_tokens % 8 or name.endswith("random weights")
+        # Padded to the longest sequence, the scores of gathered attention must fit in memory.
+        assert max(len(batch) * max(batch) for batch in batches_of_lengths(config, FULL.form_tokens)) < 200_000

@@ -1,9 +1,8 @@
 """Every part of the GPU check runs without a GPU, and finds what goes wrong."""
 
 import json
-import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
@@ -11,21 +10,17 @@ from typing import Any, Protocol
 
 import onnx
 import pytest
-import torch
-from torch import Tensor
 
 from bench.findings import Finding
 from bench.gpu import __main__ as check
-from bench.gpu import correctness, models, pytorch
 from bench.gpu.__main__ import Clock
 from bench.gpu.documents import BENCHMARKS, NUMERICS, document_lines, waiting_lines
 from bench.gpu.settings import Effort, Settings
-from headwaiter_export.attention_layout import Portable
 from headwaiter_export.checkpoints import read_checkpoint
-from headwaiter_export.encoder import Encoder
 from headwaiter_export.presets import PRESETS
-from tests.bench.gpu.rehearsal import EFFORT, Faults, RehearsalGpu, no_gpu
-from tests.contrib_ops import CONTRIB_OPS, PackedMultiHeadAttention
+from tests.bench.gpu import rehearsal
+from tests.bench.gpu.rehearsal import EFFORT, OPERATORS, Faults, RehearsalGpu, no_gpu
+from tests.contrib_ops import PackedMultiHeadAttention
 from tests.oracle import Array
 
 
@@ -41,18 +36,15 @@ NO_SERVER = ("false",)
 
 
 @pytest.fixture
-def rehearse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Rehearse:
+def rehearse(tmp_path: Path) -> Rehearse:
     """Run parts of the check, or all; return the exit status and the findings."""
-    # Compiling takes half a minute, and PyTorch has variable-length attention only for CUDA.
-    monkeypatch.setattr(pytorch.Runner, "compile", lambda runner: None)
-    monkeypatch.setattr("torch.nn.attention.varlen.varlen_attn", varlen_attn)
 
     def run(
         parts: Sequence[str], *, effort: Effort = EFFORT, now_s: Clock = time.monotonic, **faults: Any
     ) -> tuple[int, list[Finding]]:
         chosen, file = Faults(**{"seconds": PYTORCH_IS_SLOW, **faults}), tmp_path / "findings.json"
         gpu = RehearsalGpu(chosen)
-        with no_gpu(chosen):
+        with no_gpu(chosen), rehearsal.pytorch_on_cpu():
             status = check.main(
                 [*parts, "--json", str(file), "--model", str(tmp_path / "missing")],
                 lambda _, checkpoint, folder: Settings(effort, checkpoint, folder, gpu),
@@ -64,31 +56,11 @@ def rehearse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Rehearse:
     return run
 
 
-def varlen_attn(query: Tensor, key: Tensor, value: Tensor, starts: Tensor, *_: object) -> Tensor:
-    lengths = starts.diff().tolist()
-    heads = (torch.split(rows.transpose(0, 1), lengths, dim=1) for rows in (query, key, value))
-    attend = torch.nn.functional.scaled_dot_product_attention
-    return torch.cat([attend(q, k, v) for q, k, v in zip(*heads, strict=True)], dim=1).transpose(0, 1)
-
-
 @pytest.fixture
-def one_model(text_bundle: Path, text_checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Use the graphs of an existing bundle for all models, because tracing a graph takes seconds."""
-    encoder = read_checkpoint(text_checkpoint).encoder
-
-    def copy_graph(model: Encoder, layout: type[object], path: Path) -> None:
-        precision = "fp16" if next(model.parameters()).dtype == torch.float16 else "fp32"
-        # The bundle has no padded graph in fp16.
-        kind = "portable" if (layout, precision) == (Portable, "fp32") else "packed-cuda"
-        shutil.copy(text_bundle / f"{kind}.{precision}.onnx", path)
-        shutil.copy(text_bundle / f"weights.{precision}.bin", path.parent)
-
-    monkeypatch.setattr(models, "random_encoder", lambda config, seed: encoder)
-    monkeypatch.setattr(models, "write_graph", copy_graph)
-    monkeypatch.setattr(
-        models, "export_bundle", lambda encoder, text, folder, *_, **__: shutil.copytree(text_bundle, folder)
-    )
-    monkeypatch.setattr(correctness, "every_model", lambda settings: [("model", encoder)])
+def one_model(text_bundle: Path, text_checkpoint: Path, operators: None) -> Iterator[None]:
+    """Use the tests' text bundle for all models."""
+    with rehearsal.one_model(text_bundle, read_checkpoint(text_checkpoint).encoder):
+        yield
 
 
 def failing(findings: Sequence[Finding]) -> set[str]:
@@ -119,7 +91,10 @@ def test_every_part_runs_and_finds_what_goes_wrong(rehearse: Rehearse, one_model
         "GPU memory after 5 random shapes / after warm-up",
     }
     # Every part has figures that hold, and an aim that is missed does not fail.
-    assert {each.part for each in findings if each.verdict == "holds"} >= {"environment", "correctness", "service"}
+    holding = {each.part for each in findings if each.verdict == "holds"}
+    assert holding >= {"environment", "correctness", "forms", "long_sequences", "attention"}
+    assert {each.part for each in findings} >= check.PARTS.keys()
+    assert [each.name for each in findings if each.measured is None and not each.fails] == []
     assert [each.fails for each in findings if each.is_aim and each.verdict == "does not hold"] == [False]
 
 
@@ -136,7 +111,7 @@ class Leak(PackedMultiHeadAttention):
 
 def with_operator(operator: type[PackedMultiHeadAttention]) -> list[Any]:
     named = type("PackedMultiHeadAttention", (operator,), {"op_domain": "com.microsoft"})
-    return [named if each is PackedMultiHeadAttention else each for each in CONTRIB_OPS]
+    return [named if each is PackedMultiHeadAttention else each for each in OPERATORS]
 
 
 def test_wrong_answers_are_found_and_not_timed(rehearse: Rehearse, one_model: None) -> None:
@@ -184,7 +159,7 @@ def test_no_measurement_starts_when_the_time_is_up(rehearse: Rehearse, one_model
     # Each look at the clock takes 45 s, so the time is up in the second part, after float32.
     status, findings = rehearse([], now_s=map(float, count(0, 45)).__next__)
     assert status == 1
-    assert [each.name for each in findings if each.is_error] == ["model", "service", "speed", "memory"]
+    assert [each.name for each in findings if each.is_error] == ["model", *list(check.PARTS)[2:]]
     assert [each.fails for each in findings if each.name == "duration, s"] == [True]
     assert [each.verdict for each in findings if each.name.endswith("fp32: values changed by other sequences")]
 
