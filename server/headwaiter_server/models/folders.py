@@ -76,8 +76,8 @@ def _scan_model(model: Path) -> ModelFolder | None:
     except OSError as error:
         return ModelFolder(unreadable={None: _reason(error)})
     folders = {int(name): model / name for name in names if name.isdecimal() and str(int(name)) == name}
-    if MANIFEST in names:
-        folders.setdefault(1, model)
+    if MANIFEST in names and not (model / "1" / MANIFEST).exists():
+        folders[1] = model
     bundles: dict[int, BundleFolder] = {}
     unreadable: dict[int | None, str] = {}
     for version, bundle in folders.items():

@@ -149,6 +149,8 @@ def test_a_scan_reports_what_it_cannot_read_beside_what_it_can(tmp_path: Path) -
     (tmp_path / "lost+found").mkdir()
     write_bundle(tmp_path / ".hidden" / "1")
     write_bundle(tmp_path / "c")
+    # An empty folder does not hide the bundle beside it.
+    (tmp_path / "c" / "1").mkdir()
     found = scan(tmp_path)
     assert {name: set(each.bundles) for name, each in found.items()} == {
         "a": {1, 10},
