@@ -1,0 +1,103 @@
+"""Write tiny encoders of many forms as CUDA graphs, with the manifest that a server reads."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Literal
+
+import torch
+from google.protobuf import json_format
+
+from headwaiter_export.attention_layout_cuda import PackedCuda, bias_heads
+from headwaiter_export.bundle import to_float16
+from headwaiter_export.config import EncoderConfig
+from headwaiter_export.encoder import Encoder
+from headwaiter_export.graphs import write_graph
+from headwaiter_proto.manifest_pb2 import Manifest
+from headwaiter_server.runtime.bundle import MANIFEST
+
+Precision = Literal["fp16", "fp32"]
+_SIZES = {"d_model": 16, "heads": 2, "head_dim": 8, "d_ff": 16, "layers": 1, "vocabulary_size": 32}
+# Positions that have no table, so that the longest sequence can be as long as CUDA's kernels allow.
+_LONG = {"positions": "rotary", "max_tokens": 65_536}
+
+
+@dataclass(frozen=True)
+class Form:
+    """A form of encoder.
+
+    Attributes:
+        precision: that of its graph.
+        choices: fields of the configuration that differ from a small encoder of token ids.
+    """
+
+    precision: Precision
+    choices: Mapping[str, Any]
+
+
+# Forms that the bundle "tiny-text", a BERT, does not have. Some are named after a model that has them.
+FORMS: Mapping[str, Form] = MappingProxyType(
+    {
+        "causal": Form("fp16", {**_LONG, "mask": "causal", "query_key_norm": True, "head_dim": 16}),
+        "local": Form("fp16", {**_LONG, "layers": 2, "local_layers": (1,), "window": 64}),
+        "alibi": Form("fp32", {"positions": "alibi", "heads": 32, "max_tokens": 65_536}),
+        "t5": Form("fp16", {"positions": "none", "distance_bias": True, "max_tokens": 512}),
+        "deberta": Form(
+            "fp16",
+            {
+                "d_model": 384,
+                "heads": 6,
+                "head_dim": 64,
+                "positions": "none",
+                "distance_keys": True,
+                "distance_queries": True,
+                "max_tokens": 512,
+            },
+        ),
+        "registers": Form(
+            "fp16",
+            {
+                "vocabulary_size": 0,
+                "feature_width": 8,
+                "prefix_rows": 5,
+                "head_dim": 80,
+                "max_tokens": 21,
+                "fixed_length": True,
+            },
+        ),
+        "experts": Form("fp32", {"experts": 4, "active_experts": 2, "max_tokens": 64}),
+        "large-heads": Form("fp16", {"head_dim": 256, "heads": 32, "max_tokens": 64}),
+    }
+)
+
+
+def graph_file(precision: Precision) -> str:
+    """Return the file name of a graph, the same as in a bundle."""
+    return f"packed-cuda.{precision}.onnx"
+
+
+def write_model(folder: Path, form: Form) -> Path:
+    """Write a form's graph and its manifest without checksums to a new folder, and return the folder."""
+    torch.manual_seed(0)
+    config = EncoderConfig(**{**_SIZES, **form.choices})
+    encoder = Encoder(config).eval().fold_temperatures().merge_dense()
+    folder.mkdir()
+    graph = folder / graph_file(form.precision)
+    write_graph(to_float16(encoder) if form.precision == "fp16" else encoder, PackedCuda, graph)
+    manifest = Manifest(
+        name=folder.name,
+        vocabulary_size=config.vocabulary_size,
+        feature_width=config.feature_width,
+        min_tokens=config.min_tokens,
+        max_tokens=config.max_tokens,
+        fixed_length=config.fixed_length,
+        width=config.pooled_width,
+        layers=config.layers,
+        heads=config.heads,
+        head_dim=config.head_dim,
+        value_dim=config.value_dim,
+        bias_heads=bias_heads(config),
+    )
+    (folder / MANIFEST).write_text(json_format.MessageToJson(manifest), encoding="utf-8")
+    return folder

@@ -1,0 +1,137 @@
+"""Encoders of many forms run on the CUDA provider with the predicted kernels, few copies and few waits."""
+
+import json
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headwaiter_server.runtime.attention_routes import Route
+from tests.cuda_double import build
+from tests.cuda_double.environment import double_in
+from tests.cuda_double.log import Event, Log, Product, between, copies, invalid_launches, kernel_names, of, waits
+from tests.shared_folders import SharedFolders
+
+if reason := build.why_unavailable():
+    pytest.skip(reason, allow_module_level=True)
+
+_REPOSITORY = Path(__file__).parents[2]
+CAPABILITIES = ("7.5", "8.0", "9.0", "12.0")
+# Graphs by the name of their form and their precision, with the kernels of attention on compute capability 7.5, and on
+# 8.0 and newer.
+FLASH, EFFICIENT, SOFTMAX = "flash_fwd_kernel", "attention_kernel_batched_impl", "BiasSoftmaxWarpForward"
+KERNELS: Mapping[str, tuple[set[str], set[str]]] = {
+    "bert fp16": ({EFFICIENT}, {FLASH}),
+    "bert fp32": ({EFFICIENT}, {EFFICIENT}),
+    "causal fp16": ({EFFICIENT}, {EFFICIENT}),
+    "local fp16": ({EFFICIENT}, {EFFICIENT, FLASH}),
+    "alibi fp32": ({EFFICIENT}, {EFFICIENT}),
+    "t5 fp16": ({EFFICIENT}, {EFFICIENT}),
+    "deberta fp16": ({SOFTMAX}, {SOFTMAX}),
+    "registers fp16": ({EFFICIENT}, {FLASH}),
+    "experts fp32": ({EFFICIENT}, {EFFICIENT}),
+    "large-heads fp16": ({EFFICIENT}, {FLASH}),
+}
+# A graph with a kernel has this route. Several kernels count as the one that comes first.
+ROUTES = {SOFTMAX: Route.GATHERED, EFFICIENT: Route.MEMORY_EFFICIENT, FLASH: Route.FLASH}
+WITH_DISTANCES = {"causal", "local", "alibi", "t5", "deberta"}
+# The operators that may run on the CPU, because they compute sizes of arrays from the shapes of inputs.
+OPERATORS_ON_CPU = {"Add", "Cast", "Concat", "Mul", "Reshape", "Squeeze", "Sub"}
+MOST_BYTES_ON_CPU = 40
+
+
+class Run:
+    """What graphs did on the devices of the double."""
+
+    def __init__(self, folder: Path) -> None:
+        self.found: Mapping[str, Any] = json.loads((folder / "found.json").read_text())
+        self.events = Log(folder / "cuda.log").events()
+
+    def batches(self, graph: str) -> Iterator[tuple[str, int, list[Event]]]:
+        """Yield the name, the device and the events of each batch of a graph."""
+        for device in range(len(CAPABILITIES)):
+            for batch in self.found[f"{graph} {device}"]["inputs"]:
+                mark = f"{graph} {device} {batch}"
+                yield batch, device, between(self.events, mark, f"{mark} end")
+
+
+@cache
+def _read(folder: Path) -> Run:
+    return Run(folder)
+
+
+@pytest.fixture(scope="module")
+def run(forms: Mapping[str, Path], shared_folders: SharedFolders) -> Run:
+    def run_forms(folder: Path) -> None:
+        folder.mkdir()
+        double = double_in(folder, devices=len(CAPABILITIES), capability=CAPABILITIES)
+        models = [f"{name}={path}" for name, path in forms.items()]
+        command = [sys.executable, "-m", "tests.cuda_double.forms", str(len(CAPABILITIES)), *models]
+        finished = subprocess.run(command, env=double.environment, cwd=_REPOSITORY, stdout=subprocess.PIPE, check=True)
+        (folder / "found.json").write_bytes(finished.stdout)
+
+    return _read(shared_folders.get("cuda-forms-run", run_forms))
+
+
+def test_every_graph_runs_on_every_device(run: Run) -> None:
+    assert set(run.found) == {f"{graph} {device}" for graph in KERNELS for device in range(len(CAPABILITIES))}
+
+
+@pytest.mark.parametrize("graph", KERNELS)
+def test_attention_launches_the_predicted_kernels(run: Run, graph: str) -> None:
+    for _, device, events in run.batches(graph):
+        expected = KERNELS[graph][device > 0]
+        assert set(ROUTES) & set(kernel_names(events)) == expected
+        assert run.found[f"{graph} {device}"]["route"] == next(
+            ROUTES[kernel] for kernel in ROUTES if kernel in expected
+        )
+
+
+@pytest.mark.parametrize("graph", KERNELS)
+def test_the_cpu_computes_only_sizes_of_arrays(run: Run, graph: str) -> None:
+    for device in range(len(CAPABILITIES)):
+        nodes = run.found[f"{graph} {device}"]["nodes"]
+        assert {provider for provider, *_ in nodes} <= {"CPUExecutionProvider"}
+        assert {operator for _, operator, _ in nodes} <= OPERATORS_ON_CPU
+        assert max(size for *_, size in nodes) <= MOST_BYTES_ON_CPU
+        assert "MemcpyToHost" not in run.found[f"{graph} {device}"]["operators"]
+
+
+@pytest.mark.parametrize("graph", KERNELS)
+def test_inputs_are_copied_without_a_wait_and_only_outputs_come_back(run: Run, graph: str) -> None:
+    for batch, device, events in run.batches(graph):
+        found = run.found[f"{graph} {device}"]
+        inputs = Counter(found["inputs"][batch])
+        sizes = Counter(copy.bytes for copy in copies(events, "pageable to device"))
+        assert not inputs - sizes
+        # Biases and distances also need the largest distance, one number that the CPU computes from N.
+        others = list((sizes - inputs).elements())
+        assert len(others) == (graph.split()[0] in WITH_DISTANCES)
+        assert sum(others) <= 8
+        assert not any(copy.waits for copy in copies(events) if copy.target == "device")
+        assert len(copies(events, "device to pageable")) == found["outputs"]
+        assert not copies(events, "device to pinned")
+
+
+@pytest.mark.parametrize("graph", KERNELS)
+def test_a_batch_waits_once_for_each_output_and_twice_at_its_end(run: Run, graph: str) -> None:
+    for _, device, events in run.batches(graph):
+        assert len(waits(events)) == run.found[f"{graph} {device}"]["outputs"] + 2
+
+
+@pytest.mark.parametrize("graph", KERNELS)
+def test_the_number_of_products_and_launches_does_not_depend_on_the_lengths(run: Run, graph: str) -> None:
+    counts = [(len(of(Product, events)), len(kernel_names(events))) for _, _, events in run.batches(graph)]
+    assert len({products for products, _ in counts}) == 1
+    # Products with one row have kernels of their own.
+    assert max(launches for _, launches in counts) - min(launches for _, launches in counts) <= 1
+
+
+def test_no_launch_is_invalid_even_for_the_longest_sequence_and_for_the_most_sequences(run: Run) -> None:
+    assert {"longest", "most sequences"} <= {batch for batch, *_ in run.batches("causal fp16")}
+    assert [(launch.name, launch.grid, launch.invalid) for launch in invalid_launches(run.events)] == []
