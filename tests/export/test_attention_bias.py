@@ -1,0 +1,82 @@
+"""Masks, windows, linear biases and tables of distances in graphs for CUDA equal the formulas, in fp32 and in fp16.
+
+Packed attention adds them to the scores as one array over N × N positions, and N is rounded up to a multiple of 16. So
+the longest sequence of these encoders is no multiple of 16.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from headwaiter_export.attention_layout_cuda import PackedCuda
+from headwaiter_export.bundle import to_float16
+from headwaiter_export.encoder import Encoder
+from headwaiter_export.graphs import write_graph
+from tests.export.helpers import (
+    RUNTIMES,
+    assert_close_to_scale,
+    cosines,
+    oracle_of,
+    random_encoder,
+    random_sequences,
+    run_graph,
+)
+from tests.export.standard_attention import missing_kernel
+
+LONGEST = 45
+# The last batch has more sequences than a shape bucket.
+BATCHES = ((1,), (LONGEST,), (LONGEST, 1, 17), (5, 31, 1, 12, LONGEST, 2, 9, 3, 7))
+# Far below ONNX Runtime's default score of masked keys, −10,000, and exact in float16.
+LOW_SCORE = -20_000.0
+FORMS: dict[str, dict[str, Any]] = {
+    # Only the last layer has a window. A large epsilon changes the results of the norms.
+    "linear": {"positions": "alibi", "layers": 2, "local_layers": [1], "window": 6, "norm_eps": 0.3},
+    "tables": {"distance_bias": True, "layers": 3, "local_layers": [2], "window": 6},
+    # No kernel has these products, so attention is gathered.
+    "products": {"mask": "causal", "layers": 1, "distance_bias": True, "distance_queries": True},
+}
+
+
+def biased_encoder(form: str) -> Encoder:
+    """Build an encoder.
+
+    If it has tables, the heads of the last layer but the first have scores of 0 for later tokens, and otherwise of
+    LOW_SCORE. So tokens at the end of a sequence have no other scores, and with a causal mask no token has.
+    """
+    encoder = random_encoder(feature_width=6, d_ff=0, max_tokens=LONGEST, **FORMS[form])
+    config = encoder.config
+    if config.distance_bias:
+        attention = encoder.get_submodule(f"layers.{config.layers - 1}.attention")
+        for name in ("query.weight", "query.bias"):
+            attention.get_parameter(name).data[config.head_dim :] = 0
+        if config.distance_queries:
+            attention.get_parameter("distance_queries.table").data[1:] = 0
+        later = torch.arange(2 * LONGEST - 1) > LONGEST - 1
+        attention.get_parameter("distances.table").data[1:] = torch.where(later, 0.0, LOW_SCORE)
+    return encoder
+
+
+@pytest.mark.parametrize(
+    ("form", "half"),
+    [("linear", False), ("tables", False), ("tables", True), ("products", False)],
+)
+def test_biases_and_masks_equal_the_formulas_at_lengths_that_are_rounded_up(
+    form: str, half: bool, tmp_path: Path
+) -> None:
+    encoder, path = biased_encoder(form), tmp_path / "graph.onnx"
+    write_graph(to_float16(encoder) if half else encoder, PackedCuda, path)
+    assert missing_kernel(path) == ("" if form == "products" else "PackedMultiHeadAttention")
+    oracle = oracle_of(encoder)
+    for lengths in BATCHES:
+        sequences = random_sequences(encoder.config, lengths)
+        expected = np.concatenate([oracle.hidden(each) for each in sequences])
+        for runtime in RUNTIMES[PackedCuda]:
+            hidden = run_graph(path, runtime, sequences).hidden
+            assert hidden is not None
+            if half:
+                assert cosines(hidden, expected).min() >= 0.9999
+            else:
+                assert_close_to_scale(hidden, expected)
