@@ -10,6 +10,7 @@ import gc
 import signal
 import sys
 import time
+from collections.abc import Collection
 from functools import partial
 from typing import Any
 from unittest.mock import patch
@@ -91,8 +92,8 @@ def main() -> int:
     class SoakRecorder(Recorder):
         """Also counts faults and asyncio tasks."""
 
-        def __init__(self) -> None:
-            super().__init__()
+        def __init__(self, gpus: Collection[int] = ()) -> None:
+            super().__init__(gpus)
             loop = asyncio.get_running_loop()
             tasks = Gauge("soak_asyncio_tasks", "Unfinished asyncio tasks.", registry=self.registry)
             tasks.set_function(lambda: len(asyncio.all_tasks(loop)))

@@ -122,7 +122,7 @@ def test_a_hang_ends_the_check_and_what_was_measured_is_printed(rehearsed: Finis
     (hang,) = rehearsed.found["hang"]
     assert rehearsed.status == 1
     assert (hang.name, hang.is_error) == ("duration, s", True)
-    assert "a call has not returned 2 s after the start" in rehearsed.errors
+    assert "a call has not returned 4 s after the start" in rehearsed.errors
     # The stack of the thread that waits for the GPU.
     assert "in open_session" in rehearsed.errors
     assert "| part | name | measured | required | verdict |" in rehearsed.errors
