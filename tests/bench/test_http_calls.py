@@ -46,6 +46,7 @@ def test_hostile_bodies_hold_the_values_that_their_names_say() -> None:
     assert list(values.values()) == ["rain on bread"]
 
 
+@pytest.mark.exhaustive
 def test_hostile_callers_send_until_they_are_stopped(server: RunningServer) -> None:
     for kind in KINDS:
         program = [sys.executable, "-m", "bench.loads.hostile_http", server.metrics_url, kind]

@@ -67,7 +67,7 @@ FORMS: Mapping[str, Form] = MappingProxyType(
             },
         ),
         "experts": Form("fp32", {"experts": 4, "active_experts": 2, "max_tokens": 64}),
-        "large-heads": Form("fp16", {"head_dim": 256, "heads": 32, "max_tokens": 64}),
+        "large-heads": Form("fp16", {"head_dim": 256, "max_tokens": 64}),
     }
 )
 

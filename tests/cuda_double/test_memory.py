@@ -48,10 +48,7 @@ def test_memory_does_not_grow_after_the_warm_up(found: Mapping[str, Any], model:
         # A causal model whose longest sequence alone fills the token budget.
         "long sequences",
         # DeBERTa: the token budget of 1,024 ends the batch of the warm-up long before the limit of cells does.
-        pytest.param(
-            "few tokens",
-            marks=pytest.mark.xfail(strict=True, reason="largest_batches leaves out the batch with the most cells"),
-        ),
+        "few tokens",
     ],
 )
 def test_the_most_padded_batch_fits_in_the_memory_of_the_warm_up(found: Mapping[str, Any], case: str) -> None:

@@ -15,7 +15,7 @@ import pytest
 from headwaiter_export.attention_layout import Packed, Portable
 from headwaiter_export.attention_layout_cuda import PackedCuda
 from headwaiter_export.bundle import to_float16
-from headwaiter_export.choices import Mask, Pooling, Positions
+from headwaiter_export.choices import Pooling
 from headwaiter_export.config import EncoderConfig
 from headwaiter_export.encoder import Encoder
 from headwaiter_export.graphs import TRACED_LENGTHS, write_graph
@@ -132,10 +132,7 @@ def assert_equal_outputs(config: EncoderConfig, actual: Outputs, expected: Outpu
 
 def cuda_attention(config: EncoderConfig) -> str:
     """Return the operator of attention that only CUDA has; empty if the graph has none."""
-    has_table = config.distance_bias or config.distance_keys or config.distance_queries
-    biased = has_table or config.positions is Positions.ALIBI
-    gathered = config.mask is not Mask.NONE or biased or len(config.local_layers) == config.layers
-    return "" if gathered else "PackedMultiHeadAttention"
+    return "" if config.distance_keys or config.distance_queries else "PackedMultiHeadAttention"
 
 
 def test_every_preset_is_tested_in_every_run() -> None:

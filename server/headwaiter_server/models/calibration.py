@@ -114,31 +114,45 @@ def _run_longest_sequence(model: Model) -> None:
 def largest_batches(model: Model, limits: BatchLimits) -> list[Lengths]:
     """Return full batches to warm up with.
 
-    On the CPU, this is one batch of sequences of typical length. A GPU keeps its memory allocated, so two more batches
-    reserve as much memory as any later batch needs: one with as many of the longest sequences as fit, and one with the
-    most padding. The latter holds one long and many short sequences, and nearly reaches the limits of padding.
+    On the CPU, this is one batch of sequences of typical length. A GPU keeps its memory allocated, so three more
+    batches reserve as much memory as any later batch needs: as many of the longest sequences as fit, the most padded
+    tokens, and the most attention cells. The last two hold one long and many short sequences.
     """
     manifest = model.bundle.manifest
     typical = typical_batch(manifest, limits.tokens)
     if model.provider == "cpu":
         return [typical]
     longest, shortest = manifest.max_tokens, max(1, manifest.min_tokens)
-    padded_length = limits.padded_length(longest)
-    longest_count = min(
-        limits.tokens // longest,
-        limits.padded_tokens // padded_length,
-        limits.cells // padded_length**2,
-        limits.sequences,
+    longest_sequences = (longest,) * _most_sequences(limits, longest, longest)
+
+    def padded_tokens(long: int) -> int:
+        return _most_sequences(limits, long, shortest) * limits.padded_length(long)
+
+    def cells(long: int) -> int:
+        return padded_tokens(long) * limits.padded_length(long)
+
+    lengths = {*range(limits.length_step, longest, limits.length_step), longest}
+    candidates = [length for length in lengths if length >= shortest]
+    batches = [typical, longest_sequences]
+    for long in (max(candidates, key=padded_tokens), max(candidates, key=cells)):
+        others = _most_sequences(limits, long, shortest) - 1
+        short = min(long, (limits.tokens - long) // max(1, others))
+        batches.append((long, *(short,) * others))
+    return batches
+
+
+def _most_sequences(limits: BatchLimits, long: int, short: int) -> int:
+    """Return how many sequences a batch holds if one has `long` tokens and the others `short` tokens."""
+    padded_length = limits.padded_length(long)
+    return max(
+        1,
+        min(
+            1 + (limits.tokens - long) // short,
+            limits.padded_tokens // padded_length,
+            limits.cells // padded_length**2,
+            limits.sequences,
+        ),
     )
-    longest_sequences = (longest,) * max(1, longest_count)
-    # At this length, the limits of padded tokens and of cells allow the same number of sequences. A longer sequence
-    # than half of the tokens would leave fewer tokens for the short ones, and so less padding.
-    long = min(longest, limits.cells // limits.padded_tokens, (limits.tokens + 1) // 2)
-    long = max(shortest, long - long % limits.length_step)
-    padded_count = limits.padded_tokens // limits.padded_length(long)
-    short_count = max(0, min(padded_count, limits.sequences, 1 + (limits.tokens - long) // shortest) - 1)
-    short = min(long, (limits.tokens - long) // max(1, short_count))
-    return [typical, longest_sequences, (long, *(short,) * short_count)]
 
 
 def _candidate_budgets(provider: Provider, token_cap: int) -> list[int]:

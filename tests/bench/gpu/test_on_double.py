@@ -74,6 +74,7 @@ def rehearsed(tmp_path_factory: pytest.TempPathFactory, text_bundle: Path, text_
     return run_on_double(folder, environment, "rehearse", folder, text_bundle, text_checkpoint)
 
 
+@pytest.mark.exhaustive
 def test_every_part_runs_to_its_end(rehearsed: Finished) -> None:
     assert {finding.part for finding in rehearsed.found["all"]} == {*PARTS, "all parts"}
     # There is no server in this rehearsal, and graphs with wrong answers are not timed.
@@ -81,6 +82,7 @@ def test_every_part_runs_to_its_end(rehearsed: Finished) -> None:
     assert not [finding for finding in rehearsed.found["all"] if finding.measured is None and not finding.is_error]
 
 
+@pytest.mark.exhaustive
 def test_wrong_numbers_fail_and_nothing_else(rehearsed: Finished) -> None:
     wrong = rehearsed.wrong_of("all")
     in_process = {name for name in wrong if name.startswith("throughput in process / PyTorch")}
@@ -90,6 +92,7 @@ def test_wrong_numbers_fail_and_nothing_else(rehearsed: Finished) -> None:
             assert any(name.startswith(f"{part}, {precision}") for name in wrong)
 
 
+@pytest.mark.exhaustive
 def test_the_provider_uses_the_predicted_kernels(rehearsed: Finished) -> None:
     routes = rehearsed.routes("all")
     assert [finding.verdict for finding in routes] == ["holds"] * len(routes)
@@ -102,6 +105,7 @@ def test_the_provider_uses_the_predicted_kernels(rehearsed: Finished) -> None:
     }
 
 
+@pytest.mark.exhaustive
 def test_memory_and_kernels_are_those_of_the_double(rehearsed: Finished) -> None:
     numbers = rehearsed.numbers("all")
     # The arena's regions are whole MiB.
@@ -113,11 +117,13 @@ def test_memory_and_kernels_are_those_of_the_double(rehearsed: Finished) -> None
     assert any("copies of 6 inputs" in name for name in short)
 
 
+@pytest.mark.exhaustive
 def test_a_lack_of_memory_is_an_error_of_each_measurement(rehearsed: Finished) -> None:
     assert rehearsed.errors_of("memory") == {"PackedCuda, fp32", "PackedCuda, fp16"}
     assert all("AllocateRaw" in finding.reason for finding in rehearsed.found["memory"] if finding.is_error)
 
 
+@pytest.mark.exhaustive
 def test_a_hang_ends_the_check_and_what_was_measured_is_printed(rehearsed: Finished) -> None:
     (hang,) = rehearsed.found["hang"]
     assert rehearsed.status == 1
