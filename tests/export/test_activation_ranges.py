@@ -15,6 +15,7 @@ from headwaiter_export.attention_layout_cuda import PackedCuda, PackedCudaSepara
 from headwaiter_export.bundle import BundleError, export_bundle
 from headwaiter_export.encoder import Encoder
 from headwaiter_export.graph_plans import GRAPHS, limiting_magnitude, suitable_plans
+from headwaiter_export.masks import ScoreTerms
 from headwaiter_export.parity import Reference, concatenate, run_in_pytorch
 from headwaiter_export.skip_layer_norm import can_fuse_norms, normalize_fused
 from headwaiter_proto.encoder_pb2 import PRECISION_FP16, PRECISION_FP32
@@ -116,6 +117,30 @@ def test_large_scores_are_named() -> None:
         for parameter in encoder.get_submodule(f"layers.0.attention.{name}").parameters():
             parameter.data *= 300
     assert limiting_magnitude(measure(encoder).magnitudes)[0] == "layers.0.attention.scores"
+
+
+@pytest.mark.parametrize(
+    ("product", "table", "distance_keys", "distance_queries", "largest"),
+    [
+        pytest.param(1000, -900, 0, 0, 1000, id="the product"),
+        pytest.param(0, 600, -1000, 0, 1000, id="a term"),
+        pytest.param(0, 800, 700, -900, 1500, id="a sum of terms"),
+        pytest.param(500, 600, 0, 0, 1100, id="the sum of the product and the terms"),
+    ],
+)
+def test_each_number_that_an_unfused_kernel_stores_counts(
+    product: float, table: float, distance_keys: float, distance_queries: float, largest: float
+) -> None:
+    # One token and one head of size 4, so products are divided by 2.
+    query, key = torch.tensor([[[2.0, 0, 0, 0]]]), torch.tensor([[[product, 2.0, 0, 0]]])
+    terms = ScoreTerms(
+        table=torch.tensor([[table]]),
+        distance_keys=torch.tensor([[[distance_keys, 0.0, 0, 0]]]),
+        distance_queries=torch.tensor([[[0.0, distance_queries, 0, 0]]]),
+    )
+    ranges = ActivationRanges(random_encoder(feature_width=6, layers=1))
+    ranges.scores("scores", query, key, terms)
+    assert ranges.magnitudes["scores"] == largest
 
 
 def test_a_large_residual_sum_is_named_by_the_norm_that_reads_it() -> None:

@@ -142,7 +142,7 @@ class EncoderGraph:
     def route(self) -> Route:
         """The attention kernel, which is the same for batches of any length; unfused if the head sizes are unknown.
 
-        If a graph gathers the attention of some layers, which alone read `scatter`, the gathered layers count.
+        If a graph of an older export gathers the attention of some layers, which alone read `scatter`, they count.
         """
         if "cu_seqlens" not in self._inputs or "scatter" in self._inputs:
             return Route.GATHERED

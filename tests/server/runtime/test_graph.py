@@ -168,6 +168,25 @@ def test_only_a_graph_whose_attention_is_fused_has_variable_length_attention(
     assert (graph.route, graph.variable_length) == (route, variable_length)
 
 
+def test_a_graph_that_gathers_the_attention_of_some_layers_computes_padding() -> None:
+    # `cu_seqlens` belongs to the operator of packed attention, and `scatter` to gathered layers.
+    inputs = [SimpleNamespace(name=name) for name in ("cu_seqlens", "scatter")]
+    session = SimpleNamespace(get_inputs=lambda: inputs, get_outputs=list)
+    graph = EncoderGraph(cast(Any, session), None, PackedAttention(True, 64, 64))
+    assert (graph.route, graph.variable_length) == (Route.GATHERED, False)
+
+
+def test_cudas_libraries_are_loaded_before_the_first_session_on_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Without this call, ONNX Runtime does not find libraries that pip has installed.
+    calls: list[str] = []
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: None)
+    monkeypatch.setattr(graph_module.ort, "get_available_providers", lambda: ["CUDAExecutionProvider"])
+    monkeypatch.setattr(graph_module.ort, "preload_dlls", lambda: calls.append("libraries"))
+    monkeypatch.setattr(graph_module, "_open_on_provider", lambda *_: calls.append("session"))
+    open_session(b"graph", "cuda", session_options(1))
+    assert calls == ["libraries", "session", "session"]
+
+
 def test_a_graph_on_a_gpu_takes_the_route_of_its_compute_capability(monkeypatch: pytest.MonkeyPatch) -> None:
     session = SimpleNamespace(get_inputs=lambda: [SimpleNamespace(name="cu_seqlens")], get_outputs=list)
     routes = []
