@@ -167,7 +167,7 @@ class Server:
         """Report to health checks whether the server and each of its models answer requests."""
         works = self._started and self._scheduler is not None and self._scheduler.available
         names = set(self._repository.served_names) if self._repository is not None else set()
-        # A server without the model that most callers want must get no calls.
+        # A server without its default model must get no calls.
         available = works and bool(names) and self._settings.default_model in ("", *names)
         self._reported_names |= names
         states = health_pb2.HealthCheckResponse

@@ -43,7 +43,11 @@ class Recorder:
     """
 
     def __init__(self, gpus: Collection[int] = ()) -> None:
-        """Register the metrics; those of memory are of the GPUs with these numbers that this process uses."""
+        """Register the metrics.
+
+        Args:
+            gpus: numbers of the GPUs whose memory the metrics show.
+        """
         self.registry = CollectorRegistry()
         self.registry.register(_GpuMemoryCollector(gpus))
         self.last_received_s = float("-inf")

@@ -85,7 +85,10 @@ def paused_loads() -> Iterator[threading.Event]:
         return load_model(*arguments)
 
     with patch.object(repository, "load_model", load_later):
-        yield goes_on
+        try:
+            yield goes_on
+        finally:
+            goes_on.set()
 
 
 async def test_each_model_answers_as_it_does_alone(models: Path, text_bundle: Path, feature_bundle: Path) -> None:

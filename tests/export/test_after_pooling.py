@@ -155,8 +155,14 @@ def test_dense_modules_without_an_activation_between_them_are_merged_if_that_sav
     assert_close_to_scale(encode(merged, sequences), expected)
 
 
+def test_in_fp16_all_weights_are_float16_except_those_of_the_modules_after_pooling() -> None:
+    encoder = random_encoder(vocabulary_size=50, layers=1, after_pooling=[{"kind": "dense", "width": 6}])
+    for name, weight in to_float16(encoder).named_parameters():
+        assert weight.dtype == (torch.float32 if name.startswith("after_pooling.") else torch.float16), name
+
+
 @pytest.mark.exhaustive
-def test_in_fp16_the_modules_after_pooling_stay_in_float32(tmp_path: Path) -> None:
+def test_a_graph_in_fp16_computes_the_modules_after_pooling_in_float32(tmp_path: Path) -> None:
     encoder = random_encoder(vocabulary_size=50, layers=1, after_pooling=[{"kind": "dense", "width": 6}])
     # Neither the weights nor the vectors fit in float16.
     encoder.get_parameter("after_pooling.0.linear.weight").data *= 1e6

@@ -36,6 +36,24 @@ _SCORE_BYTES: dict[Provider, int] = {"cpu": 4, "cuda": 8}
 _PADDED_BYTES: dict[Provider, int] = {"cpu": 64 << 20, "cuda": 512 << 20}
 
 
+def check_longest_sequence(model: Model) -> None:
+    """Run one sequence of the maximum length on a GPU; on the CPU, the length of a sequence is not limited.
+
+    Raises:
+        LongestSequenceRefused: the sequence cannot run.
+    """
+    if model.provider == "cpu":
+        return
+    longest = model.bundle.manifest.max_tokens
+    try:
+        time_batch(model.graph, model.bundle.manifest, (longest,))
+    except Exception as error:
+        raise LongestSequenceRefused(
+            f"one sequence of {longest:,} tokens, the longest that {model.bundle.manifest.name} accepts, cannot run "
+            f"({one_line(error)}): lower --max-sequence-tokens, or free GPU memory"
+        ) from error
+
+
 def measure_cost(model: Model, token_cap: int = 0) -> Calibration:
     """Choose the token budget, and fit the cost model to batches within this budget; takes a few seconds.
 
@@ -79,13 +97,10 @@ def warm_up(model: Model, limits: BatchLimits) -> BatchLimits:
         The limits, halved until the largest batches fit in memory.
 
     Raises:
-        LongestSequenceRefused: one longest sequence cannot run on the GPU.
         Exception: the runtime's error, if a typical sequence or the smallest full batch cannot run.
     """
     manifest = model.bundle.manifest
     time_batch(model.graph, manifest, typical_batch(manifest, 1))
-    if model.provider == "cuda":
-        _run_longest_sequence(model)
     while True:
         try:
             for lengths in largest_batches(model, limits):
@@ -98,17 +113,6 @@ def warm_up(model: Model, limits: BatchLimits) -> BatchLimits:
             limits = limits.scaled(0.5)
         else:
             return limits
-
-
-def _run_longest_sequence(model: Model) -> None:
-    longest = model.bundle.manifest.max_tokens
-    try:
-        time_batch(model.graph, model.bundle.manifest, (longest,))
-    except Exception as error:
-        raise LongestSequenceRefused(
-            f"one sequence of {longest:,} tokens, the longest that {model.bundle.manifest.name} accepts, cannot run "
-            f"({one_line(error)}): lower --max-sequence-tokens, or free GPU memory"
-        ) from error
 
 
 def largest_batches(model: Model, limits: BatchLimits) -> list[Lengths]:

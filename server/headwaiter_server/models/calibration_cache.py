@@ -9,7 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from headwaiter_server.models.calibration import batch_limits, measure_cost, warm_up
+from headwaiter_server.models.calibration import batch_limits, check_longest_sequence, measure_cost, warm_up
 from headwaiter_server.runtime.hardware import describe_hardware
 from headwaiter_server.runtime.model import Model
 from headwaiter_server.scheduling.cost import Calibration, CostModel
@@ -35,7 +35,11 @@ def calibrate(model: Model, *, threads: int, token_cap: int, folder: Path | None
         token_cap: largest token budget; 0 for the provider's default.
         folder: cache folder; None to store nothing.
         warms_up: whether to run full batches, and halve the limits if they fail.
+
+    Raises:
+        LongestSequenceRefused: one longest sequence cannot run on the GPU.
     """
+    check_longest_sequence(model)
     conditions = {
         "format": _FORMAT,
         # Not the digest of the bundle: a new version of a model usually has the same graph and other weights.

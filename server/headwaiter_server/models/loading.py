@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 
 from headwaiter_server.config import Settings
-from headwaiter_server.models.calibration import warm_up
+from headwaiter_server.models.calibration import check_longest_sequence, warm_up
 from headwaiter_server.models.calibration_cache import calibrate
 from headwaiter_server.models.tokenizer import BundleTokenizer
 from headwaiter_server.runtime.bundle import TOKENIZER
@@ -143,4 +143,5 @@ def _open_warm(
 ) -> tuple[EncoderGraph, BatchLimits]:
     """Open and warm up the model's graph in a new session on a device; return the graph and the batch limits."""
     model = description.open_on(device, turn)
+    check_longest_sequence(model)
     return model.graph, warm_up(model, limits) if warms_up else limits

@@ -9,12 +9,12 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 
-from headwaiter_server.models.calibration import batch_limits, measure_cost, warm_up
+from headwaiter_server.models.calibration import batch_limits, check_longest_sequence, measure_cost, warm_up
 from headwaiter_server.runtime.errors import LongestSequenceRefused
 from headwaiter_server.runtime.model import Model
 from headwaiter_server.runtime.packing import pack
 from headwaiter_server.runtime.shape_buckets import round_up_to_buckets
-from headwaiter_server.scheduling.cost import BatchLimits, CostModel
+from headwaiter_server.scheduling.cost import CostModel
 from tests.server.models.simulated_graph import GATHERED, VARYING, SimulatedGraph, simulated_model
 from tests.server.rpc.stand_ins import model as stand_in
 
@@ -79,14 +79,15 @@ def test_attention_scores_take_2_gib_on_a_gpu_if_attention_computes_padding_and_
 
 
 @pytest.mark.parametrize("heads", [1, 2, 12, 32])
-@pytest.mark.parametrize("length", [9, 17, 513, 1025, 8193])
+@pytest.mark.parametrize("length", [9, 17, 513, 1025, 7001])
 def test_no_gathered_batch_on_a_gpu_has_2_to_the_31_scores(heads: int, length: int, tmp_path: Path) -> None:
     graph: Any = SimulatedGraph(GATHERED)
     model = replace(stand_in(tmp_path, max_tokens=32_768, heads=heads), graph=graph, provider="cuda")
     limits = batch_limits(model, 1 << 20)
-    sequences = limits.cells // limits.padded_length(length) ** 2
-    rounded = round_up_to_buckets(pack([np.zeros(length, np.int64)] * sequences)) if sequences else None
-    assert rounded is None or heads * rounded.sequences * rounded.padded_length**2 < 1 << 31
+    # One sequence may always run; `most_padded_tokens` limits its length.
+    sequences = max(1, limits.cells // limits.padded_length(length) ** 2)
+    rounded = round_up_to_buckets(pack([np.zeros(length, np.int64)] * sequences))
+    assert heads * rounded.sequences * rounded.padded_length**2 < 1 << 31
 
 
 @pytest.mark.parametrize("cost", [GATHERED, VARYING])
@@ -108,6 +109,6 @@ def test_a_gpu_on_which_the_longest_sequence_does_not_run_is_refused_with_the_le
     model, graph = simulated_model(tmp_path, VARYING, provider="cuda")
     graph.most_tokens = 511
     with pytest.raises(LongestSequenceRefused) as refused:
-        warm_up(model, BatchLimits(tokens=128, cells=1 << 20))
+        check_longest_sequence(model)
     for fact in ("512 tokens", "tiny", "out of memory", "--max-sequence-tokens"):
         assert fact in str(refused.value)
