@@ -180,8 +180,8 @@ def test_cudas_libraries_are_loaded_before_the_first_session_on_cuda(monkeypatch
     # Without this call, ONNX Runtime does not find libraries that pip has installed.
     calls: list[str] = []
     monkeypatch.setattr(ctypes, "CDLL", lambda name: None)
-    monkeypatch.setattr(graph_module.ort, "get_available_providers", lambda: ["CUDAExecutionProvider"])
-    monkeypatch.setattr(graph_module.ort, "preload_dlls", lambda: calls.append("libraries"))
+    monkeypatch.setattr("onnxruntime.get_available_providers", lambda: ["CUDAExecutionProvider"])
+    monkeypatch.setattr("onnxruntime.preload_dlls", lambda: calls.append("libraries"))
     monkeypatch.setattr(graph_module, "_open_on_provider", lambda *_: calls.append("session"))
     open_session(b"graph", "cuda", session_options(1))
     assert calls == ["libraries", "session", "session"]
