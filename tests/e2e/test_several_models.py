@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import shutil
 import subprocess
 import threading
@@ -17,7 +18,15 @@ import numpy as np
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from headwaiter_client import AsyncClient, DeadlineExceeded, InvalidInput, ModelNotFound, SequenceTooLong, Unimplemented
+from headwaiter_client import (
+    AsyncClient,
+    DeadlineExceeded,
+    InvalidInput,
+    ModelNotFound,
+    SequenceTooLong,
+    Unavailable,
+    Unimplemented,
+)
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_server.app import Server
 from headwaiter_server.models import repository
@@ -225,6 +234,43 @@ async def test_a_load_that_panics_fails_alone(models: Path, text_bundle: Path) -
         with patch.object(repository, "load_model", panic), pytest.raises(ModelNotFound, match="Panic"):
             await client.load("texts")
         assert (await client.load("texts")).version == "2"
+
+
+@pytest.mark.parametrize("file", ["settings.json", "2/manifest.json"])
+async def test_a_pipe_in_the_place_of_a_file_stops_nothing(file: str, models: Path, text_bundle: Path) -> None:
+    async with serving_models(models, model_control="on") as server, connect(server) as client:
+        add_version(models / "texts" / "2", text_bundle)
+        (models / "texts" / file).unlink(missing_ok=True)
+        os.mkfifo(models / "texts" / file)
+        with pytest.raises(ModelNotFound, match="not a regular file"):
+            await client.load("texts")
+        assert (await client.encode(["bread"], model="texts")).model.version == "1"
+        await client.unload("features")
+        assert (await client.load("features")).version == "1"
+
+
+async def test_each_caller_of_a_failed_load_is_told(models: Path, text_bundle: Path) -> None:
+    async with serving_models(models, model_control="on") as server, connect(server) as client:
+        add_version(models / "texts" / "2", text_bundle, corrupt=True)
+        loads = []
+        for _ in range(10):
+            loads.append(asyncio.create_task(client.load("texts")))
+            await asyncio.sleep(0.02)
+        results = await asyncio.gather(*loads, return_exceptions=True)
+        assert {type(each) for each in results} == {ModelNotFound}
+
+
+async def test_a_caller_whose_load_ends_with_the_server_is_told_to_try_another(models: Path, text_bundle: Path) -> None:
+    async with serving_models(models, model_control="on") as server, connect(server) as client:
+        add_version(models / "texts" / "2", text_bundle)
+        with paused_loads() as goes_on:
+            load = asyncio.create_task(client.load("texts"))
+            await wait_for_state(client, ("texts", "2"), "loading")
+            stop = asyncio.create_task(server.drain())
+            with pytest.raises(Unavailable, match="shutting down"):
+                await load
+            goes_on.set()
+            await stop
 
 
 async def test_a_server_without_its_default_model_is_not_ready(models: Path) -> None:

@@ -2,6 +2,9 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+Result = TypeVar("Result")
 
 
 class BackgroundTasks:
@@ -15,21 +18,21 @@ class BackgroundTasks:
     def __init__(self, on_end: Callable[[], None] = lambda: None, on_error: Callable[[], object] | None = None) -> None:
         self._on_end, self._on_error = on_end, on_error
         # The event loop holds only weak references to tasks.
-        self._running: set[asyncio.Task[None]] = set()
-        self._ended: list[asyncio.Task[None]] = []
+        self._running: set[asyncio.Task[Any]] = set()
+        self._ended: list[asyncio.Task[Any]] = []
 
     def __len__(self) -> int:
         """Return the number of running tasks."""
         return len(self._running)
 
-    def start(self, work: Coroutine[None, None, None]) -> "asyncio.Task[None]":
+    def start(self, work: Coroutine[Any, Any, Result]) -> "asyncio.Task[Result]":
         """Start a task."""
         task = asyncio.create_task(work)
         self._running.add(task)
         task.add_done_callback(self._note_end)
         return task
 
-    def _note_end(self, task: "asyncio.Task[None]") -> None:
+    def _note_end(self, task: "asyncio.Task[Any]") -> None:
         self._running.discard(task)
         if self._on_error is None:
             self._ended.append(task)

@@ -54,17 +54,19 @@ def scan(folder: Path) -> dict[str, ModelFolder]:
     """Return what is in a folder of models, by the name of the model.
 
     A model is a folder NAME with bundles NAME/VERSION; VERSION is a whole number without leading zeros. A bundle
-    directly in NAME is version 1. Other files and folders, and hidden folders, are ignored.
+    directly in NAME is version 1. Other files and folders, and hidden folders, are ignored. A name that cannot be
+    printed, with which a log or a reply would break, is quoted and its folder not read.
 
     Raises:
         OSError: the folder itself cannot be read.
     """
-    found = {
-        model.name: _scan_model(model)
-        for model in sorted(folder.iterdir())
-        if not model.name.startswith(".") and model.name != _LOST_AND_FOUND
-    }
-    return {name: model for name, model in found.items() if model is not None}
+    found: dict[str, ModelFolder] = {}
+    for model in sorted(folder.iterdir()):
+        if not model.name.isprintable():
+            found[ascii(model.name)] = ModelFolder(unreadable={None: "its name has characters that cannot be printed"})
+        elif not model.name.startswith(".") and model.name != _LOST_AND_FOUND and (inside := _scan_model(model)):
+            found[model.name] = inside
+    return found
 
 
 def _scan_model(model: Path) -> ModelFolder | None:

@@ -5,8 +5,10 @@ import json
 from pathlib import Path
 
 from headwaiter_server.config import Settings, SettingsError, read_value
+from headwaiter_server.runtime.files import read_small_file
 
 _OWN_SETTINGS = ("precision", "instances", "token_budget", "max_sequence_tokens", "warm_up")
+_MAX_BYTES = 1 << 16
 
 
 def read_model_settings(settings: Settings, file: Path | None) -> Settings:
@@ -18,11 +20,13 @@ def read_model_settings(settings: Settings, file: Path | None) -> Settings:
     if file is None:
         return settings
     try:
-        given = json.loads(file.read_text(encoding="utf-8"))
+        given = json.loads(read_small_file(file, _MAX_BYTES).decode("utf-8"))
     except FileNotFoundError:
         return settings
-    except (OSError, ValueError) as error:
-        raise SettingsError(f"{file} cannot be read ({error}): write a JSON object") from None
+    except OSError as error:
+        raise SettingsError(f"{file} cannot be read ({error.strerror}): write a JSON object") from None
+    except (ValueError, RecursionError) as error:
+        raise SettingsError(f"{file} is not JSON ({error}): write a JSON object") from None
     if not isinstance(given, dict):
         raise SettingsError(f"{file} is not a JSON object: write one, such as {{}}")
     if unknown := given.keys() - _OWN_SETTINGS:

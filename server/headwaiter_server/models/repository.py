@@ -7,6 +7,7 @@ cannot be loaded is reported, and changes nothing else.
 
 import asyncio
 import logging
+import sys
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -26,13 +27,15 @@ from headwaiter_server.models.model_settings import read_model_settings
 from headwaiter_server.models.model_version import ModelState, ModelVersion, raise_failure
 from headwaiter_server.models.served_model import ServedModel
 from headwaiter_server.runtime.attention_weights import AttentionWeightsGraph
-from headwaiter_server.runtime.errors import ModelRefused, NotEnoughMemory, one_line
+from headwaiter_server.runtime.errors import BundleChanged, ModelRefused, NotEnoughMemory, one_line
 from headwaiter_server.runtime.memory import give_back_free_memory
 from headwaiter_server.scheduling.attention_weights import AttentionWeightsQueue
 from headwaiter_server.scheduling.scheduler import Scheduler
 
 log = logging.getLogger(__name__)
 
+# The highest version of each model that failed to load.
+Failures = Mapping[str, ModelVersion]
 # A version counts as removed if two scans at least this far apart lack it.
 _SECOND_LOOK_S = 0.2
 
@@ -60,12 +63,12 @@ class ModelRepository:
         self._missing_since: dict[tuple[str, int], float] = {}
         self._scanning = asyncio.Lock()
         # For each model, or "" for all, the update that has not scanned the folder yet.
-        self._waiting: dict[str, asyncio.Task[None]] = {}
+        self._waiting: dict[str, asyncio.Task[Failures]] = {}
         self._loader = ThreadPoolExecutor(1, thread_name_prefix="loader")
         self._loads: set[Future[LoadedModel]] = set()
         # For each model, the task that loads a version.
-        self._loading: dict[str, asyncio.Task[None]] = {}
-        self._tasks = BackgroundTasks(on_error=partial(log.error, "the repository of models failed", exc_info=True))
+        self._loading: dict[str, asyncio.Task[ModelVersion | None]] = {}
+        self._tasks = BackgroundTasks(on_error=_log_error)
         self._started = self._draining = False
 
     @property
@@ -162,8 +165,9 @@ class ModelRepository:
         _require_name(name)
         self._unloaded.discard(name)
         self._versions = [each for each in self._versions if (each.name, each.state) != (name, ModelState.FAILED)]
-        await self._run(self._request_update(name))
-        raise_failure([each for each in self.versions if each.name == name])
+        failures = await self._run(self._request_update(name))
+        # Not the failures among `versions`: another caller may have asked for another attempt meanwhile.
+        raise_failure(failures.values())
         return self.find(name)
 
     async def unload(self, name: str) -> None:
@@ -179,40 +183,54 @@ class ModelRepository:
         self._unloaded.add(name)
         self._retire_current(name)
 
-    async def _run(self, work: "asyncio.Task[None]") -> None:
-        """Wait for a change, which goes on if the caller does not wait for its end."""
-        await asyncio.shield(work)
+    async def _run(self, update: "asyncio.Task[Failures]") -> Failures:
+        """Wait for an update, which goes on if the caller does not wait for its end.
 
-    def _request_update(self, only: str = "") -> "asyncio.Task[None]":
+        Raises:
+            Unavailable: the server is draining.
+        """
+        await asyncio.wait({update})
+        if update.cancelled():
+            raise _draining()
+        return update.result()
+
+    def _request_update(self, only: str = "") -> "asyncio.Task[Failures]":
         """Start an update; all callers that ask before it scans the folder share one update.
 
         Raises:
             Unavailable: the server is draining.
         """
         if self._draining:
-            raise Unavailable("the server is shutting down: send the request to another replica")
+            raise _draining()
         if only not in self._waiting:
             self._waiting[only] = self._tasks.start(self._update(only))
         return self._waiting[only]
 
     async def _watch(self, interval_s: float) -> None:
         """Look for changes of the folder of models at this interval, forever."""
+        problem = ""
         while True:
             await asyncio.sleep(interval_s)
+            before, problem = problem, ""
             try:
                 # A load in progress does not delay the next look.
                 await self._update(waits=False)
             except Unavailable as error:
-                log.warning("%s", error)
+                problem = str(error)
+                if problem != before:
+                    log.warning("%s", problem)
             except Exception:
                 log.exception("the folder of models cannot be compared with what is loaded")
 
-    async def _update(self, only: str = "", *, waits: bool = True) -> None:
+    async def _update(self, only: str = "", *, waits: bool = True) -> Failures:
         """Compare the folder, or one model in it, with what is served, and change what is served.
 
         Args:
             only: name of the model; empty for all models.
             waits: whether to return only when the loads that this update needs have ended.
+
+        Returns:
+            The versions that failed to load, if the update waits.
         """
         async with self._scanning:
             self._waiting.pop(only, None)
@@ -224,15 +242,15 @@ class ModelRepository:
         if only and only in self._loading:
             # The load in progress may be of a version that is no longer the highest one.
             await asyncio.wait({self._loading[only]})
-            await self._update(only, waits=waits)
-            return
-        loads = []
+            return await self._update(only, waits=waits)
         for name, bundles in load.items():
             if name not in self._loading:
                 self._loading[name] = self._tasks.start(self._load_first(name, bundles))
-            loads.append(self._loading[name])
-        if waits and loads:
-            await asyncio.gather(*map(asyncio.shield, loads))
+        if not waits:
+            return {}
+        loads = {name: self._loading[name] for name in load}
+        ended = await asyncio.gather(*map(asyncio.shield, loads.values()))
+        return {name: failure for name, failure in zip(loads, ended, strict=True) if failure is not None}
 
     async def _scan(self, only: str) -> dict[str, tuple[BundleFolder, ...]]:
         """Scan the folder, unload what has to be unloaded, and return which bundles of each model to try to load."""
@@ -272,8 +290,9 @@ class ModelRepository:
             log.warning("%s cannot be read (%s): what is served of this model stays", folder, reason)
         self._unreadable = unreadable
 
-    async def _load_first(self, name: str, bundles: tuple[BundleFolder, ...]) -> None:
-        """Load the first of these bundles that can be served."""
+    async def _load_first(self, name: str, bundles: tuple[BundleFolder, ...]) -> ModelVersion | None:
+        """Load the first of these bundles that can be served; return the first one that failed, if any did."""
+        failure: ModelVersion | None = None
         try:
             for bundle in bundles:
                 version = ModelVersion(bundle)
@@ -283,16 +302,19 @@ class ModelRepository:
                 except BaseException:
                     self._versions.remove(version)
                     raise
+                if version.state is ModelState.FAILED:
+                    failure = failure or version
                 if version.state is not ModelState.FAILED or name in self._unloaded:
-                    return
+                    break
         finally:
             del self._loading[name]
+        return failure
 
     async def _load(self, version: ModelVersion) -> None:
         """Load a version; if it cannot be loaded, log and record why."""
         before = self._current.get(version.name)
         try:
-            settings = read_model_settings(self._settings, version.bundle.settings)
+            settings = await asyncio.to_thread(read_model_settings, self._settings, version.bundle.settings)
             if before is not None and before.served is not None and settings.provider == "auto":
                 # A version that does not fit on the GPU beside its predecessor must not move the model to the CPU.
                 settings = replace(settings, provider=before.served.model.provider)
@@ -304,7 +326,7 @@ class ModelRepository:
                 log.exception("version %s of %s cannot be loaded", version.version, version.name)
             # Callers see the reason, but must not see the path of the folder of models.
             reason = one_line(error).replace(f"{self._settings.models}/", "")
-            version.fail(reason, retried=isinstance(error, NotEnoughMemory))
+            version.fail(reason, retried=isinstance(error, NotEnoughMemory | BundleChanged))
             return
         if version.name in self._unloaded:
             # The model was unloaded meanwhile.
@@ -400,9 +422,19 @@ def _load_without_panic(*arguments: Any) -> LoadedModel:
         raise RuntimeError(f"{type(panic).__name__}: {panic}") from panic
 
 
+def _log_error() -> None:
+    """Log the error of a task, except what its caller is told."""
+    if not isinstance(sys.exception(), Unavailable):
+        log.error("the repository of models failed", exc_info=True)
+
+
 def _require_name(name: str) -> None:
     if not name:
         raise InvalidInput("the request names no model: send the name of the model to load or unload", field="name")
+
+
+def _draining() -> Unavailable:
+    return Unavailable("the server is shutting down: send the request to another replica")
 
 
 def _starting() -> Unavailable:

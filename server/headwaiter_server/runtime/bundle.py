@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from headwaiter_proto.manifest_pb2 import File, Manifest, Parity
 from headwaiter_server.runtime.errors import BundleChanged, BundleRefused
+from headwaiter_server.runtime.files import read_small_file
 from headwaiter_server.runtime.graph import Outputs
 
 MANIFEST = "manifest.json"
@@ -22,6 +23,8 @@ TOKENIZER = "tokenizer.json"
 # A bundle has version 2 if readers of version 1 would give other vectors or scores than the model, because they do not
 # know the modules after pooling or the token types. All other bundles have version 1.
 SCHEMA_VERSIONS = (1, 2)
+# A manifest has kilobytes. Labels of a head can be long.
+_MAX_MANIFEST_BYTES = 16 << 20
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,11 +87,13 @@ class Bundle:
         """
         path = folder / MANIFEST
         try:
-            text = path.read_bytes()
-        except OSError:
+            text = read_small_file(path, _MAX_MANIFEST_BYTES)
+        except (FileNotFoundError, NotADirectoryError):
             raise BundleRefused(
                 f"there is no bundle at {folder}: make one with headwaiter-export checkpoint FOLDER -o {folder}"
             ) from None
+        except OSError as error:
+            raise BundleRefused(f"{path} cannot be read ({error.strerror}): let the server's user read it") from None
         try:
             # A later schema may add fields. The version check below refuses that schema with a clearer message.
             manifest = json_format.Parse(text, Manifest(), ignore_unknown_fields=True)

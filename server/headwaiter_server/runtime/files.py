@@ -1,0 +1,21 @@
+"""Read small files that somebody else may replace by anything."""
+
+import os
+import stat
+from pathlib import Path
+
+
+def read_small_file(path: Path, max_bytes: int) -> bytes:
+    """Return the content of a regular file.
+
+    Raises:
+        OSError: the file cannot be read, is no regular file, or is larger than `max_bytes`.
+    """
+    # Otherwise opening a named pipe waits for a writer, perhaps forever.
+    with os.fdopen(os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0)), "rb") as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OSError(0, "not a regular file", str(path))
+        content = file.read(max_bytes + 1)
+    if len(content) > max_bytes:
+        raise OSError(0, f"larger than {max_bytes:,} bytes", str(path))
+    return content
