@@ -17,6 +17,7 @@ from hypothesis import settings
 
 from headwaiter_export.cli import main
 from tests.shared_folders import SharedFolders
+from tests.stored_costs import store_cost
 
 if TYPE_CHECKING:
     from headwaiter_export.encoder import Encoder
@@ -38,10 +39,10 @@ def shared_folders(tmp_path_factory: pytest.TempPathFactory) -> SharedFolders:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _separate_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Give servers an empty calibration cache, so that tests neither read nor change the user's cache."""
+def _separate_cache(shared_folders: SharedFolders) -> Iterator[None]:
+    """Give servers a calibration cache of this test run, so that tests neither read nor change the user's cache."""
     with pytest.MonkeyPatch.context() as environment:
-        environment.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        environment.setenv("XDG_CACHE_HOME", str(shared_folders.get("cache", Path.mkdir)))
         yield
 
 
@@ -75,6 +76,7 @@ def text_export(text_checkpoint: Path, shared_folders: SharedFolders, operators:
         with redirect_stdout(StringIO()) as output:
             status = main(["checkpoint", str(text_checkpoint), "-o", str(folder), "--name", "tiny-text"])
         assert status == 0
+        store_cost(folder, 0, 1)
         folder.with_suffix(".printed").write_text(output.getvalue())
 
     bundle = shared_folders.get("tiny-text", export)
@@ -100,9 +102,11 @@ def feature_bundle(feature_encoder: "Encoder", shared_folders: SharedFolders, op
     """The bundle "tiny-features": sequences of at most 48 feature vectors of width 6; vectors of width 24."""
     from headwaiter_export.bundle import export_bundle
 
-    return shared_folders.get(
-        "tiny-features", lambda folder: export_bundle(feature_encoder, None, folder, "tiny-features")
-    )
+    def export(folder: Path) -> None:
+        export_bundle(feature_encoder, None, folder, "tiny-features")
+        store_cost(folder, 0, 1)
+
+    return shared_folders.get("tiny-features", export)
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:

@@ -11,12 +11,18 @@ import pytest
 from testbed.minilm import bundle, checkpoint
 from testbed.server_process import RunningServer, running_server
 from tests.shared_folders import SharedFolders
+from tests.stored_costs import store_cost
 
 
 @pytest.fixture(scope="session")
 def real_model(shared_folders: SharedFolders) -> tuple[Path, Path]:
     """The checkpoint and the bundle of all-MiniLM-L6-v2; both stay on disk for later test runs."""
-    shared_folders.get("all-MiniLM-L6-v2", lambda _: (checkpoint(), bundle()))
+
+    def make(_: Path) -> None:
+        checkpoint()
+        store_cost(bundle(), 1)
+
+    shared_folders.get("all-MiniLM-L6-v2", make)
     return checkpoint(), bundle()
 
 

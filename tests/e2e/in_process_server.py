@@ -4,7 +4,6 @@
 """
 
 import asyncio
-import os
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -17,12 +16,13 @@ from headwaiter_server.app import Server
 from headwaiter_server.config import Settings
 from headwaiter_server.runtime.graph import EncoderGraph, Outputs
 from headwaiter_server.runtime.packing import PackedBatch
+from tests.stored_costs import cost_folder
 
 
 def local_settings(bundle: Path | None, **changes: Any) -> Settings:
     """Return settings of a CPU server on free local ports, with the calibration cache of this test run."""
     defaults = {"provider": "cpu", "address": "127.0.0.1:0", "metrics_port": 0}
-    return Settings(**{"bundle": bundle, "cache_dir": Path(os.environ["XDG_CACHE_HOME"]), **defaults, **changes})
+    return Settings(**{"bundle": bundle, "cache_dir": cost_folder(), **defaults, **changes})
 
 
 @asynccontextmanager

@@ -1,7 +1,6 @@
 """Callers that stall, vanish or flood take nothing from other callers, and the server refuses them with an error."""
 
 import asyncio
-import os
 import socket
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -24,6 +23,7 @@ from tests.e2e.grpc_errors import code_of
 from tests.e2e.in_process_server import connect, metrics_url, paused_device, wait_until
 from tests.e2e.prometheus_metrics import metric_value
 from tests.e2e.raw_http2 import RawConnection
+from tests.stored_costs import cost_folder
 
 TIMEOUT_S = 20.0
 SEQUENCES, SEQUENCE_TOKENS, WIDTH = 32, 64, 32
@@ -35,7 +35,7 @@ STREAM_REQUEST = pb.EncodeRequest(request_id="a", texts=pb.Texts(values=["bread"
 async def serving_with(bundle: Path, **environment: object) -> AsyncIterator[tuple[Server, AsyncClient]]:
     """Start a server with settings from environment variables; yield the server and a client."""
     flags = ["--provider", "cpu", "--address", "127.0.0.1:0", "--metrics-port", "0"]
-    flags += ["--cache-dir", os.environ["XDG_CACHE_HOME"]]
+    flags += ["--cache-dir", str(cost_folder())]
     variables = {f"HEADWAITER_{name.upper()}": str(value) for name, value in environment.items()}
     server = Server(read_settings([str(bundle), *flags], variables))
     await server.start()
