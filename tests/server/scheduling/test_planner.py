@@ -219,6 +219,9 @@ def test_shorter_and_longer_sequences_than_the_leader_join_its_batch() -> None:
         (BatchLimits(tokens=10**6, cells=799), 7),
         (BatchLimits(tokens=10**6, cells=10**6, padded_tokens=59), 5),
         (BatchLimits(tokens=10**6, cells=10**6, sequences=6), 6),
+        # The device computes 16 tokens of each sequence.
+        (BatchLimits(tokens=10**6, cells=10**6, padded_tokens=79, length_step=16), 4),
+        (BatchLimits(tokens=10**6, cells=1279, length_step=16), 4),
     ],
 )
 def test_a_batch_of_equal_lengths_is_filled_up_to_its_limit(limits: BatchLimits, most: int) -> None:
