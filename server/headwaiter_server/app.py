@@ -92,7 +92,7 @@ class Server:
             for instance in range(settings.instances)
         ]
         queue_limits = QueueLimits(settings.max_queue_tokens, settings.max_queue_s)
-        self._scheduler = Scheduler(workers, queue_limits, self._report_availability)
+        self._scheduler = Scheduler(workers, queue_limits)
         self._repository = ModelRepository(settings, self._scheduler, self._recorder, self._report_models)
         self._path.serve(self._repository, self._scheduler)
         try:
@@ -101,7 +101,6 @@ class Server:
             await self._stop_listening(0)
             raise
         self._started = True
-        self._recorder.available(self._scheduler.available)
         await self._update_health()
         log.info("serving on port %d, metrics on port %d", self.port, self.metrics_port)
         for line in announcements.addresses(settings, self.metrics_port):
@@ -110,7 +109,7 @@ class Server:
             log.warning(line)
 
     async def failed(self) -> None:
-        """Wait until the scheduler ends, and raise its error if it has failed."""
+        """Wait until the scheduler ends, and raise its error if it has failed: `DeviceLost` if a device is dead."""
         assert self._scheduler is not None
         await self._scheduler.failed()
 
@@ -154,27 +153,21 @@ class Server:
                 return
             await asyncio.sleep(_POLL_INTERVAL_S)
 
-    def _report_availability(self, available: bool) -> None:
-        """Report to metrics and health checks whether a device works."""
-        self._recorder.available(available)
-        self._health_updates.start(self._update_health())
-
     def _report_models(self) -> None:
         """Report to health checks which models answer requests."""
         self._health_updates.start(self._update_health())
 
     async def _update_health(self) -> None:
         """Report to health checks whether the server and each of its models answer requests."""
-        works = self._started and self._scheduler is not None and self._scheduler.available
         names = set(self._repository.served_names) if self._repository is not None else set()
         # A server without its default model must get no calls.
-        available = works and bool(names) and self._settings.default_model in ("", *names)
+        available = self._started and bool(names) and self._settings.default_model in ("", *names)
         self._reported_names |= names
         states = health_pb2.HealthCheckResponse
         self._path.available = available
         for service, serving in (
             *((name, available) for name in ("", SERVICE, open_inference.SERVICE)),
-            *((f"{SERVICE}/{name}", works and name in names) for name in sorted(self._reported_names)),
+            *((f"{SERVICE}/{name}", self._started and name in names) for name in sorted(self._reported_names)),
         ):
             await self._health.set(service, states.SERVING if serving else states.NOT_SERVING)
 

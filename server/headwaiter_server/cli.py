@@ -14,7 +14,8 @@ def main() -> int:
     """Serve a bundle.
 
     Returns:
-        The exit code: 0 after a drain, 1 if the bundle cannot be served or the server fails, 2 if a setting is wrong.
+        The exit code: 0 after a drain, 1 if no bundle can be served or the server fails, 2 if a setting is wrong, 3 if
+        a device died or hangs.
     """
     try:
         settings = read_settings(sys.argv[1:], os.environ)
@@ -34,7 +35,8 @@ def main() -> int:
     try:
         drained = asyncio.run(serve(settings))
     except DeviceLost as error:
-        _exit_at_once(_fail(str(error), 1))
+        logging.getLogger(__name__).error("%s; the server ends, and its supervisor must start it again", error)
+        _exit_at_once(3)
     except (CannotListen, ModelRefused) as error:
         return _fail(str(error), 1)
     except SettingsError as error:

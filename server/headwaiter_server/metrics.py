@@ -54,9 +54,6 @@ class Recorder:
         self._model_metrics = MetricFamilies(self.registry)
         # Cached, because prometheus_client takes a lock and checks each label at every look-up.
         self._requests = cache(self._model_metrics.requests.labels)
-        self._available = Gauge(
-            "headwaiter_device_available", "1 while at least one device works, else 0.", registry=self.registry
-        )
         self._refused = Counter(
             "headwaiter_refused", "Requests refused before they entered the queue.", ["reason"], registry=self.registry
         )
@@ -95,7 +92,3 @@ class Recorder:
         self._requests(*model, method, code).inc()
         self._model_metrics.request_durations.labels(*model, method).observe(duration_s)
         self._inflight.dec()
-
-    def available(self, available: bool) -> None:
-        """Record whether at least one device works."""
-        self._available.set(available)

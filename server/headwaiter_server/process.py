@@ -26,7 +26,7 @@ async def serve(settings: Settings) -> bool:
 
     Raises:
         ModelRefused: the model must not be served.
-        DeviceLost: no device is left. Threads may still be busy.
+        DeviceLost: a device died or hangs. Threads may still be busy.
         CannotListen: the server cannot listen on one of its ports.
         SettingsError: a file cannot be used.
     """

@@ -16,8 +16,7 @@ from headwaiter_server.scheduling.cost import Calibration, CostModel
 from tests.cuda_double import unchecked_server
 
 TOKEN_BUDGET = 8192
-# In seconds: the limit of a batch, the pauses before a dead device is opened again.
-_BATCH_LIMIT_S, _PAUSES_S = 1.0, (0.0, 0.1)
+_BATCH_LIMIT_S = 1.0
 
 
 def _calibrate(model: Model, **_: Any) -> Calibration:
@@ -31,7 +30,6 @@ def main() -> int:
         patch.object(loading, "calibrate", _calibrate),
         patch.object(watchdog, "_SHORTEST_LIMIT_S", _BATCH_LIMIT_S),
         patch.object(devices, "_WATCH_INTERVAL_S", 0.05),
-        patch.object(devices, "_PAUSES_S", _PAUSES_S),
     ):
         return unchecked_server.main()
 

@@ -3,13 +3,11 @@
 python -m tests.e2e.mortal_devices BUNDLE [flags of headwaiter-server]
 """
 
-import gc
 import sys
 import threading
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 from unittest.mock import patch
 
 from headwaiter_server import cli
@@ -29,18 +27,15 @@ class MortalDevices:
 
     Attributes:
         deaths: number of sessions that died.
-        alive_at_opening: for each session that was opened, the earlier sessions that were in memory then, by number.
         held: while this event is not set, batches wait.
         entered: set when a batch waits.
     """
 
     def __init__(self) -> None:
         self.deaths = 0
-        self.alive_at_opening: list[list[int]] = []
         self.held = threading.Event()
         self.held.set()
         self.entered = threading.Event()
-        self._sessions: list[weakref.ref[object]] = []
         self._dead = weakref.WeakSet[EncoderGraph]()
 
     def run(self, graph: EncoderGraph, batch: PackedBatch) -> None:
@@ -61,42 +56,20 @@ class MortalDevices:
         if graph in self._dead:
             raise OSError("the GPU fell off the bus")
 
-    @property
-    def opened_count(self) -> int:
-        """Number of sessions that were opened."""
-        return len(self._sessions)
-
-    def note_opening(self) -> None:
-        """Note which sessions are in memory before the next one opens."""
-        self.alive_at_opening.append([index for index, session in enumerate(self._sessions) if session() is not None])
-
-    def note_opened(self, session: object) -> None:
-        self._sessions.append(weakref.ref(session))
-
 
 @contextmanager
 def mortal_devices() -> Iterator[MortalDevices]:
-    """Make the devices of all servers in this process mortal, and free memory by counting references alone."""
-    mortal = MortalDevices()
-    run, open_graph = EncoderGraph.run, EncoderGraph.open
+    """Make the devices of all servers in this process mortal."""
+    mortal, run = MortalDevices(), EncoderGraph.run
 
     def run_or_die(graph: EncoderGraph, batch: PackedBatch, *, hidden: bool) -> Outputs:
         mortal.run(graph, batch)
         return run(graph, batch, hidden=hidden)
 
-    def open_noted(*arguments: Any, **options: Any) -> EncoderGraph:
-        mortal.note_opening()
-        graph = open_graph(*arguments, **options)
-        mortal.note_opened(graph._session)
-        return graph
-
-    # A server process freezes the objects of its start, so the garbage collector would never free them.
-    gc.disable()
-    with patch.object(EncoderGraph, "run", run_or_die), patch.object(EncoderGraph, "open", open_noted):
+    with patch.object(EncoderGraph, "run", run_or_die):
         try:
             yield mortal
         finally:
-            gc.enable()
             mortal.held.set()
 
 

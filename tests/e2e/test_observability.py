@@ -1,11 +1,9 @@
 """What operators can observe: reflection, metrics, timings, request ids and the log."""
 
-import asyncio
 import logging
 import shutil
 import subprocess
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from unittest.mock import patch
 
@@ -14,12 +12,11 @@ import pytest
 from google.protobuf.descriptor_pool import DescriptorPool
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 
-from headwaiter_client import Client, InferenceFailed, InvalidInput, ModelNotFound, Unavailable
+from headwaiter_client import Client, InferenceFailed, InvalidInput, ModelNotFound
 from headwaiter_server.runtime.graph import EncoderGraph, Outputs
 from headwaiter_server.runtime.packing import PackedBatch
 from testbed.server_process import RunningServer
-from tests.e2e.grpc_errors import is_from_server
-from tests.e2e.in_process_server import connect, metrics_url, serving
+from tests.e2e.in_process_server import connect, serving
 from tests.e2e.prometheus_metrics import metric_value, metrics_page
 
 MODEL = 'model="tiny-text",version="1"'
@@ -168,30 +165,3 @@ def failure_lines(caplog: pytest.LogCaptureFixture) -> list[str]:
         for record in records
         if record.levelno >= logging.WARNING or record.name.endswith("requests.call")
     ]
-
-
-async def test_a_dead_device_makes_the_server_unavailable_until_it_is_reopened(
-    text_bundle: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    async with serving(text_bundle) as server, connect(server) as client:
-        with patch.object(EncoderGraph, "run", side_effect=RuntimeError("the card fell off the bus")):
-            with pytest.raises(Unavailable) as refused:
-                await client.encode(["bread"])
-            assert is_from_server(refused.value)
-            assert "device" in str(refused.value)
-            assert not await client.is_serving()
-            assert metric_value(metrics_url(server), "headwaiter_device_available") == 0
-            # The request was in the queue when the device died, so it was not refused; a later request is.
-            refused_count = partial(metric_value, metrics_url(server), "headwaiter_refused_total", reason="UNAVAILABLE")
-            assert refused_count() == 0
-            with pytest.raises(Unavailable):
-                await client.encode(["bread"])
-            assert refused_count() == 1
-            codes = {"method": "Encode", "code": "UNAVAILABLE"}
-            assert metric_value(metrics_url(server), "headwaiter_requests_total", **codes) == 2
-        async with asyncio.timeout(20):
-            while not await client.is_serving():
-                pass
-        assert (await client.encode(["bread"])).pooled is not None
-        assert metric_value(metrics_url(server), "headwaiter_device_available") == 1
-    assert any("the card fell off the bus" in line for line in failure_lines(caplog))

@@ -2,7 +2,6 @@
 
 import asyncio
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -11,19 +10,18 @@ import grpc
 import numpy as np
 import pytest
 
-from headwaiter_client import AsyncClient, RetryPolicy, Unavailable
+from headwaiter_client import Unavailable
 from headwaiter_server.models import loading
 from headwaiter_server.models.calibration_cache import calibrate
 from headwaiter_server.models.loading import load_model
 from headwaiter_server.runtime.bundle import GOLDEN, TOKENIZER, Bundle
-from headwaiter_server.runtime.errors import BundleRefused, DeviceLost
+from headwaiter_server.runtime.errors import BundleRefused
 from headwaiter_server.runtime.graph import EncoderGraph
 from headwaiter_server.runtime.numeric_tolerances import normalize_pooled
 from headwaiter_server.runtime.packing import pack
 from headwaiter_server.scheduling.worker import Worker
 from tests.e2e.grpc_errors import code_of
 from tests.e2e.in_process_server import connect, local_settings, serving
-from tests.e2e.mortal_devices import KILL, MortalDevices, mortal_devices
 from tests.server.runtime.bundles import copy, sign
 
 TIMEOUT_S = 30.0
@@ -31,31 +29,9 @@ WEIGHTS = "weights.fp32.bin"
 
 
 @pytest.fixture
-def mortal() -> Iterator[MortalDevices]:
-    with mortal_devices() as mortal:
-        yield mortal
-
-
-@pytest.fixture
 def served(text_bundle: Path, tmp_path: Path) -> Path:
     """A copy of the bundle, which a test may replace."""
     return copy(text_bundle, tmp_path)
-
-
-async def test_a_device_that_died_is_not_reopened_with_the_files_of_another_bundle(
-    mortal: MortalDevices, served: Path, tmp_path: Path
-) -> None:
-    async with serving(served) as server, connect(server) as client:
-        replace_bundle(served, tmp_path / "other")
-        with pytest.raises(Unavailable):
-            await client.encode_tokens([KILL])
-        patient = AsyncClient(f"127.0.0.1:{server.port}", retry=RetryPolicy(max_attempts=6), timeout_s=TIMEOUT_S)
-        async with patient:
-            (answer,) = await asyncio.gather(patient.encode_tokens([[1, 2, 3]]), return_exceptions=True)
-        assert isinstance(answer, Unavailable)
-        assert code_of(answer) is grpc.StatusCode.UNAVAILABLE
-        with pytest.raises(DeviceLost, match=str(served)):
-            await server.failed()
 
 
 async def test_attention_weights_are_not_computed_by_another_bundle(served: Path, tmp_path: Path) -> None:

@@ -68,7 +68,6 @@ def test_metric_names_and_types_stay_the_same_for_dashboards(recorder: Recorder)
         "headwaiter_batches_failed": "counter",
         "headwaiter_cost_correction_ratio": "gauge",
         "headwaiter_batch_limits_ratio": "gauge",
-        "headwaiter_device_available": "gauge",
         "headwaiter_gpu_memory_used_bytes": "gauge",
         "headwaiter_gpu_memory_total_bytes": "gauge",
         "headwaiter_queue_sequences": "gauge",
@@ -99,7 +98,7 @@ def test_every_stage_is_exposed_before_the_first_request(recorder: Recorder) -> 
     [
         ("refused_total", {}, ["INVALID_INPUT", "SEQUENCE_TOO_LONG", "MODEL_NOT_FOUND", "OVERLOADED", "UNAVAILABLE"]),
         ("batches_closed_total", TINY, ["budget", "cells", "urgent", "drained"]),
-        ("batches_failed_total", TINY, ["sequence", "size", "device", "unknown"]),
+        ("batches_failed_total", TINY, ["sequence", "size", "unknown"]),
     ],
 )
 def test_every_reason_is_exposed_before_it_occurs(
@@ -119,12 +118,6 @@ def test_a_batch_records_its_sequences_tokens_and_padding(recorder: Recorder, ba
 def test_batches_are_counted_by_their_close_reason(recorder: Recorder, batches: ModelRecorder) -> None:
     batches.batch_closed(CloseReason.BUDGET)
     assert sample(recorder, "batches_closed_total", **TINY, reason="budget") == 1
-
-
-def test_device_available_is_0_until_a_failed_device_works_again(recorder: Recorder) -> None:
-    for available in (False, True):
-        recorder.available(available)
-        assert sample(recorder, "device_available") == available
 
 
 @pytest.mark.parametrize(("predicted_s", "error"), [(1.0, 0.5), (3.0, 0.5), (2.0, 0.0)])

@@ -14,7 +14,6 @@ from collections.abc import Collection
 from functools import partial
 from typing import Any
 from unittest.mock import patch
-from weakref import WeakKeyDictionary, WeakSet
 
 import numpy as np
 from prometheus_client import Gauge
@@ -27,10 +26,8 @@ from headwaiter_server.runtime.packing import PackedBatch
 START_FAULTS, STOP_FAULTS = signal.SIGUSR1, signal.SIGUSR2
 # The tokenizer puts [CLS] first, so no text has these ids.
 POISON = [1] * 24
-FAULT_INTERVALS_S = {"slow": 1.0, "out of memory": 2.0, "death": 7.0}
+FAULT_INTERVALS_S = {"slow": 1.0, "out of memory": 2.0}
 SLOW_S = 0.3
-# A new session is checked and warmed up first. A fault there would change the measured cost of batches.
-WARM_UP_S = 2.0
 
 
 class FaultyDevice:
@@ -39,45 +36,33 @@ class FaultyDevice:
     def __init__(self) -> None:
         self.counts = dict.fromkeys([*FAULT_INTERVALS_S, "poison"], 0)
         self._due_s: dict[str, float] = {}
-        self._dead: WeakSet[EncoderGraph] = WeakSet()
-        self._first_used_s: WeakKeyDictionary[EncoderGraph, float] = WeakKeyDictionary()
 
     def start(self) -> None:
         """Let faults happen from now on."""
         self._due_s = {fault: time.monotonic() + interval_s for fault, interval_s in FAULT_INTERVALS_S.items()}
 
     def stop(self) -> None:
-        """Let no more faults happen; a dead session stays dead."""
+        """Let no more faults happen."""
         self._due_s = {}
 
-    def before_run(self, graph: EncoderGraph, batch: PackedBatch) -> None:
+    def before_run(self, batch: PackedBatch) -> None:
         """Raise or sleep if the device fails on this batch.
 
         Raises:
             RuntimeError: the device fails.
         """
-        if graph in self._dead:
-            raise RuntimeError("the device is dead")
         if any(np.array_equal(sequence, POISON) for sequence in batch.split(batch.rows)):
             self.counts["poison"] += 1
             raise RuntimeError("the batch has a poisoned sequence")
         now_s = time.monotonic()
-        if now_s < self._first_used_s.setdefault(graph, now_s) + WARM_UP_S:
-            return
         for fault, due_s in tuple(self._due_s.items()):
             if now_s >= due_s and (fault != "out of memory" or batch.sequences > 1):
                 self._due_s[fault] = now_s + FAULT_INTERVALS_S[fault]
                 self.counts[fault] += 1
-                self._strike(fault, graph)
-
-    def _strike(self, fault: str, graph: EncoderGraph) -> None:
-        if fault == "slow":
-            time.sleep(SLOW_S)
-        elif fault == "out of memory":
-            raise RuntimeError("Failed to allocate memory for requested buffer of size 1073741824")
-        else:
-            self._dead.add(graph)
-            raise RuntimeError("the device is dead")
+                if fault == "slow":
+                    time.sleep(SLOW_S)
+                else:
+                    raise RuntimeError("Failed to allocate memory for requested buffer of size 1073741824")
 
 
 def main() -> int:
@@ -86,7 +71,7 @@ def main() -> int:
     run = EncoderGraph.run
 
     def run_or_fail(graph: EncoderGraph, batch: PackedBatch, **wanted: Any) -> Outputs:
-        device.before_run(graph, batch)
+        device.before_run(batch)
         return run(graph, batch, **wanted)
 
     class SoakRecorder(Recorder):

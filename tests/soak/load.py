@@ -32,7 +32,7 @@ from tests.soak.faulty_server import POISON
 CALLERS = 24
 _KNOWN_TEXTS = 200
 _MAX_PAUSE_S = 0.02
-# Far longer than a call waits, even while the only device is reopened. A later answer counts as lost.
+# Far longer than a call waits. A later answer counts as lost.
 _PATIENCE_S = 30.0
 # A batch sums in another order than a sequence alone, so the last bits may differ.
 _MAX_ABS = 1e-5

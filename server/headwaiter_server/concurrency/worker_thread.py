@@ -1,7 +1,6 @@
 """A thread that runs functions one after another, and hands each result to the event loop."""
 
 import asyncio
-import traceback
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
@@ -17,12 +16,8 @@ _Task = tuple[
 ]
 
 
-class ThreadHung(Exception):
-    """A function did not return within its limit, so its thread was given up."""
-
-
 class NeverRan(Exception):
-    """A function was not run, because its thread or its device had failed before."""
+    """A function was not run, because its thread had been given up or closed, or its device had died."""
 
 
 class WorkerThread:
@@ -70,16 +65,15 @@ class WorkerThread:
         self._tasks.put((loop, future, then, function, arguments))
         return future
 
-    def check(self) -> bool:
+    def check(self, error: Exception) -> bool:
         """Give up the thread if its function hangs; return whether the thread was given up now.
 
-        The future of the function fails with ThreadHung, and all later futures fail with NeverRan.
+        The future of the function fails with the error, and all later futures fail with NeverRan.
         """
         if self.hung or not self._watchdog.hangs(self._clock()):
             return False
         self.hung = True
         self.close()
-        error: Exception = ThreadHung("the device has not answered for much longer than predicted")
         for future in self._futures:
             if not future.done():
                 future.set_exception(error)
@@ -101,7 +95,6 @@ class WorkerThread:
             try:
                 result = function(*arguments)
             except Exception as raised:  # noqa: BLE001 - the error belongs to the future
-                _clear_frames(raised)
                 error = raised
             except BaseException as raised:  # noqa: BLE001 - a panic of Rust code, for example, must not end the thread
                 error = RuntimeError(f"{type(raised).__name__}: {raised}")
@@ -125,14 +118,3 @@ class WorkerThread:
             else:
                 future.set_result(result)
         then()
-
-
-def _clear_frames(error: BaseException) -> None:
-    """Clear the local variables in the traceback of an error and of its causes.
-
-    An error may outlive the device that raised it. Its frames would keep the device's session and memory alive.
-    """
-    cause: BaseException | None = error
-    while cause is not None:
-        traceback.clear_frames(cause.__traceback__)
-        cause = cause.__cause__ or cause.__context__

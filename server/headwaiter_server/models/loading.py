@@ -12,7 +12,7 @@ from headwaiter_server.models.calibration_cache import calibrate
 from headwaiter_server.models.tokenizer import BundleTokenizer
 from headwaiter_server.runtime.bundle import TOKENIZER
 from headwaiter_server.runtime.errors import ModelRefused, ProviderUnavailable, one_line
-from headwaiter_server.runtime.graph import EncoderGraph, Turn, at_once
+from headwaiter_server.runtime.graph import at_once
 from headwaiter_server.runtime.model import Model, ModelDescription, open_model
 from headwaiter_server.scheduling.cost import BatchLimits, Calibration
 from headwaiter_server.scheduling.worker import Session, Worker
@@ -114,13 +114,6 @@ def _open_sessions(
 
     The first worker takes over the model's own graph, which is already warm.
     """
-    # The sessions must not keep the model's own graph: only the first session owns it.
-    description, warms_up = model.description(), settings.warm_up == "on"
-
-    def reopen(device: int) -> EncoderGraph:
-        # Keep the limits, because the memory of the dead session is free. A batch that does not fit is bisected.
-        return _open_warm(description, device, limits, warms_up=warms_up)[0]
-
     first, *others = (
         worker
         for worker in workers
@@ -128,20 +121,11 @@ def _open_sessions(
     )
     graphs = {first: model.graph}
     for worker in others:
-        graphs[worker], limits = _open_warm(
-            description, worker.device, limits, partial(worker.turn, loop), warms_up=warms_up
-        )
+        other = model.open_on(worker.device, partial(worker.turn, loop))
+        check_longest_sequence(other)
+        if settings.warm_up == "on":
+            limits = warm_up(other, limits)
+        graphs[worker] = other.graph
     for graph in graphs.values():
         graph.turn = at_once
-    return {
-        worker: Session(graph, partial(reopen, worker.device), model.probe) for worker, graph in graphs.items()
-    }, limits
-
-
-def _open_warm(
-    description: ModelDescription, device: int, limits: BatchLimits, turn: Turn = at_once, *, warms_up: bool
-) -> tuple[EncoderGraph, BatchLimits]:
-    """Open and warm up the model's graph in a new session on a device; return the graph and the batch limits."""
-    model = description.open_on(device, turn)
-    check_longest_sequence(model)
-    return model.graph, warm_up(model, limits) if warms_up else limits
+    return {worker: Session(graph, model.probe) for worker, graph in graphs.items()}, limits

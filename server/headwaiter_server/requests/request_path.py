@@ -68,7 +68,7 @@ class RequestPath:
         reply_limit: limits the bytes of the replies of all services together.
         replying: threads that write large replies.
         draining: whether the server is about to stop.
-        available: whether the models are loaded and a device works, as the health service reports.
+        available: whether the server has loaded its models, as the health service reports.
         unanswered_count: number of admitted requests without a reply, plus number of open streams.
     """
 

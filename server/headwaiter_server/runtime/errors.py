@@ -34,7 +34,7 @@ class LongestSequenceRefused(ModelRefused):
 
 
 class DeviceLost(ModelRefused):
-    """A device stopped working."""
+    """A device died or hangs; only a new process can use it again."""
 
 
 def one_line(error: object) -> str:

@@ -56,7 +56,7 @@ class Resources(NamedTuple):
 class ModelDescription:
     """One graph of a bundle, checked on a provider, without the session that runs it.
 
-    Only the worker of a device owns a session. The memory of a dead session is therefore free before another one opens.
+    Only the worker of a device owns a session, so that unloading the model frees the session's memory at once.
 
     Attributes:
         probe: a batch of one short golden input, to test whether a device still works.

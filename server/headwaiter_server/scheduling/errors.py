@@ -1,6 +1,6 @@
 """The errors of requests that expire, or that the model or the device fails on."""
 
-from headwaiter_proto.rules.errors import DeadlineExceeded, DeviceFailed, InferenceFailed, Unavailable
+from headwaiter_proto.rules.errors import DeadlineExceeded, DeviceFailed, InferenceFailed
 
 
 def deadline_passed() -> DeadlineExceeded:
@@ -25,13 +25,8 @@ def output_not_finite(index: int) -> InferenceFailed:
     )
 
 
-def device_unavailable() -> Unavailable:
-    """Return the error of a request that did not run, because the device is dead."""
-    return Unavailable("the device failed and is being reopened: try another replica, or try again in a few seconds")
-
-
 def device_failed_request() -> DeviceFailed:
     """Return the error of a request that a device ran when it died."""
     return DeviceFailed(
-        "the device failed while it ran the request: try another replica, or try again in a few seconds"
+        "the device failed while it ran the request, and the server ends: try another replica, or try again later"
     )

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 
 from headwaiter_proto.rules.errors import HeadwaiterError
 from headwaiter_server.scheduling.adaptive_limits import AdaptiveLimits
@@ -10,13 +10,13 @@ from headwaiter_server.scheduling.admission import Backlog
 from headwaiter_server.scheduling.batch_result import BatchResult
 from headwaiter_server.scheduling.cost import BatchLimits, CostModel
 from headwaiter_server.scheduling.cost_correction import CostCorrection
-from headwaiter_server.scheduling.device_failures import DeviceFailures
 from headwaiter_server.scheduling.errors import deadline_passed, output_not_finite
 from headwaiter_server.scheduling.fair_start import Priority
 from headwaiter_server.scheduling.observer import Observer
 from headwaiter_server.scheduling.pending import Pending
 from headwaiter_server.scheduling.queued_request import Batch, QueuedRequest, Sequence
 from headwaiter_server.scheduling.recent_batches import MAX_BATCHES, RecentBatch, recent_batch
+from headwaiter_server.scheduling.suspects import Suspects
 from headwaiter_server.scheduling.worker import Session, Worker
 
 
@@ -29,7 +29,7 @@ class ModelQueue:
         requests: the requests that have no answer yet.
         correction: corrects the predicted times of the model's batches.
         limits: the batch limits that hold now.
-        device_failures: isolates the sequences that were running when a device died.
+        suspects: the sequences that may kill a device.
         observer: is notified of batches.
         recent_batches: the latest batches that ran.
         batch_count: number of batches that are planned, that run, or that are bisected after a failure.
@@ -44,7 +44,6 @@ class ModelQueue:
         cost: CostModel,
         limits: BatchLimits,
         observer: Observer,
-        clock: Callable[[], float],
     ) -> None:
         """Start an empty queue.
 
@@ -53,13 +52,12 @@ class ModelQueue:
             cost: predicts the seconds of a batch.
             limits: the largest limits of a batch.
             observer: is notified of batches.
-            clock: the clock of the deadlines.
         """
         self.sessions, self.observer = dict(sessions), observer
         self.pending, self.requests = Pending(), set[QueuedRequest]()
         self.correction, self.limits = CostCorrection(cost), AdaptiveLimits(limits)
         self.recent_batches = deque[RecentBatch](maxlen=MAX_BATCHES)
-        self.device_failures = DeviceFailures(self.pending, clock)
+        self.suspects = Suspects(self.pending)
         self.batch_count, self.used_s, self.closed = 0, 0.0, False
         self._idle = asyncio.Event()
 
@@ -67,13 +65,13 @@ class ModelQueue:
     def queued_sequences(self) -> int:
         """Number of sequences that have not started to run."""
         planned = sum(len(worker.planned_sequences(session)) for worker, session in self.sessions.items())
-        return len(self.pending) + self.device_failures.waiting_sequences + planned
+        return len(self.pending) + self.suspects.waiting_sequences + planned
 
     @property
     def planned_tokens(self) -> int:
         """Number of tokens that have left the queue and have not started to run."""
         planned = (worker.planned_sequences(session) for worker, session in self.sessions.items())
-        return self.device_failures.waiting_tokens + sum(each.length_tokens for batch in planned for each in batch)
+        return self.suspects.waiting_tokens + sum(each.length_tokens for batch in planned for each in batch)
 
     @property
     def queued_tokens(self) -> int:
@@ -90,11 +88,6 @@ class ModelQueue:
         """Whether the waiting tokens fill a batch."""
         return self.pending.tokens >= self.limits.current.tokens
 
-    @property
-    def alive(self) -> bool:
-        """Whether a device of the model is alive."""
-        return any(worker.alive for worker in self.sessions)
-
     def yields(self, now_s: float) -> bool:
         """Return whether the waiting work yields to other models, as bulk work does before its fair start."""
         leader = next(self.pending.by_fair_start())
@@ -102,8 +95,9 @@ class ModelQueue:
 
     def add(self, request: QueuedRequest, sequences: Iterable[Sequence]) -> None:
         """Queue the sequences of a request."""
+        waiting = self.suspects if request.device_failures else self.pending
         for sequence in sequences:
-            self.pending.add(sequence)
+            waiting.add(sequence)
             request.not_started.add(sequence)
         self.requests.add(request)
 

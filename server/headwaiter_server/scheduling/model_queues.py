@@ -4,9 +4,8 @@ The order is start-time fair queuing (Goyal et al. 1996): among the models that 
 devices least goes first. A model with much work then delays another model by one batch, not by its whole queue.
 """
 
-from headwaiter_proto.rules.errors import HeadwaiterError
 from headwaiter_server.scheduling.model_queue import ModelQueue
-from headwaiter_server.scheduling.worker import Session, Worker
+from headwaiter_server.scheduling.worker import Worker
 
 
 class ModelQueues(list[ModelQueue]):
@@ -27,16 +26,6 @@ class ModelQueues(list[ModelQueue]):
     def wanted_workers(self) -> set[Worker]:
         """The workers that could run a waiting sequence."""
         return {worker for queue in self.waiting for worker in queue.sessions}
-
-    def sessions_on(self, worker: Worker) -> list[Session]:
-        """Return the sessions that a worker has now."""
-        return [queue.sessions[worker] for queue in self if worker in queue.sessions]
-
-    def fail_unserved(self, error: HeadwaiterError) -> None:
-        """Fail the requests of each model that has no device alive."""
-        for queue in self:
-            if not queue.alive:
-                queue.fail(error)
 
     def note_arrival(self, queue: ModelQueue) -> None:
         """Update a queue before a request enters it: the model gets no credit for the time without work."""

@@ -12,7 +12,6 @@ class FailureCause(StrEnum):
 
     SEQUENCE = "sequence"  # the model fails on a sequence
     SIZE = "size"  # its halves run, so the batch did not fit in memory
-    DEVICE = "device"  # the device is dead
     UNKNOWN = "unknown"  # the sequences of the batch were withdrawn before they could run again
 
 

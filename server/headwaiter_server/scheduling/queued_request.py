@@ -91,7 +91,7 @@ class QueuedRequest:
         answer: resolves to the outcome, or fails.
         failures: the errors of failed sequences, by index, for a request that accepts partial answers; None for a
             request that fails with its first failed sequence.
-        device_failures: number of devices, also of other servers, that died while they ran the request.
+        device_failures: number of devices of other servers that died while they ran the request.
         not_started: the request's sequences that have not started to run.
         batches: the times of each batch that a sequence of the request ran in.
         number: the number of the request in this process.

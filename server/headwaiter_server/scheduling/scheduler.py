@@ -5,13 +5,17 @@ A sequence goes through the scheduler in these steps:
 1. `submit` admits the request or refuses it, puts its sequences into the queue of the model, and wakes the
    loop.
 2. The loop (`_serve`) sleeps until a request arrives, a batch is done, or a worker is about to want its next batch.
-3. The loop hands out the results of batches that are done. Tasks beside the loop bisect failed batches, reopen dead
-   devices, and give up devices that hang.
+3. The loop hands out the results of batches that are done. Tasks beside the loop bisect failed batches, and notice
+   devices that are dead or hang.
 4. If more requests are about to arrive, the loop holds an idle device for some turns of the event loop.
 5. For each worker that wants a batch, `ModelQueues.next` chooses the model, and `plan` chooses the sequences. The
-   loop also drops the sequences that `plan` finds expired, and isolates the sequences that may have killed a device.
+   loop also drops the sequences that `plan` finds expired, and isolates the sequences that may kill a device.
 6. The worker packs the batch, runs it in a thread, and wakes the loop: step 3 again.
 7. The last result of a request resolves its answer, which `submit` returns.
+
+A device that dies ends the scheduler, after every caller was answered. On CUDA, a kernel's illegal access or a lost
+card makes every later call of the process fail, in new sessions too, and a thread that hangs in the driver cannot be
+interrupted. Only a new process can use the device again.
 """
 
 import asyncio
@@ -25,12 +29,13 @@ from numpy.typing import NDArray
 from headwaiter_proto.rules.errors import HeadwaiterError, Unavailable
 from headwaiter_server.concurrency.background_tasks import BackgroundTasks
 from headwaiter_server.concurrency.wake_up import WakeUp
+from headwaiter_server.concurrency.worker_thread import NeverRan
+from headwaiter_server.runtime.errors import DeviceLost
 from headwaiter_server.scheduling.admission import QueueLimits, WaitEstimate, admit
 from headwaiter_server.scheduling.batch_result import BatchResult
 from headwaiter_server.scheduling.batch_wait import BatchWait, yield_core
 from headwaiter_server.scheduling.cost import BatchLimits, CostModel, Shape
 from headwaiter_server.scheduling.devices import Devices
-from headwaiter_server.scheduling.errors import device_unavailable
 from headwaiter_server.scheduling.failed_batches import bisect
 from headwaiter_server.scheduling.fair_start import Priority, fair_start_s
 from headwaiter_server.scheduling.model_queue import ModelQueue
@@ -38,6 +43,7 @@ from headwaiter_server.scheduling.model_queues import ModelQueues
 from headwaiter_server.scheduling.observer import Observer
 from headwaiter_server.scheduling.planner import Plan, plan
 from headwaiter_server.scheduling.queued_request import Batch, Outcome, QueuedRequest, Sequence, shape_of
+from headwaiter_server.scheduling.suspects import fail_sequence_on_dead_device
 from headwaiter_server.scheduling.worker import Session, Worker
 
 
@@ -58,7 +64,6 @@ class Scheduler:
         self,
         workers: Iterable[Worker],
         queue_limits: QueueLimits,
-        on_available: Callable[[bool], None] = lambda available: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Start the loop; needs a running event loop.
@@ -66,35 +71,29 @@ class Scheduler:
         Args:
             workers: run the batches.
             queue_limits: of the queue of each model.
-            on_available: called with False when the last device dies, and with True when a device is back.
             clock: the clock of the deadlines.
         """
         self._wake_up = WakeUp()
         self._queue_limits, self._clock = queue_limits, clock
         self._queues = ModelQueues()
-        self._devices = Devices(workers, self._queues.sessions_on, on_available, self._wake_up.set)
+        self._devices = Devices(workers, self._wake_up.set)
         self._running: list[_RunningBatch] = []
-        # Tasks that bisect failed batches, reopen dead devices, and watch for devices that hang.
+        # Tasks that bisect failed batches, and watch for devices that hang.
         self._beside = BackgroundTasks(self._wake_up.set)
         self._batch_wait, self._draining = BatchWait(), False
         self._beside.start(self._devices.watch())
         self._serving = asyncio.create_task(self._serve())
 
     @property
-    def workers(self) -> list[Worker]:
-        """The devices that run the batches of all models, except those that are lost."""
+    def workers(self) -> tuple[Worker, ...]:
+        """The devices that run the batches of all models."""
         return self._devices.workers
-
-    @property
-    def available(self) -> bool:
-        """Whether a device is alive."""
-        return self._devices.alive_count > 0
 
     def add_model(
         self, sessions: Mapping[Worker, Session], cost: CostModel, limits: BatchLimits, observer: Observer
     ) -> ModelQueue:
         """Return the queue of a new model; see `ModelQueue`."""
-        queue = ModelQueue(sessions, cost, limits, observer, self._clock)
+        queue = ModelQueue(sessions, cost, limits, observer)
         self._queues.append(queue)
         return queue
 
@@ -136,7 +135,7 @@ class Scheduler:
 
         Raises:
             Overloaded: the queue has no room for the request, or is too long for its deadline.
-            Unavailable: the server is draining, the model is being unloaded, or the devices are dead.
+            Unavailable: the server is draining, the model is being unloaded, or a device has died.
             DeviceFailed: a device died while it ran the request.
             DeadlineExceeded: the deadline passed while the request waited, or is too near even without a queue.
             InferenceFailed: the model failed on a sequence; never raised if `failures` is given.
@@ -175,15 +174,18 @@ class Scheduler:
             raise Unavailable("the server is shutting down: send the request to another replica")
         if queue.closed:
             raise Unavailable("the model is being unloaded: send the request to another replica")
-        if not queue.alive:
-            raise device_unavailable()
         arrived_s, own_work_s = self._clock(), queue.correction.own_work_s(shape)
         fair_start = fair_start_s(arrived_s, deadline_s, priority, own_work_s)
         admit(self._wait_estimate(queue, arrived_s), self._queue_limits, shape, fair_start, deadline_s - arrived_s)
         return fair_start
 
     async def failed(self) -> None:
-        """Wait until the loop ends, and raise its error if it has failed."""
+        """Wait until the loop ends; all requests are answered then.
+
+        Raises:
+            DeviceLost: a device is dead or hangs.
+            Exception: the error of the loop, if it has failed.
+        """
         await asyncio.shield(self._serving)
 
     async def drain(self, timeout_s: float) -> int:
@@ -205,10 +207,25 @@ class Scheduler:
         return unanswered
 
     async def _serve(self) -> None:
+        """Run the loop; if it fails, answer every caller first."""
+        try:
+            await self._serve_until_drained()
+        except Exception as error:
+            self._draining = True
+            if isinstance(error, DeviceLost):
+                # All sessions of one GPU die together, so what other workers run may have killed the device, too.
+                for batch in self._running:
+                    if not batch.worker.dead:
+                        _fail_batch_on_dead_device(batch.sequences)
+            for queue in self._queues:
+                queue.fail(Unavailable("a device failed, and the server ends: send the request to another replica"))
+            raise
+
+    async def _serve_until_drained(self) -> None:
         """Run steps 2 to 6 of the module's docstring until the last request of a drain is answered."""
         while not self._draining or any(queue.queued_sequences or queue.batch_count for queue in self._queues):
             for queue in self._queues:
-                queue.device_failures.admit_next()
+                queue.suspects.admit_next()
             next_batch_in_s = self._devices.wants_batch_in_s(self._clock(), self._queues.wanted_workers)
             timed_out = await self._wake_up.wait(next_batch_in_s)
             answered = self._hand_out_results()
@@ -228,14 +245,18 @@ class Scheduler:
         for batch in [batch for batch in self._running if batch.result.done()]:
             self._running.remove(batch)
             error = batch.result.exception()
+            if isinstance(error, DeviceLost):
+                _fail_batch_on_dead_device(batch.sequences)
+                raise error
+            if isinstance(error, NeverRan):
+                continue  # The batch on which the device was lost ends the scheduler.
+            answered = True
             if isinstance(error, Exception):
-                batch.worker.suspect = True
                 self._beside.start(self._bisect(batch.queue, batch.worker, batch.sequences, error))
                 continue
-            answered = True
             result, queue = batch.result.result(), batch.queue
             queue.hand_out(batch.sequences, result)
-            queue.device_failures.end(batch.sequences, ran=result.sequences if result else ())
+            queue.suspects.end(batch.sequences)
             if result:
                 queue.limits.note_success(result.shape)
             queue.end_batch()
@@ -265,13 +286,13 @@ class Scheduler:
 
     def _run_batch(self, queue: ModelQueue, worker: Worker, planned: Plan) -> None:
         """Take a planned batch out of the queue, and run the sequences that are still wanted."""
-        isolated = queue.device_failures.isolate(planned.batch)
+        isolated = queue.suspects.isolate(planned.batch)
         for sequence in isolated:
             queue.pending.discard(sequence)
         # A request that was cancelled within this turn of the event loop has not been withdrawn yet.
         batch = tuple(sequence for sequence in isolated if not sequence.request.answer.done())
         if batch:
-            queue.device_failures.start(batch)
+            queue.suspects.start(batch)
             self._batch_wait.note_batch(several_requests=any(each.request is not batch[0].request for each in batch))
             queue.observer.batch_closed(planned.close_reason)
             self._queues.note_turn(queue, self._clock())
@@ -281,20 +302,32 @@ class Scheduler:
             self._running.append(_RunningBatch(queue, worker, batch, result))
 
     async def _bisect(self, queue: ModelQueue, worker: Worker, batch: Batch, error: Exception) -> None:
-        """Find the faulty sequences of a failed batch; if the device is dead, start to reopen the device."""
-        with queue.limits.suspected(shape_of(batch)):
-            found = await bisect(queue, worker, batch, error)
+        """Find the faulty sequences of a failed batch.
+
+        Raises:
+            DeviceLost: the device died or hangs; the requests of the batch have failed.
+        """
+        try:
+            with queue.limits.suspected(shape_of(batch)):
+                found = await bisect(queue, worker, batch, error)
+        except DeviceLost:
+            _fail_batch_on_dead_device(batch)
+            raise
+        except NeverRan:
+            return
         queue.observer.batch_failed(found.cause)
         if found.too_large:
             queue.limits.note_memory_failure(shape_of(found.too_large), error)
         queue.end_batch()
-        if not found.works and worker.alive:
-            self._devices.mark_dead(worker, error)
-            self._queues.fail_unserved(device_unavailable())
-            self._beside.start(self._devices.reopen(worker))
 
     def _wait_estimate(self, queue: ModelQueue, now_s: float) -> WaitEstimate:
-        # While all devices are dead, the time until one works again is unknown and counts as zero.
-        busy_s = self._devices.busy_s(now_s, queue.sessions) or (0.0,)
+        busy_s = self._devices.busy_s(now_s, queue.sessions)
         others = tuple(other.backlog for other in self._queues if other is not queue)
         return WaitEstimate(queue.backlog, queue.planned_tokens, busy_s, others)
+
+
+def _fail_batch_on_dead_device(batch: Batch) -> None:
+    """Fail the requests of the sequences that have started to run."""
+    for sequence in batch:
+        if sequence not in sequence.request.not_started:
+            fail_sequence_on_dead_device(sequence)

@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -13,7 +13,8 @@ from typing import Protocol
 import numpy as np
 
 from headwaiter_server.concurrency.watchdog import run_limit_s
-from headwaiter_server.concurrency.worker_thread import NeverRan, ThreadHung, WorkerThread
+from headwaiter_server.concurrency.worker_thread import NeverRan, WorkerThread
+from headwaiter_server.runtime.errors import DeviceLost, one_line
 from headwaiter_server.runtime.graph import Outputs
 from headwaiter_server.runtime.packing import PackedBatch, pack
 from headwaiter_server.scheduling.batch_result import BatchResult
@@ -26,10 +27,8 @@ _MAX_BATCHES = 2
 _LEAD_S = 0.002
 # The predicted remaining time of a batch that already runs longer than predicted.
 _OVERDUE_S = 0.001
-# Opening a device again takes as long as the server's start: files are hashed, weights are loaded and full batches run.
-_REOPEN_LIMIT_S = 600.0
-# A batch of a model that is being loaded may take this long; its duration is not known yet.
-_TURN_LIMIT_S = 120.0
+# A batch of a model that is being loaded, and the closing of a session, may take this long; nothing predicts it.
+_UNPREDICTED_LIMIT_S = 600.0
 
 
 class Graph(Protocol):
@@ -49,16 +48,25 @@ class Session:
     """A model on one device.
 
     Attributes:
-        graph: runs the batches; None while the device is dead, and in a closed session.
-        reopen: returns a replacement for the graph of a dead device, checked and warm.
+        graph: runs the batches; a closed session has no graph.
         probe: a batch for which a working device returns finite values.
-        closed: whether the session is closed for good.
     """
 
-    graph: Graph | None
-    reopen: Callable[[], Graph]
+    graph: Graph
     probe: PackedBatch
-    closed: bool = False
+
+    def answers_probe(self) -> bool:
+        """Run the probe, and return whether the device works."""
+        try:
+            outputs = self.graph.run(self.probe, hidden=False)
+        except Exception:  # noqa: BLE001 - any error means that the device does not work
+            return False
+        rows = [values for values in (outputs.pooled, outputs.hidden, *(outputs.logits or ())) if values is not None]
+        return all(bool(np.isfinite(values).all()) for values in rows)
+
+    def close(self) -> None:
+        """Free the memory of the graph; call this in the thread of the device, because it takes a while."""
+        del self.graph
 
 
 # A packed batch, and when it was packed.
@@ -71,17 +79,14 @@ class Worker:
     Attributes:
         device: number of the GPU.
         instance: number of the worker among those of its device.
-        alive: False from the death of the device until the device is open again.
-        suspect: True from the failure of a batch until the device has answered a probe. A worker that is dead or
-            suspect wants no batches.
-        on_ready: called in the event loop when a batch or a probe is done or has failed.
+        dead: whether the device did not answer the probe after a batch had failed; no further batch runs.
+        on_ready: called in the event loop when a batch is done or has failed.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic, *, device: int = 0, instance: int = 0) -> None:
         """Start the worker's threads; `clock` measures when batches start and end."""
         self.device, self.instance = device, instance
-        self.alive = True
-        self.suspect = False
+        self.dead = False
         self.on_ready: Callable[[], None] = lambda: None
         # The running batch and those behind it, with their sessions and predicted seconds; a turn is an empty batch.
         self._batches: deque[tuple[Session | None, Batch, float]] = deque()
@@ -90,11 +95,6 @@ class Worker:
         self._ended_s = self._predicted_end_s = 0.0
         self._thread = WorkerThread("device", clock)
         self._packing = ThreadPoolExecutor(1, thread_name_prefix="packing")
-
-    @property
-    def hung(self) -> bool:
-        """Whether the device was given up because it hung; it cannot be reopened."""
-        return self._thread.hung
 
     @property
     def _planned(self) -> Iterable[tuple[Session | None, Batch, float]]:
@@ -121,9 +121,9 @@ class Worker:
     def wants_batch_in_s(self, now_s: float) -> float:
         """Return the seconds until the worker wants its next batch.
 
-        Infinity if the worker wants no batch before the running batch or probe is done.
+        Infinity if the worker wants no batch before the running batch is done.
         """
-        if not self.alive or self.suspect or len(self._batches) >= _MAX_BATCHES:
+        if len(self._batches) >= _MAX_BATCHES:
             return float("inf")
         return max(0.0, self.busy_s(now_s) - _LEAD_S)
 
@@ -133,8 +133,8 @@ class Worker:
         Sequences that expired or were cancelled before the batch starts do not run.
 
         Returns:
-            The result, or None if no sequence ran. The future fails with the device's error, with ThreadHung if the
-            device hangs, or with NeverRan if the device died before.
+            The result, or None if no sequence ran. The future fails with the error of the batch, with DeviceLost if the
+            device died or hangs, or with NeverRan if it died or hung before the batch.
         """
         # A busy worker packs in a second thread. For an idle device, a second thread would only delay the batch.
         is_idle = not self._batches
@@ -145,16 +145,15 @@ class Worker:
         limit_s = run_limit_s(predicted_s)
         return self._thread.run(self._run_batch, session, sequences, packing, limit_s=limit_s, then=self._note_done)
 
-    def check_hung(self) -> bool:
-        """Give up the device if it hangs; return whether it was given up now.
+    def check_hung(self) -> None:
+        """Give up the device if it hangs; the futures of its batches fail.
 
-        The futures of its batches fail. A thread cannot be ended, so a device that hangs is lost.
+        Raises:
+            DeviceLost: the device hangs.
         """
-        if not self._thread.check():
-            return False
-        self._batches.clear()
-        self.on_ready()
-        return True
+        hangs = DeviceLost(f"device {self.device} has not answered for much longer than predicted: check the device")
+        if self._thread.check(hangs):
+            raise hangs
 
     def _note_done(self) -> None:
         self._batches.popleft()
@@ -170,56 +169,25 @@ class Worker:
         for sequence in sequences:
             sequence.request.not_started.discard(sequence)
 
-    async def answers_probe(self, session: Session) -> bool:
-        """Run the probe of a session, and return whether the device works."""
-        try:
-            works = await self._thread.run(_run_probe, session, limit_s=run_limit_s(0.0))
-        except (ThreadHung, NeverRan):
-            works = False
-        self.suspect = False
-        self.on_ready()
-        return works
-
-    def mark_dead(self, sessions: Iterable[Session]) -> None:
-        """Take no batches until `reopen` succeeds, and do not run the waiting batches; free the device's sessions."""
-        self.alive = False
-        for session in sessions:
-            # A dead device may hold memory that its replacement needs.
-            session.graph = None
-
-    async def reopen(self, sessions: Collection[Session]) -> None:
-        """Try once to reopen the sessions of the device; the worker is alive if this succeeds.
-
-        Raises:
-            Exception: any error of opening a session.
-        """
-        for session in sessions:
-            if session.graph is None and not session.closed:
-                session.graph = await self._thread.run(session.reopen, limit_s=_REOPEN_LIMIT_S)
-        self.alive, self.suspect = True, False
-
     def turn(self, loop: asyncio.AbstractEventLoop, run: Callable[[], float]) -> float:
         """Run a function in the thread of the device, after the batches that wait, and return the function's result.
 
         Blocks the calling thread, which is not that of the event loop.
 
         Raises:
-            ThreadHung: the function took too long.
-            NeverRan: the device hangs.
+            DeviceLost: the function took too long.
+            NeverRan: the device hung before, or the server has stopped.
         """
         return asyncio.run_coroutine_threadsafe(self._run_in_turn(run), loop).result()
 
     async def _run_in_turn(self, run: Callable[[], float]) -> float:
         self._batches.append((None, (), 0.0))
-        return await self._thread.run(run, limit_s=_TURN_LIMIT_S, then=self._note_done)
+        return await self._thread.run(run, limit_s=_UNPREDICTED_LIMIT_S, then=self._note_done)
 
     async def close_session(self, session: Session) -> None:
         """Close a session that runs no batches any more, and free its memory."""
-        session.closed = True
-        # In the worker's thread, because that takes a while. The thread of a lost device has ended, or hangs.
-        with suppress(ThreadHung, NeverRan):
-            await self._thread.run(_close, session, limit_s=_REOPEN_LIMIT_S)
-        session.graph = None
+        with suppress(DeviceLost, NeverRan):
+            await self._thread.run(session.close, limit_s=_UNPREDICTED_LIMIT_S)
 
     def close(self) -> None:
         """End the threads once the batches of the worker have run."""
@@ -227,17 +195,27 @@ class Worker:
         self._packing.shutdown(wait=False, cancel_futures=True)
 
     def _pack(self, session: Session, sequences: Batch) -> _Packed:
-        started_s, graph = self._clock(), session.graph
-        packed = pack([sequence.values for sequence in sequences])
-        if graph is not None:
-            packed = graph.prepare(packed)
+        started_s = self._clock()
+        packed = session.graph.prepare(pack([sequence.values for sequence in sequences]))
         return packed, Interval(started_s, self._clock())
 
     def _run_batch(self, session: Session, sequences: Batch, packing: "Future[_Packed] | None") -> BatchResult | None:
+        if self.dead:
+            raise NeverRan("the device died before it ran the batch")
+        try:
+            return self._run_wanted(session, sequences, packing)
+        except Exception as error:
+            # Before the next batch, which must not be blamed for the death of the device.
+            self.dead = not session.answers_probe()
+            if not self.dead:
+                raise
+            problem = f"device {self.device} died while it ran a batch ({one_line(error)}): check the device"
+            raise DeviceLost(problem) from error
+
+    def _run_wanted(self, session: Session, sequences: Batch, packing: "Future[_Packed] | None") -> BatchResult | None:
+        """Run the sequences that have neither expired nor been cancelled."""
         try:
             packed, packed_in = packing.result() if packing else self._pack(session, sequences)
-            if session.graph is None:
-                raise NeverRan("the device died before it ran the batch")
             started_s = self._clock()
             wanted = tuple(sequence for sequence in sequences if sequence.is_wanted(started_s))
             if not wanted:
@@ -252,18 +230,3 @@ class Worker:
             self._ended_s = self._clock()
         times = BatchTimes(packed_in, Interval(started_s, self._ended_s))
         return BatchResult(wanted, shape, packed, outputs, times)
-
-
-def _run_probe(session: Session) -> bool:
-    if session.graph is None:
-        return False
-    try:
-        outputs = session.graph.run(session.probe, hidden=False)
-    except Exception:  # noqa: BLE001 - any error means that the device does not work
-        return False
-    rows = [values for values in (outputs.pooled, outputs.hidden, *(outputs.logits or ())) if values is not None]
-    return all(bool(np.isfinite(values).all()) for values in rows)
-
-
-def _close(session: Session) -> None:
-    session.graph = None

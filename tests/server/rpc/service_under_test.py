@@ -79,7 +79,7 @@ class Service:
         name = self.model.bundle.manifest.name
         recorder = self.recorder.model(name, "1")
         self.scheduler = Scheduler([worker := Worker()], QueueLimits(100, 10.0))
-        sessions = {worker: Session(self.model.graph, lambda: self.model.graph, self.model.probe)}
+        sessions = {worker: Session(self.model.graph, self.model.probe)}
         self.queue = self.scheduler.add_model(sessions, CALIBRATION.cost, CALIBRATION.limits, recorder)
         self.path = RequestPath(settings, self.recorder)
         self.rpc = EncoderService(self.path, OpenStreams(self.path))

@@ -1,4 +1,4 @@
-"""A faulty sequence fails alone; a dead device fails its batches and is reopened."""
+"""A faulty sequence fails alone; a dead device fails all requests and ends the scheduler."""
 
 import asyncio
 import gc
@@ -9,21 +9,18 @@ import numpy as np
 import pytest
 
 from headwaiter_proto.rules.errors import DeviceFailed, InferenceFailed, InvalidInput, Unavailable
-from headwaiter_server.runtime.errors import BundleChanged, DeviceLost
+from headwaiter_server.runtime.errors import DeviceLost
 from headwaiter_server.scheduling.cost import BatchLimits, Shape
 from headwaiter_server.scheduling.queued_request import Outcome
-from headwaiter_server.scheduling.worker import Session
 from tests.server.scheduling.fakes import (
-    COST,
     INFINITE,
     INFINITE_HIDDEN,
-    LIMITS,
     POISON,
-    PROBE,
     UNLIMITED,
     FakeDevice,
     FakeObserver,
     Harness,
+    drain,
     halves,
     one_model,
     sums,
@@ -119,7 +116,7 @@ async def test_failed_raises_an_error_of_the_loop() -> None:
     request.cancel()
 
 
-async def test_one_poisoned_sequence_in_a_batch_of_32_fails_alone_after_two_probes() -> None:
+async def test_one_poisoned_sequence_in_a_batch_of_32_fails_alone() -> None:
     harness = Harness(BatchLimits(tokens=32, cells=1000))
     values = [*range(100, 119), POISON, *range(119, 131)]
     held, *tasks = await harness.submit_behind_held_batch(*([[value]] for value in values))
@@ -133,8 +130,8 @@ async def test_one_poisoned_sequence_in_a_batch_of_32_fails_alone_after_two_prob
         else:
             assert isinstance(answer, Outcome)
             assert sums(answer) == [value]
-    assert harness.device.probes_left == UNLIMITED - 2
-    assert harness.available == []
+    # One for the batch, and one for each part of 16, 8, 4, 2 and 1 sequences that failed.
+    assert harness.device.probes_left == UNLIMITED - 6
     await harness.scheduler.drain(30.0)
 
 
@@ -145,11 +142,11 @@ async def test_a_device_that_dies_while_its_batch_is_bisected_is_found_dead(harn
     harness.device.fails_batches, harness.device.probes_left = True, 1
     harness.device.release()
     # Neither sequence is to blame: the device died between the first probe and their runs.
-    with pytest.raises(DeviceFailed):
-        await first
-    with pytest.raises(Unavailable, match="device"):
-        await second
-    assert harness.available[0] is False
+    for request in (first, second):
+        with pytest.raises(DeviceFailed):
+            await request
+    with pytest.raises(DeviceLost):
+        await harness.scheduler.failed()
 
 
 async def test_a_device_that_dies_after_its_first_probe_runs_few_more_batches() -> None:
@@ -157,133 +154,68 @@ async def test_a_device_that_dies_after_its_first_probe_runs_few_more_batches() 
     harness.device.fails_batches, harness.device.probes_left = True, 1
     requests = [harness.submit([value]) for value in range(1, 65)]
     errors = await asyncio.gather(*requests, return_exceptions=True)
-    assert {type(error) for error in errors} == {DeviceFailed, Unavailable}
-    # The whole batch, its first half, a quarter and so on, down to the first sequence.
-    assert len(harness.device.batches) == 7
+    assert {type(error) for error in errors} == {DeviceFailed}
+    # The whole batch and its first half.
+    assert len(harness.device.batches) == 2
     await harness.scheduler.drain(30.0)
 
 
-async def test_an_idle_scheduler_keeps_neither_the_last_answer_nor_a_dead_device() -> None:
-    harness = Harness()
+async def test_an_idle_scheduler_does_not_keep_the_last_answer(harness: Harness) -> None:
     values = np.array([1, 2, 3])
     answered = weakref.ref(values)
     await harness.scheduler.submit(harness.queue, [values], hidden=True)
     del values
-    harness.device.fails_batches, harness.device.probes_left = True, 1
-    dead = weakref.ref(harness.device)
-    requests = [harness.submit([value]) for value in (1, 2, 3)]
-    harness.device = harness.reopened
-    assert all(isinstance(error, Exception) for error in await asyncio.gather(*requests, return_exceptions=True))
-    del requests
-    await harness.back.wait()
+    await asyncio.sleep(0.01)
     gc.collect()
-    assert (answered(), dead()) == (None, None)
-    await harness.scheduler.drain(30.0)
+    assert answered() is None
 
 
-async def test_all_requests_fail_at_once_with_unavailable_when_the_device_dies(harness: Harness) -> None:
+async def test_when_the_device_dies_every_request_is_answered_and_the_scheduler_ends(harness: Harness) -> None:
     tasks = await harness.submit_behind_held_batch([[2]], [[3] * 8], [[4]])
     harness.device.dead = True
     harness.device.release()
-    for task in tasks:
-        with pytest.raises(Unavailable, match="device"):
-            await task
-    assert harness.available[0] is False
+    errors = await asyncio.gather(*tasks, return_exceptions=True)
+    # Only the batch that the device ran may have killed the device.
+    assert [type(error) for error in errors] == [DeviceFailed, Unavailable, Unavailable, Unavailable]
     assert harness.queue.queued_sequences == 0
-
-
-async def test_a_dead_device_is_reopened_and_serves_again(harness: Harness) -> None:
-    harness.device.dead = True
-    with pytest.raises(Unavailable):
-        await harness.submit([2])
-    await harness.back.wait()
-    assert harness.available == [False, True]
-    assert sums(await harness.submit([3], [4])) == [3, 4]
-    assert harness.reopened.batches == [[[3], [4]]]
-
-
-async def test_a_device_that_died_with_a_planned_batch_is_reopened_and_serves_again(harness: Harness) -> None:
-    (held,) = await harness.submit_behind_held_batch()
-    planned = harness.submit([2])
-    harness.clock.now_s = 0.749
-    await asyncio.sleep(0.01)
-    assert len(harness.planned) == 1
-    harness.device.dead = True
-    harness.device.release()
-    with pytest.raises(Unavailable):
-        await held
-    with pytest.raises(Unavailable):
-        await planned
-    await harness.back.wait()
-    assert sums(await harness.submit([3])) == [3]
-
-
-async def test_while_the_device_is_dead_no_request_is_admitted(harness: Harness) -> None:
-    harness.device.dead = harness.reopened.dead = True
-    for _ in range(2):
-        with pytest.raises(Unavailable, match="device"):
-            await harness.submit([2])
-    assert harness.available == [False]
-
-
-async def test_when_a_device_dies_another_device_continues_to_serve(harness: Harness) -> None:
-    dying, healthy = FakeDevice(), FakeDevice()
-    available: list[bool] = []
-    scheduler, queue = one_model([dying, healthy], on_available=available.append, clock=harness.clock)
-    dying.dead = True
-    with pytest.raises(Unavailable):
-        await scheduler.submit(queue, [np.array([2])], hidden=False)
-    assert sums(await scheduler.submit(queue, [np.array([3])], hidden=False)) == [3]
-    assert False not in available
-    await scheduler.drain(30.0)
-
-
-async def test_a_device_that_stays_dead_stops_the_scheduler(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headwaiter_server.scheduling.devices._PAUSES_S", (0.0, 0.0))
-    harness = Harness()
-    harness.device.dead = harness.reopened.dead = True
-    with pytest.raises(Unavailable):
-        await harness.submit([2])
-    with pytest.raises(DeviceLost, match="there is no device"):
+    with pytest.raises(DeviceLost, match="the GPU fell off the bus"):
         await harness.scheduler.failed()
-
-
-async def test_a_device_whose_bundle_has_changed_is_given_up_at_once() -> None:
-    attempts = []
-
-    def reopen() -> FakeDevice:
-        attempts.append(1)
-        raise BundleChanged("model.onnx was replaced")
-
-    scheduler, other_queue = one_model([FakeDevice()], FakeDevice)
-    ((worker, other_session),) = other_queue.sessions.items()
-    device = FakeDevice()
-    device.dead = True
-    queue = scheduler.add_model({worker: Session(device, reopen, PROBE)}, COST, LIMITS, FakeObserver())
     with pytest.raises(Unavailable):
-        await scheduler.submit(queue, [np.array([1])], hidden=False)
-    with pytest.raises(DeviceLost, match=r"model\.onnx"):
+        await harness.submit([5])
+
+
+async def test_the_batch_that_another_device_runs_when_a_device_dies_counts_as_one_that_may_have_killed_it() -> None:
+    # Two sessions of one GPU die together, and the one that notices first may not be the one to blame.
+    dying, other = FakeDevice(), FakeDevice()
+    scheduler, queue = one_model([dying, other])
+    for device in (dying, other):
+        device.hold()
+    requests = [asyncio.create_task(scheduler.submit(queue, [np.full(8, value)], hidden=False)) for value in (2, 3)]
+    for device in (dying, other):
+        await device.busy()
+    dying.dead = True
+    dying.release()
+    errors = await asyncio.gather(*requests, return_exceptions=True)
+    assert [type(error) for error in errors] == [DeviceFailed] * 2
+    with pytest.raises(DeviceLost):
         await scheduler.failed()
-    assert len(attempts) == 1
-    # Another model was reopened on the device before.
-    assert other_session.graph is None
+    other.release()
+    await drain(scheduler)
 
 
-async def test_no_thread_outlives_the_scheduler() -> None:
+@pytest.mark.parametrize("dies", [False, True])
+async def test_no_thread_outlives_the_scheduler(dies: bool) -> None:
     before = set(threading.enumerate())
     harness = Harness()
-    harness.device.dead = True
-    with pytest.raises(Unavailable):
-        await harness.submit([2])
-    await harness.back.wait()
-    assert sums(await harness.submit([2])) == [2]
+    harness.device.dead = dies
+    await asyncio.gather(harness.submit([2]), return_exceptions=True)
     started = [
         thread
         for thread in threading.enumerate()
         if thread not in before and thread.name.startswith(("device", "packing"))
     ]
     assert started
-    await harness.scheduler.drain(30.0)
+    await drain(harness.scheduler)
     for thread in started:
         await asyncio.to_thread(thread.join, 10)
     assert not any(thread.is_alive() for thread in started)

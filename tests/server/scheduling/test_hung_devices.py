@@ -1,4 +1,4 @@
-"""A device that hangs is given up: its callers are answered, and other devices continue."""
+"""A device that hangs ends the scheduler, and all callers are answered."""
 
 import asyncio
 import threading
@@ -39,13 +39,10 @@ class HangingDevice(FakeDevice):
 class Hanging:
     """A scheduler on devices that can hang, with a clock that the test moves."""
 
-    def __init__(self, device_count: int, reopen: Callable[[], FakeDevice] = HangingDevice) -> None:
+    def __init__(self, device_count: int) -> None:
         self.clock = ManualClock()
         self.devices = [HangingDevice() for _ in range(device_count)]
-        self.available: list[bool] = []
-        self.scheduler, self.queue = one_model(
-            self.devices, reopen, on_available=self.available.append, clock=self.clock
-        )
+        self.scheduler, self.queue = one_model(self.devices, clock=self.clock)
 
     def submit(self, *sequences: list[int], **options: Any) -> "asyncio.Task[Outcome]":
         values = [np.array(sequence) for sequence in sequences]
@@ -71,7 +68,6 @@ class Hanging:
 @pytest.fixture(autouse=True)
 def _frequent_checks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("headwaiter_server.scheduling.devices._WATCH_INTERVAL_S", _PAUSE_S / 4, raising=False)
-    monkeypatch.setattr("headwaiter_server.scheduling.devices._PAUSES_S", (0.0, 0.0))
 
 
 @pytest.fixture
@@ -112,22 +108,62 @@ async def test_the_callers_of_the_only_device_are_answered_and_the_scheduler_end
     assert not any(task.done() for task in (running, *waiting))
     await harness.pass_time(40.0)
     assert outcomes([running, *waiting]) == [Unavailable, Unavailable, Unavailable]
-    assert harness.available == [False]
     assert isinstance(await harness.failure(), DeviceLost)
     with pytest.raises(Unavailable):
         await harness.submit([5])
 
 
-async def test_another_device_continues_without_the_one_that_hangs(hanging: Make) -> None:
+async def test_a_device_that_hangs_also_ends_what_other_devices_run(hanging: Make) -> None:
     harness = hanging(2)
     running = harness.submit([HANG])
+    await asyncio.sleep(0.01)
+    harness.devices[1].hold()
+    other = harness.submit([2] * 8)
+    await harness.devices[1].busy()
     await harness.pass_time(60.0)
-    assert outcomes([running]) == [Unavailable]
-    assert sums(await harness.submit([2], [3])) == [2, 3]
-    harness.devices[0].resumed.set()  # The thread ends, and its late answer is ignored.
-    assert [sums(await harness.submit([value])) for value in (4, 5, 6)] == [[4], [5], [6]]
-    assert harness.available == []
-    assert await harness.failure() is None
+    assert outcomes([running, other]) == [Unavailable] * 2
+    assert isinstance(await harness.failure(), DeviceLost)
+    harness.devices[1].release()
+
+
+async def test_a_batch_of_a_model_that_is_being_loaded_may_take_ten_minutes(hanging: Make) -> None:
+    harness = hanging(1)
+    (worker,) = harness.scheduler.workers
+    resumed, loop = threading.Event(), asyncio.get_running_loop()
+
+    def run() -> float:
+        resumed.wait(60)
+        return 0.5
+
+    loading = asyncio.create_task(asyncio.to_thread(worker.turn, loop, run))
+    await asyncio.sleep(0.01)
+    waiting = harness.submit([2])
+    await harness.pass_time(500.0)
+    assert not waiting.done()
+    resumed.set()
+    assert (await loading, sums(await waiting)) == (0.5, [2])
+
+
+async def test_a_batch_that_hangs_while_a_model_is_loaded_fails_the_load_and_all_callers(hanging: Make) -> None:
+    harness = hanging(1)
+    (worker,) = harness.scheduler.workers
+    resumed, loop = threading.Event(), asyncio.get_running_loop()
+
+    def run() -> float:
+        resumed.wait(60)
+        return 0.5
+
+    loading = asyncio.create_task(asyncio.to_thread(worker.turn, loop, run))
+    await asyncio.sleep(0.01)
+    waiting = harness.submit([2])
+    await harness.pass_time(700.0)
+    with pytest.raises(DeviceLost):
+        await loading
+    assert isinstance(await harness.failure(), DeviceLost)
+    later = harness.submit([3])
+    await asyncio.sleep(0.01)
+    assert outcomes([waiting, later]) == [Unavailable] * 2
+    resumed.set()
 
 
 async def test_a_long_batch_may_take_20_times_its_predicted_time(hanging: Make) -> None:
@@ -173,24 +209,6 @@ async def test_half_of_a_failed_batch_that_hangs_is_given_up(hanging: Make) -> N
         await harness.pass_time(60.0)
     assert outcomes([failing]) == [Unavailable]
     assert isinstance(await harness.failure(), DeviceLost)
-
-
-async def test_a_device_that_hangs_while_it_is_reopened_is_given_up(hanging: Make) -> None:
-    resumed = threading.Event()
-
-    def reopen() -> FakeDevice:
-        resumed.wait(60)
-        return FakeDevice()
-
-    harness = hanging(1, reopen)
-    harness.devices[0].dead = True
-    failing = harness.submit([2])
-    await harness.pass_time(300.0)
-    assert await harness.failure() is None
-    await harness.pass_time(400.0)
-    assert outcomes([failing]) == [Unavailable]
-    assert isinstance(await harness.failure(), DeviceLost)
-    resumed.set()
 
 
 async def test_packing_that_hangs_is_given_up(hanging: Make) -> None:

@@ -4,9 +4,8 @@ import asyncio
 
 import pytest
 
-from headwaiter_proto.rules.errors import Unavailable
 from headwaiter_server.scheduling.observer import FailureCause
-from tests.server.scheduling.fakes import LIMITS, POISON, UNLIMITED, Harness, sums
+from tests.server.scheduling.fakes import POISON, UNLIMITED, Harness, sums
 
 
 @pytest.mark.parametrize(
@@ -44,12 +43,3 @@ async def test_after_a_memory_failure_full_batches_fit(harness: Harness) -> None
     assert sums(outcome) == list(range(48))
     # Of six full batches, the first fails, and perhaps those that were planned before its halves had run.
     assert 1 <= sum(len(batch) > 4 for batch in harness.device.batches) <= 3
-
-
-async def test_the_death_of_a_device_does_not_lower_the_limits(harness: Harness) -> None:
-    harness.device.dead = True
-    with pytest.raises(Unavailable):
-        await harness.submit([2], [3])
-    await harness.back.wait()
-    assert harness.observer.failure_causes == [FailureCause.DEVICE]
-    assert harness.queue.limits.current == LIMITS
