@@ -9,17 +9,19 @@ from unittest.mock import patch
 import grpc
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
-from headwaiter_client import Unavailable
+from headwaiter_client import Client, Encoding, Unavailable
 from headwaiter_server.models import loading
-from headwaiter_server.models.calibration_cache import calibrate
 from headwaiter_server.models.loading import load_model
 from headwaiter_server.runtime.bundle import GOLDEN, TOKENIZER, Bundle
 from headwaiter_server.runtime.errors import BundleRefused
 from headwaiter_server.runtime.graph import EncoderGraph
+from headwaiter_server.runtime.model import open_model
 from headwaiter_server.runtime.numeric_tolerances import normalize_pooled
 from headwaiter_server.runtime.packing import pack
 from headwaiter_server.scheduling.worker import Worker
+from testbed.server_process import running_server
 from tests.e2e.grpc_errors import code_of
 from tests.e2e.in_process_server import connect, local_settings, serving
 from tests.server.runtime.bundles import copy, sign
@@ -46,13 +48,38 @@ async def test_a_bundle_that_is_replaced_while_it_is_loaded_is_refused(served: P
     loop = asyncio.get_running_loop()
 
     def replace_tokenizer(*arguments: Any, **options: Any) -> Any:
+        model = open_model(*arguments, **options)
         other = served / "other.json"
         other.write_bytes((served / TOKENIZER).read_bytes().replace(b"bread", b"stone"))
         other.replace(served / TOKENIZER)
-        return calibrate(*arguments, **options)
+        return model
 
-    with patch.object(loading, "calibrate", replace_tokenizer), pytest.raises(BundleRefused, match=TOKENIZER):
+    with patch.object(loading, "open_model", replace_tokenizer), pytest.raises(BundleRefused, match=TOKENIZER):
         await asyncio.to_thread(load_model, served, local_settings(served), [Worker()], loop)
+
+
+@pytest.mark.parametrize("damage", ["other weights", "truncated"])
+def test_writing_over_the_files_of_a_served_bundle_changes_no_answer(served: Path, damage: str) -> None:
+    sequences = [[1, 2, 3], [4] * 20, list(range(30))]
+    with running_server(served, ["--provider", "cpu"]) as server, Client(server.address) as client:
+        before = client.encode_tokens(sequences, hidden=True)
+        for path in served.glob("weights.*"):
+            # As `cp` does: the same file, shorter first, then with other content.
+            with path.open("r+b") as file:
+                content = file.read()
+                file.truncate(0)
+                file.seek(0)
+                file.write(b"" if damage == "truncated" else bytes(len(content)))
+        after = client.encode_tokens(sequences, hidden=True)
+        for old, new in zip(values_of(before), values_of(after), strict=True):
+            assert np.array_equal(old, new)
+        assert server.process.poll() is None
+
+
+def values_of(encoding: Encoding) -> list[NDArray[Any]]:
+    assert encoding.pooled is not None
+    assert encoding.hidden is not None
+    return [encoding.pooled, *encoding.hidden]
 
 
 def replace_bundle(served: Path, other: Path) -> None:

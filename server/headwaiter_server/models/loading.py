@@ -81,8 +81,10 @@ def load_model(
         settings.max_sequence_tokens,
         settings.instances,
     )
-    max_tokens = model.bundle.manifest.max_text_tokens
-    tokenizer = BundleTokenizer(folder / TOKENIZER, max_tokens) if max_tokens else None
+    tokenizer = None
+    if max_tokens := model.bundle.manifest.max_text_tokens:
+        with model.bundle.private_copy(TOKENIZER) as private:
+            tokenizer = BundleTokenizer(private / TOKENIZER, max_tokens)
     try:
         calibration = calibrate(
             model,
@@ -92,7 +94,6 @@ def load_model(
             warms_up=settings.warm_up == "on",
         )
         sessions, limits = _open_sessions(model, settings, workers, calibration.limits, loop)
-        model.bundle.check_unchanged()
     except ModelRefused:
         raise
     except Exception as error:

@@ -44,8 +44,8 @@ class AttentionWeights:
 class AttentionWeightsGraph:
     """A loaded graph that takes one sequence. It always runs on the CPU, in float32, in the calling thread.
 
-    It leaves all GPUs and their memory to Encode. The bundle's float32 weights are mapped into host memory; the
-    operating system can share the mapping with other processes or drop it. A run also needs H·n² floats for each
+    It leaves all GPUs and their memory to Encode. The bundle's float32 weights are mapped into host memory from
+    a private copy; the operating system can drop pages of the mapping, except in a folder that is in memory. A run also needs H·n² floats for each
     selected layer, and a copy of the selected heads.
     """
 
@@ -55,14 +55,10 @@ class AttentionWeightsGraph:
 
     @classmethod
     def open_in(cls, bundle: Bundle) -> "AttentionWeightsGraph":
-        """Load the graph of a bundle, and check that its files are still those that the bundle was opened with.
-
-        Raises:
-            BundleChanged: a file of the graph is not the one that was checked when the bundle was opened.
-        """
+        """Load the graph of a bundle; raise the errors of `Bundle.private_copy`."""
         listed = bundle.manifest.attend
-        with bundle.verified(listed.file, listed.weights_file):
-            return cls.open(bundle.folder / listed.file)
+        with bundle.private_copy(listed.file, listed.weights_file) as folder:
+            return cls.open(folder / listed.file)
 
     @classmethod
     def open(cls, path: Path) -> "AttentionWeightsGraph":

@@ -2,18 +2,19 @@
 
 import hashlib
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from itertools import compress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 from google.protobuf import json_format
 from numpy.typing import NDArray
 
 from headwaiter_proto.manifest_pb2 import File, Manifest, Parity
-from headwaiter_server.runtime.errors import BundleChanged, BundleRefused
-from headwaiter_server.runtime.files import read_small_file
+from headwaiter_server.runtime.errors import BundleChanged, BundleRefused, NotEnoughMemory
+from headwaiter_server.runtime.files import open_regular_file, read_small_file
 from headwaiter_server.runtime.graph import Outputs
 
 MANIFEST = "manifest.json"
@@ -25,6 +26,7 @@ TOKENIZER = "tokenizer.json"
 SCHEMA_VERSIONS = (1, 2)
 # A manifest has kilobytes. Labels of a head can be long.
 _MAX_MANIFEST_BYTES = 16 << 20
+_COPIED_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,8 +77,6 @@ class Bundle:
     folder: Path
     manifest: Manifest
     digest: str
-    # The `_identity` of each file when the file was last checked.
-    _checked: dict[str, tuple[int, ...]] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
     def open(cls, folder: Path) -> "Bundle":
@@ -112,20 +112,24 @@ class Bundle:
         return bundle
 
     @contextmanager
-    def verified(self, *names: str) -> Iterator[None]:
-        """Check files against their checksums before a block that opens them, and for changes at its end.
+    def private_copy(self, *names: str) -> Iterator[Path]:
+        """Copy files into a folder that nobody else writes to, and delete the folder after the block.
+
+        ONNX Runtime maps weights from their file, and a mapping outlives the file's name. If somebody wrote to the
+        bundle's own file, the mapped weights would change, or the process would end with SIGBUS.
 
         Raises:
-            BundleChanged: a file has other content, or was replaced or written to before the end of the block.
+            BundleChanged: a file is not the one that was checked when the bundle was opened.
+            NotEnoughMemory: the folder for temporary files has no room for the copies.
         """
-        try:
+        with ExitStack() as stack:
+            private = Path(stack.enter_context(_temporary_folder()))
             for file in self.manifest.files:
                 if file.name in names:
-                    self._check(file)
-        except BundleRefused:
-            raise _changed(self.folder / file.name) from None
-        yield
-        self.check_unchanged(*names)
+                    digest = _copy(self.folder / file.name, private / file.name)
+                    if digest != file.sha256:
+                        raise _changed(self.folder / file.name)
+            yield private
 
     def limit_tokens(self, tokens: int) -> None:
         """Accept only sequences of at most this many tokens.
@@ -142,20 +146,9 @@ class Bundle:
         manifest.max_tokens = min(manifest.max_tokens, tokens)
         manifest.max_text_tokens = min(manifest.max_text_tokens, tokens)
 
-    def check_unchanged(self, *names: str) -> None:
-        """Check the named files, or all files, for changes since their last check, without reading them.
-
-        Raises:
-            BundleChanged: a file was replaced or written to.
-        """
-        for name in names or self._checked:
-            path = self.folder / name
-            if not path.is_file() or _identity(path) != self._checked[name]:
-                raise _changed(path)
-
     def golden(self) -> Golden:
         """Read the golden inputs that the model accepts, and PyTorch's outputs for them."""
-        with np.load(self.folder / GOLDEN, allow_pickle=False) as arrays:
+        with self.private_copy(GOLDEN) as folder, np.load(folder / GOLDEN, allow_pickle=False) as arrays:
             rows = arrays["input_ids" if self.manifest.vocabulary_size else "features"]
             if self.manifest.token_types:
                 rows = np.stack([rows, arrays["token_type_ids"]], axis=1)
@@ -171,7 +164,8 @@ class Bundle:
 
     def parity(self) -> Parity:
         """Read the differences from PyTorch that the export measured."""
-        return json_format.Parse((self.folder / PARITY).read_bytes(), Parity())
+        with self.private_copy(PARITY) as folder:
+            return json_format.Parse((folder / PARITY).read_bytes(), Parity())
 
     def _verify(self) -> None:
         """Check that the bundle has every file that it needs, and that each file matches its checksum."""
@@ -191,12 +185,12 @@ class Bundle:
     def _check(self, file: File) -> None:
         """Check a file against its checksum."""
         path = self.folder / file.name
-        if not path.is_file():
-            raise BundleRefused(f"{path} is missing, so the bundle is incomplete: copy or export the bundle again")
-        # Store the identity before the file is read, so that a change during the read is noticed.
-        self._checked[file.name] = _identity(path)
         try:
             digest = sha256_of(path) if path.stat().st_size == file.size_bytes else ""
+        except FileNotFoundError:
+            raise BundleRefused(
+                f"{path} is missing, so the bundle is incomplete: copy or export the bundle again"
+            ) from None
         except OSError as error:
             raise BundleRefused(f"{path} cannot be read ({error.strerror}): let the server's user read it") from None
         if digest != file.sha256:
@@ -205,20 +199,46 @@ class Bundle:
             )
 
 
-def _identity(path: Path) -> tuple[int, ...]:
-    """Return numbers that change when a file is replaced or written to."""
-    stat = path.stat()
-    return stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns
+def _temporary_folder() -> TemporaryDirectory[str]:
+    try:
+        return TemporaryDirectory(prefix="headwaiter-")
+    except OSError as error:
+        raise _no_room(error) from None
+
+
+def _copy(source: Path, target: Path) -> str:
+    """Copy a file, and return the SHA-256 of the copy in hexadecimal."""
+    digest = hashlib.sha256()
+    try:
+        file = open_regular_file(source)
+    except OSError:
+        raise _changed(source) from None
+    with file:
+        try:
+            with target.open("xb") as copy:
+                while part := file.read(_COPIED_BYTES):
+                    digest.update(part)
+                    copy.write(part)
+        except OSError as error:
+            raise _no_room(error) from None
+    return digest.hexdigest()
+
+
+def _no_room(error: OSError) -> NotEnoughMemory:
+    return NotEnoughMemory(
+        f"the weights cannot be copied into the folder for temporary files ({error.strerror}): set TMPDIR to a folder "
+        "with enough free space"
+    )
 
 
 def _changed(path: Path) -> BundleChanged:
     return BundleChanged(
-        f"{path} is not the file that the server checked at its start: restart the server, and put each new bundle "
-        "into a new folder"
+        f"{path} is not the file that the server checked when it opened the bundle: restart the server, and put each "
+        "new bundle into a new folder"
     )
 
 
 def sha256_of(path: Path) -> str:
     """Return the SHA-256 of a file, in hexadecimal."""
-    with path.open("rb") as file:
+    with open_regular_file(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

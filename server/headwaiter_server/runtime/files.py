@@ -1,8 +1,23 @@
-"""Read small files that somebody else may replace by anything."""
+"""Read files that somebody else may replace by anything."""
 
 import os
 import stat
+from io import BufferedReader
 from pathlib import Path
+
+
+def open_regular_file(path: Path) -> BufferedReader:
+    """Open a regular file for reading.
+
+    Raises:
+        OSError: the file cannot be opened, or is no regular file.
+    """
+    # Otherwise opening a named pipe waits for a writer, perhaps forever.
+    file = os.fdopen(os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0)), "rb")
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise OSError(0, "not a regular file", str(path))
+    return file
 
 
 def read_small_file(path: Path, max_bytes: int) -> bytes:
@@ -11,10 +26,7 @@ def read_small_file(path: Path, max_bytes: int) -> bytes:
     Raises:
         OSError: the file cannot be read, is no regular file, or is larger than `max_bytes`.
     """
-    # Otherwise opening a named pipe waits for a writer, perhaps forever.
-    with os.fdopen(os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0)), "rb") as file:
-        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise OSError(0, "not a regular file", str(path))
+    with open_regular_file(path) as file:
         content = file.read(max_bytes + 1)
     if len(content) > max_bytes:
         raise OSError(0, f"larger than {max_bytes:,} bytes", str(path))

@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple
 from headwaiter_proto.encoder_pb2 import PRECISION_FP16, PRECISION_FP32, PRECISION_INT8, Precision
 from headwaiter_proto.manifest_pb2 import LOWERING_PACKED_CPU, LOWERING_PACKED_CUDA, Graph, Manifest, Parity
 from headwaiter_server.runtime.attention_routes import PackedAttention, padded_attention
-from headwaiter_server.runtime.bundle import GOLDEN, Bundle, Golden
+from headwaiter_server.runtime.bundle import Bundle, Golden
 from headwaiter_server.runtime.errors import (
     BundleRefused,
     GraphMissing,
@@ -92,15 +92,14 @@ class ModelDescription:
         `EncoderGraph` describes `turn`.
 
         Raises:
-            BundleChanged: a file of the graph is not the one that was checked when the bundle was opened.
+            BundleChanged: a file is not the one that was checked when the bundle was opened.
             BundleRefused: ONNX Runtime cannot run the graph.
             ProviderUnavailable: the device cannot run the graph.
             ToleranceExceeded: the outputs differ too much from PyTorch's.
         """
-        bundle, resources = self.bundle, self.resources._replace(device=device, turn=turn)
-        weights_files = (graph.weights_file for graph in bundle.manifest.graphs if graph.file == self.graph_file)
-        with bundle.verified(self.graph_file, *weights_files, GOLDEN):
-            graph, _ = _open_checked(bundle, bundle.golden(), self.graph_file, self.provider, self.precision, resources)
+        resources = self.resources._replace(device=device, turn=turn)
+        (listed,) = (graph for graph in self.bundle.manifest.graphs if graph.file == self.graph_file)
+        graph, _ = _open_checked(self.bundle, self.bundle.golden(), listed, self.provider, resources)
         return Model(graph=graph, **self._fields())
 
     def _fields(self) -> dict[str, Any]:
@@ -163,7 +162,7 @@ def _open_on(bundle: Bundle, provider: Provider, precision: str, resources: Reso
     if provider == "cpu":
         _check_memory(bundle, listed, sessions)
     golden = bundle.golden()
-    graph, measured = _open_checked(bundle, golden, listed.file, provider, listed.precision, resources)
+    graph, measured = _open_checked(bundle, golden, listed, provider, resources)
     longest_bytes = longest_sequence_bytes(bundle.manifest, attends_in_blocks=graph.attends_in_blocks)
     return Model(
         bundle=bundle,
@@ -195,13 +194,14 @@ def _check_memory(bundle: Bundle, graph: Graph, sessions: int) -> None:
 
 
 def _open_checked(
-    bundle: Bundle, golden: Golden, graph_file: str, provider: Provider, precision: Precision, resources: Resources
+    bundle: Bundle, golden: Golden, listed: Graph, provider: Provider, resources: Resources
 ) -> tuple[EncoderGraph, Difference]:
     """Load a graph and check it on the golden inputs; return the graph and its difference from PyTorch."""
-    path = bundle.folder / graph_file
+    path, precision = bundle.folder / listed.file, listed.precision
     attention = _packed_attention(bundle.manifest, precision)
     try:
-        graph = EncoderGraph.open(path, provider, *resources, attention=attention)
+        with bundle.private_copy(listed.file, listed.weights_file) as folder:
+            graph = EncoderGraph.open(folder / listed.file, provider, *resources, attention=attention)
         if provider == "cuda":
             _check_score_arrays(bundle.manifest, graph)
         measured = check_golden(graph, golden, normalized=bundle.manifest.normalized)

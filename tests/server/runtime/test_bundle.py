@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 
 from headwaiter_proto.manifest_pb2 import File
 from headwaiter_server.runtime.bundle import GOLDEN, MANIFEST, PARITY, TOKENIZER, Bundle, Golden
-from headwaiter_server.runtime.errors import BundleChanged, BundleRefused
+from headwaiter_server.runtime.errors import BundleChanged, BundleRefused, NotEnoughMemory
 from headwaiter_server.runtime.graph import Outputs
 from tests.server.runtime.bundles import copy, flip_byte, read_manifest, write_manifest
 
@@ -154,39 +155,39 @@ def _replace(path: Path) -> None:
     other.replace(path)
 
 
-def _change_and_restore(path: Path) -> None:
-    content = path.read_bytes()
-    flip_byte(path)
-    path.write_bytes(content)
-
-
-@pytest.mark.parametrize("change", [_replace, flip_byte, _change_and_restore, Path.unlink])
-def test_a_file_that_changes_while_it_is_opened_again_is_refused(
-    text_bundle: Path, tmp_path: Path, change: Callable[[Path], None]
-) -> None:
+def test_a_private_copy_has_the_checked_files_and_is_gone_after_the_block(text_bundle: Path, tmp_path: Path) -> None:
     bundle = Bundle.open(copy(text_bundle, tmp_path))
-    with pytest.raises(BundleChanged, match=WEIGHTS), bundle.verified(GRAPH, WEIGHTS):
-        change(bundle.folder / WEIGHTS)
+    with bundle.private_copy(GRAPH, WEIGHTS) as private:
+        flip_byte(bundle.folder / WEIGHTS)
+        names = sorted(path.name for path in private.iterdir())
+        assert names == sorted([GRAPH, WEIGHTS])
+        assert (private / WEIGHTS).read_bytes() == (text_bundle / WEIGHTS).read_bytes()
+    assert not private.exists()
 
 
 @pytest.mark.parametrize("change", [flip_byte, Path.unlink])
-def test_a_file_that_changed_before_it_is_opened_again_is_refused(
+def test_a_file_that_has_changed_since_the_bundle_was_opened_is_not_copied(
     text_bundle: Path, tmp_path: Path, change: Callable[[Path], None]
 ) -> None:
     bundle = Bundle.open(copy(text_bundle, tmp_path))
     change(bundle.folder / WEIGHTS)
-    with pytest.raises(BundleChanged, match=WEIGHTS), bundle.verified(GRAPH, WEIGHTS):
+    with pytest.raises(BundleChanged, match=WEIGHTS), bundle.private_copy(GRAPH, WEIGHTS):
         pytest.fail("the block must not run")
 
 
-def test_a_file_that_was_replaced_by_an_equal_one_is_opened_again(text_bundle: Path, tmp_path: Path) -> None:
+def test_a_file_that_was_replaced_by_an_equal_one_is_copied(text_bundle: Path, tmp_path: Path) -> None:
     bundle = Bundle.open(copy(text_bundle, tmp_path))
     _replace(bundle.folder / WEIGHTS)
-    flip_byte(bundle.folder / TOKENIZER)
-    with bundle.verified(GRAPH, WEIGHTS):
-        pass  # The block does not open the tokenizer.
-    with pytest.raises(BundleChanged, match=TOKENIZER):
-        bundle.check_unchanged()
+    with bundle.private_copy(WEIGHTS) as private:
+        assert (private / WEIGHTS).read_bytes() == (text_bundle / WEIGHTS).read_bytes()
+
+
+def test_without_room_for_the_copies_the_model_is_refused(
+    text_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
+    with pytest.raises(NotEnoughMemory, match="TMPDIR"):
+        Bundle.open(text_bundle).golden()
 
 
 @pytest.mark.parametrize("hidden_rows", [None, np.array([0, 2, 3, 5])])
