@@ -44,6 +44,8 @@ def running_server(
     program: Sequence[str] = (),
     log: BinaryIO | None = None,
     address: str = "",
+    *,
+    waits: bool = True,
 ) -> Iterator[RunningServer]:
     """Start a server on a bundle, yield the server when it answers requests, and drain it at the end of the block.
 
@@ -54,6 +56,7 @@ def running_server(
         program: a command that takes a bundle, `--address` and `--metrics-port`; headwaiter-server if empty.
         log: a file for the program's standard error; if None, the caller's own standard error.
         address: HOST:PORT for gRPC, for example to replace a stopped server; if empty, a free local port.
+        waits: whether to yield the server only when it answers requests.
 
     Raises:
         RuntimeError: the server is not serving after 120 seconds, or has exited.
@@ -66,7 +69,8 @@ def running_server(
     environment = {name: value for name, value in os.environ.items() if not name.startswith("HEADWAITER_")}
     with subprocess.Popen(arguments, env=environment, stderr=log) as server:
         try:
-            _wait_until_serving(server, address)
+            if waits:
+                _wait_until_serving(server, address)
             yield RunningServer(address, f"http://127.0.0.1:{metrics_port}/metrics", server)
         finally:
             server.terminate()

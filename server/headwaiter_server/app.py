@@ -117,7 +117,7 @@ class Server:
         """Report NOT_SERVING to health checks, answer the admitted requests, and stop listening.
 
         Returns:
-            Whether all admitted requests were answered in time and no thread is busy.
+            Whether all admitted requests were answered in time.
         """
         await self._health.enter_graceful_shutdown()
         end_s = time.monotonic() + self._settings.drain_s
@@ -134,7 +134,7 @@ class Server:
         if unanswered:
             log.warning("%d requests are unanswered after a drain of %g s", unanswered, self._settings.drain_s)
         await self._stop_listening(reserve_s)
-        return not unanswered and not self._path.busy
+        return not unanswered
 
     async def stop(self) -> None:
         """Report NOT_SERVING to health checks, send the errors of the failed requests, and stop listening."""

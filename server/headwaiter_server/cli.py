@@ -1,6 +1,7 @@
 """Run the command headwaiter-server."""
 
 import asyncio
+import atexit
 import logging
 import os
 import sys
@@ -32,26 +33,29 @@ def main() -> int:
     configure_logging()
     for problem in settings.warnings(os.environ):
         logging.getLogger(__name__).warning(problem)
-    try:
-        drained = asyncio.run(serve(settings))
-    except DeviceLost as error:
-        logging.getLogger(__name__).error("%s; the server ends, and its supervisor must start it again", error)
-        _exit_at_once(3)
-    except (CannotListen, ModelRefused) as error:
-        return _fail(str(error), 1)
-    except SettingsError as error:
-        return _fail(str(error), 2)
-    except Exception:
-        logging.getLogger(__name__).exception("the server failed")
-        _exit_at_once(1)
-    if not drained:
+
+    async def serve_and_exit() -> int:
+        try:
+            await serve(settings)
+        except DeviceLost as error:
+            logging.getLogger(__name__).error("%s; the server ends, and its supervisor must start it again", error)
+            _exit_at_once(3)
+        except (CannotListen, ModelRefused) as error:
+            return _fail(str(error), 1)
+        except SettingsError as error:
+            return _fail(str(error), 2)
+        except Exception:
+            logging.getLogger(__name__).exception("the server failed")
+            _exit_at_once(1)
         _exit_at_once(0)
-    return 0
+
+    return asyncio.run(serve_and_exit())
 
 
 def _exit_at_once(exit_code: int) -> NoReturn:
     """Exit without waiting for threads that load a model or run a batch, because they cannot be interrupted."""
-    logging.shutdown()
+    # Only these functions delete temporary files and flush the log; the threads still run meanwhile.
+    atexit._run_exitfuncs()  # noqa: SLF001 - atexit has no public function for this
     sys.stderr.flush()
     os._exit(exit_code)
 

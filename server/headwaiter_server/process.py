@@ -18,15 +18,12 @@ _GC_THRESHOLD_OBJECTS = 10_000
 _GC_INTERVAL_S = 5.0
 
 
-async def serve(settings: Settings) -> bool:
-    """Serve until SIGTERM or SIGINT, then drain.
-
-    Returns:
-        Whether all admitted requests were answered and no thread is busy.
+async def serve(settings: Settings) -> None:
+    """Serve until SIGTERM or SIGINT, then drain; threads may still be busy when this returns.
 
     Raises:
         ModelRefused: the model must not be served.
-        DeviceLost: a device died or hangs. Threads may still be busy.
+        DeviceLost: a device died or hangs.
         CannotListen: the server cannot listen on one of its ports.
         SettingsError: a file cannot be used.
     """
@@ -38,7 +35,7 @@ async def serve(settings: Settings) -> bool:
     stopped = asyncio.create_task(stop.wait())
     if not await _finishes_before(stopped, asyncio.create_task(server.start())):
         log.info("stopped by a signal during start-up")
-        return False
+        return
     _tune_garbage_collector()
     collecting = asyncio.create_task(_collect_garbage())
     try:
@@ -47,10 +44,9 @@ async def serve(settings: Settings) -> bool:
         await server.stop()
         raise
     log.info("draining: answering the admitted requests, refusing new ones")
-    drained = await server.drain()
+    await server.drain()
     collecting.cancel()
     log.info("stopped")
-    return drained
 
 
 async def _finishes_before(stopped: "asyncio.Task[bool]", work: "asyncio.Task[None]") -> bool:

@@ -1,7 +1,11 @@
 """A draining server answers all admitted requests, refuses new requests, reports NOT_SERVING, and exits with 0."""
 
 import asyncio
+import json
+import os
+import shutil
 import signal
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +70,40 @@ async def test_a_drain_answers_admitted_requests_and_refuses_new_ones(text_bundl
             answers = await asyncio.gather(running, *waiting)
             await drained
     assert [answer.lengths.tolist() for answer in answers] == [[3], *([length] for length in range(1, 21))]
+
+
+@pytest.mark.parametrize("first_load", [True, False], ids=["at start-up", "while serving"])
+async def test_sigterm_during_a_load_ends_the_process_at_once(
+    text_bundle: Path, tmp_path: Path, first_load: bool
+) -> None:
+    slow = tmp_path / "models" / "slow" / "1"
+    if not first_load:
+        shutil.copytree(text_bundle, tmp_path / "models" / "texts" / "1")
+        slow = tmp_path / "slow"
+    shutil.copytree(text_bundle, slow)
+    # A sparse file that takes minutes to read, and no space.
+    manifest = json.loads((slow / "manifest.json").read_text())
+    (weights,) = (file for file in manifest["files"] if file["name"] == "weights.fp32.bin")
+    weights["sizeBytes"] = str(1 << 40)
+    os.truncate(slow / "weights.fp32.bin", 1 << 40)
+    (slow / "manifest.json").write_text(json.dumps(manifest))
+    flags = ["--models", str(tmp_path / "models"), "--provider", "cpu", "--watch-s", "0.1", "--drain-s", "2"]
+    with running_server(None, flags, waits=not first_load) as server:
+        if not first_load:
+            (tmp_path / "models" / "slow").mkdir()
+            slow.rename(tmp_path / "models" / "slow" / "1")
+        async with asyncio.timeout(EXIT_TIMEOUT_S):
+            while not _reads(server.process.pid, "weights.fp32.bin"):  # noqa: ASYNC110 - another process reads
+                await asyncio.sleep(0.01)
+        server.process.send_signal(signal.SIGTERM)
+        assert await asyncio.to_thread(server.process.wait, 7) == 0
+
+
+def _reads(pid: int, name: str) -> bool:
+    """Return whether a process has a file of this name open."""
+    with suppress(OSError):
+        return any(link.readlink().name == name for link in Path(f"/proc/{pid}/fd").iterdir())
+    return False
 
 
 def is_refused_by_draining_server(error: Unavailable) -> bool:

@@ -10,7 +10,7 @@ import logging
 import sys
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -65,7 +65,6 @@ class ModelRepository:
         # For each model, or "" for all, the update that has not scanned the folder yet.
         self._waiting: dict[str, asyncio.Task[Failures]] = {}
         self._loader = ThreadPoolExecutor(1, thread_name_prefix="loader")
-        self._loads: set[Future[LoadedModel]] = set()
         # For each model, the task that loads a version.
         self._loading: dict[str, asyncio.Task[ModelVersion | None]] = {}
         self._tasks = BackgroundTasks(on_error=_log_error)
@@ -92,12 +91,6 @@ class ModelRepository:
         """The models that answer requests, by name."""
         versions = [self._current[name] for name in self.served_names]
         return [version.served for version in versions if version.served is not None]
-
-    @property
-    def busy(self) -> bool:
-        """Whether a thread loads a model or computes attention weights."""
-        attending = (each.served is not None and each.served.attention_queue.busy for each in self._versions)
-        return any(not load.done() for load in tuple(self._loads)) or any(attending)
 
     def find(self, name: str, version: str = "") -> ServedModel:
         """Return the model that answers requests for a name and a version; either may be empty.
@@ -337,10 +330,9 @@ class ModelRepository:
 
     async def _load_in_thread(self, folder: Path, settings: Settings) -> LoadedModel:
         loop = asyncio.get_running_loop()
-        load = self._loader.submit(_load_without_panic, folder, settings, self._scheduler.workers, loop)
-        self._loads.add(load)
-        load.add_done_callback(self._loads.discard)
-        return await asyncio.wrap_future(load)
+        return await loop.run_in_executor(
+            self._loader, _load_without_panic, folder, settings, self._scheduler.workers, loop
+        )
 
     def _take_over(self, version: ModelVersion, loaded: LoadedModel) -> None:
         """Answer all later requests with a loaded version, and retire the previous version."""

@@ -86,12 +86,6 @@ class RequestPath:
         self.unanswered_count = 0
 
     @property
-    def busy(self) -> bool:
-        """Whether a thread works on a request, even if the caller has gone."""
-        attending = self._repository is not None and self._repository.busy
-        return attending or self._tokenizing.busy or self.replying.busy
-
-    @property
     def ready(self) -> bool:
         """Whether the server answers new requests."""
         return self.available and not self.draining

@@ -39,11 +39,6 @@ class PriorityThreads:
         self._waiting_bytes = dict.fromkeys(Priority, 0)
         self._max_waiting_bytes = max_waiting_bytes
 
-    @property
-    def busy(self) -> bool:
-        """Whether a thread runs a function, even if nobody waits for the result any more."""
-        return any(self._running.values())
-
     async def run(self, function: Callable[[], _Result], priority: Priority, size_bytes: int = 0) -> _Result:
         """Return the result of a function.
 

@@ -87,11 +87,6 @@ class AttentionWeightsQueue:
         """Refuse new requests; admitted requests are still answered."""
         self._draining = True
 
-    @property
-    def busy(self) -> bool:
-        """Whether the thread runs a sequence, even if its caller has gone."""
-        return self._running.locked()
-
     def admit(self) -> None:
         """Refuse a request that `submit` would refuse now.
 
