@@ -179,10 +179,9 @@ async def test_a_drain_does_not_wait_for_an_attend_whose_caller_has_gone(text_bu
             assert await asyncio.to_thread(computing.wait, TIMEOUT_S)
             attending.cancel()
             await wait_until(client, lambda: metric_value(metrics_url(server), "headwaiter_inflight_requests") == 0)
-            # A process whose drain is not complete exits without waiting for its threads.
-            drained = await server.drain()
+            async with asyncio.timeout(TIMEOUT_S / 2):
+                await server.drain()
             finish.set()
-            assert not drained
 
 
 async def test_a_message_of_millions_of_fields_is_refused_before_it_is_parsed(text_bundle: Path) -> None:

@@ -44,9 +44,9 @@ class AttentionWeights:
 class AttentionWeightsGraph:
     """A loaded graph that takes one sequence. It always runs on the CPU, in float32, in the calling thread.
 
-    It leaves all GPUs and their memory to Encode. The bundle's float32 weights are mapped into host memory from a private
-    copy; the operating system can drop pages of the mapping, except in a folder that is in memory. A run also needs H·n²
-    floats for each selected layer, and a copy of the selected heads.
+    It leaves all GPUs and their memory to Encode. The bundle's float32 weights are mapped into host memory from a
+    private copy; the operating system can drop pages of the mapping, except in a folder that is in memory. A run also
+    needs H·n² floats for each selected layer, and a copy of the selected heads.
     """
 
     def __init__(self, session: ort.InferenceSession) -> None:

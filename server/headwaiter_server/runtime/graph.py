@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol, TypeVar
 
 import numpy as np
 import onnxruntime as ort
@@ -25,8 +25,7 @@ from headwaiter_server.runtime.packing import PackedBatch
 from headwaiter_server.runtime.shape_buckets import round_up_to_buckets
 
 Provider = Literal["cuda", "cpu"]
-# Runs a function while no other batch is on the device, and returns the function's result.
-Turn = Callable[[Callable[[], float]], float]
+Result = TypeVar("Result")
 
 _ORT_PROVIDERS = {"cuda": "CUDAExecutionProvider", "cpu": "CPUExecutionProvider"}
 # The graph y = Identity(x) on one float, serialised because the server does not import the onnx package.
@@ -66,7 +65,15 @@ class Outputs:
     logits: Sequence[NDArray[np.float32]] | None = None
 
 
-def at_once(run: Callable[[], float]) -> float:
+class Turn(Protocol):
+    """Runs a function while no other batch is on the device, and returns the function's result."""
+
+    def __call__(self, run: Callable[[], Result]) -> Result:
+        """Run the function."""
+        ...
+
+
+def at_once(run: Callable[[], Result]) -> Result:
     """Run a function in the calling thread."""
     return run()
 
@@ -75,7 +82,7 @@ class EncoderGraph:
     """A loaded graph that takes packed batches, even if the graph itself is padded.
 
     Attributes:
-        turn: runs each batch of the warm-up, to keep other models' batches off the device meanwhile.
+        turn: runs each batch of a load, to keep other models' batches off the device meanwhile.
     """
 
     def __init__(

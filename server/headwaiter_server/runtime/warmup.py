@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,7 +39,7 @@ def check_golden(graph: EncoderGraph, golden: Golden, *, normalized: bool) -> Di
 
     If the model is `normalized`, scale pooled vectors to unit length before comparing them.
     """
-    outputs = [graph.run(batch, hidden=True) for batch in _golden_batches(golden)]
+    outputs = [graph.turn(partial(graph.run, batch, hidden=True)) for batch in _golden_batches(golden)]
     hidden = np.concatenate([output.hidden for output in outputs if output.hidden is not None])
     if golden.hidden_rows is not None:
         hidden = hidden[golden.hidden_rows]

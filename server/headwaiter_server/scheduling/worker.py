@@ -15,7 +15,7 @@ import numpy as np
 from headwaiter_server.concurrency.watchdog import run_limit_s
 from headwaiter_server.concurrency.worker_thread import NeverRan, WorkerThread
 from headwaiter_server.runtime.errors import DeviceLost, one_line
-from headwaiter_server.runtime.graph import Outputs
+from headwaiter_server.runtime.graph import Outputs, Result
 from headwaiter_server.runtime.packing import PackedBatch, pack
 from headwaiter_server.scheduling.batch_result import BatchResult
 from headwaiter_server.scheduling.queued_request import Batch, BatchTimes, Interval, Sequence, shape_of
@@ -169,7 +169,7 @@ class Worker:
         for sequence in sequences:
             sequence.request.not_started.discard(sequence)
 
-    def turn(self, loop: asyncio.AbstractEventLoop, run: Callable[[], float]) -> float:
+    def turn(self, loop: asyncio.AbstractEventLoop, run: Callable[[], Result]) -> Result:
         """Run a function in the thread of the device, after the batches that wait, and return the function's result.
 
         Blocks the calling thread, which is not that of the event loop.
@@ -180,7 +180,7 @@ class Worker:
         """
         return asyncio.run_coroutine_threadsafe(self._run_in_turn(run), loop).result()
 
-    async def _run_in_turn(self, run: Callable[[], float]) -> float:
+    async def _run_in_turn(self, run: Callable[[], Result]) -> Result:
         self._batches.append((None, (), 0.0))
         return await self._thread.run(run, limit_s=_UNPREDICTED_LIMIT_S, then=self._note_done)
 

@@ -18,9 +18,10 @@ def _difference(
     hidden: tuple[float, float] = (0.0, 0.0),
     min_cosine: float = 1.0,
     hidden_min_cosine: float = 1.0,
+    logits: tuple[float, float] = (0.0, 0.0),
 ) -> Difference:
-    """Return a difference with (absolute, relative) differences of pooled vectors and of hidden rows."""
-    return Difference(pooled[0], hidden[0], pooled[1], hidden[1], min_cosine, 1.0, hidden_min_cosine)
+    """Return a difference with (absolute, relative) differences of pooled vectors, hidden rows and logits."""
+    return Difference(pooled[0], hidden[0], pooled[1], hidden[1], min_cosine, 1.0, hidden_min_cosine, *logits)
 
 
 def _outputs(pooled: object, hidden: object) -> Outputs:
@@ -182,6 +183,11 @@ def test_outputs_that_are_not_finite_exceed_every_tolerance(value: float, output
         (PRECISION_INT8, _difference((0.5, 0.5), (0.5, 0.5), 0.99), None),
         (PRECISION_INT8, _difference(min_cosine=0.9899), ["cosine", "0.989900", "0.99"]),
         (PRECISION_INT8, _difference(hidden_min_cosine=0.8999), ["hidden", "rows", "0.899900", "0.9"]),
+        # Logits of up to 11 that are wrong by 5.4, and logits of the quantised encoders that were measured.
+        (PRECISION_FP16, _difference(logits=(5.4, 0.49)), ["logits", "4.90e-01", "0.02"]),
+        (PRECISION_INT8, _difference(logits=(5.4, 0.49)), ["logits", "4.90e-01", "0.1"]),
+        (PRECISION_INT8, _difference(logits=(0.69, 0.044)), None),
+        (PRECISION_INT8, _difference(logits=(0.09, 0.3)), None),
     ],
 )
 def test_a_violation_names_the_output_its_difference_and_the_limit(
