@@ -17,7 +17,6 @@ from typing import Any, cast
 
 import grpc
 import numpy as np
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from numpy.typing import NDArray
 from prometheus_client import Counter, start_http_server
 
@@ -27,6 +26,9 @@ from headwaiter_server.config import Settings
 from headwaiter_server.metrics import Recorder
 from headwaiter_server.models.served_model import ServedModel
 from headwaiter_server.requests.request_path import RequestPath
+from headwaiter_server.rpc.endpoint import UnaryCalls
+from headwaiter_server.rpc.health import HealthService
+from headwaiter_server.rpc.incoming import IncomingMessages
 from headwaiter_server.rpc.open_streams import OpenStreams
 from headwaiter_server.rpc.service import EncoderService
 from headwaiter_server.runtime.graph import EncoderGraph
@@ -138,10 +140,10 @@ async def serve(bundle: Path, settings: Settings, policy: Policy, graph_file: st
     served = ServedModel(*_MODEL, model, None, unused, unused, unused, recorder.model(*_MODEL))
     path.serve(cast("Any", SimpleNamespace(find=lambda _name, _version: served)), cast("Any", scheduler))
     server = grpc.aio.server(options=channel_options(settings))
-    server.add_generic_rpc_handlers((EncoderService(path, OpenStreams(path)).handler(),))
-    servicer = health.aio.HealthServicer()
-    health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
-    await servicer.set("", health_pb2.HealthCheckResponse.SERVING)
+    incoming = IncomingMessages(settings.max_request_bytes)
+    calls, health = UnaryCalls(recorder, path.call_limit, incoming), HealthService(incoming)
+    server.add_generic_rpc_handlers((EncoderService(path, calls, OpenStreams(path)).handler(), health.handler()))
+    health.set_serving({"": True})
     server.add_insecure_port(settings.address)
     start_http_server(settings.metrics_port, settings.address.rpartition(":")[0], recorder.registry)
     await server.start()

@@ -12,15 +12,14 @@ import signal
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import grpc
 import numpy as np
 from grpc.aio import ServicerContext
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from headwaiter_proto import encoder_pb2 as pb
-from headwaiter_server.rpc.handlers import GenericHandlers
+from headwaiter_server.rpc.health import HealthService
+from headwaiter_server.rpc.incoming import IncomingMessages
 from headwaiter_server.rpc.service import SERVICE
 from headwaiter_server.runtime.graph import EncoderGraph
 from headwaiter_server.runtime.packing import pack
@@ -66,11 +65,9 @@ async def serve(graph: EncoderGraph, address: str) -> None:
     """Serve until SIGTERM."""
     server = grpc.aio.server()
     server.add_generic_rpc_handlers((_EchoHandler(), _encode_handler(graph)))
-    servicer = health.aio.HealthServicer()
-    # Use a generic handler for health checks, as Headwaiter does: methods registered by name slow down every call.
-    generic: Any = GenericHandlers(server)
-    health_pb2_grpc.add_HealthServicer_to_server(servicer, generic)
-    await servicer.set("", health_pb2.HealthCheckResponse.SERVING)
+    service = HealthService(IncomingMessages(4 << 20))
+    server.add_generic_rpc_handlers((service.handler(),))
+    service.set_serving({"": True})
     server.add_insecure_port(address)
     await server.start()
     stopped = asyncio.Event()

@@ -41,11 +41,17 @@ class JsonCall:
         try:
             # `json.loads` would also take UTF-16, which the server's count of values cannot read.
             fields = json.loads(body.decode())
+            json.dumps(fields, ensure_ascii=False).encode()  # Fails for half of a surrogate pair.
             if isinstance(fields, dict):
                 return json_format.ParseDict(fields, self.request_class())
             cause = "it is not an object"
         except RecursionError:
             cause = "it has too many levels"
+        except UnicodeEncodeError as error:
+            half = error.object[error.start : error.start + 1]
+            raise InvalidInput(
+                f"a text holds {half!a}, half of a surrogate pair, which is no character: remove it, or send the pair"
+            ) from None
         except Exception as error:  # noqa: BLE001  # Of JSON of a wrong shape, ParseDict raises errors of many classes.
             cause = str(error)
             if unknown := _UNKNOWN_FIELD.match(cause):

@@ -3,24 +3,26 @@
 import asyncio
 import logging
 import time
-from functools import partial
 from typing import Any
 
 import grpc
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection, reflection_pb2, reflection_pb2_grpc
 
 from headwaiter_proto import encoder_pb2
-from headwaiter_server.concurrency.background_tasks import BackgroundTasks
 from headwaiter_server.config import Settings
+from headwaiter_server.descriptors import max_grpc_connections
 from headwaiter_server.http import announcements
 from headwaiter_server.http.application import http_application
 from headwaiter_server.http.server import HttpServer
 from headwaiter_server.metrics import Recorder
 from headwaiter_server.models.repository import ModelRepository
 from headwaiter_server.requests.request_path import RequestPath
+from headwaiter_server.rpc import health
 from headwaiter_server.rpc.auth import BearerToken
+from headwaiter_server.rpc.endpoint import UnaryCalls
 from headwaiter_server.rpc.handlers import GenericHandlers
+from headwaiter_server.rpc.incoming import IncomingMessages
 from headwaiter_server.rpc.open_inference import service as open_inference
 from headwaiter_server.rpc.open_inference.descriptors import reflection_pool
 from headwaiter_server.rpc.open_streams import OpenStreams
@@ -65,12 +67,12 @@ class Server:
         self._settings = settings
         self._recorder = Recorder(settings.devices)
         self._path = RequestPath(settings, self._recorder)
+        incoming = IncomingMessages(settings.max_request_bytes)
+        self._calls = UnaryCalls(self._recorder, self._path.call_limit, incoming)
         self._streams = OpenStreams(self._path)
-        self._health = health.aio.HealthServicer()
+        self._health = health.HealthService(incoming)
         self._scheduler: Scheduler | None = None
         self._repository: ModelRepository | None = None
-        # Each update reads the state when it runs, so the last update is right.
-        self._health_updates = BackgroundTasks(on_error=partial(log.error, "health is not up to date", exc_info=True))
         self._reported_names: set[str] = set()
         self._started = False
         self.port = 0
@@ -93,7 +95,7 @@ class Server:
         ]
         queue_limits = QueueLimits(settings.max_queue_tokens, settings.max_queue_s)
         self._scheduler = Scheduler(workers, queue_limits)
-        self._repository = ModelRepository(settings, self._scheduler, self._recorder, self._report_models)
+        self._repository = ModelRepository(settings, self._scheduler, self._recorder, self._update_health)
         self._path.serve(self._repository, self._scheduler)
         try:
             await self._repository.start()
@@ -101,7 +103,7 @@ class Server:
             await self._stop_listening(0)
             raise
         self._started = True
-        await self._update_health()
+        self._update_health()
         log.info("serving on port %d, metrics on port %d", self.port, self.metrics_port)
         for line in announcements.addresses(settings, self.metrics_port):
             log.info(line)
@@ -119,7 +121,7 @@ class Server:
         Returns:
             Whether all admitted requests were answered in time.
         """
-        await self._health.enter_graceful_shutdown()
+        self._health.drain()
         end_s = time.monotonic() + self._settings.drain_s
         reserve_s = min(_SEND_REPLIES_S, self._settings.drain_s / 4)
         unanswered = 0
@@ -138,7 +140,7 @@ class Server:
 
     async def stop(self) -> None:
         """Report NOT_SERVING to health checks, send the errors of the failed requests, and stop listening."""
-        await self._health.enter_graceful_shutdown()
+        self._health.drain()
         self._path.drain()
         self._streams.drain()
         await self._wait_until_quiet(time.monotonic() + _SEND_REPLIES_S)
@@ -153,39 +155,32 @@ class Server:
                 return
             await asyncio.sleep(_POLL_INTERVAL_S)
 
-    def _report_models(self) -> None:
-        """Report to health checks which models answer requests."""
-        self._health_updates.start(self._update_health())
-
-    async def _update_health(self) -> None:
+    def _update_health(self) -> None:
         """Report to health checks whether the server and each of its models answer requests."""
         names = set(self._repository.served_names) if self._repository is not None else set()
         # A server without its default model must get no calls.
         available = self._started and bool(names) and self._settings.default_model in ("", *names)
         self._reported_names |= names
-        states = health_pb2.HealthCheckResponse
         self._path.available = available
-        for service, serving in (
-            *((name, available) for name in ("", SERVICE, open_inference.SERVICE)),
-            *((f"{SERVICE}/{name}", self._started and name in names) for name in sorted(self._reported_names)),
-        ):
-            await self._health.set(service, states.SERVING if serving else states.NOT_SERVING)
+        serving = dict.fromkeys(("", SERVICE, open_inference.SERVICE), available)
+        serving |= {f"{SERVICE}/{name}": self._started and name in names for name in sorted(self._reported_names)}
+        self._health.set_serving(serving)
 
     def _grpc_server(self) -> grpc.aio.Server:
-        token = self._settings.token()
+        token, admin_token = self._settings.token(), self._settings.admin_token()
         server = grpc.aio.server(
-            interceptors=() if token is None else (BearerToken(token, self._recorder),),
+            interceptors=() if admin_token is None else (BearerToken(token, admin_token, self._recorder),),
             options=channel_options(self._settings),
         )
         services = (
-            EncoderService(self._path, self._streams),
-            open_inference.OpenInferenceService(self._path, self._streams),
+            EncoderService(self._path, self._calls, self._streams),
+            open_inference.OpenInferenceService(self._path, self._calls, self._streams),
+            self._health,
         )
         server.add_generic_rpc_handlers(tuple(service.handler() for service in services))
         # The generated functions expect another class of server.
-        adapter: Any = GenericHandlers(server)
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, adapter)
-        names = (SERVICE, open_inference.SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME)
+        adapter: Any = GenericHandlers(server, self._streams.limit)
+        names = (SERVICE, open_inference.SERVICE, health.NAME, reflection.SERVICE_NAME)
         files = (encoder_pb2.DESCRIPTOR, health_pb2.DESCRIPTOR, reflection_pb2.DESCRIPTOR)
         servicer = reflection.aio.ReflectionServicer(names, reflection_pool(files))
         reflection_pb2_grpc.add_ServerReflectionServicer_to_server(servicer, adapter)  # type: ignore[no-untyped-call]
@@ -195,7 +190,7 @@ class Server:
         settings = self._settings
         tls = credentials(settings)
         self._grpc = self._grpc_server()
-        await self._update_health()
+        self._update_health()
         try:
             if tls is None:
                 self.port = self._grpc.add_insecure_port(settings.address)
@@ -243,6 +238,9 @@ def channel_options(settings: Settings) -> list[tuple[str, int]]:
         # Health checks and refused calls need streams beyond those of the admitted calls. A lower limit would reset
         # calls that a client starts before it knows the limit.
         ("grpc.max_concurrent_streams", settings.max_calls + _MORE_STREAMS),
+        # With these probes, gRPC would let a caller send megabytes of a message before the server asks for the message.
+        ("grpc.http2.bdp_probe", 0),
+        ("grpc.max_allowed_incoming_connections", max_grpc_connections()),
         # Accept no compression: gRPC checks the size of a message only after it has decompressed the message.
         ("grpc.compression_enabled_algorithms_bitset", 1),
     ]

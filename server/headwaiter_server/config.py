@@ -34,7 +34,7 @@ _MIB = 1 << 20
 # The settings that say what to serve.
 _SERVED = ("bundle", "models")
 # The settings that need --models.
-_OF_MODELS = ("watch_s", "default_model", "model_control")
+_OF_MODELS = ("watch_s", "default_model", "model_control", "admin_token_file")
 
 
 class SettingsError(Exception):
@@ -145,6 +145,9 @@ class Settings:
     token_file: Path | None = _setting(
         None, FILE, "file of the bearer token; calls without it are refused, except health checks"
     )
+    admin_token_file: Path | None = _setting(
+        None, FILE, "file of the bearer token for loading and unloading models; --token-file's if none is given"
+    )
     drain_s: float = _setting(30.0, SECONDS, "longest time in seconds to answer admitted requests after SIGTERM")
 
     def __post_init__(self) -> None:
@@ -208,22 +211,30 @@ class Settings:
         Raises:
             SettingsError: the file cannot be read, or its content is not a bearer token.
         """
-        if self.token_file is None:
-            return None
-        try:
-            token = self.token_file.read_text(encoding="utf-8").strip()
-        except (OSError, UnicodeDecodeError) as error:
-            raise SettingsError(
-                f"--token-file {self.token_file} cannot be read ({error}): name a text file that holds the token"
-            ) from None
-        if not token:
-            raise SettingsError(f"--token-file {self.token_file} is empty: write the token to it")
-        if not re.fullmatch("[!-~]+", token):
-            raise SettingsError(
-                f"--token-file {self.token_file} holds characters that HTTP headers cannot carry: use visible ASCII "
-                "characters without spaces"
-            )
-        return token
+        return _read_token("token_file", self.token_file)
+
+    def admin_token(self) -> str | None:
+        """Read the bearer token that calls to load and unload models must carry; otherwise as `token`."""
+        return _read_token("admin_token_file", self.admin_token_file) or self.token()
+
+
+def _read_token(name: str, file: Path | None) -> str | None:
+    if file is None:
+        return None
+    try:
+        token = file.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingsError(
+            f"{flag(name)} {file} cannot be read ({error}): name a text file that holds the token"
+        ) from None
+    if not token:
+        raise SettingsError(f"{flag(name)} {file} is empty: write the token to it")
+    if not re.fullmatch("[!-~]+", token):
+        raise SettingsError(
+            f"{flag(name)} {file} holds characters that HTTP headers cannot carry: use visible ASCII characters "
+            "without spaces"
+        )
+    return token
 
 
 def flag(name: str) -> str:

@@ -7,6 +7,7 @@ import signal
 
 from headwaiter_server.app import Server
 from headwaiter_server.config import Settings
+from headwaiter_server.descriptors import raise_limit
 
 log = logging.getLogger(__name__)
 
@@ -31,6 +32,7 @@ async def serve(settings: Settings) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
+    raise_limit()
     server = Server(settings)
     stopped = asyncio.create_task(stop.wait())
     if not await _finishes_before(stopped, asyncio.create_task(server.start())):

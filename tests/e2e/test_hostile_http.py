@@ -140,3 +140,21 @@ def test_idle_connections_hurt_neither_http_nor_grpc(hostile_server: RunningServ
         assert len(client.encode(["rain"]).lengths) == 1
         assert status_of(hostile_server, b'{"input": "rain"}')[0] == 200
         assert process.memory_info().rss - before_bytes < 64 << 20
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        (b"Content-Length: 2\r\nTransfer-Encoding: chunked\r\n", 400),
+        (b"Content-Length: 2\r\nContent-Encoding: gzip\r\n", 415),
+        (b"Content-Length: 2\r\nContent-Encoding: identity\r\n", 400),
+    ],
+)
+def test_two_lengths_and_compressed_bodies_are_refused(
+    headers: bytes, status: int, hostile_server: RunningServer
+) -> None:
+    with connect(hostile_server) as caller:
+        caller.sendall(b"POST /v1/embeddings HTTP/1.1\r\nHost: x\r\n" + headers + b"\r\n{}")
+        received = caller.recv(65536)
+    assert received.startswith(f"HTTP/1.1 {status} ".encode())
+    assert (b"connection: close" in received.lower()) is (b"chunked" in headers)

@@ -140,3 +140,9 @@ def test_the_headers_forbid_other_hosts_and_scripts_inside_the_page() -> None:
     assert policy.startswith("default-src 'none'; script-src 'self'; style-src 'self'; ")
     assert "unsafe" not in policy
     assert "http" not in policy
+
+
+def test_half_of_a_surrogate_pair_is_named() -> None:
+    with pytest.raises(InvalidInput, match="surrogate") as refused:
+        JSON_CALLS["Attend"].read_request(rb'{"texts": {"values": ["\ud83d rain"]}}')
+    assert r"\ud83d" in str(refused.value)

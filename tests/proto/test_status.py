@@ -1,7 +1,9 @@
 """Each error has its gRPC code, and details that a program can read and turn into the same error."""
 
+import base64
 from collections.abc import Iterator
 from typing import TypeVar
+from urllib.parse import quote
 
 import pytest
 from google.protobuf.message import Message
@@ -97,3 +99,12 @@ def test_a_stream_error_has_the_code_and_the_delay(retry_after_s: float | None, 
     message = stream_error(errors.Overloaded("full", retry_after_s=retry_after_s))
     assert (message.code, message.reason, message.message) == (8, pb.OVERLOADED, "full")
     assert message.retry_after_s == sent_s
+
+
+@pytest.mark.parametrize("character", ["a", "é", "😀", "\n"])
+def test_a_long_message_fits_into_the_trailers_of_a_call(character: str) -> None:
+    error = errors.InvalidInput(character * 20_000, field="f" * 100, sequence=1)
+    status = status_of(error, "r" * 128)
+    trailers_bytes = len(quote(status.message)) + len(base64.b64encode(status.SerializeToString()))
+    assert trailers_bytes < 7 << 10
+    assert status.message.startswith(character * 200)

@@ -46,6 +46,7 @@ GIVEN = {
     "tls_key": ("FILE", Path("FILE")),
     "tls_client_ca": ("FILE", Path("FILE")),
     "token_file": ("FILE", Path("FILE")),
+    "admin_token_file": ("FILE", Path("FILE")),
     "drain_s": ("2.5", 2.5),
 }
 # The settings that must be given together with a setting.
@@ -71,7 +72,7 @@ def _variables(*names: str) -> dict[str, str]:
 
 def _bundle_for(name: str) -> list[str]:
     """Return the argument that names a bundle, or a folder of models for the settings that need one."""
-    if name in ("watch_s", "default_model", "model_control"):
+    if name in ("watch_s", "default_model", "model_control", "admin_token_file"):
         return ["--models", "FOLDER"]
     return [] if name == "models" else ["b"]
 

@@ -20,10 +20,11 @@ LAYERS: dict[str, set[str]] = {
     "scheduling": {"runtime", "concurrency"},
     "models": {"runtime", "scheduling", "concurrency", "config", "metrics", "model_metrics"},
     "requests": {"runtime", "scheduling", "models", "config", "metrics", "log_lines"},
-    "rpc": {"runtime", "scheduling", "models", "requests", "config", "metrics", "model_statistics"},
-    "http": {"requests", "config", "rate_limit"},
+    "rpc": {"runtime", "scheduling", "models", "requests", "concurrency", "config", "metrics", "model_statistics"},
+    "http": {"requests", "concurrency", "config", "descriptors", "log_lines", "rate_limit"},
 }
 MODULES: dict[str, set[str]] = {
+    "descriptors": set(),
     "environment": set(),
     "setting_types": set(),
     "config": {"environment", "setting_types"},
@@ -33,8 +34,8 @@ MODULES: dict[str, set[str]] = {
     "model_statistics": set(),
     "model_metrics": {"histogram", "model_statistics", "runtime", "scheduling"},
     "metrics": {"model_metrics", "runtime"},
-    "app": {"config", "metrics", *LAYERS},
-    "process": {"app", "config"},
+    "app": {"config", "descriptors", "metrics", *LAYERS},
+    "process": {"app", "config", "descriptors"},
     "cli": {"app", "config", "log_lines", "process", "runtime"},
 }
 

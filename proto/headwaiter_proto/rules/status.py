@@ -18,6 +18,10 @@ DETAILS_KEY = "grpc-status-details-bin"
 # The metadata key of a retry. Its value is the number of attempts that failed with DEVICE_FAILED, in decimal.
 DEVICE_FAILURES_KEY = "headwaiter-device-failures"
 
+# gRPC clients refuse trailers of more than 8 KiB, and the trailers hold a message three times: percent-encoded, in the
+# status, and perhaps in a BadRequest.
+_MAX_MESSAGE_BYTES = 1000
+
 # The gRPC code and the HTTP status of each reason.
 _CODES = {
     pb.INVALID_INPUT: (StatusCode.INVALID_ARGUMENT, 400),
@@ -53,23 +57,31 @@ def status_of(error: HeadwaiterError, request_id: str) -> Status:
     for invalid input, and a RetryInfo for overload.
     """
     reason = pb.ErrorReason.Name(error.reason)
+    message = _shortened(str(error))
     details: list[Message] = [
         error_details_pb2.ErrorInfo(reason=reason, domain=DOMAIN, metadata=metadata_of(error)),
         error_details_pb2.RequestInfo(request_id=request_id),
     ]
     if isinstance(error, InvalidInput) and error.field is not None:
-        violation = error_details_pb2.BadRequest.FieldViolation(field=error.field, description=str(error))
+        violation = error_details_pb2.BadRequest.FieldViolation(field=error.field, description=message)
         details.append(error_details_pb2.BadRequest(field_violations=[violation]))
     if isinstance(error, Overloaded) and error.retry_after_s is not None:
         delay = Duration()
         delay.FromMilliseconds(max(1, round(error.retry_after_s * 1000)))
         details.append(error_details_pb2.RetryInfo(retry_delay=delay))
-    status = Status(code=code_of(error).value[0], message=str(error))
+    status = Status(code=code_of(error).value[0], message=message)
     for detail in details:
         packed = Any()
         packed.Pack(detail)
         status.details.append(packed)
     return status
+
+
+def _shortened(message: str) -> str:
+    raw = message.encode()
+    if len(raw) <= _MAX_MESSAGE_BYTES:
+        return message
+    return raw[:_MAX_MESSAGE_BYTES].decode(errors="ignore") + " …"
 
 
 def stream_error(error: HeadwaiterError) -> pb.StreamError:

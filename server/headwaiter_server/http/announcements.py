@@ -19,9 +19,14 @@ def addresses(settings: Settings, port: int) -> list[str]:
 
 def warnings(settings: Settings) -> list[str]:
     """Return a line for each thing that callers on other hosts can do without a token or a certificate."""
-    if settings.token_file is not None or settings.tls_client_ca is not None:
-        return []
     lines = []
+    if settings.model_control == "on" and settings.token_file is not None and settings.admin_token_file is None:
+        lines.append(
+            "everybody who has the token of --token-file can load and unload models, because of --model-control "
+            "without a token of its own: set --admin-token-file"
+        )
+    if settings.token_file is not None or settings.tls_client_ca is not None:
+        return lines
     host, _ = settings.http_host_and_port
     if settings.answers_over_http and not _is_loopback(host):
         flags = [name for name in ("http_api", "playground") if getattr(settings, name) == "on"]
@@ -31,10 +36,10 @@ def warnings(settings: Settings) -> list[str]:
             "--token-file, or --http-address 127.0.0.1:PORT for callers on this host only"
         )
     host = settings.address.rpartition(":")[0].strip("[]")
-    if settings.model_control == "on" and not _is_loopback(host):
+    if settings.model_control == "on" and settings.admin_token_file is None and not _is_loopback(host):
         lines.append(
             f"everybody who reaches gRPC on {host} can load and unload models, because of --model-control without a "
-            "token: set --token-file, or --address 127.0.0.1:PORT for callers on this host only"
+            "token: set --admin-token-file, or --address 127.0.0.1:PORT for callers on this host only"
         )
     return lines
 

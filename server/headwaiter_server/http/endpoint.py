@@ -17,8 +17,10 @@ from starlette.types import Receive, Scope, Send
 
 from headwaiter_playground.call_rules import JSON, JSON_HEADERS, STATUSES
 from headwaiter_proto.rules.errors import (
+    MAX_QUOTED_CHARACTERS,
     DeadlineExceeded,
     HeadwaiterError,
+    InvalidInput,
     MessageTooLarge,
     Transient,
     Unauthenticated,
@@ -33,8 +35,16 @@ from headwaiter_server.requests.request_path import RequestPath
 _Question = TypeVar("_Question")
 
 
+class UnsupportedEncoding(InvalidInput):
+    """The body is compressed."""
+
+
+class AmbiguousLength(InvalidInput):
+    """The headers give two lengths of the body, so a proxy may have seen another request."""
+
+
 # The statuses of errors that only HTTP has.
-_STATUSES: dict[type[HeadwaiterError], int] = {SlowBody: 408, **STATUSES}
+_STATUSES: dict[type[HeadwaiterError], int] = {SlowBody: 408, UnsupportedEncoding: 415, **STATUSES}
 
 
 @dataclass(frozen=True)
@@ -105,6 +115,7 @@ class Endpoint:
         question: Any = None
         problem: HeadwaiterError | None = None
         try:
+            _check_headers(request)
             self._check_token(request)
             self._method.admit(request)
             body = await self._rules.bodies.read(request, call.deadline_s)
@@ -151,11 +162,20 @@ class Endpoint:
             headers |= {"retry-after": str(math.ceil(retry_after_s)), "retry-after-ms": f"{1e3 * retry_after_s:.0f}"}
         else:
             headers["x-should-retry"] = "false"  # OpenAI's client would send a request with status 5xx again.
-        if isinstance(error, MessageTooLarge | SlowBody):
+        if isinstance(error, MessageTooLarge | SlowBody | AmbiguousLength):
             headers["connection"] = "close"  # The rest of the body is not read.
         if isinstance(error, Unauthenticated):
             headers["www-authenticate"] = "Bearer"
         return Response(self._method.write_error(error, status), status, headers, JSON)
+
+
+def _check_headers(request: Request) -> None:
+    if "transfer-encoding" in request.headers and "content-length" in request.headers:
+        raise AmbiguousLength("the request has the headers Transfer-Encoding and Content-Length: send one of them")
+    encoding = request.headers.get("content-encoding", "identity").strip().lower()
+    if encoding not in ("", "identity"):
+        shown = encoding[:MAX_QUOTED_CHARACTERS]
+        raise UnsupportedEncoding(f"the body has the Content-Encoding {shown!r}: send the body without compression")
 
 
 async def _unless_disconnected(answering: "asyncio.Future[bytes]", request: Request) -> bytes:

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import socket
 import ssl
+from functools import partial
 from threading import Thread
 from typing import Any
 
@@ -11,9 +12,11 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from headwaiter_server.config import Settings
+from headwaiter_server.descriptors import max_http_connections
+from headwaiter_server.http.connections import BoundedProtocol, Connections
 
-# A connection without requests is closed after this time.
-_KEEP_ALIVE_S = 30
+_NEVER_S = 86_400
+_BACKLOG = 128
 # The largest request line and headers together.
 _MAX_HEADER_BYTES = 16 << 10
 # The server logs its start and its end itself.
@@ -34,20 +37,25 @@ class HttpServer:
             OSError: the port is in use, or the host is not an address of this computer.
         """
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        self._socket = socket.create_server((host, port), family=family, backlog=2048)
+        self._socket = socket.create_server((host, port), family=family)
         # Accepted connections inherit this option. Without it, the kernel holds a reply back until the caller has
         # acknowledged the headers, for up to 40 ms.
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.port: int = self._socket.getsockname()[1]
+        limit = max_http_connections()
+        protocol: Any = partial(BoundedProtocol, Connections(limit))
         config = uvicorn.Config(
             application,
             log_config=None,
             access_log=False,
             lifespan="off",
             server_header=False,
-            timeout_keep_alive=_KEEP_ALIVE_S,
+            # `Connections` closes connections without requests, those with half a request too.
+            timeout_keep_alive=_NEVER_S,
             h11_max_incomplete_event_size=_MAX_HEADER_BYTES,
-            http="h11",
+            http=protocol,
+            # asyncio accepts this many connections at once, before `Connections` can close any.
+            backlog=min(_BACKLOG, limit),
             ws="none",
             **_tls(settings),
         )

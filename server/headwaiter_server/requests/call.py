@@ -53,6 +53,7 @@ class Call:
         queued: whether the request has entered a queue; an error after that is no refusal.
         model: name and version of the model; empty strings until the model is found.
         request_id: the id in the request; a generated id until the request is parsed, and for a request without an id.
+        reply_bytes: bytes that are reserved for the reply.
         held: gives back the call's shares of the server's limits; closed when the reply is sent.
     """
 
@@ -65,6 +66,7 @@ class Call:
     queued: bool = False
     model: tuple[str, str] = ("", "")
     request_id: str = field(default_factory=lambda: f"{_PROCESS_ID}-{next(_REQUEST_NUMBERS)}")
+    reply_bytes: int = 0
     held: ExitStack = field(default_factory=ExitStack)
 
     def __post_init__(self) -> None:

@@ -76,7 +76,7 @@ class EncoderMethods:
         selection = AttentionSelection(*select(request, len(sequence), manifest, self._path.limits.attend_bytes))
         admitted_s = clock()
         with self._path.counted():
-            self._path.reply_limit.hold(call.connection, attend_answer_bytes(selection, len(sequence)), call.held)
+            self._path.hold_reply(call, attend_answer_bytes(selection, len(sequence)))
             attention, run = await served.attention_queue.submit(
                 sequence, selection, deadline_s=call.deadline_s, on_queued=call.note_queued
             )

@@ -31,7 +31,8 @@ from headwaiter_server.scheduling.queued_request import Outcome
 from headwaiter_server.scheduling.scheduler import Scheduler
 
 _LARGE_REPLY_TOKENS = 1024
-_LARGE_REPLY_BYTES = 4 << 20
+_LARGE_REPLY_SEQUENCES = 512
+_LARGE_REPLY_BYTES = 1 << 20
 # Texts that wait to be tokenised may have the size of this many of the largest requests.
 _WAITING_TEXTS = 4
 
@@ -128,6 +129,16 @@ class RequestPath:
         """Answer no new requests from now on."""
         self.draining = True
 
+    def hold_reply(self, call: Call, size_bytes: int) -> None:
+        """Reserve the bytes of a reply, unless some are reserved already, until the caller has taken the reply.
+
+        Raises:
+            Overloaded: the replies that callers have not taken hold too many bytes.
+        """
+        if not call.reply_bytes:
+            self.reply_limit.hold(call.connection, size_bytes, call.held)
+            call.reply_bytes = size_bytes
+
     @contextmanager
     def used(self, name: str, version: str, call: Call) -> Iterator[ServedModel]:
         """Find the model of a request, and keep the model loaded inside the block."""
@@ -214,7 +225,7 @@ class RequestPath:
         with self.counted():
             reply_bytes = form.size_bytes(parsed, output, served.model)
             await reserve(reply_bytes)
-            self.reply_limit.hold(call.connection, reply_bytes, call.held)
+            self.hold_reply(call, reply_bytes)
             outcome = await scheduler.submit(
                 served.queue,
                 parsed.sequences,
@@ -229,10 +240,11 @@ class RequestPath:
                 raise _deadline_exceeded(request)
             log_failures(call, outcome.failures)
             respond = partial(_respond, call, parsed, output, admitted_s, outcome, served, form)
-            # Writing rows or offsets of many tokens takes long; a thread keeps the event loop free.
+            # Writing many values takes long; a thread keeps the event loop free.
             per_token = outcome.hidden is not None or parsed.offsets is not None
-            many = sum(map(len, parsed.sequences)) > _LARGE_REPLY_TOKENS or reply_bytes > _LARGE_REPLY_BYTES
-            large = per_token and many
+            many_tokens = sum(map(len, parsed.sequences)) > _LARGE_REPLY_TOKENS
+            large = (per_token and many_tokens) or len(parsed.sequences) > _LARGE_REPLY_SEQUENCES
+            large |= reply_bytes > _LARGE_REPLY_BYTES
             return await self.replying.run(respond, priority) if large else respond()
 
 

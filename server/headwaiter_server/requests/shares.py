@@ -44,10 +44,15 @@ class Shares:
 
 
 class CallLimit:
-    """Refuses a call if its connection would then have more calls in progress than are still free."""
+    """Refuses a call if its connection would then have more calls in progress than are still free.
 
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
+    Args:
+        limit: the most calls of all connections.
+        kind: what the calls are, for the error.
+    """
+
+    def __init__(self, limit: int, kind: str = "calls") -> None:
+        self._limit, self._kind = limit, kind
         self._calls = Shares(limit)
 
     def hold(self, connection: str, held: ExitStack) -> None:
@@ -58,9 +63,9 @@ class CallLimit:
         """
         if not self._calls.fits(connection, 1):
             raise Overloaded(
-                f"{self._calls.held(connection)} calls of this connection are in progress; the server handles at most "
-                f"{self._limit} calls, and one connection may hold only as many as are still free: try again in "
-                f"{_RETRY_AFTER_S:g} s",
+                f"{self._calls.held(connection)} {self._kind} of this connection are in progress; the server handles "
+                f"at most {self._limit} {self._kind}, and one connection may hold only as many as are still free: try "
+                f"again in {_RETRY_AFTER_S:g} s",
                 retry_after_s=_RETRY_AFTER_S,
                 limit=self._limit,
             )

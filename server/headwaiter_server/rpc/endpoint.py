@@ -1,17 +1,22 @@
 """The part that all gRPC methods share: deadlines, log lines, metrics, and errors as gRPC statuses."""
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import NoReturn, TypeAlias
+from typing import Any, NoReturn, TypeAlias
 
 import grpc
 from grpc.aio import ServicerContext
 
 from headwaiter_proto.rules.errors import HeadwaiterError
 from headwaiter_proto.rules.status import DETAILS_KEY, DEVICE_FAILURES_KEY, code_of, status_of
+from headwaiter_server.concurrency.stragglers import Stragglers
 from headwaiter_server.metrics import Recorder
 from headwaiter_server.requests.call import NO_FAILURES, Call, OutcomeRecorder, clock, record_failure
 from headwaiter_server.requests.shares import CallLimit
+from headwaiter_server.rpc.incoming import IncomingMessages
 
+# A caller that has not taken a reply after this time loses the reply.
+DELIVERY_S = 60.0
 # The numbers of failed attempts that a caller may send.
 _DEVICE_FAILURES = frozenset(map(str, range(100)))
 
@@ -21,22 +26,46 @@ Handle = Callable[[bytes, Call], Awaitable[bytes]]
 HandleStream = Callable[[AsyncIterator[bytes], "Context", Call], Awaitable[None]]
 
 
-def unary_handler(method: str, handle: Handle, recorder: Recorder, limit: CallLimit) -> Handler:
-    """Return a gRPC handler that calls a function from bytes to bytes.
+class UnaryCalls:
+    """Answers calls of one message, and drops replies that callers do not take.
 
-    The handler takes raw messages, because gRPC itself would answer an unreadable message with UNKNOWN.
+    Args:
+        recorder: counts and times the calls.
+        limit: limits the calls in progress.
+        incoming: reads the messages of the calls.
     """
 
-    async def answer(raw: bytes, context: Context) -> bytes:
-        call = _new_call(method, context)
-        try:
-            with OutcomeRecorder(call, recorder):
-                limit.hold(call.connection, call.held)
-                return await handle(raw, call)
-        except HeadwaiterError as error:
-            return await _abort(context, call, error)
+    def __init__(self, recorder: Recorder, limit: CallLimit, incoming: IncomingMessages) -> None:
+        self._recorder, self._limit, self._incoming = recorder, limit, incoming
+        # The tasks in which gRPC waits until its transport accepts a reply.
+        self._delivering = Stragglers["asyncio.Task[Any]"](DELIVERY_S, _cancel)
 
-    return grpc.unary_unary_rpc_method_handler(answer)
+    def handler(self, method: str, handle: Handle) -> Handler:
+        """Return a gRPC handler that calls a function from bytes to bytes.
+
+        The handler takes raw messages, because gRPC itself would answer an unreadable message with UNKNOWN. To gRPC it
+        is a stream of requests, because gRPC reads the message of any other call before the handler can refuse it.
+        """
+
+        async def answer(_: object, context: Context) -> bytes:
+            call = _new_call(method, context)
+            try:
+                with OutcomeRecorder(call, self._recorder):
+                    self._limit.hold(call.connection, call.held)
+                    reply = await handle(await self._incoming.read(context, call.connection), call)
+            except HeadwaiterError as error:
+                return await _abort(context, call, error)
+            task = asyncio.current_task()
+            assert task is not None
+            self._delivering.add(task)
+            call.held.callback(self._delivering.discard, task)
+            return reply
+
+        return grpc.stream_unary_rpc_method_handler(answer)
+
+
+def _cancel(task: "asyncio.Task[Any]") -> None:
+    task.cancel()
 
 
 def stream_handler(method: str, handle: HandleStream, recorder: Recorder, limit: CallLimit | None) -> Handler:

@@ -1,10 +1,14 @@
-"""Add services of other packages to a gRPC server: the health check and reflection."""
+"""Add the reflection service, which comes from another package, to a gRPC server."""
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import ExitStack
 from typing import Any
 
 import grpc
 from google.protobuf.message import DecodeError
+
+from headwaiter_proto.rules.errors import Overloaded
+from headwaiter_server.requests.shares import CallLimit
 
 
 class GenericHandlers:
@@ -14,62 +18,51 @@ class GenericHandlers:
     separately for each registered method, which slows down every call of every method.
     """
 
-    def __init__(self, server: grpc.aio.Server) -> None:
-        self._server = server
+    def __init__(self, server: grpc.aio.Server, streams: CallLimit) -> None:
+        """Add services to `server`; `streams` limits their open streams."""
+        self._server, self._streams = server, streams
 
     def add_generic_rpc_handlers(self, handlers: Sequence[grpc.GenericRpcHandler]) -> None:
         """Add the generic handlers of a service to the server."""
-        self._server.add_generic_rpc_handlers(tuple(map(_RefusesUnreadable, handlers)))
+        self._server.add_generic_rpc_handlers(tuple(_CheckedStreams(each, self._streams) for each in handlers))
 
     def add_registered_method_handlers(self, service: str, handlers: Mapping[str, Any]) -> None:
         """Ignore registered methods: the generic handlers answer the same methods."""
 
 
-class _RefusesUnreadable(grpc.GenericRpcHandler):
-    """Answers an unreadable message with INVALID_ARGUMENT.
+class _CheckedStreams(grpc.GenericRpcHandler):
+    """Limits the streams of a service, and answers an unreadable message with INVALID_ARGUMENT.
 
-    gRPC itself would answer with UNKNOWN, and log a traceback for each such message.
+    gRPC itself would answer an unreadable message with UNKNOWN, and log a traceback for each such message.
     """
 
-    def __init__(self, service: grpc.GenericRpcHandler) -> None:
-        self._service = service
+    def __init__(self, service: grpc.GenericRpcHandler, streams: CallLimit) -> None:
+        self._service, self._streams = service, streams
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> "grpc.RpcMethodHandler[Any, Any] | None":
         """Return the handler of a method, which takes raw messages and parses them itself."""
         handler: Any = self._service.service(handler_call_details)
         if handler is None:
             return None
-        parse, write = handler.request_deserializer, handler.response_serializer
-        if handler.stream_stream:
-            return grpc.stream_stream_rpc_method_handler(_checked_stream(handler.stream_stream, parse), None, write)
-        if handler.unary_stream:
-            return grpc.unary_stream_rpc_method_handler(_checked(handler.unary_stream, parse), None, write)
-        return grpc.unary_unary_rpc_method_handler(_checked(handler.unary_unary, parse), None, write)
+        answer = self._checked(handler.stream_stream, handler.request_deserializer)
+        return grpc.stream_stream_rpc_method_handler(answer, None, handler.response_serializer)
 
+    def _checked(self, answer: Callable[..., AsyncIterator[Any]], parse: Callable[[bytes], Any]) -> Callable[..., Any]:
+        async def check_and_answer(messages: AsyncIterator[bytes], context: Any) -> AsyncIterator[Any]:
+            async def requests() -> AsyncIterator[Any]:
+                async for raw in messages:
+                    try:
+                        yield parse(raw)
+                    except DecodeError:
+                        problem = "the request cannot be parsed: check the client's .proto file"
+                        await context.abort(grpc.StatusCode.INVALID_ARGUMENT, problem)
 
-def _checked(answer: Callable[..., Any], parse: Callable[[bytes], Any]) -> Callable[..., Any]:
-    async def check_and_answer(raw: bytes, context: Any) -> Any:
-        return await answer(await _parsed(raw, parse, context), context)
+            with ExitStack() as held:
+                try:
+                    self._streams.hold(context.peer(), held)
+                except Overloaded as error:
+                    await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, str(error))
+                async for reply in answer(requests(), context):
+                    yield reply
 
-    return check_and_answer
-
-
-def _checked_stream(answer: Callable[..., AsyncIterator[Any]], parse: Callable[[bytes], Any]) -> Callable[..., Any]:
-    async def check_and_answer(messages: AsyncIterator[bytes], context: Any) -> AsyncIterator[Any]:
-        async def requests() -> AsyncIterator[Any]:
-            async for raw in messages:
-                yield await _parsed(raw, parse, context)
-
-        async for reply in answer(requests(), context):
-            yield reply
-
-    return check_and_answer
-
-
-async def _parsed(raw: bytes, parse: Callable[[bytes], Any], context: Any) -> Any:
-    """Return the message, or end the call with INVALID_ARGUMENT."""
-    try:
-        return parse(raw)
-    except DecodeError:
-        problem = "the request cannot be parsed: check the client's .proto file"
-        await context.abort(grpc.StatusCode.INVALID_ARGUMENT, problem)
+        return check_and_answer

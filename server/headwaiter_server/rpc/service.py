@@ -10,7 +10,7 @@ from headwaiter_server.requests.call import Call
 from headwaiter_server.requests.encoder_methods import EncoderMethods
 from headwaiter_server.requests.request_path import RequestPath
 from headwaiter_server.rpc.encode_stream import EncodeStream
-from headwaiter_server.rpc.endpoint import Context, stream_handler, unary_handler
+from headwaiter_server.rpc.endpoint import Context, UnaryCalls, stream_handler
 from headwaiter_server.rpc.open_streams import OpenStreams
 from headwaiter_server.rpc.parsing import parse_request
 
@@ -23,17 +23,18 @@ class EncoderService:
 
     Args:
         path: answers the requests.
+        calls: answers the calls that are no streams.
         streams: answers the streams.
     """
 
-    def __init__(self, path: RequestPath, streams: OpenStreams) -> None:
-        self._path, self._streams = path, streams
+    def __init__(self, path: RequestPath, calls: UnaryCalls, streams: OpenStreams) -> None:
+        self._path, self._calls, self._streams = path, calls, streams
         self._methods = EncoderMethods(path).by_name
 
     def handler(self) -> grpc.GenericRpcHandler:
         """Return the handler that a gRPC server dispatches the service's calls to."""
+        handlers = {name: self._calls.handler(name, partial(self.answer, name)) for name in self._methods}
         recorder, limit = self._path.recorder, self._path.call_limit
-        handlers = {name: unary_handler(name, partial(self.answer, name), recorder, limit) for name in self._methods}
         handlers["EncodeStream"] = stream_handler("EncodeStream", self.encode_stream, recorder, limit)
         return grpc.method_handlers_generic_handler(SERVICE, handlers)
 
@@ -41,7 +42,9 @@ class EncoderService:
         """Answer a request to a method that is not a stream, from message bytes to message bytes."""
         request_class = getattr(pb, _DESCRIPTOR.methods_by_name[method].input_type.name)
         request = await parse_request(raw, request_class(), self._path.limits.sequences)
-        return await self._methods[method](request, call)
+        reply = await self._methods[method](request, call)
+        self._path.hold_reply(call, len(reply))
+        return reply
 
     async def encode_stream(self, messages: AsyncIterator[bytes], context: Context, call: Call) -> None:
         """Encode the sequences of each request of a stream."""

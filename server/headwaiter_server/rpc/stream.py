@@ -13,11 +13,11 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import grpc
 
-from headwaiter_proto.rules.errors import HeadwaiterError, InvalidInput, Unavailable
+from headwaiter_proto.rules.errors import DeadlineExceeded, HeadwaiterError, InvalidInput, Unavailable
 from headwaiter_server.metrics import Recorder
 from headwaiter_server.requests.call import Call, OutcomeRecorder, clock
 from headwaiter_server.requests.request_path import ReserveBytes
-from headwaiter_server.rpc.endpoint import Context
+from headwaiter_server.rpc.endpoint import DELIVERY_S, Context
 
 _Request = TypeVar("_Request")
 
@@ -236,7 +236,12 @@ class RequestStream(Generic[_Request]):
                 self._ids.discard(call.request_id)
                 # A write fails if the caller has gone. gRPC then cancels the whole stream.
                 with suppress(grpc.aio.BaseError):
-                    await self._context.write(message)
+                    async with asyncio.timeout(DELIVERY_S):
+                        await self._context.write(message)
+        except TimeoutError:
+            late = DeadlineExceeded(f"the caller did not take an answer within {DELIVERY_S:g} s: read the answers")
+            if not self._failed.done():
+                self._failed.set_result(late)
         except HeadwaiterError as error:
             if not self._failed.done():
                 self._failed.set_result(error)

@@ -34,6 +34,9 @@ def test_the_log_names_what_is_on(changed: dict[str, Any], urls: list[str]) -> N
     assert [line.split()[-1] for line in addresses(settings(**changed), 9)] == urls
 
 
+CONTROL = {"model_control": "on", "bundle": None, "models": Path("models")}
+
+
 @pytest.mark.parametrize(
     ("changed", "flags"),
     [
@@ -41,12 +44,15 @@ def test_the_log_names_what_is_on(changed: dict[str, Any], urls: list[str]) -> N
         ({"playground": "on"}, ["--playground"]),
         ({"http_api": "on", "address": "models.example:1"}, ["--http-api"]),
         ({"http_api": "on", "playground": "on", "http_address": "192.0.2.7:1"}, ["--http-api", "--playground"]),
-        ({"model_control": "on", "bundle": None, "models": Path("models")}, ["--model-control"]),
-        ({"model_control": "on", "bundle": None, "models": Path("models"), "address": "127.0.0.1:1"}, None),
+        (CONTROL, ["--model-control"]),
+        ({**CONTROL, "address": "127.0.0.1:1"}, None),
         ({"playground": "on", "http_address": "127.0.0.1:9464"}, None),
         ({"playground": "on", "address": "[::1]:50051"}, None),
         ({"playground": "on", "http_address": "localhost:9464"}, None),
         ({"playground": "on", "token_file": Path("token")}, None),
+        ({**CONTROL, "token_file": Path("token")}, ["--model-control"]),
+        ({**CONTROL, "token_file": Path("token"), "admin_token_file": Path("admin")}, None),
+        ({**CONTROL, "admin_token_file": Path("admin")}, None),
         (
             {"playground": "on", "tls_client_ca": Path("ca"), "tls_cert": Path("c"), "tls_key": Path("k")},
             None,

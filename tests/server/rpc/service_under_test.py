@@ -17,6 +17,8 @@ from headwaiter_server.models.served_model import ServedModel
 from headwaiter_server.models.tokenizer import BundleTokenizer, TokenizedText, TokenizeOptions
 from headwaiter_server.requests.call import Call, clock
 from headwaiter_server.requests.request_path import RequestPath
+from headwaiter_server.rpc.endpoint import UnaryCalls
+from headwaiter_server.rpc.incoming import IncomingMessages
 from headwaiter_server.rpc.open_streams import OpenStreams
 from headwaiter_server.rpc.service import EncoderService
 from headwaiter_server.runtime.attention_weights import AttentionSelection, AttentionWeights
@@ -82,7 +84,7 @@ class Service:
         sessions = {worker: Session(self.model.graph, self.model.probe)}
         self.queue = self.scheduler.add_model(sessions, CALIBRATION.cost, CALIBRATION.limits, recorder)
         self.path = RequestPath(settings, self.recorder)
-        self.rpc = EncoderService(self.path, OpenStreams(self.path))
+        self.rpc = EncoderService(self.path, calls_of(self.path), OpenStreams(self.path))
         attention_queue = AttentionWeightsQueue(lambda: NumberedAttention().run, recorder.expired)
         tokenizes = cast(BundleTokenizer | None, tokenizer)
         self.served = ServedModel(name, "1", self.model, tokenizes, self.queue, attention_queue, CALIBRATION, recorder)
@@ -97,6 +99,11 @@ class Service:
         return pb.AttendResponse.FromString(
             await self.rpc.answer("Attend", request.SerializeToString(), endless_call())
         )
+
+
+def calls_of(path: RequestPath) -> UnaryCalls:
+    """Return what answers the calls of a path that are no streams."""
+    return UnaryCalls(path.recorder, path.call_limit, IncomingMessages(path.settings.max_request_bytes))
 
 
 def endless_call() -> Call:

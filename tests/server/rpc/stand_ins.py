@@ -92,14 +92,15 @@ class Context:
 
     Attributes:
         remaining_s: seconds until the deadline; None without a deadline.
+        raw: the message of the call.
         code: the code that the call was aborted with.
         message: the message that the call was aborted with.
         metadata: the metadata that the caller sent.
         status: the status details that the call was aborted with.
     """
 
-    def __init__(self, remaining_s: float | None = None) -> None:
-        self.remaining_s = remaining_s
+    def __init__(self, remaining_s: float | None = None, raw: bytes = b"raw") -> None:
+        self.remaining_s, self.raw = remaining_s, raw
         self.code: grpc.StatusCode | None = None
         self.message = ""
         self.metadata: tuple[tuple[str, str | bytes], ...] = ()
@@ -116,6 +117,9 @@ class Context:
         """Tell the server that the caller has received the reply, or has gone."""
         for callback in self.callbacks:
             callback(self)
+
+    async def read(self) -> bytes:
+        return self.raw
 
     def time_remaining(self) -> float | None:
         return self.remaining_s

@@ -14,17 +14,41 @@ ENCODE = "/headwaiter.v1.Encoder/Encode"
 HANDLER: Any = grpc.unary_unary_rpc_method_handler(lambda raw, context: raw)
 
 
-async def _handler(method: str, *metadata: tuple[str, str], recorder: Recorder | None = None) -> Any:
+async def _handler(
+    method: str,
+    *metadata: tuple[str, str],
+    recorder: Recorder | None = None,
+    tokens: tuple[str | None, str] = ("s3cret", "s3cret"),
+) -> Any:
     async def continuation(details: grpc.HandlerCallDetails) -> Any:
         return HANDLER
 
-    interceptor = BearerToken("s3cret", recorder or Recorder())
+    interceptor = BearerToken(tokens[0], tokens[1], recorder or Recorder())
     details = SimpleNamespace(method=method, invocation_metadata=metadata)
     return await interceptor.intercept_service(continuation, cast(grpc.HandlerCallDetails, details))
 
 
 async def test_a_call_with_the_token_is_answered() -> None:
     assert await _handler(ENCODE, ("authorization", "Bearer s3cret")) is HANDLER
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        "/headwaiter.v1.Encoder/LoadModel",
+        "/headwaiter.v1.Encoder/UnloadModel",
+        "/inference.GRPCInferenceService/RepositoryModelLoad",
+        "/inference.GRPCInferenceService/RepositoryModelUnload",
+    ],
+)
+@pytest.mark.parametrize("token", ["s3cret", None])
+async def test_loading_and_unloading_need_the_token_of_their_own(method: str, token: str | None) -> None:
+    tokens = (token, "4dmin")
+    assert await _handler(method, ("authorization", "Bearer 4dmin"), tokens=tokens) is HANDLER
+    for metadata in ((("authorization", "Bearer s3cret"),), ()):
+        assert await _handler(method, *metadata, tokens=tokens) is not HANDLER
+    assert (await _handler(ENCODE, ("authorization", "Bearer 4dmin"), tokens=tokens) is HANDLER) is (token is None)
+    assert (await _handler(ENCODE, tokens=tokens) is HANDLER) is (token is None)
 
 
 @pytest.mark.parametrize("method", ["Check", "Watch"])

@@ -20,15 +20,18 @@ from headwaiter_proto.rules.errors import (
 from headwaiter_server.metrics import Recorder
 from headwaiter_server.requests.call import Call, clock
 from headwaiter_server.requests.shares import CallLimit
-from headwaiter_server.rpc.endpoint import Handle, stream_handler, unary_handler
+from headwaiter_server.rpc.endpoint import Handle, UnaryCalls, stream_handler
+from headwaiter_server.rpc.incoming import IncomingMessages
 from tests.server.rpc.stand_ins import Aborted, Context, sample
 
 
 async def _call(handle: Handle, recorder: Recorder, context: Context) -> bytes:
-    answer = unary_handler("Encode", handle, recorder, CallLimit(1)).unary_unary
-    assert answer is not None
-    reply: bytes = await answer(b"raw", context)  # type: ignore[arg-type, misc]
+    reply: bytes = await _answer(handle, recorder, CallLimit(1))(None, context)
     return reply
+
+
+def _answer(handle: Handle, recorder: Recorder, limit: CallLimit) -> Any:
+    return UnaryCalls(recorder, limit, IncomingMessages(1 << 20)).handler("Encode", handle).stream_unary
 
 
 def _raising(error: BaseException, *, queued: bool = False) -> Handle:
@@ -160,12 +163,12 @@ async def test_a_call_over_the_limit_is_refused_and_a_later_one_is_answered() ->
         await released.wait()
         return raw
 
-    answer: Any = unary_handler("Encode", handle, recorder, limit).unary_unary
-    first_context, refused = Context(), Context()
-    first = asyncio.create_task(answer(b"first", first_context))
+    answer = _answer(handle, recorder, limit)
+    first_context, refused = Context(raw=b"first"), Context()
+    first = asyncio.create_task(answer(None, first_context))
     await asyncio.sleep(0)
     with pytest.raises(Aborted):
-        await answer(b"second", refused)
+        await answer(None, refused)
     assert refused.code == grpc.StatusCode.RESOURCE_EXHAUSTED
     (retry,) = [detail for detail in refused.status.details if detail.Is(error_details_pb2.RetryInfo.DESCRIPTOR)]
     assert error_details_pb2.RetryInfo.FromString(retry.value).retry_delay.ToMilliseconds() == 1000
@@ -173,9 +176,9 @@ async def test_a_call_over_the_limit_is_refused_and_a_later_one_is_answered() ->
     released.set()
     assert await first == b"first"
     with pytest.raises(Aborted):  # The caller has not received the reply.
-        await answer(b"second", Context())
+        await answer(None, Context())
     first_context.end()
-    assert await answer(b"third", Context()) == b"third"
+    assert await answer(None, Context(raw=b"third")) == b"third"
 
 
 async def test_a_stream_that_fails_ends_in_a_status_and_counts_once(
@@ -212,6 +215,5 @@ async def test_the_number_of_device_failures_comes_from_the_metadata(
         calls.append(call.device_failures)
         return raw
 
-    handler: Any = unary_handler("Encode", handle, Recorder(), CallLimit(1))
-    await handler.unary_unary(b"raw", context)
+    await _answer(handle, Recorder(), CallLimit(1))(None, context)
     assert calls == [device_failures]

@@ -13,7 +13,7 @@ from headwaiter_server.model_metrics import STAGES
 from headwaiter_server.requests.request_path import RequestPath
 from headwaiter_server.rpc.open_streams import OpenStreams
 from headwaiter_server.rpc.service import EncoderService
-from tests.server.rpc.service_under_test import Service, endless_call, pooled_rows, token_request
+from tests.server.rpc.service_under_test import Service, calls_of, endless_call, pooled_rows, token_request
 from tests.server.rpc.stand_ins import CALIBRATION, sample
 
 
@@ -108,7 +108,7 @@ async def test_an_unknown_model_is_not_described(service: Service, raw: bytes, e
 
 async def test_a_server_is_unavailable_until_its_model_is_ready(tmp_path: Path) -> None:
     path = RequestPath(Settings(bundle=tmp_path), Recorder())
-    starting = EncoderService(path, OpenStreams(path))
+    starting = EncoderService(path, calls_of(path), OpenStreams(path))
     for method in ("Encode", "Classify", "Attend", "GetModel", "ListModels", "ListBatches"):
         with pytest.raises(Unavailable, match="starting"):
             await starting.answer(method, b"", endless_call())

@@ -14,7 +14,7 @@ from headwaiter_proto import open_inference_pb2 as oip
 from headwaiter_proto.rules.errors import InvalidInput, ModelNotFound, Unavailable, Unimplemented
 from headwaiter_server.requests.call import Call
 from headwaiter_server.requests.request_path import ReplyForm, RequestPath, ReserveBytes, adopt_id, reserve_nothing
-from headwaiter_server.rpc.endpoint import Context, refusing_handler, stream_handler, unary_handler
+from headwaiter_server.rpc.endpoint import Context, UnaryCalls, refusing_handler, stream_handler
 from headwaiter_server.rpc.open_inference.descriptions import (
     model_config,
     model_metadata,
@@ -57,8 +57,8 @@ class OpenInferenceService:
         streams: answers the streams.
     """
 
-    def __init__(self, path: RequestPath, streams: OpenStreams) -> None:
-        self._path, self._streams = path, streams
+    def __init__(self, path: RequestPath, calls: UnaryCalls, streams: OpenStreams) -> None:
+        self._path, self._calls, self._streams = path, calls, streams
 
     def handler(self) -> grpc.GenericRpcHandler:
         """Return the handler that a gRPC server dispatches the service's calls to."""
@@ -75,8 +75,8 @@ class OpenInferenceService:
             "RepositoryModelLoad": self.load_model,
             "RepositoryModelUnload": self.unload_model,
         }
+        handlers = {name: self._calls.handler(name, handle) for name, handle in unary.items()}
         recorder, limit = self._path.recorder, self._path.call_limit
-        handlers = {name: unary_handler(name, handle, recorder, limit) for name, handle in unary.items()}
         handlers["ModelStreamInfer"] = stream_handler("ModelStreamInfer", self.model_stream_infer, recorder, limit)
         for name in _REFUSED_METHODS:
             handlers[name] = refusing_handler(name, partial(_not_offered, name), recorder)

@@ -13,12 +13,12 @@ from headwaiter_server.requests.request_path import RequestPath
 from headwaiter_server.rpc.open_inference.service import OpenInferenceService
 from headwaiter_server.rpc.open_streams import OpenStreams
 from tests.e2e.open_inference_caller import arrays, raw_request
-from tests.server.rpc.service_under_test import Service, endless_call
+from tests.server.rpc.service_under_test import Service, calls_of, endless_call
 
 
 async def test_a_starting_server_is_live_and_neither_ready_nor_has_models(tmp_path: Path) -> None:
     path = RequestPath(Settings(bundle=tmp_path), Recorder())
-    starting = OpenInferenceService(path, OpenStreams(path))
+    starting = OpenInferenceService(path, calls_of(path), OpenStreams(path))
     assert oip.ServerLiveResponse.FromString(await starting.server_live(b"", endless_call())).live
     assert not oip.ServerReadyResponse.FromString(await starting.server_ready(b"", endless_call())).ready
     assert not oip.ModelReadyResponse.FromString(await starting.model_ready(b"", endless_call())).ready
@@ -29,7 +29,7 @@ async def test_a_starting_server_is_live_and_neither_ready_nor_has_models(tmp_pa
 
 async def test_a_reply_echoes_the_id_and_the_call_adopts_it(tmp_path: Path) -> None:
     service = Service(tmp_path, None)
-    inference = OpenInferenceService(service.path, OpenStreams(service.path))
+    inference = OpenInferenceService(service.path, calls_of(service.path), OpenStreams(service.path))
     request = raw_request("tiny", ("hidden", "pooled"), input_ids=np.array([[1, 2], [3, 4]], np.int32))
     request.id = "r-1"
     call = endless_call()

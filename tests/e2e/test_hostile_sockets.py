@@ -1,0 +1,158 @@
+"""Connections that say little, too slowly, or never read take neither the memory nor the descriptors of others."""
+
+import asyncio
+import socket
+import urllib.request
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import grpc
+import psutil
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from headwaiter_client import Client, Overloaded
+from headwaiter_proto import encoder_pb2 as pb
+from headwaiter_server.http import connections
+from headwaiter_server.rpc import endpoint, incoming
+from testbed.server_process import RunningServer, running_server
+from tests.e2e.in_process_server import connect, metrics_url, serving, wait_until
+from tests.e2e.prometheus_metrics import metric_value
+from tests.e2e.raw_http2 import RawConnection
+from tests.soak.partial_messages import PartialMessages
+
+ENCODE, HEALTH, STREAM = (
+    "/headwaiter.v1.Encoder/Encode",
+    "/grpc.health.v1.Health/Check",
+    "/grpc.health.v1.Health/Watch",
+)
+MIB = 1 << 20
+
+
+@pytest.mark.parametrize("path", [ENCODE, HEALTH, STREAM])
+def test_messages_that_stop_before_their_end_hold_little_memory(text_bundle: Path, path: str) -> None:
+    with running_server(text_bundle, ["--provider", "cpu"]) as server, Client(server.address) as client:
+        client.encode(["rain"])
+        process = psutil.Process(server.process.pid)
+        before_bytes = process.memory_info().rss
+        attack = PartialMessages(server.address, path, streams=60, message_bytes=6 * MIB)
+        attack.run(2.0)
+        # 60 messages of 6 MiB would be 360 MiB. Half of the eight slow messages may belong to one connection.
+        assert len(attack.ended) >= 50
+        assert process.memory_info().rss - before_bytes < 128 * MIB
+        assert len(client.encode(["rain"]).lengths) == 1
+        attack.close()
+
+
+def ready_status(server: RunningServer) -> int:
+    url = server.metrics_url.replace("/metrics", "/health/ready")
+    with urllib.request.urlopen(url, timeout=5) as response:
+        return int(response.status)
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET /metrics HTTP/1.1\r\nHost: "])
+def test_silent_http_connections_take_no_descriptor_from_grpc_or_from_health_checks(
+    text_bundle: Path, tmp_path: Path, sent: bytes
+) -> None:
+    wrapper = ["bash", "-c", 'ulimit -n 256 && exec "$@"', "bash"]
+    log = tmp_path / "log"
+    with log.open("wb") as errors:
+        with running_server(text_bundle, ["--provider", "cpu"], wrapper, log=errors) as server, ExitStack() as stack:
+            host, port = server.metrics_url.split("/")[2].split(":")
+            for _ in range(300):
+                silent = stack.enter_context(socket.create_connection((host, int(port)), timeout=5))
+                silent.sendall(sent)
+            assert ready_status(server) == 200
+            with Client(server.address) as client:
+                assert len(client.encode(["rain"], timeout_s=5).lengths) == 1
+        lines = log.read_text().splitlines()
+    assert not any("Traceback" in line for line in lines)
+    assert 1 <= sum("HTTP connections" in line for line in lines) <= 20
+
+
+async def test_an_http_connection_without_complete_headers_is_closed(text_bundle: Path) -> None:
+    with patch.object(connections, "_HEADERS_S", 0.2):
+        async with serving(text_bundle) as server:
+            for sent in (b"", b"GET /health/live HTTP/1.1\r\nHost: x\r\n\r\n", b"GET /health/live HTTP"):
+                reader, writer = await asyncio.open_connection("127.0.0.1", server.metrics_port)
+                writer.write(sent)
+                async with asyncio.timeout(10):
+                    received = await reader.read(-1)
+                assert received.startswith(b"HTTP/1.1 200 " if sent.endswith(b"\r\n\r\n") else b"")
+                writer.close()
+
+
+async def test_a_message_that_stays_incomplete_is_dropped_and_the_call_told(text_bundle: Path) -> None:
+    with patch.object(incoming, "_SLOW_S", 0.05), patch.object(incoming, "_LONGEST_S", 0.2):
+        async with serving(text_bundle) as server:
+            attack = PartialMessages(f"127.0.0.1:{server.port}", ENCODE, streams=1, message_bytes=MIB)
+            await asyncio.to_thread(attack.run, 1.0)
+            assert attack.ended == {1}
+            attack.close()
+
+
+async def test_a_reply_that_is_not_taken_in_time_frees_its_share(text_bundle: Path) -> None:
+    request = pb.EncodeRequest(texts=pb.Texts(values=["bread " * 20] * 40), output=pb.OutputOptions(hidden=True))
+    with patch.object(endpoint, "DELIVERY_S", 0.3):
+        async with serving(text_bundle, max_reply_bytes=150_000) as server, connect(server) as client:
+            with RawConnection(server.port, window_bytes=0) as greedy:
+                greedy.call("Encode", request.SerializeToString())
+                refused = False
+                async with asyncio.timeout(10):
+                    while not refused:
+                        try:
+                            await client.encode(["bread " * 20] * 20, hidden=True)
+                        except Overloaded:
+                            refused = True
+                    while refused:
+                        await asyncio.sleep(0.05)
+                        try:
+                            await client.encode(["bread " * 20] * 20, hidden=True)
+                        except Overloaded:
+                            continue
+                        refused = False
+
+
+async def test_unread_replies_of_small_methods_count_too(text_bundle: Path) -> None:
+    def refusals() -> float:
+        labels = {"method": "ListBatches", "code": "RESOURCE_EXHAUSTED"}
+        return metric_value(metrics_url(server), "headwaiter_requests_total", **labels)
+
+    async with serving(text_bundle, max_reply_bytes=20_000) as server, connect(server) as client:
+        for _ in range(30):
+            await client.encode(["rain"])
+        with RawConnection(server.port, window_bytes=0) as greedy:
+            for _ in range(30):
+                greedy.call("ListBatches", b"")
+            await wait_until(client, lambda: refusals() > 0)
+
+
+async def test_a_health_watcher_hears_of_the_drain_although_another_watcher_has_left(text_bundle: Path) -> None:
+    async with serving(text_bundle) as server, grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel:
+        stub: Any = health_pb2_grpc.HealthStub(channel)
+        first, second = (stub.Watch(health_pb2.HealthCheckRequest()) for _ in range(2))
+        for watch in (first, second):
+            assert (await watch.read()).status == health_pb2.HealthCheckResponse.SERVING
+        first.cancel()
+        await asyncio.sleep(0.05)
+        draining = asyncio.create_task(server.drain())
+        async with asyncio.timeout(5):
+            assert (await second.read()).status == health_pb2.HealthCheckResponse.NOT_SERVING
+        await draining
+
+
+async def test_health_knows_no_other_services_and_has_a_limit_of_watchers(text_bundle: Path) -> None:
+    async with serving(text_bundle) as server, grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel:
+        stub: Any = health_pb2_grpc.HealthStub(channel)
+        unknown = health_pb2.HealthCheckRequest(service="nobody")
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await stub.Check(unknown)
+        assert refused.value.code() is grpc.StatusCode.NOT_FOUND
+        assert (await stub.Watch(unknown).read()).status == health_pb2.HealthCheckResponse.SERVICE_UNKNOWN
+        watches = [stub.Watch(health_pb2.HealthCheckRequest()) for _ in range(200)]
+        read = await asyncio.gather(*(watch.read() for watch in watches), return_exceptions=True)
+        refusals = [each for each in read if isinstance(each, grpc.aio.AioRpcError)]
+        assert 50 <= len(refusals) <= 100
+        assert {each.code() for each in refusals} == {grpc.StatusCode.RESOURCE_EXHAUSTED}
