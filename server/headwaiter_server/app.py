@@ -131,6 +131,8 @@ class Server:
             self._repository.drain()
         if self._scheduler is not None:
             unanswered = await self._scheduler.drain(self._settings.drain_s - reserve_s)
+        if self._repository is not None:
+            await self._repository.store_costs()
         await self._wait_until_quiet(end_s - reserve_s)
         unanswered = max(unanswered, self._path.unanswered_count)
         if unanswered:

@@ -13,7 +13,7 @@ from headwaiter_server.model_statistics import ModelStatistics
 from headwaiter_server.runtime.model import ModelDescription
 from headwaiter_server.scheduling.adaptive_limits import AdaptiveLimits
 from headwaiter_server.scheduling.cost import Calibration, Shape
-from headwaiter_server.scheduling.cost_correction import CostCorrection
+from headwaiter_server.scheduling.learnt_cost import LearntCost
 from headwaiter_server.scheduling.observer import FailureCause
 from headwaiter_server.scheduling.planner import CloseReason
 
@@ -47,8 +47,8 @@ class QueueState(Protocol):
         ...
 
     @property
-    def correction(self) -> CostCorrection:
-        """The correction of the predicted times."""
+    def learnt(self) -> LearntCost:
+        """What was learnt about the cost of batches."""
         ...
 
 
@@ -168,7 +168,7 @@ class ModelRecorder:
         families.token_budget.labels(*labels).set_function(lambda: limits.current.tokens)
         largest_tokens = calibration.limits.tokens
         families.limits_ratio.labels(*labels).set_function(lambda: limits.current.tokens / largest_tokens)
-        ratios = queue.correction.ratios
+        ratios = queue.learnt.ratios
         for kind in ratios:
             families.cost_correction.labels(*labels, kind).set_function(partial(ratios.__getitem__, kind))
         families.service_rate.labels(*labels).set(calibration.service_tokens_per_s)

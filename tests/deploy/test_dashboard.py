@@ -12,7 +12,7 @@ from ruamel.yaml import YAML
 from headwaiter_server.metrics import Recorder
 from headwaiter_server.runtime.numeric_tolerances import Difference
 from headwaiter_server.scheduling.adaptive_limits import AdaptiveLimits
-from headwaiter_server.scheduling.cost_correction import CostCorrection
+from headwaiter_server.scheduling.learnt_cost import LearntCost
 from tests.server.rpc.stand_ins import CALIBRATION
 
 GRAFANA = Path(__file__).parents[2] / "deploy" / "grafana"
@@ -41,8 +41,8 @@ def exported_series() -> set[str]:
         fallback_reason="",
     )
     limits = AdaptiveLimits(CALIBRATION.limits)
-    correction = CostCorrection(CALIBRATION.cost)
-    queue: Any = SimpleNamespace(queued_sequences=0, queued_tokens=0, limits=limits, correction=correction)
+    learnt = LearntCost(CALIBRATION.cost)
+    queue: Any = SimpleNamespace(queued_sequences=0, queued_tokens=0, limits=limits, learnt=learnt)
     recorder = Recorder()
     recorder.model("model", "1").serving(model, CALIBRATION, queue, lambda: 0.0)
     return {

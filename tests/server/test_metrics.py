@@ -10,7 +10,7 @@ from headwaiter_server.metrics import Recorder
 from headwaiter_server.model_metrics import STAGES, ModelRecorder
 from headwaiter_server.scheduling.adaptive_limits import AdaptiveLimits
 from headwaiter_server.scheduling.cost import BatchLimits, Shape
-from headwaiter_server.scheduling.cost_correction import CostCorrection
+from headwaiter_server.scheduling.learnt_cost import LearntCost
 from headwaiter_server.scheduling.planner import CloseReason
 from tests.server.rpc.stand_ins import CALIBRATION, model, sample
 
@@ -22,8 +22,8 @@ class Queue:
     queued_sequences, queued_tokens = 3, 40
 
     def __init__(self) -> None:
-        self.correction = CostCorrection(CALIBRATION.cost)
-        self.correction.ratios.update(CORRECTIONS)
+        self.learnt = LearntCost(CALIBRATION.cost)
+        self.learnt.ratios.update(CORRECTIONS)
         self.limits = AdaptiveLimits(BatchLimits(tokens=2, cells=50))
 
 

@@ -4,7 +4,6 @@ import logging
 import sys
 
 from headwaiter_proto.rules.outputs import hidden_width
-from headwaiter_server.models.cost_fit import Sample, error_ratio, fit, smallest_budget
 from headwaiter_server.runtime.attention_routes import PADDED_LENGTH_STEP
 from headwaiter_server.runtime.errors import LongestSequenceRefused, one_line
 from headwaiter_server.runtime.graph import Provider
@@ -19,6 +18,7 @@ from headwaiter_server.runtime.warmup import (
     typical_batch,
 )
 from headwaiter_server.scheduling.cost import BatchLimits, Calibration, Shape
+from headwaiter_server.scheduling.cost_fit import Sample, error_ratio, fit, smallest_budget
 
 log = logging.getLogger(__name__)
 
@@ -69,7 +69,16 @@ def measure_cost(model: Model, token_cap: int = 0) -> Calibration:
     cost = fit(samples, variable_length=model.graph.variable_length)
     typical = typical_batch(manifest, limits.tokens)
     cost.hidden_row_s = time_hidden_rows(model.graph, manifest, typical, _HIDDEN_ROWS_S) / sum(typical)
-    return Calibration(cost, limits, sum(typical) / cost.seconds(*Shape.of(typical)), error_ratio(cost, samples))
+    rate = sum(typical) / cost.seconds(*Shape.of(typical))
+    return Calibration(cost, limits, rate, error_ratio(cost, samples))
+
+
+def largest_budget(model: Model, limits: BatchLimits, token_cap: int) -> int:
+    """Return the largest token budget that serving may lead to.
+
+    A GPU has memory reserved for batches within its `limits`, and not for larger ones.
+    """
+    return limits.tokens if model.provider == "cuda" else _candidate_budgets(model.provider, token_cap)[-1]
 
 
 def batch_limits(model: Model, tokens: int) -> BatchLimits:

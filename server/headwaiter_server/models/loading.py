@@ -7,8 +7,8 @@ from functools import partial
 from pathlib import Path
 
 from headwaiter_server.config import Settings
-from headwaiter_server.models.calibration import check_longest_sequence, warm_up
-from headwaiter_server.models.calibration_cache import calibrate
+from headwaiter_server.models.calibration import check_longest_sequence, largest_budget, warm_up
+from headwaiter_server.models.calibration_cache import CostFile, calibrate
 from headwaiter_server.models.tokenizer import BundleTokenizer
 from headwaiter_server.runtime.bundle import TOKENIZER
 from headwaiter_server.runtime.errors import ModelRefused, ProviderUnavailable, one_line
@@ -27,12 +27,14 @@ class LoadedModel:
         sessions: the session of each worker that runs the model; each instance on each device is one worker.
         tokenizer: the bundle's tokenizer; None for a model that takes no texts.
         calibration: the cost of batches, and the batch limits that hold on every device.
+        cost_file: stores what serving teaches; None to store nothing.
     """
 
     model: ModelDescription
     sessions: Mapping[Worker, Session]
     tokenizer: BundleTokenizer | None
     calibration: Calibration
+    cost_file: CostFile | None
 
     def describe(self) -> str:
         """Describe the model, where it runs, its batches and its accuracy, in one line for the log."""
@@ -86,13 +88,9 @@ def load_model(
         with model.bundle.private_copy(TOKENIZER) as private:
             tokenizer = BundleTokenizer(private / TOKENIZER, max_tokens)
     try:
-        calibration = calibrate(
-            model,
-            threads=settings.threads_per_instance or 0,
-            token_cap=settings.token_budget,
-            folder=settings.cache_dir,
-            warms_up=settings.warm_up == "on",
-        )
+        token_cap, threads = settings.token_budget, settings.threads_per_instance or 0
+        cost_file = CostFile.of(settings.cache_dir, model, threads=threads, token_cap=token_cap)
+        calibration = calibrate(model, token_cap=token_cap, file=cost_file, warms_up=settings.warm_up == "on")
         sessions, limits = _open_sessions(model, settings, workers, calibration.limits, loop)
     except ModelRefused:
         raise
@@ -101,7 +99,9 @@ def load_model(
             f"{model.provider} cannot run the batches that the server times at start-up ({one_line(error)}): free "
             "memory, or set a smaller --token-budget"
         ) from error
-    return LoadedModel(model.description(), sessions, tokenizer, replace(calibration, limits=limits))
+    budget = largest_budget(model, limits, token_cap)
+    calibration = replace(calibration, limits=limits, largest_budget_tokens=budget)
+    return LoadedModel(model.description(), sessions, tokenizer, calibration, cost_file)
 
 
 def _open_sessions(

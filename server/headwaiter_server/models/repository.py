@@ -38,6 +38,8 @@ log = logging.getLogger(__name__)
 Failures = Mapping[str, ModelVersion]
 # A version counts as removed if two scans at least this far apart lack it.
 _SECOND_LOOK_S = 0.2
+# What the models have learnt is stored at this interval, and when they are unloaded.
+_STORE_INTERVAL_S = 60.0
 
 
 class ModelRepository:
@@ -137,6 +139,7 @@ class ModelRepository:
         if settings.default_model not in ("", *self._current):
             log.warning("--default-model %s is not among the models that are served", settings.default_model)
         self._started = True
+        self._tasks.start(self._store_costs_forever())
         if settings.watch_s:
             self._tasks.start(self._watch(settings.watch_s))
 
@@ -146,6 +149,16 @@ class ModelRepository:
         self._tasks.cancel()
         for served in self.served:
             served.attention_queue.drain()
+
+    async def store_costs(self) -> None:
+        """Store what the models that answer requests have learnt about the cost of their batches."""
+        for served in self.served:
+            await asyncio.to_thread(served.store_cost)
+
+    async def _store_costs_forever(self) -> None:
+        while True:
+            await asyncio.sleep(_STORE_INTERVAL_S)
+            await self.store_costs()
 
     async def load(self, name: str) -> ServedModel:
         """Load the highest version of a model, even if it failed before, and return the version that now answers.
@@ -342,7 +355,9 @@ class ModelRepository:
             self._recorder.remove_model(version.name, version.version)
         recorder = self._recorder.model(version.name, version.version)
         calibration = loaded.calibration
-        queue = self._scheduler.add_model(loaded.sessions, calibration.cost, calibration.limits, recorder)
+        queue = self._scheduler.add_model(
+            loaded.sessions, calibration.cost, calibration.limits, recorder, calibration.largest_budget_tokens
+        )
         recorder.serving(loaded.model, calibration, queue, partial(self._scheduler.estimated_wait_s, queue))
         # The first Attend loads the graph. The service refuses Attend if the bundle has no graph of attention weights.
         bundle = loaded.model.bundle
@@ -356,6 +371,7 @@ class ModelRepository:
             attention_queue,
             calibration,
             recorder,
+            loaded.cost_file,
         )
         version.state = ModelState.READY
         self._current[version.name] = version
@@ -379,6 +395,7 @@ class ModelRepository:
     async def _unload(self, version: ModelVersion) -> None:
         assert version.served is not None
         await version.served.wait_until_unused(self._settings.drain_s)
+        await asyncio.to_thread(version.served.store_cost)
         await self._scheduler.remove_model(version.served.queue)
         version.served = None
         await asyncio.to_thread(give_back_free_memory)

@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 from headwaiter_server.runtime.errors import one_line
 from headwaiter_server.scheduling.cost import BatchLimits, Shape
@@ -21,7 +22,7 @@ class AdaptiveLimits:
     """The batch limits that hold now. A batch is *large* if it takes at least half of them.
 
     Attributes:
-        largest: the limits that were measured before serving.
+        largest: the limits without any failure for want of memory.
         current: the limits that the next batch must keep.
     """
 
@@ -33,6 +34,12 @@ class AdaptiveLimits:
         # Number of large batches that have succeeded since the share changed.
         self._succeeded_batches = 0
         self._suspected_count = 0
+
+    def set_budget(self, tokens: int) -> None:
+        """Change the token budget of the largest limits."""
+        padded_tokens = max(self.largest.padded_tokens, tokens)
+        self.largest = replace(self.largest, tokens=tokens, padded_tokens=padded_tokens)
+        self._update()
 
     @contextmanager
     def suspected(self, shape: Shape) -> Iterator[None]:

@@ -129,7 +129,8 @@ class Calibration:
     Attributes:
         service_tokens_per_s: tokens/s in full batches of sequences of typical length.
         error_ratio: median of |predicted − measured| / measured over the timed shapes.
-        remembered: whether the cost was measured at an earlier start.
+        remembered: whether the cost was learnt by an earlier process.
+        largest_budget_tokens: the largest token budget that the model may learn; 0 stands for that of `limits`.
     """
 
     cost: CostModel
@@ -137,3 +138,4 @@ class Calibration:
     service_tokens_per_s: float
     error_ratio: float
     remembered: bool = False
+    largest_budget_tokens: int = 0

@@ -71,7 +71,7 @@ async def bisect(queue: ModelQueue, worker: Worker, batch: Batch, error: Excepti
 async def _run_again(queue: ModelQueue, worker: Worker, part: Batch, found: Diagnosis) -> Exception | None:
     """Run a part of a failed batch, and hand out its results; return the error of the part, if it fails."""
     try:
-        result = await worker.run(queue.sessions[worker], part, queue.correction.cost.seconds(*shape_of(part)))
+        result = await worker.run(queue.sessions[worker], part, queue.learnt.cost.seconds(*shape_of(part)))
     except (DeviceLost, NeverRan):
         raise
     except Exception as error:  # noqa: BLE001 - the caller handles any error

@@ -9,9 +9,10 @@ from headwaiter_server.scheduling.adaptive_limits import AdaptiveLimits
 from headwaiter_server.scheduling.admission import Backlog
 from headwaiter_server.scheduling.batch_result import BatchResult
 from headwaiter_server.scheduling.cost import BatchLimits, CostModel
-from headwaiter_server.scheduling.cost_correction import CostCorrection
+from headwaiter_server.scheduling.cost_fit import next_budget
 from headwaiter_server.scheduling.errors import deadline_passed, output_not_finite
 from headwaiter_server.scheduling.fair_start import Priority
+from headwaiter_server.scheduling.learnt_cost import LearntCost
 from headwaiter_server.scheduling.observer import Observer
 from headwaiter_server.scheduling.pending import Pending
 from headwaiter_server.scheduling.queued_request import Batch, QueuedRequest, Sequence
@@ -27,7 +28,7 @@ class ModelQueue:
         sessions: for each worker that can run the model, the session of the model on this worker.
         pending: the waiting sequences.
         requests: the requests that have no answer yet.
-        correction: corrects the predicted times of the model's batches.
+        learnt: predicts the seconds of the model's batches.
         limits: the batch limits that hold now.
         suspects: the sequences that may kill a device.
         observer: is notified of batches.
@@ -44,6 +45,7 @@ class ModelQueue:
         cost: CostModel,
         limits: BatchLimits,
         observer: Observer,
+        largest_budget_tokens: int = 0,
     ) -> None:
         """Start an empty queue.
 
@@ -52,10 +54,13 @@ class ModelQueue:
             cost: predicts the seconds of a batch.
             limits: the largest limits of a batch.
             observer: is notified of batches.
+            largest_budget_tokens: the largest token budget that may follow from the batches that run; 0 stands for that
+                of `limits`.
         """
         self.sessions, self.observer = dict(sessions), observer
         self.pending, self.requests = Pending(), set[QueuedRequest]()
-        self.correction, self.limits = CostCorrection(cost), AdaptiveLimits(limits)
+        self.learnt, self.limits = LearntCost(cost), AdaptiveLimits(limits)
+        self._largest_budget_tokens = max(limits.tokens, largest_budget_tokens)
         self.recent_batches = deque[RecentBatch](maxlen=MAX_BATCHES)
         self.suspects = Suspects(self.pending)
         self.batch_count, self.used_s, self.closed = 0, 0.0, False
@@ -81,7 +86,7 @@ class ModelQueue:
     @property
     def backlog(self) -> Backlog:
         """The waiting sequences, and the cost and the limits of their batches."""
-        return Backlog(self.pending, self.correction.cost, self.limits.current)
+        return Backlog(self.pending, self.learnt.cost, self.limits.current)
 
     @property
     def fills_a_batch(self) -> bool:
@@ -130,7 +135,11 @@ class ModelQueue:
             sequence.request.fail(deadline_passed())
         if result:
             compute_s = result.times.run.seconds
-            predicted_s = self.correction.note_batch(result.shape, compute_s)
+            fits = self.learnt.fitted_count
+            predicted_s = self.learnt.note_batch(result.shape, compute_s)
+            if self.learnt.fitted_count > fits:
+                budget = next_budget(self.learnt.cost, self.limits.largest.tokens, self._largest_budget_tokens)
+                self.limits.set_budget(budget)
             self.observer.batch_ran(result.shape, predicted_s, compute_s, result.times.packing.seconds)
             self.recent_batches.append(recent_batch(result, predicted_s))
             for sequence in result.hand_out_rows():

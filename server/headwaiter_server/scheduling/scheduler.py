@@ -90,10 +90,15 @@ class Scheduler:
         return self._devices.workers
 
     def add_model(
-        self, sessions: Mapping[Worker, Session], cost: CostModel, limits: BatchLimits, observer: Observer
+        self,
+        sessions: Mapping[Worker, Session],
+        cost: CostModel,
+        limits: BatchLimits,
+        observer: Observer,
+        largest_budget_tokens: int = 0,
     ) -> ModelQueue:
         """Return the queue of a new model; see `ModelQueue`."""
-        queue = ModelQueue(sessions, cost, limits, observer)
+        queue = ModelQueue(sessions, cost, limits, observer, largest_budget_tokens)
         self._queues.append(queue)
         return queue
 
@@ -174,7 +179,7 @@ class Scheduler:
             raise Unavailable("the server is shutting down: send the request to another replica")
         if queue.closed:
             raise Unavailable("the model is being unloaded: send the request to another replica")
-        arrived_s, own_work_s = self._clock(), queue.correction.own_work_s(shape)
+        arrived_s, own_work_s = self._clock(), queue.learnt.own_work_s(shape)
         fair_start = fair_start_s(arrived_s, deadline_s, priority, own_work_s)
         admit(self._wait_estimate(queue, arrived_s), self._queue_limits, shape, fair_start, deadline_s - arrived_s)
         return fair_start
@@ -278,7 +283,7 @@ class Scheduler:
             return False
         queue = self._queues.next(worker, now_s)
         busy_s = worker.busy_s(now_s)
-        cost, limits = queue.correction.cost, queue.limits.current
+        cost, limits = queue.learnt.cost, queue.limits.current
         planned = plan(queue.pending, now_s + busy_s, cost, limits, idle=not busy_s)
         queue.drop_expired(planned.expired)
         self._run_batch(queue, worker, planned)
@@ -296,7 +301,7 @@ class Scheduler:
             self._batch_wait.note_batch(several_requests=any(each.request is not batch[0].request for each in batch))
             queue.observer.batch_closed(planned.close_reason)
             self._queues.note_turn(queue, self._clock())
-            seconds = planned.seconds if batch == planned.batch else queue.correction.cost.seconds(*shape_of(batch))
+            seconds = planned.seconds if batch == planned.batch else queue.learnt.cost.seconds(*shape_of(batch))
             queue.start_batch(seconds)
             result = worker.run(queue.sessions[worker], batch, seconds)
             self._running.append(_RunningBatch(queue, worker, batch, result))

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headwaiter_server.models.cost_fit import Sample, error_ratio, fit, smallest_budget
 from headwaiter_server.scheduling.cost import CostModel, Shape
+from headwaiter_server.scheduling.cost_fit import Sample, error_ratio, fit, next_budget, smallest_budget
 
 Lengths = tuple[int, ...]
 SHAPES: list[Lengths] = [(1,), (16,), (256,), (16,) * 32, (256, 256), (64,) * 8, (128,) * 4, (64, *(4,) * 15), (128, 1)]
@@ -78,3 +78,13 @@ def test_the_budget_is_the_smallest_that_no_larger_one_beats_by_three_percent_in
     rates: dict[int, list[float]], chosen: int
 ) -> None:
     assert smallest_budget(rates) == chosen
+
+
+@pytest.mark.parametrize(
+    ("budget", "largest", "followed"),
+    [(128, 4096, 256), (256, 4096, 256), (512, 4096, 512), (2048, 4096, 1024), (128, 128, 128), (128, 200, 128)],
+)
+def test_the_budget_follows_the_learnt_cost_in_steps_of_two(budget: int, largest: int, followed: int) -> None:
+    # Launches take 10 % of the seconds of a batch of 128 tokens, and 5 % at 256.
+    cost = CostModel(launch_s=1.6e-3, token_s=1.12e-4, padded_s=0.0, cell_s=0.0)
+    assert next_budget(cost, budget, largest) == followed

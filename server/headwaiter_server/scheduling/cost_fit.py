@@ -12,6 +12,15 @@ from headwaiter_server.scheduling.cost import CostModel, Shape
 # A larger token budget is worth its latency if it gives over 3 % more throughput in at least three of four rounds.
 _MIN_SPEEDUP = 1 / 0.97
 _MIN_WIN_RATIO = 0.75
+# The weight of what was known before, for each coefficient, in samples: enough to decide what the samples leave open.
+_PRIOR_WEIGHT = 0.03
+# A coefficient that was 0 before may still take this share of the seconds.
+_LEAST_SHARE = 0.02
+# Batches of serving may change the token budget: a larger one must give this much more throughput, and a smaller one
+# may lose this much.
+_WORTH_DOUBLING, _WORTH_HALVING = 1.05, 0.985
+_SMALLEST_BUDGET_TOKENS = 128
+_TYPICAL_TOKENS = 48
 
 
 @dataclass(frozen=True)
@@ -22,19 +31,26 @@ class Sample:
     seconds: float
 
 
-def fit(samples: Sequence[Sample], *, variable_length: bool = False) -> CostModel:
+def fit(samples: Sequence[Sample], *, variable_length: bool = False, prior: CostModel | None = None) -> CostModel:
     """Fit the cost model to measured batches by least squares of the relative error, with no negative coefficient.
 
     The best solution without negative coefficients is the least-squares solution of some subset of the terms, so try
-    all subsets; there are at most 15.
+    all subsets; there are at most 15. A `prior` decides what the samples leave open: if all batches have the same
+    shape, for example, they do not tell one term from another.
     """
-    rows = [_terms(sample.shape, variable_length) for sample in samples]
-    relative = np.array(rows) / np.array([sample.seconds for sample in samples])[:, None]
+    rows = np.array([_terms(sample.shape, variable_length) for sample in samples], float)
+    seconds = np.array([sample.seconds for sample in samples])
+    relative, targets = rows / seconds[:, None], np.ones(len(samples))
+    if prior is not None:
+        least = _LEAST_SHARE * seconds.mean() / np.maximum(rows.mean(axis=0), 1e-9)
+        before = np.array([prior.launch_s, prior.token_s, prior.padded_s, prior.cell_s])
+        relative = np.vstack([relative, _PRIOR_WEIGHT * np.diag(1 / np.maximum(before, least))])
+        targets = np.append(targets, _PRIOR_WEIGHT * before / np.maximum(before, least))
     terms = range(relative.shape[1])
     best, smallest_error = np.zeros(len(terms)), float("inf")
     for chosen in (list(subset) for size in range(1, len(terms) + 1) for subset in combinations(terms, size)):
-        solution, *_ = np.linalg.lstsq(relative[:, chosen], np.ones(len(samples)), rcond=None)
-        error = float(np.square(relative[:, chosen] @ solution - 1).sum())
+        solution, *_ = np.linalg.lstsq(relative[:, chosen], targets, rcond=None)
+        error = float(np.square(relative[:, chosen] @ solution - targets).sum())
         if (solution >= 0).all() and error < smallest_error:
             best, smallest_error = np.zeros(len(terms)), error
             best[chosen] = solution
@@ -74,3 +90,23 @@ def smallest_budget(rates: Mapping[int, Sequence[float]]) -> int:
         for index, budget in enumerate(budgets)
         if not any(beats(larger, budget) for larger in budgets[index + 1 :])
     )
+
+
+def next_budget(cost: CostModel, budget: int, largest: int) -> int:
+    """Return the token budget that follows from what was learnt while serving: the same, twice as much, or half of it.
+
+    Args:
+        cost: the cost model that was learnt.
+        budget: the token budget that holds now.
+        largest: the largest token budget allowed.
+    """
+
+    def tokens_per_s(tokens: int) -> float:
+        return tokens / cost.in_full_batches_s(tokens, _TYPICAL_TOKENS, tokens)
+
+    if 2 * budget <= largest and tokens_per_s(2 * budget) > _WORTH_DOUBLING * tokens_per_s(budget):
+        return 2 * budget
+    half = budget // 2
+    if half >= _SMALLEST_BUDGET_TOKENS and tokens_per_s(half) > _WORTH_HALVING * tokens_per_s(budget):
+        return half
+    return budget

@@ -1,0 +1,147 @@
+"""Predicted times follow the batches that run: soon in their scale, later in their terms; outliers do not count."""
+
+from collections.abc import Iterator
+from random import Random
+from statistics import median
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headwaiter_server.scheduling.cost import CostModel, Shape
+from headwaiter_server.scheduling.learnt_cost import LearntCost
+
+COST = CostModel(launch_s=1.0, token_s=0.5, padded_s=0.25, cell_s=0.0)
+UNEVEN = Shape.of([4, 2])
+# A launch, 6 tokens, and 2 × 4 padded tokens.
+UNEVEN_S, UNEVEN_PADDING_S = 1 + 3 + 2, 0.5
+A_MAJORITY = 16
+
+
+@pytest.fixture
+def learnt() -> LearntCost:
+    return LearntCost(COST)
+
+
+def test_before_the_first_batch_nothing_is_corrected(learnt: LearntCost) -> None:
+    assert learnt.cost.seconds(*UNEVEN) == UNEVEN_S
+    assert learnt.own_work_s(UNEVEN) == UNEVEN_S - UNEVEN_PADDING_S
+
+
+def test_after_a_majority_of_slow_batches_slow_batches_are_predicted(
+    learnt: LearntCost,
+) -> None:
+    predicted_s = [learnt.note_batch(UNEVEN, 3 * UNEVEN_S) for _ in range(A_MAJORITY + 1)]
+    assert predicted_s == [UNEVEN_S] * A_MAJORITY + [3 * UNEVEN_S]
+    assert learnt.cost.seconds(*UNEVEN) == 3 * UNEVEN_S
+    assert learnt.own_work_s(UNEVEN) == 3 * (UNEVEN_S - UNEVEN_PADDING_S)
+
+
+def test_batches_with_hidden_rows_and_other_batches_correct_only_their_own_kind() -> None:
+    learnt = LearntCost(CostModel(launch_s=1.0, token_s=0.5, padded_s=0.25, cell_s=0.0, hidden_row_s=0.5))
+    with_rows = UNEVEN._replace(hidden=True)
+    with_rows_s = UNEVEN_S + 3
+    for _ in range(A_MAJORITY):
+        learnt.note_batch(with_rows, 3 * with_rows_s)
+    assert learnt.cost.seconds(*with_rows) == pytest.approx(3 * with_rows_s)
+    assert learnt.cost.seconds(*UNEVEN) == UNEVEN_S
+    for _ in range(A_MAJORITY):
+        learnt.note_batch(UNEVEN, 2 * UNEVEN_S)
+    assert learnt.cost.seconds(*with_rows) == pytest.approx(3 * with_rows_s)
+    assert learnt.cost.seconds(*UNEVEN) == 2 * UNEVEN_S
+    assert learnt.ratios == {"batch": 2.0, "hidden_batch": pytest.approx(3.0)}
+
+
+def _ratio_after(*ratios: float) -> float:
+    """Return the learnt after batches that took these multiples of their predicted times."""
+    learnt = LearntCost(COST)
+    for ratio in ratios:
+        learnt.note_batch(UNEVEN, ratio * UNEVEN_S)
+    return learnt.ratios["batch"]
+
+
+@pytest.mark.parametrize(
+    ("ratios", "median"),
+    [
+        ([], 1.0),
+        ([50.0], 1.0),
+        ([2.0] * 15, 1.0),
+        ([2.0] * 16, 2.0),
+        ([2.0] * 40 + [50.0], 2.0),
+        ([2.0] * 40 + [1.0] * 16, 1.0),
+        ([0.5] * 31, 0.5),
+    ],
+)
+def test_one_slow_batch_changes_nothing_and_sixteen_slow_batches_change_the_ratio(
+    ratios: list[float], median: float
+) -> None:
+    assert _ratio_after(*ratios) == pytest.approx(median)
+
+
+@given(
+    steady=st.floats(0.1, 10.0),
+    ratios=st.lists(st.floats(1e-3, 1e3), min_size=15, max_size=15),
+    positions=st.lists(st.integers(0, 30), min_size=15, max_size=15, unique=True),
+)
+def test_a_minority_of_batches_does_not_change_the_ratio(
+    steady: float, ratios: list[float], positions: list[int]
+) -> None:
+    disturbed = dict(zip(positions, ratios, strict=True))
+    assert _ratio_after(*(disturbed.get(position, steady) for position in range(31))) == pytest.approx(steady)
+
+
+def test_batches_that_took_no_time_on_a_coarse_clock_are_ignored() -> None:
+    assert _ratio_after(*[0.0] * 31) == 1
+
+
+# What a disturbed start measured, and what is true.
+DISTURBED = CostModel(launch_s=2.0e-3, token_s=3.1e-4, padded_s=4.0e-5, cell_s=0.0)
+TRUE = CostModel(launch_s=1.6e-3, token_s=1.05e-4, padded_s=3.3e-6, cell_s=7e-8)
+
+
+def batches(count: int, seed: int) -> Iterator[Shape]:
+    """Yield the shapes of batches of texts of various lengths, with little padding, as a stingy planner makes them."""
+    random = Random(seed)
+    for _ in range(count):
+        longest = random.randint(4, 60)
+        yield Shape.of([random.randint(max(1, longest * 3 // 4), longest) for _ in range(random.randint(1, 16))])
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_within_200_batches_the_terms_recover_from_a_start_that_was_disturbed(seed: int) -> None:
+    learnt, random = LearntCost(DISTURBED), Random(seed)
+    for shape in batches(200, seed):
+        learnt.note_batch(shape, TRUE.seconds(*shape) * random.gauss(1.0, 0.03))
+    # The planner compares the cost of padding with that of a launch.
+    assert learnt.cost.launch_s == pytest.approx(TRUE.launch_s, rel=0.25)
+    assert learnt.cost.padded_s * 200 < learnt.cost.launch_s < DISTURBED.padded_s * 200
+    errors = [abs(learnt.cost.seconds(*shape) / TRUE.seconds(*shape) - 1) for shape in batches(100, seed + 100)]
+    assert median(errors) < 0.03
+
+
+def test_what_the_batches_leave_open_stays_as_it_was() -> None:
+    learnt = LearntCost(TRUE)
+    alone = Shape.of([12])
+    for _ in range(500):
+        learnt.note_batch(alone, 2 * TRUE.seconds(*alone))
+    for shape in batches(100, 0):
+        assert learnt.cost.seconds(*shape) == pytest.approx(2 * TRUE.seconds(*shape), rel=0.01)
+
+
+def test_batches_that_were_disturbed_do_not_change_the_terms() -> None:
+    learnt, random = LearntCost(TRUE), Random(7)
+    for shape in batches(400, 7):
+        learnt.note_batch(shape, TRUE.seconds(*shape) * (5 if random.random() < 0.2 else 1))
+    for shape in batches(100, 8):
+        assert learnt.cost.seconds(*shape) == pytest.approx(TRUE.seconds(*shape), rel=0.05)
+
+
+def test_a_change_of_the_terms_keeps_what_is_known_of_batches_with_hidden_rows() -> None:
+    learnt = LearntCost(DISTURBED)
+    shape = Shape.of([12, 10])
+    with_rows = shape._replace(hidden=True)
+    for _ in range(40):
+        learnt.note_batch(with_rows, 3 * TRUE.seconds(*shape))
+    for each in (*batches(200, 1), shape):
+        learnt.note_batch(each, TRUE.seconds(*each))
+    assert learnt.cost.seconds(*with_rows) == pytest.approx(3 * TRUE.seconds(*shape), rel=0.15)
