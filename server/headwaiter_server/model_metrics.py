@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import asdict
-from functools import partial
 from typing import Protocol
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
@@ -95,7 +94,7 @@ class MetricFamilies:
             "batch_limits_ratio", "Current batch limits / limits before serving; less than 1 if memory is short."
         )
         self.cost_correction = self._gauge(
-            "cost_correction_ratio", "Median of measured / predicted time of the latest batches.", "cost"
+            "cost_correction_ratio", "Median of measured / predicted time of the latest batches."
         )
         self.service_rate = self._gauge(
             "service_tokens_per_second", "Tokens per second of full batches, measured before serving."
@@ -168,9 +167,7 @@ class ModelRecorder:
         families.token_budget.labels(*labels).set_function(lambda: limits.current.tokens)
         largest_tokens = calibration.limits.tokens
         families.limits_ratio.labels(*labels).set_function(lambda: limits.current.tokens / largest_tokens)
-        ratios = queue.learnt.ratios
-        for kind in ratios:
-            families.cost_correction.labels(*labels, kind).set_function(partial(ratios.__getitem__, kind))
+        families.cost_correction.labels(*labels).set_function(lambda: queue.learnt.ratio)
         families.service_rate.labels(*labels).set(calibration.service_tokens_per_s)
         families.calibration_error.labels(*labels).set(calibration.error_ratio)
         families.queue_sequences.labels(*labels).set_function(lambda: queue.queued_sequences)

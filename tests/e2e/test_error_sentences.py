@@ -175,7 +175,7 @@ FROM_SERVER_STATE = {
     "no token": "the call carries no bearer token: send the metadata authorization: Bearer TOKEN",
     "a wrong token": (
         "the call's metadata authorization is not the server's bearer token: send authorization: Bearer TOKEN with the "
-        "token of this server"
+        "token that this server wants for this method"
     ),
     "no bundle": (
         "there is no bundle at FOLDER/nowhere: make one with headwaiter-export checkpoint FOLDER -o FOLDER/nowhere"

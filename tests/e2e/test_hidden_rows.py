@@ -34,7 +34,7 @@ async def test_rows_are_copied_for_the_sequences_that_need_them_if_copies_are_ex
             with_rows = asyncio.create_task(client.encode_tokens([[3] * LENGTH], hidden=True, pooled=False))
             await asyncio.gather(first, with_rows, *pooled)
             row_s = metric_value(metrics_url(server), "headwaiter_batch_cost_seconds", term="hidden_row")
-            ratio = metric_value(metrics_url(server), "headwaiter_cost_correction_ratio", cost="batch")
+            ratio = metric_value(metrics_url(server), "headwaiter_cost_correction_ratio")
     assert sum(copied_tokens) == 4 * 64 + LENGTH
     assert row_s >= ROW_S / 2
     assert ratio > 0

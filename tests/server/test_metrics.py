@@ -15,7 +15,7 @@ from headwaiter_server.scheduling.planner import CloseReason
 from tests.server.rpc.stand_ins import CALIBRATION, model, sample
 
 TINY = {"model": "tiny", "version": "1"}
-CORRECTIONS = {"batch": 1.5, "hidden_batch": 2.0}
+CORRECTION = 1.5
 
 
 class Queue:
@@ -23,7 +23,7 @@ class Queue:
 
     def __init__(self) -> None:
         self.learnt = LearntCost(CALIBRATION.cost)
-        self.learnt.ratios.update(CORRECTIONS)
+        self.learnt.ratio = CORRECTION
         self.limits = AdaptiveLimits(BatchLimits(tokens=2, cells=50))
 
 
@@ -136,8 +136,7 @@ def test_each_term_of_the_batch_cost_is_exposed(recorder: Recorder) -> None:
     assert sample(recorder, "token_budget", **TINY) == 2
     assert sample(recorder, "batch_limits_ratio", **TINY) == 0.5
     assert sample(recorder, "service_tokens_per_second", **TINY) == 0.75
-    for cost, ratio in CORRECTIONS.items():
-        assert sample(recorder, "cost_correction_ratio", **TINY, cost=cost) == ratio
+    assert sample(recorder, "cost_correction_ratio", **TINY) == CORRECTION
     assert sample(recorder, "calibration_error_ratio", **TINY) == 0.0625
 
 

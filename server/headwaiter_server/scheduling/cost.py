@@ -42,8 +42,7 @@ class CostModel:
     grid has B·N² cells. An attention kernel of variable lengths has Σn²; pooling is padded nevertheless.
 
     The launch is the part that does not depend on the size of the batch: reading weights, starting operators. A batch
-    whose hidden rows are copied to the host takes hidden_row_s·T more. This sum is then multiplied by `hidden_factor`:
-    batches with hidden rows have a correction of their own.
+    whose hidden rows are copied to the host takes hidden_row_s·T more.
     """
 
     launch_s: float
@@ -52,10 +51,9 @@ class CostModel:
     cell_s: float
     variable_length: bool = False
     hidden_row_s: float = 0.0
-    hidden_factor: float = 1.0
 
-    def scaled(self, factor: float, hidden_factor: float = 1.0) -> "CostModel":
-        """Return a cost model of `factor` times the seconds, and `factor · hidden_factor` times with hidden rows."""
+    def scaled(self, factor: float) -> "CostModel":
+        """Return a cost model of `factor` times the seconds."""
         return CostModel(
             factor * self.launch_s,
             factor * self.token_s,
@@ -63,7 +61,6 @@ class CostModel:
             factor * self.cell_s,
             self.variable_length,
             factor * self.hidden_row_s,
-            hidden_factor * self.hidden_factor,
         )
 
     def seconds(
@@ -73,7 +70,7 @@ class CostModel:
         padded_tokens = sequences * longest_tokens
         cells = needed_cells if self.variable_length else padded_tokens * longest_tokens
         seconds = self.launch_s + self.token_s * tokens + self.padded_s * padded_tokens + self.cell_s * cells
-        return self.hidden_factor * (seconds + self.hidden_row_s * tokens) if hidden else seconds
+        return seconds + self.hidden_row_s * tokens if hidden else seconds
 
     def in_full_batches_s(self, tokens: int, length_tokens: int, budget_tokens: int) -> float:
         """Return the seconds of `tokens` tokens in full batches of sequences of one length."""

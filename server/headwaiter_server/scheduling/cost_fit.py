@@ -6,6 +6,7 @@ from itertools import combinations
 from statistics import median
 
 import numpy as np
+from numpy.typing import NDArray
 
 from headwaiter_server.scheduling.cost import CostModel, Shape
 
@@ -13,7 +14,7 @@ from headwaiter_server.scheduling.cost import CostModel, Shape
 _MIN_SPEEDUP = 1 / 0.97
 _MIN_WIN_RATIO = 0.75
 # The weight of what was known before, for each coefficient, in samples: enough to decide what the samples leave open.
-_PRIOR_WEIGHT = 0.03
+_PRIOR_WEIGHT = 0.06
 # A coefficient that was 0 before may still take this share of the seconds.
 _LEAST_SHARE = 0.02
 # Batches of serving may change the token budget: a larger one must give this much more throughput, and a smaller one
@@ -34,35 +35,44 @@ class Sample:
 def fit(samples: Sequence[Sample], *, variable_length: bool = False, prior: CostModel | None = None) -> CostModel:
     """Fit the cost model to measured batches by least squares of the relative error, with no negative coefficient.
 
-    The best solution without negative coefficients is the least-squares solution of some subset of the terms, so try
-    all subsets; there are at most 15. A `prior` decides what the samples leave open: if all batches have the same
-    shape, for example, they do not tell one term from another.
+    A `prior` decides what the samples leave open: if all batches have the same shape, for example, they do not tell one
+    term from another.
     """
     rows = np.array([_terms(sample.shape, variable_length) for sample in samples], float)
     seconds = np.array([sample.seconds for sample in samples])
     relative, targets = rows / seconds[:, None], np.ones(len(samples))
+    terms = np.flatnonzero(rows.any(axis=0))
+    fitted = np.zeros(rows.shape[1])
     if prior is not None:
-        least = _LEAST_SHARE * seconds.mean() / np.maximum(rows.mean(axis=0), 1e-9)
-        before = np.array([prior.launch_s, prior.token_s, prior.padded_s, prior.cell_s])
-        relative = np.vstack([relative, _PRIOR_WEIGHT * np.diag(1 / np.maximum(before, least))])
-        targets = np.append(targets, _PRIOR_WEIGHT * before / np.maximum(before, least))
-    terms = range(relative.shape[1])
-    best, smallest_error = np.zeros(len(terms)), float("inf")
-    for chosen in (list(subset) for size in range(1, len(terms) + 1) for subset in combinations(terms, size)):
-        solution, *_ = np.linalg.lstsq(relative[:, chosen], targets, rcond=None)
-        error = float(np.square(relative[:, chosen] @ solution - targets).sum())
+        before = np.array([prior.launch_s, prior.token_s, prior.padded_s, prior.cell_s, prior.hidden_row_s])
+        fitted = before
+        scale = np.maximum(before[terms], _LEAST_SHARE * seconds.mean() / rows[:, terms].mean(axis=0))
+        relative = np.vstack([relative, np.zeros((len(terms), rows.shape[1]))])
+        relative[-len(terms) :, terms] = _PRIOR_WEIGHT * np.diag(1 / scale)
+        targets = np.append(targets, _PRIOR_WEIGHT * before[terms] / scale)
+    fitted[terms] = _least_squares(relative[:, terms], targets)
+    launch_s, token_s, padded_s, cell_s, hidden_row_s = fitted.tolist()
+    return CostModel(launch_s, token_s, padded_s, cell_s, variable_length, hidden_row_s)
+
+
+def _least_squares(rows: NDArray[np.float64], targets: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the x ≥ 0 with the smallest |rows · x − targets|: the best solution of any subset of the columns."""
+    columns = range(rows.shape[1])
+    best, smallest_error = np.zeros(len(columns)), float("inf")
+    for chosen in (list(subset) for size in range(1, len(columns) + 1) for subset in combinations(columns, size)):
+        solution, *_ = np.linalg.lstsq(rows[:, chosen], targets, rcond=None)
+        error = float(np.square(rows[:, chosen] @ solution - targets).sum())
         if (solution >= 0).all() and error < smallest_error:
-            best, smallest_error = np.zeros(len(terms)), error
+            best, smallest_error = np.zeros(len(columns)), error
             best[chosen] = solution
-    launch_s, token_s, padded_s, cell_s = best.tolist()
-    return CostModel(launch_s, token_s, padded_s, cell_s, variable_length)
+    return best
 
 
 def _terms(shape: Shape, variable_length: bool) -> list[int]:
     """Return the numbers that the cost model multiplies by its coefficients for a batch of this shape."""
     padded_tokens = shape.sequences * shape.longest_tokens
     cells = shape.needed_cells if variable_length else padded_tokens * shape.longest_tokens
-    return [1, shape.tokens, padded_tokens, cells]
+    return [1, shape.tokens, padded_tokens, cells, shape.tokens * shape.hidden]
 
 
 def error_ratio(cost: CostModel, samples: Sequence[Sample]) -> float:

@@ -1,6 +1,7 @@
 """Learn the cost of a model's batches from those that run."""
 
 from collections import deque
+from itertools import chain
 from statistics import median
 
 from headwaiter_server.scheduling.cost import CostModel, Shape
@@ -8,10 +9,11 @@ from headwaiter_server.scheduling.cost_fit import Sample, error_ratio, fit
 
 # The ratio follows the latest batches; 16 of 31 decide the median.
 _RATIO_BATCHES = 31
-# The terms of the cost model are fitted to this number of the latest batches, once in so many batches.
-_FITTED_BATCHES = 128
+# The terms are fitted once in so many batches.
 _FIT_INTERVAL_BATCHES = 32
-# Batches that took this many times as long as most others of their shape, or this part, were disturbed.
+# Batches of similar shape: the latest of them are kept, so that many small batches do not displace the few large ones.
+_SIMILAR_BATCHES = 32
+# Batches that took this many times as long as most batches of similar shape, or this part, were disturbed.
 _OUTLIER_RATIO = 1.5
 
 
@@ -19,14 +21,13 @@ class LearntCost:
     """The cost model from start-up, and what the batches since then have taught.
 
     The start may have been disturbed by other processes, and so may the present. Two things are learnt: the terms of
-    the cost model, by fitting them again and again to the latest 128 batches, and between two fits the median of
-    measured / predicted over the latest 31 batches, which is quicker. Batches that copy hidden rows and other batches
-    have medians of their own.
+    the cost model, by fitting them again and again to the latest batches of every shape, and between two fits the
+    median of measured / predicted over the latest 31 batches, which is quicker.
 
     Attributes:
         cost: predicts the seconds of a batch.
-        ratios: the medians of measured / predicted by the cost model from start-up: `batch` without hidden rows,
-            `hidden_batch` with hidden rows; 2 on a machine that runs at half its speed.
+        ratio: the median of measured / predicted by the cost model from start-up; 2 on a machine that runs at half its
+            speed.
         batch_count: number of batches since the start.
         fitted_count: number of fits since the start.
     """
@@ -34,18 +35,18 @@ class LearntCost:
     def __init__(self, cost: CostModel) -> None:
         """Start with `cost`, the cost model that was measured or stored before."""
         self._start = self._fitted = self.cost = cost
-        self.ratios = {"batch": 1.0, "hidden_batch": 1.0}
+        self.ratio = self._level = 1.0
         self.batch_count = self.fitted_count = 0
         # Full of ones at first, so one slow batch changes nothing, and a lasting change shows after 16 batches.
-        self._to_start = {kind: deque([1.0] * _RATIO_BATCHES, _RATIO_BATCHES) for kind in self.ratios}
-        self._to_fitted = {kind: deque([1.0] * _RATIO_BATCHES, _RATIO_BATCHES) for kind in self.ratios}
-        self._samples = deque[Sample](maxlen=_FITTED_BATCHES)
-        self._hidden_samples = deque[Sample](maxlen=_RATIO_BATCHES)
+        self._to_start = deque([1.0] * _RATIO_BATCHES, _RATIO_BATCHES)
+        self._to_fitted = deque([1.0] * _RATIO_BATCHES, _RATIO_BATCHES)
+        self._latest = deque[Sample](maxlen=_RATIO_BATCHES)
+        self._similar: dict[tuple[int, int, bool], deque[Sample]] = {}
 
     @property
     def error_ratio(self) -> float:
         """Median of |predicted − measured| / measured over the latest batches; 0 before the first batch."""
-        return error_ratio(self._fitted, self._samples) if self._samples else 0.0
+        return error_ratio(self._fitted, self._latest) if self._latest else 0.0
 
     def own_work_s(self, shape: Shape) -> float:
         """Return the seconds that a request takes alone on a device, without padding."""
@@ -53,38 +54,40 @@ class LearntCost:
 
     def note_batch(self, shape: Shape, compute_s: float) -> float:
         """Learn from the duration of a batch on the device; return the duration that was predicted before."""
-        predicted_s = self.cost.seconds(*shape)
-        if compute_s <= 0 or self._start.seconds(*shape) <= 0:
+        predicted_s, start_s = self.cost.seconds(*shape), self._start.seconds(*shape)
+        if compute_s <= 0 or start_s <= 0:
             return predicted_s
-        kind = "hidden_batch" if shape.hidden else "batch"
-        self._to_start[kind].append(compute_s / self._start.seconds(*shape))
-        self._to_fitted[kind].append(compute_s / self._fitted.seconds(*shape))
-        self.ratios[kind] = median(self._to_start[kind])
+        sample = Sample(shape, compute_s)
+        similar = (shape.sequences.bit_length(), shape.tokens.bit_length(), shape.hidden)
+        self._similar.setdefault(similar, deque(maxlen=_SIMILAR_BATCHES)).append(sample)
+        self._latest.append(sample)
+        self._to_start.append(compute_s / start_s)
+        self._to_fitted.append(compute_s / self._fitted.seconds(*shape))
+        self.ratio = median(self._to_start)
         self.batch_count += 1
-        if shape.hidden:
-            self._hidden_samples.append(Sample(shape, compute_s))
-        else:
-            self._samples.append(Sample(shape, compute_s))
-            if len(self._samples) >= _FIT_INTERVAL_BATCHES and self.batch_count % _FIT_INTERVAL_BATCHES == 0:
-                self._fit()
-        batch, hidden_batch = (median(self._to_fitted[kind]) for kind in ("batch", "hidden_batch"))
-        self.cost = self._fitted.scaled(batch, hidden_batch / batch)
+        if self.batch_count % _FIT_INTERVAL_BATCHES == 0:
+            self._fit()
+        self.cost = self._fitted.scaled(median(self._to_fitted))
         return predicted_s
 
     def _fit(self) -> None:
-        ratios = [sample.seconds / self._fitted.seconds(*sample.shape) for sample in self._samples]
+        """Fit the terms; what no batch tells follows the ratio of all batches to the start.
+
+        That ratio is always taken to the start, and not to the fit before, because its errors would multiply.
+        """
+        steady = list(chain.from_iterable(map(self._steady, self._similar.values())))
+        level = median(sample.seconds / self._start.seconds(*sample.shape) for sample in steady)
+        prior = self._fitted.scaled(level / self._level)
+        self._fitted, self._level = fit(steady, variable_length=prior.variable_length, prior=prior), level
+        self.fitted_count += 1
+        self._to_fitted.extend(sample.seconds / self._fitted.seconds(*sample.shape) for sample in self._latest)
+
+    def _steady(self, similar: deque[Sample]) -> list[Sample]:
+        """Return the batches of similar shape that took as long as most of them."""
+        ratios = [sample.seconds / self._fitted.seconds(*sample.shape) for sample in similar]
         usual = median(ratios)
-        steady = [
+        return [
             sample
-            for sample, ratio in zip(self._samples, ratios, strict=True)
+            for sample, ratio in zip(similar, ratios, strict=True)
             if usual / _OUTLIER_RATIO <= ratio <= usual * _OUTLIER_RATIO
         ]
-        variable_length, hidden_row_s = self._start.variable_length, self._fitted.hidden_row_s
-        prior = self._fitted.scaled(usual)
-        fitted = fit(steady, variable_length=variable_length, prior=prior)
-        fitted.hidden_row_s = usual * hidden_row_s
-        self._fitted = fitted
-        self.fitted_count += 1
-        latest = {"batch": list(self._samples)[-_RATIO_BATCHES:], "hidden_batch": self._hidden_samples}
-        for kind, samples in latest.items():
-            self._to_fitted[kind].extend(sample.seconds / fitted.seconds(*sample.shape) for sample in samples)
