@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from itertools import count
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -48,12 +49,15 @@ def models(tmp_path: Path, text_bundle: Path, feature_bundle: Path) -> Path:
     return folder
 
 
+_COPIES = count()
+
+
 def add_version(folder: Path, bundle: Path, *, corrupt: bool = False) -> None:
     """Copy a bundle into a folder, which appears complete, and give the bundle a digest of its own."""
     hidden = folder.with_name(f".{folder.name}")
     shutil.copytree(bundle, hidden)
     manifest = json.loads((hidden / "manifest.json").read_text())
-    manifest["name"] = f"{folder.parent.name}-{folder.name}"
+    manifest["name"] = f"copy-{next(_COPIES)}"
     (hidden / "manifest.json").write_text(json.dumps(manifest))
     if corrupt:
         (hidden / "packed-cpu.fp32.onnx").write_bytes(b"not a graph")
@@ -141,6 +145,22 @@ async def test_a_new_version_takes_over_and_removing_it_goes_back(models: Path, 
         assert (await client.encode(["bread"], model="texts")).model.version == "10"
         # The version is unloaded in the background.
         await wait_until(client, lambda: 'version="11"' not in metrics_page(metrics_url(server)))
+
+
+async def test_a_version_that_is_missing_for_a_while_does_not_give_way_to_a_lower_one(
+    models: Path, text_bundle: Path
+) -> None:
+    add_version(models / "texts" / "2", text_bundle)
+    async with serving_models(models, model_control="on") as server, connect(server) as client:
+        with paused_loads() as goes_on:
+            away = (models / "texts" / "2").rename(models / "texts" / ".away")
+            load = asyncio.create_task(client.load("texts"))
+            await wait_for_state(client, ("texts", "1"), "loading")
+            away.rename(models / "texts" / "2")
+            goes_on.set()
+            assert (await load).version == "2"
+        assert (await client.encode(["bread"], model="texts")).model.version == "2"
+        assert await states_of(client) == {("features", "1"): "ready", ("texts", "2"): "ready"}
 
 
 async def test_a_corrupt_version_is_reported_and_the_old_one_goes_on(models: Path, text_bundle: Path) -> None:

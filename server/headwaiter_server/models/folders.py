@@ -1,15 +1,19 @@
 """Find the models and their versions in a folder of models."""
 
+import hashlib
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from headwaiter_server.runtime.bundle import MANIFEST
+from headwaiter_server.runtime.files import open_regular_file
 
 SETTINGS = "settings.json"
 # A folder that file systems make at their root.
 _LOST_AND_FOUND = "lost+found"
+# Of longer manifests, which are refused, only the beginning is compared.
+_COMPARED_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -20,7 +24,7 @@ class BundleFolder:
         name: name of the model.
         version: version of the model.
         settings: the file of the model's own settings, which may be missing; None for a single bundle.
-        identity: changes when the manifest or the file of settings is replaced or written to.
+        identity: the SHA-256 of the manifest, which has those of all other files, and of the file of settings.
         files: changes when any file of the bundle is replaced or written to.
     """
 
@@ -28,7 +32,7 @@ class BundleFolder:
     version: int
     folder: Path
     settings: Path | None = None
-    identity: tuple[object, ...] = ()
+    identity: tuple[str, ...] = ()
     files: tuple[object, ...] = ()
 
 
@@ -84,12 +88,10 @@ def _scan_model(model: Path) -> ModelFolder | None:
     unreadable: dict[int | None, str] = {}
     for version, bundle in folders.items():
         try:
-            inside = list(bundle.iterdir())
-            if bundle / MANIFEST in inside:
-                settings = model / SETTINGS
-                identity = _identity([bundle / MANIFEST, *([settings] * (SETTINGS in names))])
-                # A link that leads nowhere is no file.
-                files = _identity(file for file in inside if file.exists())
+            manifest, settings = _sha256(bundle / MANIFEST), model / SETTINGS
+            if manifest is not None:
+                identity = (manifest, _sha256(settings) or "")
+                files = _state(bundle)
                 bundles[version] = BundleFolder(model.name, version, bundle, settings, identity, files)
         except NotADirectoryError:
             continue
@@ -107,9 +109,23 @@ def _is_folder(path: Path) -> bool:
     return True
 
 
-def _identity(files: Iterable[Path]) -> tuple[object, ...]:
-    """Return what changes when a file is replaced or written to, without reading the files."""
-    stats = ((file.name, file.stat()) for file in sorted(files))
+def _sha256(path: Path) -> str | None:
+    """Return the SHA-256 of a file; None if there is no file, and another text for what is no regular file."""
+    try:
+        with open_regular_file(path) as file:
+            return hashlib.sha256(file.read(_COMPARED_BYTES)).hexdigest()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        if error.errno:
+            raise
+        return error.strerror
+
+
+def _state(folder: Path) -> tuple[object, ...]:
+    """Return what changes when a file of a folder is replaced or written to, without reading the files."""
+    # A link that leads nowhere is no file.
+    stats = [(file.name, file.stat()) for file in sorted(folder.iterdir()) if file.exists()]
     return tuple((name, stat.st_ino, stat.st_size, stat.st_mtime_ns) for name, stat in stats)
 
 

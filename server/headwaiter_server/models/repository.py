@@ -334,12 +334,22 @@ class ModelRepository:
             reason = one_line(error).replace(f"{self._settings.models}/", "")
             version.fail(reason, retried=isinstance(error, NotEnoughMemory | BundleChanged))
             return
-        if version.name in self._unloaded:
-            # The model was unloaded meanwhile.
+        if version.name in self._unloaded or await self._is_back(before, version):
+            # The model was unloaded meanwhile, or the higher version was missing only for a while.
             self._versions.remove(version)
             version.state = ModelState.DRAINING
             return
         self._take_over(version, loaded)
+
+    async def _is_back(self, before: ModelVersion | None, lower: ModelVersion) -> bool:
+        """Return whether the folder has the version that answers now, before a lower version takes over."""
+        if before is None or before.bundle.version <= lower.bundle.version or self._settings.models is None:
+            return False
+        try:
+            found = await asyncio.to_thread(scan, self._settings.models)
+        except OSError:
+            return True
+        return before.name in found and found[before.name].may_hold(before.bundle.version)
 
     async def _load_in_thread(self, folder: Path, settings: Settings) -> LoadedModel:
         loop = asyncio.get_running_loop()
@@ -400,7 +410,8 @@ class ModelRepository:
         version.served = None
         await asyncio.to_thread(give_back_free_memory)
         self._versions.remove(version)
-        if all((each.name, each.version) != (version.name, version.version) for each in self._versions):
+        current = self._current.get(version.name)
+        if current is None or current.version != version.version:
             self._recorder.remove_model(version.name, version.version)
         log.info("unloaded %s, version %s", version.name, version.version)
 

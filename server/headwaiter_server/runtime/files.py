@@ -13,11 +13,12 @@ def open_regular_file(path: Path) -> BufferedReader:
         OSError: the file cannot be opened, or is no regular file.
     """
     # Otherwise opening a named pipe waits for a writer, perhaps forever.
-    file = os.fdopen(os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0)), "rb")
-    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-        file.close()
+    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
+    # `fdopen` would refuse a folder, and leave its descriptor open.
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
         raise OSError(0, "not a regular file", str(path))
-    return file
+    return os.fdopen(descriptor, "rb")
 
 
 def read_small_file(path: Path, max_bytes: int) -> bytes:
