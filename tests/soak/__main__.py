@@ -10,17 +10,19 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from testbed.server_process import RunningServer, running_server
+from tests.soak.folder_chaos import folder_chaos
+from tests.soak.hostile_sockets import hostile_sockets
 from tests.soak.models import export_feature_model, export_text_model
 from tests.soak.parts import fuzz, http2_abuse, mixed_load
 
-PARTS = ("load", "fuzz", "http2")
+PARTS = ("load", "fuzz", "http2", "sockets", "folder")
 SERVER = (sys.executable, "-m", "tests.soak.faulty_server")
 
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.soak", description=__doc__)
     parser.add_argument("parts", nargs="*", choices=[[], *PARTS], help="parts to run (default: all)")
-    parser.add_argument("--minutes", type=float, default=10, help="length of the mixed load (default 10)")
+    parser.add_argument("--minutes", type=float, default=10, help="length of load, sockets and folder (default 10)")
     parser.add_argument("--messages", type=int, default=100_000, help="mutated messages of `fuzz` (default 100000)")
     parser.add_argument("--per-s", type=float, default=1000, help="most mutated messages a second (default 1000)")
     parser.add_argument("--scale", type=float, default=1, help="size of the attacks of `http2` (default 1)")
@@ -37,6 +39,9 @@ def main() -> int:
         broken: list[str] = []
         for part in arguments.parts or PARTS:
             print(f"\n== {part}", flush=True)
+            if part in ("sockets", "folder"):
+                broken += _run_alone(part, text_model, Path(folder), arguments)
+                continue
             bundles = [text_model]
             if part == "fuzz":
                 bundles.append(export_feature_model(Path(folder)))
@@ -58,6 +63,25 @@ def _run(part: str, server: RunningServer, arguments: argparse.Namespace, server
     if server.process.poll() is not None:
         broken.append(f"{part}: the server has exited with {server.process.poll()}")
     print(f"{part}: {time.monotonic() - started_s:.0f} s, {len(broken)} broken promises", flush=True)
+    return broken
+
+
+def _run_alone(part: str, bundle: Path, folder: Path, arguments: argparse.Namespace) -> list[str]:
+    """Run a part that starts its own servers."""
+    seconds = arguments.minutes * 60
+    if part == "folder":
+        return folder_chaos(bundle, folder, seconds, arguments.seed)
+    flags = ["--provider", "cpu", "--threads", "1", "--http-api", "on", "--max-request-bytes", "4194304"]
+    wrapper = ["bash", "-c", 'ulimit -n 1024 && exec "$@"', "bash"]
+    path = bundle.with_suffix(".sockets.log")
+    with (
+        path.open("wb") as log,
+        path.with_suffix(".beside.log").open("wb") as log_beside,
+        running_server(bundle, flags, wrapper, log=log_beside) as beside,
+        running_server(bundle, flags, wrapper, log=log) as server,
+    ):
+        broken = hostile_sockets(server, beside, seconds)
+    print(f"server log: {path.stat().st_size / 1e3:.0f} kB, {path.read_text().count('Traceback')} tracebacks")
     return broken
 
 
