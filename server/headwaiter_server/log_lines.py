@@ -31,6 +31,17 @@ def configure_logging() -> None:
     handler = BoundedHandler(sys.stderr)
     handler.setFormatter(_BoundedFormatter("%(asctime)s %(levelname)s %(message)s"))
     logging.basicConfig(level=logging.INFO, handlers=[handler])
+    logging.getLogger("grpc._cython.cygrpc").addFilter(_calm_gone_callers)
+
+
+def _calm_gone_callers(record: logging.LogRecord) -> bool:
+    """Turn gRPC's error and traceback about a reply that cannot be sent into one line: the caller has gone."""
+    error = record.exc_info[0] if record.exc_info else None
+    # The class is not public.
+    if error is not None and error.__name__ == "ExecuteBatchError":
+        record.levelno, record.levelname, record.exc_info = logging.INFO, "INFO", None
+        record.msg, record.args = "a caller has gone before its reply was sent", ()
+    return True
 
 
 class BoundedHandler(logging.StreamHandler[TextIO]):

@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+import time
 import urllib.request
 from contextlib import ExitStack
 from pathlib import Path
@@ -113,6 +114,27 @@ async def test_a_reply_that_is_not_taken_in_time_frees_its_share(text_bundle: Pa
                         except Overloaded:
                             continue
                         refused = False
+
+
+def test_a_caller_that_goes_before_its_reply_leaves_no_traceback(text_bundle: Path, tmp_path: Path) -> None:
+    request = pb.EncodeRequest(texts=pb.Texts(values=["bread " * 20] * 20), output=pb.OutputOptions(hidden=True))
+    log = tmp_path / "log"
+    with log.open("wb") as errors:
+        with running_server(text_bundle, ["--provider", "cpu"], log=errors) as server, Client(server.address) as client:
+            with RawConnection(int(server.address.rpartition(":")[2]), window_bytes=0) as gone:
+                gone.call("Encode", request.SerializeToString())
+                batches = 0
+                while not batches:
+                    batches = len(client.batches())
+                time.sleep(0.2)  # The server begins to send the reply, and waits.
+            lines = len(log.read_text().splitlines())
+            for _ in range(100):
+                if len(log.read_text().splitlines()) > lines:
+                    break
+                time.sleep(0.05)
+        said = log.read_text().splitlines()
+        assert len(said) > lines
+        assert not any("Traceback" in line for line in said)
 
 
 async def test_unread_replies_of_small_methods_count_too(text_bundle: Path) -> None:
