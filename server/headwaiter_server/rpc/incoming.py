@@ -15,7 +15,7 @@ _SLOW_S = 0.05
 # A slow message that is not complete after this time is dropped.
 _LONGEST_S = 30.0
 # The memory of slow messages, if each one is nearly complete.
-_SLOW_BYTES = 128 << 20
+_SLOW_BYTES = 64 << 20
 _LEAST_SLOW = 8
 _RETRY_AFTER_S = 1.0
 

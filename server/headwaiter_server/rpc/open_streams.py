@@ -10,7 +10,7 @@ from headwaiter_server.rpc.endpoint import Context
 from headwaiter_server.rpc.stream import RequestStream, StreamLimits, StreamProtocol
 
 # The memory of messages that callers have not sent completely, if the messages of all open streams are nearly complete.
-_PARTIAL_BYTES = 512 << 20
+_PARTIAL_BYTES = 384 << 20
 _FEWEST_STREAMS = 8
 
 
