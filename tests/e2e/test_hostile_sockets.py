@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+import ssl
 import time
 import urllib.request
 from contextlib import ExitStack
@@ -12,9 +13,10 @@ from unittest.mock import patch
 import grpc
 import psutil
 import pytest
+import trustme
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from headwaiter_client import Client, Overloaded
+from headwaiter_client import Client, Overloaded, RetryPolicy, TlsConfig
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_server.http import connections
 from headwaiter_server.rpc import endpoint, incoming
@@ -73,6 +75,29 @@ def test_silent_http_connections_take_no_descriptor_from_grpc_or_from_health_che
     assert 1 <= sum("HTTP connections" in line for line in lines) <= 20
 
 
+def test_silent_https_connections_take_no_descriptor_from_grpc(text_bundle: Path, tmp_path: Path) -> None:
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(tmp_path / "ca.pem")
+    authority.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(tmp_path / "server.pem")
+    trusted = ssl.create_default_context(cafile=tmp_path / "ca.pem")
+    flags = ["--provider", "cpu", "--http-api", "on"]
+    flags += ["--tls-cert", str(tmp_path / "server.pem"), "--tls-key", str(tmp_path / "server.pem")]
+    wrapper = ["bash", "-c", 'ulimit -n 256 && exec "$@"', "bash"]
+    with running_server(text_bundle, flags, wrapper, waits=False) as server, ExitStack() as stack:
+        tls = TlsConfig(ca=tmp_path / "ca.pem")
+        with Client(server.address, tls=tls, retry=RetryPolicy(max_attempts=100), timeout_s=60) as client:
+            client.encode(["rain"])
+        host, port = server.metrics_url.split("/")[2].split(":")
+        for _ in range(300):
+            stack.enter_context(socket.create_connection((host, int(port)), timeout=5))
+        url = f"https://{host}:{port}/health/ready"
+        with urllib.request.urlopen(url, timeout=5, context=trusted) as response:
+            assert response.status == 200
+        with Client(server.address, tls=tls) as client:
+            assert len(client.encode(["rain"], timeout_s=5).lengths) == 1
+        assert psutil.Process(server.process.pid).num_fds() < 150
+
+
 async def test_an_http_connection_without_complete_headers_is_closed(text_bundle: Path) -> None:
     with patch.object(connections, "_HEADERS_S", 0.2):
         async with serving(text_bundle) as server:
@@ -99,10 +124,11 @@ async def test_a_reply_that_is_not_taken_in_time_frees_its_share(text_bundle: Pa
     with patch.object(endpoint, "DELIVERY_S", 0.3):
         async with serving(text_bundle, max_reply_bytes=150_000) as server, connect(server) as client:
             with RawConnection(server.port, window_bytes=0) as greedy:
-                greedy.call("Encode", request.SerializeToString())
                 refused = False
                 async with asyncio.timeout(10):
                     while not refused:
+                        # Again and again, because the server may refuse this call while it answers the other caller.
+                        greedy.call("Encode", request.SerializeToString())
                         try:
                             await client.encode(["bread " * 20] * 20, hidden=True)
                         except Overloaded:

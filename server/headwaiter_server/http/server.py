@@ -13,7 +13,7 @@ from starlette.types import ASGIApp
 
 from headwaiter_server.config import Settings
 from headwaiter_server.descriptors import max_http_connections
-from headwaiter_server.http.connections import BoundedProtocol, Connections
+from headwaiter_server.http.connections import Connections, bounded_protocol
 
 _NEVER_S = 86_400
 _BACKLOG = 128
@@ -43,7 +43,7 @@ class HttpServer:
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.port: int = self._socket.getsockname()[1]
         limit = max_http_connections()
-        protocol: Any = partial(BoundedProtocol, Connections(limit))
+        protocol: Any = partial(bounded_protocol, Connections(limit), _tls(settings))
         config = uvicorn.Config(
             application,
             log_config=None,
@@ -57,7 +57,6 @@ class HttpServer:
             # asyncio accepts this many connections at once, before `Connections` can close any.
             backlog=min(_BACKLOG, limit),
             ws="none",
-            **_tls(settings),
         )
         self._server = uvicorn.Server(config)
         self._thread = Thread(target=self._server.run, args=([self._socket],), name="http", daemon=True)
@@ -74,10 +73,12 @@ class HttpServer:
         self._socket.close()
 
 
-def _tls(settings: Settings) -> dict[str, Any]:
+def _tls(settings: Settings) -> ssl.SSLContext | None:
     if not settings.answers_over_http or settings.tls_cert is None:
-        return {}
-    options: dict[str, Any] = {"ssl_certfile": settings.tls_cert, "ssl_keyfile": settings.tls_key}
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(settings.tls_cert, settings.tls_key)
     if settings.tls_client_ca is not None:
-        options |= {"ssl_ca_certs": str(settings.tls_client_ca), "ssl_cert_reqs": ssl.CERT_REQUIRED}
-    return options
+        context.load_verify_locations(settings.tls_client_ca)
+        context.verify_mode = ssl.CERT_REQUIRED
+    return context
