@@ -38,9 +38,12 @@ class Shares:
     def give_back(self, connection: str, amount: int) -> None:
         """Take an amount back from a connection."""
         self._total -= amount
-        self._held[connection] -= amount
-        if not self._held[connection]:
-            del self._held[connection]
+        # An empty reply has no bytes, so a connection may give back nothing while it holds nothing.
+        left = self.held(connection) - amount
+        if left:
+            self._held[connection] = left
+        else:
+            self._held.pop(connection, None)
 
 
 class CallLimit:

@@ -41,3 +41,13 @@ def test_an_amount_above_the_limit_fits_only_while_nothing_is_held() -> None:
     shares.give_back("a", 1000)
     assert shares.held("a") == 0
     assert shares.fits("b", 1000)
+
+
+def test_empty_amounts_may_be_given_back_in_any_order() -> None:
+    shares = Shares(10)
+    for amount in (0, 0, 3):
+        shares.take("a", amount)
+    for amount in (0, 3, 0):
+        shares.give_back("a", amount)
+    assert shares.held("a") == 0
+    assert shares.fits("a", 10)
