@@ -62,7 +62,7 @@ class LearntCost:
         self._similar.setdefault(similar, deque(maxlen=_SIMILAR_BATCHES)).append(sample)
         self._latest.append(sample)
         self._to_start.append(compute_s / start_s)
-        self._to_fitted.append(compute_s / self._fitted.seconds(*shape))
+        self._to_fitted.append(_ratio(sample, self._fitted))
         self.ratio = median(self._to_start)
         self.batch_count += 1
         if self.batch_count % _FIT_INTERVAL_BATCHES == 0:
@@ -76,18 +76,24 @@ class LearntCost:
         That ratio is always taken to the start, and not to the fit before, because its errors would multiply.
         """
         steady = list(chain.from_iterable(map(self._steady, self._similar.values())))
-        level = median(sample.seconds / self._start.seconds(*sample.shape) for sample in steady)
+        level = median(_ratio(sample, self._start) for sample in steady)
         prior = self._fitted.scaled(level / self._level)
         self._fitted, self._level = fit(steady, variable_length=prior.variable_length, prior=prior), level
         self.fitted_count += 1
-        self._to_fitted.extend(sample.seconds / self._fitted.seconds(*sample.shape) for sample in self._latest)
+        self._to_fitted.extend(_ratio(sample, self._fitted) for sample in self._latest)
 
     def _steady(self, similar: deque[Sample]) -> list[Sample]:
         """Return the batches of similar shape that took as long as most of them."""
-        ratios = [sample.seconds / self._fitted.seconds(*sample.shape) for sample in similar]
+        ratios = [_ratio(sample, self._fitted) for sample in similar]
         usual = median(ratios)
         return [
             sample
             for sample, ratio in zip(similar, ratios, strict=True)
             if usual / _OUTLIER_RATIO <= ratio <= usual * _OUTLIER_RATIO
         ]
+
+
+def _ratio(sample: Sample, cost: CostModel) -> float:
+    """Return measured / predicted; 1 for a batch that takes no time by a cost model which knows only hidden rows."""
+    predicted_s = cost.seconds(*sample.shape)
+    return sample.seconds / predicted_s if predicted_s > 0 else 1.0

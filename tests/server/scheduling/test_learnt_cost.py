@@ -4,11 +4,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from random import Random
 from statistics import median
+from unittest.mock import patch
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headwaiter_server.scheduling import learnt_cost
 from headwaiter_server.scheduling.cost import CostModel, Shape
 from headwaiter_server.scheduling.learnt_cost import LearntCost
 
@@ -174,3 +176,12 @@ def test_the_cost_of_hidden_rows_is_learnt() -> None:
         each = shape._replace(hidden=number % 2 == 0)
         learnt.note_batch(each, true.seconds(*each))
     assert learnt.cost.hidden_row_s == pytest.approx(true.hidden_row_s, rel=0.05)
+
+
+def test_a_fit_that_knows_only_hidden_rows_ends_in_no_division_by_zero() -> None:
+    only_rows = CostModel(launch_s=0.0, token_s=0.0, padded_s=0.0, cell_s=0.0, hidden_row_s=1e-5)
+    learnt = LearntCost(DISTURBED)
+    with patch.object(learnt_cost, "fit", lambda *_, **__: only_rows):
+        for shape in batches(64, 1):
+            learnt.note_batch(shape, TRUE.seconds(*shape))
+    assert learnt.fitted_count == 2
