@@ -2,7 +2,7 @@
 
 from collections import deque
 from itertools import chain
-from statistics import median
+from statistics import median, median_low
 
 from headwaiter_server.scheduling.cost import CostModel, Shape
 from headwaiter_server.scheduling.cost_fit import Sample, error_ratio, fit
@@ -85,7 +85,8 @@ class LearntCost:
     def _steady(self, similar: deque[Sample]) -> list[Sample]:
         """Return the batches of similar shape that took as long as most of them."""
         ratios = [_ratio(sample, self._fitted) for sample in similar]
-        usual = median(ratios)
+        # A ratio that occurs, so that at least one batch is left.
+        usual = median_low(ratios)
         return [
             sample
             for sample, ratio in zip(similar, ratios, strict=True)

@@ -185,3 +185,11 @@ def test_a_fit_that_knows_only_hidden_rows_ends_in_no_division_by_zero() -> None
         for shape in batches(64, 1):
             learnt.note_batch(shape, TRUE.seconds(*shape))
     assert learnt.fitted_count == 2
+
+
+def test_batches_that_take_either_a_short_or_a_long_time_are_learnt_too() -> None:
+    learnt, shape = LearntCost(TRUE), Shape.of([12])
+    for number in range(64):
+        learnt.note_batch(shape, TRUE.seconds(*shape) * (10 if number % 2 else 1))
+    assert learnt.fitted_count == 2
+    assert 1 <= learnt.cost.seconds(*shape) / TRUE.seconds(*shape) <= 10.001
