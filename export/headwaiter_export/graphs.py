@@ -16,6 +16,7 @@ from torch.export import Dim
 from headwaiter_export.attention_layout import AttentionWeightsLayout, Packed, Portable
 from headwaiter_export.encoder import Encoder
 from headwaiter_export.parity import random_sequences
+from headwaiter_export.repeated_layers import mark_layers, repeat_layers
 from headwaiter_server.runtime.packing import pack
 
 # Lengths of the traced batch. The tracer would turn equal lengths, and a length of 1, into constants.
@@ -45,7 +46,7 @@ _DIMS = {
 
 def trace(encoder: Encoder, layout: type[GraphLayout]) -> ir.Model:
     """Trace an encoder into an ONNX graph of the encoder's precision that declares only the inputs it uses."""
-    graph = _GraphModule(encoder, layout)
+    graph = _GraphModule(mark_layers(encoder), layout)
     axes = {**dict.fromkeys(encoder.config.row_inputs, layout.TOKEN_AXES), **layout.INPUT_AXES}
     batch = pack(random_sequences(encoder.config, TRACED_LENGTHS), block_cells=TRACED_BLOCK_CELLS)
     feeds = batch.feeds(axes)
@@ -56,12 +57,17 @@ def trace(encoder: Encoder, layout: type[GraphLayout]) -> ir.Model:
             kwargs={"inputs": {name: torch.from_numpy(feeds[name]) for name in axes}},
             dynamic_shapes={"inputs": {name: {i: _DIMS[axis] for i, axis in enumerate(axes[name])} for name in axes}},
             input_names=list(axes),
-            output_names=layout.output_names(encoder.config),
             opset_version=_OPSET,
             dynamo=True,
+            optimize=False,
             verbose=False,
         )
-    assert program is not None
+        assert program is not None
+        program.model.graph.outputs.pop()
+        repeat_layers(program.model, encoder)
+        program.optimize()
+    for output, name in zip(program.model.graph.outputs, layout.output_names(encoder.config), strict=True):
+        output.name = name
     for fuse in layout.FUSIONS:
         fuse(program.model)
     return _tidy(program.model)
@@ -126,7 +132,8 @@ class _GraphModule(nn.Module):
         layout = self.layout(inputs)
         tokens, *types = (layout.to_rows(inputs[name]) for name in self.encoder.config.row_inputs)
         pooled, hidden = self.encoder(tokens, layout, *types)
-        return layout.outputs(pooled, hidden, self.encoder.logits(hidden, layout))
+        # The hidden rows keep all operators of the marked layers in the traced graph; `trace` removes this output.
+        return [*layout.outputs(pooled, hidden, self.encoder.logits(hidden, layout)), hidden]
 
 
 def _tidy(model: ir.Model) -> ir.Model:
