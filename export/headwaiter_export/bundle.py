@@ -36,7 +36,7 @@ from headwaiter_export.graph_plans import (
 )
 from headwaiter_export.graphs import WeightsFile, trace
 from headwaiter_export.head_config import HeadConfig
-from headwaiter_export.parity import SHORT_TOKENS, Reference, Sequence, concatenate
+from headwaiter_export.parity import SHORT_TOKENS, Reference, concatenate
 from headwaiter_export.quantization import quantize
 from headwaiter_export.sentences import SENTENCES, TokenizedSentences, tokenize
 from headwaiter_export.skip_layer_norm import can_fuse_norms
@@ -94,10 +94,8 @@ def export_bundle(
         plans = _suitable_plans(GRAPHS if plans is None else plans, ranges, report)
         sentences = TokenizedSentences([], []) if text is None else tokenize(text, encoder.config.min_tokens)
         precisions = {plan.precision for plan in plans}
-        # A model without texts, or of very short texts, is calibrated on random ids or features.
-        calibration = sentences.calibration or reference.sequences
         encoders, float32_layers = _encoders_by_precision(
-            precisions, encoder.fold_temperatures().merge_dense(), reference, calibration, report
+            precisions, encoder.fold_temperatures().merge_dense(), reference, sentences, report
         )
         _write_graphs(encoders, plans, folder, report)
         checked = reference.with_long_sequences(encoder)
@@ -160,7 +158,7 @@ def _encoders_by_precision(
     precisions: Collection[Precision],
     folded: Encoder,
     reference: Reference,
-    calibration: list[Sequence],
+    sentences: TokenizedSentences,
     report: Report,
 ) -> tuple[dict[Precision, Encoder], list[str]]:
     """Return the encoder in float32 and in the given precisions, and the layers that int8 leaves in float32."""
@@ -168,7 +166,11 @@ def _encoders_by_precision(
     if PRECISION_FP16 in precisions:
         encoders[PRECISION_FP16] = to_float16(folded)
     if PRECISION_INT8 in precisions:
-        encoders[PRECISION_INT8], float32_layers = quantize(folded, reference, calibration)
+        # A model without texts, or of very short texts, is calibrated on random ids or features.
+        calibration, has_sentences = sentences.calibration or reference.sequences, len(sentences.calibration) > 1
+        encoders[PRECISION_INT8], float32_layers = quantize(
+            folded, reference, calibration, neighbours=has_sentences, report=report
+        )
         report(f"int8: linear layers that stay in float32: {', '.join(float32_layers) or 'none'}")
     return encoders, float32_layers
 

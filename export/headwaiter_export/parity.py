@@ -49,6 +49,7 @@ _MOST_GOLDEN_OPERATIONS = 5e12
 # In float32, scores differ by about 1e-6 of the largest score.
 _DRAWS = 8
 _CLEAR_GAP = 1e-5
+_BATCH_TOKENS = 512
 # The attention weights of all layers and heads are large arrays, so few and short sequences are compared.
 _WEIGHTS_SEQUENCES = 6
 _WEIGHTS_LONGEST_TOKENS = 128
@@ -231,6 +232,14 @@ def measure_attention_weights(path: Path, encoder: Encoder, reference: Reference
 def measure_encoder(encoder: Encoder, reference: Reference) -> Difference:
     """Run a changed encoder, such as a quantised one, in PyTorch, and return its difference from the reference."""
     return difference(concatenate(run_in_pytorch(encoder, reference.sequences)), concatenate(reference.outputs))
+
+
+def batches_by_length(sequences: list[Sequence]) -> list[list[Sequence]]:
+    """Return the sequences, sorted by length, in batches of about 512 tokens."""
+    ordered = sorted(sequences, key=len)
+    ends = np.cumsum([len(sequence) for sequence in ordered])
+    cuts = [0, *np.flatnonzero(np.diff(ends // _BATCH_TOKENS)) + 1, len(ordered)]
+    return [ordered[a:b] for a, b in itertools.pairwise(cuts)]
 
 
 def concatenate(outputs: list[Outputs]) -> Outputs:

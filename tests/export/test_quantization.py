@@ -11,9 +11,9 @@ import transformers
 from torch import nn
 
 from headwaiter_export.attention_layout_cpu import PackedCpu
-from headwaiter_export.encoder import Encoder
+from headwaiter_export.encoder import _ACTIVATIONS, Encoder
 from headwaiter_export.parity import Reference, measure_encoder
-from headwaiter_export.quantization import QuantizedLinear, quantize
+from headwaiter_export.quantization import _LOWEST, QuantizedLinear, quantize
 from headwaiter_server.runtime.bundle import Bundle
 from headwaiter_server.runtime.graph import open_session, session_options
 from tests.checkpoints import bert_hidden
@@ -110,6 +110,36 @@ def test_an_int8_layer_equals_its_formula(vnni: bool | None, tmp_path: Path) -> 
     for actual in (layer(torch.from_numpy(x)).detach().numpy(), in_graph):
         np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-5)
     assert np.abs(expected[0] - (x[0] @ weight.T + bias)).max() > 1e-3
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")  # from the tracer
+def test_an_int8_layer_of_inputs_with_a_lower_bound_uses_all_256_integers(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    x = rng.exponential(size=(7, 24)).astype(np.float32) - np.float32(0.17)
+    weight, bias = rng.standard_normal((10, 24), np.float32), rng.standard_normal(10, np.float32)
+    weight[:, 1::2] = 0  # so that kernels without VNNI are exact too
+    factors = rng.uniform(0.5, 2, 24).astype(np.float32)
+    linear = nn.Linear(24, 10)
+    linear.load_state_dict({"weight": torch.from_numpy(weight), "bias": torch.from_numpy(bias)})
+    layer = QuantizedLinear(linear, torch.from_numpy(factors), lowest=-0.17).eval()
+
+    smoothed, rows = weight / factors, (x.astype(np.float64) + 0.17) * factors
+    weight_scales, row_scales = np.abs(smoothed).max(1) / 127, rows.max(1, keepdims=True) / 255
+    integers, weights = np.rint(rows / row_scales), np.rint(smoothed / weight_scales[:, None]) * weight_scales[:, None]
+    assert (integers.min(), integers.max()) == (0, 255)
+    expected = (integers * row_scales - 0.17 * factors) @ weights.T + bias
+
+    torch.onnx.export(layer, (torch.from_numpy(x),), tmp_path / "layer.onnx", dynamo=True, verbose=False)
+    session = open_session(tmp_path / "layer.onnx", "cpu", session_options(1))
+    (in_graph,) = session.run(None, {session.get_inputs()[0].name: x})
+    for actual in (layer(torch.from_numpy(x)).detach().numpy(), in_graph):
+        np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_no_activation_is_below_its_lower_bound() -> None:
+    x = torch.linspace(-20, 5, 2_000_001)
+    for activation, lowest in _LOWEST.items():
+        assert lowest <= _ACTIVATIONS[activation](x).min() <= lowest + 2e-4
 
 
 @pytest.mark.parametrize("gated", [pytest.param(False, marks=pytest.mark.exhaustive), True])
