@@ -28,7 +28,8 @@ class TokenInput:
     """Token ids, all of token type 0 unless the model takes pairs of texts.
 
     Attributes:
-        positions_follow_padding: whether the first position is the padding token's id + 1, as in fairseq.
+        positions_follow_padding: whether the padding token has no position, and the first position is its id + 1, as in
+            fairseq.
         has_types: whether the family has token types.
     """
 
@@ -37,10 +38,12 @@ class TokenInput:
 
     def sizes(self, config_json: CheckpointJson) -> dict[str, Any]:
         """Read the sizes of the input and the fields of its positions, named as in EncoderConfig."""
-        return {
-            "vocabulary_size": config_json.size("vocab_size"),
-            "max_tokens": config_json.size("max_position_embeddings") - self._reserved_positions(config_json),
-        }
+        sizes = {"vocabulary_size": config_json.size("vocab_size")}
+        positions = config_json.size("max_position_embeddings")
+        if not self.positions_follow_padding:
+            return {**sizes, "max_tokens": positions}
+        pad_id = _pad_id(config_json)
+        return {**sizes, "max_tokens": positions - pad_id - 1, "pad_id": pad_id}
 
     def token_types(self, config_json: CheckpointJson) -> int:
         """Return the number of token types; 0 if all tokens have the same type."""
@@ -48,15 +51,14 @@ class TokenInput:
         return types if self.has_types and types > 1 else 0
 
     def fold_tensors(self, tensors: dict[str, Tensor], config_json: CheckpointJson, config: EncoderConfig) -> None:
-        """Remove the reserved rows of the position table, and add the vector of the only token type to the others."""
-        name, reserved = f"{_POSITIONS}.weight", self._reserved_positions(config_json)
-        table = take_tensor(tensors, name, (reserved + config.max_tokens, config.embedding_width))[reserved:]
+        """Remove the unused rows of the position table, and add the vector of the only token type to the others."""
+        name, unused = f"{_POSITIONS}.weight", config.pad_id or 0
+        table = take_tensor(tensors, name, (unused + config.learned_positions, config.embedding_width))[unused:]
         tensors[name] = _with_only_type(table, tensors, config) if self.has_types else table
 
-    def _reserved_positions(self, config_json: CheckpointJson) -> int:
-        if not self.positions_follow_padding:
-            return 0
-        return 1 + (config_json.size("pad_token_id", least=0) if "pad_token_id" in config_json.values else 1)
+
+def _pad_id(config_json: CheckpointJson) -> int:
+    return config_json.size("pad_token_id", least=0) if "pad_token_id" in config_json.values else 1
 
 
 @dataclass(frozen=True)

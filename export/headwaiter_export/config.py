@@ -12,6 +12,7 @@ from headwaiter_export.config_checks import (
     check_choice,
     check_eps,
     check_flags,
+    check_pad_id,
     check_size,
     resolve_experts,
     resolve_local_layers,
@@ -84,6 +85,9 @@ class EncoderConfig:
         positions: how the encoder knows a token's position; sinusoidal as in https://arxiv.org/abs/1706.03762, section
             3.5, rotary as in https://arxiv.org/abs/2104.09864, section 3.2, rotary_grid as in
             https://arxiv.org/abs/2508.10104, alibi as in https://arxiv.org/abs/2108.12409.
+        pad_id: a token id without a position of its own: such tokens take the first learned position, and the position
+            of any other token is 1 + the number of tokens before it that have another id than pad_id, as in RoBERTa.
+            None if positions do not depend on ids.
         rotary_theta: base of the angles of rotary positions: position p rotates pair i by p / theta^(2i / head_dim).
         local_rotary_theta: the same base in local layers; 0 stands for rotary_theta.
         rotary_scaling: how these angles are scaled for long sequences; None if they are not. `from_dict` takes an
@@ -141,6 +145,7 @@ class EncoderConfig:
     fixed_length: bool = False
     prefix_rows: int = 0
     positions: Positions = Positions.LEARNED
+    pad_id: int | None = None
     rotary_theta: float = 10_000.0
     local_rotary_theta: float = 0.0
     rotary_scaling: RotaryScaling | None = None
@@ -202,6 +207,8 @@ class EncoderConfig:
             )
         if self.prefix_rows > self.max_tokens:
             raise ConfigError(f"prefix_rows is {self.prefix_rows}: it must be at most max_tokens, {self.max_tokens}")
+        if self.pad_id is not None:
+            check_pad_id(self.pad_id, self.vocabulary_size, self.positions)
         if self.pooling is Pooling.CLS and not self.takes_tokens and not self.learns_positions:
             raise ConfigError(
                 f"pooling is cls, but features have no class token and positions are {self.positions.value!r}: choose "
@@ -260,6 +267,11 @@ class EncoderConfig:
     def min_tokens(self) -> int:
         """Fewest tokens of a sequence: 2 if a token cannot attend to itself, else 1."""
         return 2 if self.mask is Mask.SELF_EXCLUDING else 1
+
+    @property
+    def learned_positions(self) -> int:
+        """Number of learned positions: one for each token of the longest sequence, and one for pad_id."""
+        return self.max_tokens + (self.pad_id is not None)
 
     @property
     def learns_positions(self) -> bool:

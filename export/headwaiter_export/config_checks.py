@@ -4,7 +4,7 @@ from dataclasses import fields
 from enum import StrEnum
 from typing import Any
 
-from headwaiter_export.choices import Mask
+from headwaiter_export.choices import Mask, Positions
 
 # Greater than any size of a real encoder, and small enough for a product of two sizes to fit in 64 bits.
 MAX_SIZE = 2**24
@@ -44,6 +44,14 @@ def check_eps(name: str, value: Any) -> None:
     """Check that a field is a number that keeps a norm finite."""
     if not isinstance(value, float) or not 0 < value < 1:
         raise ConfigError(f"{name} is {value!r}: it must be a number between 0 and 1")
+
+
+def check_pad_id(pad_id: Any, vocabulary_size: int, positions: Positions) -> None:
+    """Check that a token id without a position is a token id, and that positions are learned."""
+    if type(pad_id) is not int or not 0 <= pad_id < vocabulary_size:
+        raise ConfigError(f"pad_id is {pad_id!r}: it must be a token id, 0 to vocabulary_size - 1")
+    if positions is not Positions.LEARNED:
+        raise ConfigError(f"pad_id is {pad_id}, but positions is {positions}: pad_id needs learned positions")
 
 
 def resolve_local_layers(config: Any) -> None:

@@ -129,7 +129,7 @@ class Embedding(nn.Module):
         x = self.tokens(tokens)
         if self.types is not None:
             x = x + (self.types.weight[0] if token_types is None else self.types(token_types))
-        embedded: Tensor = self.projection(self.norm(self.positions(x, layout)))
+        embedded: Tensor = self.projection(self.norm(self.positions(x, layout, tokens)))
         return embedded
 
 
@@ -210,13 +210,14 @@ class FeedForward(nn.Module):
 
 
 def _fitted_weights(weights: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Cut learned positions to max_tokens, and check the names, shapes and values of all weights."""
+    """Cut the learned positions that no sequence needs, and check the names, shapes and values of all weights."""
     fitted = dict(weights)
     if _POSITIONS in expected and _POSITIONS in weights:
         needed, found = len(expected[_POSITIONS]), len(weights[_POSITIONS])
         if found < needed:
             raise ConfigError(
-                f"max_tokens is {needed}, but the weights have only {found} learned positions: reduce max_tokens"
+                f"the configuration needs {needed} learned positions, but the weights have only {found}: reduce "
+                "max_tokens"
             )
         fitted[_POSITIONS] = weights[_POSITIONS][:needed]
     unknown = sorted(fitted.keys() - expected.keys())

@@ -172,16 +172,24 @@ def _smallest_gap(encoder: Encoder, sequence: Sequence) -> float:
 def random_sequences(config: EncoderConfig, lengths: Iterable[int], seed: int = 0) -> list[Sequence]:
     """Draw uniform token ids, or normally distributed features after `prefix_rows` rows of zeros.
 
-    The same arguments give the same sequences.
+    If the encoder has a `pad_id`, a tenth of the token ids is this id. The same arguments give the same sequences.
     """
     rng = np.random.default_rng(seed)
     if config.takes_tokens:
         largest = [config.vocabulary_size, config.token_types] if config.token_types else config.vocabulary_size
-        return [rng.integers(0, largest, (n, 2) if config.token_types else n) for n in lengths]
+        sequences = [rng.integers(0, largest, (n, 2) if config.token_types else n) for n in lengths]
+        return [_with_padding_tokens(ids, config.pad_id, rng) for ids in sequences]
     sequences = [rng.standard_normal((n, config.feature_width), np.float32) for n in lengths]
     for rows in sequences:
         rows[: config.prefix_rows] = 0
     return [*sequences]
+
+
+def _with_padding_tokens(ids: Sequence, pad_id: int | None, rng: np.random.Generator) -> Sequence:
+    """Return token ids of which a tenth is `pad_id`: random ids of a large vocabulary would contain none."""
+    if pad_id is not None:
+        ids.reshape(len(ids), -1)[rng.random(len(ids)) < 0.1, 0] = pad_id
+    return ids
 
 
 def measure_graph(path: Path, provider: Provider, reference: Reference) -> Difference:

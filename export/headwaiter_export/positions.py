@@ -21,22 +21,38 @@ if TYPE_CHECKING:
 class NoPositions(nn.Module):
     """No positions: the order of the rows does not matter."""
 
-    def forward(self, x: Tensor, _: "AttentionLayout") -> Tensor:
+    def forward(self, x: Tensor, _: "AttentionLayout", __: Tensor | None = None) -> Tensor:
         """Return rows [R, d] unchanged."""
         return x
 
 
 class LearnedPositions(nn.Module):
-    """One learned vector for each position."""
+    """One learned vector for each position; see `pad_id` of EncoderConfig."""
 
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
-        self.table = nn.Embedding(config.max_tokens, config.embedding_width)
+        self.pad_id = config.pad_id
+        self.table = nn.Embedding(config.learned_positions, config.embedding_width)
 
-    def forward(self, x: Tensor, layout: "AttentionLayout") -> Tensor:
-        """Add the position vectors to rows [R, d]."""
-        positions: Tensor = self.table(layout.positions)
+    def forward(self, x: Tensor, layout: "AttentionLayout", tokens: Tensor) -> Tensor:
+        """Add the position vectors to rows [R, d] of the tokens [R]."""
+        indices = layout.positions
+        if self.pad_id is not None:
+            indices = _count_positions(tokens != self.pad_id, indices)
+        positions: Tensor = self.table(indices)
         return x + positions
+
+
+def _count_positions(counted: Tensor, positions: Tensor) -> Tensor:
+    """Return how many rows of its sequence are counted up to each counted row, and 0 for the other rows, int64 [R].
+
+    `counted` says which rows are counted, bool [R]; `positions` are those of the rows in their sequences, int64 [R].
+    """
+    ones = counted.long()
+    up_to = ones.cumsum(0)
+    first_row = torch.ones_like(up_to).cumsum(0) - 1 - positions
+    before_sequence = (up_to - ones).index_select(0, first_row)
+    return (up_to - before_sequence) * ones
 
 
 class SinusoidalPositions(nn.Module):
@@ -52,7 +68,7 @@ class SinusoidalPositions(nn.Module):
         angles = position_angles(config.max_tokens, config.embedding_width)
         self.register_buffer("table", _interleave(angles.sin(), angles.cos()).float(), persistent=False)
 
-    def forward(self, x: Tensor, layout: "AttentionLayout") -> Tensor:
+    def forward(self, x: Tensor, layout: "AttentionLayout", _: Tensor) -> Tensor:
         """Add the position vectors to rows [R, d]."""
         return x + self.table.index_select(0, layout.positions)
 

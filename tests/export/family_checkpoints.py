@@ -134,8 +134,7 @@ def assert_equals_transformers(encoder: Encoder, model: transformers.PreTrainedM
     """Check the hidden rows of random sequences of these lengths."""
     rng = np.random.default_rng(0)
     for tokens in lengths:
-        # Ids 0 and 1 may be padding tokens, which take no position.
-        ids = rng.integers(2, encoder.config.vocabulary_size, tokens)
+        ids = rng.integers(0, encoder.config.vocabulary_size, tokens)
         with torch.inference_mode():
             _, hidden = encoder(torch.from_numpy(ids), SingleSequence(tokens))
         assert_close_to_scale(hidden.numpy(), bert_hidden(model, ids))

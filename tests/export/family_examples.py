@@ -84,8 +84,7 @@ class Example:
 
 def _texts(model: transformers.PreTrainedModel, config: Any) -> tuple[list[Array], list[Array]]:
     lengths = (1, 2, 3, WINDOW - 1, WINDOW, WINDOW + 1, 2 * WINDOW + 1, config.max_tokens)
-    # Ids 0 and 1 may be padding tokens, which take no position.
-    sequences = [np.random.default_rng(n).integers(2, SIZES["vocab_size"], n) for n in lengths]
+    sequences = [np.random.default_rng(n).integers(0, SIZES["vocab_size"], n) for n in lengths]
     return sequences, [bert_hidden(model, ids) for ids in sequences]
 
 

@@ -29,12 +29,12 @@ from tests.export.helpers import assert_checkpoint_refused, assert_close, edit_j
 Tensors = dict[str, torch.Tensor]
 
 
-def assert_equal_hidden(checkpoint: LoadedModel, model: transformers.PreTrainedModel, reserved_ids: int = 0) -> None:
-    """Compare hidden rows for sequences of edge lengths, whose ids exclude the first `reserved_ids`."""
+def assert_equal_hidden(checkpoint: LoadedModel, model: transformers.PreTrainedModel) -> None:
+    """Compare hidden rows for sequences of edge lengths."""
     config = checkpoint.encoder.config
     rng = np.random.default_rng(0)
     for n in (1, 2, 3, config.max_tokens):
-        ids = rng.integers(reserved_ids, config.vocabulary_size, n)
+        ids = rng.integers(0, config.vocabulary_size, n)
         with torch.inference_mode():
             _, hidden = checkpoint.encoder(torch.from_numpy(ids), SingleSequence(n))
         assert_close(hidden.numpy(), bert_hidden(model, ids))
@@ -67,7 +67,7 @@ def test_roberta_equals_transformers_although_positions_follow_the_padding_id(fa
     model.save_pretrained(tmp_path)
     checkpoint = read_checkpoint(tmp_path)
     assert checkpoint.encoder.config.max_tokens == 16
-    assert_equal_hidden(checkpoint, model, reserved_ids=2)
+    assert_equal_hidden(checkpoint, model)
 
 
 def test_distilbert_equals_transformers(tmp_path: Path) -> None:

@@ -1,0 +1,73 @@
+"""A padding token inside a sequence takes no position in RoBERTa and its relatives, as in `transformers`."""
+
+from contextlib import redirect_stdout
+from io import StringIO
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from headwaiter_export.attention_layout import Packed, Portable, SingleSequence
+from headwaiter_export.attention_layout_cpu import PackedCpu
+from headwaiter_export.checkpoints import read_checkpoint
+from headwaiter_export.cli import main
+from headwaiter_export.config import ConfigError, EncoderConfig
+from headwaiter_export.parity import random_sequences
+from tests.checkpoints import bert_hidden
+from tests.e2e.in_process_server import connect, serving
+from tests.export.family_checkpoints import save_family
+from tests.export.helpers import assert_close, run_graph, write_graphs
+
+PAD = 3
+# In the middle, at both ends, alone, and only padding tokens, of a vocabulary that begins after id 4.
+SEQUENCES = [np.array(ids) for ids in ([5, PAD, 6, 7], [PAD, 5, 6], [5, 6, PAD, PAD], [PAD], [PAD] * 3, [9, 8, 7])]
+FAMILIES = ("Roberta", "XLMRoberta", "XLMRobertaXL", "Camembert", "Data2VecText", "MPNet")
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_positions_follow_the_ids(family: str, tmp_path: Path) -> None:
+    sequences, pad = SEQUENCES, PAD
+    if family == "MPNet":  # which ignores pad_token_id
+        pad = 1
+        sequences = [np.where(ids == PAD, pad, ids) for ids in SEQUENCES]
+    model = save_family(tmp_path, family, pad_token_id=pad)
+    encoder = read_checkpoint(tmp_path).encoder
+    assert encoder.config.pad_id == pad
+    for ids in sequences:
+        with torch.inference_mode():
+            _, hidden = encoder(torch.from_numpy(ids), SingleSequence(len(ids)))
+        assert_close(hidden.numpy(), bert_hidden(model, ids))
+
+
+@pytest.mark.parametrize("layout", [PackedCpu, Portable])
+def test_positions_follow_the_ids_in_a_batch(layout: type[Packed | Portable], tmp_path: Path) -> None:
+    model = save_family(tmp_path, "Roberta", pad_token_id=PAD)
+    path = write_graphs(read_checkpoint(tmp_path).encoder, tmp_path, layout)[layout]
+    hidden = run_graph(path, "cpu", SEQUENCES).hidden
+    assert hidden is not None
+    assert_close(hidden, np.concatenate([bert_hidden(model, ids) for ids in SEQUENCES]))
+
+
+@pytest.mark.usefixtures("packed_cpu_alone")
+async def test_positions_follow_the_ids_on_a_server(tmp_path: Path) -> None:
+    model = save_family(tmp_path / "checkpoint", "XLMRoberta", pad_token_id=PAD)
+    with redirect_stdout(StringIO()):
+        assert main(["checkpoint", str(tmp_path / "checkpoint"), "-o", str(tmp_path / "bundle")]) == 0
+    async with serving(tmp_path / "bundle") as server, connect(server) as client:
+        encoding = await client.encode_tokens(SEQUENCES, hidden=True)
+    assert encoding.hidden is not None
+    for rows, ids in zip(encoding.hidden, SEQUENCES, strict=True):
+        assert_close(rows, bert_hidden(model, ids))
+
+
+def test_golden_inputs_contain_padding_tokens() -> None:
+    config = EncoderConfig(vocabulary_size=50_000, d_model=8, heads=2, layers=1, d_ff=8, max_tokens=100, pad_id=1)
+    assert (np.concatenate(random_sequences(config, [100] * 8)) == 1).mean() == pytest.approx(0.1, abs=0.05)
+
+
+@pytest.mark.parametrize("wrong", [{"pad_id": 60}, {"pad_id": -1}, {"pad_id": True}, {"positions": "sinusoidal"}])
+def test_a_wrong_pad_id_is_refused(wrong: dict[str, object]) -> None:
+    fields = {"vocabulary_size": 60, "d_model": 8, "heads": 2, "layers": 1, "d_ff": 8, "max_tokens": 9, "pad_id": 1}
+    with pytest.raises(ConfigError, match="pad_id"):
+        EncoderConfig.from_dict(fields | wrong)
