@@ -1,14 +1,14 @@
 """Write a bundle: graphs checked against PyTorch, and golden inputs with which a server checks the graphs again.
 
-`export_bundle` shows the order of the steps; every export command ends with it.
+`export_model` shows the order of the steps; every export command ends with it.
 """
 
 import copy
+import gc
 import shutil
-import tempfile
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -22,13 +22,14 @@ from google.protobuf.message import Message
 from numpy.typing import NDArray
 
 from headwaiter_export.activation_ranges import ActivationRanges
+from headwaiter_export.atomic_folder import BundleError, atomic_folder
 from headwaiter_export.attention_layout_cuda import PackedCudaSeparateNorms, bias_heads
-from headwaiter_export.choices import Pooling
+from headwaiter_export.checkpoints import LoadedModel
 from headwaiter_export.config import EncoderConfig
 from headwaiter_export.encoder import Encoder
 from headwaiter_export.graph_plans import (
     ATTENTION_WEIGHTS_GRAPH,
-    GRAPHS,
+    EVERY_GRAPH,
     WEIGHTS_FILES,
     GraphPlan,
     limiting_magnitude,
@@ -36,28 +37,30 @@ from headwaiter_export.graph_plans import (
 )
 from headwaiter_export.graphs import WeightsFile, trace
 from headwaiter_export.head_config import HeadConfig
-from headwaiter_export.parity import SHORT_TOKENS, Reference, concatenate
+from headwaiter_export.nearest_neighbours import Neighbours
+from headwaiter_export.parity import SHORT_TOKENS, AttentionReference, Reference, concatenate
 from headwaiter_export.quantization import quantize
 from headwaiter_export.sentences import SENTENCES, TokenizedSentences, tokenize
 from headwaiter_export.skip_layer_norm import can_fuse_norms
 from headwaiter_export.text_config import TextConfig
 from headwaiter_export.verification import (
-    BundleError,
     Report,
     check_attention_weights,
     check_graphs,
     measure_neighbours,
 )
-from headwaiter_proto.encoder_pb2 import PRECISION_FP16, PRECISION_FP32, PRECISION_INT8, Head, ImageFormat, Precision
+from headwaiter_proto.encoder_pb2 import PRECISION_FP16, PRECISION_FP32, PRECISION_INT8, Head, ImageFormat
 from headwaiter_proto.manifest_pb2 import File, Graph, Magnitude, Manifest
 from headwaiter_server.runtime.bundle import GOLDEN, MANIFEST, PARITY, SCHEMA_VERSIONS, TOKENIZER, sha256_of
 from headwaiter_server.runtime.numeric_tolerances import FLOAT16_MAX
 from headwaiter_server.runtime.packing import pack
 
-__all__ = ["BundleError", "export_bundle"]
+__all__ = ["BundleError", "export_bundle", "export_model"]
 
 # The name appears in replies, metric labels and log lines.
 _MAX_NAME_CHARACTERS = 128
+# int8 has the embeddings in float32, and perhaps some layers.
+_WEIGHT_BYTES = {PRECISION_FP32: 4, PRECISION_FP16: 2, PRECISION_INT8: 2}
 # Hidden rows of a sequence of more than 1,024 tokens in the golden inputs. All rows of 8,192 tokens would take 25 MB.
 _LONG_HIDDEN_ROWS = 512
 
@@ -79,39 +82,125 @@ def export_bundle(
         destination: folder of the bundle; it must be missing or empty.
         name: name of the model in requests and replies, 1 to 128 printable characters.
         report: called with a line of text after each step.
-        plans: graphs to write, without the graph of attention weights, which is always written; None for all.
+        plans: graphs to write; None for all.
         image: the images that the model takes; None if the model takes no images.
 
     Raises:
-        BundleError: the name is wrong, the destination is not empty, a graph is out of tolerance, or all plans are in
-            fp16 and the model's numbers exceed its range.
+        BundleError: the name is wrong, the destination is not empty or another export writes to it, the disk has no
+            room, a graph is out of tolerance, or all plans are in fp16 and the model's numbers exceed its range.
+    """
+    export_model(lambda: LoadedModel(encoder, text, image), destination, name, report, plans=plans)
+
+
+def export_model(
+    read: Callable[[], LoadedModel],
+    destination: Path,
+    name: str,
+    report: Report = lambda line: None,
+    step: Report = lambda what: None,
+    plans: Collection[GraphPlan] | None = None,
+) -> None:
+    """Write a bundle like `export_bundle`, of a model that `read` returns.
+
+    The encoder is not in memory while ONNX Runtime runs the graphs, if nothing but the result of `read` refers to it.
+    `step` is called with what begins now.
     """
     _check_name(name)
-    with _atomic_folder(destination) as folder:
-        ranges = ActivationRanges(encoder)
-        with ranges.watch():
-            reference = Reference.compute(encoder, ranges.sequence)
-        plans = _suitable_plans(GRAPHS if plans is None else plans, ranges, report)
-        sentences = TokenizedSentences([], []) if text is None else tokenize(text, encoder.config.min_tokens)
-        precisions = {plan.precision for plan in plans}
-        encoders, float32_layers = _encoders_by_precision(
-            precisions, encoder.fold_temperatures().merge_dense(), reference, sentences, report
+    with atomic_folder(destination) as folder, _one_thread():
+        step("reading the model")
+        plans = EVERY_GRAPH if plans is None else plans
+        written = _write_graphs(read, plans, folder, report, step)
+        # The tracer leaves cycles that refer to weights.
+        gc.collect()
+        _check_graphs(written, folder, report, step)
+        _write_json(written.manifest(name, folder), folder / MANIFEST)
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Let PyTorch compute on one thread: the number of threads changes sums, and with them the bundle's digest."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+@dataclass(frozen=True, eq=False)
+class _Written:
+    """The graphs that were written, and what is needed to check and to describe them, without the encoder.
+
+    Attributes:
+        plans: the graphs, without that of attention weights.
+        reference: PyTorch's outputs, for long sequences too.
+        neighbours: sentences that calibration has not seen, and PyTorch's nearest neighbour of each; None without int8,
+            texts or pooling.
+        attention: PyTorch's attention weights; None without the graph of attention weights.
+        float32_layers: the linear layers that int8 leaves in float32.
+    """
+
+    config: EncoderConfig
+    text: TextConfig | None
+    image: ImageFormat | None
+    plans: tuple[GraphPlan, ...]
+    ranges: ActivationRanges
+    reference: Reference
+    neighbours: Neighbours | None
+    attention: AttentionReference | None
+    float32_layers: list[str]
+
+    def manifest(self, name: str, folder: Path) -> Manifest:
+        """Return the manifest of a bundle whose other files are complete."""
+        config, text = self.config, self.text
+        limiting, magnitude = limiting_magnitude(self.ranges.magnitudes)
+        return Manifest(
+            schema_version=SCHEMA_VERSIONS[bool(config.after_pooling or config.token_types)],
+            name=name,
+            vocabulary_size=config.vocabulary_size,
+            feature_width=config.feature_width,
+            min_tokens=config.min_tokens,
+            fixed_length=config.fixed_length,
+            class_row=config.prefix_rows > 0,
+            prefix_rows=config.prefix_rows if config.prefix_rows > 1 else 0,
+            max_tokens=config.max_tokens,
+            max_text_tokens=text.max_tokens if text else 0,
+            prompts=[asdict(prompt) for prompt in text.prompts] if text else (),
+            default_prompt=text.default_prompt if text else "",
+            pooling_skips_prompt=text is not None and text.pooling_skips_prompt,
+            width=config.pooled_width,
+            # Left out for other models, so that their digests do not change.
+            hidden_width=config.width if config.after_pooling else 0,
+            fixed_pooling=bool(config.after_pooling),
+            layers=config.layers,
+            heads=config.heads,
+            gated_width=config.d_ff if config.gated else 0,
+            distance_products=config.distance_keys or config.distance_queries,
+            bias_heads=bias_heads(config),
+            head_dim=config.head_dim,
+            value_dim=config.value_dim,
+            pooling=f"POOLING_{config.pooling.name}",
+            normalized=config.normalize,
+            largest_magnitude=Magnitude(name=limiting, value=magnitude),
+            residual_norm_ratio=self.ranges.norm_ratio,
+            head=_head(config.head) if config.head else None,
+            token_types=config.token_types,
+            takes_pairs=text is not None and text.pairs,
+            graphs=[
+                _graph(plan, self.float32_layers if plan.precision == PRECISION_INT8 else ()) for plan in self.plans
+            ],
+            attend=_graph(ATTENTION_WEIGHTS_GRAPH) if (folder / ATTENTION_WEIGHTS_GRAPH.file).is_file() else None,
+            files=[
+                File(name=path.name, size_bytes=path.stat().st_size, sha256=sha256_of(path))
+                for path in sorted(folder.iterdir())
+            ],
+            versions={
+                "torch": torch.__version__,
+                "onnx": onnx.__version__,
+                "onnxruntime": onnxruntime.__version__,
+                "headwaiter": version("headwaiter"),
+            },
         )
-        _write_graphs(encoders, plans, folder, report)
-        checked = reference.with_long_sequences(encoder)
-        parity = check_graphs(plans, folder, checked, report)
-        parity.sentences = SENTENCES if sentences.calibration else ""
-        if PRECISION_INT8 in precisions and len(sentences.measured) > 1 and encoder.config.pooling is not Pooling.NONE:
-            measure_neighbours(parity, folder, sentences.measured, report)
-        _write_json(parity, folder / PARITY)
-        check_attention_weights(folder / ATTENTION_WEIGHTS_GRAPH.file, encoder, reference, report)
-        _write_golden(checked.golden(), folder / GOLDEN)
-        if text is not None:
-            (folder / TOKENIZER).write_text(text.tokenizer, encoding="utf-8")
-        manifest = _manifest(encoder.config, text, name, plans, float32_layers, ranges, folder)
-        if image is not None:
-            manifest.image.CopyFrom(image)
-        _write_json(manifest, folder / MANIFEST)
 
 
 def _check_name(name: str) -> None:
@@ -119,23 +208,6 @@ def _check_name(name: str) -> None:
         raise BundleError(
             f"the model's name is {name!r}: give 1 to {_MAX_NAME_CHARACTERS} printable characters, not only spaces"
         )
-
-
-@contextmanager
-def _atomic_folder(destination: Path) -> Iterator[Path]:
-    """Yield a temporary folder, then rename it to the destination; after an error, delete it."""
-    if destination.exists() and not (destination.is_dir() and not any(destination.iterdir())):
-        raise BundleError(f"{destination} already exists: remove it, or choose another folder for the bundle")
-    destination.parent.mkdir(parents=True, exist_ok=True)
-    folder = Path(tempfile.mkdtemp(prefix=f".{destination.name}-", dir=destination.parent))
-    try:
-        yield folder
-        # mkdtemp lets no other user read its folder, but the server may run as another user.
-        folder.chmod(0o755)
-        folder.rename(destination)
-    except BaseException:
-        shutil.rmtree(folder)
-        raise
 
 
 def _suitable_plans(plans: Collection[GraphPlan], ranges: ActivationRanges, report: Report) -> tuple[GraphPlan, ...]:
@@ -154,37 +226,81 @@ def _suitable_plans(plans: Collection[GraphPlan], ranges: ActivationRanges, repo
     return chosen
 
 
-def _encoders_by_precision(
-    precisions: Collection[Precision],
-    folded: Encoder,
-    reference: Reference,
-    sentences: TokenizedSentences,
-    report: Report,
-) -> tuple[dict[Precision, Encoder], list[str]]:
-    """Return the encoder in float32 and in the given precisions, and the layers that int8 leaves in float32."""
-    encoders, float32_layers = {PRECISION_FP32: folded}, list[str]()
-    if PRECISION_FP16 in precisions:
-        encoders[PRECISION_FP16] = to_float16(folded)
-    if PRECISION_INT8 in precisions:
-        # A model without texts, or of very short texts, is calibrated on random ids or features.
-        calibration, has_sentences = sentences.calibration or reference.sequences, len(sentences.calibration) > 1
-        encoders[PRECISION_INT8], float32_layers = quantize(
-            folded, reference, calibration, neighbours=has_sentences, report=report
-        )
-        report(f"int8: linear layers that stay in float32: {', '.join(float32_layers) or 'none'}")
-    return encoders, float32_layers
-
-
 def _write_graphs(
-    encoders: Mapping[Precision, Encoder], plans: Collection[GraphPlan], folder: Path, report: Report
-) -> None:
-    for precision, encoder in encoders.items():
-        weights = WEIGHTS_FILES[precision]
+    read: Callable[[], LoadedModel], plans: Collection[GraphPlan], folder: Path, report: Report, step: Report
+) -> _Written:
+    """Write the graphs of a model; the model is out of memory when the function returns."""
+    model = read()
+    encoder, text = model.encoder, model.text
+    _check_room(encoder, plans, folder)
+    step("computing the reference in PyTorch")
+    ranges = ActivationRanges(encoder)
+    with ranges.watch():
+        reference = Reference.compute(encoder, ranges.sequence)
+    checked = reference.with_long_sequences(encoder)
+    chosen = _suitable_plans(plans, ranges, report)
+    sentences = TokenizedSentences([], []) if text is None else tokenize(text, encoder.config.min_tokens)
+    folded, float32_layers, neighbours = encoder.fold_temperatures().merge_dense(), list[str](), None
+    for precision, weights in WEIGHTS_FILES.items():
+        of_precision = [plan for plan in chosen if plan.precision == precision]
+        if not of_precision:
+            continue
+        converted = folded
+        if precision == PRECISION_FP16:
+            converted = to_float16(folded)
+        elif precision == PRECISION_INT8:
+            step("choosing the layers of int8")
+            # A model without texts, or of very short texts, is calibrated on random ids or features.
+            calibration, has_sentences = sentences.calibration or reference.sequences, len(sentences.calibration) > 1
+            converted, float32_layers = quantize(
+                folded, reference, calibration, neighbours=has_sentences, report=report
+            )
+            report(f"int8: linear layers that stay in float32: {', '.join(float32_layers) or 'none'}")
+            neighbours = Neighbours.of(encoder, sentences.measured)
         with WeightsFile(folder / weights) as shared:
-            for plan in (*plans, ATTENTION_WEIGHTS_GRAPH):
-                if plan.precision == precision:
-                    shared.write_graph(trace(encoder, plan.layout), folder / plan.file)
+            for plan in of_precision:
+                step(f"tracing {plan.file}")
+                shared.write_graph(trace(converted, plan.layout), folder / plan.file)
         report(f"{weights}: {(folder / weights).stat().st_size / 1e6:.1f} MB")
+    has_attention = ATTENTION_WEIGHTS_GRAPH in chosen
+    return _Written(
+        encoder.config,
+        text,
+        model.image,
+        tuple(plan for plan in chosen if plan is not ATTENTION_WEIGHTS_GRAPH),
+        ranges,
+        checked,
+        neighbours,
+        AttentionReference.compute(encoder, reference) if has_attention else None,
+        float32_layers,
+    )
+
+
+def _check_graphs(written: _Written, folder: Path, report: Report, step: Report) -> None:
+    """Compare the graphs with PyTorch, and write the golden inputs and what was measured."""
+    parity = check_graphs(written.plans, folder, written.reference, report, step)
+    if written.neighbours is not None:
+        parity.sentences = SENTENCES
+        step("comparing nearest neighbours")
+        measure_neighbours(parity, folder, written.neighbours, report)
+    _write_json(parity, folder / PARITY)
+    if written.attention is not None:
+        check_attention_weights(folder / ATTENTION_WEIGHTS_GRAPH.file, written.attention, report)
+    _write_golden(written.reference.golden(), folder / GOLDEN)
+    if written.text is not None:
+        (folder / TOKENIZER).write_text(written.text.tokenizer, encoding="utf-8")
+
+
+def _check_room(encoder: Encoder, plans: Collection[GraphPlan], folder: Path) -> None:
+    """Check that the disk has room for the weights of all precisions."""
+    weights = sum(tensor.numel() for tensor in encoder.state_dict().values())
+    needed = sum(weights * _WEIGHT_BYTES[precision] for precision in {plan.precision for plan in plans})
+    free = shutil.disk_usage(folder).free
+    if needed > free:
+        raise BundleError(
+            f"the bundle needs about {needed / 1e6:,.0f} MB, but {folder.parent} has {free / 1e6:,.0f} MB free: free "
+            "space, or choose another folder"
+        )
 
 
 def to_float16(encoder: Encoder) -> Encoder:
@@ -219,63 +335,6 @@ def _golden_rows(lengths: list[int]) -> NDArray[np.int64]:
     counts = [n if n <= SHORT_TOKENS else _LONG_HIDDEN_ROWS for n in lengths]
     ranges = zip(starts, lengths, counts, strict=True)
     return np.concatenate([np.linspace(start, start + n - 1, count, dtype=np.int64) for start, n, count in ranges])
-
-
-def _manifest(
-    config: EncoderConfig,
-    text: TextConfig | None,
-    name: str,
-    plans: Collection[GraphPlan],
-    float32_layers: list[str],
-    ranges: ActivationRanges,
-    folder: Path,
-) -> Manifest:
-    limiting, magnitude = limiting_magnitude(ranges.magnitudes)
-    return Manifest(
-        schema_version=SCHEMA_VERSIONS[bool(config.after_pooling or config.token_types)],
-        name=name,
-        vocabulary_size=config.vocabulary_size,
-        feature_width=config.feature_width,
-        min_tokens=config.min_tokens,
-        fixed_length=config.fixed_length,
-        class_row=config.prefix_rows > 0,
-        prefix_rows=config.prefix_rows if config.prefix_rows > 1 else 0,
-        max_tokens=config.max_tokens,
-        max_text_tokens=text.max_tokens if text else 0,
-        prompts=[asdict(prompt) for prompt in text.prompts] if text else (),
-        default_prompt=text.default_prompt if text else "",
-        pooling_skips_prompt=text is not None and text.pooling_skips_prompt,
-        width=config.pooled_width,
-        # Left out for other models, so that their digests do not change.
-        hidden_width=config.width if config.after_pooling else 0,
-        fixed_pooling=bool(config.after_pooling),
-        layers=config.layers,
-        heads=config.heads,
-        gated_width=config.d_ff if config.gated else 0,
-        distance_products=config.distance_keys or config.distance_queries,
-        bias_heads=bias_heads(config),
-        head_dim=config.head_dim,
-        value_dim=config.value_dim,
-        pooling=f"POOLING_{config.pooling.name}",
-        normalized=config.normalize,
-        largest_magnitude=Magnitude(name=limiting, value=magnitude),
-        residual_norm_ratio=ranges.norm_ratio,
-        head=_head(config.head) if config.head else None,
-        token_types=config.token_types,
-        takes_pairs=text is not None and text.pairs,
-        graphs=[_graph(plan, float32_layers if plan.precision == PRECISION_INT8 else ()) for plan in plans],
-        attend=_graph(ATTENTION_WEIGHTS_GRAPH) if (folder / ATTENTION_WEIGHTS_GRAPH.file).is_file() else None,
-        files=[
-            File(name=path.name, size_bytes=path.stat().st_size, sha256=sha256_of(path))
-            for path in sorted(folder.iterdir())
-        ],
-        versions={
-            "torch": torch.__version__,
-            "onnx": onnx.__version__,
-            "onnxruntime": onnxruntime.__version__,
-            "headwaiter": version("headwaiter"),
-        },
-    )
 
 
 def _head(config: HeadConfig) -> Head:

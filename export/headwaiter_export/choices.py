@@ -1,6 +1,10 @@
-"""The named choices among the fields of EncoderConfig."""
+"""The named choices among the fields of EncoderConfig, and among the options of the command."""
 
 from enum import StrEnum
+
+# The choices of `--graphs` and `--precision`; `graph_plans.py` has the graphs.
+GRAPH_KINDS = ("packed-cpu", "packed-cuda", "portable", "attend")
+PRECISIONS = ("fp32", "fp16", "int8")
 
 
 class Activation(StrEnum):

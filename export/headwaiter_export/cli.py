@@ -1,17 +1,21 @@
 """The command `headwaiter-export`.
 
-Its commands `checkpoint`, `module` and `preset` differ in how they read the encoder. All end in `export_bundle`.
+Its commands `checkpoint`, `module` and `preset` differ in how they read the encoder. All end in `export_model`.
 """
 
 import argparse
 import importlib.util
 import json
+import signal
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headwaiter_export.choices import Pooling
+from headwaiter_export.choices import GRAPH_KINDS, PRECISIONS, Pooling
 from headwaiter_export.config import ConfigError, EncoderConfig, WeightsError
 from headwaiter_export.presets import PRESETS
 
@@ -19,55 +23,87 @@ if TYPE_CHECKING:
     from headwaiter_export.checkpoints import LoadedModel
 
 # Packages of the extra `export` that this command imports.
-_REQUIRED_PACKAGES = ("onnx", "onnx_ir", "onnxruntime", "onnxscript", "safetensors", "tokenizers", "torch")
+_REQUIRED_PACKAGES = ("onnx", "onnx_ir", "onnxruntime", "onnxscript", "rich", "safetensors", "tokenizers", "torch")
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the command, and return its exit status: 0, or 1 after an error. Wrong usage exits with status 2."""
+    """Run the command, and return its exit status.
+
+    0: the bundle is complete. 1: an error. 130 and 143: interrupted by Ctrl-C or SIGTERM. Wrong usage exits with 2.
+    """
     options = _parser().parse_args(arguments)
     if missing := [package for package in _REQUIRED_PACKAGES if importlib.util.find_spec(package) is None]:
         return _print_error(f"{missing[0]} is not installed: pip install 'headwaiter[export]'")
     # Imported here, so that --help does not wait for torch, and works without the extra.
-    from headwaiter_export.bundle import BundleError, export_bundle
+    from headwaiter_export.bundle import BundleError, export_model
     from headwaiter_export.checkpoint_json import CheckpointError
+    from headwaiter_export.graph_plans import chosen_plans
+    from headwaiter_export.progress import Progress
 
-    read: Callable[[argparse.Namespace], tuple[str, LoadedModel]] = options.read
+    name = options.default_name(options) if options.name is None else options.name
     try:
-        default_name, model = read(options)
-        name = default_name if options.name is None else options.name
-        export_bundle(model.encoder, model.text, options.output, name, print, image=model.image)
+        with _ended_by_sigterm(), Progress() as progress:
+            plans = chosen_plans(options.graphs, options.precision)
+            read = partial(options.read, options, progress.report)
+            export_model(read, options.output, name, progress.report, progress.step, plans)
     except (BundleError, CheckpointError, ConfigError, WeightsError, OSError) as error:
         return _print_error(str(error))
+    except KeyboardInterrupt:
+        _print_error(f"interrupted: {options.output} was not written")
+        return 130
     print(f"{options.output} is ready: headwaiter-server {options.output}")
     return 0
 
 
-def _read_checkpoint(options: argparse.Namespace) -> "tuple[str, LoadedModel]":
+@contextmanager
+def _ended_by_sigterm() -> Iterator[None]:
+    """End the process with status 143 after SIGTERM, but delete the unfinished bundle first."""
+
+    def end(*_: object) -> None:
+        raise SystemExit(143)
+
+    if threading.current_thread() is not threading.main_thread():
+        yield  # Only the main thread may set handlers.
+        return
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _read_checkpoint(options: argparse.Namespace, report: Callable[[str], object]) -> "LoadedModel":
     from headwaiter_export.checkpoints import read_checkpoint
 
     pooling = options.pooling and Pooling(options.pooling)
     checkpoint = read_checkpoint(options.folder, pooling, options.normalize)
     if checkpoint.text is None and checkpoint.encoder.config.takes_tokens:
-        print(f"{options.folder} has no tokenizer.json: the bundle will accept token ids, but no texts")
-    return options.folder.resolve().name, checkpoint
+        report(f"{options.folder} has no tokenizer.json: the bundle will accept token ids, but no texts")
+    return checkpoint
 
 
-def _read_module(options: argparse.Namespace) -> "tuple[str, LoadedModel]":
+def _read_module(options: argparse.Namespace, report: Callable[[str], object]) -> "LoadedModel":
     from headwaiter_export.checkpoint_json import CheckpointJson
 
     try:
         config = EncoderConfig.from_dict(CheckpointJson.read(options.config).values)
     except ConfigError as error:
         raise ConfigError(f"{options.config}: {error}") from None
-    return options.config.stem, _load_model(config, options.weights, options.tokenizer)
+    return _load_model(config, options.weights, options.tokenizer, report)
 
 
-def _read_preset(options: argparse.Namespace) -> "tuple[str, LoadedModel]":
+def _read_preset(options: argparse.Namespace, report: Callable[[str], object]) -> "LoadedModel":
     config = PRESETS[options.preset](dict(options.set))
-    return options.preset, _load_model(config, options.weights, options.tokenizer, options.seed)
+    return _load_model(config, options.weights, options.tokenizer, report, options.seed)
 
 
-def _load_model(config: EncoderConfig, weights: Path | None, tokenizer: Path | None, seed: int = 0) -> "LoadedModel":
+def _load_model(
+    config: EncoderConfig,
+    weights: Path | None,
+    tokenizer: Path | None,
+    report: Callable[[str], object],
+    seed: int = 0,
+) -> "LoadedModel":
     from headwaiter_export.checkpoint_text import read_tokenizer
     from headwaiter_export.checkpoints import LoadedModel
     from headwaiter_export.weights import random_encoder, read_encoder
@@ -76,7 +112,7 @@ def _load_model(config: EncoderConfig, weights: Path | None, tokenizer: Path | N
         raise ConfigError("--tokenizer needs an encoder of token ids, but this one takes features: set vocabulary_size")
     text = None if tokenizer is None else read_tokenizer(tokenizer, config)
     if weights is None:
-        print(f"the weights are random, drawn from seed {seed}")
+        report(f"the weights are random, drawn from seed {seed}")
         return LoadedModel(random_encoder(config, seed), text)
     return LoadedModel(read_encoder(config, weights), text)
 
@@ -93,6 +129,20 @@ def _parser() -> argparse.ArgumentParser:
         default = {"checkpoint": "the name of FOLDER", "module": "the name of CONFIG.json", "preset": "NAME"}[name]
         command.add_argument("-o", "--output", type=Path, required=True, metavar="BUNDLE", help="folder to create")
         command.add_argument("--name", help=f"name of the model in requests and replies (default: {default})")
+        command.add_argument(
+            "--precision",
+            choices=PRECISIONS,
+            nargs="+",
+            default=PRECISIONS,
+            help="precisions of the graphs to write (default: all)",
+        )
+        command.add_argument(
+            "--graphs",
+            choices=GRAPH_KINDS,
+            nargs="+",
+            default=GRAPH_KINDS,
+            help="graphs to write: for CPUs, for CUDA, for other runtimes, or for attention weights (default: all)",
+        )
     return parser
 
 
@@ -103,7 +153,7 @@ def _add_checkpoint(commands: "argparse._SubParsersAction[argparse.ArgumentParse
         description="Export a folder saved by transformers or sentence-transformers, with its head if it has one "
         "that classifies.",
     )
-    checkpoint.set_defaults(read=_read_checkpoint)
+    checkpoint.set_defaults(read=_read_checkpoint, default_name=lambda options: options.folder.resolve().name)
     checkpoint.add_argument("folder", type=Path, metavar="FOLDER")
     checkpoint.add_argument(
         "--pooling",
@@ -125,7 +175,7 @@ def _add_module(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
         description="Export your own encoder. CONFIG.json holds an object with fields of EncoderConfig. "
         "WEIGHTS.safetensors holds tensors named as in Encoder.state_dict(). docs/models.md explains both.",
     )
-    module.set_defaults(read=_read_module)
+    module.set_defaults(read=_read_module, default_name=lambda options: options.config.stem)
     module.add_argument("config", type=Path, metavar="CONFIG.json")
     module.add_argument("weights", type=Path, metavar="WEIGHTS.safetensors")
     _add_tokenizer(module)
@@ -139,7 +189,7 @@ def _add_preset(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
         description="Export a named form of self-attention:\n\n" + "\n".join(first_lines),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    preset.set_defaults(read=_read_preset)
+    preset.set_defaults(read=_read_preset, default_name=lambda options: options.preset)
     preset.add_argument("preset", choices=PRESETS, metavar="NAME")
     preset.add_argument(
         "--set",

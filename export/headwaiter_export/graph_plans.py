@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from headwaiter_export.attention_layout import AttentionWeightsLayout, Portable
 from headwaiter_export.attention_layout_cpu import PackedCpu
 from headwaiter_export.attention_layout_cuda import PackedCuda, PackedCudaSeparateNorms
+from headwaiter_export.config import ConfigError
 from headwaiter_export.graphs import GraphLayout
 from headwaiter_proto.encoder_pb2 import PRECISION_FP16, PRECISION_FP32, PRECISION_INT8, Precision
 from headwaiter_proto.manifest_pb2 import (
@@ -43,11 +44,28 @@ GRAPHS = (
 )
 # Written last, so that the weights of the other graphs have the same place in the shared file with or without it.
 ATTENTION_WEIGHTS_GRAPH = GraphPlan("attend.fp32.onnx", AttentionWeightsLayout, LOWERING_ATTEND, PRECISION_FP32, "cpu")
+EVERY_GRAPH = (*GRAPHS, ATTENTION_WEIGHTS_GRAPH)
 WEIGHTS_FILES = {
     PRECISION_FP32: "weights.fp32.bin",
     PRECISION_FP16: "weights.fp16.bin",
     PRECISION_INT8: "weights.int8.bin",
 }
+
+
+def chosen_plans(kinds: Collection[str], precisions: Collection[str]) -> tuple[GraphPlan, ...]:
+    """Return the plans of these kinds and precisions, named as in the names of their files.
+
+    Raises:
+        ConfigError: no graph that a server can run has one of these kinds and one of these precisions.
+    """
+    names = {f"{kind}.{precision}.onnx" for kind in kinds for precision in precisions}
+    plans = tuple(plan for plan in EVERY_GRAPH if plan.file in names)
+    served = [plan.file.removesuffix(".onnx") for plan in GRAPHS if plan.lowering != LOWERING_PORTABLE]
+    if not any(plan.file.removesuffix(".onnx") in served for plan in plans):
+        raise ConfigError(
+            f"no server could run the bundle: let --graphs and --precision keep one of {', '.join(served)}"
+        )
+    return plans
 
 
 def suitable_plans(

@@ -1,14 +1,17 @@
-"""Measure how many sentences have the same nearest neighbour in int8 as in float32.
+"""Measure how many sentences have the same nearest neighbour in int8 as in PyTorch.
 
 A trained model should keep at least `PROMISED_SHARE` of the neighbours.
 """
 
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from headwaiter_export.parity import Sequence, batches_by_length
+from headwaiter_export.encoder import Encoder
+from headwaiter_export.packed_batches import PackedBatches
+from headwaiter_export.parity import Sequence
 from headwaiter_server.runtime.graph import EncoderGraph
 from headwaiter_server.runtime.numeric_tolerances import normalize_pooled
 from headwaiter_server.runtime.packing import pack
@@ -17,17 +20,29 @@ from headwaiter_server.runtime.packing import pack
 PROMISED_SHARE = 0.95
 
 
-def same_nearest_neighbour(float32: Path, int8: Path, sequences: list[Sequence]) -> float:
-    """Return the share of sequences whose nearest neighbour by cosine is the same in both graphs."""
-    expected, actual = (nearest(_pooled_vectors(path, sequences)) for path in (float32, int8))
-    return float((expected == actual).mean())
+@dataclass(frozen=True, eq=False)
+class Neighbours:
+    """Sentences in batches, and the nearest neighbour of each sentence in PyTorch, in the order of the batches."""
+
+    batches: list[list[Sequence]]
+    expected: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, encoder: Encoder, sentences: list[Sequence]) -> "Neighbours | None":
+        """Find the neighbours in PyTorch; return None without pooling, or for less than two sentences."""
+        if len(sentences) < 2:
+            return None
+        batches = PackedBatches(encoder.config, sentences)
+        pooled = batches.outputs(encoder).pooled
+        return None if pooled is None else cls(batches.sequences, nearest(pooled))
 
 
-def _pooled_vectors(path: Path, sequences: list[Sequence]) -> NDArray[np.float32]:
-    """Return the pooled vectors of the sequences, sorted by length, [sequences, width]."""
-    graph = EncoderGraph.open(path, "cpu")
-    pooled = [graph.run(pack(batch), hidden=False).pooled for batch in batches_by_length(sequences)]
-    return np.concatenate([each for each in pooled if each is not None])
+def same_nearest_neighbour(int8: Path, neighbours: Neighbours) -> float:
+    """Return the share of sentences whose nearest neighbour by cosine in a graph is that in PyTorch."""
+    graph = EncoderGraph.open(int8, "cpu", threads=1)
+    pooled = [graph.run(pack(batch), hidden=False).pooled for batch in neighbours.batches]
+    actual = nearest(np.concatenate([each for each in pooled if each is not None]))
+    return float((actual == neighbours.expected).mean())
 
 
 def nearest(vectors: NDArray[np.float32]) -> NDArray[np.int64]:

@@ -49,7 +49,6 @@ _MOST_GOLDEN_OPERATIONS = 5e12
 # In float32, scores differ by about 1e-6 of the largest score.
 _DRAWS = 8
 _CLEAR_GAP = 1e-5
-_BATCH_TOKENS = 512
 # The attention weights of all layers and heads are large arrays, so few and short sequences are compared.
 _WEIGHTS_SEQUENCES = 6
 _WEIGHTS_LONGEST_TOKENS = 128
@@ -177,8 +176,8 @@ def random_sequences(config: EncoderConfig, lengths: Iterable[int], seed: int = 
     rng = np.random.default_rng(seed)
     if config.takes_tokens:
         largest = [config.vocabulary_size, config.token_types] if config.token_types else config.vocabulary_size
-        sequences = [rng.integers(0, largest, (n, 2) if config.token_types else n) for n in lengths]
-        return [_with_padding_tokens(ids, config.pad_id, rng) for ids in sequences]
+        drawn = (rng.integers(0, largest, (n, 2) if config.token_types else n) for n in lengths)
+        return [_with_padding_tokens(ids, config.pad_id, rng) for ids in drawn]
     sequences = [rng.standard_normal((n, config.feature_width), np.float32) for n in lengths]
     for rows in sequences:
         rows[: config.prefix_rows] = 0
@@ -198,7 +197,7 @@ def measure_graph(path: Path, provider: Provider, reference: Reference) -> Diffe
     Raises:
         ProviderUnavailable: this machine cannot use the provider.
     """
-    graph = EncoderGraph.open(path, provider)
+    graph = EncoderGraph.open(path, provider, threads=1)
     # Indices of the sequences in each batch: each edge alone, all edges together, then the others in mixed batches.
     edges, others = list(range(_EDGE_SEQUENCES)), list(range(_EDGE_SEQUENCES, _SEQUENCES))
     batches = [[edge] for edge in edges] + [edges] + [others[i : i + 8] for i in range(0, len(others), 8)]
@@ -210,27 +209,53 @@ def measure_graph(path: Path, provider: Provider, reference: Reference) -> Diffe
     return difference(normalize_outputs(reference.config, concatenate(outputs)), expected)
 
 
-@torch.inference_mode()
-def measure_attention_weights(path: Path, encoder: Encoder, reference: Reference) -> tuple[float, float]:
+@dataclass(frozen=True, eq=False)
+class AttentionReference:
+    """PyTorch's attention weights and contexts of some short sequences.
+
+    Attributes:
+        config: configuration of the encoder.
+        sequences: token ids or features.
+        weights: for a sequence of n tokens, those of all layers and heads, [layers, heads, n, n].
+        contexts: those of the query in the middle, [layers, heads, value_dim].
+    """
+
+    config: EncoderConfig
+    sequences: list[Sequence]
+    weights: list[NDArray[np.float32]]
+    contexts: list[NDArray[np.float32]]
+
+    @classmethod
+    @torch.inference_mode()
+    def compute(cls, encoder: Encoder, reference: Reference) -> "AttentionReference":
+        """Compute the attention weights for the first short sequences of a reference."""
+        sequences = [each for each in reference.sequences if len(each) <= _WEIGHTS_LONGEST_TOKENS]
+        sequences = sequences[:_WEIGHTS_SEQUENCES]
+        weights, contexts = [], []
+        for sequence in sequences:
+            tokens, *types = rows_of(sequence)
+            layout = AttentionWeightsLayout({encoder.config.token_input: tokens})
+            expected = layout.outputs(*encoder(tokens, layout, *types))
+            weights.append(torch.stack(expected[::2]).numpy())
+            contexts.append(torch.stack(expected[1::2])[:, :, len(sequence) // 2].numpy())
+        return cls(encoder.config, sequences, weights, contexts)
+
+
+def measure_attention_weights(path: Path, reference: AttentionReference) -> tuple[float, float]:
     """Return the largest difference of attention weights and contexts from PyTorch's, and the smallest cosine.
 
-    Weights are those of all layers and heads, contexts those of one query. Differences of contexts are divided by the
-    largest context of the sequence if that exceeds 1. Cosines are those of the context vectors of each head, without
-    heads whose vectors are negligible in their layer. Values that are not finite give an infinite difference.
+    Differences of contexts are divided by the largest context of the sequence if that exceeds 1. Cosines are those of
+    the context vectors of each head, without heads whose vectors are negligible in their layer. Values that are not
+    finite give an infinite difference.
     """
-    graph, config = AttentionWeightsGraph.open(path), encoder.config
-    sequences = [each for each in reference.sequences if len(each) <= _WEIGHTS_LONGEST_TOKENS]
+    graph, config = AttentionWeightsGraph.open(path), reference.config
     differences, cosines = [], []
-    for sequence in sequences[:_WEIGHTS_SEQUENCES]:
-        query = len(sequence) // 2
-        tokens, *types = rows_of(sequence)
-        layout = AttentionWeightsLayout({config.token_input: tokens})
-        expected = layout.outputs(*encoder(tokens, layout, *types))
-        actual = graph.run(sequence, AttentionSelection(range(config.layers), range(config.heads), query))
+    for sequence, weights, contexts in zip(reference.sequences, reference.weights, reference.contexts, strict=True):
+        selection = AttentionSelection(range(config.layers), range(config.heads), len(sequence) // 2)
+        actual = graph.run(sequence, selection)
         assert actual.context is not None
-        contexts = torch.stack(expected[1::2])[:, :, query].numpy()
         differences += [
-            min(largest_differences(actual.weights, torch.stack(expected[::2]).numpy())),
+            min(largest_differences(actual.weights, weights)),
             min(largest_differences(actual.context, contexts)),
         ]
         cosines += [smallest_cosine(*layer) for layer in zip(actual.context, contexts, strict=True)]
@@ -240,14 +265,6 @@ def measure_attention_weights(path: Path, encoder: Encoder, reference: Reference
 def measure_encoder(encoder: Encoder, reference: Reference) -> Difference:
     """Run a changed encoder, such as a quantised one, in PyTorch, and return its difference from the reference."""
     return difference(concatenate(run_in_pytorch(encoder, reference.sequences)), concatenate(reference.outputs))
-
-
-def batches_by_length(sequences: list[Sequence]) -> list[list[Sequence]]:
-    """Return the sequences, sorted by length, in batches of about 512 tokens."""
-    ordered = sorted(sequences, key=len)
-    ends = np.cumsum([len(sequence) for sequence in ordered])
-    cuts = [0, *np.flatnonzero(np.diff(ends // _BATCH_TOKENS)) + 1, len(ordered)]
-    return [ordered[a:b] for a, b in itertools.pairwise(cuts)]
 
 
 def concatenate(outputs: list[Outputs]) -> Outputs:

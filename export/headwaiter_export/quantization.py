@@ -15,22 +15,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from headwaiter_export.attention_layout import Packed
 from headwaiter_export.choices import Activation
-from headwaiter_export.config import EncoderConfig
 from headwaiter_export.encoder import Encoder
 from headwaiter_export.nearest_neighbours import nearest
-from headwaiter_export.parity import (
-    Reference,
-    Sequence,
-    batches_by_length,
-    concatenate,
-    measure_encoder,
-    normalize_outputs,
-)
-from headwaiter_server.runtime.graph import Outputs
+from headwaiter_export.packed_batches import PackedBatches
+from headwaiter_export.parity import Reference, Sequence, measure_encoder
 from headwaiter_server.runtime.numeric_tolerances import Difference, difference
-from headwaiter_server.runtime.packing import pack
 
 AnyModule = TypeVar("AnyModule", bound=nn.Module)
 
@@ -152,14 +142,14 @@ def quantize(
     Returns:
         The encoder in int8, which shares its other weights with `encoder`, and the names of the layers in float32.
     """
-    batches, short = _Batches(encoder.config, calibration), reference.short_sequences()
+    batches, short = PackedBatches(encoder.config, calibration), reference.short_sequences()
     linears, worst_first, expected = _quantize_all(encoder, batches), list[str](), batches.outputs(encoder)
     step = max(1, len(linears) // 32)
     counts = [0, *(step << i for i in range(len(linears).bit_length())), len(linears)]
     for count in counts:
         if count and not worst_first:
             sample = calibration[:: -(-len(calibration) // _RANKING_SEQUENCES)]
-            worst_first = _worst_first(encoder, linears, _Batches(encoder.config, sample))
+            worst_first = _worst_first(encoder, linears, PackedBatches(encoder.config, sample))
         float32_layers = worst_first[:count]
         kept = {name: linear for name, linear in linears.items() if name not in float32_layers}
         quantized = _with_modules(encoder, kept)
@@ -183,50 +173,6 @@ def _meets_target(measured: Difference) -> bool:
     return measured.min_cosine >= _TARGET_COSINE and measured.hidden_min_cosine >= _HIDDEN_TARGET_COSINE
 
 
-class _Batches:
-    """Sequences in packed batches, which run faster than one sequence after the other.
-
-    Attributes:
-        config: the configuration of the encoder.
-        layouts: the attention layout of each batch.
-        inputs: token ids, perhaps with token types, or features of each batch.
-    """
-
-    def __init__(self, config: EncoderConfig, sequences: list[Sequence]) -> None:
-        self.config = config
-        self.layouts, self.inputs = list[Packed](), list[list[Tensor]]()
-        axes = {**dict.fromkeys(config.row_inputs, Packed.TOKEN_AXES), **Packed.INPUT_AXES}
-        for batch in batches_by_length(sequences):
-            feeds = {name: torch.from_numpy(array) for name, array in pack(batch).feeds(axes).items()}
-            self.inputs.append([feeds.pop(name) for name in config.row_inputs])
-            self.layouts.append(Packed(feeds))
-
-    def embed(self, encoder: Encoder) -> list[Tensor]:
-        """Return the rows of each batch before the first block."""
-        pairs = zip(self.inputs, self.layouts, strict=True)
-        return [encoder.embedding(tokens, layout, *types) for (tokens, *types), layout in pairs]
-
-    def run(self, layer: nn.Module, rows: list[Tensor]) -> list[Tensor]:
-        """Return the rows of each batch after a block, given those before it."""
-        return [layer(x, layout) for x, layout in zip(rows, self.layouts, strict=True)]
-
-    @torch.no_grad()
-    def outputs(self, encoder: Encoder) -> Outputs:
-        """Return the outputs of an encoder for all batches."""
-        outputs = []
-        for (tokens, *types), layout in zip(self.inputs, self.layouts, strict=True):
-            pooled, hidden = encoder(tokens, layout, *types)
-            logits = encoder.logits(hidden, layout)
-            outputs.append(
-                Outputs(
-                    None if pooled is None else pooled.numpy(),
-                    hidden.numpy(),
-                    None if logits is None else [logits.numpy()],
-                )
-            )
-        return normalize_outputs(self.config, concatenate(outputs))
-
-
 class _Inputs:
     """The inputs of the linear layers of a block, collected while the block runs inside `with`."""
 
@@ -248,7 +194,7 @@ class _Inputs:
 
 
 @torch.no_grad()
-def _quantize_all(encoder: Encoder, batches: _Batches) -> dict[str, nn.Module]:
+def _quantize_all(encoder: Encoder, batches: PackedBatches) -> dict[str, nn.Module]:
     """Return an int8 copy of each linear layer of the blocks, by name.
 
     The blocks run one after the other, so only the rows between two blocks are kept in memory.
@@ -264,7 +210,7 @@ def _quantize_all(encoder: Encoder, batches: _Batches) -> dict[str, nn.Module]:
 
 
 @torch.no_grad()
-def _worst_first(encoder: Encoder, linears: Mapping[str, nn.Module], batches: _Batches) -> list[str]:
+def _worst_first(encoder: Encoder, linears: Mapping[str, nn.Module], batches: PackedBatches) -> list[str]:
     """Rank int8 layers by the error that each one alone causes in the rows after its block."""
     errors: dict[str, float] = {}
     rows = batches.embed(encoder)

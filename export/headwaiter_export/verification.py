@@ -8,21 +8,22 @@ import math
 from collections.abc import Callable, Collection
 from pathlib import Path
 
+from headwaiter_export.atomic_folder import BundleError
 from headwaiter_export.choices import Pooling
-from headwaiter_export.encoder import Encoder
-from headwaiter_export.graph_plans import GRAPHS, GraphPlan
-from headwaiter_export.nearest_neighbours import PROMISED_SHARE, same_nearest_neighbour
+from headwaiter_export.config import EncoderConfig
+from headwaiter_export.graph_plans import GraphPlan
+from headwaiter_export.nearest_neighbours import PROMISED_SHARE, Neighbours, same_nearest_neighbour
 from headwaiter_export.parity import (
     SHORT_TOKENS,
+    AttentionReference,
     Reference,
-    Sequence,
     measure_attention_weights,
     measure_graph,
 )
-from headwaiter_proto.encoder_pb2 import PRECISION_FP32, PRECISION_INT8
-from headwaiter_proto.manifest_pb2 import LOWERING_PACKED_CPU, LOWERING_PORTABLE, Parity
+from headwaiter_proto.encoder_pb2 import PRECISION_INT8, Precision
+from headwaiter_proto.manifest_pb2 import LOWERING_PORTABLE, Parity
 from headwaiter_server.runtime.errors import ProviderUnavailable
-from headwaiter_server.runtime.numeric_tolerances import violation
+from headwaiter_server.runtime.numeric_tolerances import TOLERANCES, Difference, violation
 
 # Called with one line for each finished step.
 Report = Callable[[str], object]
@@ -37,11 +38,9 @@ _CONTEXT_MIN_COSINE = 0.99999
 _PORTABLE_SCORES_BYTES = 1 << 30
 
 
-class BundleError(Exception):
-    """The bundle cannot be written."""
-
-
-def check_graphs(plans: Collection[GraphPlan], folder: Path, reference: Reference, report: Report) -> Parity:
+def check_graphs(
+    plans: Collection[GraphPlan], folder: Path, reference: Reference, report: Report, step: Report
+) -> Parity:
     """Return the differences from PyTorch of all graphs that can run on this machine.
 
     Raises:
@@ -52,6 +51,7 @@ def check_graphs(plans: Collection[GraphPlan], folder: Path, reference: Referenc
     if longest < most:
         report(f"graphs are checked on sequences of up to {longest:,} tokens: {most:,} would take too long")
     for plan in plans:
+        step(f"comparing {plan.file} with PyTorch")
         try:
             checked = _without_too_long(reference) if plan.lowering == LOWERING_PORTABLE else reference
             measured = measure_graph(folder / plan.file, plan.provider, checked)
@@ -72,13 +72,23 @@ def check_graphs(plans: Collection[GraphPlan], folder: Path, reference: Referenc
             lengths=sorted({len(sequence) for sequence in checked.sequences}),
             hidden_min_cosine=measured.hidden_min_cosine,
         )
-        pooled = "" if reference.config.pooling is Pooling.NONE else f"{measured.pooled_max_abs:.1e} pooled, "
-        logits = f"{measured.logits_max_abs:.1e} logits, " if reference.config.head else ""
-        report(
-            f"{plan.file}: largest difference from PyTorch {pooled}{measured.hidden_max_abs:.1e} hidden, {logits}"
-            f"smallest cosine {measured.min_cosine:.7f}"
-        )
+        report(f"{plan.file}: largest difference from PyTorch {_describe(measured, plan.precision, reference.config)}")
     return parity
+
+
+def _describe(measured: Difference, precision: Precision, config: EncoderConfig) -> str:
+    """Describe what `violation` compares with the tolerance: of two differences, the smaller one."""
+    tolerance = TOLERANCES[precision]
+    kinds = [("hidden", measured.hidden_max_abs, measured.hidden_max_relative, tolerance.hidden)]
+    if config.pooling is not Pooling.NONE:
+        kinds.insert(0, ("pooled", measured.pooled_max_abs, measured.pooled_max_relative, tolerance.pooled))
+    if config.head:
+        kinds.append(("logits", measured.logits_max_abs, measured.logits_max_relative, tolerance.logits))
+    differences = [
+        f"{min(absolute, relative):.1e} {name} (limit {limit or tolerance.max_relative:g})"
+        for name, absolute, relative, limit in kinds
+    ]
+    return f"{', '.join(differences)}, smallest cosine {measured.min_cosine:.7f} (limit {tolerance.min_cosine:g})"
 
 
 def _without_too_long(reference: Reference) -> Reference:
@@ -87,9 +97,9 @@ def _without_too_long(reference: Reference) -> Reference:
     return reference.only(lambda tokens: tokens <= max(most_tokens, SHORT_TOKENS))
 
 
-def check_attention_weights(path: Path, encoder: Encoder, reference: Reference, report: Report) -> None:
+def check_attention_weights(path: Path, reference: AttentionReference, report: Report) -> None:
     """Delete the graph of attention weights if it is out of tolerance; very large scores can cause that."""
-    measured, cosine = measure_attention_weights(path, encoder, reference)
+    measured, cosine = measure_attention_weights(path, reference)
     report(f"{path.name}: largest difference of attention weights from PyTorch {measured:.1e}")
     # `not <=` instead of `>`, so that NaN is out of tolerance too.
     if not (measured <= _ATTENTION_MAX_ABS and cosine >= _CONTEXT_MIN_COSINE):
@@ -100,11 +110,13 @@ def check_attention_weights(path: Path, encoder: Encoder, reference: Reference, 
         path.unlink()
 
 
-def measure_neighbours(parity: Parity, folder: Path, sequences: list[Sequence], report: Report) -> None:
-    """Measure how many sequences keep their nearest neighbour in int8, and add the share to the graph's parity."""
-    (float32,) = (plan for plan in GRAPHS if (plan.lowering, plan.precision) == (LOWERING_PACKED_CPU, PRECISION_FP32))
+def measure_neighbours(parity: Parity, folder: Path, neighbours: Neighbours, report: Report) -> None:
+    """Measure how many sentences keep their nearest neighbour in int8, and add the share to the graph's parity."""
     (int8,) = (graph for graph in parity.graphs if graph.precision == PRECISION_INT8)
-    share = same_nearest_neighbour(folder / float32.file, folder / int8.graph, sequences)
+    share = same_nearest_neighbour(folder / int8.graph, neighbours)
     int8.same_nearest_neighbour = share
     warning = "" if share >= PROMISED_SHARE else f", below the {PROMISED_SHARE:.0%} that trained models should reach"
-    report(f"{int8.graph}: {share:.1%} of {len(sequences)} sentences keep their nearest neighbour{warning}")
+    report(
+        f"{int8.graph}: {share:.1%} of {len(neighbours.expected)} sentences that int8 was not calibrated on keep their "
+        f"nearest neighbour{warning}"
+    )

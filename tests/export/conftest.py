@@ -1,17 +1,16 @@
 """Fixtures for the tests of the export."""
 
 import shutil
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from headwaiter_export import bundle
+from headwaiter_export import bundle, graph_plans
 from headwaiter_export.bundle import export_bundle
 from headwaiter_export.encoder import Encoder
-from headwaiter_export.graph_plans import ATTENTION_WEIGHTS_GRAPH, GRAPHS
-from headwaiter_proto.encoder_pb2 import PRECISION_INT8, PRECISION_UNSPECIFIED
+from headwaiter_export.graph_plans import GRAPHS
+from headwaiter_proto.encoder_pb2 import PRECISION_INT8
 from tests.export.helpers import random_encoder
 from tests.shared_folders import SharedFolders
 
@@ -29,13 +28,8 @@ def folder(text_checkpoint: Path, tmp_path: Path) -> Path:
 
 def keep_graphs(monkeypatch: pytest.MonkeyPatch, *files: str) -> None:
     """Limit bundles to these graphs, because tracing a graph takes a second or two."""
-    monkeypatch.setattr(bundle, "GRAPHS", [plan for plan in GRAPHS if plan.file in files])
-    monkeypatch.setattr(bundle, "measure_neighbours", lambda *_: None)  # needs the int8 graph
-    # The graph of attention weights is left out, because no graph is written in this precision.
-    monkeypatch.setattr(
-        bundle, "ATTENTION_WEIGHTS_GRAPH", replace(ATTENTION_WEIGHTS_GRAPH, precision=PRECISION_UNSPECIFIED)
-    )
-    monkeypatch.setattr(bundle, "check_attention_weights", lambda *_: None)
+    for module in (bundle, graph_plans):
+        monkeypatch.setattr(module, "EVERY_GRAPH", [plan for plan in GRAPHS if plan.file in files])
 
 
 @pytest.fixture

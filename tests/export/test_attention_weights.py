@@ -2,7 +2,6 @@
 
 import copy
 import shutil
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +9,12 @@ import numpy as np
 import onnx
 import pytest
 
-from headwaiter_export import bundle
-from headwaiter_export.activation_ranges import ActivationRanges
 from headwaiter_export.attention_layout import AttentionWeightsLayout
+from headwaiter_export.bundle import export_bundle
 from headwaiter_export.encoder import Encoder
-from headwaiter_export.graph_plans import GRAPHS
-from headwaiter_export.graphs import WeightsFile, trace, write_graph
-from headwaiter_export.parity import Reference
+from headwaiter_export.graph_plans import ATTENTION_WEIGHTS_GRAPH, GRAPHS
+from headwaiter_export.graphs import write_graph
+from headwaiter_export.parity import AttentionReference, Reference
 from headwaiter_export.verification import check_attention_weights
 from headwaiter_proto.encoder_pb2 import PRECISION_FP32
 from headwaiter_proto.manifest_pb2 import LOWERING_ATTEND
@@ -85,21 +83,14 @@ def test_weights_and_contexts_equal_the_formulas(choices: dict[str, Any], tmp_pa
 
 
 @pytest.mark.exhaustive
-def test_attention_weights_change_no_byte_of_other_graphs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_attention_weights_change_no_byte_of_other_graphs(tmp_path: Path) -> None:
     encoder = random_encoder(feature_width=6, layers=1)
-    monkeypatch.setattr(bundle, "trace", cache(trace))
-    write = WeightsFile.write_graph
     contents: list[dict[str, bytes]] = []
-    for with_attention_weights in (True, False):
-        if not with_attention_weights:
-            monkeypatch.setattr(
-                WeightsFile, "write_graph", lambda self, model, path: path.name == GRAPH or write(self, model, path)
-            )
-        folder = tmp_path / str(with_attention_weights)
-        folder.mkdir()
-        bundle._write_graphs({PRECISION_FP32: encoder}, GRAPHS[:1], folder, lambda line: None)
-        contents.append({path.name: path.read_bytes() for path in folder.iterdir()})
-    assert contents[0].pop(GRAPH)
+    for plans in (GRAPHS[:1], (GRAPHS[0], ATTENTION_WEIGHTS_GRAPH)):
+        folder = tmp_path / str(len(plans))
+        export_bundle(encoder, None, folder, "tiny", plans=plans)
+        contents.append({path.name: path.read_bytes() for path in folder.iterdir() if path.name != "manifest.json"})
+    assert contents[1].pop(GRAPH)
     assert contents[0] == contents[1] != {}
 
 
@@ -129,7 +120,7 @@ def test_a_graph_with_wrong_contexts_is_left_out_whatever_their_magnitude(scale:
         if sign == -1:
             value.get_parameter("weight").data *= sign
             value.get_parameter("bias").data *= sign
-        check_attention_weights(path, encoder, reference, lambda line: None)
+        check_attention_weights(path, AttentionReference.compute(encoder, reference), lambda line: None)
         assert path.exists() == (sign == 1)
 
 
@@ -142,15 +133,17 @@ def test_a_graph_out_of_tolerance_is_left_out_and_its_difference_reported(
     other.get_submodule("layers.1.attention.query").get_parameter("weight").data *= 1.001
     reference = Reference.compute(feature_encoder)
     lines: list[str] = []
-    check_attention_weights(copied / GRAPH, feature_encoder, reference, lines.append)
+    check_attention_weights(copied / GRAPH, AttentionReference.compute(feature_encoder, reference), lines.append)
     assert (copied / GRAPH).exists()
-    check_attention_weights(copied / GRAPH, other, reference, lines.append)
+    check_attention_weights(copied / GRAPH, AttentionReference.compute(other, reference), lines.append)
     assert not (copied / GRAPH).exists()
     near, far = (float(line.split()[-1]) for line in lines[:2])
     assert near <= 1e-5 < far
     assert len(lines) == 3
     assert all(GRAPH in line for line in lines)
     assert "1e-05" in lines[2]
-    (copied / "manifest.json").unlink()
-    ranges = ActivationRanges(feature_encoder)
-    assert not bundle._manifest(feature_encoder.config, None, "tiny", GRAPHS, [], ranges, copied).HasField("attend")
+
+
+def test_the_manifest_names_no_graph_that_is_left_out(tmp_path: Path) -> None:
+    export_bundle(random_encoder(feature_width=6, layers=1), None, tmp_path / "bundle", "tiny", plans=GRAPHS[:1])
+    assert not Bundle.open(tmp_path / "bundle").manifest.HasField("attend")
