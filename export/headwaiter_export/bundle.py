@@ -52,13 +52,12 @@ from headwaiter_export.verification import (
 from headwaiter_proto.encoder_pb2 import PRECISION_FP16, PRECISION_FP32, PRECISION_INT8, Head, ImageFormat
 from headwaiter_proto.manifest_pb2 import File, Graph, Magnitude, Manifest
 from headwaiter_server.runtime.bundle import GOLDEN, MANIFEST, PARITY, SCHEMA_VERSIONS, TOKENIZER, sha256_of
+from headwaiter_server.runtime.manifest import MAX_NAME_CHARACTERS, is_model_name
 from headwaiter_server.runtime.numeric_tolerances import FLOAT16_MAX
 from headwaiter_server.runtime.packing import pack
 
 __all__ = ["BundleError", "export_bundle", "export_model"]
 
-# The name appears in replies, metric labels and log lines.
-_MAX_NAME_CHARACTERS = 128
 # int8 has the embeddings in float32, and perhaps some layers.
 _WEIGHT_BYTES = {PRECISION_FP32: 4, PRECISION_FP16: 2, PRECISION_INT8: 2}
 # Hidden rows of a sequence of more than 1,024 tokens in the golden inputs. All rows of 8,192 tokens would take 25 MB.
@@ -204,9 +203,9 @@ class _Written:
 
 
 def _check_name(name: str) -> None:
-    if not name.strip() or not name.isprintable() or len(name) > _MAX_NAME_CHARACTERS:
+    if not is_model_name(name):
         raise BundleError(
-            f"the model's name is {name!r}: give 1 to {_MAX_NAME_CHARACTERS} printable characters, not only spaces"
+            f"the model's name is {name!r}: give 1 to {MAX_NAME_CHARACTERS} printable characters, not only spaces"
         )
 
 

@@ -4,18 +4,18 @@ import hashlib
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from itertools import compress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-import numpy as np
 from google.protobuf import json_format
-from numpy.typing import NDArray
 
 from headwaiter_proto.manifest_pb2 import File, Manifest, Parity
-from headwaiter_server.runtime.errors import BundleChanged, BundleRefused, NotEnoughMemory
+from headwaiter_proto.rules.images import min_tokens
+from headwaiter_server.runtime.errors import BundleChanged, BundleRefused, NotEnoughMemory, one_line
 from headwaiter_server.runtime.files import open_regular_file, read_small_file
-from headwaiter_server.runtime.graph import Outputs
+from headwaiter_server.runtime.golden import Golden, read_golden
+from headwaiter_server.runtime.graph_file import MAX_GRAPH_BYTES, check_graph_file
+from headwaiter_server.runtime.manifest import check_manifest, graphs_of
 
 MANIFEST = "manifest.json"
 GOLDEN = "golden.npz"
@@ -25,43 +25,9 @@ TOKENIZER = "tokenizer.json"
 # know the modules after pooling or the token types. All other bundles have version 1.
 SCHEMA_VERSIONS = (1, 2)
 # A manifest has kilobytes. Labels of a head can be long.
-_MAX_MANIFEST_BYTES = 16 << 20
+_MAX_JSON_BYTES = 16 << 20
+_MAX_QUOTED_CHARACTERS = 300
 _COPIED_BYTES = 1 << 20
-
-
-@dataclass(frozen=True, eq=False)
-class Golden:
-    """The golden inputs of a bundle, with PyTorch's float32 outputs for them.
-
-    Attributes:
-        sequences: as in `pack`.
-        outputs: pooled [B, width], of unit length if the model normalizes; hidden [T, width], or fewer rows; logits.
-        hidden_rows: which of the T rows `outputs.hidden` holds; None for all rows.
-    """
-
-    sequences: list[NDArray[np.generic]]
-    outputs: Outputs
-    hidden_rows: NDArray[np.int64] | None = None
-
-    def up_to(self, tokens: int) -> "Golden":
-        """Return the golden inputs that have at most this many tokens each."""
-        kept = np.array([len(sequence) <= tokens for sequence in self.sequences])
-        if kept.all():
-            return self
-        row_kept = np.repeat(kept, [len(sequence) for sequence in self.sequences])
-        rows = np.arange(len(row_kept)) if self.hidden_rows is None else self.hidden_rows
-        checked = rows[row_kept[rows]]
-        pooled, hidden, logits = self.outputs.pooled, self.outputs.hidden, self.outputs.logits
-        assert hidden is not None
-        return Golden(
-            list(compress(self.sequences, kept)),
-            Outputs(
-                None if pooled is None else pooled[kept],
-                hidden[row_kept[rows]],
-                None if logits is None else list(compress(logits, kept)),
-            ),
-            None if self.hidden_rows is None else np.cumsum(row_kept)[checked] - 1,
-        )
 
 
 @dataclass(frozen=True)
@@ -83,11 +49,12 @@ class Bundle:
         """Read the manifest and check every file against it.
 
         Raises:
-            BundleRefused: a file is missing, damaged or unreadable; the message names the file.
+            BundleRefused: a file is missing, damaged or unreadable, or contradicts the manifest; the message names the
+                file.
         """
         path = folder / MANIFEST
         try:
-            text = read_small_file(path, _MAX_MANIFEST_BYTES)
+            text = read_small_file(path, _MAX_JSON_BYTES)
         except (FileNotFoundError, NotADirectoryError):
             raise BundleRefused(
                 f"there is no bundle at {folder}: make one with headwaiter-export checkpoint FOLDER -o {folder}"
@@ -97,9 +64,9 @@ class Bundle:
         try:
             # A later schema may add fields. The version check below refuses that schema with a clearer message.
             manifest = json_format.Parse(text, Manifest(), ignore_unknown_fields=True)
-        except (json_format.ParseError, UnicodeDecodeError) as error:
+        except (json_format.ParseError, ValueError, RecursionError) as error:
             raise BundleRefused(
-                f"{path} is not a manifest that this server can read ({error}): export the model again"
+                f"{path} is not a manifest that this server can read ({_quoted(error)}): export the model again"
             ) from None
         if manifest.schema_version not in SCHEMA_VERSIONS:
             readable = " and ".join(map(str, SCHEMA_VERSIONS))
@@ -107,6 +74,8 @@ class Bundle:
                 f"{path} has schema version {manifest.schema_version}; this server reads versions {readable}: export "
                 "the model again with the server's version of headwaiter-export"
             )
+        with _naming(path):
+            check_manifest(manifest)
         bundle = cls(folder, manifest, hashlib.sha256(text).hexdigest())
         bundle._verify()
         return bundle
@@ -138,39 +107,43 @@ class Bundle:
             BundleRefused: the model has no sequences as short as this.
         """
         manifest = self.manifest
-        if tokens < max(1, manifest.min_tokens):
+        if tokens < min_tokens(manifest):
             raise BundleRefused(
-                f"the model in {self.folder} takes sequences of at least {manifest.min_tokens} tokens: raise "
+                f"the model in {self.folder} takes sequences of at least {min_tokens(manifest)} tokens: raise "
                 f"--max-sequence-tokens {tokens}"
             )
         manifest.max_tokens = min(manifest.max_tokens, tokens)
         manifest.max_text_tokens = min(manifest.max_text_tokens, tokens)
 
     def golden(self) -> Golden:
-        """Read the golden inputs that the model accepts, and PyTorch's outputs for them."""
-        with self.private_copy(GOLDEN) as folder, np.load(folder / GOLDEN, allow_pickle=False) as arrays:
-            rows = arrays["input_ids" if self.manifest.vocabulary_size else "features"]
-            if self.manifest.token_types:
-                rows = np.stack([rows, arrays["token_type_ids"]], axis=1)
-            ends = np.cumsum(arrays["lengths"])[:-1]
-            logits = None
-            if self.manifest.HasField("head"):
-                logits = np.split(
-                    arrays["logits"], ends if self.manifest.head.per_token else np.arange(1, len(ends) + 1)
-                )
-            outputs = Outputs(arrays.get("pooled"), arrays["hidden"], logits)
-            golden = Golden(np.split(rows, ends), outputs, arrays.get("hidden_rows"))
-        return golden.up_to(self.manifest.max_tokens)
+        """Read the golden inputs that the model accepts, and PyTorch's outputs for them.
+
+        Raises:
+            BundleChanged: the file is not the one that was checked when the bundle was opened.
+            BundleRefused: the golden inputs contradict the manifest, or cannot reveal a wrong graph.
+        """
+        with self.private_copy(GOLDEN) as folder, _naming(self.folder / GOLDEN):
+            return read_golden(folder / GOLDEN, self.manifest).up_to(self.manifest.max_tokens)
 
     def parity(self) -> Parity:
-        """Read the differences from PyTorch that the export measured."""
-        with self.private_copy(PARITY) as folder:
-            return json_format.Parse((folder / PARITY).read_bytes(), Parity())
+        """Read the differences from PyTorch that the export measured.
+
+        Raises:
+            BundleChanged: the file is not the one that was checked when the bundle was opened.
+            BundleRefused: the file cannot be read.
+        """
+        with self.private_copy(PARITY) as folder, _naming(self.folder / PARITY):
+            try:
+                return json_format.Parse(
+                    read_small_file(folder / PARITY, _MAX_JSON_BYTES), Parity(), ignore_unknown_fields=True
+                )
+            except (json_format.ParseError, OSError, ValueError, RecursionError) as error:
+                raise BundleRefused(f"cannot be read ({_quoted(error)})") from None
 
     def _verify(self) -> None:
         """Check that the bundle has every file that it needs, and that each file matches its checksum."""
         files_with_checksum = {file.name for file in self.manifest.files}
-        graphs = [*self.manifest.graphs, *([self.manifest.attend] if self.manifest.HasField("attend") else [])]
+        graphs = graphs_of(self.manifest)
         needed_files = {name for graph in graphs for name in (graph.file, graph.weights_file)}
         needed_files |= {GOLDEN, PARITY} | ({TOKENIZER} if self.manifest.max_text_tokens else set())
         for missing in sorted(needed_files - files_with_checksum):
@@ -181,6 +154,14 @@ class Bundle:
                     f"{self.folder / MANIFEST} names {file.name!r}, which is outside the bundle: export the model again"
                 )
             self._check(file)
+        sizes_bytes = {file.name: file.size_bytes for file in self.manifest.files}
+        for graph in graphs:
+            path = self.folder / graph.file
+            if sizes_bytes[graph.file] > MAX_GRAPH_BYTES:
+                raise BundleRefused(f"{path} has more than {MAX_GRAPH_BYTES:,} bytes: export the model again")
+            with self.private_copy(graph.file) as folder, _naming(path):
+                content = (folder / graph.file).read_bytes()
+                check_graph_file(content, graph, self.manifest, sizes_bytes[graph.weights_file])
 
     def _check(self, file: File) -> None:
         """Check a file against its checksum."""
@@ -197,6 +178,23 @@ class Bundle:
             raise BundleRefused(
                 f"{path} is damaged (its SHA-256 differs from the manifest's): copy or export the bundle again"
             )
+
+
+@contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    """Put a file's path before the message of a BundleRefused, and what to do after it."""
+    try:
+        yield
+    except BundleChanged:
+        raise
+    except BundleRefused as error:
+        raise BundleRefused(f"{path} {error}: export the model again") from None
+
+
+def _quoted(error: Exception) -> str:
+    """Return an error's message in one line that is not too long for a log; it may quote much of a file."""
+    message = one_line(error)
+    return message if len(message) <= _MAX_QUOTED_CHARACTERS else f"{message[:_MAX_QUOTED_CHARACTERS]} …"
 
 
 def _temporary_folder() -> TemporaryDirectory[str]:

@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple
 from headwaiter_proto.encoder_pb2 import PRECISION_FP16, PRECISION_FP32, PRECISION_INT8, Precision
 from headwaiter_proto.manifest_pb2 import LOWERING_PACKED_CPU, LOWERING_PACKED_CUDA, Graph, Manifest, Parity
 from headwaiter_server.runtime.attention_routes import PackedAttention, padded_attention
-from headwaiter_server.runtime.bundle import Bundle, Golden
+from headwaiter_server.runtime.bundle import Bundle
 from headwaiter_server.runtime.errors import (
     BundleRefused,
     GraphMissing,
@@ -19,12 +19,13 @@ from headwaiter_server.runtime.errors import (
     ToleranceExceeded,
     one_line,
 )
+from headwaiter_server.runtime.golden import Golden
 from headwaiter_server.runtime.graph import EncoderGraph, Provider, Turn, at_once
 from headwaiter_server.runtime.memory import available_bytes, longest_sequence_bytes
 from headwaiter_server.runtime.numeric_tolerances import FLOAT16_MAX, Difference, violation
 from headwaiter_server.runtime.packing import PackedBatch, pack
 from headwaiter_server.runtime.shape_buckets import most_padded_tokens
-from headwaiter_server.runtime.warmup import check_golden
+from headwaiter_server.runtime.warmup import check_golden, run_largest_numbers
 
 log = logging.getLogger(__name__)
 
@@ -204,6 +205,7 @@ def _open_checked(
             graph = EncoderGraph.open(folder / listed.file, provider, *resources, attention=attention)
         if provider == "cuda":
             _check_score_arrays(bundle.manifest, graph)
+        run_largest_numbers(graph, bundle.manifest)
         measured = check_golden(graph, golden, normalized=bundle.manifest.normalized)
     except ModelRefused:
         raise

@@ -196,3 +196,6 @@ _PADDED_INPUTS: dict[str, _MakeInput] = {
     "features": lambda batch: batch.rows[gather(batch)],
     "attention_mask": attention_mask,
 }
+
+# The names of all inputs that a graph may have.
+INPUT_NAMES = {*_PACKED_INPUTS, *_PADDED_INPUTS}

@@ -2,13 +2,16 @@
 
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
 from headwaiter_proto.manifest_pb2 import Manifest
-from headwaiter_server.runtime.bundle import Golden
+from headwaiter_proto.rules.images import min_tokens
+from headwaiter_proto.rules.token_types import with_types
+from headwaiter_server.runtime.golden import Golden
 from headwaiter_server.runtime.graph import EncoderGraph, Outputs
 from headwaiter_server.runtime.numeric_tolerances import Difference, difference, normalize_pooled
 from headwaiter_server.runtime.packing import PackedBatch, pack
@@ -47,6 +50,21 @@ def check_golden(graph: EncoderGraph, golden: Golden, *, normalized: bool) -> Di
     vectors = normalize_pooled(np.concatenate(pooled), normalized=normalized) if pooled else None
     logits = [rows for output in outputs for rows in output.logits or ()] or None
     return difference(Outputs(vectors, hidden, logits), golden.outputs)
+
+
+def run_largest_numbers(graph: EncoderGraph, manifest: Manifest) -> None:
+    """Run the largest token id, token type and position that the manifest allows; on the CPU, a wrong one fails."""
+    sequence = _made_up_sequence(manifest, min_tokens(manifest))
+    if manifest.vocabulary_size:
+        sequence = np.full_like(sequence, manifest.vocabulary_size - 1)
+        types = np.full_like(sequence, max(1, manifest.token_types) - 1)
+        sequence = with_types(sequence, types, manifest)
+    batch = graph.prepare(pack([sequence]))
+    if batch.inputs is not None and "positions" in batch.inputs:
+        # The graph looks up each position alone, so one token stands for a sequence of the maximum length.
+        last = np.full_like(batch.inputs["positions"], manifest.max_tokens - 1)
+        batch = replace(batch, inputs={**batch.inputs, "positions": last})
+    graph.turn(partial(graph.run, batch, hidden=True))
 
 
 def _golden_batches(golden: Golden) -> Iterator[PackedBatch]:
@@ -202,8 +220,8 @@ def _shapes_to_time(manifest: Manifest, tokens: int, cells: int) -> list[Lengths
         shapes += [(n,) * (tokens // n), (n,) * (tokens // (2 * n))]
         long = max(1, tokens // (2 * n))
         shapes += [(n,) * long + (n // 4,) * (4 * long), (n,) + (1,) * 15]
-    min_tokens = max(1, manifest.min_tokens)
-    valid = {tuple(max(min_tokens, n) for n in shape) for shape in shapes if shape}
+    least = max(1, manifest.min_tokens)
+    valid = {tuple(max(least, n) for n in shape) for shape in shapes if shape}
     fitting = [
         shape for shape in valid if len(shape) == 1 or (sum(shape) <= tokens and _attention_cells(shape) <= cells)
     ]

@@ -1,0 +1,156 @@
+"""Check what a manifest says about itself; other modules compare it with the files of the bundle."""
+
+from collections.abc import Iterator
+from itertools import chain
+from math import isfinite
+
+from google.protobuf.message import Message
+
+from headwaiter_proto.encoder_pb2 import POOLING_NONE, Head, Prompt
+from headwaiter_proto.manifest_pb2 import LOWERING_ATTEND, Graph, Lowering, Manifest
+from headwaiter_proto.rules.images import min_tokens, prefix_rows
+from headwaiter_proto.rules.pooling import POOLINGS
+from headwaiter_server.runtime.errors import BundleRefused
+
+# The name appears in replies, metric labels and log lines.
+MAX_NAME_CHARACTERS = 128
+# Other texts, such as names of files and of layers, appear in log lines and error messages.
+_MAX_TEXT_CHARACTERS = 256
+# Far more than any model has.
+_MAX_HEADS = 1 << 16
+
+
+def is_model_name(name: str) -> bool:
+    """Return whether a model may have this name: 1 to 128 printable characters, not only spaces."""
+    return bool(name.strip()) and name.isprintable() and len(name) <= MAX_NAME_CHARACTERS
+
+
+def graphs_of(manifest: Manifest) -> list[Graph]:
+    """Return the graphs of the bundle, with the graph behind Attend."""
+    return [*manifest.graphs, *([manifest.attend] if manifest.HasField("attend") else [])]
+
+
+def check_manifest(manifest: Manifest) -> None:
+    """Check the fields of a manifest against each other.
+
+    Raises:
+        BundleRefused: the message begins with what is wrong in the manifest, and does not name its file.
+    """
+    for problem in chain(_wrong_values("", manifest), _contradictions(manifest)):
+        raise BundleRefused(problem)
+
+
+def _wrong_values(path: str, message: Message) -> Iterator[str]:
+    """Yield what is wrong with single texts, numbers and enum values, in a message and in its parts."""
+    for field, value in message.ListFields():
+        name = f"{path}{field.name}"
+        if field.message_type is not None and field.message_type.GetOptions().map_entry:
+            values = [*value.keys(), *value.values()]
+        elif isinstance(value, Message) or not hasattr(value, "__iter__") or isinstance(value, str):
+            values = [value]
+        else:
+            values = list(value)
+        for each in values:
+            if isinstance(each, Message):
+                yield from _wrong_values(f"{name}.", each)
+            elif isinstance(each, str):
+                # The texts of prompts and the names of labels are data, and appear in no log line.
+                free = isinstance(message, Head | Prompt)
+                if not free and not (each.isprintable() and len(each) <= _MAX_TEXT_CHARACTERS):
+                    yield (
+                        f"has in {name} {each[:40]!r} of {len(each):,} characters, and at most {_MAX_TEXT_CHARACTERS} "
+                        "printable characters are allowed"
+                    )
+            elif isinstance(each, float) and not isfinite(each):
+                yield f"has {name} {each}, which is no finite number"
+            elif field.enum_type is not None and each not in field.enum_type.values_by_number:
+                yield f"has {name} {each}, which this server does not know"
+
+
+def _contradictions(manifest: Manifest) -> Iterator[str]:
+    name, tokens, text_tokens = manifest.name, manifest.max_tokens, manifest.max_text_tokens
+    if not is_model_name(name):
+        yield (
+            f"has name {name[:40]!r} of {len(name):,} characters, and 1 to {MAX_NAME_CHARACTERS} printable characters "
+            "are allowed"
+        )
+    ids, features = manifest.vocabulary_size, manifest.feature_width
+    if bool(ids) == bool(features):
+        yield f"has vocabulary_size {ids} and feature_width {features}, and exactly one of them must be above 0"
+    if not ids and (text_tokens or manifest.token_types):
+        yield f"has max_text_tokens {text_tokens} and token_types {manifest.token_types} without vocabulary_size"
+    if not features and (prefix_rows(manifest) or manifest.HasField("image")):
+        yield "has class_row, prefix_rows or image without feature_width"
+    for field in ("max_tokens", "width", "layers", "heads"):
+        if not getattr(manifest, field):
+            yield f"has {field} 0"
+    if manifest.heads > _MAX_HEADS:
+        yield f"has heads {manifest.heads:,}, and at most {_MAX_HEADS:,} are allowed"
+    if text_tokens > tokens:
+        yield f"has max_text_tokens {text_tokens:,} above max_tokens {tokens:,}"
+    if min_tokens(manifest) > tokens:
+        yield f"has min_tokens {manifest.min_tokens:,} above max_tokens {tokens:,}"
+    if prefix_rows(manifest) > tokens:
+        yield f"has prefix_rows {manifest.prefix_rows:,} above max_tokens {tokens:,}"
+    if manifest.pooling not in (*POOLINGS, POOLING_NONE):
+        yield "has no pooling"
+    if manifest.pooling == POOLING_NONE and (manifest.fixed_pooling or manifest.normalized):
+        yield "has fixed_pooling or normalized, and pooling NONE"
+    if manifest.takes_pairs and not text_tokens:
+        yield "has takes_pairs without max_text_tokens"
+    if manifest.HasField("head") and not (manifest.head.labels and manifest.head.function):
+        yield "has a head without labels or function"
+    yield from _wrong_prompts(manifest)
+    yield from _wrong_image(manifest)
+    yield from _wrong_graphs(manifest)
+
+
+def _wrong_prompts(manifest: Manifest) -> Iterator[str]:
+    names = [prompt.name for prompt in manifest.prompts]
+    if len(set(names)) < len(names) or not all(names):
+        yield "has prompts without a name, or two of the same name"
+    if names and not manifest.max_text_tokens:
+        yield "has prompts without max_text_tokens"
+    if manifest.default_prompt and manifest.default_prompt not in names:
+        yield f"has default_prompt {manifest.default_prompt!r}, which is not among its prompts"
+    for prompt in manifest.prompts:
+        if prompt.tokens > manifest.max_text_tokens:
+            yield f"has a prompt of {prompt.tokens:,} tokens, and max_text_tokens {manifest.max_text_tokens:,}"
+
+
+def _wrong_image(manifest: Manifest) -> Iterator[str]:
+    if not manifest.HasField("image"):
+        return
+    image, zeros = manifest.image, prefix_rows(manifest)
+    side, steps = image.patch_size, image.preparation
+    if not side or image.channels * side**2 != manifest.feature_width:
+        yield (
+            f"has image.channels {image.channels} and image.patch_size {side}, and feature_width "
+            f"{manifest.feature_width}"
+        )
+        return
+    rows = (image.height // side) * (image.width // side) + zeros
+    if rows > manifest.max_tokens or (manifest.fixed_length and rows < manifest.max_tokens):
+        yield f"has image.height {image.height} and image.width {image.width}, and max_tokens {manifest.max_tokens}"
+    if image.HasField("preparation") and (
+        {len(steps.image_mean), len(steps.image_std)} != {image.channels} or not all(steps.image_std)
+    ):
+        yield f"has no image.preparation of {image.channels} channels"
+
+
+def _wrong_graphs(manifest: Manifest) -> Iterator[str]:
+    graphs = graphs_of(manifest)
+    listed = [file.name for file in manifest.files]
+    for kind, names in (("files", listed), ("graphs", [graph.file for graph in graphs])):
+        if len(set(names)) < len(names):
+            yield f"names a file twice in {kind}"
+    forms = [(graph.lowering, graph.precision) for graph in manifest.graphs]
+    if len(set(forms)) < len(forms):
+        yield "has two graphs of the same lowering and precision"
+    if shared := {graph.file for graph in graphs} & {graph.weights_file for graph in graphs}:
+        yield f"names {min(shared)!r} as a graph and as its weights"
+    for graph in graphs:
+        if not graph.lowering or not graph.precision or not graph.weights_file or not graph.file:
+            yield f"has a graph {graph.file!r} without lowering, precision, file or weights_file"
+        if (graph.lowering == LOWERING_ATTEND) != (graph is graphs[-1] and manifest.HasField("attend")):
+            yield f"has the lowering {Lowering.Name(graph.lowering)} for the graph {graph.file!r}"

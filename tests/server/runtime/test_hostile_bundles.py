@@ -1,0 +1,331 @@
+"""A bundle with new checksums and wrong content is refused in one line, and its graphs read no unlisted file."""
+
+import json
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+from headwaiter_proto.manifest_pb2 import Manifest
+from headwaiter_server.runtime.bundle import GOLDEN, PARITY
+from headwaiter_server.runtime.errors import BundleRefused
+from headwaiter_server.runtime.model import open_model
+from tests.server.runtime.bundles import copy, read_manifest, sign, write_manifest
+
+WEIGHTS, GRAPH, PORTABLE, ATTEND = "weights.fp32.bin", "packed-cpu.fp32.onnx", "portable.fp32.onnx", "attend.fp32.onnx"
+
+
+def _refusal(folder: Path) -> str:
+    with pytest.raises(BundleRefused) as error:
+        open_model(folder, "cpu", "auto", 1)
+    message = str(error.value)
+    assert "\n" not in message
+    assert len(message) < 1000
+    return message
+
+
+def _change_graph(folder: Path, name: str, change: Callable[[onnx.ModelProto], None]) -> None:
+    graph = onnx.load(folder / name, load_external_data=False)
+    change(graph)
+    (folder / name).write_bytes(graph.SerializeToString())
+    sign(folder, [name])
+
+
+def _external(graph: onnx.ModelProto) -> onnx.TensorProto:
+    return next(each for each in graph.graph.initializer if each.external_data)
+
+
+def _set_entry(key: str, value: str) -> Callable[[onnx.ModelProto], None]:
+    def change(graph: onnx.ModelProto) -> None:
+        next(entry for entry in _external(graph).external_data if entry.key == key).value = value
+
+    return change
+
+
+@pytest.mark.parametrize("name", [GRAPH, PORTABLE, ATTEND])
+@pytest.mark.parametrize(
+    "location", ["other.bin", "../other.bin", "/tmp/other.bin", "./weights.fp32.bin", "*/_ORT_MEM_ADDR_/*", "", GOLDEN]
+)
+def test_weights_in_another_file_than_the_manifest_lists_are_refused(
+    name: str, location: str, text_bundle: Path, tmp_path: Path
+) -> None:
+    folder = copy(text_bundle, tmp_path)
+    (folder / "other.bin").write_bytes((folder / WEIGHTS).read_bytes())
+    _change_graph(folder, name, _set_entry("location", location))
+    message = _refusal(folder)
+    for fact in (str(folder / name), "encoder.embedding.tokens.weight", repr(location), WEIGHTS):
+        assert fact in message
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("offset", "999999999"), ("offset", "-64"), ("offset", "9" * 400), ("length", "999999999"), ("length", "x")],
+)
+def test_weights_outside_their_file_are_refused(key: str, value: str, text_bundle: Path, tmp_path: Path) -> None:
+    folder = copy(text_bundle, tmp_path)
+    _change_graph(folder, PORTABLE, _set_entry(key, value))
+    message = _refusal(folder)
+    assert str(folder / PORTABLE) in message
+    assert f"outside {WEIGHTS}" in message
+
+
+def _inflate_external(graph: onnx.ModelProto) -> None:
+    _external(graph).dims[0] *= 10**6
+
+
+def _inflate_inline(graph: onnx.ModelProto) -> None:
+    next(each for each in graph.graph.initializer if each.dims and not each.external_data).dims[0] = 10**12
+
+
+def _negative(graph: onnx.ModelProto) -> None:
+    _external(graph).dims[0] = -1
+
+
+def _in_an_attribute(graph: onnx.ModelProto) -> None:
+    graph.graph.node.append(onnx.helper.make_node("Constant", [], ["c"], value=_external(graph)))
+    graph.graph.node[-1].attribute[0].t.external_data[0].value = "other.bin"
+
+
+def _in_a_branch(graph: onnx.ModelProto) -> None:
+    branch = onnx.helper.make_graph([], "branch", [], [], [_external(graph)])
+    branch.initializer[0].external_data[0].value = "other.bin"
+    graph.graph.node.append(onnx.helper.make_node("If", ["x"], ["y"], then_branch=branch, else_branch=branch))
+
+
+def _in_a_function(graph: onnx.ModelProto) -> None:
+    node = onnx.helper.make_node("Constant", [], ["c"], value=_external(graph))
+    graph.functions.append(onnx.helper.make_function("d", "f", [], ["c"], [node], []))
+
+
+def _sparse(graph: onnx.ModelProto) -> None:
+    graph.graph.sparse_initializer.add().dims.append(10**12)
+
+
+def _other_input(graph: onnx.ModelProto) -> None:
+    graph.graph.input.append(onnx.helper.make_tensor_value_info("secret", 1, [1]))
+
+
+@pytest.mark.parametrize(
+    ("change", "fact"),
+    [
+        (_inflate_external, "shape [71000000, 32]"),
+        (_inflate_inline, "shape [1000000000000"),
+        (_negative, "shape [-1, 32]"),
+        (_in_an_attribute, "'other.bin'"),
+        (_in_a_branch, "'other.bin'"),
+        (_in_a_function, "functions"),
+        (_sparse, "sparse_initializers"),
+        (_other_input, "'secret'"),
+    ],
+)
+def test_a_graph_with_parts_that_no_export_writes_is_refused(
+    change: Callable[[onnx.ModelProto], None], fact: str, text_bundle: Path, tmp_path: Path
+) -> None:
+    folder = copy(text_bundle, tmp_path)
+    _change_graph(folder, PORTABLE, change)
+    message = _refusal(folder)
+    assert str(folder / PORTABLE) in message
+    assert fact in message
+
+
+@pytest.mark.parametrize("name", [GRAPH, ATTEND])
+def test_a_truncated_graph_is_refused(name: str, text_bundle: Path, tmp_path: Path) -> None:
+    folder = copy(text_bundle, tmp_path)
+    (folder / name).write_bytes((folder / name).read_bytes()[:-100])
+    sign(folder, [name])
+    assert str(folder / name) in _refusal(folder)
+
+
+def test_an_oversized_graph_is_refused_before_it_is_parsed(text_bundle: Path, tmp_path: Path) -> None:
+    folder = copy(text_bundle, tmp_path)
+    (folder / GRAPH).write_bytes(b"\x0a\x00" * (5 << 20))
+    sign(folder, [GRAPH])
+    assert "8,388,608 bytes" in _refusal(folder)
+
+
+def _arrays(folder: Path) -> dict[str, Any]:
+    with np.load(folder / GOLDEN) as stored:
+        return dict(stored)
+
+
+def _one_sequence(arrays: dict[str, Any]) -> dict[str, Any]:
+    first = {name: arrays[name][:1] for name in ("input_ids", "hidden", "pooled")}
+    return {**first, "lengths": np.array([1], np.int32)}
+
+
+def _longest_left_out(arrays: dict[str, Any]) -> dict[str, Any]:
+    kept = arrays["lengths"] < 64
+    rows = np.repeat(kept, arrays["lengths"])
+    by_row = {name: arrays[name][rows] for name in ("input_ids", "hidden")}
+    return {**by_row, "lengths": arrays["lengths"][kept], "pooled": arrays["pooled"][kept]}
+
+
+def _without_shortest(arrays: dict[str, Any]) -> dict[str, Any]:
+    kept = arrays["lengths"] > 1
+    rows = np.repeat(kept, arrays["lengths"])
+    by_row = {name: arrays[name][rows] for name in ("input_ids", "hidden")}
+    return {**by_row, "lengths": arrays["lengths"][kept], "pooled": arrays["pooled"][kept]}
+
+
+@pytest.mark.parametrize(
+    ("change", "fact"),
+    [
+        (_one_sequence, "1 sequences"),
+        (_longest_left_out, "max_tokens"),
+        (_without_shortest, "min_tokens"),
+        (lambda arrays: arrays | {"other": arrays["lengths"]}, "'other'"),
+        (lambda arrays: {name: array for name, array in arrays.items() if name != "pooled"}, "['hidden', 'input_ids"),
+        (lambda arrays: arrays | {"pooled": np.array([None] * 32)}, "object"),
+        (lambda arrays: arrays | {"pooled": arrays["pooled"].astype(np.float64)}, "pooled of float64"),
+        (lambda arrays: arrays | {"hidden": arrays["hidden"][:, :7]}, "hidden of float32"),
+        (lambda arrays: arrays | {"lengths": -arrays["lengths"]}, "lengths"),
+        (lambda arrays: arrays | {"lengths": arrays["lengths"] * 2}, "input_ids of int64"),
+        (lambda arrays: arrays | {"input_ids": arrays["input_ids"] - 1}, "-1 to"),
+        (lambda arrays: arrays | {"input_ids": arrays["input_ids"] + 71}, "0 to 70"),
+        (lambda arrays: arrays | {"hidden": arrays["hidden"] * np.nan}, "NaN"),
+        (lambda arrays: arrays | {"hidden_rows": np.zeros(len(arrays["hidden"]), np.int64)}, "hidden_rows"),
+    ],
+)  # fmt: skip
+def test_golden_inputs_that_could_reveal_nothing_or_contradict_the_manifest_are_refused(
+    change: Callable[[dict[str, Any]], dict[str, Any]], fact: str, text_bundle: Path, tmp_path: Path
+) -> None:
+    folder = copy(text_bundle, tmp_path)
+    np.savez(folder / GOLDEN, **change(_arrays(folder)))
+    sign(folder, [GOLDEN])
+    message = _refusal(folder)
+    assert str(folder / GOLDEN) in message
+    assert fact in message
+
+
+def _deflate(path: Path) -> None:
+    np.savez_compressed(path, **{**_arrays(path.parent), "hidden": np.zeros((10**6, 32), np.float32)})
+
+
+def _inflate_header(path: Path) -> None:
+    """Claim a terabyte in the header of an array."""
+    with zipfile.ZipFile(path) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    shape = f"({len(_arrays(path.parent)['hidden'])}, 32)".encode()
+    claimed = b"(9999999999, 32)"
+    end = b", }"
+    spaces = b" " * (len(claimed) - len(shape))
+    members["hidden.npy"] = members["hidden.npy"].replace(shape + end + spaces, claimed + end)
+    assert claimed in members["hidden.npy"]
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, content in members.items():
+            archive.writestr(name, content)
+
+
+def _many_members(path: Path) -> None:
+    with zipfile.ZipFile(path, "a") as archive:
+        for number in range(1000):
+            archive.writestr(f"{number}.npy", b"")
+
+
+@pytest.mark.parametrize(
+    ("damage", "fact"),
+    [
+        (_deflate, "compressed"),
+        (_inflate_header, "cannot be read"),
+        (_many_members, "too many arrays"),
+        (lambda path: path.write_bytes(b"no archive"), "numpy.savez"),
+        (lambda path: path.write_bytes(b""), "numpy.savez"),
+        (lambda path: path.write_bytes(path.read_bytes()[:200] + path.read_bytes()[-22:]), "cannot be read"),
+    ],
+)
+def test_a_golden_file_of_another_form_is_refused_before_its_arrays_are_read(
+    damage: Callable[[Path], None], fact: str, text_bundle: Path, tmp_path: Path
+) -> None:
+    folder = copy(text_bundle, tmp_path)
+    damage(folder / GOLDEN)
+    sign(folder, [GOLDEN])
+    message = _refusal(folder)
+    assert str(folder / GOLDEN) in message
+    assert fact in message
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"[", b"\xff", b'{"graphs": 7}', b"[" * 100_000, b'{"graphs": "' + b"x" * 10**6]
+)
+def test_a_malformed_parity_file_is_refused(content: bytes, text_bundle: Path, tmp_path: Path) -> None:
+    folder = copy(text_bundle, tmp_path)
+    (folder / PARITY).write_bytes(content)
+    sign(folder, [PARITY])
+    assert str(folder / PARITY) in _refusal(folder)
+
+
+def _swap_weights(manifest: Manifest) -> None:
+    manifest.graphs[0].weights_file, manifest.graphs[0].file = manifest.graphs[0].file, manifest.graphs[0].weights_file
+
+
+@pytest.mark.parametrize(
+    ("change", "fact"),
+    [
+        (lambda manifest: setattr(manifest, "max_tokens", 1000), "max_tokens"),
+        (lambda manifest: setattr(manifest, "max_tokens", 65), "max_tokens"),
+        (lambda manifest: setattr(manifest, "vocabulary_size", 10**6), "vocabulary_size"),
+        (lambda manifest: setattr(manifest, "vocabulary_size", 72), "vocabulary_size"),
+        (lambda manifest: setattr(manifest, "feature_width", 6), "feature_width"),
+        (lambda manifest: setattr(manifest, "width", 7), "width"),
+        (lambda manifest: setattr(manifest, "hidden_width", 7), "hidden_width"),
+        (lambda manifest: setattr(manifest, "heads", 3), "heads"),
+        (lambda manifest: setattr(manifest, "heads", 0), "heads"),
+        (lambda manifest: setattr(manifest, "layers", 2**32 - 1), "layers"),
+        (lambda manifest: setattr(manifest, "pooling", "POOLING_CLS"), "pooling"),
+        (lambda manifest: setattr(manifest, "pooling", "POOLING_NONE"), "pooling"),
+        (lambda manifest: setattr(manifest, "pooling", "POOLING_WEIGHTED_MEAN"), "pooling"),
+        (lambda manifest: setattr(manifest, "pooling", 99), "pooling"),
+        (lambda manifest: setattr(manifest, "normalized", False), "normalized"),
+        (lambda manifest: setattr(manifest, "min_tokens", 2), "min_tokens"),
+        (lambda manifest: setattr(manifest, "min_tokens", 65), "min_tokens"),
+        (lambda manifest: setattr(manifest, "max_text_tokens", 65), "max_text_tokens"),
+        (lambda manifest: setattr(manifest, "token_types", 2), "token_types"),
+        (lambda manifest: setattr(manifest, "prefix_rows", 2), "prefix_rows"),
+        (lambda manifest: setattr(manifest, "class_row", True), "class_row"),
+        (lambda manifest: setattr(manifest, "default_prompt", "other"), "default_prompt"),
+        (lambda manifest: setattr(manifest, "name", "a\nb"), "name"),
+        (lambda manifest: setattr(manifest, "name", "x" * 100_000), "name"),
+        (lambda manifest: setattr(manifest, "name", " "), "name"),
+        (lambda manifest: setattr(manifest.largest_magnitude, "name", "a\nb"), "largest_magnitude.name"),
+        (lambda manifest: setattr(manifest.largest_magnitude, "value", float("nan")), "largest_magnitude.value"),
+        (lambda manifest: manifest.head.labels.append("label"), "head"),
+        (lambda manifest: setattr(manifest.graphs[0], "lowering", "LOWERING_ATTEND"), "lowering"),
+        (lambda manifest: setattr(manifest.graphs[0], "precision", 99), "precision"),
+        (lambda manifest: setattr(manifest.graphs[1], "file", GRAPH), "graphs"),
+        (lambda manifest: manifest.files.append(manifest.files[0]), "files"),
+        (_swap_weights, "weights"),
+    ],
+)  # fmt: skip
+def test_a_manifest_that_lies_is_refused(
+    change: Callable[[Manifest], None], fact: str, text_bundle: Path, tmp_path: Path
+) -> None:
+    folder = copy(text_bundle, tmp_path)
+    manifest = read_manifest(folder)
+    change(manifest)
+    write_manifest(folder, manifest)
+    message = _refusal(folder)
+    assert str(folder) in message
+    assert fact in message
+
+
+@pytest.mark.parametrize(("feature_width", "fact"), [(7, "feature_width"), (0, "vocabulary_size")])
+def test_a_wrong_width_of_features_is_refused(
+    feature_width: int, fact: str, feature_bundle: Path, tmp_path: Path
+) -> None:
+    folder = copy(feature_bundle, tmp_path)
+    manifest = read_manifest(folder)
+    manifest.feature_width = feature_width
+    write_manifest(folder, manifest)
+    assert fact in _refusal(folder)
+
+
+def test_a_manifest_nested_too_deeply_is_refused(text_bundle: Path, tmp_path: Path) -> None:
+    folder = copy(text_bundle, tmp_path)
+    manifest = json.loads((folder / "manifest.json").read_text())
+    text = json.dumps({**manifest, "unknown": 0}).replace('"unknown": 0', '"unknown": ' + "[" * 100_000 + "]" * 100_000)
+    (folder / "manifest.json").write_text(text)
+    assert "manifest.json" in _refusal(folder)
