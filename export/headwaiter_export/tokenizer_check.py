@@ -7,6 +7,7 @@ from pathlib import Path
 from tokenizers import Tokenizer
 
 from headwaiter_export.checkpoint_json import CheckpointError
+from headwaiter_server.runtime.tokenizer_cost import cost_problem, panics_as_errors
 
 # Texts or pairs of texts, an attribute of their encodings, and the values that are expected.
 _Comparison = tuple[Sequence[str] | Sequence[tuple[str, str]], str, list[list[int]]]
@@ -37,13 +38,19 @@ _PHRASES = (
 def check_tokenizer(tokenizer: Tokenizer, path: Path) -> None:
     """Check that a tokenizer always gives the same ids, can encode any text, and gives all tokens the token type 0.
 
+    Also check that the time for a text grows in proportion to the text.
+
     Raises:
         CheckpointError: the tokenizer fails one of these checks.
     """
     if getattr(tokenizer.model, "dropout", None):
         raise CheckpointError(f"{path} has dropout {tokenizer.model.dropout}, which makes ids random: set it to null")
+    # The texts below may take forever with a tokenizer that costs too much.
+    if problem := cost_problem(tokenizer):
+        raise CheckpointError(f"{path} cannot be served: {problem}: use a tokenizer whose time grows with the text")
     try:
-        encodings = tokenizer.encode_batch(check_texts(()))
+        with panics_as_errors():
+            encodings = tokenizer.encode_batch(check_texts(()))
     except Exception as error:  # noqa: BLE001 - the library raises nothing more specific
         raise CheckpointError(f"{path} cannot encode every text ({error}): save the tokenizer again") from None
     if any(any(encoding.type_ids) for encoding in encodings):
@@ -68,18 +75,21 @@ def check_against_transformers(tokenizer: Tokenizer, folder: Path, *, pairs: boo
     added = [token.content for _, token in sorted(tokenizer.get_added_tokens_decoder().items())]
     texts = check_texts(added[:_COMPARED_ADDED_TOKENS])
     try:
-        reference = AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
-        comparisons: list[_Comparison] = [(texts, "ids", reference(texts)["input_ids"])]
-        if pairs:
-            answer, both = reference(texts[:-1], texts[1:]), list(pairwise(texts))
-            attributes = {"input_ids": "ids", "token_type_ids": "type_ids"}
-            comparisons += [(both, attributes[name], answer[name]) for name in attributes if name in answer]
+        with panics_as_errors():
+            reference = AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
+            comparisons: list[_Comparison] = [(texts, "ids", reference(texts)["input_ids"])]
+            if pairs:
+                answer, both = reference(texts[:-1], texts[1:]), list(pairwise(texts))
+                attributes = {"input_ids": "ids", "token_type_ids": "type_ids"}
+                comparisons += [(both, attributes[name], answer[name]) for name in attributes if name in answer]
     except Exception as error:  # noqa: BLE001 - whatever the error is, there is nothing to compare with
         raise CheckpointError(
             f"{folder}: {reference_name} cannot use the tokenizer ({_shortened(repr(error))}): save the tokenizer again"
         ) from None
     for inputs, attribute, expected in comparisons:
-        for text, encoding, expected_ids in zip(inputs, tokenizer.encode_batch(inputs), expected, strict=True):
+        with panics_as_errors():
+            encodings = tokenizer.encode_batch(inputs)
+        for text, encoding, expected_ids in zip(inputs, encodings, expected, strict=True):
             ids = getattr(encoding, attribute)
             if ids != expected_ids:
                 raise CheckpointError(

@@ -34,6 +34,7 @@ from headwaiter_export.tokenizer_parts import (
     t5_post_processor,
     xlm_roberta_parts,
 )
+from headwaiter_server.runtime.tokenizer_cost import panics_as_errors
 
 
 @dataclass(frozen=True)
@@ -83,9 +84,10 @@ def build_tokenizer(folder: Path, config_json: CheckpointJson) -> Tokenizer:
     replaced["model"] = parts["model"] | replaced["model"]
     parts |= {"added_tokens": [], "post_processor": None, "normalizer": None, **replaced}
     try:
-        tokenizer = Tokenizer.from_str(json.dumps(parts))
-        tokenizer.add_tokens(tokens.missing_from(set()))
-        tokenizer.post_processor = kind.post_processor(settings, tokens, tokenizer)
+        with panics_as_errors():
+            tokenizer = Tokenizer.from_str(json.dumps(parts))
+            tokenizer.add_tokens(tokens.missing_from(set()))
+            tokenizer.post_processor = kind.post_processor(settings, tokens, tokenizer)
     except Exception as error:  # noqa: BLE001 - the library raises nothing more specific
         raise CheckpointError(f"{path} does not fit {name} ({error}): {_SAVE_AGAIN}") from None
     return tokenizer
@@ -105,7 +107,8 @@ def read_tokenizer_file(path: Path) -> Tokenizer:
         CheckpointError: the file cannot be read, or has no tokens.
     """
     try:
-        tokenizer = Tokenizer.from_file(str(path))
+        with panics_as_errors():
+            tokenizer = Tokenizer.from_file(str(path))
     except Exception as error:  # noqa: BLE001 - the library raises nothing more specific
         raise CheckpointError(f"{path} cannot be read ({error}): save the tokenizer again") from None
     if not tokenizer.get_vocab():

@@ -1,5 +1,6 @@
 """A bundle's tokenizer gives the ids of `AutoTokenizer`, or the export refuses the checkpoint and names the setting."""
 
+import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -11,10 +12,12 @@ from tokenizers import Tokenizer, normalizers
 from transformers import AutoTokenizer, DistilBertConfig, DistilBertModel
 
 from headwaiter_export.checkpoint_inputs import TokenInput
+from headwaiter_export.checkpoint_json import CheckpointError
 from headwaiter_export.checkpoints import read_checkpoint
 from headwaiter_export.families import FAMILIES
-from headwaiter_export.tokenizer_classes import _CLASS_OF_MODEL_TYPE
-from tests.checkpoints import save_bert, write_json
+from headwaiter_export.tokenizer_check import check_tokenizer
+from headwaiter_export.tokenizer_classes import _CLASS_OF_MODEL_TYPE, read_tokenizer_file
+from tests.checkpoints import save_bert, save_tokenizer, write_json
 from tests.documents import MODELS, blocks
 from tests.export.family_checkpoints import save_family
 from tests.export.helpers import assert_checkpoint_refused, edit_json
@@ -301,3 +304,68 @@ def test_the_python_of_the_page_saves_a_tokenizer_that_can_be_exported(
     text = read_checkpoint(folder).text
     assert text is not None
     assert text.max_tokens == 20
+
+
+def _saved_tokenizer(folder: Path, **parts: Any) -> Path:
+    """Save a small BERT tokenizer with other parts, and return its path."""
+    save_tokenizer(folder)
+    path = folder / "tokenizer.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **parts}))
+    return path
+
+
+def test_a_panic_while_a_tokenizer_is_read_is_an_error_of_the_checkpoint(tmp_path: Path) -> None:
+    path = _saved_tokenizer(tmp_path, normalizer={"type": "Precompiled", "precompiled_charsmap": "AAAA"})
+    with pytest.raises(CheckpointError, match="cannot be read") as refused:
+        read_tokenizer_file(path)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("parts", "fact"),
+    [
+        (
+            {
+                "pre_tokenizer": {
+                    "type": "Split",
+                    "pattern": {"Regex": "(q+)+$"},
+                    "behavior": "Isolated",
+                    "invert": False,
+                }
+            },
+            "'q'",
+        ),
+        (
+            {
+                "normalizer": {
+                    "type": "Sequence",
+                    "normalizers": [{"type": "Replace", "pattern": {"String": "q"}, "content": "qq"}] * 40,
+                }
+            },
+            "256 times",
+        ),
+        (
+            {
+                "post_processor": {
+                    "type": "TemplateProcessing",
+                    "single": [{"SpecialToken": {"id": "[X]", "type_id": 0}}],
+                    "pair": [],
+                    "special_tokens": {},
+                }
+            },
+            "no entry found",
+        ),
+    ],
+)
+def test_a_tokenizer_that_costs_too_much_or_panics_is_refused_with_its_file(
+    parts: dict[str, Any], fact: str, tmp_path: Path
+) -> None:
+    path = _saved_tokenizer(tmp_path, **parts)
+    tokenizer = read_tokenizer_file(path)
+    tokenizer.no_padding()
+    with pytest.raises(CheckpointError) as refused:
+        check_tokenizer(tokenizer, path)
+    message = str(refused.value)
+    assert str(path) in message
+    assert fact in message
+    assert "\n" not in message

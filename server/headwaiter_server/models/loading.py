@@ -10,7 +10,6 @@ from headwaiter_server.config import Settings
 from headwaiter_server.models.calibration import check_longest_sequence, largest_budget, warm_up
 from headwaiter_server.models.calibration_cache import CostFile, calibrate
 from headwaiter_server.models.tokenizer import BundleTokenizer
-from headwaiter_server.runtime.bundle import TOKENIZER
 from headwaiter_server.runtime.errors import ModelRefused, ProviderUnavailable, one_line
 from headwaiter_server.runtime.graph import at_once
 from headwaiter_server.runtime.model import Model, ModelDescription, open_model
@@ -84,9 +83,8 @@ def load_model(
         settings.instances,
     )
     tokenizer = None
-    if max_tokens := model.bundle.manifest.max_text_tokens:
-        with model.bundle.private_copy(TOKENIZER) as private:
-            tokenizer = BundleTokenizer(private / TOKENIZER, max_tokens)
+    if model.bundle.manifest.max_text_tokens:
+        tokenizer = BundleTokenizer.open_in(model.bundle)
     try:
         token_cap, threads = settings.token_budget, settings.threads_per_instance or 0
         cost_file = CostFile.of(settings.cache_dir, model, threads=threads, token_cap=token_cap)

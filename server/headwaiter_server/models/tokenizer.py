@@ -11,12 +11,17 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from headwaiter_proto import encoder_pb2 as pb
-from headwaiter_proto.rules.errors import Failures
+from headwaiter_proto.manifest_pb2 import Manifest
+from headwaiter_proto.rules.errors import Failures, InferenceFailed
 from headwaiter_proto.rules.inputs import check_texts, text_too_long
 from headwaiter_proto.rules.pairs import Pair, check_pairs, kept_tokens
+from headwaiter_server.runtime.bundle import TOKENIZER, Bundle
+from headwaiter_server.runtime.errors import BundleRefused, one_line
+from headwaiter_server.runtime.tokenizer_cost import cost_problem, panics_as_errors
 
 # Texts are tokenised in slices of about this size.
 _SLICE_CHARACTERS = 1 << 16
+_MAX_QUOTED_CHARACTERS = 200
 
 
 class Truncation(Enum):
@@ -66,7 +71,49 @@ class BundleTokenizer:
 
     def __init__(self, file: Path, max_tokens: int) -> None:
         self._tokenizer = Tokenizer.from_file(str(file))
+        # The requests choose the truncation, and the batches pad.
+        self._tokenizer.no_truncation()
+        self._tokenizer.no_padding()
         self._max_tokens = max_tokens
+
+    @classmethod
+    def open_in(cls, bundle: Bundle) -> "BundleTokenizer":
+        """Load and check the tokenizer of a bundle.
+
+        Raises:
+            BundleChanged: the file is not the one that was checked when the bundle was opened.
+            BundleRefused: the file is no tokenizer, contradicts the manifest, or takes too long for a text.
+        """
+        with bundle.private_copy(TOKENIZER) as private:
+            try:
+                with panics_as_errors():
+                    tokenizer = cls(private / TOKENIZER, bundle.manifest.max_text_tokens)
+                    problem = cost_problem(tokenizer._tokenizer) or tokenizer._contradiction(bundle.manifest)
+            except Exception as error:  # noqa: BLE001 - the library raises nothing more specific
+                problem = f"it cannot be read: {one_line(error)[:_MAX_QUOTED_CHARACTERS]}"
+        if problem:
+            path = bundle.folder / TOKENIZER
+            raise BundleRefused(f"{path} is no tokenizer that the server can use ({problem}): export the model again")
+        return tokenizer
+
+    def _contradiction(self, manifest: Manifest) -> str | None:
+        """Return how the tokenizer contradicts the manifest, or None."""
+        encodings = [self._tokenizer.encode("")]
+        if manifest.takes_pairs:
+            encodings.append(self._tokenizer.encode("a", "b"))
+        ids = [*self._tokenizer.get_vocab().values(), *(each for encoding in encodings for each in encoding.ids)]
+        types = [each for encoding in encodings for each in encoding.type_ids]
+        if max(ids, default=0) >= manifest.vocabulary_size:
+            return f"it has token id {max(ids)}, and vocabulary_size of the manifest is {manifest.vocabulary_size}"
+        if max(types, default=0) >= max(1, manifest.token_types) and manifest.token_types:
+            return f"it gives token type {max(types)}, and token_types of the manifest is {manifest.token_types}"
+        for prompt in manifest.prompts:
+            special = np.array(self._tokenizer.encode(prompt.text).special_tokens_mask, bool)
+            tokens = int(np.flatnonzero(~special)[-1]) + 1 if not special.all() else 0
+            if tokens != prompt.tokens:
+                name = prompt.name[:_MAX_QUOTED_CHARACTERS]
+                return f"the prompt {name!r} has {tokens} tokens, and {prompt.tokens} in the manifest"
+        return None
 
     def tokenize(
         self, texts: Sequence[str], options: TokenizeOptions, failures: Failures, max_total_tokens: int
@@ -104,7 +151,13 @@ class BundleTokenizer:
         tokenized = [_NO_TOKENS] * count
         total_tokens = 0
         for indices in _slices(inputs):
-            encodings = encode_batch([inputs[index] for index in indices])
+            try:
+                with panics_as_errors():
+                    encodings = encode_batch([inputs[index] for index in indices])
+            except Exception as error:
+                raise InferenceFailed(
+                    "the model's tokenizer failed on a text: look for the request's id in the server's log"
+                ) from error
             for index, encoding in zip(indices, encodings, strict=True):
                 too_long = len(encoding) > self._max_tokens and options.truncation is Truncation.ERROR
                 # Copying ids makes other threads wait, so the ids of a refused text are not copied.

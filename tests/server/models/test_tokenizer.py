@@ -1,5 +1,6 @@
 """Texts become the token ids of the checkpoint's own tokenizer, truncated only if requested."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -8,9 +9,11 @@ import tokenizers
 import transformers
 from tokenizers import processors
 
-from headwaiter_proto.rules.errors import Failures, InvalidInput, SequenceTooLong
+from headwaiter_proto.rules.errors import Failures, InferenceFailed, InvalidInput, SequenceTooLong
 from headwaiter_server.models.tokenizer import BundleTokenizer, TokenizedText, TokenizeOptions, Truncation
-from headwaiter_server.runtime.bundle import TOKENIZER
+from headwaiter_server.runtime.bundle import TOKENIZER, Bundle
+from headwaiter_server.runtime.errors import BundleRefused
+from tests.server.runtime.bundles import copy, read_manifest, sign, write_manifest
 
 TEXTS = ["The bread is fresh.", "table for two, please", "a", "Rain falls on stones — ΑΒΓ 雨", "two\ntables\t"]
 LONG = "The bread is fresh, please. " * 20
@@ -182,3 +185,119 @@ def test_if_failures_are_kept_the_other_texts_are_tokenised(tokenizer: BundleTok
     kinds = {0: InvalidInput, 2: SequenceTooLong, 3: SequenceTooLong}
     assert {index: type(error) for index, error in failures.by_sequence.items()} == kinds
     assert all(error.sequence == index for index, error in failures.by_sequence.items())
+
+
+def _changed(bundle: Path, folder: Path, **parts: Any) -> Bundle:
+    """Return a copy of a bundle whose tokenizer.json has other parts and a new checksum."""
+    copied = copy(bundle, folder)
+    settings = json.loads((copied / TOKENIZER).read_text())
+    (copied / TOKENIZER).write_text(json.dumps({**settings, **parts}))
+    sign(copied, [TOKENIZER])
+    return Bundle.open(copied)
+
+
+def _refusal(bundle: Bundle) -> str:
+    with pytest.raises(BundleRefused) as refused:
+        BundleTokenizer.open_in(bundle)
+    message = str(refused.value)
+    assert "\n" not in message
+    assert str(bundle.folder / TOKENIZER) in message
+    return message
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", b"[" * 10_000, b"\xff", b'{"version": "9"}'])
+def test_a_file_that_is_no_tokenizer_is_refused(content: bytes, text_bundle: Path, tmp_path: Path) -> None:
+    folder = copy(text_bundle, tmp_path)
+    (folder / TOKENIZER).write_bytes(content)
+    sign(folder, [TOKENIZER])
+    assert "cannot be read" in _refusal(Bundle.open(folder))
+
+
+def _repeated(kind: str, name: str, count: int, step: dict[str, Any]) -> dict[str, Any]:
+    return {kind: {"type": "Sequence", name: [step] * count}}
+
+
+_SPLIT = {"type": "Split", "behavior": "Isolated", "invert": False}
+_DOUBLE = {"type": "Replace", "pattern": {"String": "q"}, "content": "qq"}
+_TWICE = [{"Sequence": {"id": "A", "type_id": 0}}] * 2
+
+
+@pytest.mark.parametrize(
+    ("parts", "fact"),
+    [
+        ({"pre_tokenizer": {**_SPLIT, "pattern": {"Regex": "(q+)+$"}}}, "'q'"),
+        (
+            _repeated("normalizer", "normalizers", 40, _DOUBLE),
+            "256 times",
+        ),
+        (
+            _repeated(
+                "pre_tokenizer",
+                "pretokenizers",
+                40,
+                {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False},
+            ),
+            "256 times",
+        ),
+        (
+            _repeated(
+                "post_processor",
+                "processors",
+                40,
+                {"type": "TemplateProcessing", "single": _TWICE, "pair": [], "special_tokens": {}},
+            ),
+            "256 times",
+        ),
+        # These three make the library panic.
+        ({"normalizer": {"type": "Precompiled", "precompiled_charsmap": "AAAA"}}, "precompiled_charsmap"),
+        (
+            {
+                "post_processor": {
+                    "type": "TemplateProcessing",
+                    "single": [{"SpecialToken": {"id": "[X]", "type_id": 0}}],
+                    "pair": [],
+                    "special_tokens": {},
+                }
+            },
+            "no entry found",
+        ),
+        ({"model": {"type": "Unigram", "unk_id": None, "vocab": [["a", 0.0]], "byte_fallback": False}}, "unk_id"),
+        ({"added_tokens": [], "model": {"type": "WordLevel", "vocab": {"a": 71}, "unk_token": "a"}}, "token id 71"),
+    ],
+)  # fmt: skip
+def test_a_tokenizer_that_fails_or_costs_too_much_is_refused(
+    parts: dict[str, Any], fact: str, text_bundle: Path, tmp_path: Path
+) -> None:
+    assert fact in _refusal(_changed(text_bundle, tmp_path, **parts))
+
+
+def test_a_prompt_with_another_number_of_tokens_is_refused(text_bundle: Path, tmp_path: Path) -> None:
+    folder = copy(text_bundle, tmp_path)
+    manifest = read_manifest(folder)
+    manifest.prompts[0].tokens = 2
+    write_manifest(folder, manifest)
+    assert "'query' has 4 tokens, and 2" in _refusal(Bundle.open(folder))
+
+
+def test_padding_and_truncation_of_the_file_have_no_effect(text_bundle: Path, tmp_path: Path) -> None:
+    padding = {
+        "strategy": {"Fixed": 100},
+        "direction": "Right",
+        "pad_to_multiple_of": None,
+        "pad_id": 0,
+        "pad_type_id": 0,
+        "pad_token": "[PAD]",
+    }
+    truncation = {"direction": "Right", "max_length": 4, "strategy": "LongestFirst", "stride": 0}
+    changed = BundleTokenizer.open_in(_changed(text_bundle, tmp_path, padding=padding, truncation=truncation))
+    assert _ids(changed, TEXTS) == _ids(BundleTokenizer(text_bundle / TOKENIZER, 32), TEXTS)
+
+
+def test_a_panic_of_the_tokenizer_is_a_typed_error(text_bundle: Path, tmp_path: Path) -> None:
+    folder = copy(text_bundle, tmp_path)
+    settings = json.loads((folder / TOKENIZER).read_text())
+    settings["post_processor"]["special_tokens"] = {}
+    (folder / TOKENIZER).write_text(json.dumps(settings))
+    with pytest.raises(InferenceFailed, match="tokenizer failed") as failed:
+        _ids(BundleTokenizer(folder / TOKENIZER, 32), ["bread"])
+    assert "no entry found" in str(failed.value.__cause__)
