@@ -46,10 +46,8 @@ def _wrong_values(path: str, message: Message) -> Iterator[str]:
         name = f"{path}{field.name}"
         if field.message_type is not None and field.message_type.GetOptions().map_entry:
             values = [*value.keys(), *value.values()]
-        elif isinstance(value, Message) or not hasattr(value, "__iter__") or isinstance(value, str):
-            values = [value]
         else:
-            values = list(value)
+            values = [value] if isinstance(value, Message | str | int | float) else list(value)
         for each in values:
             if isinstance(each, Message):
                 yield from _wrong_values(f"{name}.", each)
