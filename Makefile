@@ -44,7 +44,7 @@ test-all: lint test-protobuf7 $(VENV)/.installed $(NODE_PACKAGES) ## Run the lin
 	$(BIN)/pytest -m ''
 
 # Example of a longer load without the other parts: make soak SOAK='load --minutes 30'
-soak: $(VENV)/.installed ## Run all long runs: load with faults, fuzzing, HTTP/2 abuse, sockets, a folder of models
+soak: $(VENV)/.installed ## Run all long runs: load with faults, fuzzing, HTTP/2 abuse, sockets, folders, bundles
 	$(BIN)/python -m tests.soak $(SOAK)
 
 test-protobuf7: $(PROTOBUF7)/.installed ## Check the bare client with protobuf 7

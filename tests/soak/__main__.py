@@ -11,18 +11,21 @@ from pathlib import Path
 
 from testbed.server_process import RunningServer, running_server
 from tests.soak.folder_chaos import folder_chaos
+from tests.soak.fuzzed_folders import fuzzed_folders
 from tests.soak.hostile_sockets import hostile_sockets
 from tests.soak.models import export_feature_model, export_text_model
 from tests.soak.parts import fuzz, http2_abuse, mixed_load
 
-PARTS = ("load", "fuzz", "http2", "sockets", "folder")
+PARTS = ("load", "fuzz", "http2", "sockets", "folder", "bundles")
 SERVER = (sys.executable, "-m", "tests.soak.faulty_server")
 
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.soak", description=__doc__)
     parser.add_argument("parts", nargs="*", choices=[[], *PARTS], help="parts to run (default: all)")
-    parser.add_argument("--minutes", type=float, default=10, help="length of load, sockets and folder (default 10)")
+    parser.add_argument(
+        "--minutes", type=float, default=10, help="length of load, sockets, folder and bundles (default 10)"
+    )
     parser.add_argument("--messages", type=int, default=100_000, help="mutated messages of `fuzz` (default 100000)")
     parser.add_argument("--per-s", type=float, default=1000, help="most mutated messages a second (default 1000)")
     parser.add_argument("--scale", type=float, default=1, help="size of the attacks of `http2` (default 1)")
@@ -39,7 +42,7 @@ def main() -> int:
         broken: list[str] = []
         for part in arguments.parts or PARTS:
             print(f"\n== {part}", flush=True)
-            if part in ("sockets", "folder"):
+            if part in ("sockets", "folder", "bundles"):
                 broken += _run_alone(part, text_model, Path(folder), arguments)
                 continue
             bundles = [text_model]
@@ -67,8 +70,10 @@ def _run(part: str, server: RunningServer, arguments: argparse.Namespace, server
 
 
 def _run_alone(part: str, bundle: Path, folder: Path, arguments: argparse.Namespace) -> list[str]:
-    """Run a part that starts its own servers."""
+    """Run a part that starts its own servers, or needs none."""
     seconds = arguments.minutes * 60
+    if part == "bundles":
+        return fuzzed_folders(bundle, folder / "checkpoint", folder, seconds, arguments.seed)
     if part == "folder":
         return folder_chaos(bundle, folder, seconds, arguments.seed)
     flags = ["--provider", "cpu", "--threads", "1", "--http-api", "on", "--max-request-bytes", "4194304"]
