@@ -39,18 +39,17 @@ class ActivationRanges:
     """
 
     def __init__(self, encoder: Encoder) -> None:
-        self._encoder = encoder
         weights = encoder.fold_temperatures().state_dict()  # the weights that graphs hold
         self.magnitudes = {name: _magnitude(weight) for name, weight in weights.items() if _in_half_precision(name)}
         self.norm_ratio = 0.0
         self.fused_norm_error = 0.0
 
     @contextmanager
-    def watch(self) -> Iterator[None]:
+    def watch(self, encoder: Encoder) -> Iterator[None]:
         """Observe the encoder during the `with` block, in which the caller runs it with layouts of `sequence()`."""
         hooks = [
             module.register_forward_hook(partial(self._layer, name))
-            for name, module in self._encoder.named_modules()
+            for name, module in encoder.named_modules()
             if _in_half_precision(name) and not any(module.children())
         ]
         try:

@@ -20,11 +20,13 @@ import torch
 from google.protobuf import json_format
 from google.protobuf.message import Message
 from numpy.typing import NDArray
+from torch import nn
 
 from headwaiter_export.activation_ranges import ActivationRanges
 from headwaiter_export.atomic_folder import BundleError, atomic_folder
 from headwaiter_export.attention_layout_cuda import PackedCudaSeparateNorms, bias_heads
 from headwaiter_export.checkpoints import LoadedModel
+from headwaiter_export.comparison import OwnCode, compare_with_code
 from headwaiter_export.config import EncoderConfig
 from headwaiter_export.encoder import Encoder
 from headwaiter_export.graph_plans import (
@@ -72,6 +74,7 @@ def export_bundle(
     report: Report = lambda line: None,
     plans: Collection[GraphPlan] | None = None,
     image: ImageFormat | None = None,
+    compare: OwnCode | None = None,
 ) -> None:
     """Write a complete bundle to `destination`; after an error, write nothing.
 
@@ -83,12 +86,15 @@ def export_bundle(
         report: called with a line of text after each step.
         plans: graphs to write; None for all.
         image: the images that the model takes; None if the model takes no images.
+        compare: your own code, which maps one sequence to any of its outputs `hidden` [n, width], `pooled` and
+            `logits`; the export compares them with the encoder's.
 
     Raises:
         BundleError: the name is wrong, the destination is not empty or another export writes to it, the disk has no
-            room, a graph is out of tolerance, or all plans are in fp16 and the model's numbers exceed its range.
+            room, a graph or `compare` is out of tolerance, or all plans are in fp16 and the model's numbers exceed its
+            range.
     """
-    export_model(lambda: LoadedModel(encoder, text, image), destination, name, report, plans=plans)
+    export_model(lambda: LoadedModel(encoder, text, image), destination, name, report, plans=plans, compare=compare)
 
 
 def export_model(
@@ -98,6 +104,7 @@ def export_model(
     report: Report = lambda line: None,
     step: Report = lambda what: None,
     plans: Collection[GraphPlan] | None = None,
+    compare: OwnCode | None = None,
 ) -> None:
     """Write a bundle like `export_bundle`, of a model that `read` returns.
 
@@ -108,9 +115,7 @@ def export_model(
     with atomic_folder(destination) as folder, _one_thread():
         step("reading the model")
         plans = EVERY_GRAPH if plans is None else plans
-        written = _write_graphs(read, plans, folder, report, step)
-        # The tracer leaves cycles that refer to weights.
-        gc.collect()
+        written = _write_graphs(read, plans, folder, report, step, compare)
         _check_graphs(written, folder, report, step)
         _write_json(written.manifest(name, folder), folder / MANIFEST)
 
@@ -226,7 +231,12 @@ def _suitable_plans(plans: Collection[GraphPlan], ranges: ActivationRanges, repo
 
 
 def _write_graphs(
-    read: Callable[[], LoadedModel], plans: Collection[GraphPlan], folder: Path, report: Report, step: Report
+    read: Callable[[], LoadedModel],
+    plans: Collection[GraphPlan],
+    folder: Path,
+    report: Report,
+    step: Report,
+    compare: OwnCode | None,
 ) -> _Written:
     """Write the graphs of a model; the model is out of memory when the function returns."""
     model = read()
@@ -234,8 +244,10 @@ def _write_graphs(
     _check_room(encoder, plans, folder)
     step("computing the reference in PyTorch")
     ranges = ActivationRanges(encoder)
-    with ranges.watch():
+    with ranges.watch(encoder):
         reference = Reference.compute(encoder, ranges.sequence)
+    if compare is not None:
+        report(compare_with_code(compare, reference))
     checked = reference.with_long_sequences(encoder)
     chosen = _suitable_plans(plans, ranges, report)
     sentences = TokenizedSentences([], []) if text is None else tokenize(text, encoder.config.min_tokens)
@@ -260,6 +272,7 @@ def _write_graphs(
             for plan in of_precision:
                 step(f"tracing {plan.file}")
                 shared.write_graph(trace(converted, plan.layout), folder / plan.file)
+                gc.collect()  # The tracer leaves cycles that refer to weights.
         report(f"{weights}: {(folder / weights).stat().st_size / 1e6:.1f} MB")
     has_attention = ATTENTION_WEIGHTS_GRAPH in chosen
     return _Written(
@@ -303,10 +316,14 @@ def _check_room(encoder: Encoder, plans: Collection[GraphPlan], folder: Path) ->
 
 
 def to_float16(encoder: Encoder) -> Encoder:
-    """Return the encoder in float16, with the modules after pooling in float32."""
-    half = copy.deepcopy(encoder).half()
-    half.after_pooling = encoder.after_pooling
-    return half
+    """Return the encoder in float16, with the modules after pooling in float32; they share their weights."""
+    tensors = {id(tensor): tensor for tensor in (*encoder.parameters(), *encoder.buffers())}
+    after_pooling = {id(tensor) for tensor in (*encoder.after_pooling.parameters(), *encoder.after_pooling.buffers())}
+    for key in tensors.keys() - after_pooling:
+        if tensors[key].is_floating_point():
+            half = tensors[key].detach().half()
+            tensors[key] = nn.Parameter(half, False) if isinstance(tensors[key], nn.Parameter) else half
+    return copy.deepcopy(encoder, tensors)
 
 
 def _write_golden(reference: Reference, path: Path) -> None:

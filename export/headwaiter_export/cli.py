@@ -89,7 +89,12 @@ def _read_module(options: argparse.Namespace, report: Callable[[str], object]) -
         config = EncoderConfig.from_dict(CheckpointJson.read(options.config).values)
     except ConfigError as error:
         raise ConfigError(f"{options.config}: {error}") from None
-    return _load_model(config, options.weights, options.tokenizer, report)
+    model = _load_model(config, options.weights, options.tokenizer, report)
+    if options.compare is not None:
+        from headwaiter_export.comparison import compare_with_file
+
+        report(compare_with_file(options.compare, model.encoder))
+    return model
 
 
 def _read_preset(options: argparse.Namespace, report: Callable[[str], object]) -> "LoadedModel":
@@ -178,6 +183,12 @@ def _add_module(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
     module.set_defaults(read=_read_module, default_name=lambda options: options.config.stem)
     module.add_argument("config", type=Path, metavar="CONFIG.json")
     module.add_argument("weights", type=Path, metavar="WEIGHTS.safetensors")
+    module.add_argument(
+        "--compare",
+        type=Path,
+        metavar="OUTPUTS.npz",
+        help="inputs with the outputs of your own code, which the encoder must reproduce",
+    )
     _add_tokenizer(module)
 
 

@@ -2,9 +2,11 @@
 
 An encoder computes the same as the module in eval mode, without dropout. It shares weights that are float32 on the CPU,
 and copies all others. A missing bias becomes zeros, a missing LayerNorm weight becomes ones. If an encoder cannot
-reproduce the module, the error names the attribute.
+reproduce the module, the error names the attribute. A copy of the module is run beside the encoder, so a module that
+computes anything else than its classes say is refused too.
 """
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -12,10 +14,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
+from torch.nn.modules.module import _global_forward_hooks, _global_forward_pre_hooks
+from torch.nn.utils.parametrize import is_parametrized
 
 from headwaiter_export.choices import Activation, Mask, Norm, Pooling, Positions
 from headwaiter_export.config import EncoderConfig
 from headwaiter_export.encoder import Encoder
+from headwaiter_export.parity import random_sequences, run_in_pytorch
+from headwaiter_server.runtime.numeric_tolerances import largest_differences
 
 Weights = dict[str, Tensor]
 
@@ -28,6 +34,8 @@ _ACTIVATIONS: dict[object, Activation] = {
     F.silu: Activation.SILU,
     nn.SiLU: Activation.SILU,
 }
+# Rounding in float32 causes up to about 1e-6; the tolerance of hidden rows is 1e-4.
+_LARGEST_DIFFERENCE = 1e-4
 _GELUS = {"none": Activation.GELU, "tanh": Activation.GELU_TANH}
 
 
@@ -58,6 +66,7 @@ def from_multihead_attention(
         ConversionError: the module cannot be reproduced; the message names the attribute.
         ConfigError: an argument is wrong.
     """
+    _check_hooks(module)
     _check_attention(module, "module")
     config = EncoderConfig(
         **_attention_choices(module),
@@ -70,7 +79,7 @@ def from_multihead_attention(
         pooling=pooling,
         normalize=normalize,
     )
-    return Encoder.with_weights(config, _attention_weights(module, "layers.0.attention"))
+    return _checked(Encoder.with_weights(config, _attention_weights(module, "layers.0.attention")), module)
 
 
 def from_transformer_encoder(
@@ -86,6 +95,7 @@ def from_transformer_encoder(
     `norm_first` may be true or false, and the final norm present or absent. `nn.GELU("tanh")` becomes the tanh
     approximation, although PyTorch's fast path computes the exact gelu for it.
     """
+    _check_hooks(module)
     _check_encoder(module)
     first: Any = module.layers[0]
     config = EncoderConfig(
@@ -104,7 +114,73 @@ def from_transformer_encoder(
     weights = {} if module.norm is None else _norm_weights(module.norm, "norm")
     for name, layer in _named_layers(module):
         weights |= _layer_weights(layer, name)
-    return Encoder.with_weights(config, weights)
+    return _checked(Encoder.with_weights(config, weights), module)
+
+
+def _check_hooks(module: nn.Module) -> None:
+    """Check that no part of a module computes more than its class says."""
+    if _global_forward_hooks or _global_forward_pre_hooks:
+        raise ConversionError(
+            "all modules have a global forward hook, which the encoder would not run: remove the hook"
+        )
+    for name, part in module.named_modules():
+        name = name or "module"
+        if is_parametrized(part):
+            raise ConversionError(f"{name} is parametrized: call torch.nn.utils.parametrize.remove_parametrizations")
+        if part._forward_hooks or part._forward_pre_hooks:  # noqa: SLF001 - PyTorch has no public list
+            raise ConversionError(
+                f"{name} has a forward hook, which the encoder would not run: remove the hook; for weight_norm, "
+                "spectral_norm and prune, call remove_weight_norm, remove_spectral_norm or prune.remove"
+            )
+        if "forward" in vars(part):
+            raise ConversionError(f"{name} has a forward of its own: it must be that of its class")
+
+
+@torch.inference_mode()
+def _checked(encoder: Encoder, module: nn.Module) -> Encoder:
+    """Return the encoder if a copy of the module gives the same hidden rows.
+
+    The copy is in float32 on the CPU, and runs without PyTorch's fast path, which computes the exact gelu for
+    nn.GELU("tanh").
+    """
+    fast = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        own = copy.deepcopy(module).to("cpu", torch.float32).eval()
+        for sequence in random_sequences(encoder.config, _compared_lengths(encoder.config)):
+            (expected,) = run_in_pytorch(encoder, [sequence])
+            actual = _run(own, torch.from_numpy(sequence), encoder.config.mask).numpy()
+            assert expected.hidden is not None
+            difference = min(largest_differences(actual, expected.hidden))
+            if not difference <= _LARGEST_DIFFERENCE:
+                raise ConversionError(
+                    f"the module differs by {difference:.2e} from its classes on a sequence of {len(sequence)} rows, "
+                    f"more than {_LARGEST_DIFFERENCE:g}: it computes something that the encoder cannot reproduce"
+                )
+    except ConversionError:
+        raise
+    except Exception as error:
+        raise ConversionError(f"the module cannot be run to check the encoder ({error!r:.200}): correct it") from error
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fast)
+    return encoder
+
+
+def _compared_lengths(config: EncoderConfig) -> list[int]:
+    return sorted({min(n, config.max_tokens) for n in (config.min_tokens, config.min_tokens + 1, 7, 40)})
+
+
+def _run(module: nn.Module, x: Tensor, mask: Mask) -> Tensor:
+    """Return the hidden rows [n, d] of one sequence."""
+    masked = None
+    if mask is not Mask.NONE:
+        pairs = torch.ones(len(x), len(x), dtype=torch.bool)
+        masked = pairs.triu(1) if mask is Mask.CAUSAL else torch.eye(len(x), dtype=torch.bool)
+    if isinstance(module, nn.MultiheadAttention):
+        rows: Tensor = module(x, x, x, attn_mask=masked, need_weights=False)[0]
+    else:
+        rows = module(x, mask=masked)
+    return rows
 
 
 def _check_encoder(module: nn.TransformerEncoder) -> None:

@@ -22,17 +22,28 @@ _BEGIN, _END = "BeginLayer", "EndLayer"
 
 
 def mark_layers(encoder: Encoder) -> Encoder:
-    """Return an encoder with the first layer of each kind, between placeholders; it shares all weights."""
-    shared = {id(tensor): tensor for tensor in (*encoder.parameters(), *encoder.buffers())}
-    marked = copy.deepcopy(encoder, {**shared, id(encoder.layers): nn.ModuleList()})
-    marked.layers = nn.ModuleList(map(_MarkedLayer, _first_of_each_kind(encoder).values()))
+    """Return an encoder with the first layer of each kind, between placeholders, and with weights of any value.
+
+    PyTorch's tracer keeps the weights of the last traced module in memory, so it must not see those of the encoder.
+    Memory that nobody writes to takes no room.
+    """
+    layers = nn.ModuleList(map(_MarkedLayer, _first_of_each_kind(encoder).values()))
+    tensors = [tensor for module in (encoder, layers) for _, tensor in _tensors(module)]
+    memo: dict[int, object] = {id(tensor): _without_values(tensor) for tensor in tensors}
+    marked = copy.deepcopy(encoder, {**memo, id(encoder.layers): nn.ModuleList()})
+    marked.layers = copy.deepcopy(layers, memo)
     return marked
+
+
+def _without_values(tensor: Tensor) -> Tensor:
+    empty = torch.empty_like(tensor)
+    return nn.Parameter(empty, requires_grad=False) if isinstance(tensor, nn.Parameter) else empty
 
 
 def repeat_layers(model: ir.Model, encoder: Encoder) -> None:
     """Replace the marked operators in the graph of `mark_layers(encoder)` by copies for each layer of the encoder.
 
-    An output of the graph that a layer computes becomes one output for each layer.
+    The graph gets the encoder's weights. An output that a layer computes becomes one output for each layer.
     """
     graph = model.graph
     kinds = [_TracedLayer(begin) for begin in graph if begin.op_type == _BEGIN]
@@ -61,6 +72,9 @@ def repeat_layers(model: ir.Model, encoder: Encoder) -> None:
         assert value.name is not None
         del graph.initializers[value.name]
     del graph.opset_imports[_DOMAIN]
+    for name, tensor in _tensors(encoder):
+        if value := graph.initializers.get(f"encoder.{name}"):
+            value.const_value = TorchTensor(tensor.detach(), value.name)
 
 
 class _MarkedLayer(nn.Module):
@@ -118,9 +132,9 @@ def _kind(layer: nn.Module) -> object:
     return modules, tuple((name, tensor.shape, tensor.dtype) for name, tensor in _tensors(layer))
 
 
-def _tensors(layer: nn.Module) -> Iterable[tuple[str, Tensor]]:
-    yield from layer.named_parameters(remove_duplicate=False)
-    yield from layer.named_buffers(remove_duplicate=False)
+def _tensors(module: nn.Module) -> Iterable[tuple[str, Tensor]]:
+    yield from module.named_parameters(remove_duplicate=False)
+    yield from module.named_buffers(remove_duplicate=False)
 
 
 def _weights(layer: nn.Module, names: dict[ir.Value, str], number: int, graph: ir.Graph) -> dict[ir.Value, ir.Value]:

@@ -118,7 +118,7 @@ async def test_extreme_lengths_alone_and_together_equal_transformers(
 def test_the_numbers_of_a_trained_model_fit_fused_norms_and_float16(real_checkpoint: Path) -> None:
     encoder = read_checkpoint(real_checkpoint).encoder
     ranges = ActivationRanges(encoder)
-    with ranges.watch():
+    with ranges.watch(encoder):
         run_in_pytorch(encoder, random_sequences(encoder.config, (1, 30, 100)), ranges.sequence)
     assert 0 < ranges.norm_ratio < 1
     assert can_fuse_norms(ranges.fused_norm_error)

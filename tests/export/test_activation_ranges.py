@@ -25,7 +25,7 @@ from tests.export.helpers import random_encoder, random_sequences, shifted_encod
 
 def measure(encoder: Encoder) -> ActivationRanges:
     ranges = ActivationRanges(encoder)
-    with ranges.watch():
+    with ranges.watch(encoder):
         Reference.compute(encoder, ranges.sequence)
     return ranges
 

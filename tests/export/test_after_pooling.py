@@ -168,7 +168,7 @@ def test_a_graph_in_fp16_computes_the_modules_after_pooling_in_float32(tmp_path:
     encoder.get_parameter("after_pooling.0.linear.weight").data *= 1e6
     ranges = ActivationRanges(encoder)
     sequences = random_sequences(encoder.config, [1, 9])
-    with ranges.watch():
+    with ranges.watch(encoder):
         run_in_pytorch(encoder, sequences, ranges.sequence)
     assert max(ranges.magnitudes.values()) < 1e4
     write_graph(to_float16(encoder), PackedCpu, tmp_path / "graph.onnx")

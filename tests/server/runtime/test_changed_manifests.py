@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from google.protobuf.descriptor import FieldDescriptor
 from numpy.typing import NDArray
 
 from headwaiter_proto import encoder_pb2 as pb
@@ -38,7 +38,7 @@ _ABSENT = object()
 _LARGE = {FieldDescriptor.TYPE_UINT32: 2**32 - 1, FieldDescriptor.TYPE_UINT64: 2**64 - 1}
 
 
-def _answers(folder: Path) -> dict[str, NDArray[np.generic]]:
+def _answers(folder: Path) -> dict[str, NDArray[Any]]:
     """Return what a server answers to requests for texts, in several poolings, and for attention weights.
 
     Requests that the server refuses have no answer.
@@ -51,7 +51,7 @@ def _answers(folder: Path) -> dict[str, NDArray[np.generic]]:
     outputs = model.graph.run(pack(sequences), hidden=True)
     assert outputs.hidden is not None
     rows = np.split(outputs.hidden, [len(sequences[0])])
-    answers: dict[str, NDArray[np.generic]] = {"tokens": np.concatenate(sequences), "hidden": outputs.hidden}
+    answers: dict[str, NDArray[Any]] = {"tokens": np.concatenate(sequences), "hidden": outputs.hidden}
     for pooling in (pb.POOLING_UNSPECIFIED, pb.POOLING_MEAN, pb.POOLING_CLS):
         try:
             output = read_output(pb.OutputOptions(pooled=True, pooling=pooling), manifest)
@@ -72,14 +72,14 @@ def _answers(folder: Path) -> dict[str, NDArray[np.generic]]:
     return answers
 
 
-def _answers_or_refusal(folder: Path) -> dict[str, NDArray[np.generic]] | str:
+def _answers_or_refusal(folder: Path) -> dict[str, NDArray[Any]] | str:
     try:
         return _answers(folder)
     except ModelRefused as refused:
         return str(refused)
 
 
-def _changes(field: FieldDescriptor, content: Any, path: JsonPath) -> Iterator[tuple[JsonPath, Any]]:
+def _changes(field: Any, content: Any, path: JsonPath) -> Iterator[tuple[JsonPath, Any]]:
     """Yield paths into the JSON of a manifest, with the value that replaces the one at the path."""
     yield path, _ABSENT
     if field.message_type is not None and field.message_type.GetOptions().map_entry:
@@ -104,7 +104,7 @@ def _changes(field: FieldDescriptor, content: Any, path: JsonPath) -> Iterator[t
             yield path, number
 
 
-def _changes_within(message: Descriptor, content: dict[str, Any], path: JsonPath) -> Iterator[tuple[JsonPath, Any]]:
+def _changes_within(message: Any, content: dict[str, Any], path: JsonPath) -> Iterator[tuple[JsonPath, Any]]:
     for field in message.fields:
         yield from _changes(field, content.get(field.json_name), (*path, field.json_name))
 
@@ -112,17 +112,19 @@ def _changes_within(message: Descriptor, content: dict[str, Any], path: JsonPath
 def _changed(manifest: dict[str, Any], path: JsonPath, value: Any) -> dict[str, Any]:
     changed = deepcopy(manifest)
     part: Any = changed
+    key: Any
     for key in path[:-1]:
         part = part[key] if isinstance(part, list) else part.setdefault(key, {})
+    last: Any = path[-1]
     if value is not _ABSENT:
-        part[path[-1]] = value
-    elif path[-1] in part:
-        del part[path[-1]]
+        part[last] = value
+    elif isinstance(part, list) or last in part:
+        del part[last]
     return changed
 
 
 @pytest.fixture(scope="module")
-def answers(text_bundle: Path) -> dict[str, NDArray[np.generic]]:
+def answers(text_bundle: Path) -> dict[str, NDArray[Any]]:
     return _answers(text_bundle)
 
 
@@ -130,7 +132,7 @@ def answers(text_bundle: Path) -> dict[str, NDArray[np.generic]]:
 def test_a_changed_field_changes_no_answer(
     name: str,
     text_bundle: Path,
-    answers: dict[str, NDArray[np.generic]],
+    answers: dict[str, NDArray[Any]],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
