@@ -42,7 +42,7 @@ def read_text(folder: Path, config_json: CheckpointJson, config: EncoderConfig) 
     tokenizer = build_tokenizer(folder, config_json)
     text = _text_config(tokenizer, folder / "tokenizer.json", config)
     pairs = config.head is not None
-    check_against_transformers(tokenizer, folder, pairs=pairs)
+    check_against_transformers(tokenizer, folder, config_json, pairs=pairs)
     limit = _text_limit(folder, _CROSS_ENCODER_FIELDS if pairs else _ENCODER_FIELDS)
     return replace(text, max_tokens=int(min(limit, config.max_tokens)), pairs=pairs)
 

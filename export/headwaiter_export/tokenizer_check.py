@@ -1,16 +1,22 @@
 """Compare a tokenizer with the one that `transformers` builds, if `transformers` is installed."""
 
+import json
+import shutil
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from tokenizers import Tokenizer
 
-from headwaiter_export.checkpoint_json import CheckpointError
+from headwaiter_export.checkpoint_json import CheckpointError, CheckpointJson
 from headwaiter_server.runtime.tokenizer_cost import cost_problem, panics_as_errors
 
 # Texts or pairs of texts, an attribute of their encodings, and the values that are expected.
 _Comparison = tuple[Sequence[str] | Sequence[tuple[str, str]], str, list[list[int]]]
+# The files that `AutoTokenizer` needs, and the fields of config.json by which it chooses a class.
+_TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
+_CLASS_FIELDS = ("model_type", "tokenizer_class", "transformers_version")
 # Added tokens beyond this number are not compared: some tokenizers have thousands of unused ones.
 _COMPARED_ADDED_TOKENS = 50
 _MAX_QUOTED_CHARACTERS = 200
@@ -59,9 +65,12 @@ def check_tokenizer(tokenizer: Tokenizer, path: Path) -> None:
         )
 
 
-def check_against_transformers(tokenizer: Tokenizer, folder: Path, *, pairs: bool = False) -> None:
+def check_against_transformers(
+    tokenizer: Tokenizer, folder: Path, config_json: CheckpointJson, *, pairs: bool = False
+) -> None:
     """Compare the ids of a few hundred texts with those of `AutoTokenizer`; do nothing without `transformers`.
 
+    `AutoTokenizer` gets a copy of the tokenizer's files: beside code, it asks the user whether to run the code.
     With `pairs`, also compare the ids and the token types of each text with the next one.
 
     Raises:
@@ -76,7 +85,9 @@ def check_against_transformers(tokenizer: Tokenizer, folder: Path, *, pairs: boo
     texts = check_texts(added[:_COMPARED_ADDED_TOKENS])
     try:
         with panics_as_errors():
-            reference = AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
+            with TemporaryDirectory() as copy:
+                _copy_tokenizer(folder, config_json, Path(copy))
+                reference = AutoTokenizer.from_pretrained(copy, local_files_only=True, trust_remote_code=False)
             comparisons: list[_Comparison] = [(texts, "ids", reference(texts)["input_ids"])]
             if pairs:
                 answer, both = reference(texts[:-1], texts[1:]), list(pairwise(texts))
@@ -106,6 +117,14 @@ def check_texts(added_tokens: Iterable[str]) -> list[str]:
     for token in added_tokens:
         texts += [token, f"a{token}b", f"a {token} b", f"  {token}  {token}", token.upper(), token.lower()]
     return list(dict.fromkeys(texts))
+
+
+def _copy_tokenizer(folder: Path, config_json: CheckpointJson, copy: Path) -> None:
+    for name in _TOKENIZER_FILES:
+        if (folder / name).is_file():
+            shutil.copyfile(folder / name, copy / name)
+    fields = {name: config_json.values[name] for name in _CLASS_FIELDS if name in config_json.values}
+    (copy / "config.json").write_text(json.dumps(fields), encoding="utf-8")
 
 
 def _shortened(quoted: str) -> str:
