@@ -117,6 +117,22 @@ class CheckpointJson:
         return self.values[name]
 
 
+def path_inside(folder: Path, name: str, source: Path) -> Path:
+    """Return the path of a part of a checkpoint that the file `source` names.
+
+    The part may be a link that leads outside the folder, as in the cache of Hugging Face. Its name may not.
+
+    Raises:
+        CheckpointError: the name leads outside the folder.
+    """
+    path = Path(name)
+    if path.anchor or ".." in path.parts:
+        raise CheckpointError(
+            f"{source} names {name!r:.99}, which is outside the checkpoint: name a part of the folder"
+        )
+    return folder / path
+
+
 def read_json(path: Path) -> Any:
     """Read a JSON file.
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from torch import Tensor
 
 from headwaiter_export.after_pooling import DenseActivation, ModuleKind, PooledModule
-from headwaiter_export.checkpoint_json import CheckpointError, CheckpointJson, read_json
+from headwaiter_export.checkpoint_json import CheckpointError, CheckpointJson, path_inside, read_json
 from headwaiter_export.choices import Pooling
 from headwaiter_export.weights import read_tensors, take_tensor
 
@@ -95,17 +95,18 @@ def read_modules(folder: Path) -> Modules:
     for module in modules:
         if not module["type"].startswith("sentence_transformers."):
             raise CheckpointError(f"modules.json has the type {module['type']!r}: the export does not run its code")
+    paths = [path_inside(folder, module["path"], folder / "modules.json") for module in modules]
     kinds = [module["type"].rpartition(".")[2] for module in modules]
     settings = CheckpointJson.read_if_present(folder / "config_sentence_transformers.json")
     if kinds == ["Transformer"] and settings.values.get("model_type") == "CrossEncoder":
         settings.require(_CROSS_ENCODER_FIELDS)
-        return Modules(folder / modules[0]["path"], cross_encoder=settings)
+        return Modules(paths[0], cross_encoder=settings)
     if kinds[:2] != ["Transformer", "Pooling"] or not set(kinds[2:]) <= _READERS.keys():
         raise CheckpointError(
             f"modules.json lists {', '.join(kinds)}: it must be Transformer, Pooling, and then any of "
             f"{', '.join(_READERS)}"
         )
-    transformer, pooling, *others = (folder / module["path"] for module in modules)
+    transformer, pooling, *others = paths
     config_json = CheckpointJson.read(pooling / "config.json")
     after_pooling = [_READERS[kind](path) for kind, path in zip(kinds[2:], others, strict=True)]
     normalize = False

@@ -122,7 +122,8 @@ def read_checkpoint(folder: Path, pooling: Pooling | None = None, normalize: boo
 def _read_family(config_json: CheckpointJson) -> Family:
     """Return the family of a checkpoint, or raise CheckpointError if the checkpoint is not a supported encoder."""
     family = config_json.choice("model_type", {**FAMILIES, **FEATURE_FAMILIES})
-    config_json.require({"quantization_config": None})
+    # The last two name other files, which transformers then reads instead.
+    config_json.require(dict.fromkeys(("quantization_config", "configuration_files", "transformers_weights")))
     code = config_json.values.get("auto_map") or {}
     if not family.custom_classes or not isinstance(code, dict):
         config_json.require({"auto_map": None})

@@ -6,7 +6,7 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from headwaiter_export.checkpoint_json import CheckpointError, CheckpointJson
+from headwaiter_export.checkpoint_json import CheckpointError, CheckpointJson, path_inside
 from headwaiter_export.config import EncoderConfig, WeightsError
 from headwaiter_export.encoder import Encoder
 
@@ -58,7 +58,8 @@ def read_tensors(folder: Path) -> dict[str, Tensor]:
             return read(whole)
         if index.is_file():
             shards = sorted(set(CheckpointJson.read(index).string_map("weight_map").values()))
-            return {tensor: value for shard in shards for tensor, value in read(folder / shard).items()}
+            paths = [path_inside(folder, shard, index) for shard in shards]
+            return {tensor: value for path in paths for tensor, value in read(path).items()}
     raise CheckpointError(f"{folder} has neither model.safetensors nor pytorch_model.bin: save the model again")
 
 

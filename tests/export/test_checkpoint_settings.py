@@ -17,6 +17,8 @@ from tests.export.helpers import assert_checkpoint_refused
     [
         ("config.json", {"auto_map": {"AutoModel": "code.Model"}}, ["auto_map"]),
         ("config.json", {"quantization_config": {"bits": 4}}, ["quantization_config"]),
+        ("config.json", {"configuration_files": ["config.5.0.0.json"]}, ["configuration_files"]),
+        ("config.json", {"transformers_weights": "other.safetensors"}, ["transformers_weights 'other.safetensors'"]),
         ("sentence_bert_config.json", {"transformer_task": "fill-mask"}, ["transformer_task 'fill-mask'", "'feature-"]),
         ("sentence_bert_config.json", {"processor_kwargs": {"model_max_length": 8}}, ["processor_kwargs"]),
         ("sentence_bert_config.json", {"tokenizer_args": {"do_lower_case": False}}, ["tokenizer_args"]),

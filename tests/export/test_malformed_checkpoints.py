@@ -120,6 +120,32 @@ def test_modules_must_have_a_type_and_a_path(modules: Any, folder: Path) -> None
     assert_checkpoint_refused(folder, "modules.json", "type", "path")
 
 
+@pytest.mark.parametrize("path", ["../other", "/etc", "a/../..", ".."])
+@pytest.mark.parametrize("module", [0, 1])
+def test_a_module_outside_the_folder_is_refused(module: int, path: str, folder: Path) -> None:
+    modules = json.loads((folder / "modules.json").read_text())
+    modules[module]["path"] = path
+    write_json(folder / "modules.json", modules)
+    assert_checkpoint_refused(folder, "modules.json", repr(path), "outside")
+
+
+@pytest.mark.parametrize("is_absolute", [False, True])
+def test_a_shard_outside_the_folder_is_refused(is_absolute: bool, folder: Path) -> None:
+    (folder / "model.safetensors").rename(folder.parent / "other.safetensors")
+    name = str(folder.parent / "other.safetensors") if is_absolute else "../other.safetensors"
+    write_json(folder / "model.safetensors.index.json", {"weight_map": {"x": name}})
+    assert_checkpoint_refused(folder, "model.safetensors.index.json", repr(name), "outside")
+
+
+def test_links_to_files_outside_the_folder_are_followed_as_in_the_cache_of_hugging_face(folder: Path) -> None:
+    expected = read_checkpoint(folder).encoder.state_dict()
+    for name in ("config.json", "model.safetensors", "tokenizer.json"):
+        (folder / name).rename(folder.parent / f"blob-{name}")
+        (folder / name).symlink_to(Path("..", f"blob-{name}"))
+    found = read_checkpoint(folder).encoder.state_dict()
+    assert all(torch.equal(tensor, found[name]) for name, tensor in expected.items())
+
+
 @pytest.mark.parametrize(
     ("index", "facts"),
     [
