@@ -68,6 +68,7 @@ def build_tokenizer(folder: Path, config_json: CheckpointJson) -> Tokenizer:
             raise settings.error(name, expected)
     path = folder / "tokenizer.json"
     tokenizer = read_tokenizer_file(path)
+    _check_truncation(settings, tokenizer, path)
     parts: Parts = json.loads(tokenizer.to_str())
     name, kind = _read_class(settings, config_json)
     # Llama 3 names the class of Llama 2.
@@ -91,6 +92,18 @@ def build_tokenizer(folder: Path, config_json: CheckpointJson) -> Tokenizer:
     except Exception as error:  # noqa: BLE001 - the library raises nothing more specific
         raise CheckpointError(f"{path} does not fit {name} ({error}): {_SAVE_AGAIN}") from None
     return tokenizer
+
+
+def _check_truncation(settings: CheckpointJson, tokenizer: Tokenizer, path: Path) -> None:
+    """Check that long texts lose tokens at their right end; `AutoTokenizer` takes the end from either file."""
+    source, side = settings.path, settings.values.get("truncation_side")
+    if "truncation_side" not in settings.values:
+        source, side = path, (tokenizer.truncation or {"direction": "right"})["direction"]
+    if side != "right":
+        raise CheckpointError(
+            f"{source} has the truncation side {side!r}: set truncation_side in {settings.path.name} to 'right', and "
+            "let requests choose the side"
+        )
 
 
 def gives_token_types(folder: Path, config_json: CheckpointJson) -> bool:
@@ -140,6 +153,7 @@ _REFUSED_SETTINGS = {
     "auto_map": f"the export does not run code of a checkpoint: {_SAVE_AGAIN}",
     "fast_tokenizer_files": "keep the right file as tokenizer.json, and remove the field",
     "init_inputs": "remove the field",
+    "model_specific_special_tokens": "name the tokens in extra_special_tokens",
     "split_special_tokens": "it must be false",
 }
 _BERT = TokenizerClass(

@@ -244,6 +244,9 @@ def test_a_tokenizer_that_transformers_cannot_use_is_refused(model: Path, tmp_pa
         ({"init_inputs": ["x"]}, ["init_inputs ['x']"]),
         ({"fast_tokenizer_files": ["tokenizer.4.0.0.json"]}, ["fast_tokenizer_files"]),
         ({"split_special_tokens": True}, ["split_special_tokens True"]),
+        ({"truncation_side": "left"}, ["truncation side 'left'", "truncation_side", "'right'"]),
+        ({"truncation_side": None}, ["truncation side None"]),
+        ({"model_specific_special_tokens": {"a_token": "bread"}}, ["model_specific_special_tokens"]),
         ({"do_lower_case": "yes"}, ["do_lower_case 'yes'", "true or false"]),
         ({"strip_accents": 1}, ["strip_accents 1", "true or false"]),
         ({"cls_token": None}, ["cls_token"]),
@@ -262,6 +265,17 @@ def test_a_setting_that_the_export_cannot_apply_is_named(
     folder = save_case("WordPiece uncased", model, tmp_path / "model")
     edit_json(folder / "tokenizer_config.json", **settings)
     assert_checkpoint_refused(folder, *facts)
+
+
+def test_the_end_that_tokenizer_json_drops_is_that_of_auto_tokenizer(model: Path, tmp_path: Path) -> None:
+    folder = save_case("WordPiece uncased", model, tmp_path / "model")
+    truncation = {"direction": "Left", "max_length": 5, "strategy": "LongestFirst", "stride": 0}
+    edited(word_piece(), truncation=truncation).save(str(folder / "tokenizer.json"))
+    assert AutoTokenizer.from_pretrained(str(folder)).truncation_side == "left"
+    assert_checkpoint_refused(folder, "tokenizer.json", "left", "truncation_side")
+    edit_json(folder / "tokenizer_config.json", truncation_side="right")
+    assert AutoTokenizer.from_pretrained(str(folder)).truncation_side == "right"
+    assert read_checkpoint(folder).text is not None
 
 
 @pytest.mark.parametrize(
