@@ -107,6 +107,18 @@ class CheckpointJson:
             if known is not None and name not in supported and name not in known:
                 raise self.error(name, f"the export does not know the field; {_REMOVE}")
 
+    def with_aliases(self, aliases: Mapping[str, str]) -> "CheckpointJson":
+        """Return the object with the fields that are given under another name; `aliases` maps other names to names.
+
+        Raises:
+            CheckpointError: a field has two values; transformers would take that of the other name.
+        """
+        values = dict(self.values)
+        for alias, name in aliases.items():
+            if alias in values and values.setdefault(name, values[alias]) != values[alias]:
+                raise self.error(alias, f"it must be equal to {name}, {values[name]!r:.99}")
+        return CheckpointJson(self.path, values)
+
     def error(self, name: str, expected: str) -> CheckpointError:
         """Return an error with the file, a field, its value and the values that are expected."""
         return CheckpointError(f"{self.path} has {name} {self.values[name]!r:.99}: {expected}")

@@ -129,6 +129,7 @@ _DISTILBERT = Family(
     },
     ignored_prefixes=("vocab_transform.", "vocab_layer_norm.", "vocab_projector."),
     norm_eps=1e-12,
+    aliases={"hidden_size": "dim", "num_attention_heads": "n_heads", "num_hidden_layers": "n_layers"},
     sequence_head=SequenceHead("classifier", "pre_classifier", HeadActivation.RELU),
 )
 

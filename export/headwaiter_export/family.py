@@ -104,6 +104,7 @@ class Family:
         config_fields: fields of config.json that may hold the encoder's configuration as an object; the first that is
             present counts. Empty if config.json itself is the configuration.
         default_values: values of fields that the configuration may leave out.
+        aliases: other names of fields, as in `attribute_map` of the configuration's class in transformers.
         sequence_head: names of the head of sequence classification; None if the export does not know the head.
         activations: activations by their names in `activation_field`.
         custom_classes: prefix of the classes that auto_map may name, whose code computes the same; empty if none does.
@@ -133,6 +134,7 @@ class Family:
     optional_size_fields: Mapping[str, str] = field(default_factory=dict)
     config_fields: tuple[str, ...] = ()
     default_values: Mapping[str, Any] = field(default_factory=dict)
+    aliases: Mapping[str, str] = field(default_factory=dict)
     sequence_head: SequenceHead | None = None
     activations: Mapping[str, Activation] = field(default_factory=lambda: ACTIVATIONS)
     custom_classes: str = ""
@@ -143,9 +145,10 @@ class Family:
         """Return the configuration of the encoder in config.json, with default values for missing fields.
 
         Raises:
-            CheckpointError: the configuration is not an object, or its code has a value that the family lacks.
+            CheckpointError: the configuration is not an object, a field has two values, or its code has a value that
+                the family lacks.
         """
-        config_json = self.translate(config_json)
+        config_json = self.translate(config_json).with_aliases(self.aliases)
         named = [name for name in self.config_fields if config_json.values.get(name) is not None]
         if named and not isinstance(config_json.values[named[0]], dict):
             raise config_json.error(named[0], "it must be an object")

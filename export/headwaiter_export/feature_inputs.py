@@ -19,13 +19,6 @@ from headwaiter_export.rotary_inputs import pair_neighbours
 from headwaiter_export.weights import take_tensor
 from headwaiter_proto.encoder_pb2 import ImageFormat
 
-# Other names that transformers reads for fields of Whisper's config.json.
-_WHISPER_ALIASES = {
-    "hidden_size": "d_model",
-    "num_attention_heads": "encoder_attention_heads",
-    "num_hidden_layers": "encoder_layers",
-}
-
 
 @dataclass(frozen=True)
 class PatchInput(ABC):
@@ -202,10 +195,7 @@ class FrameInput:
     """
 
     def sizes(self, config_json: CheckpointJson) -> dict[str, int]:
-        """Read the sizes of the input, named as in EncoderConfig, and check other names of Whisper's fields."""
-        for alias, field in _WHISPER_ALIASES.items():
-            if config_json.values.get(alias) not in (None, config_json.size(field)):
-                raise config_json.error(alias, f"it must be equal to {field}, {config_json.size(field)}")
+        """Read the sizes of the input, named as in EncoderConfig."""
         return {
             "feature_width": config_json.size("d_model"),
             "max_tokens": config_json.size("max_source_positions"),

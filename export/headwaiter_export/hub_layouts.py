@@ -28,10 +28,10 @@ _NOMIC_DEFAULTS = {**_NOMIC_VALUES, **dict.fromkeys(("qkv_proj_bias", "mlp_fc1_b
 }
 # The names of transformers that the code takes too, because its configuration is derived from that of GPT-2.
 _NOMIC_ALIASES = {
-    "n_embd": "hidden_size",
-    "n_layer": "num_hidden_layers",
-    "n_head": "num_attention_heads",
-    "n_positions": "max_position_embeddings",
+    "hidden_size": "n_embd",
+    "num_hidden_layers": "n_layer",
+    "num_attention_heads": "n_head",
+    "max_position_embeddings": "n_positions",
 }
 # The only supported values of fields of GTE's code, which are also its defaults.
 _NEW_VALUES = {
@@ -53,8 +53,7 @@ def nomic_json(config_json: CheckpointJson) -> CheckpointJson:
     values = config_json.values
     if not values.get("auto_map") and ("n_embd" not in values or "hidden_size" in values):
         return config_json
-    aliases = {name: values[alias] for name, alias in _NOMIC_ALIASES.items() if alias in values}
-    custom = _checked(replace(config_json, values={**aliases, **values}), _NOMIC_DEFAULTS, _NOMIC_VALUES)
+    custom = _checked(config_json.with_aliases(_NOMIC_ALIASES), _NOMIC_DEFAULTS, _NOMIC_VALUES)
     longest = custom.size("n_positions")
     if custom.values.get("rotary_scaling_factor"):
         longest = min(longest, custom.size("max_trained_positions"))

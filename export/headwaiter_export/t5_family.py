@@ -99,6 +99,12 @@ T5 = Family(
         "rms_norm": True,
         "embedding_norm": False,
     },
+    aliases={
+        "hidden_size": "d_model",
+        "num_attention_heads": "num_heads",
+        "num_hidden_layers": "num_layers",
+        "head_dim": "d_kv",
+    },
     norm_eps_field="layer_norm_epsilon",
     default_norm_eps=1e-6,
     default_values={
