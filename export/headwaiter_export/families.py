@@ -39,8 +39,7 @@ _DATA2VEC = replace(_ROBERTA, tensor_prefix="data2vec_text.")
 _XLM_ROBERTA_XL = replace(
     _ROBERTA,
     module_names={
-        "embedding.tokens": "embeddings.word_embeddings",
-        "embedding.positions.table": "embeddings.position_embeddings",
+        **{name: module for name, module in BERT_MODULES.items() if name != "embedding.norm"},
         "norm": "encoder.LayerNorm",
     },
     layer_module_names={

@@ -47,6 +47,7 @@ MODERN_TOKENS: dict[str, Any] = dict.fromkeys(("bos_token_id", "eos_token_id", "
         ("Camembert", 0),
         ("XLMRoberta", 0),
         ("XLMRobertaXL", 0),
+        ("XLMRobertaXL", 2),
         ("Data2VecText", 0),
         ("MPNet", 0),
         ("DistilBert", 0),
