@@ -50,6 +50,11 @@ class TokenSettings:
             token.special = token.special or token.content in special
         return tokens
 
+    def without_flags(self) -> list[AddedToken]:
+        """Return the special tokens without flags such as lstrip."""
+        named = [token for token in self.named.values() if token is not None]
+        return [AddedToken(token.content, special=True) for token in (*named, *self.extra)]
+
 
 def read_token_settings(
     folder: Path,

@@ -47,6 +47,7 @@ class TokenizerClass:
         replaced_parts: returns the parts that replace those of tokenizer.json, from the settings, tokens and old parts.
         post_processor: returns the last step, which adds special tokens to a text.
         extra_tokens: default of the special tokens without a name.
+        removes_flags: whether the special tokens lose flags such as lstrip.
     """
 
     model: str
@@ -54,6 +55,7 @@ class TokenizerClass:
     replaced_parts: Callable[[CheckpointJson, TokenSettings, Parts], Parts]
     post_processor: Callable[[CheckpointJson, TokenSettings, Tokenizer], processors.PostProcessor]
     extra_tokens: tuple[str, ...] = ()
+    removes_flags: bool = False
 
 
 def build_tokenizer(folder: Path, config_json: CheckpointJson) -> Tokenizer:
@@ -88,6 +90,8 @@ def build_tokenizer(folder: Path, config_json: CheckpointJson) -> Tokenizer:
         with panics_as_errors():
             tokenizer = Tokenizer.from_str(json.dumps(parts))
             tokenizer.add_tokens(tokens.missing_from(set()))
+            if kind.removes_flags:
+                tokenizer.add_tokens(tokens.without_flags())
             tokenizer.post_processor = kind.post_processor(settings, tokens, tokenizer)
     except Exception as error:  # noqa: BLE001 - the library raises nothing more specific
         raise CheckpointError(f"{path} does not fit {name} ({error}): {_SAVE_AGAIN}") from None
@@ -226,6 +230,7 @@ _CLASSES: dict[str, TokenizerClass | None] = {
         dict.fromkeys(("eos_token", "unk_token", "pad_token"), "<|endoftext|>"),
         qwen2_parts,
         kept_post_processor,
+        removes_flags=True,
     ),
     "GemmaTokenizer": TokenizerClass(
         "BPE",

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import transformers
@@ -15,8 +16,8 @@ from tests.export.feature_checkpoints import save_feature_model
 from tests.export.helpers import assert_checkpoint_refused, edit_json
 from tests.export.hub_checkpoints import save_nomic
 
-DISTILBERT = {"dim": 32, "n_heads": 4, "n_layers": 2, "hidden_dim": 64}
-T5 = {"d_model": 32, "d_kv": 12, "d_ff": 64, "num_layers": 2, "num_heads": 4}
+DISTILBERT: dict[str, Any] = {"dim": 32, "n_heads": 4, "n_layers": 2, "hidden_dim": 64}
+T5: dict[str, Any] = {"d_model": 32, "d_kv": 12, "d_ff": 64, "num_layers": 2, "num_heads": 4}
 
 
 def save(folder: Path, name: str) -> transformers.PreTrainedModel:

@@ -21,7 +21,7 @@ from tests.checkpoints import save_bert, save_tokenizer, write_json
 from tests.documents import MODELS, blocks
 from tests.export.family_checkpoints import save_family
 from tests.export.helpers import assert_checkpoint_refused, edit_json
-from tests.export.tokenizer_cases import CASES, FAST, XLM, save_case
+from tests.export.tokenizer_cases import ADDED, CASES, FAST, XLM, save_case
 from tests.export.tokenizer_folders import (
     byte_level_bpe,
     edited,
@@ -154,6 +154,30 @@ def test_ids_of_modern_families_equal_those_of_auto_tokenizer(
     tokenizer.save(str(tmp_path / "tokenizer.json"))
     write_json(tmp_path / "tokenizer_config.json", settings)
     assert differences(tmp_path, 100) == []
+
+
+@pytest.mark.parametrize("flag", ["lstrip", "rstrip", "single_word"])
+@pytest.mark.parametrize(
+    ("file", "field"),
+    [
+        ("special_tokens_map.json", "eos_token"),
+        ("special_tokens_map.json", "image_token"),
+        ("tokenizer_config.json", "eos_token"),
+        ("tokenizer_config.json", "added_tokens_decoder"),
+    ],
+)
+def test_the_special_tokens_of_qwen2_lose_their_flags_as_by_auto_tokenizer(
+    file: str, field: str, flag: str, tmp_path: Path
+) -> None:
+    save_family(tmp_path, "Qwen3", vocab_size=VOCABULARY_SIZE, num_key_value_heads=4)
+    qwen2().save(str(tmp_path / "tokenizer.json"))
+    token = {**ADDED, "content": "[NEW]", flag: True}
+    if field == "added_tokens_decoder":
+        named: dict[str, Any] = {"eos_token": "[NEW]", field: {"502": token}}
+    else:
+        named = {field: {"__type": "AddedToken", **token} if file == "tokenizer_config.json" else token}
+    write_json(tmp_path / file, named)
+    assert differences(tmp_path, 200) == []
 
 
 def save_t5(folder: Path) -> None:
