@@ -29,7 +29,7 @@ from headwaiter_export.image_format import read_image_format
 from headwaiter_export.layer_scale import fold_layer_scales
 from headwaiter_export.text_config import TextConfig, with_prompts
 from headwaiter_export.tokenizer_classes import gives_token_types
-from headwaiter_export.weights import read_tensors, take_tensor
+from headwaiter_export.weights import check_precision, read_tensors, take_tensor
 from headwaiter_proto.encoder_pb2 import ImageFormat
 
 # Most layers of a model whose layers share tensors.
@@ -194,6 +194,9 @@ def _load_encoder(
         .replace("LayerNorm.beta", "LayerNorm.bias"): tensor
         for name, tensor in read_tensors(folder).items()
     }
+    for name, tensor in tensors.items():
+        if not name.startswith(family.ignored_prefixes):
+            check_precision(name, tensor)
     family.input.fold_tensors(tensors, config_json, config)
     if config.layers > (_MOST_SHARED_LAYERS if family.shared_module_names else len(tensors)):
         raise CheckpointError(

@@ -10,6 +10,8 @@ from headwaiter_export.checkpoint_json import CheckpointError, CheckpointJson, p
 from headwaiter_export.config import EncoderConfig, WeightsError
 from headwaiter_export.encoder import Encoder
 
+_PRECISIONS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
+
 
 def read_safetensors(path: Path) -> dict[str, Tensor]:
     """Read the tensors of a safetensors file.
@@ -67,16 +69,28 @@ def take_tensor(tensors: dict[str, Tensor], name: str, shape: tuple[int, ...]) -
     """Remove a tensor from `tensors`, and return it as float32.
 
     Raises:
-        CheckpointError: the tensor is missing, is not floating point or has another shape.
+        CheckpointError: the tensor is missing, or has another type of numbers or another shape.
     """
     if name not in tensors:
         raise CheckpointError(f"the checkpoint has no tensor {name}: add it, or correct config.json")
     tensor = tensors.pop(name)
-    if not tensor.is_floating_point():
-        raise CheckpointError(f"tensor {name} is {tensor.dtype}: it must be floating point")
+    check_precision(name, tensor)
     if tensor.shape != shape:
         raise CheckpointError(f"tensor {name} has shape {list(tensor.shape)}: config.json requires {list(shape)}")
     return tensor.float()
+
+
+def check_precision(name: str, tensor: Tensor) -> None:
+    """Check that a tensor holds numbers that float32 can hold.
+
+    Raises:
+        CheckpointError: the tensor has another type.
+    """
+    if tensor.dtype not in _PRECISIONS:
+        raise CheckpointError(
+            f"tensor {name} is {tensor.dtype}: it must be float64, float32, float16 or bfloat16; save the model in one "
+            "of them"
+        )
 
 
 def read_encoder(config: EncoderConfig, path: Path) -> Encoder:
@@ -85,13 +99,12 @@ def read_encoder(config: EncoderConfig, path: Path) -> Encoder:
     A tensor `attention.qkv` may replace `query`, `key` and `value`; it holds their rows in this order.
 
     Raises:
-        CheckpointError: the file cannot be read, or a tensor is not floating point.
+        CheckpointError: the file cannot be read, or a tensor has another type of numbers.
         WeightsError: a tensor is given twice, or `qkv` has the wrong shape. Further errors: `Encoder.with_weights`.
     """
     weights: dict[str, Tensor] = {}
     for name, tensor in read_safetensors(path).items():
-        if not tensor.is_floating_point():
-            raise CheckpointError(f"tensor {name} of {path} is {tensor.dtype}: it must be floating point")
+        check_precision(name, tensor)
         for part, rows in _split_fused(config, name, tensor.float()).items():
             if part in weights:
                 raise WeightsError(f"{path} has tensor {part} twice, alone and in qkv: remove one of them")

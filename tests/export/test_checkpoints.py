@@ -100,8 +100,8 @@ def test_shards_are_read_as_one_checkpoint(tmp_path: Path) -> None:
     assert_equal_hidden(read_checkpoint(tmp_path / "shards"), model)
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_half_precision_weights_become_float32(dtype: torch.dtype, tmp_path: Path) -> None:
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16])
+def test_weights_of_other_precisions_become_float32(dtype: torch.dtype, tmp_path: Path) -> None:
     model = save_bert(tmp_path).to(dtype)
     model.save_pretrained(tmp_path)
     assert_equal_hidden(read_checkpoint(tmp_path), model.float())

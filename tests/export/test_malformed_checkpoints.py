@@ -12,6 +12,7 @@ import torch
 from headwaiter_export.checkpoint_json import CheckpointError
 from headwaiter_export.checkpoints import read_checkpoint
 from tests.checkpoints import save_bert, write_json
+from tests.export.family_checkpoints import save_family
 from tests.export.helpers import assert_checkpoint_refused, assert_mentions, edit_json
 
 TOKEN_TYPES = "embeddings.token_type_embeddings.weight"
@@ -168,13 +169,34 @@ def test_an_index_without_shards_is_refused(index: Any, facts: list[str], tmp_pa
         (torch.zeros(()), ["[]", "[1, 32]"]),
         (torch.zeros(0, 32), ["[0, 32]", "[1, 32]"]),
         (torch.zeros(2, 16), ["[2, 16]", "[2, 32]"]),
-        (torch.zeros(2, 32, dtype=torch.int8), ["torch.int8", "floating point"]),
+        (torch.zeros(2, 32, dtype=torch.int8), ["torch.int8", "float32"]),
     ],
 )
 def test_a_malformed_table_of_token_types_is_refused(tensor: torch.Tensor, facts: list[str], folder: Path) -> None:
     path = folder / "model.safetensors"
     safetensors.torch.save_file({**safetensors.torch.load_file(path), TOKEN_TYPES: tensor}, path)
     assert_checkpoint_refused(folder, TOKEN_TYPES, *facts)
+
+
+@pytest.mark.parametrize("dtype", [torch.complex64, torch.float8_e4m3fn, torch.float8_e5m2, torch.int32, torch.bool])
+@pytest.mark.parametrize(
+    ("name", "config_class", "tensor"),
+    [
+        ("Bert", "", "encoder.layer.0.output.dense.weight"),
+        ("Bert", "", "encoder.layer.0.output.LayerNorm.bias"),
+        ("T5", "", "encoder.block.0.layer.0.SelfAttention.q.weight"),
+        ("Gemma3", "Gemma3TextConfig", "layers.0.input_layernorm.weight"),
+    ],
+)
+def test_a_tensor_of_another_type_is_refused_by_name(
+    name: str, config_class: str, tensor: str, dtype: torch.dtype, tmp_path: Path
+) -> None:
+    kind = {"T5": "EncoderModel", "Gemma3": "TextModel"}.get(name, "Model")
+    save_family(tmp_path, name, kind, config_class, pad_token_id=0)
+    path = tmp_path / "model.safetensors"
+    tensors = safetensors.torch.load_file(path)
+    safetensors.torch.save_file({**tensors, tensor: tensors[tensor].to(dtype)}, path)
+    assert_checkpoint_refused(tmp_path, tensor, str(dtype), "bfloat16")
 
 
 def test_a_tokenizer_without_tokens_is_refused(folder: Path) -> None:
