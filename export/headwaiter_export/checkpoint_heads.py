@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 from headwaiter_export.checkpoint_json import CheckpointError, CheckpointJson
+from headwaiter_export.choices import Pooling
 from headwaiter_export.family import ACTIVATIONS, Family, SequenceHead
 from headwaiter_export.head_config import HeadActivation, HeadConfig, ScoreFunction
 
@@ -18,6 +19,13 @@ _ENCODER_ENDINGS = (
     "ForPreTraining",
     "ForMaskedImageModeling",
     "ForConditionalGeneration",
+)
+# Of these, the endings of architectures that are more than encoders: a reranker may be a …ForCausalLM, and a model of
+# sparse vectors a …ForMaskedLM.
+_LANGUAGE_MODEL_ENDINGS = ("ForCausalLM", "ForMaskedLM", "ForConditionalGeneration")
+_SAVE_ENCODER = (
+    "save the encoder without its head (from transformers import AutoModel; "
+    "AutoModel.from_pretrained({folder!r}).save_pretrained({copy!r})), or add the modules.json of the embedder"
 )
 # The names of heads in all families, besides those of `Family.sequence_head`.
 _HEAD_TENSORS = ("classifier.", "score.", "qa_outputs.")
@@ -55,14 +63,17 @@ def read_head(config_json: CheckpointJson, family: Family, cross_encoder: Checkp
     architectures = config_json.strings("architectures")
     for architecture in architectures:
         if not architecture.endswith((*_ENCODER_ENDINGS, *_SEQUENCE_ENDINGS, _TOKEN_ENDING)):
-            raise CheckpointError(f"config.json has architecture {architecture}: save the encoder without its head")
+            raise CheckpointError(
+                f"config.json has architecture {architecture}, whose head the export does not know: "
+                f"{_save_encoder(config_json)}"
+            )
     with_head = _architectures_with_head(config_json)
     if not with_head:
         return None
     if len(architectures) > 1:
         raise config_json.error("architectures", "a checkpoint with a head must name one architecture")
     if family.sequence_head is None:
-        raise config_json.error("architectures", "the export does not know the head: save the encoder without its head")
+        raise config_json.error("architectures", f"the export does not know the head: {_save_encoder(config_json)}")
     labels = _read_labels(config_json)
     function = _read_function(config_json, cross_encoder, len(labels))
     names, per_token = family.sequence_head, with_head[0].endswith(_TOKEN_ENDING)
@@ -76,6 +87,25 @@ def read_head(config_json: CheckpointJson, family: Family, cross_encoder: Checkp
         activation=_read_activation(config_json, family, names),
         norm=bool(names.norm),
     )
+
+
+def check_is_encoder(config_json: CheckpointJson, cross_encoder: CheckpointJson, default: Pooling) -> None:
+    """Check that a checkpoint without a head that Headwaiter serves is an encoder, for which a pooling can be assumed.
+
+    Raises:
+        CheckpointError: the checkpoint is a cross-encoder, or its architecture has the head of a language model.
+    """
+    architectures = config_json.strings("architectures")
+    if cross_encoder.values:
+        raise config_json.error(
+            "architectures", f"a CrossEncoder of {cross_encoder.path} must have a head that classifies"
+        )
+    if any(each.endswith(_LANGUAGE_MODEL_ENDINGS) for each in architectures):
+        raise config_json.error(
+            "architectures",
+            "the checkpoint does not say that it is an embedder, and the export leaves the head of the language model "
+            f"out: choose a pooling to export an embedder, for example --pooling {default}",
+        )
 
 
 def with_head(family: Family, head: HeadConfig) -> Family:
@@ -95,6 +125,12 @@ def without_head(config_json: CheckpointJson, family: Family) -> Family:
     names = (modules.output, modules.dense, modules.norm) if modules else ()
     prefixes = (*_HEAD_TENSORS, *(f"{name}." for name in names if name))
     return replace(family, ignored_prefixes=(*family.ignored_prefixes, *prefixes))
+
+
+def _save_encoder(config_json: CheckpointJson) -> str:
+    """Return the Python that saves a checkpoint without its head, in a folder beside it."""
+    folder = config_json.path.parent
+    return _SAVE_ENCODER.format(folder=str(folder), copy=f"{folder}-encoder")
 
 
 def _architectures_with_head(config_json: CheckpointJson) -> list[str]:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from headwaiter_export.checkpoint_heads import read_head, with_head, without_head
+from headwaiter_export.checkpoint_heads import check_is_encoder, read_head, with_head, without_head
 from headwaiter_export.checkpoint_inputs import TokenInput
 from headwaiter_export.checkpoint_json import CheckpointError, CheckpointJson
 from headwaiter_export.checkpoint_modules import ModuleFolder, Modules, check_widths, read_modules, read_weights
@@ -68,7 +68,7 @@ def read_checkpoint(folder: Path, pooling: Pooling | None = None, normalize: boo
     Args:
         folder: folder of a `transformers` or `sentence-transformers` model.
         pooling: pooling to use; None for the checkpoint's own, or, if the checkpoint names no pooling, none for a model
-            with a head, and the default of the family for other models.
+            with a head, and the default of the family for an encoder; a language model needs a pooling.
         normalize: whether to scale pooled vectors to unit length; None for the checkpoint's own choice, which is false
             unless modules.json lists Normalize.
 
@@ -88,6 +88,8 @@ def read_checkpoint(folder: Path, pooling: Pooling | None = None, normalize: boo
         family = without_head(config_json, family)
     elif head := read_head(config_json, family, modules.cross_encoder):
         family = with_head(family, head)
+    elif pooling is None:
+        check_is_encoder(whole_json, modules.cross_encoder, family.default_pooling)
     pooling = pooling or modules.pooling or (Pooling.NONE if head else family.default_pooling)
     is_own_pooling = modules.pooling is None and pooling is family.default_pooling
     own_modules = family.own_modules(whole_json, config_json) if is_own_pooling else ()

@@ -8,6 +8,7 @@ import safetensors.torch
 import torch
 
 from headwaiter_export.checkpoints import read_checkpoint
+from headwaiter_export.choices import Pooling
 from tests.checkpoints import write_json
 from tests.export.family_checkpoints import (
     LINEAR,
@@ -110,4 +111,4 @@ def test_stored_frequencies_and_the_head_of_a_language_model_are_ignored(tmp_pat
     path = tmp_path / "model.safetensors"
     stored = {"model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(4)}
     safetensors.torch.save_file({**safetensors.torch.load_file(path), **stored}, path)
-    assert_equals_transformers(read_checkpoint(tmp_path).encoder, model.base_model, (1, 12))
+    assert_equals_transformers(read_checkpoint(tmp_path, Pooling.LAST).encoder, model.base_model, (1, 12))

@@ -10,6 +10,7 @@ import torch
 
 from headwaiter_export.attention_layout import SingleSequence
 from headwaiter_export.checkpoints import read_checkpoint
+from headwaiter_export.choices import Pooling
 from tests.checkpoints import bert_hidden
 from tests.export.family_checkpoints import (
     assert_equals_transformers,
@@ -60,7 +61,7 @@ def test_a_family_equals_transformers(name: str, settings: dict[str, Any], max_t
 )
 def test_a_pretraining_head_of_a_family_is_ignored(name: str, kind: str, tmp_path: Path) -> None:
     model = save_family(tmp_path, name, kind)
-    encoder = read_checkpoint(tmp_path).encoder
+    encoder = read_checkpoint(tmp_path, Pooling.MEAN).encoder
     ids = np.arange(2, 12)
     with torch.inference_mode():
         _, hidden = encoder(torch.from_numpy(ids), SingleSequence(len(ids)))

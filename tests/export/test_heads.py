@@ -1,6 +1,7 @@
 """Checkpoints with a head give the logits, the labels and the score function that `transformers` gives."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch
 import transformers
 
 from headwaiter_export.attention_layout import Packed, Portable, SingleSequence
+from headwaiter_export.checkpoint_json import CheckpointError
 from headwaiter_export.checkpoints import read_checkpoint
 from headwaiter_export.choices import Pooling
 from headwaiter_export.encoder import Encoder
@@ -225,6 +227,56 @@ def test_the_score_function_is_that_of_the_checkpoint(
     head = read_checkpoint(tmp_path).encoder.config.head
     assert head is not None
     assert (len(head.labels), head.function) == (labels, function)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "settings"),
+    [
+        ("Bert", "ForQuestionAnswering", {}),
+        ("Bert", "ForMultipleChoice", {}),
+        ("Qwen3", "ForSequenceClassification", {"head_dim": 8, "num_key_value_heads": 2, "pad_token_id": 0}),
+    ],
+)
+def test_the_refusal_of_a_head_has_the_python_that_saves_the_encoder(
+    name: str, kind: str, settings: dict[str, Any], tmp_path: Path
+) -> None:
+    folder = tmp_path / "it's"
+    model = save_family(folder, name, kind, **settings)
+    with pytest.raises(CheckpointError) as error:
+        read_checkpoint(folder)
+    assert f"{name}{kind}" in str(error.value)
+    python = re.search(r"\((from transformers .*\))\), or", str(error.value))
+    assert python is not None
+    exec(python[1], {})
+    assert_equals_transformers(read_checkpoint(Path(f"{folder}-encoder")).encoder, model.base_model, (1, 20))
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "settings", "pooling"),
+    [
+        ("Bert", "ForMaskedLM", {}, "mean"),
+        ("Qwen3", "ForCausalLM", {"head_dim": 8, "num_key_value_heads": 2, "pad_token_id": 0}, "mean"),
+        ("T5", "ForConditionalGeneration", {"d_model": 32, "num_layers": 1, "num_heads": 4, "d_ff": 64}, "mean"),
+        ("ModernBert", "ForMaskedLM", MODERN_TOKENS, "mean"),
+    ],
+)
+def test_a_language_model_is_an_embedder_only_with_a_pooling(
+    name: str, kind: str, settings: dict[str, Any], pooling: str, tmp_path: Path
+) -> None:
+    save_family(tmp_path, name, kind, **settings)
+    assert_checkpoint_refused(tmp_path, f"architectures ['{name}{kind}']", "head", f"--pooling {pooling}")
+    for chosen in (Pooling.LAST, Pooling.NONE):
+        assert read_checkpoint(tmp_path, chosen).encoder.config.pooling is chosen
+    save_sentence_transformer(tmp_path)
+    assert read_checkpoint(tmp_path).encoder.config.pooling is Pooling.MEAN
+
+
+def test_a_cross_encoder_without_a_head_is_not_an_embedder(tmp_path: Path) -> None:
+    save_family(tmp_path, "Bert")
+    module = {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.base.modules.transformer.Transformer"}
+    write_json(tmp_path / "modules.json", [module])
+    write_json(tmp_path / "config_sentence_transformers.json", {"model_type": "CrossEncoder"})
+    assert_checkpoint_refused(tmp_path, "architectures ['BertModel']", "CrossEncoder", "head")
 
 
 def test_a_checkpoint_without_labels_has_the_two_labels_of_transformers(tmp_path: Path) -> None:

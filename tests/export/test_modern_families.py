@@ -9,7 +9,7 @@ import safetensors.torch
 import torch
 
 from headwaiter_export.checkpoints import read_checkpoint
-from headwaiter_export.choices import Positions
+from headwaiter_export.choices import Pooling, Positions
 from tests.checkpoints import write_json
 from tests.export.family_checkpoints import (
     LINEAR,
@@ -167,4 +167,4 @@ def test_a_tensor_that_the_configuration_denies_is_refused_by_name(
 @pytest.mark.parametrize("name", SETTINGS)
 def test_a_head_for_masked_tokens_is_ignored(name: str, tmp_path: Path) -> None:
     model = save_family(tmp_path, name, "ForMaskedLM", **SETTINGS[name])
-    assert_equals_transformers(read_checkpoint(tmp_path).encoder, model.base_model, (1, 12))
+    assert_equals_transformers(read_checkpoint(tmp_path, Pooling.MEAN).encoder, model.base_model, (1, 12))
