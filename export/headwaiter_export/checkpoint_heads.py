@@ -11,9 +11,9 @@ from headwaiter_export.head_config import HeadActivation, HeadConfig, ScoreFunct
 _SEQUENCE_ENDINGS = ("ForSequenceClassification", "ForImageClassification")
 _TOKEN_ENDING = "ForTokenClassification"  # noqa: S105 - not a password
 # Architectures with these endings contain a complete encoder. Their heads are ignored.
+_HEADLESS_ENDINGS = ("Model", "ModelWithProjection")
 _ENCODER_ENDINGS = (
-    "Model",
-    "ModelWithProjection",
+    *_HEADLESS_ENDINGS,
     "ForMaskedLM",
     "ForCausalLM",
     "ForPreTraining",
@@ -106,6 +106,11 @@ def check_is_encoder(config_json: CheckpointJson, cross_encoder: CheckpointJson,
             "the checkpoint does not say that it is an embedder, and the export leaves the head of the language model "
             f"out: choose a pooling to export an embedder, for example --pooling {default}",
         )
+
+
+def architectures_with_other_heads(config_json: CheckpointJson) -> list[str]:
+    """Return the architectures of an encoder that have a head, which the export leaves out."""
+    return [each for each in config_json.strings("architectures") if not each.endswith(_HEADLESS_ENDINGS)]
 
 
 def with_head(family: Family, head: HeadConfig) -> Family:

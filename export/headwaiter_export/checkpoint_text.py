@@ -11,7 +11,7 @@ from headwaiter_export.checkpoint_json import CheckpointError, CheckpointJson
 from headwaiter_export.config import EncoderConfig
 from headwaiter_export.text_config import TextConfig
 from headwaiter_export.tokenizer_check import check_against_transformers, check_tokenizer
-from headwaiter_export.tokenizer_classes import build_tokenizer, read_tokenizer_file
+from headwaiter_export.tokenizer_classes import build_tokenizer, find_tokenizer, read_tokenizer_file
 
 # The supported values of the fields of sentence_bert_config.json that could change results.
 _ENCODER_FIELDS = {
@@ -30,21 +30,36 @@ _TRANSFORMER_FIELDS = {
     **dict.fromkeys(("model_kwargs", "processor_kwargs", "config_kwargs")),
 }
 
+# Models have some ids without tokens: fewer than tokens, or in a tiny model fewer than this number.
+_MOST_SPARE_IDS = 1000
 
-def read_text(folder: Path, config_json: CheckpointJson, config: EncoderConfig) -> TextConfig | None:
-    """Read the tokenizer of a checkpoint and its limit; return None without a tokenizer.json.
+
+def read_text(
+    folder: Path, config_json: CheckpointJson, config: EncoderConfig, assumptions: list[str]
+) -> TextConfig | None:
+    """Read the tokenizer of a checkpoint and its limit; return None without a tokenizer.
+
+    Lines about what is missing, and about the limit, are added to `assumptions`.
 
     Raises:
         CheckpointError: the tokenizer cannot be reproduced, or gives other ids than `transformers`.
     """
-    if not config.takes_tokens or not (folder / "tokenizer.json").is_file():
+    if not config.takes_tokens:
         return None
-    tokenizer = build_tokenizer(folder, config_json)
-    text = _text_config(tokenizer, folder / "tokenizer.json", config)
+    path = find_tokenizer(folder, config_json)
+    if path is None:
+        assumptions.append(f"{folder} has no tokenizer.json: the bundle will accept token ids, but no texts")
+        return None
+    tokenizer = build_tokenizer(path, config_json)
+    text = _text_config(tokenizer, path, config)
     pairs = config.head is not None
-    check_against_transformers(tokenizer, folder, config_json, pairs=pairs)
-    limit = _text_limit(folder, _CROSS_ENCODER_FIELDS if pairs else _ENCODER_FIELDS)
-    return replace(text, max_tokens=int(min(limit, config.max_tokens)), pairs=pairs)
+    if not check_against_transformers(tokenizer, folder, config_json, pairs=pairs):
+        assumptions.append("transformers is not installed: token ids were not compared with those of AutoTokenizer")
+    limit, source = _text_limit(folder, _CROSS_ENCODER_FIELDS if pairs else _ENCODER_FIELDS)
+    if limit >= config.max_tokens:
+        limit, source = config.max_tokens, "the maximum of the model"
+    assumptions.append(f"texts have at most {int(limit)} tokens, {source}")
+    return replace(text, max_tokens=int(limit), pairs=pairs)
 
 
 def read_tokenizer(path: Path, config: EncoderConfig) -> TextConfig:
@@ -66,12 +81,18 @@ def _text_config(tokenizer: Tokenizer, path: Path, config: EncoderConfig) -> Tex
             f"{path}, with the settings beside it, has token id {largest}, but the model has {config.vocabulary_size} "
             "ids: use the model's tokenizer"
         )
+    tokens = tokenizer.get_vocab_size()
+    if config.vocabulary_size - tokens > max(tokens, _MOST_SPARE_IDS):
+        raise CheckpointError(
+            f"{path} has {tokens} tokens, but the model has {config.vocabulary_size} ids: save the model's tokenizer "
+            "again"
+        )
     check_tokenizer(tokenizer, path)
     return TextConfig(tokenizer.to_str(), config.max_tokens)
 
 
-def _text_limit(folder: Path, fields: Mapping[str, object]) -> float:
-    """Return the most tokens of a text that the checkpoint allows; infinity if it has no limit."""
+def _text_limit(folder: Path, fields: Mapping[str, object]) -> tuple[float, str]:
+    """Return the most tokens of a text that the checkpoint allows, infinity without a limit, and the limit's source."""
     # The name of the file contains the architecture, as in sentence_roberta_config.json. BERT comes first.
     found = sorted(folder.glob("sentence_*_config.json"), key=lambda path: path.name != "sentence_bert_config.json")
     sentence = CheckpointJson.read_if_present(found[0] if found else folder / "sentence_bert_config.json")
@@ -79,5 +100,8 @@ def _text_limit(folder: Path, fields: Mapping[str, object]) -> float:
     if sentence.values.get("do_lower_case"):
         raise sentence.error("do_lower_case", "it must be false, with lower-casing in tokenizer.json")
     tokenizer = CheckpointJson.read_if_present(folder / "tokenizer_config.json")
-    limits = (sentence.limit("max_seq_length"), tokenizer.limit("model_max_length"), tokenizer.limit("max_len"))
-    return next((limit for limit in limits if limit is not None), math.inf)
+    for source, field in ((sentence, "max_seq_length"), (tokenizer, "model_max_length"), (tokenizer, "max_len")):
+        limit = source.limit(field)
+        if limit is not None:
+            return limit, f"{field} of {source.path.name}"
+    return math.inf, ""

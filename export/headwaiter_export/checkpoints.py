@@ -13,7 +13,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from headwaiter_export.checkpoint_heads import check_is_encoder, read_head, with_head, without_head
+from headwaiter_export.checkpoint_heads import (
+    architectures_with_other_heads,
+    check_is_encoder,
+    read_head,
+    with_head,
+    without_head,
+)
 from headwaiter_export.checkpoint_inputs import TokenInput
 from headwaiter_export.checkpoint_json import CheckpointError, CheckpointJson
 from headwaiter_export.checkpoint_modules import ModuleFolder, Modules, check_widths, read_modules, read_weights
@@ -25,10 +31,11 @@ from headwaiter_export.families import FAMILIES
 from headwaiter_export.family import Family
 from headwaiter_export.feature_families import FEATURE_FAMILIES
 from headwaiter_export.feature_inputs import ImageInput
+from headwaiter_export.head_config import HeadConfig
 from headwaiter_export.image_format import read_image_format
 from headwaiter_export.layer_scale import fold_layer_scales
 from headwaiter_export.text_config import TextConfig, with_prompts
-from headwaiter_export.tokenizer_classes import gives_token_types
+from headwaiter_export.tokenizer_classes import find_tokenizer, gives_token_types
 from headwaiter_export.weights import check_precision, read_tensors, take_tensor
 from headwaiter_proto.encoder_pb2 import ImageFormat
 
@@ -55,11 +62,13 @@ class LoadedModel:
         encoder: the encoder in float32.
         text: tokenizer, limit and prompts; None if the model accepts no texts.
         image: the images that the model takes; None if the model takes no images.
+        assumptions: what the export took for granted or left out, one line each.
     """
 
     encoder: Encoder
     text: TextConfig | None
     image: ImageFormat | None = None
+    assumptions: tuple[str, ...] = ()
 
 
 def read_checkpoint(folder: Path, pooling: Pooling | None = None, normalize: bool | None = None) -> LoadedModel:
@@ -90,6 +99,7 @@ def read_checkpoint(folder: Path, pooling: Pooling | None = None, normalize: boo
         family = with_head(family, head)
     elif pooling is None:
         check_is_encoder(whole_json, modules.cross_encoder, family.default_pooling)
+    assumptions = _pooling_assumptions(whole_json, family, head, chosen=pooling, named=modules.pooling)
     pooling = pooling or modules.pooling or (Pooling.NONE if head else family.default_pooling)
     is_own_pooling = modules.pooling is None and pooling is family.default_pooling
     own_modules = family.own_modules(whole_json, config_json) if is_own_pooling else ()
@@ -106,11 +116,14 @@ def read_checkpoint(folder: Path, pooling: Pooling | None = None, normalize: boo
         token_types=_token_types(folder, config_json, family) if head else 0,
     )
     check_widths(after_pooling, config.width)
+    assumptions += _input_assumptions(whole_json, config_json, family, config)
     image = None
     if isinstance(family.input, ImageInput):
         image = read_image_format(folder, config_json)
         config = family.input.resized(config, config_json, image)
-    text = read_text(folder, config_json, config)
+        if not image.HasField("preparation"):
+            assumptions.append("the export knows no image processor of the checkpoint: callers must prepare images")
+    text = read_text(folder, config_json, config, assumptions)
     if text is not None and modules.prompts is not None:
         text = with_prompts(text, modules.prompts, pooled=modules.pools_prompt)
         if text.pooling_skips_prompt and after_pooling:
@@ -118,7 +131,43 @@ def read_checkpoint(folder: Path, pooling: Pooling | None = None, normalize: boo
                 f"the pooling has include_prompt False, and {after_pooling[0].folder.name} follows the pooling: the "
                 "export supports only one of the two; remove the prompts to serve texts without prompts"
             )
-    return LoadedModel(_load_encoder(folder, config_json, family, config, after_pooling), text, image)
+    encoder = _load_encoder(folder, config_json, family, config, after_pooling, assumptions)
+    return LoadedModel(encoder, text, image, tuple(assumptions))
+
+
+def _pooling_assumptions(
+    whole_json: CheckpointJson,
+    family: Family,
+    head: HeadConfig | None,
+    *,
+    chosen: Pooling | None,
+    named: Pooling | None,
+) -> list[str]:
+    """Return lines about the head and the pooling, which a user chose, or a file of the checkpoint named."""
+    if head:
+        labels = "named labels" if whole_json.values.get("id2label") else "labels without names in config.json"
+        lines = [f"{head.function} turns logits into scores, for {len(head.labels)} {labels}"]
+        return lines if chosen else [*lines, "without --pooling, requests of pooled vectors must name a pooling"]
+    lines = [f"the head of {name} is left out" for name in architectures_with_other_heads(whole_json)]
+    if not chosen and not named:
+        lines.append(
+            f"the checkpoint names no pooling: {family.default_pooling}, as usual for "
+            f"{whole_json.values['model_type']}, without scaling to unit length; --pooling and --normalize choose"
+        )
+    return lines
+
+
+def _input_assumptions(
+    whole_json: CheckpointJson, config_json: CheckpointJson, family: Family, config: EncoderConfig
+) -> list[str]:
+    """Return lines about the length and the token types of sequences."""
+    lines = []
+    if "n_positions" in family.default_values.keys() - whole_json.values.keys():
+        lines.append(f"config.json has no n_positions: sequences have at most {config.max_tokens} tokens")
+    types = family.input.token_types(config_json) if isinstance(family.input, TokenInput) else 0
+    if types > config.token_types:
+        lines.append(f"all tokens have type 0, one of {types} token types")
+    return lines
 
 
 def _read_family(config_json: CheckpointJson) -> Family:
@@ -152,7 +201,7 @@ def _token_types(folder: Path, config_json: CheckpointJson, family: Family) -> i
     if not isinstance(family.input, TokenInput):
         return 0
     types = family.input.token_types(config_json)
-    return types if not (folder / "tokenizer.json").is_file() or gives_token_types(folder, config_json) else 0
+    return types if find_tokenizer(folder, config_json) is None or gives_token_types(folder, config_json) else 0
 
 
 def _encoder_config(config_json: CheckpointJson, family: Family, **decided: Any) -> EncoderConfig:
@@ -186,8 +235,12 @@ def _load_encoder(
     family: Family,
     config: EncoderConfig,
     after_pooling: Iterable[ModuleFolder],
+    assumptions: list[str],
 ) -> Encoder:
-    """Read the weights, rename them as in `Encoder.state_dict()`, and add those of the modules after pooling."""
+    """Read the weights, rename them as in `Encoder.state_dict()`, and add those of the modules after pooling.
+
+    A line about the tensors that are left out is added to `assumptions`.
+    """
     tensors = {
         # Checkpoints converted from TensorFlow keep its names for the parameters of LayerNorm.
         name.removeprefix(family.outer_prefix)
@@ -222,4 +275,8 @@ def _load_encoder(
                 f"the checkpoint has tensor {name}, which config.json does not "
                 "describe: correct config.json, or remove the tensor if hidden rows do not depend on it"
             )
+    left_out = {next(prefix for prefix in family.ignored_prefixes if name.startswith(prefix)) for name in tensors}
+    left_out -= {"embeddings.position_ids"}  # the numbers 0, 1, 2, …
+    if left_out:
+        assumptions.append(f"hidden rows do not depend on tensors {'…, '.join(sorted(left_out))}…: they are left out")
     return Encoder.with_weights(config, weights)

@@ -77,8 +77,8 @@ def _read_checkpoint(options: argparse.Namespace, report: Callable[[str], object
 
     pooling = options.pooling and Pooling(options.pooling)
     checkpoint = read_checkpoint(options.folder, pooling, options.normalize)
-    if checkpoint.text is None and checkpoint.encoder.config.takes_tokens:
-        report(f"{options.folder} has no tokenizer.json: the bundle will accept token ids, but no texts")
+    for assumption in checkpoint.assumptions:
+        report(assumption)
     return checkpoint
 
 

@@ -15,7 +15,13 @@ from headwaiter_server.runtime.tokenizer_cost import cost_problem, panics_as_err
 # Texts or pairs of texts, an attribute of their encodings, and the values that are expected.
 _Comparison = tuple[Sequence[str] | Sequence[tuple[str, str]], str, list[list[int]]]
 # The files that `AutoTokenizer` needs, and the fields of config.json by which it chooses a class.
-_TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
+_TOKENIZER_FILES = (
+    "tokenizer.json",
+    "vocab.txt",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+)
 _CLASS_FIELDS = ("model_type", "tokenizer_class", "transformers_version")
 # Added tokens beyond this number are not compared: some tokenizers have thousands of unused ones.
 _COMPARED_ADDED_TOKENS = 50
@@ -67,8 +73,8 @@ def check_tokenizer(tokenizer: Tokenizer, path: Path) -> None:
 
 def check_against_transformers(
     tokenizer: Tokenizer, folder: Path, config_json: CheckpointJson, *, pairs: bool = False
-) -> None:
-    """Compare the ids of a few hundred texts with those of `AutoTokenizer`; do nothing without `transformers`.
+) -> bool:
+    """Compare the ids of a few hundred texts with those of `AutoTokenizer`; return false without `transformers`.
 
     `AutoTokenizer` gets a copy of the tokenizer's files: beside code, it asks the user whether to run the code.
     With `pairs`, also compare the ids and the token types of each text with the next one.
@@ -79,7 +85,7 @@ def check_against_transformers(
     try:
         from transformers import AutoTokenizer, __version__
     except ImportError:
-        return
+        return False
     reference_name = f"AutoTokenizer of transformers {__version__}"
     added = [token.content for _, token in sorted(tokenizer.get_added_tokens_decoder().items())]
     texts = check_texts(added[:_COMPARED_ADDED_TOKENS])
@@ -108,6 +114,7 @@ def check_against_transformers(
                     f"bundle, but {_shortened(str(expected_ids))} with {reference_name}: save the tokenizer as "
                     "PreTrainedTokenizerFast, as docs/models.md shows"
                 )
+    return True
 
 
 def check_texts(added_tokens: Iterable[str]) -> list[str]:

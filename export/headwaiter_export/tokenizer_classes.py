@@ -6,10 +6,11 @@ other parts from the settings beside it and from their own defaults, whatever to
 
 import json
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from tokenizers import Tokenizer, processors
+from tokenizers import Tokenizer, models, processors
 
 from headwaiter_export.checkpoint_json import CheckpointError, CheckpointJson
 from headwaiter_export.special_tokens import TokenSettings, read_token_settings
@@ -58,17 +59,29 @@ class TokenizerClass:
     removes_flags: bool = False
 
 
-def build_tokenizer(folder: Path, config_json: CheckpointJson) -> Tokenizer:
-    """Return the tokenizer that `AutoTokenizer` builds from a checkpoint folder.
+def find_tokenizer(folder: Path, config_json: CheckpointJson) -> Path | None:
+    """Return the file of a checkpoint's vocabulary: tokenizer.json or, for classes that read it, vocab.txt."""
+    path, vocabulary = folder / "tokenizer.json", folder / "vocab.txt"
+    if path.is_file():
+        return path
+    with suppress(CheckpointError):
+        _, kind = _read_class(CheckpointJson.read_if_present(folder / "tokenizer_config.json"), config_json)
+        if vocabulary.is_file() and kind is not None and kind.model == "WordPiece":
+            return vocabulary
+    return None
+
+
+def build_tokenizer(path: Path, config_json: CheckpointJson) -> Tokenizer:
+    """Return the tokenizer that `AutoTokenizer` builds from a file that `find_tokenizer` found.
 
     Raises:
         CheckpointError: a file is damaged, or has a setting that the export cannot apply.
     """
+    folder = path.parent
     settings = CheckpointJson.read_if_present(folder / "tokenizer_config.json")
     for name, expected in _REFUSED_SETTINGS.items():
         if settings.values.get(name):
             raise settings.error(name, expected)
-    path = folder / "tokenizer.json"
     tokenizer = read_tokenizer_file(path)
     _check_truncation(settings, tokenizer, path)
     parts: Parts = json.loads(tokenizer.to_str())
@@ -118,14 +131,17 @@ def gives_token_types(folder: Path, config_json: CheckpointJson) -> bool:
 
 
 def read_tokenizer_file(path: Path) -> Tokenizer:
-    """Read a tokenizer.json.
+    """Read a tokenizer.json, or a vocab.txt, which has one token a line.
 
     Raises:
         CheckpointError: the file cannot be read, or has no tokens.
     """
     try:
         with panics_as_errors():
-            tokenizer = Tokenizer.from_file(str(path))
+            if path.suffix == ".txt":
+                tokenizer = Tokenizer(models.WordPiece(models.WordPiece.read_file(str(path))))
+            else:
+                tokenizer = Tokenizer.from_file(str(path))
     except Exception as error:  # noqa: BLE001 - the library raises nothing more specific
         raise CheckpointError(f"{path} cannot be read ({error}): save the tokenizer again") from None
     if not tokenizer.get_vocab():
@@ -156,7 +172,7 @@ _SAVE_AGAIN = "save the tokenizer as PreTrainedTokenizerFast, as docs/models.md 
 _REFUSED_SETTINGS = {
     "auto_map": f"the export does not run code of a checkpoint: {_SAVE_AGAIN}",
     "fast_tokenizer_files": "keep the right file as tokenizer.json, and remove the field",
-    "init_inputs": "remove the field",
+    **dict.fromkeys(("gguf_file", "init_inputs", "merges", "tokenizer_object", "vocab"), "remove the field"),
     "model_specific_special_tokens": "name the tokens in extra_special_tokens",
     "split_special_tokens": "it must be false",
 }

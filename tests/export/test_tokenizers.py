@@ -21,13 +21,15 @@ from tests.checkpoints import save_bert, save_tokenizer, write_json
 from tests.documents import MODELS, blocks
 from tests.export.family_checkpoints import save_family
 from tests.export.helpers import assert_checkpoint_refused, edit_json
-from tests.export.tokenizer_cases import ADDED, CASES, FAST, XLM, save_case
+from tests.export.tokenizer_cases import ADDED, CASES, DECLARED, FAST, XLM, save_case
 from tests.export.tokenizer_folders import (
+    BERT_TOKENS,
     byte_level_bpe,
     edited,
     gemma,
     json_of,
     llama,
+    mpnet,
     qwen2,
     random_texts,
     t5,
@@ -178,6 +180,59 @@ def test_the_special_tokens_of_qwen2_lose_their_flags_as_by_auto_tokenizer(
         named = {field: {"__type": "AddedToken", **token} if file == "tokenizer_config.json" else token}
     write_json(tmp_path / file, named)
     assert differences(tmp_path, 200) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "tokenizer", "files"),
+    [
+        ("Bert", word_piece(), {}),
+        ("Bert", word_piece(lowercase=False), {"tokenizer_config.json": {"do_lower_case": False}}),
+        ("Bert", word_piece(), {"special_tokens_map.json": {"mask_token": "[NEW]"}, "added_tokens.json": {"a": 285}}),
+        ("Bert", word_piece(), {"tokenizer_config.json": {"added_tokens_decoder": DECLARED, "unk_token": "[MASK]"}}),
+        ("DistilBert", word_piece(), {"tokenizer_config.json": {"tokenizer_class": "DistilBertTokenizer"}}),
+        ("Electra", word_piece(), {}),
+        ("MPNet", mpnet(), {}),
+        ("Gte", word_piece(), {"tokenizer_config.json": {"tokenizer_class": "BertTokenizerFast"}}),
+    ],
+)
+def test_ids_of_a_vocabulary_in_lines_equal_those_of_auto_tokenizer(
+    name: str, tokenizer: Tokenizer, files: dict[str, Any], tmp_path: Path
+) -> None:
+    sizes = {"dim": 32, "n_heads": 4, "n_layers": 1, "hidden_dim": 64} if name == "DistilBert" else {}
+    save_family(tmp_path, name, "Model", "", vocab_size=VOCABULARY_SIZE, pad_token_id=1, **sizes)
+    vocabulary = sorted(tokenizer.get_vocab().items(), key=lambda item: item[1])
+    (tmp_path / "vocab.txt").write_text("".join(f"{token}\n" for token, _ in vocabulary), encoding="utf-8")
+    for file, content in files.items():
+        write_json(tmp_path / file, content)
+    assert differences(tmp_path, 200) == []
+    # With transformers, the export compares the ids itself.
+    assert read_checkpoint(tmp_path).text is not None
+
+
+def test_a_vocabulary_in_lines_of_another_class_is_not_a_tokenizer(tmp_path: Path) -> None:
+    save_family(tmp_path, "RoFormer")
+    (tmp_path / "vocab.txt").write_text("[PAD]\n[UNK]\n")
+    assert read_checkpoint(tmp_path).text is None
+
+
+@pytest.mark.parametrize("kind", ["tokenizer.json", "vocab.txt"])
+def test_a_tokenizer_of_a_few_tokens_is_not_that_of_a_large_vocabulary(kind: str, tmp_path: Path) -> None:
+    save_bert(tmp_path, vocab_size=30522, num_hidden_layers=1)
+    if kind == "vocab.txt":
+        (tmp_path / kind).write_text("\n".join(BERT_TOKENS))
+    else:
+        models_json = {**json_of(word_piece()), "added_tokens": []}
+        models_json["model"]["vocab"] = {token: number for number, token in enumerate(BERT_TOKENS)}
+        write_json(tmp_path / kind, models_json)
+    assert_checkpoint_refused(tmp_path, kind, "5 tokens", "30522 ids")
+
+
+@pytest.mark.parametrize("setting", ["vocab", "gguf_file"])
+def test_a_file_that_the_settings_name_is_refused(setting: str, tmp_path: Path) -> None:
+    save_bert(tmp_path)
+    (tmp_path / "vocab.txt").write_text("\n".join(BERT_TOKENS))
+    write_json(tmp_path / "tokenizer_config.json", {setting: "../other"})
+    assert_checkpoint_refused(tmp_path, f"{setting} '../other'")
 
 
 def save_t5(folder: Path) -> None:

@@ -1,0 +1,96 @@
+"""The export says what it takes for granted, and what it leaves out of a checkpoint."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headwaiter_export.checkpoints import read_checkpoint
+from headwaiter_export.choices import Pooling
+from tests.checkpoints import save_bert, save_sentence_transformer, save_tokenizer, save_vit, write_json
+from tests.export.family_checkpoints import save_family
+
+NO_POOLING = (
+    "the checkpoint names no pooling: mean, as usual for bert, without scaling to unit length; --pooling and "
+    "--normalize choose"
+)
+TYPES = "all tokens have type 0, one of 2 token types"
+POOLER = "hidden rows do not depend on tensors pooler.…: they are left out"
+T5_SIZES: dict[str, Any] = {"d_model": 32, "d_ff": 64, "num_layers": 1, "num_heads": 4}
+
+
+def assumptions(folder: Path, pooling: Pooling | None = None) -> list[str]:
+    return list(read_checkpoint(folder, pooling).assumptions)
+
+
+def test_a_plain_checkpoint_without_a_tokenizer(tmp_path: Path) -> None:
+    save_bert(tmp_path)
+    missing = f"{tmp_path} has no tokenizer.json: the bundle will accept token ids, but no texts"
+    assert assumptions(tmp_path) == [NO_POOLING, TYPES, missing, POOLER]
+    assert assumptions(tmp_path, Pooling.CLS) == [TYPES, missing, POOLER]
+
+
+@pytest.mark.parametrize(
+    ("settings", "limit"),
+    [
+        ({}, "texts have at most 64 tokens, the maximum of the model"),
+        ({"model_max_length": 10**30}, "texts have at most 64 tokens, the maximum of the model"),
+        ({"model_max_length": 20}, "texts have at most 20 tokens, model_max_length of tokenizer_config.json"),
+        ({"max_len": 20}, "texts have at most 20 tokens, max_len of tokenizer_config.json"),
+    ],
+)
+def test_the_source_of_the_limit_of_texts_is_named(settings: dict[str, Any], limit: str, tmp_path: Path) -> None:
+    save_bert(tmp_path, type_vocab_size=1)
+    save_tokenizer(tmp_path)
+    write_json(tmp_path / "tokenizer_config.json", settings)
+    assert assumptions(tmp_path) == [NO_POOLING, limit, POOLER]
+
+
+def test_token_ids_that_were_not_compared(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    assert "transformers is not installed: token ids were not compared with those of AutoTokenizer" in assumptions(
+        folder
+    )
+
+
+@pytest.mark.parametrize("labels", [None, {"0": "no", "1": "yes"}])
+def test_a_head(labels: dict[str, str] | None, tmp_path: Path) -> None:
+    save_family(tmp_path, "Bert", "ForSequenceClassification", vocab_size=100, type_vocab_size=3)
+    save_tokenizer(tmp_path)
+    config_json = json.loads((tmp_path / "config.json").read_text())
+    write_json(tmp_path / "config.json", {**config_json, "id2label": labels})
+    write_json(tmp_path / "tokenizer_config.json", {"model_input_names": ["input_ids"]})
+    names = "2 named labels" if labels else "2 labels without names in config.json"
+    assert assumptions(tmp_path) == [
+        f"softmax turns logits into scores, for {names}",
+        "without --pooling, requests of pooled vectors must name a pooling",
+        "all tokens have type 0, one of 3 token types",
+        "texts have at most 24 tokens, the maximum of the model",
+    ]
+    save_sentence_transformer(tmp_path)
+    first, *_, last = assumptions(tmp_path)
+    assert first == "the head of BertForSequenceClassification is left out"
+    assert last == "hidden rows do not depend on tensors classifier.…, pooler.…: they are left out"
+
+
+def test_a_language_model(tmp_path: Path) -> None:
+    save_family(tmp_path, "T5", "ForConditionalGeneration", **T5_SIZES)
+    config_json = json.loads((tmp_path / "config.json").read_text())
+    config_json.pop("n_positions", None)
+    write_json(tmp_path / "config.json", config_json)
+    assert assumptions(tmp_path, Pooling.MEAN) == [
+        "the head of T5ForConditionalGeneration is left out",
+        "config.json has no n_positions: sequences have at most 512 tokens",
+        f"{tmp_path} has no tokenizer.json: the bundle will accept token ids, but no texts",
+        "hidden rows do not depend on tensors decoder.…: they are left out",
+    ]
+
+
+def test_images_without_an_image_processor(tmp_path: Path) -> None:
+    save_vit(tmp_path)
+    assert assumptions(tmp_path, Pooling.CLS) == [
+        "the export knows no image processor of the checkpoint: callers must prepare images",
+        POOLER,
+    ]
