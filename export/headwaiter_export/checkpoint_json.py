@@ -1,7 +1,8 @@
 """Read the JSON files of a checkpoint, and check each field when it is read."""
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -143,6 +144,18 @@ def path_inside(folder: Path, name: str, source: Path) -> Path:
             f"{source} names {name!r:.99}, which is outside the checkpoint: name a part of the folder"
         )
     return folder / path
+
+
+@contextmanager
+def refuse_errors(describe: Callable[[str], str]) -> Iterator[None]:
+    """Raise CheckpointError, with the first line of any error in the block described, also of a panic of Rust code."""
+    try:
+        yield
+    except (CheckpointError, KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # noqa: BLE001 - a panic of Rust code is no Exception
+        reason = str(error).strip().partition("\n")[0] or type(error).__name__
+        raise CheckpointError(describe(reason)) from None
 
 
 def read_json(path: Path) -> Any:

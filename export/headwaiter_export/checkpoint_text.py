@@ -100,7 +100,8 @@ def _text_limit(folder: Path, fields: Mapping[str, object]) -> tuple[float, str]
     if sentence.values.get("do_lower_case"):
         raise sentence.error("do_lower_case", "it must be false, with lower-casing in tokenizer.json")
     tokenizer = CheckpointJson.read_if_present(folder / "tokenizer_config.json")
-    for source, field in ((sentence, "max_seq_length"), (tokenizer, "model_max_length"), (tokenizer, "max_len")):
+    older = "max_len" if "model_max_length" not in tokenizer.values else "model_max_length"
+    for source, field in ((sentence, "max_seq_length"), (tokenizer, older)):
         limit = source.limit(field)
         if limit is not None:
             return limit, f"{field} of {source.path.name}"

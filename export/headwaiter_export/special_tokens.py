@@ -11,6 +11,8 @@ from headwaiter_export.checkpoint_json import CheckpointError, CheckpointJson
 
 # Tokens get ids in this order if the vocabulary lacks them.
 _NAMES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+# The post-processor decides on these.
+_IGNORED = ("add_bos_token", "add_eos_token")
 _FLAGS = ("lstrip", "normalized", "rstrip", "single_word", "special")
 
 
@@ -81,14 +83,14 @@ def read_token_settings(
     older = CheckpointJson(folder, {}) if modern else CheckpointJson.read_if_present(folder / "special_tokens_map.json")
     listed, listed_extra = _read_named(settings) | _read_named(older), _read_extra(settings)
     named = {name: AddedToken(text, special=True) for name, text in defaults.items()} | listed
-    extra = _read_extra(older) if listed_extra is None else listed_extra
+    extra = _read_older_extra(older, listed_extra)
     if extra is None:
         extra = {text: AddedToken(text, special=True) for text in extra_defaults}
     if modern:
         declared = _read_declared(settings)
     else:
         special = {token.content for name, token in listed.items() if name in _NAMES and token is not None}
-        special |= (listed_extra or {}).keys()
+        special |= ((listed_extra if "extra_special_tokens" not in older.values else extra) or {}).keys()
         declared = _read_added(CheckpointJson.read_if_present(folder / "added_tokens.json"), special)
         for token in file_tokens:
             declared[token["id"]] = AddedToken(**{name: token[name] for name in ("content", *_FLAGS)})
@@ -101,7 +103,7 @@ def read_token_settings(
 def _read_named(source: CheckpointJson) -> dict[str, AddedToken | None]:
     """Return the fields that end with _token, except flags such as add_bos_token, and named extra tokens."""
     extra = source.values.get("extra_special_tokens")
-    fields = {name: value for name, value in source.values.items() if name.endswith("_token")}
+    fields = {name: value for name, value in source.values.items() if name.endswith("_token") and name not in _IGNORED}
     fields |= extra if isinstance(extra, dict) else {}
     return {
         name: None if value is None else _token(source, name, value)
@@ -124,6 +126,19 @@ def _read_extra(source: CheckpointJson) -> dict[str, AddedToken] | None:
     if not isinstance(values, list):
         raise source.error(field, "it must be a list of tokens")
     return {token.content: token for token in (_token(source, field, value) for value in values)}
+
+
+def _read_older_extra(older: CheckpointJson, listed: dict[str, AddedToken] | None) -> dict[str, AddedToken] | None:
+    """Return the special tokens without a name of special_tokens_map.json and of tokenizer_config.json (`listed`).
+
+    The field extra_special_tokens of the older file adds tokens; its additional_special_tokens counts alone.
+    """
+    name = "extra_special_tokens"
+    if name not in older.values or isinstance(older.values[name], dict):
+        return _read_extra(older) if listed is None else listed
+    if older.values[name] is None:
+        return {}
+    return {**(listed or {}), **(_read_extra(CheckpointJson(older.path, {name: older.values[name]})) or {})}
 
 
 def _read_declared(settings: CheckpointJson) -> dict[int, AddedToken]:

@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 
 from tokenizers import Tokenizer
 
-from headwaiter_export.checkpoint_json import CheckpointError, CheckpointJson
+from headwaiter_export.checkpoint_json import CheckpointError, CheckpointJson, refuse_errors
 from headwaiter_server.runtime.tokenizer_cost import cost_problem, panics_as_errors
 
 # Texts or pairs of texts, an attribute of their encodings, and the values that are expected.
@@ -60,11 +60,8 @@ def check_tokenizer(tokenizer: Tokenizer, path: Path) -> None:
     # The texts below may take forever with a tokenizer that costs too much.
     if problem := cost_problem(tokenizer):
         raise CheckpointError(f"{path} cannot be served: {problem}: use a tokenizer whose time grows with the text")
-    try:
-        with panics_as_errors():
-            encodings = tokenizer.encode_batch(check_texts(()))
-    except Exception as error:  # noqa: BLE001 - the library raises nothing more specific
-        raise CheckpointError(f"{path} cannot encode every text ({error}): save the tokenizer again") from None
+    with refuse_errors(lambda reason: f"{path} cannot encode every text ({reason}): save the tokenizer again"):
+        encodings = tokenizer.encode_batch(check_texts(()))
     if any(any(encoding.type_ids) for encoding in encodings):
         raise CheckpointError(
             f"{path} gives token types other than 0: use type 0 in the template of the post-processor"
@@ -89,20 +86,19 @@ def check_against_transformers(
     reference_name = f"AutoTokenizer of transformers {__version__}"
     added = [token.content for _, token in sorted(tokenizer.get_added_tokens_decoder().items())]
     texts = check_texts(added[:_COMPARED_ADDED_TOKENS])
-    try:
-        with panics_as_errors():
-            with TemporaryDirectory() as copy:
-                _copy_tokenizer(folder, config_json, Path(copy))
-                reference = AutoTokenizer.from_pretrained(copy, local_files_only=True, trust_remote_code=False)
-            comparisons: list[_Comparison] = [(texts, "ids", reference(texts)["input_ids"])]
-            if pairs:
-                answer, both = reference(texts[:-1], texts[1:]), list(pairwise(texts))
-                attributes = {"input_ids": "ids", "token_type_ids": "type_ids"}
-                comparisons += [(both, attributes[name], answer[name]) for name in attributes if name in answer]
-    except Exception as error:  # noqa: BLE001 - whatever the error is, there is nothing to compare with
-        raise CheckpointError(
-            f"{folder}: {reference_name} cannot use the tokenizer ({_shortened(repr(error))}): save the tokenizer again"
-        ) from None
+    with refuse_errors(
+        lambda reason: (
+            f"{folder}: {reference_name} cannot use the tokenizer ({_shortened(reason)}): save the tokenizer again"
+        )
+    ):
+        with TemporaryDirectory() as copy:
+            _copy_tokenizer(folder, config_json, Path(copy))
+            reference = AutoTokenizer.from_pretrained(copy, local_files_only=True, trust_remote_code=False)
+        comparisons: list[_Comparison] = [(texts, "ids", reference(texts)["input_ids"])]
+        if pairs:
+            answer, both = reference(texts[:-1], texts[1:]), list(pairwise(texts))
+            attributes = {"input_ids": "ids", "token_type_ids": "type_ids"}
+            comparisons += [(both, attributes[name], answer[name]) for name in attributes if name in answer]
     for inputs, attribute, expected in comparisons:
         with panics_as_errors():
             encodings = tokenizer.encode_batch(inputs)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tokenizers import Tokenizer, models, processors
 
-from headwaiter_export.checkpoint_json import CheckpointError, CheckpointJson
+from headwaiter_export.checkpoint_json import CheckpointError, CheckpointJson, refuse_errors
 from headwaiter_export.special_tokens import TokenSettings, read_token_settings
 from headwaiter_export.tokenizer_parts import (
     T5_SENTINELS,
@@ -35,7 +35,6 @@ from headwaiter_export.tokenizer_parts import (
     t5_post_processor,
     xlm_roberta_parts,
 )
-from headwaiter_server.runtime.tokenizer_cost import panics_as_errors
 
 
 @dataclass(frozen=True)
@@ -85,29 +84,28 @@ def build_tokenizer(path: Path, config_json: CheckpointJson) -> Tokenizer:
     tokenizer = read_tokenizer_file(path)
     _check_truncation(settings, tokenizer, path)
     parts: Parts = json.loads(tokenizer.to_str())
+    # The library corrects ids of added tokens; transformers takes them as they are in the file.
+    file_tokens = CheckpointJson.read(path).values.get("added_tokens", []) if path.suffix == ".json" else []
     name, kind = _read_class(settings, config_json)
     # Llama 3 names the class of Llama 2.
     if kind is None or (name == "LlamaTokenizer" and '"ByteLevel"' in path.read_text(encoding="utf-8")):
-        tokens = read_token_settings(folder, settings, parts["added_tokens"], {}, ())
+        tokens = read_token_settings(folder, settings, file_tokens, {}, ())
         tokenizer.add_tokens(tokens.missing_from({token["content"] for token in parts["added_tokens"]}))
         return tokenizer
     if parts["model"]["type"] != kind.model:
         raise CheckpointError(
             f"{path} has a {parts['model']['type']} model, but {name} builds a {kind.model} model: {_SAVE_AGAIN}"
         )
-    tokens = read_token_settings(folder, settings, parts["added_tokens"], kind.defaults, kind.extra_tokens)
+    tokens = read_token_settings(folder, settings, file_tokens, kind.defaults, kind.extra_tokens)
     replaced = kind.replaced_parts(settings, tokens, parts)
     replaced["model"] = parts["model"] | replaced["model"]
     parts |= {"added_tokens": [], "post_processor": None, "normalizer": None, **replaced}
-    try:
-        with panics_as_errors():
-            tokenizer = Tokenizer.from_str(json.dumps(parts))
-            tokenizer.add_tokens(tokens.missing_from(set()))
-            if kind.removes_flags:
-                tokenizer.add_tokens(tokens.without_flags())
-            tokenizer.post_processor = kind.post_processor(settings, tokens, tokenizer)
-    except Exception as error:  # noqa: BLE001 - the library raises nothing more specific
-        raise CheckpointError(f"{path} does not fit {name} ({error}): {_SAVE_AGAIN}") from None
+    with refuse_errors(lambda reason: f"{path} does not fit {name} ({reason}): {_SAVE_AGAIN}"):
+        tokenizer = Tokenizer.from_str(json.dumps(parts))
+        tokenizer.add_tokens(tokens.missing_from(set()))
+        if kind.removes_flags:
+            tokenizer.add_tokens(tokens.without_flags())
+        tokenizer.post_processor = kind.post_processor(settings, tokens, tokenizer)
     return tokenizer
 
 
@@ -136,14 +134,11 @@ def read_tokenizer_file(path: Path) -> Tokenizer:
     Raises:
         CheckpointError: the file cannot be read, or has no tokens.
     """
-    try:
-        with panics_as_errors():
-            if path.suffix == ".txt":
-                tokenizer = Tokenizer(models.WordPiece(models.WordPiece.read_file(str(path))))
-            else:
-                tokenizer = Tokenizer.from_file(str(path))
-    except Exception as error:  # noqa: BLE001 - the library raises nothing more specific
-        raise CheckpointError(f"{path} cannot be read ({error}): save the tokenizer again") from None
+    with refuse_errors(lambda reason: f"{path} cannot be read ({reason}): save the tokenizer again"):
+        if path.suffix == ".txt":
+            tokenizer = Tokenizer(models.WordPiece(models.WordPiece.read_file(str(path))))
+        else:
+            tokenizer = Tokenizer.from_file(str(path))
     if not tokenizer.get_vocab():
         raise CheckpointError(f"{path} has no tokens: save the tokenizer again")
     return tokenizer

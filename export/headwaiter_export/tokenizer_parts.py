@@ -143,7 +143,9 @@ def albert_parts(settings: CheckpointJson, tokens: TokenSettings, parts: Parts) 
         steps.append({"type": "Lowercase"})
     if kept["normalizer"] is not None:
         steps.append(kept["normalizer"])
-    return {**kept, "normalizer": {"type": "Sequence", "normalizers": steps}}
+    # The class sets its own step before transformers sets that of the file.
+    post_processor = parts["post_processor"]
+    return {**kept, "normalizer": {"type": "Sequence", "normalizers": steps}, "post_processor": post_processor}
 
 
 def deberta_parts(settings: CheckpointJson, tokens: TokenSettings, parts: Parts) -> Parts:
@@ -218,7 +220,9 @@ def roberta_post_processor(
 def albert_post_processor(
     settings: CheckpointJson, tokens: TokenSettings, tokenizer: Tokenizer
 ) -> processors.PostProcessor:
-    """Return the step that puts ALBERT's special tokens around a text."""
+    """Return the step of tokenizer.json or, without one, the step that puts ALBERT's special tokens around a text."""
+    if tokenizer.post_processor is not None:
+        return kept_post_processor(settings, tokens, tokenizer)
     # The class writes these names, whatever the texts of the tokens are.
     named = {"[CLS]": tokens.name("cls_token"), "[SEP]": tokens.name("sep_token")}
     return processors.TemplateProcessing(

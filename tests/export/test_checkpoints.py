@@ -133,6 +133,7 @@ def test_a_sentence_transformer_keeps_the_limits_of_its_model_and_of_its_texts(t
         ({"model_max_length": int(1e30)}, 64),
         ({"max_len": 20}, 20),
         ({"model_max_length": 30, "max_len": 20}, 30),
+        ({"model_max_length": None, "max_len": 20}, 64),
         ({}, 64),
     ],
 )

@@ -307,6 +307,31 @@ def test_a_difference_from_auto_tokenizer_is_refused_with_the_text_and_both_ids(
     assert_checkpoint_refused(folder, str(folder), repr(text), str(found), str(expected), transformers.__version__)
 
 
+def test_ids_of_added_tokens_are_those_of_the_file_as_by_auto_tokenizer(model: Path, tmp_path: Path) -> None:
+    folder = save_case("WordPiece, tokens of tokenizer.json", model, tmp_path / "model")
+    content = json.loads((folder / "tokenizer.json").read_text())
+    content["added_tokens"][-1]["id"] = 0
+    write_json(folder / "tokenizer.json", content)
+    assert differences(folder, 200) == []
+
+
+@pytest.mark.usefixtures("no_transformers")
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"normalizer": {"type": "Precompiled", "precompiled_charsmap": ""}},
+        {"post_processor": {**json_of(unigram())["post_processor"], "special_tokens": {}}},
+    ],
+)
+def test_a_panic_of_the_library_is_one_line(change: dict[str, Any], model: Path, tmp_path: Path) -> None:
+    folder = save_case("Unigram kept", model, tmp_path / "model")
+    write_json(folder / "tokenizer.json", {**json_of(unigram()), **change})
+    with pytest.raises(CheckpointError) as error:
+        read_checkpoint(folder)
+    assert "tokenizer.json" in str(error.value)
+    assert "\n" not in str(error.value)
+
+
 def test_a_tokenizer_that_transformers_cannot_use_is_refused(model: Path, tmp_path: Path) -> None:
     folder = save_case("WordPiece uncased", model, tmp_path / "model")
     edit_json(folder / "tokenizer_config.json", padding_side="top")

@@ -87,6 +87,20 @@ CASES: dict[str, tuple[Callable[[], Tokenizer], str, Files]] = {
             "added_tokens.json": {"Added": 400, "[NEW]": 401},
         },
     ),
+    "WordPiece, extra tokens of both files": (
+        word_piece,
+        "bert",
+        {
+            **config(extra_special_tokens=["<extra>"]),
+            "special_tokens_map.json": {"extra_special_tokens": ["Added"], "additional_special_tokens": ["[NEW]"]},
+        },
+    ),
+    "WordPiece, no extra tokens": (
+        word_piece,
+        "bert",
+        {"special_tokens_map.json": {"extra_special_tokens": None, "additional_special_tokens": ["[NEW]"]}},
+    ),
+    "WordPiece, names that are no tokens": (word_piece, "bert", config(add_bos_token="[NEW]", add_eos_token="Added")),
     "WordPiece of ELECTRA": (
         lambda: word_piece(lowercase=False),
         "bert",
@@ -143,6 +157,13 @@ CASES: dict[str, tuple[Callable[[], Tokenizer], str, Files]] = {
         lambda: with_added(unigram(special_tokens=ALBERT_TOKENS)),
         "bert",
         config("AlbertTokenizerFast", do_lower_case=False, keep_accents=True, add_prefix_space=False),
+    ),
+    "Unigram of ALBERT, the template of the file": (
+        lambda: edited(
+            unigram(special_tokens=ALBERT_TOKENS), post_processor=json_of(byte_level_bpe())["post_processor"]
+        ),
+        "bert",
+        config("AlbertTokenizer"),
     ),
     "Unigram of DeBERTa": (
         lambda: unigram(compiled_normalizer(), BERT_TOKENS),

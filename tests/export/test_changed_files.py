@@ -1,0 +1,349 @@
+"""A checkpoint with any field of any file changed gives what transformers gives, or is refused in one line."""
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from tokenizers import Tokenizer
+from transformers import AutoTokenizer
+
+from headwaiter_export.attention_layout import SingleSequence
+from headwaiter_export.checkpoint_json import CheckpointError, CheckpointJson
+from headwaiter_export.checkpoint_text import read_text
+from headwaiter_export.checkpoints import read_checkpoint
+from headwaiter_export.choices import Pooling
+from headwaiter_export.config import EncoderConfig
+from tests.checkpoints import save_bert, save_sentence_transformer, save_tokenizer, write_json
+from tests.export.changed_files import changed_file, changed_files
+from tests.export.family_checkpoints import save_family
+from tests.export.family_examples import EXAMPLES
+from tests.export.test_after_pooling import encode
+from tests.export.tokenizer_cases import ADDED, DECLARED
+from tests.export.tokenizer_folders import (
+    ALBERT_TOKENS,
+    BERT_TOKENS,
+    byte_level_bpe,
+    compiled_normalizer,
+    gemma,
+    llama,
+    mpnet,
+    qwen2,
+    random_texts,
+    t5,
+    unigram,
+    with_added,
+    word_level,
+    word_piece,
+)
+from tests.oracle import Array
+
+Files = dict[str, dict[str, Any]]
+# Vectors, or token ids, of a changed checkpoint.
+Results = list[Any]
+
+# The part of the changes that every run tests; `make test-all` tests the others too.
+_EVERY = 29
+_TEXTS = [
+    *random_texts(30),
+    "[CLS] a [SEP] <mask> b",
+    "a[MASK]b [NEW] <extra> Added <x> <y> Addy",
+    " lead",
+    "İ É e\u0301",
+]
+_MAX_TOKENS = 64
+# Fields that config.json may have, besides those that transformers writes.
+_FURTHER_FIELDS: dict[str, Any] = {
+    "attention_bias": True,
+    "head_dim": 8,
+    "hidden_act": "relu",
+    "is_causal": False,
+    "is_decoder": True,
+    "layer_norm_eps": 1e-3,
+    "layer_types": ["full_attention", "sliding_attention"],
+    "norm_eps": 1e-3,
+    "num_key_value_heads": 2,
+    "num_labels": 3,
+    "partial_rotary_factor": 1.0,
+    "position_embedding_type": "absolute",
+    "rms_norm_eps": 1e-3,
+    "rope_parameters": {"rope_type": "default", "rope_theta": 99.0},
+    "rope_scaling": {"type": "linear", "factor": 2.0},
+    "rope_theta": 5000.0,
+    "sliding_window": 4,
+    "type_vocab_size": 2,
+}
+_TOKENIZERS: dict[str, tuple[Callable[[], Tokenizer], str, Files]] = {
+    "BERT": (
+        word_piece,
+        "bert",
+        {
+            "tokenizer_config.json": {
+                "tokenizer_class": "BertTokenizer",
+                "do_lower_case": True,
+                "strip_accents": False,
+                "tokenize_chinese_chars": True,
+                "model_max_length": 9,
+                "max_len": 8,
+                "add_bos_token": True,
+                "added_tokens_decoder": DECLARED,
+                "extra_special_tokens": ["<extra>"],
+                "truncation_side": "right",
+                "padding_side": "right",
+                "cls_token": "[CLS]",
+                "image_token": "[NEW]",
+                "stride": 0,
+                "unk_id": 3,
+            }
+        },
+    ),
+    "BERT, older files": (
+        lambda: with_added(word_piece()),
+        "bert",
+        {
+            "special_tokens_map.json": {
+                "mask_token": {**ADDED, "content": "[MASK]", "lstrip": True},
+                "image_token": "[NEW]",
+                "additional_special_tokens": ["<x>"],
+                "extra_special_tokens": ["<y>"],
+            },
+            "added_tokens.json": {"Addy": 400, "[NEWY]": 401},
+        },
+    ),
+    "RoBERTa": (
+        lambda: with_added(byte_level_bpe()),
+        "roberta",
+        {"tokenizer_config.json": {"add_prefix_space": False, "trim_offsets": True, "mask_token": "<mask>"}},
+    ),
+    "XLM-RoBERTa": (
+        lambda: with_added(unigram(compiled_normalizer())),
+        "xlm-roberta",
+        {"tokenizer_config.json": {"add_prefix_space": True, "sp_model_kwargs": {}}},
+    ),
+    "kept": (
+        lambda: with_added(word_level(lowercase=True)),
+        "bert",
+        {
+            "tokenizer_config.json": {
+                "tokenizer_class": "PreTrainedTokenizerFast",
+                "bos_token": "[CLS]",
+                "add_bos_token": True,
+                "extra_special_tokens": {"a_token": "[NEW]"},
+                "model_input_names": ["input_ids"],
+            }
+        },
+    ),
+    "ALBERT": (
+        lambda: unigram(compiled_normalizer(), ALBERT_TOKENS),
+        "albert",
+        {"tokenizer_config.json": {"do_lower_case": True, "keep_accents": False, "remove_space": True}},
+    ),
+    "DeBERTa": (
+        lambda: unigram(special_tokens=BERT_TOKENS),
+        "deberta-v2",
+        {"tokenizer_config.json": {"do_lower_case": False, "split_by_punct": False, "unk_id": 3}},
+    ),
+    "MPNet": (mpnet, "mpnet", {"tokenizer_config.json": {"do_lower_case": True, "strip_accents": None}}),
+    "CamemBERT": (unigram, "camembert", {"tokenizer_config.json": {"additional_special_tokens": ["[NEW]"]}}),
+    "T5": (
+        t5,
+        "t5",
+        {
+            "tokenizer_config.json": {
+                "extra_ids": 10,
+                "additional_special_tokens": [f"<extra_id_{number}>" for number in range(10)],
+            }
+        },
+    ),
+    "Qwen3": (qwen2, "qwen3", {"tokenizer_config.json": {"eos_token": "<|im_end|>", "unk_token": None}}),
+    "Gemma 3": (gemma, "gemma3_text", {"tokenizer_config.json": {"add_bos_token": True, "mask_token": "<mask>"}}),
+    "Llama": (
+        llama,
+        "llama",
+        {"tokenizer_config.json": {"tokenizer_class": "LlamaTokenizer", "legacy": False, "add_prefix_space": True}},
+    ),
+}
+_MODULES = ("Transformer", "Pooling", "LayerNorm", "Normalize")
+_MODULE_FILES: Files = {
+    "1_Pooling/config.json": {
+        "word_embedding_dimension": 32,
+        "pooling_mode_cls_token": False,
+        "pooling_mode_mean_tokens": True,
+        "pooling_mode_lasttoken": False,
+        "include_prompt": True,
+    },
+    "2_LayerNorm/config.json": {"dimension": 32},
+    "sentence_bert_config.json": {"max_seq_length": 12, "do_lower_case": False, "unpad_inputs": False},
+    "config_sentence_transformers.json": {
+        "prompts": {"query": "rain ", "passage": ""},
+        "default_prompt_name": "query",
+        "model_type": "SentenceTransformer",
+        "truncate_dim": None,
+    },
+    "tokenizer_config.json": {"model_max_length": 40},
+}
+
+
+def differences(
+    path: Path, expected: Callable[[], Results], actual: Callable[[], Results], *, every_run: bool
+) -> list[str]:
+    """Return the changes of a file for which two functions give different results, or the second an unknown error."""
+    content = json.loads(path.read_text(encoding="utf-8"))
+    found, compared = [], 0
+    for number, (change, changed) in enumerate(_changes(content, path.name)):
+        if every_run != (number % _EVERY == 0):
+            continue
+        with changed_file(path, changed):
+            try:
+                results = actual()
+            except CheckpointError as error:
+                found += [f"{change}: {error}"] * ("\n" in str(error))
+                continue
+            except Exception as error:  # noqa: BLE001 - any other error is a traceback for the user
+                found.append(f"{change}: {error!r}")
+                continue
+            try:
+                references = expected()
+            except Exception:  # noqa: BLE001 - transformers cannot read the checkpoint either
+                continue
+            compared += 1
+            if not _equal(results, references):
+                found.append(f"{change}: other results")
+    assert compared or not every_run
+    return found
+
+
+def _changes(content: Any, file: str) -> list[tuple[str, Any]]:
+    if file == "tokenizer.json":
+        # The vocabulary has thousands of fields, which are all alike.
+        vocabulary = {name: content["model"][name] for name in ("vocab", "merges") if name in content["model"]}
+        settings = {name: value for name, value in content["model"].items() if name not in vocabulary}
+        parts = {name: value for name, value in content.items() if name != "model"}
+        changed = [(name, {**part, "model": content["model"]}) for name, part in changed_files(parts)]
+        changed += [
+            (f"model.{name}", {**content, "model": {**part, **vocabulary}}) for name, part in changed_files(settings)
+        ]
+        truncation = {"direction": "Left", "max_length": 5, "strategy": "LongestFirst", "stride": 0}
+        return [("nothing", content), ("truncation", {**content, "truncation": truncation}), *changed]
+    further = _FURTHER_FIELDS.keys() - content if file == "config.json" and "model_type" in content else ()
+    added = [(f"+{name}", {**content, name: _FURTHER_FIELDS[name]}) for name in sorted(further)]
+    return [("nothing", content), *added, *changed_files(content)]
+
+
+def _equal(results: Results, references: Results) -> bool:
+    if not all(isinstance(each, np.ndarray) for each in results):
+        return results == references
+    return all(
+        found.shape == expected.shape and np.abs(found - expected).max() < 2e-5 * np.abs(expected).max()
+        for found, expected in zip(results, references, strict=True)
+    )
+
+
+def _parts(names: list[str]) -> list[Any]:
+    """Return each name twice: with the changes that every run tests, and with the others."""
+    return [
+        *(pytest.param(name, True, id=f"{name}-some") for name in names),
+        *(pytest.param(name, False, id=f"{name}-others", marks=pytest.mark.exhaustive) for name in names),
+    ]
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> None:
+    transformers.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("name", "every_run"),
+    _parts([each.name for each in EXAMPLES if not each.takes_features and not each.save]),
+)
+def test_a_changed_configuration(name: str, every_run: bool, tmp_path: Path) -> None:
+    example = next(each for each in EXAMPLES if each.name == name)
+    save_family(tmp_path, name, example.kind, example.config_class, **example.settings)
+    sequences = [np.random.default_rng(n).integers(2, 60, n) for n in (1, 7, 20)]
+
+    def actual() -> list[Array]:
+        encoder = read_checkpoint(tmp_path, Pooling.NONE).encoder
+        with torch.inference_mode():
+            return [encoder(torch.from_numpy(ids), SingleSequence(len(ids)))[1].numpy() for ids in sequences]
+
+    def expected() -> list[Array]:
+        model, info = getattr(transformers, f"{name}{example.kind}").from_pretrained(
+            tmp_path, attn_implementation="eager", dtype=torch.float32, output_loading_info=True
+        )
+        assert not info["missing_keys"]
+        with torch.inference_mode():
+            return [model.eval()(torch.from_numpy(ids)[None])[0][0].numpy() for ids in sequences]
+
+    assert differences(tmp_path / "config.json", expected, actual, every_run=every_run) == []
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(("name", "every_run"), _parts([*_TOKENIZERS]))
+def test_a_changed_tokenizer(name: str, every_run: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    build, model_type, files = _TOKENIZERS[name]
+    write_json(tmp_path / "config.json", {"model_type": model_type})
+    build().save(str(tmp_path / "tokenizer.json"))
+    for file, content in files.items():
+        write_json(tmp_path / file, content)
+    config = EncoderConfig(vocabulary_size=1000, d_model=8, heads=1, layers=1, d_ff=8, max_tokens=_MAX_TOKENS)
+    config_json = CheckpointJson(tmp_path / "config.json", {"model_type": model_type})
+
+    def actual() -> Results:
+        with monkeypatch.context() as patch:
+            patch.setitem(sys.modules, "transformers", None)  # else the export compares ids itself
+            text = read_text(tmp_path, config_json, config, [])
+        assert text is not None
+        tokenizer = Tokenizer.from_str(text.tokenizer)
+        ids = [encoding.ids for encoding in tokenizer.encode_batch(_TEXTS)]
+        tokenizer.enable_truncation(text.max_tokens)
+        return [ids, [encoding.ids for encoding in tokenizer.encode_batch(_TEXTS)]]
+
+    def expected() -> Results:
+        tokenizer = AutoTokenizer.from_pretrained(str(tmp_path), local_files_only=True, trust_remote_code=False)
+        ids = tokenizer(_TEXTS, verbose=False)["input_ids"]
+        tokenizer.model_max_length = min(tokenizer.model_max_length, _MAX_TOKENS)
+        return [ids, tokenizer(_TEXTS, truncation=True)["input_ids"]]
+
+    for file in ("tokenizer.json", *files):
+        assert differences(tmp_path / file, expected, actual, every_run=every_run) == [], file
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(("file", "every_run"), _parts(["modules.json", *_MODULE_FILES]))
+def test_a_changed_module(file: str, every_run: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from safetensors.torch import save_file
+    from sentence_transformers import SentenceTransformer
+
+    save_bert(tmp_path)
+    save_tokenizer(tmp_path)
+    save_sentence_transformer(tmp_path, modules=_MODULES)
+    for name, content in _MODULE_FILES.items():
+        write_json(tmp_path / name, content)
+    norm = {"norm.weight": torch.linspace(0.5, 1, 32), "norm.bias": torch.linspace(-1, 1, 32)}
+    save_file(norm, tmp_path / "2_LayerNorm" / "model.safetensors")
+    texts = ["the bread is fresh", "two " * 50, "a", "Rain falls on stones"]
+
+    def actual() -> Results:
+        with monkeypatch.context() as patch:
+            patch.setattr("headwaiter_export.checkpoint_text.check_against_transformers", lambda *_, **__: True)
+            loaded = read_checkpoint(tmp_path)
+        assert loaded.text is not None
+        tokenizer = Tokenizer.from_str(loaded.text.tokenizer)
+        tokenizer.enable_truncation(loaded.text.max_tokens)
+        prompts = {prompt.name: prompt.text for prompt in loaded.text.prompts}
+        prompt = prompts.get(loaded.text.default_prompt, "")
+        encodings = tokenizer.encode_batch([prompt + text for text in texts])
+        return [encode(loaded.encoder, [np.array(each.ids) for each in encodings])]
+
+    def expected() -> Results:
+        model = SentenceTransformer(str(tmp_path), device="cpu", local_files_only=True, trust_remote_code=False)
+        return [model.encode(texts, show_progress_bar=False)]
+
+    assert differences(tmp_path / file, expected, actual, every_run=every_run) == []
