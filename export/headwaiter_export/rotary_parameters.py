@@ -104,8 +104,8 @@ class _Parameters:
     def theta(self, default: Any) -> float:
         """Return the base of the angles."""
         theta = self.values.get("rope_theta", default)
-        if type(theta) not in (int, float):
-            raise CheckpointError(f"{self.config_json.path} has rope_theta {theta!r}: it must be a number")
+        if type(theta) not in (int, float) or not 0 < theta < math.inf:
+            raise CheckpointError(f"{self.config_json.path} has rope_theta {theta!r:.99}: it must be a number above 0")
         return float(theta)
 
     def scaling(self) -> RotaryScaling | None:

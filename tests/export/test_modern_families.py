@@ -164,6 +164,15 @@ def test_a_tensor_that_the_configuration_denies_is_refused_by_name(
     assert_checkpoint_refused(tmp_path, module, kind)
 
 
+@pytest.mark.parametrize("kind", ["full_attention", "sliding_attention"])
+@pytest.mark.parametrize("theta", [0, -1.0, float("inf")])
+def test_a_base_of_rotary_positions_that_is_not_above_0_is_refused(kind: str, theta: float, tmp_path: Path) -> None:
+    save_family(tmp_path, "ModernBert", **SETTINGS["ModernBert"])
+    rope = json.loads((tmp_path / "config.json").read_text())["rope_parameters"]
+    edit_json(tmp_path / "config.json", rope_parameters={**rope, kind: {**rope[kind], "rope_theta": theta}})
+    assert_checkpoint_refused(tmp_path, f"rope_theta {theta}", "above 0")
+
+
 @pytest.mark.parametrize("name", SETTINGS)
 def test_a_head_for_masked_tokens_is_ignored(name: str, tmp_path: Path) -> None:
     model = save_family(tmp_path, name, "ForMaskedLM", **SETTINGS[name])
