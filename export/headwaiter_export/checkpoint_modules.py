@@ -37,7 +37,8 @@ _DENSE_ACTIVATIONS = {
 _DENSE_FIELDS = ("in_features", "out_features", "bias", "activation_function")
 # The supported values of fields of `sentence-transformers` that could change results.
 _VECTOR_FIELDS = {"module_input_name": "sentence_embedding", "module_output_name": "sentence_embedding"}
-_MODEL_FIELDS = {"model_type": "SentenceTransformer", "truncate_dim": None}
+_MODEL_TYPE = {"SentenceTransformer": True}
+_MODEL_FIELDS = {"truncate_dim": None}
 _CROSS_ENCODER_FIELDS = {"model_type": "CrossEncoder", "prompts": None, "default_prompt_name": None}
 
 
@@ -114,6 +115,9 @@ def read_modules(folder: Path) -> Modules:
         after_pooling.pop()
         normalize = True
     settings.require(_MODEL_FIELDS)
+    # sentence-transformers replaces the modules of a model of any other type, null included.
+    if "model_type" in settings.values:
+        settings.choice("model_type", _MODEL_TYPE)
     return Modules(
         transformer,
         _read_pooling(config_json),

@@ -29,6 +29,7 @@ from tests.export.helpers import assert_checkpoint_refused
         ("2_Normalize/config.json", {"module_input_name": "x"}, ["module_input_name 'x'", "sentence_embedding"]),
         ("config_sentence_transformers.json", {"truncate_dim": 8}, ["truncate_dim 8"]),
         ("config_sentence_transformers.json", {"model_type": "SparseEncoder"}, ["model_type 'SparseEncoder'"]),
+        ("config_sentence_transformers.json", {"model_type": None}, ["model_type None", "SentenceTransformer"]),
         ("adapter_config.json", {}, ["adapter_config.json", "adapter"]),
     ],
 )
