@@ -73,8 +73,8 @@ def repeat_layers(model: ir.Model, encoder: Encoder) -> None:
         del graph.initializers[value.name]
     del graph.opset_imports[_DOMAIN]
     for name, tensor in _tensors(encoder):
-        if value := graph.initializers.get(f"encoder.{name}"):
-            value.const_value = TorchTensor(tensor.detach(), value.name)
+        if f"encoder.{name}" in graph.initializers:
+            graph.initializers[f"encoder.{name}"].const_value = TorchTensor(tensor.detach(), f"encoder.{name}")
 
 
 class _MarkedLayer(nn.Module):
