@@ -16,6 +16,7 @@ CONTRIBUTING = ROOT / "CONTRIBUTING.md"
 GETTING_STARTED = DOCS / "getting-started.md"
 HTTP = DOCS / "http.md"
 MODELS = DOCS / "models.md"
+PORTABLE_GRAPH = DOCS / "portable-graph.md"
 SERVER = DOCS / "server.md"
 PAGES = [README, *sorted(DOCS.glob("*.md"))]
 

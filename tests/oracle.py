@@ -95,6 +95,16 @@ class Oracle:
         self.hidden(sequence)
         return self._attention
 
+    def _learned_positions(self, sequence: Array) -> list[int]:
+        """Return the place of each token's vector; tokens with pad_id have none of their own, and share the first."""
+        if self.choices["pad_id"] is None:
+            return list(range(len(sequence)))
+        places, count = [], 0
+        for token in sequence.reshape(len(sequence), -1)[:, 0]:
+            count += int(token != self.choices["pad_id"])
+            places.append(count if token != self.choices["pad_id"] else 0)
+        return places
+
     def _embed(self, sequence: Array) -> Array:
         if self.choices["feature_width"]:
             x = sequence.astype(np.float64)
@@ -106,7 +116,7 @@ class Oracle:
         else:
             x = self.weights["embedding.tokens.weight"][sequence]
         if self.choices["positions"] in ("learned", "rotary_grid"):
-            x = x + self.weights["embedding.positions.table.weight"][: len(x)]
+            x = x + self.weights["embedding.positions.table.weight"][self._learned_positions(sequence)]
         if self.choices["positions"] == "sinusoidal":
             rotations = unit_rotations(*x.shape)
             x = x + np.stack([rotations.imag, rotations.real], axis=-1).reshape(x.shape)

@@ -29,6 +29,10 @@ Axes = Mapping[str, tuple[str, ...]]
 Fusions = tuple[Callable[[ir.Model], None], ...]
 
 
+# Queries of one block of a long sequence in PyTorch.
+_BLOCK_QUERIES = 1024
+
+
 class AttentionLayout(ABC):
     """An arrangement of sequences in rows, and attention within each sequence.
 
@@ -110,10 +114,22 @@ class SingleSequence(AttentionLayout):
     @override
     def attend(self, query: Tensor, key: Tensor, value: Tensor, heads: int, terms: ScoreTerms) -> Tensor:
         q, k, v = (self._split_heads(rows, heads) for rows in (query, key, value))
-        pairs, bias = terms.allowed_pairs(self._tokens), terms.bias(q, k)
+        # Masks and biases are arrays of all pairs, so long sequences are computed in blocks of queries.
+        rows = self._tokens if terms.are_zero or terms.depend_on_content else _BLOCK_QUERIES
+        blocks = [
+            self._attend_block(block, positions, k, v, terms)
+            for block, positions in zip(
+                torch.split(q, rows, 1), torch.split(torch.arange(self._tokens), rows), strict=True
+            )
+        ]
+        return torch.cat(blocks, 1).transpose(0, 1).flatten(1)
+
+    def _attend_block(self, q: Tensor, positions: Tensor, k: Tensor, v: Tensor, terms: ScoreTerms) -> Tensor:
+        """Compute the contexts [H, n, value_dim] of the queries [H, n, head_dim] at these positions [n]."""
+        pairs, bias = terms.allowed_pairs(self._tokens, positions), terms.bias(q, k, positions)
         if bias is not None and pairs is not None:
             bias = bias.masked_fill(~pairs, -torch.inf)
-        return F.scaled_dot_product_attention(q, k, v, pairs if bias is None else bias).transpose(0, 1).flatten(1)
+        return F.scaled_dot_product_attention(q, k, v, pairs if bias is None else bias)
 
     def _split_heads(self, rows: Tensor, heads: int) -> Tensor:
         """Arrange rows [N, H·head_dim] as [H, N, head_dim]."""

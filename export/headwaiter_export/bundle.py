@@ -187,6 +187,7 @@ class _Written:
             normalized=config.normalize,
             largest_magnitude=Magnitude(name=limiting, value=magnitude),
             residual_norm_ratio=self.ranges.norm_ratio,
+            image=self.image,
             head=_head(config.head) if config.head else None,
             token_types=config.token_types,
             takes_pairs=text is not None and text.pairs,

@@ -50,7 +50,8 @@ def _count_positions(counted: Tensor, positions: Tensor) -> Tensor:
     """
     ones = counted.long()
     up_to = ones.cumsum(0)
-    first_row = torch.ones_like(up_to).cumsum(0) - 1 - positions
+    # A row that no sequence begins with, such as those that only fill a batch, may have any position.
+    first_row = (torch.ones_like(up_to).cumsum(0) - 1 - positions).clamp(min=0)
     before_sequence = (up_to - ones).index_select(0, first_row)
     return (up_to - before_sequence) * ones
 

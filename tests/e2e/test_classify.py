@@ -40,7 +40,7 @@ def export(tmp_path_factory: pytest.TempPathFactory, shared_folders: SharedFolde
     """Return a function that exports a random BERT with a head: a class of transformers, and its number of labels."""
     from headwaiter_export.bundle import export_bundle
     from headwaiter_export.checkpoints import read_checkpoint
-    from headwaiter_export.graph_plans import GRAPHS
+    from headwaiter_export.graph_plans import ATTENTION_WEIGHTS_GRAPH, GRAPHS
 
     def export(kind: str, labels: int) -> Exported:
         checkpoint = tmp_path_factory.mktemp("checkpoint")
@@ -56,7 +56,7 @@ def export(tmp_path_factory: pytest.TempPathFactory, shared_folders: SharedFolde
 
         def write(folder: Path) -> None:
             loaded = read_checkpoint(checkpoint)
-            export_bundle(loaded.encoder, loaded.text, folder, "classifier", plans=GRAPHS[:1])
+            export_bundle(loaded.encoder, loaded.text, folder, "classifier", plans=(GRAPHS[0], ATTENTION_WEIGHTS_GRAPH))
 
         bundle = shared_folders.get(f"{kind}-{labels}", write)
         return bundle, model, transformers.AutoTokenizer.from_pretrained(checkpoint)

@@ -80,6 +80,7 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "fixed_length": BOTH,
     "prefix_rows": (0, 2),
     "positions": tuple(Positions),
+    "pad_id": (None, 3),
     "rotary_theta": (20.0, 10_000.0),
     "local_rotary_theta": (20.0, 10_000.0),
     "rotary_scaling": (None, LLAMA3),
@@ -169,6 +170,8 @@ def valid_configs() -> tuple[EncoderConfig, ...]:
         drawn["active_experts"] = min(drawn["active_experts"], drawn["experts"])
         drawn["output_projection"] = drawn["output_projection"] or drawn["experts"] > 0
         drawn["gated"] = drawn["gated"] and drawn["d_ff"] > 0
+        takes_pad_id = drawn["vocabulary_size"] and drawn["positions"] is Positions.LEARNED
+        drawn["pad_id"] = drawn["pad_id"] if takes_pad_id else None
         with suppress(ConfigError):
             valid.append(EncoderConfig(**drawn))
     return tuple(valid)
