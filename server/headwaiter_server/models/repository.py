@@ -170,7 +170,6 @@ class ModelRepository:
         """
         _require_name(name)
         self._unloaded.discard(name)
-        self._versions = [each for each in self._versions if (each.name, each.state) != (name, ModelState.FAILED)]
         failures = await self._run(self._request_update(name))
         # Not the failures among `versions`: another caller may have asked for another attempt meanwhile.
         raise_failure(failures.values())
@@ -259,7 +258,10 @@ class ModelRepository:
         return {name: failure for name, failure in zip(loads, ended, strict=True) if failure is not None}
 
     async def _scan(self, only: str) -> dict[str, tuple[BundleFolder, ...]]:
-        """Scan the folder, unload what has to be unloaded, and return which bundles of each model to try to load."""
+        """Scan the folder, unload what has to be unloaded, and return which bundles of each model to try to load.
+
+        Bundles of the model `only` that failed before, even beside this scan, are tried again.
+        """
         assert self._settings.models is not None
         now_s = time.monotonic()
         try:
@@ -271,7 +273,8 @@ class ModelRepository:
         self._versions = [
             each
             for each in self._versions
-            if each.state is not ModelState.FAILED or (each.bundle in bundles and not each.retried)
+            if each.state is not ModelState.FAILED
+            or (each.bundle in bundles and not each.retried and each.name != only)
         ]
         change = changes(
             found,
