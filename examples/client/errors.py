@@ -25,6 +25,6 @@ def attempt(call: Callable[[], object]) -> None:
 
 policy = RetryPolicy(max_attempts=3, initial_backoff_s=0.02, max_backoff_s=2)
 with Client(address) as client, Client("localhost:1", retry=policy) as unreachable:
-    attempt(lambda: client.encode(["good", " "]))
+    attempt(lambda: client.encode(["good", "too long " * 150]))
     attempt(lambda: client.encode(["good"], model="another", request_id="my-request"))
     attempt(lambda: unreachable.encode(["good"]))

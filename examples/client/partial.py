@@ -8,7 +8,7 @@ import sys
 from headwaiter_client import Client
 
 [address] = sys.argv[1:] or ["localhost:50051"]
-texts = ["the bread is fresh", "", "rain falls on stone"]
+texts = ["the bread is fresh", "too long " * 150, "rain falls on stone"]
 
 with Client(address) as client:
     encoding = client.encode(texts, partial=True)
@@ -16,6 +16,6 @@ with Client(address) as client:
 assert encoding.pooled is not None  # One row per text; the row of a failed text is zero.
 for index, text in enumerate(texts):
     if index in encoding.failures:
-        print(f"{text!r} failed: {encoding.failures[index]}")
+        print(f"{text[:20]!r} failed: {encoding.failures[index]}")
     else:
         print(f"{text!r}: {encoding.pooled[index, :3].astype(float).round(3).tolist()} …")

@@ -12,7 +12,7 @@ from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.encoder_pb2_grpc import EncoderStub
 
 [address] = sys.argv[1:] or ["localhost:50051"]
-texts = {"a": "the bread is fresh", "b": "", "c": "rain falls on stone"}
+texts = {"a": "the bread is fresh", "b": "too long " * 150, "c": "rain falls on stone"}
 
 requests = (pb.EncodeRequest(request_id=key, texts=pb.Texts(values=[text])) for key, text in texts.items())
 with grpc.insecure_channel(address) as channel:

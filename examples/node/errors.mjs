@@ -20,7 +20,7 @@ function errorInfo(error) {
   return info && ErrorInfo.decode(info.value);
 }
 
-for (const request of [{ texts: { values: ["good", ""] } }, { model: "another", texts: { values: ["good"] } }]) {
+for (const request of [{ texts: { values: ["good"], prompt: "another" } }, { model: "another", texts: { values: ["good"] } }]) {
   try {
     await encode(request);
   } catch (error) {

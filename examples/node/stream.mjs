@@ -5,7 +5,7 @@ import { client, in30s, rows } from "./encoder.mjs";
 
 const texts = new Map([
   ["a", "the bread is fresh"],
-  ["b", ""],
+  ["b", "too long ".repeat(150)],
   ["c", "rain falls on stone"],
 ]);
 

@@ -102,7 +102,7 @@ def test_the_fake_ranks_documents_that_share_words_with_the_query_first(runner: 
 
 
 def test_one_bad_pair_hurts_no_other_pair(runner: ClientRunner) -> None:
-    documents = ["one", " ", "three words here", "w " * 20, 7]
+    documents = ["one", "\ud800", "three words here", "w " * 20, 7]
     ranking = runner.call(reranker(scores=length_scores), "rerank", "q", documents, partial=True)
     assert [each.index for each in ranking.documents] == [2, 0]
     assert {index: type(error) for index, error in ranking.failures.items()} == {
@@ -111,8 +111,8 @@ def test_one_bad_pair_hurts_no_other_pair(runner: ClientRunner) -> None:
         4: InvalidInput,
     }
     with pytest.raises(InvalidInput) as refused:
-        runner.call(reranker(), "rerank", "q", ["one", ""])
-    assert (refused.value.sequence, refused.value.field) == (1, "pairs.second")
+        runner.call(reranker(), "rerank", "q", ["one", "\ud800"])
+    assert (refused.value.sequence, refused.value.field) == (1, "pairs")
 
 
 @pytest.mark.parametrize(
@@ -204,11 +204,11 @@ def test_wrong_types_are_type_errors(runner: ClientRunner) -> None:
 
 
 def test_a_failed_sequence_has_no_label(runner: ClientRunner) -> None:
-    result = runner.call(FakeEncoder(labels=["a", "b"], max_tokens=4), "classify", ["one", ""], partial=True)
+    result = runner.call(FakeEncoder(labels=["a", "b"], max_tokens=4), "classify", ["one", "w " * 9], partial=True)
     assert result.best[1] is None
     assert result.scores[1].tolist() == [0, 0]
-    per_token = FakeEncoder(labels=["a", "b"], per_token=True)
-    assert runner.call(per_token, "classify", ["one", ""], partial=True).token_best[1] == []
+    per_token = FakeEncoder(labels=["a", "b"], per_token=True, max_tokens=4)
+    assert runner.call(per_token, "classify", ["one", "w " * 9], partial=True).token_best[1] == []
 
 
 def test_pairs_that_are_too_large_together_are_sent_in_smaller_requests(runner: ClientRunner) -> None:

@@ -21,7 +21,7 @@ def test_a_failed_list_does_not_wait_for_its_other_requests() -> None:
     encoder = BlockingEncoder()
     with Client(transport=encoder) as client:
         with pytest.raises(InvalidInput) as caught:
-            client.encode(["", *TEXTS], request_id="r")
+            client.encode(["long " * 10_000, *TEXTS], request_id="r")
         encoder.release.set()
     assert caught.value.sequence == 0
 
@@ -30,7 +30,7 @@ async def test_a_failed_async_list_cancels_its_other_requests() -> None:
     encoder = AsyncBlockingEncoder()
     async with AsyncClient(transport=encoder) as client:
         with pytest.raises(InvalidInput) as caught:
-            await client.encode(["", *TEXTS], request_id="r")
+            await client.encode(["long " * 10_000, *TEXTS], request_id="r")
     assert caught.value.sequence == 0
     assert encoder.cancelled == ["r.256", "r.512"]
 

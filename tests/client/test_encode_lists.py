@@ -16,6 +16,7 @@ from headwaiter_client import (
 )
 from headwaiter_client.transport.interface import CancelScope
 from headwaiter_proto import encoder_pb2 as pb
+from headwaiter_proto.rules.inputs import MAX_BYTES_OF_ONE_TEXT
 from tests.client.client_runner import TEXTS, ClientRunner, RecordingEncoder
 
 
@@ -92,9 +93,9 @@ def test_a_sequence_above_the_models_limit_is_named_by_its_index_in_the_list(run
 
 def test_the_failure_of_the_first_sequence_in_the_list_is_raised(runner: ClientRunner) -> None:
     texts = list(TEXTS)
-    texts[300] = texts[550] = "  "
-    with pytest.raises(InvalidInput) as caught:
-        runner.call(FakeEncoder(), "encode", texts)
+    texts[300] = texts[550] = "word " * 30
+    with pytest.raises(SequenceTooLong) as caught:
+        runner.call(FakeEncoder(max_tokens=20), "encode", texts)
     assert caught.value.sequence == 300
     assert "300" in str(caught.value)
 
@@ -127,7 +128,7 @@ def test_an_empty_list_is_refused_before_anything_is_sent(runner: ClientRunner, 
 
 def test_a_partial_call_returns_the_good_sequences_and_lists_the_failures(runner: ClientRunner) -> None:
     texts = list(TEXTS)
-    texts[3], texts[299], texts[300], texts[550] = "", "word " * 30, "\ud800", None  # type: ignore[call-overload]
+    texts[3], texts[299], texts[300], texts[550] = "x" * (MAX_BYTES_OF_ONE_TEXT + 1), "word " * 30, "\ud800", None  # type: ignore[call-overload]
     result = runner.call(FakeEncoder(max_tokens=20), "encode", texts, partial=True, hidden=True)
 
     assert {index: type(error) for index, error in sorted(result.failures.items())} == {
@@ -144,6 +145,21 @@ def test_a_partial_call_returns_the_good_sequences_and_lists_the_failures(runner
     np.testing.assert_array_equal(result.pooled[good], expected.pooled)
     assert not result.pooled[sorted(result.failures)].any()
     assert [index for index, rows in enumerate(result.hidden) if not len(rows)] == [3, 299, 300, 550]
+
+
+def test_a_text_that_cannot_be_sent_has_zeros_where_an_empty_text_has_a_vector(runner: ClientRunner) -> None:
+    def encode(dtype: str) -> Any:
+        texts = ["a b", None, ""]
+        return runner.call(FakeEncoder(), "encode", texts, partial=True, hidden=True, offsets=True, dtype=dtype)
+
+    for result in (encode("float32"), encode("int8")):
+        assert (list(result.failures), result.lengths.tolist()) == ([1], [4, 0, 2])
+        assert result.pooled.any(axis=1).tolist() == [True, False, True]
+        assert [len(rows) for rows in result.hidden] == [4, 0, 2]
+        assert [len(each) for each in result.offsets] == [4, 0, 2]
+    scores = runner.call(FakeEncoder(labels=["x", "y"]), "classify", ["a b", None, ""], partial=True)
+    assert (list(scores.failures), scores.lengths.tolist(), scores.best[1]) == ([1], [4, 0, 2], None)
+    assert not scores.scores[1].any()
 
 
 def test_a_sequence_too_large_for_any_request_fails_alone_in_a_partial_call(runner: ClientRunner) -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from headwaiter_client import AsyncClient, AsyncFakeEncoder, Client, FakeEncoder, InvalidInput
 from headwaiter_client.transport.interface import CancelScope
+from headwaiter_proto.rules.inputs import MAX_BYTES_OF_ONE_TEXT
 from tests.client.blocking_encoders import AsyncBlockingEncoder, BlockingEncoder
 from tests.client.client_runner import TEXTS, ClientRunner
 
@@ -41,7 +42,7 @@ def test_a_stream_yields_one_result_for_each_sequence_of_a_generator(
 
 def test_a_stream_result_holds_all_facts_about_its_sequence(runner: ClientRunner) -> None:
     fake = FakeEncoder(max_tokens=5)
-    texts = ["one two three four", "", "one"]
+    texts = ["one two three four", "x" * (MAX_BYTES_OF_ONE_TEXT + 1), "one"]
     truncated, bad, good = runner.stream(
         fake, texts, truncation="right", partial=True, offsets=True, hidden=True, dtype="int8"
     )
@@ -59,7 +60,7 @@ def test_a_stream_result_holds_all_facts_about_its_sequence(runner: ClientRunner
 
 def test_a_failure_in_a_stream_has_the_index_of_its_sequence(runner: ClientRunner) -> None:
     with pytest.raises(InvalidInput) as caught:
-        runner.stream(FakeEncoder(), [*TEXTS[:599], " "])
+        runner.stream(FakeEncoder(), [*TEXTS[:599], "long " * 10_000])
     assert "599" in str(caught.value)
     assert caught.value.sequence == 599
 

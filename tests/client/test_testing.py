@@ -22,6 +22,7 @@ from headwaiter_client import (
     fake_inputs,
 )
 from headwaiter_proto import encoder_pb2 as pb
+from headwaiter_proto.rules.inputs import MAX_BYTES_OF_ONE_TEXT
 
 
 @pytest.fixture
@@ -82,7 +83,6 @@ def test_vectors_of_ids_and_features_depend_on_their_values(client: Client) -> N
         ("encode_features", np.ones((2, 9)), {}, "features.width", ["9", "8"]),
         ("encode_features", np.array([np.ones(8), np.full(8, np.nan)]), {}, "features.data", ["position 1"]),
         ("encode_features", np.full((1, 8), 1e39), {}, "features.data", ["position 0"]),
-        ("attend", "", {}, "texts", ["sequence 0"]),
         ("attend", "a " * 15, {}, "texts", ["sequence 0", "17", "16"]),
         ("attend", "a", {"layers": [99]}, "layers", ["99", "0 to 1"]),
         ("attend", "a", {"heads": [0, 0]}, "heads", ["[0, 0]"]),
@@ -247,8 +247,10 @@ def test_a_text_that_has_failed_is_not_tokenized(monkeypatch: pytest.MonkeyPatch
     seen = []
     tokenize = fake_inputs.tokenize
     monkeypatch.setattr(fake_inputs, "tokenize", lambda texts, prompt: seen.extend(texts) or tokenize(texts, prompt))  # type: ignore[func-returns-value]
-    result = Client(transport=FakeEncoder(max_tokens=4)).encode(["a", " ", "b"], partial=True)
-    assert (seen, list(result.failures)) == (["a", "b"], [1])
+    result = Client(transport=FakeEncoder(max_tokens=4)).encode(
+        ["a", "x" * (MAX_BYTES_OF_ONE_TEXT + 1), "b"], partial=True
+    )
+    assert (seen, list(result.failures)) == (["a", "", "b"], [1])
 
 
 def test_vectors_come_from_a_function_of_the_sequence() -> None:
@@ -272,7 +274,7 @@ def test_vectors_come_from_a_function_of_the_sequence() -> None:
 
 def test_the_function_of_vectors_is_not_called_for_a_bad_sequence() -> None:
     client = Client(transport=FakeEncoder(width=2, vectors=lambda text: [len(text), 0]))
-    encoding = client.encode(["abc", ""], partial=True, normalize=False)
+    encoding = client.encode(["abc", "long " * 10_000], partial=True, normalize=False)
     assert encoding.pooled is not None
     assert encoding.pooled.tolist() == [[3, 0], [0, 0]]
     assert list(encoding.failures) == [1]

@@ -133,8 +133,6 @@ TO_TEXT_MODEL = (
         "ids without a type", token_request([1], [1], pb.DATA_TYPE_UNSPECIFIED), ("UNSPECIFIED",), field="tokens.dtype"
     ),
     BadRequest("ids of an unknown type", token_request([1], [1], UNKNOWN_DTYPE), ("99",), field="tokens.dtype"),
-    BadRequest("an empty text", lambda c: c.encode(["bread", ""]), sequence=1, field="texts"),
-    BadRequest("a blank text", lambda c: c.encode(["\t \n"]), sequence=0, field="texts"),
     BadRequest(
         "a text over the maximum",
         lambda c: c.encode(["bread", "bread " * 31]),

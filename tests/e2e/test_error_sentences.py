@@ -30,11 +30,6 @@ FROM_TEXT_MODEL: list[tuple[str, Callable[[Caller], object], str]] = [
     ("no input", lambda c: c.send(pb.EncodeRequest()), "the request has no input: send tokens, features or texts"),
     ("no sequences", lambda c: c.send(tokens([])), "the request has no sequences: send at least one"),
     (
-        "an empty text",
-        lambda c: c.client.encode(["bread", ""]),
-        "sequence 1 is empty: send a text of at least one word",
-    ),
-    (
         "a text too long",
         lambda c: c.client.encode(["bread", "bread " * 31]),
         (

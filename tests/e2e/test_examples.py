@@ -33,10 +33,10 @@ PRINTED = {
     "features": "20 rows of width 24",
     "hidden": "bread      [",
     "models": "a request: at most 8 sequences, 96 tokens\n",
-    "partial": "'' failed: ",
+    "partial": "'too long too long to' failed: ",
     "pooling": "the first token's row: [",
     "prompts": "query: 'rain on a fresh bread' has 7 tokens",
-    "raw_stream": "b: INVALID_INPUT: ",
+    "raw_stream": "b: SEQUENCE_TOO_LONG: ",
     "replicas": "20 calls to 2 addresses, answered by 1 model",
     "small_vectors": "int8: 72 bytes, cosine ",
     "stream": "60 texts in the order of arrival",
@@ -104,7 +104,7 @@ def node(text_server: RunningServer) -> Callable[[str], str]:
 
 @pytest.mark.parametrize(
     ("name", "other_output"),
-    [("encode.mjs", "model tiny-text"), ("stream.mjs", "b: INVALID_INPUT: ")],
+    [("encode.mjs", "model tiny-text"), ("stream.mjs", "b: SEQUENCE_TOO_LONG: ")],
     ids=["unary", "stream"],
 )
 def test_node_gets_the_same_vectors_as_the_python_client(
@@ -124,10 +124,10 @@ def test_node_gets_the_same_vectors_as_the_python_client(
 
 
 def test_node_reads_the_details_of_an_error(node: Callable[[str], str]) -> None:
-    empty, empty_details, unknown, unknown_details = node("errors.mjs").splitlines()
-    assert empty.startswith("INVALID_ARGUMENT: ")
-    reason, metadata = empty_details.split(maxsplit=1)
-    assert (reason, json.loads(metadata)) == ("INVALID_INPUT", {"sequence": "1", "field": "texts"})
+    prompt, prompt_details, unknown, unknown_details = node("errors.mjs").splitlines()
+    assert prompt.startswith("INVALID_ARGUMENT: ")
+    reason, metadata = prompt_details.split(maxsplit=1)
+    assert (reason, json.loads(metadata)) == ("INVALID_INPUT", {"field": "texts.prompt"})
     assert unknown.startswith("NOT_FOUND: ")
     assert "'another'" in unknown
     assert unknown_details == '  MODEL_NOT_FOUND {"field":"model"}'

@@ -34,7 +34,7 @@ def page(text_server: RunningServer, client: Client) -> str:
     """The metrics page after one answered and one refused request."""
     client.encode(["bread"])
     with pytest.raises(InvalidInput):
-        client.encode([""])
+        client.encode(["bread"], prompt="another")
     return metrics_page(text_server.metrics_url)
 
 
@@ -128,7 +128,7 @@ async def test_the_request_id_is_in_the_reply_and_in_the_single_log_line_of_a_fa
         assert (await client.encode(["bread"], request_id="order-1")).request_id == "order-1"
         assert (await client.encode(["bread"])).request_id
         with pytest.raises(InvalidInput) as refused:
-            await client.encode([""], request_id="order-2")
+            await client.encode(["bread"], prompt="another", request_id="order-2")
     assert refused.value.request_id == "order-2"
     (line,) = failure_lines(caplog)
     assert all(part in line for part in ("Encode", "order-2", "InvalidInput", str(refused.value)))

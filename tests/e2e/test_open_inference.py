@@ -87,13 +87,13 @@ async def test_parameters_act_as_the_options_of_headwaiter_v1(text_bundle: Path)
 
 async def test_errors_have_the_code_the_details_and_the_message_of_headwaiter_v1(text_bundle: Path) -> None:
     async with serving(text_bundle) as server, calling(server) as caller:
-        error = await refusal(caller.ModelInfer(raw_request("tiny-text", texts=["bread", " "])))
+        error = await refusal(caller.ModelInfer(raw_request("tiny-text", texts=["bread", "long " * 40])))
         assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
         assert "sequence 1" in str(error.details())
         details = dict(error.trailing_metadata() or ())["grpc-status-details-bin"]
         info = error_details_pb2.ErrorInfo()
         Status.FromString(bytes(details)).details[0].Unpack(info)
-        assert (info.reason, info.metadata["sequence"]) == ("INVALID_INPUT", "1")
+        assert (info.reason, info.metadata["sequence"]) == ("SEQUENCE_TOO_LONG", "1")
         for request, code, value in (
             (id_request(1, model="other"), grpc.StatusCode.NOT_FOUND, "'other'"),
             (id_request(1, model_version="7"), grpc.StatusCode.NOT_FOUND, "'7'"),

@@ -189,11 +189,8 @@ def test_float16_vectors_equal_sentence_transformers_after_rounding(pair: Served
 
 
 def test_valid_texts_of_a_partial_request_equal_sentence_transformers(pair: ServedAndReference) -> None:
-    texts = ["", pair.texts[0], pair.long, pair.texts[1]]
+    texts = [pair.texts[0], pair.long, pair.texts[1]]
     reply = pair.encode(texts, partial=True)
-    assert_near(values(reply.pooled)[[1, 3]], pair.reference.encode([texts[1], texts[3]]))
-    assert not values(reply.pooled)[[0, 2]].any()
-    assert [(failure.sequence, failure.reason) for failure in reply.failures] == [
-        (0, pb.INVALID_INPUT),
-        (2, pb.SEQUENCE_TOO_LONG),
-    ]
+    assert_near(values(reply.pooled)[[0, 2]], pair.reference.encode([texts[0], texts[2]]))
+    assert not values(reply.pooled)[1].any()
+    assert [(failure.sequence, failure.reason) for failure in reply.failures] == [(1, pb.SEQUENCE_TOO_LONG)]

@@ -58,7 +58,7 @@ class InputKind(Protocol):
         """Pack converted sequences into a request."""
 
     def empty(self) -> Any:
-        """Return a converted sequence of length 0, which servers refuse; None if the width is not known yet."""
+        """Return a converted sequence of length 0; None if the width is not known yet."""
 
 
 class TextInput:

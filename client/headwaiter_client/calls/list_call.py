@@ -7,7 +7,6 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from copy import deepcopy
-from dataclasses import replace
 from typing import Any, ClassVar, Generic, SupportsFloat, SupportsIndex, TypeAlias, TypeVar
 
 from google.protobuf.message import Message
@@ -17,7 +16,7 @@ from headwaiter_client.calls.arguments import check_is_list, check_progress, che
 from headwaiter_client.calls.classification import Classification
 from headwaiter_client.calls.inputs import InputKind, Request, TextInput
 from headwaiter_client.calls.models import ModelRef
-from headwaiter_client.calls.results import Encoding
+from headwaiter_client.calls.results import Encoding, with_failures
 from headwaiter_client.calls.splitting import (
     SMALL_LIST,
     Chunk,
@@ -194,7 +193,7 @@ class ListCall(ABC, Generic[_Result]):
         round_trip_s = time.perf_counter() - started_s
         part = self._read(response, chunk.first, len(chunk.sequences), round_trip_s)
         self._check_model(part.model)
-        return replace(part, failures=part.failures | chunk.failures)
+        return with_failures(part, chunk.first, chunk.failures) if chunk.failures else part
 
     def _request(self, chunk: Chunk) -> Request:
         request = deepcopy(self._template)

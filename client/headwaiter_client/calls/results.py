@@ -1,12 +1,12 @@
 """The results of calls: read replies, and join the results of several requests."""
 
-from collections.abc import Iterable, Iterator, Sequence, Sized
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, reduce
 from itertools import chain
 from operator import add
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +17,11 @@ from headwaiter_client.errors import ERROR_BY_REASON, HeadwaiterError, renumbere
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.rules.status import error_from_metadata
 
+if TYPE_CHECKING:
+    from headwaiter_client.calls.classification import Classification
+
 _Item = TypeVar("_Item")
+_Part = TypeVar("_Part", bound="Encoding | Classification")
 
 
 @dataclass(frozen=True)
@@ -254,6 +258,36 @@ def read_offsets(offsets: Sequence[pb.Offsets], count: int) -> list[NDArray[np.u
 def read_failures(failures: Sequence[pb.Failure], first: int, request_id: str) -> dict[int, HeadwaiterError]:
     """Return the errors of failed sequences, by index in the list; `first` is the index of the request's first one."""
     return {first + one.sequence: _error(one, first, request_id) for one in failures}
+
+
+def with_failures(part: _Part, first: int, failures: Mapping[int, HeadwaiterError]) -> _Part:
+    """Return the result of a request with failures of its sequences.
+
+    An empty sequence was sent in the place of each failed one. A server may answer it: an empty text has the vector of
+    the special tokens. So the values of the failed sequences become zeros, and their lists of rows become empty.
+
+    Args:
+        part: the result, an `Encoding` or a `Classification`.
+        first: index of the request's first sequence in the caller's list.
+        failures: the error of each failed sequence, by index in the caller's list.
+    """
+    rows = [index - first for index in failures]
+
+    def without_rows(value: Any) -> Any:
+        match value:
+            case np.ndarray():
+                zeroed = value.copy()
+                zeroed[rows] = 0
+                return zeroed
+            case Int8Array():
+                return Int8Array(without_rows(value.values), without_rows(value.scales))
+            case list():
+                return [each[:0] if row in rows else each for row, each in enumerate(value)]
+        return value
+
+    fields = {name: without_rows(value) for name, value in vars(part).items()}
+    truncated = {index: tokens for index, tokens in part.truncated.items() if index not in failures}
+    return replace(part, **fields | {"truncated": truncated, "failures": {**part.failures, **failures}})
 
 
 def check_rows(field: str, *arrays: Sized | None, expected: int) -> None:

@@ -159,17 +159,15 @@ def read_prompt(texts: pb.Texts, manifest: Manifest, limits: RequestLimits) -> p
 
 
 def check_texts(texts: Sequence[str], failures: Failures) -> None:
-    """Refuse empty texts, and texts with too many bytes for tokenisation; only the tokenizer can count tokens."""
+    """Refuse texts with too many bytes for tokenisation; only the tokenizer can count tokens."""
     for index, text in enumerate(texts):
         check_text(text, f"sequence {index}", index, "texts", failures)
 
 
 def check_text(text: str, name: str, index: int, field: str, failures: Failures) -> None:
     """Refuse one text of the sequence at an index, as `check_texts` does; `name` is the text in messages."""
-    if not text.strip():
-        failures.add(InvalidInput(f"{name} is empty: send a text of at least one word", sequence=index, field=field))
     # No character has more than 4 bytes. This fast check is enough for nearly all texts.
-    elif 4 * len(text) > MAX_BYTES_OF_ONE_TEXT and (size_bytes := len(text.encode())) > MAX_BYTES_OF_ONE_TEXT:
+    if 4 * len(text) > MAX_BYTES_OF_ONE_TEXT and (size_bytes := len(text.encode())) > MAX_BYTES_OF_ONE_TEXT:
         failures.add(
             InvalidInput(
                 f"{name} has {size_bytes} bytes; the server accepts texts of at most "
@@ -247,6 +245,8 @@ def _check_lengths(lengths: Sequence[int], path: str, manifest: Manifest, failur
     for index, length in enumerate(lengths):
         if length == 0:
             message = f"sequence {index} is empty: send at least one token"
+            if path in ("texts", "pairs"):
+                message = f"sequence {index} has no tokens: send a text of at least one word"
             failures.add(InvalidInput(message, sequence=index, field=path))
         elif length != most and manifest.fixed_length:
             failures.add(wrong_fixed_length(index, length, path, manifest))

@@ -106,6 +106,13 @@ def fill_input(request: pb.EncodeRequest, value: Any, field: str) -> None:
     Raises:
         InvalidInput: the value has another form.
     """
+    # The interfaces whose forms HTTP takes refuse the empty text.
+    texts = value if isinstance(value, list) else [value]
+    if "" in texts:
+        index = texts.index("")
+        raise InvalidInput(
+            f"sequence {index} of {field} is empty: send a text of at least one character", field=field, sequence=index
+        )
     if isinstance(value, str):
         request.texts.values.append(value)
     elif isinstance(value, list) and value and all(type(each) is str for each in value):

@@ -120,11 +120,12 @@ class BundleTokenizer:
     ) -> list[TokenizedText]:
         """Return the tokens of each text, in order; a text that failed has no tokens.
 
-        `failures` collects an InvalidInput for each empty text and a SequenceTooLong for each text that is too long.
-        Texts are tokenised in slices. Once all tokens together exceed `max_total_tokens`, later slices are skipped.
+        `failures` collects an InvalidInput for each text of too many bytes, and a SequenceTooLong for each text of too
+        many tokens. Texts are tokenised in slices. Once all tokens together exceed `max_total_tokens`, later slices are
+        skipped.
 
         Raises:
-            InvalidInput: a text is empty or too long, and `failures` does not keep errors.
+            InvalidInput: a text is too long, and `failures` does not keep errors.
         """
         check_texts(texts, failures)
         prompted = {index: options.prompt + text for index, text in enumerate(texts) if index not in failures}

@@ -31,7 +31,7 @@ def read(**fields: Any) -> EmbeddingsRequest:
 
 
 @pytest.mark.parametrize(
-    ("value", "texts"), [("a b", ["a b"]), (["a b"], ["a b"]), (["a", ""], ["a", ""]), (["é", "\x00"], ["é", "\x00"])]
+    ("value", "texts"), [("a b", ["a b"]), (["a b"], ["a b"]), (["a", " "], ["a", " "]), (["é", "\x00"], ["é", "\x00"])]
 )
 def test_texts_become_texts(value: Any, texts: list[str]) -> None:
     request = read(input=value, model="m").encode
@@ -167,3 +167,11 @@ def test_an_error_has_a_type_a_code_and_the_field(
 def test_an_error_names_the_field_of_the_json() -> None:
     content = json.loads(error_body(InvalidInput("output.dimensions is 9", field="output.dimensions"), 400))["error"]
     assert (content["message"], content["param"]) == ("dimensions is 9", "dimensions")
+
+
+@pytest.mark.parametrize(("value", "index"), [("", 0), (["a", ""], 1)])
+def test_the_empty_text_is_refused_as_by_openai(value: Any, index: int) -> None:
+    with pytest.raises(InvalidInput, match="empty") as refusal:
+        read_embeddings_request(json.dumps({"input": value}).encode())
+    assert (refusal.value.sequence, refusal.value.field) == (index, "input")
+    assert read_embeddings_request(b'{"input": " "}').encode.texts.values == [" "]

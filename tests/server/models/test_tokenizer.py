@@ -10,6 +10,7 @@ import transformers
 from tokenizers import processors
 
 from headwaiter_proto.rules.errors import Failures, InferenceFailed, InvalidInput, SequenceTooLong
+from headwaiter_proto.rules.inputs import MAX_BYTES_OF_ONE_TEXT
 from headwaiter_server.models.tokenizer import BundleTokenizer, TokenizedText, TokenizeOptions, Truncation
 from headwaiter_server.runtime.bundle import TOKENIZER, Bundle
 from headwaiter_server.runtime.errors import BundleRefused
@@ -118,10 +119,13 @@ def test_a_text_has_the_same_ids_alone_and_among_other_texts(tokenizer: BundleTo
 
 
 @pytest.mark.parametrize("text", ["", " ", "\n\t", "\u3000"])
-def test_an_empty_text_is_refused_with_its_index(tokenizer: BundleTokenizer, text: str) -> None:
-    with pytest.raises(InvalidInput, match=r"sequence 1") as refusal:
-        _tokenize(tokenizer, ["bread", text], truncation=Truncation.RIGHT, prompt="please ")
-    assert (refusal.value.sequence, refusal.value.field) == (1, "texts")
+@pytest.mark.parametrize("prompt", ["", "the table: "])
+def test_an_empty_text_has_the_ids_of_transformers(
+    text: str, prompt: str, tokenizer: BundleTokenizer, text_checkpoint: Path
+) -> None:
+    expected = _reference(text_checkpoint)(["bread", prompt + text])["input_ids"][1]
+    assert _ids(tokenizer, [text], prompt=prompt) == [expected]
+    assert len(expected) >= 2
 
 
 def test_a_text_over_the_maximum_is_refused_with_its_length_and_the_limit(tokenizer: BundleTokenizer) -> None:
@@ -173,7 +177,7 @@ def test_texts_are_tokenised_in_slices_until_the_maximum_of_all_tokens_is_reache
 
 def test_if_failures_are_kept_the_other_texts_are_tokenised(tokenizer: BundleTokenizer) -> None:
     failures = Failures(keep=True)
-    texts = ["", "bread", "bread " * 31, "." * 2049, "a"]
+    texts = ["a" * (MAX_BYTES_OF_ONE_TEXT + 1), "bread", "bread " * 31, "." * 2049, "a"]
     found = tokenizer.tokenize(texts, TokenizeOptions(offsets=True), failures, 999)
     assert [tokens.ids.tolist() for tokens in found] == [
         [],

@@ -84,3 +84,9 @@ async def test_pooling_leaves_out_the_prompt_if_the_model_does(tmp_path: Path) -
         # The graph returns sums. With the prompt "query", the host pools to the mean of the rows after the prompt.
         assert pooled_rows(reply) == [pooled if name != "query" else [pytest.approx(4 / 3), 1]]
     await service.scheduler.drain(30.0)
+
+
+async def test_a_text_without_tokens_is_refused_with_the_reason(service: Service) -> None:
+    with pytest.raises(InvalidInput, match="sequence 1 has no tokens: send a text of at least one word") as refusal:
+        await service.encode(pb.EncodeRequest(texts=pb.Texts(values=["a", ""])))
+    assert (refusal.value.sequence, refusal.value.field) == (1, "texts")

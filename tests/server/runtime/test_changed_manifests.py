@@ -31,7 +31,7 @@ from headwaiter_server.runtime.packing import pack
 from tests.server.runtime.bundles import copy
 
 # A path of keys and indices into the JSON of a manifest.
-JsonPath = tuple[str | int, ...]
+JsonPath = tuple[Any, ...]
 
 _TEXTS = ["The bread is fresh.", "rain"]
 _ABSENT = object()
@@ -140,7 +140,7 @@ def test_a_changed_field_changes_no_answer(
     monkeypatch.setattr(tokenizer_module, "cost_problem", lambda _: None)
     folder = copy(text_bundle, tmp_path)
     manifest = json.loads((folder / MANIFEST).read_text())
-    field = Manifest.DESCRIPTOR.fields_by_name[name]
+    field: Any = Manifest.DESCRIPTOR.fields_by_name[name]
     changes = list(_changes(field, manifest.get(field.json_name), (field.json_name,)))
     assert len(changes) > 1
     for path, value in changes:
