@@ -35,7 +35,7 @@ _CONTEXT_MIN_COSINE = 0.99999
 
 # Memory for one copy of the scores of one sequence in the portable graph. The graph holds several copies, each with the
 # scores of all heads. No server of ours runs it.
-_PORTABLE_SCORES_BYTES = 1 << 30
+_PORTABLE_SCORES_BYTES = 1 << 28
 
 
 def check_graphs(

@@ -46,6 +46,8 @@ OWN_VALUES: dict[str, list[Any]] = {
     "relative_attention_num_buckets": [4, 9, 32],
     "relative_attention_max_distance": [5, 20, 128, 1000],
     "classifier_dropout": [0.5],
+    # Larger random weights give larger scores, and rounding errors beyond the tolerance on some processors.
+    "initializer_factor": [0.5],
     "tie_word_embeddings": [False],
 }
 CHANGES = [
