@@ -1,5 +1,6 @@
 """A folder that appears whole or not at all."""
 
+import os
 import shutil
 import sys
 from collections.abc import Iterator
@@ -36,13 +37,8 @@ def atomic_folder(destination: Path) -> Iterator[Path]:
 
 def _locked_folder(destination: Path, lock: IO[str]) -> Iterator[Path]:
     """Yield the hidden folder while `lock` is locked; the end of the process releases the lock."""
-    if sys.platform != "win32":
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise BundleError(
-                f"another export writes to {destination}: wait for it, or choose another folder"
-            ) from None
+    if not _take(lock):
+        raise BundleError(f"another export writes to {destination}: wait for it, or choose another folder")
     folder = destination.parent / f".{destination.name}.part"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
@@ -52,3 +48,15 @@ def _locked_folder(destination: Path, lock: IO[str]) -> Iterator[Path]:
     finally:
         shutil.rmtree(folder, ignore_errors=True)
         Path(lock.name).unlink(missing_ok=True)
+
+
+def _take(lock: IO[str]) -> bool:
+    """Lock an open file, and return whether it is locked now and still exists."""
+    if sys.platform != "win32":
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # An export that has just ended may have deleted this file, and another one may have locked a new file.
+            return os.path.samestat(os.fstat(lock.fileno()), Path(lock.name).stat())
+        except (BlockingIOError, FileNotFoundError):
+            return False
+    return True

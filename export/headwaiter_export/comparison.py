@@ -47,7 +47,8 @@ def compare_with_file(path: Path, encoder: Encoder) -> str:
             tolerance of fp32.
     """
     try:
-        with np.load(path, allow_pickle=False) as file:
+        # Opened here, because numpy closes no file that is damaged.
+        with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
             arrays = {name: np.asarray(file[name]) for name in file}
         sequences = _sequences(arrays, encoder.config)
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
