@@ -51,12 +51,12 @@ def _locked_folder(destination: Path, lock: IO[str]) -> Iterator[Path]:
 
 
 def _take(lock: IO[str]) -> bool:
-    """Lock an open file, and return whether it is locked now and still exists."""
-    if sys.platform != "win32":
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # An export that has just ended may have deleted this file, and another one may have locked a new file.
-            return os.path.samestat(os.fstat(lock.fileno()), Path(lock.name).stat())
-        except (BlockingIOError, FileNotFoundError):
-            return False
-    return True
+    """Lock an open file, and return whether it is locked now and still exists; Windows has no such lock."""
+    if sys.platform == "win32":
+        return True
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        # An export that has just ended may have deleted this file, and another one may have locked a new file.
+        return os.path.samestat(os.fstat(lock.fileno()), Path(lock.name).stat())
+    except (BlockingIOError, FileNotFoundError):
+        return False

@@ -4,7 +4,6 @@
 """
 
 import copy
-import gc
 import shutil
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
@@ -39,6 +38,7 @@ from headwaiter_export.graph_plans import (
 )
 from headwaiter_export.graphs import WeightsFile, trace
 from headwaiter_export.head_config import HeadConfig
+from headwaiter_export.memory import free_memory
 from headwaiter_export.nearest_neighbours import Neighbours
 from headwaiter_export.parity import SHORT_TOKENS, AttentionReference, Reference, concatenate
 from headwaiter_export.quantization import quantize
@@ -116,6 +116,7 @@ def export_model(
         step("reading the model")
         plans = EVERY_GRAPH if plans is None else plans
         written = _write_graphs(read, plans, folder, report, step, compare)
+        free_memory()
         _check_graphs(written, folder, report, step)
         _write_json(written.manifest(name, folder), folder / MANIFEST)
 
@@ -258,6 +259,7 @@ def _write_graphs(
         if not of_precision:
             continue
         converted = folded
+        free_memory()
         if precision == PRECISION_FP16:
             converted = to_float16(folded)
         elif precision == PRECISION_INT8:
@@ -273,7 +275,7 @@ def _write_graphs(
             for plan in of_precision:
                 step(f"tracing {plan.file}")
                 shared.write_graph(trace(converted, plan.layout), folder / plan.file)
-                gc.collect()  # The tracer leaves cycles that refer to weights.
+                free_memory()
         report(f"{weights}: {(folder / weights).stat().st_size / 1e6:.1f} MB")
     has_attention = ATTENTION_WEIGHTS_GRAPH in chosen
     return _Written(

@@ -45,10 +45,11 @@ GRAPHS = (
 # Written last, so that the weights of the other graphs have the same place in the shared file with or without it.
 ATTENTION_WEIGHTS_GRAPH = GraphPlan("attend.fp32.onnx", AttentionWeightsLayout, LOWERING_ATTEND, PRECISION_FP32, "cpu")
 EVERY_GRAPH = (*GRAPHS, ATTENTION_WEIGHTS_GRAPH)
+# In the order in which they are written: int8, which takes the most memory, finds memory that is not fragmented yet.
 WEIGHTS_FILES = {
+    PRECISION_INT8: "weights.int8.bin",
     PRECISION_FP32: "weights.fp32.bin",
     PRECISION_FP16: "weights.fp16.bin",
-    PRECISION_INT8: "weights.int8.bin",
 }
 
 

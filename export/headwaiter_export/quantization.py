@@ -236,11 +236,15 @@ def _quantized_linears(inputs: _Inputs, lowest: float) -> dict[str, nn.Module]:
     quantized: dict[str, nn.Module] = {}
     for names in same_input.values():
         x, linears = torch.cat(inputs.rows[names[0]]), [inputs.linears[name] for name in names]
+        # The rows of a wide layer take much memory: only this copy is kept, and it is overwritten below.
+        for name in names:
+            del inputs.rows[name]
         # The down layer reads the activation, unless a gate multiplies the activation.
         bound = lowest if names == ["feed_forward.down"] and "feed_forward.gate" not in inputs.linears else None
         compared = x[torch.linspace(0, len(x) - 1, min(len(x), _COMPARED_ROWS)).long()]
         expected, smallest = [linear(compared) for linear in linears], math.inf
-        for factors in _candidate_factors(x - (bound or 0.0), linears):
+        root_mean_square = x.sub_(bound or 0.0).square_().mean(0).sqrt()
+        for factors in _candidate_factors(root_mean_square, linears):
             copies = [QuantizedLinear(linear, factors, bound) for linear in linears]
             pairs = zip(copies, expected, strict=True)
             error = sum(_relative_error(int8(compared), y).mean().item() for int8, y in pairs)
@@ -250,9 +254,8 @@ def _quantized_linears(inputs: _Inputs, lowest: float) -> dict[str, nn.Module]:
     return quantized
 
 
-def _candidate_factors(x: Tensor, linears: list[nn.Linear]) -> Iterable[Tensor]:
-    """Return the factors of the input channels for each of `_SMOOTHINGS`, [d_in] each."""
-    inputs = x.square().mean(0).sqrt()
+def _candidate_factors(inputs: Tensor, linears: list[nn.Linear]) -> Iterable[Tensor]:
+    """Return the factors of the input channels for each of `_SMOOTHINGS`, given their root mean square, [d_in] each."""
     weights = torch.cat([linear.weight.detach() for linear in linears]).abs().amax(0)
     for smoothing in _SMOOTHINGS:
         factors = weights ** (1 - smoothing) / inputs**smoothing

@@ -6,10 +6,10 @@ import signal
 import subprocess
 import sys
 import time
-from collections import namedtuple
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -23,6 +23,7 @@ EXPORT = "import sys; from headwaiter_export.cli import main; sys.exit(main(sys.
 HALF = """
 import sys, time
 from pathlib import Path
+from types import SimpleNamespace
 from headwaiter_export.atomic_folder import atomic_folder
 with atomic_folder(Path(sys.argv[1])) as folder:
     (folder / "weights.bin").write_bytes(bytes(1000))
@@ -90,8 +91,7 @@ def test_a_second_export_to_the_same_folder_is_refused_at_once(start: Start, tmp
 def test_an_export_without_room_is_refused_with_the_sizes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    usage = namedtuple("usage", "total used free")(0, 0, 10_000)
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=10_000))
     assert main([*PRESET, "-o", str(tmp_path / "bundle")]) == 1
     error = capsys.readouterr().err
     for fact in ("needs about", "0 MB free", str(tmp_path)):
