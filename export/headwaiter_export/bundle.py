@@ -69,7 +69,7 @@ _LONG_HIDDEN_ROWS = 512
 def export_bundle(
     encoder: Encoder,
     text: TextConfig | None,
-    destination: Path,
+    destination: Path | str,
     name: str,
     report: Report = lambda line: None,
     plans: Collection[GraphPlan] | None = None,
@@ -94,7 +94,9 @@ def export_bundle(
             room, a graph or `compare` is out of tolerance, or all plans are in fp16 and the model's numbers exceed its
             range.
     """
-    export_model(lambda: LoadedModel(encoder, text, image), destination, name, report, plans=plans, compare=compare)
+    export_model(
+        lambda: LoadedModel(encoder, text, image), Path(destination), name, report, plans=plans, compare=compare
+    )
 
 
 def export_model(
@@ -116,7 +118,6 @@ def export_model(
         step("reading the model")
         plans = EVERY_GRAPH if plans is None else plans
         written = _write_graphs(read, plans, folder, report, step, compare)
-        free_memory()
         _check_graphs(written, folder, report, step)
         _write_json(written.manifest(name, folder), folder / MANIFEST)
 
@@ -300,6 +301,8 @@ def _check_graphs(written: _Written, folder: Path, report: Report, step: Report)
         measure_neighbours(parity, folder, written.neighbours, report)
     _write_json(parity, folder / PARITY)
     if written.attention is not None:
+        step("comparing attention weights")
+        free_memory()
         check_attention_weights(folder / ATTENTION_WEIGHTS_GRAPH.file, written.attention, report)
     _write_golden(written.reference.golden(), folder / GOLDEN)
     if written.text is not None:

@@ -167,6 +167,6 @@ def read_json(path: Path) -> Any:
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except OSError:
-        raise CheckpointError(f"{path} is missing: save the checkpoint again, or correct the path") from None
+        raise CheckpointError(f"{path} is missing: save it again, or correct the path") from None
     except (ValueError, RecursionError) as error:
         raise CheckpointError(f"{path} is not JSON: {error}") from None

@@ -51,7 +51,9 @@ def main(arguments: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         _print_error(f"interrupted: {options.output} was not written")
         return 130
-    print(f"{options.output} is ready: headwaiter-server {options.output}")
+    # Without the flag, a server takes fp16 or fp32.
+    flag = "" if "fp32" in options.precision else f" --precision {options.precision[0]}"
+    print(f"{options.output} is ready: headwaiter-server {options.output}{flag}")
     return 0
 
 
@@ -132,6 +134,9 @@ def _parser() -> argparse.ArgumentParser:
     _add_preset(commands)
     for name, command in commands.choices.items():
         default = {"checkpoint": "the name of FOLDER", "module": "the name of CONFIG.json", "preset": "NAME"}[name]
+        operands = {"checkpoint": "FOLDER", "module": "CONFIG.json WEIGHTS.safetensors", "preset": "NAME"}[name]
+        # First in the usage, because --precision and --graphs would take a word after them for one of their values.
+        command.usage = f"%(prog)s {operands} -o BUNDLE [OPTION ...]"
         command.add_argument("-o", "--output", type=Path, required=True, metavar="BUNDLE", help="folder to create")
         command.add_argument("--name", help=f"name of the model in requests and replies (default: {default})")
         command.add_argument(

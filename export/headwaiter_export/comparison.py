@@ -30,7 +30,12 @@ def compare_with_code(own_code: OwnCode, reference: Reference) -> str:
     """
     given: dict[str, list[NDArray[Any]]] = {}
     for sequence in reference.sequences:
-        for name, rows in own_code(sequence).items():
+        outputs: object = own_code(sequence)
+        if not isinstance(outputs, Mapping):
+            raise BundleError(
+                f"your code returns a {type(outputs).__name__}: return a dictionary with any of {', '.join(_OUTPUTS)}"
+            )
+        for name, rows in outputs.items():
             given.setdefault(name, []).append(np.atleast_2d(np.asarray(rows)))
     try:
         joined = {name: np.concatenate(parts) for name, parts in given.items()}

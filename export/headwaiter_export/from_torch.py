@@ -237,7 +237,9 @@ def _check_norm(norm: nn.Module, name: str, module: nn.TransformerEncoder) -> No
 def _require_class(module: object, kind: type[nn.Module], name: str) -> None:
     """Check that a module has exactly this class; a subclass may compute something else."""
     if type(module) is not kind:
-        raise ConversionError(f"{name} is a {type(module).__name__}: it must be a {kind.__name__}, not a subclass")
+        is_layer = kind is nn.TransformerEncoder and type(module) is nn.TransformerEncoderLayer
+        advice = ": wrap it, nn.TransformerEncoder(layer, 1)" if is_layer else ""
+        raise ConversionError(f"{name} is a {type(module).__name__}: it must be a {kind.__name__} itself{advice}")
 
 
 def _named_layers(module: nn.TransformerEncoder) -> list[tuple[str, Any]]:

@@ -94,9 +94,9 @@ def check_against_transformers(
         with TemporaryDirectory() as copy:
             _copy_tokenizer(folder, config_json, Path(copy))
             reference = AutoTokenizer.from_pretrained(copy, local_files_only=True, trust_remote_code=False)
-        comparisons: list[_Comparison] = [(texts, "ids", reference(texts)["input_ids"])]
+        comparisons: list[_Comparison] = [(texts, "ids", reference(texts, verbose=False)["input_ids"])]
         if pairs:
-            answer, both = reference(texts[:-1], texts[1:]), list(pairwise(texts))
+            answer, both = reference(texts[:-1], texts[1:], verbose=False), list(pairwise(texts))
             attributes = {"input_ids": "ids", "token_type_ids": "type_ids"}
             comparisons += [(both, attributes[name], answer[name]) for name in attributes if name in answer]
     for inputs, attribute, expected in comparisons:

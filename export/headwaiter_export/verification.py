@@ -12,6 +12,7 @@ from headwaiter_export.atomic_folder import BundleError
 from headwaiter_export.choices import Pooling
 from headwaiter_export.config import EncoderConfig
 from headwaiter_export.graph_plans import GraphPlan
+from headwaiter_export.memory import free_memory
 from headwaiter_export.nearest_neighbours import PROMISED_SHARE, Neighbours, same_nearest_neighbour
 from headwaiter_export.parity import (
     SHORT_TOKENS,
@@ -52,6 +53,7 @@ def check_graphs(
         report(f"graphs are checked on sequences of up to {longest:,} tokens: {most:,} would take too long")
     for plan in plans:
         step(f"comparing {plan.file} with PyTorch")
+        free_memory()
         try:
             checked = _without_too_long(reference) if plan.lowering == LOWERING_PORTABLE else reference
             measured = measure_graph(folder / plan.file, plan.provider, checked)

@@ -20,7 +20,7 @@ def read_safetensors(path: Path) -> dict[str, Tensor]:
         CheckpointError: the file is missing or damaged.
     """
     if not path.is_file():
-        raise CheckpointError(f"{path} is missing: save the checkpoint again, or correct the path")
+        raise CheckpointError(f"{path} is missing: save the weights again, or correct the path")
     try:
         return safetensors.torch.load_file(path)
     except (OSError, safetensors.SafetensorError) as error:
@@ -34,7 +34,7 @@ def read_pickle(path: Path) -> dict[str, Tensor]:
         CheckpointError: the file is missing or damaged, or holds anything but named tensors.
     """
     if not path.is_file():
-        raise CheckpointError(f"{path} is missing: save the checkpoint again, or correct the path")
+        raise CheckpointError(f"{path} is missing: save the weights again, or correct the path")
     try:
         tensors = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # noqa: BLE001 - a damaged file raises any error

@@ -1,5 +1,6 @@
 """The program on the page about the portable graph gives the vectors of a server."""
 
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -10,18 +11,31 @@ from tests.documents import PORTABLE_GRAPH, blocks
 from tests.e2e.in_process_server import connect, serving
 from tests.export.helpers import cosines
 
-TEXTS = ["The bread is fresh.", "two tables for rain", "HELLO", "1,234.56 €"]
+TEXTS = ["The bread is fresh.", "two tables for rain", "HELLO", "1,234.56 €", ""]
 
 
+@pytest.mark.parametrize(
+    "prompts",
+    [
+        {},
+        {
+            "prompts": [{"name": "query", "text": "rain on ", "tokens": 3}, {"name": "document", "tokens": 1}],
+            "defaultPrompt": "query",
+        },
+    ],
+    ids=["no prompt", "a default prompt"],
+)
 async def test_the_program_of_the_page_gives_the_vectors_of_a_server(
-    text_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    prompts: dict[str, Any], text_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shutil.copytree(text_bundle, tmp_path / "my-bundle")
+    bundle = Path(shutil.copytree(text_bundle, tmp_path / "my-bundle"))
+    manifest = bundle / "manifest.json"
+    manifest.write_text(json.dumps(json.loads(manifest.read_text()) | prompts))
     monkeypatch.chdir(tmp_path)
     program: dict[str, Any] = {}
     (block,) = blocks(PORTABLE_GRAPH, "python")
     exec(compile(block, PORTABLE_GRAPH.name, "exec"), program)
-    async with serving(text_bundle) as server, connect(server) as client:
+    async with serving(bundle) as server, connect(server) as client:
         encoding = await client.encode(TEXTS)
     assert encoding.pooled is not None
     assert cosines(program["encode"](TEXTS), encoding.pooled).min() >= 0.999999

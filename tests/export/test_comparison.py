@@ -113,6 +113,12 @@ def test_the_command_compares_before_it_writes_graphs(
     assert not (tmp_path / "bundle").exists()
 
 
+def test_a_function_that_returns_an_array_is_refused(encoder: Encoder, tmp_path: Path) -> None:
+    with pytest.raises(BundleError) as refusal:
+        export_bundle(encoder, None, str(tmp_path / "bundle"), "tiny", compare=lambda ids: ids)  # type: ignore[arg-type,return-value]
+    assert_mentions(refusal.value, "ndarray", "hidden, pooled, logits")
+
+
 def test_a_function_is_called_for_every_sequence_and_refused_if_it_differs(encoder: Encoder, tmp_path: Path) -> None:
     oracle, seen = oracle_of(encoder), list[int]()
 

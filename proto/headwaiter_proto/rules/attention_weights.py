@@ -18,8 +18,8 @@ def check_supported(manifest: Manifest) -> None:
     """
     if not manifest.HasField("attend"):
         raise Unimplemented(
-            f"the bundle of {manifest.name} has no graph of attention weights: export the model again; if the "
-            "graph is still missing, the output of the export says why"
+            f"the bundle of {manifest.name} has no graph of attention weights: export the model again, without "
+            "--graphs or with attend among them; if the graph is still missing, the output of the export says why"
         )
 
 

@@ -267,7 +267,12 @@ def _find_graph(bundle: Bundle, provider: Provider, precision: str) -> Graph:
             return graphs[PRECISION_FP32]
     name = next(name for name, value in _PRECISIONS.items() if value == wanted)
     available = ", ".join(name for name, value in _PRECISIONS.items() if value in graphs)
+    if not available:
+        raise GraphMissing(
+            f"{bundle.folder} was exported without graphs for {provider}: choose another --provider, or export the "
+            f"model with --graphs packed-{provider}"
+        )
     raise GraphMissing(
-        f"{bundle.folder} has no {name} graph for {provider}{reason} (available: {available or 'none'}): "
+        f"{bundle.folder} has no {name} graph for {provider}{reason} (available: {available}): "
         "choose another --precision or --provider, or export the model again"
     )

@@ -118,7 +118,7 @@ def test_auto_runs_a_bundle_without_a_cuda_graph_on_the_cpu(text_bundle: Path, t
     write_manifest(folder, manifest)
     model = open_model(folder, "auto", "auto", 1)
     assert model.provider == "cpu"
-    assert "no fp16 graph for cuda" in model.fallback_reason
+    assert "--graphs packed-cuda" in model.fallback_reason
 
 
 @pytest.mark.usefixtures("_without_cuda")
