@@ -12,7 +12,7 @@ from headwaiter_client.calls.options import RequestOptions
 from headwaiter_client.calls.results import SequenceEncoding
 from headwaiter_client.cli.console import ProgressBar, console
 from headwaiter_client.cli.encode_texts import Patience
-from headwaiter_client.cli.resumable_file import ResumableFile, check_output
+from headwaiter_client.cli.resumable_file import ResumableFile
 from headwaiter_client.cli.shared_flags import (
     Commands,
     add_command,
@@ -59,12 +59,20 @@ def add_to(commands: Commands) -> None:
         help="bulk (default) lets interactive requests go first; interactive shares the server equally with them",
     )
     flags.add_argument("--restart", action="store_true", help="discard the vectors of an interrupted run")
+    flags.add_argument("--overwrite", action="store_true", help="replace OUT.npy if the file exists")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Encode the file, and print the number of texts, the number of tokens and the seconds."""
     screen = console()
-    check_output(arguments.output)
+    with ResumableFile(arguments.output, overwrite=arguments.overwrite) as file:
+        for line in _encode(arguments, file):
+            screen.print(line)
+    return 0
+
+
+def _encode(arguments: argparse.Namespace, file: ResumableFile) -> list[str]:
+    """Write the vectors into the file, and return the lines to print."""
     texts = read_texts(arguments)
     options: RequestOptions = {
         **text_options(arguments),
@@ -82,27 +90,31 @@ def run(arguments: argparse.Namespace) -> int:
         settings = {**options, "model": model.model.digest, "precision": precision_name(model.model.precision)}
         # The priority does not change the vectors, so a resumed run may have another priority.
         options["priority"] = arguments.priority
-        with ResumableFile(arguments.output, settings, texts.values, row_type, restart=arguments.restart) as file:
+        try:
+            file.begin(settings, texts.values, row_type, restart=arguments.restart)
             bar.resume(file.resumed_rows)
-            try:
-                for encoding in patience.encode_texts(client, model, texts, **options):
-                    file.append(_row_bytes(encoding))
-                    tokens += encoding.length
-                    truncated += encoding.original_tokens is not None
-            except KeyboardInterrupt:
-                raise KeyboardInterrupt(*_resume_advice(file, restart=arguments.restart)) from None
+            for encoding in patience.encode_texts(client, model, texts, **options):
+                file.append(_row_bytes(encoding))
+                tokens += encoding.length
+                truncated += encoding.original_tokens is not None
+            file.finish()
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt(*_resume_advice(arguments, file)) from None
+        except OSError as error:
+            reason = ": ".join([error.strerror or str(error), *_resume_advice(arguments, file)])
+            raise OSError(error.errno, reason, error.filename) from error
     resumed = f" ({file.resumed_rows:,} from the interrupted run)" if file.resumed_rows else ""
     seconds, count = time.perf_counter() - started_s, len(texts.values)
-    screen.print(f"{count:,} sentence{'' if count == 1 else 's'}{resumed}, {tokens:,} tokens, {seconds:.3f} s")
+    lines = [f"{count:,} sentence{'' if count == 1 else 's'}{resumed}, {tokens:,} tokens, {seconds:.3f} s"]
     if truncated:
-        screen.print(f"{truncated:,} sentence{'' if truncated == 1 else 's'} cut to {model.max_text_tokens:,} tokens")
-    return 0
+        lines.append(f"{truncated:,} sentence{'' if truncated == 1 else 's'} cut to {model.max_text_tokens:,} tokens")
+    return lines
 
 
-def _resume_advice(file: ResumableFile, *, restart: bool) -> list[str]:
+def _resume_advice(arguments: argparse.Namespace, file: ResumableFile) -> list[str]:
     """Return how to resume, or an empty list if no text was encoded."""
-    command = "the same command without --restart" if restart else "the same command"
-    return [f"run {command} to resume"] if file.incomplete else []
+    command = "the same command without --restart" if arguments.restart else "the same command"
+    return [f"run {command} to resume"] if file.resumable else []
 
 
 def _row_type(dtype: str, width: int) -> np.dtype[Any]:

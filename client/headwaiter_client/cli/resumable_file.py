@@ -4,15 +4,21 @@ While OUT.npy is incomplete, two files lie beside it:
 
 - OUT.npy.partial: the future OUT.npy, with fewer rows than its header says;
 - OUT.npy.journal: one line of JSON with the model and the options of the rows, then for each row 16 bytes, the
-  BLAKE2b hash of its text.
+  BLAKE2b hash of its text and of the row itself. The run holds a lock on this file, which ends with its process.
 
-A run with the same model and options keeps the rows up to the first text that differs. If no row can be kept, or if the
-model or the options differ, the run fails unless --restart discards the rows.
+A run with the same model and options keeps the rows up to the first text that differs, or the first row that is not
+what the earlier run wrote. If no row can be kept, or if the model or the options differ, the run fails unless --restart
+discards the rows.
+
+If OUT.npy is a symbolic link, all this happens to the file to which the link leads.
 """
 
 import io
 import json
-from collections.abc import Mapping, Sequence
+import os
+import stat
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from hashlib import blake2b
 from pathlib import Path
 from types import TracebackType
@@ -21,68 +27,115 @@ from typing import Any, Self
 import numpy as np
 
 _HASH_BYTES = 16
-
-
-def check_output(output: Path) -> None:
-    """Check the path of a complete file, so that a wrong path fails before the work and not after it.
-
-    Raises:
-        ValueError: the path is a folder, or lies in a folder that does not exist.
-    """
-    if output.is_dir():
-        raise ValueError(f"{output} is a folder: name a file with --output")
-    if not output.parent.is_dir():
-        raise ValueError(f"the folder {output.parent} does not exist: create it, or name another --output")
+_OTHER_KINDS = {
+    stat.S_IFDIR: "a folder",
+    stat.S_IFIFO: "a pipe",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+    stat.S_IFSOCK: "a socket",
+}
 
 
 class ResumableFile:
-    """A .npy file that grows by one row per text.
+    """A .npy file that grows by one row per text: `begin`, then `append` for each text, then `finish`.
+
+    While an object exists, no other process can write the same file.
 
     Args:
         output: path of the complete file.
-        settings: the model and the options, which all rows have in common, as JSON values.
-        texts: the texts of the rows.
-        row_type: NumPy data type of one row.
-        restart: whether to discard the rows of an earlier run.
+        overwrite: whether the complete file may replace an existing file.
 
     Attributes:
         resumed_rows: number of rows kept from an earlier run.
 
     Raises:
         OSError: a file cannot be written.
-        ValueError: the rows of an earlier run have other settings or other texts.
+        ValueError: the path is not that of a regular file, the file exists and `overwrite` is false, or another process
+            writes it.
+        SystemExit: the operating system has no `flock`.
     """
 
-    def __init__(
-        self, output: Path, settings: Mapping[str, Any], texts: Sequence[str], row_type: np.dtype[Any], *, restart: bool
+    def __init__(self, output: Path, *, overwrite: bool) -> None:
+        _check_output(output, overwrite=overwrite)
+        self._output = output.resolve() if output.is_symlink() else output
+        if not self._output.parent.is_dir():
+            raise ValueError(
+                f"the folder {self._output.parent} does not exist: create it, or name another file with --output"
+            )
+        self._overwrite = overwrite
+        self._vectors_path, self._journal_path = Path(f"{self._output}.partial"), Path(f"{self._output}.journal")
+        self._vectors: io.FileIO | None = None
+        self._journal = _open_locked(self._journal_path, output)
+        self._head, _, self._hashes = self._journal.readall().partition(b"\n")
+        self._texts: Sequence[str] = ()
+        self._rows = len(self._hashes) // _HASH_BYTES
+        self._finished = False
+        self.resumed_rows = 0
+
+    def begin(
+        self, settings: Mapping[str, Any], texts: Sequence[str], row_type: np.dtype[Any], *, restart: bool
     ) -> None:
-        self._output = output
-        self._texts = texts
-        self._paths = Path(f"{output}.partial"), Path(f"{output}.journal")
-        reusable = 0 if restart else _reusable_rows(*self._paths, settings, texts)
-        self._vectors, self._journal = [_open_unbuffered(path) for path in self._paths]
+        """Keep the rows of an earlier run that are of use, and make the files ready for the next row.
+
+        Args:
+            settings: the model and the options, which all rows have in common, as JSON values.
+            texts: the texts of the rows.
+            row_type: NumPy data type of one row.
+            restart: whether to discard the rows of an earlier run.
+
+        Raises:
+            OSError: a file cannot be read or written.
+            ValueError: the rows of an earlier run have other settings or other texts.
+        """
         header = _npy_header(row_type, len(texts))
-        whole_rows = max(0, self._vectors.seek(0, io.SEEK_END) - len(header)) // row_type.itemsize
-        self.resumed_rows = self._rows = min(whole_rows, reusable)
-        self._vectors.seek(0)
-        self._vectors.write(header)
-        self._vectors.seek(self.resumed_rows * row_type.itemsize, io.SEEK_CUR)
-        self._vectors.truncate()
-        # The length of the first line may have changed, which moves the hashes; so write the whole journal again.
-        hashes = b"".join(map(_text_hash, texts[: self.resumed_rows]))
-        self._journal.write(json.dumps(settings, sort_keys=True).encode() + b"\n" + hashes)
+        self._texts = texts
+        self._vectors = _open_regular(self._vectors_path)
+        self._vectors.seek(len(header))
+        reusable = 0 if restart else self._reusable_rows(self._vectors, settings, row_type.itemsize)
+        self.resumed_rows = self._rows = reusable
+        # The journal never lists rows that the other file lacks, so it loses rows first and gains them last. Its first
+        # line keeps its length: a process that is killed while it writes the line cannot shift the hashes.
+        head = json.dumps(settings, sort_keys=True).encode().ljust(len(self._head) if reusable else 0)
+        self._journal.seek(0)
+        _write(self._journal, head + b"\n" + self._hashes[: reusable * _HASH_BYTES])
         self._journal.truncate()
+        self._hashes = b""
+        self._vectors.truncate(len(header) + reusable * row_type.itemsize)
+        self._vectors.seek(0)
+        _write(self._vectors, header)
+        self._vectors.seek(0, io.SEEK_END)
 
     def append(self, row: bytes) -> None:
-        """Add the row of the next text."""
-        self._vectors.write(row)
-        self._journal.write(_text_hash(self._texts[self._rows]))
+        """Add the row of the next text.
+
+        Raises:
+            OSError: the row cannot be written completely.
+        """
+        assert self._vectors is not None
+        _write(self._vectors, row)
+        _write(self._journal, _hash(self._texts[self._rows], row))
         self._rows += 1
 
+    def finish(self) -> None:
+        """Put the complete file into its place, once its content is on the disk.
+
+        Raises:
+            OSError: the file cannot be stored or moved.
+            ValueError: meanwhile, another process has put something into that place.
+        """
+        assert self._vectors is not None
+        assert self._rows == len(self._texts)
+        with _naming(self._vectors_path):
+            os.fsync(self._vectors.fileno())
+        _check_output(self._output, overwrite=self._overwrite)
+        self._vectors_path.replace(self._output)
+        self._finished = True
+        _sync_folder(self._output.parent)
+
     @property
-    def incomplete(self) -> bool:
-        """Whether the file has some rows, but not all."""
-        return 0 < self._rows < len(self._texts)
+    def resumable(self) -> bool:
+        """Whether another run can keep some rows."""
+        return self._rows > 0 and not self._finished
 
     def __enter__(self) -> Self:
         return self
@@ -90,21 +143,155 @@ class ResumableFile:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._vectors.close()
+        if self._vectors is not None:
+            self._vectors.close()
+            if not self._rows:  # Files without a row are of no use to another run.
+                self._vectors_path.unlink()
+        # The lock ends with `close`: only then may another process begin with new files.
+        if not self.resumable:
+            self._journal_path.unlink()
         self._journal.close()
-        vectors, journal = self._paths
-        if self._rows == len(self._texts):
-            vectors.replace(self._output)
-            journal.unlink()
-        elif not self._rows:  # Files without a row are of no use to the next run.
-            vectors.unlink()
-            journal.unlink()
+
+    def _reusable_rows(self, vectors: io.FileIO, settings: Mapping[str, Any], row_bytes: int) -> int:
+        """Return the number of rows of an earlier run that belong to the first texts of this run.
+
+        Args:
+            vectors: the file of rows, at the start of its first row.
+            settings: the settings of this run.
+            row_bytes: number of bytes of a row.
+
+        Raises:
+            ValueError: the earlier run had other settings, or another first text.
+        """
+        if not self._rows or os.fstat(vectors.fileno()).st_size < vectors.tell() + row_bytes:
+            return 0
+        earlier = json.loads(self._head)
+        differences = [
+            f"{name} was {earlier.get(name)!r} and is {value!r}"
+            for name, value in settings.items()
+            # A run without truncation finishes only rows of texts that are short enough; truncation would not change
+            # them.
+            if earlier.get(name) != value and (name, earlier.get(name)) != ("truncation", "error")
+        ]
+        matching = 0 if differences else self._matching_rows(vectors, row_bytes)
+        if matching:
+            return matching
+        difference = ", ".join(differences) or "the first text or its vector differs"
+        raise ValueError(
+            f"{self._vectors_path} holds {self._rows:,} rows of another run ({difference}): "
+            "resume that run with its options, or discard its rows with --restart"
+        )
+
+    def _matching_rows(self, vectors: io.FileIO, row_bytes: int) -> int:
+        """Return the number of leading rows that are those of the texts, as the earlier run wrote them."""
+        starts = range(0, self._rows * _HASH_BYTES, _HASH_BYTES)
+        for count, (start, text) in enumerate(zip(starts, self._texts, strict=False)):
+            if self._hashes[start : start + _HASH_BYTES] != _hash(text, vectors.read(row_bytes)):
+                return count
+        return min(len(starts), len(self._texts))
 
 
-def _open_unbuffered(path: Path) -> io.FileIO:
-    """Open a file for reading and writing without a buffer, so that a killed process loses no row."""
-    path.touch()
-    return path.open("r+b", buffering=0)
+def _check_output(output: Path, *, overwrite: bool) -> None:
+    """Check that a path is free or, with `overwrite`, that of a regular file; follow symbolic links.
+
+    Raises:
+        OSError: the path cannot be looked up.
+        ValueError: something is there that must not be replaced.
+    """
+    try:
+        mode = output.stat().st_mode
+    except FileNotFoundError:
+        return
+    _check_regular(output, mode)
+    if not overwrite:
+        raise ValueError(f"{output} already exists: replace it with --overwrite, or name another file with --output")
+
+
+def _check_regular(path: Path, mode: int) -> None:
+    if not stat.S_ISREG(mode):
+        kind = _OTHER_KINDS.get(stat.S_IFMT(mode), "a special file")
+        raise ValueError(f"{path} is {kind}, not a regular file: name another file with --output")
+
+
+def _open_locked(journal: Path, output: Path) -> io.FileIO:
+    """Open the journal of an output, and lock it until it is closed or this process ends.
+
+    Raises:
+        OSError: the file cannot be opened or locked.
+        ValueError: another process has locked the file, or the file is not a regular file.
+        SystemExit: the operating system has no `flock`.
+    """
+    try:
+        import fcntl
+    except ImportError:
+        raise SystemExit("headwaiter-client: encode locks its output with flock: use Linux or macOS") from None
+    while True:
+        file = _open_regular(journal)
+        try:
+            with _naming(journal):
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            file.close()
+            if not isinstance(error, BlockingIOError):
+                raise
+            raise ValueError(
+                f"another run is writing {output}: wait until it ends, or name another file with --output"
+            ) from None
+        # If the other run has ended and removed the file since this run opened it, the lock is worthless.
+        with suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(file.fileno()), journal.stat()):
+                return file
+        file.close()
+
+
+def _open_regular(path: Path) -> io.FileIO:
+    """Open a regular file for reading and writing without a buffer, so that a killed process loses no row.
+
+    Raises:
+        OSError: the file cannot be opened, or is a symbolic link, which another user may have put there.
+        ValueError: the file is not a regular file.
+    """
+    file = io.FileIO(path, "r+", opener=lambda name, flags: os.open(name, flags | os.O_CREAT | os.O_NOFOLLOW, 0o666))
+    try:
+        _check_regular(path, os.fstat(file.fileno()).st_mode)
+    except ValueError:
+        file.close()
+        raise
+    return file
+
+
+def _write(file: io.FileIO, content: bytes) -> None:
+    """Write all bytes.
+
+    Raises:
+        OSError: the disk is full, for example; the error names the file.
+    """
+    rest = memoryview(content)
+    try:
+        while rest:
+            # A disk that is nearly full takes only some of the bytes; the next write then fails.
+            rest = rest[file.write(rest) :]
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(file.name)) from error
+
+
+def _sync_folder(folder: Path) -> None:
+    """Store the names of the files in a folder on the disk."""
+    with _naming(folder):
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+@contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    """Add the name of the file to an `OSError`, which the functions for open files leave out."""
+    try:
+        yield
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from error
 
 
 def _npy_header(row_type: np.dtype[Any], rows: int) -> bytes:
@@ -117,41 +304,6 @@ def _npy_header(row_type: np.dtype[Any], rows: int) -> bytes:
     return header.getvalue()
 
 
-def _reusable_rows(partial: Path, journal: Path, settings: Mapping[str, Any], texts: Sequence[str]) -> int:
-    """Return the number of rows of an earlier run that belong to the first texts of this run.
-
-    Raises:
-        ValueError: the earlier run had other settings, or another first text.
-    """
-    head, _, hashes = journal.read_bytes().partition(b"\n") if journal.exists() else (b"", b"", b"")
-    rows = len(hashes) // _HASH_BYTES
-    if not rows:
-        return 0
-    earlier = json.loads(head)
-    matching = _matching_texts(hashes, texts)
-    differences = [
-        f"{name} was {earlier.get(name)!r} and is {value!r}"
-        for name, value in settings.items()
-        # A run without truncation finishes only rows of texts that are short enough; truncation would not change them.
-        if earlier.get(name) != value and (name, earlier.get(name)) != ("truncation", "error")
-    ]
-    if not differences and matching:
-        return matching
-    difference = ", ".join(differences) or "the first text differs"
-    raise ValueError(
-        f"{partial} holds {rows:,} rows of another run ({difference}): "
-        "resume that run with its options, or discard its rows with --restart"
-    )
-
-
-def _matching_texts(hashes: bytes, texts: Sequence[str]) -> int:
-    """Return the number of leading hashes that match the texts."""
-    starts = range(0, len(hashes) - _HASH_BYTES + 1, _HASH_BYTES)
-    for count, (start, text) in enumerate(zip(starts, texts, strict=False)):
-        if hashes[start : start + _HASH_BYTES] != _text_hash(text):
-            return count
-    return min(len(starts), len(texts))
-
-
-def _text_hash(text: str) -> bytes:
-    return blake2b(text.encode(), digest_size=_HASH_BYTES).digest()
+def _hash(text: str, row: bytes) -> bytes:
+    """Return the hash of a text and its row; the row may not have reached the disk when a machine lost power."""
+    return blake2b(text.encode() + row, digest_size=_HASH_BYTES).digest()

@@ -54,7 +54,7 @@ def test_a_command_calls_the_model_that_its_flag_names(
 
     monkeypatch.setattr(fake, "_check_model", require_name)
     arguments = {
-        "encode": [str(six_texts), "-o", str(tmp_path / "out.npy")],
+        "encode": [str(six_texts), "-o", str(tmp_path / "out.npy"), "--overwrite"],
         "similar": ["text", str(six_texts)],
         "attend": ["a text", "--query", "text"],
         "bench": [str(six_texts), "--requests", "2"],

@@ -92,6 +92,7 @@ def test_rows_of_other_options_are_kept_unless_restart_is_set(
         assert fact in error
     assert main(["encode", str(six_texts), "-o", str(out)]) == 0
     assert fake.texts == ["text 4", "text 5"]
+    out.unlink()
     fake.errors_by_text["text 4"] = KeyboardInterrupt()
     assert main(["encode", str(six_texts), "-o", str(out)]) == 130
     fake.errors_by_text.clear()
