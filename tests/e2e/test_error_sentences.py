@@ -6,6 +6,7 @@ other tests check the class, the code and the values of an error. To reword an e
 
 import asyncio
 import re
+import shutil
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -162,6 +163,56 @@ FROM_COMMAND: list[tuple[str, str, str]] = [
     ),
 ]
 
+# Flags of `headwaiter-client`, whose errors name the flags.
+FROM_FLAGS: list[tuple[str, list[str], str]] = [
+    (
+        "an unknown model",
+        ["similar", "bread", "texts", "--model", "huge"],
+        "the server has no model 'huge': give one of 'tiny-text' as --model",
+    ),
+    (
+        "an unknown prompt",
+        ["similar", "bread", "texts", "--prompt", "question"],
+        (
+            "--prompt: the model has no prompt 'question' (its prompts: 'query', 'passage', 'document'): "
+            "name one of them, or leave the flag out"
+        ),
+    ),
+    (
+        "too many dimensions",
+        ["encode", "texts", "-o", "out.npy", "--dimensions", "99"],
+        "--dimensions is 99; the model's vectors have 32: choose at most 32",
+    ),
+    (
+        "a layer out of range",
+        ["attend", "bread", "--query", "bread", "--layer", "2"],
+        "--layer is 2; valid indices are 0 to 1: choose among them",
+    ),
+    (
+        "an output that exists",
+        ["encode", "texts", "-o", "texts"],
+        "texts already exists: replace it with --overwrite, or name another file with --output",
+    ),
+    (
+        "an output that is a folder",
+        ["encode", "texts", "-o", ".", "--overwrite"],
+        ". is a folder, not a regular file: name another file with --output",
+    ),
+    (
+        "an output in no folder",
+        ["encode", "texts", "-o", "nowhere/out.npy"],
+        "the folder nowhere does not exist: create it, or name another file with --output",
+    ),
+    (
+        "an address without a port",
+        ["models", "--address", "localhost"],
+        (
+            "--address 'localhost' is not of the form host:port: pass a server such as localhost:50051, [::1]:50051 or "
+            "unix:path, or several, with commas between them"
+        ),
+    ),
+]
+
 
 # States of a server. "N" stands for a number that differs from run to run, "FOLDER" for a temporary folder.
 FROM_SERVER_STATE = {
@@ -172,6 +223,15 @@ FROM_SERVER_STATE = {
         "the call's metadata authorization is not the server's bearer token: send authorization: Bearer TOKEN with the "
         "token that this server wants for this method"
     ),
+    "no token file": "the call carries no bearer token: name the file that holds the token with --token-file",
+    "a wrong token file": (
+        "the token is not the one that the server wants for this command: name the file of the right token with "
+        "--token-file"
+    ),
+    "no --model": (
+        "the request names no model, and the server has several: give one of 'features', 'texts' as --model"
+    ),
+    "an unknown NAME": "the server has no model 'huge': give one of 'features', 'texts' as NAME",
     "no bundle": (
         "there is no bundle at FOLDER/nowhere: make one with headwaiter-export checkpoint FOLDER -o FOLDER/nowhere"
     ),
@@ -234,6 +294,22 @@ def test_the_client_command_says(
     assert capsys.readouterr().err == f"headwaiter-client: {sentence}\n"
 
 
+@rows(FROM_FLAGS)
+def test_the_client_command_says_of_its_flags(
+    text_server: RunningServer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    cause: list[str],
+    sentence: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HEADWAITER_CLIENT_ADDRESS", text_server.address)
+    Path("texts").write_text("bread\n")
+    assert client_command(cause) == 1
+    assert capsys.readouterr().err == f"headwaiter-client: {sentence}\n"
+
+
 async def test_a_full_queue_says(text_bundle: Path) -> None:
     limits = {"max_queue_tokens": 10, "max_request_tokens": 10}
     async with serving(text_bundle, **limits) as server, connect(server) as client:
@@ -273,6 +349,34 @@ async def test_a_server_with_a_token_says(text_bundle: Path, tmp_path: Path) -> 
                     await client.encode(["bread"])
                 said.append(str(refused.value))
     assert said == [FROM_SERVER_STATE["no token"], FROM_SERVER_STATE["a wrong token"]]
+
+
+async def test_the_client_command_says_of_tokens(
+    text_bundle: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "token").write_text("secret")
+    (tmp_path / "another").write_text("another")
+    async with serving(text_bundle, token_file=tmp_path / "token") as server:
+        command = ["models", "--address", f"127.0.0.1:{server.port}"]
+        assert await asyncio.to_thread(client_command, command) == 1
+        assert await asyncio.to_thread(client_command, [*command, "--token-file", str(tmp_path / "another")]) == 1
+    assert capsys.readouterr().err.splitlines() == [
+        f"headwaiter-client: {FROM_SERVER_STATE[state]}" for state in ("no token file", "a wrong token file")
+    ]
+
+
+async def test_the_client_command_says_of_several_models(
+    text_bundle: Path, feature_bundle: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, bundle in (("texts", text_bundle), ("features", feature_bundle)):
+        shutil.copytree(bundle, tmp_path / name / "1")
+    async with serving(None, models=tmp_path, model_control="on") as server:
+        for command in (["attend", "bread", "--query", "0"], ["unload", "huge"]):
+            flags = ["--address", f"127.0.0.1:{server.port}"]
+            assert await asyncio.to_thread(client_command, [*command, *flags]) == 1
+    assert capsys.readouterr().err.splitlines() == [
+        f"headwaiter-client: {FROM_SERVER_STATE[state]}" for state in ("no --model", "an unknown NAME")
+    ]
 
 
 def test_a_missing_bundle_says(tmp_path: Path) -> None:

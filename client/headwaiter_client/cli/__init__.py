@@ -3,8 +3,10 @@
 import argparse
 import sys
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from headwaiter_client.cli import attention_weights, bench, encode, models, playground, probe, similar
+from headwaiter_client.cli.flag_words import with_flags
 from headwaiter_client.errors import HeadwaiterError
 
 _INTERRUPTED = 130  # The exit code that shells report for a command ended by Ctrl-C.
@@ -13,6 +15,7 @@ _INTERRUPTED = 130  # The exit code that shells report for a command ended by Ct
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a subcommand and return its exit code. Print a failure as one line on standard error, and return 1."""
     parser = argparse.ArgumentParser(prog="headwaiter-client", description="Send requests to a Headwaiter server.")
+    parser.add_argument("--version", action=_PrintVersion, help="print the version and exit")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     for command in (encode, similar, attention_weights, bench, models, playground, probe):
         command.add_to(commands)
@@ -24,12 +27,25 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(": ".join(["headwaiter-client: interrupted", *map(str, interruption.args)]), file=sys.stderr)
         return _INTERRUPTED
     except (HeadwaiterError, OSError, ValueError) as error:
-        print(f"headwaiter-client: {_message(error)}", file=sys.stderr)
+        print(f"headwaiter-client: {_message(error, arguments)}", file=sys.stderr)
         return 1
 
 
-def _message(error: Exception) -> str:
+class _PrintVersion(argparse.Action):
+    """Prints the version of the package, whose look-up would otherwise slow every command down."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(nargs=0, **options)
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        from importlib.metadata import version
+
+        print(f"{parser.prog} {version('headwaiter')}")
+        parser.exit()
+
+
+def _message(error: Exception, arguments: argparse.Namespace) -> str:
     """Return the message of an error; for a file error, the file and the reason without the errno number."""
     if isinstance(error, OSError) and error.filename is not None:
         return f"{error.filename}: {error.strerror}"
-    return str(error)
+    return with_flags(str(error), "--model" if "model" in arguments else "NAME")

@@ -4,9 +4,9 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from headwaiter_client.cli.console import bar_chart, console
+from headwaiter_client.cli.console import INSTALL_EXTRA, bar_chart, console
 from headwaiter_client.cli.heat_map import save_heat_map
-from headwaiter_client.cli.shared_flags import Commands, add_command, add_model_flag, client_arguments
+from headwaiter_client.cli.shared_flags import Commands, add_command, add_model_flag, client_arguments, whole_number
 from headwaiter_client.client import Client
 
 # Marks that tokenizers put before a token: WordPiece inside a word, SentencePiece and byte-level BPE at its start.
@@ -18,8 +18,8 @@ def add_to(commands: Commands) -> None:
     flags = add_command(commands, "attend", run, "show how strongly one token of a text attends to each token")
     flags.add_argument("text", metavar="TEXT", help="the text to encode")
     add_model_flag(flags)
-    flags.add_argument("--layer", type=int, default=0, help="layer, counted from 0 (default: 0)")
-    flags.add_argument("--head", type=int, default=0, help="attention head, counted from 0 (default: 0)")
+    flags.add_argument("--layer", type=whole_number, default=0, help="layer, counted from 0 (default: 0)")
+    flags.add_argument("--head", type=whole_number, default=0, help="attention head, counted from 0 (default: 0)")
     flags.add_argument("--query", required=True, help="the query token: its text, or its position counted from 0")
     flags.add_argument("--png", type=Path, metavar="FILE", help="also draw the weights of all tokens as a heat map")
 
@@ -43,7 +43,7 @@ def run(arguments: argparse.Namespace) -> int:
         try:
             save_heat_map(tokens, weights, title, arguments.png)
         except ImportError:
-            raise SystemExit("headwaiter-client: --png needs matplotlib: pip install 'headwaiter[cli]'") from None
+            raise SystemExit(f"headwaiter-client: --png needs matplotlib: {INSTALL_EXTRA}") from None
     return 0
 
 

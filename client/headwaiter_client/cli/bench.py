@@ -11,6 +11,7 @@ import numpy as np
 
 from headwaiter_client.aio import AsyncClient
 from headwaiter_client.cli.console import bar_chart, console
+from headwaiter_client.cli.flag_words import with_flags
 from headwaiter_client.cli.load_generator import (
     Load,
     Outcome,
@@ -93,7 +94,9 @@ async def _send_load(arguments: argparse.Namespace, texts: Sequence[str]) -> Loa
                 return Reply(0, error)
 
         if not await client.is_serving():
-            raise Unavailable(f"the server at {arguments.address} does not accept requests: check its address and log")
+            raise Unavailable(
+                f"the server at {arguments.address} does not accept requests: check --address and its log"
+            )
         if arguments.rate:
             return await open_loop(send, requests, poisson_arrivals(arguments.rate))
         return await closed_loop(send, requests, arguments.requesters)
@@ -113,7 +116,7 @@ def _error_lines(outcomes: Sequence[Outcome]) -> Iterator[str]:
         if outcome.error:
             errors[type(outcome.error).__name__].append(outcome.error)
     for kind, same_kind in errors.items():
-        yield f"{len(same_kind):,} {kind}, the first: {same_kind[0]}"
+        yield f"{len(same_kind):,} {kind}, the first: {with_flags(str(same_kind[0]))}"
 
 
 def _rate(text: str) -> float:

@@ -6,9 +6,14 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
+from headwaiter_client.cli.flag_words import with_flags
+
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
+
+# What the guide to the command says.
+INSTALL_EXTRA = "run pip install '.[cli]' in a clone of Headwaiter"
 
 _BAR_CHARACTERS = 40
 
@@ -22,7 +27,7 @@ def console(*, stderr: bool = False) -> "Console":
     try:
         from rich.console import Console
     except ImportError:
-        raise SystemExit("headwaiter-client: this command needs rich: pip install 'headwaiter[cli]'") from None
+        raise SystemExit(f"headwaiter-client: this command needs rich: {INSTALL_EXTRA}") from None
     return Console(highlight=False, markup=False, emoji=False, stderr=stderr)
 
 
@@ -110,10 +115,10 @@ class ProgressBar:
 
     def begin_wait(self, reason: str) -> None:
         """Show that the command waits for the server, and why; a wait in progress continues with the new reason."""
-        self._reason = reason
+        self._reason = with_flags(reason)
         if self._waits_since_s is None:
             self._waits_since_s = time.monotonic()
-            self._print_line(f"waiting for the server: {reason}")
+            self._print_line(f"waiting for the server: {self._reason}")
 
     def end_wait(self) -> None:
         """Show that the server has answered."""

@@ -23,7 +23,7 @@ def add_to(commands: Commands) -> None:
         ("unload", unload, "have the server unload a model"),
     ):
         flags = add_command(commands, name, run_command, description, timeout_s=LOAD_TIMEOUT_S)
-        flags.add_argument("name", help="the model")
+        flags.add_argument("name", metavar="NAME", help="name of the model")
 
 
 def load(arguments: argparse.Namespace) -> int:
@@ -77,6 +77,7 @@ def _model_rows(model: pb.GetModelResponse) -> dict[str, str]:
     }
     rows = {
         "digest": model.model.digest,
+        "tasks": ", ".join(_value_name(pb.Task, "TASK_", task) for task in model.tasks),
         "inputs": ", ".join(name for name, accepted in inputs.items() if accepted),
         "images": f"{model.image.channels} × {model.image.height:,} × {model.image.width:,} values, in patches of "
         f"{model.image.patch_size} × {model.image.patch_size}"
@@ -133,4 +134,9 @@ def _server_rows(model: pb.GetModelResponse) -> dict[str, str]:
 
 
 def _pooling(pooling: pb.Pooling) -> str:
-    return pb.Pooling.Name(pooling).removeprefix("POOLING_").lower()
+    return _value_name(pb.Pooling, "POOLING_", pooling)
+
+
+def _value_name(enum: Any, prefix: str, value: int) -> str:
+    """Return the name of a value of an enum, in lower case; a newer server may send values without a name here."""
+    return enum.Name(value).removeprefix(prefix).lower() if value in enum.values() else "unknown"

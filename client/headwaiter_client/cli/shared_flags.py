@@ -1,6 +1,7 @@
 """The flags that several subcommands share."""
 
 import argparse
+import math
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -31,7 +32,7 @@ def add_command(
         )
 
     add("--address", str, "localhost:50051", "host:port of the server; separate several replicas with commas")
-    add("--timeout-s", float, timeout_s, "seconds to wait for an answer")
+    add("--timeout-s", _seconds, timeout_s, "seconds to wait for an answer")
     add("--token-file", Path, None, "file with the bearer token")
     parser.add_argument(
         "--tls",
@@ -53,6 +54,9 @@ def client_arguments(arguments: argparse.Namespace) -> dict[str, Any]:
         ValueError: a TLS flag is set without another flag that it needs.
     """
     files = (arguments.tls_ca, arguments.tls_cert, arguments.tls_key)
+    if (arguments.tls_cert is None) != (arguments.tls_key is None):
+        given, missing = ("--tls-cert", "--tls-key") if arguments.tls_cert else ("--tls-key", "--tls-cert")
+        raise ValueError(f"{given} is given without {missing}: give both, or neither")
     addresses = [address.strip() for address in arguments.address.split(",")]
     return {
         "address": addresses if len(addresses) > 1 else addresses[0],
@@ -102,6 +106,30 @@ def positive_int(text: str) -> int:
     Raises:
         ArgumentTypeError: the text is not a whole number, or the number is below 1.
     """
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
+    return whole_number(text, least=1)
+
+
+def whole_number(text: str, least: int = 0) -> int:
+    """Return a whole number.
+
+    Raises:
+        ArgumentTypeError: the text is not a whole number, or the number is below `least`.
+    """
+    if not text.isdecimal() or int(text) < least:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least {least}")
     return int(text)
+
+
+def _seconds(text: str) -> float:
+    """Return a number of seconds.
+
+    Raises:
+        ArgumentTypeError: the text is not a finite number above 0.
+    """
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not 0 < seconds < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a finite number of seconds above 0")
+    return seconds

@@ -76,7 +76,7 @@ def test_a_heat_map_without_matplotlib_names_the_extra(
     server: FakeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with pytest.raises(SystemExit, match=r"--png .*matplotlib.*headwaiter\[cli\]"):
+    with pytest.raises(SystemExit, match=r"--png .*matplotlib.*pip install '.\[cli\]'"):
         main(["attend", "a", "--query", "a", "--png", str(tmp_path / "m.png"), "--address", server.address])
     assert not (tmp_path / "m.png").exists()
 

@@ -1,6 +1,8 @@
 """Flags, errors and dependencies that all subcommands share."""
 
+import re
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import grpc
@@ -12,6 +14,7 @@ from headwaiter_client import ModelNotFound
 from headwaiter_client.cli import main
 from tests.client.cli.conftest import ReusableFake
 from tests.client.fake_server import FakeServer
+from tests.documents import COMMAND_LINE
 
 
 def test_flags_can_be_given_as_environment_variables(
@@ -73,13 +76,13 @@ def test_with_several_addresses_a_replica_that_is_down_is_skipped(
     assert "tiny" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(("flag", "given", "missing"), [("--tls-cert", "cert", "key"), ("--tls-key", "key", "cert")])
+@pytest.mark.parametrize(("flag", "missing"), [("--tls-cert", "--tls-key"), ("--tls-key", "--tls-cert")])
 def test_a_client_certificate_and_its_key_need_each_other(
-    server: FakeServer, capsys: pytest.CaptureFixture[str], flag: str, given: str, missing: str
+    server: FakeServer, capsys: pytest.CaptureFixture[str], flag: str, missing: str
 ) -> None:
     assert main(["probe", "--address", server.address, flag, "client.pem"]) == 1
     error = capsys.readouterr().err
-    assert error.startswith(f"headwaiter-client: {given} ")
+    assert error.startswith(f"headwaiter-client: {flag} ")
     assert f"without {missing}" in error
     assert server.metadata == {}
 
@@ -132,9 +135,11 @@ def test_commands_that_print_tables_name_the_missing_extra(
     server: FakeServer, monkeypatch: pytest.MonkeyPatch, command: list[str]
 ) -> None:
     monkeypatch.setitem(sys.modules, "rich.console", None)
-    with pytest.raises(SystemExit, match=r"pip install 'headwaiter\[cli\]'"):
+    with pytest.raises(SystemExit, match="needs rich") as refused:
         main([*command, "--address", server.address])
     assert server.requests == []
+    (advice,) = re.findall("pip install '[^']+'", str(refused.value))
+    assert advice in COMMAND_LINE.read_text()
 
 
 @pytest.mark.parametrize("command", [["probe"], ["models", "--json"]])
@@ -146,9 +151,41 @@ def test_output_for_programs_needs_no_extra(
 
 
 @pytest.mark.parametrize(
-    ("flag", "value"), [("--requests", "0"), ("--requests", "many"), ("--rate", "0"), ("--rate", "fast")]
+    ("flag", "value"),
+    [
+        ("--requests", "0"),
+        ("--requests", "many"),
+        ("--rate", "0"),
+        ("--rate", "fast"),
+        ("--timeout-s", "0"),
+        ("--timeout-s", "inf"),
+        ("--timeout-s", "soon"),
+    ],
 )
 def test_an_invalid_number_is_refused(flag: str, value: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
         main(["bench", "texts", flag, value])
     assert f"argument {flag}: {value!r}" in capsys.readouterr().err
+
+
+def test_version_prints_the_version_of_the_package(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        main(["--version"])
+    assert capsys.readouterr().out == f"headwaiter-client {version('headwaiter')}\n"
+
+
+def test_help_shows_the_commands_and_the_choices_of_flags(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        main(["--help"])
+    shown = capsys.readouterr().out
+    for command in ("encode", "similar", "attend", "bench", "models", "load", "unload", "playground", "probe"):
+        assert f" {command} " in shown.replace("\n", " ")
+    with pytest.raises(SystemExit, match="0"):
+        main(["encode", "--help"])
+    shown = capsys.readouterr().out
+    for flag, choices in (
+        ("--dtype", "{float32,float16,int8}"),
+        ("--truncation", "{error,left,right}"),
+        ("--priority", "{bulk,interactive}"),
+    ):
+        assert f"  {flag} {choices}" in shown

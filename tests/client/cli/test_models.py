@@ -22,6 +22,7 @@ def test_models_shows_inputs_limits_speed_and_accuracy(server: FakeServer, capsy
         hidden_width=768,
         layers=6,
         heads=12,
+        tasks=[pb.TASK_ENCODE, pb.TASK_CLASSIFY_TOKENS, pb.TASK_ATTEND],
         pooling=pb.POOLING_MEAN,
         poolings=[pb.POOLING_MEAN, pb.POOLING_CLS, pb.POOLING_LAST],
         normalized=True,
@@ -66,6 +67,7 @@ def test_models_shows_inputs_limits_speed_and_accuracy(server: FakeServer, capsy
     for fact in (
         MODEL.name,
         MODEL.digest,
+        "encode, classify_tokens, attend",
         "cpu (no CUDA [driver] here)",
         "fp32",
         "30,522",
@@ -145,6 +147,12 @@ def test_models_shows_the_state_of_versions_that_do_not_answer(
     assert {"tiny,", "1,", "draining"} <= set(draining.split())
     assert {"other,", "3,", "failed:"} <= set(failed.split())
     assert failed.endswith("no manifest.json")
+
+
+def test_a_task_that_only_newer_servers_know_is_unknown(server: FakeServer, capsys: pytest.CaptureFixture[str]) -> None:
+    server.description.tasks.extend([pb.TASK_ENCODE, 77])  # type: ignore[list-item]
+    assert main(["models", "--address", server.address]) == 0
+    assert "encode, unknown" in capsys.readouterr().out
 
 
 def test_load_prints_the_version_that_answers(server: FakeServer, capsys: pytest.CaptureFixture[str]) -> None:
