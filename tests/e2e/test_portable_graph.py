@@ -19,7 +19,7 @@ TEXTS = ["The bread is fresh.", "two tables for rain", "HELLO", "1,234.56 €", 
     [
         {},
         {
-            "prompts": [{"name": "query", "text": "rain on ", "tokens": 3}, {"name": "document", "tokens": 1}],
+            "prompts": [{"name": "query", "text": "rain on ", "tokens": 3}, {"name": "document"}],
             "defaultPrompt": "query",
         },
     ],
