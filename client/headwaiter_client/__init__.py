@@ -9,7 +9,7 @@ from headwaiter_client.aio import AsyncClient
 from headwaiter_client.calls.attention_weights import Attention
 from headwaiter_client.calls.batches import Batch
 from headwaiter_client.calls.classification import Classification, LabelScore, RankedDocument, Ranking
-from headwaiter_client.calls.models import ModelRef, ModelVersion
+from headwaiter_client.calls.models import ModelDescription, ModelRef, ModelVersion, Task
 from headwaiter_client.calls.options import ClassifyOptions, RequestOptions
 from headwaiter_client.calls.results import Encoding, SequenceEncoding, Timings
 from headwaiter_client.calls.tensors import Int8Array
@@ -56,6 +56,7 @@ __all__ = [
     "LabelScore",
     "MessageTooLarge",
     "ModelChanged",
+    "ModelDescription",
     "ModelNotFound",
     "ModelRef",
     "ModelVersion",
@@ -66,6 +67,7 @@ __all__ = [
     "RetryPolicy",
     "SequenceEncoding",
     "SequenceTooLong",
+    "Task",
     "Timings",
     "TlsConfig",
     "Transient",

@@ -17,7 +17,7 @@ from headwaiter_client.calls.classify import ClassifyCall, RerankCall
 from headwaiter_client.calls.encode import EncodeCall
 from headwaiter_client.calls.inputs import FeatureInput, TextInput, TokenInput
 from headwaiter_client.calls.list_call import CallSettings, ListCall, ListResults, Progress, next_candidates
-from headwaiter_client.calls.models import ModelRef, ModelVersion
+from headwaiter_client.calls.models import ModelDescription, ModelRef, ModelVersion, describe
 from headwaiter_client.calls.options import ClassifyOptions, RequestOptions
 from headwaiter_client.calls.results import Encoding, SequenceEncoding
 from headwaiter_client.calls.splitting import Chunk, ChunkBuilder, split_list
@@ -27,7 +27,6 @@ from headwaiter_client.transport.connection import Connection, TlsConfig
 from headwaiter_client.transport.grpc_aio_transport import AsyncGrpcTransport
 from headwaiter_client.transport.interface import AsyncTransport
 from headwaiter_client.transport.retries import DEFAULT_RETRY, RetryPolicy
-from headwaiter_proto import encoder_pb2 as pb
 
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
@@ -169,9 +168,9 @@ class AsyncClient:
         """Have the server unload a model; see `Client.unload`."""
         await self._run(steps.unload(name, self._settings.timeout_s(timeout_s)))
 
-    async def model(self, name: str = "", *, version: str = "", timeout_s: float | None = None) -> pb.GetModelResponse:
+    async def model(self, name: str = "", *, version: str = "", timeout_s: float | None = None) -> ModelDescription:
         """Return the description of one model; see `Client.model`."""
-        return await self._run(steps.model(name, version, self._settings.timeout_s(timeout_s)))
+        return describe(await self._run(steps.model(name, version, self._settings.timeout_s(timeout_s))))
 
     async def is_serving(self, *, timeout_s: float | None = None) -> bool:
         """Return whether the server's health check answers SERVING; see `Client.is_serving`."""

@@ -15,7 +15,7 @@ from headwaiter_client.calls.classify import ClassifyCall, RerankCall
 from headwaiter_client.calls.encode import EncodeCall
 from headwaiter_client.calls.inputs import FeatureInput, TextInput, TokenInput
 from headwaiter_client.calls.list_call import CallSettings, ListCall, ListResults, Progress
-from headwaiter_client.calls.models import ModelRef, ModelVersion
+from headwaiter_client.calls.models import ModelDescription, ModelRef, ModelVersion, describe
 from headwaiter_client.calls.options import ClassifyOptions, RequestOptions
 from headwaiter_client.calls.results import Encoding, SequenceEncoding
 from headwaiter_client.calls.splitting import split_stream
@@ -25,7 +25,6 @@ from headwaiter_client.transport.connection import Connection, TlsConfig
 from headwaiter_client.transport.grpc_transport import GrpcTransport
 from headwaiter_client.transport.interface import Transport
 from headwaiter_client.transport.retries import DEFAULT_RETRY, RetryPolicy
-from headwaiter_proto import encoder_pb2 as pb
 
 _Result = TypeVar("_Result", Encoding, Classification)
 
@@ -150,7 +149,7 @@ class Client(ThreadRunner):
         progress: Progress | None = None,
         **options: Unpack[ClassifyOptions],
     ) -> Ranking:
-        """Return documents by their scores for a query, the best first; `tasks` of the model must contain TASK_RERANK.
+        """Return documents by their scores for a query, the best first; `model().tasks` must contain "rerank".
 
         Args:
             query: the first text of each pair.
@@ -242,7 +241,7 @@ class Client(ThreadRunner):
         """
         self._run(steps.unload(name, self._settings.timeout_s(timeout_s)))
 
-    def model(self, name: str = "", *, version: str = "", timeout_s: float | None = None) -> pb.GetModelResponse:
+    def model(self, name: str = "", *, version: str = "", timeout_s: float | None = None) -> ModelDescription:
         """Return the description of one model: its inputs, its limits, how it runs and its measured differences.
 
         Args:
@@ -250,7 +249,7 @@ class Client(ThreadRunner):
             version: the model's version; if empty, the version that the server serves at present.
             timeout_s: seconds until the deadline; the client's when None.
         """
-        return self._run(steps.model(name, version, self._settings.timeout_s(timeout_s)))
+        return describe(self._run(steps.model(name, version, self._settings.timeout_s(timeout_s))))
 
     def is_serving(self, *, timeout_s: float | None = None) -> bool:
         """Return whether the server's health check answers SERVING; False if the server cannot be reached."""

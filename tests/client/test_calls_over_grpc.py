@@ -123,8 +123,8 @@ def test_a_model_is_loaded_and_unloaded_by_name(call: Call, server: FakeServer) 
 
 def test_model_returns_the_servers_description(call: Call, server: FakeServer) -> None:
     server.description = pb.GetModelResponse(model=MODEL, max_tokens=512)
-    assert call(server, "model", "tiny") == server.description
-    assert call(server, "model", "tiny", version="2") == server.description
+    assert call(server, "model", "tiny").message == server.description
+    assert call(server, "model", "tiny", version="2").message == server.description
     assert server.requests == [pb.GetModelRequest(name="tiny"), pb.GetModelRequest(name="tiny", version="2")]
 
 

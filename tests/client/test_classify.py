@@ -249,9 +249,11 @@ def test_scores_of_a_wrong_shape_are_the_tests_mistake(per_token: bool, runner: 
 
 def test_the_description_names_tasks_and_labels(runner: ClientRunner) -> None:
     model = runner.call(reranker(), "model")
-    assert set(model.tasks) == {pb.TASK_ENCODE, pb.TASK_CLASSIFY, pb.TASK_RERANK, pb.TASK_ATTEND}
-    assert (list(model.head.labels), model.takes_pairs) == (["relevance"], True)
-    assert set(runner.call(FakeEncoder(), "model").tasks) == {pb.TASK_ENCODE, pb.TASK_ATTEND}
+    assert model.tasks == {"encode", "classify", "rerank", "attend"}
+    assert (model.head.labels, model.head.function, model.takes_pairs) == (("relevance",), "identity", True)
+    assert "'rerank'" in repr(model)
+    encoder = runner.call(FakeEncoder(), "model")
+    assert encoder.tasks == {"encode", "attend"}
+    assert (encoder.head.labels, encoder.head.function) == ((), "")
     per_token = runner.call(FakeEncoder(labels=["a"], per_token=True), "model")
-    assert pb.TASK_CLASSIFY_TOKENS in per_token.tasks
-    assert pb.TASK_RERANK not in per_token.tasks
+    assert per_token.tasks == {"encode", "classify_tokens", "attend"}

@@ -1,7 +1,7 @@
 """FakeEncoder answers like a server: the same rules, and vectors that tests can predict."""
 
 import math
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -21,6 +21,7 @@ from headwaiter_client import (
     Unimplemented,
     fake_inputs,
 )
+from headwaiter_client.calls.options import Pooling
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.rules.inputs import MAX_BYTES_OF_ONE_TEXT
 
@@ -135,10 +136,9 @@ def test_a_fake_accepts_all_inputs_that_its_description_allows() -> None:
     assert (model.vocabulary_size, model.feature_width) == (100, 3)
     assert client.encode_tokens([[0, model.vocabulary_size - 1]]).lengths.tolist() == [2]
     assert client.encode_features([np.ones((2, model.feature_width))]).lengths.tolist() == [2]
-    assert set(model.poolings) == set(pb.Pooling.values()) - {pb.POOLING_UNSPECIFIED, pb.POOLING_NONE}
+    assert set(model.poolings) == set(get_args(Pooling))
     for pooling in model.poolings:
-        name = pb.Pooling.Name(pooling).removeprefix("POOLING_").lower()
-        assert _pooled(client, "a b", pooling=name).any()
+        assert _pooled(client, "a b", pooling=pooling).any()
 
 
 def test_a_fake_refuses_texts_and_attention_weights_over_its_limits() -> None:

@@ -12,7 +12,6 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from headwaiter_client import Client, Encoding, RetryPolicy, Unavailable
-from headwaiter_proto import encoder_pb2 as pb
 from testbed.minilm import command_path
 from testbed.server_process import RunningServer, running_server
 from tests.cuda_double import build
@@ -93,7 +92,7 @@ def test_the_server_is_ready_and_says_that_it_serves_fp16_on_cuda(on_two_devices
     with Client(on_two_devices.server.address) as client:
         assert client.is_serving()
         description = client.model()
-        assert description.model.precision == pb.PRECISION_FP16
+        assert description.model.precision == "fp16"
         assert description.execution.provider == "cuda"
 
 

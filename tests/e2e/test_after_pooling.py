@@ -10,7 +10,6 @@ from headwaiter_client import InvalidInput
 from headwaiter_export.bundle import export_bundle
 from headwaiter_export.checkpoints import read_checkpoint
 from headwaiter_export.graph_plans import GRAPHS
-from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto import open_inference_pb2 as oip
 from tests.e2e.in_process_server import connect, serving
 from tests.e2e.open_inference_caller import calling, raw_request
@@ -47,7 +46,7 @@ async def test_a_model_with_dense_modules_is_served_like_sentence_transformers(
     async with serving(tmp_path / "bundle") as server, connect(server) as client, calling(server) as caller:
         model = await client.model()
         assert (model.width, model.hidden_width) == (VECTOR_WIDTH, ROW_WIDTH)
-        assert list(model.poolings) == [pb.POOLING_MEAN]
+        assert model.poolings == ("mean",)
 
         both = await client.encode(TEXTS, pooled=True, hidden=True)
         assert both.pooled is not None

@@ -28,7 +28,6 @@ from headwaiter_client import (
     Unavailable,
     Unimplemented,
 )
-from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_server.app import Server
 from headwaiter_server.models import repository
 from headwaiter_server.models.loading import LoadedModel, load_model
@@ -379,7 +378,7 @@ async def test_a_model_may_have_settings_of_its_own(models: Path) -> None:
     (models / "texts" / "settings.json").write_text('{"precision": "int8", "max_sequence_tokens": 5}')
     async with serving_models(models, model_control="on") as server, connect(server) as client:
         description = await client.model("texts")
-        assert (description.model.precision, description.max_tokens) == (pb.PRECISION_INT8, 5)
+        assert (description.model.precision, description.max_tokens) == ("int8", 5)
         assert (await client.model("features")).max_tokens == 48
         with pytest.raises(SequenceTooLong) as refused:
             await client.encode_tokens([[1] * 6], model="texts")

@@ -78,7 +78,7 @@ def test_the_figures_of_a_processor_are_named(tmp_path: Path) -> None:
     assert (image.preparation.image_mean[:], image.preparation.rescale_factor) == ([0.5] * 3, 1 / 255)
     described = Client(transport=FakeEncoder(feature_width=48, max_tokens=10, prefix_rows=1, image=image)).model()
     assert described.image == image
-    assert not Client(transport=FakeEncoder()).model().HasField("image")
+    assert not Client(transport=FakeEncoder()).model().image.patch_size
 
 
 def test_missing_fields_have_the_values_of_the_processor(tmp_path: Path) -> None:

@@ -1,7 +1,9 @@
-"""The models of a server: the model that answered a request, and all versions with their states."""
+"""The models of a server: the model that answered a request, all versions with their states, and descriptions."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from typing import Literal, TypeAlias, get_args
 
+from headwaiter_client.calls.options import Pooling
 from headwaiter_proto import encoder_pb2 as pb
 
 _PRECISIONS = {
@@ -15,6 +17,15 @@ _STATES = {
     pb.MODEL_STATE_READY: "ready",
     pb.MODEL_STATE_DRAINING: "draining",
     pb.MODEL_STATE_FAILED: "failed",
+}
+
+Task: TypeAlias = Literal["encode", "classify", "classify_tokens", "rerank", "attend"]
+_TASKS: dict[int, Task] = {pb.Task.Value(f"TASK_{task.upper()}"): task for task in get_args(Task)}
+_POOLINGS = {pb.Pooling.Value(f"POOLING_{pooling.upper()}"): pooling for pooling in ("none", *get_args(Pooling))}
+_SCORE_FUNCTIONS = {
+    pb.SCORE_FUNCTION_IDENTITY: "identity",
+    pb.SCORE_FUNCTION_SIGMOID: "sigmoid",
+    pb.SCORE_FUNCTION_SOFTMAX: "softmax",
 }
 
 
@@ -60,6 +71,116 @@ class ModelVersion:
     reason: str = ""
     digest: str = ""
     precision: str = ""
+
+
+@dataclass(frozen=True)
+class Head:
+    """The head of a model, which gives scores for labels.
+
+    Attributes:
+        labels: the labels, in the order of the scores; empty for a model without a head.
+        function: how logits become scores: "sigmoid", "softmax", or "identity" for logits that are the scores; empty
+            for a model without a head.
+        per_token: whether each token has scores; otherwise each sequence has.
+    """
+
+    labels: tuple[str, ...]
+    function: str
+    per_token: bool
+
+
+@dataclass(frozen=True)
+class ModelDescription:
+    """A model's inputs, its limits and how it runs.
+
+    The attributes that are messages have the fields that docs/api.md describes.
+
+    Attributes:
+        model: name, version, digest and precision.
+        tasks: what the model does: "encode", "classify" (a score for each label), "classify_tokens" (for each label and
+            token), "rerank" (one score for a pair of a query and a document) and "attend". Without the tasks that this
+            client does not know.
+        takes_texts: whether the model takes texts.
+        takes_pairs: whether the model takes pairs of texts.
+        takes_tokens: whether the model takes token ids.
+        takes_features: whether the model takes feature vectors.
+        max_text_tokens: maximum tokens of a text, special tokens and prompt included; 0 unless the model takes texts.
+        min_tokens: minimum tokens of a sequence.
+        max_tokens: maximum tokens of a sequence of token ids or features.
+        vocabulary_size: token ids are below this number; 0 unless the model takes token ids.
+        token_types: token types are below this number; 0 if all tokens have the type 0.
+        feature_width: values of a feature vector; 0 unless the model takes features.
+        prefix_rows: rows of zeros at the start of each sequence of features.
+        image: the images that the model takes; all fields are 0 or empty for other models.
+        width: values of a pooled vector; of a hidden vector for a model without pooling.
+        hidden_width: values of a hidden vector.
+        layers: attention layers.
+        heads: attention heads of each layer.
+        pooling: the model's own pooling, as in the option `pooling`; "none" for a model without pooling.
+        poolings: the values that the option `pooling` may have.
+        normalized: whether pooled vectors have unit length unless a call says `normalize=False`.
+        prompts: the prompts that the option `prompt` may name, with their texts and their numbers of tokens.
+        default_prompt: name of the prompt of texts without the option; empty for no prompt.
+        head: the labels of `classify`.
+        attends: whether `attend` works.
+        limits: the limits of a request.
+        execution: where and how the model runs.
+        parity: how far the graphs of the bundle differ from PyTorch.
+        message: the reply of the server, with all fields of GetModelResponse.
+    """
+
+    model: ModelRef
+    tasks: frozenset[Task]
+    takes_texts: bool
+    takes_pairs: bool
+    takes_tokens: bool
+    takes_features: bool
+    max_text_tokens: int
+    min_tokens: int
+    max_tokens: int
+    vocabulary_size: int
+    token_types: int
+    feature_width: int
+    prefix_rows: int
+    image: pb.ImageFormat
+    width: int
+    hidden_width: int
+    layers: int
+    heads: int
+    pooling: str
+    poolings: tuple[Pooling, ...]
+    normalized: bool
+    prompts: tuple[pb.Prompt, ...]
+    default_prompt: str
+    head: Head
+    attends: bool
+    limits: pb.RequestLimits
+    execution: pb.Execution
+    parity: tuple[pb.GraphParity, ...]
+    message: pb.GetModelResponse = field(repr=False)
+
+
+def describe(message: pb.GetModelResponse) -> ModelDescription:
+    """Return the description in a message; names of enum values that this client does not know are empty."""
+    same = {each.name: getattr(message, each.name) for each in fields(ModelDescription) if each.name != "message"}
+    return ModelDescription(
+        **same
+        | {
+            "model": model_ref(message.model),
+            "tasks": frozenset(_TASKS[task] for task in message.tasks if task in _TASKS),
+            "hidden_width": message.hidden_width or message.width,
+            "pooling": _POOLINGS.get(message.pooling, ""),
+            "poolings": tuple(_POOLINGS[pooling] for pooling in message.poolings if pooling in _POOLINGS),
+            "prompts": tuple(message.prompts),
+            "head": Head(
+                tuple(message.head.labels),
+                _SCORE_FUNCTIONS.get(message.head.function, ""),
+                message.head.per_token,
+            ),
+            "parity": tuple(message.parity),
+            "message": message,
+        }
+    )
 
 
 def model_ref(message: pb.ModelRef) -> ModelRef:

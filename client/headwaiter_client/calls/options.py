@@ -13,7 +13,7 @@ from headwaiter_client.calls.inputs import Request, whole_number
 from headwaiter_client.errors import InvalidInput
 from headwaiter_proto import encoder_pb2 as pb
 
-_Pooling: TypeAlias = Literal["mean", "cls", "max", "last", "weighted_mean", "mean_sqrt_len"]
+Pooling: TypeAlias = Literal["mean", "cls", "max", "last", "weighted_mean", "mean_sqrt_len"]
 _Truncation: TypeAlias = Literal["error", "left", "right"]
 _PairTruncation: TypeAlias = Literal["longest_first", "only_second"]
 _Priority: TypeAlias = Literal["interactive", "bulk"]
@@ -67,7 +67,7 @@ class RequestOptions(_SharedOptions, total=False):
     hidden: bool
     dtype: DTypeLike
     hidden_dtype: DTypeLike | None
-    pooling: _Pooling | None
+    pooling: Pooling | None
     normalize: bool | None
     dimensions: SupportsIndex | None
 
@@ -103,7 +103,7 @@ _ACCEPTED: dict[Any, tuple[type | UnionType, str]] = {
     _Truncation: _STR,
     _PairTruncation: _STR,
     _Priority: _STR,
-    _Pooling | None: (str | None, "a str or None"),
+    Pooling | None: (str | None, "a str or None"),
     SupportsIndex | None: (SupportsIndex | None, "a whole number or None"),
     DTypeLike: _ANY,
     DTypeLike | None: _ANY,
@@ -133,7 +133,7 @@ def encode_request(**options: Unpack[RequestOptions]) -> pb.EncodeRequest:
         hidden=hidden,
         dtype=_dtype("dtype", options.get("dtype", np.float32)),
         hidden_dtype=pb.DATA_TYPE_UNSPECIFIED if hidden_dtype is None else _dtype("hidden_dtype", hidden_dtype),
-        pooling=pb.POOLING_UNSPECIFIED if pooling is None else _enum_value("output.pooling", pooling, _Pooling),
+        pooling=pb.POOLING_UNSPECIFIED if pooling is None else _enum_value("output.pooling", pooling, Pooling),
         dimensions=0 if dimensions is None else whole_number("output.dimensions", dimensions, minimum=1),
         offsets=options.get("offsets", False),
     )

@@ -26,7 +26,7 @@ def text_model(client: Client, name: str) -> pb.GetModelResponse:
     Raises:
         ValueError: the model does not accept texts.
     """
-    model = client.model(name)
+    model = client.model(name).message
     if not model.max_text_tokens:
         raise ValueError(f"the model {model.model.name} does not accept texts: use a model with a tokenizer")
     return model

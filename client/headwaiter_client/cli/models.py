@@ -46,7 +46,7 @@ def run(arguments: argparse.Namespace) -> int:
     screen = None if arguments.json else console()
     with Client(**client_arguments(arguments)) as client:
         versions = client.models()
-        models = [client.model(each.name) for each in versions if each.state == "ready"]
+        models = [client.model(each.name).message for each in versions if each.state == "ready"]
     if screen is None:
         print(json.dumps([_every_field(model) for model in models], indent=2))
         return 0
