@@ -50,7 +50,6 @@ def print_neighbours(groups: list[str], sentences: list[str], encoding: Encoding
 
     A line begins with × if the neighbour belongs to another group.
     """
-    assert encoding.pooled is not None
     cosines: NDArray[np.float32] = encoding.pooled @ encoding.pooled.T
     np.fill_diagonal(cosines, -1.0)
     nearest = cosines.argmax(axis=1)

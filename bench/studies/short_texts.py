@@ -39,7 +39,6 @@ def main() -> None:
 
 def row(encoding: SequenceEncoding) -> tuple[int, int, int]:
     """Return the row of a result; the null model's vector begins with [sum of the ids, their number] at unit length."""
-    assert encoding.pooled is not None
     total, number = map(float, encoding.pooled[:2])
     return encoding.index, encoding.length, round(total / number * encoding.length)
 

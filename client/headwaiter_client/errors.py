@@ -14,7 +14,8 @@ HeadwaiterError
 ├── InferenceFailed
 ├── Unauthenticated
 ├── Unimplemented
-└── ModelChanged
+├── ModelChanged
+└── OutputMissing
 """
 
 import re
@@ -49,6 +50,7 @@ __all__ = [
     "MessageTooLarge",
     "ModelChanged",
     "ModelNotFound",
+    "OutputMissing",
     "Overloaded",
     "SequenceTooLong",
     "Transient",
@@ -65,6 +67,13 @@ for _kind in (HeadwaiterError, Transient, *ERROR_BY_REASON.values()):
 
 class ModelChanged(HeadwaiterError):
     """Different models or precisions answered the requests of one call; their vectors cannot be compared."""
+
+
+class OutputMissing(HeadwaiterError, AttributeError):
+    """A result does not have the output that was read; the message names the option that asks for the output.
+
+    Because this error is an `AttributeError`, `hasattr(result, "hidden")` says whether a result has an output.
+    """
 
 
 def renumbered(error: HeadwaiterError, first: int) -> HeadwaiterError:

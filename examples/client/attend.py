@@ -13,8 +13,6 @@ query = 1  # The first word; position 0 is a special token.
 with Client(address) as client:
     attention = client.attend("the bread is fresh", layers=[0], query=query)
 
-assert attention.tokens is not None
-assert attention.context is not None
 for head, weights in enumerate(attention.weights[0]):
     most_attended = attention.tokens[weights[query].argmax()]
     context = attention.context[0, head, :3].astype(float).round(3).tolist()

@@ -15,7 +15,6 @@ with Client(address, timeout_s=10) as client:
     # The client splits the list into requests within the server's limits, and returns the results in the list's order.
     encoding = client.encode(texts, progress=lambda done, total: print(f"{done} of {total} texts"))
 
-assert encoding.pooled is not None  # A model without pooling returns only hidden rows.
 cosines = encoding.pooled @ encoding.pooled[0]
 nearest = cosines[1:].argmax() + 1
 print(f"nearest to {texts[0]!r}: {texts[nearest]!r}, cosine {cosines[nearest]:.3f}")

@@ -21,6 +21,5 @@ with Client(address) as client:
     # Hidden rows are available from every model, with and without pooling.
     encoding = client.encode_features(sequences, pooled=False, hidden=True)
 
-assert encoding.hidden is not None
 for rows in encoding.hidden:
     print(f"{len(rows)} rows of width {rows.shape[1]}")

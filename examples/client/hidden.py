@@ -13,8 +13,6 @@ text = "the bread is fresh"
 with Client(address) as client:
     encoding = client.encode([text], pooled=False, hidden=True, offsets=True)
 
-assert encoding.hidden is not None
-assert encoding.offsets is not None
 for (begin, end), row in zip(encoding.offsets[0], encoding.hidden[0], strict=True):
     # A special token is no part of the text: its begin equals its end.
     print(f"{text[begin:end] or '(special)':<10} {row[:3].astype(float).round(3).tolist()} …")

@@ -18,6 +18,5 @@ with Client(address) as client:
     sequences = [random.integers(model.vocabulary_size, size=length) for length in (3, 12, 7)]
     encoding = client.encode_tokens(sequences)
 
-assert encoding.pooled is not None
 for length, vector in zip(encoding.lengths, encoding.pooled, strict=True):
     print(f"{length} tokens: {vector[:3].astype(float).round(3).tolist()} …")

@@ -16,7 +16,7 @@ def test_the_sum_of_the_ids_is_recovered_from_a_vector_of_unit_length() -> None:
     pooled = NullGraph(384).run(pack([ids]), hidden=False).pooled
     assert pooled is not None
     vector = pooled[0] / np.linalg.norm(pooled[0])
-    encoding = SequenceEncoding(5, vector, None, None, None, len(ids), None, None, None, ModelRef("null", ""))
+    encoding = SequenceEncoding(5, vector, None, None, len(ids), None, None, ModelRef("null", ""))
     assert row(encoding) == (5, 256, ids.sum())
 
 

@@ -11,6 +11,7 @@ from headwaiter_client import (
     HeadwaiterError,
     InvalidInput,
     LabelScore,
+    OutputMissing,
     Overloaded,
     RankedDocument,
     SequenceTooLong,
@@ -34,13 +35,15 @@ def test_texts_have_a_score_for_each_label(runner: ClientRunner) -> None:
     fake = FakeEncoder(labels=["no", "yes"], scores=lambda text: [0.25, len(text)])
     result: Classification = runner.call(fake, "classify", ["a", "bcd"])
     assert result.labels == ("no", "yes")
-    assert result.scores is not None
     assert result.scores.tolist() == [[0.25, 1], [0.25, 3]]
     assert result.best == [LabelScore("yes", 1.0), LabelScore("yes", 3.0)]
-    assert (result.lengths.tolist(), result.token_scores, result.failures) == ([3, 3], None, {})
+    assert (result.lengths.tolist(), result.failures) == ([3, 3], {})
     assert result.model.name == "fake"
-    with pytest.raises(Unimplemented):
-        _ = result.token_best
+    for output in ("token_scores", "token_best"):
+        with pytest.raises(OutputMissing, match="best or scores"):
+            getattr(result, output)
+    with pytest.raises(OutputMissing, match="offsets=True"):
+        _ = result.offsets
 
 
 def test_a_long_list_takes_several_requests_and_keeps_its_order(runner: ClientRunner) -> None:
@@ -61,12 +64,12 @@ def test_tokens_have_scores_of_their_own_and_offsets(runner: ClientRunner) -> No
         scores=lambda text: [[0, 0], *([not word.isdigit(), word.isdigit()] for word in text.split()), [0, 0]],
     )
     result = runner.call(fake, "classify", ["two 2", "3"], offsets=True)
-    assert result.scores is None
     assert [rows.shape for rows in result.token_scores] == [(4, 2), (3, 2)]
     assert [label for label, _ in result.token_best[0]] == ["word", "word", "number", "word"]
     assert result.offsets[0].tolist() == [[0, 0], [0, 3], [4, 5], [0, 0]]
-    with pytest.raises(Unimplemented):
-        _ = result.best
+    for output in ("scores", "best"):
+        with pytest.raises(OutputMissing, match="token_best or token_scores"):
+            getattr(result, output)
 
 
 def test_token_scores_of_several_requests_are_joined(runner: ClientRunner) -> None:
@@ -205,7 +208,8 @@ def test_wrong_types_are_type_errors(runner: ClientRunner) -> None:
 
 def test_a_failed_sequence_has_no_label(runner: ClientRunner) -> None:
     result = runner.call(FakeEncoder(labels=["a", "b"], max_tokens=4), "classify", ["one", "w " * 9], partial=True)
-    assert result.best[1] is None
+    assert result.best[1].label == ""
+    assert np.isnan(result.best[1].score)
     assert result.scores[1].tolist() == [0, 0]
     per_token = FakeEncoder(labels=["a", "b"], per_token=True, max_tokens=4)
     assert runner.call(per_token, "classify", ["one", "w " * 9], partial=True).token_best[1] == []

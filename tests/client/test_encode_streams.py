@@ -37,7 +37,7 @@ def test_a_stream_yields_one_result_for_each_sequence_of_a_generator(
     assert (indices if ordered else sorted(indices)) == list(range(len(sequences)))
     if sequences:
         expected = runner.call(FakeEncoder(feature_width=2), method, sequences).pooled
-        np.testing.assert_array_equal(np.stack([one.pooled for one in results]), expected[indices])  # type: ignore[misc]
+        np.testing.assert_array_equal(np.stack([one.pooled for one in results]), expected[indices])
 
 
 def test_a_stream_result_holds_all_facts_about_its_sequence(runner: ClientRunner) -> None:
@@ -48,13 +48,16 @@ def test_a_stream_result_holds_all_facts_about_its_sequence(runner: ClientRunner
     )
 
     assert (truncated.index, truncated.length, truncated.original_tokens, truncated.failure) == (0, 5, 6, None)
-    assert (truncated.pooled_int8.shape, truncated.hidden_int8.shape, truncated.offsets.shape) == ((8,), (5, 8), (5, 2))  # type: ignore[union-attr]
-    np.testing.assert_array_equal(truncated.pooled, truncated.pooled_int8.to_float32())  # type: ignore[union-attr]
-    np.testing.assert_array_equal(truncated.hidden, truncated.hidden_int8.to_float32())  # type: ignore[union-attr]
-    assert (bad.pooled, bad.hidden) == (None, None)
-    assert (bad.index, bad.length, bad.pooled_int8, bad.hidden_int8, bad.offsets) == (1, 0, None, None, None)
+    assert (truncated.pooled_int8.shape, truncated.hidden_int8.shape, truncated.offsets.shape) == ((8,), (5, 8), (5, 2))
+    np.testing.assert_array_equal(truncated.pooled, truncated.pooled_int8.to_float32())
+    np.testing.assert_array_equal(truncated.hidden, truncated.hidden_int8.to_float32())
+    assert (bad.index, bad.length) == (1, 0)
     assert type(bad.failure) is InvalidInput
     assert bad.failure.sequence == 1
+    for output in ("pooled", "hidden", "pooled_int8", "hidden_int8", "offsets"):
+        with pytest.raises(InvalidInput) as caught:
+            getattr(bad, output)
+        assert caught.value is bad.failure
     assert (good.index, good.length, good.original_tokens, good.model.name) == (2, 3, None, "fake")
 
 

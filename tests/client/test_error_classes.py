@@ -28,5 +28,5 @@ def test_transient_errors_are_those_that_another_attempt_may_cure() -> None:
 def test_tracebacks_name_the_module_that_users_import_from() -> None:
     exported = [getattr(headwaiter_client, name) for name in headwaiter_client.__all__]
     errors_of_users = [kind for kind in exported if isinstance(kind, type) and issubclass(kind, HeadwaiterError)]
-    assert len(errors_of_users) == 15
+    assert len(errors_of_users) == 16
     assert {kind.__module__ for kind in errors_of_users} == {"headwaiter_client.errors"}

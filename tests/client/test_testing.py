@@ -47,25 +47,23 @@ def test_equal_texts_have_equal_vectors_and_similar_texts_similar_ones(client: C
 
 def test_output_options_are_applied(client: Client) -> None:
     encoding = client.encode(["one two"], hidden=True, pooling="max", normalize=False, dtype="float16")
-    assert encoding.hidden is not None
-    assert encoding.pooled is not None
     np.testing.assert_array_equal(encoding.pooled[0], encoding.hidden[0].max(axis=0))
     assert encoding.pooled.dtype == np.float16
-    assert client.encode(["one"], pooled=False, hidden=True).pooled is None
+    assert not hasattr(client.encode(["one"], pooled=False, hidden=True), "pooled")
     for pooling, row in (("cls", 0), ("last", -1)):
         pooled = _pooled(client, "one two", pooling=pooling, normalize=False)
-        np.testing.assert_array_equal(pooled, client.encode(["one two"], hidden=True).hidden[0][row])  # type: ignore[index]
+        np.testing.assert_array_equal(pooled, client.encode(["one two"], hidden=True).hidden[0][row])
     short = _pooled(client, "one two", dimensions=3)
     assert short.shape == (3,)
     assert np.linalg.norm(short) == pytest.approx(1)
 
 
 def test_vectors_of_ids_and_features_depend_on_their_values(client: Client) -> None:
-    first, second, third = client.encode_tokens([[5, 6], [5, 6], [5, 7]]).pooled  # type: ignore[misc]
+    first, second, third = client.encode_tokens([[5, 6], [5, 6], [5, 7]]).pooled
     assert (first == second).all()
     assert (first != third).any()
     rows = np.ones((2, 8))
-    first, second, third = client.encode_features([rows, rows, 2 * rows]).pooled  # type: ignore[misc]
+    first, second, third = client.encode_features([rows, rows, 2 * rows]).pooled
     assert (first == second).all()
     assert (first != third).any()
 
@@ -138,7 +136,7 @@ def test_a_fake_accepts_all_inputs_that_its_description_allows() -> None:
     assert client.encode_features([np.ones((2, model.feature_width))]).lengths.tolist() == [2]
     assert set(model.poolings) == set(get_args(Pooling))
     for pooling in model.poolings:
-        assert _pooled(client, "a b", pooling=pooling).any()
+        assert client.encode(["a b"], pooling=pooling).pooled.any()
 
 
 def test_a_fake_refuses_texts_and_attention_weights_over_its_limits() -> None:
@@ -181,10 +179,9 @@ def test_a_queued_error_must_be_an_instance() -> None:
 def test_attention_weights_are_equal_for_all_tokens(client: Client, sequence: object, tokens: list[str] | None) -> None:
     attention = client.attend(sequence, layers=[1], query=0)  # type: ignore[arg-type]
     np.testing.assert_array_equal(attention.weights, np.full((1, 3, 4, 4), 0.25))
-    assert attention.tokens == tokens
-    assert attention.context is not None
+    assert getattr(attention, "tokens", None) == tokens
     assert attention.context.shape == (1, 3, 8)
-    assert client.attend(sequence, heads=[0, 2]).context is None  # type: ignore[arg-type]
+    assert not hasattr(client.attend(sequence, heads=[0, 2]), "context")  # type: ignore[arg-type]
 
 
 def test_a_fake_describes_its_model() -> None:
@@ -239,7 +236,6 @@ def test_a_long_text_is_truncated_on_request_and_keeps_its_special_tokens() -> N
     for truncation, spans in (("right", [(0, 0), (0, 1), (2, 3), (0, 0)]), ("left", [(0, 0), (4, 5), (6, 7), (0, 0)])):
         encoding = client.encode(["a b c d"], truncation=truncation, offsets=True)  # type: ignore[arg-type]
         assert (encoding.lengths.tolist(), encoding.truncated) == ([4], {0: 6})
-        assert encoding.offsets is not None
         assert [tuple(span) for span in encoding.offsets[0].tolist()] == spans
 
 
@@ -275,7 +271,6 @@ def test_vectors_come_from_a_function_of_the_sequence() -> None:
 def test_the_function_of_vectors_is_not_called_for_a_bad_sequence() -> None:
     client = Client(transport=FakeEncoder(width=2, vectors=lambda text: [len(text), 0]))
     encoding = client.encode(["abc", "long " * 10_000], partial=True, normalize=False)
-    assert encoding.pooled is not None
     assert encoding.pooled.tolist() == [[3, 0], [0, 0]]
     assert list(encoding.failures) == [1]
 

@@ -49,11 +49,11 @@ def test_attention_weights_of_a_text_equal_those_of_transformers(client: Client,
         expected = torch.cat(bert(ids, output_attentions=True).attentions).numpy()
     attention = client.attend(TEXT)
     assert attention.tokens == TOKENS
-    assert attention.context is None
+    assert not hasattr(attention, "context")
     assert_close(attention.weights, expected)
     np.testing.assert_allclose(attention.weights.sum(-1), 1, rtol=0, atol=1e-6)
     of_ids = client.attend(ids[0].numpy(), layers=[1], heads=[3, 0])
-    assert of_ids.tokens is None
+    assert not hasattr(of_ids, "tokens")
     assert_close(of_ids.weights, expected[[1]][:, [3, 0]])
     assert of_ids.model == attention.model
 

@@ -10,32 +10,53 @@ from headwaiter_client.calls.arguments import check_type
 from headwaiter_client.calls.inputs import input_kind_of, whole_number
 from headwaiter_client.calls.models import ModelRef, model_ref
 from headwaiter_client.calls.options import encode_request
-from headwaiter_client.calls.results import Timings, read_timings
-from headwaiter_client.calls.tensors import float_array
-from headwaiter_client.errors import HeadwaiterError, InvalidInput
+from headwaiter_client.calls.results import Timings, present, read_timings, reading_reply
+from headwaiter_client.calls.tensors import check_shape, float_array
+from headwaiter_client.errors import InvalidInput
 from headwaiter_proto import encoder_pb2 as pb
 
 
 @dataclass(frozen=True, eq=False)
 class Attention:
-    """The attention weights of one sequence of n tokens; the arrays are read-only views of the reply.
+    """The attention weights of one sequence of n tokens. Its arrays are writable.
 
     Attributes:
         weights: float32 [layers, heads, n, n]; each row holds the weights of one query, with the sum 1.
-        context: float32 [layers, heads, value_dim], the weighted sum of the values for the chosen query, before the
-            output projection; None if no query was chosen.
-        tokens: the n tokens of a text, as the tokenizer's vocabulary spells them; None for token ids and features.
+        received_context: what `context` reads; None if no query was chosen.
+        received_tokens: what `tokens` reads; None for token ids and features.
         timings: the time that each stage took.
         model: the model that answered.
         request_id: the request's name in the server's log.
     """
 
     weights: NDArray[Any] = field(repr=False)
-    context: NDArray[Any] | None = field(repr=False)
-    tokens: list[str] | None
+    received_context: NDArray[Any] | None = field(repr=False)
+    received_tokens: list[str] | None
     timings: Timings
     model: ModelRef
     request_id: str
+
+    @property
+    def context(self) -> NDArray[Any]:
+        """float32 [layers, heads, value_dim], the weighted sum of the values for the query.
+
+        The sum is taken before the output projection.
+
+        Raises:
+            OutputMissing: the call had no `query`.
+        """
+        return present(
+            self.received_context, "the result has no context vectors: pass the position of a token as query"
+        )
+
+    @property
+    def tokens(self) -> list[str]:
+        """The n tokens of a text, as the tokenizer's vocabulary spells them.
+
+        Raises:
+            OutputMissing: the sequence was no text.
+        """
+        return present(self.received_tokens, "the result has no tokens: pass a text")
 
 
 def attend_request(
@@ -80,20 +101,22 @@ def read_attention(response: pb.AttendResponse, round_trip_s: float) -> Attentio
     """Read a reply.
 
     Raises:
-        HeadwaiterError: a tensor's data does not match its shape or data type.
+        HeadwaiterError: an array has a wrong shape or data type.
     """
-    try:
+    with reading_reply(response.request_id):
         weights = float_array(response.weights)
+        check_shape("weights", weights, None, None, *2 * weights.shape[-1:])
+        tokens = list(response.tokens) or None
+        if tokens and len(tokens) != weights.shape[-1]:
+            raise ValueError(f"{len(tokens)} tokens for weights of the shape {list(weights.shape)}")
         context = float_array(response.context) if response.HasField("context") else None
-    except (KeyError, ValueError) as error:
-        raise HeadwaiterError(
-            f"the reply cannot be read ({error!r}): use the same version of client and server",
-            request_id=response.request_id,
-        ) from error
+        if context is not None:
+            check_shape("context", context, *weights.shape[:2], None)
     return Attention(
-        weights=weights,
-        context=context,
-        tokens=list(response.tokens) or None,
+        # The received bytes are read-only, so the caller gets copies.
+        weights=weights.copy(),
+        received_context=None if context is None else context.copy(),
+        received_tokens=tokens,
         timings=read_timings(response.timings, round_trip_s),
         model=model_ref(response.model),
         request_id=response.request_id,

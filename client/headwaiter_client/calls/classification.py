@@ -1,5 +1,6 @@
 """The results of `classify` and `rerank`: read replies, join the results of several requests, and rank documents."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, reduce
@@ -12,15 +13,18 @@ from numpy.typing import NDArray
 
 from headwaiter_client.calls.models import ModelRef, model_ref
 from headwaiter_client.calls.results import (
+    NO_OFFSETS,
     Timings,
     chained,
-    check_rows,
+    present,
     read_failures,
+    read_lengths,
     read_offsets,
     read_timings,
     reading_reply,
+    same_output,
 )
-from headwaiter_client.calls.tensors import float_array, split_rows
+from headwaiter_client.calls.tensors import check_shape, float_array, split_rows
 from headwaiter_client.errors import HeadwaiterError, Unimplemented
 from headwaiter_proto import encoder_pb2 as pb
 
@@ -32,17 +36,19 @@ class LabelScore(NamedTuple):
     score: float
 
 
+_NO_LABEL = LabelScore("", math.nan)
+
+
 @dataclass(frozen=True, eq=False)
 class Classification:
-    """The scores of a list. Indices of sequences are positions in the caller's list.
+    """The scores of a list. Its arrays are writable. Indices of sequences are positions in the caller's list.
 
     Attributes:
         labels: the labels of the model, in the order of the scores.
-        scores: float32 [B, labels], zeros for a failed sequence; None if the model scores each token.
-        token_scores: one float32 [length, labels] array per sequence; None unless the model scores each token.
+        received_scores: what `scores` reads; None if the model scores each token.
+        received_token_scores: what `token_scores` reads; None unless the model scores each token.
+        received_offsets: what `offsets` reads; None if the reply has no offsets.
         lengths: [B] number of tokens of each sequence, special tokens included; 0 for a failed sequence.
-        offsets: one [length, 2] array per text: begin and end of each token, in Unicode code points; begin and end
-            are equal for special tokens; None if not requested.
         truncated: number of tokens before truncation of each truncated text or pair, by index.
         failures: the error of each failed sequence of a `partial` call, by index.
         timings: the time that each stage took.
@@ -51,37 +57,58 @@ class Classification:
     """
 
     labels: tuple[str, ...]
-    scores: NDArray[np.float32] | None = field(repr=False)
-    token_scores: list[NDArray[np.float32]] | None = field(repr=False)
+    received_scores: NDArray[np.float32] | None = field(repr=False)
+    received_token_scores: list[NDArray[np.float32]] | None = field(repr=False)
+    received_offsets: list[NDArray[np.uint32]] | None = field(repr=False)
     lengths: NDArray[np.int64] = field(repr=False)
-    offsets: list[NDArray[np.uint32]] | None = field(repr=False)
     truncated: dict[int, int]
     failures: dict[int, HeadwaiterError]
     timings: Timings = field(repr=False)
     model: ModelRef
     request_id: str
 
-    @cached_property
-    def best(self) -> list[LabelScore | None]:
-        """The label of the highest score of each sequence; None for a failed sequence.
+    @property
+    def scores(self) -> NDArray[np.float32]:
+        """float32 [B, labels], zeros for a failed sequence.
 
         Raises:
-            Unimplemented: the model scores each token; see `token_best`.
+            OutputMissing: the model scores each token; see `token_scores`.
         """
-        if self.scores is None:
-            raise Unimplemented(f"the model {self.model.name} scores each token: read token_best or token_scores")
+        advice = f"the model {self.model.name} scores each token: read token_best or token_scores"
+        return present(self.received_scores, advice)
+
+    @property
+    def token_scores(self) -> list[NDArray[np.float32]]:
+        """One float32 [length, labels] array per sequence.
+
+        Raises:
+            OutputMissing: the model scores each sequence; see `scores`.
+        """
+        advice = f"the model {self.model.name} scores each sequence: read best or scores"
+        return present(self.received_token_scores, advice)
+
+    @property
+    def offsets(self) -> list[NDArray[np.uint32]]:
+        """See `Encoding.offsets`."""
+        return present(self.received_offsets, NO_OFFSETS)
+
+    @cached_property
+    def best(self) -> list[LabelScore]:
+        """The label of the highest score of each sequence; an empty label with the score nan for a failed sequence.
+
+        Raises:
+            OutputMissing: the model scores each token; see `token_best`.
+        """
         best = self._best(self.scores)
-        return [None if index in self.failures else each for index, each in enumerate(best)]
+        return [_NO_LABEL if index in self.failures else each for index, each in enumerate(best)]
 
     @cached_property
     def token_best(self) -> list[list[LabelScore]]:
         """The label of the highest score of each token of each sequence; an empty list for a failed sequence.
 
         Raises:
-            Unimplemented: the model scores each sequence; see `best`.
+            OutputMissing: the model scores each sequence; see `best`.
         """
-        if self.token_scores is None:
-            raise Unimplemented(f"the model {self.model.name} scores each sequence: read best or scores")
         return [self._best(scores) for scores in self.token_scores]
 
     def _best(self, scores: NDArray[np.float32]) -> list[LabelScore]:
@@ -127,14 +154,14 @@ class Ranking:
     @classmethod
     def of(cls, result: Classification, documents: Sequence[str], top_n: int | None) -> "Ranking":
         """Rank documents by the scores of their pairs; see `RerankCall.rank`."""
-        if result.scores is None or len(result.labels) != 1:
-            kind = "token" if result.scores is None else "sequence"
+        if result.received_scores is None or len(result.labels) != 1:
+            kind = "token" if result.received_scores is None else "sequence"
             raise Unimplemented(
                 f"the model {result.model.name} does not rerank (it gives each {kind} scores for the labels "
                 f"{', '.join(result.labels):.100}): name a model with one score for each pair",
                 request_id=result.request_id,
             )
-        scores = result.scores[:, 0]
+        scores = result.received_scores[:, 0]
         order = [index for index in np.argsort(-scores, kind="stable").tolist() if index not in result.failures]
         return cls(
             [RankedDocument(index, float(scores[index]), documents[index]) for index in order[:top_n]],
@@ -149,18 +176,17 @@ class Ranking:
 def read_classification(response: pb.ClassifyResponse, first: int, count: int, round_trip_s: float) -> Classification:
     """Read the reply to one request; arguments and errors are those of `read_encoding`."""
     with reading_reply(response.request_id):
-        lengths = np.array(response.lengths, dtype=np.int64)
-        check_rows("lengths", lengths, expected=count)
+        lengths = read_lengths(response, count)
         per_token, scores = response.head.per_token, float_array(response.scores)
-        check_rows("scores", scores, expected=int(lengths.sum()) if per_token else count)
-        check_rows("labels", response.head.labels, expected=scores.shape[1])
-        offsets = read_offsets(response.offsets, count)
+        check_shape("scores", scores, int(lengths.sum()) if per_token else count, len(response.head.labels))
+        offsets = read_offsets(response.offsets, lengths)
     return Classification(
         labels=tuple(response.head.labels),
-        scores=None if per_token else scores,
-        token_scores=split_rows(scores, lengths) if per_token else None,
+        # The received bytes are read-only, so the caller gets a copy.
+        received_scores=None if per_token else scores.copy(),
+        received_token_scores=split_rows(scores, lengths) if per_token else None,
+        received_offsets=offsets,
         lengths=lengths,
-        offsets=offsets,
         truncated={first + one.sequence: one.original_tokens for one in response.truncated},
         failures=read_failures(response.failures, first, response.request_id),
         timings=read_timings(response.timings, round_trip_s),
@@ -170,16 +196,17 @@ def read_classification(response: pb.ClassifyResponse, first: int, count: int, r
 
 
 def join_classifications(parts: Sequence[Classification]) -> Classification:
-    """Join the results of one or more requests of a list, in the list's order; one model must have answered all."""
+    """Join the results of one or more requests of a list, in the list's order; errors are those of `join_encodings`."""
     if len(parts) == 1:
         return parts[0]
-    scores = [part.scores for part in parts if part.scores is not None]
+    scores = same_output("scores", parts, [part.received_scores for part in parts])
+    token_scores = same_output("token_scores", parts, [part.received_token_scores for part in parts])
     return Classification(
         labels=parts[0].labels,
-        scores=np.concatenate(scores) if scores else None,
-        token_scores=chained(part.token_scores for part in parts),
+        received_scores=np.concatenate(scores) if scores else None,
+        received_token_scores=chained(token_scores),
+        received_offsets=chained(same_output("offsets", parts, [part.received_offsets for part in parts])),
         lengths=np.concatenate([part.lengths for part in parts]),
-        offsets=chained(part.offsets for part in parts),
         truncated=dict(chain.from_iterable(part.truncated.items() for part in parts)),
         failures=dict(chain.from_iterable(part.failures.items() for part in parts)),
         timings=reduce(add, (part.timings for part in parts)),

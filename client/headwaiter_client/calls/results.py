@@ -1,6 +1,6 @@
 """The results of calls: read replies, and join the results of several requests."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property, reduce
@@ -9,11 +9,11 @@ from operator import add
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from headwaiter_client.calls.models import ModelRef, model_ref
-from headwaiter_client.calls.tensors import Int8Array, concatenate_int8, read_vectors, split_rows
-from headwaiter_client.errors import ERROR_BY_REASON, HeadwaiterError, renumbered
+from headwaiter_client.calls.tensors import Int8Array, Vectors, check_shape, concatenate, read_vectors, split_vectors
+from headwaiter_client.errors import ERROR_BY_REASON, HeadwaiterError, InvalidInput, OutputMissing, renumbered
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.rules.status import error_from_metadata
 
@@ -22,6 +22,15 @@ if TYPE_CHECKING:
 
 _Item = TypeVar("_Item")
 _Part = TypeVar("_Part", bound="Encoding | Classification")
+
+_NO_POOLED = (
+    "the result has no pooled vectors: leave pooled=False out, or, if the model has no pooling of its own, read hidden "
+    'or pass pooling="mean"'
+)
+_NO_HIDDEN = "the result has no hidden vectors: pass hidden=True"
+_NO_POOLED_INT8 = 'the result has no int8 pooled vectors: pass dtype="int8", or read pooled'
+_NO_HIDDEN_INT8 = 'the result has no int8 hidden vectors: pass hidden=True and hidden_dtype="int8", or read hidden'
+NO_OFFSETS = "the result has no offsets: pass offsets=True"
 
 
 @dataclass(frozen=True)
@@ -54,60 +63,69 @@ class Timings:
 
 @dataclass(frozen=True, eq=False)
 class SequenceEncoding:
-    """The result of one sequence of a stream; the arrays are read-only views of a reply.
+    """The result of one sequence of a stream. Its arrays are writable and keep no other result in memory.
 
     Attributes:
         index: position of the sequence in the stream, from 0.
-        float_pooled: [width] the sequence's vector; None if not requested, if the model has no pooling, if the sequence
-            failed, or if returned as int8.
-        float_hidden: [length, width] one vector per token; None if not requested or failed, or if returned as int8.
-        pooled_int8: the vector, if it was requested as int8.
-        hidden_int8: the vectors of the tokens, if they were requested as int8.
+        received_pooled: what `pooled` and `pooled_int8` read; None if the reply has no pooled vectors.
+        received_hidden: what `hidden` and `hidden_int8` read; None if the reply has no hidden vectors.
+        received_offsets: what `offsets` reads; None if the reply has no offsets.
         length: number of tokens, special tokens included; 0 if the sequence failed.
-        offsets: [length, 2] begin and end of each token in the text; None if not requested or failed.
         original_tokens: number of tokens before truncation; None if the sequence was not truncated.
-        failure: the error of this sequence in a `partial` call; None if the sequence has a result.
+        failure: the error of this sequence in a `partial` call; None if the sequence has a result. Reading a vector or
+            the offsets of a failed sequence raises this error.
         model: the model that answered.
     """
 
     index: int
-    float_pooled: NDArray[Any] | None = field(repr=False)
-    float_hidden: NDArray[Any] | None = field(repr=False)
-    pooled_int8: Int8Array | None = field(repr=False)
-    hidden_int8: Int8Array | None = field(repr=False)
+    received_pooled: Vectors | None = field(repr=False)
+    received_hidden: Vectors | None = field(repr=False)
+    received_offsets: NDArray[np.uint32] | None = field(repr=False)
     length: int
-    offsets: NDArray[np.uint32] | None = field(repr=False)
     original_tokens: int | None
     failure: HeadwaiterError | None
     model: ModelRef
 
     @cached_property
-    def pooled(self) -> NDArray[Any] | None:
-        """The sequence's vector; one that was returned as int8 is decoded to float32."""
-        return self.float_pooled if self.pooled_int8 is None else self.pooled_int8.to_float32()
+    def pooled(self) -> NDArray[Any]:
+        """[width] the sequence's vector; one that was returned as int8 is decoded to float32."""
+        return _as_floats(self._unless_failed(self.received_pooled), _NO_POOLED)
 
     @cached_property
-    def hidden(self) -> NDArray[Any] | None:
-        """The vectors of the tokens; those that were returned as int8 are decoded to float32."""
-        return self.float_hidden if self.hidden_int8 is None else self.hidden_int8.to_float32()
+    def hidden(self) -> NDArray[Any]:
+        """[length, width] one vector per token; those that were returned as int8 are decoded to float32."""
+        return _as_floats(self._unless_failed(self.received_hidden), _NO_HIDDEN)
+
+    @property
+    def pooled_int8(self) -> Int8Array:
+        """The sequence's vector, if it was requested as int8."""
+        return _as_int8(self._unless_failed(self.received_pooled), _NO_POOLED_INT8)
+
+    @property
+    def hidden_int8(self) -> Int8Array:
+        """The vectors of the tokens, if they were requested as int8."""
+        return _as_int8(self._unless_failed(self.received_hidden), _NO_HIDDEN_INT8)
+
+    @property
+    def offsets(self) -> NDArray[np.uint32]:
+        """[length, 2] begin and end of each token in the text, if requested."""
+        return present(self._unless_failed(self.received_offsets), NO_OFFSETS)
+
+    def _unless_failed(self, received: _Item) -> _Item:
+        if self.failure:
+            raise self.failure
+        return received
 
 
 @dataclass(frozen=True, eq=False)
 class Encoding:
-    """The results of a list; arrays that came in a single reply are read-only views of this reply.
-
-    Indices of sequences are positions in the caller's list.
+    """The results of a list. Its arrays are writable. Indices of sequences are positions in the caller's list.
 
     Attributes:
-        float_pooled: [B, width] one vector per sequence, zeros for a failed sequence; None if not requested, if the
-            model has no pooling, or if returned as int8.
-        float_hidden: one [length, width] array per sequence, one vector per token; None if not requested, or if
-            returned as int8.
-        pooled_int8: the pooled vectors, if they were requested as int8.
-        hidden_int8: the hidden vectors, if they were requested as int8.
+        received_pooled: what `pooled` and `pooled_int8` read; None if the reply has no pooled vectors.
+        received_hidden: what `hidden` and `hidden_int8` read; None if the reply has no hidden vectors.
+        received_offsets: what `offsets` reads; None if the reply has no offsets.
         lengths: [B] number of tokens of each sequence, special tokens included; 0 for a failed sequence.
-        offsets: one [length, 2] array per text: begin and end of each token, in Unicode code points; begin and end
-            are equal for special tokens; None if not requested.
         truncated: number of tokens before truncation of each truncated text, by index.
         failures: the error of each failed sequence of a `partial` call, by index.
         timings: the time that each stage took.
@@ -115,12 +133,10 @@ class Encoding:
         request_id: the request's name in the server's log.
     """
 
-    float_pooled: NDArray[Any] | None
-    float_hidden: list[NDArray[Any]] | None
-    pooled_int8: Int8Array | None
-    hidden_int8: list[Int8Array] | None
+    received_pooled: Vectors | None
+    received_hidden: list[Vectors] | None
+    received_offsets: list[NDArray[np.uint32]] | None
     lengths: NDArray[np.int64]
-    offsets: list[NDArray[np.uint32]] | None
     truncated: dict[int, int]
     failures: dict[int, HeadwaiterError]
     timings: Timings
@@ -128,18 +144,81 @@ class Encoding:
     request_id: str
 
     @cached_property
-    def pooled(self) -> NDArray[Any] | None:
-        """One vector per sequence; vectors that were returned as int8 are decoded to float32."""
-        return self.float_pooled if self.pooled_int8 is None else self.pooled_int8.to_float32()
+    def pooled(self) -> NDArray[Any]:
+        """[B, width] one vector per sequence, zeros for a failed one; int8 vectors are decoded to float32.
+
+        Raises:
+            OutputMissing: pooled vectors were not requested, or the model has no pooling.
+        """
+        return _as_floats(self.received_pooled, _NO_POOLED)
 
     @cached_property
-    def hidden(self) -> list[NDArray[Any]] | None:
-        """One vector per token; vectors that were returned as int8 are decoded to float32."""
-        return self.float_hidden if self.hidden_int8 is None else [rows.to_float32() for rows in self.hidden_int8]
+    def hidden(self) -> list[NDArray[Any]]:
+        """One [length, width] array per sequence, one vector per token; int8 vectors are decoded to float32.
+
+        Raises:
+            OutputMissing: hidden vectors were not requested.
+        """
+        return [_as_floats(rows, _NO_HIDDEN) for rows in present(self.received_hidden, _NO_HIDDEN)]
+
+    @property
+    def pooled_int8(self) -> Int8Array:
+        """The pooled vectors as int8.
+
+        Raises:
+            OutputMissing: int8 vectors were not requested.
+        """
+        return _as_int8(self.received_pooled, _NO_POOLED_INT8)
+
+    @property
+    def hidden_int8(self) -> list[Int8Array]:
+        """The hidden vectors as int8.
+
+        Raises:
+            OutputMissing: int8 vectors were not requested.
+        """
+        return [_as_int8(rows, _NO_HIDDEN_INT8) for rows in present(self.received_hidden, _NO_HIDDEN_INT8)]
+
+    @property
+    def offsets(self) -> list[NDArray[np.uint32]]:
+        """One [length, 2] array per text: begin and end of each token, in Unicode code points.
+
+        Begin and end are equal for special tokens.
+
+        Raises:
+            OutputMissing: offsets were not requested.
+        """
+        return present(self.received_offsets, NO_OFFSETS)
+
+    def similarity(self, other: "Encoding | ArrayLike") -> NDArray[np.float32]:
+        """Return the cosine of each pooled vector with each of other vectors, float32 [B, other B].
+
+        The cosine with the vector of a failed sequence is 0.
+
+        Args:
+            other: another encoding by the same model, or vectors of it, such as those that you have stored.
+
+        Raises:
+            InvalidInput: another model gave the other encoding, or the vectors have another width.
+        """
+        if isinstance(other, Encoding) and other.model != self.model:
+            raise InvalidInput(
+                f"the vectors are of {self.model} and of {other.model}, and cannot be compared: encode both with one "
+                "model in one precision"
+            )
+        ours, theirs = (
+            np.asarray(vectors, np.float32)
+            for vectors in (self.pooled, other.pooled if isinstance(other, Encoding) else other)
+        )
+        if ours.shape[-1:] != theirs.shape[-1:]:
+            raise InvalidInput(
+                f"the vectors have the shapes {list(ours.shape)} and {list(theirs.shape)}: pass vectors of one width"
+            )
+        cosines: NDArray[np.float32] = _unit(ours) @ _unit(theirs).T
+        return cosines
 
     def __repr__(self) -> str:
-        pooled = self.float_pooled if self.pooled_int8 is None else self.pooled_int8
-        shape = "None" if pooled is None else list(pooled.shape)
+        shape = "None" if self.received_pooled is None else list(self.received_pooled.shape)
         return (
             f"<Encoding of {len(self.lengths)} sequences, {self.lengths.sum()} tokens: pooled {shape}, "
             f"{len(self.truncated)} truncated, {len(self.failures)} failed, model {self.model.name!r}, "
@@ -157,23 +236,20 @@ def read_encoding(response: pb.EncodeResponse, first: int, count: int, round_tri
         round_trip_s: seconds from sending the request to receiving the reply.
 
     Raises:
-        HeadwaiterError: an array's data does not match its shape, its data type or the number of sequences.
+        HeadwaiterError: an array does not have the shape or the data type that the reply should have, or the reply
+            speaks of a sequence that the request does not have.
     """
     with reading_reply(response.request_id):
-        lengths = np.array(response.lengths, dtype=np.int64)
-        check_rows("lengths", lengths, expected=count)
-        pooled, pooled_int8 = read_vectors(response, "pooled")
-        check_rows("pooled", pooled, pooled_int8, expected=count)
-        hidden, hidden_int8 = read_vectors(response, "hidden")
-        check_rows("hidden", hidden, hidden_int8, expected=int(lengths.sum()))
-        offsets = read_offsets(response.offsets, count)
+        lengths = read_lengths(response, count)
+        pooled = read_vectors(response, "pooled", count)
+        hidden = read_vectors(response, "hidden", int(lengths.sum()))
+        offsets = read_offsets(response.offsets, lengths)
     return Encoding(
-        float_pooled=pooled,
-        float_hidden=None if hidden is None else split_rows(hidden, lengths),
-        pooled_int8=pooled_int8,
-        hidden_int8=None if hidden_int8 is None else split_rows(hidden_int8, lengths),
+        # The received bytes are read-only, so the caller gets a copy.
+        received_pooled=None if pooled is None else pooled.copy(),
+        received_hidden=None if hidden is None else split_vectors(hidden, lengths),
+        received_offsets=offsets,
         lengths=lengths,
-        offsets=offsets,
         truncated={first + one.sequence: one.original_tokens for one in response.truncated},
         failures=read_failures(response.failures, first, response.request_id),
         timings=read_timings(response.timings, round_trip_s),
@@ -183,18 +259,19 @@ def read_encoding(response: pb.EncodeResponse, first: int, count: int, round_tri
 
 
 def join_encodings(parts: Sequence[Encoding]) -> Encoding:
-    """Join the results of one or more requests of a list, in the list's order; one model must have answered all."""
+    """Join the results of one or more requests of a list, in the list's order; one model must have answered all.
+
+    Raises:
+        HeadwaiterError: the replies do not have the same outputs.
+    """
     if len(parts) == 1:
         return parts[0]
-    pooled = _present(part.float_pooled for part in parts)
-    pooled_int8 = _present(part.pooled_int8 for part in parts)
+    pooled: list[Vectors] = same_output("pooled", parts, [part.received_pooled for part in parts])
     return Encoding(
-        float_pooled=None if pooled is None else np.concatenate(pooled),
-        float_hidden=chained(part.float_hidden for part in parts),
-        pooled_int8=None if pooled_int8 is None else concatenate_int8(pooled_int8),
-        hidden_int8=chained(part.hidden_int8 for part in parts),
+        received_pooled=concatenate(pooled) if pooled else None,
+        received_hidden=chained(same_output("hidden", parts, [part.received_hidden for part in parts])),
+        received_offsets=chained(same_output("offsets", parts, [part.received_offsets for part in parts])),
         lengths=np.concatenate([part.lengths for part in parts]),
-        offsets=chained(part.offsets for part in parts),
         truncated=dict(chain.from_iterable(part.truncated.items() for part in parts)),
         failures=dict(chain.from_iterable(part.failures.items() for part in parts)),
         timings=reduce(add, (part.timings for part in parts)),
@@ -204,20 +281,20 @@ def join_encodings(parts: Sequence[Encoding]) -> Encoding:
 
 
 def split_by_sequence(part: Encoding, first: int) -> Iterator[SequenceEncoding]:
-    """Yield the result of each sequence of a request whose first sequence has the index `first` in the stream."""
+    """Yield the result of each sequence of a request whose first sequence has the index `first` in the stream.
+
+    Each result has memory of its own: a view would keep the vectors of the whole request in memory.
+    """
     for row, length in enumerate(part.lengths.tolist()):
-        failure = part.failures.get(first + row)
-        result_row = None if failure else row
+        pooled = part.received_pooled
         yield SequenceEncoding(
             index=first + row,
-            float_pooled=_row(part.float_pooled, result_row),
-            float_hidden=_row(part.float_hidden, result_row),
-            pooled_int8=_row(part.pooled_int8, result_row),
-            hidden_int8=_row(part.hidden_int8, result_row),
+            received_pooled=None if pooled is None else pooled[row].copy(),
+            received_hidden=None if part.received_hidden is None else part.received_hidden[row],
+            received_offsets=None if part.received_offsets is None else part.received_offsets[row],
             length=length,
-            offsets=_row(part.offsets, result_row),
             original_tokens=part.truncated.get(first + row),
-            failure=failure,
+            failure=part.failures.get(first + row),
             model=part.model,
         )
 
@@ -248,10 +325,28 @@ def reading_reply(request_id: str) -> Iterator[None]:
         ) from error
 
 
-def read_offsets(offsets: Sequence[pb.Offsets], count: int) -> list[NDArray[np.uint32]] | None:
-    """Return the offsets [length, 2] of each of `count` texts; None if the reply has no offsets."""
-    arrays = [np.array([one.begin, one.end], np.uint32).T for one in offsets] or None
-    check_rows("offsets", arrays, expected=count)
+def read_lengths(response: pb.EncodeResponse | pb.ClassifyResponse, count: int) -> NDArray[np.int64]:
+    """Return the lengths of the `count` sequences of a request.
+
+    Raises:
+        ValueError: the reply has another number of lengths, or speaks of a sequence that the request does not have.
+    """
+    lengths = np.array(response.lengths, dtype=np.int64)
+    check_shape("lengths", lengths, count)
+    for field_name, entries in (("truncated", response.truncated), ("failures", response.failures)):
+        for one in entries:
+            if one.sequence >= count:
+                raise ValueError(f"{field_name} names sequence {one.sequence} of {count}")
+    return lengths
+
+
+def read_offsets(offsets: Sequence[pb.Offsets], lengths: NDArray[np.int64]) -> list[NDArray[np.uint32]] | None:
+    """Return the offsets [length, 2] of each text; None if the reply has no offsets."""
+    if not offsets:
+        return None
+    arrays = [np.array([one.begin, one.end], np.uint32).T for one in offsets]
+    for array, length in zip(arrays, lengths.tolist(), strict=True):
+        check_shape("offsets", array, length, 2)
     return arrays
 
 
@@ -290,25 +385,66 @@ def with_failures(part: _Part, first: int, failures: Mapping[int, HeadwaiterErro
     return replace(part, **fields | {"truncated": truncated, "failures": {**part.failures, **failures}})
 
 
-def check_rows(field: str, *arrays: Sized | None, expected: int) -> None:
-    """Raise a `ValueError` unless each array has the expected number of rows."""
-    for rows in arrays:
-        if rows is not None and len(rows) != expected:
-            raise ValueError(f"{field} has {len(rows)} rows, and {expected} were expected")
+def present(output: _Item | None, advice: str) -> _Item:
+    """Return an output of a result.
+
+    Raises:
+        OutputMissing: the output is None; the message is the advice.
+    """
+    if output is None:
+        raise OutputMissing(advice)
+    return output
 
 
-def _row(rows: Any, row: int | None) -> Any:
-    return None if rows is None or row is None else rows[row]
+def same_output(name: str, parts: Sequence[_Part], outputs: Sequence[_Item | None]) -> list[_Item]:
+    """Return the same output of each part of a list's result; an empty list if no part has it.
+
+    Raises:
+        HeadwaiterError: the parts differ in whether they have the output, in its data type or in its width.
+    """
+    if len({_kind(output) for output in outputs}) > 1:
+        raise HeadwaiterError(
+            f"the replies to the requests of one call differ in {name}: use the same version of client and server on "
+            "all replicas",
+            request_id=parts[0].request_id,
+        )
+    return [output for output in outputs if output is not None]
 
 
-def _present(items: Iterable[_Item | None]) -> list[_Item] | None:
-    """Return the items that are not None; None if all items are None."""
-    return [item for item in items if item is not None] or None
+def chained(lists: Sequence[list[Any]]) -> list[Any] | None:
+    """Return one list with the items of the lists; None if there are no lists."""
+    return list(chain.from_iterable(lists)) if lists else None
 
 
-def chained(lists: Iterable[list[_Item] | None]) -> list[_Item] | None:
-    """Return one list with the items of the lists that are not None; None if all lists are None."""
-    return list(chain.from_iterable(present)) if (present := _present(lists)) is not None else None
+def _kind(output: object) -> object:
+    """Return what is equal for outputs that can be joined."""
+    match output:
+        case list():
+            return list, _kind(output[0])
+        case Int8Array():
+            return Int8Array, output.shape[1:]
+        case np.ndarray():
+            return output.dtype, output.shape[1:]
+    return None
+
+
+def _as_floats(vectors: Vectors | None, advice: str) -> NDArray[Any]:
+    if vectors is None:
+        raise OutputMissing(advice)
+    return vectors.to_float32() if isinstance(vectors, Int8Array) else vectors
+
+
+def _as_int8(vectors: Vectors | None, advice: str) -> Int8Array:
+    if not isinstance(vectors, Int8Array):
+        raise OutputMissing(advice)
+    return vectors
+
+
+def _unit(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return vectors [..., width] scaled to unit length; a vector of zeros stays one."""
+    lengths = np.linalg.norm(vectors, axis=-1, keepdims=True)
+    unit: NDArray[np.float32] = np.divide(vectors, lengths, out=np.zeros_like(vectors), where=lengths > 0)
+    return unit
 
 
 def _error(failure: pb.Failure, first: int, request_id: str) -> HeadwaiterError:

@@ -1,8 +1,8 @@
-"""Read the tensors of a reply as NumPy arrays that are views of the reply's bytes."""
+"""Read the tensors of a reply as NumPy arrays."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,12 +45,16 @@ class Int8Array:
     def __getitem__(self, rows: int | slice) -> "Int8Array":
         return Int8Array(self.values[rows], np.asarray(self.scales[rows]))
 
+    def copy(self) -> "Int8Array":
+        """Return the same vectors in memory of their own."""
+        return Int8Array(self.values.copy(), self.scales.copy())
 
-_Vectors = TypeVar("_Vectors", NDArray[Any], Int8Array)
+
+Vectors: TypeAlias = NDArray[Any] | Int8Array
 
 
 def float_array(tensor: pb.Tensor) -> NDArray[Any]:
-    """Return a view of a float32 or float16 tensor.
+    """Return a read-only view of a float32 or float16 tensor.
 
     Raises:
         KeyError: the tensor has another data type.
@@ -60,38 +64,63 @@ def float_array(tensor: pb.Tensor) -> NDArray[Any]:
 
 
 def int8_array(tensor: pb.Tensor) -> Int8Array:
-    """Return a view of an int8 tensor of rank 2.
+    """Return a read-only view of an int8 tensor, with its scales.
 
     Raises:
         ValueError: the number of bytes does not match the shape, or the number of scales is not the number of rows.
     """
     values = np.frombuffer(tensor.data, np.int8).reshape(tuple(tensor.shape))
     scales = np.array(tensor.row_scales, np.float32)
-    if scales.shape != values.shape[:1]:
-        raise ValueError(f"{len(scales)} scales for values of shape {values.shape}")
+    check_shape("row_scales", scales, *values.shape[:1])
     return Int8Array(values, scales)
 
 
-def read_vectors(
-    response: pb.EncodeResponse, field: Literal["pooled", "hidden"]
-) -> tuple[NDArray[Any] | None, Int8Array | None]:
-    """Return a reply's vectors as (floats, None) or (None, int8 values), or (None, None) if the reply has none."""
-    tensor: pb.Tensor = getattr(response, field)
+def read_vectors(response: pb.EncodeResponse, field: Literal["pooled", "hidden"], rows: int) -> Vectors | None:
+    """Return a read-only view of a reply's vectors [rows, width]; None if the reply has none.
+
+    Raises:
+        KeyError: the vectors have a data type that this client does not know.
+        ValueError: the vectors have another shape.
+    """
     if not response.HasField(field):
-        return None, None
-    return (None, int8_array(tensor)) if tensor.dtype == pb.DATA_TYPE_INT8 else (float_array(tensor), None)
+        return None
+    tensor: pb.Tensor = getattr(response, field)
+    vectors = int8_array(tensor) if tensor.dtype == pb.DATA_TYPE_INT8 else float_array(tensor)
+    check_shape(field, vectors, rows, None)
+    return vectors
 
 
-def split_rows(rows: _Vectors, lengths: NDArray[np.int64]) -> list[_Vectors]:
-    """Split the concatenated rows of several sequences into one view per sequence.
+def check_shape(field: str, array: Vectors, *expected: int | None) -> None:
+    """Raise a `ValueError` unless an array has the expected shape; None stands for any length of an axis."""
+    lengths = zip(array.shape, expected, strict=False)
+    if len(array.shape) != len(expected) or any(wanted not in (None, length) for length, wanted in lengths):
+        shape = ", ".join("any" if length is None else str(length) for length in expected)
+        raise ValueError(f"{field} has the shape {list(array.shape)}, and [{shape}] was expected")
+
+
+def split_rows(rows: NDArray[Any], lengths: NDArray[np.int64]) -> list[NDArray[Any]]:
+    """Split the concatenated rows of several sequences into one array per sequence, each with memory of its own.
+
+    Memory of its own, because a view would keep the rows of all sequences in memory.
 
     Args:
         rows: [T, width], with T the sum of the lengths.
         lengths: [B] rows of each sequence.
     """
-    return [rows[end - length : end] for length, end in zip(lengths, np.cumsum(lengths), strict=True)]
+    return [rows[end - length : end].copy() for length, end in zip(lengths, np.cumsum(lengths), strict=True)]
 
 
-def concatenate_int8(arrays: Sequence[Int8Array]) -> Int8Array:
-    """Concatenate one or more arrays along their first axis."""
-    return Int8Array(np.concatenate([one.values for one in arrays]), np.concatenate([one.scales for one in arrays]))
+def split_vectors(vectors: Vectors, lengths: NDArray[np.int64]) -> list[Vectors]:
+    """Split floats or int8 vectors as `split_rows` does."""
+    if isinstance(vectors, Int8Array):
+        parts = zip(split_rows(vectors.values, lengths), split_rows(vectors.scales, lengths), strict=True)
+        return [Int8Array(values, scales) for values, scales in parts]
+    return [*split_rows(vectors, lengths)]
+
+
+def concatenate(arrays: Sequence[Vectors]) -> Vectors:
+    """Concatenate one or more arrays of one kind along their first axis."""
+    if isinstance(arrays[0], Int8Array):
+        int8 = [one for one in arrays if isinstance(one, Int8Array)]
+        return Int8Array(np.concatenate([one.values for one in int8]), np.concatenate([one.scales for one in int8]))
+    return np.concatenate([one for one in arrays if isinstance(one, np.ndarray)])

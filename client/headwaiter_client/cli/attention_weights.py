@@ -32,8 +32,6 @@ def run(arguments: argparse.Namespace) -> int:
             arguments.text, layers=[arguments.layer], heads=[arguments.head], model=arguments.model
         )
     tokens, weights = attention.tokens, attention.weights[0, 0]
-    if tokens is None:
-        raise ValueError("the server's reply contains no tokens: encode a text that is not blank")
     query = find_token(tokens, arguments.query)
     title = f"layer {arguments.layer}, head {arguments.head}"
     row = weights[query].tolist()

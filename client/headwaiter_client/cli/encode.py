@@ -10,6 +10,7 @@ import numpy as np
 from headwaiter_client.calls.models import precision_name
 from headwaiter_client.calls.options import RequestOptions
 from headwaiter_client.calls.results import SequenceEncoding
+from headwaiter_client.calls.tensors import Int8Array
 from headwaiter_client.cli.console import ProgressBar, console
 from headwaiter_client.cli.encode_texts import Patience
 from headwaiter_client.cli.resumable_file import ResumableFile
@@ -124,7 +125,6 @@ def _row_type(dtype: str, width: int) -> np.dtype[Any]:
 
 
 def _row_bytes(encoding: SequenceEncoding) -> bytes:
-    if encoding.pooled_int8 is not None:
+    if isinstance(encoding.received_pooled, Int8Array):
         return encoding.pooled_int8.values.tobytes() + encoding.pooled_int8.scales.tobytes()
-    assert encoding.pooled is not None
     return encoding.pooled.tobytes()

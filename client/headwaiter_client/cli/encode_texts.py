@@ -55,7 +55,7 @@ def encode_texts(
                         f"{encoding.model} answered instead of {model_ref(description.model)}; their vectors differ: "
                         "serve the same model in the same precision on all replicas, and run again"
                     )
-                if encoding.pooled_int8 is None and encoding.pooled is None:
+                if encoding.received_pooled is None:
                     name = description.model.name
                     raise ValueError(f"the model {name} has no pooled output: export it with a pooling")
                 yield encoding

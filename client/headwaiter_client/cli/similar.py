@@ -48,6 +48,4 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _cosine(one: SequenceEncoding, other: SequenceEncoding) -> float:
-    assert one.pooled is not None
-    assert other.pooled is not None
     return float(one.pooled @ other.pooled)  # The vectors have unit length.

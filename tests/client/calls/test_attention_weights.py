@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.typing import ArrayLike
 
-from headwaiter_client import HeadwaiterError, InvalidInput
+from headwaiter_client import HeadwaiterError, InvalidInput, OutputMissing
 from headwaiter_client.calls.attention_weights import attend_request, read_attention
 from headwaiter_proto import encoder_pb2 as pb
 from tests.client.fake_server import attend_response
@@ -75,12 +75,41 @@ def test_each_request_gets_its_own_id() -> None:
     assert attend_request("a").request_id != attend_request("a").request_id
 
 
-def test_the_arrays_are_read_only_views() -> None:
+def test_the_arrays_are_writable() -> None:
     result = read_attention(attend_response(attend_request([1, 2], query=0)), 0.0)
-    assert result.context is not None
     for array in (result.weights, result.context):
-        assert not array.flags.owndata
-        assert not array.flags.writeable
+        assert array.flags.writeable
+
+
+def test_an_output_that_is_missing_raises_an_error_that_says_why() -> None:
+    result = read_attention(attend_response(attend_request([1, 2])), 0.0)
+    for output, advice in (("context", "query"), ("tokens", "text")):
+        with pytest.raises(OutputMissing, match=advice):
+            getattr(result, output)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"weights": [3, 2, 2]},
+        {"weights": [1, 3, 2, 1]},
+        {"weights": []},
+        {"context": [1, 2]},
+        {"context": [1, 1, 2]},
+        {"tokens": ["one"]},
+    ],
+    ids=str,
+)
+def test_a_reply_with_arrays_of_a_wrong_shape_is_an_error(changes: dict[str, Any]) -> None:
+    reply = attend_response(attend_request([1, 2], query=0))
+    for field, change in changes.items():
+        if field == "tokens":
+            reply.tokens.extend(change)
+        else:
+            size = int(np.prod(change)) * 4
+            getattr(reply, field).CopyFrom(pb.Tensor(dtype=pb.DATA_TYPE_FLOAT32, shape=change, data=bytes(size)))
+    with pytest.raises(HeadwaiterError, match="same version"):
+        read_attention(reply, 0.0)
 
 
 @pytest.mark.parametrize("field", ["weights", "context"])

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from headwaiter_client import Encoding, HeadwaiterError, ModelRef, SequenceTooLong, Timings
+from headwaiter_client import Encoding, HeadwaiterError, ModelRef, OutputMissing, SequenceTooLong, Timings
 from headwaiter_client.calls.results import join_encodings, read_encoding, split_by_sequence
 from headwaiter_proto import encoder_pb2 as pb
 from tests.client.fake_server import MODEL, encode_response
@@ -17,13 +17,16 @@ def _floats(shape: list[int], size_bytes: int) -> pb.Tensor:
     return pb.Tensor(dtype=pb.DATA_TYPE_FLOAT32, shape=shape, data=bytes(size_bytes))
 
 
+def _int8(values: Any, scales: list[float]) -> pb.Tensor:
+    array = np.array(values, np.int8)
+    return pb.Tensor(dtype=pb.DATA_TYPE_INT8, shape=array.shape, data=array.tobytes(), row_scales=scales)
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_a_reply_becomes_arrays_with_one_row_per_sequence_and_one_row_per_token(dtype: str) -> None:
     reply = encode_response(tokens_request([[1, 2], [3], [4, 5, 6]], hidden=True, dtype=dtype))
     result = _encoding(reply, round_trip_s=20.0)
 
-    assert result.pooled is not None
-    assert result.hidden is not None
     assert result.pooled.tolist() == [[0, 0, 0], [0.5, 0.5, 0.5], [1, 1, 1]]
     assert [rows.tolist() for rows in result.hidden] == [[[0] * 3] * 2, [[1] * 3], [[2] * 3] * 3]
     assert {rows.dtype for rows in (result.pooled, *result.hidden)} == {np.dtype(dtype)}
@@ -39,16 +42,28 @@ def test_timings_hold_the_servers_stages_and_the_clients_round_trip() -> None:
     )
 
 
-def test_hidden_vectors_are_adjacent_views_of_one_buffer() -> None:
-    hidden = _encoding(encode_response(tokens_request([[1, 2], [3], [4]], hidden=True))).hidden
-    assert hidden is not None
-    starts = [rows.ctypes.data for rows in hidden]
-    assert starts[1:] == [start + rows.nbytes for start, rows in zip(starts[:-1], hidden[:-1], strict=True)]
-
-
-def test_outputs_that_are_missing_in_the_reply_are_none() -> None:
-    assert _encoding(encode_response(texts_request(["a"]))).hidden is None
-    assert _encoding(encode_response(texts_request(["a"], pooled=False, hidden=True))).pooled is None
+@pytest.mark.parametrize(
+    ("output", "options", "advice"),
+    [
+        ("hidden", {}, "hidden=True"),
+        ("offsets", {}, "offsets=True"),
+        ("pooled_int8", {}, 'dtype="int8"'),
+        ("hidden_int8", {"hidden": True}, 'hidden_dtype="int8"'),
+        ("hidden_int8", {}, 'hidden_dtype="int8"'),
+        ("pooled", {"pooled": False, "hidden": True}, 'pooling="mean"'),
+        ("pooled_int8", {"pooled": False, "hidden": True}, 'dtype="int8"'),
+    ],
+)
+def test_an_output_that_is_missing_raises_an_error_that_names_the_option(
+    output: str, options: dict[str, Any], advice: str
+) -> None:
+    result = _encoding(encode_response(texts_request(["a"], **options)))
+    for each in (result, *split_by_sequence(result, first=0)):
+        with pytest.raises(OutputMissing) as missing:
+            getattr(each, output)
+        assert isinstance(missing.value, HeadwaiterError)
+        assert advice in str(missing.value)
+        assert not hasattr(each, output)
 
 
 def test_a_result_survives_pickling() -> None:
@@ -64,12 +79,10 @@ def test_int8_vectors_have_one_scale_per_row() -> None:
     reply.hidden.CopyFrom(_int8([[1, 0], [2, 0], [3, 0]], [1.0, 10.0, 100.0]))
     result = _encoding(reply)
 
-    assert (result.float_pooled, result.float_hidden) == (None, None)
-    assert result.pooled_int8 is not None
-    assert result.hidden_int8 is not None
     assert result.pooled_int8.to_float32().tolist() == [[63.5, -63.5], [2, 4]]
     assert result.pooled_int8[1].to_float32().tolist() == [2, 4]
     assert repr(result.pooled_int8) == "<Int8Array [2, 2]>"
+    assert len(result.pooled_int8) == 2
     assert result.pooled_int8.to_float32().dtype == np.float32
     assert [rows.to_float32().tolist() for rows in result.hidden_int8] == [[[1, 0], [20, 0]], [[300, 0]]]
 
@@ -91,7 +104,6 @@ def test_offsets_truncations_and_failures_have_the_indices_of_the_callers_list()
     )
     result = _encoding(reply, first=100)
 
-    assert result.offsets is not None
     assert [pairs.tolist() for pairs in result.offsets] == [[[0, 3], [4, 9]], [], [[0, 1]]]
     assert result.truncated == {102: 9}
     (failure,) = result.failures.values()
@@ -113,13 +125,11 @@ def test_results_of_several_requests_are_joined_in_order() -> None:
     second = _encoding(encode_response(tokens_request([[4]], hidden=True)), first=2, round_trip_s=2.0)
     result = join_encodings([first, second])
 
-    assert result.pooled is not None
-    assert result.hidden is not None
     assert result.pooled.tolist() == [[0] * 3, [0.5] * 3, [0] * 3]
     assert [rows.tolist() for rows in result.hidden] == [[[0] * 3] * 2, [[1] * 3], [[0] * 3]]
     assert result.lengths.tolist() == [2, 1, 1]
     assert (result.timings.round_trip_s, result.timings.compute_s, result.timings.batches) == (3.0, 8.0, 4)
-    assert (result.pooled_int8, result.hidden_int8, result.offsets) == (None, None, None)
+    assert not any(hasattr(result, output) for output in ("pooled_int8", "hidden_int8", "offsets"))
 
 
 def test_the_repr_of_a_result_shows_its_contents() -> None:
@@ -157,8 +167,32 @@ def test_the_repr_of_a_stream_result_leaves_the_arrays_out() -> None:
         pb.EncodeResponse(lengths=[1], pooled=pb.Tensor(dtype=pb.DATA_TYPE_INT64, shape=[1, 1], data=b"\0" * 8)),
         pb.EncodeResponse(lengths=[1], offsets=[pb.Offsets(begin=[1], end=[1, 2])]),
         pb.EncodeResponse(lengths=[1], offsets=[pb.Offsets()] * 2),
+        pb.EncodeResponse(lengths=[1], offsets=[pb.Offsets(begin=[0, 1], end=[1, 2])]),
+        pb.EncodeResponse(lengths=[1], pooled=_floats([1], 4)),
+        pb.EncodeResponse(lengths=[1], pooled=_floats([1, 2, 3], 24)),
+        pb.EncodeResponse(lengths=[1], hidden=_floats([1, 1, 3], 12)),
+        pb.EncodeResponse(lengths=[1], pooled=_int8([[[1], [2]]], [1.0])),
+        pb.EncodeResponse(lengths=[1], truncated=[pb.Truncated(sequence=1)]),
+        pb.EncodeResponse(lengths=[1], failures=[pb.Failure(sequence=1)]),
     ],
-    ids=["lengths", "rows", "bytes", "hidden rows", "no rank", "no scales", "integers", "no pairs", "offsets"],
+    ids=[
+        "lengths",
+        "rows",
+        "bytes",
+        "hidden rows",
+        "no rank",
+        "no scales",
+        "integers",
+        "no pairs",
+        "offsets",
+        "length of offsets",
+        "pooled of rank 1",
+        "pooled of rank 3",
+        "hidden of rank 3",
+        "int8 of rank 3",
+        "truncated sequence",
+        "failed sequence",
+    ],
 )
 def test_a_reply_with_inconsistent_arrays_is_an_error(reply: pb.EncodeResponse) -> None:
     reply.request_id = "r"
@@ -168,12 +202,30 @@ def test_a_reply_with_inconsistent_arrays_is_an_error(reply: pb.EncodeResponse) 
     assert caught.value.request_id == "r"
 
 
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"hidden": True, "pooled": False},
+        {},
+        {"hidden": True, "dtype": "float16"},
+    ],
+    ids=["no pooled", "no hidden", "another type"],
+)
+def test_replies_with_different_outputs_are_not_joined(other: dict[str, Any]) -> None:
+    first = _encoding(encode_response(tokens_request([[1, 2]], hidden=True)))
+    second = _encoding(encode_response(tokens_request([[3]], **other)), first=1)
+    with pytest.raises(HeadwaiterError, match="differ in") as caught:
+        join_encodings([first, second])
+    assert caught.value.request_id == first.request_id
+
+
+def test_replies_of_different_widths_are_not_joined() -> None:
+    parts = [_encoding(pb.EncodeResponse(lengths=[1], pooled=_floats([1, width], 4 * width))) for width in (3, 4)]
+    with pytest.raises(HeadwaiterError, match="differ in pooled"):
+        join_encodings(parts)
+
+
 def _encoding(
     reply: pb.EncodeResponse, *, first: int = 0, count: int | None = None, round_trip_s: float = 0.0
 ) -> Encoding:
     return read_encoding(reply, first, len(reply.lengths) if count is None else count, round_trip_s)
-
-
-def _int8(values: list[list[int]], scales: list[float]) -> pb.Tensor:
-    array = np.array(values, np.int8)
-    return pb.Tensor(dtype=pb.DATA_TYPE_INT8, shape=array.shape, data=array.tobytes(), row_scales=scales)
