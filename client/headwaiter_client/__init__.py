@@ -10,7 +10,7 @@ from headwaiter_client.calls.attention_weights import Attention
 from headwaiter_client.calls.batches import Batch
 from headwaiter_client.calls.classification import Classification, LabelScore, RankedDocument, Ranking
 from headwaiter_client.calls.models import ModelDescription, ModelRef, ModelVersion, Task
-from headwaiter_client.calls.options import ClassifyOptions, RequestOptions
+from headwaiter_client.calls.options import ClassifyOptions, DefaultOptions, RequestOptions
 from headwaiter_client.calls.results import Encoding, SequenceEncoding, Timings
 from headwaiter_client.calls.tensors import Int8Array
 from headwaiter_client.client import Client
@@ -47,6 +47,7 @@ __all__ = [
     "ClassifyOptions",
     "Client",
     "DeadlineExceeded",
+    "DefaultOptions",
     "DeviceFailed",
     "Encoding",
     "FakeEncoder",

@@ -16,9 +16,10 @@ from headwaiter_client.calls.classification import Classification, Ranking
 from headwaiter_client.calls.classify import ClassifyCall, RerankCall
 from headwaiter_client.calls.encode import EncodeCall
 from headwaiter_client.calls.inputs import FeatureInput, TextInput, TokenInput
-from headwaiter_client.calls.list_call import CallSettings, ListCall, ListResults, Progress, next_candidates
+from headwaiter_client.calls.list_call import CallSettings, ListCall, ListResults, next_candidates
 from headwaiter_client.calls.models import ModelDescription, ModelRef, ModelVersion, describe
-from headwaiter_client.calls.options import ClassifyOptions, RequestOptions
+from headwaiter_client.calls.options import ClassifyOptions, DefaultOptions, RequestOptions
+from headwaiter_client.calls.progress import Progress
 from headwaiter_client.calls.results import Encoding, SequenceEncoding
 from headwaiter_client.calls.splitting import Chunk, ChunkBuilder, split_list
 from headwaiter_client.calls.steps import Steps
@@ -51,8 +52,9 @@ class AsyncClient:
         timeout_s: float = 30.0,
         max_in_flight: int = 8,
         transport: AsyncTransport | None = None,
+        **options: Unpack[DefaultOptions],
     ) -> None:
-        self._settings = CallSettings(timeout_s, max_in_flight)
+        self._settings = CallSettings(timeout_s, max_in_flight, options)
         if transport is not None and not iscoroutinefunction(transport.unary):
             raise TypeError(
                 f"transport is of type {type(transport).__name__}, which cannot be awaited: pass an AsyncTransport, "
@@ -149,6 +151,7 @@ class AsyncClient:
         timeout_s: float | None = None,
     ) -> Attention:
         """Return the attention weights of one sequence; see `Client.attend`."""
+        model, model_version = self._settings.defaults.model(model, model_version)
         request = attend_request(sequence, layers, heads, query, model, model_version, request_id)
         return await self._run(steps.attend(request, self._settings.timeout_s(timeout_s)))
 
@@ -170,6 +173,7 @@ class AsyncClient:
 
     async def model(self, name: str = "", *, version: str = "", timeout_s: float | None = None) -> ModelDescription:
         """Return the description of one model; see `Client.model`."""
+        name, version = self._settings.defaults.model(name, version)
         return describe(await self._run(steps.model(name, version, self._settings.timeout_s(timeout_s))))
 
     async def is_serving(self, *, timeout_s: float | None = None) -> bool:

@@ -14,9 +14,10 @@ from headwaiter_client.calls.classification import Classification, Ranking
 from headwaiter_client.calls.classify import ClassifyCall, RerankCall
 from headwaiter_client.calls.encode import EncodeCall
 from headwaiter_client.calls.inputs import FeatureInput, TextInput, TokenInput
-from headwaiter_client.calls.list_call import CallSettings, ListCall, ListResults, Progress
+from headwaiter_client.calls.list_call import CallSettings, ListCall, ListResults
 from headwaiter_client.calls.models import ModelDescription, ModelRef, ModelVersion, describe
-from headwaiter_client.calls.options import ClassifyOptions, RequestOptions
+from headwaiter_client.calls.options import ClassifyOptions, DefaultOptions, RequestOptions
+from headwaiter_client.calls.progress import Progress
 from headwaiter_client.calls.results import Encoding, SequenceEncoding
 from headwaiter_client.calls.splitting import split_stream
 from headwaiter_client.calls.steps import LOAD_TIMEOUT_S
@@ -48,11 +49,13 @@ class Client(ThreadRunner):
         max_in_flight: maximum number of requests of one list or stream in flight at once.
         transport: object that carries the calls instead of gRPC, such as a `FakeEncoder`; `address`, `token`, `tls`,
             `metadata` and `retry` are then unused.
+        **options: defaults of the options of calls, such as `model`, `dtype` and `priority`; see `DefaultOptions`.
 
     Raises:
         TypeError: an argument has the wrong type.
         ValueError: an address has the wrong form, the token or the metadata cannot be sent in a header, a TLS file has
-            the wrong content, `timeout_s` is not above 0, or `max_in_flight` is below 1.
+            the wrong content, `timeout_s` is not above 0, `max_in_flight` is below 1, or an option has a value that
+            cannot be sent.
         OSError: a TLS file cannot be read.
     """
 
@@ -67,8 +70,9 @@ class Client(ThreadRunner):
         timeout_s: float = 30.0,
         max_in_flight: int = 8,
         transport: Transport | None = None,
+        **options: Unpack[DefaultOptions],
     ) -> None:
-        self._settings = CallSettings(timeout_s, max_in_flight)
+        self._settings = CallSettings(timeout_s, max_in_flight, options)
         if transport is not None and iscoroutinefunction(transport.unary):
             raise TypeError(f"transport {type(transport).__name__} is for asyncio: pass it to AsyncClient")
         self._transport = transport or GrpcTransport(
@@ -91,8 +95,8 @@ class Client(ThreadRunner):
         Args:
             texts: a list of texts, not a single str.
             timeout_s: seconds until the deadline of the whole call; when None, each request has the client's timeout.
-            progress: function called after each request, in the list's order, with the number of finished texts and
-                the number of all texts.
+            progress: True to show a line of progress on standard error; or a function called after each request, in the
+                list's order, with the number of finished texts and the number of all texts.
             **options: see `RequestOptions`.
         """
         return self._list(EncodeCall(self._settings, TextInput(), texts, options, timeout_s, progress))
@@ -211,6 +215,7 @@ class Client(ThreadRunner):
             request_id: the request's name in the server's log; a random one when left out.
             timeout_s: seconds until the deadline; the client's when None.
         """
+        model, model_version = self._settings.defaults.model(model, model_version)
         request = attend_request(sequence, layers, heads, query, model, model_version, request_id)
         return self._run(steps.attend(request, self._settings.timeout_s(timeout_s)))
 
@@ -249,6 +254,7 @@ class Client(ThreadRunner):
             version: the model's version; if empty, the version that the server serves at present.
             timeout_s: seconds until the deadline; the client's when None.
         """
+        name, version = self._settings.defaults.model(name, version)
         return describe(self._run(steps.model(name, version, self._settings.timeout_s(timeout_s))))
 
     def is_serving(self, *, timeout_s: float | None = None) -> bool:

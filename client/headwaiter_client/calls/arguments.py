@@ -1,9 +1,8 @@
 """Check arguments before anything is sent: Python types, lists, deadlines, and that texts are Unicode."""
 
 import math
-from collections.abc import AsyncIterable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterable, Iterable, Mapping
 from contextlib import suppress
-from inspect import iscoroutinefunction
 from types import UnionType
 from typing import SupportsFloat
 
@@ -21,13 +20,6 @@ def check_type(name: str, value: object, accepted: type | UnionType, description
     """
     if not isinstance(value, accepted):
         raise TypeError(f"{name} is of type {type(value).__name__}: pass {description}")
-
-
-def check_progress(progress: object) -> None:
-    """Raise a `TypeError` unless `progress` is a plain function or None."""
-    check_type("progress", progress, Callable | None, "a function of two numbers, done and total")  # type: ignore[arg-type]
-    if iscoroutinefunction(progress):
-        raise TypeError("progress is a coroutine function, which the client never awaits: pass a plain function")
 
 
 def checked_timeout_s(timeout_s: object) -> float:

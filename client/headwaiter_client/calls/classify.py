@@ -6,8 +6,9 @@ from typing import Any, SupportsIndex
 from headwaiter_client.calls.arguments import check_is_list
 from headwaiter_client.calls.classification import Classification, Ranking, join_classifications, read_classification
 from headwaiter_client.calls.inputs import InputKind, PairInput, whole_number
-from headwaiter_client.calls.list_call import CallSettings, ListCall, Progress
+from headwaiter_client.calls.list_call import CallSettings, ListCall
 from headwaiter_client.calls.options import ClassifyOptions, classify_request, pair_truncation
+from headwaiter_client.calls.progress import Progress
 from headwaiter_client.calls.splitting import Chunk
 from headwaiter_client.errors import InvalidInput
 from headwaiter_proto import encoder_pb2 as pb
@@ -27,7 +28,8 @@ class ClassifyCall(ListCall[Classification]):
         timeout_s: float | None,
         progress: Progress | None = None,
     ) -> None:
-        super().__init__(settings, kind, sequences, classify_request(**options), timeout_s, progress)
+        template = classify_request(**settings.defaults.for_classify(options))
+        super().__init__(settings, kind, sequences, template, timeout_s, progress)
         self._pair_truncation = pair_truncation(options)
 
     def join(self, parts: Sequence[Classification]) -> Classification:

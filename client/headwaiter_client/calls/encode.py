@@ -4,8 +4,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from headwaiter_client.calls.inputs import InputKind
-from headwaiter_client.calls.list_call import CallSettings, ListCall, Progress
+from headwaiter_client.calls.list_call import CallSettings, ListCall
 from headwaiter_client.calls.options import RequestOptions, encode_request
+from headwaiter_client.calls.progress import Progress
 from headwaiter_client.calls.results import Encoding, SequenceEncoding, join_encodings, read_encoding, split_by_sequence
 from headwaiter_client.calls.splitting import Chunk
 from headwaiter_client.calls.steps import Steps
@@ -29,7 +30,7 @@ class EncodeCall(ListCall[Encoding]):
         stream: bool = False,
         accepts_async: bool = False,
     ) -> None:
-        template = encode_request(**options)
+        template = encode_request(**settings.defaults.for_encode(options))
         super().__init__(
             settings, kind, sequences, template, timeout_s, progress, stream=stream, accepts_async=accepts_async
         )

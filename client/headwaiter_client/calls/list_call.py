@@ -5,17 +5,19 @@
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from copy import deepcopy
-from typing import Any, ClassVar, Generic, SupportsFloat, SupportsIndex, TypeAlias, TypeVar
+from typing import Any, ClassVar, Generic, SupportsFloat, SupportsIndex, TypeVar
 
 from google.protobuf.message import Message
 
 from headwaiter_client.calls import steps
-from headwaiter_client.calls.arguments import check_is_list, check_progress, check_type, checked_timeout_s
+from headwaiter_client.calls.arguments import check_is_list, check_type, checked_timeout_s
 from headwaiter_client.calls.classification import Classification
 from headwaiter_client.calls.inputs import InputKind, Request, TextInput
 from headwaiter_client.calls.models import ModelRef
+from headwaiter_client.calls.options import DefaultOptions, Defaults
+from headwaiter_client.calls.progress import Progress, progress_function
 from headwaiter_client.calls.results import Encoding, with_failures
 from headwaiter_client.calls.splitting import (
     SMALL_LIST,
@@ -36,8 +38,6 @@ from headwaiter_proto import encoder_pb2 as pb
 
 _Pending = TypeVar("_Pending")
 _Result = TypeVar("_Result", Encoding, Classification)
-# Called with the number of finished sequences and the number of all sequences.
-Progress: TypeAlias = Callable[[int, int], None]
 
 
 class CallSettings:
@@ -46,16 +46,18 @@ class CallSettings:
     Args:
         timeout_s: seconds until the deadline of calls without a timeout of their own.
         max_in_flight: maximum number of requests of one call in flight at once.
+        defaults: options of calls that do not set them.
 
     Attributes:
+        defaults: options of calls that do not set them.
         descriptions: the descriptions that the server has sent so far, by the model name and version of the call.
 
     Raises:
         TypeError: an argument is not a number.
-        ValueError: `timeout_s` is not above 0, or `max_in_flight` is below 1.
+        ValueError: `timeout_s` is not above 0, `max_in_flight` is below 1, or a default cannot be sent.
     """
 
-    def __init__(self, timeout_s: float, max_in_flight: int) -> None:
+    def __init__(self, timeout_s: float, max_in_flight: int, defaults: DefaultOptions) -> None:
         check_type("timeout_s", timeout_s, SupportsFloat, "a number of seconds")
         check_type("max_in_flight", max_in_flight, SupportsIndex, "a whole number")
         self._timeout_s = float(timeout_s)
@@ -64,6 +66,7 @@ class CallSettings:
         if max_in_flight < 1:
             raise ValueError(f"max_in_flight is {max_in_flight}: pass at least 1")
         self.max_in_flight = max_in_flight
+        self.defaults = Defaults(defaults)
         self.descriptions: dict[tuple[str, str], pb.GetModelResponse] = {}
 
     def timeout_s(self, timeout_s: float | None) -> float:
@@ -114,9 +117,8 @@ class ListCall(ABC, Generic[_Result]):
         accepts_async: bool = False,
     ) -> None:
         check_is_list(sequences, accepts_async=accepts_async)
-        check_progress(progress)
         self.sequences = sequences
-        self.progress = progress
+        self.progress = progress_function(progress)
         self._settings = settings
         self._kind = kind
         self._timeout_s = settings.timeout_s(timeout_s)

@@ -1,9 +1,9 @@
 """The options of a request: everything except its sequences."""
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from types import UnionType
-from typing import Any, Literal, SupportsIndex, TypeAlias, TypedDict, Unpack, get_args, get_type_hints
+from typing import Any, Literal, SupportsIndex, TypeAlias, TypedDict, Unpack, cast, get_args, get_type_hints
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -25,19 +25,41 @@ _DTYPES: dict[np.dtype[Any], pb.DataType] = {
 }
 
 
-class _SharedOptions(TypedDict, total=False):
+class _CommonOptions(TypedDict, total=False):
+    """The options of all methods that take sequences, of which a client may have defaults."""
+
+    model: str
+    model_version: str
+    priority: _Priority
+
+
+class _VectorOptions(TypedDict, total=False):
+    """The options of the vectors that encode methods return, of which a client may have defaults."""
+
+    dtype: DTypeLike
+    pooling: Pooling | None
+    normalize: bool | None
+    dimensions: SupportsIndex | None
+
+
+class DefaultOptions(_CommonOptions, _VectorOptions, total=False):
+    """The options that a client may have as arguments, as the defaults of its calls. See `RequestOptions`.
+
+    `classify` and `rerank` use `model`, `model_version` and `priority`; `attend` and `model` use `model` and
+    `model_version`. A call that names a model does not use the client's `model_version`.
+    """
+
+
+class _SharedOptions(_CommonOptions, total=False):
     truncation: _Truncation
     prompt: str
     offsets: bool
     partial: bool
-    model: str
-    model_version: str
     request_id: str
-    priority: _Priority
 
 
-class RequestOptions(_SharedOptions, total=False):
-    """The options of a request; all of them may be left out.
+class RequestOptions(_SharedOptions, _VectorOptions, total=False):
+    """The options of a request; all of them may be left out. A client may have defaults of its own for some.
 
     Attributes:
         pooled: return one vector per sequence (default: True).
@@ -65,11 +87,7 @@ class RequestOptions(_SharedOptions, total=False):
 
     pooled: bool
     hidden: bool
-    dtype: DTypeLike
     hidden_dtype: DTypeLike | None
-    pooling: Pooling | None
-    normalize: bool | None
-    dimensions: SupportsIndex | None
 
 
 class ClassifyOptions(_SharedOptions, total=False):
@@ -108,10 +126,56 @@ _ACCEPTED: dict[Any, tuple[type | UnionType, str]] = {
     DTypeLike: _ANY,
     DTypeLike | None: _ANY,
 }
-_TYPES, _CLASSIFY_TYPES = (
+_TYPES, _CLASSIFY_TYPES, _DEFAULT_TYPES = (
     {option: _ACCEPTED[hint] for option, hint in get_type_hints(options).items()}
-    for options in (RequestOptions, ClassifyOptions)
+    for options in (RequestOptions, ClassifyOptions, DefaultOptions)
 )
+
+
+class Defaults:
+    """The options that a client has for its calls.
+
+    Raises:
+        TypeError: an option has the wrong type, or a client does not have it.
+        ValueError: an option has a value that cannot be sent.
+    """
+
+    def __init__(self, options: DefaultOptions) -> None:
+        for option in options:
+            if option not in _DEFAULT_TYPES:
+                raise TypeError(
+                    f"the client has no argument {option}: pass an argument that it has, such as timeout_s or one of "
+                    f"{', '.join(_DEFAULT_TYPES)}"
+                )
+        try:
+            encode_request(**options)
+        except InvalidInput as error:
+            raise ValueError(str(error)) from error
+        self._options = options
+
+    def for_encode(self, options: RequestOptions) -> RequestOptions:
+        """Return the options of a call of an encode method, with the defaults of the others."""
+        return cast(RequestOptions, self._merged(options, _TYPES))
+
+    def for_classify(self, options: ClassifyOptions) -> ClassifyOptions:
+        """Return the options of a call of `classify` or `rerank`, with the defaults of the others."""
+        return cast(ClassifyOptions, self._merged(options, _CLASSIFY_TYPES))
+
+    def model(self, name: str, version: str) -> tuple[str, str]:
+        """Return the model and the version of a call: its own, or the client's where they are empty."""
+        merged = self._merged({"model": name, "model_version": version}, _TYPES)
+        return merged["model"], merged["model_version"]
+
+    def _merged(self, options: Mapping[str, Any], known: Collection[str]) -> dict[str, Any]:
+        """Return options, with those defaults of the others that are known."""
+        merged = {option: value for option, value in self._options.items() if option in known} | dict(options)
+        for option in ("model", "model_version"):
+            # An empty name is the same as no name. The client's version is that of the client's model only.
+            if option in options and not options[option]:
+                merged[option] = self._options.get(option, "")
+        if options.get("model") and not options.get("model_version"):
+            merged["model_version"] = ""
+        return merged
 
 
 def encode_request(**options: Unpack[RequestOptions]) -> pb.EncodeRequest:
