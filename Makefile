@@ -10,8 +10,8 @@ CODE := proto playground server export client testbed examples bench tests docs/
 # A second environment: the package without extras, with protobuf 7. The development environment has protobuf 6.
 PROTOBUF7 := .venv-protobuf7
 
-# Packages of the Node.js example, and axe-core for the playground. Without npm, their tests are skipped.
-NODE_FOLDERS := examples/node tests/e2e/playground
+# Packages of the Node.js example, axe-core for the playground, and pyright. Without npm, their tests are skipped.
+NODE_FOLDERS := examples/node tests/client/pyright tests/e2e/playground
 NODE_PACKAGES := $(NODE_FOLDERS:%=%/node_modules/.package-lock.json)
 
 .PHONY: help demo test test-all soak test-protobuf7 coverage lint proto bench numerics gpu-check screenshots clean
