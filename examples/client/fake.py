@@ -12,7 +12,6 @@ def nearest(client: Client, texts: list[str], query: str) -> str | None:
         pooled = client.encode([query, *texts]).pooled
     except Overloaded:
         return None
-    assert pooled is not None
     return texts[int((pooled[1:] @ pooled[0]).argmax())]
 
 

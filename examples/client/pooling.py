@@ -22,5 +22,4 @@ with Client(address) as client:  # `client.model().poolings` lists the poolings 
     vectors = {choice: client.encode([text], **options).pooled for choice, options in choices.items()}
 
 for choice, pooled in vectors.items():
-    assert pooled is not None  # A model without pooling returns only hidden rows.
     print(f"{choice}: {pooled[0, :3].astype(float).round(3).tolist()} …, length {np.linalg.norm(pooled[0]):.3f}")
