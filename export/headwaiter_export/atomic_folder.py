@@ -27,27 +27,30 @@ def atomic_folder(destination: Path) -> Iterator[Path]:
     """
     if destination.exists() and not (destination.is_dir() and not any(destination.iterdir())):
         raise BundleError(f"{destination} already exists: remove it, or choose another folder for the bundle")
+    folder, lock = (destination.parent / f".{destination.name}.{suffix}" for suffix in ("part", "lock"))
     try:
         destination.parent.mkdir(parents=True, exist_ok=True)
-        with (destination.parent / f".{destination.name}.lock").open("w") as lock:
-            yield from _locked_folder(destination, lock)
+        with lock.open("w") as file:
+            if not _take(file):
+                raise BundleError(f"another export writes to {destination}: wait for it, or choose another folder")
+            try:
+                shutil.rmtree(folder, ignore_errors=True)
+                folder.mkdir()
+                yield folder
+                folder.rename(destination)
+            finally:
+                shutil.rmtree(folder, ignore_errors=True)
+                lock.unlink(missing_ok=True)
     except OSError as error:
-        raise BundleError(f"{destination} cannot be written ({error.strerror}: {error.filename})") from error
-
-
-def _locked_folder(destination: Path, lock: IO[str]) -> Iterator[Path]:
-    """Yield the hidden folder while `lock` is locked; the end of the process releases the lock."""
-    if not _take(lock):
-        raise BundleError(f"another export writes to {destination}: wait for it, or choose another folder")
-    folder = destination.parent / f".{destination.name}.part"
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir()
-    try:
-        yield folder
-        folder.rename(destination)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-        Path(lock.name).unlink(missing_ok=True)
+        path = Path(error.filename or folder)  # An error of a write names no file.
+        if folder not in (path, *path.parents) and path != lock and path not in destination.parents:
+            raise  # Something else than the bundle cannot be read or written.
+        parent = next(each for each in destination.absolute().parents if each.exists())
+        free_mb = shutil.disk_usage(parent).free / 1e6
+        raise BundleError(
+            f"{destination} cannot be written ({error.strerror}: {path}, {free_mb:,.0f} MB free): make room, or choose "
+            "another folder"
+        ) from error
 
 
 def _take(lock: IO[str]) -> bool:

@@ -46,7 +46,7 @@ class CheckpointJson:
     @classmethod
     def read_if_present(cls, path: Path) -> "CheckpointJson":
         """Read a file like `read`; return an object without fields if the file is missing."""
-        return cls.read(path) if path.is_file() else cls(path, {})
+        return cls.read(path) if is_present(path) else cls(path, {})
 
     def size(self, name: str, least: int = 1) -> int:
         """Return a field that must be a whole number of at least `least`."""
@@ -130,6 +130,11 @@ class CheckpointJson:
         return self.values[name]
 
 
+def is_present(path: Path) -> bool:
+    """Return whether a folder has an entry of this name, also if the entry is no file that can be read."""
+    return path.exists() or path.is_symlink()
+
+
 def path_inside(folder: Path, name: str, source: Path) -> Path:
     """Return the path of a part of a checkpoint that the file `source` names.
 
@@ -162,11 +167,15 @@ def read_json(path: Path) -> Any:
     """Read a JSON file.
 
     Raises:
-        CheckpointError: the file is missing, or is not JSON.
+        CheckpointError: the file is missing, cannot be read, or is not JSON.
     """
     try:
+        if path.exists() and not path.is_file():
+            raise CheckpointError(f"{path} is no regular file: save it again, or correct the path")
         return json.loads(path.read_text(encoding="utf-8"))
-    except OSError:
+    except FileNotFoundError:
         raise CheckpointError(f"{path} is missing: save it again, or correct the path") from None
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be read ({error.strerror}): let this user read it") from None
     except (ValueError, RecursionError) as error:
         raise CheckpointError(f"{path} is not JSON: {error}") from None

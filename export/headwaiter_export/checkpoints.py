@@ -21,7 +21,7 @@ from headwaiter_export.checkpoint_heads import (
     without_head,
 )
 from headwaiter_export.checkpoint_inputs import TokenInput
-from headwaiter_export.checkpoint_json import CheckpointError, CheckpointJson
+from headwaiter_export.checkpoint_json import CheckpointError, CheckpointJson, is_present
 from headwaiter_export.checkpoint_modules import ModuleFolder, Modules, check_widths, read_modules, read_weights
 from headwaiter_export.checkpoint_text import read_text
 from headwaiter_export.choices import Pooling, Positions
@@ -86,7 +86,7 @@ def read_checkpoint(folder: Path, pooling: Pooling | None = None, normalize: boo
     """
     if not folder.is_dir():
         raise CheckpointError(f"{folder} is not a folder: give the folder of a checkpoint")
-    modules = read_modules(folder) if (folder / "modules.json").is_file() else Modules(folder)
+    modules = read_modules(folder) if is_present(folder / "modules.json") else Modules(folder)
     folder = modules.transformer
     config_json = CheckpointJson.read(folder / "config.json")
     family = _read_family(config_json)
@@ -241,14 +241,14 @@ def _load_encoder(
 
     A line about the tensors that are left out is added to `assumptions`.
     """
-    tensors = {
+    tensors: dict[str, Tensor] = {}
+    for full_name, tensor in read_tensors(folder).items():
+        name = full_name.removeprefix(family.outer_prefix).removeprefix(family.tensor_prefix)
         # Checkpoints converted from TensorFlow keep its names for the parameters of LayerNorm.
-        name.removeprefix(family.outer_prefix)
-        .removeprefix(family.tensor_prefix)
-        .replace("LayerNorm.gamma", "LayerNorm.weight")
-        .replace("LayerNorm.beta", "LayerNorm.bias"): tensor
-        for name, tensor in read_tensors(folder).items()
-    }
+        name = name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
+        if name in tensors and not torch.equal(tensors[name], tensor):
+            raise CheckpointError(f"the checkpoint has two tensors for {name}, one of them {full_name}: remove one")
+        tensors[name] = tensor
     for name, tensor in tensors.items():
         if not name.startswith(family.ignored_prefixes):
             check_precision(name, tensor)

@@ -34,6 +34,15 @@ def main(arguments: list[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     if missing := [package for package in _REQUIRED_PACKAGES if importlib.util.find_spec(package) is None]:
         return _print_error(f"{missing[0]} is not installed: pip install 'headwaiter[export]'")
+    try:
+        with _ended_by_sigterm():
+            return _export(options)
+    except KeyboardInterrupt:
+        _print_error(f"interrupted: {options.output} was not written")
+        return 130
+
+
+def _export(options: argparse.Namespace) -> int:
     # Imported here, so that --help does not wait for torch, and works without the extra.
     from headwaiter_export.bundle import BundleError, export_model
     from headwaiter_export.checkpoint_json import CheckpointError
@@ -42,15 +51,12 @@ def main(arguments: list[str] | None = None) -> int:
 
     name = options.default_name(options) if options.name is None else options.name
     try:
-        with _ended_by_sigterm(), Progress() as progress:
+        with Progress() as progress:
             plans = chosen_plans(options.graphs, options.precision)
             read = partial(options.read, options, progress.report)
             export_model(read, options.output, name, progress.report, progress.step, plans)
     except (BundleError, CheckpointError, ConfigError, WeightsError, OSError) as error:
         return _print_error(str(error))
-    except KeyboardInterrupt:
-        _print_error(f"interrupted: {options.output} was not written")
-        return 130
     # Without the flag, a server takes fp16 or fp32.
     flag = "" if "fp32" in options.precision else f" --precision {options.precision[0]}"
     print(f"{options.output} is ready: headwaiter-server {options.output}{flag}")

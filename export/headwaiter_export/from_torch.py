@@ -132,8 +132,9 @@ def _check_hooks(module: nn.Module) -> None:
                 f"{name} has a forward hook, which the encoder would not run: remove the hook; for weight_norm, "
                 "spectral_norm and prune, call remove_weight_norm, remove_spectral_norm or prune.remove"
             )
-        if "forward" in vars(part):
-            raise ConversionError(f"{name} has a forward of its own: it must be that of its class")
+        own = [method for method in vars(part) if callable(getattr(type(part), method, None))]
+        if own or vars(part).get("_compiled_call_impl"):
+            raise ConversionError(f"{name} has a {(own or ['compile'])[0]} of its own: it must be that of its class")
 
 
 @torch.inference_mode()
@@ -194,6 +195,8 @@ def _check_encoder(module: nn.TransformerEncoder) -> None:
         _check_attention(layer.self_attn, f"{name}.self_attn")
         _require_class(layer.linear1, nn.Linear, f"{name}.linear1")
         _require_class(layer.linear2, nn.Linear, f"{name}.linear2")
+        for dropout in ("dropout", "dropout1", "dropout2"):
+            _require_class(getattr(layer, dropout), nn.Dropout, f"{name}.{dropout}")
         norms |= {f"{name}.norm1": layer.norm1, f"{name}.norm2": layer.norm2}
         choices, first = _layer_choices(layer, name), _layer_choices(module.layers[0], "layers.0")
         for choice, value in choices.items():
@@ -201,6 +204,7 @@ def _check_encoder(module: nn.TransformerEncoder) -> None:
                 raise ConversionError(
                     f"{name} has {choice} {value}, but layers.0 has {first[choice]}: give all layers the same {choice}"
                 )
+        _check_activation(layer, name)
     for name, norm in norms.items():
         _check_norm(norm, name, module)
 
@@ -255,6 +259,16 @@ def _layer_choices(layer: Any, name: str) -> dict[str, Any]:
         "activation": _activation(layer.activation, f"{name}.activation"),
         "norm_first": layer.norm_first,
     }
+
+
+def _check_activation(layer: nn.TransformerEncoderLayer, name: str) -> None:
+    """Check that PyTorch's fast path computes the layer's activation: it knows that of the constructor only."""
+    made = nn.TransformerEncoderLayer(1, 1, 1, activation=layer.activation, device="meta")
+    if made.activation_relu_or_gelu != layer.activation_relu_or_gelu:
+        raise ConversionError(
+            f"{name}.activation was changed after the layer was made, and PyTorch's fast path still computes the old "
+            "one: pass it to the constructor"
+        )
 
 
 def _activation(activation: Callable[[Tensor], Tensor], name: str) -> Activation:

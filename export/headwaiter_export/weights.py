@@ -22,6 +22,8 @@ def read_safetensors(path: Path) -> dict[str, Tensor]:
     if not path.is_file():
         raise CheckpointError(f"{path} is missing: save the weights again, or correct the path")
     try:
+        with path.open("rb"):  # safetensors does not say that the file must not be read.
+            pass
         return safetensors.torch.load_file(path)
     except (OSError, safetensors.SafetensorError) as error:
         raise CheckpointError(f"{path} cannot be read ({error}): save it again as safetensors") from None

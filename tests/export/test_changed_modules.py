@@ -56,6 +56,21 @@ def replace_part(name: str, make: Callable[[Any], nn.Module]) -> Change:
     return lambda module: module.set_submodule(name, make(module.get_submodule(name)))
 
 
+def clamped(call: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Change a call only for rows that are larger than those that the conversion compares."""
+    return lambda *inputs, **options: call(*inputs, **options).clamp(-20, 20)
+
+
+def change_activations(module: Any) -> None:
+    for layer in module.layers:
+        layer.activation = F.silu
+
+
+def for_many_rows(call: Callable[[Tensor], Tensor], change: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    """Change a call only for more rows than the conversion compares."""
+    return lambda x: change(call(x)) if x.shape[-2] > 64 else call(x)
+
+
 REFUSED: dict[str, Change] = {
     "hook on linear1": lambda m: m.layers[0].linear1.register_forward_hook(lambda *a: 2 * a[2]),
     "hook before linear1": lambda m: m.layers[0].linear1.register_forward_pre_hook(lambda _, x: (2 * x[0],)),
@@ -67,6 +82,15 @@ REFUSED: dict[str, Change] = {
     "own forward of a layer": lambda m: own_forward(m.layers[0]),
     "own forward of the whole": own_forward,
     "own method of a layer": lambda m: setattr(m.layers[0], "_ff_block", lambda x: 2 * x),
+    "own method for long sequences": lambda m: setattr(
+        m.layers[0], "_ff_block", for_many_rows(m.layers[0]._ff_block, lambda rows: 2 * rows)
+    ),
+    "own call of a layer": lambda m: setattr(m.layers[0], "_call_impl", clamped(m.layers[0]._call_impl)),
+    "a compiled call of a layer": lambda m: setattr(
+        m.layers[0], "_compiled_call_impl", clamped(m.layers[0]._call_impl)
+    ),
+    "an activation after the constructor": change_activations,
+    "a dropout that clamps": replace_part("layers.0.dropout1", lambda _: nn.Hardtanh(-20, 20)),
     "old weight_norm": lambda m: nn.utils.weight_norm(m.layers[0].linear1),
     "weight_norm": lambda m: parametrizations.weight_norm(m.layers[0].linear1),
     "old spectral_norm": lambda m: nn.utils.spectral_norm(m.layers[0].linear1),

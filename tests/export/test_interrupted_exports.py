@@ -49,16 +49,20 @@ def start() -> Iterator[Start]:
         yield run
 
 
+@pytest.mark.parametrize("early", [True, False], ids=["import", "export"])
 @pytest.mark.parametrize(
     ("number", "status", "message"),
     [(signal.SIGTERM, 143, ""), (signal.SIGINT, 130, "headwaiter-export: interrupted: {} was not written\n")],
 )
 def test_a_stopped_export_deletes_what_it_wrote(
-    number: signal.Signals, status: int, message: str, start: Start, tmp_path: Path
+    early: bool, number: signal.Signals, status: int, message: str, start: Start, tmp_path: Path
 ) -> None:
     bundle = tmp_path / "bundle"
     process = start(EXPORT, *PRESET, "-o", bundle)
-    _wait_for(tmp_path / ".bundle.part")
+    if early:
+        time.sleep(0.7)  # Python has started, and torch is being imported.
+    else:
+        _wait_for(tmp_path / ".bundle.part")
     process.send_signal(number)
     _, error = process.communicate(timeout=30)
     assert (process.returncode, error) == (status, message.format(bundle))
@@ -109,8 +113,25 @@ def test_a_disk_that_fills_up_is_an_error_that_names_the_file(tmp_path: Path) ->
             (folder / "weights.bin").write_bytes(bytes(2000))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    assert_mentions(refusal.value, str(tmp_path / "bundle"), "File too large")
+    assert_mentions(refusal.value, str(tmp_path / "bundle"), "File too large", "MB free")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_in_the_place_of_the_hidden_folder_is_refused_and_stays(tmp_path: Path) -> None:
+    (tmp_path / ".bundle.part").touch()
+    with pytest.raises(BundleError) as refusal, atomic_folder(tmp_path / "bundle"):
+        pass
+    assert_mentions(refusal.value, "File exists", str(tmp_path / ".bundle.part"))
+    assert list(tmp_path.iterdir()) == [tmp_path / ".bundle.part"]
+
+
+@pytest.mark.parametrize("name", ["model/config.json", ".bundle/x"])
+def test_an_unreadable_file_of_the_model_is_no_error_of_the_bundle(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(PermissionError), atomic_folder(Path("bundle")):
+        raise PermissionError(13, "Permission denied", name)
 
 
 def _wait_for(path: Path) -> None:

@@ -1,6 +1,8 @@
 """An error names the file, field or tensor of a checkpoint that is missing, damaged or malformed."""
 
+import io
 import json
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -28,6 +30,39 @@ def test_a_damaged_file_is_named(file: str, folder: Path) -> None:
 def test_a_missing_file_is_named(file: str, folder: Path) -> None:
     (folder / file).unlink()
     assert_checkpoint_refused(folder, Path(file).name)
+
+
+@pytest.mark.parametrize("file", ["config.json", "modules.json", "1_Pooling/config.json"])
+def test_a_pipe_is_refused_and_not_waited_for(file: str, folder: Path) -> None:
+    (folder / file).unlink()
+    os.mkfifo(folder / file)
+    assert_checkpoint_refused(folder, Path(file).name)
+
+
+@pytest.mark.parametrize("file", ["config.json", "modules.json", "model.safetensors"])
+def test_a_file_that_the_user_must_not_read_is_named(file: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Tests may run as root, who may read all files.
+    open_ = io.open
+
+    def refuse(path: Any, *arguments: Any, **options: Any) -> Any:
+        if isinstance(path, Path) and path == folder / file:
+            raise PermissionError(13, "Permission denied", str(path))
+        return open_(path, *arguments, **options)
+
+    monkeypatch.setattr(io, "open", refuse)
+    assert_checkpoint_refused(folder, file, "Permission denied")
+
+
+@pytest.mark.parametrize("name", ["embeddings.LayerNorm.gamma", "bert.embeddings.LayerNorm.weight"])
+def test_two_tensors_for_one_weight_are_refused_unless_they_are_equal(name: str, tmp_path: Path) -> None:
+    save_bert(tmp_path)
+    path = tmp_path / "model.safetensors"
+    tensors = safetensors.torch.load_file(path)
+    norm = tensors["embeddings.LayerNorm.weight"]
+    safetensors.torch.save_file({**tensors, name: norm.clone()}, path)
+    read_checkpoint(tmp_path)
+    safetensors.torch.save_file({**tensors, name: 2 * norm}, path)
+    assert_checkpoint_refused(tmp_path, "two tensors for embeddings.LayerNorm.weight")
 
 
 def test_a_missing_folder_is_named(tmp_path: Path) -> None:

@@ -119,6 +119,7 @@ def test_a_class_that_transformers_ignores_is_ignored(tmp_path: Path) -> None:
         ("Gte", word_piece(), {"tokenizer_class": "BertTokenizer"}),
         ("Qwen3", qwen2(), {"tokenizer_class": "Qwen2Tokenizer", "eos_token": "<|im_end|>", "unk_token": None}),
         ("Qwen3", qwen2(), {"add_prefix_space": True}),
+        ("Qwen3", qwen2(), {"add_prefix_space": None}),
         ("Qwen3", qwen2(), {"add_bos_token": False, "add_eos_token": False}),
         ("Qwen3", qwen2(), {"add_bos_token": True, "add_eos_token": True, "bos_token": "<s>"}),
         ("Qwen3", byte_level_bpe(), {"tokenizer_class": "Qwen2TokenizerFast"}),
@@ -143,7 +144,7 @@ def test_a_class_that_transformers_ignores_is_ignored(tmp_path: Path) -> None:
     ],
     ids=[
         *("modernbert", "modernbert ignores the class", "nomic", "nomic cased", "gte multilingual", "gte english"),
-        *("qwen3", "qwen3 with a prefix", "qwen3, tokens off", "qwen3, tokens on"),
+        *("qwen3", "qwen3 with a prefix", "qwen3 with null", "qwen3, tokens off", "qwen3, tokens on"),
         *("qwen3 without tokens", "gemma", "gemma without steps", "llama", "eurobert", "eurobert without class"),
         *("llama without class", "llama 2", "llama 2 legacy", "llama 2 without prefix", "llama 2 with added tokens"),
         *("llama 3", "mistral", "mistral without class", "qwen3 with a class of llama"),
