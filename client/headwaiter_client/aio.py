@@ -5,7 +5,7 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from inspect import iscoroutinefunction
-from typing import Any, Self, SupportsIndex, TypeVar, Unpack
+from typing import Any, NoReturn, Self, SupportsIndex, TypeVar, Unpack
 
 from numpy.typing import ArrayLike
 
@@ -24,7 +24,7 @@ from headwaiter_client.calls.results import Encoding, SequenceEncoding
 from headwaiter_client.calls.splitting import Chunk, ChunkBuilder, split_list
 from headwaiter_client.calls.steps import Steps
 from headwaiter_client.errors import HeadwaiterError
-from headwaiter_client.transport.connection import Connection, TlsConfig
+from headwaiter_client.transport.connection import NOT_PICKLED, Connection, TlsConfig, described
 from headwaiter_client.transport.grpc_aio_transport import AsyncGrpcTransport
 from headwaiter_client.transport.interface import AsyncTransport
 from headwaiter_client.transport.retries import DEFAULT_RETRY, RetryPolicy
@@ -35,7 +35,7 @@ _ListResult = TypeVar("_ListResult", Encoding, Classification)
 
 
 class AsyncClient:
-    """Calls a Headwaiter server from one event loop, which must be running when the client is created.
+    """Calls a Headwaiter server from one event loop: the loop of its first call.
 
     Arguments, results and errors are those of `Client`. Cancelling a task that awaits a call cancels the call on the
     server too.
@@ -48,6 +48,8 @@ class AsyncClient:
         token: str | None = None,
         tls: TlsConfig | None = None,
         metadata: Mapping[str, str] | None = None,
+        interceptors: Sequence[Any] = (),
+        channel_options: Sequence[tuple[str, Any]] = (),
         retry: RetryPolicy = DEFAULT_RETRY,
         timeout_s: float = 30.0,
         max_in_flight: int = 8,
@@ -61,8 +63,9 @@ class AsyncClient:
                 "such as AsyncFakeEncoder(fake)"
             )
         self._transport = transport or AsyncGrpcTransport(
-            Connection(() if address is None else address, token, tls, metadata), retry
+            Connection(() if address is None else address, token, tls, metadata, interceptors, channel_options), retry
         )
+        self._address = address
 
     async def encode(
         self,
@@ -187,6 +190,12 @@ class AsyncClient:
     async def close(self) -> None:
         """Close the connection; calls in flight, and all later calls, raise `Cancelled`."""
         await self._transport.close()
+
+    def __repr__(self) -> str:
+        return described(self, self._address, self._transport)
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(NOT_PICKLED.format(name="AsyncClient"))
 
     async def __aenter__(self) -> Self:
         return self

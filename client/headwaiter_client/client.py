@@ -3,7 +3,7 @@
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import closing
 from inspect import iscoroutinefunction
-from typing import Self, SupportsIndex, TypeVar, Unpack
+from typing import Any, NoReturn, Self, SupportsIndex, TypeVar, Unpack
 
 from numpy.typing import ArrayLike
 
@@ -22,7 +22,7 @@ from headwaiter_client.calls.results import Encoding, SequenceEncoding
 from headwaiter_client.calls.splitting import split_stream
 from headwaiter_client.calls.steps import LOAD_TIMEOUT_S
 from headwaiter_client.thread_runner import ThreadRunner
-from headwaiter_client.transport.connection import Connection, TlsConfig
+from headwaiter_client.transport.connection import NOT_PICKLED, Connection, TlsConfig, described
 from headwaiter_client.transport.grpc_transport import GrpcTransport
 from headwaiter_client.transport.interface import Transport
 from headwaiter_client.transport.retries import DEFAULT_RETRY, RetryPolicy
@@ -43,12 +43,14 @@ class Client(ThreadRunner):
         token: bearer token to send with each call.
         tls: the files of a TLS connection; plain text when None.
         metadata: gRPC metadata to send with each call, besides the token.
+        interceptors: gRPC's client interceptors, such as OpenTelemetry's; the first is called first.
+        channel_options: options of gRPC's channels, which replace the client's own.
         retry: whether a failed call is sent again, and when.
         timeout_s: seconds until the deadline of calls that set no timeout. If a list takes several requests, the
             timeout applies to each request.
         max_in_flight: maximum number of requests of one list or stream in flight at once.
         transport: object that carries the calls instead of gRPC, such as a `FakeEncoder`; `address`, `token`, `tls`,
-            `metadata` and `retry` are then unused.
+            `metadata`, `interceptors`, `channel_options` and `retry` are then unused.
         **options: defaults of the options of calls, such as `model`, `dtype` and `priority`; see `DefaultOptions`.
 
     Raises:
@@ -66,6 +68,8 @@ class Client(ThreadRunner):
         token: str | None = None,
         tls: TlsConfig | None = None,
         metadata: Mapping[str, str] | None = None,
+        interceptors: Sequence[Any] = (),
+        channel_options: Sequence[tuple[str, Any]] = (),
         retry: RetryPolicy = DEFAULT_RETRY,
         timeout_s: float = 30.0,
         max_in_flight: int = 8,
@@ -76,8 +80,9 @@ class Client(ThreadRunner):
         if transport is not None and iscoroutinefunction(transport.unary):
             raise TypeError(f"transport {type(transport).__name__} is for asyncio: pass it to AsyncClient")
         self._transport = transport or GrpcTransport(
-            Connection(() if address is None else address, token, tls, metadata), retry
+            Connection(() if address is None else address, token, tls, metadata, interceptors, channel_options), retry
         )
+        self._address = address
 
     def encode(
         self,
@@ -275,6 +280,12 @@ class Client(ThreadRunner):
     def close(self) -> None:
         """Close the connection; calls in flight, and all later calls, raise `Cancelled`."""
         self._transport.close()
+
+    def __repr__(self) -> str:
+        return described(self, self._address, self._transport)
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(NOT_PICKLED.format(name="Client"))
 
     def __enter__(self) -> Self:
         return self

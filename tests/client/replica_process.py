@@ -38,6 +38,10 @@ class ReplicaProcess:
         assert self._process.stdout is not None
         assert self._process.stdout.readline() == READY
 
+    def send(self, signal_number: signal.Signals) -> None:
+        """Send a signal, such as SIGSTOP to freeze the process and SIGCONT to wake it."""
+        self._process.send_signal(signal_number)
+
     def stop(self, signal_number: signal.Signals) -> None:
         """Send a signal, and wait until the process has ended."""
         assert self._process.stdout is not None

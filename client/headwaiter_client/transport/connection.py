@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
+from typing import Any
 
 import grpc
 
@@ -29,13 +30,13 @@ CHANNEL_OPTIONS = (
     ("grpc.max_reconnect_backoff_ms", 3_000),
 )
 
-_REPLICA_SERVICE_CONFIG = {
-    # Also take turns among the IP addresses of one host name, because each address may be a replica.
-    "loadBalancingConfig": [{"round_robin": {}}],
-    # Watch the standard health service of each server, and send calls only to servers that report SERVING.
+# Also take turns among the IP addresses of one host name, because each address may be a replica.
+_ROUND_ROBIN: dict[str, Any] = {"loadBalancingConfig": [{"round_robin": {}}]}
+# Let gRPC watch the standard health service of each IP address, and send calls only to those that report SERVING.
+_WATCHED = {
+    **_ROUND_ROBIN,
     "healthCheckConfig": {"serviceName": pb.DESCRIPTOR.services_by_name["Encoder"].full_name},
 }
-REPLICA_OPTIONS = (*CHANNEL_OPTIONS, ("grpc.service_config", json.dumps(_REPLICA_SERVICE_CONFIG)))
 
 # The forms of an address. gRPC would accept nearly any other string, and fail to resolve it only during a call.
 _HOST_PORT = r"(\[[0-9A-Fa-f:.]+(%\w+)?\]|[^\s:/,\[\]@]+):[0-9]+"
@@ -114,6 +115,8 @@ class Connection:
         token: bearer token to send with each call.
         tls: the files of a TLS connection; plain text when None.
         metadata: gRPC metadata to send with each call, besides the token.
+        interceptors: gRPC's client interceptors, such as OpenTelemetry's; the first is called first.
+        channel_options: options of gRPC channels, which replace the client's own.
 
     Raises:
         TypeError: an attribute has the wrong type.
@@ -124,6 +127,8 @@ class Connection:
     token: str | None = field(default=None, repr=False)
     tls: TlsConfig | None = None
     metadata: Mapping[str, str] | None = field(default=None, repr=False)
+    interceptors: Sequence[Any] = ()
+    channel_options: Sequence[tuple[str, Any]] = ()
 
     def __post_init__(self) -> None:
         for name, accepted, description in (
@@ -135,8 +140,12 @@ class Connection:
             check_type(name, getattr(self, name), accepted, description)
         if not self.address:
             raise ValueError(f"address is empty ({self.address!r}): pass host:port, or a list of replicas")
-        for address in self._addresses:
+        for address in self.addresses:
             _check_address(address)
+        check_type("interceptors", self.interceptors, Sequence, "a list of gRPC's client interceptors")
+        check_type(
+            "channel_options", self.channel_options, Sequence, 'a list, such as [("grpc.keepalive_time_ms", 60_000)]'
+        )
         for key, value in (self.metadata or {}).items():
             check_type("a key of metadata", key, str, "a str")
             check_type(f"metadata[{key!r}]", value, str, "a str")
@@ -157,24 +166,30 @@ class Connection:
         """Whether calls take turns among several replicas."""
         return not isinstance(self.address, str)
 
-    def channels(self) -> list[grpc.Channel]:
-        """Open a channel to each address.
+    def credentials(self) -> grpc.ChannelCredentials | None:
+        """Read the TLS files, if there are any; see `TlsConfig.credentials` for the errors."""
+        return self.tls.credentials() if self.tls else None
 
-        Raises:
-            OSError: a TLS file cannot be read.
-            ValueError: a TLS file has the wrong content; see `TlsConfig.credentials`.
-        """
-        if self.tls is None:
-            return [grpc.insecure_channel(address, self._options) for address in self._addresses]
-        credentials = self.tls.credentials()
-        return [grpc.secure_channel(address, credentials, self._options) for address in self._addresses]
+    def channels(self, credentials: grpc.ChannelCredentials | None) -> list[grpc.Channel]:
+        """Open a channel to each address, over TLS if there are credentials."""
+        options = self._options
+        channels = [
+            grpc.secure_channel(address, credentials, options)
+            if credentials
+            else grpc.insecure_channel(address, options)
+            for address in self.addresses
+        ]
+        return [grpc.intercept_channel(channel, *self.interceptors) for channel in channels]
 
-    def aio_channels(self) -> list[grpc.aio.Channel]:
+    def aio_channels(self, credentials: grpc.ChannelCredentials | None) -> list[grpc.aio.Channel]:
         """Open a channel for asyncio to each address; see `channels`."""
-        if self.tls is None:
-            return [grpc.aio.insecure_channel(address, self._options) for address in self._addresses]
-        credentials = self.tls.credentials()
-        return [grpc.aio.secure_channel(address, credentials, self._options) for address in self._addresses]
+        options, interceptors = self._options, list(self.interceptors)
+        return [
+            grpc.aio.secure_channel(address, credentials, options, interceptors=interceptors)
+            if credentials
+            else grpc.aio.insecure_channel(address, options, interceptors=interceptors)
+            for address in self.addresses
+        ]
 
     def call_metadata(self) -> tuple[tuple[str, str], ...]:
         """Return the metadata of each call."""
@@ -183,12 +198,18 @@ class Connection:
         return entries if self.token is None else (*entries, ("authorization", f"Bearer {self.token}"))
 
     @property
-    def _addresses(self) -> Sequence[str]:
+    def addresses(self) -> Sequence[str]:
+        """The addresses; one if the client is for a single server."""
         return [self.address] if isinstance(self.address, str | bytes) else self.address
 
     @property
-    def _options(self) -> tuple[tuple[str, str | int], ...]:
-        return REPLICA_OPTIONS if self.balanced else CHANNEL_OPTIONS
+    def _options(self) -> list[tuple[str, Any]]:
+        options: dict[str, Any] = dict(CHANNEL_OPTIONS)
+        if self.balanced:
+            # gRPC's watch sends no metadata, so a proxy or server that wants the token would refuse it for ever.
+            watched = not (self.token or self.metadata or self.interceptors)
+            options["grpc.service_config"] = json.dumps(_WATCHED if watched else _ROUND_ROBIN)
+        return list({**options, **dict(self.channel_options)}.items())
 
 
 def _check_address(address: str) -> None:
@@ -199,6 +220,15 @@ def _check_address(address: str) -> None:
             f"address {address!r} is not of the form host:port: pass a server such as localhost:50051, [::1]:50051 or "
             "unix:path, or a list of replicas"
         )
+
+
+NOT_PICKLED = "{name} cannot be pickled, because it holds connections: make {name}(address) in the other process"
+
+
+def described(client: object, address: str | Sequence[str] | None, transport: object) -> str:
+    """Return the `repr` of a client: its address, or the transport that replaces the connection."""
+    arguments = f"transport={transport!r}" if address is None else repr(address)
+    return f"{type(client).__name__}({arguments})"
 
 
 def capped_timeout_s(timeout_s: float, request_id: str | None) -> float:

@@ -3,118 +3,255 @@
 import asyncio
 import random
 import time
+import weakref
+from collections.abc import Callable
 from contextlib import suppress
 
 import grpc
 
 from headwaiter_client.calls.steps import HEALTH_METHOD, HEALTH_REQUEST
-from headwaiter_client.errors import Cancelled, DeadlineExceeded, HeadwaiterError, Unavailable
+from headwaiter_client.errors import Cancelled, DeadlineExceeded, HeadwaiterError, Transient, Unavailable
 from headwaiter_client.transport.connection import Connection, capped_timeout_s
-from headwaiter_client.transport.grpc_transport import DOWN_CODES
-from headwaiter_client.transport.replicas import Replicas
-from headwaiter_client.transport.retries import Attempts, Metadata, RetryBudgets, RetryPolicy
-from headwaiter_client.transport.status import error_from_rpc
+from headwaiter_client.transport.failover import Failover, OutgoingCall, Resend
+from headwaiter_client.transport.grpc_transport import (
+    CLOSED_BEFORE,
+    CLOSED_DURING,
+    MOVED,
+    PROBE_TIMEOUT_S,
+    probe_outcome,
+)
+from headwaiter_client.transport.log import TransportLog
+from headwaiter_client.transport.replicas import Change, Replicas
+from headwaiter_client.transport.retries import Attempts, RetryBudgets, RetryPolicy
+from headwaiter_client.transport.status import error_from_rpc, is_silence, no_answer
 
 
 class AsyncGrpcTransport:
-    """Carries calls over gRPC, as `GrpcTransport` does; create it in the event loop that uses it."""
+    """Carries calls over gRPC, as `GrpcTransport` does, in the event loop of its first call.
+
+    Raises:
+        OSError: a TLS file cannot be read.
+    """
 
     def __init__(self, connection: Connection, retry: RetryPolicy) -> None:
+        self._connection = connection
+        self._credentials = connection.credentials()
         self._metadata = connection.call_metadata()
-        self._retries = RetryBudgets(retry)
-        self._channels = connection.aio_channels()
-        self._closed = asyncio.Event()
+        self._budgets = RetryBudgets(retry)
+        count = len(connection.addresses)
         # Start at a random replica, so that clients that start together do not all call the same replica first.
-        self._replicas = Replicas(len(self._channels), first=random.randrange(len(self._channels)))  # noqa: S311
-        self._ready = asyncio.Event()
+        self._replicas = Replicas(count, random.randrange(count), checked=not connection.balanced)  # noqa: S311
+        self._log = TransportLog(connection.addresses)
+        self._failover = Failover(self._replicas, self._budgets, self._log)
+        self._in_flight: list[set[_Sent]] = [set() for _ in range(count)]
+        # gRPC binds a channel to the event loop that runs when the channel is made, so the first call makes it.
+        self._channels: list[grpc.aio.Channel] = []
+        self._loop: asyncio.AbstractEventLoop | None = None
         # The event loop holds only weak references to tasks, so a task without another reference may be deleted.
-        self._health_checks: set[asyncio.Task[None]] = set()
-        self._balanced = connection.balanced
-        if self._balanced:
-            for index in range(len(self._channels)):
-                self._check_health(index, wait=False)
-        else:
-            self._ready.set()
+        self._probes: set[asyncio.Task[None]] = set()
+        self._closed = asyncio.Event()
+        # Set and replaced when a replica has been probed, and when the client is closed.
+        self._changed = asyncio.Event()
 
     async def unary(self, method: str, request: bytes, timeout_s: float, request_id: str | None = None) -> bytes:
         """Make a call; see `AsyncTransport.unary`."""
         timeout_s = capped_timeout_s(timeout_s, request_id)
+        self._connect()
         deadline_s = time.monotonic() + timeout_s
-        retries = self._retries.of(method)
-        attempts = Attempts(self._metadata)
-        while True:
-            try:
-                reply = await self._attempt(method, request, attempts.metadata, timeout_s, deadline_s, request_id)
-            except HeadwaiterError as error:
-                attempts.note_failure(error)
-                wait_s = retries.wait_s(error, attempts.count, deadline_s - time.monotonic(), random.random())  # noqa: S311
-                if wait_s is None:
-                    raise
-            else:
-                retries.add_success()
-                return reply
-            await _wait(self._closed, wait_s)
+        call = OutgoingCall(method, request, timeout_s, deadline_s, request_id, Attempts(self._metadata))
+        budget = self._budgets.of(method)
+        budget.start_call()
+        reply = None
+        try:
+            while reply is None:
+                index = await self._next_replica(call)
+                try:
+                    reply = await self._attempt(call, index)
+                except Transient as error:
+                    pause_s = await self._pause_s(call, index, error)
+                    if pause_s is None:
+                        raise
+                    await _wait(self._closed, pause_s)
+        finally:
+            budget.end_call(success=reply is not None)
+        return reply
 
     async def close(self) -> None:
         """End calls in flight, and all later calls, with `Cancelled`."""
         self._closed.set()
         for channel in self._channels:
             await channel.close()
-        self._ready.set()
+        self._changed.set()
 
-    async def _attempt(
-        self,
-        method: str,
-        request: bytes,
-        metadata: Metadata,
-        timeout_s: float,
-        deadline_s: float,
-        request_id: str | None,
-    ) -> bytes:
-        """Wait until a replica is ready, and send the call once, to the next replica."""
-        if not await _wait(self._ready, deadline_s - time.monotonic()):
-            raise DeadlineExceeded(f"no answer within {timeout_s:g} s: set a longer timeout_s", request_id=request_id)
-        index = self._replicas.next()
-        call: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = self._channels[index].unary_unary(method)
+    def _connect(self) -> None:
+        """Open the channels in the running event loop, unless they are open.
+
+        Raises:
+            HeadwaiterError: the client has made calls in another event loop.
+        """
+        loop = asyncio.get_running_loop()
+        if self._loop is loop:
+            return
+        if self._loop is not None:
+            raise HeadwaiterError(
+                "this AsyncClient belongs to the event loop of its first call, and another loop is running: make an "
+                "AsyncClient in each event loop, or make all calls inside one asyncio.run"
+            )
+        self._loop = loop
+        if not self._closed.is_set():
+            self._channels = self._connection.aio_channels(self._credentials)
+            self._start_probes(wait_for_ready=False)
+
+    async def _next_replica(self, call: OutgoingCall) -> int:
+        """Wait until calls may start, and return the replica for the next attempt."""
+        if self._closed.is_set():
+            raise Cancelled(CLOSED_BEFORE, request_id=call.request_id)
+        if not self._replicas.ready and not await self._wait_until(lambda: self._replicas.ready, call.deadline_s):
+            raise DeadlineExceeded(no_answer(call.timeout_s), request_id=call.request_id)
+        self._start_probes()
+        return self._replicas.next(call.attempts.unavailable)
+
+    async def _pause_s(self, call: OutgoingCall, index: int, error: Transient) -> float | None:
+        """Return the seconds until a call is sent again, or None if it fails; if no replica is up, wait for one."""
+        resend = self._failover.after(call, index, error, time.monotonic())
+        if resend is Resend.AT_ONCE:
+            return 0.0
+        if resend is Resend.NEVER:
+            return None
+        if resend is Resend.WHEN_UP and not await self._wait_until(lambda: self._replicas.any_up, call.deadline_s):
+            return None
+        return self._failover.pause_s(call, error, time.monotonic(), random.random())  # noqa: S311
+
+    async def _attempt(self, call: OutgoingCall, index: int) -> bytes:
+        """Send a call once, to a replica."""
+        stub: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = self._channels[index].unary_unary(call.method)
+        sent_s = time.monotonic()
+        sent: _Sent | None = None
         try:
-            return await call(request, timeout=deadline_s - time.monotonic(), metadata=metadata)
+            rpc = stub(call.request, timeout=call.deadline_s - sent_s, metadata=call.attempts.metadata)
+            if len(self._channels) == 1:
+                reply = await rpc
+            else:
+                sent = _Sent(rpc, call.patience_s, lambda: self._suspect(index, sent_s, call.patience_s))
+                self._in_flight[index].add(sent)
+                reply = await rpc
         except grpc.RpcError as error:
-            failure = error_from_rpc(error, timeout_s=timeout_s, request_id=request_id)
+            failure = error_from_rpc(error, timeout_s=call.timeout_s, request_id=call.request_id)
+            now_s = time.monotonic()
             if isinstance(failure, Unavailable):
-                self._record_state(index, up=False)
+                self._note(index, self._replicas.refused(index, now_s), str(failure))
+            elif is_silence(error):
+                self._note(index, self._replicas.timed_out(index, now_s))
+            else:
+                self._note(index, self._replicas.answered(index, sent_s, now_s))
             raise failure from error
         except grpc.aio.UsageError as error:
-            raise Cancelled("the client is closed: create a new client", request_id=request_id) from error
+            raise Cancelled(CLOSED_BEFORE, request_id=call.request_id) from error
         except asyncio.CancelledError as error:
             task = asyncio.current_task()
             if task and task.cancelling():
                 raise
+            if sent and sent.moved:
+                raise Unavailable(MOVED, request_id=call.request_id) from error
             # The task was not cancelled, so the channel was closed during the call.
-            raise Cancelled("the client was closed before the answer came", request_id=request_id) from error
+            raise Cancelled(CLOSED_DURING, request_id=call.request_id) from error
+        finally:
+            if sent:
+                sent.end()
+                self._in_flight[index].discard(sent)
+        self._note(index, self._replicas.answered(index, sent_s, time.monotonic()))
+        return reply
 
-    def _record_state(self, index: int, *, up: bool) -> None:
-        """Record whether a replica is up, and start a health check if it went down."""
-        if not self._balanced:
+    async def _wait_until(self, condition: Callable[[], bool], deadline_s: float) -> bool:
+        """Probe replicas until a condition holds, and return whether it does at the deadline; closing ends the wait."""
+        while not self._closed.is_set():
+            self._start_probes()
+            if condition():
+                return True
+            now_s = time.monotonic()
+            if now_s >= deadline_s:
+                return False
+            await _wait(self._changed, min(deadline_s, self._replicas.next_probe_s) - now_s)
+        return True
+
+    def _note(self, index: int, change: Change | None, reason: str = "") -> None:
+        """Act on the change of a replica."""
+        if change is None:
             return
-        changed = self._replicas.record(index, up)
-        if self._replicas.ready:
-            self._ready.set()
-        if changed and not up:
-            self._check_health(index, wait=True)
+        self._log.change(index, change, reason, time.monotonic())
+        if change is Change.ASIDE:
+            for sent in list(self._in_flight[index]):
+                sent.move()
+        self._start_probes()
+        self._notify()
 
-    def _check_health(self, index: int, *, wait: bool) -> None:
-        """Check a replica's health in the background; see `GrpcTransport._check_health`."""
+    def _notify(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
 
-        async def check_health() -> None:
-            check: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = self._channels[index].unary_unary(HEALTH_METHOD)
-            with suppress(grpc.aio.UsageError):  # The client is closed.
-                code = await check(HEALTH_REQUEST, wait_for_ready=wait).code()
-                if not self._closed.is_set():
-                    self._record_state(index, up=wait or code not in DOWN_CODES)
+    def _suspect(self, index: int, sent_s: float, timeout_s: float) -> None:
+        """Probe a replica that has not answered since `sent_s`, if other replicas answer."""
+        if self._replicas.suspect(index, sent_s):
+            self._probe(index, timeout_s, wait_for_ready=False)
 
-        task = asyncio.create_task(check_health())
-        self._health_checks.add(task)
-        task.add_done_callback(self._health_checks.discard)
+    def _start_probes(self, *, wait_for_ready: bool = True) -> None:
+        """Start the probes that are due."""
+        for index in self._replicas.due(time.monotonic()):
+            self._probe(index, PROBE_TIMEOUT_S, wait_for_ready=wait_for_ready)
+
+    def _probe(self, index: int, timeout_s: float, *, wait_for_ready: bool) -> None:
+        """Check a replica's health in the background."""
+        check: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = self._channels[index].unary_unary(HEALTH_METHOD)
+        with suppress(grpc.aio.UsageError):  # The client is closed.
+            call = check(HEALTH_REQUEST, timeout=timeout_s, metadata=self._metadata, wait_for_ready=wait_for_ready)
+            task = asyncio.create_task(_record_probe(weakref.ref(self), index, call))
+            self._probes.add(task)
+            task.add_done_callback(self._probes.discard)
+
+    def record_probe(self, index: int, code: grpc.StatusCode, reply: bytes) -> None:
+        """Record the outcome of a probe."""
+        if self._closed.is_set():
+            return
+        change = self._replicas.probed(index, probe_outcome(code, reply), time.monotonic())
+        self._note(index, change, f"its health check ended with {code.name}")
+        self._notify()  # The time of the next probe has changed.
+
+
+class _Sent:
+    """A call on its way to one of several replicas; see `grpc_transport._Sent`."""
+
+    def __init__(
+        self, call: "grpc.aio.UnaryUnaryCall[bytes, bytes]", patience_s: float, suspect: Callable[[], None]
+    ) -> None:
+        self.moved = False
+        self._call = call
+        self._patience_s = patience_s
+        self._suspect = suspect
+        self._timer = asyncio.get_running_loop().call_later(patience_s, self._lose_patience)
+
+    def move(self) -> None:
+        """Cancel the call, so that it moves to another replica."""
+        self.moved = True
+        self._call.cancel()
+
+    def end(self) -> None:
+        """Stop waiting, because the call has ended."""
+        self._timer.cancel()
+
+    def _lose_patience(self) -> None:
+        self._suspect()
+        self._timer = asyncio.get_running_loop().call_later(self._patience_s, self._lose_patience)
+
+
+async def _record_probe(
+    transport: "weakref.ref[AsyncGrpcTransport]", index: int, call: "grpc.aio.UnaryUnaryCall[bytes, bytes]"
+) -> None:
+    """Wait for a probe; the task holds no reference to the transport, which is freed when nobody else holds it."""
+    code = await call.code()
+    reply = await call if code is grpc.StatusCode.OK else b""
+    alive = transport()
+    if alive is not None:
+        alive.record_probe(index, code, reply)
 
 
 async def _wait(event: asyncio.Event, timeout_s: float) -> bool:

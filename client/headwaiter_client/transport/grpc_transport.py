@@ -1,27 +1,42 @@
 """Carry the calls of `Client` over gRPC. Several threads may make calls at the same time.
 
-gRPC connects to each replica, watches its health and reconnects. The transport chooses the replica for each call, and
-decides whether a failed call is sent again.
+gRPC connects to each replica and reconnects. The transport chooses the replica for each call (`replicas`), and decides
+whether a failed call is sent again (`failover`). It has no thread of its own: calls start the probes of replicas that
+are down, and gRPC's thread records the outcome.
 """
 
 import random
 import threading
 import time
+import weakref
+from collections.abc import Callable
 from contextlib import suppress
 from typing import cast
 
 import grpc
 
-from headwaiter_client.calls.steps import HEALTH_METHOD, HEALTH_REQUEST
-from headwaiter_client.errors import Cancelled, DeadlineExceeded, HeadwaiterError, Unavailable
+from headwaiter_client.calls.steps import HEALTH_METHOD, HEALTH_REQUEST, HEALTH_SERVING
+from headwaiter_client.errors import Cancelled, DeadlineExceeded, Transient, Unavailable
 from headwaiter_client.transport.connection import Connection, capped_timeout_s
+from headwaiter_client.transport.failover import Failover, OutgoingCall, Resend
 from headwaiter_client.transport.interface import CancelScope
-from headwaiter_client.transport.replicas import Replicas
-from headwaiter_client.transport.retries import Attempts, Metadata, RetryBudgets, RetryPolicy
-from headwaiter_client.transport.status import error_from_rpc
+from headwaiter_client.transport.log import TransportLog
+from headwaiter_client.transport.replicas import Change, Probe, Replicas
+from headwaiter_client.transport.retries import Attempts, RetryBudgets, RetryPolicy
+from headwaiter_client.transport.status import error_from_rpc, is_silence, no_answer
 
-# A health check ends with one of these codes if the server cannot be reached (UNAVAILABLE) or is stopping (CANCELLED).
-DOWN_CODES = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
+# Longest wait for the answer to the probe of a replica that is down: long enough to reconnect.
+PROBE_TIMEOUT_S = 2.0
+# A probe ends with one of these codes if the server cannot be reached (UNAVAILABLE) or is stopping (CANCELLED).
+_DOWN_CODES = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
+
+# Seconds between two looks at the scope of a call that waits for a replica.
+_CANCEL_CHECK_S = 0.1
+
+CANCELLED_BY_SCOPE = "the call was cancelled, because another call failed or the stream was closed"
+CLOSED_BEFORE = "the client is closed: create a new client"
+CLOSED_DURING = "the client was closed before the answer came"
+MOVED = "the replica stopped answering while other replicas answer"
 
 
 class GrpcTransport:
@@ -33,19 +48,20 @@ class GrpcTransport:
 
     def __init__(self, connection: Connection, retry: RetryPolicy) -> None:
         self._metadata = connection.call_metadata()
-        self._retries = RetryBudgets(retry)
-        self._channels = connection.channels()
-        self._closed = threading.Event()
-        self._lock = threading.Lock()
+        self._budgets = RetryBudgets(retry)
+        self._channels = connection.channels(connection.credentials())
+        count = len(self._channels)
         # Start at a random replica, so that clients that start together do not all call the same replica first.
-        self._replicas = Replicas(len(self._channels), first=random.randrange(len(self._channels)))  # noqa: S311
-        self._ready = threading.Event()
-        self._balanced = connection.balanced
-        if self._balanced:
-            for index in range(len(self._channels)):
-                self._check_health(index, wait=False)
-        else:
-            self._ready.set()
+        self._replicas = Replicas(count, random.randrange(count), checked=not connection.balanced)  # noqa: S311
+        self._log = TransportLog(connection.addresses)
+        self._failover = Failover(self._replicas, self._budgets, self._log)
+        self._in_flight: list[set[_Sent]] = [set() for _ in self._channels]
+        self._closed = threading.Event()
+        # Notified when a replica has been probed, and when the client is closed.
+        self._changed = threading.Condition()
+        # gRPC frees a channel that nobody closes only after the calls of that channel, which include probes.
+        weakref.finalize(self, _close_all, self._channels).atexit = False
+        self._start_probes(wait_for_ready=False)
 
     def unary(
         self,
@@ -58,83 +74,228 @@ class GrpcTransport:
         """Make a call; see `Transport.unary`."""
         timeout_s = capped_timeout_s(timeout_s, request_id)
         deadline_s = time.monotonic() + timeout_s
-        retries = self._retries.of(method)
-        attempts = Attempts(self._metadata)
-        while True:
-            try:
-                reply = self._attempt(
-                    method, request, attempts.metadata, timeout_s, deadline_s, request_id, cancel_scope
-                )
-            except HeadwaiterError as error:
-                attempts.note_failure(error)
-                wait_s = retries.wait_s(error, attempts.count, deadline_s - time.monotonic(), random.random())  # noqa: S311
-                if wait_s is None:
-                    raise
-            else:
-                retries.add_success()
-                return reply
-            self._closed.wait(wait_s)
+        call = OutgoingCall(method, request, timeout_s, deadline_s, request_id, Attempts(self._metadata))
+        budget = self._budgets.of(method)
+        budget.start_call()
+        reply = None
+        try:
+            while reply is None:
+                index = self._next_replica(call, cancel_scope)
+                try:
+                    reply = self._attempt(call, index, cancel_scope)
+                except Transient as error:
+                    pause_s = self._pause_s(call, index, error, cancel_scope)
+                    if pause_s is None:
+                        raise
+                    (cancel_scope.cancelled if cancel_scope else self._closed).wait(pause_s)
+        finally:
+            budget.end_call(success=reply is not None)
+        return reply
 
     def close(self) -> None:
         """End calls in flight, and all later calls, with `Cancelled`."""
         self._closed.set()
-        for channel in self._channels:
-            channel.close()
-        self._ready.set()
+        _close_all(self._channels)
+        with self._changed:
+            self._changed.notify_all()
 
-    def _attempt(
-        self,
-        method: str,
-        request: bytes,
-        metadata: Metadata,
-        timeout_s: float,
-        deadline_s: float,
-        request_id: str | None,
-        cancel_scope: CancelScope | None,
-    ) -> bytes:
-        """Wait until a replica is ready, and send the call once, to the next replica."""
-        if not self._ready.wait(deadline_s - time.monotonic()):
-            raise DeadlineExceeded(f"no answer within {timeout_s:g} s: set a longer timeout_s", request_id=request_id)
-        with self._lock:
-            index = self._replicas.next()
-        call: grpc.UnaryUnaryMultiCallable[bytes, bytes] = self._channels[index].unary_unary(method)
-        left_s = deadline_s - time.monotonic()
+    def _next_replica(self, call: OutgoingCall, cancel_scope: CancelScope | None) -> int:
+        """Wait until calls may start, and return the replica for the next attempt."""
+        if not self._replicas.ready and not self._wait_until(
+            lambda: self._replicas.ready, call.deadline_s, cancel_scope
+        ):
+            raise DeadlineExceeded(no_answer(call.timeout_s), request_id=call.request_id)
+        self._start_probes()
+        return self._replicas.next(call.attempts.unavailable)
+
+    def _pause_s(
+        self, call: OutgoingCall, index: int, error: Transient, cancel_scope: CancelScope | None
+    ) -> float | None:
+        """Return the seconds until a call is sent again, or None if it fails; if no replica is up, wait for one."""
+        resend = self._failover.after(call, index, error, time.monotonic())
+        if resend is Resend.AT_ONCE:
+            return 0.0
+        if resend is Resend.NEVER:
+            return None
+        if resend is Resend.WHEN_UP and not self._wait_until(
+            lambda: self._replicas.any_up, call.deadline_s, cancel_scope
+        ):
+            return None
+        return self._failover.pause_s(call, error, time.monotonic(), random.random())  # noqa: S311
+
+    def _attempt(self, call: OutgoingCall, index: int, cancel_scope: CancelScope | None) -> bytes:
+        """Send a call once, to a replica."""
+        stub: grpc.UnaryUnaryMultiCallable[bytes, bytes] = self._channels[index].unary_unary(call.method)
+        sent_s = time.monotonic()
+        left_s, metadata = call.deadline_s - sent_s, call.attempts.metadata
         try:
-            if cancel_scope is None:  # A blocking call is faster than a future.
-                return call(request, timeout=left_s, metadata=metadata)
-            return cancel_scope.run(lambda: call.future(request, timeout=left_s, metadata=metadata))
+            if len(self._channels) > 1:
+                reply = self._send_to_replica(call, index, stub, sent_s, cancel_scope)
+            elif cancel_scope is None:  # A blocking call is faster than a future.
+                reply = stub(call.request, timeout=left_s, metadata=metadata)
+            else:
+                reply = cancel_scope.run(lambda: stub.future(call.request, timeout=left_s, metadata=metadata))
         except grpc.FutureCancelledError as error:
-            raise Cancelled(
-                "the call was cancelled, because another call failed or the stream was closed", request_id=request_id
-            ) from error
+            if self._closed.is_set():
+                raise Cancelled(CLOSED_DURING, request_id=call.request_id) from error
+            raise Cancelled(CANCELLED_BY_SCOPE, request_id=call.request_id) from error
         except grpc.RpcError as error:
             if self._closed.is_set():
-                raise Cancelled("the client was closed before the answer came", request_id=request_id) from error
-            failure = error_from_rpc(error, timeout_s=timeout_s, request_id=request_id)
+                raise Cancelled(CLOSED_DURING, request_id=call.request_id) from error
+            failure = error_from_rpc(error, timeout_s=call.timeout_s, request_id=call.request_id)
+            now_s = time.monotonic()
             if isinstance(failure, Unavailable):
-                self._record_state(index, up=False)
+                self._note(index, self._replicas.refused(index, now_s), str(failure))
+            elif is_silence(error):
+                self._note(index, self._replicas.timed_out(index, now_s))
+            else:
+                self._note(index, self._replicas.answered(index, sent_s, now_s))
             raise failure from error
         except ValueError as error:  # gRPC raises ValueError here only if the channel is closed.
-            raise Cancelled("the client is closed: create a new client", request_id=request_id) from error
+            raise Cancelled(CLOSED_BEFORE, request_id=call.request_id) from error
+        self._note(index, self._replicas.answered(index, sent_s, time.monotonic()))
+        return reply
 
-    def _record_state(self, index: int, *, up: bool) -> None:
-        """Record whether a replica is up, and start a health check if it went down."""
-        if not self._balanced:
+    def _send_to_replica(
+        self,
+        call: OutgoingCall,
+        index: int,
+        stub: "grpc.UnaryUnaryMultiCallable[bytes, bytes]",
+        sent_s: float,
+        cancel_scope: CancelScope | None,
+    ) -> bytes:
+        """Send a call to one of several replicas; raise `Unavailable` if the replica is put aside meanwhile."""
+        in_flight = self._in_flight[index]
+        sent: _Sent | None = None
+
+        def start() -> _Sent:
+            nonlocal sent
+            future = stub.future(call.request, timeout=call.deadline_s - sent_s, metadata=call.attempts.metadata)
+            sent = _Sent(future, call.patience_s, lambda: self._suspect(index, sent_s, call.patience_s))
+            in_flight.add(sent)
+            return sent
+
+        try:
+            return (cancel_scope or CancelScope()).run(start)
+        except grpc.FutureCancelledError as error:
+            if sent is None or not sent.moved:
+                raise
+            raise Unavailable(MOVED, request_id=call.request_id) from error
+        finally:
+            if sent is not None:
+                in_flight.discard(sent)
+
+    def _wait_until(self, condition: Callable[[], bool], deadline_s: float, cancel_scope: CancelScope | None) -> bool:
+        """Probe replicas until a condition holds, and return whether it does at the deadline.
+
+        Closing the client, or cancelling the scope, ends the wait too; the next attempt then raises `Cancelled`.
+        """
+        while not (self._closed.is_set() or (cancel_scope and cancel_scope.cancelled.is_set())):
+            self._start_probes()
+            with self._changed:
+                if condition():
+                    return True
+                now_s = time.monotonic()
+                if now_s >= deadline_s:
+                    return False
+                until_s = min(deadline_s, self._replicas.next_probe_s)
+                self._changed.wait(min(until_s - now_s, _CANCEL_CHECK_S) if cancel_scope else until_s - now_s)
+        return True
+
+    def _note(self, index: int, change: Change | None, reason: str = "") -> None:
+        """Act on the change of a replica."""
+        if change is None:
             return
-        with self._lock:
-            changed = self._replicas.record(index, up)
-            if self._replicas.ready:
-                self._ready.set()
-        if changed and not up:
-            self._check_health(index, wait=True)
+        self._log.change(index, change, reason, time.monotonic())
+        if change is Change.ASIDE:
+            for sent in list(self._in_flight[index]):
+                sent.move()
+        self._start_probes()
+        with self._changed:
+            self._changed.notify_all()
 
-    def _check_health(self, index: int, *, wait: bool) -> None:
-        """Check a replica's health in the background; if `wait`, first wait until gRPC's health watch reports it up."""
+    def _suspect(self, index: int, sent_s: float, timeout_s: float) -> None:
+        """Probe a replica that has not answered since `sent_s`, if other replicas answer."""
+        if self._replicas.suspect(index, sent_s):
+            self._probe(index, timeout_s, wait_for_ready=False)
+
+    def _start_probes(self, *, wait_for_ready: bool = True) -> None:
+        """Start the probes that are due."""
+        for index in self._replicas.due(time.monotonic()):
+            self._probe(index, PROBE_TIMEOUT_S, wait_for_ready=wait_for_ready)
+
+    def _probe(self, index: int, timeout_s: float, *, wait_for_ready: bool) -> None:
+        """Check a replica's health in the background."""
+        # gRPC holds the callback until the call has ended; a client that nobody else holds is freed before.
+        transport = weakref.ref(self)
 
         def record(call: "grpc.Future[bytes]") -> None:
-            if not self._closed.is_set():
-                self._record_state(index, up=wait or cast("grpc.Call", call).code() not in DOWN_CODES)
+            alive = transport()
+            if alive is not None and not alive._closed.is_set():  # noqa: SLF001
+                alive._record_probe(index, call)  # noqa: SLF001
 
         check: grpc.UnaryUnaryMultiCallable[bytes, bytes] = self._channels[index].unary_unary(HEALTH_METHOD)
         with suppress(ValueError):  # The client is closed.
-            check.future(HEALTH_REQUEST, wait_for_ready=wait).add_done_callback(record)
+            check.future(
+                HEALTH_REQUEST, timeout=timeout_s, metadata=self._metadata, wait_for_ready=wait_for_ready
+            ).add_done_callback(record)
+
+    def _record_probe(self, index: int, call: "grpc.Future[bytes]") -> None:
+        code = cast("grpc.Call", call).code()
+        outcome = probe_outcome(code, call.result() if code is grpc.StatusCode.OK else b"")
+        self._note(
+            index, self._replicas.probed(index, outcome, time.monotonic()), f"its health check ended with {code.name}"
+        )
+        with self._changed:  # The time of the next probe has changed.
+            self._changed.notify_all()
+
+
+class _Sent:
+    """A call on its way to one of several replicas.
+
+    Args:
+        future: the call.
+        patience_s: seconds without an answer after which `suspect` is called, and again after as many.
+        suspect: called by the thread that waits for the answer.
+
+    Attributes:
+        moved: whether the call was cancelled because it moves to another replica.
+    """
+
+    def __init__(self, future: "grpc.Future[bytes]", patience_s: float, suspect: Callable[[], None]) -> None:
+        self.moved = False
+        self._future = future
+        self._patience_s = patience_s
+        self._suspect = suspect
+
+    def result(self) -> bytes:
+        """Wait for the reply."""
+        while True:
+            try:
+                return self._future.result(self._patience_s)
+            except grpc.FutureTimeoutError:
+                self._suspect()
+
+    def cancel(self) -> None:
+        """Cancel the call, on the server too."""
+        self._future.cancel()
+
+    def move(self) -> None:
+        """Cancel the call, so that it moves to another replica."""
+        self.moved = True
+        self._future.cancel()
+
+
+def probe_outcome(code: grpc.StatusCode, reply: bytes) -> Probe:
+    """Return the outcome of a probe that ended with a code, and with a reply if the code is OK."""
+    if code is grpc.StatusCode.DEADLINE_EXCEEDED:
+        return Probe.SILENT
+    if code is grpc.StatusCode.OK:
+        return Probe.SERVING if reply == HEALTH_SERVING else Probe.REFUSED
+    # Another error comes from a server or a proxy that does not offer the health service, so it can't be down.
+    return Probe.REFUSED if code in _DOWN_CODES else Probe.SERVING
+
+
+def _close_all(channels: list[grpc.Channel]) -> None:
+    for channel in channels:
+        channel.close()

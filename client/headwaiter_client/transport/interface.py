@@ -7,15 +7,29 @@ from typing import Protocol
 import grpc
 
 
+class SentCall(Protocol):
+    """A call in flight, such as a `grpc.Future`."""
+
+    def result(self) -> bytes:
+        """Wait for the reply."""
+
+    def cancel(self) -> object:
+        """Cancel the call."""
+
+
 class CancelScope:
-    """A group of calls, made by one or several threads, that are cancelled together."""
+    """A group of calls, made by one or several threads, that are cancelled together.
+
+    Attributes:
+        cancelled: set when the calls are cancelled; a pause before a retry waits for it.
+    """
 
     def __init__(self) -> None:
-        self._calls: set[grpc.Future[bytes]] = set()
-        self._cancelled = False
+        self.cancelled = threading.Event()
+        self._calls: set[SentCall] = set()
         self._lock = threading.RLock()
 
-    def run(self, start: Callable[[], "grpc.Future[bytes]"]) -> bytes:
+    def run(self, start: Callable[[], SentCall]) -> bytes:
         """Start a call and wait for its reply; a cancelled scope starts no call.
 
         Raises:
@@ -23,7 +37,7 @@ class CancelScope:
             grpc.FutureCancelledError: the scope or the call was cancelled.
         """
         with self._lock:
-            if self._cancelled:
+            if self.cancelled.is_set():
                 raise grpc.FutureCancelledError
             call = start()
             self._calls.add(call)
@@ -36,7 +50,7 @@ class CancelScope:
     def cancel(self) -> None:
         """Cancel the calls in flight, on the server too; later calls of the scope are not started."""
         with self._lock:
-            self._cancelled = True
+            self.cancelled.set()
             calls = list(self._calls)
         for call in calls:
             call.cancel()

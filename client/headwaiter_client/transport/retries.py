@@ -10,11 +10,12 @@ from headwaiter_client.calls.steps import HEALTH_METHOD
 from headwaiter_client.errors import DeviceFailed, HeadwaiterError, Transient
 from headwaiter_proto.rules.status import DEVICE_FAILURES_KEY
 
-# Retries in the budget of a new client, and the maximum of a budget. If a policy allows a single call more retries than
-# one of these numbers, that number is raised to match.
-_INITIAL_RETRIES = 10.0
-_MAX_RETRIES = 100.0
+# The retries that a client may take, however few calls are in flight.
+_MIN_RETRIES = 10.0
+_RETRIES_PER_CALL_IN_FLIGHT = 2.0
 _RETRIES_PER_SUCCESS = 0.2
+# A server that asks for at least this delay sets the pace of the retries itself.
+_PACED_BY_SERVER_S = 0.1
 
 Metadata: TypeAlias = tuple[tuple[str, str], ...]
 
@@ -52,6 +53,10 @@ class RetryPolicy:
                 "finite numbers with 0 <= initial_backoff_s <= max_backoff_s"
             )
 
+    def allows(self, error: HeadwaiterError, attempts: int) -> bool:
+        """Return whether a call may be sent again after an error, if `attempts` attempts have been made."""
+        return isinstance(error, Transient) and attempts < self.max_attempts
+
     def wait_s(self, error: HeadwaiterError, attempts: int, remaining_s: float, jitter: float) -> float | None:
         """Return the seconds to wait before the next attempt, or None if the call must not be sent again.
 
@@ -64,7 +69,7 @@ class RetryPolicy:
             remaining_s: seconds until the deadline.
             jitter: random number from 0 to 1.
         """
-        if not isinstance(error, Transient) or attempts >= self.max_attempts:
+        if not self.allows(error, attempts):
             return None
         # Cap the exponent, because 2.0**1024 overflows; with 60, every usual back-off has reached max_backoff_s.
         backoff_s = min(self.max_backoff_s, self.initial_backoff_s * 2.0 ** min(attempts - 1, 60))
@@ -78,8 +83,12 @@ DEFAULT_RETRY = RetryPolicy()
 class RetryBudget:
     """A retry policy with a budget that all calls of a client share. Threads may share the budget.
 
-    A new budget holds ten retries, or as many as the policy allows one call if that is more. Each successful call adds
-    a fifth of a retry. A client whose calls all fail therefore soon stops retrying, and adds no load to its servers.
+    The budget follows the calls in flight, as in Envoy, and the successes, as gRPC's retry throttling does (proposal
+    A6). Each call that is sent again takes one retry from the budget, and each success returns a fifth. The budget is
+    two retries for each call in flight, or ten if that is more, or as many as the policy allows one call. A burst of
+    refusals therefore fails no call, and a client whose calls all fail soon stops retrying.
+
+    A retry is free if the server has asked for a delay of 0.1 s or longer, because the server then sets the pace.
 
     Raises:
         TypeError: `policy` is not a RetryPolicy.
@@ -87,24 +96,38 @@ class RetryBudget:
 
     def __init__(self, policy: RetryPolicy) -> None:
         check_type("retry", policy, RetryPolicy, "a RetryPolicy, such as RetryPolicy(max_attempts=3)")
-        self._policy = policy
-        self._retries = max(_INITIAL_RETRIES, policy.max_attempts - 1.0)
-        self._max_retries = max(_MAX_RETRIES, self._retries)
+        self.policy = policy
+        self._min_retries = max(_MIN_RETRIES, policy.max_attempts - 1.0)
+        self._taken = 0.0
+        self._in_flight = 0
         self._lock = threading.Lock()
 
-    def add_success(self) -> None:
-        """Add the fraction of a retry that a successful call earns."""
+    def start_call(self) -> None:
+        """Count a call that is now in flight."""
         with self._lock:
-            self._retries = min(self._max_retries, self._retries + _RETRIES_PER_SUCCESS)
+            self._in_flight += 1
+
+    def end_call(self, *, success: bool) -> None:
+        """Count a call that has ended; a success returns a part of a retry."""
+        with self._lock:
+            if success:
+                self._taken = max(0.0, min(self._taken, self._limit) - _RETRIES_PER_SUCCESS)
+            self._in_flight -= 1
 
     def wait_s(self, error: HeadwaiterError, attempts: int, remaining_s: float, jitter: float) -> float | None:
         """Return `RetryPolicy.wait_s`, and take a retry from the budget; return None if the budget is empty."""
-        wait_s = self._policy.wait_s(error, attempts, remaining_s, jitter)
+        wait_s = self.policy.wait_s(error, attempts, remaining_s, jitter)
+        if wait_s is None or (error.retry_after_s or 0.0) >= _PACED_BY_SERVER_S:
+            return wait_s
         with self._lock:
-            if wait_s is None or self._retries < 1:
+            if self._taken + 1 > self._limit:
                 return None
-            self._retries -= 1
+            self._taken += 1
         return wait_s
+
+    @property
+    def _limit(self) -> float:
+        return max(self._min_retries, _RETRIES_PER_CALL_IN_FLIGHT * self._in_flight)
 
 
 class Attempts:
@@ -116,11 +139,13 @@ class Attempts:
     Attributes:
         count: number of attempts so far.
         metadata: the metadata of the next attempt. A server isolates a request that has killed devices before.
+        unavailable: the replicas that were `Unavailable` to this call, since the call last waited.
     """
 
     def __init__(self, metadata: Metadata) -> None:
         self.count = 0
         self.metadata = self._first_metadata = metadata
+        self.unavailable: set[int] = set()
         self._device_failures = 0
 
     def note_failure(self, error: HeadwaiterError) -> None:

@@ -52,6 +52,8 @@ _BARE: dict[grpc.StatusCode, tuple[type[HeadwaiterError], str]] = {
     grpc.StatusCode.UNIMPLEMENTED: (Unimplemented, f"{_CHECK_ADDRESS} of the same version as the client"),
 }
 _MAX_QUOTED_CHARACTERS = 300
+# The longest delay of google.protobuf.Duration: about 10,000 years.
+_MAX_DELAY_S = 315_576_000_000
 
 _DETAILS = (error_details_pb2.ErrorInfo, error_details_pb2.RetryInfo, error_details_pb2.RequestInfo)
 
@@ -73,16 +75,33 @@ def error_from_rpc(error: grpc.RpcError, *, timeout_s: float, request_id: str | 
         kind,
         message,
         metadata,
-        retry_after_s=retry.retry_delay.ToTimedelta().total_seconds() if retry else None,
+        retry_after_s=_retry_after_s(retry) if retry else None,
         # A server that refuses a call before it reads the request generates another id.
         request_id=request.request_id if request else request_id,
     )
 
 
+def is_silence(error: grpc.RpcError) -> bool:
+    """Return whether a call failed because the server did not answer before the deadline."""
+    call = cast("grpc.Call", error)
+    return call.code() is grpc.StatusCode.DEADLINE_EXCEEDED and not _known_details(call)
+
+
+def no_answer(timeout_s: float) -> str:
+    """Return the message of a call without an answer before its deadline."""
+    return f"no answer within {timeout_s:g} s: set a longer timeout_s"
+
+
+def _retry_after_s(retry: error_details_pb2.RetryInfo) -> float | None:
+    """Return the delay that a server asks for, or None if the delay is none that protobuf allows."""
+    seconds = retry.retry_delay.seconds + retry.retry_delay.nanos / 1e9
+    return seconds if 0 <= seconds <= _MAX_DELAY_S else None
+
+
 def _without_details(code: grpc.StatusCode, text: str, timeout_s: float) -> tuple[type[HeadwaiterError], str]:
     """Return the class and the message of a failure that no Headwaiter server explained."""
     if code is grpc.StatusCode.DEADLINE_EXCEEDED:
-        return DeadlineExceeded, f"no answer within {timeout_s:g} s: set a longer timeout_s"
+        return DeadlineExceeded, no_answer(timeout_s)
     if code is grpc.StatusCode.CANCELLED:
         # This is not a caller's cancellation, which never gets here: gRPC ends calls this way when the server stops.
         return Unavailable, "the server ended the call without an answer: it may be shutting down"

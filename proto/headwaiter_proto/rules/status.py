@@ -21,6 +21,8 @@ DEVICE_FAILURES_KEY = "headwaiter-device-failures"
 # gRPC clients refuse trailers of more than 8 KiB, and the trailers hold a message three times: percent-encoded, in the
 # status, and perhaps in a BadRequest.
 _MAX_MESSAGE_BYTES = 1000
+# The digits of the longest integer of 64 bits, with its sign. Python refuses to convert texts of 5,000 digits.
+_MAX_DIGITS = 20
 
 # The gRPC code and the HTTP status of each reason.
 _CODES = {
@@ -130,4 +132,7 @@ def metadata_of(error: HeadwaiterError) -> dict[str, str]:
 
 
 def _integer(text: str | None) -> int | None:
-    return int(text) if text and text.removeprefix("-").isdecimal() else None
+    """Return the number in a text, or None if the text is no number of the contract: those have 64 bits."""
+    if not text or len(text) > _MAX_DIGITS or not text.removeprefix("-").isdecimal():
+        return None
+    return int(text)

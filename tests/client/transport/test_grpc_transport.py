@@ -146,10 +146,11 @@ async def test_retries_add_at_most_a_fifth_to_the_load_when_all_calls_fail(
             fake.requests.clear()
             fake.refuse(code, "no", *details)
         for _ in range(10):
-            outcomes = await asyncio.gather(*(client.encode(["a"]) for _ in range(10)), return_exceptions=True)
+            calls = (client.encode(["a"], timeout_s=0.2) for _ in range(10))
+            outcomes = await asyncio.gather(*calls, return_exceptions=True)
             refused += sum(isinstance(outcome, Unavailable | Overloaded) for outcome in outcomes)
     assert refused == 100  # No call failed with another error.
-    assert 100 < sum(len(fake.requests) for fake in servers) <= 120
+    assert 100 <= sum(len(fake.requests) for fake in servers) <= 120
 
 
 @pytest.mark.parametrize("client_class", [Client, AsyncClient], ids=["sync", "async"])

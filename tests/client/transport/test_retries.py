@@ -66,38 +66,71 @@ def test_a_wait_ends_before_the_deadline_and_no_sooner_than_the_server_asks(
         assert wait_s <= (server_delay_s or 0) + policy.max_backoff_s
 
 
-@given(st.lists(st.booleans(), max_size=400))
-def test_retries_are_at_most_ten_plus_a_fifth_of_the_successes(successes: list[bool]) -> None:
-    retries = RetryBudget(POLICY)
+def _budget(in_flight: int, policy: RetryPolicy = POLICY) -> RetryBudget:
+    budget = RetryBudget(policy)
+    for _ in range(in_flight):
+        budget.start_call()
+    return budget
+
+
+def _retries(budget: RetryBudget, calls: int) -> int:
+    """Let calls fail, and return how many of them may be sent again."""
+    return sum(budget.wait_s(REFUSAL, 1, 10, 1) is not None for _ in range(calls))
+
+
+@given(st.integers(1, 300), st.lists(st.booleans(), max_size=400))
+def test_retries_are_at_most_the_budget_plus_a_fifth_of_the_successes(in_flight: int, successes: list[bool]) -> None:
+    budget = _budget(in_flight)
     taken = 0
     for success in successes:
         if success:
-            retries.add_success()
+            budget.start_call()
+            budget.end_call(success=True)
         else:
-            taken += retries.wait_s(REFUSAL, 1, 10, 1) is not None
-    assert taken <= 10 + successes.count(True) / 5
+            taken += _retries(budget, 1)
+    assert taken <= max(10, 2 * (in_flight + 1)) + successes.count(True) / 5
 
 
-def test_a_client_saves_at_most_a_hundred_retries() -> None:
-    retries = RetryBudget(POLICY)
-    for _ in range(1000):
-        retries.add_success()
-    assert sum(retries.wait_s(REFUSAL, 1, 10, 1) is not None for _ in range(1000)) == 100
+@given(st.integers(0, 300))
+def test_a_burst_of_refusals_fails_no_call_in_flight(in_flight: int) -> None:
+    assert _retries(_budget(in_flight), in_flight) == in_flight
 
 
-def test_the_budget_starts_with_all_retries_that_the_policy_allows_one_call() -> None:
-    retries = RetryBudget(RetryPolicy(max_attempts=300))
-    taken = [retries.wait_s(REFUSAL, attempts, math.inf, 0) is not None for attempts in range(1, 301)]
+@pytest.mark.parametrize(("in_flight", "budget"), [(1, 10), (5, 10), (6, 12), (64, 128)])
+def test_the_budget_is_two_retries_for_each_call_in_flight_and_at_least_ten(in_flight: int, budget: int) -> None:
+    assert _retries(_budget(in_flight), 1000) == budget
+
+
+def test_the_budget_shrinks_with_the_calls_in_flight_and_each_success_returns_a_fifth() -> None:
+    budget = _budget(64)
+    assert _retries(budget, 1000) == 128
+    for _ in range(63):
+        budget.end_call(success=False)
+    assert _retries(budget, 1) == 0
+    for _ in range(11):
+        budget.start_call()
+        budget.end_call(success=True)
+    assert _retries(budget, 1000) == 2
+
+
+def test_the_budget_is_at_least_what_the_policy_allows_one_call() -> None:
+    budget = _budget(1, RetryPolicy(max_attempts=300))
+    taken = [budget.wait_s(REFUSAL, attempts, math.inf, 0) is not None for attempts in range(1, 301)]
     assert taken == [True] * 299 + [False]
-    retries.add_success()
-    assert retries.wait_s(REFUSAL, 1, math.inf, 0) is None
+    assert budget.wait_s(REFUSAL, 1, math.inf, 0) is None
 
 
-def test_a_call_that_is_not_sent_again_uses_no_retry() -> None:
-    retries = RetryBudget(POLICY)
+@pytest.mark.parametrize(("delay_s", "retries"), [(0.1, 1000), (5, 1000), (0.09, 10), (None, 10)])
+def test_a_server_that_asks_for_a_delay_sets_the_pace_without_the_budget(delay_s: float | None, retries: int) -> None:
+    budget, refusal = _budget(1), Overloaded("full", retry_after_s=delay_s)
+    assert sum(budget.wait_s(refusal, 1, 10, 0) is not None for _ in range(1000)) == retries
+
+
+def test_a_call_that_is_not_sent_again_takes_nothing_from_the_budget() -> None:
+    budget = _budget(1)
     for _ in range(100):
-        assert retries.wait_s(HeadwaiterError("no"), 1, 10, 1) is None
-    assert retries.wait_s(REFUSAL, 1, 10, 1) is not None
+        assert budget.wait_s(HeadwaiterError("no"), 1, 10, 1) is None
+    assert budget.wait_s(REFUSAL, 1, 10, 1) is not None
 
 
 @pytest.mark.parametrize(

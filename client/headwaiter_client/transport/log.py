@@ -1,0 +1,79 @@
+"""Write the log records of the client, at most a few per second."""
+
+import logging
+import threading
+from collections.abc import Sequence
+
+from headwaiter_client.transport.replicas import Change
+
+LOGGER = logging.getLogger("headwaiter_client")
+# A program that configures no logging sees no records, as is usual for a library.
+LOGGER.addHandler(logging.NullHandler())
+
+_INTERVAL_S = 1.0
+# The level and the message of a replica's change.
+_CHANGES = {
+    Change.UP: (logging.INFO, "replica %s is up"),
+    Change.DOWN: (logging.WARNING, "replica %s is down: %s"),
+    Change.ASIDE: (logging.WARNING, "replica %s does not answer, other replicas do: calls go to the others for now"),
+}
+
+
+class TransportLog:
+    """The log records of one client: at most one record per second of each kind, and of each replica.
+
+    Args:
+        addresses: the addresses of the replicas.
+    """
+
+    def __init__(self, addresses: Sequence[str]) -> None:
+        self._addresses = addresses
+        self._written_s: dict[str, float] = {}
+        self._omitted: dict[str, int] = {}
+        self._lock = threading.Lock()
+
+    def change(self, index: int, change: Change, reason: str, now_s: float) -> None:
+        """Log that a replica went down, up or aside."""
+        level, message = _CHANGES[change]
+        address = self._addresses[index]
+        arguments = (address, reason) if change is Change.DOWN else (address,)
+        self._write(f"{change.value} {index}", now_s, level, message, *arguments)
+
+    def failover(self, method: str, index: int, error: Exception, now_s: float) -> None:
+        """Log that a call moves from one replica to another."""
+        self._write(
+            "failover",
+            now_s,
+            logging.INFO,
+            "%s moves from %s to another replica: %s",
+            method,
+            self._addresses[index],
+            error,
+        )
+
+    def retry(self, method: str, wait_s: float, attempts: int, error: Exception, now_s: float) -> None:
+        """Log that a call will be sent again."""
+        self._write(
+            "retry",
+            now_s,
+            logging.INFO,
+            "%s is sent again in %.2f s, after attempt %d: %s",
+            method,
+            wait_s,
+            attempts,
+            error,
+        )
+
+    def _write(self, kind: str, now_s: float, level: int, message: str, *arguments: object) -> None:
+        if not LOGGER.isEnabledFor(level):
+            return
+        with self._lock:
+            if now_s - self._written_s.get(kind, float("-inf")) < _INTERVAL_S:
+                self._omitted[kind] = self._omitted.get(kind, 0) + 1
+                return
+            self._written_s[kind] = now_s
+            omitted = self._omitted.pop(kind, 0)
+        if omitted:
+            message += " (and %d like it since the last record)"
+            arguments = (*arguments, omitted)
+        LOGGER.log(level, message, *arguments)
