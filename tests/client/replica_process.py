@@ -5,6 +5,7 @@ python -m tests.client.replica_process PORT
 
 import asyncio
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -48,6 +49,15 @@ class ReplicaProcess:
         self._process.send_signal(signal_number)
         self._process.wait()
         self._process.stdout.close()
+
+
+def free_ports(count: int) -> list[int]:
+    """Return ports that no process uses now."""
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [listener.getsockname()[1] for listener in sockets]
+    for listener in sockets:
+        listener.close()
+    return ports
 
 
 @contextmanager

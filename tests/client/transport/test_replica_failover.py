@@ -2,7 +2,6 @@
 
 import asyncio
 import signal
-import socket
 import subprocess
 import sys
 from collections import Counter
@@ -12,7 +11,7 @@ import pytest
 
 from headwaiter_client import AsyncClient, Client
 from tests.client.async_encode import Encode, async_encode
-from tests.client.replica_process import ReplicaProcess, running_replicas
+from tests.client.replica_process import ReplicaProcess, free_ports, running_replicas
 
 TASKS = 8
 
@@ -21,7 +20,7 @@ TASKS = 8
 async def test_no_call_fails_while_replicas_die_drain_and_come_back(
     client_class: type[Client] | type[AsyncClient],
 ) -> None:
-    with running_replicas(_free_ports(3)) as replicas:
+    with running_replicas(free_ports(3)) as replicas:
         killed, drained, steady = replicas
         addresses = [f"localhost:{replica.port}" for replica in replicas]
         async with async_encode(client_class, addresses) as encode, _Load(encode) as load:
@@ -67,14 +66,6 @@ class _Load:
             self._answers[encoding.model.name] += 1
 
 
-def _free_ports(count: int) -> list[int]:
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [listener.getsockname()[1] for listener in sockets]
-    for listener in sockets:
-        listener.close()
-    return ports
-
-
 def test_parent_and_child_can_both_use_a_client_after_a_fork() -> None:
     # The test runs in a new process because pytest has threads, which a fork does not copy.
     program = (
@@ -82,6 +73,6 @@ def test_parent_and_child_can_both_use_a_client_after_a_fork() -> None:
         "client.encode_tokens([[1]]); child = os.fork(); lengths = client.encode_tokens([[1, 2]]).lengths.tolist(); "
         "child or os._exit(lengths != [2]); print(lengths, os.waitpid(child, 0)[1])"
     )
-    with running_replicas(_free_ports(1)) as (replica,):
+    with running_replicas(free_ports(1)) as (replica,):
         command = [sys.executable, "-c", program, f"localhost:{replica.port}"]
         assert subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout == "[2] 0\n"

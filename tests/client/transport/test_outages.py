@@ -1,0 +1,258 @@
+"""Replicas in processes of their own are killed, restarted and frozen under load, and both clients lose no call."""
+
+import asyncio
+import signal
+import threading
+import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import grpc
+import pytest
+from google.protobuf.duration_pb2 import Duration
+from google.rpc import error_details_pb2
+
+from headwaiter_client import AsyncClient, Client, DeadlineExceeded, Encoding, HeadwaiterError, Unavailable
+from headwaiter_client.calls.steps import HEALTH_METHOD, METHODS
+from tests.client.fake_server import FakeServer
+from tests.client.replica_process import ReplicaProcess, free_ports, running_replicas
+
+ENCODE = METHODS["Encode"]
+BOTH = pytest.mark.parametrize("client_class", [Client, AsyncClient], ids=["sync", "async"])
+
+
+class _Attempts:
+    """Notes the time and the method of all that a client sends."""
+
+    def __init__(self) -> None:
+        self.sent: list[tuple[float, str]] = []
+
+    def note(self, method: str | bytes) -> None:
+        self.sent.append((time.monotonic(), method.decode() if isinstance(method, bytes) else method))
+
+    def methods(self, since_s: float = 0.0, until_s: float = float("inf")) -> Counter[str]:
+        return Counter(method for sent_s, method in self.sent if since_s <= sent_s < until_s)
+
+
+class _BlockingAttempts(_Attempts, grpc.UnaryUnaryClientInterceptor):  # type: ignore[misc]
+    def intercept_unary_unary(self, continuation: Any, details: Any, request: Any) -> Any:
+        self.note(details.method)
+        return continuation(details, request)
+
+
+class _AsyncAttempts(_Attempts, grpc.aio.UnaryUnaryClientInterceptor):  # type: ignore[misc]
+    async def intercept_unary_unary(self, continuation: Any, details: Any, request: Any) -> Any:
+        self.note(details.method)
+        return await continuation(details, request)
+
+
+class _Load:
+    """Callers of one client that call without a pause until the end of a `with` block.
+
+    Attributes:
+        attempts: what the client sent.
+        answers: the time and the replica of each answer.
+        errors: the errors of the calls that failed.
+        longest_s: the longest time that a call took.
+    """
+
+    def __init__(
+        self, client_class: type[Client] | type[AsyncClient], address: Any, callers: int, timeout_s: float
+    ) -> None:
+        self.attempts = _AsyncAttempts() if client_class is AsyncClient else _BlockingAttempts()
+        self.answers: list[tuple[float, str]] = []
+        self.errors: list[HeadwaiterError] = []
+        self.longest_s = 0.0
+        self._is_async = client_class is AsyncClient
+        self._address, self._callers, self._timeout_s = address, callers, timeout_s
+        self._ended = threading.Event()
+
+    def __enter__(self) -> "_Load":
+        if self._is_async:
+            self._threads = [threading.Thread(target=lambda: asyncio.run(self._call_async()))]
+        else:
+            self._client = Client(self._address, interceptors=[self.attempts])
+            self._threads = [threading.Thread(target=self._call) for _ in range(self._callers)]
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        for thread in self._threads:
+            thread.join()
+        if not self._is_async:
+            self._client.close()
+
+    @property
+    def calls(self) -> int:
+        return len(self.answers) + len(self.errors)
+
+    def run_until_answered_by(self, *replicas: ReplicaProcess, since_s: float = 0.0) -> float:
+        """Wait until each replica has answered 20 calls after `since_s`, and return the seconds that this took."""
+        started_s = time.monotonic()
+        names = [str(replica.port) for replica in replicas]
+        while True:
+            counts = Counter(name for answered_s, name in list(self.answers) if answered_s > since_s)
+            if all(counts[name] >= 20 for name in names):
+                return time.monotonic() - started_s
+            time.sleep(0.05)
+
+    def _call(self) -> None:
+        while not self._ended.is_set():
+            started_s = time.monotonic()
+            try:
+                self._note(started_s, self._client.encode_tokens([[1, 2]], timeout_s=self._timeout_s))
+            except HeadwaiterError as error:
+                self._note(started_s, error)
+
+    async def _call_async(self) -> None:
+        async def call(client: AsyncClient) -> None:
+            while not self._ended.is_set():
+                started_s = time.monotonic()
+                try:
+                    self._note(started_s, await client.encode_tokens([[1, 2]], timeout_s=self._timeout_s))
+                except HeadwaiterError as error:
+                    self._note(started_s, error)
+
+        async with AsyncClient(self._address, interceptors=[self.attempts]) as client:
+            await asyncio.gather(*(call(client) for _ in range(self._callers)))
+
+    def _note(self, started_s: float, outcome: Encoding | HeadwaiterError) -> None:
+        now_s = time.monotonic()
+        self.longest_s = max(self.longest_s, now_s - started_s)
+        if isinstance(outcome, HeadwaiterError):
+            self.errors.append(outcome)
+        else:
+            self.answers.append((now_s, outcome.model.name))
+
+
+def _addresses(replicas: list[ReplicaProcess]) -> list[str]:
+    return [f"127.0.0.1:{replica.port}" for replica in replicas]
+
+
+def _kill_under_256_calls(client_class: type[Client] | type[AsyncClient]) -> None:
+    with running_replicas(free_ports(2)) as replicas:
+        with _Load(client_class, _addresses(replicas), callers=256, timeout_s=10) as load:
+            load.run_until_answered_by(*replicas)
+            replicas[0].stop(signal.SIGKILL)
+            load.run_until_answered_by(replicas[1], since_s=time.monotonic())
+        replicas[0].start()  # For the end of the block.
+    assert load.errors == []
+
+
+@BOTH
+def test_no_call_of_256_in_flight_fails_when_one_of_two_replicas_is_killed(client_class: Any) -> None:
+    _kill_under_256_calls(client_class)
+
+
+@pytest.mark.exhaustive
+@BOTH
+def test_no_call_of_256_in_flight_fails_in_ten_kills(client_class: Any) -> None:
+    for _ in range(10):
+        _kill_under_256_calls(client_class)
+
+
+@BOTH
+async def test_no_call_of_64_fails_when_each_is_refused_twice_with_a_delay(
+    client_class: Any, server: FakeServer
+) -> None:
+    delay = Duration()
+    delay.FromMilliseconds(500)
+    server.refuse(grpc.StatusCode.RESOURCE_EXHAUSTED, "full", error_details_pb2.RetryInfo(retry_delay=delay))
+    server.refusals_left = 128
+    if client_class is AsyncClient:
+        async with AsyncClient(server.address) as client:
+            await asyncio.gather(*(client.encode(["a"]) for _ in range(64)))
+    else:
+        with Client(server.address) as blocking, ThreadPoolExecutor(64) as threads:
+            list(threads.map(blocking.encode, [["a"]] * 64))
+    assert server.refusals_left == 0
+
+
+@BOTH
+@pytest.mark.parametrize("in_a_list", [False, True], ids=["server", "list of one"])
+def test_no_call_fails_while_the_only_server_restarts(client_class: Any, in_a_list: bool) -> None:
+    with running_replicas(free_ports(1)) as replicas:
+        address = _addresses(replicas)
+        with _Load(client_class, address if in_a_list else address[0], callers=16, timeout_s=10) as load:
+            load.run_until_answered_by(*replicas)
+            before, before_s = load.calls, time.monotonic()
+            replicas[0].stop(signal.SIGKILL)
+            time.sleep(1.5)
+            replicas[0].start()
+            load.run_until_answered_by(*replicas, since_s=time.monotonic())
+            during = load.calls - before
+            attempts = load.attempts.methods(since_s=before_s)[ENCODE]
+    assert load.errors == []
+    assert attempts <= 3 * during
+
+
+def _down(client_class: Any, seconds: float, timeout_s: float) -> None:
+    """Check what 16 callers send while their only server is down."""
+    with running_replicas(free_ports(1)) as replicas:
+        with _Load(client_class, _addresses(replicas)[0], callers=16, timeout_s=timeout_s) as load:
+            load.run_until_answered_by(*replicas)
+            replicas[0].stop(signal.SIGKILL)
+            time.sleep(0.1)  # The calls in flight fail.
+            down_s = time.monotonic()
+            time.sleep(seconds)
+            replicas[0].start()
+            sent = load.attempts.methods(since_s=down_s, until_s=down_s + seconds)
+        failed = len(load.errors)
+    assert {type(error) for error in load.errors} == {Unavailable}
+    assert load.longest_s < timeout_s + 0.5
+    # Each call is sent once when it starts, and once when a server is back; the rest are probes, at most one a second.
+    assert sent[ENCODE] <= failed + 16
+    assert sent[HEALTH_METHOD] <= seconds + 5
+    print(
+        f"{client_class.__name__}: {dict(sent)} in {seconds:g} s, {failed} calls failed, {load.longest_s:.2f} s at most"
+    )
+
+
+@BOTH
+def test_each_call_is_sent_once_while_the_only_server_is_down(client_class: Any) -> None:
+    _down(client_class, seconds=3, timeout_s=1)
+
+
+@pytest.mark.exhaustive
+@BOTH
+def test_each_call_is_sent_once_while_the_only_server_is_down_for_a_minute(client_class: Any) -> None:
+    _down(client_class, seconds=60, timeout_s=10)
+
+
+def _freeze(client_class: Any, callers: int, timeout_s: float, seconds: float) -> list[HeadwaiterError]:
+    """Freeze one of two replicas under load, wake it, and return the errors of the calls that failed."""
+    with (
+        running_replicas(free_ports(2)) as replicas,
+        _Load(client_class, _addresses(replicas), callers, timeout_s) as load,
+    ):
+        load.run_until_answered_by(*replicas)
+        replicas[0].send(signal.SIGSTOP)
+        time.sleep(seconds / 2)
+        failed_so_far = len(load.errors)
+        time.sleep(seconds / 2)
+        assert len(load.errors) == failed_so_far
+        replicas[0].send(signal.SIGCONT)
+        assert load.run_until_answered_by(*replicas, since_s=time.monotonic()) < 5
+    return load.errors
+
+
+@BOTH
+@pytest.mark.parametrize("callers", [1, 16])
+def test_calls_move_away_from_a_frozen_replica_before_their_deadline(client_class: Any, callers: int) -> None:
+    assert _freeze(client_class, callers, timeout_s=2, seconds=4) == []
+
+
+@BOTH
+def test_a_frozen_replica_fails_at_most_three_calls_that_are_too_short_for_a_probe(client_class: Any) -> None:
+    errors = _freeze(client_class, callers=1, timeout_s=0.2, seconds=4)
+    assert len(errors) <= 3
+    assert all(type(error) is DeadlineExceeded for error in errors)
+
+
+@pytest.mark.exhaustive
+@BOTH
+def test_a_replica_that_was_frozen_for_longer_than_its_connection_lives_comes_back(client_class: Any) -> None:
+    assert _freeze(client_class, callers=4, timeout_s=2, seconds=70) == []
