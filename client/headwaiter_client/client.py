@@ -263,7 +263,7 @@ class Client(ThreadRunner):
         return describe(self._run(steps.model(name, version, self._settings.timeout_s(timeout_s))))
 
     def is_serving(self, *, timeout_s: float | None = None) -> bool:
-        """Return whether the server's health check answers SERVING; False if the server cannot be reached."""
+        """Return whether the server's health check answers SERVING; False if no answer comes."""
         return self._run(steps.is_serving(self._settings.timeout_s(timeout_s)))
 
     def wait_ready(self, *, timeout_s: float | None = None) -> None:

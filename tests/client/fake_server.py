@@ -2,7 +2,7 @@
 
 import math
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent import futures
 from typing import Any
 
@@ -45,6 +45,7 @@ class FakeServer(EncoderServicer):
         remaining_s: seconds to the deadline of the last call when it arrived.
         refusal: status that ends every call; None answers calls.
         refusals_left: number of calls that `refusal` still ends.
+        refuses_health_checks: whether `refusal` ends health checks too.
         bad_text: text that ends its call with INVALID_INPUT.
         complaint: message of that error. "{}" stands for the text's index; the error's details then hold the index too.
         released: calls wait until this is set.
@@ -56,12 +57,17 @@ class FakeServer(EncoderServicer):
         versions: the states that ListModels reports; by default it reports none, as a server of version 1.
     """
 
-    def __init__(self, credentials: grpc.ServerCredentials | None = None) -> None:
+    def __init__(
+        self,
+        credentials: grpc.ServerCredentials | None = None,
+        interceptors: Sequence["grpc.ServerInterceptor[Any, Any]"] = (),
+    ) -> None:
         self.requests: list[message.Message] = []
         self.metadata: dict[str, str | bytes] = {}
         self.remaining_s = 0.0
         self.refusal: grpc.Status | None = None
         self.refusals_left = math.inf
+        self.refuses_health_checks = True
         self.bad_text = ""
         self.complaint = "texts.values[{}] is bad"
         self.serving = True
@@ -78,7 +84,7 @@ class FakeServer(EncoderServicer):
         self.released.set()
         self.entered = threading.Event()
         self.cancelled = threading.Event()
-        self._server = grpc.server(futures.ThreadPoolExecutor(8))
+        self._server = grpc.server(futures.ThreadPoolExecutor(8), interceptors=interceptors)
         add_EncoderServicer_to_server(self, self._server)  # type: ignore[no-untyped-call]
         health: grpc.RpcMethodHandler[bytes, bytes] = grpc.unary_unary_rpc_method_handler(self._check_health)
         self._server.add_generic_rpc_handlers(
@@ -153,7 +159,7 @@ class FakeServer(EncoderServicer):
         context.add_callback(self._record_end)
         self.entered.set()
         self.released.wait()
-        if self.refusal and self.refusals_left:
+        if self.refusal and self.refusals_left and (request is not None or self.refuses_health_checks):
             self.refusals_left -= 1
             context.abort_with_status(self.refusal)
 

@@ -135,6 +135,11 @@ def test_is_serving_asks_the_standard_health_service(call: Call, server: FakeSer
     assert call(server, "is_serving") is serving
 
 
+def test_is_serving_is_false_if_the_server_does_not_answer(call: Call, server: FakeServer) -> None:
+    server.released.clear()
+    assert call(server, "is_serving", timeout_s=0.3) is False
+
+
 def test_is_serving_is_false_if_the_server_cannot_be_reached(call: Call, server: FakeServer) -> None:
     server.stop()
     assert call(server, "is_serving") is False
@@ -158,6 +163,7 @@ def test_every_call_sends_the_token(call: Call, server: FakeServer, method: str)
 def test_a_retry_tells_the_server_how_often_a_device_failed_on_the_request(call: Call, server: FakeServer) -> None:
     server.refuse(grpc.StatusCode.UNAVAILABLE, "dead", ErrorInfo(reason="DEVICE_FAILED", domain="headwaiter"))
     server.refusals_left = 2
+    server.refuses_health_checks = False
     call(server, "encode", ["a"], connect={"token": "s3cret", "retry": RetryPolicy()})
     assert (server.metadata.get("headwaiter-device-failures"), len(server.requests)) == ("2", 3)
     assert server.metadata["authorization"] == "Bearer s3cret"

@@ -1,5 +1,8 @@
 """A client refuses bad arguments when it is created."""
 
+import pickle
+from collections.abc import Callable
+from copy import deepcopy
 from typing import Any
 
 import pytest
@@ -132,3 +135,32 @@ def test_a_retry_policy_consists_of_numbers(argument: str) -> None:
 def test_the_repr_of_a_connection_shows_no_secrets() -> None:
     shown = repr(Connection("localhost:1", token="s3cret", metadata={"x-key": "s3cret"}))
     assert "s3cret" not in shown
+
+
+@pytest.mark.parametrize(
+    ("address", "shown"),
+    [("localhost:1", "('localhost:1')"), (["a:1", "b:2"], "(['a:1', 'b:2'])")],
+)
+@pytest.mark.parametrize("client_class", [Client, AsyncClient])
+def test_a_client_shows_its_addresses_and_not_its_token(client_class: Any, address: Any, shown: str) -> None:
+    assert repr(client_class(address, token="s3cret")) == client_class.__name__ + shown
+
+
+def test_a_client_of_another_transport_shows_the_transport() -> None:
+    assert repr(Client(transport=FakeEncoder())).startswith("Client(transport=<")
+
+
+@pytest.mark.parametrize("client_class", [Client, AsyncClient])
+@pytest.mark.parametrize("copy", [pickle.dumps, deepcopy])
+def test_a_client_cannot_be_pickled_or_copied(client_class: Any, copy: Callable[[Any], Any]) -> None:
+    with pytest.raises(
+        TypeError, match=rf"{client_class.__name__} cannot be pickled.*: make {client_class.__name__}\("
+    ):
+        copy(client_class("localhost:1"))
+
+
+@pytest.mark.parametrize("name", ["interceptors", "channel_options"])
+@pytest.mark.parametrize("client_class", [Client, AsyncClient])
+def test_interceptors_and_channel_options_are_lists(client_class: Any, name: str) -> None:
+    with pytest.raises(TypeError, match=name):
+        client_class("localhost:1", **{name: object()})

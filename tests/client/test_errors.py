@@ -74,6 +74,26 @@ def test_each_reason_of_the_contract_has_a_class() -> None:
     assert names < set(headwaiter_client.__all__)
 
 
+@pytest.mark.parametrize(("seconds", "nanos"), [(1 << 62, 0), (-(1 << 62), 0), (315_576_000_001, 0), (-1, 0), (0, -5)])
+def test_a_delay_that_protobuf_does_not_allow_is_ignored(
+    call: Call, server: FakeServer, seconds: int, nanos: int
+) -> None:
+    delay = error_details_pb2.RetryInfo(retry_delay=Duration(seconds=seconds, nanos=nanos))
+    server.refuse(grpc.StatusCode.RESOURCE_EXHAUSTED, "full", _info("OVERLOADED"), delay)
+    error = _fail(call, server)
+    assert isinstance(error, Overloaded)
+    assert error.retry_after_s is None
+
+
+@pytest.mark.parametrize("number", ["1" * 5000, "9" * 21, "-", "x", "", "²"])
+@pytest.mark.parametrize("name", ["sequence", "limit", "actual"])
+def test_a_number_that_has_no_64_bits_is_ignored(call: Call, server: FakeServer, name: str, number: str) -> None:
+    server.refuse(grpc.StatusCode.INVALID_ARGUMENT, "no", _info("INVALID_INPUT", **{name: number}))
+    error = _fail(call, server)
+    assert isinstance(error, InvalidInput)
+    assert getattr(error, name) is None
+
+
 @pytest.mark.parametrize("reason", _REASONS)
 def test_the_reason_decides_the_class(call: Call, server: FakeServer, reason: str) -> None:
     server.refuse(grpc.StatusCode[_CODES.get(reason, reason)], "what was wrong", _info(reason))

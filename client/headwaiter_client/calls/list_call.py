@@ -182,7 +182,9 @@ class ListCall(ABC, Generic[_Result]):
             yield from self._check_size(request)
             timeout_s = self._remaining_s()
             started_s = time.perf_counter()
-            response = yield from steps.call_method(self.METHOD, request, self.RESPONSE, timeout_s, request.request_id)
+            response = yield from steps.call_method(
+                self.METHOD, request, self.RESPONSE, timeout_s, request.request_id, self._timeout_s
+            )
         except HeadwaiterError as refusal:
             error = refusal
             if steps.is_unexplained(refusal):
@@ -245,7 +247,7 @@ class ListCall(ABC, Generic[_Result]):
 
     def _ask_for_description(self) -> Steps[pb.GetModelResponse]:
         name, version = self._template.model, self._template.model_version
-        description = yield from steps.model(name, version, self._remaining_s())
+        description = yield from steps.model(name, version, self._remaining_s(), self._timeout_s)
         self._settings.descriptions[name, version] = description
         return description
 

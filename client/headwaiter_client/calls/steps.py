@@ -73,15 +73,38 @@ def advance(steps: Steps[_Result], outcome: bytes | HeadwaiterError | None) -> C
     return steps.throw(outcome) if isinstance(outcome, HeadwaiterError) else steps.send(outcome)
 
 
+def no_answer(timeout_s: float) -> str:
+    """Return the message of a call without an answer before its deadline."""
+    return f"no answer within {timeout_s:g} s: set a longer timeout_s"
+
+
 def call_method(
-    method: str, request: Message, reply_class: type[_Reply], timeout_s: float, request_id: str | None = None
+    method: str,
+    request: Message,
+    reply_class: type[_Reply],
+    timeout_s: float,
+    request_id: str | None = None,
+    caller_timeout_s: float | None = None,
 ) -> Steps[_Reply]:
     """Call a method of the contract.
+
+    Args:
+        method: name of the method.
+        request: the request.
+        reply_class: class of the reply.
+        timeout_s: seconds until the deadline.
+        request_id: the request's id, for errors.
+        caller_timeout_s: the timeout that the caller has set, for messages, if a part of it is used up.
 
     Raises:
         HeadwaiterError: the call failed, or the reply is not the contract's message.
     """
-    reply = yield Call(METHODS[method], request.SerializeToString(), timeout_s, request_id)
+    try:
+        reply = yield Call(METHODS[method], request.SerializeToString(), timeout_s, request_id)
+    except DeadlineExceeded as error:
+        if caller_timeout_s is None or str(error) != no_answer(timeout_s):
+            raise
+        raise DeadlineExceeded(no_answer(caller_timeout_s), request_id=error.request_id) from error.__cause__
     try:
         return reply_class.FromString(reply or b"")
     except DecodeError as error:
@@ -132,10 +155,14 @@ def unload(name: str, timeout_s: float) -> Steps[None]:
     yield from call_method("UnloadModel", request, pb.UnloadModelResponse, timeout_s)
 
 
-def model(name: str, version: str, timeout_s: float) -> Steps[pb.GetModelResponse]:
-    """See `Client.model`."""
+def model(
+    name: str, version: str, timeout_s: float, caller_timeout_s: float | None = None
+) -> Steps[pb.GetModelResponse]:
+    """See `Client.model`; `caller_timeout_s` as in `call_method`."""
     request = pb.GetModelRequest(name=checked_text("name", name), version=checked_text("version", version))
-    return (yield from call_method("GetModel", request, pb.GetModelResponse, timeout_s))
+    return (
+        yield from call_method("GetModel", request, pb.GetModelResponse, timeout_s, caller_timeout_s=caller_timeout_s)
+    )
 
 
 def is_unexplained(error: HeadwaiterError) -> bool:
@@ -162,7 +189,10 @@ def explained(
 
 def is_serving(timeout_s: float) -> Steps[bool]:
     """See `Client.is_serving`."""
-    return (yield from not_ready_reason(timeout_s)) is None
+    try:
+        return (yield from not_ready_reason(timeout_s)) is None
+    except DeadlineExceeded:
+        return False
 
 
 def not_ready_reason(timeout_s: float) -> Steps[str | None]:

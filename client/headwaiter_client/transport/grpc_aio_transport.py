@@ -9,7 +9,7 @@ from contextlib import suppress
 
 import grpc
 
-from headwaiter_client.calls.steps import HEALTH_METHOD, HEALTH_REQUEST
+from headwaiter_client.calls.steps import HEALTH_METHOD, HEALTH_REQUEST, no_answer
 from headwaiter_client.errors import Cancelled, DeadlineExceeded, HeadwaiterError, Transient, Unavailable
 from headwaiter_client.transport.connection import Connection, capped_timeout_s
 from headwaiter_client.transport.failover import Failover, OutgoingCall, Resend
@@ -23,7 +23,8 @@ from headwaiter_client.transport.grpc_transport import (
 from headwaiter_client.transport.log import TransportLog
 from headwaiter_client.transport.replicas import Change, Replicas
 from headwaiter_client.transport.retries import Attempts, RetryBudgets, RetryPolicy
-from headwaiter_client.transport.status import error_from_rpc, is_silence, no_answer
+from headwaiter_client.transport.status import error_from_rpc, is_silence
+from headwaiter_client.transport.tls_mismatch import TlsMismatch
 
 
 class AsyncGrpcTransport:
@@ -42,6 +43,7 @@ class AsyncGrpcTransport:
         # Start at a random replica, so that clients that start together do not all call the same replica first.
         self._replicas = Replicas(count, random.randrange(count), checked=not connection.balanced)  # noqa: S311
         self._log = TransportLog(connection.addresses)
+        self._tls_mismatch = TlsMismatch(connection)
         self._failover = Failover(self._replicas, self._budgets, self._log)
         self._in_flight: list[set[_Sent]] = [set() for _ in range(count)]
         # gRPC binds a channel to the event loop that runs when the channel is made, so the first call makes it.
@@ -70,6 +72,7 @@ class AsyncGrpcTransport:
                 except Transient as error:
                     pause_s = await self._pause_s(call, index, error)
                     if pause_s is None:
+                        await self._raise_mismatch(index, error)
                         raise
                     await _wait(self._closed, pause_s)
         finally:
@@ -121,6 +124,13 @@ class AsyncGrpcTransport:
         if resend is Resend.WHEN_UP and not await self._wait_until(lambda: self._replicas.any_up, call.deadline_s):
             return None
         return self._failover.pause_s(call, error, time.monotonic(), random.random())  # noqa: S311
+
+    async def _raise_mismatch(self, index: int, error: Transient) -> None:
+        """Raise a better error; see `GrpcTransport._raise_mismatch`."""
+        if not self._replicas.any_answered and self._tls_mismatch.is_worth_a_look(index, str(error)):
+            await asyncio.to_thread(self._tls_mismatch.look, index)
+        if message := self._tls_mismatch.message(index):
+            raise Unavailable(message, request_id=error.request_id) from error.__cause__
 
     async def _attempt(self, call: OutgoingCall, index: int) -> bytes:
         """Send a call once, to a replica."""

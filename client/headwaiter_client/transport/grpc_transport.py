@@ -15,7 +15,7 @@ from typing import cast
 
 import grpc
 
-from headwaiter_client.calls.steps import HEALTH_METHOD, HEALTH_REQUEST, HEALTH_SERVING
+from headwaiter_client.calls.steps import HEALTH_METHOD, HEALTH_REQUEST, HEALTH_SERVING, no_answer
 from headwaiter_client.errors import Cancelled, DeadlineExceeded, Transient, Unavailable
 from headwaiter_client.transport.connection import Connection, capped_timeout_s
 from headwaiter_client.transport.failover import Failover, OutgoingCall, Resend
@@ -23,7 +23,8 @@ from headwaiter_client.transport.interface import CancelScope
 from headwaiter_client.transport.log import TransportLog
 from headwaiter_client.transport.replicas import Change, Probe, Replicas
 from headwaiter_client.transport.retries import Attempts, RetryBudgets, RetryPolicy
-from headwaiter_client.transport.status import error_from_rpc, is_silence, no_answer
+from headwaiter_client.transport.status import error_from_rpc, is_silence
+from headwaiter_client.transport.tls_mismatch import TlsMismatch
 
 # Longest wait for the answer to the probe of a replica that is down: long enough to reconnect.
 PROBE_TIMEOUT_S = 2.0
@@ -54,6 +55,7 @@ class GrpcTransport:
         # Start at a random replica, so that clients that start together do not all call the same replica first.
         self._replicas = Replicas(count, random.randrange(count), checked=not connection.balanced)  # noqa: S311
         self._log = TransportLog(connection.addresses)
+        self._tls_mismatch = TlsMismatch(connection)
         self._failover = Failover(self._replicas, self._budgets, self._log)
         self._in_flight: list[set[_Sent]] = [set() for _ in self._channels]
         self._closed = threading.Event()
@@ -86,6 +88,7 @@ class GrpcTransport:
                 except Transient as error:
                     pause_s = self._pause_s(call, index, error, cancel_scope)
                     if pause_s is None:
+                        self._raise_mismatch(index, error)
                         raise
                     (cancel_scope.cancelled if cancel_scope else self._closed).wait(pause_s)
         finally:
@@ -122,6 +125,13 @@ class GrpcTransport:
         ):
             return None
         return self._failover.pause_s(call, error, time.monotonic(), random.random())  # noqa: S311
+
+    def _raise_mismatch(self, index: int, error: Transient) -> None:
+        """Raise a better error if the server has never answered because only one side speaks TLS."""
+        if not self._replicas.any_answered and self._tls_mismatch.is_worth_a_look(index, str(error)):
+            self._tls_mismatch.look(index)
+        if message := self._tls_mismatch.message(index):
+            raise Unavailable(message, request_id=error.request_id) from error.__cause__
 
     def _attempt(self, call: OutgoingCall, index: int, cancel_scope: CancelScope | None) -> bytes:
         """Send a call once, to a replica."""

@@ -13,6 +13,7 @@ from google.protobuf.message import DecodeError
 from google.rpc import error_details_pb2
 from grpc_status import rpc_status
 
+from headwaiter_client.calls.steps import no_answer
 from headwaiter_client.errors import (
     ERROR_BY_REASON,
     DeadlineExceeded,
@@ -85,11 +86,6 @@ def is_silence(error: grpc.RpcError) -> bool:
     """Return whether a call failed because the server did not answer before the deadline."""
     call = cast("grpc.Call", error)
     return call.code() is grpc.StatusCode.DEADLINE_EXCEEDED and not _known_details(call)
-
-
-def no_answer(timeout_s: float) -> str:
-    """Return the message of a call without an answer before its deadline."""
-    return f"no answer within {timeout_s:g} s: set a longer timeout_s"
 
 
 def _retry_after_s(retry: error_details_pb2.RetryInfo) -> float | None:

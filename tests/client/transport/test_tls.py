@@ -13,6 +13,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
 from headwaiter_client import Client, TlsConfig, Unavailable
+from headwaiter_client.transport.connection import Connection
+from headwaiter_client.transport.tls_mismatch import TlsMismatch
 from tests.client.fake_server import Call, FakeServer
 
 TlsServer = Callable[..., FakeServer]
@@ -78,6 +80,52 @@ def test_a_server_with_an_untrusted_certificate_is_unavailable(
 ) -> None:
     with pytest.raises(Unavailable):
         call(tls_server(require_client_cert=False), "encode", ["a"], connect={"tls": tls})
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+@pytest.mark.parametrize("in_a_list", [False, True])
+def test_a_server_with_tls_and_a_client_without_are_reported(
+    call: Call, tls_server: TlsServer, host: str, in_a_list: bool
+) -> None:
+    address = tls_server(require_client_cert=False).address.replace("127.0.0.1", host)
+    with pytest.raises(Unavailable, match=f"{host}:[0-9]+ speaks TLS, and this client does not") as mismatch:
+        call(SimpleNamespace(address=[address] if in_a_list else address), "encode", ["a"])
+    assert isinstance(mismatch.value.__cause__, grpc.RpcError)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+def test_a_client_with_tls_and_a_server_without_are_reported(
+    call: Call, server: FakeServer, ca: Path, host: str
+) -> None:
+    address = server.address.replace("127.0.0.1", host)
+    with pytest.raises(Unavailable, match=f"{host}:[0-9]+ does not speak TLS"):
+        call(SimpleNamespace(address=address), "encode", ["a"], connect={"tls": TlsConfig(ca=ca)})
+
+
+def test_a_mismatch_is_reported_if_another_ip_address_of_the_host_refuses_connections(
+    call: Call, tls_server: TlsServer
+) -> None:
+    # No server listens on [::1], and gRPC reports the error of one address alone.
+    port = tls_server(require_client_cert=False).address.rpartition(":")[2]
+    message = "failed to connect to all addresses; last error: UNKNOWN: ipv6:%5B::1%5D: Connection refused"
+    look = TlsMismatch(Connection(f"localhost:{port}"))
+    assert look.is_worth_a_look(0, message)
+    look.look(0)
+    assert "speaks TLS" in str(look.message(0))
+    assert not look.is_worth_a_look(0, message)
+
+
+@pytest.mark.parametrize("address", ["unix:/no/such/socket", "localhost:1", "dns:///localhost:1"])
+@pytest.mark.parametrize("tls", [None, TlsConfig()])
+def test_no_mismatch_is_reported_if_no_server_listens(address: str, tls: TlsConfig | None) -> None:
+    look = TlsMismatch(Connection(address, tls=tls))
+    look.look(0)
+    assert look.message(0) is None
+
+
+def test_an_untrusted_certificate_is_named_as_the_cause(call: Call, tls_server: TlsServer) -> None:
+    with pytest.raises(Unavailable, match="CERTIFICATE_VERIFY_FAILED"):
+        call(tls_server(require_client_cert=False), "encode", ["a"], connect={"tls": TlsConfig()})
 
 
 @pytest.mark.parametrize("half", [{"cert": "client.pem"}, {"key": "client.key"}])

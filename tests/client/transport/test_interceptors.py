@@ -1,0 +1,75 @@
+"""gRPC's interceptors see and change the calls of both clients, and channel options replace the client's own."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import grpc
+import pytest
+
+from headwaiter_client import AsyncClient, Client, HeadwaiterError
+from headwaiter_client.calls.steps import HEALTH_METHOD, METHODS
+from tests.client.async_encode import async_encode
+from tests.client.client_runner import TEXTS
+from tests.client.fake_server import Call, FakeServer
+
+BOTH = pytest.mark.parametrize("client_class", [Client, AsyncClient], ids=["sync", "async"])
+
+
+class _AddKey(grpc.UnaryUnaryClientInterceptor, grpc.aio.UnaryUnaryClientInterceptor):  # type: ignore[misc]
+    """Adds metadata, as a tracing library does, and notes the methods."""
+
+    def __init__(self) -> None:
+        self.methods: list[str] = []
+
+    def intercept_unary_unary(self, continuation: Any, details: Any, request: Any) -> Any:
+        method = details.method.decode() if isinstance(details.method, bytes) else details.method
+        self.methods.append(method)
+        metadata = grpc.aio.Metadata(*(details.metadata or ()), ("x-trace", "7"))
+        return continuation(details._replace(metadata=metadata), request)
+
+
+@pytest.mark.parametrize("in_a_list", [False, True], ids=["server", "replicas"])
+def test_an_interceptor_sees_each_call_and_changes_its_metadata(
+    call: Call, server: FakeServer, in_a_list: bool
+) -> None:
+    interceptor = _AddKey()
+    address = SimpleNamespace(address=[server.address, server.address] if in_a_list else server.address)
+    result = call(address, "encode", TEXTS, connect={"interceptors": [interceptor], "metadata": {"x-tenant": "a"}})
+    assert len(result.lengths) == len(TEXTS)
+    assert (server.metadata["x-trace"], server.metadata["x-tenant"]) == ("7", "a")
+    # The call takes one question for the limits and three requests.
+    assert interceptor.methods.count(METHODS["Encode"]) == 3
+    assert (HEALTH_METHOD in interceptor.methods) is in_a_list
+
+
+def test_interceptors_are_called_in_order(call: Call, server: FakeServer) -> None:
+    first, second = _AddKey(), _AddKey()
+    second.methods = first.methods
+    call(server, "encode", ["a"], connect={"interceptors": [first, second]})
+    assert first.methods == [METHODS["Encode"]] * 2
+
+
+def test_an_error_passes_through_an_interceptor(call: Call, server: FakeServer) -> None:
+    server.refuse(grpc.StatusCode.INVALID_ARGUMENT, "no")
+    with pytest.raises(HeadwaiterError, match="INVALID_ARGUMENT: no"):
+        call(server, "encode", ["a"], connect={"interceptors": [_AddKey()]})
+
+
+@BOTH
+async def test_a_failed_call_moves_to_another_replica_through_an_interceptor(
+    client_class: Any, server: FakeServer
+) -> None:
+    gone = FakeServer()
+    async with async_encode(client_class, [server.address, gone.address], interceptors=[_AddKey()]) as encode:
+        while not (server.requests and gone.requests):
+            await encode([[1]])
+        gone.stop()
+        for _ in range(6):
+            assert (await encode([[1]])).lengths.tolist() == [1]
+
+
+def test_a_channel_option_replaces_the_clients_own(call: Call, server: FakeServer) -> None:
+    small = {"channel_options": [("grpc.max_receive_message_length", 8)]}
+    with pytest.raises(HeadwaiterError, match="larger than max"):
+        call(server, "encode", ["a"], connect=small)
+    assert call(server, "encode", ["a"])
