@@ -2,7 +2,7 @@
 
 import math
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent import futures
 from typing import Any
 
@@ -60,7 +60,7 @@ class FakeServer(EncoderServicer):
     def __init__(
         self,
         credentials: grpc.ServerCredentials | None = None,
-        interceptors: Sequence["grpc.ServerInterceptor[Any, Any]"] = (),
+        interceptors: list[grpc.ServerInterceptor] | None = None,
     ) -> None:
         self.requests: list[message.Message] = []
         self.metadata: dict[str, str | bytes] = {}

@@ -7,6 +7,7 @@ import pytest
 
 from headwaiter_client import (
     Client,
+    DeadlineExceeded,
     FakeEncoder,
     InvalidInput,
     MessageTooLarge,
@@ -18,6 +19,7 @@ from headwaiter_client.transport.interface import CancelScope
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.rules.inputs import MAX_BYTES_OF_ONE_TEXT
 from tests.client.client_runner import TEXTS, ClientRunner, RecordingEncoder
+from tests.client.fake_server import Call, FakeServer
 
 
 def test_a_list_of_any_size_is_answered_in_order(runner: ClientRunner) -> None:
@@ -239,6 +241,20 @@ def test_vectors_of_two_models_or_precisions_are_never_mixed(
     assert caught.value.request_id == "r"
     with pytest.raises(ModelChanged):
         runner.stream(RecordingEncoder(change_model), TEXTS, request_id="r")
+
+
+def test_a_late_request_of_a_list_quotes_the_timeout_of_the_caller(call: Call, server: FakeServer) -> None:
+    def stop_answering(done: int, _total: int) -> None:
+        server.released.clear()
+
+    with pytest.raises(DeadlineExceeded, match=r"^no answer within 0\.7 s"):
+        call(server, "encode", TEXTS, timeout_s=0.7, progress=stop_answering, connect={"max_in_flight": 1})
+
+
+def test_late_limits_of_a_list_quote_the_timeout_of_the_caller(call: Call, server: FakeServer) -> None:
+    server.released.clear()
+    with pytest.raises(DeadlineExceeded, match=r"^no answer within 0\.3 s"):
+        call(server, "encode", TEXTS, timeout_s=0.3)
 
 
 def test_the_clients_timeout_is_for_each_request_and_a_calls_own_is_for_the_whole_call(runner: ClientRunner) -> None:

@@ -18,7 +18,8 @@ def test_a_client_made_outside_an_event_loop_works_inside_one(server: FakeServer
 
     async def call() -> list[int]:
         async with client:
-            return (await client.encode(["a"])).lengths.tolist()
+            lengths: list[int] = (await client.encode(["a"])).lengths.tolist()
+            return lengths
 
     assert asyncio.run(call()) == [3]
 

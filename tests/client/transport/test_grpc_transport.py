@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -24,8 +25,13 @@ from headwaiter_client import (
     RetryPolicy,
     Unavailable,
 )
+from headwaiter_client.calls.steps import METHODS
+from headwaiter_client.transport.connection import Connection
+from headwaiter_client.transport.grpc_transport import GrpcTransport
+from headwaiter_client.transport.interface import CancelScope
 from headwaiter_proto import encoder_pb2 as pb
 from tests.client.async_encode import async_encode
+from tests.client.client_runner import TEXTS
 from tests.client.fake_server import Call, FakeServer
 
 FAST_RETRY = RetryPolicy(max_attempts=3, initial_backoff_s=0.001, max_backoff_s=0.001)
@@ -228,10 +234,68 @@ def test_a_call_is_unavailable_if_no_replica_can_be_reached(call: Call, refusing
         call(_replicas(*[refusing_address] * replicas), "encode", ["a"], connect=RETRY_FAST)
 
 
+@pytest.mark.parametrize("in_a_list", [False, True], ids=["server", "list of one"])
+def test_a_server_that_never_answered_is_unavailable_within_two_seconds(
+    call: Call, refusing_address: str, in_a_list: bool
+) -> None:
+    address = SimpleNamespace(address=[refusing_address] if in_a_list else refusing_address)
+    started_s = time.monotonic()
+    with pytest.raises(Unavailable):
+        call(address, "encode", ["a"], connect={"retry": RetryPolicy()})
+    assert time.monotonic() - started_s < 2
+
+
 def test_a_call_waits_for_a_first_replica_until_its_deadline(call: Call, silent_address: str) -> None:
     with pytest.raises(DeadlineExceeded, match=r"0\.2 s") as late:
         call(_replicas(silent_address), "encode", ["a"], timeout_s=0.2, request_id="r")
     assert late.value.request_id == "r"
+
+
+@pytest.mark.parametrize("client_class", [Client, AsyncClient], ids=["sync", "async"])
+async def test_a_call_without_retries_fails_at_once_while_the_server_is_down(
+    client_class: type[Client] | type[AsyncClient], server: FakeServer
+) -> None:
+    async with async_encode(client_class, [server.address], retry=RetryPolicy(max_attempts=1)) as encode:
+        await encode([[1]])
+        server.stop()
+        started_s = time.monotonic()
+        for _ in range(3):
+            with pytest.raises(Unavailable):
+                await encode([[1]])
+        assert time.monotonic() - started_s < 2
+
+
+def test_closing_a_client_ends_the_wait_for_a_server_that_is_down(server: FakeServer) -> None:
+    client = Client(server.address)
+    client.encode(["a"])
+    server.stop()
+    with ThreadPoolExecutor(2) as pool:
+        calls = [pool.submit(client.encode, ["a"]), pool.submit(client.encode, TEXTS)]
+        time.sleep(0.3)
+        client.close()
+        assert [type(call.exception(5)) for call in calls] == [Cancelled] * 2
+
+
+async def test_closing_an_async_client_ends_the_wait_for_a_server_that_is_down(server: FakeServer) -> None:
+    client = AsyncClient(server.address)
+    await client.encode(["a"])
+    server.stop()
+    call = asyncio.create_task(client.encode(["a"]))
+    await asyncio.sleep(0.3)
+    await client.close()
+    with pytest.raises(Cancelled):
+        await asyncio.wait_for(call, 5)
+
+
+def test_closing_a_stream_ends_its_wait_for_a_server_that_is_down(server: FakeServer) -> None:
+    with Client(server.address) as client:
+        results = client.encode_stream(TEXTS)
+        next(results)
+        server.stop()
+        time.sleep(0.3)
+        started_s = time.monotonic()
+        results.close()
+        assert time.monotonic() - started_s < 0.5
 
 
 def test_closing_a_client_ends_the_wait_for_a_first_replica(silent_address: str) -> None:
@@ -245,10 +309,25 @@ def test_closing_a_client_ends_the_wait_for_a_first_replica(silent_address: str)
 async def test_closing_an_async_client_ends_the_wait_for_a_first_replica(silent_address: str) -> None:
     client = AsyncClient([silent_address])
     call = asyncio.create_task(client.encode(["a"]))
-    await asyncio.sleep(0)
+    await asyncio.sleep(0.1)
     await client.close()
     with pytest.raises(Cancelled):
         await call
+
+
+def test_cancelling_a_scope_cancels_a_call_to_a_replica(server: FakeServer) -> None:
+    scope = CancelScope()
+    transport = GrpcTransport(Connection([server.address, server.address]), FAST_RETRY)
+    transport.unary(METHODS["ListModels"], b"", 10)
+    server.released.clear()
+    with ThreadPoolExecutor(1) as pool:
+        call = pool.submit(transport.unary, METHODS["ListModels"], b"", 10, None, scope)
+        while len(server.requests) < 2:
+            time.sleep(0.01)
+        scope.cancel()
+        assert isinstance(call.exception(5), Cancelled)
+    assert server.cancelled.wait(5)
+    transport.close()
 
 
 @pytest.mark.parametrize("method", ["models", "is_serving"])

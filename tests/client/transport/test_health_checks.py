@@ -13,7 +13,7 @@ from tests.client.fake_server import Call, FakeServer
 Proxy = Callable[[grpc.HandlerCallDetails], grpc.StatusCode | None]
 
 
-class _Proxy(grpc.ServerInterceptor):  # type: ignore[misc]
+class _Proxy(grpc.ServerInterceptor):
     """Refuses calls before they reach the server, with the code that a function returns."""
 
     def __init__(self, refuse: Proxy) -> None:

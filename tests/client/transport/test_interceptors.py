@@ -15,7 +15,7 @@ from tests.client.fake_server import Call, FakeServer
 BOTH = pytest.mark.parametrize("client_class", [Client, AsyncClient], ids=["sync", "async"])
 
 
-class _AddKey(grpc.UnaryUnaryClientInterceptor, grpc.aio.UnaryUnaryClientInterceptor):  # type: ignore[misc]
+class _AddKey(grpc.UnaryUnaryClientInterceptor, grpc.aio.UnaryUnaryClientInterceptor):
     """Adds metadata, as a tracing library does, and notes the methods."""
 
     def __init__(self) -> None:

@@ -35,13 +35,13 @@ class _Attempts:
         return Counter(method for sent_s, method in self.sent if since_s <= sent_s < until_s)
 
 
-class _BlockingAttempts(_Attempts, grpc.UnaryUnaryClientInterceptor):  # type: ignore[misc]
+class _BlockingAttempts(_Attempts, grpc.UnaryUnaryClientInterceptor):
     def intercept_unary_unary(self, continuation: Any, details: Any, request: Any) -> Any:
         self.note(details.method)
         return continuation(details, request)
 
 
-class _AsyncAttempts(_Attempts, grpc.aio.UnaryUnaryClientInterceptor):  # type: ignore[misc]
+class _AsyncAttempts(_Attempts, grpc.aio.UnaryUnaryClientInterceptor):
     async def intercept_unary_unary(self, continuation: Any, details: Any, request: Any) -> Any:
         self.note(details.method)
         return await continuation(details, request)

@@ -123,6 +123,12 @@ def test_no_mismatch_is_reported_if_no_server_listens(address: str, tls: TlsConf
     assert look.message(0) is None
 
 
+def test_no_mismatch_is_reported_if_neither_side_speaks_tls(server: FakeServer) -> None:
+    look = TlsMismatch(Connection(server.address))
+    look.look(0)
+    assert look.message(0) is None
+
+
 def test_an_untrusted_certificate_is_named_as_the_cause(call: Call, tls_server: TlsServer) -> None:
     with pytest.raises(Unavailable, match="CERTIFICATE_VERIFY_FAILED"):
         call(tls_server(require_client_cert=False), "encode", ["a"], connect={"tls": TlsConfig()})
