@@ -142,7 +142,7 @@ class AsyncGrpcTransport:
             if len(self._channels) == 1:
                 reply = await rpc
             else:
-                sent = _Sent(rpc, call.patience_s, lambda: self._suspect(index, sent_s, call.patience_s))
+                sent = _Sent(rpc, call.patience_s, lambda sent: self._suspect(index, sent, sent_s))
                 self._in_flight[index].add(sent)
                 reply = await rpc
         except grpc.RpcError as error:
@@ -199,10 +199,12 @@ class AsyncGrpcTransport:
         self._changed.set()
         self._changed = asyncio.Event()
 
-    def _suspect(self, index: int, sent_s: float, timeout_s: float) -> None:
-        """Probe a replica that has not answered since `sent_s`, if other replicas answer."""
-        if self._replicas.suspect(index, sent_s):
-            self._probe(index, timeout_s, wait_for_ready=False)
+    def _suspect(self, index: int, sent: "_Sent", sent_s: float) -> None:
+        """Probe the replica of a call; see `GrpcTransport._suspect`."""
+        if self._replicas.is_aside(index):
+            sent.move()
+        elif self._replicas.suspect(index, sent_s):
+            self._probe(index, sent.patience_s, wait_for_ready=False)
 
     def _start_probes(self, *, wait_for_ready: bool = True) -> None:
         """Start the probes that are due."""
@@ -231,11 +233,11 @@ class _Sent:
     """A call on its way to one of several replicas; see `grpc_transport._Sent`."""
 
     def __init__(
-        self, call: "grpc.aio.UnaryUnaryCall[bytes, bytes]", patience_s: float, suspect: Callable[[], None]
+        self, call: "grpc.aio.UnaryUnaryCall[bytes, bytes]", patience_s: float, suspect: Callable[["_Sent"], None]
     ) -> None:
         self.moved = False
         self._call = call
-        self._patience_s = patience_s
+        self.patience_s = patience_s
         self._suspect = suspect
         self._timer = asyncio.get_running_loop().call_later(patience_s, self._lose_patience)
 
@@ -249,8 +251,8 @@ class _Sent:
         self._timer.cancel()
 
     def _lose_patience(self) -> None:
-        self._suspect()
-        self._timer = asyncio.get_running_loop().call_later(self._patience_s, self._lose_patience)
+        self._suspect(self)
+        self._timer = asyncio.get_running_loop().call_later(self.patience_s, self._lose_patience)
 
 
 async def _record_probe(

@@ -181,7 +181,7 @@ class GrpcTransport:
         def start() -> _Sent:
             nonlocal sent
             future = stub.future(call.request, timeout=call.deadline_s - sent_s, metadata=call.attempts.metadata)
-            sent = _Sent(future, call.patience_s, lambda: self._suspect(index, sent_s, call.patience_s))
+            sent = _Sent(future, call.patience_s, lambda sent: self._suspect(index, sent, sent_s))
             in_flight.add(sent)
             return sent
 
@@ -224,10 +224,12 @@ class GrpcTransport:
         with self._changed:
             self._changed.notify_all()
 
-    def _suspect(self, index: int, sent_s: float, timeout_s: float) -> None:
-        """Probe a replica that has not answered since `sent_s`, if other replicas answer."""
-        if self._replicas.suspect(index, sent_s):
-            self._probe(index, timeout_s, wait_for_ready=False)
+    def _suspect(self, index: int, sent: "_Sent", sent_s: float) -> None:
+        """Probe the replica of a call if it has not answered since `sent_s`, while other replicas answer."""
+        if self._replicas.is_aside(index):
+            sent.move()  # Another call has put the replica aside before this call was in flight.
+        elif self._replicas.suspect(index, sent_s):
+            self._probe(index, sent.patience_s, wait_for_ready=False)
 
     def _start_probes(self, *, wait_for_ready: bool = True) -> None:
         """Start the probes that are due."""
@@ -266,25 +268,26 @@ class _Sent:
     Args:
         future: the call.
         patience_s: seconds without an answer after which `suspect` is called, and again after as many.
-        suspect: called by the thread that waits for the answer.
+        suspect: called with this object by the thread that waits for the answer.
 
     Attributes:
         moved: whether the call was cancelled because it moves to another replica.
+        patience_s: as given.
     """
 
-    def __init__(self, future: "grpc.Future[bytes]", patience_s: float, suspect: Callable[[], None]) -> None:
+    def __init__(self, future: "grpc.Future[bytes]", patience_s: float, suspect: Callable[["_Sent"], None]) -> None:
         self.moved = False
         self._future = future
-        self._patience_s = patience_s
+        self.patience_s = patience_s
         self._suspect = suspect
 
     def result(self) -> bytes:
         """Wait for the reply."""
         while True:
             try:
-                return self._future.result(self._patience_s)
+                return self._future.result(self.patience_s)
             except grpc.FutureTimeoutError:
-                self._suspect()
+                self._suspect(self)
 
     def cancel(self) -> None:
         """Cancel the call, on the server too."""

@@ -41,6 +41,7 @@ class _Replica:
     answered_s: float = -math.inf
     refused_s: float = -math.inf
     silent_calls: int = 0
+    is_aside: bool = False
     times_aside: int = 0
     is_probed: bool = False
     next_probe_s: float = -math.inf
@@ -139,6 +140,10 @@ class Replicas:
             replica.is_probed = True
             return True
 
+    def is_aside(self, index: int) -> bool:
+        """Return whether a replica is aside."""
+        return self._replicas[index].is_aside
+
     def due(self, now_s: float) -> list[int]:
         """Return the replicas to probe now. The caller reports the outcome of each probe to `probed`."""
         with self._lock:
@@ -170,13 +175,14 @@ class Replicas:
     def _set_up(self, replica: _Replica, now_s: float) -> Change | None:
         changed = replica.up is not True
         replica.up = True
+        replica.is_aside = False
         replica.answered_s = now_s
         replica.silent_calls = 0
         replica.probe_pause_s = _FIRST_PROBE_PAUSE_S
         return Change.UP if changed else None
 
     def _set_down(self, replica: _Replica, now_s: float) -> None:
-        replica.up = False
+        replica.up = replica.is_aside = False
         if not self.any_up:
             # The replicas that were put aside may be better than none.
             for other in self._replicas:
@@ -186,7 +192,7 @@ class Replicas:
         """Put a replica aside, unless the others do not answer either: the last replica is never put aside."""
         if not replica.up or not self._others_answer(replica):
             return None
-        replica.up = False
+        replica.up, replica.is_aside = False, True
         replica.next_probe_s = now_s + min(_FIRST_ASIDE_S * 2.0**replica.times_aside, _MAX_ASIDE_S)
         replica.times_aside += 1
         return Change.ASIDE

@@ -315,6 +315,40 @@ async def test_closing_an_async_client_ends_the_wait_for_a_first_replica(silent_
         await call
 
 
+def _put_aside(client: Client | AsyncClient, index: int) -> None:
+    """Put a replica aside without telling the calls in flight, as if another call did so before they were in flight."""
+    transport: Any = client._transport
+    for _ in range(3):
+        transport._replicas.timed_out(index, time.monotonic())
+    assert transport._replicas.is_aside(index)
+
+
+@pytest.mark.parametrize("client_class", [Client, AsyncClient], ids=["sync", "async"])
+async def test_a_call_leaves_a_replica_that_was_put_aside_just_before(
+    client_class: type[Client] | type[AsyncClient], server: FakeServer, other: FakeServer
+) -> None:
+    client = client_class([server.address, other.address])
+
+    async def encode() -> Any:
+        result = client.encode(["a"], timeout_s=5) if isinstance(client, AsyncClient) else None
+        return await (result or asyncio.to_thread(client.encode, ["a"], timeout_s=5))
+
+    while not (server.requests and other.requests):
+        await encode()
+    server.released.clear()
+    server.requests.clear()
+    while not server.requests:  # Replica 1 answers after replica 0, so that replica 0 counts as silent.
+        call = asyncio.create_task(encode())
+        await asyncio.sleep(0.1)
+    await encode()
+    _put_aside(client, 0)
+    assert (await asyncio.wait_for(call, 4)).lengths.tolist() == [3]
+    server.released.set()
+    closing = client.close()
+    if closing is not None:
+        await closing
+
+
 def test_cancelling_a_scope_cancels_a_call_to_a_replica(server: FakeServer) -> None:
     scope = CancelScope()
     transport = GrpcTransport(Connection([server.address, server.address]), FAST_RETRY)

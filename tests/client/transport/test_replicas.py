@@ -117,6 +117,7 @@ def _silence(replicas: Replicas, calls: int, now_s: float) -> list[Change | None
 def test_a_replica_whose_calls_time_out_while_others_answer_is_put_aside_after_three() -> None:
     replicas = _replicas(True, True)
     assert _silence(replicas, 3, 5) == [None, None, Change.ASIDE]
+    assert replicas.is_aside(0)
     assert [replicas.next() for _ in range(2)] == [1, 1]
 
 
@@ -154,6 +155,7 @@ def test_a_replica_that_is_put_aside_again_and_again_stays_aside_longer_each_tim
         now_s = replicas.next_probe_s
         assert replicas.due(now_s) == [0]
         assert replicas.probed(0, Probe.SERVING, now_s) is Change.UP
+        assert not replicas.is_aside(0)
         now_s += 1
     assert pauses_s == [1, 2, 4, 8, 16, LONGEST_ASIDE_S, LONGEST_ASIDE_S, LONGEST_ASIDE_S]
     replicas.answered(0, now_s, now_s)
