@@ -127,7 +127,9 @@ class AsyncGrpcTransport:
 
     async def _raise_mismatch(self, index: int, error: Transient) -> None:
         """Raise a better error; see `GrpcTransport._raise_mismatch`."""
-        if not self._replicas.any_answered and self._tls_mismatch.is_worth_a_look(index, str(error)):
+        if self._replicas.any_answered:
+            return
+        if self._tls_mismatch.is_worth_a_look(index, str(error)):
             await asyncio.to_thread(self._tls_mismatch.look, index)
         if message := self._tls_mismatch.message(index):
             raise Unavailable(message, request_id=error.request_id) from error.__cause__

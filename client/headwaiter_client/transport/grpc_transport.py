@@ -37,7 +37,7 @@ _CANCEL_CHECK_S = 0.1
 CANCELLED_BY_SCOPE = "the call was cancelled, because another call failed or the stream was closed"
 CLOSED_BEFORE = "the client is closed: create a new client"
 CLOSED_DURING = "the client was closed before the answer came"
-MOVED = "the replica stopped answering while other replicas answer"
+MOVED = "the replica stopped answering while other replicas answer: call again, and look at the replica"
 
 
 class GrpcTransport:
@@ -128,7 +128,9 @@ class GrpcTransport:
 
     def _raise_mismatch(self, index: int, error: Transient) -> None:
         """Raise a better error if the server has never answered because only one side speaks TLS."""
-        if not self._replicas.any_answered and self._tls_mismatch.is_worth_a_look(index, str(error)):
+        if self._replicas.any_answered:
+            return
+        if self._tls_mismatch.is_worth_a_look(index, str(error)):
             self._tls_mismatch.look(index)
         if message := self._tls_mismatch.message(index):
             raise Unavailable(message, request_id=error.request_id) from error.__cause__
@@ -186,7 +188,7 @@ class GrpcTransport:
             return sent
 
         try:
-            return (cancel_scope or CancelScope()).run(start)
+            return start().result() if cancel_scope is None else cancel_scope.run(start)
         except grpc.FutureCancelledError as error:
             if sent is None or not sent.moved:
                 raise
@@ -305,7 +307,7 @@ def probe_outcome(code: grpc.StatusCode, reply: bytes) -> Probe:
         return Probe.SILENT
     if code is grpc.StatusCode.OK:
         return Probe.SERVING if reply == HEALTH_SERVING else Probe.REFUSED
-    # Another error comes from a server or a proxy that does not offer the health service, so it can't be down.
+    # Another error comes from a server or a proxy that does not offer the health service, so it cannot be down.
     return Probe.REFUSED if code in _DOWN_CODES else Probe.SERVING
 
 
