@@ -202,7 +202,7 @@ def _down(client_class: Any, seconds: float, timeout_s: float) -> None:
             sent = load.attempts.methods(since_s=down_s, until_s=down_s + seconds)
         failed = len(load.errors)
     assert {type(error) for error in load.errors} == {Unavailable}
-    assert load.longest_s < timeout_s + 0.5
+    assert load.longest_s < timeout_s + 1
     # Each call is sent once when it starts, and once when a server is back; the rest are probes, at most one a second.
     assert sent[ENCODE] <= failed + 16
     assert sent[HEALTH_METHOD] <= seconds + 5
@@ -247,7 +247,7 @@ def test_calls_move_away_from_a_frozen_replica_before_their_deadline(client_clas
 
 @BOTH
 def test_a_frozen_replica_fails_at_most_three_calls_that_are_too_short_for_a_probe(client_class: Any) -> None:
-    errors = _freeze(client_class, callers=1, timeout_s=0.2, seconds=4)
+    errors = _freeze(client_class, callers=1, timeout_s=0.24, seconds=4)
     assert len(errors) <= 3
     assert all(type(error) is DeadlineExceeded for error in errors)
 
