@@ -1,11 +1,12 @@
 """The client for asyncio."""
 
 import asyncio
-import time
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from inspect import iscoroutinefunction
-from typing import Any, NoReturn, Self, SupportsIndex, TypeVar, Unpack
+from itertools import islice
+from typing import NoReturn, Any, Self, SupportsIndex, TypeVar, Unpack, overload
 
 from numpy.typing import ArrayLike
 
@@ -16,20 +17,20 @@ from headwaiter_client.calls.classification import Classification, Ranking
 from headwaiter_client.calls.classify import ClassifyCall, RerankCall
 from headwaiter_client.calls.encode import EncodeCall
 from headwaiter_client.calls.inputs import FeatureInput, TextInput, TokenInput
-from headwaiter_client.calls.list_call import CallSettings, ListCall, ListResults, next_candidates
+from headwaiter_client.calls.list_call import CallSettings, ListCall, ListResults
 from headwaiter_client.calls.models import ModelDescription, ModelRef, ModelVersion, describe
 from headwaiter_client.calls.options import ClassifyOptions, DefaultOptions, RequestOptions
 from headwaiter_client.calls.progress import Progress
 from headwaiter_client.calls.results import Encoding, SequenceEncoding
-from headwaiter_client.calls.splitting import Chunk, ChunkBuilder, split_list
+from headwaiter_client.calls.splitting import Chunk
 from headwaiter_client.calls.steps import Steps
 from headwaiter_client.errors import HeadwaiterError
+from headwaiter_client.task_stream import TaskStream
 from headwaiter_client.transport.connection import NOT_PICKLED, Connection, TlsConfig, described
 from headwaiter_client.transport.grpc_aio_transport import AsyncGrpcTransport
 from headwaiter_client.transport.interface import AsyncTransport
 from headwaiter_client.transport.retries import DEFAULT_RETRY, RetryPolicy
 
-_Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
 _ListResult = TypeVar("_ListResult", Encoding, Classification)
 
@@ -67,6 +68,17 @@ class AsyncClient:
         )
         self._address = address
 
+    @overload
+    async def encode(  # type: ignore[overload-overlap]
+        self,
+        texts: str,
+        *,
+        timeout_s: float | None = None,
+        progress: Progress | None = None,
+        **options: Unpack[RequestOptions],
+    ) -> SequenceEncoding: ...
+
+    @overload
     async def encode(
         self,
         texts: Iterable[str],
@@ -74,8 +86,20 @@ class AsyncClient:
         timeout_s: float | None = None,
         progress: Progress | None = None,
         **options: Unpack[RequestOptions],
-    ) -> Encoding:
+    ) -> Encoding: ...
+
+    async def encode(
+        self,
+        texts: str | Iterable[str],
+        *,
+        timeout_s: float | None = None,
+        progress: Progress | None = None,
+        **options: Unpack[RequestOptions],
+    ) -> Encoding | SequenceEncoding:
         """Encode texts; see `Client.encode`."""
+        if isinstance(texts, str):
+            call = EncodeCall(self._settings, TextInput(), [texts], options, timeout_s, progress)
+            return call.one(await self._list(call))
         return await self._list(EncodeCall(self._settings, TextInput(), texts, options, timeout_s, progress))
 
     async def encode_tokens(
@@ -135,8 +159,9 @@ class AsyncClient:
     ) -> AsyncGenerator[SequenceEncoding, None]:
         """Encode the sequences of an iterable or an async iterable; see `Client.encode_stream`.
 
-        Pass an async iterable if the source is slow: reading a plain iterable blocks the event loop. Closing the
-        generator early cancels the requests in flight; `contextlib.aclosing` closes it after an exception too.
+        Pass an async iterable if the source is slow: a plain iterable is read in the event loop, and blocks it. A task
+        of its own reads an async iterable. Closing the generator early cancels this task and the requests in flight;
+        `contextlib.aclosing` closes it after an exception too.
         """
         call = EncodeCall(self._settings, None, sequences, options, timeout_s, stream=True, accepts_async=True)
         return self._stream(call, ordered)
@@ -206,42 +231,46 @@ class AsyncClient:
     async def _list(self, call: ListCall[_ListResult]) -> _ListResult:
         chunks = await self._run(call.split())
         results = ListResults(chunks, call)
-        async with aclosing(self._send_all(chunks, call.send, ordered=True)) as parts:
-            async for part in parts:
-                results.add(part)
-        return results.join()
+        if len(chunks) == 1:  # A single request needs no task.
+            results.note_progress(await self._run(results.send(chunks[0])))
+            return results.join()
+        try:
+            async with aclosing(self._send_all(chunks, results.send)) as parts:
+                async for part in parts:
+                    results.note_progress(part)
+        except HeadwaiterError as error:
+            await asyncio.to_thread(results.add_finished, error)
+            raise
+        # Joining many results copies much memory, so that other tasks would wait.
+        return await asyncio.to_thread(results.join)
 
     async def _stream(self, call: EncodeCall, ordered: bool) -> AsyncGenerator[SequenceEncoding, None]:
-        builder = call.chunk_builder(await self._run(call.limits()))
-        # A plain iterable blocks the event loop while it is read, so sending chunks early would not help.
-        chunks = (
-            _split_stream(builder, call.sequences)
-            if isinstance(call.sequences, AsyncIterable)
-            else split_list(builder, call.sequences)
-        )
-        async with aclosing(self._send_all(chunks, call.send_for_stream, ordered=ordered)) as parts:
-            async for part in parts:
+        limits = await self._run(call.limits())
+
+        async def send(chunk: Chunk) -> list[SequenceEncoding]:
+            return await self._run(call.send_for_stream(chunk))
+
+        async with aclosing(TaskStream(call, limits, send, ordered=ordered)) as stream:
+            while (part := await stream.next_part()) is not None:
                 for result in part:
                     yield result
 
     async def _send_all(
-        self,
-        chunks: Iterable[Chunk] | AsyncIterable[Chunk],
-        send: Callable[[Chunk], Steps[_Result]],
-        *,
-        ordered: bool,
+        self, chunks: Iterable[Chunk], send: Callable[[Chunk], Steps[_Result]]
     ) -> AsyncGenerator[_Result, None]:
-        """Send chunks, up to `max_in_flight` at once, and yield their results; see `Client._send_all`."""
-        pending: list[asyncio.Task[_Result]] = []
+        """Send chunks, up to `max_in_flight` at once, and yield their results in order; see `Client._send_all`."""
+        pending: deque[asyncio.Task[_Result]] = deque()
+        to_send = iter(chunks)
         try:
-            async for chunk in _as_async(chunks):
-                pending.append(asyncio.create_task(self._run(send(chunk))))
-                while len(pending) == self._settings.max_in_flight or (
-                    chunk.sent_early and any(task.done() for task in next_candidates(pending, ordered))
-                ):
-                    yield await _next_result(pending, ordered)
-            while pending:
-                yield await _next_result(pending, ordered)
+            while True:
+                for chunk in islice(to_send, self._settings.max_in_flight - len(pending)):
+                    pending.append(asyncio.create_task(self._run(send(chunk))))
+                if not pending:
+                    return
+                # Remove the task only after the await, because a cancellation during the await must still cancel it.
+                result = await pending[0]
+                pending.popleft()
+                yield result
         finally:
             for task in pending:
                 task.cancel()
@@ -266,35 +295,3 @@ class AsyncClient:
             return await self._transport.unary(step.method, step.request, step.timeout_s, step.request_id)
         except HeadwaiterError as error:
             return error
-
-
-async def _next_result(pending: list[asyncio.Task[_Result]], ordered: bool) -> _Result:
-    """Wait for the next result, and remove the task that returned it from `pending`."""
-    candidates = next_candidates(pending, ordered)
-    await asyncio.wait(candidates, return_when=asyncio.FIRST_COMPLETED)
-    task = next(task for task in candidates if task.done())
-    # Remove the task only after the await, because a cancellation during the await must still cancel the task.
-    result = await task
-    pending.remove(task)
-    return result
-
-
-async def _split_stream(builder: ChunkBuilder, sequences: AsyncIterable[Any]) -> AsyncIterator[Chunk]:
-    """Yield the chunks of an async source; see `split_stream`."""
-    read_from_s = time.monotonic()
-    async for sequence in sequences:
-        for chunk in builder.add(sequence, time.monotonic() - read_from_s):
-            yield chunk
-        read_from_s = time.monotonic()
-    for chunk in builder.finish():
-        yield chunk
-
-
-async def _as_async(items: Iterable[_Item] | AsyncIterable[_Item]) -> AsyncIterator[_Item]:
-    """Yield the items of a plain or an async iterable."""
-    if isinstance(items, AsyncIterable):
-        async for item in items:
-            yield item
-    else:
-        for item in items:
-            yield item

@@ -3,7 +3,7 @@
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import closing
 from inspect import iscoroutinefunction
-from typing import Any, NoReturn, Self, SupportsIndex, TypeVar, Unpack
+from typing import Any, NoReturn, Self, SupportsIndex, TypeVar, Unpack, overload
 
 from numpy.typing import ArrayLike
 
@@ -19,8 +19,8 @@ from headwaiter_client.calls.models import ModelDescription, ModelRef, ModelVers
 from headwaiter_client.calls.options import ClassifyOptions, DefaultOptions, RequestOptions
 from headwaiter_client.calls.progress import Progress
 from headwaiter_client.calls.results import Encoding, SequenceEncoding
-from headwaiter_client.calls.splitting import split_stream
 from headwaiter_client.calls.steps import LOAD_TIMEOUT_S
+from headwaiter_client.errors import HeadwaiterError
 from headwaiter_client.thread_runner import ThreadRunner
 from headwaiter_client.transport.connection import NOT_PICKLED, Connection, TlsConfig, described
 from headwaiter_client.transport.grpc_transport import GrpcTransport
@@ -76,14 +76,30 @@ class Client(ThreadRunner):
         transport: Transport | None = None,
         **options: Unpack[DefaultOptions],
     ) -> None:
-        self._settings = CallSettings(timeout_s, max_in_flight, options)
+        settings = CallSettings(timeout_s, max_in_flight, options)
         if transport is not None and iscoroutinefunction(transport.unary):
             raise TypeError(f"transport {type(transport).__name__} is for asyncio: pass it to AsyncClient")
-        self._transport = transport or GrpcTransport(
-            Connection(() if address is None else address, token, tls, metadata, interceptors, channel_options), retry
+        super().__init__(
+            settings,
+            transport
+            or GrpcTransport(
+                Connection(() if address is None else address, token, tls, metadata, interceptors, channel_options),
+                retry,
+            ),
         )
         self._address = address
 
+    @overload
+    def encode(  # type: ignore[overload-overlap]
+        self,
+        texts: str,
+        *,
+        timeout_s: float | None = None,
+        progress: Progress | None = None,
+        **options: Unpack[RequestOptions],
+    ) -> SequenceEncoding: ...
+
+    @overload
     def encode(
         self,
         texts: Iterable[str],
@@ -91,19 +107,31 @@ class Client(ThreadRunner):
         timeout_s: float | None = None,
         progress: Progress | None = None,
         **options: Unpack[RequestOptions],
-    ) -> Encoding:
+    ) -> Encoding: ...
+
+    def encode(
+        self,
+        texts: str | Iterable[str],
+        *,
+        timeout_s: float | None = None,
+        progress: Progress | None = None,
+        **options: Unpack[RequestOptions],
+    ) -> Encoding | SequenceEncoding:
         """Encode texts; the server tokenizes them with the model's own tokenizer.
 
         The client splits a list of any length into requests within the server's limits. If several sequences fail, the
         error of the first one in the list is raised, unless the call is `partial`.
 
         Args:
-            texts: a list of texts, not a single str.
+            texts: a list of texts, whose result is an `Encoding`; or one text, whose result has one vector.
             timeout_s: seconds until the deadline of the whole call; when None, each request has the client's timeout.
             progress: True to show a line of progress on standard error; or a function called after each request, in the
                 list's order, with the number of finished texts and the number of all texts.
             **options: see `RequestOptions`.
         """
+        if isinstance(texts, str):
+            call = EncodeCall(self._settings, TextInput(), [texts], options, timeout_s, progress)
+            return call.one(self._list(call))
         return self._list(EncodeCall(self._settings, TextInput(), texts, options, timeout_s, progress))
 
     def encode_tokens(
@@ -182,9 +210,9 @@ class Client(ThreadRunner):
         """Encode the sequences of an iterable of any length, and yield one result per sequence.
 
         The client reads ahead at most as many sequences as `max_in_flight` requests hold, so memory does not grow with
-        the length of the stream. If the iterable is slow, requests are sent before they are full, and results that have
-        arrived are yielded when the iterable returns its next sequence. Closing the generator early cancels the
-        requests in flight.
+        the length of the stream. The iterable is read in a thread of its own: while it waits, the sequences that it has
+        given are sent after at most 0.1 s, and results are yielded. Closing the generator early cancels the requests in
+        flight.
 
         Args:
             sequences: all texts, all token ids [n], or all features [n, width].
@@ -193,7 +221,9 @@ class Client(ThreadRunner):
             timeout_s: seconds until the deadline of each request; the client's when None.
             **options: see `RequestOptions`.
         """
-        return self._stream(EncodeCall(self._settings, None, sequences, options, timeout_s, stream=True), ordered)
+        return self._stream(
+            EncodeCall(self._settings, None, sequences, options, timeout_s, stream=True), ordered=ordered
+        )
 
     def attend(
         self,
@@ -277,10 +307,6 @@ class Client(ThreadRunner):
         """
         self._run(steps.wait_ready(self._settings.timeout_s(timeout_s)))
 
-    def close(self) -> None:
-        """Close the connection; calls in flight, and all later calls, raise `Cancelled`."""
-        self._transport.close()
-
     def __repr__(self) -> str:
         return described(self, self._address, self._transport)
 
@@ -297,15 +323,13 @@ class Client(ThreadRunner):
         chunks = self._run(call.split())
         results = ListResults(chunks, call)
         if len(chunks) == 1:  # A single request needs no thread.
-            results.add(self._run(call.send(chunks[0])))
-        else:
-            with closing(self._send_all(chunks, call.send, ordered=True)) as parts:
+            results.note_progress(self._run(results.send(chunks[0])))
+            return results.join()
+        try:
+            with closing(self._send_all(chunks, results.send)) as parts:
                 for part in parts:
-                    results.add(part)
+                    results.note_progress(part)
+        except HeadwaiterError as error:
+            results.add_finished(error)
+            raise
         return results.join()
-
-    def _stream(self, call: EncodeCall, ordered: bool) -> Generator[SequenceEncoding, None, None]:
-        chunks = split_stream(call.chunk_builder(self._run(call.limits())), call.sequences)
-        with closing(self._send_all(chunks, call.send_for_stream, ordered=ordered)) as parts:
-            for part in parts:
-                yield from part

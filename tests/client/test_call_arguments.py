@@ -3,23 +3,92 @@
 import io
 import math
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from fractions import Fraction
 from typing import Any
 
 import numpy as np
 import pytest
 
-from headwaiter_client import AsyncClient, Client, FakeEncoder, InvalidInput
+from headwaiter_client import AsyncClient, Client, FakeEncoder, InvalidInput, SequenceTooLong
 from headwaiter_client.calls.options import RequestOptions
+from headwaiter_proto import encoder_pb2 as pb
 from tests.client.client_runner import ClientRunner, RecordingEncoder
 
 
-@pytest.mark.parametrize("method", ["encode", "encode_stream"])
+@pytest.mark.parametrize("method", ["classify", "encode_stream"])
 def test_a_single_str_instead_of_a_list_of_texts_is_refused(method: str) -> None:
     with pytest.raises(InvalidInput) as caught:
         getattr(Client(transport=FakeEncoder()), method)("a text")
     assert caught.value.field == "texts"
+
+
+def test_one_text_gives_one_result_without_the_dimension_of_a_list(runner: ClientRunner) -> None:
+    listed = runner.call(FakeEncoder(), "encode", ["fresh bread"], hidden=True, offsets=True)
+    one = runner.call(FakeEncoder(), "encode", "fresh bread", hidden=True, offsets=True)
+    assert one.pooled.shape == (8,)
+    np.testing.assert_array_equal(one.pooled, listed.pooled[0])
+    np.testing.assert_array_equal(one.hidden, listed.hidden[0])
+    np.testing.assert_array_equal(one.offsets, listed.offsets[0])
+    assert (one.index, one.length, one.failure, one.model) == (0, 4, None, listed.model)
+
+
+def test_one_text_that_fails_in_a_partial_call_has_its_failure(runner: ClientRunner) -> None:
+    one = runner.call(FakeEncoder(max_tokens=4), "encode", "much too long a text", partial=True)
+    assert type(one.failure) is SequenceTooLong
+    assert one.length == 0
+
+
+class _Table:
+    """Behaves as a DataFrame of pandas does: iterating it yields the names of its columns."""
+
+    columns = ("title", "text")
+    shape = (3, 2)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.columns)
+
+
+class _Column:
+    """Behaves as a Series of pandas does: it is no sequence of Python, and iterating it yields its values."""
+
+    shape = (2,)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(["fresh bread", "rain"])
+
+
+@pytest.mark.parametrize("method", ["encode", "encode_tokens", "encode_features", "classify", "encode_stream"])
+def test_a_table_is_refused_and_a_column_is_not(method: str) -> None:
+    fake = FakeEncoder()
+    with pytest.raises(InvalidInput, match=r"_Table.*column"):
+        getattr(Client(transport=fake), method)(_Table())
+    assert fake.requests == []
+    assert len(Client(transport=fake).encode(_Column()).lengths) == 2
+
+
+@pytest.mark.parametrize(
+    ("method", "sequences"),
+    [
+        ("encode_tokens", [[5, 6], np.ma.array([5, 6, 7], mask=[False, True, False])]),
+        ("encode_tokens", np.ma.array([[5, 6], [5, 6]], mask=[[False, False], [False, True]])),
+        ("encode_features", [[[1.0]], np.ma.array([[1.0]], mask=True)]),
+        ("encode_features", [[[1.0]], [np.ma.array([1.0], mask=False), np.ma.array([1.0], mask=True)]]),
+        ("encode_stream", [[5, 6], np.ma.array([5, 6, 7], mask=[False, True, False])]),
+    ],
+)
+def test_masked_values_are_never_sent(method: str, sequences: Any) -> None:
+    fake = FakeEncoder(feature_width=1)
+    with pytest.raises(InvalidInput, match="1 values are masked") as caught:
+        list(getattr(Client(transport=fake), method)(sequences))
+    assert caught.value.sequence == 1
+    sent = [request for request in fake.requests if isinstance(request, pb.EncodeRequest)]
+    assert [list(request.tokens.lengths) for request in sent] == ([[2]] if method == "encode_stream" else [])
+
+
+def test_a_masked_array_without_masked_values_is_sent() -> None:
+    ids = np.ma.array([[5, 6]], mask=False)
+    assert Client(transport=FakeEncoder()).encode_tokens(ids).lengths.tolist() == [2]
 
 
 @pytest.mark.parametrize(

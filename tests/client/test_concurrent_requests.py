@@ -2,16 +2,21 @@
 
 import asyncio
 import threading
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import cast
 
 import grpc
 import pytest
+from google.protobuf.duration_pb2 import Duration
+from google.rpc import error_details_pb2
 
 from headwaiter_client import AsyncClient, Cancelled, Client, InvalidInput
 from headwaiter_client.calls.steps import METHODS
 from headwaiter_client.transport.interface import CancelScope
 from headwaiter_proto import encoder_pb2 as pb
+from headwaiter_proto.rules.status import DOMAIN
 from tests.client.blocking_encoders import AsyncBlockingEncoder, BlockingEncoder, ConcurrencyCounter
 from tests.client.client_runner import TEXTS
 from tests.client.fake_server import FakeServer, encode_response
@@ -119,3 +124,27 @@ def test_a_cancelled_scope_sends_no_request(server: FakeServer) -> None:
         client._transport.unary(METHODS["Encode"], b"", 30.0, "r", scope)
     assert caught.value.request_id == "r"
     assert server.requests == []
+
+
+def _refuse_for_long(server: FakeServer) -> None:
+    server.refuse(
+        grpc.StatusCode.UNAVAILABLE,
+        "the server is starting",
+        error_details_pb2.ErrorInfo(reason="UNAVAILABLE", domain=DOMAIN),
+        error_details_pb2.RetryInfo(retry_delay=Duration(seconds=20)),
+    )
+
+
+def test_closing_a_client_ends_the_pauses_before_retries(server: FakeServer) -> None:
+    with ThreadPoolExecutor(1) as pool, Client(server.address, max_in_flight=2) as client:
+        client.encode(TEXTS)
+        _refuse_for_long(server)
+        count = len(server.requests)
+        failed = pool.submit(client.encode, TEXTS)
+        while len(server.requests) < count + 2:
+            time.sleep(0.01)
+        begin_s = time.monotonic()
+        client.close()
+        with pytest.raises(Cancelled, match="closed"):
+            failed.result(30)
+        assert time.monotonic() - begin_s < 1

@@ -1,11 +1,15 @@
 """Lists of any size, with both clients."""
 
+import asyncio
+import pickle
+import time
 from typing import Any
 
 import numpy as np
 import pytest
 
 from headwaiter_client import (
+    AsyncClient,
     Client,
     DeadlineExceeded,
     FakeEncoder,
@@ -14,6 +18,7 @@ from headwaiter_client import (
     ModelChanged,
     Overloaded,
     SequenceTooLong,
+    Unavailable,
 )
 from headwaiter_client.transport.interface import CancelScope
 from headwaiter_proto import encoder_pb2 as pb
@@ -288,3 +293,123 @@ def _encode_requests(fake: FakeEncoder) -> list[pb.EncodeRequest]:
 
 def _method_names(fake: RecordingEncoder) -> list[str]:
     return [name for name, _ in fake.calls]
+
+
+class _OutageEncoder(FakeEncoder):
+    """Answers the first two requests of a list, and fails all later ones."""
+
+    def unary(
+        self,
+        method: str,
+        request: bytes,
+        timeout_s: float,
+        request_id: str | None = None,
+        cancel_scope: CancelScope | None = None,
+    ) -> bytes:
+        if request_id and request_id not in ("r", "r.256"):
+            raise Unavailable("the server is gone", request_id=request_id)
+        return super().unary(method, request, timeout_s, request_id, cancel_scope)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int8"])
+def test_the_error_of_a_partial_list_carries_the_rows_that_are_finished(runner: ClientRunner, dtype: str) -> None:
+    texts = [*TEXTS[:511], "long " * 600, *TEXTS]
+    with pytest.raises(Unavailable) as caught:
+        runner.call(
+            _OutageEncoder(),
+            "encode",
+            texts,
+            partial=True,
+            request_id="r",
+            hidden=True,
+            offsets=True,
+            dtype=dtype,
+            connect={"max_in_flight": 1},
+        )
+    finished = caught.value.finished
+    expected = runner.call(FakeEncoder(), "encode", texts[:512], partial=True, hidden=True, offsets=True, dtype=dtype)
+    assert finished.lengths.tolist() == [*expected.lengths.tolist(), *[0] * 600]
+    np.testing.assert_array_equal(finished.pooled[:512], expected.pooled)
+    assert not finished.pooled[512:].any()
+    assert [len(rows) for rows in finished.hidden] == [*map(len, expected.hidden), *[0] * 600]
+    assert [len(rows) for rows in finished.offsets] == [*map(len, expected.offsets), *[0] * 600]
+    assert sorted(finished.failures) == list(range(511, 1112))
+    assert type(finished.failures[511]) is SequenceTooLong
+    assert all(type(finished.failures[index]) is Unavailable for index in range(512, 1112))
+    assert finished.timings.batches == expected.timings.batches
+    assert pickle.loads(pickle.dumps(caught.value)).finished.lengths.tolist() == finished.lengths.tolist()
+
+
+def test_the_error_of_a_partial_classification_carries_the_scores_that_are_finished(runner: ClientRunner) -> None:
+    with pytest.raises(Unavailable) as caught:
+        runner.call(
+            _OutageEncoder(labels=["no", "yes"]),
+            "classify",
+            TEXTS,
+            partial=True,
+            request_id="r",
+            connect={"max_in_flight": 1},
+        )
+    assert caught.value.finished.scores.shape == (600, 2)
+    assert sorted(caught.value.finished.failures) == list(range(512, 600))
+    assert caught.value.finished.labels == ("no", "yes")
+
+
+@pytest.mark.parametrize(("texts", "partial"), [(TEXTS, False), (TEXTS[:1], True)])
+def test_an_error_carries_no_rows_if_the_call_is_not_partial_or_nothing_is_finished(
+    runner: ClientRunner, texts: list[str], partial: bool
+) -> None:
+    with pytest.raises(Unavailable) as caught:
+        runner.call(_OutageEncoder(), "encode", texts, partial=partial, request_id="r" if len(texts) > 1 else "x")
+    assert caught.value.finished is None
+
+
+def test_the_results_of_a_list_are_those_of_its_source_read_once(runner: ClientRunner) -> None:
+    assert runner.call(FakeEncoder(), "encode", iter(TEXTS)).lengths.tolist() == [5] * 600
+
+
+def test_a_sequence_that_cannot_be_sent_fails_a_long_list_before_anything_is_sent(runner: ClientRunner) -> None:
+    fake = RecordingEncoder()
+    with pytest.raises(InvalidInput) as caught:
+        runner.call(fake, "encode", [*TEXTS, None])
+    assert caught.value.sequence == 600
+    assert fake.calls == []
+
+
+async def test_a_list_of_100_000_texts_holds_up_other_tasks_for_milliseconds_only() -> None:
+    texts = [f"the bread number {number} is fresh" for number in range(100_000)]
+    longest_s = 0.0
+
+    async def watch() -> None:
+        nonlocal longest_s
+        while True:
+            begin_s = time.perf_counter()
+            await asyncio.sleep(0)
+            longest_s = max(longest_s, time.perf_counter() - begin_s)
+
+    async with AsyncClient(transport=_CannedTransport()) as client:
+        await client.encode(texts[:40])  # Asks for the limits.
+        watcher = asyncio.create_task(watch())
+        encoding = await client.encode(texts)
+        watcher.cancel()
+    assert encoding.pooled is not None
+    assert encoding.pooled.shape == (100_000, 8)
+    # It takes about 10 ms; other programs may run on the machine. Without pauses, it took 300 ms.
+    assert longest_s < 0.1
+
+
+class _CannedTransport:
+    """Answers with zeros at once, so that a test measures the client alone."""
+
+    def __init__(self) -> None:
+        self._fake = FakeEncoder()
+
+    async def unary(self, method: str, request: bytes, timeout_s: float, request_id: str | None = None) -> bytes:
+        if not method.endswith("/Encode"):
+            return self._fake.unary(method, request, timeout_s, request_id)
+        count = len(pb.EncodeRequest.FromString(request).texts.values)
+        pooled = pb.Tensor(dtype=pb.DATA_TYPE_FLOAT32, shape=[count, 8], data=bytes(count * 32))
+        return pb.EncodeResponse(lengths=[5] * count, pooled=pooled).SerializeToString()
+
+    async def close(self) -> None:
+        self._fake.close()

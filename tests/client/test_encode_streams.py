@@ -2,17 +2,22 @@
 
 import asyncio
 import itertools
+import queue
+import threading
+import time
 import tracemalloc
-from collections.abc import AsyncIterator, Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from collections.abc import AsyncIterator, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
+from contextvars import ContextVar
 from typing import Any
 
 import numpy as np
 import pytest
 
-from headwaiter_client import AsyncClient, AsyncFakeEncoder, Client, FakeEncoder, InvalidInput
+from headwaiter_client import AsyncClient, AsyncFakeEncoder, Cancelled, Client, FakeEncoder, InvalidInput
 from headwaiter_client.transport.interface import CancelScope
+from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.rules.inputs import MAX_BYTES_OF_ONE_TEXT
 from tests.client.blocking_encoders import AsyncBlockingEncoder, BlockingEncoder
 from tests.client.client_runner import TEXTS, ClientRunner
@@ -68,6 +73,7 @@ def test_a_failure_in_a_stream_has_the_index_of_its_sequence(runner: ClientRunne
     assert caught.value.sequence == 599
 
 
+@pytest.mark.usefixtures("patient")
 def test_a_stream_reads_ahead_only_the_sequences_of_the_requests_in_flight() -> None:
     read = 0
 
@@ -94,7 +100,7 @@ def test_a_stream_accepts_an_async_iterable() -> None:
     assert asyncio.run(stream()) == list(range(600))
 
 
-@pytest.mark.usefixtures("clock")
+@pytest.mark.usefixtures("patient")
 def test_an_unordered_stream_yields_results_in_the_order_of_arrival() -> None:
     with Client(transport=BlockingEncoder(release_after=3), max_in_flight=2) as client:
         results = list(client.encode_stream(TEXTS * 2, ordered=False, request_id="r"))
@@ -102,7 +108,7 @@ def test_an_unordered_stream_yields_results_in_the_order_of_arrival() -> None:
     assert sorted(one.index for one in results) == list(range(1200))
 
 
-@pytest.mark.usefixtures("clock")
+@pytest.mark.usefixtures("patient")
 async def test_an_unordered_async_stream_yields_results_in_the_order_of_arrival() -> None:
     async with AsyncClient(transport=AsyncBlockingEncoder(release_after=3), max_in_flight=2) as client:
         results = [one async for one in client.encode_stream(TEXTS * 2, ordered=False, request_id="r")]
@@ -110,94 +116,278 @@ async def test_an_unordered_async_stream_yields_results_in_the_order_of_arrival(
     assert sorted(one.index for one in results) == list(range(1200))
 
 
-class _SynchronousExecutor(ThreadPoolExecutor):
-    """Runs each function to its end before `submit` returns."""
-
-    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        done = super().submit(fn, *args, **kwargs)
-        wait([done])
-        return done
-
-
-class _Clock:
-    """A clock that stands still until a test sets `now_s`."""
-
-    now_s = 0.0
-
-    def monotonic(self) -> float:
-        return self.now_s
-
-
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> _Clock:
-    """Replace the clock that measures how long a source takes."""
-    clock = _Clock()
-    monkeypatch.setattr("headwaiter_client.calls.splitting.time", clock)
-    monkeypatch.setattr("headwaiter_client.aio.time", clock)
-    return clock
-
-
 @pytest.mark.parametrize("ordered", [True, False])
-def test_a_slow_source_gets_results_while_it_is_read(
-    monkeypatch: pytest.MonkeyPatch, clock: _Clock, ordered: bool
-) -> None:
-    monkeypatch.setattr("headwaiter_client.thread_runner.ThreadPoolExecutor", _SynchronousExecutor)
-    read = 0
+def test_a_dialogue_gets_each_result_before_it_gives_the_next_text(ordered: bool) -> None:
+    answers: queue.Queue[int] = queue.Queue()
 
     def texts() -> Iterator[str]:
-        nonlocal read
-        for read in range(20):
-            clock.now_s += 1.0
-            yield f"text {read}"
+        for number in range(4):
+            yield f"text {number}"
+            assert answers.get(timeout=30) == number
 
     with Client(transport=FakeEncoder()) as client:
         for one in client.encode_stream(texts(), ordered=ordered):
-            assert read == one.index
+            answers.put(one.index)
+    assert answers.empty()
 
 
 @pytest.mark.parametrize("ordered", [True, False])
-async def test_a_slow_async_source_gets_results_while_it_is_read(clock: _Clock, ordered: bool) -> None:
-    read = 0
+async def test_an_async_dialogue_gets_each_result_before_it_gives_the_next_text(ordered: bool) -> None:
+    answers: asyncio.Queue[int] = asyncio.Queue()
 
     async def texts() -> AsyncIterator[str]:
-        nonlocal read
-        for read in range(20):
-            clock.now_s += 1.0
-            yield f"text {read}"
-            for _ in range(20):  # Let the request be answered.
-                await asyncio.sleep(0)
+        for number in range(4):
+            yield f"text {number}"
+            assert await asyncio.wait_for(answers.get(), 30) == number
 
     async with AsyncClient(transport=AsyncFakeEncoder(FakeEncoder())) as client:
         async for one in client.encode_stream(texts(), ordered=ordered):
-            assert read <= one.index + 1
+            await answers.put(one.index)
+    assert answers.empty()
 
 
-@pytest.mark.parametrize("ordered", [True, False])
-def test_a_slow_reader_always_has_the_maximum_of_requests_in_flight(
-    monkeypatch: pytest.MonkeyPatch, clock: _Clock, ordered: bool
-) -> None:
-    monkeypatch.setattr("headwaiter_client.thread_runner.ThreadPoolExecutor", _SynchronousExecutor)
+def test_what_a_pausing_source_gave_is_sent_together_after_a_tenth_of_a_second() -> None:
+    released = threading.Event()
+
+    def texts() -> Iterator[str]:
+        yield from ["first", "second"]
+        assert released.wait(30)
+        yield "third"
+
+    fake = FakeEncoder()
+    with Client(transport=fake) as client:
+        stream = client.encode_stream(texts())
+        begin_s = time.monotonic()
+        assert next(stream).index == 0
+        assert 0.05 < time.monotonic() - begin_s < 5
+        assert [list(request.texts.values) for request in _encode_requests(fake)] == [["first", "second"]]
+        assert next(stream).index == 1
+        released.set()
+        assert [one.index for one in stream] == [2]
+
+
+async def test_what_a_pausing_async_source_gave_is_sent_together_after_a_tenth_of_a_second() -> None:
+    released = asyncio.Event()
+
+    async def texts() -> AsyncIterator[str]:
+        for text in ["first", "second"]:
+            yield text
+        await released.wait()
+        yield "third"
+
+    fake = FakeEncoder()
+    async with AsyncClient(transport=AsyncFakeEncoder(fake)) as client:
+        stream = client.encode_stream(texts())
+        begin_s = time.monotonic()
+        assert (await anext(stream)).index == 0
+        assert 0.05 < time.monotonic() - begin_s < 5
+        assert [list(request.texts.values) for request in _encode_requests(fake)] == [["first", "second"]]
+        assert (await anext(stream)).index == 1
+        released.set()
+        assert [one.index async for one in stream] == [2]
+
+
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let streams wait for full requests, however slow the machine is."""
+    monkeypatch.setattr("headwaiter_client.calls.stream_queue._MAX_WAIT_S", 60.0)
+
+
+@pytest.mark.usefixtures("patient")
+def test_a_slow_reader_always_has_the_maximum_of_requests_in_flight() -> None:
     fake = FakeEncoder()
     with Client(transport=fake, max_in_flight=3) as client:
-        for one in client.encode_stream((f"text {number}" for number in range(256 * 7)), ordered=ordered):
-            clock.now_s += 1.0
-            assert len(fake.requests) == min(7, one.index // 256 + 3)
+        for one in client.encode_stream(f"text {number}" for number in range(256 * 7)):
+            expected = min(7, one.index // 256 + 3)
+            deadline_s = time.monotonic() + 30
+            while len(_encode_requests(fake)) < expected and time.monotonic() < deadline_s:
+                time.sleep(0.001)
+            assert len(_encode_requests(fake)) == expected
 
 
-async def test_a_slow_async_reader_always_has_the_maximum_of_requests_in_flight(clock: _Clock) -> None:
+@pytest.mark.usefixtures("patient")
+async def test_a_slow_async_reader_always_has_the_maximum_of_requests_in_flight() -> None:
     fake = FakeEncoder()
 
     async def texts() -> AsyncIterator[str]:
         for number in range(256 * 7):
             yield f"text {number}"
-            await asyncio.sleep(0)
 
     async with AsyncClient(transport=AsyncFakeEncoder(fake), max_in_flight=3) as client:
         async for one in client.encode_stream(texts()):
-            clock.now_s += 1.0
-            for _ in range(20):  # Let all requests be answered.
+            for _ in range(20):  # Let the source be read and the requests be answered.
                 await asyncio.sleep(0)
-            assert len(fake.requests) == min(7, one.index // 256 + 3)
+            assert len(_encode_requests(fake)) == min(7, one.index // 256 + 3)
+
+
+class _SourceError(Exception):
+    pass
+
+
+def test_the_results_before_an_error_of_the_source_come_first(runner: ClientRunner) -> None:
+    def texts() -> Iterator[str]:
+        yield from TEXTS
+        raise _SourceError
+
+    seen: list[int] = []
+    with pytest.raises(_SourceError):
+        _collect(runner, texts(), seen)
+    assert seen == list(range(600))
+
+
+async def test_the_results_before_an_error_of_an_async_source_come_first() -> None:
+    async def texts() -> AsyncIterator[str]:
+        yield "a text"
+        raise _SourceError
+
+    seen = []
+    async with AsyncClient(transport=AsyncFakeEncoder(FakeEncoder())) as client:
+        stream = client.encode_stream(texts())
+        seen.append((await anext(stream)).index)
+        with pytest.raises(_SourceError):
+            await anext(stream)
+    assert seen == [0]
+
+
+def test_the_results_before_a_sequence_that_cannot_be_sent_come_first(runner: ClientRunner) -> None:
+    seen: list[int] = []
+    with pytest.raises(InvalidInput) as caught:
+        _collect(runner, ["a text", "another", None], seen)
+    assert caught.value.sequence == 2
+    assert seen == [0, 1]
+
+
+def test_a_stream_can_be_closed_while_its_source_waits() -> None:
+    released = threading.Event()
+    read = []
+
+    def texts() -> Iterator[str]:
+        read.append("a text")
+        yield "a text"
+        released.wait(30)
+        for number in itertools.count():
+            read.append(f"late {number}")
+            yield f"late {number}"
+
+    fake = FakeEncoder()
+    with Client(transport=fake) as client:
+        stream = client.encode_stream(texts())
+        assert next(stream).index == 0
+        stream.close()
+        (reader,) = [thread for thread in threading.enumerate() if thread.name == "headwaiter-source"]
+        released.set()
+        reader.join(30)
+    assert read == ["a text", "late 0"]
+    assert len(_encode_requests(fake)) == 1
+
+
+async def test_an_async_source_that_waits_is_cancelled_when_its_stream_is_closed() -> None:
+    cancelled = False
+
+    async def texts() -> AsyncIterator[str]:
+        nonlocal cancelled
+        yield "a text"
+        try:
+            await asyncio.sleep(30)
+        except asyncio.CancelledError:
+            cancelled = True
+            raise
+
+    fake = FakeEncoder()
+    async with AsyncClient(transport=AsyncFakeEncoder(fake)) as client:
+        async with aclosing(client.encode_stream(texts())) as stream:
+            assert (await anext(stream)).index == 0
+        assert cancelled
+    assert len(_encode_requests(fake)) == 1
+
+
+def test_a_closed_client_ends_a_stream_that_waits_for_its_source() -> None:
+    waiting, released = threading.Event(), threading.Event()
+
+    def texts() -> Iterator[str]:
+        waiting.set()
+        released.wait(30)
+        yield "too late"
+
+    client = Client(transport=FakeEncoder())
+    with ThreadPoolExecutor(1) as pool:
+        results = pool.submit(lambda: list(client.encode_stream(texts())))
+        assert waiting.wait(30)
+        client.close()
+        with pytest.raises(Cancelled):
+            results.result(30)
+        released.set()
+
+
+def test_a_stream_of_a_client_that_is_closed_meanwhile_is_cancelled() -> None:
+    class ClosingEncoder(FakeEncoder):
+        """Closes the client while it asks for the limits."""
+
+        def unary(self, method: str, *arguments: Any) -> bytes:
+            reply = super().unary(method, *arguments)
+            client.close()
+            return reply
+
+    client = Client(transport=ClosingEncoder())
+    with pytest.raises(Cancelled):
+        list(client.encode_stream(TEXTS))
+
+
+def test_the_source_of_a_stream_sees_the_context_variables_of_the_caller() -> None:
+    variable = ContextVar("variable", default="unset")
+    seen = []
+
+    def texts() -> Iterator[str]:
+        seen.append(variable.get())
+        yield "a text"
+
+    variable.set("of the caller")
+    with Client(transport=FakeEncoder()) as client:
+        assert len(list(client.encode_stream(texts()))) == 1
+    assert seen == ["of the caller"]
+
+
+async def test_other_tasks_run_while_a_fast_plain_source_is_read() -> None:
+    ticks = 0
+
+    async def tick() -> None:
+        nonlocal ticks
+        while True:
+            ticks += 1
+            await asyncio.sleep(0)
+
+    def texts() -> Iterator[str]:
+        end_s = time.monotonic() + 0.1
+        while time.monotonic() < end_s:
+            yield "a text"
+
+    async with AsyncClient(transport=AsyncFakeEncoder(FakeEncoder()), max_in_flight=10_000) as client:
+        await client.encode(["a text"] * 40)  # Asks for the limits.
+        ticker = asyncio.create_task(tick())
+        stream = client.encode_stream(texts(), pooled=True)
+        await anext(stream)
+        await stream.aclose()
+        ticker.cancel()
+    assert ticks >= 5
+
+
+def _collect(runner: ClientRunner, sequences: Iterable[Any], seen: list[int]) -> None:
+    """Append the index of each result of a stream to `seen`."""
+
+    async def stream() -> None:
+        async with AsyncClient(transport=AsyncFakeEncoder(FakeEncoder())) as client:
+            async for one in client.encode_stream(sequences):
+                seen.append(one.index)  # noqa: PERF401 Keep those before an error.
+
+    if runner.client_class is AsyncClient:
+        asyncio.run(stream())
+        return
+    with Client(transport=FakeEncoder()) as client:
+        seen.extend(one.index for one in client.encode_stream(sequences))
+
+
+def _encode_requests(fake: FakeEncoder) -> list[pb.EncodeRequest]:
+    return [request for request in fake.requests if isinstance(request, pb.EncodeRequest)]
 
 
 async def test_closing_an_async_stream_cancels_its_requests() -> None:
@@ -205,6 +395,8 @@ async def test_closing_an_async_stream_cancels_its_requests() -> None:
     async with AsyncClient(transport=encoder) as client:
         async with aclosing(client.encode_stream(TEXTS, request_id="r")) as stream:
             assert (await anext(stream)).index == 0
+            for _ in range(1000):  # Let the other requests be sent.
+                await asyncio.sleep(0)
         assert encoder.cancelled == ["r.256", "r.512"]
 
 

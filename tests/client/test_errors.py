@@ -255,7 +255,7 @@ def test_a_status_without_a_message_shows_its_code(
 
 def test_a_request_that_the_client_refuses_is_invalid_input(call: Call, server: FakeServer) -> None:
     with pytest.raises(InvalidInput, match="list") as refused:
-        call(server, "encode", "a text")
+        call(server, "classify", "a text")
     assert refused.value.field == "texts"
     assert server.requests == []
 

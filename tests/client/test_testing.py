@@ -32,7 +32,7 @@ def client() -> Client:
 
 
 def _pooled(client: Client, text: str, **options: object) -> NDArray[np.float32]:
-    pooled = client.encode([text], **options).pooled  # type: ignore[arg-type]
+    pooled = client.encode([text], **options).pooled  # type: ignore[call-overload]
     assert pooled is not None
     row: NDArray[np.float32] = pooled[0]
     return row
@@ -234,7 +234,7 @@ def test_a_model_takes_only_the_inputs_that_it_is_given_a_size_for() -> None:
 def test_a_long_text_is_truncated_on_request_and_keeps_its_special_tokens() -> None:
     client = Client(transport=FakeEncoder(max_tokens=4))
     for truncation, spans in (("right", [(0, 0), (0, 1), (2, 3), (0, 0)]), ("left", [(0, 0), (4, 5), (6, 7), (0, 0)])):
-        encoding = client.encode(["a b c d"], truncation=truncation, offsets=True)  # type: ignore[arg-type]
+        encoding = client.encode(["a b c d"], truncation=truncation, offsets=True)  # type: ignore[call-overload]
         assert (encoding.lengths.tolist(), encoding.truncated) == ([4], {0: 6})
         assert [tuple(span) for span in encoding.offsets[0].tolist()] == spans
 

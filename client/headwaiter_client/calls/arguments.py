@@ -47,6 +47,11 @@ def check_is_list(sequences: object, *, accepts_async: bool) -> None:
     if accepts_async and isinstance(sequences, AsyncIterable):
         return
     kind = type(sequences).__name__
+    if hasattr(sequences, "columns") and hasattr(sequences, "shape"):  # pandas, polars and pyarrow
+        raise InvalidInput(
+            f"the sequences are a table of type {kind}, which lists the names of its columns: pass one column, such as "
+            'table["text"]'
+        )
     if isinstance(sequences, AsyncIterable) and not isinstance(sequences, Iterable):
         raise InvalidInput(
             f"the sequences are of type {kind}, which is asynchronous: pass a list, such as [one async for one in "

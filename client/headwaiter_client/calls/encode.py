@@ -40,6 +40,10 @@ class EncodeCall(ListCall[Encoding]):
         """See `ListCall.join`."""
         return join_encodings(parts)
 
+    def one(self, encoding: Encoding) -> SequenceEncoding:
+        """Return the result of the only sequence of a list."""
+        return next(split_by_sequence(encoding, first=0))
+
     def send_for_stream(self, chunk: Chunk) -> Steps[list[SequenceEncoding]]:
         """Send a chunk as `send` does, and return one result per sequence."""
         part = yield from self.send(chunk)

@@ -21,6 +21,8 @@ _OVERHEAD_BYTES = 6
 _EXTRA_TOKENS = 16
 # A server that accepts requests of T tokens accepts at most this number times T bytes of text.
 _TEXT_BYTES_PER_TOKEN = 16
+# Texts with more characters are checked one by one, because joining them would take much memory.
+_MAX_JOINED_CHARACTERS = 1 << 20
 
 
 # A request that holds sequences.
@@ -54,6 +56,12 @@ class InputKind(Protocol):
     def measure(self, sequence: Any, max_text_tokens: int) -> SequenceSize:
         """Return the size of a converted sequence."""
 
+    def size_of_all(self, sequences: Sequence[Any]) -> SequenceSize | None:
+        """Return an upper bound of the size of all sequences, if they can be sent as they are.
+
+        None says nothing: each sequence must then be converted and measured.
+        """
+
     def fill(self, request: Request, sequences: Sequence[Any]) -> None:
         """Pack converted sequences into a request."""
 
@@ -78,6 +86,16 @@ class TextInput:
         size_bytes = len(text.encode()) + _OVERHEAD_BYTES
         tokens_for_bytes = -(-size_bytes // _TEXT_BYTES_PER_TOKEN)
         return SequenceSize(max(min(size_bytes + _EXTRA_TOKENS, max_text_tokens), tokens_for_bytes), size_bytes)
+
+    def size_of_all(self, texts: Sequence[Any]) -> SequenceSize | None:
+        """See `InputKind.size_of_all`; for short texts, checking them together takes a tenth of the time."""
+        try:
+            if sum(map(len, texts)) > _MAX_JOINED_CHARACTERS:
+                return None
+            size_bytes = len("".join(texts).encode()) + _OVERHEAD_BYTES * len(texts)
+        except (TypeError, UnicodeEncodeError):  # `convert` says which text is wrong.
+            return None
+        return SequenceSize(size_bytes + _EXTRA_TOKENS * len(texts), size_bytes)
 
     def fill(self, request: Request, texts: Sequence[str]) -> None:
         """See `InputKind.fill`."""
@@ -109,6 +127,9 @@ class PairInput:
         """See `InputKind.measure`; a pair has at most as many tokens as the model's maximum, as a text has."""
         return TextInput().measure("".join(pair), max_text_tokens)
 
+    def size_of_all(self, _sequences: Sequence[Any]) -> None:
+        """See `InputKind.size_of_all`."""
+
     def fill(self, request: Request, pairs: Sequence[tuple[str, str]]) -> None:
         """See `InputKind.fill`; a first text that all pairs share is sent once."""
         first = [pair[0] for pair in pairs]
@@ -137,6 +158,9 @@ class TokenInput:
     def measure(self, ids: NDArray[np.int64], _max_text_tokens: int) -> SequenceSize:
         """See `InputKind.measure`."""
         return SequenceSize(len(ids), ids.nbytes + _OVERHEAD_BYTES)
+
+    def size_of_all(self, _sequences: Sequence[Any]) -> None:
+        """See `InputKind.size_of_all`."""
 
     def fill(self, request: Request, sequences: Sequence[NDArray[np.int64]]) -> None:
         """See `InputKind.fill`."""
@@ -180,6 +204,9 @@ class FeatureInput:
     def measure(self, rows: NDArray[Any], _max_text_tokens: int) -> SequenceSize:
         """See `InputKind.measure`."""
         return SequenceSize(len(rows), rows.nbytes + _OVERHEAD_BYTES)
+
+    def size_of_all(self, _sequences: Sequence[Any]) -> None:
+        """See `InputKind.size_of_all`."""
 
     def fill(self, request: Request, sequences: Sequence[NDArray[Any]]) -> None:
         """See `InputKind.fill`."""
@@ -232,6 +259,7 @@ def whole_number(field: str, value: SupportsIndex, minimum: int = 0) -> int:
 def _array(index: int, sequence: ArrayLike, field: str, rank: int) -> NDArray[Any]:
     """Return a sequence as an array of the given rank."""
     shape = "[n]" if rank == 1 else "[n, width]"
+    _refuse_masked(index, sequence, field, rank)
     try:
         array = np.asarray(sequence)
     # PyTorch raises TypeError for tensors on a GPU, and RuntimeError for tensors with a gradient.
@@ -244,6 +272,19 @@ def _array(index: int, sequence: ArrayLike, field: str, rank: int) -> NDArray[An
             index, f"{field}.data", f"has {array.ndim} dimensions and a sequence of {field} has {rank}: {advice}"
         )
     return array
+
+
+def _refuse_masked(index: int, sequence: ArrayLike, field: str, rank: int) -> None:
+    """Raise `InvalidInput` for an array with masked values, because a request would send what is under the mask."""
+    rows = sequence if rank > 1 and isinstance(sequence, list | tuple) else [sequence]
+    masked = sum(np.ma.getmaskarray(row).sum() for row in rows if isinstance(row, np.ma.MaskedArray))
+    if masked:
+        raise _invalid(
+            index,
+            f"{field}.data",
+            f"is a masked array, of which {masked} values are masked: pass the values to send, such as "
+            "array.compressed() or array.filled(0)",
+        )
 
 
 def _invalid(index: int, field: str, problem: str) -> InvalidInput:

@@ -5,8 +5,9 @@
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from copy import deepcopy
+from collections.abc import Callable, Sequence
+from copy import copy
+from itertools import islice
 from typing import Any, ClassVar, Generic, SupportsFloat, SupportsIndex, TypeVar
 
 from google.protobuf.message import Message
@@ -16,27 +17,30 @@ from headwaiter_client.calls.arguments import check_is_list, check_type, checked
 from headwaiter_client.calls.classification import Classification
 from headwaiter_client.calls.inputs import InputKind, Request, TextInput
 from headwaiter_client.calls.models import ModelRef
-from headwaiter_client.calls.options import DefaultOptions, Defaults
+from headwaiter_client.calls.options import DefaultOptions, Defaults, copied
 from headwaiter_client.calls.progress import Progress, progress_function
-from headwaiter_client.calls.results import Encoding, with_failures
+from headwaiter_client.calls.results import Encoding, failed_part, with_failures
 from headwaiter_client.calls.splitting import (
+    MAX_SEQUENCES,
     SMALL_LIST,
     Chunk,
-    ChunkBuilder,
     ChunkLimits,
+    SequenceConverter,
     chunk_limits,
     is_request_too_large,
-    is_small_list,
+    regroup,
     sequence_too_large,
     size_error,
+    small_list,
     split_in_half,
-    split_list,
 )
-from headwaiter_client.calls.steps import Steps
+from headwaiter_client.calls.steps import LONGEST_TURN_S, Pause, Steps
+from headwaiter_client.calls.stream_queue import Sent, StreamQueue
 from headwaiter_client.errors import HeadwaiterError, InvalidInput, ModelChanged, renumbered
 from headwaiter_proto import encoder_pb2 as pb
 
-_Pending = TypeVar("_Pending")
+_Item = TypeVar("_Item")
+_Sent = TypeVar("_Sent", bound=Sent)
 _Result = TypeVar("_Result", Encoding, Classification)
 
 
@@ -146,14 +150,23 @@ class ListCall(ABC, Generic[_Result]):
         Raises:
             InvalidInput: a sequence cannot be sent.
         """
-        sequences = list(self.sequences)
-        if not sequences:
+        converter = self._converter()
+        parts: list[Chunk] = []
+        sequences = iter(self.sequences)
+        turn = _Turn()
+        while some := list(islice(sequences, MAX_SEQUENCES)):
+            parts.append(converter.convert(some))
+            yield from turn.end()
+        if not parts:
             raise InvalidInput("the list of sequences is empty: pass at least one sequence")
-        small = next(split_list(self.chunk_builder(SMALL_LIST), sequences))
-        if is_small_list(small, len(sequences)):
+        if len(parts) == 1 and len(parts[0].sequences) <= SMALL_LIST.sequences and (small := small_list(parts[0])):
             return [small]
         limits = yield from self.limits()
-        return list(split_list(self.chunk_builder(limits), sequences))
+        chunks = []
+        for chunk in regroup(parts, limits):
+            chunks.append(chunk)
+            yield from turn.end()
+        return chunks
 
     def limits(self) -> Steps[ChunkLimits]:
         """Return the limits of a request; ask the server if the model's description is not known yet."""
@@ -167,9 +180,9 @@ class ListCall(ABC, Generic[_Result]):
             max_in_flight=self._settings.max_in_flight,
         )
 
-    def chunk_builder(self, limits: ChunkLimits) -> ChunkBuilder:
-        """Return a builder of chunks within limits."""
-        return ChunkBuilder(limits, self._kind, partial=self._template.partial)
+    def stream_queue(self, limits: ChunkLimits, send: Callable[[Chunk], _Sent], *, ordered: bool) -> StreamQueue[_Sent]:
+        """Return the queue of a stream; see `StreamQueue` for `send` and `ordered`."""
+        return StreamQueue(limits, self._converter(), send, self._settings.max_in_flight, ordered=ordered)
 
     def send(self, chunk: Chunk) -> Steps[_Result]:
         """Send a chunk as one request; if the server refuses the request for its total size, send it in two halves.
@@ -199,9 +212,17 @@ class ListCall(ABC, Generic[_Result]):
         self._check_model(part.model)
         return with_failures(part, chunk.first, chunk.failures) if chunk.failures else part
 
+    @property
+    def is_partial(self) -> bool:
+        """Whether the caller wants the valid results even if others are missing."""
+        return self._template.partial
+
+    def _converter(self) -> SequenceConverter:
+        return SequenceConverter(self._kind, partial=self._template.partial)
+
     def _request(self, chunk: Chunk) -> Request:
-        request = deepcopy(self._template)
-        if request.texts.prompt and not isinstance(chunk.kind, TextInput):
+        request = copied(self._template)
+        if not isinstance(chunk.kind, TextInput) and request.texts.prompt:
             raise InvalidInput(
                 f"prompt is {request.texts.prompt!r} and the sequences are {chunk.kind.name}: use a prompt only with "
                 "texts",
@@ -272,27 +293,53 @@ class ListCall(ABC, Generic[_Result]):
         return self._deadline_s - now_s
 
 
+class _Turn:
+    """Ends the turn of a call that computes for long, so that an event loop can run other tasks."""
+
+    def __init__(self) -> None:
+        self._from_s = time.monotonic()
+
+    def end(self) -> Steps[None]:
+        """Let other tasks run, if the turn has taken long."""
+        if time.monotonic() - self._from_s > LONGEST_TURN_S:
+            yield Pause(0.0)
+            self._from_s = time.monotonic()
+
+
 class ListResults(Generic[_Result]):
-    """Collects the results of a list's requests, in the list's order, and reports progress after each result."""
+    """Collects the results of a list's requests, and reports progress in the list's order."""
 
     def __init__(self, chunks: Sequence[Chunk], call: ListCall[_Result]) -> None:
+        self._chunks = chunks
         self._total = sum(len(chunk.sequences) for chunk in chunks)
         self._call: ListCall[_Result] = call
         self._done = 0
-        self._parts: list[_Result] = []
+        self._parts: dict[int, _Result] = {}
 
-    def add(self, part: _Result) -> None:
-        """Add the result of the next request."""
-        self._parts.append(part)
+    def send(self, chunk: Chunk) -> Steps[_Result]:
+        """Send a chunk and keep its result, also if an earlier request of the list fails."""
+        part = self._parts[chunk.first] = yield from self._call.send(chunk)
+        return part
+
+    def note_progress(self, part: _Result) -> None:
+        """Report the result of the next request of the list."""
         self._done += len(part.lengths)
         if self._call.progress:
             self._call.progress(self._done, self._total)
 
     def join(self) -> _Result:
         """Return the result of the list."""
-        return self._call.join(self._parts)
+        return self._call.join([self._parts[chunk.first] for chunk in self._chunks])
 
-
-def next_candidates(pending: list[_Pending], ordered: bool) -> list[_Pending]:
-    """Return the requests in flight whose result may be yielded next: only the oldest if ordered, else all."""
-    return pending[:1] if ordered else pending
+    def add_finished(self, error: HeadwaiterError) -> None:
+        """Add the results that have arrived to the error that ends a partial call."""
+        parts = dict(self._parts)  # A request in flight may still add its result to the other dict.
+        if self._call.is_partial and parts:
+            failure = copy(error)
+            example = next(iter(parts.values()))
+            error.finished = self._call.join(
+                [
+                    parts.get(chunk.first) or failed_part(example, chunk.first, len(chunk.sequences), failure)
+                    for chunk in self._chunks
+                ]
+            )

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, reduce
 from itertools import chain
 from operator import add
@@ -242,7 +242,7 @@ def read_encoding(response: pb.EncodeResponse, first: int, count: int, round_tri
     with reading_reply(response.request_id):
         lengths = read_lengths(response, count)
         pooled = read_vectors(response, "pooled", count)
-        hidden = read_vectors(response, "hidden", int(lengths.sum()))
+        hidden = read_vectors(response, "hidden", sum(response.lengths))
         offsets = read_offsets(response.offsets, lengths)
     return Encoding(
         # The received bytes are read-only, so the caller gets a copy.
@@ -380,9 +380,35 @@ def with_failures(part: _Part, first: int, failures: Mapping[int, HeadwaiterErro
                 return [each[:0] if row in rows else each for row, each in enumerate(value)]
         return value
 
-    fields = {name: without_rows(value) for name, value in vars(part).items()}
+    values = {name: without_rows(value) for name, value in vars(part).items()}
     truncated = {index: tokens for index, tokens in part.truncated.items() if index not in failures}
-    return replace(part, **fields | {"truncated": truncated, "failures": {**part.failures, **failures}})
+    return replace(part, **values | {"truncated": truncated, "failures": {**part.failures, **failures}})
+
+
+def failed_part(example: _Part, first: int, count: int, error: HeadwaiterError) -> _Part:
+    """Return the result of a request without an answer, as if each of its sequences had failed.
+
+    Args:
+        example: the result of another request of the call, which has the same fields.
+        first: index of the request's first sequence in the caller's list.
+        count: number of sequences in the request.
+        error: why there is no answer.
+    """
+
+    def failed_rows(value: Any) -> Any:
+        match value:
+            case np.ndarray():
+                return np.zeros((count, *value.shape[1:]), value.dtype)
+            case Int8Array():
+                return Int8Array(failed_rows(value.values), failed_rows(value.scales))
+            case list():
+                return [value[0][:0]] * count
+        return value
+
+    values = {each.name: failed_rows(getattr(example, each.name)) for each in fields(example)}
+    no_time = Timings(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, batches=0)
+    failures = dict.fromkeys(range(first, first + count), error)
+    return replace(example, **values | {"truncated": {}, "failures": failures, "timings": no_time})
 
 
 def present(output: _Item | None, advice: str) -> _Item:

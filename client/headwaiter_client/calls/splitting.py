@@ -1,18 +1,17 @@
 """Split sequences into chunks; each chunk becomes one request that the server accepts."""
 
 import math
-import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass, field
 from typing import Any
 
-from headwaiter_client.calls.inputs import InputKind, input_kind_of
+from headwaiter_client.calls.inputs import InputKind, SequenceSize, input_kind_of
 from headwaiter_client.errors import HeadwaiterError, InvalidInput, MessageTooLarge
 from headwaiter_proto import encoder_pb2 as pb
 
 # Large enough to fill the server's batches; small enough to report progress and to share the work among replicas.
-_MAX_SEQUENCES = 256
+MAX_SEQUENCES = 256
 # Room in a message for everything except the sequences.
 _OPTIONS_BYTES = 1024
 # Hidden vectors make replies about a thousand times larger than their requests.
@@ -21,8 +20,6 @@ _FLOAT_BYTES = 4
 # The requests that one call has in flight may keep the server busy for this share of their timeout; the rest is for
 # the requests of other callers.
 _DEADLINE_SHARE = 0.25
-# A stream sends a chunk before it is full if reading the chunk's sequences took longer than this.
-_MAX_READ_S = 0.1
 
 
 @dataclass(frozen=True)
@@ -56,90 +53,126 @@ class Chunk:
         sequences: the converted sequences.
         failures: the error of each sequence that cannot be sent, by index in the caller's list; an empty sequence is
             sent in its place.
-        sent_early: whether the chunk is sent before it is full, because its source is slow.
+        max_size: an upper bound of the size of all sequences together; None if each sequence must be measured.
     """
 
     kind: InputKind
     first: int
     sequences: list[Any]
     failures: dict[int, HeadwaiterError] = field(default_factory=dict)
-    sent_early: bool = False
+    max_size: SequenceSize | None = None
 
 
-class ChunkBuilder:
-    """Groups sequences into chunks within limits; a sequence above the limits gets a chunk of its own.
+class SequenceConverter:
+    """Checks the sequences of a call, in order, and brings them into the form in which they are sent.
 
     Args:
-        limits: the limits of one request.
         kind: the kind of input; None takes the kind of the first sequence.
         partial: put an empty sequence in place of one that cannot be sent, instead of raising its error.
     """
 
-    def __init__(self, limits: ChunkLimits, kind: InputKind | None, *, partial: bool) -> None:
-        self._limits = limits
+    def __init__(self, kind: InputKind | None, *, partial: bool) -> None:
         self._kind = kind
         self._partial = partial
         self._count = 0
+
+    def convert(self, sequences: Sequence[Any]) -> Chunk:
+        """Return the next sequences as a chunk, which may be too large for a request.
+
+        Raises:
+            InvalidInput: a sequence cannot be sent.
+        """
+        kind = self._kind = self._kind or input_kind_of(sequences[0])
+        first = self._count
+        self._count += len(sequences)
+        if size := kind.size_of_all(sequences):
+            return Chunk(kind, first, list(sequences), max_size=size)
+        chunk = Chunk(kind, first, [])
+        for index, sequence in enumerate(sequences, first):
+            try:
+                converted = kind.convert(index, sequence)
+            except InvalidInput as error:
+                converted = kind.empty()
+                if converted is None or not self._partial:
+                    raise
+                chunk.failures[index] = error
+            chunk.sequences.append(converted)
+        return chunk
+
+
+class ChunkBuilder:
+    """Groups converted sequences into chunks within limits; a sequence above the limits gets a chunk of its own."""
+
+    def __init__(self, limits: ChunkLimits) -> None:
+        self._limits = limits
         self._chunk: Chunk | None = None
         self._tokens = 0
         self._size_bytes = 0
-        self._read_s = 0.0
 
-    def add(self, sequence: Any, read_s: float = 0.0) -> list[Chunk]:
-        """Add the next sequence, and return the chunks to send now: full ones, and those that took long to read.
+    @property
+    def holds_sequences(self) -> bool:
+        """Whether there is a chunk that is not full yet."""
+        return self._chunk is not None
 
-        Args:
-            sequence: the sequence as the caller passed it.
-            read_s: seconds that the source took to yield the sequence.
-
-        Raises:
-            InvalidInput: the sequence cannot be sent.
-        """
-        self._kind = kind = self._kind or input_kind_of(sequence)
-        failures: dict[int, HeadwaiterError] = {}
-        try:
-            sequence = kind.convert(self._count, sequence)
-        except InvalidInput as error:
-            sequence = kind.empty()
-            if sequence is None or not self._partial:
-                raise
-            failures[self._count] = error
-        tokens, size_bytes = kind.measure(sequence, self._limits.text_tokens)
-        to_send = []
-        if self._chunk is None or not self._has_room(self._chunk, tokens, size_bytes):
-            to_send = self.finish()
-            self._chunk = Chunk(kind, self._count, [])
-            self._tokens, self._size_bytes, self._read_s = 0, _OPTIONS_BYTES, 0.0
-        self._chunk.sequences.append(sequence)
-        self._chunk.failures.update(failures)
-        self._count += 1
-        self._tokens += tokens
-        self._size_bytes += size_bytes
-        self._read_s += read_s
-        if self._read_s > _MAX_READ_S:
-            self._chunk.sent_early = True
-            to_send += self.finish()
-        return to_send
+    def add(self, converted: Chunk) -> list[Chunk]:
+        """Add the sequences that follow those of the last call, and return the chunks that are full."""
+        full = []
+        for index, sequence in enumerate(converted.sequences, converted.first):
+            tokens, size_bytes = converted.kind.measure(sequence, self._limits.text_tokens)
+            if self._chunk and not (
+                self._tokens + tokens <= self._limits.tokens
+                and self._size_bytes + size_bytes <= self._limits.size_bytes
+            ):
+                full += self.finish()
+            if self._chunk is None:
+                self._chunk = Chunk(converted.kind, index, [])
+                self._tokens, self._size_bytes = 0, _OPTIONS_BYTES
+            self._chunk.sequences.append(sequence)
+            self._tokens += tokens
+            self._size_bytes += size_bytes
+            if index in converted.failures:
+                self._chunk.failures[index] = converted.failures[index]
+            if len(self._chunk.sequences) >= self._limits.sequences:
+                full += self.finish()
+        return full
 
     def finish(self) -> list[Chunk]:
         """Return the chunk that is not full yet, if there is one."""
         unfinished, self._chunk = self._chunk, None
         return [unfinished] if unfinished else []
 
-    def _has_room(self, chunk: Chunk, tokens: int, size_bytes: int) -> bool:
-        return (
-            len(chunk.sequences) < self._limits.sequences
-            and self._tokens + tokens <= self._limits.tokens
-            and self._size_bytes + size_bytes <= self._limits.size_bytes
-        )
+
+def fits(chunk: Chunk, limits: ChunkLimits) -> bool:
+    """Return whether a chunk is within limits, as far as the upper bound of its size tells."""
+    return (
+        chunk.max_size is not None
+        and len(chunk.sequences) <= limits.sequences
+        and chunk.max_size.tokens <= limits.tokens
+        and chunk.max_size.size_bytes + _OPTIONS_BYTES <= limits.size_bytes
+    )
 
 
-def is_small_list(chunk: Chunk, sequences: int) -> bool:
-    """Return whether a chunk holds the whole list and is within `SMALL_LIST`, which one large sequence can exceed."""
-    if len(chunk.sequences) != sequences:
-        return False
-    size = chunk.kind.measure(chunk.sequences[0], SMALL_LIST.text_tokens)
-    return size.tokens <= SMALL_LIST.tokens and size.size_bytes + _OPTIONS_BYTES <= SMALL_LIST.size_bytes
+def small_list(converted: Chunk) -> Chunk | None:
+    """Return a list as one chunk if it is within `SMALL_LIST`, else None."""
+    if fits(converted, SMALL_LIST):
+        return converted
+    builder = ChunkBuilder(SMALL_LIST)
+    chunks = builder.add(converted) + builder.finish()
+    size = converted.kind.measure(converted.sequences[0], SMALL_LIST.text_tokens)
+    # The builder accepts one sequence of any size.
+    is_small = size.tokens <= SMALL_LIST.tokens and size.size_bytes + _OPTIONS_BYTES <= SMALL_LIST.size_bytes
+    return chunks[0] if len(chunks) == 1 and is_small else None
+
+
+def regroup(parts: Iterable[Chunk], limits: ChunkLimits) -> Iterator[Chunk]:
+    """Yield the sequences of all parts in chunks within limits."""
+    builder = ChunkBuilder(limits)
+    for part in parts:
+        if not builder.holds_sequences and fits(part, limits):
+            yield part
+        else:
+            yield from builder.add(part)
+    yield from builder.finish()
 
 
 def chunk_limits(model: pb.GetModelResponse, *, hidden: bool, timeout_s: float, max_in_flight: int) -> ChunkLimits:
@@ -150,27 +183,11 @@ def chunk_limits(model: pb.GetModelResponse, *, hidden: bool, timeout_s: float, 
         _MAX_HIDDEN_REPLY_BYTES / (_FLOAT_BYTES * max(1, model.hidden_width or model.width)) if hidden else math.inf
     )
     return ChunkLimits(
-        sequences=min(_MAX_SEQUENCES, limits.max_sequences),
+        sequences=min(MAX_SEQUENCES, limits.max_sequences),
         tokens=int(min(limits.max_tokens, deadline_tokens, reply_tokens)),
         size_bytes=limits.max_message_bytes,
         text_tokens=model.max_text_tokens,
     )
-
-
-def split_list(builder: ChunkBuilder, sequences: Iterable[Any]) -> Iterator[Chunk]:
-    """Yield the chunks of all sequences, in order."""
-    for sequence in sequences:
-        yield from builder.add(sequence)
-    yield from builder.finish()
-
-
-def split_stream(builder: ChunkBuilder, sequences: Iterable[Any]) -> Iterator[Chunk]:
-    """Yield the chunks of all sequences, in order; if the source is slow, chunks are sent before they are full."""
-    read_from_s = time.monotonic()
-    for sequence in sequences:
-        yield from builder.add(sequence, time.monotonic() - read_from_s)
-        read_from_s = time.monotonic()
-    yield from builder.finish()
 
 
 def is_request_too_large(error: Exception) -> bool:

@@ -40,6 +40,9 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 1.0
 # The longest wait of `wait_ready` for the answer to one health check.
 _HEALTH_TIMEOUT_S = 5.0
 
+# The longest work between two steps of a call, about; an event loop does nothing else during it.
+LONGEST_TURN_S = 0.005
+
 _Result = TypeVar("_Result")
 _Reply = TypeVar("_Reply", bound=Message)
 
@@ -56,7 +59,10 @@ class Call:
 
 @dataclass(frozen=True)
 class Pause:
-    """A step: wait for `pause_s` seconds, then resume the generator with any bytes, which the generator ignores."""
+    """A step: wait for `pause_s` seconds, then resume the generator with any bytes, which the generator ignores.
+
+    A pause of 0 seconds lets other tasks run.
+    """
 
     pause_s: float
 

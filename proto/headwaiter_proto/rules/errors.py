@@ -16,7 +16,7 @@ HeadwaiterError
 └── Unimplemented
 """
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from headwaiter_proto import encoder_pb2 as pb
 
@@ -37,9 +37,12 @@ class HeadwaiterError(Exception):
         actual: the value that exceeded the limit.
         retry_after_s: seconds after which the same request may succeed; None if unknown.
         request_id: the request's id in the server's log.
+        finished: in the client, the result of a `partial` list of which some requests were answered before this error:
+            an `Encoding` or a `Classification`, whose `failures` name the sequences without an answer; else None.
     """
 
     reason: ClassVar[pb.ErrorReason] = pb.ERROR_REASON_UNSPECIFIED
+    finished: Any = None
 
     def __init__(
         self,

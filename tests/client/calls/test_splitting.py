@@ -9,15 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headwaiter_client import HeadwaiterError, InvalidInput, MessageTooLarge, Overloaded, SequenceTooLong
-from headwaiter_client.calls.inputs import FeatureInput, TextInput, TokenInput
+from headwaiter_client.calls.inputs import FeatureInput, InputKind, TextInput, TokenInput
 from headwaiter_client.calls.splitting import (
     Chunk,
-    ChunkBuilder,
     ChunkLimits,
+    SequenceConverter,
     chunk_limits,
     is_request_too_large,
+    regroup,
     split_in_half,
-    split_list,
 )
 from headwaiter_proto import encoder_pb2 as pb
 
@@ -37,7 +37,7 @@ _ROWS = st.lists(st.integers(0, 40).map(lambda rows: [[0.5, 1.5]] * rows or [[2.
 def test_each_sequence_is_sent_once_in_order_and_each_request_is_within_the_limits(
     sequences: Sequence[Any], limits: ChunkLimits
 ) -> None:
-    chunks = list(split_list(ChunkBuilder(limits, None, partial=False), sequences))
+    chunks = _chunks(sequences, limits)
 
     assert [chunk.first + row for chunk in chunks for row in range(len(chunk.sequences))] == list(range(len(sequences)))
     assert [len(sequence) for chunk in chunks for sequence in chunk.sequences] == list(map(len, sequences))
@@ -52,25 +52,17 @@ def test_each_sequence_is_sent_once_in_order_and_each_request_is_within_the_limi
             assert request.ByteSize() <= limits.size_bytes
 
 
-@pytest.mark.parametrize(
-    ("read_s", "sizes", "sent_early"),
-    [
-        ([0.0] * 7, [3, 3, 1], [False] * 3),
-        # The reading time of a full chunk does not count for the next chunk.
-        ([0.03] * 7, [3, 3, 1], [False] * 3),
-        # A chunk that took longer than 0.1 s to read is sent at once.
-        ([9.0] * 4, [1, 1, 1, 1], [True] * 4),
-        ([0.06] * 5, [2, 2, 1], [True, True, False]),
-        ([0.0, 0.0, 0.0, 9.0, 0.0, 0.0], [3, 1, 2], [False, True, False]),
-    ],
-)
-def test_the_sequences_of_a_slow_source_are_sent_before_the_chunk_is_full(
-    read_s: list[float], sizes: list[int], sent_early: list[bool]
-) -> None:
-    builder = ChunkBuilder(ChunkLimits(3, 99, 9999, 9), None, partial=False)
-    chunks = [chunk for one_s in read_s for chunk in builder.add("text", one_s)] + builder.finish()
-    assert [len(chunk.sequences) for chunk in chunks] == sizes
-    assert [chunk.sent_early for chunk in chunks] == sent_early
+def _chunks(
+    sequences: Sequence[Any], limits: ChunkLimits, kind: InputKind | None = None, *, partial: bool = False
+) -> list[Chunk]:
+    """Convert sequences in parts of 20, and group them into chunks."""
+    converter = SequenceConverter(kind, partial=partial)
+    parts = [converter.convert(sequences[start : start + 20]) for start in range(0, len(sequences), 20)]
+    return list(regroup(parts, limits))
+
+
+def test_texts_that_cannot_fit_together_are_not_joined_to_be_checked() -> None:
+    assert TextInput().size_of_all(["x" * (1 << 20), "y"]) is None
 
 
 def _most_tokens(chunk: Chunk, limits: ChunkLimits) -> int:
@@ -139,15 +131,15 @@ def test_the_halves_of_a_chunk_keep_indices_and_failures() -> None:
     [("a", "\ud800", TextInput()), ([1], [0.5], TokenInput()), ([[1.0]], [[1.0, 2.0]], FeatureInput())],
 )
 def test_a_partial_call_leaves_out_only_the_sequences_that_cannot_be_sent(good: Any, bad: Any, kind: Any) -> None:
-    (chunk,) = split_list(ChunkBuilder(ChunkLimits(9, 99, 9999, 9), kind, partial=True), [good, bad, good])
+    (chunk,) = _chunks([good, bad, good], ChunkLimits(9, 99, 9999, 9), kind, partial=True)
     assert list(map(len, chunk.sequences)) == [1, 0, 1]
     assert {index: error.sequence for index, error in chunk.failures.items()} == {1: 1}
     with pytest.raises(InvalidInput) as caught:
-        list(split_list(ChunkBuilder(ChunkLimits(9, 99, 9999, 9), kind, partial=False), [good, bad]))
+        _chunks([good, bad], ChunkLimits(9, 99, 9999, 9), kind)
     assert caught.value.sequence == 1
 
 
 def test_a_partial_call_cannot_leave_out_features_before_it_knows_their_width() -> None:
     with pytest.raises(InvalidInput) as caught:
-        list(split_list(ChunkBuilder(ChunkLimits(9, 99, 9999, 9), FeatureInput(), partial=True), [[1.0]]))
+        _chunks([[1.0]], ChunkLimits(9, 99, 9999, 9), FeatureInput(), partial=True)
     assert caught.value.sequence == 0

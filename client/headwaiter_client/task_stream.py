@@ -1,0 +1,104 @@
+"""A stream of the asyncio client: one task reads the source, others send requests, the caller takes results."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, Iterable
+from typing import Any, Generic, TypeVar
+
+from headwaiter_client.calls.list_call import ListCall
+from headwaiter_client.calls.splitting import Chunk, ChunkLimits
+from headwaiter_client.calls.steps import LONGEST_TURN_S
+
+_Part = TypeVar("_Part")
+
+
+class TaskStream(Generic[_Part]):
+    """Sends the chunks of a source while the source, or the reader of the results, pauses.
+
+    Args:
+        call: the call; a source that is a plain iterable is read in the event loop.
+        limits: the limits of its requests.
+        send: sends a chunk and returns its result.
+        ordered: whether results are taken in the order of the source.
+    """
+
+    def __init__(
+        self,
+        call: ListCall[Any],
+        limits: ChunkLimits,
+        send: Callable[[Chunk], Coroutine[Any, Any, _Part]],
+        *,
+        ordered: bool,
+    ) -> None:
+        self._send = send
+        self._queue = call.stream_queue(limits, self._start, ordered=ordered)
+        self._changed, self._has_room = asyncio.Event(), asyncio.Event()
+        self._closed = False
+        self._reader = asyncio.create_task(self._read(call.sequences))
+        self._reader.add_done_callback(self._wake)
+
+    async def next_part(self) -> _Part | None:
+        """Wait for the next result, as `ThreadStream.next_part` does; None after the last one."""
+        self._queue.release()
+        self._has_room.set()
+        while True:
+            self._changed.clear()
+            self._queue.send_due()
+            if done := self._queue.take_done():
+                return done.result()
+            if self._reader.done() and self._queue.is_empty:
+                self._reader.result()
+                return None
+            await _wait(self._changed, self._queue.until_due_s())
+
+    async def aclose(self) -> None:
+        """Stop reading, and cancel the requests in flight."""
+        self._closed = True
+        tasks = [self._reader, *self._queue.pending]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _read(self, source: Iterable[Any] | AsyncIterable[Any]) -> None:
+        try:
+            async for sequence in _as_async(source):
+                self._queue.add(sequence)
+                self._changed.set()
+                while not self._queue.has_room:
+                    self._has_room.clear()
+                    await self._has_room.wait()
+        finally:
+            # Also after an error: the results of the sequences before the error come first.
+            if not self._closed:
+                self._queue.finish()
+
+    def _start(self, chunk: Chunk) -> asyncio.Task[_Part]:
+        task = asyncio.create_task(self._send(chunk))
+        task.add_done_callback(self._wake)
+        return task
+
+    def _wake(self, _: object) -> None:
+        self._changed.set()
+
+
+async def _wait(event: asyncio.Event, timeout_s: float | None) -> None:
+    """Wait until an event is set, at most for `timeout_s` seconds."""
+    try:
+        async with asyncio.timeout(timeout_s):
+            await event.wait()
+    except TimeoutError:
+        pass
+
+
+async def _as_async(source: Iterable[Any] | AsyncIterable[Any]) -> AsyncIterator[Any]:
+    """Yield the items of a plain or an async iterable; let other tasks run while a plain one is read."""
+    if isinstance(source, AsyncIterable):
+        async for item in source:
+            yield item
+        return
+    turn_from_s = time.monotonic()
+    for item in source:
+        yield item
+        if time.monotonic() - turn_from_s > LONGEST_TURN_S:
+            await asyncio.sleep(0)
+            turn_from_s = time.monotonic()

@@ -1,0 +1,118 @@
+"""A stream of the blocking client: one thread reads the source, others send requests, the caller takes results."""
+
+import threading
+from collections.abc import Callable, Iterable
+from contextvars import copy_context
+from typing import Any, Generic, TypeVar
+
+from headwaiter_client.calls.list_call import ListCall
+from headwaiter_client.calls.splitting import Chunk, ChunkLimits
+from headwaiter_client.errors import Cancelled
+from headwaiter_client.worker_threads import Work, WorkerThreads
+
+_Part = TypeVar("_Part")
+
+
+class ThreadStream(Generic[_Part]):
+    """Sends the chunks of a source while the source, or the reader of the results, pauses.
+
+    The source is read by a thread of its own, because a source that waits must hold up neither the sequences that have
+    been read nor the results that have arrived. Nothing can interrupt a source that waits, so the thread is a daemon,
+    and ends once the source yields again.
+
+    Args:
+        call: the call.
+        limits: the limits of its requests.
+        send: sends a chunk and returns its result; several threads call it.
+        workers: the threads that call `send`.
+        ordered: whether results are taken in the order of the source.
+    """
+
+    def __init__(
+        self,
+        call: ListCall[Any],
+        limits: ChunkLimits,
+        send: Callable[[Chunk], _Part],
+        workers: WorkerThreads,
+        *,
+        ordered: bool,
+    ) -> None:
+        self._send = send
+        self._workers = workers
+        self._queue = call.stream_queue(limits, self._start, ordered=ordered)
+        self._changed = threading.Condition()
+        self._ended = self._cancelled = False
+        self._error: BaseException | None = None
+        # The source sees the context variables of the caller.
+        read = copy_context().run
+        threading.Thread(target=read, args=(self._read, call.sequences), name="headwaiter-source", daemon=True).start()
+
+    def next_part(self) -> _Part | None:
+        """Wait for the next result; None after the last one.
+
+        Raises:
+            Cancelled: the stream was cancelled.
+            BaseException: a request, the conversion of a sequence or the source failed. The results of the sequences
+                before a failure of the conversion or the source come first.
+        """
+        with self._changed:
+            self._queue.release()
+            self._changed.notify_all()
+        while True:
+            with self._changed:
+                if self._cancelled:
+                    raise Cancelled("the client was closed before the stream ended")
+                self._queue.send_due()
+                if done := self._queue.take_done():
+                    break
+                if self._ended and self._queue.is_empty:
+                    error, self._error = self._error, None
+                    if error:
+                        raise error
+                    return None
+                waiting = next((work for work in self._queue.candidates if self._workers.take(work)), None)
+                if waiting is None:
+                    self._changed.wait(self._queue.until_due_s())
+            if waiting:
+                waiting.run()
+        return done.result()
+
+    def cancel(self) -> None:
+        """Send no more chunks, and wake the caller who waits for a result."""
+        with self._changed:
+            self._cancelled = True
+            for work in self._queue.pending:
+                work.cancel()
+            self._changed.notify_all()
+
+    def _read(self, source: Iterable[Any]) -> None:
+        try:
+            for sequence in source:
+                with self._changed:
+                    if self._add(sequence):
+                        return
+        except BaseException as error:  # noqa: BLE001 The caller gets every error.
+            self._error = error
+        finally:
+            with self._changed:
+                if not self._cancelled:
+                    self._queue.finish()
+                self._ended = True
+                self._changed.notify_all()
+
+    def _add(self, sequence: Any) -> bool:
+        """Add a sequence, wait until the next one may be read, and return whether the stream was cancelled."""
+        if not self._cancelled:
+            self._queue.add(sequence)
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: self._cancelled or self._queue.has_room)
+        return self._cancelled
+
+    def _start(self, chunk: Chunk) -> Work[_Part]:
+        work = self._workers.submit(lambda: self._send(chunk))
+        work.add_done_callback(self._wake)
+        return work
+
+    def _wake(self, _: object) -> None:
+        with self._changed:
+            self._changed.notify_all()

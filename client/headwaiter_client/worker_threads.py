@@ -1,0 +1,103 @@
+"""The threads of a `Client`: few, shared by all its calls, and no obstacle to the end of the program."""
+
+import os
+import threading
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any, Generic, TypeVar
+
+_Result = TypeVar("_Result")
+
+# Threads of a client, unless `max_in_flight` is larger. Callers with long lists share them.
+MIN_THREADS = 32
+# A thread that had nothing to do for this long ends, so that an unused client holds no threads.
+_IDLE_S = 1.0
+
+
+class Work(Future[_Result], Generic[_Result]):
+    """A function that a thread runs, and the future of its result."""
+
+    def __init__(self, function: Callable[[], _Result]) -> None:
+        super().__init__()
+        self._function: Callable[[], _Result] | None = function
+
+    def run(self) -> None:
+        """Run the function in this thread, unless the work was cancelled."""
+        function, self._function = self._function, None
+        if function is None or not self.set_running_or_notify_cancel():
+            return
+        try:
+            result = function()
+        except BaseException as error:  # noqa: BLE001 The caller who waits for the result gets every error.
+            self.set_exception(error)
+        else:
+            self.set_result(result)
+
+
+class WorkerThreads:
+    """Runs work in a limited number of threads.
+
+    The threads of `ThreadPoolExecutor` are joined when the program ends, so a program could not end while a request is
+    in flight. These threads are daemons.
+
+    Args:
+        limit: maximum number of threads.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._reset()
+
+    def submit(self, function: Callable[[], _Result]) -> Work[_Result]:
+        """Run a function in a thread, as soon as one is free."""
+        if os.getpid() != self._pid:  # A child process has none of its parent's threads.
+            self._reset()
+        work = Work(function)
+        with self._changed:
+            self._queue.append(work)
+            if self._idle >= len(self._queue):
+                self._changed.notify()
+            elif self._threads < self._limit:
+                self._start_thread()
+        return work
+
+    def take(self, work: Work[Any]) -> bool:
+        """Return whether the caller must run this work, because no thread is free for it."""
+        with self._changed:
+            free = self._idle + self._limit - self._threads
+            if work not in self._queue or self._queue.index(work) < free:
+                return False
+            self._queue.remove(work)
+            return True
+
+    def _reset(self) -> None:
+        self._pid = os.getpid()
+        self._changed = threading.Condition()
+        self._queue: deque[Work[Any]] = deque()
+        self._threads = self._idle = 0
+
+    def _start_thread(self) -> None:
+        try:
+            threading.Thread(target=self._work, name="headwaiter", daemon=True).start()
+        except RuntimeError:
+            # The system, or Python at the end of a program, allows no more threads.
+            self._limit = self._threads
+        else:
+            self._threads += 1
+
+    def _work(self) -> None:
+        while work := self._next():
+            work.run()
+            del work  # Hold no result while the thread is idle.
+
+    def _next(self) -> Work[Any] | None:
+        """Wait for work; None ends the thread."""
+        with self._changed:
+            self._idle += 1
+            self._changed.wait_for(lambda: self._queue, _IDLE_S)
+            self._idle -= 1
+            if self._queue:
+                return self._queue.popleft()
+            self._threads -= 1
+            return None

@@ -1,0 +1,105 @@
+"""The threads of a client: their number, their end, and processes that fork."""
+
+import os
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from headwaiter_client import Client, FakeEncoder
+from headwaiter_client.transport.interface import CancelScope
+from headwaiter_client.worker_threads import MIN_THREADS, WorkerThreads
+from tests.client.client_runner import TEXTS
+
+_CALLERS = 16
+
+
+class _SlowEncoder(FakeEncoder):
+    """Takes a while for each request, and counts the threads of the client meanwhile."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.most_threads = 0
+        self._others = set(_threads())
+
+    def unary(
+        self,
+        method: str,
+        request: bytes,
+        timeout_s: float,
+        request_id: str | None = None,
+        cancel_scope: CancelScope | None = None,
+    ) -> bytes:
+        self.most_threads = max(self.most_threads, len(set(_threads()) - self._others))
+        time.sleep(0.02)
+        return super().unary(method, request, timeout_s, request_id, cancel_scope)
+
+
+def _threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "headwaiter"]
+
+
+def test_many_callers_with_long_lists_share_a_limited_number_of_threads() -> None:
+    fake = _SlowEncoder()
+    with Client(transport=fake) as client, ThreadPoolExecutor(_CALLERS) as callers:
+        lists = [callers.submit(client.encode, TEXTS * 3) for _ in range(_CALLERS)]
+        assert [len(each.result(60).lengths) for each in lists] == [1800] * _CALLERS
+    assert MIN_THREADS / 2 < fake.most_threads <= MIN_THREADS
+
+
+def test_a_list_is_answered_while_all_threads_are_busy() -> None:
+    with Client(transport=FakeEncoder()) as client:
+        expected = client.encode(TEXTS).lengths.tolist()
+        released = threading.Event()
+        for _ in range(MIN_THREADS):
+            client._workers.submit(released.wait)
+        assert client.encode(TEXTS).lengths.tolist() == expected
+        assert len(list(client.encode_stream(TEXTS))) == len(TEXTS)
+        released.set()
+
+
+def test_threads_end_when_they_are_idle() -> None:
+    workers = WorkerThreads(2)
+    thread = workers.submit(threading.current_thread).result(30)
+    thread.join(30)
+    assert not thread.is_alive()
+    assert workers.submit(lambda: "again").result(30) == "again"
+
+
+def test_the_caller_does_the_work_if_no_thread_can_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    def start(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with Client(transport=FakeEncoder()) as client:
+        monkeypatch.setattr(threading.Thread, "start", start)
+        assert len(client.encode(TEXTS).lengths) == len(TEXTS)
+
+
+def test_cancelled_work_does_not_run() -> None:
+    workers, released, ran = WorkerThreads(1), threading.Event(), []
+    workers.submit(released.wait)
+    cancelled = workers.submit(lambda: ran.append("cancelled"))
+    last = workers.submit(lambda: ran.append("last"))
+    cancelled.cancel()
+    released.set()
+    last.result(30)
+    assert ran == ["last"]
+
+
+def test_the_threads_of_another_process_are_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    workers, released = WorkerThreads(1), threading.Event()
+    workers.submit(released.wait)
+    monkeypatch.setattr(os, "getpid", lambda: -1)  # As in a child process, where the busy thread does not exist.
+    assert workers.submit(lambda: "done").result(30) == "done"
+    released.set()
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_child_process_starts_threads_of_its_own() -> None:
+    with Client(transport=FakeEncoder()) as client:
+        client.encode(TEXTS)
+        child = os.fork()
+        if child == 0:
+            os._exit(len(client.encode(TEXTS).lengths) == len(TEXTS))
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1
