@@ -14,6 +14,7 @@ from bench.measure import HEADWAITER
 from bench.processes import LOAD_CORE, in_turn, pin
 from bench.rounds import Rounds
 from bench.run import Run
+from bench.studies.call_cost import cost_us
 from bench.studies.front_end import NULL
 from headwaiter_client import Client
 from headwaiter_proto import encoder_pb2 as pb
@@ -32,6 +33,10 @@ def client(run: Run) -> None:
     findings.record("seconds", short["seconds"])
     findings.require("peak memory of the client, MiB", short["peak_mib"], "<", 200.0)
     findings.require("results that are missing, out of order or belong to another text", short["wrong"], "≤", 0.0)
+    for count in (1, 64):
+        cost = cost_us(run.fleet[NULL].address, count)
+        name = f"CPU time of a call with {count} texts: client / generated stub"
+        findings.record(name, cost["ratio"])
     address = run.fleet[HEADWAITER].address
     texts = list(islice(cycle(sentences()), _SENTENCES))
     turns = in_turn(partial(_client_s, address, texts), partial(_raw_s, address, texts), run.sizes.rounds)

@@ -5,7 +5,6 @@ import signal
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import ExitStack
-from functools import partial
 from random import Random
 
 import numpy as np
@@ -80,7 +79,11 @@ async def _call_and_stop(replicas: Sequence[RunningServer], start: Callable[[str
             return await asyncio.to_thread(client.encode, some, truncation="right")
 
         async with AsyncClient(addresses) as async_client, asyncio.TaskGroup() as callers:
-            encoders: list[Encode] = [encode_in_thread, partial(async_client.encode, truncation="right")]
+
+            async def encode_in_loop(some: list[str]) -> Encoding:
+                return await async_client.encode(some, truncation="right")
+
+            encoders: list[Encode] = [encode_in_thread, encode_in_loop]
             for seed, encode in enumerate(encoders * _CALLERS):
                 callers.create_task(calls.call_until_ended(encode, seed))
             answering = await _stop_and_start(replicas, start, seconds / 5)

@@ -331,7 +331,8 @@ def read_lengths(response: pb.EncodeResponse | pb.ClassifyResponse, count: int) 
     Raises:
         ValueError: the reply has another number of lengths, or speaks of a sequence that the request does not have.
     """
-    lengths = np.array(response.lengths, dtype=np.int64)
+    # NumPy reads a list much faster than a field of a message.
+    lengths = np.array(list(response.lengths), dtype=np.int64)
     check_shape("lengths", lengths, count)
     for field_name, entries in (("truncated", response.truncated), ("failures", response.failures)):
         for one in entries:

@@ -70,7 +70,7 @@ def int8_array(tensor: pb.Tensor) -> Int8Array:
         ValueError: the number of bytes does not match the shape, or the number of scales is not the number of rows.
     """
     values = np.frombuffer(tensor.data, np.int8).reshape(tuple(tensor.shape))
-    scales = np.array(tensor.row_scales, np.float32)
+    scales = np.array(list(tensor.row_scales), np.float32)
     check_shape("row_scales", scales, *values.shape[:1])
     return Int8Array(values, scales)
 
@@ -92,8 +92,9 @@ def read_vectors(response: pb.EncodeResponse, field: Literal["pooled", "hidden"]
 
 def check_shape(field: str, array: Vectors, *expected: int | None) -> None:
     """Raise a `ValueError` unless an array has the expected shape; None stands for any length of an axis."""
-    lengths = zip(array.shape, expected, strict=False)
-    if len(array.shape) != len(expected) or any(wanted not in (None, length) for length, wanted in lengths):
+    actual = array.shape
+    wanted = tuple(length if want is None else want for want, length in zip(expected, actual, strict=False))
+    if actual != wanted or len(actual) != len(expected):
         shape = ", ".join("any" if length is None else str(length) for length in expected)
         raise ValueError(f"{field} has the shape {list(array.shape)}, and [{shape}] was expected")
 
