@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, M
 from contextlib import aclosing
 from inspect import iscoroutinefunction
 from itertools import islice
-from typing import NoReturn, Any, Self, SupportsIndex, TypeVar, Unpack, overload
+from typing import Any, NoReturn, Self, SupportsIndex, TypeVar, Unpack, overload
 
 from numpy.typing import ArrayLike
 
