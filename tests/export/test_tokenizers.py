@@ -453,7 +453,7 @@ def test_a_panic_while_a_tokenizer_is_read_is_an_error_of_the_checkpoint(tmp_pat
                     "invert": False,
                 }
             },
-            "'q'",
+            "'(q+)+$'",
         ),
         (
             {

@@ -4,6 +4,7 @@ The export and the server share this check. It takes any tokenizer of the packag
 """
 
 import json
+import os
 import re
 import time
 from collections.abc import Iterator
@@ -12,10 +13,16 @@ from math import prod
 from typing import Any
 
 from headwaiter_server.runtime.errors import one_line
+from headwaiter_server.runtime.pattern_cost import pattern_problem
 
 # Steps that lengthen the text multiply each other, so forty steps of a few bytes would make a text of terabytes.
 _MAX_GROWTH = 256
 _STEPS = ("normalizer", "pre_tokenizer", "post_processor")
+# WordPiece looks up all parts of a word, and Unigram follows its longest piece from each character. Words of BERT have
+# at most 100 characters, pieces of SentencePiece 16.
+_MAX_WORD_CHARACTERS = 200
+_MAX_PIECE_CHARACTERS = 256
+_MAX_LITERAL_CHARACTERS = 1000
 _SEQUENCES = ("normalizers", "pretokenizers", "processors")
 # These steps may replace a character by several.
 _LENGTHENING = {"ByteLevel": 4, "Precompiled": 4}
@@ -34,6 +41,9 @@ _PARTS = ("the quick brown fox 12 times; ", "a", " ", "1", "!", "\n", "é")
 # A backtracking pattern is slow on a text of its own characters that it almost matches.
 _MAX_PATTERN_PARTS = 64
 _ENDS = ("", "!", "z")
+# A panic prints its message to standard error even if it is caught; if the user has set this variable, it also prints
+# dozens of lines of a backtrace. The library reads the variable at the first panic.
+os.environ["RUST_BACKTRACE"] = "0"
 
 
 @contextmanager
@@ -51,14 +61,18 @@ def panics_as_errors() -> Iterator[None]:
 def cost_problem(tokenizer: Any) -> str | None:
     """Return what is wrong with the cost of a `tokenizers.Tokenizer` that neither pads nor truncates, or None.
 
-    Texts grow from one character, and the check ends with the first text that costs too much.
+    The form of the tokenizer is checked first, because no set of texts reveals every costly form. Then texts grow from
+    one character, and the check ends with the first text that costs too much.
     """
     with panics_as_errors():
         states = [getattr(tokenizer, step) for step in _STEPS]
         steps = [json.loads(state.__getstate__()) for state in states if state is not None]
     if prod(map(_growth, steps)) > _MAX_GROWTH:
         return f"its steps may make a text more than {_MAX_GROWTH} times as long"
-    parts = list(dict.fromkeys(part for step in steps for pattern in _patterns(step) for part in _parts(pattern)))
+    patterns = [pattern for step in steps for pattern in _patterns(step)]
+    if problem := _form_problem(tokenizer, patterns):
+        return problem
+    parts = list(dict.fromkeys(part for _, pattern in patterns for part in _parts(pattern)))
     texts: list[tuple[str, str, tuple[int, ...]]] = [
         (part, end, _SIZES) for part in parts[:_MAX_PATTERN_PARTS] for end in _ENDS
     ]
@@ -68,6 +82,23 @@ def cost_problem(tokenizer: Any) -> str | None:
             text = (part * (size // len(part) + 1))[:size] + end
             if problem := _problem_with(tokenizer, text):
                 return f"{problem} for a text of {size:,} characters like {part[:20]!r}"
+    return None
+
+
+def _form_problem(tokenizer: Any, patterns: list[tuple[str, str]]) -> str | None:
+    """Return which part of the tokenizer takes more time than in proportion to the text, or None."""
+    characters = getattr(tokenizer.model, "max_input_chars_per_word", 0)
+    if characters > _MAX_WORD_CHARACTERS:
+        return f"it has max_input_chars_per_word {characters:,}, and at most {_MAX_WORD_CHARACTERS} are allowed"
+    if type(tokenizer.model).__name__ == "Unigram":
+        longest = max(map(len, tokenizer.get_vocab(with_added_tokens=False)), default=0)
+        if longest > _MAX_PIECE_CHARACTERS:
+            return f"it has a piece of {longest:,} characters, and at most {_MAX_PIECE_CHARACTERS} are allowed"
+    for kind, pattern in patterns:
+        if kind == "Regex" and (problem := pattern_problem(pattern)):
+            return problem
+        if kind == "String" and len(pattern) > _MAX_LITERAL_CHARACTERS:
+            return f"it has a text of {len(pattern):,} characters as pattern, above {_MAX_LITERAL_CHARACTERS:,}"
     return None
 
 
@@ -107,15 +138,15 @@ def _growth(step: Any) -> float:
     return _LENGTHENING.get(str(kind), 1)
 
 
-def _patterns(step: Any) -> Iterator[str]:
-    """Yield the patterns of a step and of its parts."""
+def _patterns(step: Any) -> Iterator[tuple[str, str]]:
+    """Yield the patterns of a step and of its parts, each with its kind, Regex or String."""
     if isinstance(step, list):
         for part in step:
             yield from _patterns(part)
     elif isinstance(step, dict):
         for name, part in step.items():
             if name in ("Regex", "String") and isinstance(part, str):
-                yield part
+                yield name, part
             else:
                 yield from _patterns(part)
 

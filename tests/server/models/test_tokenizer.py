@@ -222,6 +222,8 @@ def _repeated(kind: str, name: str, count: int, step: dict[str, Any]) -> dict[st
 
 
 _SPLIT = {"type": "Split", "behavior": "Isolated", "invert": False}
+_WORD_PIECE = {"type": "WordPiece", "unk_token": "[UNK]", "continuing_subword_prefix": "##", "vocab": {"[UNK]": 0}}
+_UNIGRAM = {"type": "Unigram", "unk_id": 0, "byte_fallback": False}
 _DOUBLE = {"type": "Replace", "pattern": {"String": "q"}, "content": "qq"}
 _TWICE = [{"Sequence": {"id": "A", "type_id": 0}}] * 2
 
@@ -229,7 +231,15 @@ _TWICE = [{"Sequence": {"id": "A", "type_id": 0}}] * 2
 @pytest.mark.parametrize(
     ("parts", "fact"),
     [
-        ({"pre_tokenizer": {**_SPLIT, "pattern": {"Regex": "(q+)+$"}}}, "'q'"),
+        ({"pre_tokenizer": {**_SPLIT, "pattern": {"Regex": "(q+)+$"}}}, "'(q+)+$'"),
+        # Exponential, and quadratic in 60,000 characters.
+        ({"normalizer": {"type": "Replace", "pattern": {"Regex": r"(\x71|\x71)*$"}, "content": "b"}}, "'$'"),
+        ({"pre_tokenizer": {**_SPLIT, "pattern": {"Regex": r"\x71(?=.*\x7e)"}}}, "7e"),
+        ({"normalizer": {"type": "Replace", "pattern": {"String": "q" * 20_000}, "content": "b"}}, "20,000"),
+        # A text of 8,192 times "z" took 18 s.
+        ({"model": {**_WORD_PIECE, "max_input_chars_per_word": 8192}}, "max_input_chars_per_word 8,192"),
+        # A text of 60,000 times "q" took 62 s.
+        ({"model": {**_UNIGRAM, "vocab": [["[UNK]", 0.0], ["q" * 20_000, -1.0]]}}, "20,000 characters"),
         (
             _repeated("normalizer", "normalizers", 40, _DOUBLE),
             "256 times",
