@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!headwaiter_proto/onnx_graph.proto\x12\x12headwaiter.onnx.v1\"[\n\x05Model\x12(\n\x05graph\x18\x07 \x01(\x0b\x32\x19.headwaiter.onnx.v1.Graph\x12\x15\n\rtraining_info\x18\x14 \x03(\x0c\x12\x11\n\tfunctions\x18\x19 \x03(\x0c\"\xd6\x01\n\x05Graph\x12\'\n\x05nodes\x18\x01 \x03(\x0b\x32\x18.headwaiter.onnx.v1.Node\x12\x30\n\x0cinitializers\x18\x05 \x03(\x0b\x32\x1a.headwaiter.onnx.v1.Tensor\x12)\n\x06inputs\x18\x0b \x03(\x0b\x32\x19.headwaiter.onnx.v1.Value\x12*\n\x07outputs\x18\x0c \x03(\x0b\x32\x19.headwaiter.onnx.v1.Value\x12\x1b\n\x13sparse_initializers\x18\x0f \x03(\x0c\"[\n\x04Node\x12\x0e\n\x06inputs\x18\x01 \x03(\t\x12\x10\n\x08operator\x18\x04 \x01(\t\x12\x31\n\nattributes\x18\x05 \x03(\x0b\x32\x1d.headwaiter.onnx.v1.Attribute\"\xe8\x01\n\tAttribute\x12*\n\x06tensor\x18\x05 \x01(\x0b\x32\x1a.headwaiter.onnx.v1.Tensor\x12(\n\x05graph\x18\x06 \x01(\x0b\x32\x19.headwaiter.onnx.v1.Graph\x12+\n\x07tensors\x18\n \x03(\x0b\x32\x1a.headwaiter.onnx.v1.Tensor\x12)\n\x06graphs\x18\x0b \x03(\x0b\x32\x19.headwaiter.onnx.v1.Graph\x12\x15\n\rsparse_tensor\x18\x16 \x01(\x0c\x12\x16\n\x0esparse_tensors\x18\x17 \x03(\x0c\"m\n\x06Tensor\x12\x0c\n\x04\x64ims\x18\x01 \x03(\x03\x12\x0c\n\x04name\x18\x08 \x01(\t\x12\x30\n\rexternal_data\x18\r \x03(\x0b\x32\x19.headwaiter.onnx.v1.Entry\x12\x15\n\rdata_location\x18\x0e \x01(\x05\"#\n\x05\x45ntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t\"=\n\x05Value\x12\x0c\n\x04name\x18\x01 \x01(\t\x12&\n\x04type\x18\x02 \x01(\x0b\x32\x18.headwaiter.onnx.v1.Type\"6\n\x04Type\x12.\n\x06tensor\x18\x01 \x01(\x0b\x32\x1e.headwaiter.onnx.v1.TensorType\"6\n\nTensorType\x12(\n\x05shape\x18\x02 \x01(\x0b\x32\x19.headwaiter.onnx.v1.Shape\"4\n\x05Shape\x12+\n\x04\x64ims\x18\x01 \x03(\x0b\x32\x1d.headwaiter.onnx.v1.Dimension\"\x1a\n\tDimension\x12\r\n\x05value\x18\x01 \x01(\x03\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!headwaiter_proto/onnx_graph.proto\x12\x12headwaiter.onnx.v1\"[\n\x05Model\x12(\n\x05graph\x18\x07 \x01(\x0b\x32\x19.headwaiter.onnx.v1.Graph\x12\x15\n\rtraining_info\x18\x14 \x03(\x0c\x12\x11\n\tfunctions\x18\x19 \x03(\x0c\"\xd6\x01\n\x05Graph\x12\'\n\x05nodes\x18\x01 \x03(\x0b\x32\x18.headwaiter.onnx.v1.Node\x12\x30\n\x0cinitializers\x18\x05 \x03(\x0b\x32\x1a.headwaiter.onnx.v1.Tensor\x12)\n\x06inputs\x18\x0b \x03(\x0b\x32\x19.headwaiter.onnx.v1.Value\x12*\n\x07outputs\x18\x0c \x03(\x0b\x32\x19.headwaiter.onnx.v1.Value\x12\x1b\n\x13sparse_initializers\x18\x0f \x03(\x0c\"[\n\x04Node\x12\x0e\n\x06inputs\x18\x01 \x03(\t\x12\x10\n\x08operator\x18\x04 \x01(\t\x12\x31\n\nattributes\x18\x05 \x03(\x0b\x32\x1d.headwaiter.onnx.v1.Attribute\"\x86\x02\n\tAttribute\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06number\x18\x03 \x01(\x03\x12*\n\x06tensor\x18\x05 \x01(\x0b\x32\x1a.headwaiter.onnx.v1.Tensor\x12(\n\x05graph\x18\x06 \x01(\x0b\x32\x19.headwaiter.onnx.v1.Graph\x12+\n\x07tensors\x18\n \x03(\x0b\x32\x1a.headwaiter.onnx.v1.Tensor\x12)\n\x06graphs\x18\x0b \x03(\x0b\x32\x19.headwaiter.onnx.v1.Graph\x12\x15\n\rsparse_tensor\x18\x16 \x01(\x0c\x12\x16\n\x0esparse_tensors\x18\x17 \x03(\x0c\"m\n\x06Tensor\x12\x0c\n\x04\x64ims\x18\x01 \x03(\x03\x12\x0c\n\x04name\x18\x08 \x01(\t\x12\x30\n\rexternal_data\x18\r \x03(\x0b\x32\x19.headwaiter.onnx.v1.Entry\x12\x15\n\rdata_location\x18\x0e \x01(\x05\"#\n\x05\x45ntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t\"=\n\x05Value\x12\x0c\n\x04name\x18\x01 \x01(\t\x12&\n\x04type\x18\x02 \x01(\x0b\x32\x18.headwaiter.onnx.v1.Type\"6\n\x04Type\x12.\n\x06tensor\x18\x01 \x01(\x0b\x32\x1e.headwaiter.onnx.v1.TensorType\"6\n\nTensorType\x12(\n\x05shape\x18\x02 \x01(\x0b\x32\x19.headwaiter.onnx.v1.Shape\"4\n\x05Shape\x12+\n\x04\x64ims\x18\x01 \x03(\x0b\x32\x1d.headwaiter.onnx.v1.Dimension\"\x1a\n\tDimension\x12\r\n\x05value\x18\x01 \x01(\x03\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -38,19 +38,19 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_NODE']._serialized_start=367
   _globals['_NODE']._serialized_end=458
   _globals['_ATTRIBUTE']._serialized_start=461
-  _globals['_ATTRIBUTE']._serialized_end=693
-  _globals['_TENSOR']._serialized_start=695
-  _globals['_TENSOR']._serialized_end=804
-  _globals['_ENTRY']._serialized_start=806
-  _globals['_ENTRY']._serialized_end=841
-  _globals['_VALUE']._serialized_start=843
-  _globals['_VALUE']._serialized_end=904
-  _globals['_TYPE']._serialized_start=906
-  _globals['_TYPE']._serialized_end=960
-  _globals['_TENSORTYPE']._serialized_start=962
-  _globals['_TENSORTYPE']._serialized_end=1016
-  _globals['_SHAPE']._serialized_start=1018
-  _globals['_SHAPE']._serialized_end=1070
-  _globals['_DIMENSION']._serialized_start=1072
-  _globals['_DIMENSION']._serialized_end=1098
+  _globals['_ATTRIBUTE']._serialized_end=723
+  _globals['_TENSOR']._serialized_start=725
+  _globals['_TENSOR']._serialized_end=834
+  _globals['_ENTRY']._serialized_start=836
+  _globals['_ENTRY']._serialized_end=871
+  _globals['_VALUE']._serialized_start=873
+  _globals['_VALUE']._serialized_end=934
+  _globals['_TYPE']._serialized_start=936
+  _globals['_TYPE']._serialized_end=990
+  _globals['_TENSORTYPE']._serialized_start=992
+  _globals['_TENSORTYPE']._serialized_end=1046
+  _globals['_SHAPE']._serialized_start=1048
+  _globals['_SHAPE']._serialized_end=1100
+  _globals['_DIMENSION']._serialized_start=1102
+  _globals['_DIMENSION']._serialized_end=1128
 # @@protoc_insertion_point(module_scope)

@@ -41,20 +41,24 @@ class Node(_message.Message):
     def __init__(self, inputs: _Optional[_Iterable[str]] = ..., operator: _Optional[str] = ..., attributes: _Optional[_Iterable[_Union[Attribute, _Mapping]]] = ...) -> None: ...
 
 class Attribute(_message.Message):
-    __slots__ = ("tensor", "graph", "tensors", "graphs", "sparse_tensor", "sparse_tensors")
+    __slots__ = ("name", "number", "tensor", "graph", "tensors", "graphs", "sparse_tensor", "sparse_tensors")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
     TENSOR_FIELD_NUMBER: _ClassVar[int]
     GRAPH_FIELD_NUMBER: _ClassVar[int]
     TENSORS_FIELD_NUMBER: _ClassVar[int]
     GRAPHS_FIELD_NUMBER: _ClassVar[int]
     SPARSE_TENSOR_FIELD_NUMBER: _ClassVar[int]
     SPARSE_TENSORS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    number: int
     tensor: Tensor
     graph: Graph
     tensors: _containers.RepeatedCompositeFieldContainer[Tensor]
     graphs: _containers.RepeatedCompositeFieldContainer[Graph]
     sparse_tensor: bytes
     sparse_tensors: _containers.RepeatedScalarFieldContainer[bytes]
-    def __init__(self, tensor: _Optional[_Union[Tensor, _Mapping]] = ..., graph: _Optional[_Union[Graph, _Mapping]] = ..., tensors: _Optional[_Iterable[_Union[Tensor, _Mapping]]] = ..., graphs: _Optional[_Iterable[_Union[Graph, _Mapping]]] = ..., sparse_tensor: _Optional[bytes] = ..., sparse_tensors: _Optional[_Iterable[bytes]] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., number: _Optional[int] = ..., tensor: _Optional[_Union[Tensor, _Mapping]] = ..., graph: _Optional[_Union[Graph, _Mapping]] = ..., tensors: _Optional[_Iterable[_Union[Tensor, _Mapping]]] = ..., graphs: _Optional[_Iterable[_Union[Graph, _Mapping]]] = ..., sparse_tensor: _Optional[bytes] = ..., sparse_tensors: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
 class Tensor(_message.Message):
     __slots__ = ("dims", "name", "external_data", "data_location")

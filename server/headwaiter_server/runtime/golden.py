@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from headwaiter_proto.encoder_pb2 import POOLING_NONE
+from headwaiter_proto.encoder_pb2 import POOLING_NONE, Pooling
 from headwaiter_proto.manifest_pb2 import Manifest
 from headwaiter_proto.rules.images import prefix_rows
 from headwaiter_proto.rules.outputs import hidden_width
-from headwaiter_proto.rules.pooling import pool
+from headwaiter_proto.rules.pooling import POOLINGS, pool
 from headwaiter_server.runtime.errors import BundleRefused, one_line
 from headwaiter_server.runtime.graph import Outputs
 from headwaiter_server.runtime.numeric_tolerances import normalize_pooled
@@ -174,7 +174,10 @@ def _check_shapes(arrays: Mapping[str, NDArray[Any]], manifest: Manifest) -> Non
 
 
 def _check_lengths(lengths: NDArray[Any], manifest: Manifest) -> None:
-    """Check that there are many sequences, among them the shortest, and the longest or one of 1,024 tokens."""
+    """Check that there are many sequences, among them the shortest, and the longest or one of 1,024 tokens.
+
+    The golden inputs of a model with `fixed_length` have other lengths too, so they cannot prove this field.
+    """
     shortest, longest = int(lengths.min()), int(lengths.max())
     least, most = max(1, manifest.min_tokens), manifest.max_tokens
     if len(lengths) < _MIN_SEQUENCES:
@@ -214,12 +217,16 @@ def _check_values(arrays: Mapping[str, NDArray[Any]], sequences: list[NDArray[np
 
 
 def _check_pooling(golden: Golden, manifest: Manifest) -> None:
-    """Check that the pooled vectors are what the manifest's pooling makes of the hidden rows."""
-    pooled, hidden = golden.outputs.pooled, golden.outputs.hidden
-    assert hidden is not None
-    if pooled is None or manifest.fixed_pooling:
+    """Check that the pooled vectors are what the manifest's pooling makes of the hidden rows.
+
+    With `fixed_pooling`, modules may have changed the pooled vectors. If so, nothing shows the pooling, and no request
+    can use another one. Vectors that are the plain result of another pooling are refused.
+    """
+    if golden.outputs.pooled is None:
         return
     if manifest.width != hidden_width(manifest):
+        if manifest.fixed_pooling:
+            return
         raise BundleRefused(
             "has pooled vectors and hidden rows of other widths, and fixed_pooling of the manifest is false"
         )
@@ -227,11 +234,26 @@ def _check_pooling(golden: Golden, manifest: Manifest) -> None:
     rows, vectors = short.outputs.hidden, short.outputs.pooled
     assert rows is not None
     assert vectors is not None
-    ends = np.cumsum([len(sequence) for sequence in short.sequences])
-    if not len(ends):
+    if not short.sequences:
         return
-    expected = np.stack([pool(part, manifest.pooling) for part in np.split(rows, ends[:-1])])
-    expected = normalize_pooled(expected, normalized=manifest.normalized)
-    scale = max(1e-30, float(np.abs(expected).max()))
-    if float(np.abs(expected - vectors).max()) > _POOLING_ERROR * scale:
+    parts = np.split(rows, np.cumsum([len(sequence) for sequence in short.sequences])[:-1])
+    if _is_pooled(parts, vectors, manifest.pooling, normalized=manifest.normalized):
+        return
+    if not manifest.fixed_pooling:
         raise BundleRefused("has pooled vectors that pooling and normalized of the manifest do not give")
+    unit = normalize_pooled(vectors, normalized=True)
+    # A module may have scaled them, and MEAN and MEAN_SQRT_LEN have the same direction.
+    if _is_pooled(parts, unit, manifest.pooling, normalized=True):
+        return
+    for pooling in POOLINGS:
+        if _is_pooled(parts, unit, pooling, normalized=True):
+            raise BundleRefused(f"has vectors of {Pooling.Name(pooling)}, and pooling of the manifest is another one")
+
+
+def _is_pooled(
+    parts: list[NDArray[np.generic]], vectors: NDArray[np.float32], pooling: Pooling, *, normalized: bool
+) -> bool:
+    """Return whether a pooling gives these vectors for the hidden rows of each sequence."""
+    expected = normalize_pooled(np.stack([pool(part, pooling) for part in parts]), normalized=normalized)
+    scale = max(1e-30, float(np.abs(expected).max()))
+    return float(np.abs(expected - vectors).max()) <= _POOLING_ERROR * scale

@@ -4,7 +4,7 @@ A checksum says only that a file is the one that the manifest lists. These check
 weights are in its own weights file and inside it, and its inputs, tables and outputs have the sizes of the manifest.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from math import prod
 
 from google.protobuf.message import DecodeError, Message
@@ -22,6 +22,9 @@ _EXTERNAL = 1
 # The smallest numbers of ONNX have 4 bits.
 _MOST_VALUES_PER_BYTE = 2
 _MOST_DIMENSIONS = 16
+# Each attention layer has one of these nodes: the loop over the query blocks of a CPU graph, attention on CUDA,
+# or the softmax of the other graphs. The last one is in graphs of the oldest exports.
+_ATTENTION_OPERATORS = {"Scan", "PackedMultiHeadAttention", "Softmax", "MultiHeadAttention"}
 _ROW_INPUTS = {"input_ids", "token_type_ids", "features"}
 
 
@@ -52,6 +55,7 @@ def check_graph_file(content: bytes, listed: Graph, manifest: Manifest, weights_
         _check_attention_outputs(outputs, manifest)
     else:
         _check_outputs(outputs, manifest)
+        _check_attention(model.graph.nodes, manifest)
     rows = {tensor.name: tensor.dims[0] for tensor in model.graph.initializers if tensor.dims}
     for node in model.graph.nodes:
         _check_table(node, rows, manifest)
@@ -136,6 +140,20 @@ def _check_attention_outputs(outputs: Mapping[str, list[int]], manifest: Manifes
         for dims in (weights, context):
             if len(dims) != 3 or dims[0] != manifest.heads:
                 raise BundleRefused(f"has {dims[:1]} heads in layer {layer}, and the manifest has {manifest.heads}")
+
+
+def _check_attention(nodes: Iterable[Node], manifest: Manifest) -> None:
+    """Check the numbers of layers and heads, as far as the graph shows them: no softmax has a number of heads."""
+    layers = [node for node in nodes if node.operator in _ATTENTION_OPERATORS]
+    if len(layers) != manifest.layers:
+        raise BundleRefused(f"has {len(layers)} attention layers, and the manifest has {manifest.layers}")
+    for node in layers:
+        heads = [each.number for each in node.attributes if each.name == "num_heads"]
+        # The loop over query blocks gives the context [batch, block, heads, value_dim].
+        contexts = [_dims(output) for each in node.attributes for output in each.graph.outputs]
+        heads += [context[2] for context in contexts if len(context) == 4]
+        if any(number != manifest.heads for number in heads):
+            raise BundleRefused(f"has {heads[0]} heads in a layer, and the manifest has {manifest.heads}")
 
 
 def _check_last(name: str, dims: list[int], size: int, field: str) -> None:

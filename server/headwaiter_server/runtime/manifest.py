@@ -96,6 +96,11 @@ def _contradictions(manifest: Manifest) -> Iterator[str]:
         yield "has fixed_pooling or normalized, and pooling NONE"
     if manifest.takes_pairs and not text_tokens:
         yield "has takes_pairs without max_text_tokens"
+    if manifest.fixed_length and text_tokens:
+        yield "has fixed_length with max_text_tokens, and texts have other lengths"
+    # Only models with a head were trained on pairs; most tokenizers have a template for pairs.
+    if manifest.takes_pairs and not manifest.HasField("head"):
+        yield "has takes_pairs without a head"
     if manifest.HasField("head") and not (manifest.head.labels and manifest.head.function):
         yield "has a head without labels or function"
     yield from _wrong_prompts(manifest)

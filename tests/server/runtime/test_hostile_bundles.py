@@ -10,7 +10,8 @@ import numpy as np
 import onnx
 import pytest
 
-from headwaiter_proto.manifest_pb2 import Manifest
+from headwaiter_proto import encoder_pb2 as pb
+from headwaiter_proto.manifest_pb2 import LOWERING_PACKED_CPU, LOWERING_PACKED_CUDA, LOWERING_PORTABLE, Manifest
 from headwaiter_server.runtime.bundle import GOLDEN, PARITY
 from headwaiter_server.runtime.errors import BundleRefused
 from headwaiter_server.runtime.model import open_model
@@ -293,6 +294,8 @@ def _swap_weights(manifest: Manifest) -> None:
         (lambda manifest: setattr(manifest.largest_magnitude, "name", "a\nb"), "largest_magnitude.name"),
         (lambda manifest: setattr(manifest.largest_magnitude, "value", float("nan")), "largest_magnitude.value"),
         (lambda manifest: manifest.head.labels.append("label"), "head"),
+        (lambda manifest: setattr(manifest, "takes_pairs", True), "takes_pairs"),
+        (lambda manifest: setattr(manifest, "fixed_length", True), "fixed_length"),
         (lambda manifest: setattr(manifest.graphs[0], "lowering", "LOWERING_ATTEND"), "lowering"),
         (lambda manifest: setattr(manifest.graphs[0], "precision", 99), "precision"),
         (lambda manifest: setattr(manifest.graphs[1], "file", GRAPH), "graphs"),
@@ -310,6 +313,44 @@ def test_a_manifest_that_lies_is_refused(
     message = _refusal(folder)
     assert str(folder) in message
     assert fact in message
+
+
+_LOWERINGS = {"cpu": LOWERING_PACKED_CPU, "cuda": LOWERING_PACKED_CUDA, "portable": LOWERING_PORTABLE}
+
+
+@pytest.mark.parametrize(
+    ("lowering", "field", "number"),
+    [
+        ("cpu", "layers", 1_000_000), ("cpu", "layers", 1), ("cpu", "heads", 3),
+        ("cuda", "layers", 1_000_000), ("cuda", "heads", 3), ("portable", "layers", 3),
+    ],
+)  # fmt: skip
+def test_wrong_layers_and_heads_are_refused_without_the_graph_behind_attend(
+    lowering: str, field: str, number: int, text_bundle: Path, tmp_path: Path
+) -> None:
+    folder = copy(text_bundle, tmp_path)
+    manifest = read_manifest(folder)
+    manifest.ClearField("attend")
+    graphs = [graph for graph in manifest.graphs if graph.lowering == _LOWERINGS[lowering]]
+    del manifest.graphs[:]
+    manifest.graphs.extend(graphs)
+    setattr(manifest, field, number)
+    write_manifest(folder, manifest)
+    message = _refusal(folder)
+    assert str(folder / graphs[0].file) in message
+    assert f"{field[:-1]}" in message
+    assert str(number) in message
+
+
+@pytest.mark.parametrize("pooling", [pb.POOLING_CLS, pb.POOLING_LAST])
+def test_fixed_pooling_hides_no_other_pooling(pooling: pb.Pooling, text_bundle: Path, tmp_path: Path) -> None:
+    folder = copy(text_bundle, tmp_path)
+    manifest = read_manifest(folder)
+    manifest.pooling, manifest.fixed_pooling = pooling, True
+    write_manifest(folder, manifest)
+    message = _refusal(folder)
+    assert str(folder / GOLDEN) in message
+    assert "POOLING_MEAN" in message
 
 
 @pytest.mark.parametrize(("feature_width", "fact"), [(7, "feature_width"), (0, "vocabulary_size")])
