@@ -105,7 +105,7 @@ async def asynchronous_texts() -> AsyncIterator[str]:
 FROM_CLIENT: list[tuple[str, Callable[[], object], str]] = [
     (
         "a text instead of a list",
-        lambda: Client("localhost:1").encode("bread"),
+        lambda: Client("localhost:1").classify("bread"),
         "texts is a single str: pass a list of texts, such as [text]",
     ),
     (
@@ -128,7 +128,7 @@ FROM_CLIENT: list[tuple[str, Callable[[], object], str]] = [
     ),
     (
         "an asynchronous iterable",
-        lambda: Client("localhost:1").encode(asynchronous_texts()),  # type: ignore[arg-type]
+        lambda: Client("localhost:1").encode(asynchronous_texts()),  # type: ignore[call-overload]
         (
             "the sequences are of type async_generator, which is asynchronous: pass a list, such as [one async for one "
             "in sequences], or use AsyncClient.encode_stream"
