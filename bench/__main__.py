@@ -21,6 +21,7 @@ from bench.studies.open_loop import open_loops
 from bench.studies.overheads import metrics, poison, single_request
 from bench.studies.planning import mixed_shapes, planning_costs
 from bench.studies.reranking import reranking
+from bench.studies.scheduler_alone import scheduler_alone
 from bench.studies.throughput import throughput
 from bench.studies.tokenizing import tokenizing
 from headwaiter_server.runtime.bundle import TOKENIZER, Bundle
@@ -40,6 +41,7 @@ STUDIES: dict[str, Callable[[Run], list[Any] | None]] = {
     "client": client,
     "failover": failover,
     "planning": planning_costs,
+    "scheduler": scheduler_alone,
     "shapes": mixed_shapes,
     INT8: int8,
     "tokenizing": tokenizing,

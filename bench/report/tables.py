@@ -88,6 +88,13 @@ COLUMNS = {
         "plan, µs per sequence": "{row.plan_us:.1f}",
         "add to the queue, µs per sequence": "{row.add_us:.1f}",
     },
+    "scheduler": {
+        "models": "{row.models}",
+        "callers": "{row.callers:,}",
+        "CPU µs per sequence": "{row.cpu_us:.1f}",
+        "sequences/s": "{row.sequences_per_s:,.0f}",
+        "sequences per batch": "{row.sequences_per_batch:,.1f}",
+    },
     "shapes": {
         "mix": "{row.mix}",
         "apart, ms": "{row.apart_ms:.0f}",

@@ -1,0 +1,155 @@
+"""The scheduler alone: its CPU time for each sequence, on a device that computes nothing."""
+
+import asyncio
+import gc
+import time
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bench.processes import SERVER_CORE, in_new_process, pin
+from bench.rounds import Rounds
+from bench.run import Run
+from headwaiter_server.runtime.graph import Outputs
+from headwaiter_server.runtime.packing import PackedBatch, pack
+from headwaiter_server.scheduling.admission import QueueLimits
+from headwaiter_server.scheduling.cost import BatchLimits, CostModel, Shape
+from headwaiter_server.scheduling.model_queue import ModelQueue
+from headwaiter_server.scheduling.observer import FailureCause
+from headwaiter_server.scheduling.planner import CloseReason
+from headwaiter_server.scheduling.scheduler import Scheduler
+from headwaiter_server.scheduling.worker import Session, Worker
+
+MODELS, CALLERS = (1, 10, 100), (64, 1_024, 4_096)
+# Numbers of callers of one model whose sequences wait, for the comparison of a short queue with a long one.
+FEW_WAITING, MANY_WAITING = 1_000, 100_000
+_LENGTH_TOKENS, _WIDTH = 20, 384
+_TOKENS_PER_S = 2e6
+_COST = CostModel(launch_s=1e-4, token_s=1 / _TOKENS_PER_S, padded_s=0.0, cell_s=0.0, variable_length=True)
+_LIMITS = BatchLimits(tokens=65_536, cells=1 << 40)
+_QUEUE_LIMITS = QueueLimits(tokens=1 << 40, wait_s=3600.0)
+_RUN_S = 1.5
+# Every caller is answered at least this often in the warm-up and in the measured time.
+_LEAST_ANSWERS = 2
+# That of the server, see headwaiter_server.process.
+_GC_THRESHOLD_OBJECTS = 10_000
+
+
+@dataclass(frozen=True)
+class SchedulerCost:
+    """CPU microseconds per sequence of a process that holds callers, scheduler and device, and its sequences/s."""
+
+    models: int
+    callers: int
+    cpu_us: Rounds
+    sequences_per_s: Rounds
+    sequences_per_batch: Rounds
+
+
+def scheduler_alone(run: Run) -> list[SchedulerCost]:
+    """Measure each number of models and of callers; each caller has one sequence in the scheduler."""
+    loads = [(models, callers) for models in MODELS for callers in CALLERS] + [(1, FEW_WAITING), (1, MANY_WAITING)]
+    costs = {load: SchedulerCost(*load, Rounds(), Rounds(), Rounds()) for load in loads}
+    for _ in range(run.sizes.rounds):
+        for (models, callers), cost in costs.items():
+            figures = in_new_process(__name__, "measure", models, callers)
+            for rounds, figure in zip(
+                (cost.cpu_us, cost.sequences_per_s, cost.sequences_per_batch), figures, strict=True
+            ):
+                rounds.append(figure)
+    findings = run.figures.findings.of_part("scheduler alone")
+    for callers in CALLERS:
+        one, ten, hundred = (costs[models, callers].cpu_us for models in MODELS)
+        findings.require(f"CPU time with {callers:,} callers, µs per sequence", one, "≤", 60.0)
+        findings.require(f"CPU time with {callers:,} callers: 10 models / 1 model", ten / one, "≤", 1.2)
+        findings.require(f"CPU time with {callers:,} callers: 100 models / 1 model", hundred / one, "≤", 1.5)
+    ratio = costs[1, MANY_WAITING].cpu_us / costs[1, FEW_WAITING].cpu_us
+    findings.require(f"CPU time: {MANY_WAITING:,} / {FEW_WAITING:,} waiting sequences", ratio, "≤", 1.2)
+    return list(costs.values())
+
+
+def measure(models: int, callers: int) -> tuple[float, float, float]:
+    """Return CPU microseconds per sequence, sequences/s and sequences per batch, on one core of this process."""
+    pin(SERVER_CORE)
+    gc.set_threshold(_GC_THRESHOLD_OBJECTS)
+    return asyncio.run(_measure(models, callers))
+
+
+async def _measure(models: int, callers: int) -> tuple[float, float, float]:
+    worker = Worker()
+    scheduler = Scheduler([worker], _QUEUE_LIMITS)
+    session = Session(_SleepingDevice(), pack([np.zeros(1, np.int64)]))
+    observer = _BatchCounter()
+    queues = [scheduler.add_model({worker: session}, _COST, _LIMITS, observer) for _ in range(models)]
+    load = _Load()
+    calls = [asyncio.create_task(load.call(scheduler, queues[caller % models])) for caller in range(callers)]
+    await load.run(callers)
+    gc.collect()
+    gc.freeze()
+    cpu_s, started_s, answers, batches = time.process_time(), time.perf_counter(), load.answers, observer.batches
+    await load.run(callers)
+    cpu_s, run_s = time.process_time() - cpu_s, time.perf_counter() - started_s
+    sequences, batches = load.answers - answers, observer.batches - batches
+    load.stopped = True
+    await asyncio.gather(*calls)
+    await scheduler.drain(10.0)
+    return cpu_s / sequences * 1e6, sequences / run_s, sequences / batches
+
+
+class _Load:
+    """Callers that send one sequence at a time.
+
+    Attributes:
+        answers: number of answers.
+        stopped: whether the callers send no further sequence.
+    """
+
+    def __init__(self) -> None:
+        self.answers, self.stopped = 0, False
+
+    async def call(self, scheduler: Scheduler, queue: ModelQueue) -> None:
+        """Send sequences until the load is stopped."""
+        values: list[NDArray[np.generic]] = [np.zeros(_LENGTH_TOKENS, np.int64)]
+        while not self.stopped:
+            await scheduler.submit(queue, values, hidden=False)
+            self.answers += 1
+
+    async def run(self, callers: int) -> None:
+        """Wait until the callers have run for a while, and have been answered a few times."""
+        end_s, answers = time.perf_counter() + _RUN_S, self.answers + _LEAST_ANSWERS * callers
+        while time.perf_counter() < end_s or self.answers < answers:  # noqa: ASYNC110 - an event costs each answer time
+            await asyncio.sleep(0.05)
+
+
+class _SleepingDevice:
+    """Runs 2 million tokens/s without computing."""
+
+    def __init__(self) -> None:
+        self._pooled = np.zeros((_LIMITS.tokens, _WIDTH), np.float32)
+
+    def prepare(self, batch: PackedBatch) -> PackedBatch:
+        return batch
+
+    def run(self, batch: PackedBatch, *, hidden: bool) -> Outputs:
+        time.sleep(batch.tokens / _TOKENS_PER_S)
+        return Outputs(self._pooled[: batch.sequences], None)
+
+
+class _BatchCounter:
+    """Counts the batches that ran."""
+
+    def __init__(self) -> None:
+        self.batches = 0
+
+    def batch_closed(self, reason: CloseReason) -> None:
+        pass
+
+    def batch_failed(self, cause: FailureCause) -> None:
+        pass
+
+    def batch_ran(self, shape: Shape, predicted_s: float, actual_s: float, packing_s: float) -> None:
+        self.batches += 1
+
+    def expired(self, sequences: int) -> None:
+        pass
