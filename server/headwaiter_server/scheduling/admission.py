@@ -1,6 +1,7 @@
 """Decide whether a request may queue, and when a refused request may try again: a pure function."""
 
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 
 from headwaiter_proto.rules.errors import DeadlineExceeded, HeadwaiterError, InvalidInput, Overloaded
 from headwaiter_server.scheduling.cost import BatchLimits, CostModel, Shape
@@ -37,6 +38,20 @@ class Backlog:
     pending: Pending
     cost: CostModel
     limits: BatchLimits
+    _smallest_batch_s: float = field(init=False)
+    _token_s: float = field(init=False)
+    _hidden_token_s: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        cost, pending = self.cost, self.pending
+        # A batch that is not full costs a launch too.
+        self._smallest_batch_s = cost.seconds(1, 1, 1, 1)
+        self._token_s = cost.in_full_batches_s(1, pending.mean_tokens, self.limits.tokens)
+        self._hidden_token_s = cost.hidden_row_s * pending.hidden_tokens / max(1, pending.tokens)
+
+    def all_s(self) -> float:
+        """Return the seconds that one device takes for all sequences."""
+        return self.run_s(self.pending.tokens)
 
     def ahead_s(self, fair_start_s: float) -> float:
         """Return the seconds that one device takes for all sequences that start before a fair start."""
@@ -52,11 +67,12 @@ class Backlog:
         """Return the seconds that one device takes for this many tokens, in full batches of average sequences."""
         if not tokens:
             return 0.0
-        # A batch that is not full costs a launch too.
-        smallest_batch_s = self.cost.seconds(1, 1, 1, 1)
-        full_batches_s = self.cost.in_full_batches_s(tokens, self.pending.mean_tokens, self.limits.tokens)
-        hidden_share = self.pending.hidden_tokens / max(1, self.pending.tokens)
-        return max(smallest_batch_s, full_batches_s) + self.cost.hidden_row_s * hidden_share * tokens
+        return max(self._smallest_batch_s, self._token_s * tokens) + self._hidden_token_s * tokens
+
+
+# Yields how long the other models take while one runs its work of this many seconds before a fair start: the last
+# number is the estimate, and those before it are larger, and cost less to compute.
+OthersWork = Callable[[float, float], Iterable[float]]
 
 
 @dataclass(eq=False, slots=True)
@@ -65,33 +81,36 @@ class WaitEstimate:
 
     Attributes:
         own: the waiting sequences of the request's model.
-        planned_tokens: tokens of the model in planned batches that have not started.
+        queued_tokens: tokens of the model that have not started to run, in planned batches too.
         busy_s: for each device, predicted seconds until its batches are done; at least one device.
-        others: the waiting sequences of the other models.
+        others_s: the seconds that the other models take meanwhile.
     """
 
     own: Backlog
-    planned_tokens: int
+    queued_tokens: int
     busy_s: tuple[float, ...]
-    others: tuple[Backlog, ...] = ()
+    others_s: OthersWork = lambda own_s, fair_start_s: (0.0,)
 
-    def wait_s(self, fair_start_s: float = float("inf")) -> float:
+    def wait_s(self, fair_start_s: float = float("inf"), enough_s: float = 0.0) -> float:
         """Return the seconds until the start of a request with this fair start; by default behind all others.
 
-        While the model runs what is ahead of the request, each other model takes at most as much time as the model.
+        A wait of at most `enough_s` may be shorter than what is returned, which is then at most `enough_s`, too.
         """
-        own_s = self.own.ahead_s(fair_start_s)
-        others_s = sum(min(own_s, other.ahead_s(fair_start_s)) for other in self.others)
-        return min(self.busy_s) + (own_s + others_s) / len(self.busy_s)
+        own_s, wait_s = self.own.ahead_s(fair_start_s), 0.0
+        for others_s in self.others_s(own_s, fair_start_s):
+            wait_s = min(self.busy_s) + (own_s + others_s) / len(self.busy_s)
+            if wait_s <= enough_s:
+                break
+        return wait_s
 
-    def answer_s(self, fair_start_s: float, shape: Shape) -> float:
-        """Return the seconds until the answer to a request with this fair start.
+    def own_work_s(self, fair_start_s: float, shape: Shape) -> float:
+        """Return the seconds from the start of a request with this fair start to its answer.
 
         Less urgent sequences may fill up the request's last batch, so that its answer takes longer.
         """
         pending = self.own.pending
         filling_tokens = min(pending.tokens - pending.tokens_before(fair_start_s), self.own.limits.tokens)
-        return self.wait_s(fair_start_s) + self.own.work_s(shape, filling_tokens)
+        return self.own.work_s(shape, filling_tokens)
 
 
 def admit(estimate: WaitEstimate, limits: QueueLimits, shape: Shape, fair_start_s: float, time_left_s: float) -> None:
@@ -106,7 +125,7 @@ def admit(estimate: WaitEstimate, limits: QueueLimits, shape: Shape, fair_start_
         Overloaded: the request does not fit now; the error holds the delay after which to try again.
     """
     tokens = shape.tokens
-    queued_tokens = estimate.own.pending.tokens + estimate.planned_tokens
+    queued_tokens = estimate.queued_tokens
     if tokens > limits.tokens:
         raise InvalidInput(
             f"the request has {tokens} tokens; the queue holds at most {limits.tokens}: split the request",
@@ -116,24 +135,24 @@ def admit(estimate: WaitEstimate, limits: QueueLimits, shape: Shape, fair_start_
     # An idle server runs the request at once, so the queue cannot be the reason for a missed deadline.
     if not (queued_tokens or min(estimate.busy_s)):
         return
-    needed_s = estimate.own.work_s(shape, 0)
     if queued_tokens + tokens > limits.tokens:
         problem = f"the queue holds {queued_tokens} of {limits.tokens} tokens and the request has {tokens}"
-        wait_s = estimate.wait_s()
-        raise _too_late(needed_s, time_left_s) or _overloaded(problem, wait_s, limits.tokens)
-    wait_s = estimate.wait_s(fair_start_s)
+        raise _too_late(estimate, shape, time_left_s) or _overloaded(problem, estimate.wait_s(), limits.tokens)
+    own_work_s = estimate.own_work_s(fair_start_s, shape)
+    wait_s = estimate.wait_s(fair_start_s, min(limits.wait_s, time_left_s - own_work_s))
     if wait_s > limits.wait_s:
         problem = f"the request would wait {wait_s:.2f} s; the server admits waits of at most {limits.wait_s:g} s"
-        raise _too_late(needed_s, time_left_s) or _overloaded(problem, wait_s)
-    answer_s = estimate.answer_s(fair_start_s, shape)
+        raise _too_late(estimate, shape, time_left_s) or _overloaded(problem, wait_s)
+    answer_s = wait_s + own_work_s
     if wait_s > 0 and answer_s > time_left_s:
         problem = f"the answer could take {answer_s:.3f} s, and the deadline is in {time_left_s:.3f} s"
         advice = ", or with a later deadline"
-        raise _too_late(needed_s, time_left_s) or _overloaded(problem, wait_s, advice=advice)
+        raise _too_late(estimate, shape, time_left_s) or _overloaded(problem, wait_s, advice=advice)
 
 
-def _too_late(needed_s: float, time_left_s: float) -> HeadwaiterError | None:
+def _too_late(estimate: WaitEstimate, shape: Shape, time_left_s: float) -> HeadwaiterError | None:
     """Return the refusal of a request that must not try again with a deadline as short as its own."""
+    needed_s = estimate.own.work_s(shape, 0)
     if needed_s <= time_left_s:
         return None
     return DeadlineExceeded(

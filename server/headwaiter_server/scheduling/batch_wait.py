@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable
 
 # Stop waiting at this number: more sequences would cost more idle time than a larger batch saves.
-_MAX_SEQUENCES = 6
+MAX_SEQUENCES = 6
 # Turns of the event loop since the last request arrived.
 _MAX_TURNS = 8
 # A longer yield means that another process computes on this core: stop holding the device.
@@ -34,7 +34,7 @@ class BatchWait:
     def hold_another_turn(self, waiting_sequences: int) -> bool:
         """Return whether to hold the device for another turn of the event loop, and count the turn."""
         self._turns += 1
-        return self._expects_more and waiting_sequences < _MAX_SEQUENCES and self._turns <= _MAX_TURNS
+        return self._expects_more and waiting_sequences < MAX_SEQUENCES and self._turns <= _MAX_TURNS
 
 
 def yield_core(clock: Callable[[], float]) -> bool:

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from headwaiter_proto.rules.errors import HeadwaiterError
 from headwaiter_server.scheduling.adaptive_limits import AdaptiveLimits
@@ -11,7 +11,6 @@ from headwaiter_server.scheduling.batch_result import BatchResult
 from headwaiter_server.scheduling.cost import BatchLimits, CostModel
 from headwaiter_server.scheduling.cost_fit import next_budget
 from headwaiter_server.scheduling.errors import deadline_passed, output_not_finite
-from headwaiter_server.scheduling.fair_start import Priority
 from headwaiter_server.scheduling.learnt_cost import LearntCost
 from headwaiter_server.scheduling.observer import Observer
 from headwaiter_server.scheduling.pending import Pending
@@ -28,6 +27,8 @@ class ModelQueue:
         sessions: for each worker that can run the model, the session of the model on this worker.
         pending: the waiting sequences.
         requests: the requests that have no answer yet.
+        queued_sequences: number of sequences that have not started to run.
+        queued_tokens: number of tokens of these sequences.
         learnt: predicts the seconds of the model's batches.
         limits: the batch limits that hold now.
         suspects: the sequences that may kill a device.
@@ -35,8 +36,7 @@ class ModelQueue:
         recent_batches: the latest batches that ran.
         batch_count: number of batches that are planned, that run, or that are bisected after a failure.
         closed: whether the queue takes no more requests.
-        used_s: the device seconds that the model has used; raised to the virtual time of `ModelQueues` when work
-            arrives after a pause.
+        on_change: called when sequences were added or removed, and when the model has used a device or learnt its cost.
     """
 
     def __init__(
@@ -58,30 +58,25 @@ class ModelQueue:
                 of `limits`.
         """
         self.sessions, self.observer = dict(sessions), observer
-        self.pending, self.requests = Pending(), set[QueuedRequest]()
+        self.pending, self.requests = Pending(self._note_change), set[QueuedRequest]()
+        self.queued_sequences = self.queued_tokens = 0
         self.learnt, self.limits = LearntCost(cost), AdaptiveLimits(limits)
         self._largest_budget_tokens = max(limits.tokens, largest_budget_tokens)
         self.recent_batches = deque[RecentBatch](maxlen=MAX_BATCHES)
         self.suspects = Suspects(self.pending)
-        self.batch_count, self.used_s, self.closed = 0, 0.0, False
+        self.batch_count, self._used_s, self.closed = 0, 0.0, False
+        self.on_change: Callable[[], object] = lambda: None
         self._idle = asyncio.Event()
 
     @property
-    def queued_sequences(self) -> int:
-        """Number of sequences that have not started to run."""
-        planned = sum(len(worker.planned_sequences(session)) for worker, session in self.sessions.items())
-        return len(self.pending) + self.suspects.waiting_sequences + planned
+    def used_s(self) -> float:
+        """The device seconds that the model has used; `ModelQueues` raises them when work arrives after a pause."""
+        return self._used_s
 
-    @property
-    def planned_tokens(self) -> int:
-        """Number of tokens that have left the queue and have not started to run."""
-        planned = (worker.planned_sequences(session) for worker, session in self.sessions.items())
-        return self.suspects.waiting_tokens + sum(each.length_tokens for batch in planned for each in batch)
-
-    @property
-    def queued_tokens(self) -> int:
-        """Number of tokens of the sequences that have not started to run."""
-        return self.pending.tokens + self.planned_tokens
+    @used_s.setter
+    def used_s(self, used_s: float) -> None:
+        self._used_s = used_s
+        self.on_change()
 
     @property
     def backlog(self) -> Backlog:
@@ -93,10 +88,10 @@ class ModelQueue:
         """Whether the waiting tokens fill a batch."""
         return self.pending.tokens >= self.limits.current.tokens
 
-    def yields(self, now_s: float) -> bool:
-        """Return whether the waiting work yields to other models, as bulk work does before its fair start."""
-        leader = next(self.pending.by_fair_start())
-        return leader.priority is Priority.BULK and leader.fair_start_s > now_s
+    @property
+    def leader(self) -> Sequence | None:
+        """The waiting sequence with the earliest fair start."""
+        return next(self.pending.by_fair_start(), None)
 
     def add(self, request: QueuedRequest, sequences: Iterable[Sequence]) -> None:
         """Queue the sequences of a request."""
@@ -104,7 +99,10 @@ class ModelQueue:
         for sequence in sequences:
             waiting.add(sequence)
             request.not_started.add(sequence)
+            self.queued_sequences += 1
+            self.queued_tokens += sequence.length_tokens
         self.requests.add(request)
+        self._note_change()
 
     def end_request(self, request: QueuedRequest) -> None:
         """Forget a request that has its answer, or whose caller has gone."""
@@ -144,6 +142,7 @@ class ModelQueue:
             self.recent_batches.append(recent_batch(result, predicted_s))
             for sequence in result.hand_out_rows():
                 sequence.request.fail(output_not_finite(sequence.index))
+            self._note_change()
 
     def start_batch(self, predicted_s: float) -> None:
         """Count a batch that was given to a worker."""
@@ -153,6 +152,7 @@ class ModelQueue:
     def end_batch(self) -> None:
         """Stop counting a batch, because it has its results or errors."""
         self.batch_count -= 1
+        self._note_change()
         self._note_idle()
 
     async def close(self) -> None:
@@ -160,6 +160,9 @@ class ModelQueue:
         self.closed = True
         self._note_idle()
         await self._idle.wait()
+
+    def _note_change(self) -> None:
+        self.on_change()
 
     def _note_idle(self) -> None:
         if self.closed and not self.requests and not self.batch_count:

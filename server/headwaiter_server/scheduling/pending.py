@@ -1,6 +1,6 @@
 """The waiting sequences, indexed by length and by fair start."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import chain
 
 from sortedcontainers import SortedDict
@@ -16,20 +16,21 @@ class Pending:
     """A set of waiting sequences.
 
     Adding or removing a sequence takes logarithmic time. Counting tokens takes time proportional to the number of 0.1 s
-    steps that contain fair starts.
+    steps between the fair start and the nearer end of the queue: few for a request that arrives now.
 
     Attributes:
         tokens: number of tokens of all waiting sequences.
         hidden_tokens: number of tokens of the waiting sequences whose hidden rows are needed.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, on_change: Callable[[], object] = lambda: None) -> None:
+        """Start an empty set; `on_change` is called when a sequence was added or removed."""
+        self._on_change = on_change
         self.tokens = self.hidden_tokens = 0
         self._by_fair_start = _Index()
         self._by_length = {(priority, hidden): _Index() for priority in Priority for hidden in (False, True)}
         self._sequences: set[Sequence] = set()
-        # Number of tokens of the sequences whose fair starts are in each step.
-        self._step_tokens = SortedDict()
+        self._steps = {priority: _TokensBySteps() for priority in Priority}
 
     def __len__(self) -> int:
         """Return the number of waiting sequences."""
@@ -85,18 +86,44 @@ class Pending:
         """Return the number of tokens that start before a fair start, or in the same 0.1 s step."""
         if fair_start_s == float("inf"):
             return self.tokens
-        return sum(self._step_tokens[step] for step in self._step_tokens.irange(maximum=fair_start_s // _STEP_S))
+        return sum(steps.tokens_before(fair_start_s) for steps in self._steps.values() if steps.tokens)
 
     def _count(self, sequence: Sequence, tokens: int) -> None:
-        """Add tokens to the total and to the step of a sequence's fair start; a negative number subtracts tokens."""
+        """Add tokens to the totals of a sequence; a negative number subtracts tokens."""
         self.tokens += tokens
         self.hidden_tokens += tokens if sequence.hidden else 0
-        step = sequence.fair_start_s // _STEP_S
-        step_tokens = self._step_tokens.get(step, 0) + tokens
+        self._steps[sequence.priority].add(sequence.fair_start_s, tokens)
+        self._on_change()
+
+
+class _TokensBySteps:
+    """The tokens of sequences of one priority, by the 0.1 s step of the fair start.
+
+    The fair start of a request that arrives now is near the end of its own priority, which is the shorter way to count.
+    """
+
+    def __init__(self) -> None:
+        self.tokens = 0
+        self._by_step = SortedDict()
+
+    def add(self, fair_start_s: float, tokens: int) -> None:
+        """Add tokens to the step of a fair start; a negative number subtracts tokens."""
+        self.tokens += tokens
+        step = fair_start_s // _STEP_S
+        step_tokens = self._by_step.get(step, 0) + tokens
         if step_tokens:
-            self._step_tokens[step] = step_tokens
+            self._by_step[step] = step_tokens
         else:
-            del self._step_tokens[step]
+            del self._by_step[step]
+
+    def tokens_before(self, fair_start_s: float) -> int:
+        """Return the number of tokens that start before a fair start, or in the same step."""
+        by_step = self._by_step
+        before = by_step.bisect_right(fair_start_s // _STEP_S)
+        after = len(by_step) - before
+        if after < before:
+            return self.tokens - sum(by_step.values()[before:]) if after else self.tokens
+        return sum(by_step.values()[:before])
 
 
 class _Index:

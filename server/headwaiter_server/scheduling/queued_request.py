@@ -14,7 +14,7 @@ from headwaiter_server.scheduling.cost import Shape
 from headwaiter_server.scheduling.fair_start import Priority
 
 if TYPE_CHECKING:
-    from headwaiter_server.scheduling.pending import Pending
+    from headwaiter_server.scheduling.model_queue import ModelQueue
 
 
 class Interval(NamedTuple):
@@ -85,7 +85,7 @@ class QueuedRequest:
     """A request whose answer is not complete.
 
     Attributes:
-        pending: the queue in which the sequences wait.
+        queue: the queue of the request's model.
         sequence_count: number of sequences in the request.
         hidden: whether the answer includes hidden rows.
         answer: resolves to the outcome, or fails.
@@ -97,7 +97,7 @@ class QueuedRequest:
         number: the number of the request in this process.
     """
 
-    pending: "Pending"
+    queue: "ModelQueue"
     sequence_count: int
     hidden: bool
     answer: Future[Outcome]
@@ -134,9 +134,16 @@ class QueuedRequest:
 
     def withdraw(self) -> None:
         """Take the sequences out of the queue; a worker skips those that are in a planned batch."""
-        for sequence in self.not_started:
-            self.pending.discard(sequence)
-        self.not_started.clear()
+        for sequence in tuple(self.not_started):
+            self.queue.pending.discard(sequence)
+            self.note_started(sequence)
+
+    def note_started(self, sequence: "Sequence") -> None:
+        """Stop counting a sequence as queued, because it runs or was withdrawn."""
+        if sequence in self.not_started:
+            self.not_started.remove(sequence)
+            self.queue.queued_sequences -= 1
+            self.queue.queued_tokens -= sequence.length_tokens
 
     def _resolve_if_complete(self) -> None:
         """Resolve the answer once every sequence has a result or an error."""

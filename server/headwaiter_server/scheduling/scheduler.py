@@ -20,8 +20,10 @@ interrupted. Only a new process can use the device again.
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
+from itertools import islice
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,7 +35,7 @@ from headwaiter_server.concurrency.worker_thread import NeverRan
 from headwaiter_server.runtime.errors import DeviceLost
 from headwaiter_server.scheduling.admission import QueueLimits, WaitEstimate, admit
 from headwaiter_server.scheduling.batch_result import BatchResult
-from headwaiter_server.scheduling.batch_wait import BatchWait, yield_core
+from headwaiter_server.scheduling.batch_wait import MAX_SEQUENCES, BatchWait, yield_core
 from headwaiter_server.scheduling.cost import BatchLimits, CostModel, Shape
 from headwaiter_server.scheduling.devices import Devices
 from headwaiter_server.scheduling.failed_batches import bisect
@@ -111,7 +113,7 @@ class Scheduler:
 
     def estimated_wait_s(self, queue: ModelQueue) -> float:
         """Return the estimated wait of a sequence that arrives now and is less urgent than all others, in seconds."""
-        return self._wait_estimate(queue, self._clock()).wait_s()
+        return self._wait_estimate(queue, self._clock(), self._queues.others_exactly_s).wait_s()
 
     async def submit(
         self,
@@ -147,7 +149,7 @@ class Scheduler:
         """
         answer: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         kept_failures = None if failures is None else dict(failures)
-        request = QueuedRequest(queue.pending, len(values), hidden, answer, kept_failures, device_failures)
+        request = QueuedRequest(queue, len(values), hidden, answer, kept_failures, device_failures)
         if answer.done():
             return answer.result()
         runnable = {index: sequence for index, sequence in enumerate(values) if not failures or index not in failures}
@@ -181,7 +183,8 @@ class Scheduler:
             raise Unavailable("the model is being unloaded: send the request to another replica")
         arrived_s, own_work_s = self._clock(), queue.learnt.own_work_s(shape)
         fair_start = fair_start_s(arrived_s, deadline_s, priority, own_work_s)
-        admit(self._wait_estimate(queue, arrived_s), self._queue_limits, shape, fair_start, deadline_s - arrived_s)
+        estimate = self._wait_estimate(queue, arrived_s, self._queues.others_s)
+        admit(estimate, self._queue_limits, shape, fair_start, deadline_s - arrived_s)
         return fair_start
 
     async def failed(self) -> None:
@@ -229,7 +232,7 @@ class Scheduler:
     async def _serve_until_drained(self) -> None:
         """Run steps 2 to 6 of the module's docstring until the last request of a drain is answered."""
         while not self._draining or any(queue.queued_sequences or queue.batch_count for queue in self._queues):
-            for queue in self._queues:
+            for queue in self._queues.suspecting:
                 queue.suspects.admit_next()
             next_batch_in_s = self._devices.wants_batch_in_s(self._clock(), self._queues.wanted_workers)
             timed_out = await self._wake_up.wait(next_batch_in_s)
@@ -269,7 +272,8 @@ class Scheduler:
 
     def _expects_more_requests(self) -> bool:
         """Return whether to hold idle devices for another turn of the event loop."""
-        waiting = self._queues.waiting
+        # At least one sequence waits in each of these queues, so further queues cannot change the answer.
+        waiting = tuple(islice(self._queues.waiting, MAX_SEQUENCES))
         if self._draining or any(queue.fills_a_batch for queue in waiting):
             return False
         hold = self._batch_wait.hold_another_turn(sum(len(queue.pending) for queue in waiting))
@@ -325,10 +329,11 @@ class Scheduler:
             queue.limits.note_memory_failure(shape_of(found.too_large), error)
         queue.end_batch()
 
-    def _wait_estimate(self, queue: ModelQueue, now_s: float) -> WaitEstimate:
+    def _wait_estimate(
+        self, queue: ModelQueue, now_s: float, others_s: Callable[[ModelQueue, float, float], Iterator[float]]
+    ) -> WaitEstimate:
         busy_s = self._devices.busy_s(now_s, queue.sessions)
-        others = tuple(other.backlog for other in self._queues if other is not queue)
-        return WaitEstimate(queue.backlog, queue.planned_tokens, busy_s, others)
+        return WaitEstimate(queue.backlog, queue.queued_tokens, busy_s, partial(others_s, queue))
 
 
 def _fail_batch_on_dead_device(batch: Batch) -> None:

@@ -22,15 +22,9 @@ class Suspects:
         self._current: Sequence | None = None
         self._current_runs = False
 
-    @property
-    def waiting_sequences(self) -> int:
-        """Number of suspects that wait for their turn outside the queue."""
-        return len(self._waiting)
-
-    @property
-    def waiting_tokens(self) -> int:
-        """Number of tokens of these suspects."""
-        return self._waiting.tokens
+    def __bool__(self) -> bool:
+        """Return whether a suspect waits or runs."""
+        return self._current is not None or bool(self._waiting)
 
     def add(self, suspect: Sequence) -> None:
         """Let a suspect wait for its turn."""
@@ -49,18 +43,23 @@ class Suspects:
 
     def isolate(self, batch: Batch) -> Batch:
         """Return the part of a planned batch that may run together: the suspect, or all other sequences."""
+        if self._current is None:
+            return batch
         if self._current in batch[:1]:
             return batch[:1]
         return tuple(sequence for sequence in batch if sequence is not self._current)
 
     def start(self, batch: Batch) -> None:
         """Note that a batch was given to a device."""
-        self._current_runs |= self._current in batch
+        self._current_runs |= self._is_in(batch)
 
     def end(self, batch: Batch) -> None:
         """Note that the sequences of a batch have their results or errors."""
-        if self._current in batch:
+        if self._is_in(batch):
             self._current, self._current_runs = None, False
+
+    def _is_in(self, batch: Batch) -> bool:
+        return self._current is not None and self._current in batch
 
 
 def fail_sequence_on_dead_device(sequence: Sequence) -> None:

@@ -18,7 +18,7 @@ from headwaiter_server.runtime.errors import DeviceLost, one_line
 from headwaiter_server.runtime.graph import Outputs, Result
 from headwaiter_server.runtime.packing import PackedBatch, pack
 from headwaiter_server.scheduling.batch_result import BatchResult
-from headwaiter_server.scheduling.queued_request import Batch, BatchTimes, Interval, Sequence, shape_of
+from headwaiter_server.scheduling.queued_request import Batch, BatchTimes, Interval, shape_of
 
 # One batch runs while the next one is packed.
 _MAX_BATCHES = 2
@@ -101,16 +101,6 @@ class Worker:
         """The batches behind the running one; another thread may read them."""
         return islice(self._batches.copy(), 1, None)
 
-    def planned_sequences(self, session: Session) -> list[Sequence]:
-        """Return the sequences of a session that wait behind the running batch; not those of answered requests."""
-        return [
-            sequence
-            for planned_session, sequences, _ in self._planned
-            if planned_session is session
-            for sequence in sequences
-            if not sequence.request.answer.done()
-        ]
-
     def busy_s(self, now_s: float) -> float:
         """Return the predicted seconds until all batches of the worker are done; 0 for an idle worker."""
         if not self._batches:
@@ -167,7 +157,7 @@ class Worker:
         # too early.
         self._predicted_end_s = started_s + predicted_s
         for sequence in sequences:
-            sequence.request.not_started.discard(sequence)
+            sequence.request.note_started(sequence)
 
     def turn(self, loop: asyncio.AbstractEventLoop, run: Callable[[], Result]) -> Result:
         """Run a function in the thread of the device, after the batches that wait, and return the function's result.

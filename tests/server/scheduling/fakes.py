@@ -154,8 +154,8 @@ class Harness:
     @property
     def planned(self) -> list[Sequence]:
         """The sequences of the batch that waits behind the running batch."""
-        ((worker, session),) = self.queue.sessions.items()
-        return worker.planned_sequences(session)
+        (worker,) = self.queue.sessions
+        return [sequence for _, batch, _ in worker._planned for sequence in batch if not sequence.request.answer.done()]
 
     def submit(self, *sequences: list[int], **options: Any) -> asyncio.Task[Outcome]:
         values: list[NDArray[np.generic]] = [np.array(sequence) for sequence in sequences]

@@ -18,7 +18,7 @@ NEVER = float("inf")
 def _estimate(lengths: list[int], *busy_s: float, planned_tokens: int = 0) -> WaitEstimate:
     """Return an estimate for a queue of sequences that arrived at 0 without a deadline, and busy devices."""
     pending = pending_of([waiting(length, index) for index, length in enumerate(lengths)])
-    return WaitEstimate(Backlog(pending, COST, LIMITS), planned_tokens, busy_s)
+    return WaitEstimate(Backlog(pending, COST, LIMITS), pending.tokens + planned_tokens, busy_s)
 
 
 @pytest.mark.parametrize(

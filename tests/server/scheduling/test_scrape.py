@@ -59,7 +59,7 @@ async def test_the_queue_can_be_read_in_another_thread_while_it_changes(
     thread = threading.Thread(target=scrape, daemon=True)
     thread.start()
     sequence = waiting(3, 0)
-    sequence.request = QueuedRequest(harness.queue.pending, 1, False, asyncio.Future())
+    sequence.request = QueuedRequest(harness.queue, 1, False, asyncio.Future())
     end_s = time.monotonic() + SECONDS
     while time.monotonic() < end_s and not failures:
         change(harness.queue, sequence)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from headwaiter_proto.rules.errors import DeviceFailed, HeadwaiterError, InferenceFailed, Unavailable
+from headwaiter_proto.rules.errors import DeadlineExceeded, DeviceFailed, HeadwaiterError, InferenceFailed, Unavailable
 from headwaiter_server.runtime.graph import Outputs
 from headwaiter_server.runtime.packing import PackedBatch
 from headwaiter_server.scheduling.cost import Shape
@@ -122,6 +122,20 @@ async def test_a_failure_on_another_server_counts_as_the_first(mortal: Mortal) -
 async def test_a_partial_request_whose_sequence_kills_a_second_device_fails(mortal: Mortal) -> None:
     killed = await mortal.encode([2], [KILL], [3], device_failures=1, failures={})
     assert isinstance(killed, InferenceFailed)
+
+
+async def test_a_sequence_may_expire_while_a_suspect_runs(mortal: Mortal) -> None:
+    device = mortal.devices[0]
+    device.hold()
+    suspect = asyncio.create_task(mortal.encode([1], device_failures=1))
+    await device.busy()
+    late = asyncio.create_task(mortal.encode([2], deadline_s=3.0))
+    await asyncio.sleep(0)
+    mortal.clock.now_s = 3.0
+    mortal.scheduler._wake_up.set()
+    assert isinstance(await late, DeadlineExceeded)
+    device.release()
+    assert isinstance(await suspect, Outcome)
 
 
 async def test_a_suspect_that_was_cancelled_while_it_waited_does_not_run(mortal: Mortal) -> None:
