@@ -96,9 +96,10 @@ class WaitEstimate:
 
         A wait of at most `enough_s` may be shorter than what is returned, which is then at most `enough_s`, too.
         """
-        own_s, wait_s = self.own.ahead_s(fair_start_s), 0.0
+        own_s, free_in_s, devices = self.own.ahead_s(fair_start_s), min(self.busy_s), len(self.busy_s)
+        wait_s = free_in_s
         for others_s in self.others_s(own_s, fair_start_s):
-            wait_s = min(self.busy_s) + (own_s + others_s) / len(self.busy_s)
+            wait_s = free_in_s + (own_s + others_s) / devices
             if wait_s <= enough_s:
                 break
         return wait_s
@@ -138,7 +139,7 @@ def admit(estimate: WaitEstimate, limits: QueueLimits, shape: Shape, fair_start_
     if queued_tokens + tokens > limits.tokens:
         problem = f"the queue holds {queued_tokens} of {limits.tokens} tokens and the request has {tokens}"
         raise _too_late(estimate, shape, time_left_s) or _overloaded(problem, estimate.wait_s(), limits.tokens)
-    own_work_s = estimate.own_work_s(fair_start_s, shape)
+    own_work_s = estimate.own_work_s(fair_start_s, shape) if time_left_s < float("inf") else 0.0
     wait_s = estimate.wait_s(fair_start_s, min(limits.wait_s, time_left_s - own_work_s))
     if wait_s > limits.wait_s:
         problem = f"the request would wait {wait_s:.2f} s; the server admits waits of at most {limits.wait_s:g} s"

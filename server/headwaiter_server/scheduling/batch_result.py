@@ -35,7 +35,7 @@ class BatchResult:
         """
         pooled, hidden, logits = self.outputs.pooled, self.outputs.hidden, self.outputs.logits
         hidden_rows = None if hidden is None else self.packed.split(hidden)
-        pooled_finite = None if pooled is None else np.logical_and.reduce(np.isfinite(pooled), axis=1)
+        pooled_finite = None if pooled is None else np.logical_and.reduce(np.isfinite(pooled), axis=1).tolist()
         not_finite = []
         for position, sequence in enumerate(self.sequences):
             result = SequenceResult(
@@ -43,11 +43,13 @@ class BatchResult:
                 hidden_rows[position] if hidden_rows is not None and sequence.request.hidden else None,
                 None if logits is None else logits[position],
             )
-            sequence.request.batches.add(self.times)
-            if (pooled_finite is not None and not pooled_finite[position]) or any(
-                values is not None and not np.isfinite(values).all() for values in (result.hidden, result.logits)
+            sequence.request.note_batch(self.times)
+            if (
+                (pooled_finite is not None and not pooled_finite[position])
+                or (result.hidden is not None and not np.isfinite(result.hidden).all())
+                or (result.logits is not None and not np.isfinite(result.logits).all())
             ):
                 not_finite.append(sequence)
             else:
-                sequence.request.add_result(sequence.index, result)
+                sequence.request.add_result(sequence, result)
         return not_finite

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Collection, Mapping
 
 from headwaiter_proto.rules.errors import HeadwaiterError
 from headwaiter_server.scheduling.adaptive_limits import AdaptiveLimits
@@ -36,7 +36,6 @@ class ModelQueue:
         recent_batches: the latest batches that ran.
         batch_count: number of batches that are planned, that run, or that are bisected after a failure.
         closed: whether the queue takes no more requests.
-        on_change: called when sequences were added or removed, and when the model has used a device or learnt its cost.
     """
 
     def __init__(
@@ -58,14 +57,13 @@ class ModelQueue:
                 of `limits`.
         """
         self.sessions, self.observer = dict(sessions), observer
-        self.pending, self.requests = Pending(self._note_change), set[QueuedRequest]()
+        self.pending, self.requests = Pending(), set[QueuedRequest]()
         self.queued_sequences = self.queued_tokens = 0
         self.learnt, self.limits = LearntCost(cost), AdaptiveLimits(limits)
         self._largest_budget_tokens = max(limits.tokens, largest_budget_tokens)
         self.recent_batches = deque[RecentBatch](maxlen=MAX_BATCHES)
         self.suspects = Suspects(self.pending)
         self.batch_count, self._used_s, self.closed = 0, 0.0, False
-        self.on_change: Callable[[], object] = lambda: None
         self._idle = asyncio.Event()
 
     @property
@@ -76,7 +74,7 @@ class ModelQueue:
     @used_s.setter
     def used_s(self, used_s: float) -> None:
         self._used_s = used_s
-        self.on_change()
+        self.pending.on_change()
 
     @property
     def backlog(self) -> Backlog:
@@ -93,16 +91,14 @@ class ModelQueue:
         """The waiting sequence with the earliest fair start."""
         return next(self.pending.by_fair_start(), None)
 
-    def add(self, request: QueuedRequest, sequences: Iterable[Sequence]) -> None:
+    def add(self, request: QueuedRequest, sequences: Collection[Sequence]) -> None:
         """Queue the sequences of a request."""
         waiting = self.suspects if request.device_failures else self.pending
+        request.queue_sequences(sequences)
         for sequence in sequences:
             waiting.add(sequence)
-            request.not_started.add(sequence)
-            self.queued_sequences += 1
-            self.queued_tokens += sequence.length_tokens
         self.requests.add(request)
-        self._note_change()
+        self.pending.on_change()
 
     def end_request(self, request: QueuedRequest) -> None:
         """Forget a request that has its answer, or whose caller has gone."""
@@ -120,16 +116,16 @@ class ModelQueue:
     def drop_expired(self, expired: Batch) -> None:
         """Fail the requests of sequences that cannot be answered before their deadline."""
         for request in dict.fromkeys(sequence.request for sequence in expired):
-            self.observer.expired(len(request.not_started))
+            self.observer.expired(request.not_started_count)
             request.fail(deadline_passed())
 
     def hand_out(self, batch: Batch, result: BatchResult | None) -> None:
         """Hand out the rows of the sequences that ran, and fail the requests of the sequences that expired before."""
         ran = result.sequences if result else ()
         # A list, because all late sequences count, although the first one answers their request.
-        late = [each for each in set(batch).difference(ran) if not each.request.answer.done()]
+        late = [each for each in set(batch).difference(ran) if not each.request.answer.done()] if ran != batch else []
         for sequence in late:
-            self.observer.expired(1 + len(sequence.request.not_started))
+            self.observer.expired(1 + sequence.request.not_started_count)
             sequence.request.fail(deadline_passed())
         if result:
             compute_s = result.times.run.seconds
@@ -142,7 +138,7 @@ class ModelQueue:
             self.recent_batches.append(recent_batch(result, predicted_s))
             for sequence in result.hand_out_rows():
                 sequence.request.fail(output_not_finite(sequence.index))
-            self._note_change()
+            self.pending.on_change()
 
     def start_batch(self, predicted_s: float) -> None:
         """Count a batch that was given to a worker."""
@@ -152,7 +148,7 @@ class ModelQueue:
     def end_batch(self) -> None:
         """Stop counting a batch, because it has its results or errors."""
         self.batch_count -= 1
-        self._note_change()
+        self.pending.on_change()
         self._note_idle()
 
     async def close(self) -> None:
@@ -160,9 +156,6 @@ class ModelQueue:
         self.closed = True
         self._note_idle()
         await self._idle.wait()
-
-    def _note_change(self) -> None:
-        self.on_change()
 
     def _note_idle(self) -> None:
         if self.closed and not self.requests and not self.batch_count:

@@ -79,7 +79,7 @@ class ModelQueues(list[ModelQueue]):
     def suspecting(self) -> Collection[ModelQueue]:
         """The queues with sequences that may kill a device."""
         self._update()
-        return tuple(self._suspecting)
+        return [queue for queue in self._suspecting if queue.suspects]
 
     def others_s(self, queue: ModelQueue, own_s: float, fair_start_s: float) -> Iterator[float]:
         """Yield the seconds that other models take for sequences of earlier fair starts, each at most `own_s`.
@@ -135,7 +135,7 @@ class ModelQueues(list[ModelQueue]):
         self._work_s = np.zeros(len(self))
         self._changed, self._suspecting = set(self), set()
         for queue in self:
-            queue.on_change = partial(self._changed.add, queue)
+            queue.pending.on_change = partial(self._changed.add, queue)
 
     def _update(self) -> None:
         """Bring up to date what depends on the queues that have changed."""

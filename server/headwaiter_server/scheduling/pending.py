@@ -19,33 +19,33 @@ class Pending:
     steps between the fair start and the nearer end of the queue: few for a request that arrives now.
 
     Attributes:
+        on_change: called when a sequence was added or removed.
         tokens: number of tokens of all waiting sequences.
         hidden_tokens: number of tokens of the waiting sequences whose hidden rows are needed.
     """
 
-    def __init__(self, on_change: Callable[[], object] = lambda: None) -> None:
-        """Start an empty set; `on_change` is called when a sequence was added or removed."""
-        self._on_change = on_change
+    def __init__(self) -> None:
+        self.on_change: Callable[[], object] = lambda: None
         self.tokens = self.hidden_tokens = 0
         self._by_fair_start = _Index()
         self._by_length = {(priority, hidden): _Index() for priority in Priority for hidden in (False, True)}
-        self._sequences: set[Sequence] = set()
+        self._count = 0
         self._steps = {priority: _TokensBySteps() for priority in Priority}
 
     def __len__(self) -> int:
         """Return the number of waiting sequences."""
-        return len(self._sequences)
+        return self._count
 
     def __contains__(self, sequence: Sequence) -> bool:
         """Return whether the sequence is waiting."""
-        return sequence in self._sequences
+        return self._by_length[sequence.priority, sequence.hidden].contains(sequence.length_tokens, sequence)
 
     def add(self, sequence: Sequence) -> None:
         """Add a sequence."""
-        self._sequences.add(sequence)
+        self._count += 1
         self._by_length[sequence.priority, sequence.hidden].add(sequence.length_tokens, sequence)
         self._by_fair_start.add(sequence.fair_start_s, sequence)
-        self._count(sequence, sequence.length_tokens)
+        self._add_tokens(sequence, sequence.length_tokens)
 
     def remove(self, sequence: Sequence) -> None:
         """Remove a sequence.
@@ -53,10 +53,10 @@ class Pending:
         Raises:
             KeyError: the sequence is not waiting.
         """
-        self._sequences.remove(sequence)
         self._by_length[sequence.priority, sequence.hidden].remove(sequence.length_tokens, sequence)
+        self._count -= 1
         self._by_fair_start.remove(sequence.fair_start_s, sequence)
-        self._count(sequence, -sequence.length_tokens)
+        self._add_tokens(sequence, -sequence.length_tokens)
 
     def discard(self, sequence: Sequence) -> None:
         """Remove a sequence if it is waiting."""
@@ -86,14 +86,14 @@ class Pending:
         """Return the number of tokens that start before a fair start, or in the same 0.1 s step."""
         if fair_start_s == float("inf"):
             return self.tokens
-        return sum(steps.tokens_before(fair_start_s) for steps in self._steps.values() if steps.tokens)
+        return sum([steps.tokens_before(fair_start_s) for steps in self._steps.values() if steps.tokens])
 
-    def _count(self, sequence: Sequence, tokens: int) -> None:
+    def _add_tokens(self, sequence: Sequence, tokens: int) -> None:
         """Add tokens to the totals of a sequence; a negative number subtracts tokens."""
         self.tokens += tokens
         self.hidden_tokens += tokens if sequence.hidden else 0
         self._steps[sequence.priority].add(sequence.fair_start_s, tokens)
-        self._on_change()
+        self.on_change()
 
 
 class _TokensBySteps:
@@ -139,7 +139,14 @@ class _Index:
 
     def add(self, key: float, sequence: Sequence) -> None:
         """Add a sequence under a key."""
-        self._by_key.setdefault(key, {})[sequence] = None
+        same_key = self._by_key.get(key)
+        if same_key is None:
+            same_key = self._by_key[key] = {}
+        same_key[sequence] = None
+
+    def contains(self, key: float, sequence: Sequence) -> bool:
+        """Return whether a sequence is there under a key."""
+        return sequence in self._by_key.get(key, ())
 
     def remove(self, key: float, sequence: Sequence) -> None:
         """Remove a sequence from a key."""

@@ -1,10 +1,9 @@
 """A request in the queue, and its sequences, which wait and run separately; the request joins their results."""
 
-from asyncio import Future
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from itertools import count
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -80,6 +79,22 @@ class Outcome:
         return max(ends_s) if ends_s and not self.failures else answered_s
 
 
+class Answer(Protocol):
+    """What waits for the answer to a request: a future of asyncio, for example."""
+
+    def done(self) -> bool:
+        """Return whether the answer is there, or nothing waits for it any more."""
+        ...
+
+    def set_result(self, result: Outcome, /) -> None:
+        """Take the answer."""
+        ...
+
+    def set_exception(self, exception: HeadwaiterError, /) -> None:
+        """Take the error that the request fails with."""
+        ...
+
+
 @dataclass(eq=False, slots=True)
 class QueuedRequest:
     """A request whose answer is not complete.
@@ -92,7 +107,7 @@ class QueuedRequest:
         failures: the errors of failed sequences, by index, for a request that accepts partial answers; None for a
             request that fails with its first failed sequence.
         device_failures: number of devices of other servers that died while they ran the request.
-        not_started: the request's sequences that have not started to run.
+        not_started_count: number of the request's sequences that have not started to run.
         batches: the times of each batch that a sequence of the request ran in.
         number: the number of the request in this process.
     """
@@ -100,20 +115,43 @@ class QueuedRequest:
     queue: "ModelQueue"
     sequence_count: int
     hidden: bool
-    answer: Future[Outcome]
+    answer: Answer
     failures: dict[int, HeadwaiterError] | None = None
     device_failures: int = 0
-    not_started: "set[Sequence]" = field(default_factory=set)
+    not_started_count: int = 0
     number: int = field(default_factory=count().__next__)
-    batches: set[BatchTimes] = field(default_factory=set)
-    _results: dict[int, SequenceResult] = field(default_factory=dict)
+    batches: tuple[BatchTimes, ...] = ()
+    _sequences: "Collection[Sequence]" = ()
+    _result_count: int = 0
 
     def __post_init__(self) -> None:
         self._resolve_if_complete()
 
-    def add_result(self, index: int, result: SequenceResult) -> None:
+    def queue_sequences(self, sequences: "Collection[Sequence]") -> None:
+        """Count the sequences of the request as queued."""
+        self._sequences, self.not_started_count = sequences, len(sequences)
+        self.queue.queued_sequences += len(sequences)
+        for sequence in sequences:
+            sequence.is_queued = True
+            self.queue.queued_tokens += sequence.length_tokens
+
+    def note_started(self, sequence: "Sequence") -> None:
+        """Stop counting a sequence as queued, because it runs or was withdrawn."""
+        if sequence.is_queued:
+            sequence.is_queued = False
+            self.not_started_count -= 1
+            self.queue.queued_sequences -= 1
+            self.queue.queued_tokens -= sequence.length_tokens
+
+    def note_batch(self, times: BatchTimes) -> None:
+        """Note that a sequence of the request ran in a batch."""
+        if times not in self.batches:
+            self.batches = (*self.batches, times)
+
+    def add_result(self, sequence: "Sequence", result: SequenceResult) -> None:
         """Store the result of one sequence; the last result resolves the answer."""
-        self._results[index] = result
+        sequence.result = result
+        self._result_count += 1
         self._resolve_if_complete()
 
     def fail(self, error: HeadwaiterError) -> None:
@@ -134,30 +172,23 @@ class QueuedRequest:
 
     def withdraw(self) -> None:
         """Take the sequences out of the queue; a worker skips those that are in a planned batch."""
-        for sequence in tuple(self.not_started):
-            self.queue.pending.discard(sequence)
-            self.note_started(sequence)
-
-    def note_started(self, sequence: "Sequence") -> None:
-        """Stop counting a sequence as queued, because it runs or was withdrawn."""
-        if sequence in self.not_started:
-            self.not_started.remove(sequence)
-            self.queue.queued_sequences -= 1
-            self.queue.queued_tokens -= sequence.length_tokens
+        if self.not_started_count:
+            for sequence in self._sequences:
+                self.queue.pending.discard(sequence)
+                self.note_started(sequence)
+        # A sequence refers to its request. Without this, only the garbage collector could free both.
+        self._sequences = ()
 
     def _resolve_if_complete(self) -> None:
         """Resolve the answer once every sequence has a result or an error."""
         failures = self.failures or {}
-        if len(self._results) + len(failures) < self.sequence_count or self.answer.done():
+        if self._result_count + len(failures) < self.sequence_count or self.answer.done():
             return
-        results = [self._results[index] for index in sorted(self._results)]
+        results = [sequence.result for sequence in self._sequences if sequence.result is not None]
         pooled = [result.pooled for result in results if result.pooled is not None]
-        hidden = [result.hidden for result in results if result.hidden is not None]
+        hidden = [result.hidden for result in results if result.hidden is not None] if self.hidden else None
         logits = [result.logits for result in results if result.logits is not None]
-        batches = tuple(self.batches)
-        self.answer.set_result(
-            Outcome(pooled or None, hidden if self.hidden else None, batches, failures, logits or None)
-        )
+        self.answer.set_result(Outcome(pooled or None, hidden, self.batches, failures, logits or None))
 
 
 @dataclass(eq=False, slots=True)
@@ -172,6 +203,8 @@ class Sequence:
         priority: priority of the request.
         index: position in the request.
         hidden: whether the hidden rows of the sequence are needed.
+        is_queued: whether the sequence was queued and has not started to run.
+        result: the rows of the sequence, once it has run.
     """
 
     values: NDArray[np.generic]
@@ -182,6 +215,8 @@ class Sequence:
     request: QueuedRequest
     index: int
     hidden: bool = False
+    is_queued: bool = False
+    result: SequenceResult | None = None
 
     def is_wanted(self, now_s: float) -> bool:
         """Return whether the deadline has not passed and the request has no answer yet."""

@@ -152,28 +152,38 @@ class Scheduler:
         request = QueuedRequest(queue, len(values), hidden, answer, kept_failures, device_failures)
         if answer.done():
             return answer.result()
-        runnable = {index: sequence for index, sequence in enumerate(values) if not failures or index not in failures}
-        lengths = [len(sequence) for sequence in runnable.values()]
-        fair_start = self.admit(queue, Shape.of(lengths, hidden=hidden), deadline_s, priority)
-        self._queues.note_arrival(queue)
-        queue.add(
-            request,
-            [
-                Sequence(sequence, len(sequence), fair_start, deadline_s, priority, request, index, hidden)
-                for index, sequence in runnable.items()
-            ],
-        )
+        self.enqueue(request, values, deadline_s, priority)
         on_queued()
-        self._batch_wait.note_arrival()
-        self._wake_up.set()
         try:
             return await answer
         except asyncio.CancelledError:
-            if self._clock() >= deadline_s and request.not_started:
-                queue.observer.expired(len(request.not_started))
+            if self._clock() >= deadline_s and request.not_started_count:
+                queue.observer.expired(request.not_started_count)
             raise
         finally:
             queue.end_request(request)
+
+    def enqueue(
+        self, request: QueuedRequest, values: list[NDArray[np.generic]], deadline_s: float, priority: Priority
+    ) -> None:
+        """Queue the sequences of a request that has no answer yet, or refuse it as `submit` does.
+
+        Whatever waits for the answer must call `ModelQueue.end_request` once it is there or no longer wanted.
+        """
+        queue, hidden, failures = request.queue, request.hidden, request.failures
+        runnable = [(index, sequence, len(sequence)) for index, sequence in enumerate(values)]
+        if failures:
+            runnable = [each for each in runnable if each[0] not in failures]
+        shape = Shape.of([length for _, _, length in runnable], hidden=hidden)
+        fair_start = self.admit(queue, shape, deadline_s, priority)
+        self._queues.note_arrival(queue)
+        sequences = [
+            Sequence(sequence, length, fair_start, deadline_s, priority, request, index, hidden)
+            for index, sequence, length in runnable
+        ]
+        queue.add(request, sequences)
+        self._batch_wait.note_arrival()
+        self._wake_up.set()
 
     def admit(self, queue: ModelQueue, shape: Shape, deadline_s: float, priority: Priority) -> float:
         """Return the fair start of a request that arrives now, or refuse it as `submit` does."""
@@ -339,5 +349,5 @@ class Scheduler:
 def _fail_batch_on_dead_device(batch: Batch) -> None:
     """Fail the requests of the sequences that have started to run."""
     for sequence in batch:
-        if sequence not in sequence.request.not_started:
+        if not sequence.is_queued:
             fail_sequence_on_dead_device(sequence)

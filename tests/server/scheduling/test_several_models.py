@@ -110,6 +110,21 @@ async def test_the_queue_of_one_model_may_be_full_while_another_has_room(models:
     await asyncio.gather(held, *flood)
 
 
+async def test_bulk_work_of_another_model_does_not_refuse_a_request_that_runs_before_it(models: TwoModels) -> None:
+    held = await models.hold("a")
+    waiting = [models.submit("a", FULL), models.submit("b", 1, priority=Priority.BULK)]
+    await asyncio.sleep(0)
+    # The batch on the device is late, and expected to end within a millisecond. Ahead of the request are 2.5 s of its
+    # own model; it takes 0.75 s, and 0.01 s for the reply. The bulk work would take 0.75 s.
+    models.clock.now_s = 8.0
+    with pytest.raises(Overloaded, match=r"3\.261 s.*3\.200 s"):
+        await models.submit("a", 1, deadline_s=11.2)
+    admitted = models.submit("a", 1, deadline_s=11.5)
+    await asyncio.sleep(0)
+    models.devices["a"].release()
+    await asyncio.gather(held, *waiting, admitted)
+
+
 async def test_a_removed_model_answers_what_it_admitted_and_frees_its_session(models: TwoModels) -> None:
     held = await models.hold("a")
     behind = models.submit("a", 1)
