@@ -230,10 +230,11 @@ class AsyncClient:
 
     async def _list(self, call: ListCall[_ListResult]) -> _ListResult:
         chunks = await self._run(call.split())
-        results = ListResults(chunks, call)
         if len(chunks) == 1:  # A single request needs no task.
-            results.note_progress(await self._run(results.send(chunks[0])))
-            return results.join()
+            result = await self._run(call.send(chunks[0]))
+            call.note_progress(len(result.lengths), len(result.lengths))
+            return result
+        results = ListResults(chunks, call)
         try:
             async with aclosing(self._send_all(chunks, results.send)) as parts:
                 async for part in parts:

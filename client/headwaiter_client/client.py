@@ -321,10 +321,11 @@ class Client(ThreadRunner):
 
     def _list(self, call: ListCall[_Result]) -> _Result:
         chunks = self._run(call.split())
-        results = ListResults(chunks, call)
         if len(chunks) == 1:  # A single request needs no thread.
-            results.note_progress(self._run(results.send(chunks[0])))
-            return results.join()
+            result = self._run(call.send(chunks[0]))
+            call.note_progress(len(result.lengths), len(result.lengths))
+            return result
+        results = ListResults(chunks, call)
         try:
             with closing(self._send_all(chunks, results.send)) as parts:
                 for part in parts:

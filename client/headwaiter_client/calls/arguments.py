@@ -42,6 +42,8 @@ def checked_timeout_s(timeout_s: object) -> float:
 
 def check_is_list(sequences: object, *, accepts_async: bool) -> None:
     """Raise `InvalidInput` unless `sequences` is an iterable, or an async iterable if `accepts_async` is true."""
+    if isinstance(sequences, list):
+        return
     if isinstance(sequences, str):
         raise InvalidInput("texts is a single str: pass a list of texts, such as [text]", field="texts")
     if accepts_async and isinstance(sequences, AsyncIterable):

@@ -97,21 +97,21 @@ def attend_request(
     return request
 
 
+@reading_reply
 def read_attention(response: pb.AttendResponse, round_trip_s: float) -> Attention:
     """Read a reply.
 
     Raises:
         HeadwaiterError: an array has a wrong shape or data type.
     """
-    with reading_reply(response.request_id):
-        weights = float_array(response.weights)
-        check_shape("weights", weights, None, None, *2 * weights.shape[-1:])
-        tokens = list(response.tokens) or None
-        if tokens and len(tokens) != weights.shape[-1]:
-            raise ValueError(f"{len(tokens)} tokens for weights of the shape {list(weights.shape)}")
-        context = float_array(response.context) if response.HasField("context") else None
-        if context is not None:
-            check_shape("context", context, *weights.shape[:2], None)
+    weights = float_array(response.weights)
+    check_shape("weights", weights, None, None, *2 * weights.shape[-1:])
+    tokens = list(response.tokens) or None
+    if tokens and len(tokens) != weights.shape[-1]:
+        raise ValueError(f"{len(tokens)} tokens for weights of the shape {list(weights.shape)}")
+    context = float_array(response.context) if response.HasField("context") else None
+    if context is not None:
+        check_shape("context", context, *weights.shape[:2], None)
     return Attention(
         # The received bytes are read-only, so the caller gets copies.
         weights=weights.copy(),

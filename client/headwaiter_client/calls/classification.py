@@ -173,19 +173,18 @@ class Ranking:
         )
 
 
+@reading_reply
 def read_classification(response: pb.ClassifyResponse, first: int, count: int, round_trip_s: float) -> Classification:
     """Read the reply to one request; arguments and errors are those of `read_encoding`."""
-    with reading_reply(response.request_id):
-        lengths = read_lengths(response, count)
-        per_token, scores = response.head.per_token, float_array(response.scores)
-        check_shape("scores", scores, int(lengths.sum()) if per_token else count, len(response.head.labels))
-        offsets = read_offsets(response.offsets, lengths)
+    lengths = read_lengths(response, count)
+    per_token, scores = response.head.per_token, float_array(response.scores)
+    check_shape("scores", scores, int(lengths.sum()) if per_token else count, len(response.head.labels))
     return Classification(
         labels=tuple(response.head.labels),
         # The received bytes are read-only, so the caller gets a copy.
         received_scores=None if per_token else scores.copy(),
         received_token_scores=split_rows(scores, lengths) if per_token else None,
-        received_offsets=offsets,
+        received_offsets=read_offsets(response.offsets, lengths),
         lengths=lengths,
         truncated={first + one.sequence: one.original_tokens for one in response.truncated},
         failures=read_failures(response.failures, first, response.request_id),

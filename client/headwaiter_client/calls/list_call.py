@@ -122,7 +122,7 @@ class ListCall(ABC, Generic[_Result]):
     ) -> None:
         check_is_list(sequences, accepts_async=accepts_async)
         self.sequences = sequences
-        self.progress = progress_function(progress)
+        self._progress = progress_function(progress)
         self._settings = settings
         self._kind = kind
         self._timeout_s = settings.timeout_s(timeout_s)
@@ -156,7 +156,9 @@ class ListCall(ABC, Generic[_Result]):
         turn = _Turn()
         while some := list(islice(sequences, MAX_SEQUENCES)):
             parts.append(converter.convert(some))
-            yield from turn.end()
+            if turn.is_over():
+                yield Pause(0.0)
+                turn = _Turn()
         if not parts:
             raise InvalidInput("the list of sequences is empty: pass at least one sequence")
         if len(parts) == 1 and len(parts[0].sequences) <= SMALL_LIST.sequences and (small := small_list(parts[0])):
@@ -165,7 +167,9 @@ class ListCall(ABC, Generic[_Result]):
         chunks = []
         for chunk in regroup(parts, limits):
             chunks.append(chunk)
-            yield from turn.end()
+            if turn.is_over():
+                yield Pause(0.0)
+                turn = _Turn()
         return chunks
 
     def limits(self) -> Steps[ChunkLimits]:
@@ -192,7 +196,8 @@ class ListCall(ABC, Generic[_Result]):
         """
         request = self._request(chunk)
         try:
-            yield from self._check_size(request)
+            if (known := self._known_description()) and size_error(request.ByteSize(), known, request.request_id):
+                yield from self._check_size_again(request)
             timeout_s = self._remaining_s()
             started_s = time.perf_counter()
             response = yield from steps.call_method(
@@ -211,6 +216,11 @@ class ListCall(ABC, Generic[_Result]):
         part = self._read(response, chunk.first, len(chunk.sequences), round_trip_s)
         self._check_model(part.model)
         return with_failures(part, chunk.first, chunk.failures) if chunk.failures else part
+
+    def note_progress(self, done: int, total: int) -> None:
+        """Report that some sequences are done."""
+        if self._progress:
+            self._progress(done, total)
 
     @property
     def is_partial(self) -> bool:
@@ -233,18 +243,14 @@ class ListCall(ABC, Generic[_Result]):
         chunk.kind.fill(request, chunk.sequences)
         return request
 
-    def _check_size(self, request: Request) -> Steps[None]:
-        """Check the size of a request, if the server's limit is known.
+    def _check_size_again(self, request: Request) -> Steps[None]:
+        """Check the size of a request with the server's limit of now, because the server may have been restarted.
 
         Raises:
             MessageTooLarge: the server does not accept a message of this size.
         """
-        known, size_bytes = self._known_description(), request.ByteSize()
-        if known is None or size_error(size_bytes, known, request.request_id) is None:
-            return
-        # The server may have been restarted with another limit.
         current = yield from self._ask_for_description()
-        if error := size_error(size_bytes, current, request.request_id):
+        if error := size_error(request.ByteSize(), current, request.request_id):
             raise error
 
     def _smaller_chunks(self, chunk: Chunk, error: HeadwaiterError, cause: BaseException | None) -> list[Chunk]:
@@ -294,16 +300,14 @@ class ListCall(ABC, Generic[_Result]):
 
 
 class _Turn:
-    """Ends the turn of a call that computes for long, so that an event loop can run other tasks."""
+    """The work of a call between two pauses, in which an event loop runs other tasks."""
 
     def __init__(self) -> None:
         self._from_s = time.monotonic()
 
-    def end(self) -> Steps[None]:
-        """Let other tasks run, if the turn has taken long."""
-        if time.monotonic() - self._from_s > LONGEST_TURN_S:
-            yield Pause(0.0)
-            self._from_s = time.monotonic()
+    def is_over(self) -> bool:
+        """Return whether the turn has taken long."""
+        return time.monotonic() - self._from_s > LONGEST_TURN_S
 
 
 class ListResults(Generic[_Result]):
@@ -324,8 +328,7 @@ class ListResults(Generic[_Result]):
     def note_progress(self, part: _Result) -> None:
         """Report the result of the next request of the list."""
         self._done += len(part.lengths)
-        if self._call.progress:
-            self._call.progress(self._done, self._total)
+        self._call.note_progress(self._done, self._total)
 
     def join(self) -> _Result:
         """Return the result of the list."""

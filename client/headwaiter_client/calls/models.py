@@ -1,6 +1,7 @@
 """The models of a server: the model that answered a request, all versions with their states, and descriptions."""
 
 from dataclasses import dataclass, field, fields
+from functools import lru_cache
 from typing import Literal, TypeAlias, get_args
 
 from headwaiter_client.calls.options import Pooling
@@ -185,7 +186,12 @@ def describe(message: pb.GetModelResponse) -> ModelDescription:
 
 def model_ref(message: pb.ModelRef) -> ModelRef:
     """Return the model that a message names."""
-    return ModelRef(message.name, message.digest, precision_name(message.precision), message.version)
+    return _model_ref(message.name, message.digest, message.precision, message.version)
+
+
+@lru_cache(64)  # Every reply names its model, and a program uses few.
+def _model_ref(name: str, digest: str, precision: pb.Precision, version: str) -> ModelRef:
+    return ModelRef(name, digest, precision_name(precision), version)
 
 
 def read_versions(response: pb.ListModelsResponse) -> list[ModelVersion]:

@@ -264,7 +264,8 @@ def _with_id(template: Callable[..., _Template], options: Mapping[str, Any]) -> 
     except TypeError:  # The value of an option cannot be hashed, or has the wrong type.
         known = template.__wrapped__(**others)  # type: ignore[attr-defined]
     request = copied(known)
-    request.request_id = checked_text("request_id", options.get("request_id", "")) or os.urandom(16).hex()
+    request_id = checked_text("request_id", options["request_id"]) if "request_id" in options else ""
+    request.request_id = request_id or os.urandom(16).hex()
     return request
 
 

@@ -1,12 +1,11 @@
 """The results of calls: read replies, and join the results of several requests."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from functools import cached_property, reduce
+from functools import cached_property, reduce, wraps
 from itertools import chain
 from operator import add
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -21,6 +20,8 @@ if TYPE_CHECKING:
     from headwaiter_client.calls.classification import Classification
 
 _Item = TypeVar("_Item")
+_Arguments = ParamSpec("_Arguments")
+_Response = TypeVar("_Response", pb.EncodeResponse, pb.ClassifyResponse, pb.AttendResponse)
 _Part = TypeVar("_Part", bound="Encoding | Classification")
 
 _NO_POOLED = (
@@ -86,7 +87,7 @@ class SequenceEncoding:
     failure: HeadwaiterError | None
     model: ModelRef
 
-    @cached_property
+    @property
     def pooled(self) -> NDArray[Any]:
         """[width] the sequence's vector; one that was returned as int8 is decoded to float32."""
         return _as_floats(self._unless_failed(self.received_pooled), _NO_POOLED)
@@ -143,7 +144,7 @@ class Encoding:
     model: ModelRef
     request_id: str
 
-    @cached_property
+    @property
     def pooled(self) -> NDArray[Any]:
         """[B, width] one vector per sequence, zeros for a failed one; int8 vectors are decoded to float32.
 
@@ -226,6 +227,25 @@ class Encoding:
         )
 
 
+def reading_reply(
+    read: Callable[Concatenate[_Response, _Arguments], _Item],
+) -> Callable[Concatenate[_Response, _Arguments], _Item]:
+    """Let a function that reads a reply raise a `HeadwaiterError` if an array does not fit its shape, type or count."""
+
+    @wraps(read)
+    def checked(response: _Response, *args: _Arguments.args, **kwargs: _Arguments.kwargs) -> _Item:
+        try:
+            return read(response, *args, **kwargs)
+        except (KeyError, TypeError, ValueError) as error:
+            raise HeadwaiterError(
+                f"the reply cannot be read ({error!r}): use the same version of client and server",
+                request_id=response.request_id,
+            ) from error
+
+    return checked
+
+
+@reading_reply
 def read_encoding(response: pb.EncodeResponse, first: int, count: int, round_trip_s: float) -> Encoding:
     """Read the reply to one request.
 
@@ -239,16 +259,14 @@ def read_encoding(response: pb.EncodeResponse, first: int, count: int, round_tri
         HeadwaiterError: an array does not have the shape or the data type that the reply should have, or the reply
             speaks of a sequence that the request does not have.
     """
-    with reading_reply(response.request_id):
-        lengths = read_lengths(response, count)
-        pooled = read_vectors(response, "pooled", count)
-        hidden = read_vectors(response, "hidden", sum(response.lengths))
-        offsets = read_offsets(response.offsets, lengths)
+    lengths = read_lengths(response, count)
+    pooled = read_vectors("pooled", response.pooled, count) if response.HasField("pooled") else None
+    hidden = read_vectors("hidden", response.hidden, sum(response.lengths)) if response.HasField("hidden") else None
     return Encoding(
         # The received bytes are read-only, so the caller gets a copy.
         received_pooled=None if pooled is None else pooled.copy(),
         received_hidden=None if hidden is None else split_vectors(hidden, lengths),
-        received_offsets=offsets,
+        received_offsets=read_offsets(response.offsets, lengths),
         lengths=lengths,
         truncated={first + one.sequence: one.original_tokens for one in response.truncated},
         failures=read_failures(response.failures, first, response.request_id),
@@ -311,18 +329,6 @@ def read_timings(server: pb.Timings, round_trip_s: float) -> Timings:
         total_s=server.total_s,
         batches=server.batches,
     )
-
-
-@contextmanager
-def reading_reply(request_id: str) -> Iterator[None]:
-    """Raise a `HeadwaiterError` if the block finds that an array of a reply does not fit its shape, type or count."""
-    try:
-        yield
-    except (KeyError, TypeError, ValueError) as error:
-        raise HeadwaiterError(
-            f"the reply cannot be read ({error!r}): use the same version of client and server",
-            request_id=request_id,
-        ) from error
 
 
 def read_lengths(response: pb.EncodeResponse | pb.ClassifyResponse, count: int) -> NDArray[np.int64]:
@@ -458,7 +464,7 @@ def _kind(output: object) -> object:
 def _as_floats(vectors: Vectors | None, advice: str) -> NDArray[Any]:
     if vectors is None:
         raise OutputMissing(advice)
-    return vectors.to_float32() if isinstance(vectors, Int8Array) else vectors
+    return vectors.floats if isinstance(vectors, Int8Array) else vectors
 
 
 def _as_int8(vectors: Vectors | None, advice: str) -> Int8Array:

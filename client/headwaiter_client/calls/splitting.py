@@ -1,7 +1,7 @@
 """Split sequences into chunks; each chunk becomes one request that the server accepts."""
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from copy import copy
 from dataclasses import dataclass, field
 from typing import Any
@@ -76,8 +76,8 @@ class SequenceConverter:
         self._partial = partial
         self._count = 0
 
-    def convert(self, sequences: Sequence[Any]) -> Chunk:
-        """Return the next sequences as a chunk, which may be too large for a request.
+    def convert(self, sequences: list[Any]) -> Chunk:
+        """Return the next sequences as a chunk, which may be too large for a request and may hold the list itself.
 
         Raises:
             InvalidInput: a sequence cannot be sent.
@@ -86,7 +86,7 @@ class SequenceConverter:
         first = self._count
         self._count += len(sequences)
         if size := kind.size_of_all(sequences):
-            return Chunk(kind, first, list(sequences), max_size=size)
+            return Chunk(kind, first, sequences, max_size=size)
         chunk = Chunk(kind, first, [])
         for index, sequence in enumerate(sequences, first):
             try:

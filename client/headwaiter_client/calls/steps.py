@@ -47,7 +47,7 @@ _Result = TypeVar("_Result")
 _Reply = TypeVar("_Reply", bound=Message)
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)  # Not frozen: a frozen object takes three times as long to make.
 class Call:
     """A step: make a gRPC call, then send the reply's bytes or throw the `HeadwaiterError` into the generator."""
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -26,6 +27,11 @@ class Int8Array:
 
     values: NDArray[np.int8]
     scales: NDArray[np.float32]
+
+    @cached_property
+    def floats(self) -> NDArray[np.float32]:
+        """The vectors, float32 [..., width], computed once."""
+        return self.to_float32()
 
     def to_float32(self) -> NDArray[np.float32]:
         """Return the vectors, float32 [..., width]."""
@@ -75,16 +81,13 @@ def int8_array(tensor: pb.Tensor) -> Int8Array:
     return Int8Array(values, scales)
 
 
-def read_vectors(response: pb.EncodeResponse, field: Literal["pooled", "hidden"], rows: int) -> Vectors | None:
-    """Return a read-only view of a reply's vectors [rows, width]; None if the reply has none.
+def read_vectors(field: Literal["pooled", "hidden"], tensor: pb.Tensor, rows: int) -> Vectors:
+    """Return a read-only view of a reply's vectors [rows, width].
 
     Raises:
         KeyError: the vectors have a data type that this client does not know.
         ValueError: the vectors have another shape.
     """
-    if not response.HasField(field):
-        return None
-    tensor: pb.Tensor = getattr(response, field)
     vectors = int8_array(tensor) if tensor.dtype == pb.DATA_TYPE_INT8 else float_array(tensor)
     check_shape(field, vectors, rows, None)
     return vectors
@@ -93,8 +96,9 @@ def read_vectors(response: pb.EncodeResponse, field: Literal["pooled", "hidden"]
 def check_shape(field: str, array: Vectors, *expected: int | None) -> None:
     """Raise a `ValueError` unless an array has the expected shape; None stands for any length of an axis."""
     actual = array.shape
-    wanted = tuple(length if want is None else want for want, length in zip(expected, actual, strict=False))
-    if actual != wanted or len(actual) != len(expected):
+    # A list, because `all` would make a generator in every call.
+    fits = [want in (None, length) for want, length in zip(expected, actual, strict=False)]
+    if len(actual) != len(expected) or False in fits:
         shape = ", ".join("any" if length is None else str(length) for length in expected)
         raise ValueError(f"{field} has the shape {list(array.shape)}, and [{shape}] was expected")
 

@@ -24,7 +24,7 @@ class Resend(Enum):
     AFTER_PAUSE = "the call is sent again after a pause, which costs a retry"
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class OutgoingCall:
     """A call of a client: what is sent, until when, and the attempts so far.
 

@@ -110,7 +110,7 @@ class RetryBudget:
     def end_call(self, *, success: bool) -> None:
         """Count a call that has ended; a success returns a part of a retry."""
         with self._lock:
-            if success:
+            if success and self._taken:
                 self._taken = max(0.0, min(self._taken, self._limit) - _RETRIES_PER_SUCCESS)
             self._in_flight -= 1
 
