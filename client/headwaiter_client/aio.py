@@ -233,7 +233,7 @@ class AsyncClient:
         if len(chunks) == 1:  # A single request needs no task.
             result = await self._run(call.send(chunks[0]))
             call.note_progress(len(result.lengths), len(result.lengths))
-            return result
+            return call.join([result])
         results = ListResults(chunks, call)
         try:
             async with aclosing(self._send_all(chunks, results.send)) as parts:
@@ -279,7 +279,7 @@ class AsyncClient:
 
     async def _run(self, call: Steps[_Result]) -> _Result:
         """Take all steps of a call, and return the result of the call."""
-        outcome: bytes | HeadwaiterError | None = None
+        outcome: steps.Outcome = None
         try:
             while True:
                 outcome = await self._take(steps.advance(call, outcome))
@@ -287,12 +287,12 @@ class AsyncClient:
             result: _Result = end.value
             return result
 
-    async def _take(self, step: steps.Call | steps.Pause) -> bytes | HeadwaiterError:
+    async def _take(self, step: steps.Call | steps.Pause) -> steps.Outcome:
         """Take one step, and return the outcome of the step."""
         if isinstance(step, steps.Pause):
             await asyncio.sleep(step.pause_s)
-            return b""
+            return None
         try:
-            return await self._transport.unary(step.method, step.request, step.timeout_s, step.request_id)
+            return step.read(await self._transport.unary(step.method, step.request, step.timeout_s, step.request_id))
         except HeadwaiterError as error:
             return error

@@ -324,7 +324,7 @@ class Client(ThreadRunner):
         if len(chunks) == 1:  # A single request needs no thread.
             result = self._run(call.send(chunks[0]))
             call.note_progress(len(result.lengths), len(result.lengths))
-            return result
+            return call.join([result])
         results = ListResults(chunks, call)
         try:
             with closing(self._send_all(chunks, results.send)) as parts:

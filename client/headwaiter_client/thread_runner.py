@@ -108,7 +108,7 @@ class ThreadRunner:
 
     def _run(self, call: Steps[_Result], cancel_scope: CancelScope | None = None) -> _Result:
         """Take all steps of a call, and return the result of the call."""
-        outcome: bytes | HeadwaiterError | None = None
+        outcome: steps.Outcome = None
         try:
             while True:
                 outcome = self._take(steps.advance(call, outcome), cancel_scope)
@@ -116,12 +116,14 @@ class ThreadRunner:
             result: _Result = end.value
             return result
 
-    def _take(self, step: steps.Call | steps.Pause, cancel_scope: CancelScope | None) -> bytes | HeadwaiterError:
+    def _take(self, step: steps.Call | steps.Pause, cancel_scope: CancelScope | None) -> steps.Outcome:
         """Take one step, and return the outcome of the step."""
         if isinstance(step, steps.Pause):
             time.sleep(step.pause_s)
-            return b""
+            return None
         try:
-            return self._transport.unary(step.method, step.request, step.timeout_s, step.request_id, cancel_scope)
+            return step.read(
+                self._transport.unary(step.method, step.request, step.timeout_s, step.request_id, cancel_scope)
+            )
         except HeadwaiterError as error:
             return error

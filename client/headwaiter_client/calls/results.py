@@ -118,7 +118,7 @@ class SequenceEncoding:
         return received
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Encoding:
     """The results of a list. Its arrays are writable. Indices of sequences are positions in the caller's list.
 
@@ -247,7 +247,7 @@ def reading_reply(
 
 @reading_reply
 def read_encoding(response: pb.EncodeResponse, first: int, count: int, round_trip_s: float) -> Encoding:
-    """Read the reply to one request.
+    """Read the reply to one request; its pooled vectors are read-only until `join_encodings` copies them.
 
     Args:
         response: the reply.
@@ -263,8 +263,7 @@ def read_encoding(response: pb.EncodeResponse, first: int, count: int, round_tri
     pooled = read_vectors("pooled", response.pooled, count) if response.HasField("pooled") else None
     hidden = read_vectors("hidden", response.hidden, sum(response.lengths)) if response.HasField("hidden") else None
     return Encoding(
-        # The received bytes are read-only, so the caller gets a copy.
-        received_pooled=None if pooled is None else pooled.copy(),
+        received_pooled=pooled,
         received_hidden=None if hidden is None else split_vectors(hidden, lengths),
         received_offsets=read_offsets(response.offsets, lengths),
         lengths=lengths,
@@ -283,6 +282,9 @@ def join_encodings(parts: Sequence[Encoding]) -> Encoding:
         HeadwaiterError: the replies do not have the same outputs.
     """
     if len(parts) == 1:
+        # The received bytes are read-only. The reply is freed by now, so that fewer copies are in memory at once.
+        if parts[0].received_pooled is not None:
+            parts[0].received_pooled = parts[0].received_pooled.copy()
         return parts[0]
     pooled: list[Vectors] = same_output("pooled", parts, [part.received_pooled for part in parts])
     return Encoding(

@@ -8,7 +8,7 @@ back into the generator, until the generator returns the call's result. `Client`
 import time
 from collections.abc import Generator
 from dataclasses import dataclass
-from typing import TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from google.protobuf.message import DecodeError, Message
 
@@ -49,17 +49,43 @@ _Reply = TypeVar("_Reply", bound=Message)
 
 @dataclass(slots=True)  # Not frozen: a frozen object takes three times as long to make.
 class Call:
-    """A step: make a gRPC call, then send the reply's bytes or throw the `HeadwaiterError` into the generator."""
+    """A step: make a gRPC call, then send what `read` returns or throw the `HeadwaiterError` into the generator.
+
+    Attributes:
+        method: the gRPC path.
+        request: the serialized request.
+        timeout_s: seconds until the deadline.
+        request_id: the request's id, for errors.
+        reply_class: class of the reply; None if the generator expects the reply's bytes.
+    """
 
     method: str
     request: bytes
     timeout_s: float
     request_id: str | None = None
+    reply_class: type[Message] | None = None
+
+    def read(self, reply: bytes) -> Message | bytes:
+        """Return a reply as the generator expects it; the caller should hold no reference to the bytes, to free them.
+
+        Raises:
+            HeadwaiterError: the reply is not the contract's message.
+        """
+        if self.reply_class is None:
+            return reply
+        try:
+            return self.reply_class.FromString(reply)
+        except DecodeError as error:
+            raise HeadwaiterError(
+                f"INTERNAL: the reply to {self.method.rpartition('/')[2]} is not of type {self.reply_class.__name__}: "
+                "check that the address is that of a Headwaiter server of the same version as the client",
+                request_id=self.request_id,
+            ) from error
 
 
 @dataclass(frozen=True)
 class Pause:
-    """A step: wait for `pause_s` seconds, then resume the generator with any bytes, which the generator ignores.
+    """A step: wait for `pause_s` seconds, then resume the generator with any outcome, which the generator ignores.
 
     A pause of 0 seconds lets other tasks run.
     """
@@ -67,10 +93,12 @@ class Pause:
     pause_s: float
 
 
-Steps: TypeAlias = Generator[Call | Pause, bytes | None, _Result]
+# What the generator gets for a step. `Call.read` gives messages of the class that the generator has named.
+Outcome: TypeAlias = Message | bytes | HeadwaiterError | None
+Steps: TypeAlias = Generator[Call | Pause, Any, _Result]
 
 
-def advance(steps: Steps[_Result], outcome: bytes | HeadwaiterError | None) -> Call | Pause:
+def advance(steps: Steps[_Result], outcome: Outcome) -> Call | Pause:
     """Pass the outcome of the last step to a generator (None at the start), and return its next step.
 
     Raises:
@@ -106,19 +134,12 @@ def call_method(
         HeadwaiterError: the call failed, or the reply is not the contract's message.
     """
     try:
-        reply = yield Call(METHODS[method], request.SerializeToString(), timeout_s, request_id)
+        reply: _Reply = yield Call(METHODS[method], request.SerializeToString(), timeout_s, request_id, reply_class)
+        return reply
     except DeadlineExceeded as error:
         if caller_timeout_s is None or str(error) != no_answer(timeout_s):
             raise
         raise DeadlineExceeded(no_answer(caller_timeout_s), request_id=error.request_id) from error.__cause__
-    try:
-        return reply_class.FromString(reply or b"")
-    except DecodeError as error:
-        raise HeadwaiterError(
-            f"INTERNAL: the reply to {method} is not of type {reply_class.__name__}: check that the address is "
-            "that of a Headwaiter server of the same version as the client",
-            request_id=request_id,
-        ) from error
 
 
 def attend(request: pb.AttendRequest, timeout_s: float) -> Steps[Attention]:
