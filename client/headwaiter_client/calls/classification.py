@@ -21,6 +21,7 @@ from headwaiter_client.calls.results import (
     read_lengths,
     read_offsets,
     read_timings,
+    read_truncated,
     reading_reply,
     same_output,
 )
@@ -186,8 +187,8 @@ def read_classification(response: pb.ClassifyResponse, first: int, count: int, r
         received_token_scores=split_rows(scores, lengths) if per_token else None,
         received_offsets=read_offsets(response.offsets, lengths),
         lengths=lengths,
-        truncated={first + one.sequence: one.original_tokens for one in response.truncated},
-        failures=read_failures(response.failures, first, response.request_id),
+        truncated=read_truncated(response.truncated, first, count),
+        failures=read_failures(response.failures, first, count, response.request_id),
         timings=read_timings(response.timings, round_trip_s),
         model=model_ref(response.model),
         request_id=response.request_id,

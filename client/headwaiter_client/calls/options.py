@@ -185,6 +185,8 @@ class Defaults:
 
     def _merged(self, options: Mapping[str, Any], known: Collection[str]) -> dict[str, Any]:
         """Return options, with those defaults of the others that are known."""
+        if not (options or self._options):
+            return {}
         merged = {option: value for option, value in self._options.items() if option in known} | dict(options)
         for option in ("model", "model_version"):
             # An empty name is the same as no name. The client's version is that of the client's model only.

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _Item = TypeVar("_Item")
 _Arguments = ParamSpec("_Arguments")
-_Response = TypeVar("_Response", pb.EncodeResponse, pb.ClassifyResponse, pb.AttendResponse)
+_Response = TypeVar("_Response", bound=pb.EncodeResponse | pb.ClassifyResponse | pb.AttendResponse)
 _Part = TypeVar("_Part", bound="Encoding | Classification")
 
 _NO_POOLED = (
@@ -233,7 +233,7 @@ def reading_reply(
     """Let a function that reads a reply raise a `HeadwaiterError` if an array does not fit its shape, type or count."""
 
     @wraps(read)
-    def checked(response: _Response, *args: _Arguments.args, **kwargs: _Arguments.kwargs) -> _Item:
+    def checked(response: _Response, /, *args: _Arguments.args, **kwargs: _Arguments.kwargs) -> _Item:
         try:
             return read(response, *args, **kwargs)
         except (KeyError, TypeError, ValueError) as error:
@@ -267,8 +267,8 @@ def read_encoding(response: pb.EncodeResponse, first: int, count: int, round_tri
         received_hidden=None if hidden is None else split_vectors(hidden, lengths),
         received_offsets=read_offsets(response.offsets, lengths),
         lengths=lengths,
-        truncated={first + one.sequence: one.original_tokens for one in response.truncated},
-        failures=read_failures(response.failures, first, response.request_id),
+        truncated=read_truncated(response.truncated, first, count),
+        failures=read_failures(response.failures, first, count, response.request_id),
         timings=read_timings(response.timings, round_trip_s),
         model=model_ref(response.model),
         request_id=response.request_id,
@@ -337,15 +337,11 @@ def read_lengths(response: pb.EncodeResponse | pb.ClassifyResponse, count: int) 
     """Return the lengths of the `count` sequences of a request.
 
     Raises:
-        ValueError: the reply has another number of lengths, or speaks of a sequence that the request does not have.
+        ValueError: the reply has another number of lengths.
     """
-    # NumPy reads a list much faster than a field of a message.
-    lengths = np.array(list(response.lengths), dtype=np.int64)
-    check_shape("lengths", lengths, count)
-    for field_name, entries in (("truncated", response.truncated), ("failures", response.failures)):
-        for one in entries:
-            if one.sequence >= count:
-                raise ValueError(f"{field_name} names sequence {one.sequence} of {count}")
+    lengths = np.fromiter(response.lengths, np.int64)
+    if len(lengths) != count:
+        raise ValueError(f"lengths has the shape [{len(lengths)}], and [{count}] was expected")
     return lengths
 
 
@@ -359,9 +355,37 @@ def read_offsets(offsets: Sequence[pb.Offsets], lengths: NDArray[np.int64]) -> l
     return arrays
 
 
-def read_failures(failures: Sequence[pb.Failure], first: int, request_id: str) -> dict[int, HeadwaiterError]:
-    """Return the errors of failed sequences, by index in the list; `first` is the index of the request's first one."""
+def read_truncated(truncated: Sequence[pb.Truncated], first: int, count: int) -> dict[int, int]:
+    """Return the number of tokens of truncated texts, by index in the list.
+
+    Args:
+        truncated: the entries of a reply.
+        first: index of the request's first sequence in the caller's list.
+        count: number of sequences in the request.
+
+    Raises:
+        ValueError: an entry is about a sequence that the request does not have.
+    """
+    if not truncated:
+        return {}
+    _check_sequences("truncated", truncated, count)
+    return {first + one.sequence: one.original_tokens for one in truncated}
+
+
+def read_failures(
+    failures: Sequence[pb.Failure], first: int, count: int, request_id: str
+) -> dict[int, HeadwaiterError]:
+    """Return the errors of failed sequences, by index in the list; see `read_truncated`."""
+    if not failures:
+        return {}
+    _check_sequences("failures", failures, count)
     return {first + one.sequence: _error(one, first, request_id) for one in failures}
+
+
+def _check_sequences(field_name: str, entries: Sequence[pb.Truncated | pb.Failure], count: int) -> None:
+    last = max(one.sequence for one in entries)
+    if last >= count:
+        raise ValueError(f"{field_name} names sequence {last} of {count}")
 
 
 def with_failures(part: _Part, first: int, failures: Mapping[int, HeadwaiterError]) -> _Part:

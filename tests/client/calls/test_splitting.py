@@ -1,7 +1,6 @@
 """Splitting sequences into requests within the server's limits."""
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -35,7 +34,7 @@ _ROWS = st.lists(st.integers(0, 40).map(lambda rows: [[0.5, 1.5]] * rows or [[2.
 
 @given(_TEXTS | _IDS | _ROWS, _LIMITS)
 def test_each_sequence_is_sent_once_in_order_and_each_request_is_within_the_limits(
-    sequences: Sequence[Any], limits: ChunkLimits
+    sequences: list[Any], limits: ChunkLimits
 ) -> None:
     chunks = _chunks(sequences, limits)
 
@@ -53,7 +52,7 @@ def test_each_sequence_is_sent_once_in_order_and_each_request_is_within_the_limi
 
 
 def _chunks(
-    sequences: Sequence[Any], limits: ChunkLimits, kind: InputKind | None = None, *, partial: bool = False
+    sequences: list[Any], limits: ChunkLimits, kind: InputKind | None = None, *, partial: bool = False
 ) -> list[Chunk]:
     """Convert sequences in parts of 20, and group them into chunks."""
     converter = SequenceConverter(kind, partial=partial)
