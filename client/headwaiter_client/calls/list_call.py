@@ -153,12 +153,12 @@ class ListCall(ABC, Generic[_Result]):
         converter = self._converter()
         parts: list[Chunk] = []
         sequences = iter(self.sequences)
-        turn = _Turn()
+        resumed_s = time.monotonic()
         while some := list(islice(sequences, MAX_SEQUENCES)):
             parts.append(converter.convert(some))
-            if turn.is_over():
+            if time.monotonic() - resumed_s > LONGEST_TURN_S:
                 yield Pause(0.0)
-                turn = _Turn()
+                resumed_s = time.monotonic()
         if not parts:
             raise InvalidInput("the list of sequences is empty: pass at least one sequence")
         if len(parts) == 1 and len(parts[0].sequences) <= SMALL_LIST.sequences and (small := small_list(parts[0])):
@@ -167,9 +167,9 @@ class ListCall(ABC, Generic[_Result]):
         chunks = []
         for chunk in regroup(parts, limits):
             chunks.append(chunk)
-            if turn.is_over():
+            if time.monotonic() - resumed_s > LONGEST_TURN_S:
                 yield Pause(0.0)
-                turn = _Turn()
+                resumed_s = time.monotonic()
         return chunks
 
     def limits(self) -> Steps[ChunkLimits]:
@@ -297,17 +297,6 @@ class ListCall(ABC, Generic[_Result]):
             self._deadline_s = now_s + self._timeout_s
             return self._timeout_s
         return self._deadline_s - now_s
-
-
-class _Turn:
-    """The work of a call between two pauses, in which an event loop runs other tasks."""
-
-    def __init__(self) -> None:
-        self._from_s = time.monotonic()
-
-    def is_over(self) -> bool:
-        """Return whether the turn has taken long."""
-        return time.monotonic() - self._from_s > LONGEST_TURN_S
 
 
 class ListResults(Generic[_Result]):

@@ -322,14 +322,14 @@ def split_by_sequence(part: Encoding, first: int) -> Iterator[SequenceEncoding]:
 def read_timings(server: pb.Timings, round_trip_s: float) -> Timings:
     """Return the seconds of the server's stages together with the client's round trip."""
     return Timings(
-        round_trip_s=round_trip_s,
-        tokenize_s=server.tokenize_s,
-        queue_s=server.queue_s,
-        assemble_s=server.assemble_s,
-        compute_s=server.compute_s,
-        respond_s=server.respond_s,
-        total_s=server.total_s,
-        batches=server.batches,
+        round_trip_s,
+        server.tokenize_s,
+        server.queue_s,
+        server.assemble_s,
+        server.compute_s,
+        server.respond_s,
+        server.total_s,
+        server.batches,
     )
 
 

@@ -54,7 +54,7 @@ class GrpcTransport:
         self._metadata = connection.call_metadata()
         self._budgets = RetryBudgets(retry)
         self._channels = channels = connection.channels(connection.credentials())
-        # gRPC takes a tenth of a call's time to make such an object.
+        # Kept, because gRPC needs about 10 µs to make one.
         self._stub: Callable[[int, str], _Stub] = cache(lambda index, method: channels[index].unary_unary(method))
         count = len(channels)
         # Start at a random replica, so that clients that start together do not all call the same replica first.
