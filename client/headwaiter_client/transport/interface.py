@@ -27,7 +27,7 @@ class CancelScope:
     def __init__(self) -> None:
         self.cancelled = threading.Event()
         self._calls: set[SentCall] = set()
-        self._lock = threading.RLock()
+        self._lock = threading.Lock()
 
     def run(self, start: Callable[[], SentCall]) -> bytes:
         """Start a call and wait for its reply; a cancelled scope starts no call.
@@ -36,12 +36,14 @@ class CancelScope:
             grpc.RpcError: the call failed.
             grpc.FutureCancelledError: the scope or the call was cancelled.
         """
+        if self.cancelled.is_set():
+            raise grpc.FutureCancelledError
+        call = start()  # Without the lock: an interceptor may wait here for the reply.
         with self._lock:
-            if self.cancelled.is_set():
-                raise grpc.FutureCancelledError
-            call = start()
             self._calls.add(call)
         try:
+            if self.cancelled.is_set():
+                call.cancel()
             return call.result()
         finally:
             with self._lock:
@@ -49,8 +51,8 @@ class CancelScope:
 
     def cancel(self) -> None:
         """Cancel the calls in flight, on the server too; later calls of the scope are not started."""
+        self.cancelled.set()
         with self._lock:
-            self.cancelled.set()
             calls = list(self._calls)
         for call in calls:
             call.cancel()

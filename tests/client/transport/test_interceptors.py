@@ -1,5 +1,7 @@
 """gRPC's interceptors see and change the calls of both clients, and channel options replace the client's own."""
 
+import itertools
+import time
 from types import SimpleNamespace
 from typing import Any
 
@@ -66,6 +68,33 @@ async def test_a_failed_call_moves_to_another_replica_through_an_interceptor(
         gone.stop()
         for _ in range(6):
             assert (await encode([[1]])).lengths.tolist() == [1]
+
+
+class _WaitForReply(grpc.UnaryUnaryClientInterceptor):
+    """Waits for the reply of a call, as an interceptor that logs status codes may do."""
+
+    def intercept_unary_unary(self, continuation: Any, details: Any, request: Any) -> Any:
+        call = continuation(details, request)
+        call.code()
+        return call
+
+
+def test_an_interceptor_that_waits_holds_up_no_other_request_and_no_close(server: FakeServer) -> None:
+    with Client(server.address, interceptors=[_WaitForReply()], timeout_s=20) as client:
+        results = client.encode_stream(itertools.cycle(TEXTS))
+        next(results)
+        server.released.clear()  # The server answers nothing.
+        answered = len(server.requests)
+        for _ in range(1000):
+            if len(server.requests) >= answered + 2:  # Requests are in flight at the same time.
+                break
+            time.sleep(0.01)
+        else:
+            pytest.fail("one request waits for another")
+        before_s = time.monotonic()
+        results.close()
+        assert time.monotonic() - before_s < 5
+        server.released.set()
 
 
 def test_a_channel_option_replaces_the_clients_own(call: Call, server: FakeServer) -> None:
