@@ -5,7 +5,9 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import suppress
 from typing import Any, Generic, TypeVar
+from weakref import WeakSet
 
 _Result = TypeVar("_Result")
 
@@ -48,11 +50,10 @@ class WorkerThreads:
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._reset()
+        _all_workers.add(self)
 
     def submit(self, function: Callable[[], _Result]) -> Work[_Result]:
         """Run a function in a thread, as soon as one is free."""
-        if os.getpid() != self._pid:  # A child process has none of its parent's threads.
-            self._reset()
         work = Work(function)
         with self._changed:
             self._queue.append(work)
@@ -65,25 +66,26 @@ class WorkerThreads:
     def take(self, work: Work[Any]) -> bool:
         """Return whether the caller must run this work, because no thread is free for it."""
         with self._changed:
-            free = self._idle + self._limit - self._threads
+            free = self._idle + (0 if self._start_failed else self._limit - self._threads)
             if work not in self._queue or self._queue.index(work) < free:
                 return False
             self._queue.remove(work)
             return True
 
     def _reset(self) -> None:
-        self._pid = os.getpid()
         self._changed = threading.Condition()
         self._queue: deque[Work[Any]] = deque()
         self._threads = self._idle = 0
+        self._start_failed = False
 
     def _start_thread(self) -> None:
         try:
             threading.Thread(target=self._work, name="headwaiter", daemon=True).start()
         except RuntimeError:
             # The system, or Python at the end of a program, allows no more threads.
-            self._limit = self._threads
+            self._start_failed = True
         else:
+            self._start_failed = False
             self._threads += 1
 
     def _work(self) -> None:
@@ -101,3 +103,17 @@ class WorkerThreads:
                 return self._queue.popleft()
             self._threads -= 1
             return None
+
+
+_all_workers: WeakSet[WorkerThreads] = WeakSet()
+
+
+def _reset_all() -> None:
+    for workers in _all_workers:
+        workers._reset()  # noqa: SLF001
+
+
+# A child process has none of its parent's threads. The hook runs before the child can start threads that would reset
+# the same object at the same time.
+with suppress(AttributeError):  # Windows has no fork.
+    os.register_at_fork(after_in_child=_reset_all)

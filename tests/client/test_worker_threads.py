@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from headwaiter_client import Client, FakeEncoder
+from headwaiter_client import Client, FakeEncoder, HeadwaiterError, worker_threads
 from headwaiter_client.transport.interface import CancelScope
 from headwaiter_client.worker_threads import MIN_THREADS, WorkerThreads
 from tests.client.client_runner import TEXTS
@@ -87,12 +87,64 @@ def test_cancelled_work_does_not_run() -> None:
     assert ran == ["last"]
 
 
-def test_the_threads_of_another_process_are_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_threads_start_again_after_one_start_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    start, starts = threading.Thread.start, []
+
+    def fail_once(thread: threading.Thread) -> None:
+        starts.append(thread)
+        if len(starts) == 1:
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    workers, meeting = WorkerThreads(2), threading.Barrier(2)
+    monkeypatch.setattr(threading.Thread, "start", fail_once)
+    first = workers.submit(lambda: "first")
+    assert workers.take(first)
+    both = [workers.submit(lambda: meeting.wait(30)) for _ in range(2)]
+    assert sorted(work.result(5) for work in both) == [0, 1]
+
+
+def test_a_stream_whose_thread_cannot_start_raises_an_error_of_the_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    def start(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with Client(transport=FakeEncoder()) as client:
+        monkeypatch.setattr(threading.Thread, "start", start)
+        with pytest.raises(HeadwaiterError, match="can't start new thread"):
+            next(client.encode_stream(TEXTS))
+
+
+def test_the_threads_of_another_process_are_not_waited_for() -> None:
     workers, released = WorkerThreads(1), threading.Event()
     workers.submit(released.wait)
-    monkeypatch.setattr(os, "getpid", lambda: -1)  # As in a child process, where the busy thread does not exist.
+    worker_threads._reset_all()  # As in a child process, where the busy thread does not exist.
     assert workers.submit(lambda: "done").result(30) == "done"
     released.set()
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_no_work_is_lost_if_several_threads_of_a_child_process_submit_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    workers = WorkerThreads(4)
+    child = os.fork()
+    if child == 0:
+        condition, started, done = threading.Condition, threading.Barrier(4), []
+
+        def slow_condition(*lock: threading.Lock) -> threading.Condition:
+            time.sleep(0.05)  # A thread that would replace the queue now would lose the work of the others.
+            return condition(*lock)  # type: ignore[arg-type]
+
+        def submit() -> None:
+            started.wait(30)
+            done.append(workers.submit(lambda: 1).result(5))
+
+        monkeypatch.setattr(threading, "Condition", slow_condition)
+        callers = [threading.Thread(target=submit) for _ in range(4)]
+        for caller in callers:
+            caller.start()
+        for caller in callers:
+            caller.join(30)
+        os._exit(len(done))
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 4
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
