@@ -13,7 +13,10 @@ _Part = TypeVar("_Part")
 
 
 class TaskStream(Generic[_Part]):
-    """Sends the chunks of a source while the source, or the reader of the results, pauses.
+    """Sends the chunks of a source, also while the source pauses.
+
+    Full chunks are sent at once; a chunk that is not full only while the caller waits for the next result, as in
+    `ThreadStream`.
 
     Args:
         call: the call; a source that is a plain iterable is read in the event loop.

@@ -7,14 +7,17 @@ from typing import Any, Generic, TypeVar
 
 from headwaiter_client.calls.list_call import ListCall
 from headwaiter_client.calls.splitting import Chunk, ChunkLimits
-from headwaiter_client.errors import Cancelled
+from headwaiter_client.errors import Cancelled, HeadwaiterError
 from headwaiter_client.worker_threads import Work, WorkerThreads
 
 _Part = TypeVar("_Part")
 
 
 class ThreadStream(Generic[_Part]):
-    """Sends the chunks of a source while the source, or the reader of the results, pauses.
+    """Sends the chunks of a source, also while the source pauses.
+
+    Full chunks are sent at once. A chunk that is not full is sent after a short wait, but only while the caller waits
+    for the next result: no thread watches the time while the caller does something else.
 
     The source is read by a thread of its own, because a source that waits must hold up neither the sequences that have
     been read nor the results that have arrived. Nothing can interrupt a source that waits, so the thread is a daemon,
@@ -26,6 +29,9 @@ class ThreadStream(Generic[_Part]):
         send: sends a chunk and returns its result; several threads call it.
         workers: the threads that call `send`.
         ordered: whether results are taken in the order of the source.
+
+    Raises:
+        HeadwaiterError: the thread of the source cannot be started.
     """
 
     def __init__(
@@ -45,7 +51,13 @@ class ThreadStream(Generic[_Part]):
         self._error: BaseException | None = None
         # The source sees the context variables of the caller.
         read = copy_context().run
-        threading.Thread(target=read, args=(self._read, call.sequences), name="headwaiter-source", daemon=True).start()
+        reader = threading.Thread(target=read, args=(self._read, call.sequences), name="headwaiter-source", daemon=True)
+        try:
+            reader.start()
+        except RuntimeError as error:
+            raise HeadwaiterError(
+                f"the thread that reads the iterable cannot be started ({error}): end other threads, or use encode"
+            ) from error
 
     def next_part(self) -> _Part | None:
         """Wait for the next result; None after the last one.

@@ -131,7 +131,7 @@ def test_no_work_is_lost_if_several_threads_of_a_child_process_submit_at_once(mo
 
         def slow_condition(*lock: threading.Lock) -> threading.Condition:
             time.sleep(0.05)  # A thread that would replace the queue now would lose the work of the others.
-            return condition(*lock)  # type: ignore[arg-type]
+            return condition(*lock)
 
         def submit() -> None:
             started.wait(30)
