@@ -215,4 +215,5 @@ def test_an_argument_of_the_wrong_type_is_a_type_error_and_nothing_is_sent(
     with pytest.raises(TypeError) as caught:
         runner.call(fake, method, [1], **arguments)
     assert all(fact in str(caught.value) for fact in shown)
+    assert caught.value.__context__ is None  # One traceback, not two.
     assert fake.requests == []
