@@ -34,8 +34,8 @@ class Client(ThreadRunner):
     """Calls a Headwaiter server, or several replicas in turn. Threads may share a client.
 
     Every method raises a `HeadwaiterError` if its call fails: `InvalidInput` for input that cannot be sent, `Cancelled`
-    if the client is closed. An unknown option, or a wrong type of any argument except the sequences, raises a
-    `TypeError`.
+    if the client is closed. An unknown option, or a wrong type of any argument except the sequences and `timeout_s`,
+    raises a `TypeError`.
 
     Args:
         address: the server as host:port, or a list of replicas. A host name in a list may have several IP addresses;
@@ -56,8 +56,8 @@ class Client(ThreadRunner):
     Raises:
         TypeError: an argument has the wrong type.
         ValueError: an address has the wrong form, the token or the metadata cannot be sent in a header, a TLS file has
-            the wrong content, `timeout_s` is not above 0, `max_in_flight` is below 1, or an option has a value that
-            cannot be sent.
+            the wrong content, `timeout_s` is not a finite number above 0, `max_in_flight` is below 1, or an option
+            has a value that cannot be sent.
         OSError: a TLS file cannot be read.
     """
 
@@ -211,8 +211,8 @@ class Client(ThreadRunner):
 
         The client reads ahead at most as many sequences as `max_in_flight` requests hold, so memory does not grow with
         the length of the stream. The iterable is read in a thread of its own: while it waits, the sequences that it has
-        given are sent after at most 0.1 s, and results are yielded. Closing the generator early cancels the requests in
-        flight.
+        given are sent after at most 0.1 s, and results are yielded, if your program waits for the next result. Closing
+        the generator early cancels the requests in flight.
 
         Args:
             sequences: all texts, all token ids [n], or all features [n, width].

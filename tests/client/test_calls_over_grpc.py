@@ -1,7 +1,6 @@
 """Both clients over real gRPC, with a fake server."""
 
 import asyncio
-import math
 from concurrent.futures import ThreadPoolExecutor
 
 import grpc
@@ -187,7 +186,7 @@ def test_a_token_that_headers_cannot_hold_is_refused_and_not_shown(call: Call, s
 
 @pytest.mark.parametrize(
     ("client_timeout_s", "call_timeout_s", "limit_s"),
-    [(None, None, 30.0), (7.0, None, 7.0), (7.0, 3.0, 3.0), (7.0, 20.0, 20.0), (math.inf, None, 366 * 24 * 3600.0)],
+    [(None, None, 30.0), (7.0, None, 7.0), (7.0, 3.0, 3.0), (7.0, 20.0, 20.0)],
 )
 def test_every_call_sends_a_deadline(
     call: Call, server: FakeServer, client_timeout_s: float | None, call_timeout_s: float | None, limit_s: float

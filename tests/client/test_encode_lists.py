@@ -340,6 +340,29 @@ def test_the_error_of_a_partial_list_carries_the_rows_that_are_finished(runner: 
     assert pickle.loads(pickle.dumps(caught.value)).finished.lengths.tolist() == finished.lengths.tolist()
 
 
+def test_results_that_cannot_be_joined_do_not_replace_the_error_of_the_call(runner: ClientRunner) -> None:
+    class DifferentReplies(_OutageEncoder):
+        def unary(
+            self,
+            method: str,
+            request: bytes,
+            timeout_s: float,
+            request_id: str | None = None,
+            cancel_scope: CancelScope | None = None,
+        ) -> bytes:
+            reply = super().unary(method, request, timeout_s, request_id, cancel_scope)
+            if request_id != "r.256":
+                return reply
+            response = pb.EncodeResponse.FromString(reply)
+            response.ClearField("pooled")
+            return response.SerializeToString()
+
+    connect = {"max_in_flight": 1}
+    with pytest.raises(Unavailable) as caught:
+        runner.call(DifferentReplies(), "encode", TEXTS, partial=True, request_id="r", hidden=True, connect=connect)
+    assert caught.value.finished is None
+
+
 def test_the_error_of_a_partial_classification_carries_the_scores_that_are_finished(runner: ClientRunner) -> None:
     with pytest.raises(Unavailable) as caught:
         runner.call(

@@ -6,9 +6,10 @@
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from copy import copy
 from itertools import islice
-from typing import Any, ClassVar, Generic, SupportsFloat, SupportsIndex, TypeVar
+from typing import Any, ClassVar, Generic, SupportsIndex, TypeVar
 
 from google.protobuf.message import Message
 
@@ -57,16 +58,16 @@ class CallSettings:
         descriptions: the descriptions that the server has sent so far, by the model name and version of the call.
 
     Raises:
-        TypeError: an argument is not a number.
-        ValueError: `timeout_s` is not above 0, `max_in_flight` is below 1, or a default cannot be sent.
+        TypeError: `max_in_flight` is not a whole number, or a default has the wrong type.
+        ValueError: `timeout_s` is not a finite number above 0, `max_in_flight` is below 1, or a default cannot be sent.
     """
 
     def __init__(self, timeout_s: float, max_in_flight: int, defaults: DefaultOptions) -> None:
-        check_type("timeout_s", timeout_s, SupportsFloat, "a number of seconds")
         check_type("max_in_flight", max_in_flight, SupportsIndex, "a whole number")
-        self._timeout_s = float(timeout_s)
-        if not self._timeout_s > 0:
-            raise ValueError(f"timeout_s is {self._timeout_s:g}: pass a number above 0")
+        try:
+            self._timeout_s = checked_timeout_s(timeout_s)
+        except InvalidInput as error:
+            raise ValueError(str(error)) from error
         if max_in_flight < 1:
             raise ValueError(f"max_in_flight is {max_in_flight}: pass at least 1")
         self.max_in_flight = max_in_flight
@@ -329,9 +330,10 @@ class ListResults(Generic[_Result]):
         if self._call.is_partial and parts:
             failure = copy(error)
             example = next(iter(parts.values()))
-            error.finished = self._call.join(
-                [
-                    parts.get(chunk.first) or failed_part(example, chunk.first, len(chunk.sequences), failure)
-                    for chunk in self._chunks
-                ]
-            )
+            joined = [
+                parts.get(chunk.first) or failed_part(example, chunk.first, len(chunk.sequences), failure)
+                for chunk in self._chunks
+            ]
+            # Results that differ in their outputs cannot be joined; the error of the call is the one to raise.
+            with suppress(HeadwaiterError):
+                error.finished = self._call.join(joined)
