@@ -9,6 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from headwaiter_client import Client, FakeEncoder, InvalidInput
+from headwaiter_client.calls.results import with_failures
 from tests.client.client_runner import TEXTS, ClientRunner
 
 LABELS = ["no", "yes"]
@@ -99,6 +100,15 @@ def test_vectors_that_cannot_be_compared_have_no_similarity() -> None:
         encoding.similarity(other)
     assert str(encoding.model) in str(refused.value)
     assert str(other.model) in str(refused.value)
-    for vectors in ([[1.0, 2.0]], 1.0):
+    vectors: Any
+    for vectors in ([[1.0, 2.0]], 1.0, "bread", ["bread"], [[1.0], [1.0, 2.0]], {"bread"}):
         with pytest.raises(InvalidInput, match="width"):
             encoding.similarity(vectors)
+
+
+def test_failures_can_be_added_to_a_result_whose_vectors_were_read() -> None:
+    encoding = Client(transport=FakeEncoder()).encode(["bread", "rain"], hidden=True, dtype="int8")
+    assert len(encoding.pooled) == len(encoding.hidden) == 2
+    failed = with_failures(encoding, 0, {1: InvalidInput("not a text")})
+    assert failed.pooled.any(axis=1).tolist() == [True, False]
+    assert list(map(len, failed.hidden)) == [3, 0]

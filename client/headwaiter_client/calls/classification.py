@@ -46,9 +46,10 @@ class Classification:
 
     Attributes:
         labels: the labels of the model, in the order of the scores.
-        received_scores: what `scores` reads; None if the model scores each token.
-        received_token_scores: what `token_scores` reads; None unless the model scores each token.
-        received_offsets: what `offsets` reads; None if the reply has no offsets.
+        received_scores: `scores`; None if the model scores each token. Read this if your program does not know what the
+            model scores.
+        received_token_scores: `token_scores`; None unless the model scores each token.
+        received_offsets: `offsets`; None if the reply has no offsets.
         lengths: [B] number of tokens of each sequence, special tokens included; 0 for a failed sequence.
         truncated: number of tokens before truncation of each truncated text or pair, by index.
         failures: the error of each failed sequence of a `partial` call, by index.

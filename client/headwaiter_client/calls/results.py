@@ -68,9 +68,10 @@ class SequenceEncoding:
 
     Attributes:
         index: position of the sequence in the stream, from 0.
-        received_pooled: what `pooled` and `pooled_int8` read; None if the reply has no pooled vectors.
-        received_hidden: what `hidden` and `hidden_int8` read; None if the reply has no hidden vectors.
-        received_offsets: what `offsets` reads; None if the reply has no offsets.
+        received_pooled: the pooled vectors in the type of the reply, floats or an `Int8Array`; None if it has none.
+            Read this if your program does not know which outputs and types were requested.
+        received_hidden: the same for the hidden vectors.
+        received_offsets: the same for the offsets.
         length: number of tokens, special tokens included; 0 if the sequence failed.
         original_tokens: number of tokens before truncation; None if the sequence was not truncated.
         failure: the error of this sequence in a `partial` call; None if the sequence has a result. Reading a vector or
@@ -123,9 +124,10 @@ class Encoding:
     """The results of a list. Its arrays are writable. Indices of sequences are positions in the caller's list.
 
     Attributes:
-        received_pooled: what `pooled` and `pooled_int8` read; None if the reply has no pooled vectors.
-        received_hidden: what `hidden` and `hidden_int8` read; None if the reply has no hidden vectors.
-        received_offsets: what `offsets` reads; None if the reply has no offsets.
+        received_pooled: the pooled vectors in the type of the reply, floats or an `Int8Array`; None if it has none.
+            Read this if your program does not know which outputs and types were requested.
+        received_hidden: the same for the hidden vectors.
+        received_offsets: the same for the offsets.
         lengths: [B] number of tokens of each sequence, special tokens included; 0 for a failed sequence.
         truncated: number of tokens before truncation of each truncated text, by index.
         failures: the error of each failed sequence of a `partial` call, by index.
@@ -200,17 +202,20 @@ class Encoding:
             other: another encoding by the same model, or vectors of it, such as those that you have stored.
 
         Raises:
-            InvalidInput: another model gave the other encoding, or the vectors have another width.
+            InvalidInput: another model gave the other encoding, or the vectors are not numbers or have another width.
         """
         if isinstance(other, Encoding) and other.model != self.model:
             raise InvalidInput(
                 f"the vectors are of {self.model} and of {other.model}, and cannot be compared: encode both with one "
                 "model in one precision"
             )
-        ours, theirs = (
-            np.asarray(vectors, np.float32)
-            for vectors in (self.pooled, other.pooled if isinstance(other, Encoding) else other)
-        )
+        ours = np.asarray(self.pooled, np.float32)
+        try:
+            theirs = np.asarray(other.pooled if isinstance(other, Encoding) else other, np.float32)
+        except (TypeError, ValueError) as error:
+            raise InvalidInput(
+                f"the vectors cannot be read as numbers ({error}): pass an encoding, or vectors of one width"
+            ) from error
         if ours.shape[-1:] != theirs.shape[-1:]:
             raise InvalidInput(
                 f"the vectors have the shapes {list(ours.shape)} and {list(theirs.shape)}: pass vectors of one width"
@@ -413,7 +418,7 @@ def with_failures(part: _Part, first: int, failures: Mapping[int, HeadwaiterErro
                 return [each[:0] if row in rows else each for row, each in enumerate(value)]
         return value
 
-    values = {name: without_rows(value) for name, value in vars(part).items()}
+    values = {each.name: without_rows(getattr(part, each.name)) for each in fields(part)}
     truncated = {index: tokens for index, tokens in part.truncated.items() if index not in failures}
     return replace(part, **values | {"truncated": truncated, "failures": {**part.failures, **failures}})
 
