@@ -16,6 +16,8 @@ _WORDS = [
         (r"(the credentials that the proxy in front of the server requires)", r"\1, and --token-file"),
         (r"\btimeout_s\b", "--timeout-s"),
         (r"\bcheck the address, tls,", "check --address, --tls,"),
+        (r"\bleave tls out\b", "leave the --tls flags out"),
+        (r"\bpass tls=TlsConfig\(\)", "pass --tls"),
         (r"\bcheck that the address is", "check that --address is"),
         (r"^address\b", "--address"),
         (r"\bor a list of replicas$", "or several, with commas between them"),

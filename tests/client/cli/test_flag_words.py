@@ -6,6 +6,7 @@ tests/e2e/test_error_sentences.py has the whole sentences.
 import re
 from pathlib import Path
 
+import grpc
 import pytest
 import trustme
 
@@ -44,6 +45,22 @@ def test_an_error_of_the_connection_names_the_flag(
     files = {"EMPTY": tmp_path / "EMPTY", "CERTIFICATE": tmp_path / "CERTIFICATE", "KEY": tmp_path / "KEY"}
     assert main([str({**files, "TEXTS": six_texts}.get(each, each)) for each in arguments]) == 1
     assert_names(capsys, flag, value)
+
+
+def test_a_server_without_tls_names_the_flag(server: FakeServer, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["models", "--address", server.address, "--tls"]) == 1
+    assert_names(capsys, "--tls flags", f"{server.address} does not speak TLS")
+
+
+def test_a_server_with_tls_names_the_flag(capsys: pytest.CaptureFixture[str]) -> None:
+    issued = trustme.CA().issue_cert("127.0.0.1")
+    pair = (issued.private_key_pem.bytes(), issued.cert_chain_pems[0].bytes())
+    server = FakeServer(grpc.ssl_server_credentials([pair]))
+    try:
+        assert main(["models", "--address", server.address]) == 1
+    finally:
+        server.stop()
+    assert_names(capsys, "pass --tls", f"{server.address} speaks TLS")
 
 
 def test_a_missed_deadline_names_the_flag(server: FakeServer, capsys: pytest.CaptureFixture[str]) -> None:
