@@ -50,8 +50,8 @@ class ResumableFile:
 
     Raises:
         OSError: a file cannot be written.
-        ValueError: the path is not that of a regular file, the file exists and `overwrite` is false, or another process
-            writes it.
+        ValueError: the path is not that of a regular file, the file exists and `overwrite` is false, another process
+            writes it, or the journal is the file of another program.
         SystemExit: the operating system has no `flock`.
     """
 
@@ -66,7 +66,14 @@ class ResumableFile:
         self._vectors_path, self._journal_path = Path(f"{self._output}.partial"), Path(f"{self._output}.journal")
         self._vectors: io.FileIO | None = None
         self._journal = _open_locked(self._journal_path, output)
-        self._head, _, self._hashes = self._journal.readall().partition(b"\n")
+        content = self._journal.readall()
+        self._head, _, self._hashes = content.partition(b"\n")
+        if content and not _is_head(self._head):
+            self._journal.close()
+            raise ValueError(
+                f"{self._journal_path} is not the journal of an encode run: remove it, or name another file with "
+                "--output"
+            )
         self._texts: Sequence[str] = ()
         self._rows = len(self._hashes) // _HASH_BYTES
         self._finished = False
@@ -89,6 +96,9 @@ class ResumableFile:
         """
         header = _npy_header(row_type, len(texts))
         self._texts = texts
+        with suppress(FileNotFoundError):
+            if self._vectors_path.samefile(self._output):  # A run was killed between the two steps of `_move`.
+                self._vectors_path.unlink()
         self._vectors = _open_regular(self._vectors_path)
         self._vectors.seek(len(header))
         reusable = 0 if restart else self._reusable_rows(self._vectors, settings, row_type.itemsize)
@@ -128,7 +138,7 @@ class ResumableFile:
         with _naming(self._vectors_path):
             os.fsync(self._vectors.fileno())
         _check_output(self._output, overwrite=self._overwrite)
-        self._vectors_path.replace(self._output)
+        self._move()
         self._finished = True
         _sync_folder(self._output.parent)
 
@@ -151,6 +161,23 @@ class ResumableFile:
         if not self.resumable:
             self._journal_path.unlink()
         self._journal.close()
+
+    def _move(self) -> None:
+        """Move the complete file into its place; without `overwrite`, only if the place is free.
+
+        Raises:
+            OSError: the file cannot be moved.
+            ValueError: meanwhile, another process has put something into that place.
+        """
+        if not self._overwrite:
+            try:
+                os.link(self._vectors_path, self._output)  # Unlike a rename, a link never replaces a file.
+            except OSError:  # The place is taken, or the file system has no hard links.
+                _check_output(self._output, overwrite=False)
+            else:
+                self._vectors_path.unlink()
+                return
+        self._vectors_path.replace(self._output)
 
     def _reusable_rows(self, vectors: io.FileIO, settings: Mapping[str, Any], row_bytes: int) -> int:
         """Return the number of rows of an earlier run that belong to the first texts of this run.
@@ -211,6 +238,15 @@ def _check_regular(path: Path, mode: int) -> None:
     if not stat.S_ISREG(mode):
         kind = _OTHER_KINDS.get(stat.S_IFMT(mode), "a special file")
         raise ValueError(f"{path} is {kind}, not a regular file: name another file with --output")
+
+
+def _is_head(line: bytes) -> bool:
+    """Return whether the first line of a file is that of a journal."""
+    try:
+        head = json.loads(line)
+    except ValueError:
+        return False
+    return isinstance(head, dict) and "model" in head
 
 
 def _open_locked(journal: Path, output: Path) -> io.FileIO:
