@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from headwaiter_client.calls.models import precision_name
 from headwaiter_client.calls.options import RequestOptions
 from headwaiter_client.calls.results import SequenceEncoding
 from headwaiter_client.calls.tensors import Int8Array
@@ -88,7 +87,7 @@ def _encode(arguments: argparse.Namespace, file: ResumableFile) -> list[str]:
         model = patience.text_model(client, arguments.model)
         row_type = _row_type(arguments.dtype, arguments.dimensions or model.width)
         # The digest identifies the model better than its name, which a resumed run may leave out.
-        settings = {**options, "model": model.model.digest, "precision": precision_name(model.model.precision)}
+        settings = {**options, "model": model.model.digest, "precision": model.model.precision}
         # The priority does not change the vectors, so a resumed run may have another priority.
         options["priority"] = arguments.priority
         try:

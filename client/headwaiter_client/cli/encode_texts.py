@@ -6,27 +6,26 @@ from collections.abc import Iterator
 from contextlib import closing
 from typing import Unpack
 
-from headwaiter_client.calls.models import model_ref
+from headwaiter_client.calls.models import ModelDescription
 from headwaiter_client.calls.options import RequestOptions
 from headwaiter_client.calls.results import SequenceEncoding
 from headwaiter_client.cli.console import ProgressBar
 from headwaiter_client.cli.text_files import Texts
 from headwaiter_client.client import Client
 from headwaiter_client.errors import DeadlineExceeded, HeadwaiterError, ModelChanged, SequenceTooLong, Transient
-from headwaiter_proto import encoder_pb2 as pb
 
 # The errors after which another attempt may succeed.
 _PASSING = (Transient, DeadlineExceeded)
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 15.0
 
 
-def text_model(client: Client, name: str) -> pb.GetModelResponse:
+def text_model(client: Client, name: str) -> ModelDescription:
     """Return the description of a model; of the server's only or default model if the name is empty.
 
     Raises:
         ValueError: the model does not accept texts.
     """
-    model = client.model(name).message
+    model = client.model(name)
     if not model.max_text_tokens:
         raise ValueError(f"the model {model.model.name} does not accept texts: use a model with a tokenizer")
     return model
@@ -34,7 +33,7 @@ def text_model(client: Client, name: str) -> pb.GetModelResponse:
 
 def encode_texts(
     client: Client,
-    description: pb.GetModelResponse,
+    description: ModelDescription,
     texts: Texts,
     bar: ProgressBar,
     **options: Unpack[RequestOptions],
@@ -50,9 +49,9 @@ def encode_texts(
     try:
         with closing(client.encode_stream(texts.values[first:], **options)) as encodings:
             for encoding in encodings:
-                if encoding.model != model_ref(description.model):
+                if encoding.model != description.model:
                     raise ModelChanged(
-                        f"{encoding.model} answered instead of {model_ref(description.model)}; their vectors differ: "
+                        f"{encoding.model} answered instead of {description.model}; their vectors differ: "
                         "serve the same model in the same precision on all replicas, and run again"
                     )
                 if encoding.received_pooled is None:
@@ -80,7 +79,7 @@ class Patience:
         self._done = bar.done
         self._pause_s = _FIRST_PAUSE_S
 
-    def text_model(self, client: Client, name: str) -> pb.GetModelResponse:
+    def text_model(self, client: Client, name: str) -> ModelDescription:
         """Return the description of a model; see `text_model`."""
         while True:
             try:
@@ -94,7 +93,7 @@ class Patience:
     def encode_texts(
         self,
         client: Client,
-        description: pb.GetModelResponse,
+        description: ModelDescription,
         texts: Texts,
         **options: Unpack[RequestOptions],
     ) -> Iterator[SequenceEncoding]:

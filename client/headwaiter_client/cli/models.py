@@ -2,11 +2,11 @@
 
 import argparse
 import json
-from typing import Any
+from typing import Any, get_args
 
 from google.protobuf.json_format import MessageToDict
 
-from headwaiter_client.calls.models import precision_name
+from headwaiter_client.calls.models import ModelDescription, Task
 from headwaiter_client.calls.steps import LOAD_TIMEOUT_S
 from headwaiter_client.cli.console import console
 from headwaiter_client.cli.shared_flags import Commands, add_command, client_arguments
@@ -46,9 +46,9 @@ def run(arguments: argparse.Namespace) -> int:
     screen = None if arguments.json else console()
     with Client(**client_arguments(arguments)) as client:
         versions = client.models()
-        models = [client.model(each.name).message for each in versions if each.state == "ready"]
+        models = [client.model(each.name) for each in versions if each.state == "ready"]
     if screen is None:
-        print(json.dumps([_every_field(model) for model in models], indent=2))
+        print(json.dumps([_every_field(model.message) for model in models], indent=2))
         return 0
     from rich.table import Column, Table
 
@@ -68,7 +68,7 @@ def _every_field(model: pb.GetModelResponse) -> dict[str, Any]:
     return MessageToDict(model, preserving_proto_field_name=True, always_print_fields_with_no_presence=True)
 
 
-def _model_rows(model: pb.GetModelResponse) -> dict[str, str]:
+def _model_rows(model: ModelDescription) -> dict[str, str]:
     """Return the rows that describe the bundle: identity, inputs and outputs."""
     inputs = {
         f"token ids below {model.vocabulary_size:,}": model.takes_tokens,
@@ -77,20 +77,20 @@ def _model_rows(model: pb.GetModelResponse) -> dict[str, str]:
     }
     rows = {
         "digest": model.model.digest,
-        "tasks": ", ".join(_value_name(pb.Task, "TASK_", task) for task in model.tasks),
+        "tasks": ", ".join(task for task in get_args(Task) if task in model.tasks),
         "inputs": ", ".join(name for name, accepted in inputs.items() if accepted),
         "images": f"{model.image.channels} × {model.image.height:,} × {model.image.width:,} values, in patches of "
         f"{model.image.patch_size} × {model.image.patch_size}"
         + (f" after {model.prefix_rows} rows of zeros" if model.prefix_rows else "")
-        if model.HasField("image")
+        if model.image.patch_size
         else "",
         "sequence limit": f"exactly {model.max_tokens:,} tokens"
         if model.min_tokens == model.max_tokens
         else f"{model.min_tokens:,} to {model.max_tokens:,} tokens",
-        "vectors": f"width {model.width:,}, pooling {_pooling(model.pooling)}"
+        "vectors": f"width {model.width:,}, pooling {model.pooling or 'unknown'}"
         + (", of unit length" if model.normalized else ""),
-        "hidden vectors": f"width {model.hidden_width:,}" if model.hidden_width not in (0, model.width) else "",
-        "other pooling": ", ".join(_pooling(pooling) for pooling in model.poolings if pooling != model.pooling),
+        "hidden vectors": f"width {model.hidden_width:,}" if model.hidden_width != model.width else "",
+        "other pooling": ", ".join(pooling for pooling in model.poolings if pooling != model.pooling),
         "prompts": ", ".join(
             f"{prompt.name}{' (default)' if prompt.name == model.default_prompt else ''} {prompt.text!r}"
             for prompt in model.prompts
@@ -101,14 +101,14 @@ def _model_rows(model: pb.GetModelResponse) -> dict[str, str]:
     return {name: text for name, text in rows.items() if text}
 
 
-def _server_rows(model: pb.GetModelResponse) -> dict[str, str]:
+def _server_rows(model: ModelDescription) -> dict[str, str]:
     """Return the rows that describe how the server runs the model."""
     execution, limits, check = model.execution, model.limits, model.execution.self_check
     cost = execution.cost
     fallback = f" ({execution.fallback_reason})" if execution.fallback_reason else ""
     rows = {
         "provider": execution.provider + fallback,
-        "precision": precision_name(execution.precision),
+        "precision": model.model.precision,
         "request limit": f"{limits.max_sequences:,} sequences, {limits.max_tokens:,} tokens, "
         f"{limits.max_message_bytes:,} bytes",
         "self-check": f"{check.sequences} sequences: "
@@ -124,19 +124,10 @@ def _server_rows(model: pb.GetModelResponse) -> dict[str, str]:
             f"{cost.cell_s * 1e9:.3g} ns per attention cell ({source}, ±{cost.error_ratio:.1%})"
         )
     if execution.longest_sequence_bytes:
-        rows["longest sequence"] = (
-            f"about {execution.longest_sequence_bytes / 2**20:,.0f} MiB of memory for {model.max_tokens:,} tokens"
-        )
+        size_mib = execution.longest_sequence_bytes / 2**20
+        size = "below 1 MiB" if size_mib < 1 else f"about {size_mib:,.0f} MiB"
+        rows["longest sequence"] = f"{size} of memory for {model.max_tokens:,} tokens"
     for graph in model.parity:
         if graph.graph == execution.graph and graph.HasField("same_nearest_neighbour"):
             rows["nearest neighbour"] = f"the same as in fp32 for {graph.same_nearest_neighbour:.1%} of sentences"
     return rows
-
-
-def _pooling(pooling: pb.Pooling) -> str:
-    return _value_name(pb.Pooling, "POOLING_", pooling)
-
-
-def _value_name(enum: Any, prefix: str, value: int) -> str:
-    """Return the name of a value of an enum, in lower case; a newer server may send values without a name here."""
-    return enum.Name(value).removeprefix(prefix).lower() if value in enum.values() else "unknown"

@@ -12,7 +12,7 @@ from tests.client.fake_server import LOADED, MODEL, FakeServer
 
 def test_models_shows_inputs_limits_speed_and_accuracy(server: FakeServer, capsys: pytest.CaptureFixture[str]) -> None:
     server.description = pb.GetModelResponse(
-        model=MODEL,
+        model=pb.ModelRef(name=MODEL.name, digest=MODEL.digest, precision=pb.PRECISION_FP16),
         takes_tokens=True,
         takes_texts=True,
         vocabulary_size=30522,
@@ -34,7 +34,7 @@ def test_models_shows_inputs_limits_speed_and_accuracy(server: FakeServer, capsy
         execution=pb.Execution(
             provider="cpu",
             fallback_reason="no CUDA [driver] here",
-            precision=pb.PRECISION_FP32,
+            precision=pb.PRECISION_FP16,
             graph="g.onnx",
             token_budget=1024,
             longest_sequence_bytes=528 << 20,
@@ -69,7 +69,7 @@ def test_models_shows_inputs_limits_speed_and_accuracy(server: FakeServer, capsy
         MODEL.digest,
         "encode, classify_tokens, attend",
         "cpu (no CUDA [driver] here)",
-        "fp32",
+        "fp16",
         "30,522",
         "256 tokens",
         "2 to 512 tokens",
@@ -149,10 +149,22 @@ def test_models_shows_the_state_of_versions_that_do_not_answer(
     assert failed.endswith("no manifest.json")
 
 
-def test_a_task_that_only_newer_servers_know_is_unknown(server: FakeServer, capsys: pytest.CaptureFixture[str]) -> None:
-    server.description.tasks.extend([pb.TASK_ENCODE, 77])  # type: ignore[list-item]
+def test_models_omits_what_only_newer_servers_know(server: FakeServer, capsys: pytest.CaptureFixture[str]) -> None:
+    server.description.tasks.extend([pb.TASK_ATTEND, 77, pb.TASK_ENCODE])  # type: ignore[list-item]
+    server.description.pooling = 77  # type: ignore[assignment]
     assert main(["models", "--address", server.address]) == 0
-    assert "encode, unknown" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "encode, attend " in shown
+    assert "pooling unknown" in shown
+    assert "77" not in shown
+
+
+def test_the_memory_of_a_tiny_model_is_not_rounded_to_nothing(
+    server: FakeServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server.description.execution.longest_sequence_bytes = 5_000
+    assert main(["models", "--address", server.address]) == 0
+    assert "below 1 MiB of memory" in capsys.readouterr().out
 
 
 def test_load_prints_the_version_that_answers(server: FakeServer, capsys: pytest.CaptureFixture[str]) -> None:
