@@ -2,9 +2,9 @@
 
 import argparse
 import asyncio
-import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from functools import partial
 from itertools import cycle, islice
 
 import numpy as np
@@ -27,6 +27,7 @@ from headwaiter_client.cli.shared_flags import (
     add_text_flags,
     client_arguments,
     positive_int,
+    positive_number,
     text_options,
 )
 from headwaiter_client.cli.text_files import read_texts
@@ -54,7 +55,9 @@ def add_to(commands: Commands) -> None:
         help="number of requesters, each of which waits for its answer before it sends the next request (default: 8)",
     )
     pace.add_argument(
-        "--rate", type=_rate, help="send this many requests per second at random times, without waiting for answers"
+        "--rate",
+        type=partial(positive_number, what="requests per second"),
+        help="send this many requests per second at random times, without waiting for answers",
     )
 
 
@@ -117,18 +120,3 @@ def _error_lines(outcomes: Sequence[Outcome]) -> Iterator[str]:
             errors[type(outcome.error).__name__].append(outcome.error)
     for kind, same_kind in errors.items():
         yield f"{len(same_kind):,} {kind}, the first: {with_flags(str(same_kind[0]))}"
-
-
-def _rate(text: str) -> float:
-    """Return a rate in requests per second.
-
-    Raises:
-        ArgumentTypeError: the text is not a positive finite number.
-    """
-    try:
-        rate_per_s = float(text)
-    except ValueError:
-        rate_per_s = math.nan
-    if not 0 < rate_per_s < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of requests per second: use a number above 0")
-    return rate_per_s

@@ -4,6 +4,7 @@ import argparse
 import math
 import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -32,7 +33,7 @@ def add_command(
         )
 
     add("--address", str, "localhost:50051", "host:port of the server; separate several replicas with commas")
-    add("--timeout-s", _seconds, timeout_s, "seconds to wait for an answer")
+    add("--timeout-s", partial(positive_number, what="seconds"), timeout_s, "seconds to wait for an answer")
     add("--token-file", Path, None, "file with the bearer token")
     parser.add_argument(
         "--tls",
@@ -120,16 +121,16 @@ def whole_number(text: str, least: int = 0) -> int:
     return int(text)
 
 
-def _seconds(text: str) -> float:
-    """Return a number of seconds.
+def positive_number(text: str, what: str) -> float:
+    """Return a number; `what` says what it counts.
 
     Raises:
         ArgumentTypeError: the text is not a finite number above 0.
     """
     try:
-        seconds = float(text)
+        number = float(text)
     except ValueError:
-        seconds = math.nan
-    if not 0 < seconds < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a finite number of seconds above 0")
-    return seconds
+        number = math.nan
+    if not 0 < number < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a finite number of {what} above 0")
+    return number
