@@ -55,7 +55,7 @@ def read_texts(arguments: argparse.Namespace) -> Texts:
         if column:
             return _checked_texts(source, "row", _parquet_column(stream, source, column), lambda value: value)
         lines = _lines_without_mark(stream)
-        return _checked_texts(source, "line", lines, partial(_json_field, name=field) if field else _decoded_line)
+        return _checked_texts(source, "line", lines, partial(_json_field, name=field) if field else _line_text)
 
 
 def _checked_texts(source: str, unit: str, items: Iterable[Any], read: Callable[[Any], object]) -> Texts:
@@ -66,8 +66,6 @@ def _checked_texts(source: str, unit: str, items: Iterable[Any], read: Callable[
             text = read(item)
             if not isinstance(text, str):
                 raise ValueError(f"holds a value of type {type(text).__name__}: each {unit} must hold a string")
-            if not text.strip():
-                raise ValueError(f"is empty: each {unit} must hold a text")
             text.encode()  # JSON escapes can stand for surrogates, which are not Unicode text.
         except ValueError as error:
             raise ValueError(f"{texts.place(len(texts.values))} {_reason(error)}") from error
@@ -95,6 +93,13 @@ def _decoded_line(line: bytes) -> str:
         raise ValueError("looks like UTF-16 or UTF-32: convert the file to UTF-8")
     # Split at line feeds only: str.splitlines would also split at form feeds and Unicode separators.
     return line.removesuffix(b"\n").removesuffix(b"\r").decode()
+
+
+def _line_text(line: bytes) -> str:
+    text = _decoded_line(line)
+    if not text.strip():
+        raise ValueError("is empty: each line must hold a text")
+    return text
 
 
 def _json_field(line: bytes, name: str) -> object:
