@@ -7,7 +7,7 @@ from typing import Any, Generic, TypeVar
 
 from headwaiter_client.calls.list_call import ListCall
 from headwaiter_client.calls.splitting import Chunk, ChunkLimits
-from headwaiter_client.calls.steps import LONGEST_TURN_S
+from headwaiter_client.calls.steps import LONGEST_SLICE_S
 
 _Part = TypeVar("_Part")
 
@@ -99,9 +99,9 @@ async def _as_async(source: Iterable[Any] | AsyncIterable[Any]) -> AsyncIterator
         async for item in source:
             yield item
         return
-    turn_from_s = time.monotonic()
+    resumed_s = time.monotonic()
     for item in source:
         yield item
-        if time.monotonic() - turn_from_s > LONGEST_TURN_S:
+        if time.monotonic() - resumed_s > LONGEST_SLICE_S:
             await asyncio.sleep(0)
-            turn_from_s = time.monotonic()
+            resumed_s = time.monotonic()

@@ -35,7 +35,7 @@ from headwaiter_client.calls.splitting import (
     small_list,
     split_in_half,
 )
-from headwaiter_client.calls.steps import LONGEST_TURN_S, Pause, Steps
+from headwaiter_client.calls.steps import LONGEST_SLICE_S, Pause, Steps
 from headwaiter_client.calls.stream_queue import Sent, StreamQueue
 from headwaiter_client.errors import HeadwaiterError, InvalidInput, ModelChanged, renumbered
 from headwaiter_proto import encoder_pb2 as pb
@@ -157,7 +157,7 @@ class ListCall(ABC, Generic[_Result]):
         resumed_s = time.monotonic()
         while some := list(islice(sequences, MAX_SEQUENCES)):
             parts.append(converter.convert(some))
-            if time.monotonic() - resumed_s > LONGEST_TURN_S:
+            if time.monotonic() - resumed_s > LONGEST_SLICE_S:
                 yield Pause(0.0)
                 resumed_s = time.monotonic()
         if not parts:
@@ -168,7 +168,7 @@ class ListCall(ABC, Generic[_Result]):
         chunks = []
         for chunk in regroup(parts, limits):
             chunks.append(chunk)
-            if time.monotonic() - resumed_s > LONGEST_TURN_S:
+            if time.monotonic() - resumed_s > LONGEST_SLICE_S:
                 yield Pause(0.0)
                 resumed_s = time.monotonic()
         return chunks

@@ -41,7 +41,7 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 1.0
 _HEALTH_TIMEOUT_S = 5.0
 
 # The longest work between two steps of a call, about; an event loop does nothing else during it.
-LONGEST_TURN_S = 0.005
+LONGEST_SLICE_S = 0.005
 
 _Result = TypeVar("_Result")
 _Reply = TypeVar("_Reply", bound=Message)
