@@ -17,11 +17,10 @@ from headwaiter_client.transport.grpc_transport import (
     CLOSED_BEFORE,
     CLOSED_DURING,
     MOVED,
-    PROBE_TIMEOUT_S,
     probe_outcome,
 )
 from headwaiter_client.transport.log import TransportLog
-from headwaiter_client.transport.replicas import Change, Replicas
+from headwaiter_client.transport.replicas import PROBE_TIMEOUT_S, Change, Replicas
 from headwaiter_client.transport.retries import Attempts, RetryBudgets, RetryPolicy
 from headwaiter_client.transport.status import error_from_rpc, is_silence
 from headwaiter_client.transport.tls_mismatch import TlsMismatch
@@ -205,7 +204,7 @@ class AsyncGrpcTransport:
         """Probe the replica of a call; see `GrpcTransport._suspect`."""
         if self._replicas.is_aside(index):
             sent.move()
-        elif self._replicas.suspect(index, sent_s):
+        elif self._replicas.suspect(index, sent_s, time.monotonic()):
             self._probe(index, sent.patience_s, wait_for_ready=False)
 
     def _start_probes(self, *, wait_for_ready: bool = True) -> None:

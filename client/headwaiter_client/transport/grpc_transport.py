@@ -5,6 +5,7 @@ whether a failed call is sent again (`failover`). It has no thread of its own: c
 are down, and gRPC's thread records the outcome.
 """
 
+import os
 import random
 import threading
 import time
@@ -22,18 +23,19 @@ from headwaiter_client.transport.connection import Connection, capped_timeout_s
 from headwaiter_client.transport.failover import Failover, OutgoingCall, Resend
 from headwaiter_client.transport.interface import CancelScope
 from headwaiter_client.transport.log import TransportLog
-from headwaiter_client.transport.replicas import Change, Probe, Replicas
+from headwaiter_client.transport.replicas import PROBE_TIMEOUT_S, Change, Probe, Replicas
 from headwaiter_client.transport.retries import Attempts, RetryBudgets, RetryPolicy
 from headwaiter_client.transport.status import error_from_rpc, is_silence
 from headwaiter_client.transport.tls_mismatch import TlsMismatch
 
-# Longest wait for the answer to the probe of a replica that is down: long enough to reconnect.
-PROBE_TIMEOUT_S = 2.0
 # A probe ends with one of these codes if the server cannot be reached (UNAVAILABLE) or is stopping (CANCELLED).
 _DOWN_CODES = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
 
 # Seconds between two looks at the scope of a call that waits for a replica.
 _CANCEL_CHECK_S = 0.1
+
+# The channels that this process has inherited from its parent, which are never freed.
+_INHERITED: list[list[grpc.Channel]] = []
 
 CANCELLED_BY_SCOPE = "the call was cancelled, because another call failed or the stream was closed"
 CLOSED_BEFORE = "the client is closed: create a new client"
@@ -51,9 +53,18 @@ class GrpcTransport:
     """
 
     def __init__(self, connection: Connection, retry: RetryPolicy) -> None:
+        self._connection, self._retry = connection, retry
+        self._credentials = connection.credentials()
         self._metadata = connection.call_metadata()
-        self._budgets = RetryBudgets(retry)
-        self._channels = channels = connection.channels(connection.credentials())
+        self._closed = threading.Event()
+        self._opening = threading.Lock()
+        self._open()
+
+    def _open(self) -> None:
+        """Open the channels of this process, and forget all that another process knows about the replicas."""
+        connection = self._connection
+        self._budgets = RetryBudgets(self._retry)
+        self._channels = channels = connection.channels(self._credentials)
         # Kept, because gRPC needs about 10 µs to make one.
         self._stub: Callable[[int, str], _Stub] = cache(lambda index, method: channels[index].unary_unary(method))
         count = len(channels)
@@ -63,11 +74,12 @@ class GrpcTransport:
         self._tls_mismatch = TlsMismatch(connection)
         self._failover = Failover(self._replicas, self._budgets, self._log)
         self._in_flight: list[set[_Sent]] = [set() for _ in self._channels]
-        self._closed = threading.Event()
         # Notified when a replica has been probed, and when the client is closed.
         self._changed = threading.Condition()
+        self._pid = os.getpid()
         # gRPC frees a channel that nobody closes only after the calls of that channel, which include probes.
-        weakref.finalize(self, _close_all, self._channels).atexit = False
+        self._close_channels = weakref.finalize(self, _close_all, self._channels, self._pid)
+        self._close_channels.atexit = False
         self._start_probes(wait_for_ready=False)
 
     def unary(
@@ -80,6 +92,8 @@ class GrpcTransport:
     ) -> bytes:
         """Make a call; see `Transport.unary`."""
         timeout_s = capped_timeout_s(timeout_s, request_id)
+        if os.getpid() != self._pid:
+            self._reopen(request_id)
         deadline_s = time.monotonic() + timeout_s
         call = OutgoingCall(method, request, timeout_s, deadline_s, request_id, Attempts(self._metadata))
         budget = self._budgets.of(method)
@@ -103,9 +117,18 @@ class GrpcTransport:
     def close(self) -> None:
         """End calls in flight, and all later calls, with `Cancelled`."""
         self._closed.set()
-        _close_all(self._channels)
+        self._close_channels()
         with self._changed:
             self._changed.notify_all()
+
+    def _reopen(self, request_id: str | None) -> None:
+        """Open channels in a child process: the parent's channels need gRPC's threads, which only the parent has."""
+        with self._opening:
+            if self._closed.is_set():
+                raise Cancelled(CLOSED_BEFORE, request_id=request_id)
+            if os.getpid() != self._pid:
+                self._close_channels()
+                self._open()
 
     def _next_replica(self, call: OutgoingCall, cancel_scope: CancelScope | None) -> int:
         """Wait until calls may start, and return the replica for the next attempt."""
@@ -236,7 +259,7 @@ class GrpcTransport:
         """Probe the replica of a call if it has not answered since `sent_s`, while other replicas answer."""
         if self._replicas.is_aside(index):
             sent.move()  # Another call has put the replica aside before this call was in flight.
-        elif self._replicas.suspect(index, sent_s):
+        elif self._replicas.suspect(index, sent_s, time.monotonic()):
             self._probe(index, sent.patience_s, wait_for_ready=False)
 
     def _start_probes(self, *, wait_for_ready: bool = True) -> None:
@@ -316,6 +339,9 @@ def probe_outcome(code: grpc.StatusCode, reply: bytes) -> Probe:
     return Probe.REFUSED if code in _DOWN_CODES else Probe.SERVING
 
 
-def _close_all(channels: list[grpc.Channel]) -> None:
+def _close_all(channels: list[grpc.Channel], pid: int) -> None:
+    if os.getpid() != pid:  # Closing a channel of the parent would wait for calls that end only in the parent.
+        _INHERITED.append(channels)
+        return
     for channel in channels:
         channel.close()

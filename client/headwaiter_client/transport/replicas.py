@@ -13,6 +13,10 @@ from enum import Enum
 
 # This many calls in a row without an answer put a replica aside.
 _MAX_SILENT_CALLS = 3
+# Longest wait for the answer to the probe of a replica that is down: long enough to reconnect.
+PROBE_TIMEOUT_S = 2.0
+# A probe without an outcome for this long is lost, for example because its task was cancelled.
+_PROBE_LOST_S = PROBE_TIMEOUT_S + 0.5
 # Seconds until a failed probe is repeated; the pause doubles with each failure.
 _FIRST_PROBE_PAUSE_S, _MAX_PROBE_PAUSE_S = 0.1, 1.0
 # Seconds for which a replica is put aside at least; they double with each time, until the replica answers a call.
@@ -43,9 +47,14 @@ class _Replica:
     silent_calls: int = 0
     is_aside: bool = False
     times_aside: int = 0
-    is_probed: bool = False
+    probe_ends_s: float = -math.inf  # Until then, an outcome of the latest probe may arrive.
     next_probe_s: float = -math.inf
     probe_pause_s: float = _FIRST_PROBE_PAUSE_S
+
+    @property
+    def due_s(self) -> float:
+        """The time of the next probe: one probe at a time."""
+        return max(self.next_probe_s, self.probe_ends_s)
 
 
 class Replicas:
@@ -84,9 +93,8 @@ class Replicas:
 
     @property
     def next_probe_s(self) -> float:
-        """The time at which the next probe is due; infinite while all probes are on their way."""
-        waiting = (replica.next_probe_s for replica in self._replicas if not (replica.up or replica.is_probed))
-        return min(waiting, default=math.inf)
+        """The time at which the next probe is due, if the probes on their way are lost; infinite if all are up."""
+        return min((replica.due_s for replica in self._replicas if not replica.up), default=math.inf)
 
     def has_others(self, tried: Collection[int]) -> bool:
         """Return whether a replica is up that a call has not tried."""
@@ -136,13 +144,15 @@ class Replicas:
             replica.silent_calls += 1
             return self._put_aside(replica, now_s) if replica.silent_calls >= _MAX_SILENT_CALLS else None
 
-    def suspect(self, index: int, sent_s: float) -> bool:
+    def suspect(self, index: int, sent_s: float, now_s: float) -> bool:
         """Return whether to probe a replica because it has answered nothing since `sent_s`, while others answer."""
         replica = self._replicas[index]
         with self._lock:
-            if replica.is_probed or not replica.up or replica.answered_s >= sent_s or not self._others_answer(replica):
+            if not replica.up or replica.answered_s >= sent_s or not self._others_answer(replica):
                 return False
-            replica.is_probed = True
+            if replica.probe_ends_s > now_s:
+                return False
+            replica.probe_ends_s = now_s + _PROBE_LOST_S
             return True
 
     def is_aside(self, index: int) -> bool:
@@ -152,20 +162,16 @@ class Replicas:
     def due(self, now_s: float) -> list[int]:
         """Return the replicas to probe now. The caller reports the outcome of each probe to `probed`."""
         with self._lock:
-            due = [
-                index
-                for index, replica in enumerate(self._replicas)
-                if not replica.up and not replica.is_probed and replica.next_probe_s <= now_s
-            ]
+            due = [index for index, replica in enumerate(self._replicas) if not replica.up and replica.due_s <= now_s]
             for index in due:
-                self._replicas[index].is_probed = True
+                self._replicas[index].probe_ends_s = now_s + _PROBE_LOST_S
             return due
 
     def probed(self, index: int, outcome: Probe, now_s: float) -> Change | None:
         """Record the outcome of a probe."""
         replica = self._replicas[index]
         with self._lock:
-            replica.is_probed = False
+            replica.probe_ends_s = -math.inf
             if outcome is Probe.SERVING:
                 # A probe is no answer to a call: `answered_s` of a replica that is up stays as it is.
                 return None if replica.up else self._set_up(replica, now_s)

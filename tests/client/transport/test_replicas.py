@@ -1,13 +1,12 @@
 """The choice of the replica for the next call, and of the replicas to probe."""
 
-import math
 from collections import Counter
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headwaiter_client.transport.replicas import Change, Probe, Replicas
+from headwaiter_client.transport.replicas import PROBE_TIMEOUT_S, Change, Probe, Replicas
 
 # Probes of a replica that stays away are at most this far apart.
 LONGEST_PAUSE_S = 1.0
@@ -80,7 +79,7 @@ def test_a_replica_that_refuses_a_call_takes_none_until_a_probe_finds_it_serving
 def test_a_replica_that_refuses_a_probe_goes_down() -> None:
     replicas = _replicas(True, True)
     replicas.answered(1, 1, 2)
-    assert replicas.suspect(0, 1)
+    assert replicas.suspect(0, 1, 3)
     assert replicas.probed(0, Probe.REFUSED, 3) is Change.DOWN
 
 
@@ -98,7 +97,7 @@ def test_probes_of_a_replica_that_is_down_go_on_at_most_a_second_apart(outcomes:
     replicas.refused(0, now_s)
     for outcome in outcomes:
         assert replicas.due(now_s) == [0]
-        assert replicas.next_probe_s == math.inf  # One probe at a time.
+        assert replicas.next_probe_s > now_s + PROBE_TIMEOUT_S  # One probe at a time.
         assert replicas.due(now_s) == []
         replicas.probed(0, outcome, now_s)
         assert 0.1 <= replicas.next_probe_s - now_s <= LONGEST_PAUSE_S
@@ -106,6 +105,20 @@ def test_probes_of_a_replica_that_is_down_go_on_at_most_a_second_apart(outcomes:
         now_s = replicas.next_probe_s
     # Growing pauses: ten probes in the first 7 s, then one each second.
     assert now_s >= 1 + 0.1 * len(outcomes)
+
+
+def test_a_probe_without_an_outcome_is_sent_again_after_its_timeout() -> None:
+    replicas = Replicas(2, first=0)
+    assert replicas.due(10) == [0, 1]
+    assert replicas.due(10 + PROBE_TIMEOUT_S) == []
+    assert 10 + PROBE_TIMEOUT_S < replicas.next_probe_s <= 10 + PROBE_TIMEOUT_S + 1
+    assert replicas.due(replicas.next_probe_s) == [0, 1]
+
+
+def test_a_probe_of_a_silent_replica_without_an_outcome_is_sent_again_after_its_timeout() -> None:
+    replicas = _replicas(True, True)
+    replicas.answered(1, 1, 2)
+    assert [replicas.suspect(0, 1, now_s) for now_s in (3, 3 + PROBE_TIMEOUT_S, 4 + PROBE_TIMEOUT_S)] == [1, 0, 1]
 
 
 def _silence(replicas: Replicas, calls: int, now_s: float) -> list[Change | None]:
@@ -141,7 +154,7 @@ def test_the_last_replica_is_never_put_aside(events: list[tuple[int, str]]) -> N
             replicas.answered(index, now_s - 0.5, now_s)
         elif event == "timed_out":
             replicas.timed_out(index, now_s)
-        elif replicas.suspect(index, now_s):
+        elif replicas.suspect(index, now_s, now_s):
             replicas.probed(index, Probe.SILENT, now_s)
         assert replicas.any_up
 
@@ -189,13 +202,13 @@ def test_a_silent_replica_is_probed_if_others_answer(
     replicas = _replicas(True, True)
     replicas.answered(0, 0, answered_s)
     replicas.answered(1, 0, other_answered_s)
-    assert replicas.suspect(0, sent_s=2) is suspected
-    assert not replicas.suspect(0, sent_s=2)  # One probe at a time.
+    assert replicas.suspect(0, sent_s=2, now_s=4) is suspected
+    assert not replicas.suspect(0, sent_s=2, now_s=4)  # One probe at a time.
 
 
 def test_a_suspected_replica_is_put_aside_only_if_its_probe_gets_no_answer() -> None:
     replicas = _replicas(True, True)
     replicas.answered(1, 1, 2)
     for outcome, change in ((Probe.SERVING, None), (Probe.SILENT, Change.ASIDE)):
-        assert replicas.suspect(0, 1)
+        assert replicas.suspect(0, 1, 3)
         assert replicas.probed(0, outcome, 3) is change
