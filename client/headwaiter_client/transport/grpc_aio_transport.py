@@ -260,8 +260,11 @@ async def _record_probe(
     transport: "weakref.ref[AsyncGrpcTransport]", index: int, call: "grpc.aio.UnaryUnaryCall[bytes, bytes]"
 ) -> None:
     """Wait for a probe; the task holds no reference to the transport, which is freed when nobody else holds it."""
-    code = await call.code()
-    reply = await call if code is grpc.StatusCode.OK else b""
+    try:
+        code = await call.code()
+        reply = await call if code is grpc.StatusCode.OK else b""
+    except Exception:  # noqa: BLE001 An interceptor raised it, so the next call raises it too, for the caller to see.
+        code, reply = grpc.StatusCode.INTERNAL, b""
     alive = transport()
     if alive is not None:
         alive.record_probe(index, code, reply)

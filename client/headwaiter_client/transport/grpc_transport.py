@@ -192,7 +192,9 @@ class GrpcTransport:
             else:
                 self._note(index, self._replicas.answered(index, sent_s, now_s))
             raise failure from error
-        except ValueError as error:  # gRPC raises ValueError here only if the channel is closed.
+        except ValueError as error:  # gRPC raises ValueError if the channel is closed; an interceptor may raise it too.
+            if not self._closed.is_set():
+                raise
             raise Cancelled(CLOSED_BEFORE, request_id=call.request_id) from error
         self._note(index, self._replicas.answered(index, sent_s, time.monotonic()))
         return reply

@@ -57,6 +57,29 @@ def test_an_error_passes_through_an_interceptor(call: Call, server: FakeServer) 
         call(server, "encode", ["a"], connect={"interceptors": [_AddKey()]})
 
 
+class _Wrong(grpc.UnaryUnaryClientInterceptor):
+    def intercept_unary_unary(self, continuation: Any, details: Any, request: Any) -> Any:
+        raise ValueError("the interceptor is wrong")
+
+
+class _AsyncWrong(grpc.aio.UnaryUnaryClientInterceptor):
+    async def intercept_unary_unary(self, continuation: Any, details: Any, request: Any) -> Any:
+        raise ValueError("the interceptor is wrong")
+
+
+@BOTH
+@pytest.mark.parametrize("in_a_list", [False, True], ids=["server", "replicas"])
+async def test_the_error_of_an_interceptor_reaches_the_caller(
+    client_class: Any, server: FakeServer, in_a_list: bool
+) -> None:
+    address = [server.address, server.address] if in_a_list else server.address
+    wrong = _Wrong() if client_class is Client else _AsyncWrong()
+    async with async_encode(client_class, address, interceptors=[wrong], timeout_s=3) as encode:
+        for _ in range(2):
+            with pytest.raises(ValueError, match="the interceptor is wrong"):
+                await encode([[1]])
+
+
 @BOTH
 async def test_a_failed_call_moves_to_another_replica_through_an_interceptor(
     client_class: Any, server: FakeServer
