@@ -71,7 +71,7 @@ class AsyncGrpcTransport:
                 except Transient as error:
                     pause_s = await self._pause_s(call, index, error)
                     if pause_s is None:
-                        await self._raise_mismatch(index, error)
+                        await self._raise_mismatch(call, index, error)
                         raise
                     await _wait(self._closed, pause_s)
         finally:
@@ -124,12 +124,12 @@ class AsyncGrpcTransport:
             return None
         return self._failover.pause_s(call, error, time.monotonic(), random.random())  # noqa: S311
 
-    async def _raise_mismatch(self, index: int, error: Transient) -> None:
+    async def _raise_mismatch(self, call: OutgoingCall, index: int, error: Transient) -> None:
         """Raise a better error; see `GrpcTransport._raise_mismatch`."""
         if self._replicas.any_answered:
             return
-        if self._tls_mismatch.is_worth_a_look(index, str(error)):
-            await asyncio.to_thread(self._tls_mismatch.look, index)
+        if self._tls_mismatch.should_check(index, str(error)):
+            await asyncio.to_thread(self._tls_mismatch.check, index, call.deadline_s)
         if message := self._tls_mismatch.message(index):
             raise Unavailable(message, request_id=error.request_id) from error.__cause__
 

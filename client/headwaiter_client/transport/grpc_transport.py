@@ -107,7 +107,7 @@ class GrpcTransport:
                 except Transient as error:
                     pause_s = self._pause_s(call, index, error, cancel_scope)
                     if pause_s is None:
-                        self._raise_mismatch(index, error)
+                        self._raise_mismatch(call, index, error)
                         raise
                     (cancel_scope.cancelled if cancel_scope else self._closed).wait(pause_s)
         finally:
@@ -155,12 +155,12 @@ class GrpcTransport:
             return None
         return self._failover.pause_s(call, error, time.monotonic(), random.random())  # noqa: S311
 
-    def _raise_mismatch(self, index: int, error: Transient) -> None:
+    def _raise_mismatch(self, call: OutgoingCall, index: int, error: Transient) -> None:
         """Raise a better error if the server has never answered because only one side speaks TLS."""
         if self._replicas.any_answered:
             return
-        if self._tls_mismatch.is_worth_a_look(index, str(error)):
-            self._tls_mismatch.look(index)
+        if self._tls_mismatch.should_check(index, str(error)):
+            self._tls_mismatch.check(index, call.deadline_s)
         if message := self._tls_mismatch.message(index):
             raise Unavailable(message, request_id=error.request_id) from error.__cause__
 

@@ -1,9 +1,16 @@
 """TLS, client certificates and tokens, with certificates made for the test."""
 
+import asyncio
+import math
+import socket
+import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import grpc
 import pytest
@@ -12,11 +19,14 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
-from headwaiter_client import Client, TlsConfig, Unavailable
+from headwaiter_client import AsyncClient, Client, RetryPolicy, TlsConfig, Unavailable
 from headwaiter_client.transport.connection import Connection
 from headwaiter_client.transport.tls_mismatch import TlsMismatch
+from tests.client.async_encode import async_encode
 from tests.client.fake_server import Call, FakeServer
+from tests.client.replica_process import free_ports
 
+BOTH = pytest.mark.parametrize("client_class", [Client, AsyncClient], ids=["sync", "async"])
 TlsServer = Callable[..., FakeServer]
 
 
@@ -108,25 +118,65 @@ def test_a_mismatch_is_reported_if_another_ip_address_of_the_host_refuses_connec
     # No server listens on [::1], and gRPC reports the error of one address alone.
     port = tls_server(require_client_cert=False).address.rpartition(":")[2]
     message = "failed to connect to all addresses; last error: UNKNOWN: ipv6:%5B::1%5D: Connection refused"
-    look = TlsMismatch(Connection(f"localhost:{port}"))
-    assert look.is_worth_a_look(0, message)
-    look.look(0)
-    assert "speaks TLS" in str(look.message(0))
-    assert not look.is_worth_a_look(0, message)
+    mismatch = TlsMismatch(Connection(f"localhost:{port}"))
+    assert mismatch.should_check(0, message)
+    mismatch.check(0, math.inf)
+    assert "speaks TLS" in str(mismatch.message(0))
+    assert not mismatch.should_check(0, message)
 
 
 @pytest.mark.parametrize("address", ["unix:/no/such/socket", "localhost:1", "dns:///localhost:1"])
 @pytest.mark.parametrize("tls", [None, TlsConfig()])
 def test_no_mismatch_is_reported_if_no_server_listens(address: str, tls: TlsConfig | None) -> None:
-    look = TlsMismatch(Connection(address, tls=tls))
-    look.look(0)
-    assert look.message(0) is None
+    mismatch = TlsMismatch(Connection(address, tls=tls))
+    mismatch.check(0, math.inf)
+    assert mismatch.message(0) is None
 
 
 def test_no_mismatch_is_reported_if_neither_side_speaks_tls(server: FakeServer) -> None:
-    look = TlsMismatch(Connection(server.address))
-    look.look(0)
-    assert look.message(0) is None
+    mismatch = TlsMismatch(Connection(server.address))
+    mismatch.check(0, math.inf)
+    assert mismatch.message(0) is None
+
+
+@BOTH
+async def test_a_mismatch_is_reported_to_a_client_that_has_called_before_the_server_started(client_class: Any) -> None:
+    (port,) = free_ports(1)
+    retry = RetryPolicy(max_attempts=1)
+    async with async_encode(client_class, f"127.0.0.1:{port}", tls=TlsConfig(), retry=retry) as encode:
+        with pytest.raises(Unavailable, match="refused"):
+            await encode([[1]])
+        server = grpc.server(ThreadPoolExecutor(1))
+        server.add_insecure_port(f"127.0.0.1:{port}")
+        server.start()
+        messages = []
+        until_s = time.monotonic() + 20
+        while time.monotonic() < until_s and not any("does not speak TLS" in message for message in messages):
+            with pytest.raises(Unavailable) as refused:
+                await encode([[1]])
+            messages.append(str(refused.value))
+            await asyncio.sleep(0.1)
+        server.stop(None)
+    assert "does not speak TLS" in messages[-1]
+
+
+@pytest.mark.parametrize(("left_s", "longest_s"), [(60, 1.5), (0.2, 0.7), (0, 0.5)])
+def test_the_check_of_a_host_with_several_silent_ip_addresses_ends_within_a_second_and_before_the_deadline(
+    monkeypatch: pytest.MonkeyPatch, left_s: float, longest_s: float
+) -> None:
+    with ExitStack() as stack:
+        full = stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
+        for _ in range(4):  # A listener whose queue is full leaves further connections unanswered.
+            waiting = stack.enter_context(socket.socket())
+            waiting.setblocking(False)
+            waiting.connect_ex(full.getsockname())
+        address = socket.getaddrinfo(*full.getsockname(), type=socket.SOCK_STREAM)
+        monkeypatch.setattr(socket, "getaddrinfo", lambda host, *_, **__: address * (5 if host == "localhost" else 1))
+        mismatch = TlsMismatch(Connection(f"localhost:{full.getsockname()[1]}"))
+        started_s = time.monotonic()
+        mismatch.check(0, started_s + left_s)
+        assert time.monotonic() - started_s < longest_s
+        assert mismatch.message(0) is None
 
 
 def test_an_untrusted_certificate_is_named_as_the_cause(call: Call, tls_server: TlsServer) -> None:
