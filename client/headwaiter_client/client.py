@@ -38,8 +38,8 @@ class Client(ThreadRunner):
     raises a `TypeError`.
 
     Args:
-        address: the server as host:port, or a list of replicas. A host name in a list may have several IP addresses;
-            each of them counts as a replica.
+        address: the server as host:port, or a list of replicas. If a host name in a list has several IP addresses, gRPC
+            takes turns among them; the client puts aside whole entries of the list.
         token: bearer token to send with each call.
         tls: the files of a TLS connection; plain text when None.
         metadata: gRPC metadata to send with each call, besides the token.

@@ -245,9 +245,11 @@ def test_a_server_that_never_answered_is_unavailable_within_two_seconds(
     assert time.monotonic() - started_s < 2
 
 
-def test_a_call_waits_for_a_first_replica_until_its_deadline(call: Call, silent_address: str) -> None:
+@pytest.mark.parametrize("in_a_list", [False, True], ids=["server", "list of one"])
+def test_a_call_waits_for_a_first_answer_until_its_deadline(call: Call, silent_address: str, in_a_list: bool) -> None:
+    address = SimpleNamespace(address=[silent_address] if in_a_list else silent_address)
     with pytest.raises(DeadlineExceeded, match=r"0\.2 s") as late:
-        call(_replicas(silent_address), "encode", ["a"], timeout_s=0.2, request_id="r")
+        call(address, "encode", ["a"], timeout_s=0.2, request_id="r")
     assert late.value.request_id == "r"
 
 
