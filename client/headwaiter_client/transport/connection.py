@@ -42,6 +42,7 @@ _WATCHED = {
 _HOST_PORT = r"(\[[0-9A-Fa-f:.]+(%\w+)?\]|[^\s:/,\[\]@]+):[0-9]+"
 _HOSTS = re.compile(rf"(dns:(//[^/\s]*/)?)?{_HOST_PORT}|ipv[46]:{_HOST_PORT}(,{_HOST_PORT})*")
 _SOCKET = re.compile(r"(unix|unix-abstract|vsock|xds):\S+")
+_OPTION = '("grpc.keepalive_time_ms", 60_000)'
 _ADDRESS = 'a str, such as "localhost:50051", or a list of these'
 # OpenSSL's errors for a private key that does not belong to the certificate.
 _KEY_MISMATCHES = ("KEY_VALUES_MISMATCH", "KEY_TYPE_MISMATCH", "NO_CERTIFICATE_ASSIGNED")
@@ -120,7 +121,8 @@ class Connection:
 
     Raises:
         TypeError: an attribute has the wrong type.
-        ValueError: an address has the wrong form, or the token or the metadata cannot be sent in a header.
+        ValueError: an address or a channel option has the wrong form, or the token or the metadata cannot be sent in a
+            header.
     """
 
     address: str | Sequence[str]
@@ -139,13 +141,17 @@ class Connection:
         ):
             check_type(name, getattr(self, name), accepted, description)
         if not self.address:
-            raise ValueError(f"address is empty ({self.address!r}): pass host:port, or a list of replicas")
+            raise ValueError("no address is given: pass host:port, or a list of replicas")
         for address in self.addresses:
             _check_address(address)
         check_type("interceptors", self.interceptors, Sequence, "a list of gRPC's client interceptors")
-        check_type(
-            "channel_options", self.channel_options, Sequence, 'a list, such as [("grpc.keepalive_time_ms", 60_000)]'
-        )
+        check_type("channel_options", self.channel_options, Sequence, f"a list, such as [{_OPTION}]")
+        for index, option in enumerate(self.channel_options):
+            check_type(f"channel_options[{index}]", option, tuple | list, f"a pair, such as {_OPTION}")
+            if len(option) != 2 or not isinstance(option[0], str):
+                raise ValueError(
+                    f"channel_options[{index}] is no pair of a name and a value: pass a pair, such as {_OPTION}"
+                )
         for key, value in (self.metadata or {}).items():
             check_type("a key of metadata", key, str, "a str")
             check_type(f"metadata[{key!r}]", value, str, "a str")
