@@ -84,7 +84,7 @@ class Failover:
             return Resend.AT_ONCE
         attempts.unavailable.clear()
         # A server that has never answered is more likely to have the wrong address than to be restarted, and a health
-        # check asks for the state of now.
+        # check asks for the present state.
         if self._replicas.any_answered and call.method != HEALTH_METHOD:
             return Resend.WHEN_UP
         return Resend.AFTER_PAUSE
@@ -93,7 +93,7 @@ class Failover:
         """Return the seconds until a call is sent again, or None if the call fails: a retry may not be left."""
         attempts = call.attempts
         budget = self._budgets.of(call.method)
-        pause_s = budget.wait_s(error, attempts.count, call.deadline_s - now_s, jitter)
+        pause_s = budget.pause_s(error, attempts.count, call.deadline_s - now_s, jitter)
         if pause_s is not None:
             self._log.retry(call.name, pause_s, attempts.count, error, now_s)
         return pause_s

@@ -22,7 +22,7 @@ from headwaiter_client.transport.grpc_transport import (
 from headwaiter_client.transport.log import TransportLog
 from headwaiter_client.transport.replicas import PROBE_TIMEOUT_S, Change, Replicas
 from headwaiter_client.transport.retries import Attempts, RetryBudgets, RetryPolicy
-from headwaiter_client.transport.status import error_from_rpc, is_silence
+from headwaiter_client.transport.status import error_from_rpc, is_silent
 from headwaiter_client.transport.tls_mismatch import TlsMismatch
 
 
@@ -40,7 +40,7 @@ class AsyncGrpcTransport:
         self._budgets = RetryBudgets(retry)
         count = len(connection.addresses)
         # Start at a random replica, so that clients that start together do not all call the same replica first.
-        self._replicas = Replicas(count, random.randrange(count), checked=not connection.balanced)  # noqa: S311
+        self._replicas = Replicas(count, random.randrange(count), probe_first=connection.balanced)  # noqa: S311
         self._log = TransportLog(connection.addresses)
         self._tls_mismatch = TlsMismatch(connection)
         self._failover = Failover(self._replicas, self._budgets, self._log)
@@ -148,13 +148,8 @@ class AsyncGrpcTransport:
                 reply = await rpc
         except grpc.RpcError as error:
             failure = error_from_rpc(error, timeout_s=call.timeout_s, request_id=call.request_id)
-            now_s = time.monotonic()
-            if isinstance(failure, Unavailable):
-                self._note(index, self._replicas.refused(index, now_s), str(failure))
-            elif is_silence(error):
-                self._note(index, self._replicas.timed_out(index, now_s))
-            else:
-                self._note(index, self._replicas.answered(index, sent_s, now_s))
+            change = self._replicas.failed(index, failure, sent_s, time.monotonic(), is_silent=is_silent(error))
+            self._note(index, change, str(failure))
             raise failure from error
         except grpc.aio.UsageError as error:
             raise Cancelled(CLOSED_BEFORE, request_id=call.request_id) from error
@@ -226,8 +221,10 @@ class AsyncGrpcTransport:
         if self._closed.is_set():
             return
         change = self._replicas.probed(index, probe_outcome(code, reply), time.monotonic())
-        self._note(index, change, f"its health check ended with {code.name}")
-        self._notify()  # The time of the next probe has changed.
+        if change is None:
+            self._notify()  # The time of the next probe has changed.
+        else:
+            self._note(index, change, f"its health check ended with {code.name}")
 
 
 class _Sent:

@@ -25,7 +25,7 @@ from headwaiter_client.transport.interface import CancelScope
 from headwaiter_client.transport.log import TransportLog
 from headwaiter_client.transport.replicas import PROBE_TIMEOUT_S, Change, Probe, Replicas
 from headwaiter_client.transport.retries import Attempts, RetryBudgets, RetryPolicy
-from headwaiter_client.transport.status import error_from_rpc, is_silence
+from headwaiter_client.transport.status import error_from_rpc, is_silent
 from headwaiter_client.transport.tls_mismatch import TlsMismatch
 
 # A probe ends with one of these codes if the server cannot be reached (UNAVAILABLE) or is stopping (CANCELLED).
@@ -69,7 +69,7 @@ class GrpcTransport:
         self._stub: Callable[[int, str], _Stub] = cache(lambda index, method: channels[index].unary_unary(method))
         count = len(channels)
         # Start at a random replica, so that clients that start together do not all call the same replica first.
-        self._replicas = Replicas(count, random.randrange(count), checked=not connection.balanced)  # noqa: S311
+        self._replicas = Replicas(count, random.randrange(count), probe_first=connection.balanced)  # noqa: S311
         self._log = TransportLog(connection.addresses)
         self._tls_mismatch = TlsMismatch(connection)
         self._failover = Failover(self._replicas, self._budgets, self._log)
@@ -118,8 +118,7 @@ class GrpcTransport:
         """End calls in flight, and all later calls, with `Cancelled`."""
         self._closed.set()
         self._close_channels()
-        with self._changed:
-            self._changed.notify_all()
+        self._notify()
 
     def _reopen(self, request_id: str | None) -> None:
         """Open channels in a child process: the parent's channels need gRPC's threads, which only the parent has."""
@@ -184,13 +183,8 @@ class GrpcTransport:
             if self._closed.is_set():
                 raise Cancelled(CLOSED_DURING, request_id=call.request_id) from error
             failure = error_from_rpc(error, timeout_s=call.timeout_s, request_id=call.request_id)
-            now_s = time.monotonic()
-            if isinstance(failure, Unavailable):
-                self._note(index, self._replicas.refused(index, now_s), str(failure))
-            elif is_silence(error):
-                self._note(index, self._replicas.timed_out(index, now_s))
-            else:
-                self._note(index, self._replicas.answered(index, sent_s, now_s))
+            change = self._replicas.failed(index, failure, sent_s, time.monotonic(), is_silent=is_silent(error))
+            self._note(index, change, str(failure))
             raise failure from error
         except ValueError as error:  # gRPC raises ValueError if the channel is closed; an interceptor may raise it too.
             if not self._closed.is_set():
@@ -254,6 +248,9 @@ class GrpcTransport:
             for sent in list(self._in_flight[index]):
                 sent.move()
         self._start_probes()
+        self._notify()
+
+    def _notify(self) -> None:
         with self._changed:
             self._changed.notify_all()
 
@@ -287,11 +284,11 @@ class GrpcTransport:
     def _record_probe(self, index: int, call: "grpc.Future[bytes]") -> None:
         code = cast("grpc.Call", call).code()
         outcome = probe_outcome(code, call.result() if code is grpc.StatusCode.OK else b"")
-        self._note(
-            index, self._replicas.probed(index, outcome, time.monotonic()), f"its health check ended with {code.name}"
-        )
-        with self._changed:  # The time of the next probe has changed.
-            self._changed.notify_all()
+        change = self._replicas.probed(index, outcome, time.monotonic())
+        if change is None:
+            self._notify()  # The time of the next probe has changed.
+        else:
+            self._note(index, change, f"its health check ended with {code.name}")
 
 
 class _Sent:

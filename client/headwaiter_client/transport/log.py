@@ -51,7 +51,7 @@ class TransportLog:
             error,
         )
 
-    def retry(self, method: str, wait_s: float, attempts: int, error: Exception, now_s: float) -> None:
+    def retry(self, method: str, pause_s: float, attempts: int, error: Exception, now_s: float) -> None:
         """Log that a call will be sent again."""
         self._write(
             "retry",
@@ -59,7 +59,7 @@ class TransportLog:
             logging.INFO,
             "%s is sent again in %.2f s, after attempt %d: %s",
             method,
-            wait_s,
+            pause_s,
             attempts,
             error,
         )

@@ -11,6 +11,8 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from enum import Enum
 
+from headwaiter_client.errors import HeadwaiterError, Unavailable
+
 # This many calls in a row without an answer put a replica aside.
 _MAX_SILENT_CALLS = 3
 # Longest wait for the answer to the probe of a replica that is down: long enough to reconnect.
@@ -63,11 +65,11 @@ class Replicas:
     Args:
         count: number of replicas.
         first: index of the replica for the first call.
-        checked: whether calls may start before a replica has been probed.
+        probe_first: whether calls wait until a replica has been probed.
     """
 
-    def __init__(self, count: int, first: int, *, checked: bool = False) -> None:
-        self._replicas = [_Replica(up=True if checked else None) for _ in range(count)]
+    def __init__(self, count: int, first: int, *, probe_first: bool) -> None:
+        self._replicas = [_Replica(up=None if probe_first else True) for _ in range(count)]
         self._next = first
         self._lock = threading.Lock()
 
@@ -137,12 +139,20 @@ class Replicas:
             replica.refused_s = replica.next_probe_s = now_s
             return Change.DOWN
 
-    def timed_out(self, index: int, now_s: float) -> Change | None:
+    def silent(self, index: int, now_s: float) -> Change | None:
         """Record that a call got no answer from a replica before its deadline."""
         replica = self._replicas[index]
         with self._lock:
             replica.silent_calls += 1
             return self._put_aside(replica, now_s) if replica.silent_calls >= _MAX_SILENT_CALLS else None
+
+    def failed(
+        self, index: int, error: HeadwaiterError, sent_s: float, now_s: float, *, is_silent: bool
+    ) -> Change | None:
+        """Record that a call failed: the replica refused it, gave no answer before its deadline, or answered."""
+        if isinstance(error, Unavailable):
+            return self.refused(index, now_s)
+        return self.silent(index, now_s) if is_silent else self.answered(index, sent_s, now_s)
 
     def suspect(self, index: int, sent_s: float, now_s: float) -> bool:
         """Return whether to probe a replica because it has answered nothing since `sent_s`, while others answer."""

@@ -57,10 +57,10 @@ class RetryPolicy:
         """Return whether a call may be sent again after an error, if `attempts` attempts have been made."""
         return isinstance(error, Transient) and attempts < self.max_attempts
 
-    def wait_s(self, error: HeadwaiterError, attempts: int, remaining_s: float, jitter: float) -> float | None:
-        """Return the seconds to wait before the next attempt, or None if the call must not be sent again.
+    def pause_s(self, error: HeadwaiterError, attempts: int, remaining_s: float, jitter: float) -> float | None:
+        """Return the seconds until a call that `allows` is sent again, or None if its deadline comes first.
 
-        The wait is the delay that the server asks for plus a random part of an exponential back-off ("full jitter" in
+        The pause is the delay that the server asks for plus a random part of an exponential back-off ("full jitter" in
         Brooker, Exponential Backoff and Jitter, 2015), so that refused clients do not retry together.
 
         Args:
@@ -69,12 +69,10 @@ class RetryPolicy:
             remaining_s: seconds until the deadline.
             jitter: random number from 0 to 1.
         """
-        if not self.allows(error, attempts):
-            return None
         # Cap the exponent, because 2.0**1024 overflows; with 60, every usual back-off has reached max_backoff_s.
         backoff_s = min(self.max_backoff_s, self.initial_backoff_s * 2.0 ** min(attempts - 1, 60))
-        wait_s = (error.retry_after_s or 0.0) + jitter * backoff_s
-        return wait_s if wait_s < remaining_s else None
+        pause_s = (error.retry_after_s or 0.0) + jitter * backoff_s
+        return pause_s if pause_s < remaining_s else None
 
 
 DEFAULT_RETRY = RetryPolicy()
@@ -114,16 +112,16 @@ class RetryBudget:
                 self._taken = max(0.0, min(self._taken, self._limit) - _RETRIES_PER_SUCCESS)
             self._in_flight -= 1
 
-    def wait_s(self, error: HeadwaiterError, attempts: int, remaining_s: float, jitter: float) -> float | None:
-        """Return `RetryPolicy.wait_s`, and take a retry from the budget; return None if the budget is empty."""
-        wait_s = self.policy.wait_s(error, attempts, remaining_s, jitter)
-        if wait_s is None or (error.retry_after_s or 0.0) >= _PACED_BY_SERVER_S:
-            return wait_s
+    def pause_s(self, error: HeadwaiterError, attempts: int, remaining_s: float, jitter: float) -> float | None:
+        """Return `RetryPolicy.pause_s`, and take a retry from the budget; return None if the budget is empty."""
+        pause_s = self.policy.pause_s(error, attempts, remaining_s, jitter)
+        if pause_s is None or (error.retry_after_s or 0.0) >= _PACED_BY_SERVER_S:
+            return pause_s
         with self._lock:
             if self._taken + 1 > self._limit:
                 return None
             self._taken += 1
-        return wait_s
+        return pause_s
 
     @property
     def _limit(self) -> float:

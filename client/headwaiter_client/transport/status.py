@@ -82,7 +82,7 @@ def error_from_rpc(error: grpc.RpcError, *, timeout_s: float, request_id: str | 
     )
 
 
-def is_silence(error: grpc.RpcError) -> bool:
+def is_silent(error: grpc.RpcError) -> bool:
     """Return whether a call failed because the server did not answer before the deadline."""
     call = cast("grpc.Call", error)
     return call.code() is grpc.StatusCode.DEADLINE_EXCEEDED and not _known_details(call)

@@ -20,7 +20,7 @@ def _call(method: str = ENCODE, timeout_s: float = 10) -> OutgoingCall:
 
 def _failover(answered: list[bool], policy: RetryPolicy = DEFAULT_RETRY) -> tuple[Failover, Replicas]:
     """Return the rules for replicas that have answered a call or, if not `answered`, have refused one."""
-    replicas = Replicas(len(answered), first=0, checked=True)
+    replicas = Replicas(len(answered), first=0, probe_first=False)
     for index, has_answered in enumerate(answered):
         if has_answered:
             replicas.answered(index, 0, 1)
@@ -37,7 +37,7 @@ def _failover(answered: list[bool], policy: RetryPolicy = DEFAULT_RETRY) -> tupl
         pytest.param([True], GONE, ENCODE, Resend.WHEN_UP, id="the only server has answered before"),
         pytest.param([False], GONE, ENCODE, Resend.AFTER_PAUSE, id="the only server has never answered"),
         pytest.param([False, False], GONE, ENCODE, Resend.AFTER_PAUSE, id="no replica has ever answered"),
-        pytest.param([True], GONE, HEALTH_METHOD, Resend.AFTER_PAUSE, id="a health check asks for the state of now"),
+        pytest.param([True], GONE, HEALTH_METHOD, Resend.AFTER_PAUSE, id="a health check asks for the present state"),
         pytest.param([True, True], Overloaded("full"), ENCODE, Resend.AFTER_PAUSE, id="an overloaded replica"),
         pytest.param([True, True], InvalidInput("no"), ENCODE, Resend.NEVER, id="an error of the caller"),
     ],

@@ -321,7 +321,7 @@ def _put_aside(client: Client | AsyncClient, index: int) -> None:
     """Put a replica aside without telling the calls in flight, as if another call did so before they were in flight."""
     transport: Any = client._transport
     for _ in range(3):
-        transport._replicas.timed_out(index, time.monotonic())
+        transport._replicas.silent(index, time.monotonic())
     assert transport._replicas.is_aside(index)
 
 

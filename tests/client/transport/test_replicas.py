@@ -16,7 +16,7 @@ LONGEST_ASIDE_S = 30.0
 
 def _replicas(*up: bool, first: int = 0) -> Replicas:
     """Return replicas of which each has been probed once, at the time 0."""
-    replicas = Replicas(len(up), first)
+    replicas = Replicas(len(up), first, probe_first=True)
     assert replicas.due(0) == list(range(len(up)))
     for index, state in enumerate(up):
         replicas.probed(index, Probe.SERVING if state else Probe.REFUSED, 0)
@@ -52,7 +52,7 @@ def test_a_call_goes_first_to_replicas_that_it_has_not_tried(up: list[bool], dat
     ],
 )
 def test_calls_may_start_when_one_replica_is_up_or_all_have_been_probed(outcomes: list[Probe], ready: bool) -> None:
-    replicas = Replicas(2, first=0)
+    replicas = Replicas(2, first=0, probe_first=True)
     replicas.due(0)
     for index, outcome in enumerate(outcomes):
         replicas.probed(index, outcome, 0)
@@ -60,7 +60,7 @@ def test_calls_may_start_when_one_replica_is_up_or_all_have_been_probed(outcomes
 
 
 def test_a_single_server_takes_calls_before_any_probe() -> None:
-    replicas = Replicas(1, first=0, checked=True)
+    replicas = Replicas(1, first=0, probe_first=False)
     assert replicas.ready
     assert replicas.due(0) == []
     assert not replicas.any_answered
@@ -108,7 +108,7 @@ def test_probes_of_a_replica_that_is_down_go_on_at_most_a_second_apart(outcomes:
 
 
 def test_a_probe_without_an_outcome_is_sent_again_after_its_timeout() -> None:
-    replicas = Replicas(2, first=0)
+    replicas = Replicas(2, first=0, probe_first=True)
     assert replicas.due(10) == [0, 1]
     assert replicas.due(10 + PROBE_TIMEOUT_S) == []
     assert 10 + PROBE_TIMEOUT_S < replicas.next_probe_s <= 10 + PROBE_TIMEOUT_S + 1
@@ -124,7 +124,7 @@ def test_a_probe_of_a_silent_replica_without_an_outcome_is_sent_again_after_its_
 def _silence(replicas: Replicas, calls: int, now_s: float) -> list[Change | None]:
     """Let calls to replica 0 time out, while replica 1 answers."""
     replicas.answered(1, now_s - 1, now_s)
-    return [replicas.timed_out(0, now_s) for _ in range(calls)]
+    return [replicas.silent(0, now_s) for _ in range(calls)]
 
 
 def test_a_replica_whose_calls_time_out_while_others_answer_is_put_aside_after_three() -> None:
@@ -143,17 +143,17 @@ def test_an_answer_between_timeouts_keeps_a_replica() -> None:
 
 def test_a_replica_is_not_put_aside_while_no_replica_answers() -> None:
     replicas = _replicas(True, True)
-    assert [replicas.timed_out(index, 5) for _ in range(9) for index in range(2)] == [None] * 18
+    assert [replicas.silent(index, 5) for _ in range(9) for index in range(2)] == [None] * 18
 
 
-@given(st.lists(st.tuples(st.integers(0, 2), st.sampled_from(["answered", "timed_out", "suspect"])), max_size=60))
+@given(st.lists(st.tuples(st.integers(0, 2), st.sampled_from(["answered", "silent", "suspect"])), max_size=60))
 def test_the_last_replica_is_never_put_aside(events: list[tuple[int, str]]) -> None:
     replicas = _replicas(True, True, True)
     for now_s, (index, event) in enumerate(events, 1):
         if event == "answered":
             replicas.answered(index, now_s - 0.5, now_s)
-        elif event == "timed_out":
-            replicas.timed_out(index, now_s)
+        elif event == "silent":
+            replicas.silent(index, now_s)
         elif replicas.suspect(index, now_s, now_s):
             replicas.probed(index, Probe.SILENT, now_s)
         assert replicas.any_up

@@ -22,13 +22,12 @@ policies = st.builds(
 
 
 @pytest.mark.parametrize(
-    ("error", "attempts", "remaining_s", "jitter", "wait_s"),
+    ("error", "attempts", "remaining_s", "jitter", "pause_s"),
     [
         pytest.param(REFUSAL, 1, 10, 1, 0.1, id="the back-off"),
         pytest.param(REFUSAL, 1, 10, 0.5, 0.05, id="a random part of the back-off"),
         pytest.param(REFUSAL, 2, 10, 1, 0.2, id="the back-off doubles"),
         pytest.param(REFUSAL, 3, 10, 1, 0.3, id="the back-off stops at its limit"),
-        pytest.param(REFUSAL, 4, 10, 1, None, id="no attempt is left"),
         pytest.param(REFUSAL, 1, 0.1, 1, None, id="the wait would end at the deadline"),
         pytest.param(Overloaded("full", retry_after_s=2), 1, 10, 0, 2, id="the delay that the server asks for"),
         pytest.param(Overloaded("full", retry_after_s=2), 2, 10, 1, 2.2, id="the delay and the back-off"),
@@ -38,9 +37,11 @@ policies = st.builds(
     ],
 )
 def test_the_wait_before_the_next_attempt(
-    error: HeadwaiterError, attempts: int, remaining_s: float, jitter: float, wait_s: float | None
+    error: HeadwaiterError, attempts: int, remaining_s: float, jitter: float, pause_s: float | None
 ) -> None:
-    assert POLICY.wait_s(error, attempts, remaining_s, jitter) == (wait_s if wait_s is None else pytest.approx(wait_s))
+    assert POLICY.pause_s(error, attempts, remaining_s, jitter) == (
+        pause_s if pause_s is None else pytest.approx(pause_s)
+    )
 
 
 # The order is the same in every run, which pytest-xdist needs.
@@ -50,20 +51,23 @@ _NOT_RETRIED = [kind for kind in _KINDS if not issubclass(kind, errors.Transient
 
 @pytest.mark.parametrize("error_class", list(dict.fromkeys(_NOT_RETRIED)))
 def test_a_call_that_failed_for_another_reason_is_never_sent_again(error_class: type[HeadwaiterError]) -> None:
-    assert POLICY.wait_s(error_class("no", retry_after_s=0), 1, math.inf, 0) is None
+    assert not POLICY.allows(error_class("no", retry_after_s=0), 1)
+
+
+def test_a_call_is_sent_again_until_no_attempt_is_left() -> None:
+    assert [POLICY.allows(REFUSAL, attempts) for attempts in (1, 3, 4, 5)] == [True, True, False, False]
 
 
 @given(policies, st.integers(1, 3000), seconds, st.floats(0, 1), st.none() | seconds)
 def test_a_wait_ends_before_the_deadline_and_no_sooner_than_the_server_asks(
     policy: RetryPolicy, attempts: int, remaining_s: float, jitter: float, server_delay_s: float | None
 ) -> None:
-    wait_s = policy.wait_s(Unavailable("no", retry_after_s=server_delay_s), attempts, remaining_s, jitter)
-    if wait_s is None:
-        assert attempts >= policy.max_attempts or (server_delay_s or 0) + policy.max_backoff_s >= remaining_s
+    pause_s = policy.pause_s(Unavailable("no", retry_after_s=server_delay_s), attempts, remaining_s, jitter)
+    if pause_s is None:
+        assert (server_delay_s or 0) + policy.max_backoff_s >= remaining_s
     else:
-        assert attempts < policy.max_attempts
-        assert (server_delay_s or 0) <= wait_s < remaining_s
-        assert wait_s <= (server_delay_s or 0) + policy.max_backoff_s
+        assert (server_delay_s or 0) <= pause_s < remaining_s
+        assert pause_s <= (server_delay_s or 0) + policy.max_backoff_s
 
 
 def _budget(in_flight: int, policy: RetryPolicy = POLICY) -> RetryBudget:
@@ -75,7 +79,7 @@ def _budget(in_flight: int, policy: RetryPolicy = POLICY) -> RetryBudget:
 
 def _retries(budget: RetryBudget, calls: int) -> int:
     """Let calls fail, and return how many of them may be sent again."""
-    return sum(budget.wait_s(REFUSAL, 1, 10, 1) is not None for _ in range(calls))
+    return sum(budget.pause_s(REFUSAL, 1, 10, 1) is not None for _ in range(calls))
 
 
 @given(st.integers(1, 300), st.lists(st.booleans(), max_size=400))
@@ -115,22 +119,22 @@ def test_the_budget_shrinks_with_the_calls_in_flight_and_each_success_returns_a_
 
 def test_the_budget_is_at_least_what_the_policy_allows_one_call() -> None:
     budget = _budget(1, RetryPolicy(max_attempts=300))
-    taken = [budget.wait_s(REFUSAL, attempts, math.inf, 0) is not None for attempts in range(1, 301)]
+    taken = [budget.pause_s(REFUSAL, attempts, math.inf, 0) is not None for attempts in range(1, 301)]
     assert taken == [True] * 299 + [False]
-    assert budget.wait_s(REFUSAL, 1, math.inf, 0) is None
+    assert budget.pause_s(REFUSAL, 1, math.inf, 0) is None
 
 
 @pytest.mark.parametrize(("delay_s", "retries"), [(0.1, 1000), (5, 1000), (0.09, 10), (None, 10)])
 def test_a_server_that_asks_for_a_delay_sets_the_pace_without_the_budget(delay_s: float | None, retries: int) -> None:
     budget, refusal = _budget(1), Overloaded("full", retry_after_s=delay_s)
-    assert sum(budget.wait_s(refusal, 1, 10, 0) is not None for _ in range(1000)) == retries
+    assert sum(budget.pause_s(refusal, 1, 10, 0) is not None for _ in range(1000)) == retries
 
 
 def test_a_call_that_is_not_sent_again_takes_nothing_from_the_budget() -> None:
     budget = _budget(1)
     for _ in range(100):
-        assert budget.wait_s(HeadwaiterError("no"), 1, 10, 1) is None
-    assert budget.wait_s(REFUSAL, 1, 10, 1) is not None
+        assert budget.pause_s(REFUSAL, 1, 0.01, 1) is None
+    assert budget.pause_s(REFUSAL, 1, 10, 1) is not None
 
 
 @pytest.mark.parametrize(
