@@ -12,14 +12,14 @@ Encode = Callable[[list[list[int]]], Awaitable[Encoding]]
 
 @asynccontextmanager
 async def async_encode(
-    client_class: type[Client] | type[AsyncClient], addresses: list[str], **options: Any
+    client_class: type[Client] | type[AsyncClient], address: str | list[str], **options: Any
 ) -> AsyncIterator[Encode]:
-    """Open a client of replicas, and yield an awaitable function that encodes token ids with this client."""
+    """Open a client, and yield an awaitable function that encodes token ids with this client."""
     if client_class is AsyncClient:
-        async with AsyncClient(addresses, **options) as client:
+        async with AsyncClient(address, **options) as client:
             yield client.encode_tokens
     else:
-        with Client(addresses, **options) as blocking:
+        with Client(address, **options) as blocking:
 
             async def encode(sequences: list[list[int]]) -> Encoding:
                 return await asyncio.to_thread(blocking.encode_tokens, sequences)

@@ -85,5 +85,5 @@ def _connect(host: str, port: int, ends_s: float) -> socket.socket:
         if left_s <= 0:
             break
         with suppress(OSError):
-            return socket.create_connection((ip, port), left_s)
+            return socket.create_connection((str(ip), port), left_s)
     raise OSError(f"no connection to {host}:{port} in time")

@@ -149,7 +149,7 @@ async def test_a_mismatch_is_reported_to_a_client_that_has_called_before_the_ser
         server = grpc.server(ThreadPoolExecutor(1))
         server.add_insecure_port(f"127.0.0.1:{port}")
         server.start()
-        messages = []
+        messages: list[str] = []
         until_s = time.monotonic() + 20
         while time.monotonic() < until_s and not any("does not speak TLS" in message for message in messages):
             with pytest.raises(Unavailable) as refused:
@@ -170,9 +170,10 @@ def test_the_check_of_a_host_with_several_silent_ip_addresses_ends_within_a_seco
             waiting = stack.enter_context(socket.socket())
             waiting.setblocking(False)
             waiting.connect_ex(full.getsockname())
-        address = socket.getaddrinfo(*full.getsockname(), type=socket.SOCK_STREAM)
+        port = full.getsockname()[1]
+        address = socket.getaddrinfo("127.0.0.1", port, type=socket.SOCK_STREAM)
         monkeypatch.setattr(socket, "getaddrinfo", lambda host, *_, **__: address * (5 if host == "localhost" else 1))
-        mismatch = TlsMismatch(Connection(f"localhost:{full.getsockname()[1]}"))
+        mismatch = TlsMismatch(Connection(f"localhost:{port}"))
         started_s = time.monotonic()
         mismatch.check(0, started_s + left_s)
         assert time.monotonic() - started_s < longest_s
