@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from headwaiter_client.calls.steps import HEALTH_METHOD
-from headwaiter_client.errors import HeadwaiterError, Unavailable
+from headwaiter_client.errors import DeviceFailed, HeadwaiterError, Unavailable
 from headwaiter_client.transport.log import TransportLog
 from headwaiter_client.transport.replicas import Replicas
 from headwaiter_client.transport.retries import Attempts, RetryBudgets
@@ -72,14 +72,17 @@ class Failover:
             error: why the attempt failed.
             now_s: the time.
         """
-        attempts = call.attempts
-        attempts.note_failure(error)
-        if not self._budgets.of(call.method).policy.allows(error, attempts.count):
+        attempts, policy = call.attempts, self._budgets.of(call.method).policy
+        moves = isinstance(error, Unavailable) and self._replicas.has_others({*attempts.unavailable, index})
+        # A move to a replica that is up is part of the attempt, unless the call itself may have killed the device.
+        free = moves and not isinstance(error, DeviceFailed) and policy.max_attempts > 1
+        attempts.note_failure(error, ends_attempt=not free)
+        if not policy.allows(error, attempts.count):
             return Resend.NEVER
         if not isinstance(error, Unavailable):
             return Resend.AFTER_PAUSE
         attempts.unavailable.add(index)
-        if self._replicas.has_others(attempts.unavailable):
+        if moves:
             self._log.failover(call.name, index, error, now_s)
             return Resend.AT_ONCE
         attempts.unavailable.clear()

@@ -276,10 +276,18 @@ class GrpcTransport:
             if alive is not None and not alive._closed.is_set():  # noqa: SLF001
                 alive._record_probe(index, call)  # noqa: SLF001
 
-        with suppress(ValueError):  # The client is closed.
-            self._stub(index, HEALTH_METHOD).future(
-                HEALTH_REQUEST, timeout=timeout_s, metadata=self._metadata, wait_for_ready=wait_for_ready
-            ).add_done_callback(record)
+        stub, metadata = self._stub(index, HEALTH_METHOD), self._metadata
+
+        def send() -> None:
+            with suppress(ValueError):  # The client is closed.
+                stub.future(
+                    HEALTH_REQUEST, timeout=timeout_s, metadata=metadata, wait_for_ready=wait_for_ready
+                ).add_done_callback(record)
+
+        if self._connection.interceptors:  # They may wait for the reply.
+            threading.Thread(target=send, daemon=True).start()
+        else:
+            send()
 
     def _record_probe(self, index: int, call: "grpc.Future[bytes]") -> None:
         code = cast("grpc.Call", call).code()

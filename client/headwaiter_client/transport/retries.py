@@ -146,9 +146,9 @@ class Attempts:
         self.unavailable: set[int] = set()
         self._device_failures = 0
 
-    def note_failure(self, error: HeadwaiterError) -> None:
-        """Count an attempt that failed."""
-        self.count += 1
+    def note_failure(self, error: HeadwaiterError, *, ends_attempt: bool) -> None:
+        """Note that a replica failed, and count the attempt if it ends with that."""
+        self.count += ends_attempt
         if isinstance(error, DeviceFailed):
             self._device_failures += 1
             self.metadata = (*self._first_metadata, (DEVICE_FAILURES_KEY, str(self._device_failures)))

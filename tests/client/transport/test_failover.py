@@ -4,7 +4,7 @@ import pytest
 
 from headwaiter_client import InvalidInput, Overloaded, RetryPolicy, Unavailable
 from headwaiter_client.calls.steps import HEALTH_METHOD, METHODS
-from headwaiter_client.errors import HeadwaiterError
+from headwaiter_client.errors import DeviceFailed, HeadwaiterError
 from headwaiter_client.transport.failover import Failover, OutgoingCall, Resend
 from headwaiter_client.transport.log import TransportLog
 from headwaiter_client.transport.replicas import Replicas
@@ -70,9 +70,21 @@ def test_moving_to_another_replica_takes_nothing_from_the_budget() -> None:
 
 
 @pytest.mark.parametrize(("max_attempts", "resend"), [(1, Resend.NEVER), (2, Resend.AT_ONCE)])
-def test_a_move_counts_as_an_attempt(max_attempts: int, resend: Resend) -> None:
+def test_a_call_without_retries_does_not_move(max_attempts: int, resend: Resend) -> None:
     failover, _ = _failover([True, True], RetryPolicy(max_attempts=max_attempts))
     assert failover.after(_call(), 0, GONE, 2) is resend
+
+
+@pytest.mark.parametrize(
+    ("error", "moves"), [(GONE, 6), (DeviceFailed("killed"), 4)], ids=["unavailable", "a killed device"]
+)
+def test_moves_are_no_attempts_unless_the_call_may_have_killed_a_device(error: Unavailable, moves: int) -> None:
+    failover, replicas = _failover([True] * 7)
+    call = _call()
+    for _ in range(moves):
+        assert failover.after(call, replicas.next(call.attempts.unavailable), error, 2) is Resend.AT_ONCE
+    last = failover.after(call, replicas.next(call.attempts.unavailable), error, 2)
+    assert last is (Resend.WHEN_UP if error is GONE else Resend.NEVER)
 
 
 @pytest.mark.parametrize(("timeout_s", "patience_s"), [(0.1, 0.25), (2, 0.5), (4, 1), (30, 1), (600, 1)])

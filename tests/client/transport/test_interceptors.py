@@ -120,6 +120,21 @@ def test_an_interceptor_that_waits_holds_up_no_other_request_and_no_close(server
         server.released.set()
 
 
+def test_no_call_waits_for_a_health_check_behind_an_interceptor_that_waits(server: FakeServer) -> None:
+    gone = FakeServer()
+    replicas = [server.address, gone.address]
+    with Client(replicas, interceptors=[_WaitForReply()], timeout_s=20) as client:
+        while not (server.requests and gone.requests):
+            client.encode(["a"])
+        gone.stop()
+        durations_s = []
+        for _ in range(20):
+            before_s = time.monotonic()
+            client.encode(["a"])
+            durations_s.append(time.monotonic() - before_s)
+    assert max(durations_s) < 1  # A health check of a server that is gone takes 2 s.
+
+
 def test_a_channel_option_replaces_the_clients_own(call: Call, server: FakeServer) -> None:
     small = {"channel_options": [("grpc.max_receive_message_length", 8)]}
     with pytest.raises(HeadwaiterError, match="larger than max"):
