@@ -119,7 +119,10 @@ def test_a_client_opens_new_connections_in_another_process(
     client.encode_tokens([[1]])
     monkeypatch.setattr(os, "getpid", lambda: -1)
     assert client.encode_tokens([[1, 2]]).lengths.tolist() == [2]
-    assert transport._channels is not parents
+    childs = transport._channels
+    assert childs is not parents
+    transport._reopen(None)  # By a second thread of the child that makes its first call at the same time.
+    assert transport._channels is childs
     client.close()
     monkeypatch.setattr(os, "getpid", lambda: parent_id)
     with pytest.raises(Cancelled):
