@@ -73,6 +73,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _encode(arguments: argparse.Namespace, file: ResumableFile) -> list[str]:
     """Write the vectors into the file, and return the lines to print."""
+    if arguments.output.exists() and Path(arguments.file).exists() and arguments.output.samefile(arguments.file):
+        raise ValueError(f"{arguments.output} is also the file of texts: name another file with --output")
     texts = read_texts(arguments)
     options: RequestOptions = {
         **text_options(arguments),

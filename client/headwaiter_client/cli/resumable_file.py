@@ -177,6 +177,8 @@ class ResumableFile:
             else:
                 self._vectors_path.unlink()
                 return
+        with suppress(FileNotFoundError):
+            self._vectors_path.chmod(self._output.stat().st_mode)  # The replaced file may be private.
         self._vectors_path.replace(self._output)
 
     def _reusable_rows(self, vectors: io.FileIO, settings: Mapping[str, Any], row_bytes: int) -> int:

@@ -288,6 +288,22 @@ def test_an_output_whose_run_was_killed_at_the_end_stays_until_it_is_replaced(
     assert np.load(out).shape == (6, 2)
 
 
+def test_the_file_of_texts_is_not_replaced(
+    fake: ReusableFake, six_texts: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = six_texts.read_bytes()
+    assert main(["encode", str(six_texts), "-o", str(six_texts), "--overwrite"]) == 1
+    assert f"{six_texts} is also the file of texts" in capsys.readouterr().err
+    assert (six_texts.read_bytes(), fake.requests) == (before, [])
+
+
+def test_a_private_output_stays_private(fake: ReusableFake, six_texts: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.npy"
+    out.touch(0o600)
+    assert main(["encode", str(six_texts), "-o", str(out), "--overwrite"]) == 0
+    assert out.stat().st_mode & 0o777 == 0o600
+
+
 @pytest.mark.parametrize(
     "content", [b"my notes\n", b"\nmy notes", b"no line feed", b"\x93NUMPY", b"[1]\n", b'{"mine": 1}\n']
 )

@@ -201,7 +201,9 @@ def _down(client_class: Any, seconds: float, timeout_s: float) -> None:
             replicas[0].start()
             sent = load.attempts.methods(since_s=down_s, until_s=down_s + seconds)
         failed = len(load.errors)
-    assert {type(error) for error in load.errors} == {Unavailable}
+    # A call that is sent to the server as it starts may reach its deadline there.
+    assert Unavailable in (classes := {type(error) for error in load.errors})
+    assert classes <= {Unavailable, DeadlineExceeded}
     assert load.longest_s < timeout_s + 1
     # Each call is sent once when it starts, and once when a server is back; the rest are probes, at most one a second.
     assert sent[ENCODE] <= failed + 16
