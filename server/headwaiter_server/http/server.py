@@ -16,11 +16,25 @@ from headwaiter_server.descriptors import max_http_connections
 from headwaiter_server.http.connections import Connections, bounded_protocol
 
 _NEVER_S = 86_400
-_BACKLOG = 128
+# Connections that the kernel holds until they are accepted, and connections that are accepted at once. Accepted ones
+# take descriptors before `Connections` can close any.
+_QUEUED_CONNECTIONS = 128
+_ACCEPTED_AT_ONCE = 16
 # The largest request line and headers together.
 _MAX_HEADER_BYTES = 16 << 10
 # The server logs its start and its end itself.
 logging.getLogger("uvicorn").setLevel(logging.WARNING)
+
+
+class _ListeningSocket(socket.socket):
+    """A socket with a long queue.
+
+    asyncio gives `listen` the number of connections that it accepts at once.
+    """
+
+    def listen(self, backlog: int = _QUEUED_CONNECTIONS, /) -> None:
+        """Listen with the long queue, whatever the number."""
+        super().listen(_QUEUED_CONNECTIONS)
 
 
 class HttpServer:
@@ -37,13 +51,12 @@ class HttpServer:
             OSError: the port is in use, or the host is not an address of this computer.
         """
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        self._socket = socket.create_server((host, port), family=family)
+        self._socket = _ListeningSocket(fileno=socket.create_server((host, port), family=family).detach())
         # Accepted connections inherit this option. Without it, the kernel holds a reply back until the caller has
         # acknowledged the headers, for up to 40 ms.
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.port: int = self._socket.getsockname()[1]
-        limit = max_http_connections()
-        protocol: Any = partial(bounded_protocol, Connections(limit), _tls(settings))
+        protocol: Any = partial(bounded_protocol, Connections(max_http_connections()), _tls(settings))
         config = uvicorn.Config(
             application,
             log_config=None,
@@ -54,8 +67,7 @@ class HttpServer:
             timeout_keep_alive=_NEVER_S,
             h11_max_incomplete_event_size=_MAX_HEADER_BYTES,
             http=protocol,
-            # asyncio accepts this many connections at once, before `Connections` can close any.
-            backlog=min(_BACKLOG, limit),
+            backlog=_ACCEPTED_AT_ONCE,
             ws="none",
         )
         self._server = uvicorn.Server(config)
