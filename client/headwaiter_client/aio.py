@@ -229,14 +229,11 @@ class AsyncClient:
         await self.close()
 
     async def _list(self, call: ListCall[_ListResult]) -> _ListResult:
-        chunks = await self._run(call.split())
-        if len(chunks) == 1:  # A single request needs no task.
-            result = await self._run(call.send(chunks[0]))
-            call.note_progress(len(result.lengths), len(result.lengths))
-            return call.join([result])
-        results = ListResults(chunks, call)
+        results = await self._run(call.start())
+        if not isinstance(results, ListResults):  # A single request needs no task.
+            return results
         try:
-            async with aclosing(self._send_all(chunks, results.send)) as parts:
+            async with aclosing(self._send_all(results.chunks, results.send)) as parts:
                 async for part in parts:
                     results.note_progress(part)
         except HeadwaiterError as error:
@@ -279,10 +276,15 @@ class AsyncClient:
 
     async def _run(self, call: Steps[_Result]) -> _Result:
         """Take all steps of a call, and return the result of the call."""
-        outcome: steps.Outcome = None
         try:
+            step = next(call)
             while True:
-                outcome = await self._take(steps.advance(call, outcome))
+                try:
+                    outcome = await self._take(step)
+                except HeadwaiterError as error:
+                    step = call.throw(error)
+                else:
+                    step = call.send(outcome)
         except StopIteration as end:
             result: _Result = end.value
             return result
@@ -292,7 +294,4 @@ class AsyncClient:
         if isinstance(step, steps.Pause):
             await asyncio.sleep(step.pause_s)
             return None
-        try:
-            return step.read(await self._transport.unary(step.method, step.request, step.timeout_s, step.request_id))
-        except HeadwaiterError as error:
-            return error
+        return step.read(await self._transport.unary(step.method, step.request, step.timeout_s, step.request_id))

@@ -320,14 +320,11 @@ class Client(ThreadRunner):
         self.close()
 
     def _list(self, call: ListCall[_Result]) -> _Result:
-        chunks = self._run(call.split())
-        if len(chunks) == 1:  # A single request needs no thread.
-            result = self._run(call.send(chunks[0]))
-            call.note_progress(len(result.lengths), len(result.lengths))
-            return call.join([result])
-        results = ListResults(chunks, call)
+        results = self._run(call.start())
+        if not isinstance(results, ListResults):  # A single request needs no thread.
+            return results
         try:
-            with closing(self._send_all(chunks, results.send)) as parts:
+            with closing(self._send_all(results.chunks, results.send)) as parts:
                 for part in parts:
                     results.note_progress(part)
         except HeadwaiterError as error:

@@ -108,10 +108,15 @@ class ThreadRunner:
 
     def _run(self, call: Steps[_Result], cancel_scope: CancelScope | None = None) -> _Result:
         """Take all steps of a call, and return the result of the call."""
-        outcome: steps.Outcome = None
         try:
+            step = next(call)
             while True:
-                outcome = self._take(steps.advance(call, outcome), cancel_scope)
+                try:
+                    outcome = self._take(step, cancel_scope)
+                except HeadwaiterError as error:
+                    step = call.throw(error)
+                else:
+                    step = call.send(outcome)
         except StopIteration as end:
             result: _Result = end.value
             return result
@@ -121,9 +126,6 @@ class ThreadRunner:
         if isinstance(step, steps.Pause):
             time.sleep(step.pause_s)
             return None
-        try:
-            return step.read(
-                self._transport.unary(step.method, step.request, step.timeout_s, step.request_id, cancel_scope)
-            )
-        except HeadwaiterError as error:
-            return error
+        return step.read(
+            self._transport.unary(step.method, step.request, step.timeout_s, step.request_id, cancel_scope)
+        )

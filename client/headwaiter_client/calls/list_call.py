@@ -173,6 +173,15 @@ class ListCall(ABC, Generic[_Result]):
                 resumed_s = time.monotonic()
         return chunks
 
+    def start(self) -> "Steps[_Result | ListResults[_Result]]":
+        """Split the list; return its result if one request holds the list, else the requests to send."""
+        chunks = yield from self.split()
+        if len(chunks) > 1:
+            return ListResults(chunks, self)
+        part = yield from self.send(chunks[0])
+        self.note_progress(len(part.lengths), len(part.lengths))
+        return self.join([part])
+
     def limits(self) -> Steps[ChunkLimits]:
         """Return the limits of a request; ask the server if the model's description is not known yet."""
         description = self._known_description()
@@ -301,10 +310,15 @@ class ListCall(ABC, Generic[_Result]):
 
 
 class ListResults(Generic[_Result]):
-    """Collects the results of a list's requests, and reports progress in the list's order."""
+    """Collects the results of a list's requests, and reports progress in the list's order.
+
+    Args:
+        chunks: the requests, more than one.
+        call: the call for the list.
+    """
 
     def __init__(self, chunks: Sequence[Chunk], call: ListCall[_Result]) -> None:
-        self._chunks = chunks
+        self.chunks = chunks
         self._total = sum(len(chunk.sequences) for chunk in chunks)
         self._call: ListCall[_Result] = call
         self._done = 0
@@ -322,7 +336,7 @@ class ListResults(Generic[_Result]):
 
     def join(self) -> _Result:
         """Return the result of the list."""
-        return self._call.join([self._parts[chunk.first] for chunk in self._chunks])
+        return self._call.join([self._parts[chunk.first] for chunk in self.chunks])
 
     def add_finished(self, error: HeadwaiterError) -> None:
         """Add the results that have arrived to the error that ends a partial call."""
@@ -332,7 +346,7 @@ class ListResults(Generic[_Result]):
             example = next(iter(parts.values()))
             joined = [
                 parts.get(chunk.first) or failed_part(example, chunk.first, len(chunk.sequences), failure)
-                for chunk in self._chunks
+                for chunk in self.chunks
             ]
             # Results that differ in their outputs cannot be joined; the error of the call is the one to raise.
             with suppress(HeadwaiterError):

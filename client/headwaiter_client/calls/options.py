@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Callable, Collection, Mapping
-from contextlib import suppress
 from functools import lru_cache
 from types import UnionType
 from typing import (
@@ -262,9 +261,10 @@ def pair_truncation(options: ClassifyOptions) -> pb.PairTruncation:
 def _with_id(template: Callable[..., _Template], options: Mapping[str, Any]) -> _Template:
     """Return a copy of the request for options, with the id of this call."""
     others = {option: value for option, value in options.items() if option != "request_id"}
-    known: _Template | None = None
-    with suppress(TypeError):  # The value of an option cannot be hashed, or has the wrong type.
-        known = template(**others)
+    try:
+        known: _Template | None = template(**others)
+    except TypeError:  # The value of an option cannot be hashed, or has the wrong type.
+        known = None
     if known is None:
         known = template.__wrapped__(**others)  # type: ignore[attr-defined]
     request = copied(known)

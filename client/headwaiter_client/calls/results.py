@@ -34,7 +34,7 @@ _NO_HIDDEN_INT8 = 'the result has no int8 hidden vectors: pass hidden=True and h
 NO_OFFSETS = "the result has no offsets: pass offsets=True"
 
 
-@dataclass(frozen=True)
+@dataclass  # Not frozen: a frozen object takes three times as long to make.
 class Timings:
     """The seconds that each stage of a call took, summed over the requests if a list took several.
 
@@ -287,7 +287,7 @@ def join_encodings(parts: Sequence[Encoding]) -> Encoding:
         HeadwaiterError: the replies do not have the same outputs.
     """
     if len(parts) == 1:
-        # The received bytes are read-only. The reply is freed by now, so that fewer copies are in memory at once.
+        # The received bytes are read-only.
         if parts[0].received_pooled is not None:
             parts[0].received_pooled = parts[0].received_pooled.copy()
         return parts[0]
@@ -344,10 +344,9 @@ def read_lengths(response: pb.EncodeResponse | pb.ClassifyResponse, count: int) 
     Raises:
         ValueError: the reply has another number of lengths.
     """
-    lengths = np.fromiter(response.lengths, np.int64)
-    if len(lengths) != count:
-        raise ValueError(f"lengths has the shape [{len(lengths)}], and [{count}] was expected")
-    return lengths
+    if len(response.lengths) != count:
+        raise ValueError(f"lengths has the shape [{len(response.lengths)}], and [{count}] was expected")
+    return np.fromiter(response.lengths, np.int64, count)  # With a count, NumPy does not have to grow the array.
 
 
 def read_offsets(offsets: Sequence[pb.Offsets], lengths: NDArray[np.int64]) -> list[NDArray[np.uint32]] | None:

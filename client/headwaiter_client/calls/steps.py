@@ -94,17 +94,8 @@ class Pause:
 
 
 # What the generator gets for a step. `Call.read` gives messages of the class that the generator has named.
-Outcome: TypeAlias = Message | bytes | HeadwaiterError | None
+Outcome: TypeAlias = Message | bytes | None
 Steps: TypeAlias = Generator[Call | Pause, Any, _Result]
-
-
-def advance(steps: Steps[_Result], outcome: Outcome) -> Call | Pause:
-    """Pass the outcome of the last step to a generator (None at the start), and return its next step.
-
-    Raises:
-        StopIteration: the generator has returned its result, which is the exception's `value`.
-    """
-    return steps.throw(outcome) if isinstance(outcome, HeadwaiterError) else steps.send(outcome)
 
 
 def no_answer(timeout_s: float) -> str:

@@ -95,10 +95,10 @@ def read_vectors(field: Literal["pooled", "hidden"], tensor: pb.Tensor, rows: in
 
 def check_shape(field: str, array: Vectors, *expected: int | None) -> None:
     """Raise a `ValueError` unless an array has the expected shape; None stands for any length of an axis."""
-    actual = array.shape
-    # A list, because `all` would make a generator in every call.
-    fits = [want in (None, length) for want, length in zip(expected, actual, strict=False)]
-    if len(actual) != len(expected) or False in fits:
+    fits = len(array.shape) == len(expected)
+    for want, length in zip(expected, array.shape, strict=False):
+        fits = fits and want in (None, length)
+    if not fits:
         shape = ", ".join("any" if length is None else str(length) for length in expected)
         raise ValueError(f"{field} has the shape {list(array.shape)}, and [{shape}] was expected")
 
