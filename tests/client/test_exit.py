@@ -1,10 +1,11 @@
-"""A program ends at once, whatever its client does: real processes, against a server that holds the calls."""
+"""A program ends at once, whatever its client does: real processes, against servers that hold or refuse the calls."""
 
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import grpc
 import pytest
@@ -16,38 +17,47 @@ from headwaiter_proto.rules.status import DOMAIN
 from tests.client.fake_server import FakeServer
 
 _EXIT_S = 0.5
-_STATES = ["idle", "call", "list", "stream", "pause", "list_pause", "source"]
+# What a client does, and how many of its requests a server then holds or has refused.
+_HELD = {"call": 1, "list": 3, "stream": 3, "source": 1}
+_REFUSED = {"pause": 1, "list_pause": 3}
+_STATES = ["idle", *_HELD, *_REFUSED]
 
-# Each program does this in its main thread, which Ctrl-C then interrupts, or in a thread that the main thread leaves.
+# A program is in one or several states at the same time. The blocking program is in each state in a thread, or in the
+# main thread if Ctrl-C interrupts it.
 _BLOCKING = """
 import sys, threading, time
 from headwaiter_client import Client
 
-address, state, ending = sys.argv[1:]
-client = Client(address, timeout_s=60)
+holds, refuses, ending, *states = sys.argv[1:]
+holding, refused = Client(holds, timeout_s=60), Client(refuses, timeout_s=60)
 texts = [f"text {number}" for number in range(600)]
 
 def source():
     yield "a text"
     time.sleep(60)
 
-def use():
-    print("started", flush=True)
+def use(state):
+    print(state + "\\n", end="", flush=True)
     match state:
         case "idle":
             time.sleep(60)
-        case "call" | "pause":
-            client.encode(["a text"])
-        case "list" | "list_pause":
-            client.encode(texts)
+        case "call":
+            holding.encode(["a text"])
+        case "pause":
+            refused.encode(["a text"])
+        case "list":
+            holding.encode(texts)
+        case "list_pause":
+            refused.encode(texts)
         case "stream":
-            list(client.encode_stream(texts))
+            list(holding.encode_stream(texts))
         case "source":
-            list(client.encode_stream(source()))
+            list(holding.encode_stream(source()))
 
 if ending == "interrupt":
-    use()
-threading.Thread(target=use, daemon=True).start()
+    use(*states)
+for state in states:
+    threading.Thread(target=use, args=(state,), daemon=True).start()
 sys.stdin.readline()
 if ending == "exit":
     sys.exit(3)
@@ -58,34 +68,38 @@ _ASYNC = """
 import asyncio, sys, time
 from headwaiter_client import AsyncClient
 
-address, state, ending = sys.argv[1:]
+holds, refuses, ending, *states = sys.argv[1:]
 texts = [f"text {number}" for number in range(600)]
 
 async def source():
     yield "a text"
     await asyncio.sleep(60)
 
-async def use(client):
-    print("started", flush=True)
+async def use(state, holding, refused):
+    print(state + "\\n", end="", flush=True)
     match state:
         case "idle":
             await asyncio.sleep(60)
-        case "call" | "pause":
-            await client.encode(["a text"])
-        case "list" | "list_pause":
-            await client.encode(texts)
+        case "call":
+            await holding.encode(["a text"])
+        case "pause":
+            await refused.encode(["a text"])
+        case "list":
+            await holding.encode(texts)
+        case "list_pause":
+            await refused.encode(texts)
         case "stream":
-            async for _ in client.encode_stream(texts):
+            async for _ in holding.encode_stream(texts):
                 pass
         case "source":
-            async for _ in client.encode_stream(source()):
+            async for _ in holding.encode_stream(source()):
                 pass
 
 async def main():
-    client = AsyncClient(address, timeout_s=60)
+    clients = AsyncClient(holds, timeout_s=60), AsyncClient(refuses, timeout_s=60)
+    tasks = [asyncio.create_task(use(state, *clients)) for state in states]
     if ending == "interrupt":
-        await use(client)
-    task = asyncio.create_task(use(client))
+        await asyncio.gather(*tasks)
     await asyncio.to_thread(sys.stdin.readline)
     if ending == "exit":
         sys.exit(3)
@@ -96,7 +110,7 @@ asyncio.run(main())
 """
 
 
-class _HoldsEncode(FakeServer):
+class _Fake(FakeServer):
     """Describes its model at once, and holds or refuses the other calls."""
 
     def GetModel(self, request: pb.GetModelRequest, context: grpc.ServicerContext) -> pb.GetModelResponse:  # noqa: N802
@@ -104,33 +118,49 @@ class _HoldsEncode(FakeServer):
 
 
 @pytest.fixture
-def server() -> Iterator[FakeServer]:
-    fake = _HoldsEncode()
+def holding() -> Iterator[FakeServer]:
+    fake = _Fake()
+    fake.released.clear()
     yield fake
     fake.stop()
 
 
-@pytest.mark.parametrize("ending", ["end", "exit", "error", "interrupt"])
-@pytest.mark.parametrize("state", _STATES)
-@pytest.mark.parametrize("program", [_BLOCKING, _ASYNC], ids=["sync", "async"])
-def test_a_program_ends_within_half_a_second(server: FakeServer, program: str, state: str, ending: str) -> None:
-    if state.endswith("pause"):
-        server.refuse(
-            grpc.StatusCode.UNAVAILABLE,
-            "the server is starting",
-            error_details_pb2.ErrorInfo(reason="UNAVAILABLE", domain=DOMAIN),
-            error_details_pb2.RetryInfo(retry_delay=Duration(seconds=30)),
-        )
-    else:
-        server.released.clear()
+@pytest.fixture
+def refusing() -> Iterator[FakeServer]:
+    fake = _Fake()
+    fake.refuse(
+        grpc.StatusCode.UNAVAILABLE,
+        "the server is starting",
+        error_details_pb2.ErrorInfo(reason="UNAVAILABLE", domain=DOMAIN),
+        error_details_pb2.RetryInfo(retry_delay=Duration(seconds=30)),
+    )
+    yield fake
+    fake.stop()
 
-    command = [sys.executable, "-c", program, server.address, state, ending]
+
+def _cases() -> Iterator[Any]:
+    """Yield programs, endings and states; all states at once cover each single one, unless the main thread must wait."""
+    for name, program in (("sync", _BLOCKING), ("async", _ASYNC)):
+        for ending in ("end", "exit", "error", "interrupt"):
+            in_main_thread = (name, ending) == ("sync", "interrupt")
+            if not in_main_thread:
+                yield pytest.param(program, ending, _STATES, id=f"{name}-{ending}-all")
+            marks = [] if in_main_thread else [pytest.mark.exhaustive]
+            for state in _STATES:
+                yield pytest.param(program, ending, [state], id=f"{name}-{ending}-{state}", marks=marks)
+
+
+@pytest.mark.parametrize(("program", "ending", "states"), [*_cases()])
+def test_a_program_ends_within_half_a_second(
+    holding: FakeServer, refusing: FakeServer, program: str, ending: str, states: list[str]
+) -> None:
+    command = [sys.executable, "-c", program, holding.address, refusing.address, ending, *states]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout
-        assert process.stdout.readline() == b"started\n"
-        if state != "idle":
-            assert server.entered.wait(30)
-        time.sleep(0.3)
+        assert sorted(process.stdout.readline().decode().strip() for _ in states) == sorted(states)
+        for server, requests in ((holding, _HELD), (refusing, _REFUSED)):
+            _wait_for(server, sum(requests.get(state, 0) for state in states))
+        time.sleep(0.1)  # The refusals reach the client, and the main thread waits.
         begin_s = time.monotonic()
         if ending == "interrupt":
             process.send_signal(signal.SIGINT)
@@ -142,3 +172,10 @@ def test_a_program_ends_within_half_a_second(server: FakeServer, program: str, s
     assert seconds < _EXIT_S, stderr
     assert (b"Traceback" in stderr) is (ending in ("error", "interrupt")), stderr
     assert b"Fatal" not in stderr
+
+
+def _wait_for(server: FakeServer, requests: int) -> None:
+    end_s = time.monotonic() + 30
+    while len(server.requests) < requests:
+        assert time.monotonic() < end_s
+        time.sleep(0.01)
