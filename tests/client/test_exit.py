@@ -139,7 +139,7 @@ def refusing() -> Iterator[FakeServer]:
 
 
 def _cases() -> Iterator[Any]:
-    """Yield programs, endings and states; all states at once cover each single one, unless the main thread must wait."""
+    """Yield programs, endings and states. All states at once cover each one, unless the main thread is in the state."""
     for name, program in (("sync", _BLOCKING), ("async", _ASYNC)):
         for ending in ("end", "exit", "error", "interrupt"):
             in_main_thread = (name, ending) == ("sync", "interrupt")

@@ -337,10 +337,11 @@ def test_a_second_run_on_an_output_is_refused_and_the_first_run_ends_well(
         wait_for_rows(out, 4)
         for name in (out, link):
             for flags in ([], ["--restart"], ["--overwrite"]):
-                assert finished(stalling_server, six_texts, name, *flags) == (
-                    1,
+                arguments = [str(six_texts), "-o", str(name), "--address", stalling_server.address, *flags]
+                assert main(["encode", *arguments]) == 1
+                assert capsys.readouterr().err == (
                     f"headwaiter-client: another run is writing {name}: wait until it ends, or name another file with "
-                    "--output\n",
+                    "--output\n"
                 )
         stalling_server.goes_on.set()
         assert first.wait() == 0

@@ -94,6 +94,6 @@ def test_a_client_logs_a_replica_that_is_put_aside(server: FakeServer, caplog: p
             client.encode(["a"])
         silent.released.clear()
         for _ in range(4):
-            client.encode(["a"], timeout_s=5)
+            client.encode(["a"], timeout_s=2)
     silent.stop()
     assert any(f"{silent.address} does not answer" in record.getMessage() for record in caplog.records)

@@ -6,6 +6,7 @@ import threading
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from typing import Any
 
 import grpc
@@ -65,6 +66,7 @@ class _Load:
         self.errors: list[HeadwaiterError] = []
         self.longest_s = 0.0
         self._is_async = client_class is AsyncClient
+        self._name = f"{client_class.__name__}({address}), {callers} callers with {timeout_s:g} s"
         self._address, self._callers, self._timeout_s = address, callers, timeout_s
         self._ended = threading.Event()
 
@@ -84,6 +86,9 @@ class _Load:
             thread.join()
         if not self._is_async:
             self._client.close()
+
+    def __str__(self) -> str:
+        return self._name
 
     @property
     def calls(self) -> int:
@@ -140,6 +145,7 @@ def _kill_under_256_calls(client_class: type[Client] | type[AsyncClient]) -> Non
             load.run_until_answered_by(replicas[1], since_s=time.monotonic())
         replicas[0].start()  # For the end of the block.
     assert load.errors == []
+    print(f"{load}: no call of {load.calls} failed")
 
 
 @BOTH
@@ -171,90 +177,113 @@ async def test_no_call_of_64_fails_when_each_is_refused_twice_with_a_delay(
     assert server.refusals_left == 0
 
 
-@BOTH
-@pytest.mark.parametrize("in_a_list", [False, True], ids=["server", "list of one"])
-def test_no_call_fails_while_the_only_server_restarts(client_class: Any, in_a_list: bool) -> None:
-    with running_replicas(free_ports(1)) as replicas:
-        address = _addresses(replicas)
-        with _Load(client_class, address if in_a_list else address[0], callers=16, timeout_s=10) as load:
+def test_no_call_fails_while_the_only_server_restarts() -> None:
+    with running_replicas(free_ports(1)) as replicas, ExitStack() as stack:
+        (address,) = _addresses(replicas)
+        loads = [
+            stack.enter_context(_Load(client_class, one, callers=16, timeout_s=10))
+            for client_class in (Client, AsyncClient)
+            for one in (address, [address])
+        ]
+        for load in loads:
             load.run_until_answered_by(*replicas)
-            before, before_s = load.calls, time.monotonic()
-            replicas[0].stop(signal.SIGKILL)
-            time.sleep(1.5)
-            replicas[0].start()
-            load.run_until_answered_by(*replicas, since_s=time.monotonic())
-            during = load.calls - before
-            attempts = load.attempts.methods(since_s=before_s)[ENCODE]
-    assert load.errors == []
-    assert attempts <= 3 * during
+        before, before_s = [load.calls for load in loads], time.monotonic()
+        replicas[0].stop(signal.SIGKILL)
+        time.sleep(1.5)
+        replicas[0].start()
+        started_s = time.monotonic()
+        for load, calls in zip(loads, before, strict=True):
+            load.run_until_answered_by(*replicas, since_s=started_s)
+            during, attempts = load.calls - calls, load.attempts.methods(since_s=before_s)[ENCODE]
+            assert load.errors == []
+            assert attempts <= 3 * during
+            print(f"{load}: no call of {during} failed, {attempts / during:.2f} attempts a call")
 
 
-def _down(client_class: Any, seconds: float, timeout_s: float) -> None:
-    """Check what 16 callers send while their only server is down."""
+def _down(seconds: float, timeout_s: float) -> None:
+    """Check what 16 callers of each client send while their only server is down."""
     with running_replicas(free_ports(1)) as replicas:
-        with _Load(client_class, _addresses(replicas)[0], callers=16, timeout_s=timeout_s) as load:
-            load.run_until_answered_by(*replicas)
+        (address,) = _addresses(replicas)
+        with (
+            _Load(Client, address, callers=16, timeout_s=timeout_s) as blocking,
+            _Load(AsyncClient, address, callers=16, timeout_s=timeout_s) as asynchronous,
+        ):
+            loads = [blocking, asynchronous]
+            for load in loads:
+                load.run_until_answered_by(*replicas)
             replicas[0].stop(signal.SIGKILL)
             time.sleep(0.1)  # The calls in flight fail.
             down_s = time.monotonic()
             time.sleep(seconds)
             replicas[0].start()
-            sent = load.attempts.methods(since_s=down_s, until_s=down_s + seconds)
-        failed = len(load.errors)
-    # A call that is sent to the server as it starts may reach its deadline there.
-    assert Unavailable in (classes := {type(error) for error in load.errors})
-    assert classes <= {Unavailable, DeadlineExceeded}
-    assert load.longest_s < timeout_s + 1
-    # Each call is sent once when it starts, and once when a server is back; the rest are probes, at most one a second.
-    assert sent[ENCODE] <= failed + 16
-    assert sent[HEALTH_METHOD] <= seconds + 5
-    print(
-        f"{client_class.__name__}: {dict(sent)} in {seconds:g} s, {failed} calls failed, {load.longest_s:.2f} s at most"
-    )
+    for load in loads:
+        sent = load.attempts.methods(since_s=down_s, until_s=down_s + seconds)
+        # A call that is sent to the server as it starts may reach its deadline there.
+        assert Unavailable in (classes := {type(error) for error in load.errors})
+        assert classes <= {Unavailable, DeadlineExceeded}
+        assert load.longest_s < timeout_s + 1
+        # Each call is sent once when it starts, and once when a server is back; the rest are probes, at most one a
+        # second.
+        assert sent[ENCODE] <= len(load.errors) + 16
+        assert sent[HEALTH_METHOD] <= seconds + 5
+        print(f"{load}: {dict(sent)} in {seconds:g} s, {len(load.errors)} calls failed, {load.longest_s:.2f} s at most")
 
 
-@BOTH
-def test_each_call_is_sent_once_while_the_only_server_is_down(client_class: Any) -> None:
-    _down(client_class, seconds=3, timeout_s=1)
+def test_each_call_is_sent_once_while_the_only_server_is_down() -> None:
+    _down(seconds=3, timeout_s=1)
 
 
 @pytest.mark.exhaustive
-@BOTH
-def test_each_call_is_sent_once_while_the_only_server_is_down_for_a_minute(client_class: Any) -> None:
-    _down(client_class, seconds=60, timeout_s=10)
+def test_each_call_is_sent_once_while_the_only_server_is_down_for_a_minute() -> None:
+    _down(seconds=60, timeout_s=10)
 
 
-def _freeze(client_class: Any, callers: int, timeout_s: float, seconds: float) -> list[HeadwaiterError]:
-    """Freeze one of two replicas under load, wake it, and return the errors of the calls that failed."""
-    with (
-        running_replicas(free_ports(2)) as replicas,
-        _Load(client_class, _addresses(replicas), callers, timeout_s) as load,
-    ):
-        load.run_until_answered_by(*replicas)
+def _freeze(seconds: float, *settings: tuple[type[Client] | type[AsyncClient], int, float]) -> list[_Load]:
+    """Freeze one of two replicas under several loads, wake it, and return the loads.
+
+    Args:
+        seconds: how long the replica is frozen; no call fails in the second half of the time.
+        settings: the class of the client, the callers, and the timeout of each load.
+    """
+    with running_replicas(free_ports(2)) as replicas, ExitStack() as stack:
+        loads = [
+            stack.enter_context(_Load(client_class, _addresses(replicas), callers, timeout_s))
+            for client_class, callers, timeout_s in settings
+        ]
+        for load in loads:
+            load.run_until_answered_by(*replicas)
         replicas[0].send(signal.SIGSTOP)
         time.sleep(seconds / 2)
-        failed_so_far = len(load.errors)
+        failed = [len(load.errors) for load in loads]
         time.sleep(seconds / 2)
-        assert len(load.errors) == failed_so_far
+        assert [len(load.errors) for load in loads] == failed
         replicas[0].send(signal.SIGCONT)
-        assert load.run_until_answered_by(*replicas, since_s=time.monotonic()) < 5
-    return load.errors
+        woken_s = time.monotonic()
+        for load in loads:
+            load.run_until_answered_by(*replicas, since_s=woken_s)
+            back_s = time.monotonic() - woken_s
+            assert back_s < 5
+            print(f"{load}: {len(load.errors)} calls failed, {back_s:.2f} s until the replica was back")
+    return loads
 
 
 @BOTH
-@pytest.mark.parametrize("callers", [1, 16])
-def test_calls_move_away_from_a_frozen_replica_before_their_deadline(client_class: Any, callers: int) -> None:
-    assert _freeze(client_class, callers, timeout_s=2, seconds=4) == []
+def test_calls_move_away_from_a_frozen_replica_before_their_deadline(client_class: Any) -> None:
+    (load,) = _freeze(3, (client_class, 16, 2))
+    assert load.errors == []
 
 
-@BOTH
-def test_a_frozen_replica_fails_at_most_three_calls_that_are_too_short_for_a_probe(client_class: Any) -> None:
-    errors = _freeze(client_class, callers=1, timeout_s=0.24, seconds=4)
-    assert len(errors) <= 3
-    assert all(type(error) is DeadlineExceeded for error in errors)
+def test_a_frozen_replica_fails_at_most_three_calls_of_one_caller_that_are_too_short_for_a_probe() -> None:
+    long, long_async, *short = _freeze(
+        4, (Client, 1, 2), (AsyncClient, 1, 2), (Client, 1, 0.24), (AsyncClient, 1, 0.24)
+    )
+    assert long.errors == long_async.errors == []
+    for load in short:
+        assert len(load.errors) <= 3
+        assert all(type(error) is DeadlineExceeded for error in load.errors)
 
 
 @pytest.mark.exhaustive
-@BOTH
-def test_a_replica_that_was_frozen_for_longer_than_its_connection_lives_comes_back(client_class: Any) -> None:
-    assert _freeze(client_class, callers=4, timeout_s=2, seconds=70) == []
+def test_a_replica_that_was_frozen_for_longer_than_its_connection_lives_comes_back() -> None:
+    for load in _freeze(70, (Client, 4, 2), (AsyncClient, 4, 2)):
+        assert load.errors == []
