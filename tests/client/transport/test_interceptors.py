@@ -51,6 +51,47 @@ def test_interceptors_are_called_in_order(call: Call, server: FakeServer) -> Non
     assert first.methods == [METHODS["Encode"]] * 2
 
 
+@pytest.mark.parametrize("in_a_list", [False, True], ids=["server", "replicas"])
+def test_a_library_that_replaces_grpcs_functions_for_channels_sees_each_call(
+    server: FakeServer, in_a_list: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`GrpcInstrumentorClient().instrument()` of OpenTelemetry does this."""
+    interceptor, insecure_channel = _AddKey(), grpc.insecure_channel
+    monkeypatch.setattr(
+        grpc, "insecure_channel", lambda *options: grpc.intercept_channel(insecure_channel(*options), interceptor)
+    )
+    with Client([server.address] if in_a_list else server.address) as client:
+        client.encode(TEXTS)
+        list(client.encode_stream(["a"]))
+    assert server.metadata["x-trace"] == "7"
+    assert interceptor.methods.count(METHODS["Encode"]) == 4
+
+
+class _OfReplyStreams(grpc.aio.UnaryStreamClientInterceptor):
+    intercept_unary_stream: Any = None
+
+
+class _OfRequestStreams(grpc.aio.StreamUnaryClientInterceptor):
+    intercept_stream_unary: Any = None
+
+
+class _OfBothStreams(grpc.aio.StreamStreamClientInterceptor):
+    intercept_stream_stream: Any = None
+
+
+@pytest.mark.parametrize("in_a_list", [False, True], ids=["server", "replicas"])
+async def test_interceptors_of_other_kinds_of_calls_may_be_among_the_interceptors(
+    server: FakeServer, in_a_list: bool
+) -> None:
+    """`aio_client_interceptors()` of OpenTelemetry returns one interceptor of each kind."""
+    interceptor = _AddKey()
+    interceptors = [interceptor, _OfReplyStreams(), _OfRequestStreams(), _OfBothStreams()]
+    async with AsyncClient([server.address] if in_a_list else server.address, interceptors=interceptors) as client:
+        await client.encode(TEXTS)
+    assert server.metadata["x-trace"] == "7"
+    assert interceptor.methods.count(METHODS["Encode"]) == 3
+
+
 def test_an_error_passes_through_an_interceptor(call: Call, server: FakeServer) -> None:
     server.refuse(grpc.StatusCode.INVALID_ARGUMENT, "no")
     with pytest.raises(HeadwaiterError, match="INVALID_ARGUMENT: no"):
