@@ -12,21 +12,18 @@ import grpc
 from headwaiter_client.calls.steps import HEALTH_METHOD, HEALTH_REQUEST, no_answer
 from headwaiter_client.errors import Cancelled, DeadlineExceeded, HeadwaiterError, Transient, Unavailable
 from headwaiter_client.transport.connection import Connection, capped_timeout_s
-from headwaiter_client.transport.failover import Failover, OutgoingCall, Resend
+from headwaiter_client.transport.failover import OutgoingCall, Resend
 from headwaiter_client.transport.grpc_transport import (
     CLOSED_BEFORE,
     CLOSED_DURING,
     MOVED,
-    probe_outcome,
+    ReplicaCalls,
 )
-from headwaiter_client.transport.log import TransportLog
-from headwaiter_client.transport.replicas import PROBE_TIMEOUT_S, Change, Replicas
-from headwaiter_client.transport.retries import Attempts, RetryBudgets, RetryPolicy
+from headwaiter_client.transport.retries import Attempts, RetryPolicy
 from headwaiter_client.transport.status import error_from_rpc, is_silent
-from headwaiter_client.transport.tls_mismatch import TlsMismatch
 
 
-class AsyncGrpcTransport:
+class AsyncGrpcTransport(ReplicaCalls):
     """Carries calls over gRPC, as `GrpcTransport` does, in the event loop of its first call.
 
     Raises:
@@ -34,17 +31,10 @@ class AsyncGrpcTransport:
     """
 
     def __init__(self, connection: Connection, retry: RetryPolicy) -> None:
+        super().__init__(connection, retry)
         self._connection = connection
         self._credentials = connection.credentials()
         self._metadata = connection.call_metadata()
-        self._budgets = RetryBudgets(retry)
-        count = len(connection.addresses)
-        # Start at a random replica, so that clients that start together do not all call the same replica first.
-        self._replicas = Replicas(count, random.randrange(count), probe_first=connection.balanced)  # noqa: S311
-        self._log = TransportLog(connection.addresses)
-        self._tls_mismatch = TlsMismatch(connection)
-        self._failover = Failover(self._replicas, self._budgets, self._log)
-        self._in_flight: list[set[_Sent]] = [set() for _ in range(count)]
         # gRPC binds a channel to the event loop that runs when the channel is made, so the first call makes it.
         self._channels: list[grpc.aio.Channel] = []
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -180,32 +170,9 @@ class AsyncGrpcTransport:
             await _wait(self._changed, min(deadline_s, self._replicas.next_probe_s) - now_s)
         return True
 
-    def _note(self, index: int, change: Change | None, reason: str = "") -> None:
-        """Act on the change of a replica."""
-        if change is None:
-            return
-        self._log.change(index, change, reason, time.monotonic())
-        if change is Change.ASIDE:
-            for sent in list(self._in_flight[index]):
-                sent.move()
-        self._start_probes()
-        self._notify()
-
     def _notify(self) -> None:
         self._changed.set()
         self._changed = asyncio.Event()
-
-    def _suspect(self, index: int, sent: "_Sent", sent_s: float) -> None:
-        """Probe the replica of a call; see `GrpcTransport._suspect`."""
-        if self._replicas.is_aside(index):
-            sent.move()
-        elif self._replicas.suspect(index, sent_s, time.monotonic()):
-            self._probe(index, sent.patience_s, wait_for_ready=False)
-
-    def _start_probes(self, *, wait_for_ready: bool = True) -> None:
-        """Start the probes that are due."""
-        for index in self._replicas.due(time.monotonic()):
-            self._probe(index, PROBE_TIMEOUT_S, wait_for_ready=wait_for_ready)
 
     def _probe(self, index: int, timeout_s: float, *, wait_for_ready: bool) -> None:
         """Check a replica's health in the background."""
@@ -218,13 +185,8 @@ class AsyncGrpcTransport:
 
     def record_probe(self, index: int, code: grpc.StatusCode, reply: bytes) -> None:
         """Record the outcome of a probe."""
-        if self._closed.is_set():
-            return
-        change = self._replicas.probed(index, probe_outcome(code, reply), time.monotonic())
-        if change is None:
-            self._notify()  # The time of the next probe has changed.
-        else:
-            self._note(index, change, f"its health check ended with {code.name}")
+        if not self._closed.is_set():
+            self._record(index, code, reply)
 
 
 class _Sent:

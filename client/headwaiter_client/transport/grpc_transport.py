@@ -10,10 +10,11 @@ import random
 import threading
 import time
 import weakref
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
-from typing import TypeAlias, cast
+from typing import Any, TypeAlias, cast
 
 import grpc
 
@@ -45,7 +46,65 @@ MOVED = "the replica stopped answering while other replicas answer: call again, 
 _Stub: TypeAlias = "grpc.UnaryUnaryMultiCallable[bytes, bytes]"
 
 
-class GrpcTransport:
+class ReplicaCalls(ABC):
+    """What both transports know about their replicas and the calls to them, and what they do about a change.
+
+    Args:
+        connection: the addresses.
+        retry: whether a failed call is sent again, and when.
+    """
+
+    def __init__(self, connection: Connection, retry: RetryPolicy) -> None:
+        count = len(connection.addresses)
+        self._budgets = RetryBudgets(retry)
+        # Start at a random replica, so that clients that start together do not all call the same replica first.
+        self._replicas = Replicas(count, random.randrange(count), probe_first=connection.balanced)  # noqa: S311
+        self._log = TransportLog(connection.addresses)
+        self._tls_mismatch = TlsMismatch(connection)
+        self._failover = Failover(self._replicas, self._budgets, self._log)
+        self._in_flight: list[set[Any]] = [set() for _ in range(count)]
+
+    def _note(self, index: int, change: Change | None, reason: str = "") -> None:
+        """Act on the change of a replica."""
+        if change is None:
+            return
+        self._log.change(index, change, reason, time.monotonic())
+        if change is Change.ASIDE:
+            for sent in list(self._in_flight[index]):
+                sent.move()
+        self._start_probes()
+        self._notify()
+
+    def _suspect(self, index: int, sent: Any, sent_s: float) -> None:
+        """Probe the replica of a call if it has not answered since `sent_s`, while other replicas answer."""
+        if self._replicas.is_aside(index):
+            sent.move()  # Another call has put the replica aside before this call was in flight.
+        elif self._replicas.suspect(index, sent_s, time.monotonic()):
+            self._probe(index, sent.patience_s, wait_for_ready=False)
+
+    def _start_probes(self, *, wait_for_ready: bool = True) -> None:
+        """Start the probes that are due."""
+        for index in self._replicas.due(time.monotonic()):
+            self._probe(index, PROBE_TIMEOUT_S, wait_for_ready=wait_for_ready)
+
+    def _record(self, index: int, code: grpc.StatusCode, reply: bytes) -> None:
+        """Record the end of a probe."""
+        change = self._replicas.probed(index, _probe_outcome(code, reply), time.monotonic())
+        if change is None:
+            self._notify()  # The time of the next probe has changed.
+        else:
+            self._note(index, change, f"its health check ended with {code.name}")
+
+    @abstractmethod
+    def _probe(self, index: int, timeout_s: float, *, wait_for_ready: bool) -> None:
+        """Check a replica's health in the background."""
+
+    @abstractmethod
+    def _notify(self) -> None:
+        """Wake the calls that wait for a change."""
+
+
+class GrpcTransport(ReplicaCalls):
     """Carries calls over gRPC.
 
     Raises:
@@ -62,18 +121,10 @@ class GrpcTransport:
 
     def _open(self) -> None:
         """Open the channels of this process, and forget all that another process knows about the replicas."""
-        connection = self._connection
-        self._budgets = RetryBudgets(self._retry)
-        self._channels = channels = connection.channels(self._credentials)
+        super().__init__(self._connection, self._retry)
+        self._channels = channels = self._connection.channels(self._credentials)
         # Kept, because gRPC needs about 10 µs to make one.
         self._stub: Callable[[int, str], _Stub] = cache(lambda index, method: channels[index].unary_unary(method))
-        count = len(channels)
-        # Start at a random replica, so that clients that start together do not all call the same replica first.
-        self._replicas = Replicas(count, random.randrange(count), probe_first=connection.balanced)  # noqa: S311
-        self._log = TransportLog(connection.addresses)
-        self._tls_mismatch = TlsMismatch(connection)
-        self._failover = Failover(self._replicas, self._budgets, self._log)
-        self._in_flight: list[set[_Sent]] = [set() for _ in self._channels]
         # Notified when a replica has been probed, and when the client is closed.
         self._changed = threading.Condition()
         self._pid = os.getpid()
@@ -239,32 +290,9 @@ class GrpcTransport:
                 self._changed.wait(min(until_s - now_s, _CANCEL_CHECK_S) if cancel_scope else until_s - now_s)
         return True
 
-    def _note(self, index: int, change: Change | None, reason: str = "") -> None:
-        """Act on the change of a replica."""
-        if change is None:
-            return
-        self._log.change(index, change, reason, time.monotonic())
-        if change is Change.ASIDE:
-            for sent in list(self._in_flight[index]):
-                sent.move()
-        self._start_probes()
-        self._notify()
-
     def _notify(self) -> None:
         with self._changed:
             self._changed.notify_all()
-
-    def _suspect(self, index: int, sent: "_Sent", sent_s: float) -> None:
-        """Probe the replica of a call if it has not answered since `sent_s`, while other replicas answer."""
-        if self._replicas.is_aside(index):
-            sent.move()  # Another call has put the replica aside before this call was in flight.
-        elif self._replicas.suspect(index, sent_s, time.monotonic()):
-            self._probe(index, sent.patience_s, wait_for_ready=False)
-
-    def _start_probes(self, *, wait_for_ready: bool = True) -> None:
-        """Start the probes that are due."""
-        for index in self._replicas.due(time.monotonic()):
-            self._probe(index, PROBE_TIMEOUT_S, wait_for_ready=wait_for_ready)
 
     def _probe(self, index: int, timeout_s: float, *, wait_for_ready: bool) -> None:
         """Check a replica's health in the background."""
@@ -291,12 +319,7 @@ class GrpcTransport:
 
     def _record_probe(self, index: int, call: "grpc.Future[bytes]") -> None:
         code = cast("grpc.Call", call).code()
-        outcome = probe_outcome(code, call.result() if code is grpc.StatusCode.OK else b"")
-        change = self._replicas.probed(index, outcome, time.monotonic())
-        if change is None:
-            self._notify()  # The time of the next probe has changed.
-        else:
-            self._note(index, change, f"its health check ended with {code.name}")
+        self._record(index, code, call.result() if code is grpc.StatusCode.OK else b"")
 
 
 class _Sent:
@@ -336,7 +359,7 @@ class _Sent:
         self._future.cancel()
 
 
-def probe_outcome(code: grpc.StatusCode, reply: bytes) -> Probe:
+def _probe_outcome(code: grpc.StatusCode, reply: bytes) -> Probe:
     """Return the outcome of a probe that ended with a code, and with a reply if the code is OK."""
     if code is grpc.StatusCode.DEADLINE_EXCEEDED:
         return Probe.SILENT
