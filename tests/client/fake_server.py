@@ -15,7 +15,7 @@ from grpc_status import rpc_status
 from headwaiter_client.calls import steps
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.encoder_pb2_grpc import EncoderServicer, add_EncoderServicer_to_server
-from headwaiter_proto.rules.status import DOMAIN
+from headwaiter_proto.rules.status import DOMAIN, FRONT_ENDS_KEY
 
 MODEL = pb.ModelRef(name="tiny", digest="ab" * 32)
 WIDTH = 3
@@ -52,6 +52,8 @@ class FakeServer(EncoderServicer):
         entered: set when a call has arrived.
         cancelled: set when a waiting call was cancelled.
         serving: whether the health service answers SERVING.
+        front_ends: what the health service says about front ends.
+        connections: the connections of the calls.
         pools: whether replies hold pooled vectors.
         description: the reply to GetModel.
         versions: the states that ListModels reports; by default it reports none, as a server of version 1.
@@ -71,6 +73,8 @@ class FakeServer(EncoderServicer):
         self.bad_text = ""
         self.complaint = "texts.values[{}] is bad"
         self.serving = True
+        self.front_ends = ""
+        self.connections: set[str] = set()
         self.pools = True
         self.description = pb.GetModelResponse(
             model=MODEL,
@@ -84,7 +88,7 @@ class FakeServer(EncoderServicer):
         self.released.set()
         self.entered = threading.Event()
         self.cancelled = threading.Event()
-        self._server = grpc.server(futures.ThreadPoolExecutor(8), interceptors=interceptors)
+        self._server = grpc.server(futures.ThreadPoolExecutor(16), interceptors=interceptors)
         add_EncoderServicer_to_server(self, self._server)  # type: ignore[no-untyped-call]
         health: grpc.RpcMethodHandler[bytes, bytes] = grpc.unary_unary_rpc_method_handler(self._check_health)
         self._server.add_generic_rpc_handlers(
@@ -149,11 +153,14 @@ class FakeServer(EncoderServicer):
 
     def _check_health(self, _request: bytes, context: grpc.ServicerContext) -> bytes:
         self._record(None, context)
+        if self.front_ends:
+            context.set_trailing_metadata(((FRONT_ENDS_KEY, self.front_ends),))
         return steps.HEALTH_SERVING if self.serving else b"\x08\x02"
 
     def _record(self, request: message.Message | None, context: grpc.ServicerContext) -> None:
         if request is not None:
             self.requests.append(request)
+            self.connections.add(context.peer())
         self.metadata = dict(context.invocation_metadata())
         self.remaining_s = context.time_remaining()
         context.add_callback(self._record_end)

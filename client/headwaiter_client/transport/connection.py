@@ -25,6 +25,8 @@ CHANNEL_OPTIONS = (
     ("grpc.keepalive_timeout_ms", 10_000),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
+    # Channels to the same address must not share a connection, which only one front end of a server would serve.
+    ("grpc.use_local_subchannel_pool", 1),
     # Reconnect to a restarted server within seconds; gRPC's default waits grow to two minutes.
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 3_000),
@@ -176,25 +178,27 @@ class Connection:
         """Read the TLS files, if there are any; see `TlsConfig.credentials` for the errors."""
         return self.tls.credentials() if self.tls else None
 
-    def channels(self, credentials: grpc.ChannelCredentials | None) -> list[grpc.Channel]:
-        """Open a channel to each address, over TLS if there are credentials."""
-        options = self._options
+    def channels(self, index: int, credentials: grpc.ChannelCredentials | None, count: int = 1) -> list[grpc.Channel]:
+        """Open channels to an address, over TLS if there are credentials; each one has a connection of its own."""
+        address, options = self.addresses[index], self._options
         channels = [
             grpc.secure_channel(address, credentials, options)
             if credentials
             else grpc.insecure_channel(address, options)
-            for address in self.addresses
+            for _ in range(count)
         ]
         return [grpc.intercept_channel(channel, *self.interceptors) for channel in channels]
 
-    def aio_channels(self, credentials: grpc.ChannelCredentials | None) -> list[grpc.aio.Channel]:
-        """Open a channel for asyncio to each address; see `channels`."""
-        options, interceptors = self._options, list(self.interceptors)
+    def aio_channels(
+        self, index: int, credentials: grpc.ChannelCredentials | None, count: int = 1
+    ) -> list[grpc.aio.Channel]:
+        """Open channels for asyncio to an address; see `channels`."""
+        address, options, interceptors = self.addresses[index], self._options, list(self.interceptors)
         return [
             grpc.aio.secure_channel(address, credentials, options, interceptors=interceptors)
             if credentials
             else grpc.aio.insecure_channel(address, options, interceptors=interceptors)
-            for address in self.addresses
+            for _ in range(count)
         ]
 
     def call_metadata(self) -> tuple[tuple[str, str], ...]:

@@ -4,8 +4,10 @@ import asyncio
 import random
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
+from itertools import chain
+from typing import Any, TypeAlias
 
 import grpc
 
@@ -18,9 +20,14 @@ from headwaiter_client.transport.grpc_transport import (
     CLOSED_DURING,
     MOVED,
     ReplicaCalls,
+    more_connections,
 )
+from headwaiter_client.transport.replicas import PROBE_TIMEOUT_S
 from headwaiter_client.transport.retries import Attempts, RetryPolicy
 from headwaiter_client.transport.status import error_from_rpc, is_silent
+
+_Call: TypeAlias = "grpc.aio.UnaryUnaryCall[bytes, bytes]"
+_HandleCheck: TypeAlias = "Callable[[weakref.ref[AsyncGrpcTransport], int, _Call], Coroutine[Any, Any, None]]"
 
 
 class AsyncGrpcTransport(ReplicaCalls):
@@ -36,7 +43,7 @@ class AsyncGrpcTransport(ReplicaCalls):
         self._credentials = connection.credentials()
         self._metadata = connection.call_metadata()
         # gRPC binds a channel to the event loop that runs when the channel is made, so the first call makes it.
-        self._channels: list[grpc.aio.Channel] = []
+        self._channels: list[list[grpc.aio.Channel]] = []
         self._loop: asyncio.AbstractEventLoop | None = None
         # The event loop holds only weak references to tasks, so a task without another reference may be deleted.
         self._probes: set[asyncio.Task[None]] = set()
@@ -71,7 +78,7 @@ class AsyncGrpcTransport(ReplicaCalls):
     async def close(self) -> None:
         """End calls in flight, and all later calls, with `Cancelled`."""
         self._closed.set()
-        for channel in self._channels:
+        for channel in chain.from_iterable(self._channels):
             await channel.close()
         self._changed.set()
 
@@ -91,7 +98,10 @@ class AsyncGrpcTransport(ReplicaCalls):
             )
         self._loop = loop
         if not self._closed.is_set():
-            self._channels = self._connection.aio_channels(self._credentials)
+            self._channels = [
+                self._connection.aio_channels(index, self._credentials)
+                for index in range(len(self._connection.addresses))
+            ]
             self._start_probes(wait_for_ready=False)
 
     async def _next_replica(self, call: OutgoingCall) -> int:
@@ -125,7 +135,7 @@ class AsyncGrpcTransport(ReplicaCalls):
 
     async def _attempt(self, call: OutgoingCall, index: int) -> bytes:
         """Send a call once, to a replica."""
-        stub: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = self._channels[index].unary_unary(call.method)
+        stub = self._stub(index, call.method)
         sent_s = time.monotonic()
         sent: _Sent | None = None
         try:
@@ -155,8 +165,15 @@ class AsyncGrpcTransport(ReplicaCalls):
             if sent:
                 sent.end()
                 self._in_flight[index].discard(sent)
-        self._note(index, self._replicas.answered(index, sent_s, time.monotonic()))
+        self._answered(index, sent_s)
         return reply
+
+    def _stub(self, index: int, method: str) -> "grpc.aio.UnaryUnaryMultiCallable[bytes, bytes]":
+        """Return what sends the next call to a replica."""
+        channels = self._channels[index]
+        stub: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes]
+        stub = channels[next(self._turns) % len(channels)].unary_unary(method)
+        return stub
 
     async def _wait_until(self, condition: Callable[[], bool], deadline_s: float) -> bool:
         """Probe replicas until a condition holds, and return whether it does at the deadline; closing ends the wait."""
@@ -176,12 +193,25 @@ class AsyncGrpcTransport(ReplicaCalls):
 
     def _probe(self, index: int, timeout_s: float, *, wait_for_ready: bool) -> None:
         """Check a replica's health in the background."""
-        check: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = self._channels[index].unary_unary(HEALTH_METHOD)
+        self._check_health(index, timeout_s, _record_probe, wait_for_ready=wait_for_ready)
+
+    def _ask_for_front_ends(self, index: int) -> None:
+        """Open more connections, in the background, if the server has several front ends."""
+        self._check_health(index, PROBE_TIMEOUT_S, _add_connections, wait_for_ready=False)
+
+    def _check_health(self, index: int, timeout_s: float, handle: _HandleCheck, *, wait_for_ready: bool) -> None:
+        """Check a replica's health in the background, and let `handle` handle the end of the call."""
+        check = self._stub(index, HEALTH_METHOD)
         with suppress(grpc.aio.UsageError):  # The client is closed.
             call = check(HEALTH_REQUEST, timeout=timeout_s, metadata=self._metadata, wait_for_ready=wait_for_ready)
-            task = asyncio.create_task(_record_probe(weakref.ref(self), index, call))
+            task = asyncio.create_task(handle(weakref.ref(self), index, call))
             self._probes.add(task)
             task.add_done_callback(self._probes.discard)
+
+    def add_connections(self, index: int, count: int) -> None:
+        """Open more connections to a replica."""
+        if count and not self._closed.is_set():
+            self._channels[index] += self._connection.aio_channels(index, self._credentials, count)
 
     def record_probe(self, index: int, code: grpc.StatusCode, reply: bytes) -> None:
         """Record the outcome of a probe."""
@@ -227,6 +257,16 @@ async def _record_probe(
     alive = transport()
     if alive is not None:
         alive.record_probe(index, code, reply)
+
+
+async def _add_connections(
+    transport: "weakref.ref[AsyncGrpcTransport]", index: int, call: "grpc.aio.UnaryUnaryCall[bytes, bytes]"
+) -> None:
+    """Open more connections if the server has several front ends."""
+    with suppress(Exception):  # The next call of the caller meets the error of an interceptor, too.
+        more = more_connections(await call.trailing_metadata())
+        if (alive := transport()) is not None:
+            alive.add_connections(index, more)
 
 
 async def _wait(event: asyncio.Event, timeout_s: float) -> bool:

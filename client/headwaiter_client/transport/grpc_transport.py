@@ -5,13 +5,15 @@ whether a failed call is sent again (`failover`). It has no thread of its own: c
 are down, and gRPC's thread records the outcome.
 """
 
+import itertools
 import os
 import random
+import re
 import threading
 import time
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import cache
 from typing import Any, TypeAlias, cast
@@ -28,15 +30,19 @@ from headwaiter_client.transport.replicas import PROBE_TIMEOUT_S, Change, Probe,
 from headwaiter_client.transport.retries import Attempts, RetryBudgets, RetryPolicy
 from headwaiter_client.transport.status import error_from_rpc, is_silent
 from headwaiter_client.transport.tls_mismatch import TlsMismatch
+from headwaiter_proto.rules.status import FRONT_ENDS_KEY
 
 # A probe ends with one of these codes if the server cannot be reached (UNAVAILABLE) or is stopping (CANCELLED).
 _DOWN_CODES = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
+
+# A client with this number of calls in flight opens several connections to a server with front ends, at most 16.
+_MANY_CALLS, _MOST_CONNECTIONS = 4, 16
 
 # Seconds between two looks at the scope of a call that waits for a replica.
 _CANCEL_CHECK_S = 0.1
 
 # The channels that this process has inherited from its parent, which are never freed.
-_INHERITED: list[list[grpc.Channel]] = []
+_INHERITED: list[list[list[grpc.Channel]]] = []
 
 CANCELLED_BY_SCOPE = "the call was cancelled, because another call failed or the stream was closed"
 CLOSED_BEFORE = "the client is closed: create a new client"
@@ -63,6 +69,9 @@ class ReplicaCalls(ABC):
         self._tls_mismatch = TlsMismatch(connection)
         self._failover = Failover(self._replicas, self._budgets, self._log)
         self._in_flight: list[set[Any]] = [set() for _ in range(count)]
+        # Gives each call to a replica the next one of its connections.
+        self._turns = itertools.count()
+        self._asked_for_front_ends = [False] * count
 
     def _note(self, index: int, change: Change | None, reason: str = "") -> None:
         """Act on the change of a replica."""
@@ -95,6 +104,18 @@ class ReplicaCalls(ABC):
         else:
             self._note(index, change, f"its health check ended with {code.name}")
 
+    def _answered(self, index: int, sent_s: float) -> None:
+        """Record that a replica has answered a call with a result."""
+        self._note(index, self._replicas.answered(index, sent_s, time.monotonic()))
+        # A caller of one call at a time would gain nothing from a second connection.
+        if not self._asked_for_front_ends[index] and self._budgets.calls_in_flight >= _MANY_CALLS:
+            self._asked_for_front_ends[index] = True
+            self._ask_for_front_ends(index)
+
+    @abstractmethod
+    def _ask_for_front_ends(self, index: int) -> None:
+        """Open more connections, in the background, if the server has several front ends."""
+
     @abstractmethod
     def _probe(self, index: int, timeout_s: float, *, wait_for_ready: bool) -> None:
         """Check a replica's health in the background."""
@@ -122,9 +143,14 @@ class GrpcTransport(ReplicaCalls):
     def _open(self) -> None:
         """Open the channels of this process, and forget all that another process knows about the replicas."""
         super().__init__(self._connection, self._retry)
-        self._channels = channels = self._connection.channels(self._credentials)
+        # The channels to each replica.
+        self._channels = channels = [
+            self._connection.channels(index, self._credentials) for index in range(len(self._connection.addresses))
+        ]
         # Kept, because gRPC needs about 10 µs to make one.
-        self._stub: Callable[[int, str], _Stub] = cache(lambda index, method: channels[index].unary_unary(method))
+        self._kept_stub: Callable[[int, int, str], _Stub] = cache(
+            lambda index, place, method: channels[index][place].unary_unary(method)
+        )
         # Notified when a replica has been probed, and when the client is closed.
         self._changed = threading.Condition()
         self._pid = os.getpid()
@@ -132,6 +158,10 @@ class GrpcTransport(ReplicaCalls):
         self._close_channels = weakref.finalize(self, _close_all, self._channels, self._pid)
         self._close_channels.atexit = False
         self._start_probes(wait_for_ready=False)
+
+    def _stub(self, index: int, method: str) -> _Stub:
+        """Return what sends the next call to a replica."""
+        return self._kept_stub(index, next(self._turns) % len(self._channels[index]), method)
 
     def unary(
         self,
@@ -241,7 +271,7 @@ class GrpcTransport(ReplicaCalls):
             if not self._closed.is_set():
                 raise
             raise Cancelled(CLOSED_BEFORE, request_id=call.request_id) from error
-        self._note(index, self._replicas.answered(index, sent_s, time.monotonic()))
+        self._answered(index, sent_s)
         return reply
 
     def _send_to_replica(
@@ -296,13 +326,28 @@ class GrpcTransport(ReplicaCalls):
 
     def _probe(self, index: int, timeout_s: float, *, wait_for_ready: bool) -> None:
         """Check a replica's health in the background."""
+        self._check_health(index, timeout_s, GrpcTransport._record_probe, wait_for_ready=wait_for_ready)
+
+    def _ask_for_front_ends(self, index: int) -> None:
+        """Open more connections, in the background, if the server has several front ends."""
+        self._check_health(index, PROBE_TIMEOUT_S, GrpcTransport._add_connections, wait_for_ready=False)
+
+    def _check_health(
+        self,
+        index: int,
+        timeout_s: float,
+        handle: "Callable[[GrpcTransport, int, grpc.Future[bytes]], None]",
+        *,
+        wait_for_ready: bool,
+    ) -> None:
+        """Check a replica's health in the background, and let `handle` handle the end of the call."""
         # gRPC holds the callback until the call has ended; a client that nobody else holds is freed before.
         transport = weakref.ref(self)
 
         def record(call: "grpc.Future[bytes]") -> None:
             alive = transport()
             if alive is not None and not alive._closed.is_set():  # noqa: SLF001
-                alive._record_probe(index, call)  # noqa: SLF001
+                handle(alive, index, call)
 
         stub, metadata = self._stub(index, HEALTH_METHOD), self._metadata
 
@@ -320,6 +365,23 @@ class GrpcTransport(ReplicaCalls):
     def _record_probe(self, index: int, call: "grpc.Future[bytes]") -> None:
         code = cast("grpc.Call", call).code()
         self._record(index, code, call.result() if code is grpc.StatusCode.OK else b"")
+
+    def _add_connections(self, index: int, call: "grpc.Future[bytes]") -> None:
+        more = more_connections(cast("grpc.Call", call).trailing_metadata())
+        with self._opening:
+            if more and not self._closed.is_set():
+                self._channels[index] += self._connection.channels(index, self._credentials, more)
+
+
+def more_connections(metadata: Iterable[tuple[str, str | bytes]] | None) -> int:
+    """Return how many connections to open besides the first, given the trailing metadata of a health check.
+
+    The kernel gives each connection to a front end at random. With two connections for each front end, few get none.
+    """
+    for key, value in metadata or ():
+        if key == FRONT_ENDS_KEY and re.fullmatch("[0-9]{1,3}", str(value)):
+            return max(0, min(2 * int(value), _MOST_CONNECTIONS) - 1)
+    return 0
 
 
 class _Sent:
@@ -369,9 +431,9 @@ def _probe_outcome(code: grpc.StatusCode, reply: bytes) -> Probe:
     return Probe.REFUSED if code in _DOWN_CODES else Probe.SERVING
 
 
-def _close_all(channels: list[grpc.Channel], pid: int) -> None:
+def _close_all(channels: list[list[grpc.Channel]], pid: int) -> None:
     if os.getpid() != pid:  # Closing a channel of the parent would wait for calls that end only in the parent.
         _INHERITED.append(channels)
         return
-    for channel in channels:
+    for channel in itertools.chain.from_iterable(channels):
         channel.close()

@@ -90,6 +90,9 @@ class RetryBudget:
 
     Raises:
         TypeError: `policy` is not a RetryPolicy.
+
+    Attributes:
+        in_flight: number of calls in flight.
     """
 
     def __init__(self, policy: RetryPolicy) -> None:
@@ -97,20 +100,20 @@ class RetryBudget:
         self.policy = policy
         self._min_retries = max(_MIN_RETRIES, policy.max_attempts - 1.0)
         self._taken = 0.0
-        self._in_flight = 0
+        self.in_flight = 0
         self._lock = threading.Lock()
 
     def start_call(self) -> None:
         """Count a call that is now in flight."""
         with self._lock:
-            self._in_flight += 1
+            self.in_flight += 1
 
     def end_call(self, *, success: bool) -> None:
         """Count a call that has ended; a success returns a part of a retry."""
         with self._lock:
             if success and self._taken:
                 self._taken = max(0.0, min(self._taken, self._limit) - _RETRIES_PER_SUCCESS)
-            self._in_flight -= 1
+            self.in_flight -= 1
 
     def pause_s(self, error: HeadwaiterError, attempts: int, remaining_s: float, jitter: float) -> float | None:
         """Return `RetryPolicy.pause_s`, and take a retry from the budget; return None if the budget is empty."""
@@ -125,7 +128,7 @@ class RetryBudget:
 
     @property
     def _limit(self) -> float:
-        return max(self._min_retries, _RETRIES_PER_CALL_IN_FLIGHT * self._in_flight)
+        return max(self._min_retries, _RETRIES_PER_CALL_IN_FLIGHT * self.in_flight)
 
 
 class Attempts:
@@ -159,6 +162,11 @@ class RetryBudgets:
 
     def __init__(self, policy: RetryPolicy) -> None:
         self._calls, self._health_checks = RetryBudget(policy), RetryBudget(policy)
+
+    @property
+    def calls_in_flight(self) -> int:
+        """Number of calls in flight, without health checks."""
+        return self._calls.in_flight
 
     def of(self, method: str) -> RetryBudget:
         """Return the budget for calls of a method."""

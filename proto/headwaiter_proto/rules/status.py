@@ -18,6 +18,10 @@ DETAILS_KEY = "grpc-status-details-bin"
 # The metadata key of a retry. Its value is the number of attempts that failed with DEVICE_FAILED, in decimal.
 DEVICE_FAILURES_KEY = "headwaiter-device-failures"
 
+# The key of trailing metadata of health checks. The value is the number of processes that receive calls, in decimal.
+# Each connection leads to one of these processes.
+FRONT_ENDS_KEY = "headwaiter-front-ends"
+
 # gRPC clients refuse trailers of more than 8 KiB, and the trailers hold a message three times: percent-encoded, in the
 # status, and perhaps in a BadRequest.
 _MAX_MESSAGE_BYTES = 1000

@@ -81,34 +81,6 @@ def test_parent_and_child_can_both_use_a_client_after_a_fork() -> None:
         assert subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout == "[2] 0\n"
 
 
-@pytest.mark.parametrize(
-    ("in_child", "printed"),
-    [
-        pytest.param("print(client.encode_tokens([[1, 2]]).lengths.tolist())", "[2]", id="call"),
-        pytest.param("client.close()", "", id="close"),
-        pytest.param("del client", "", id="drop"),
-    ],
-)
-def test_a_child_can_use_and_close_a_client_whose_health_check_had_no_answer_at_the_fork(
-    server: FakeServer, in_child: str, printed: str
-) -> None:
-    program = (
-        "import os, sys; from headwaiter_client import Client; client = Client([sys.argv[1]], timeout_s=10)\n"
-        "if os.fork() == 0:\n"
-        f"    {in_child}\n"
-        "else:\n"
-        "    print('forked', flush=True); status = os.wait()[1]\n"
-        "    print(status, client.encode_tokens([[1]]).lengths.tolist())\n"
-    )
-    server.released.clear()
-    command = [sys.executable, "-c", program, server.address]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "forked\n"
-        server.released.set()
-        assert process.communicate(timeout=60)[0].split() == [*printed.split(), "0", "[1]"]
-
-
 @pytest.mark.parametrize("in_a_list", [False, True], ids=["server", "replicas"])
 def test_a_client_opens_new_connections_in_another_process(
     monkeypatch: pytest.MonkeyPatch, server: FakeServer, in_a_list: bool
@@ -127,5 +99,5 @@ def test_a_client_opens_new_connections_in_another_process(
     monkeypatch.setattr(os, "getpid", lambda: parent_id)
     with pytest.raises(Cancelled):
         client.encode_tokens([[1]])
-    for channel in parents:
+    for (channel,) in parents:
         channel.close()
