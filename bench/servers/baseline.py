@@ -12,7 +12,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, cast
 
 import grpc
@@ -21,10 +20,11 @@ from numpy.typing import NDArray
 from prometheus_client import Counter, start_http_server
 
 from bench.servers.policies import Policy, read_policy
-from headwaiter_server.app import channel_options
 from headwaiter_server.config import Settings
+from headwaiter_server.front_end import channel_options
 from headwaiter_server.metrics import Recorder
-from headwaiter_server.models.served_model import ServedModel
+from headwaiter_server.models.directory import ModelDirectory
+from headwaiter_server.models.served_model import ModelFacts, ServedModel
 from headwaiter_server.requests.request_path import RequestPath
 from headwaiter_server.rpc.endpoint import UnaryCalls
 from headwaiter_server.rpc.health import HealthService
@@ -55,9 +55,14 @@ class _Waiting:
 
 
 class PolicyScheduler:
-    """Runs the batches that a policy chooses, in one thread; drops the sequences of cancelled requests."""
+    """Runs the batches that a policy chooses, in one thread; drops the sequences of cancelled requests.
+
+    Attributes:
+        directory: the models.
+    """
 
     def __init__(self, graph: EncoderGraph, policy: Policy, recorder: Recorder, *, padded: bool) -> None:
+        self.directory = ModelDirectory("")
         self._graph, self._padded = graph, padded
         self._policy, self._recorder = policy, recorder.model(*_MODEL)
         # Rows of the linear layers: T in a packed graph, B·N in a padded one.
@@ -67,7 +72,7 @@ class PolicyScheduler:
         self._thread = ThreadPoolExecutor(1)
         self.task = asyncio.create_task(self._serve())
 
-    async def submit(self, _queue: object, values: list[NDArray[np.generic]], **_: object) -> Outcome:
+    async def submit(self, _served: object, values: list[NDArray[np.generic]], **_: object) -> Outcome:
         """Queue the sequences of a request, and return their pooled vectors once all have run."""
         now_s, loop = time.monotonic(), asyncio.get_running_loop()
         waiting = [_Waiting(sequence, now_s, loop.create_future()) for sequence in values]
@@ -130,15 +135,14 @@ class PolicyScheduler:
 async def serve(bundle: Path, settings: Settings, policy: Policy, graph_file: str) -> None:
     """Serve until SIGTERM with the channel options, the gRPC service and the metrics of Headwaiter's server."""
     recorder = Recorder()
-    path = RequestPath(settings, recorder)
     model = open_model(bundle, "cpu", "fp32", settings.threads)
     graph = EncoderGraph.open(bundle / graph_file, "cpu", settings.threads)
     scheduler = PolicyScheduler(graph, policy, recorder, padded=graph_file.startswith("portable"))
     model = replace(model, graph=graph, graph_file=graph_file)
-    # None replaces the parts that serve only GetModel and Attend, which the benchmarks do not call.
-    unused: Any = None
-    served = ServedModel(*_MODEL, model, None, unused, unused, unused, recorder.model(*_MODEL))
-    path.serve(cast("Any", SimpleNamespace(find=lambda _name, _version: served)), cast("Any", scheduler))
+    served = ServedModel(ModelFacts.of(model, *_MODEL, (0,)), None, recorder.model(*_MODEL))
+    scheduler.directory.update([], {served.name: served}, started=True)
+    # The benchmarks call neither GetModel nor Attend, which need the other methods of an engine.
+    path = RequestPath(settings, recorder, cast("Any", scheduler))
     server = grpc.aio.server(options=channel_options(settings))
     incoming = IncomingMessages(settings.max_request_bytes)
     calls, health = UnaryCalls(recorder, path.call_limit, incoming), HealthService(incoming)

@@ -25,7 +25,7 @@ def main() -> int:
     # gRPC's core bypasses Python's logging with a line for every failed TLS handshake, so callers could fill the log.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     try:
-        from headwaiter_server.app import CannotListen
+        from headwaiter_server.front_end import CannotListen
         from headwaiter_server.process import serve
         from headwaiter_server.runtime.errors import DeviceLost, ModelRefused
     except ModuleNotFoundError as missing:

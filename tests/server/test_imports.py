@@ -12,14 +12,15 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PACKAGES = {name: ROOT / name / f"headwaiter_{name}" for name in ("proto", "playground", "server", "export", "client")}
 SERVER = "headwaiter_server"
-# The folders and the modules of the server, with those that each may import: rpc, http -> requests -> models ->
-# scheduling -> runtime, never upwards.
+# The folders and the modules of the server, with those that each may import: rpc, http -> requests -> engine ->
+# models -> scheduling -> runtime, never upwards.
 LAYERS: dict[str, set[str]] = {
     "runtime": set(),
     "concurrency": set(),
     "scheduling": {"runtime", "concurrency"},
     "models": {"runtime", "scheduling", "concurrency", "config", "metrics", "model_metrics"},
-    "requests": {"runtime", "scheduling", "models", "config", "metrics", "log_lines"},
+    "engine": {"runtime", "scheduling", "models", "config", "metrics", "model_statistics"},
+    "requests": {"runtime", "scheduling", "models", "engine", "config", "metrics", "log_lines"},
     "rpc": {"runtime", "scheduling", "models", "requests", "concurrency", "config", "metrics", "model_statistics"},
     "http": {"requests", "concurrency", "config", "descriptors", "log_lines", "rate_limit"},
 }
@@ -34,9 +35,10 @@ MODULES: dict[str, set[str]] = {
     "model_statistics": set(),
     "model_metrics": {"histogram", "model_statistics", "runtime", "scheduling"},
     "metrics": {"model_metrics", "runtime"},
-    "app": {"config", "descriptors", "metrics", *LAYERS},
+    "front_end": {"config", "descriptors", "metrics", *LAYERS},
+    "app": {"config", "front_end", "metrics", *LAYERS},
     "process": {"app", "config", "descriptors"},
-    "cli": {"app", "config", "log_lines", "process", "runtime"},
+    "cli": {"front_end", "config", "log_lines", "process", "runtime"},
 }
 
 

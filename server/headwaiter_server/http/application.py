@@ -37,7 +37,7 @@ def http_application(
     settings: Settings, path: RequestPath, token: str | None, loop: asyncio.AbstractEventLoop
 ) -> Starlette:
     """Return the application: metrics and health, the requests of `http_api`, and the page of `playground`."""
-    routes: list[BaseRoute] = [*public_routes(path.recorder.registry, lambda: path.ready)]
+    routes: list[BaseRoute] = [*public_routes(path.engine.metrics, lambda: path.ready)]
     max_bytes = _max_body_bytes(path.limits)
     bodies = Bodies(max_bytes, _INCOMPLETE_BODIES * max_bytes)
     max_values = path.limits.tokens + path.limits.sequences + _OTHER_VALUES
@@ -106,7 +106,7 @@ def _models(path: RequestPath) -> Method[None]:
     created_s = int(time.time())
 
     async def list_models(_: None, call: Call) -> bytes:
-        manifests = {each.name: each.model.bundle.manifest for each in path.repository.served}
+        manifests = {each.name: each.manifest for each in path.engine.directory.served}
         longest = {name: each.max_text_tokens or each.max_tokens for name, each in manifests.items()}
         return openai.models_reply(longest, created_s)
 

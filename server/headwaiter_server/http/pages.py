@@ -1,22 +1,25 @@
 """The pages that need no token: metrics for Prometheus, and health for orchestrators."""
 
-import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
-from prometheus_client import CollectorRegistry
-from prometheus_client.exposition import choose_encoder
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 
-def public_routes(registry: CollectorRegistry, is_ready: Callable[[], bool]) -> list[Route]:
-    """Return the routes of the metrics and of the health checks."""
+def public_routes(
+    write_metrics: Callable[[str], Awaitable[tuple[bytes, str]]], is_ready: Callable[[], bool]
+) -> list[Route]:
+    """Return the routes of the metrics and of the health checks.
+
+    Args:
+        write_metrics: returns the page of metrics and its content type, given the header `accept` of a scrape.
+        is_ready: returns whether the server answers requests.
+    """
 
     async def metrics(request: Request) -> Response:
-        encode, content_type = choose_encoder(request.headers.get("accept", ""))
-        # Writing all series takes milliseconds; a thread keeps the event loop free.
-        return Response(await asyncio.to_thread(encode, registry), headers={"content-type": content_type})
+        content, content_type = await write_metrics(request.headers.get("accept", ""))
+        return Response(content, headers={"content-type": content_type})
 
     async def live(_: Request) -> Response:
         return JSONResponse({"status": "live"})

@@ -11,21 +11,23 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from headwaiter_proto.rules.errors import MAX_QUOTED_CHARACTERS, InvalidInput, ModelNotFound, Unavailable
+from headwaiter_proto.rules.errors import InvalidInput, Unavailable
 from headwaiter_server.concurrency.background_tasks import BackgroundTasks
 from headwaiter_server.config import Settings, SettingsError
 from headwaiter_server.metrics import Recorder
 from headwaiter_server.models.changes import changes
+from headwaiter_server.models.directory import ModelDirectory
 from headwaiter_server.models.folders import BundleFolder, ModelFolder, scan
 from headwaiter_server.models.loading import LoadedModel, load_model
 from headwaiter_server.models.model_settings import read_model_settings
-from headwaiter_server.models.model_version import ModelState, ModelVersion, raise_failure
-from headwaiter_server.models.served_model import ServedModel
+from headwaiter_server.models.model_version import ModelState, VersionStatus, raise_failure
+from headwaiter_server.models.running_model import RunningModel
+from headwaiter_server.models.served_model import ModelFacts
 from headwaiter_server.runtime.attention_weights import AttentionWeightsGraph
 from headwaiter_server.runtime.errors import BundleChanged, ModelRefused, NotEnoughMemory, one_line
 from headwaiter_server.runtime.memory import give_back_free_memory
@@ -34,12 +36,33 @@ from headwaiter_server.scheduling.scheduler import Scheduler
 
 log = logging.getLogger(__name__)
 
-# The highest version of each model that failed to load.
-Failures = Mapping[str, ModelVersion]
 # A version counts as removed if two scans at least this far apart lack it.
 _SECOND_LOOK_S = 0.2
 # What the models have learnt is stored at this interval, and when they are unloaded.
 _STORE_INTERVAL_S = 60.0
+
+
+@dataclass(eq=False, kw_only=True)
+class ModelVersion(VersionStatus):
+    """A version of a model in the repository.
+
+    Attributes:
+        retried: whether a failed version is loaded again although its files are unchanged.
+        running: the loaded model; None before the version is ready and after the model is unloaded.
+    """
+
+    bundle: BundleFolder
+    retried: bool = False
+    running: RunningModel | None = None
+
+    @classmethod
+    def of(cls, bundle: BundleFolder) -> "ModelVersion":
+        """Return the version of a bundle, about to be loaded."""
+        return cls(name=bundle.name, number=bundle.version, bundle=bundle)
+
+
+# The highest version of each model that failed to load.
+Failures = Mapping[str, ModelVersion]
 
 
 class ModelRepository:
@@ -49,13 +72,20 @@ class ModelRepository:
         settings: the settings of the server.
         scheduler: runs the batches of all models.
         recorder: records the metrics of all models.
-        on_change: called when the set of models that answer requests has changed.
+        directory: learns what each version is doing.
+        on_change: called when the directory has changed.
     """
 
     def __init__(
-        self, settings: Settings, scheduler: Scheduler, recorder: Recorder, on_change: Callable[[], None]
+        self,
+        settings: Settings,
+        scheduler: Scheduler,
+        recorder: Recorder,
+        directory: ModelDirectory,
+        on_change: Callable[[], None],
     ) -> None:
-        self._settings, self._scheduler, self._recorder, self._on_change = settings, scheduler, recorder, on_change
+        self._settings, self._scheduler, self._recorder = settings, scheduler, recorder
+        self._directory, self._on_change = directory, on_change
         self._versions: list[ModelVersion] = []
         # The version of each model that answers requests.
         self._current: dict[str, ModelVersion] = {}
@@ -73,54 +103,9 @@ class ModelRepository:
         self._started = self._draining = False
 
     @property
-    def versions(self) -> list[ModelVersion]:
-        """All versions, sorted by name and version: loaded, being loaded, being unloaded, or failed.
-
-        Raises:
-            Unavailable: the server is starting, and does not know its model yet.
-        """
-        if not self._started and not self._versions:
-            raise _starting()
-        return sorted(self._versions, key=lambda each: (each.name, each.bundle.version))
-
-    @property
-    def served_names(self) -> list[str]:
-        """The names of the models that answer requests."""
-        return sorted(self._current)
-
-    @property
-    def served(self) -> list[ServedModel]:
-        """The models that answer requests, by name."""
-        versions = [self._current[name] for name in self.served_names]
-        return [version.served for version in versions if version.served is not None]
-
-    def find(self, name: str, version: str = "") -> ServedModel:
-        """Return the model that answers requests for a name and a version; either may be empty.
-
-        Raises:
-            ModelNotFound: the server has no such model or version, or could not load it.
-            InvalidInput: the name is empty, and the server has several models and no default model.
-            Unavailable: the model is being loaded.
-        """
-        name = name or self._only_name()
-        if not self._started and name not in self._current:
-            raise _starting()
-        current = self._current.get(name)
-        if current is not None and current.served is not None and version in ("", current.version):
-            return current.served
-        of_name = [each for each in self._versions if each.name == name and version in ("", each.version)]
-        if any(each.state is ModelState.LOADING for each in of_name):
-            raise Unavailable(f"the model {name!r} is being loaded: try again in a few seconds")
-        raise_failure(of_name)
-        if current is not None:
-            raise ModelNotFound(
-                f"the server has no version {version[:MAX_QUOTED_CHARACTERS]!r} of the model {name!r}: send "
-                f"{current.version!r}, or leave the field empty",
-                field="model_version",
-            )
-        raise ModelNotFound(
-            f"the server has no model {name[:MAX_QUOTED_CHARACTERS]!r}: send one of {self._names()}", field="model"
-        )
+    def running(self) -> list[RunningModel]:
+        """The models that answer requests."""
+        return [version.running for version in self._current.values() if version.running is not None]
 
     async def start(self) -> None:
         """Load the models of the settings; raise `ModelRefused` if no model can be served."""
@@ -128,17 +113,18 @@ class ModelRepository:
         if settings.models is not None:
             await self._run(self._request_update())
             if not self._current and (self._versions or not (settings.watch_s or settings.model_control == "on")):
-                reasons = "; ".join(f"{each.name}: {each.reason}" for each in self.versions)
+                reasons = "; ".join(f"{each.name}: {each.reason}" for each in self._directory.versions)
                 raise ModelRefused(reasons or f"{settings.models} has no bundle: make the bundle NAME/1 in this folder")
         else:
             assert settings.bundle is not None
             loaded = await self._load_in_thread(settings.bundle, settings)
-            version = ModelVersion(BundleFolder(loaded.model.bundle.manifest.name, 1, settings.bundle))
+            version = ModelVersion.of(BundleFolder(loaded.model.bundle.manifest.name, 1, settings.bundle))
             self._versions.append(version)
             self._take_over(version, loaded)
         if settings.default_model not in ("", *self._current):
             log.warning("--default-model %s is not among the models that are served", settings.default_model)
         self._started = True
+        self._publish()
         self._tasks.start(self._store_costs_forever())
         if settings.watch_s:
             self._tasks.start(self._watch(settings.watch_s))
@@ -147,21 +133,21 @@ class ModelRepository:
         """Load no more versions, and refuse requests for attention weights; the scheduler refuses all others."""
         self._draining = True
         self._tasks.cancel()
-        for served in self.served:
-            served.attention_queue.drain()
+        for running in self.running:
+            running.attention_queue.drain()
 
     async def store_costs(self) -> None:
         """Store what the models that answer requests have learnt about the cost of their batches."""
-        for served in self.served:
-            await asyncio.to_thread(served.store_cost)
+        for running in self.running:
+            await asyncio.to_thread(running.store_cost)
 
     async def _store_costs_forever(self) -> None:
         while True:
             await asyncio.sleep(_STORE_INTERVAL_S)
             await self.store_costs()
 
-    async def load(self, name: str) -> ServedModel:
-        """Load the highest version of a model, even if it failed before, and return the version that now answers.
+    async def load(self, name: str) -> None:
+        """Load the highest version of a model, even if it failed before.
 
         Raises:
             InvalidInput: the name is empty.
@@ -173,7 +159,7 @@ class ModelRepository:
         failures = await self._run(self._request_update(name))
         # Not the failures among `versions`: another caller may have asked for another attempt meanwhile.
         raise_failure(failures.values())
-        return self.find(name)
+        self._directory.find(name)
 
     async def unload(self, name: str) -> None:
         """Stop giving requests to a model until `load` is called for it, and free its memory once its requests end.
@@ -184,7 +170,7 @@ class ModelRepository:
         """
         _require_name(name)
         if name not in self._loading:
-            self.find(name)
+            self._directory.find(name)
         self._unloaded.add(name)
         self._retire_current(name)
 
@@ -276,6 +262,7 @@ class ModelRepository:
             if each.state is not ModelState.FAILED
             or (each.bundle in bundles and not each.retried and each.name != only)
         ]
+        self._publish()
         change = changes(
             found,
             {name: version.bundle for name, version in self._current.items()},
@@ -304,13 +291,16 @@ class ModelRepository:
         failure: ModelVersion | None = None
         try:
             for bundle in bundles:
-                version = ModelVersion(bundle)
+                version = ModelVersion.of(bundle)
                 self._versions.append(version)
+                self._publish()
                 try:
                     await self._load(version)
                 except BaseException:
                     self._versions.remove(version)
                     raise
+                finally:
+                    self._publish()
                 if version.state is ModelState.FAILED:
                     failure = failure or version
                 if version.state is not ModelState.FAILED or name in self._unloaded:
@@ -324,9 +314,9 @@ class ModelRepository:
         before = self._current.get(version.name)
         try:
             settings = await asyncio.to_thread(read_model_settings, self._settings, version.bundle.settings)
-            if before is not None and before.served is not None and settings.provider == "auto":
+            if before is not None and before.running is not None and settings.provider == "auto":
                 # A version that does not fit on the GPU beside its predecessor must not move the model to the CPU.
-                settings = replace(settings, provider=before.served.model.provider)
+                settings = replace(settings, provider=before.running.facts.provider)
             loaded = await self._load_in_thread(version.bundle.folder, settings)
         except Exception as error:
             if isinstance(error, ModelRefused | SettingsError):
@@ -335,7 +325,8 @@ class ModelRepository:
                 log.exception("version %s of %s cannot be loaded", version.version, version.name)
             # Callers see the reason, but must not see the path of the folder of models.
             reason = one_line(error).replace(f"{self._settings.models}/", "")
-            version.fail(reason, retried=isinstance(error, NotEnoughMemory | BundleChanged))
+            version.state, version.reason = ModelState.FAILED, reason
+            version.retried = isinstance(error, NotEnoughMemory | BundleChanged)
             return
         if version.name in self._unloaded or await self._is_back(before, version):
             # The model was unloaded meanwhile, or the higher version was missing only for a while.
@@ -346,13 +337,13 @@ class ModelRepository:
 
     async def _is_back(self, before: ModelVersion | None, lower: ModelVersion) -> bool:
         """Return whether the folder has the version that answers now, before a lower version takes over."""
-        if before is None or before.bundle.version <= lower.bundle.version or self._settings.models is None:
+        if before is None or before.number <= lower.number or self._settings.models is None:
             return False
         try:
             found = await asyncio.to_thread(scan, self._settings.models)
         except OSError:
             return True
-        return before.name in found and found[before.name].may_hold(before.bundle.version)
+        return before.name in found and found[before.name].may_hold(before.number)
 
     async def _load_in_thread(self, folder: Path, settings: Settings) -> LoadedModel:
         loop = asyncio.get_running_loop()
@@ -375,30 +366,24 @@ class ModelRepository:
         # The first Attend loads the graph. The service refuses Attend if the bundle has no graph of attention weights.
         bundle = loaded.model.bundle
         attention_queue = AttentionWeightsQueue(lambda: AttentionWeightsGraph.open_in(bundle).run, recorder.expired)
-        version.served = ServedModel(
-            version.name,
-            version.version,
-            loaded.model,
-            loaded.tokenizer,
-            queue,
-            attention_queue,
-            calibration,
-            recorder,
-            loaded.cost_file,
+        devices = tuple(worker.device for worker in loaded.sessions)
+        facts = ModelFacts.of(loaded.model, version.name, version.version, devices)
+        version.running = RunningModel(
+            facts, loaded.tokenizer, recorder, loaded.model, queue, attention_queue, calibration, loaded.cost_file
         )
         version.state = ModelState.READY
         self._current[version.name] = version
         log.info("serving %s, version %s: %s", version.name, version.version, loaded.describe())
-        self._on_change()
         if before is not None:
             self._retire(before)
+        self._publish()
 
     def _retire_current(self, name: str) -> None:
         """Unload the version of a model that answers requests, if there is one."""
         version = self._current.pop(name, None)
         if version is not None:
             self._retire(version)
-            self._on_change()
+            self._publish()
 
     def _retire(self, version: ModelVersion) -> None:
         """Unload a version once the requests that use it are answered, or after `--drain-s`."""
@@ -406,33 +391,24 @@ class ModelRepository:
         self._tasks.start(self._unload(version))
 
     async def _unload(self, version: ModelVersion) -> None:
-        assert version.served is not None
-        await version.served.wait_until_unused(self._settings.drain_s)
-        await asyncio.to_thread(version.served.store_cost)
-        await self._scheduler.remove_model(version.served.queue)
-        version.served = None
+        assert version.running is not None
+        await version.running.wait_until_unused(self._settings.drain_s)
+        await asyncio.to_thread(version.running.store_cost)
+        await self._scheduler.remove_model(version.running.queue)
+        version.running = None
         await asyncio.to_thread(give_back_free_memory)
         self._versions.remove(version)
+        self._publish()
         current = self._current.get(version.name)
         if current is None or current.version != version.version:
             self._recorder.remove_model(version.name, version.version)
         log.info("unloaded %s, version %s", version.name, version.version)
 
-    def _only_name(self) -> str:
-        """Return the name of the model that a request without a name means."""
-        if self._settings.default_model:
-            return self._settings.default_model
-        names = self.served_names or sorted({each.name for each in self._versions})
-        if not names:
-            raise _starting() if not self._started else Unavailable("the server has no model: load one")
-        if len(names) > 1:
-            raise InvalidInput(
-                f"the request names no model, and the server has several: send one of {self._names()}", field="model"
-            )
-        return names[0]
-
-    def _names(self) -> str:
-        return ", ".join(map(repr, self.served_names))
+    def _publish(self) -> None:
+        """Tell the directory what each version is doing."""
+        current = {name: each.running for name, each in self._current.items() if each.running is not None}
+        self._directory.update(self._versions, current, started=self._started)
+        self._on_change()
 
 
 def _load_without_panic(*arguments: Any) -> LoadedModel:
@@ -458,7 +434,3 @@ def _require_name(name: str) -> None:
 
 def _draining() -> Unavailable:
     return Unavailable("the server is shutting down: send the request to another replica")
-
-
-def _starting() -> Unavailable:
-    return Unavailable("the server is starting: wait until its health check reports SERVING")

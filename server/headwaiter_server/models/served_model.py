@@ -1,63 +1,83 @@
-"""A version of a model that is ready to answer requests."""
+"""A version of a model that answers requests, as the services see it."""
 
 import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
+from headwaiter_proto.encoder_pb2 import Precision
+from headwaiter_proto.manifest_pb2 import Manifest
 from headwaiter_server.model_metrics import ModelRecorder
-from headwaiter_server.models.calibration_cache import CostFile
 from headwaiter_server.models.tokenizer import BundleTokenizer
+from headwaiter_server.runtime.graph import Provider
 from headwaiter_server.runtime.model import ModelDescription
-from headwaiter_server.scheduling.attention_weights import AttentionWeightsQueue
-from headwaiter_server.scheduling.cost import Calibration
-from headwaiter_server.scheduling.model_queue import ModelQueue
-
-# The cost is stored after this number of batches.
-_STORED_BATCHES = 200
-_TYPICAL_TOKENS = 48
 
 
-@dataclass(eq=False)
-class ServedModel:
-    """A version of a model that is ready, with the tokenizer and the queues that its requests go through.
+@dataclass(frozen=True)
+class ModelFacts:
+    """What the services know of a version of a model.
 
     Attributes:
         name: name of the model on this server.
         version: version of the model, a whole number.
-        cost_file: stores the cost that the batches teach; None to store nothing.
+        digest: digest of the bundle.
+        graph_file: file name of the graph in the bundle.
+        devices: the device of each session.
     """
 
     name: str
     version: str
-    model: ModelDescription
+    manifest: Manifest
+    digest: str
+    precision: Precision
+    provider: Provider
+    graph_file: str
+    devices: tuple[int, ...]
+
+    @classmethod
+    def of(cls, model: ModelDescription, name: str, version: str, devices: tuple[int, ...]) -> "ModelFacts":
+        """Return the facts of a model that runs on these devices."""
+        bundle, graph = model.bundle, model.graph_file
+        return cls(name, version, bundle.manifest, bundle.digest, model.precision, model.provider, graph, devices)
+
+
+@dataclass(eq=False)
+class ServedModel:
+    """A version of a model that is ready.
+
+    Attributes:
+        tokenizer: the bundle's tokenizer; None for a model that takes no texts.
+        recorder: counts and times the requests for the model.
+    """
+
+    facts: ModelFacts
     tokenizer: BundleTokenizer | None
-    queue: ModelQueue
-    attention_queue: AttentionWeightsQueue
-    calibration: Calibration
     recorder: ModelRecorder
-    cost_file: CostFile | None = None
-    _stored_batches: int = 0
-    _users: int = 0
-    _unused: asyncio.Event = field(default_factory=asyncio.Event)
+    _users: int = field(default=0, init=False)
+    _unused: asyncio.Event = field(default_factory=asyncio.Event, init=False)
 
     def __post_init__(self) -> None:
         self._unused.set()
 
     @property
+    def name(self) -> str:
+        """Name of the model on this server."""
+        return self.facts.name
+
+    @property
+    def version(self) -> str:
+        """Version of the model, a whole number."""
+        return self.facts.version
+
+    @property
+    def manifest(self) -> Manifest:
+        """The manifest of the bundle."""
+        return self.facts.manifest
+
+    @property
     def labels(self) -> tuple[str, str]:
         """The name and the version, for metrics."""
-        return self.name, self.version
-
-    def store_cost(self) -> None:
-        """Store what was learnt about the cost of batches, if many batches have run since it was stored."""
-        batches = self.queue.learnt.batch_count
-        if self.cost_file is None or batches - self._stored_batches < _STORED_BATCHES:
-            return
-        self._stored_batches = batches
-        learnt, limits = self.queue.learnt, self.queue.limits.largest
-        rate = limits.tokens / learnt.cost.in_full_batches_s(limits.tokens, _TYPICAL_TOKENS, limits.tokens)
-        self.cost_file.write(Calibration(learnt.cost, limits, rate, learnt.error_ratio))
+        return self.facts.name, self.facts.version
 
     @contextmanager
     def used(self) -> Iterator[None]:

@@ -10,7 +10,6 @@ from headwaiter_proto.rules.classification import encode_request
 from headwaiter_proto.rules.requests import check_attend_request
 from headwaiter_proto.rules.token_types import without_types
 from headwaiter_server.models.served_model import ServedModel
-from headwaiter_server.requests.batches import batches_reply
 from headwaiter_server.requests.call import Call, clock
 from headwaiter_server.requests.replies import (
     attend_answer_bytes,
@@ -69,16 +68,17 @@ class EncoderMethods:
             return await self._attend(request, call, served)
 
     async def _attend(self, request: pb.AttendRequest, call: Call, served: ServedModel) -> bytes:
-        manifest = served.model.bundle.manifest
+        manifest = served.manifest
         check_attend_request(request, manifest)
-        parsed = await self._path.read_input(request, served, lambda _: served.attention_queue.admit())
+        engine = self._path.engine
+        parsed = await self._path.read_input(request, served, lambda _: engine.check_attention_room(served))
         (sequence,) = parsed.sequences
         selection = AttentionSelection(*select(request, len(sequence), manifest, self._path.limits.attend_bytes))
         admitted_s = clock()
         with self._path.counted():
             self._path.hold_reply(call, attend_answer_bytes(selection, len(sequence)))
-            attention, run = await served.attention_queue.submit(
-                sequence, selection, deadline_s=call.deadline_s, on_queued=call.note_queued
+            attention, run = await engine.attend(
+                served, sequence, selection, deadline_s=call.deadline_s, on_queued=call.note_queued
             )
             tokens = []
             if served.tokenizer and request.HasField("texts"):
@@ -104,30 +104,33 @@ class EncoderMethods:
 
     async def list_models(self, request: pb.ListModelsRequest, call: Call) -> bytes:
         """List the models that answer requests, and all versions that the server knows."""
-        repository = self._path.repository
-        reply = pb.ListModelsResponse(models=[model_ref(served) for served in repository.served])
-        reply.versions.extend(model_status(version) for version in repository.versions)
+        directory = self._path.engine.directory
+        reply = pb.ListModelsResponse(models=[model_ref(served) for served in directory.served])
+        reply.versions.extend(model_status(version) for version in directory.versions)
         return reply.SerializeToString()
 
     async def get_model(self, request: pb.GetModelRequest, call: Call) -> bytes:
         """Describe a model."""
         with self._path.used(request.name, request.version, call) as served:
-            return model_reply(served, self._path.settings).SerializeToString()
+            described = await self._path.engine.describe(served)
+            return model_reply(served, self._path.limits, described).SerializeToString()
 
     async def load_model(self, request: pb.LoadModelRequest, call: Call) -> bytes:
         """Load a model."""
-        served = await self._path.controlled_repository.load(request.name)
+        await self._path.load(request.name)
+        served = self._path.engine.directory.find(request.name)
         return pb.LoadModelResponse(model=model_ref(served)).SerializeToString()
 
     async def unload_model(self, request: pb.UnloadModelRequest, call: Call) -> bytes:
         """Unload a model."""
-        await self._path.controlled_repository.unload(request.name)
+        await self._path.unload(request.name)
         return pb.UnloadModelResponse().SerializeToString()
 
     async def list_batches(self, request: pb.ListBatchesRequest, call: Call) -> bytes:
         """List the latest batches of one model, or of all models."""
-        models = self._path.repository.served
+        engine = self._path.engine
+        models = engine.directory.served
         if request.model:
             with self._path.used(request.model, "", call) as served:
                 models = [served]
-        return batches_reply(models, clock()).SerializeToString()
+        return (await engine.batches(models)).SerializeToString()

@@ -1,6 +1,6 @@
 """Read the sequences of a request, and tokenise its texts."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 
 from headwaiter_proto import encoder_pb2 as pb
@@ -27,6 +27,9 @@ _TRUNCATIONS = {
     pb.TRUNCATION_RIGHT: Truncation.RIGHT,
 }
 
+# Raises an error if the queue has no room for a number of tokens.
+CheckRoom = Callable[[int], Awaitable[None]]
+
 
 def priority_of(request: pb.EncodeRequest) -> Priority:
     """Return the priority of a request; check the request's options first."""
@@ -39,7 +42,7 @@ async def read_input(
     tokenizer: BundleTokenizer | None,
     limits: RequestLimits,
     threads: PriorityThreads,
-    check_room: Callable[[int], None],
+    check_room: CheckRoom,
 ) -> ParsedInput:
     """Return the sequences of a request.
 
@@ -49,8 +52,7 @@ async def read_input(
         tokenizer: the model's tokenizer; None if the model takes no texts.
         limits: the limits of one request.
         threads: run the tokenizer, except for a single short text.
-        check_room: raises an error if the queue has no room for a number of tokens; called with the smallest possible
-            number before texts are tokenised in a thread.
+        check_room: called with the smallest possible number of tokens before texts are tokenised in a thread.
 
     Raises:
         InvalidInput: the request is wrong; or a sequence is wrong, and the request is not partial.
@@ -83,7 +85,7 @@ async def read_input(
         tokenized = tokenize()
     else:
         # Each text has at least one token; only in a partial request may texts fail and have none.
-        check_room(1 if options.partial else count)
+        await check_room(1 if options.partial else count)
         tokenized = await threads.run(tokenize, priority_of(options), size_bytes)
     sequences = [with_types(text.ids, text.types, manifest) for text in tokenized]
     parsed = read_tokenized(sequences, prompt, manifest, limits, failures, kind)

@@ -6,18 +6,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headwaiter_proto import encoder_pb2 as pb
+from headwaiter_proto.manifest_pb2 import Manifest
 from headwaiter_proto.rules.inputs import ParsedInput
 from headwaiter_proto.rules.outputs import Output, hidden_width
 from headwaiter_proto.rules.pooling import pool
 from headwaiter_proto.rules.replies import attend_response, encode_response, model_response
 from headwaiter_proto.rules.requests import RequestLimits
 from headwaiter_server.config import Settings
-from headwaiter_server.models.model_version import ModelVersion
+from headwaiter_server.models.model_version import VersionStatus
 from headwaiter_server.models.served_model import ServedModel
 from headwaiter_server.requests.call import Call, clock
 from headwaiter_server.requests.stage_durations import stage_durations
 from headwaiter_server.runtime.attention_weights import AttentionSelection, AttentionWeights
-from headwaiter_server.runtime.model import ModelDescription
 from headwaiter_server.runtime.numeric_tolerances import normalize_pooled
 from headwaiter_server.scheduling.queued_request import BatchTimes, Interval, Outcome
 
@@ -34,9 +34,8 @@ def request_limits(settings: Settings) -> RequestLimits:
     )
 
 
-def answer_bytes(parsed: ParsedInput, output: Output, model: ModelDescription) -> int:
+def answer_bytes(parsed: ParsedInput, output: Output, manifest: Manifest) -> int:
     """Return the largest size of an answer's vectors and rows, in bytes."""
-    manifest = model.bundle.manifest
     tokens, sequences = sum(map(len, parsed.sequences)), len(parsed.sequences)
     rows = tokens if output.needs_rows(parsed.skipped_tokens) else 0
     scores = 0
@@ -61,7 +60,7 @@ def encode_reply(
     """
     hidden = None
     if output.hidden:
-        no_rows = np.empty((0, hidden_width(served.model.bundle.manifest)), np.float16)
+        no_rows = np.empty((0, hidden_width(served.manifest)), np.float16)
         hidden = np.concatenate([no_rows, *(outcome.hidden or ())])
     pooled = _finished_vectors(parsed, output, outcome) if output.pooled else None
     reply = encode_response(parsed, output, pooled, hidden, outcome.failures, outcome.logits)
@@ -94,47 +93,21 @@ def attend_reply(
 
 def model_ref(served: ServedModel) -> pb.ModelRef:
     """Return the name, the version, the digest and the precision of the model that answers."""
-    model = served.model
-    return pb.ModelRef(name=served.name, digest=model.bundle.digest, precision=model.precision, version=served.version)
+    facts = served.facts
+    return pb.ModelRef(name=facts.name, digest=facts.digest, precision=facts.precision, version=facts.version)
 
 
-def model_status(version: ModelVersion) -> pb.ModelStatus:
+def model_status(version: VersionStatus) -> pb.ModelStatus:
     """Describe what a version of a model is doing."""
     state = f"MODEL_STATE_{version.state.name}"
     return pb.ModelStatus(name=version.name, version=version.version, state=state, reason=version.reason)
 
 
-def model_reply(served: ServedModel, settings: Settings) -> pb.GetModelResponse:
-    """Describe a model: its inputs and outputs, where it runs, and its difference from PyTorch."""
-    model, calibration, limits = served.model, served.calibration, served.queue.limits.current
-    reply = model_response(model.bundle.manifest, request_limits(settings))
+def model_reply(served: ServedModel, limits: RequestLimits, described: pb.GetModelResponse) -> pb.GetModelResponse:
+    """Describe a model: its inputs and outputs, and what the engine says of it."""
+    reply = model_response(served.manifest, limits)
     reply.model.CopyFrom(model_ref(served))
-    reply.parity.extend(model.parity.graphs)
-    cost = calibration.cost
-    reply.execution.CopyFrom(
-        pb.Execution(
-            provider=model.provider,
-            requested_provider=settings.provider,
-            fallback_reason=model.fallback_reason,
-            precision=model.precision,
-            graph=model.graph_file,
-            token_budget=limits.tokens,
-            cell_budget=limits.cells,
-            longest_sequence_bytes=model.longest_sequence_bytes,
-            self_check=pb.SelfCheck(sequences=model.self_check_sequences, **model.self_check.published()),
-            cost=pb.BatchCost(
-                launch_s=cost.launch_s,
-                token_s=cost.token_s,
-                padded_row_s=cost.padded_s,
-                cell_s=cost.cell_s,
-                variable_length=cost.variable_length,
-                error_ratio=calibration.error_ratio,
-                service_tokens_per_s=calibration.service_tokens_per_s,
-                remembered=calibration.remembered,
-                hidden_row_s=cost.hidden_row_s,
-            ),
-        )
-    )
+    reply.MergeFrom(described)
     return reply
 
 

@@ -11,24 +11,22 @@ from dataclasses import dataclass
 from functools import partial
 
 from headwaiter_proto import encoder_pb2 as pb
+from headwaiter_proto.manifest_pb2 import Manifest
 from headwaiter_proto.rules.classification import check_task, classify_response, read_head
-from headwaiter_proto.rules.errors import DeadlineExceeded, Unavailable, Unimplemented
+from headwaiter_proto.rules.errors import DeadlineExceeded, Unimplemented
 from headwaiter_proto.rules.inputs import ParsedInput
 from headwaiter_proto.rules.outputs import Output
 from headwaiter_proto.rules.requests import check_id, read_options
 from headwaiter_server.config import Settings
+from headwaiter_server.engine.interface import Engine
 from headwaiter_server.metrics import Recorder
-from headwaiter_server.models.repository import ModelRepository
 from headwaiter_server.models.served_model import ServedModel
 from headwaiter_server.requests.call import Call, clock, log_failures
-from headwaiter_server.requests.inputs import priority_of, read_input
+from headwaiter_server.requests.inputs import CheckRoom, priority_of, read_input
 from headwaiter_server.requests.replies import answer_bytes, encode_reply, request_limits, set_timings
 from headwaiter_server.requests.shares import CallLimit, ReplyLimit
 from headwaiter_server.requests.threads import PriorityThreads
-from headwaiter_server.runtime.model import ModelDescription
-from headwaiter_server.scheduling.cost import Shape
 from headwaiter_server.scheduling.queued_request import Outcome
-from headwaiter_server.scheduling.scheduler import Scheduler
 
 _LARGE_REPLY_TOKENS = 1024
 _LARGE_REPLY_SEQUENCES = 512
@@ -49,7 +47,7 @@ class ReplyForm:
         write: returns the serialised reply; called in a thread if the reply has many rows.
     """
 
-    size_bytes: Callable[[ParsedInput, Output, ModelDescription], int]
+    size_bytes: Callable[[ParsedInput, Output, Manifest], int]
     write: Callable[[pb.EncodeResponse], bytes]
 
 
@@ -57,11 +55,12 @@ PACKED_REPLY = ReplyForm(answer_bytes, pb.EncodeResponse.SerializeToString)
 
 
 class RequestPath:
-    """Answers requests to encode; answers with Unavailable until `serve` is called.
+    """Answers requests to encode.
 
     Args:
         settings: the settings of the server.
         recorder: counts and times the requests.
+        engine: runs the models.
 
     Attributes:
         limits: the limits of one request.
@@ -69,61 +68,52 @@ class RequestPath:
         reply_limit: limits the bytes of the replies of all services together.
         replying: threads that write large replies.
         draining: whether the server is about to stop.
-        available: whether the server has loaded its models, as the health service reports.
         unanswered_count: number of admitted requests without a reply, plus number of open streams.
     """
 
-    def __init__(self, settings: Settings, recorder: Recorder) -> None:
-        self.settings, self.recorder = settings, recorder
+    def __init__(self, settings: Settings, recorder: Recorder, engine: Engine) -> None:
+        self.settings, self.recorder, self.engine = settings, recorder, engine
         self.limits = request_limits(settings)
         self.call_limit = CallLimit(settings.max_calls)
         self.reply_limit = ReplyLimit(settings.max_reply_bytes)
         self.replying = PriorityThreads("reply")
         self._tokenizing = PriorityThreads("tokenize", max_waiting_bytes=_WAITING_TEXTS * settings.max_request_bytes)
-        self._repository: ModelRepository | None = None
-        self._scheduler: Scheduler | None = None
         self.draining = False
-        self.available = False
         self.unanswered_count = 0
 
     @property
     def ready(self) -> bool:
         """Whether the server answers new requests."""
-        return self.available and not self.draining
-
-    @property
-    def repository(self) -> ModelRepository:
-        """The models of the server.
-
-        Raises:
-            Unavailable: the server is starting.
-        """
-        if self._repository is None:
-            raise Unavailable("the server is starting: wait until its health check reports SERVING")
-        return self._repository
-
-    @property
-    def controlled_repository(self) -> ModelRepository:
-        """The models of the server, if callers may load and unload them.
-
-        Raises:
-            Unimplemented: callers may not.
-            Unavailable: the server is starting.
-        """
-        if not self.controllable:
-            raise Unimplemented(
-                "the server does not let callers load and unload models: start it with --models and --model-control on"
-            )
-        return self.repository
+        return self.engine.directory.available and not self.draining
 
     @property
     def controllable(self) -> bool:
         """Whether callers may load and unload models."""
         return self.settings.model_control == "on" and self.settings.models is not None
 
-    def serve(self, repository: ModelRepository, scheduler: Scheduler) -> None:
-        """Answer requests with the models of a repository from now on."""
-        self._repository, self._scheduler = repository, scheduler
+    async def load(self, name: str) -> None:
+        """Load a model.
+
+        Raises:
+            Unimplemented: callers may not load models.
+        """
+        self._check_control()
+        await self.engine.load(name)
+
+    async def unload(self, name: str) -> None:
+        """Unload a model.
+
+        Raises:
+            Unimplemented: callers may not unload models.
+        """
+        self._check_control()
+        await self.engine.unload(name)
+
+    def _check_control(self) -> None:
+        if not self.controllable:
+            raise Unimplemented(
+                "the server does not let callers load and unload models: start it with --models and --model-control on"
+            )
 
     def drain(self) -> None:
         """Answer no new requests from now on."""
@@ -142,7 +132,7 @@ class RequestPath:
     @contextmanager
     def used(self, name: str, version: str, call: Call) -> Iterator[ServedModel]:
         """Find the model of a request, and keep the model loaded inside the block."""
-        served = self.repository.find(name, version)
+        served = self.engine.directory.find(name, version)
         call.model = served.labels
         with served.used():
             yield served
@@ -170,7 +160,7 @@ class RequestPath:
         self, request: pb.EncodeRequest, served: ServedModel, call: Call, reserve: ReserveBytes, form: ReplyForm
     ) -> bytes:
         """Return the serialised reply to a request; queue the request once the bytes of its reply are reserved."""
-        output = read_options(request, served.model.bundle.manifest)
+        output = read_options(request, served.manifest)
         if not request.timeout_s:
             # gRPC itself cancels a call whose deadline passes.
             return await self._answer(request, output, call, served, call.deadline_s, reserve, form)
@@ -189,7 +179,7 @@ class RequestPath:
     async def classify(self, request: pb.EncodeRequest, call: Call, task: pb.Task | None = None) -> bytes:
         """Return the serialised ClassifyResponse to a request for scores; the model must do `task`, if it is given."""
         with self.encoding(request.model, request.model_version, call) as served:
-            manifest = served.model.bundle.manifest
+            manifest = served.manifest
             head = read_head(request.output, manifest)
             assert head is not None
             if task is not None:
@@ -198,10 +188,10 @@ class RequestPath:
             return await self.encode(request, served, call, reserve_nothing, form)
 
     async def read_input(
-        self, request: pb.EncodeRequest | pb.AttendRequest, served: ServedModel, check_room: Callable[[int], None]
+        self, request: pb.EncodeRequest | pb.AttendRequest, served: ServedModel, check_room: CheckRoom
     ) -> ParsedInput:
         """Return the sequences of a request; see `requests.inputs.read_input`."""
-        manifest, tokenizer = served.model.bundle.manifest, served.tokenizer
+        manifest, tokenizer = served.manifest, served.tokenizer
         return await read_input(request, manifest, tokenizer, self.limits, self._tokenizing, check_room)
 
     async def _answer(
@@ -214,20 +204,19 @@ class RequestPath:
         reserve: ReserveBytes,
         form: ReplyForm,
     ) -> bytes:
-        priority, scheduler = priority_of(request), self._scheduler
-        assert scheduler is not None
+        priority, engine = priority_of(request), self.engine
 
-        def check_room(tokens: int) -> None:
-            scheduler.admit(served.queue, Shape.of([1] * tokens), deadline_s, priority)
+        async def check_room(tokens: int) -> None:
+            await engine.check_room(served, tokens, deadline_s, priority)
 
         parsed = await self.read_input(request, served, check_room)
         admitted_s = clock()
         with self.counted():
-            reply_bytes = form.size_bytes(parsed, output, served.model)
+            reply_bytes = form.size_bytes(parsed, output, served.manifest)
             await reserve(reply_bytes)
             self.hold_reply(call, reply_bytes)
-            outcome = await scheduler.submit(
-                served.queue,
+            outcome = await engine.submit(
+                served,
                 parsed.sequences,
                 hidden=output.needs_rows(parsed.skipped_tokens),
                 deadline_s=deadline_s,

@@ -10,6 +10,7 @@ from urllib.request import urlopen
 
 import pytest
 from prometheus_client import CollectorRegistry, Gauge
+from prometheus_client.exposition import choose_encoder
 from starlette.applications import Starlette
 
 from headwaiter_server.config import Settings
@@ -21,7 +22,11 @@ HOST = "127.0.0.1"
 
 @contextmanager
 def pages(registry: CollectorRegistry, *, ready: bool = True, port: int = 0) -> Iterator[HttpServer]:
-    application = Starlette(routes=public_routes(registry, lambda: ready))
+    async def write_metrics(accept: str) -> tuple[bytes, str]:
+        encode, content_type = choose_encoder(accept)
+        return encode(registry), content_type
+
+    application = Starlette(routes=public_routes(write_metrics, lambda: ready))
     server = HttpServer(HOST, port, application, Settings(bundle=Path("bundle")))
     server.start()
     try:

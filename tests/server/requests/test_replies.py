@@ -13,7 +13,15 @@ from headwaiter_proto.rules.errors import Failures, InferenceFailed, InvalidInpu
 from headwaiter_proto.rules.inputs import ParsedInput
 from headwaiter_proto.rules.outputs import read_output
 from headwaiter_server.config import Settings
-from headwaiter_server.requests.replies import attend_answer_bytes, attend_reply, encode_reply, model_ref, model_reply
+from headwaiter_server.engine.description import description
+from headwaiter_server.requests.replies import (
+    attend_answer_bytes,
+    attend_reply,
+    encode_reply,
+    model_ref,
+    model_reply,
+    request_limits,
+)
 from headwaiter_server.runtime.attention_weights import AttentionSelection, AttentionWeights
 from headwaiter_server.scheduling.queued_request import Outcome
 from tests.server.rpc.stand_ins import model, served
@@ -231,7 +239,8 @@ def test_a_model_is_described_by_its_manifest_its_limits_and_its_execution(tmp_p
         tmp_path, max_text_tokens=3, layers=2, heads=1, normalized=True, prompts=prompts, default_prompt="query"
     )
 
-    reply = model_reply(served(described), settings)
+    running = served(described)
+    reply = model_reply(running, request_limits(settings), description(running, settings.provider))
 
     assert (reply.model.name, reply.vocabulary_size, reply.feature_width) == ("tiny", 10, 0)
     assert (reply.takes_tokens, reply.takes_features, reply.takes_texts) == (True, False, True)

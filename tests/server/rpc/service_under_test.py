@@ -9,11 +9,12 @@ from numpy.typing import NDArray
 
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.manifest_pb2 import Graph
-from headwaiter_proto.rules.errors import Failures, ModelNotFound
+from headwaiter_proto.rules.errors import Failures
 from headwaiter_server.config import Settings
+from headwaiter_server.engine.local import LocalEngine
 from headwaiter_server.metrics import Recorder
-from headwaiter_server.models.repository import ModelRepository
-from headwaiter_server.models.served_model import ServedModel
+from headwaiter_server.models.running_model import RunningModel
+from headwaiter_server.models.served_model import ModelFacts
 from headwaiter_server.models.tokenizer import BundleTokenizer, TokenizedText, TokenizeOptions
 from headwaiter_server.requests.call import Call, clock
 from headwaiter_server.requests.request_path import RequestPath
@@ -53,20 +54,6 @@ class NumberedAttention:
         return AttentionWeights(weights, context)
 
 
-class OneModel:
-    """A repository that holds one model."""
-
-    def __init__(self, served: ServedModel) -> None:
-        self.served = [served]
-        self.versions: list[object] = []
-
-    def find(self, name: str, version: str) -> ServedModel:
-        (served,) = self.served
-        if name not in ("", served.name) or version not in ("", served.version):
-            raise ModelNotFound(f"there is no model {name!r}", field="model")
-        return served
-
-
 class Service:
     """A service that is ready, and its metrics.
 
@@ -83,12 +70,15 @@ class Service:
         self.scheduler = Scheduler([worker := Worker()], QueueLimits(100, 10.0))
         sessions = {worker: Session(self.model.graph, self.model.probe)}
         self.queue = self.scheduler.add_model(sessions, CALIBRATION.cost, CALIBRATION.limits, recorder)
-        self.path = RequestPath(settings, self.recorder)
+        engine = LocalEngine(settings, self.recorder, lambda: None)
+        engine._scheduler = self.scheduler
+        self.path = RequestPath(settings, self.recorder, engine)
         self.rpc = EncoderService(self.path, calls_of(self.path), OpenStreams(self.path))
         attention_queue = AttentionWeightsQueue(lambda: NumberedAttention().run, recorder.expired)
         tokenizes = cast(BundleTokenizer | None, tokenizer)
-        self.served = ServedModel(name, "1", self.model, tokenizes, self.queue, attention_queue, CALIBRATION, recorder)
-        self.path.serve(cast(ModelRepository, OneModel(self.served)), self.scheduler)
+        facts = ModelFacts.of(self.model, name, "1", (0,))
+        self.served = RunningModel(facts, tokenizes, recorder, self.model, self.queue, attention_queue, CALIBRATION)
+        engine.directory.update([], {name: self.served}, started=True)
 
     async def encode(self, request: pb.EncodeRequest) -> pb.EncodeResponse:
         return pb.EncodeResponse.FromString(

@@ -13,7 +13,8 @@ from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.manifest_pb2 import File, Manifest, Parity
 from headwaiter_proto.rules.status import DETAILS_KEY
 from headwaiter_server.metrics import Recorder
-from headwaiter_server.models.served_model import ServedModel
+from headwaiter_server.models.running_model import RunningModel
+from headwaiter_server.models.served_model import ModelFacts
 from headwaiter_server.runtime.bundle import Bundle
 from headwaiter_server.runtime.graph import EncoderGraph, Outputs, at_once
 from headwaiter_server.runtime.model import Model, ModelDescription, Resources
@@ -75,12 +76,13 @@ def model(folder: Path, **manifest: Any) -> Model:
     )
 
 
-def served(described: ModelDescription) -> ServedModel:
+def served(described: ModelDescription) -> RunningModel:
     """Return a served version of a model, without a queue for batches or for attention weights."""
     unused: Any = None
     queue: Any = SimpleNamespace(limits=AdaptiveLimits(CALIBRATION.limits))
-    name = described.bundle.manifest.name
-    return ServedModel(name, "1", described, None, queue, unused, CALIBRATION, Recorder().model(name, "1"))
+    facts = ModelFacts.of(described, described.bundle.manifest.name, "1", (0,))
+    recorder = Recorder().model(facts.name, facts.version)
+    return RunningModel(facts, None, recorder, described, queue, unused, CALIBRATION)
 
 
 class Aborted(Exception):

@@ -8,6 +8,7 @@ import pytest
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.rules.errors import DeadlineExceeded, HeadwaiterError, InvalidInput, ModelNotFound, Unavailable
 from headwaiter_server.config import Settings
+from headwaiter_server.engine.local import LocalEngine
 from headwaiter_server.metrics import Recorder
 from headwaiter_server.model_metrics import STAGES
 from headwaiter_server.requests.request_path import RequestPath
@@ -107,7 +108,8 @@ async def test_an_unknown_model_is_not_described(service: Service, raw: bytes, e
 
 
 async def test_a_server_is_unavailable_until_its_model_is_ready(tmp_path: Path) -> None:
-    path = RequestPath(Settings(bundle=tmp_path), Recorder())
+    settings, recorder = Settings(bundle=tmp_path), Recorder()
+    path = RequestPath(settings, recorder, LocalEngine(settings, recorder, lambda: None))
     starting = EncoderService(path, calls_of(path), OpenStreams(path))
     for method in ("Encode", "Classify", "Attend", "GetModel", "ListModels", "ListBatches"):
         with pytest.raises(Unavailable, match="starting"):

@@ -1,14 +1,14 @@
 """Describe models, their versions and their statistics in messages of the Open Inference Protocol. Pure functions."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto import open_inference_pb2 as oip
 from headwaiter_proto.manifest_pb2 import Manifest
 from headwaiter_proto.rules.outputs import hidden_width
 from headwaiter_server.model_statistics import Total, Totals
-from headwaiter_server.models.model_version import ModelState, ModelVersion
-from headwaiter_server.models.served_model import ServedModel
+from headwaiter_server.models.model_version import ModelState, VersionStatus
+from headwaiter_server.models.served_model import ModelFacts, ServedModel
 
 # The name that Triton gives to ONNX graphs in ONNX Runtime.
 _PLATFORM, _BACKEND = "onnxruntime_onnx", "onnxruntime"
@@ -40,40 +40,32 @@ _NS_PER_S, _MS_PER_S = 1_000_000_000, 1_000
 _Tensor = tuple[str, str, list[int]]
 
 
-def model_metadata(served: ServedModel) -> oip.ModelMetadataResponse:
+def model_metadata(facts: ModelFacts) -> oip.ModelMetadataResponse:
     """Describe the inputs and the outputs of a model."""
-    reply = oip.ModelMetadataResponse(name=served.name, versions=[served.version], platform=_PLATFORM)
-    manifest = served.model.bundle.manifest
-    for name, datatype, dims in _inputs(manifest):
+    reply = oip.ModelMetadataResponse(name=facts.name, versions=[facts.version], platform=_PLATFORM)
+    for name, datatype, dims in _inputs(facts.manifest):
         reply.inputs.add(name=name, datatype=datatype, shape=[_ANY, *dims])
-    for name, datatype, dims in _outputs(manifest):
+    for name, datatype, dims in _outputs(facts.manifest):
         reply.outputs.add(name=name, datatype=datatype, shape=[_ANY, *dims])
     return reply
 
 
-def model_config(served: ServedModel, max_request_sequences: int, devices: Iterable[int]) -> oip.ModelConfig:
-    """Describe how a model is batched and where it runs.
-
-    Args:
-        served: the model.
-        max_request_sequences: most sequences of a request.
-        devices: the device of each session of the model.
-    """
-    model = served.model
+def model_config(facts: ModelFacts, max_request_sequences: int) -> oip.ModelConfig:
+    """Describe how a model is batched and where it runs; a request has at most `max_request_sequences` sequences."""
     config = oip.ModelConfig(
-        name=served.name,
+        name=facts.name,
         platform=_PLATFORM,
         backend=_BACKEND,
         version_policy=oip.ModelVersionPolicy(latest=oip.ModelVersionPolicy.Latest(num_versions=1)),
         max_batch_size=max_request_sequences,
-        default_model_filename=model.graph_file,
+        default_model_filename=facts.graph_file,
         model_transaction_policy=oip.ModelTransactionPolicy(decoupled=False),
         response_cache=oip.ModelResponseCache(enable=False),
     )
-    for name, datatype, dims in _inputs(model.bundle.manifest):
+    for name, datatype, dims in _inputs(facts.manifest):
         # A request has one of several inputs, so each one is optional.
         config.input.add(name=name, data_type=_CONFIG_TYPES[datatype], dims=dims, optional=True)
-    for name, datatype, dims in _outputs(model.bundle.manifest):
+    for name, datatype, dims in _outputs(facts.manifest):
         output = config.output.add(name=name, data_type=_CONFIG_TYPES[datatype], dims=dims or [1])
         if not dims:
             output.reshape.SetInParent()
@@ -81,14 +73,14 @@ def model_config(served: ServedModel, max_request_sequences: int, devices: Itera
     batching.priority_levels, batching.default_priority_level = _PRIORITY_LEVELS, 1
     batching.default_queue_policy.timeout_action = oip.ModelQueuePolicy.REJECT
     batching.default_queue_policy.allow_timeout_override = True
-    config.instance_group.extend(_instance_groups(model.provider, list(devices)))
-    facts = {
-        "digest": model.bundle.digest,
-        "precision": pb.Precision.Name(model.precision).removeprefix("PRECISION_").lower(),
-        "max_tokens": str(model.bundle.manifest.max_tokens),
-        "max_text_tokens": str(model.bundle.manifest.max_text_tokens),
+    config.instance_group.extend(_instance_groups(facts.provider, facts.devices))
+    parameters = {
+        "digest": facts.digest,
+        "precision": pb.Precision.Name(facts.precision).removeprefix("PRECISION_").lower(),
+        "max_tokens": str(facts.manifest.max_tokens),
+        "max_text_tokens": str(facts.manifest.max_text_tokens),
     }
-    for name, value in facts.items():
+    for name, value in parameters.items():
         config.parameters[name].string_value = value
     return config
 
@@ -120,7 +112,7 @@ def model_statistics(served: ServedModel, totals: Totals) -> oip.ModelStatistics
     return reply
 
 
-def repository_index(versions: Iterable[ModelVersion], *, ready_only: bool) -> oip.RepositoryIndexResponse:
+def repository_index(versions: Iterable[VersionStatus], *, ready_only: bool) -> oip.RepositoryIndexResponse:
     """List versions of models."""
     reply = oip.RepositoryIndexResponse()
     for each in versions:
@@ -154,7 +146,7 @@ def _outputs(manifest: Manifest) -> list[_Tensor]:
     return [*outputs, ("hidden", "FP32", [_ANY, hidden_width(manifest)]), ("token_count", "INT32", [])]
 
 
-def _instance_groups(provider: str, devices: list[int]) -> list[oip.ModelInstanceGroup]:
+def _instance_groups(provider: str, devices: Sequence[int]) -> list[oip.ModelInstanceGroup]:
     if provider == "cpu":
         return [oip.ModelInstanceGroup(name="cpu", kind=oip.ModelInstanceGroup.KIND_CPU, count=len(devices))]
     return [

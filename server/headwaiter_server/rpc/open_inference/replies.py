@@ -7,28 +7,28 @@ from numpy.typing import NDArray
 
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto import open_inference_pb2 as oip
+from headwaiter_proto.manifest_pb2 import Manifest
 from headwaiter_proto.rules.errors import InvalidInput
 from headwaiter_proto.rules.inputs import ParsedInput
 from headwaiter_proto.rules.outputs import Output, hidden_width
 from headwaiter_server.requests.replies import answer_bytes
 from headwaiter_server.rpc.open_inference.requests import WantedReply
 from headwaiter_server.rpc.open_inference.tensors import add_output, pad
-from headwaiter_server.runtime.model import ModelDescription
 
 _FLOAT_BYTES = 4
 # Replies of streams carry this parameter. A request has one reply, which is the last.
 _FINAL_RESPONSE = "triton_final_response"
 
 
-def padded_answer_bytes(parsed: ParsedInput, output: Output, model: ModelDescription, max_reply_bytes: int) -> int:
+def padded_answer_bytes(parsed: ParsedInput, output: Output, manifest: Manifest, max_reply_bytes: int) -> int:
     """Return the largest size of an answer's vectors and padded rows, in bytes.
 
     Raises:
         InvalidInput: the padded rows have more than `max_reply_bytes` bytes.
     """
-    size_bytes = answer_bytes(parsed, output, model)
+    size_bytes = answer_bytes(parsed, output, manifest)
     sequences, longest = len(parsed.sequences), max(map(len, parsed.sequences), default=0)
-    token_widths = {"hidden": hidden_width(model.bundle.manifest)} if output.hidden else {}
+    token_widths = {"hidden": hidden_width(manifest)} if output.hidden else {}
     if output.head is not None and output.head.per_token:
         token_widths["scores"] = len(output.head.labels)
     for name, width in token_widths.items():

@@ -114,24 +114,24 @@ class OpenInferenceService:
         """Describe the inputs and the outputs of a model."""
         request = await self._parse(raw, oip.ModelMetadataRequest)
         with self._path.used(request.name, request.version, call) as served:
-            return model_metadata(served).SerializeToString()
+            return model_metadata(served.facts).SerializeToString()
 
     async def model_config(self, raw: bytes, call: Call) -> bytes:
         """Describe how a model is batched and where it runs."""
         request = await self._parse(raw, oip.ModelConfigRequest)
         with self._path.used(request.name, request.version, call) as served:
-            devices = [worker.device for worker in served.queue.sessions]
-            config = model_config(served, self._path.limits.sequences, devices)
+            config = model_config(served.facts, self._path.limits.sequences)
             return oip.ModelConfigResponse(config=config).SerializeToString()
 
     async def model_statistics(self, raw: bytes, call: Call) -> bytes:
         """Return the counts and the times of one model, or of all models."""
         request = await self._parse(raw, oip.ModelStatisticsRequest)
-        models = self._path.repository.served
+        engine = self._path.engine
+        models = engine.directory.served
         if request.name:
             with self._path.used(request.name, request.version, call) as served:
                 models = [served]
-        statistics = [model_statistics(served, served.recorder.statistics.totals()) for served in models]
+        statistics = map(model_statistics, models, await engine.totals(models))
         return oip.ModelStatisticsResponse(model_stats=statistics).SerializeToString()
 
     async def model_infer(self, raw: bytes, call: Call) -> bytes:
@@ -148,7 +148,7 @@ class OpenInferenceService:
 
     async def _infer(self, request: oip.ModelInferRequest, call: Call, reserve: ReserveBytes, write: Write) -> bytes:
         with self._path.encoding(request.model_name, request.model_version, call) as served:
-            manifest = served.model.bundle.manifest
+            manifest = served.manifest
             read = partial(
                 read_infer_request, request, self._path.limits, manifest.head if manifest.HasField("head") else None
             )
@@ -163,7 +163,7 @@ class OpenInferenceService:
         """List the versions that the server knows."""
         request = await self._parse(raw, oip.RepositoryIndexRequest)
         _check_repository(request.repository_name)
-        return repository_index(self._path.repository.versions, ready_only=request.ready).SerializeToString()
+        return repository_index(self._path.engine.directory.versions, ready_only=request.ready).SerializeToString()
 
     async def load_model(self, raw: bytes, call: Call) -> bytes:
         """Load a model."""
@@ -173,7 +173,7 @@ class OpenInferenceService:
             raise Unimplemented(
                 f"parameter {name[:100]!r}: the server loads models as they are in its folder: leave the parameter out"
             )
-        await self._path.controlled_repository.load(request.model_name)
+        await self._path.load(request.model_name)
         return oip.RepositoryModelLoadResponse().SerializeToString()
 
     async def unload_model(self, raw: bytes, call: Call) -> bytes:
@@ -182,7 +182,7 @@ class OpenInferenceService:
         _check_repository(request.repository_name)
         for name in sorted(request.parameters.keys() - _UNLOAD_PARAMETERS):
             raise InvalidInput(f"parameter {name[:100]!r} is unknown: leave it out", field="parameters")
-        await self._path.controlled_repository.unload(request.model_name)
+        await self._path.unload(request.model_name)
         return oip.RepositoryModelUnloadResponse().SerializeToString()
 
     async def _parse(self, raw: bytes, message_type: type[_Message]) -> _Message:

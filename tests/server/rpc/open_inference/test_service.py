@@ -8,6 +8,7 @@ import pytest
 from headwaiter_proto import open_inference_pb2 as oip
 from headwaiter_proto.rules.errors import InvalidInput, Unavailable
 from headwaiter_server.config import Settings
+from headwaiter_server.engine.local import LocalEngine
 from headwaiter_server.metrics import Recorder
 from headwaiter_server.requests.request_path import RequestPath
 from headwaiter_server.rpc.open_inference.service import OpenInferenceService
@@ -17,7 +18,8 @@ from tests.server.rpc.service_under_test import Service, calls_of, endless_call
 
 
 async def test_a_starting_server_is_live_and_neither_ready_nor_has_models(tmp_path: Path) -> None:
-    path = RequestPath(Settings(bundle=tmp_path), Recorder())
+    settings, recorder = Settings(bundle=tmp_path), Recorder()
+    path = RequestPath(settings, recorder, LocalEngine(settings, recorder, lambda: None))
     starting = OpenInferenceService(path, calls_of(path), OpenStreams(path))
     assert oip.ServerLiveResponse.FromString(await starting.server_live(b"", endless_call())).live
     assert not oip.ServerReadyResponse.FromString(await starting.server_ready(b"", endless_call())).ready

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from headwaiter_server.models.served_model import ServedModel
-from headwaiter_server.requests.batches import batches_reply
+from headwaiter_server.engine.batches import batches_reply
+from headwaiter_server.models.running_model import RunningModel
 from headwaiter_server.scheduling.recent_batches import RecentBatch
 
 
@@ -15,11 +15,12 @@ def ran(end_s: float, lengths: list[int], requests: list[int]) -> RecentBatch:
     return RecentBatch(array("I", lengths), array("Q", requests), end_s, predicted_s=0.25, measured_s=0.5)
 
 
-def with_batches(name: str, *batches: RecentBatch) -> ServedModel:
+def with_batches(name: str, *batches: RecentBatch) -> RunningModel:
     """Return a model that has run batches."""
     unused: Any = None
     queue: Any = SimpleNamespace(recent_batches=batches)
-    return ServedModel(name, "3", unused, unused, queue, unused, unused, unused)
+    facts: Any = SimpleNamespace(name=name, version="3")
+    return RunningModel(facts, unused, unused, unused, queue, unused, unused)
 
 
 def test_batches_of_several_models_are_listed_in_the_order_in_which_they_ended() -> None:

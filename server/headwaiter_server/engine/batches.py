@@ -3,19 +3,19 @@
 from collections.abc import Iterable
 
 from headwaiter_proto import encoder_pb2 as pb
-from headwaiter_server.models.served_model import ServedModel
+from headwaiter_server.models.running_model import RunningModel
 from headwaiter_server.scheduling.recent_batches import MAX_BATCHES, RecentBatch
 
 # The most sequences of all batches in a reply together: writing more would delay other requests.
 _MAX_SEQUENCES = 8192
 
 
-def batches_reply(models: Iterable[ServedModel], now_s: float) -> pb.ListBatchesResponse:
+def batches_reply(models: Iterable[RunningModel], now_s: float) -> pb.ListBatchesResponse:
     """Return the latest batches of models, the newest last; `now_s` is on the scheduler's clock."""
     batches = [(batch.end_s, batch, served) for served in models for batch in served.queue.recent_batches]
     batches.sort(key=lambda each: each[0], reverse=True)
     sequences = 0
-    listed: list[tuple[RecentBatch, ServedModel]] = []
+    listed: list[tuple[RecentBatch, RunningModel]] = []
     for _, batch, served in batches[:MAX_BATCHES]:
         sequences += len(batch.lengths)
         if listed and sequences > _MAX_SEQUENCES:

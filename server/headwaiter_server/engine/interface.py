@@ -1,0 +1,90 @@
+"""What the services ask of the engine, which runs in the same process or in another one."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headwaiter_proto import encoder_pb2 as pb
+from headwaiter_proto.rules.errors import HeadwaiterError
+from headwaiter_server.model_statistics import Totals
+from headwaiter_server.models.directory import ModelDirectory
+from headwaiter_server.models.served_model import ServedModel
+from headwaiter_server.runtime.attention_weights import AttentionSelection, AttentionWeights
+from headwaiter_server.scheduling.fair_start import Priority
+from headwaiter_server.scheduling.queued_request import Interval, Outcome
+
+
+class Engine(Protocol):
+    """Runs models.
+
+    All times are on `time.monotonic`, which all processes of a host share.
+
+    Attributes:
+        directory: the models.
+    """
+
+    directory: ModelDirectory
+
+    async def check_room(self, served: ServedModel, tokens: int, deadline_s: float, priority: Priority) -> None:
+        """Raise the error with which `submit` would refuse a number of sequences of one token now."""
+        ...
+
+    async def submit(
+        self,
+        served: ServedModel,
+        values: list[NDArray[np.generic]],
+        *,
+        hidden: bool,
+        deadline_s: float,
+        priority: Priority,
+        failures: Mapping[int, HeadwaiterError] | None,
+        device_failures: int,
+        on_queued: Callable[[], None],
+    ) -> Outcome:
+        """Queue the sequences of a request, and return its answer; see `Scheduler.submit`."""
+        ...
+
+    async def check_attention_room(self, served: ServedModel) -> None:
+        """Raise the error with which `attend` would refuse a sequence now."""
+        ...
+
+    async def attend(
+        self,
+        served: ServedModel,
+        sequence: NDArray[np.generic],
+        selection: AttentionSelection,
+        *,
+        deadline_s: float,
+        on_queued: Callable[[], None],
+    ) -> tuple[AttentionWeights, Interval]:
+        """Return the attention weights of a sequence, and when it ran; see `AttentionWeightsQueue.submit`."""
+        ...
+
+    async def describe(self, served: ServedModel) -> pb.GetModelResponse:
+        """Return where a model runs, and its difference from PyTorch; the other fields are empty."""
+        ...
+
+    async def batches(self, models: Sequence[ServedModel]) -> pb.ListBatchesResponse:
+        """Return the latest batches of models, the newest last."""
+        ...
+
+    async def totals(self, models: Sequence[ServedModel]) -> list[Totals]:
+        """Return the counts and the times of each of these models."""
+        ...
+
+    async def load(self, name: str) -> None:
+        """Load a model; see `ModelRepository.load`."""
+        ...
+
+    async def unload(self, name: str) -> None:
+        """Unload a model; see `ModelRepository.unload`."""
+        ...
+
+    async def metrics(self, accept: str) -> tuple[bytes, str]:
+        """Return the page of metrics and its content type; may be called in any event loop.
+
+        `accept` is a header of the scrape.
+        """
+        ...

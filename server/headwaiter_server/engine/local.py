@@ -1,0 +1,168 @@
+"""The engine in this process: the repository of models, the scheduler and the devices."""
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import cast
+
+import numpy as np
+from numpy.typing import NDArray
+from prometheus_client.exposition import choose_encoder
+
+from headwaiter_proto import encoder_pb2 as pb
+from headwaiter_proto.rules.errors import HeadwaiterError, Unavailable
+from headwaiter_server.config import Settings
+from headwaiter_server.engine.batches import batches_reply
+from headwaiter_server.engine.description import description
+from headwaiter_server.metrics import Recorder
+from headwaiter_server.model_statistics import Totals
+from headwaiter_server.models.directory import ModelDirectory
+from headwaiter_server.models.repository import ModelRepository
+from headwaiter_server.models.running_model import RunningModel
+from headwaiter_server.models.served_model import ServedModel
+from headwaiter_server.runtime.attention_weights import AttentionSelection, AttentionWeights
+from headwaiter_server.scheduling.admission import QueueLimits
+from headwaiter_server.scheduling.cost import Shape
+from headwaiter_server.scheduling.fair_start import Priority
+from headwaiter_server.scheduling.queued_request import Interval, Outcome
+from headwaiter_server.scheduling.scheduler import Scheduler
+from headwaiter_server.scheduling.worker import Worker
+
+
+class LocalEngine:
+    """Runs models in this process; see `Engine`.
+
+    Args:
+        settings: the settings of the server.
+        recorder: records the metrics of all models.
+        on_change: called when the directory has changed.
+    """
+
+    def __init__(self, settings: Settings, recorder: Recorder, on_change: Callable[[], None]) -> None:
+        self._settings, self._recorder, self._on_change = settings, recorder, on_change
+        self.directory = ModelDirectory(settings.default_model)
+        self._scheduler: Scheduler | None = None
+        self._repository: ModelRepository | None = None
+
+    async def start(self) -> None:
+        """Load, check and warm up the models.
+
+        Raises:
+            ModelRefused: no model can be served.
+        """
+        settings = self._settings
+        workers = [
+            Worker(device=device, instance=instance)
+            for device in settings.devices
+            for instance in range(settings.instances)
+        ]
+        limits = QueueLimits(settings.max_queue_tokens, settings.max_queue_s)
+        self._scheduler = Scheduler(workers, limits)
+        self._repository = ModelRepository(settings, self._scheduler, self._recorder, self.directory, self._on_change)
+        await self._repository.start()
+
+    async def failed(self) -> None:
+        """Wait until the scheduler ends, and raise its error if it has failed: `DeviceLost` if a device is dead."""
+        await self._running_scheduler.failed()
+
+    async def drain(self, timeout_s: float) -> int:
+        """Load no more versions, answer the admitted requests, and stop.
+
+        Returns:
+            Number of requests without an answer in time.
+        """
+        unanswered = 0
+        if self._repository is not None:
+            self._repository.drain()
+        if self._scheduler is not None:
+            unanswered = await self._scheduler.drain(timeout_s)
+        if self._repository is not None:
+            await self._repository.store_costs()
+        return unanswered
+
+    async def check_room(self, served: ServedModel, tokens: int, deadline_s: float, priority: Priority) -> None:
+        """See `Engine`."""
+        self._running_scheduler.admit(_running(served).queue, Shape.of([1] * tokens), deadline_s, priority)
+
+    async def submit(
+        self,
+        served: ServedModel,
+        values: list[NDArray[np.generic]],
+        *,
+        hidden: bool,
+        deadline_s: float,
+        priority: Priority,
+        failures: Mapping[int, HeadwaiterError] | None,
+        device_failures: int,
+        on_queued: Callable[[], None],
+    ) -> Outcome:
+        """See `Engine`."""
+        return await self._running_scheduler.submit(
+            _running(served).queue,
+            values,
+            hidden=hidden,
+            deadline_s=deadline_s,
+            priority=priority,
+            failures=failures,
+            device_failures=device_failures,
+            on_queued=on_queued,
+        )
+
+    async def check_attention_room(self, served: ServedModel) -> None:
+        """See `Engine`."""
+        _running(served).attention_queue.admit()
+
+    async def attend(
+        self,
+        served: ServedModel,
+        sequence: NDArray[np.generic],
+        selection: AttentionSelection,
+        *,
+        deadline_s: float,
+        on_queued: Callable[[], None],
+    ) -> tuple[AttentionWeights, Interval]:
+        """See `Engine`."""
+        queue = _running(served).attention_queue
+        return await queue.submit(sequence, selection, deadline_s=deadline_s, on_queued=on_queued)
+
+    async def describe(self, served: ServedModel) -> pb.GetModelResponse:
+        """See `Engine`."""
+        return description(_running(served), self._settings.provider)
+
+    async def batches(self, models: Sequence[ServedModel]) -> pb.ListBatchesResponse:
+        """See `Engine`."""
+        return batches_reply(map(_running, models), time.monotonic())
+
+    async def totals(self, models: Sequence[ServedModel]) -> list[Totals]:
+        """See `Engine`."""
+        return [served.recorder.statistics.totals() for served in models]
+
+    async def load(self, name: str) -> None:
+        """See `Engine`."""
+        await self._running_repository.load(name)
+
+    async def unload(self, name: str) -> None:
+        """See `Engine`."""
+        await self._running_repository.unload(name)
+
+    async def metrics(self, accept: str) -> tuple[bytes, str]:
+        """See `Engine`."""
+        encode, content_type = choose_encoder(accept)
+        # Writing all series takes milliseconds; a thread keeps the event loop free.
+        return await asyncio.to_thread(encode, self._recorder.registry), content_type
+
+    @property
+    def _running_scheduler(self) -> Scheduler:
+        assert self._scheduler is not None
+        return self._scheduler
+
+    @property
+    def _running_repository(self) -> ModelRepository:
+        if self._repository is None:
+            raise Unavailable("the server is starting: wait until its health check reports SERVING")
+        return self._repository
+
+
+def _running(served: ServedModel) -> RunningModel:
+    """Return the model with its queues: in this process, each served model has them."""
+    return cast(RunningModel, served)

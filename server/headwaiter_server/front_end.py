@@ -1,0 +1,188 @@
+"""The front end: listen for gRPC and HTTP, answer calls with an engine, and stop."""
+
+import asyncio
+import time
+from typing import Any
+
+import grpc
+from grpc_health.v1 import health_pb2
+from grpc_reflection.v1alpha import reflection, reflection_pb2, reflection_pb2_grpc
+
+from headwaiter_proto import encoder_pb2
+from headwaiter_server.config import Settings
+from headwaiter_server.descriptors import max_grpc_connections
+from headwaiter_server.engine.interface import Engine
+from headwaiter_server.http.application import http_application
+from headwaiter_server.http.server import HttpServer
+from headwaiter_server.metrics import Recorder
+from headwaiter_server.requests.request_path import RequestPath
+from headwaiter_server.rpc import health
+from headwaiter_server.rpc.auth import BearerToken
+from headwaiter_server.rpc.endpoint import UnaryCalls
+from headwaiter_server.rpc.handlers import GenericHandlers
+from headwaiter_server.rpc.incoming import IncomingMessages
+from headwaiter_server.rpc.open_inference import service as open_inference
+from headwaiter_server.rpc.open_inference.descriptors import reflection_pool
+from headwaiter_server.rpc.open_streams import OpenStreams
+from headwaiter_server.rpc.service import SERVICE, EncoderService
+from headwaiter_server.rpc.tls import credentials
+
+# When a gRPC server stops, it cancels the calls that it has just received. A drained server therefore answers new calls
+# with UNAVAILABLE until no call has arrived for _QUIET_S, but for at most _LONGEST_REFUSING_S.
+_QUIET_S = 0.3
+_LONGEST_REFUSING_S = 5.0
+_POLL_INTERVAL_S = 0.02
+# The server pings a connection after an interval without messages, and closes the connection if no answer comes within
+# the timeout.
+_PING_INTERVAL_S, _PING_TIMEOUT_S = 60.0, 20.0
+# The longest time to establish a connection, TLS included.
+_HANDSHAKE_TIMEOUT_S = 20.0
+# Connections without calls for this long are closed; clients open new ones without an error.
+_MAX_CONNECTION_IDLE_S = 600.0
+_MORE_STREAMS = 128
+
+
+class CannotListen(Exception):
+    """The server cannot listen on one of its ports; the message is one sentence for the operator."""
+
+
+class FrontEnd:
+    """Answers the calls of gRPC and of HTTP with an engine.
+
+    Args:
+        settings: the settings of the server.
+        recorder: counts and times the calls.
+        engine: runs the models.
+
+    Attributes:
+        port: the port for gRPC; 0 until the front end listens.
+        metrics_port: the port for HTTP: metrics, health, and requests if `http_api` is on; 0 until the front end
+            listens.
+        unanswered_count: number of admitted requests without a reply, plus number of open streams.
+    """
+
+    def __init__(self, settings: Settings, recorder: Recorder, engine: Engine) -> None:
+        self._settings, self._recorder, self._engine = settings, recorder, engine
+        self._path = RequestPath(settings, recorder, engine)
+        incoming = IncomingMessages(settings.max_request_bytes)
+        self._calls = UnaryCalls(recorder, self._path.call_limit, incoming)
+        self._streams = OpenStreams(self._path)
+        self._health = health.HealthService(incoming)
+        self._reported_names: set[str] = set()
+        self.port = 0
+        self.metrics_port = 0
+
+    @property
+    def unanswered_count(self) -> int:
+        """Number of admitted requests without a reply, plus number of open streams."""
+        return self._path.unanswered_count
+
+    async def listen(self) -> None:
+        """Listen on the ports, and answer calls.
+
+        Raises:
+            CannotListen: a port cannot be used.
+            SettingsError: a file cannot be used.
+        """
+        settings = self._settings
+        tls = credentials(settings)
+        self._grpc = self._grpc_server()
+        self.report_health()
+        try:
+            if tls is None:
+                self.port = self._grpc.add_insecure_port(settings.address)
+            else:
+                self.port = self._grpc.add_secure_port(settings.address, tls)
+        except RuntimeError:
+            raise CannotListen(
+                f"cannot listen on --address {settings.address}: choose a port that no other process uses, and an "
+                "address of this host"
+            ) from None
+        host, port = settings.http_host_and_port
+        try:
+            application = http_application(settings, self._path, settings.token(), asyncio.get_running_loop())
+            self._http = HttpServer(host, port, application, settings)
+        except OSError as error:
+            setting = f"--http-address {settings.http_address}" if settings.http_address else f"--metrics-port {port}"
+            raise CannotListen(f"cannot listen on {setting} ({error.strerror}): choose another port") from None
+        self.metrics_port = self._http.port
+        self._http.start()
+        await self._grpc.start()
+
+    def report_health(self) -> None:
+        """Report to health checks whether the server and each of its models answer requests."""
+        directory = self._engine.directory
+        names = set(directory.served_names)
+        self._reported_names |= names
+        serving = dict.fromkeys(("", SERVICE, open_inference.SERVICE), directory.available)
+        serving |= {f"{SERVICE}/{name}": directory.started and name in names for name in sorted(self._reported_names)}
+        self._health.set_serving(serving)
+
+    def drain(self) -> None:
+        """Report NOT_SERVING to health checks, and answer no new requests from now on."""
+        self._health.drain()
+        self._path.drain()
+        self._streams.drain()
+
+    async def wait_until_quiet(self, end_s: float) -> None:
+        """Return when all replies are sent and no new call has arrived for a while, at the latest at `end_s`."""
+        refuse_until_s = time.monotonic() + _LONGEST_REFUSING_S
+        while (now_s := time.monotonic()) < end_s:
+            quiet = now_s >= min(refuse_until_s, self._recorder.last_received_s + _QUIET_S)
+            if quiet and not self._path.unanswered_count:
+                return
+            await asyncio.sleep(_POLL_INTERVAL_S)
+
+    async def stop_listening(self, grace_s: float) -> None:
+        """Free the ports; calls in progress have `grace_s` seconds to end."""
+        await self._grpc.stop(grace_s)
+        await self._http.stop(grace_s)
+
+    def _grpc_server(self) -> grpc.aio.Server:
+        token, admin_token = self._settings.token(), self._settings.admin_token()
+        server = grpc.aio.server(
+            interceptors=() if admin_token is None else (BearerToken(token, admin_token, self._recorder),),
+            options=channel_options(self._settings),
+        )
+        services = (
+            EncoderService(self._path, self._calls, self._streams),
+            open_inference.OpenInferenceService(self._path, self._calls, self._streams),
+            self._health,
+        )
+        server.add_generic_rpc_handlers(tuple(service.handler() for service in services))
+        # The generated functions expect another class of server.
+        adapter: Any = GenericHandlers(server, self._streams.limit)
+        names = (SERVICE, open_inference.SERVICE, health.NAME, reflection.SERVICE_NAME)
+        files = (encoder_pb2.DESCRIPTOR, health_pb2.DESCRIPTOR, reflection_pb2.DESCRIPTOR)
+        servicer = reflection.aio.ReflectionServicer(names, reflection_pool(files))
+        reflection_pb2_grpc.add_ServerReflectionServicer_to_server(servicer, adapter)  # type: ignore[no-untyped-call]
+        return server
+
+
+def channel_options(settings: Settings) -> list[tuple[str, int]]:
+    """Return the options of the gRPC server."""
+    return [
+        ("grpc.max_receive_message_length", settings.max_request_bytes),
+        ("grpc.max_send_message_length", -1),
+        # If two servers shared a port, the kernel would distribute the calls between them at random.
+        ("grpc.so_reuseport", 0),
+        # Clients may ping every 10 s, even between calls; a minimum of 8 s allows for differences between timers.
+        ("grpc.http2.min_ping_interval_without_data_ms", 8_000),
+        ("grpc.keepalive_permit_without_calls", 1),
+        # Detect callers that vanished without closing the connection: their calls would stay in progress for hours.
+        ("grpc.keepalive_time_ms", round(_PING_INTERVAL_S * 1000)),
+        ("grpc.keepalive_timeout_ms", round(_PING_TIMEOUT_S * 1000)),
+        # gRPC also pings to measure bandwidth. While such a ping is unanswered, gRPC sends no keepalive ping.
+        ("grpc.http2.ping_timeout_ms", round(_PING_TIMEOUT_S * 1000)),
+        ("grpc.http2.max_pings_without_data", 0),
+        ("grpc.server_handshake_timeout_ms", round(_HANDSHAKE_TIMEOUT_S * 1000)),
+        ("grpc.max_connection_idle_ms", round(_MAX_CONNECTION_IDLE_S * 1000)),
+        # Health checks and refused calls need streams beyond those of the admitted calls. A lower limit would reset
+        # calls that a client starts before it knows the limit.
+        ("grpc.max_concurrent_streams", settings.max_calls + _MORE_STREAMS),
+        # With these probes, gRPC would let a caller send megabytes of a message before the server asks for the message.
+        ("grpc.http2.bdp_probe", 0),
+        ("grpc.max_allowed_incoming_connections", max_grpc_connections()),
+        # Accept no compression: gRPC checks the size of a message only after it has decompressed the message.
+        ("grpc.compression_enabled_algorithms_bitset", 1),
+    ]

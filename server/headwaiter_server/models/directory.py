@@ -1,0 +1,117 @@
+"""The directory of models: which model answers a request, and what each version is doing."""
+
+from collections.abc import Iterable, Mapping
+
+from headwaiter_proto.rules.errors import MAX_QUOTED_CHARACTERS, InvalidInput, ModelNotFound, Unavailable
+from headwaiter_server.models.model_version import ModelState, VersionStatus, raise_failure
+from headwaiter_server.models.served_model import ServedModel
+
+
+class ModelDirectory:
+    """The models of a server, as its callers see them.
+
+    Args:
+        default_model: the model of requests that name none; may be empty.
+
+    Attributes:
+        started: whether the models of the start are loaded.
+    """
+
+    def __init__(self, default_model: str) -> None:
+        self._default_model = default_model
+        self._versions: list[VersionStatus] = []
+        self._current: dict[str, ServedModel] = {}
+        self.started = False
+
+    def update(self, versions: Iterable[VersionStatus], current: Mapping[str, ServedModel], *, started: bool) -> None:
+        """Replace what the directory knows.
+
+        Args:
+            versions: all versions: loaded, being loaded, being unloaded, or failed.
+            current: the version of each model that answers requests.
+            started: whether the models of the start are loaded.
+        """
+        self._versions = sorted(versions, key=lambda each: (each.name, each.number))
+        self._current, self.started = dict(sorted(current.items())), started
+
+    @property
+    def versions(self) -> list[VersionStatus]:
+        """All versions, sorted by name and version.
+
+        Raises:
+            Unavailable: the server is starting, and does not know its models yet.
+        """
+        if not self.started and not self._versions:
+            raise starting()
+        return self._versions
+
+    @property
+    def served(self) -> list[ServedModel]:
+        """The models that answer requests, by name.
+
+        Raises:
+            Unavailable: the server is starting.
+        """
+        if not self.started and not self._current:
+            raise starting()
+        return list(self._current.values())
+
+    @property
+    def served_names(self) -> list[str]:
+        """The names of the models that answer requests."""
+        return list(self._current)
+
+    @property
+    def available(self) -> bool:
+        """Whether the models of the start are loaded, and requests without a name have a model."""
+        # A server without its default model must get no calls.
+        return self.started and bool(self._current) and self._default_model in ("", *self._current)
+
+    def find(self, name: str, version: str = "") -> ServedModel:
+        """Return the model that answers requests for a name and a version; either may be empty.
+
+        Raises:
+            ModelNotFound: the server has no such model or version, or could not load it.
+            InvalidInput: the name is empty, and the server has several models and no default model.
+            Unavailable: the model is being loaded.
+        """
+        name = name or self._only_name()
+        current = self._current.get(name)
+        if current is not None and version in ("", current.version):
+            return current
+        if not self.started and current is None:
+            raise starting()
+        of_name = [each for each in self._versions if each.name == name and version in ("", each.version)]
+        if any(each.state is ModelState.LOADING for each in of_name):
+            raise Unavailable(f"the model {name!r} is being loaded: try again in a few seconds")
+        raise_failure(of_name)
+        if current is not None:
+            raise ModelNotFound(
+                f"the server has no version {version[:MAX_QUOTED_CHARACTERS]!r} of the model {name!r}: send "
+                f"{current.version!r}, or leave the field empty",
+                field="model_version",
+            )
+        raise ModelNotFound(
+            f"the server has no model {name[:MAX_QUOTED_CHARACTERS]!r}: send one of {self._names()}", field="model"
+        )
+
+    def _only_name(self) -> str:
+        """Return the name of the model that a request without a name means."""
+        if self._default_model:
+            return self._default_model
+        names = self.served_names or sorted({each.name for each in self._versions})
+        if not names:
+            raise starting() if not self.started else Unavailable("the server has no model: load one")
+        if len(names) > 1:
+            raise InvalidInput(
+                f"the request names no model, and the server has several: send one of {self._names()}", field="model"
+            )
+        return names[0]
+
+    def _names(self) -> str:
+        return ", ".join(map(repr, self._current))
+
+
+def starting() -> Unavailable:
+    """Return the error of a request that comes before the server has its models."""
+    return Unavailable("the server is starting: wait until its health check reports SERVING")
