@@ -57,7 +57,7 @@ def tokenizing(run: Run) -> list[Tokenizing]:
     pin(SERVER_CORE, LOAD_CORE)
     opened = Bundle.open(bundle())
     manifest = opened.manifest
-    tokenizer = BundleTokenizer(opened.folder / TOKENIZER, manifest.max_text_tokens)
+    tokenizer = BundleTokenizer((opened.folder / TOKENIZER).read_bytes(), manifest.max_text_tokens)
     trace = real_sentences(_SENTENCES, opened.folder / TOKENIZER, manifest.max_text_tokens)
     graph = EncoderGraph.open(opened.folder / "packed-cpu.fp32.onnx", "cpu", threads=_THREADS)
     batches = sorted_batches(trace)

@@ -5,14 +5,20 @@ import time
 
 from headwaiter_server.config import Settings
 from headwaiter_server.engine.local import LocalEngine
+from headwaiter_server.environment import usable_processors
 from headwaiter_server.front_end import FrontEnd
 from headwaiter_server.http import announcements
 from headwaiter_server.metrics import Recorder
+from headwaiter_server.processes.front_end_links import FrontEndLinks
+from headwaiter_server.processes.front_end_processes import FrontEndProcesses
+from headwaiter_server.runtime.hardware import compute_capability
 
 log = logging.getLogger(__name__)
 
 # The part of a drain that is reserved for sending replies.
 _SEND_REPLIES_S = 1.0
+# With a GPU, the engine keeps processors for its event loop and for the threads that feed the GPU.
+_ENGINE_PROCESSORS, _MOST_FRONT_ENDS = 2, 8
 
 
 class Server:
@@ -26,8 +32,12 @@ class Server:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         recorder = Recorder(settings.devices)
-        self._engine = LocalEngine(settings, recorder, self._report_health)
-        self._front_end = FrontEnd(settings, recorder, self._engine)
+        links = FrontEndLinks(recorder)
+        self._engine = links.engine = LocalEngine(settings, recorder, links, self._report_health)
+        count = _front_end_count(settings)
+        self._front_end: FrontEnd | FrontEndProcesses = (
+            FrontEndProcesses(settings, count, links, recorder) if count else FrontEnd(settings, recorder, self._engine)
+        )
 
     @property
     def port(self) -> int:
@@ -88,3 +98,13 @@ class Server:
 
     def _report_health(self) -> None:
         self._front_end.report_health()
+
+
+def _front_end_count(settings: Settings) -> int:
+    """Return the number of processes for front ends; 0 for a front end in the process of the models."""
+    if settings.front_ends is not None:
+        return settings.front_ends
+    # One process cannot feed a GPU. On a CPU, the processes would take the cores that the model needs.
+    if settings.provider == "cpu" or compute_capability(settings.devices[0]) is None:
+        return 0
+    return max(0, min(_MOST_FRONT_ENDS, usable_processors() - _ENGINE_PROCESSORS))

@@ -19,6 +19,7 @@ from headwaiter_server.setting_types import (
     DIRECTORY,
     FILE,
     FOLDER,
+    FRONT_ENDS,
     GPUS,
     NAME,
     NATURAL,
@@ -80,6 +81,12 @@ class Settings:
     )
     playground: Literal["off", "on"] = _setting(
         "off", one_of("off", "on"), "whether HTTP also serves a page for the browser, at /playground/"
+    )
+    front_ends: int | None = _setting(
+        None,
+        FRONT_ENDS,
+        "processes that listen, tokenise and reply beside the process of the models; 0 does all in one process; auto "
+        "takes 0 on a CPU, and with a GPU two less than the processors, at most 8",
     )
     http_timeout_s: float = _setting(60.0, TIME_LIMIT, "longest time in seconds to answer a request over HTTP")
     threads: int = _setting(0, NATURAL, "CPU threads of each session; 0 divides the cores among the sessions")
@@ -195,6 +202,11 @@ class Settings:
         restricted = usable < (os.cpu_count() or 1)
         return max(1, usable // self.instances) if restricted or self.instances > 1 else None
 
+    def share(self, parts: int) -> "Settings":
+        """Return the settings of one of several front ends, which share the limits of the server."""
+        calls, reply_bytes = -(-self.max_calls // parts), -(-self.max_reply_bytes // parts)
+        return dataclasses.replace(self, max_calls=calls, max_reply_bytes=reply_bytes)
+
     def warnings(self, environment: Mapping[str, str]) -> list[str]:
         """Return what is probably wrong with the settings or with the variables of the environment."""
         problems = unknown_variables(environment, {variable(field.name) for field in dataclasses.fields(self)})
@@ -303,6 +315,8 @@ def _parser() -> argparse.ArgumentParser:
             parser.add_argument("bundle", nargs="?", metavar="BUNDLE", help="folder that headwaiter-export wrote")
             continue
         shown = ",".join(map(str, field.default)) if isinstance(field.default, tuple) else field.default
-        default = "" if field.default is None else f" (default {shown})"
+        if field.metadata["type"] is FRONT_ENDS:
+            shown = "auto"
+        default = "" if shown is None else f" (default {shown})"
         parser.add_argument(flag(field.name), metavar=field.name.upper(), help=field.metadata["help"] + default)
     return parser

@@ -1,6 +1,7 @@
 """The front end: listen for gRPC and HTTP, answer calls with an engine, and stop."""
 
 import asyncio
+import socket
 import time
 from typing import Any
 
@@ -13,7 +14,7 @@ from headwaiter_server.config import Settings
 from headwaiter_server.descriptors import max_grpc_connections
 from headwaiter_server.engine.interface import Engine
 from headwaiter_server.http.application import http_application
-from headwaiter_server.http.server import HttpServer
+from headwaiter_server.http.server import HttpServer, listen
 from headwaiter_server.metrics import Recorder
 from headwaiter_server.requests.request_path import RequestPath
 from headwaiter_server.rpc import health
@@ -53,6 +54,8 @@ class FrontEnd:
         settings: the settings of the server.
         recorder: counts and times the calls.
         engine: runs the models.
+        http_socket: listens for HTTP in several front ends, which share the port for gRPC too; None for the only front
+            end.
 
     Attributes:
         port: the port for gRPC; 0 until the front end listens.
@@ -61,7 +64,10 @@ class FrontEnd:
         unanswered_count: number of admitted requests without a reply, plus number of open streams.
     """
 
-    def __init__(self, settings: Settings, recorder: Recorder, engine: Engine) -> None:
+    def __init__(
+        self, settings: Settings, recorder: Recorder, engine: Engine, http_socket: socket.socket | None = None
+    ) -> None:
+        self._http_socket = http_socket
         self._settings, self._recorder, self._engine = settings, recorder, engine
         self._path = RequestPath(settings, recorder, engine)
         incoming = IncomingMessages(settings.max_request_bytes)
@@ -94,17 +100,9 @@ class FrontEnd:
             else:
                 self.port = self._grpc.add_secure_port(settings.address, tls)
         except RuntimeError:
-            raise CannotListen(
-                f"cannot listen on --address {settings.address}: choose a port that no other process uses, and an "
-                "address of this host"
-            ) from None
-        host, port = settings.http_host_and_port
-        try:
-            application = http_application(settings, self._path, settings.token(), asyncio.get_running_loop())
-            self._http = HttpServer(host, port, application, settings)
-        except OSError as error:
-            setting = f"--http-address {settings.http_address}" if settings.http_address else f"--metrics-port {port}"
-            raise CannotListen(f"cannot listen on {setting} ({error.strerror}): choose another port") from None
+            raise cannot_listen(settings.address) from None
+        application = http_application(settings, self._path, settings.token(), asyncio.get_running_loop())
+        self._http = HttpServer(self._http_socket or listen_for_http(settings), application, settings)
         self.metrics_port = self._http.port
         self._http.start()
         await self._grpc.start()
@@ -142,7 +140,7 @@ class FrontEnd:
         token, admin_token = self._settings.token(), self._settings.admin_token()
         server = grpc.aio.server(
             interceptors=() if admin_token is None else (BearerToken(token, admin_token, self._recorder),),
-            options=channel_options(self._settings),
+            options=channel_options(self._settings, shares_port=self._http_socket is not None),
         )
         services = (
             EncoderService(self._path, self._calls, self._streams),
@@ -159,13 +157,34 @@ class FrontEnd:
         return server
 
 
-def channel_options(settings: Settings) -> list[tuple[str, int]]:
-    """Return the options of the gRPC server."""
+def listen_for_http(settings: Settings) -> socket.socket:
+    """Return a socket that listens for HTTP.
+
+    Raises:
+        CannotListen: the port cannot be used.
+    """
+    host, port = settings.http_host_and_port
+    try:
+        return listen(host, port)
+    except OSError as error:
+        setting = f"--http-address {settings.http_address}" if settings.http_address else f"--metrics-port {port}"
+        raise CannotListen(f"cannot listen on {setting} ({error.strerror}): choose another port") from None
+
+
+def cannot_listen(address: str) -> CannotListen:
+    """Return the error of a port for gRPC that cannot be used."""
+    return CannotListen(
+        f"cannot listen on --address {address}: choose a port that no other process uses, and an address of this host"
+    )
+
+
+def channel_options(settings: Settings, *, shares_port: bool = False) -> list[tuple[str, int]]:
+    """Return the options of the gRPC server; `shares_port` lets other front ends of the server listen too."""
     return [
         ("grpc.max_receive_message_length", settings.max_request_bytes),
         ("grpc.max_send_message_length", -1),
         # If two servers shared a port, the kernel would distribute the calls between them at random.
-        ("grpc.so_reuseport", 0),
+        ("grpc.so_reuseport", int(shares_port)),
         # Clients may ping every 10 s, even between calls; a minimum of 8 s allows for differences between timers.
         ("grpc.http2.min_ping_interval_without_data_ms", 8_000),
         ("grpc.keepalive_permit_without_calls", 1),

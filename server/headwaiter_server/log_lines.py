@@ -26,10 +26,11 @@ def line_kind(kind: str, lines_per_s: int = FEW_LINES_PER_S) -> Mapping[str, obj
     return {"kind": kind, "lines_per_s": lines_per_s}
 
 
-def configure_logging() -> None:
-    """Write the lines of all loggers to standard error."""
+def configure_logging(process: str = "") -> None:
+    """Write the lines of all loggers to standard error, with the name of the process if it has one."""
     handler = BoundedHandler(sys.stderr)
-    handler.setFormatter(_BoundedFormatter("%(asctime)s %(levelname)s %(message)s"))
+    name = f"{process}: " if process else ""
+    handler.setFormatter(_BoundedFormatter(f"%(asctime)s %(levelname)s {name}%(message)s"))
     logging.basicConfig(level=logging.INFO, handlers=[handler])
     logging.getLogger("grpc._cython.cygrpc").addFilter(_calm_gone_callers)
 

@@ -23,6 +23,11 @@ class Total:
         self.count += 1
         self.seconds += seconds
 
+    def add_total(self, other: "Total") -> None:
+        """Add what another process has counted."""
+        self.count += other.count
+        self.seconds += other.seconds
+
 
 @dataclass(slots=True)
 class BatchTotals:
@@ -59,6 +64,17 @@ class Totals:
     def batch_count(self) -> int:
         """Number of batches that ran."""
         return sum(totals.runs.count for totals in self.batches.values())
+
+    def add(self, other: "Totals") -> None:
+        """Add what another process has counted."""
+        self.succeeded.add_total(other.succeeded)
+        self.failed.add_total(other.failed)
+        for stage, total in other.stages.items():
+            self.stages[stage].add_total(total)
+        for size, batches in other.batches.items():
+            self.batches[size].packing.add_total(batches.packing)
+            self.batches[size].runs.add_total(batches.runs)
+        self.latest_unix_s = max(self.latest_unix_s, other.latest_unix_s)
 
 
 class ModelStatistics:

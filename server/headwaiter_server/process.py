@@ -1,22 +1,15 @@
 """Run a server as a process until a signal arrives or the scheduler fails."""
 
 import asyncio
-import gc
 import logging
 import signal
 
 from headwaiter_server.app import Server
 from headwaiter_server.config import Settings
 from headwaiter_server.descriptors import raise_limit
+from headwaiter_server.garbage import collect_garbage, tune_garbage_collector
 
 log = logging.getLogger(__name__)
-
-# Requests in progress hold more objects than Python's default threshold, so collections would be frequent and free
-# little memory.
-_GC_THRESHOLD_OBJECTS = 10_000
-# Every call leaves a cycle of objects in grpc.aio, and the cycle keeps the memory of the call's connection: over 1 MiB
-# after oversized headers. Without this timer, the threshold would be reached only after 1,000 such connections.
-_GC_INTERVAL_S = 5.0
 
 
 async def serve(settings: Settings) -> None:
@@ -38,8 +31,8 @@ async def serve(settings: Settings) -> None:
     if not await _finishes_before(stopped, asyncio.create_task(server.start())):
         log.info("stopped by a signal during start-up")
         return
-    _tune_garbage_collector()
-    collecting = asyncio.create_task(_collect_garbage())
+    tune_garbage_collector()
+    collecting = asyncio.create_task(collect_garbage())
     try:
         await _finishes_before(stopped, asyncio.create_task(server.failed()))
     except Exception:
@@ -64,20 +57,3 @@ async def _finishes_before(stopped: "asyncio.Task[bool]", work: "asyncio.Task[No
     work.cancel()
     await asyncio.wait({work})
     return False
-
-
-def _tune_garbage_collector() -> None:
-    """Collect rarely, and never scan the objects created at start-up.
-
-    A collection that scans these objects stops the event loop for about 20 ms.
-    """
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(_GC_THRESHOLD_OBJECTS)
-
-
-async def _collect_garbage() -> None:
-    """Collect the garbage of calls at intervals, forever; each collection is short, because it skips frozen objects."""
-    while True:
-        await asyncio.sleep(_GC_INTERVAL_S)
-        gc.collect()

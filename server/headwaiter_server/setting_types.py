@@ -7,6 +7,7 @@ from typing import Any
 
 # Attention weights are sent in one Protobuf message, which must be smaller than 2 GiB.
 _MAX_ATTEND_BYTES = 1 << 30
+_MOST_FRONT_ENDS = 64
 
 
 @dataclass(frozen=True)
@@ -75,6 +76,10 @@ def _read_directory(text: str) -> Path:
     return path
 
 
+def _read_front_ends(text: str) -> int | None:
+    return None if text == "auto" else _whole_number(0, _MOST_FRONT_ENDS)(text)
+
+
 def one_of(*choices: str) -> ValueType:
     """Return the type of a value that is one of these words."""
 
@@ -89,6 +94,7 @@ def one_of(*choices: str) -> ValueType:
 NATURAL = ValueType(_whole_number(0), "a whole number of at least 0")
 POSITIVE = ValueType(_whole_number(1), "a whole number of at least 1")
 ATTEND_BYTES = ValueType(_whole_number(1, _MAX_ATTEND_BYTES), f"a whole number from 1 to {_MAX_ATTEND_BYTES}")
+FRONT_ENDS = ValueType(_read_front_ends, f"auto or a whole number from 0 to {_MOST_FRONT_ENDS}")
 PORT = ValueType(_whole_number(0, 65_535), "a port number")
 SECONDS = ValueType(_read_seconds, "a finite number of seconds of at least 0")
 TIME_LIMIT = ValueType(_read_time_limit, "a finite number of seconds above 0")

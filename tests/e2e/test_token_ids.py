@@ -74,7 +74,7 @@ def strings() -> list[str]:
 
 @pytest.fixture(scope="module")
 def encoder(real_bundle: Path) -> BundleTokenizer:
-    return BundleTokenizer(real_bundle / TOKENIZER, Bundle.open(real_bundle).manifest.max_text_tokens)
+    return BundleTokenizer((real_bundle / TOKENIZER).read_bytes(), Bundle.open(real_bundle).manifest.max_text_tokens)
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ from headwaiter_server.engine.description import description
 from headwaiter_server.metrics import Recorder
 from headwaiter_server.model_statistics import Totals
 from headwaiter_server.models.directory import ModelDirectory
-from headwaiter_server.models.repository import ModelRepository
+from headwaiter_server.models.repository import Followers, ModelRepository
 from headwaiter_server.models.running_model import RunningModel
 from headwaiter_server.models.served_model import ServedModel
 from headwaiter_server.runtime.attention_weights import AttentionSelection, AttentionWeights
@@ -35,11 +35,15 @@ class LocalEngine:
     Args:
         settings: the settings of the server.
         recorder: records the metrics of all models.
+        followers: other processes that answer requests with the models.
         on_change: called when the directory has changed.
     """
 
-    def __init__(self, settings: Settings, recorder: Recorder, on_change: Callable[[], None]) -> None:
-        self._settings, self._recorder, self._on_change = settings, recorder, on_change
+    def __init__(
+        self, settings: Settings, recorder: Recorder, followers: Followers, on_change: Callable[[], None]
+    ) -> None:
+        self._settings, self._recorder = settings, recorder
+        self._followers, self._on_change = followers, on_change
         self.directory = ModelDirectory(settings.default_model)
         self._scheduler: Scheduler | None = None
         self._repository: ModelRepository | None = None
@@ -58,12 +62,14 @@ class LocalEngine:
         ]
         limits = QueueLimits(settings.max_queue_tokens, settings.max_queue_s)
         self._scheduler = Scheduler(workers, limits)
-        self._repository = ModelRepository(settings, self._scheduler, self._recorder, self.directory, self._on_change)
+        self._repository = ModelRepository(
+            settings, self._scheduler, self._recorder, self.directory, self._followers, self._on_change
+        )
         await self._repository.start()
 
     async def failed(self) -> None:
         """Wait until the scheduler ends, and raise its error if it has failed: `DeviceLost` if a device is dead."""
-        await self._running_scheduler.failed()
+        await self.scheduler.failed()
 
     async def drain(self, timeout_s: float) -> int:
         """Load no more versions, answer the admitted requests, and stop.
@@ -82,7 +88,7 @@ class LocalEngine:
 
     async def check_room(self, served: ServedModel, tokens: int, deadline_s: float, priority: Priority) -> None:
         """See `Engine`."""
-        self._running_scheduler.admit(_running(served).queue, Shape.of([1] * tokens), deadline_s, priority)
+        self.scheduler.admit(_running(served).queue, Shape.of([1] * tokens), deadline_s, priority)
 
     async def submit(
         self,
@@ -97,7 +103,7 @@ class LocalEngine:
         on_queued: Callable[[], None],
     ) -> Outcome:
         """See `Engine`."""
-        return await self._running_scheduler.submit(
+        return await self.scheduler.submit(
             _running(served).queue,
             values,
             hidden=hidden,
@@ -152,9 +158,19 @@ class LocalEngine:
         return await asyncio.to_thread(encode, self._recorder.registry), content_type
 
     @property
-    def _running_scheduler(self) -> Scheduler:
+    def scheduler(self) -> Scheduler:
+        """Runs the batches of all models; only after `start` was called."""
         assert self._scheduler is not None
         return self._scheduler
+
+    @property
+    def running(self) -> list[RunningModel]:
+        """The models that answer requests, by name."""
+        return [] if self._repository is None else self._repository.running
+
+    def running_model(self, number: int) -> RunningModel:
+        """Return a loaded model by the number of its load; see `ModelRepository.running_model`."""
+        return self._running_repository.running_model(number)
 
     @property
     def _running_repository(self) -> ModelRepository:

@@ -26,6 +26,20 @@ _MAX_HEADER_BYTES = 16 << 10
 logging.getLogger("uvicorn").setLevel(logging.WARNING)
 
 
+def listen(host: str, port: int) -> socket.socket:
+    """Return a socket that listens on a port; port 0 takes a free port.
+
+    Raises:
+        OSError: the port is in use, or the host is not an address of this computer.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listening = socket.create_server((host, port), family=family)
+    # Accepted connections inherit this option. Without it, the kernel holds a reply back until the caller has
+    # acknowledged the headers, for up to 40 ms.
+    listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return listening
+
+
 class _ListeningSocket(socket.socket):
     """A socket with a long queue.
 
@@ -44,17 +58,9 @@ class HttpServer:
         port: the port that the server listens on.
     """
 
-    def __init__(self, host: str, port: int, application: ASGIApp, settings: Settings) -> None:
-        """Bind a port; port 0 takes a free port. If HTTP answers requests, a certificate makes it HTTPS.
-
-        Raises:
-            OSError: the port is in use, or the host is not an address of this computer.
-        """
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        self._socket = _ListeningSocket(fileno=socket.create_server((host, port), family=family).detach())
-        # Accepted connections inherit this option. Without it, the kernel holds a reply back until the caller has
-        # acknowledged the headers, for up to 40 ms.
-        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    def __init__(self, listening: socket.socket, application: ASGIApp, settings: Settings) -> None:
+        """Take a socket of `listen`. If HTTP answers requests, a certificate makes it HTTPS."""
+        self._socket = _ListeningSocket(fileno=listening.detach())
         self.port: int = self._socket.getsockname()[1]
         protocol: Any = partial(bounded_protocol, Connections(max_http_connections()), _tls(settings))
         config = uvicorn.Config(

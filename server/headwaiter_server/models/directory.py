@@ -35,6 +35,16 @@ class ModelDirectory:
         self._current, self.started = dict(sorted(current.items())), started
 
     @property
+    def known_versions(self) -> list[VersionStatus]:
+        """All versions, sorted by name and version; none before the server knows its models."""
+        return self._versions
+
+    @property
+    def current(self) -> list[ServedModel]:
+        """The models that answer requests, by name; none before the first is loaded."""
+        return list(self._current.values())
+
+    @property
     def versions(self) -> list[VersionStatus]:
         """All versions, sorted by name and version.
 
@@ -54,7 +64,7 @@ class ModelDirectory:
         """
         if not self.started and not self._current:
             raise starting()
-        return list(self._current.values())
+        return self.current
 
     @property
     def served_names(self) -> list[str]:

@@ -36,6 +36,10 @@ class VersionStatus:
         """The version as callers name it."""
         return str(self.number)
 
+    def status(self) -> "VersionStatus":
+        """Return a copy without what only the repository knows."""
+        return VersionStatus(self.name, self.number, self.state, self.reason)
+
 
 def raise_failure(versions: Iterable[VersionStatus]) -> None:
     """If one of these versions of a model failed, raise the reason of the highest failed version.

@@ -13,8 +13,9 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from headwaiter_proto.rules.errors import InvalidInput, Unavailable
 from headwaiter_server.concurrency.background_tasks import BackgroundTasks
@@ -28,6 +29,7 @@ from headwaiter_server.models.model_settings import read_model_settings
 from headwaiter_server.models.model_version import ModelState, VersionStatus, raise_failure
 from headwaiter_server.models.running_model import RunningModel
 from headwaiter_server.models.served_model import ModelFacts
+from headwaiter_server.models.tokenizer import BundleTokenizer
 from headwaiter_server.runtime.attention_weights import AttentionWeightsGraph
 from headwaiter_server.runtime.errors import BundleChanged, ModelRefused, NotEnoughMemory, one_line
 from headwaiter_server.runtime.memory import give_back_free_memory
@@ -61,6 +63,18 @@ class ModelVersion(VersionStatus):
         return cls(name=bundle.name, number=bundle.version, bundle=bundle)
 
 
+class Followers(Protocol):
+    """Other processes that answer requests with the models of the repository."""
+
+    async def prepare(self, facts: ModelFacts, tokenizer: BundleTokenizer | None) -> None:
+        """Return when all of them have opened the tokenizer of a model."""
+        ...
+
+    async def release(self, number: int) -> None:
+        """Return when none of them uses a model any more, which answers no new requests."""
+        ...
+
+
 # The highest version of each model that failed to load.
 Failures = Mapping[str, ModelVersion]
 
@@ -73,6 +87,7 @@ class ModelRepository:
         scheduler: runs the batches of all models.
         recorder: records the metrics of all models.
         directory: learns what each version is doing.
+        followers: other processes that answer requests with the models.
         on_change: called when the directory has changed.
     """
 
@@ -82,10 +97,14 @@ class ModelRepository:
         scheduler: Scheduler,
         recorder: Recorder,
         directory: ModelDirectory,
+        followers: Followers,
         on_change: Callable[[], None],
     ) -> None:
         self._settings, self._scheduler, self._recorder = settings, scheduler, recorder
-        self._directory, self._on_change = directory, on_change
+        self._directory, self._followers, self._on_change = directory, followers, on_change
+        # The loaded versions, those that are being unloaded too, by the number of the load.
+        self._running: dict[int, RunningModel] = {}
+        self._load_numbers = count()
         self._versions: list[ModelVersion] = []
         # The version of each model that answers requests.
         self._current: dict[str, ModelVersion] = {}
@@ -107,6 +126,16 @@ class ModelRepository:
         """The models that answer requests."""
         return [version.running for version in self._current.values() if version.running is not None]
 
+    def running_model(self, number: int) -> RunningModel:
+        """Return a loaded version by the number of its load.
+
+        Raises:
+            Unavailable: the version is unloaded.
+        """
+        if (running := self._running.get(number)) is None:
+            raise Unavailable("the model is being unloaded: send the request to another replica")
+        return running
+
     async def start(self) -> None:
         """Load the models of the settings; raise `ModelRefused` if no model can be served."""
         settings = self._settings
@@ -120,7 +149,7 @@ class ModelRepository:
             loaded = await self._load_in_thread(settings.bundle, settings)
             version = ModelVersion.of(BundleFolder(loaded.model.bundle.manifest.name, 1, settings.bundle))
             self._versions.append(version)
-            self._take_over(version, loaded)
+            self._take_over(version, loaded, await self._announce(version, loaded))
         if settings.default_model not in ("", *self._current):
             log.warning("--default-model %s is not among the models that are served", settings.default_model)
         self._started = True
@@ -328,12 +357,14 @@ class ModelRepository:
             version.state, version.reason = ModelState.FAILED, reason
             version.retried = isinstance(error, NotEnoughMemory | BundleChanged)
             return
+        facts = await self._announce(version, loaded)
         if version.name in self._unloaded or await self._is_back(before, version):
             # The model was unloaded meanwhile, or the higher version was missing only for a while.
             self._versions.remove(version)
             version.state = ModelState.DRAINING
+            await self._followers.release(facts.number)
             return
-        self._take_over(version, loaded)
+        self._take_over(version, loaded, facts)
 
     async def _is_back(self, before: ModelVersion | None, lower: ModelVersion) -> bool:
         """Return whether the folder has the version that answers now, before a lower version takes over."""
@@ -351,7 +382,14 @@ class ModelRepository:
             self._loader, _load_without_panic, folder, settings, self._scheduler.workers, loop
         )
 
-    def _take_over(self, version: ModelVersion, loaded: LoadedModel) -> None:
+    async def _announce(self, version: ModelVersion, loaded: LoadedModel) -> ModelFacts:
+        """Return the facts of a loaded version once the followers are ready for its requests."""
+        devices = tuple(worker.device for worker in loaded.sessions)
+        facts = ModelFacts.of(loaded.model, version.name, version.version, devices, next(self._load_numbers))
+        await self._followers.prepare(facts, loaded.tokenizer)
+        return facts
+
+    def _take_over(self, version: ModelVersion, loaded: LoadedModel, facts: ModelFacts) -> None:
         """Answer all later requests with a loaded version, and retire the previous version."""
         before = self._current.get(version.name)
         if before is not None and before.version == version.version:
@@ -366,9 +404,7 @@ class ModelRepository:
         # The first Attend loads the graph. The service refuses Attend if the bundle has no graph of attention weights.
         bundle = loaded.model.bundle
         attention_queue = AttentionWeightsQueue(lambda: AttentionWeightsGraph.open_in(bundle).run, recorder.expired)
-        devices = tuple(worker.device for worker in loaded.sessions)
-        facts = ModelFacts.of(loaded.model, version.name, version.version, devices)
-        version.running = RunningModel(
+        version.running = self._running[facts.number] = RunningModel(
             facts, loaded.tokenizer, recorder, loaded.model, queue, attention_queue, calibration, loaded.cost_file
         )
         version.state = ModelState.READY
@@ -393,9 +429,12 @@ class ModelRepository:
     async def _unload(self, version: ModelVersion) -> None:
         assert version.running is not None
         await version.running.wait_until_unused(self._settings.drain_s)
+        number = version.running.facts.number
+        await self._followers.release(number)
         await asyncio.to_thread(version.running.store_cost)
         await self._scheduler.remove_model(version.running.queue)
         version.running = None
+        del self._running[number]
         await asyncio.to_thread(give_back_free_memory)
         self._versions.remove(version)
         self._publish()

@@ -20,6 +20,7 @@ class ModelFacts:
     Attributes:
         name: name of the model on this server.
         version: version of the model, a whole number.
+        number: number of the load in this server; a version that is loaded again gets another number.
         digest: digest of the bundle.
         graph_file: file name of the graph in the bundle.
         devices: the device of each session.
@@ -33,12 +34,25 @@ class ModelFacts:
     provider: Provider
     graph_file: str
     devices: tuple[int, ...]
+    number: int
 
     @classmethod
-    def of(cls, model: ModelDescription, name: str, version: str, devices: tuple[int, ...]) -> "ModelFacts":
+    def of(
+        cls, model: ModelDescription, name: str, version: str, devices: tuple[int, ...] = (0,), number: int = 0
+    ) -> "ModelFacts":
         """Return the facts of a model that runs on these devices."""
-        bundle, graph = model.bundle, model.graph_file
-        return cls(name, version, bundle.manifest, bundle.digest, model.precision, model.provider, graph, devices)
+        bundle = model.bundle
+        return cls(
+            name=name,
+            version=version,
+            manifest=bundle.manifest,
+            digest=bundle.digest,
+            precision=model.precision,
+            provider=model.provider,
+            graph_file=model.graph_file,
+            devices=devices,
+            number=number,
+        )
 
 
 @dataclass(eq=False)

@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -67,10 +66,15 @@ class TokenizedText:
 
 
 class BundleTokenizer:
-    """The tokenizer of a bundle; enforces the model's maximum number of tokens in a text."""
+    """The tokenizer of a bundle; enforces the model's maximum number of tokens in a text.
 
-    def __init__(self, file: Path, max_tokens: int) -> None:
-        self._tokenizer = Tokenizer.from_file(str(file))
+    Attributes:
+        file: the content of the tokenizer's file.
+    """
+
+    def __init__(self, file: bytes, max_tokens: int) -> None:
+        self.file = file
+        self._tokenizer = Tokenizer.from_buffer(file)
         # The requests choose the truncation, and the batches pad.
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
@@ -87,7 +91,7 @@ class BundleTokenizer:
         with bundle.private_copy(TOKENIZER) as private:
             try:
                 with panics_as_errors():
-                    tokenizer = cls(private / TOKENIZER, bundle.manifest.max_text_tokens)
+                    tokenizer = cls((private / TOKENIZER).read_bytes(), bundle.manifest.max_text_tokens)
                     problem = cost_problem(tokenizer._tokenizer) or tokenizer._contradiction(bundle.manifest)
             except Exception as error:  # noqa: BLE001 - the library raises nothing more specific
                 problem = f"it cannot be read: {one_line(error)[:_MAX_QUOTED_CHARACTERS]}"

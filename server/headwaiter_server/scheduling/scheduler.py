@@ -155,20 +155,22 @@ class Scheduler:
         self.enqueue(request, values, deadline_s, priority)
         on_queued()
         try:
-            return await answer
+            outcome = await answer
         except asyncio.CancelledError:
-            if self._clock() >= deadline_s and request.not_started_count:
-                queue.observer.expired(request.not_started_count)
+            self.withdraw(request, deadline_s)
             raise
-        finally:
+        except BaseException:
             queue.end_request(request)
+            raise
+        queue.end_request(request)
+        return outcome
 
     def enqueue(
         self, request: QueuedRequest, values: list[NDArray[np.generic]], deadline_s: float, priority: Priority
     ) -> None:
         """Queue the sequences of a request that has no answer yet, or refuse it as `submit` does.
 
-        Whatever waits for the answer must call `ModelQueue.end_request` once it is there or no longer wanted.
+        Whatever waits for the answer must call `ModelQueue.end_request` once the answer is there, or `withdraw`.
         """
         queue, hidden, failures = request.queue, request.hidden, request.failures
         runnable = [(index, sequence, len(sequence)) for index, sequence in enumerate(values)]
@@ -184,6 +186,12 @@ class Scheduler:
         queue.add(request, sequences)
         self._batch_wait.note_arrival()
         self._wake_up.set()
+
+    def withdraw(self, request: QueuedRequest, deadline_s: float) -> None:
+        """Forget a request whose answer is no longer wanted, perhaps because its deadline has passed."""
+        if self._clock() >= deadline_s and request.not_started_count:
+            request.queue.observer.expired(request.not_started_count)
+        request.queue.end_request(request)
 
     def admit(self, queue: ModelQueue, shape: Shape, deadline_s: float, priority: Priority) -> float:
         """Return the fair start of a request that arrives now, or refuse it as `submit` does."""

@@ -15,7 +15,7 @@ from starlette.applications import Starlette
 
 from headwaiter_server.config import Settings
 from headwaiter_server.http.pages import public_routes
-from headwaiter_server.http.server import HttpServer
+from headwaiter_server.http.server import HttpServer, listen
 
 HOST = "127.0.0.1"
 
@@ -27,7 +27,7 @@ def pages(registry: CollectorRegistry, *, ready: bool = True, port: int = 0) -> 
         return encode(registry), content_type
 
     application = Starlette(routes=public_routes(write_metrics, lambda: ready))
-    server = HttpServer(HOST, port, application, Settings(bundle=Path("bundle")))
+    server = HttpServer(listen(HOST, port), application, Settings(bundle=Path("bundle")))
     server.start()
     try:
         yield server

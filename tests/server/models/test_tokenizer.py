@@ -23,7 +23,7 @@ SIDES = {Truncation.LEFT: "left", Truncation.RIGHT: "right"}
 
 @pytest.fixture(scope="session")
 def tokenizer(text_bundle: Path) -> BundleTokenizer:
-    return BundleTokenizer(text_bundle / TOKENIZER, 32)
+    return BundleTokenizer((text_bundle / TOKENIZER).read_bytes(), 32)
 
 
 def _tokenize(
@@ -84,7 +84,7 @@ def test_truncation_keeps_special_tokens_except_those_in_the_text(
     expected = reference.encode("[SEP] a b c d e f [CLS]")
     reference.no_truncation()
     reference.save(str(tmp_path / TOKENIZER))
-    tokenizer = BundleTokenizer(tmp_path / TOKENIZER, 7)
+    tokenizer = BundleTokenizer((tmp_path / TOKENIZER).read_bytes(), 7)
     (found,) = _tokenize(tokenizer, ["[SEP] a b c d e f [CLS]"], truncation=truncation, offsets=True)
     assert found.offsets is not None
     assert (found.ids.tolist(), [*map(tuple, found.offsets.tolist())]) == (expected.ids, expected.offsets)
@@ -304,7 +304,7 @@ def test_padding_and_truncation_of_the_file_have_no_effect(text_bundle: Path, tm
     }
     truncation = {"direction": "Right", "max_length": 4, "strategy": "LongestFirst", "stride": 0}
     changed = BundleTokenizer.open_in(_changed(text_bundle, tmp_path, padding=padding, truncation=truncation))
-    assert _ids(changed, TEXTS) == _ids(BundleTokenizer(text_bundle / TOKENIZER, 32), TEXTS)
+    assert _ids(changed, TEXTS) == _ids(BundleTokenizer((text_bundle / TOKENIZER).read_bytes(), 32), TEXTS)
 
 
 def test_a_panic_of_the_tokenizer_is_a_typed_error(text_bundle: Path, tmp_path: Path) -> None:
@@ -313,5 +313,5 @@ def test_a_panic_of_the_tokenizer_is_a_typed_error(text_bundle: Path, tmp_path: 
     settings["post_processor"]["special_tokens"] = {}
     (folder / TOKENIZER).write_text(json.dumps(settings))
     with pytest.raises(InferenceFailed, match="tokenizer failed") as failed:
-        _ids(BundleTokenizer(folder / TOKENIZER, 32), ["bread"])
+        _ids(BundleTokenizer((folder / TOKENIZER).read_bytes(), 32), ["bread"])
     assert "no entry found" in str(failed.value.__cause__)

@@ -16,6 +16,7 @@ from headwaiter_server.metrics import Recorder
 from headwaiter_server.models.running_model import RunningModel
 from headwaiter_server.models.served_model import ModelFacts
 from headwaiter_server.models.tokenizer import BundleTokenizer, TokenizedText, TokenizeOptions
+from headwaiter_server.processes.front_end_links import FrontEndLinks
 from headwaiter_server.requests.call import Call, clock
 from headwaiter_server.requests.request_path import RequestPath
 from headwaiter_server.rpc.endpoint import UnaryCalls
@@ -70,7 +71,7 @@ class Service:
         self.scheduler = Scheduler([worker := Worker()], QueueLimits(100, 10.0))
         sessions = {worker: Session(self.model.graph, self.model.probe)}
         self.queue = self.scheduler.add_model(sessions, CALIBRATION.cost, CALIBRATION.limits, recorder)
-        engine = LocalEngine(settings, self.recorder, lambda: None)
+        engine = LocalEngine(settings, self.recorder, FrontEndLinks(self.recorder), lambda: None)
         engine._scheduler = self.scheduler
         self.path = RequestPath(settings, self.recorder, engine)
         self.rpc = EncoderService(self.path, calls_of(self.path), OpenStreams(self.path))

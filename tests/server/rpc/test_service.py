@@ -11,6 +11,7 @@ from headwaiter_server.config import Settings
 from headwaiter_server.engine.local import LocalEngine
 from headwaiter_server.metrics import Recorder
 from headwaiter_server.model_metrics import STAGES
+from headwaiter_server.processes.front_end_links import FrontEndLinks
 from headwaiter_server.requests.request_path import RequestPath
 from headwaiter_server.rpc.open_streams import OpenStreams
 from headwaiter_server.rpc.service import EncoderService
@@ -109,7 +110,7 @@ async def test_an_unknown_model_is_not_described(service: Service, raw: bytes, e
 
 async def test_a_server_is_unavailable_until_its_model_is_ready(tmp_path: Path) -> None:
     settings, recorder = Settings(bundle=tmp_path), Recorder()
-    path = RequestPath(settings, recorder, LocalEngine(settings, recorder, lambda: None))
+    path = RequestPath(settings, recorder, LocalEngine(settings, recorder, FrontEndLinks(recorder), lambda: None))
     starting = EncoderService(path, calls_of(path), OpenStreams(path))
     for method in ("Encode", "Classify", "Attend", "GetModel", "ListModels", "ListBatches"):
         with pytest.raises(Unavailable, match="starting"):

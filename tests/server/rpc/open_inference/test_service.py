@@ -10,6 +10,7 @@ from headwaiter_proto.rules.errors import InvalidInput, Unavailable
 from headwaiter_server.config import Settings
 from headwaiter_server.engine.local import LocalEngine
 from headwaiter_server.metrics import Recorder
+from headwaiter_server.processes.front_end_links import FrontEndLinks
 from headwaiter_server.requests.request_path import RequestPath
 from headwaiter_server.rpc.open_inference.service import OpenInferenceService
 from headwaiter_server.rpc.open_streams import OpenStreams
@@ -19,7 +20,7 @@ from tests.server.rpc.service_under_test import Service, calls_of, endless_call
 
 async def test_a_starting_server_is_live_and_neither_ready_nor_has_models(tmp_path: Path) -> None:
     settings, recorder = Settings(bundle=tmp_path), Recorder()
-    path = RequestPath(settings, recorder, LocalEngine(settings, recorder, lambda: None))
+    path = RequestPath(settings, recorder, LocalEngine(settings, recorder, FrontEndLinks(recorder), lambda: None))
     starting = OpenInferenceService(path, calls_of(path), OpenStreams(path))
     assert oip.ServerLiveResponse.FromString(await starting.server_live(b"", endless_call())).live
     assert not oip.ServerReadyResponse.FromString(await starting.server_ready(b"", endless_call())).ready

@@ -1,0 +1,28 @@
+"""Collect garbage without stopping the event loop for long."""
+
+import asyncio
+import gc
+
+# Requests in progress hold more objects than Python's default threshold, so collections would be frequent and free
+# little memory.
+_GC_THRESHOLD_OBJECTS = 10_000
+# Every call leaves a cycle of objects in grpc.aio, and the cycle keeps the memory of the call's connection: over 1 MiB
+# after oversized headers. Without this timer, the threshold would be reached only after 1,000 such connections.
+_GC_INTERVAL_S = 5.0
+
+
+def tune_garbage_collector() -> None:
+    """Collect rarely, and never scan the objects created at start-up.
+
+    A collection that scans these objects stops the event loop for about 20 ms.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(_GC_THRESHOLD_OBJECTS)
+
+
+async def collect_garbage() -> None:
+    """Collect the garbage of calls at intervals, forever; each collection is short, because it skips frozen objects."""
+    while True:
+        await asyncio.sleep(_GC_INTERVAL_S)
+        gc.collect()

@@ -1,0 +1,84 @@
+"""Add up what several processes have counted, for one page of metrics."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+from prometheus_client.samples import Sample
+
+from headwaiter_server.model_statistics import Totals
+
+# The value of each series, by the name and the labels of the series.
+_Key = tuple[str, tuple[tuple[str, str], ...]]
+Samples = Mapping[_Key, float]
+
+
+@dataclass(slots=True)
+class Counts:
+    """What a process has counted.
+
+    Attributes:
+        samples: the values of its metrics.
+        totals: the totals of each model, by the number of the model.
+    """
+
+    samples: Samples = field(default_factory=dict)
+    totals: Mapping[int, Totals] = field(default_factory=dict)
+
+
+def read_samples(registry: CollectorRegistry) -> Samples:
+    """Return the values of all metrics, except those that are 0."""
+    samples = (sample for family in registry.collect() for sample in family.samples)
+    return {_key(sample): sample.value for sample in samples if sample.value}
+
+
+def without_gauges(samples: Samples) -> Samples:
+    """Return the values that stay true when their process has ended: those of counters and histograms."""
+    ends = ("_total", "_bucket", "_count", "_sum")
+    return {key: value for key, value in samples.items() if key[0].endswith(ends)}
+
+
+def add_samples(parts: Iterable[Samples]) -> Samples:
+    """Return the sum of each series."""
+    sums: dict[_Key, float] = {}
+    for samples in parts:
+        for key, value in samples.items():
+            sums[key] = sums.get(key, 0.0) + value
+    return sums
+
+
+class SummedMetrics(Collector):
+    """The metrics of this process, with the counts of other processes added to each series."""
+
+    def __init__(self, registry: CollectorRegistry, others: Iterable[Samples]) -> None:
+        self._registry, self._sums = registry, add_samples(others)
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield each family of this process, and the series that only other processes have."""
+        left = dict(self._sums)
+        families = list(self._registry.collect())
+        for family in families:
+            family.samples = [each._replace(value=each.value + left.pop(_key(each), 0.0)) for each in family.samples]
+        by_name = {name: family for family in families for name in _series_names(family)}
+        for (name, labels), value in sorted(left.items(), key=_in_order):
+            if name in by_name:
+                by_name[name].samples.append(Sample(name, dict(labels), value))
+        yield from families
+
+
+def _key(sample: Sample) -> _Key:
+    return sample.name, tuple(sorted(sample.labels.items()))
+
+
+def _series_names(family: Metric) -> list[str]:
+    """Return the names that the series of a family may have."""
+    return [family.name, *(f"{family.name}{end}" for end in ("_total", "_bucket", "_count", "_sum"))]
+
+
+def _in_order(series: tuple[_Key, float]) -> tuple[list[tuple[str, str]], str, float]:
+    """Order the series of a histogram as its own page does: by labels, the buckets by their bounds."""
+    (name, labels), _ = series
+    bounds = [float(value) for label, value in labels if label == "le"]
+    return [each for each in labels if each[0] != "le"], name, bounds[0] if bounds else 0.0

@@ -1,0 +1,274 @@
+"""The engine's ends of the sockets to all front ends: answer their requests, and tell them of models."""
+
+import asyncio
+import logging
+import socket
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import Any
+
+from prometheus_client.exposition import choose_encoder
+
+from headwaiter_proto.rules.errors import HeadwaiterError
+from headwaiter_server.concurrency.background_tasks import BackgroundTasks
+from headwaiter_server.engine.local import LocalEngine
+from headwaiter_server.metric_sums import Counts, Samples, SummedMetrics, add_samples, without_gauges
+from headwaiter_server.metrics import Recorder
+from headwaiter_server.model_statistics import Totals
+from headwaiter_server.models.served_model import ModelFacts
+from headwaiter_server.models.tokenizer import BundleTokenizer
+from headwaiter_server.processes.link import Link, Methods, Refused
+from headwaiter_server.processes.messages import Kind, read_request, write_error, write_outcome
+from headwaiter_server.runtime.attention_weights import AttentionSelection, AttentionWeights
+from headwaiter_server.scheduling.fair_start import Priority
+from headwaiter_server.scheduling.queued_request import Interval, Outcome, QueuedRequest
+
+log = logging.getLogger(__name__)
+
+# A front end that has not opened a tokenizer after this time hangs.
+_PREPARE_S = 60.0
+# The counts of a front end are read at this interval, so that a killed one loses few of them.
+_COUNT_INTERVAL_S, _COUNT_TIMEOUT_S = 2.0, 1.0
+# A front end that has not answered for this time hangs.
+_HUNG_S = 30.0
+# Stands for the errors of sequences that failed in the front end, which knows them.
+_FAILED_BEFORE = HeadwaiterError("the sequence failed before it was queued")
+
+
+class FrontEndLinks:
+    """The sockets to all front ends; there may be none.
+
+    Args:
+        recorder: what this process has counted.
+
+    Attributes:
+        engine: runs the models; set it before the first front end is added.
+    """
+
+    engine: LocalEngine
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._links: set[_FrontEndLink] = set()
+        # Front ends that know all models.
+        self._joined: set[_FrontEndLink] = set()
+        # The counts of front ends that have ended.
+        self._ended_samples: Samples = {}
+        self._ended_totals: list[dict[int, Totals]] = []
+        self._tasks = BackgroundTasks(on_error=lambda: log.error("counting a front end failed", exc_info=True))
+
+    async def add(self, end: socket.socket) -> Link:
+        """Answer the requests of a front end, and return the socket's link."""
+        link = _FrontEndLink(self.engine, self)
+        await link.open(end)
+        self._links.add(link)
+        link.closed.add_done_callback(lambda _: self._remove(link))
+        self._tasks.start(self._count_forever(link))
+        return link
+
+    async def join(self, link: Link) -> None:
+        """Let a front end that listens answer requests: tell it of all models."""
+        assert isinstance(link, _FrontEndLink)
+        running = self.engine.running
+        await asyncio.gather(*(self._prepare_one(link, each.facts, each.tokenizer) for each in running))
+        self._joined.add(link)
+        self.publish()
+
+    def publish(self) -> None:
+        """Tell the front ends which models answer requests from now on."""
+        directory = self.engine.directory
+        versions = [each.status() for each in directory.known_versions]
+        current = [each.facts.number for each in directory.current]
+        for link in self._joined:
+            link.notify("publish", versions, current, directory.started)
+
+    async def prepare(self, facts: ModelFacts, tokenizer: BundleTokenizer | None) -> None:
+        """Let all front ends open the tokenizer of a model; a front end that cannot is closed."""
+        await asyncio.gather(*(self._prepare_one(link, facts, tokenizer) for link in tuple(self._links)))
+
+    async def release(self, number: int) -> None:
+        """Wait until no front end uses a model any more."""
+        await asyncio.gather(*(link.call("release", number) for link in tuple(self._links)), return_exceptions=True)
+        for totals in self._ended_totals:
+            totals.pop(number, None)
+
+    async def totals(self, numbers: Iterable[int]) -> list[Totals]:
+        """Return the counts and the times of models, of all processes together."""
+        await self._count_all()
+        counted = [link.counts.totals for link in self._links] + self._ended_totals
+        sums = []
+        for number in numbers:
+            total = self.engine.running_model(number).recorder.statistics.totals()
+            for totals in counted:
+                if number in totals:
+                    total.add(totals[number])
+            sums.append(total)
+        return sums
+
+    async def metrics(self, accept: str) -> tuple[bytes, str]:
+        """Return the page of metrics of all processes together; see `Engine`."""
+        await self._count_all()
+        known = {("", ""), *((each.name, each.version) for each in self.engine.directory.known_versions)}
+        ended = {key: value for key, value in self._ended_samples.items() if _labels(key[1]) in known}
+        encode, content_type = choose_encoder(accept)
+        sums: Any = SummedMetrics(self._recorder.registry, [ended, *(link.counts.samples for link in self._links)])
+        # Writing all series takes milliseconds; a thread keeps the event loop free.
+        return await asyncio.to_thread(encode, sums), content_type
+
+    async def _prepare_one(self, link: "_FrontEndLink", facts: ModelFacts, tokenizer: BundleTokenizer | None) -> None:
+        try:
+            async with asyncio.timeout(_PREPARE_S):
+                await link.call("prepare", facts, None if tokenizer is None else tokenizer.file)
+        except (HeadwaiterError, TimeoutError) as error:
+            if not link.closed.done():
+                log.error("a front end cannot open the tokenizer of %s, and is started again: %s", facts.name, error)
+                link.close()
+
+    async def _count_forever(self, link: "_FrontEndLink") -> None:
+        while not link.closed.done():
+            await asyncio.wait({link.closed}, timeout=_COUNT_INTERVAL_S)
+            await link.count()
+            if link.hangs() and not link.closed.done():
+                log.error("a front end has not answered for %g s, and is started again", _HUNG_S)
+                link.close()
+
+    async def _count_all(self) -> None:
+        await asyncio.gather(*(link.count() for link in tuple(self._links)))
+
+    def _remove(self, link: "_FrontEndLink") -> None:
+        self._links.discard(link)
+        self._joined.discard(link)
+        self._ended_samples = add_samples([self._ended_samples, without_gauges(link.counts.samples)])
+        self._ended_totals.append(dict(link.counts.totals))
+
+
+class _FrontEndLink(Link):
+    """The engine's end of the socket to one front end.
+
+    Attributes:
+        counts: what the front end had counted when it was asked last.
+    """
+
+    def __init__(self, engine: LocalEngine, links: FrontEndLinks) -> None:
+        methods: Methods = {
+            "check_room": self._check_room,
+            "check_attention_room": self._check_attention_room,
+            "attend": self._attend,
+            "describe": self._describe,
+            "batches": self._batches,
+            "totals": links.totals,
+            "load": engine.load,
+            "unload": engine.unload,
+            "metrics": links.metrics,
+        }
+        super().__init__(methods, self._receive, self._give_up)
+        self._engine = engine
+        self._requests: dict[int, _Waiting] = {}
+        self._counted_s = time.monotonic()
+        self.counts = Counts()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Withdraw the sequences of the front end, which nobody waits for any more."""
+        super().connection_lost(exc)
+        for number in tuple(self._requests):
+            self._give_up(number)
+
+    async def count(self) -> None:
+        """Read what the front end has counted; keep the latest counts if it does not answer."""
+        with suppress(HeadwaiterError, TimeoutError):
+            async with asyncio.timeout(_COUNT_TIMEOUT_S):
+                self.counts = await self.call("counts")
+            self._counted_s = time.monotonic()
+
+    def hangs(self) -> bool:
+        """Return whether the front end has not answered for long."""
+        return time.monotonic() - self._counted_s > _HUNG_S
+
+    def _receive(self, number: int, payload: bytes) -> None:
+        """Queue a request."""
+        asked = read_request(payload)
+        try:
+            running = self._engine.running_model(asked.model)
+            failures = None if asked.failed is None else dict.fromkeys(asked.failed, _FAILED_BEFORE)
+            waiting = _Waiting(self, number, asked.deadline_s)
+            waiting.request = request = QueuedRequest(
+                running.queue, len(asked.values), asked.hidden, waiting, failures, asked.device_failures
+            )
+            self._engine.scheduler.enqueue(request, asked.values, asked.deadline_s, asked.priority)
+        except HeadwaiterError as error:
+            self.send(Kind.REFUSED, number, write_error(error))
+            return
+        self._requests[number] = waiting
+
+    def answer(self, waiting: "_Waiting", kind: Kind, parts: list[Any]) -> None:
+        """Send the answer to a request."""
+        self.send(kind, waiting.number, parts)
+        self._requests.pop(waiting.number, None)
+        waiting.request.queue.end_request(waiting.request)
+
+    def _give_up(self, number: int) -> None:
+        waiting = self._requests.pop(number, None)
+        if waiting is not None:
+            waiting.is_done = True
+            self._engine.scheduler.withdraw(waiting.request, waiting.deadline_s)
+
+    async def _check_room(self, model: int, tokens: int, deadline_s: float, priority: Priority) -> None:
+        await self._engine.check_room(self._engine.running_model(model), tokens, deadline_s, priority)
+
+    async def _check_attention_room(self, model: int) -> None:
+        await self._engine.check_attention_room(self._engine.running_model(model))
+
+    async def _attend(
+        self, model: int, sequence: Any, selection: AttentionSelection, deadline_s: float
+    ) -> tuple[AttentionWeights, Interval]:
+        queued = False
+
+        def note_queued() -> None:
+            nonlocal queued
+            queued = True
+
+        try:
+            running = self._engine.running_model(model)
+            return await self._engine.attend(running, sequence, selection, deadline_s=deadline_s, on_queued=note_queued)
+        except HeadwaiterError as error:
+            if queued:
+                raise
+            raise Refused(error) from None
+
+    async def _describe(self, model: int) -> bytes:
+        return (await self._engine.describe(self._engine.running_model(model))).SerializeToString()
+
+    async def _batches(self, models: list[int]) -> bytes:
+        return (await self._engine.batches(list(map(self._engine.running_model, models)))).SerializeToString()
+
+
+class _Waiting:
+    """A request of a front end that waits for its answer; see `scheduling.queued_request.Answer`."""
+
+    __slots__ = ("_link", "deadline_s", "is_done", "number", "request")
+
+    request: QueuedRequest
+
+    def __init__(self, link: _FrontEndLink, number: int, deadline_s: float) -> None:
+        self._link, self.number, self.deadline_s, self.is_done = link, number, deadline_s, False
+
+    def done(self) -> bool:
+        """Return whether the answer is sent, or no longer wanted."""
+        return self.is_done
+
+    def set_result(self, result: Outcome, /) -> None:
+        """Send the answer."""
+        self.is_done = True
+        self._link.answer(self, *write_outcome(result))
+
+    def set_exception(self, exception: HeadwaiterError, /) -> None:
+        """Send the error."""
+        self.is_done = True
+        self._link.answer(self, Kind.RAISED, write_error(exception))
+
+
+def _labels(labels: tuple[tuple[str, str], ...]) -> tuple[str, str]:
+    """Return the model and the version among the labels of a series; empty strings if it has none."""
+    values = dict(labels)
+    return values.get("model", ""), values.get("version", "")

@@ -1,0 +1,109 @@
+"""The process of one front end. The engine's process starts it with `python -m`, and gives it two sockets.
+
+The first socket leads to the engine. The second one listens for HTTP; all front ends accept its connections.
+"""
+
+import asyncio
+import os
+import signal
+import socket
+import sys
+from contextlib import suppress
+from typing import Any
+
+from headwaiter_server.config import Settings, SettingsError
+from headwaiter_server.front_end import CannotListen, FrontEnd
+from headwaiter_server.garbage import collect_garbage, tune_garbage_collector
+from headwaiter_server.log_lines import configure_logging
+from headwaiter_server.metrics import Recorder
+from headwaiter_server.processes.link import Link, Methods
+from headwaiter_server.processes.remote_engine import RemoteEngine
+
+# If the engine has ended, callers get the errors of their requests within this time.
+_SEND_ERRORS_S = 0.5
+
+
+class FrontEndProcess:
+    """A front end whose engine is behind a socket.
+
+    Args:
+        http_socket: listens for HTTP.
+    """
+
+    def __init__(self, http_socket: socket.socket) -> None:
+        self._http_socket = http_socket
+        self._methods: Methods = {
+            "listen": self._listen,
+            "drain": self._drain,
+            "wait_until_quiet": self._wait_until_quiet,
+            "stop": self._stop,
+        }
+        self._link = Link(self._methods)
+        self._front_end: FrontEnd | None = None
+        self._stopped = asyncio.Event()
+
+    async def serve(self, engine: socket.socket) -> None:
+        """Do what the engine says until it ends the front end, or has ended."""
+        await self._link.open(engine)
+        stopped = asyncio.create_task(self._stopped.wait())
+        ends: set[asyncio.Future[Any]] = {stopped, self._link.closed}
+        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        stopped.cancel()
+        if not self._stopped.is_set() and self._front_end is not None:
+            # The engine has ended. Link has failed the requests in progress with Unavailable.
+            self._front_end.drain()
+            with suppress(asyncio.TimeoutError):
+                async with asyncio.timeout(2 * _SEND_ERRORS_S):
+                    await asyncio.sleep(0)
+                    await self._front_end.stop_listening(_SEND_ERRORS_S)
+        self._link.close()
+
+    async def _listen(self, settings: Settings) -> tuple[int, int] | Exception:
+        """Listen on the ports, and return the ports for gRPC and HTTP, or why the front end cannot listen."""
+        recorder = Recorder()
+        engine = RemoteEngine(settings, recorder, self._link, self._report_health)
+        self._methods |= engine.methods
+        self._front_end = FrontEnd(settings, recorder, engine, self._http_socket)
+        try:
+            await self._front_end.listen()
+        except (CannotListen, SettingsError) as error:
+            return error
+        return self._front_end.port, self._front_end.metrics_port
+
+    def _report_health(self) -> None:
+        self._listening.report_health()
+
+    async def _drain(self) -> None:
+        self._listening.drain()
+
+    async def _wait_until_quiet(self, end_s: float) -> int:
+        """Return the number of requests without a reply, once there are none, at the latest at `end_s`."""
+        await self._listening.wait_until_quiet(end_s)
+        return self._listening.unanswered_count
+
+    async def _stop(self, grace_s: float) -> None:
+        await self._listening.stop_listening(grace_s)
+        self._stopped.set()
+
+    @property
+    def _listening(self) -> FrontEnd:
+        assert self._front_end is not None
+        return self._front_end
+
+
+async def _main(engine: socket.socket, http_socket: socket.socket) -> None:
+    # Ctrl-C reaches all processes of a terminal. The engine's process drains, and then ends this one.
+    asyncio.get_running_loop().add_signal_handler(signal.SIGINT, lambda: None)
+    tune_garbage_collector()
+    collecting = asyncio.create_task(collect_garbage())
+    await FrontEndProcess(http_socket).serve(engine)
+    collecting.cancel()
+
+
+if __name__ == "__main__":
+    engine_file, http_file, number = map(int, sys.argv[1:])
+    configure_logging(f"front end {number}")
+    asyncio.run(_main(socket.socket(fileno=engine_file), socket.socket(fileno=http_file)))
+    sys.stderr.flush()
+    # Threads that tokenise or write a reply cannot be interrupted.
+    os._exit(0)

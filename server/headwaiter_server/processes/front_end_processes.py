@@ -1,0 +1,214 @@
+"""Start the processes of the front ends, watch them, and stop them."""
+
+import asyncio
+import logging
+import socket
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any, Protocol
+
+from prometheus_client import Counter, Gauge
+
+from headwaiter_server.config import Settings
+from headwaiter_server.front_end import cannot_listen, listen_for_http
+from headwaiter_server.metrics import Recorder
+from headwaiter_server.processes.front_end_links import FrontEndLinks
+from headwaiter_server.processes.link import Link
+
+log = logging.getLogger(__name__)
+
+# A front end that ends this soon after its start is started again after a pause, which doubles each time.
+_LIVES_S = 5.0
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 30.0
+# A front end that does not end by itself is killed after this time.
+_END_S = 2.0
+
+
+class Child(Protocol):
+    """A process that was started."""
+
+    async def wait(self) -> int | None:
+        """Return the exit code once the process has ended."""
+        ...
+
+    def kill(self) -> None:
+        """End the process at once."""
+        ...
+
+
+Spawn = Callable[[socket.socket, socket.socket, int], Awaitable[Child]]
+
+
+async def spawn_process(engine: socket.socket, http_socket: socket.socket, number: int) -> Child:
+    """Start the process of a front end with its end of the socket to the engine."""
+    files = engine.fileno(), http_socket.fileno()
+    command = (sys.executable, "-P", "-m", "headwaiter_server.processes.front_end_process", *map(str, (*files, number)))
+    return await asyncio.create_subprocess_exec(*command, stdin=asyncio.subprocess.DEVNULL, pass_fds=files)
+
+
+class FrontEndProcesses:
+    """The front ends of a server, each in a process of its own.
+
+    Args:
+        settings: the settings of the server.
+        count: number of front ends.
+        links: the engine's ends of their sockets.
+        recorder: records how often a front end was started again.
+        spawn: starts a process.
+
+    Attributes:
+        port: the port for gRPC; 0 until the front ends listen.
+        metrics_port: the port for HTTP; 0 until the front ends listen.
+    """
+
+    def __init__(
+        self, settings: Settings, count: int, links: FrontEndLinks, recorder: Recorder, spawn: Spawn = spawn_process
+    ) -> None:
+        self._settings, self._count, self._links, self._spawn = settings, count, links, spawn
+        self._running: dict[int, tuple[Child, Link]] = {}
+        self._keepers: list[asyncio.Task[None]] = []
+        self._unanswered_count = 0
+        self._stopping = False
+        self._restarts = Counter(
+            "headwaiter_front_end_restarts", "Front ends that ended and were started again.", registry=recorder.registry
+        )
+        running = Gauge("headwaiter_front_ends", "Front ends that run.", registry=recorder.registry)
+        running.set_function(lambda: len(self._running))
+        self.port = self.metrics_port = 0
+
+    @property
+    def unanswered_count(self) -> int:
+        """Number of requests without a reply when the front ends were quiet, or their time was over."""
+        return self._unanswered_count
+
+    async def listen(self) -> None:
+        """Start all front ends, which then listen on the ports.
+
+        Raises:
+            CannotListen: a port cannot be used.
+            SettingsError: a file cannot be used.
+        """
+        self._grpc_socket, self._address = _reserve(self._settings.address)
+        self._http_socket = listen_for_http(self._settings)
+        try:
+            await asyncio.gather(*map(self._start, range(1, self._count + 1)))
+        except BaseException:
+            await self.stop_listening(0)
+            raise
+        self._keepers = [asyncio.create_task(self._keep(number)) for number in self._running]
+
+    def report_health(self) -> None:
+        """Tell the front ends which models answer requests."""
+        self._links.publish()
+
+    def drain(self) -> None:
+        """Let the front ends report NOT_SERVING, and answer no new requests from now on."""
+        self._stopping = True
+        for _, link in self._running.values():
+            link.notify("drain")
+
+    async def wait_until_quiet(self, end_s: float) -> None:
+        """Return when all replies are sent and no new call has arrived for a while, at the latest at `end_s`."""
+        counts = await self._call_all("wait_until_quiet", end_s)
+        self._unanswered_count = sum(count for count in counts if isinstance(count, int))
+
+    async def stop_listening(self, grace_s: float) -> None:
+        """Free the ports, and end the processes; calls in progress have `grace_s` seconds to end."""
+        self._stopping = True
+        await self._call_all("stop", grace_s)
+        for keeper in self._keepers:
+            keeper.cancel()
+        for child, link in self._running.values():
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_END_S):
+                    await child.wait()
+            await self._end(child, link)
+        self._running.clear()
+        self._grpc_socket.close()
+        self._http_socket.close()
+
+    async def _call_all(self, method: str, *arguments: Any) -> list[Any]:
+        links = [link for _, link in self._running.values()]
+        return await asyncio.gather(*(link.call(method, *arguments) for link in links), return_exceptions=True)
+
+    async def _start(self, number: int) -> None:
+        """Start a front end, and return when it answers requests.
+
+        Raises:
+            CannotListen: a port cannot be used.
+            SettingsError: a file cannot be used.
+            Unavailable: the process has ended.
+        """
+        settings = replace(self._settings.share(self._count), address=self._address)
+        ours, theirs = socket.socketpair()
+        child = await self._spawn(theirs, self._http_socket, number)
+        theirs.close()
+        link = await self._links.add(ours)
+        try:
+            listens = await link.call("listen", settings)
+            if isinstance(listens, Exception):
+                raise listens
+            self.port, self.metrics_port = listens
+            await self._links.join(link)
+        except BaseException:
+            await self._end(child, link)
+            raise
+        self._running[number] = child, link
+
+    async def _keep(self, number: int) -> None:
+        """Start a front end again whenever it ends."""
+        pause_s = 0.0
+        while True:
+            child, link = self._running[number]
+            started_s = time.monotonic()
+            await asyncio.wait({link.closed})
+            del self._running[number]
+            exit_code = await self._end(child, link)
+            if self._stopping:
+                return
+            if time.monotonic() - started_s > _LIVES_S:
+                pause_s = 0.0
+            while number not in self._running:
+                log.error(
+                    "front end %d has ended with exit code %s; it is started again in %g s", number, exit_code, pause_s
+                )
+                self._restarts.inc()
+                await asyncio.sleep(pause_s)
+                pause_s = min(2 * pause_s or _FIRST_PAUSE_S, _LONGEST_PAUSE_S)
+                try:
+                    await self._start(number)
+                except Exception:
+                    log.exception("front end %d does not start", number)
+
+    async def _end(self, child: Child, link: Link) -> int | None:
+        link.close()
+        with suppress(ProcessLookupError):
+            child.kill()
+        return await child.wait()
+
+
+def _reserve(address: str) -> tuple[socket.socket, str]:
+    """Return a socket that keeps a port for gRPC without listening, and the address with the number of the port.
+
+    The front ends share the port, so the kernel would let another server share the port, too. It is therefore first
+    bound without sharing.
+
+    Raises:
+        CannotListen: the port is in use, or the host is not an address of this computer.
+    """
+    host, _, port = address.rpartition(":")
+    try:
+        family, kind, _, _, place = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind) as alone:
+            alone.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            alone.bind(place)
+            place = alone.getsockname()
+        kept = socket.socket(family, kind)
+        kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        kept.bind(place)
+    except OSError:
+        raise cannot_listen(address) from None
+    return kept, f"{host}:{place[1]}"

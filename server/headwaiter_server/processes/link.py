@@ -1,0 +1,188 @@
+"""One end of the socket between a front end and the engine: requests, and calls in both directions."""
+
+import asyncio
+import logging
+import socket
+from collections.abc import Awaitable, Callable
+from itertools import count
+from typing import Any
+
+from headwaiter_proto.rules.errors import HeadwaiterError, Unavailable
+from headwaiter_server.processes.messages import (
+    HEADER,
+    Kind,
+    read_error,
+    read_objects,
+    read_vectors,
+    split_messages,
+    write_error,
+    write_objects,
+)
+
+log = logging.getLogger(__name__)
+
+# What the other process may leave unread. The limits of the server keep a process that reads far below this.
+_MAX_UNREAD_BYTES = 1 << 30
+
+
+# The methods that the other end may call, by name.
+Methods = dict[str, Callable[..., Awaitable[Any]]]
+
+
+class Refused(Exception):
+    """A request was refused before it was queued."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+class Link(asyncio.Protocol):
+    """One end of the socket. What is sent in one turn of the event loop leaves together.
+
+    Args:
+        methods: answer the calls of the other end, by name.
+        on_request: takes the number and the payload of a request to encode.
+        on_cancel: takes the number of a request that is no longer wanted.
+
+    Attributes:
+        closed: resolves when the other process has gone, or `close` was called.
+    """
+
+    def __init__(
+        self,
+        methods: Methods,
+        on_request: Callable[[int, bytes], None] = lambda *_: None,
+        on_cancel: Callable[[int], None] = lambda _: None,
+    ) -> None:
+        self._methods, self._on_request, self._on_cancel = methods, on_request, on_cancel
+        self._numbers = count()
+        # What waits for an answer of the other end, and what answers the other end.
+        self._waiting: dict[int, asyncio.Future[Any]] = {}
+        self._answering: dict[int, asyncio.Task[None]] = {}
+        self._outgoing: list[Any] = []
+        self._incomplete = b""
+        self._transport: asyncio.Transport | None = None
+        self._loop = asyncio.get_running_loop()
+        self.closed: asyncio.Future[None] = self._loop.create_future()
+
+    async def open(self, end: socket.socket) -> None:
+        """Use one end of a pair of sockets."""
+        await self._loop.create_unix_connection(lambda: self, sock=end)
+
+    def close(self) -> None:
+        """Close the socket without a word."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def send(self, kind: Kind, number: int, parts: list[Any]) -> None:
+        """Send a message; a message to a process that has gone is lost."""
+        if not self._outgoing:
+            self._loop.call_soon(self._flush)
+        self._outgoing.append(HEADER.pack(sum([memoryview(part).nbytes for part in parts]), kind, number))
+        self._outgoing += parts
+
+    def notify(self, method: str, *arguments: Any) -> None:
+        """Call a method of the other end whose answer does not matter."""
+        asked = self._loop.create_task(self.call(method, *arguments))
+        asked.add_done_callback(lambda done: done.cancelled() or done.exception())
+
+    async def call(self, method: str, *arguments: Any) -> Any:
+        """Return what a method of the other end returns, or raise its error; a cancellation cancels the method.
+
+        Raises:
+            Unavailable: the other process has gone.
+        """
+        return await self.ask(Kind.CALL, write_objects(method, *arguments))
+
+    async def ask(self, kind: Kind, parts: list[Any]) -> Any:
+        """Return the answer to a call or a request.
+
+        Raises:
+            Refused: the request was refused before it was queued.
+            Unavailable: the other process has gone.
+        """
+        if self.closed.done():
+            raise _gone()
+        number = next(self._numbers)
+        answer = self._waiting[number] = self._loop.create_future()
+        self.send(kind, number, parts)
+        try:
+            return await answer
+        except asyncio.CancelledError:
+            self.send(Kind.CANCEL, number, [])
+            raise
+        finally:
+            self._waiting.pop(number, None)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Note the transport of the socket."""
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        """Handle all complete messages."""
+        if self._incomplete:
+            data = self._incomplete + data
+        messages, self._incomplete = split_messages(data)
+        for kind, number, payload in messages:
+            self._handle(kind, number, payload)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Fail what waits, and stop what answers."""
+        for answer in self._waiting.values():
+            if not answer.done():
+                answer.set_exception(_gone())
+        for task in self._answering.values():
+            task.cancel()
+        if not self.closed.done():
+            self.closed.set_result(None)
+
+    def _flush(self) -> None:
+        transport, outgoing = self._transport, self._outgoing
+        self._outgoing = []
+        if transport is None or transport.is_closing():
+            return
+        transport.write(b"".join(outgoing))
+        if transport.get_write_buffer_size() > _MAX_UNREAD_BYTES:
+            log.error("a process has left more than %d bytes unread: its socket is closed", _MAX_UNREAD_BYTES)
+            transport.abort()
+
+    def _handle(self, kind: Kind, number: int, payload: bytes) -> None:
+        if kind is Kind.REQUEST:
+            self._on_request(number, payload)
+        elif kind is Kind.CALL:
+            self._answering[number] = self._loop.create_task(self._answer(number, payload))
+        elif kind is Kind.CANCEL:
+            if task := self._answering.get(number):
+                task.cancel()
+            else:
+                self._on_cancel(number)
+        elif (answer := self._waiting.get(number)) is not None and not answer.done():
+            if kind is Kind.VECTORS:
+                answer.set_result(read_vectors(payload))
+            elif kind is Kind.RETURNED:
+                answer.set_result(read_objects(payload)[0])
+            else:
+                error = read_error(payload)
+                answer.set_exception(Refused(error) if kind is Kind.REFUSED else error)
+
+    async def _answer(self, number: int, payload: bytes) -> None:
+        try:
+            method, *arguments = read_objects(payload)
+            self.send(Kind.RETURNED, number, write_objects(await self._methods[method](*arguments)))
+        except asyncio.CancelledError:
+            raise
+        except Refused as refused:
+            self.send(Kind.REFUSED, number, write_error(refused.error))
+        except HeadwaiterError as error:
+            self.send(Kind.RAISED, number, write_error(error))
+        except Exception as error:
+            log.exception("a call between processes failed")
+            self.send(Kind.RAISED, number, write_error(HeadwaiterError(f"a call between processes failed: {error}")))
+        finally:
+            del self._answering[number]
+
+
+def _gone() -> Unavailable:
+    return Unavailable("a process of the server has ended: send the request again, or to another replica")

@@ -1,0 +1,185 @@
+"""The messages between the engine's process and a front end's process. Pure functions.
+
+A message is a header and a payload. Token ids, features, vectors and rows are raw bytes. What is rare, control and
+errors for example, is pickled around these bytes: both processes are the same program, and no third one can write to
+their socket.
+"""
+
+import pickle
+import struct
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from enum import IntEnum
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headwaiter_server.runtime.errors import one_line
+from headwaiter_server.scheduling.fair_start import Priority
+from headwaiter_server.scheduling.queued_request import BatchTimes, Interval, Outcome
+
+# Length of the payload in bytes, kind, number of the request or the call.
+HEADER = struct.Struct("<IBQ")
+# Model, flags, device failures of the caller, deadline, type of the values, their width, sequences, failed sequences.
+_REQUEST = struct.Struct("<IBBdBIII")
+# Vectors, their width, batches.
+_VECTORS = struct.Struct("<III")
+_HIDDEN, _PARTIAL, _BULK = 1, 2, 4
+_DTYPES: tuple[np.dtype[Any], ...] = tuple(map(np.dtype, ("<i4", "<i8", "<f4", "<f2", "<f8")))
+_CODES = {dtype: code for code, dtype in enumerate(_DTYPES)}
+_Array = NDArray[np.generic]
+
+
+class Kind(IntEnum):
+    """What a message is."""
+
+    REQUEST = 0
+    VECTORS = 1
+    CALL = 2
+    CANCEL = 3
+    RETURNED = 4
+    RAISED = 5
+    # An error of a request that was not queued.
+    REFUSED = 6
+
+
+@dataclass(slots=True)
+class Request:
+    """A request to encode, from a front end to the engine.
+
+    Attributes:
+        model: number of the model.
+        values: of each sequence, empty for one that failed before.
+        failed: the indices of the failed sequences; None if the request does not accept a partial answer.
+    """
+
+    model: int
+    values: list[_Array]
+    hidden: bool
+    priority: Priority
+    deadline_s: float
+    device_failures: int
+    failed: Collection[int] | None
+
+
+def write_request(request: Request) -> list[bytes]:
+    """Return the parts of a request's payload."""
+    values = request.values
+    if request.failed:
+        values = [each[:0] if index in request.failed else each for index, each in enumerate(values)]
+    first = next((each for each in values if len(each)), values[0])
+    flags = (
+        _HIDDEN * request.hidden + _PARTIAL * (request.failed is not None) + _BULK * (request.priority is Priority.BULK)
+    )
+    failed = request.failed or ()
+    width = first.shape[1] if first.ndim == 2 else 0
+    head = _REQUEST.pack(
+        request.model,
+        flags,
+        request.device_failures,
+        request.deadline_s,
+        _CODES[first.dtype],
+        width,
+        len(values),
+        len(failed),
+    )
+    counts = struct.pack(f"<{len(values) + len(failed)}I", *map(len, values), *failed)
+    return [head, counts, *(each.tobytes() for each in values if len(each))]
+
+
+def read_request(payload: bytes) -> Request:
+    """Return a request; its values share the memory of the payload."""
+    model, flags, device_failures, deadline_s, code, width, count, failed_count = _REQUEST.unpack_from(payload)
+    counts = struct.unpack_from(f"<{count + failed_count}I", payload, _REQUEST.size)
+    values = _split(
+        np.frombuffer(payload, _DTYPES[code], offset=_REQUEST.size + 4 * len(counts)), counts[:count], width
+    )
+    return Request(
+        model,
+        values,
+        hidden=bool(flags & _HIDDEN),
+        priority=Priority.BULK if flags & _BULK else Priority.INTERACTIVE,
+        deadline_s=deadline_s,
+        device_failures=device_failures,
+        failed=counts[count:] if flags & _PARTIAL else None,
+    )
+
+
+def write_outcome(outcome: Outcome) -> tuple[Kind, list[Any]]:
+    """Return the kind and the parts of the payload of an outcome."""
+    pooled = outcome.pooled
+    if pooled is None or outcome.hidden is not None or outcome.logits is not None or outcome.failures:
+        return Kind.RETURNED, write_objects(replace(outcome, batches=tuple(outcome.batches)))
+    times = [time for batch in outcome.batches for time in (*batch.packing, *batch.run)]
+    head = _VECTORS.pack(len(pooled), pooled[0].shape[0], len(outcome.batches))
+    return Kind.VECTORS, [head, struct.pack(f"<{len(times)}d", *times), *(each.tobytes() for each in pooled)]
+
+
+def read_vectors(payload: bytes) -> Outcome:
+    """Return an outcome of vectors only, which share the memory of the payload."""
+    count, width, batches = _VECTORS.unpack_from(payload)
+    times = struct.unpack_from(f"<{4 * batches}d", payload, _VECTORS.size)
+    vectors = np.frombuffer(payload, "<f4", count * width, _VECTORS.size + 8 * len(times)).reshape(count, width)
+    ran = [
+        BatchTimes(Interval(*times[at : at + 2]), Interval(*times[at + 2 : at + 4])) for at in range(0, len(times), 4)
+    ]
+    return Outcome(list(vectors), None, ran)
+
+
+def write_objects(*objects: Any) -> list[Any]:
+    """Return the parts of the payload of a call or a return; the bytes of arrays are not pickled."""
+    buffers: list[pickle.PickleBuffer] = []
+    pickled = pickle.dumps(objects, protocol=5, buffer_callback=buffers.append)
+    raw = [buffer.raw() for buffer in buffers]
+    sizes = [len(pickled), *(each.nbytes for each in raw)]
+    return [struct.pack(f"<I{len(sizes)}Q", len(sizes), *sizes), pickled, *raw]
+
+
+def read_objects(payload: bytes) -> Any:
+    """Return the objects of a call or a return; arrays share the memory of the payload."""
+    (count,) = struct.unpack_from("<I", payload)
+    sizes = struct.unpack_from(f"<{count}Q", payload, 4)
+    view, place, parts = memoryview(payload), 4 + 8 * count, []
+    for size in sizes:
+        parts.append(view[place : place + size])
+        place += size
+    return pickle.loads(parts[0], buffers=parts[1:])  # noqa: S301 - no other program writes to the socket
+
+
+def write_error(error: BaseException) -> list[Any]:
+    """Return the parts of the payload of an error."""
+    return write_objects(error, one_line(error.__cause__) if error.__cause__ else "")
+
+
+def read_error(payload: bytes) -> BaseException:
+    """Return an error; of its cause, only the text has crossed."""
+    error, cause = read_objects(payload)
+    if cause:
+        error.__cause__ = RuntimeError(cause)
+    assert isinstance(error, BaseException)
+    return error
+
+
+def _split(values: _Array, lengths: Sequence[int], width: int) -> list[_Array]:
+    """Return the parts of these lengths; rows of `width` values, or single values if `width` is 0."""
+    parts, start = [], 0
+    for length in lengths:
+        end = start + length * (width or 1)
+        part = values[start:end]
+        parts.append(part.reshape(length, width) if width else part)
+        start = end
+    return parts
+
+
+def split_messages(received: bytes) -> tuple[list[tuple[Kind, int, bytes]], bytes]:
+    """Return the kind, the number and the payload of each complete message, and the bytes that are left."""
+    messages, place = [], 0
+    while len(received) - place >= HEADER.size:
+        length, kind, number = HEADER.unpack_from(received, place)
+        start = place + HEADER.size
+        if start + length > len(received):
+            break
+        place = start + length
+        messages.append((Kind(kind), number, received[start:place]))
+    return messages, received[place:]

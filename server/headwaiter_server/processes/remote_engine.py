@@ -1,0 +1,169 @@
+"""The engine as a front end's process sees it: behind a socket."""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headwaiter_proto import encoder_pb2 as pb
+from headwaiter_proto.rules.errors import HeadwaiterError
+from headwaiter_server.config import Settings
+from headwaiter_server.metric_sums import Counts, read_samples
+from headwaiter_server.metrics import Recorder
+from headwaiter_server.model_statistics import Totals
+from headwaiter_server.models.directory import ModelDirectory
+from headwaiter_server.models.model_version import VersionStatus
+from headwaiter_server.models.served_model import ModelFacts, ServedModel
+from headwaiter_server.models.tokenizer import BundleTokenizer
+from headwaiter_server.processes.link import Link, Methods, Refused
+from headwaiter_server.processes.messages import Kind, Request, write_request
+from headwaiter_server.runtime.attention_weights import AttentionSelection, AttentionWeights
+from headwaiter_server.scheduling.fair_start import Priority
+from headwaiter_server.scheduling.queued_request import Interval, Outcome
+
+
+class RemoteEngine:
+    """Asks the engine's process; see `Engine`.
+
+    Args:
+        settings: the settings of the server.
+        recorder: counts and times the requests of this front end.
+        link: the socket to the engine.
+        on_change: called when the directory has changed.
+
+    Attributes:
+        methods: what the engine may call.
+    """
+
+    def __init__(self, settings: Settings, recorder: Recorder, link: Link, on_change: Callable[[], None]) -> None:
+        self._settings, self._recorder, self._link, self._on_change = settings, recorder, link, on_change
+        self._loop = asyncio.get_running_loop()
+        self.directory = ModelDirectory(settings.default_model)
+        # The models that the engine has announced, by number.
+        self._models: dict[int, ServedModel] = {}
+        self.methods: Methods = {
+            "prepare": self._prepare,
+            "publish": self._publish,
+            "release": self._release,
+            "counts": self._counts,
+        }
+
+    async def submit(
+        self,
+        served: ServedModel,
+        values: list[NDArray[np.generic]],
+        *,
+        hidden: bool,
+        deadline_s: float,
+        priority: Priority,
+        failures: Mapping[int, HeadwaiterError] | None,
+        device_failures: int,
+        on_queued: Callable[[], None],
+    ) -> Outcome:
+        """See `Engine`."""
+        if failures is not None and len(failures) == len(values):
+            return Outcome(None, [] if hidden else None, failures=dict(failures))
+        request = Request(served.facts.number, values, hidden, priority, deadline_s, device_failures, failures)
+        try:
+            outcome: Outcome = await self._link.ask(Kind.REQUEST, write_request(request))
+        except Refused as refused:
+            raise refused.error from refused.error.__cause__
+        except HeadwaiterError:
+            on_queued()
+            raise
+        on_queued()
+        if failures:
+            # The engine does not know the errors of the sequences that failed here.
+            outcome.failures = {**outcome.failures, **failures}
+        return outcome
+
+    async def check_room(self, served: ServedModel, tokens: int, deadline_s: float, priority: Priority) -> None:
+        """See `Engine`."""
+        await self._link.call("check_room", served.facts.number, tokens, deadline_s, priority)
+
+    async def check_attention_room(self, served: ServedModel) -> None:
+        """See `Engine`."""
+        await self._link.call("check_attention_room", served.facts.number)
+
+    async def attend(
+        self,
+        served: ServedModel,
+        sequence: NDArray[np.generic],
+        selection: AttentionSelection,
+        *,
+        deadline_s: float,
+        on_queued: Callable[[], None],
+    ) -> tuple[AttentionWeights, Interval]:
+        """See `Engine`."""
+        try:
+            result: tuple[AttentionWeights, Interval] = await self._link.call(
+                "attend", served.facts.number, sequence, selection, deadline_s
+            )
+        except Refused as refused:
+            raise refused.error from refused.error.__cause__
+        except HeadwaiterError:
+            on_queued()
+            raise
+        on_queued()
+        return result
+
+    async def describe(self, served: ServedModel) -> pb.GetModelResponse:
+        """See `Engine`."""
+        return pb.GetModelResponse.FromString(await self._link.call("describe", served.facts.number))
+
+    async def batches(self, models: Sequence[ServedModel]) -> pb.ListBatchesResponse:
+        """See `Engine`."""
+        return pb.ListBatchesResponse.FromString(await self._link.call("batches", _numbers(models)))
+
+    async def totals(self, models: Sequence[ServedModel]) -> list[Totals]:
+        """See `Engine`."""
+        totals: list[Totals] = await self._link.call("totals", _numbers(models))
+        return totals
+
+    async def load(self, name: str) -> None:
+        """See `Engine`."""
+        await self._link.call("load", name)
+
+    async def unload(self, name: str) -> None:
+        """See `Engine`."""
+        await self._link.call("unload", name)
+
+    async def metrics(self, accept: str) -> tuple[bytes, str]:
+        """See `Engine`."""
+        # HTTP asks in an event loop of its own.
+        asked = asyncio.run_coroutine_threadsafe(self._link.call("metrics", accept), self._loop)
+        page: tuple[bytes, str] = await asyncio.wrap_future(asked)
+        return page
+
+    async def _prepare(self, facts: ModelFacts, tokenizer_file: bytes | None) -> None:
+        """Open the tokenizer of a model that will answer requests."""
+        tokenizer = None
+        if tokenizer_file is not None:
+            tokenizer = await asyncio.to_thread(BundleTokenizer, tokenizer_file, facts.manifest.max_text_tokens)
+        recorder = self._recorder.model(facts.name, facts.version)
+        self._models[facts.number] = ServedModel(facts, tokenizer, recorder)
+
+    async def _publish(self, versions: list[VersionStatus], current: list[int], started: bool) -> None:
+        """Answer new requests with these models from now on."""
+        models = {self._models[number].name: self._models[number] for number in current}
+        self.directory.update(versions, models, started=started)
+        self._on_change()
+
+    async def _release(self, number: int) -> None:
+        """Forget a model that answers no new requests, once the requests that use it are answered."""
+        served = self._models.pop(number, None)
+        if served is None:
+            return
+        await served.wait_until_unused(self._settings.drain_s)
+        if all(each.labels != served.labels for each in self._models.values()):
+            self._recorder.remove_model(*served.labels)
+
+    async def _counts(self) -> Counts:
+        """Return what this front end has counted so far."""
+        totals = {each.facts.number: each.recorder.statistics.totals() for each in self._models.values()}
+        return Counts(read_samples(self._recorder.registry), totals)
+
+
+def _numbers(models: Sequence[ServedModel]) -> list[int]:
+    return [each.facts.number for each in models]
