@@ -14,6 +14,8 @@ from typing import BinaryIO
 from headwaiter_client import Client, DeadlineExceeded, Unavailable
 from testbed.minilm import command_path
 
+# The environment variable with the number of front ends of servers whose flags do not say it.
+FRONT_ENDS = "TESTED_FRONT_ENDS"
 _START_TIMEOUT_S = 120.0
 _STOP_TIMEOUT_S = 40.0
 _POLL_INTERVAL_S = 0.1
@@ -61,6 +63,8 @@ def running_server(
     Raises:
         RuntimeError: the server is not serving after 120 seconds, or has exited.
     """
+    if not program:
+        flags = ["--front-ends", os.environ.get(FRONT_ENDS, "0"), *flags]
     address = address or f"127.0.0.1:{_free_port()}"
     metrics_port = _free_port()
     arguments = [*wrapper, *(program or [command_path("headwaiter-server")]), *([str(bundle)] if bundle else [])]

@@ -4,6 +4,8 @@
 """
 
 import asyncio
+import os
+import socket
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -14,26 +16,51 @@ from unittest.mock import patch
 from headwaiter_client import AsyncClient, RetryPolicy
 from headwaiter_server.app import Server
 from headwaiter_server.config import Settings
+from headwaiter_server.processes import front_end_processes
+from headwaiter_server.processes.front_end_process import FrontEndProcess
 from headwaiter_server.runtime.graph import EncoderGraph, Outputs
 from headwaiter_server.runtime.packing import PackedBatch
+from testbed.server_process import FRONT_ENDS
 from tests.stored_costs import cost_folder
 
 
 def local_settings(bundle: Path | None, **changes: Any) -> Settings:
     """Return settings of a CPU server on free local ports, with the calibration cache of this test run."""
-    defaults = {"provider": "cpu", "address": "127.0.0.1:0", "metrics_port": 0}
+    front_ends = int(os.environ.get(FRONT_ENDS, "0"))
+    defaults = {"provider": "cpu", "address": "127.0.0.1:0", "metrics_port": 0, "front_ends": front_ends}
     return Settings(**{"bundle": bundle, "cache_dir": cost_folder(), **defaults, **changes})
 
 
 @asynccontextmanager
 async def serving(bundle: Path | None, **changes: Any) -> AsyncIterator[Server]:
-    """Start a server, and drain the server when the block ends."""
+    """Start a server, and drain the server when the block ends; its front ends run in the test's event loop, too."""
     server = Server(local_settings(bundle, **changes))
-    await server.start()
-    try:
-        yield server
-    finally:
-        await server.drain()
+    with patch.object(front_end_processes, "spawn_process", _FrontEndInLoop.start):
+        await server.start()
+        try:
+            yield server
+        finally:
+            await server.drain()
+
+
+class _FrontEndInLoop:
+    """Stands in for the process of a front end: a task that has the same sockets."""
+
+    def __init__(self, engine: socket.socket, http_socket: socket.socket) -> None:
+        self._task = asyncio.create_task(FrontEndProcess(http_socket).serve(engine))
+
+    @classmethod
+    async def start(cls, engine: socket.socket, http_socket: socket.socket, _: int) -> "_FrontEndInLoop":
+        """Start the task."""
+        return cls(engine.dup(), http_socket.dup())
+
+    async def wait(self) -> int:
+        """Wait for the end of the task."""
+        await asyncio.wait({self._task})
+        return 0
+
+    def kill(self) -> None:
+        """End the task once its sockets are closed."""
 
 
 def connect(server: Server) -> AsyncClient:

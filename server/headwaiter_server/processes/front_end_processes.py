@@ -5,7 +5,6 @@ import logging
 import socket
 import sys
 import time
-from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Protocol
@@ -39,9 +38,6 @@ class Child(Protocol):
         ...
 
 
-Spawn = Callable[[socket.socket, socket.socket, int], Awaitable[Child]]
-
-
 async def spawn_process(engine: socket.socket, http_socket: socket.socket, number: int) -> Child:
     """Start the process of a front end with its end of the socket to the engine."""
     files = engine.fileno(), http_socket.fileno()
@@ -57,17 +53,14 @@ class FrontEndProcesses:
         count: number of front ends.
         links: the engine's ends of their sockets.
         recorder: records how often a front end was started again.
-        spawn: starts a process.
 
     Attributes:
         port: the port for gRPC; 0 until the front ends listen.
         metrics_port: the port for HTTP; 0 until the front ends listen.
     """
 
-    def __init__(
-        self, settings: Settings, count: int, links: FrontEndLinks, recorder: Recorder, spawn: Spawn = spawn_process
-    ) -> None:
-        self._settings, self._count, self._links, self._spawn = settings, count, links, spawn
+    def __init__(self, settings: Settings, count: int, links: FrontEndLinks, recorder: Recorder) -> None:
+        self._settings, self._count, self._links = settings, count, links
         self._running: dict[int, tuple[Child, Link]] = {}
         self._keepers: list[asyncio.Task[None]] = []
         self._unanswered_count = 0
@@ -144,7 +137,7 @@ class FrontEndProcesses:
         """
         settings = replace(self._settings.share(self._count), address=self._address)
         ours, theirs = socket.socketpair()
-        child = await self._spawn(theirs, self._http_socket, number)
+        child = await spawn_process(theirs, self._http_socket, number)
         theirs.close()
         link = await self._links.add(ours)
         try:
