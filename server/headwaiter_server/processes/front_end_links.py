@@ -28,8 +28,9 @@ log = logging.getLogger(__name__)
 
 # A front end that has not opened a tokenizer after this time hangs.
 _PREPARE_S = 60.0
-# The counts of a front end are read at this interval, so that a killed one loses few of them.
-_COUNT_INTERVAL_S, _COUNT_TIMEOUT_S = 2.0, 1.0
+# The counts of a front end are read at this interval, so that a killed one loses few of them; reading them may take a
+# fiftieth of the time.
+_COUNT_INTERVAL_S, _COUNT_SHARE, _COUNT_TIMEOUT_S = 0.5, 0.02, 1.0
 # A front end that has not answered for this time hangs.
 _HUNG_S = 30.0
 # Stands for the errors of sequences that failed in the front end, which knows them.
@@ -126,9 +127,12 @@ class FrontEndLinks:
                 link.close()
 
     async def _count_forever(self, link: "_FrontEndLink") -> None:
+        counting_s = 0.0
         while not link.closed.done():
-            await asyncio.wait({link.closed}, timeout=_COUNT_INTERVAL_S)
+            await asyncio.wait({link.closed}, timeout=max(_COUNT_INTERVAL_S, counting_s / _COUNT_SHARE))
+            started_s = time.monotonic()
             await link.count()
+            counting_s = time.monotonic() - started_s
             if link.hangs() and not link.closed.done():
                 log.error("a front end has not answered for %g s, and is started again", _HUNG_S)
                 link.close()

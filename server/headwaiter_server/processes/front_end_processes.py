@@ -22,8 +22,8 @@ log = logging.getLogger(__name__)
 # A front end that ends this soon after its start is started again after a pause, which doubles each time.
 _LIVES_S = 5.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 30.0
-# A front end that does not end by itself is killed after this time.
-_END_S = 2.0
+# A front end ends when its socket is closed, and is killed after this time.
+_END_S = 1.0
 
 
 class Child(Protocol):
@@ -114,11 +114,7 @@ class FrontEndProcesses:
         await self._call_all("stop", grace_s)
         for keeper in self._keepers:
             keeper.cancel()
-        for child, link in self._running.values():
-            with suppress(TimeoutError):
-                async with asyncio.timeout(_END_S):
-                    await child.wait()
-            await self._end(child, link)
+        await asyncio.gather(*(self._end(child, link) for child, link in self._running.values()))
         self._running.clear()
         self._grpc_socket.close()
         self._http_socket.close()
@@ -150,6 +146,7 @@ class FrontEndProcesses:
             await self._end(child, link)
             raise
         self._running[number] = child, link
+        log.info("front end %d answers requests", number)
 
     async def _keep(self, number: int) -> None:
         """Start a front end again whenever it ends."""
@@ -177,9 +174,11 @@ class FrontEndProcesses:
                     log.exception("front end %d does not start", number)
 
     async def _end(self, child: Child, link: Link) -> int | None:
+        """Return the exit code of a process, which is killed if it does not end by itself."""
         link.close()
-        with suppress(ProcessLookupError):
-            child.kill()
+        with suppress(TimeoutError):
+            return await asyncio.wait_for(child.wait(), _END_S)
+        child.kill()
         return await child.wait()
 
 
