@@ -24,16 +24,16 @@ from headwaiter_server.scheduling.worker import Session, Worker
 MODELS, CALLERS = (1, 10, 100), (64, 1_024, 4_096)
 # Numbers of callers of one model whose sequences wait, for the comparison of a short queue with a long one.
 FEW_WAITING, MANY_WAITING = 1_000, 100_000
-_LENGTH_TOKENS, _WIDTH = 20, 384
+LENGTH_TOKENS, _WIDTH = 20, 384
 _TOKENS_PER_S = 2e6
-_COST = CostModel(launch_s=1e-4, token_s=1 / _TOKENS_PER_S, padded_s=0.0, cell_s=0.0, variable_length=True)
-_LIMITS = BatchLimits(tokens=65_536, cells=1 << 40)
-_QUEUE_LIMITS = QueueLimits(tokens=1 << 40, wait_s=3600.0)
+COST = CostModel(launch_s=1e-4, token_s=1 / _TOKENS_PER_S, padded_s=0.0, cell_s=0.0, variable_length=True)
+LIMITS = BatchLimits(tokens=65_536, cells=1 << 40)
+QUEUE_LIMITS = QueueLimits(tokens=1 << 40, wait_s=3600.0)
 _RUN_S = 1.5
 # Every caller is answered at least this often in the warm-up and in the measured time.
 _LEAST_ANSWERS = 2
 # That of the server, see headwaiter_server.process.
-_GC_THRESHOLD_OBJECTS = 10_000
+GC_THRESHOLD_OBJECTS = 10_000
 
 
 @dataclass(frozen=True)
@@ -72,16 +72,16 @@ def scheduler_alone(run: Run) -> list[SchedulerCost]:
 def measure(models: int, callers: int) -> tuple[float, float, float]:
     """Return CPU microseconds per sequence, sequences/s and sequences per batch, on one core of this process."""
     pin(SERVER_CORE)
-    gc.set_threshold(_GC_THRESHOLD_OBJECTS)
+    gc.set_threshold(GC_THRESHOLD_OBJECTS)
     return asyncio.run(_measure(models, callers))
 
 
 async def _measure(models: int, callers: int) -> tuple[float, float, float]:
     worker = Worker()
-    scheduler = Scheduler([worker], _QUEUE_LIMITS)
-    session = Session(_SleepingDevice(), pack([np.zeros(1, np.int64)]))
-    observer = _BatchCounter()
-    queues = [scheduler.add_model({worker: session}, _COST, _LIMITS, observer) for _ in range(models)]
+    scheduler = Scheduler([worker], QUEUE_LIMITS)
+    session = Session(SleepingDevice(), pack([np.zeros(1, np.int64)]))
+    observer = BatchCounter()
+    queues = [scheduler.add_model({worker: session}, COST, LIMITS, observer) for _ in range(models)]
     load = _Load()
     calls = [asyncio.create_task(load.call(scheduler, queues[caller % models])) for caller in range(callers)]
     await load.run(callers)
@@ -110,7 +110,7 @@ class _Load:
 
     async def call(self, scheduler: Scheduler, queue: ModelQueue) -> None:
         """Send sequences until the load is stopped."""
-        values: list[NDArray[np.generic]] = [np.zeros(_LENGTH_TOKENS, np.int64)]
+        values: list[NDArray[np.generic]] = [np.zeros(LENGTH_TOKENS, np.int64)]
         while not self.stopped:
             await scheduler.submit(queue, values, hidden=False)
             self.answers += 1
@@ -122,11 +122,11 @@ class _Load:
             await asyncio.sleep(0.05)
 
 
-class _SleepingDevice:
+class SleepingDevice:
     """Runs 2 million tokens/s without computing."""
 
     def __init__(self) -> None:
-        self._pooled = np.zeros((_LIMITS.tokens, _WIDTH), np.float32)
+        self._pooled = np.zeros((LIMITS.tokens, _WIDTH), np.float32)
 
     def prepare(self, batch: PackedBatch) -> PackedBatch:
         return batch
@@ -136,11 +136,11 @@ class _SleepingDevice:
         return Outputs(self._pooled[: batch.sequences], None)
 
 
-class _BatchCounter:
-    """Counts the batches that ran."""
+class BatchCounter:
+    """Counts the batches that ran, and their sequences."""
 
     def __init__(self) -> None:
-        self.batches = 0
+        self.batches = self.sequences = 0
 
     def batch_closed(self, reason: CloseReason) -> None:
         pass
@@ -150,6 +150,7 @@ class _BatchCounter:
 
     def batch_ran(self, shape: Shape, predicted_s: float, actual_s: float, packing_s: float) -> None:
         self.batches += 1
+        self.sequences += shape.sequences
 
     def expired(self, sequences: int) -> None:
         pass

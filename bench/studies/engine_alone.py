@@ -1,0 +1,91 @@
+"""The engine alone: its CPU time for each sequence that front ends send, on a device that computes nothing."""
+
+import asyncio
+import gc
+import socket
+import subprocess
+import sys
+import time
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from bench.processes import LOAD_CORE, SERVER_CORE, pin
+from bench.studies.scheduler_alone import (
+    COST,
+    GC_THRESHOLD_OBJECTS,
+    LENGTH_TOKENS,
+    LIMITS,
+    QUEUE_LIMITS,
+    BatchCounter,
+    SleepingDevice,
+)
+from headwaiter_server.metrics import Recorder
+from headwaiter_server.processes.front_end_links import FrontEndLinks
+from headwaiter_server.processes.messages import HEADER, Kind, Request, split_messages, write_request
+from headwaiter_server.runtime.packing import pack
+from headwaiter_server.scheduling.fair_start import Priority
+from headwaiter_server.scheduling.scheduler import Scheduler
+from headwaiter_server.scheduling.worker import Session, Worker
+
+_RUN_S = 2.0
+_RECEIVED_BYTES = 1 << 20
+
+
+def measure(callers: int) -> tuple[float, float, float]:
+    """Return CPU microseconds per sequence, sequences/s and sequences per batch, on one core of this process."""
+    pin(SERVER_CORE)
+    gc.set_threshold(GC_THRESHOLD_OBJECTS)
+    return asyncio.run(_measure(callers))
+
+
+async def _measure(callers: int) -> tuple[float, float, float]:
+    worker = Worker()
+    scheduler = Scheduler([worker], QUEUE_LIMITS)
+    observer = BatchCounter()
+    session = Session(SleepingDevice(), pack([np.zeros(1, np.int64)]))
+    running = SimpleNamespace(queue=scheduler.add_model({worker: session}, COST, LIMITS, observer))
+    links = FrontEndLinks(Recorder())
+    engine: Any = SimpleNamespace(scheduler=scheduler, running_model=lambda _: running, load=None, unload=None)
+    links.engine = engine
+    ours, theirs = socket.socketpair()
+    command = [sys.executable, "-m", __name__, str(theirs.fileno()), str(callers)]
+    with subprocess.Popen(command, pass_fds=[theirs.fileno()]) as load:
+        theirs.close()
+        await links.add(ours)
+        while not observer.sequences:
+            await asyncio.sleep(0.1)
+        await asyncio.sleep(_RUN_S)
+        gc.collect()
+        gc.freeze()
+        cpu_s, started_s = time.process_time(), time.perf_counter()
+        batches, sequences = observer.batches, observer.sequences
+        await asyncio.sleep(_RUN_S)
+        cpu_s, run_s = time.process_time() - cpu_s, time.perf_counter() - started_s
+        batches, sequences = observer.batches - batches, observer.sequences - sequences
+        load.kill()
+    return cpu_s / sequences * 1e6, sequences / run_s, sequences / batches
+
+
+def send(end: socket.socket, callers: int) -> None:
+    """Keep a number of requests of one sequence in flight, as a front end does, until the engine ends."""
+    pin(LOAD_CORE)
+    values = [np.zeros(LENGTH_TOKENS, np.int64)]
+    payload = b"".join(write_request(Request(0, values, False, Priority.INTERACTIVE, float("inf"), 0, None)))
+    end.sendall(b"".join(HEADER.pack(len(payload), Kind.REQUEST, number) + payload for number in range(callers)))
+    received = b""
+    while data := end.recv(_RECEIVED_BYTES):
+        answers, received = split_messages(received + data)
+        assert not any(kind in (Kind.RAISED, Kind.REFUSED) for kind, _, _ in answers)
+        end.sendall(
+            b"".join(
+                HEADER.pack(len(payload), Kind.REQUEST, number) + payload
+                for kind, number, _ in answers
+                if kind is Kind.VECTORS
+            )
+        )
+
+
+if __name__ == "__main__":
+    send(socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2]))
