@@ -29,9 +29,9 @@ class Counts:
 
 
 def read_samples(registry: CollectorRegistry) -> Samples:
-    """Return the values of all metrics, except those that are 0."""
+    """Return the values of all metrics."""
     samples = (sample for family in registry.collect() for sample in family.samples)
-    return {_key(sample): sample.value for sample in samples if sample.value}
+    return {_key(sample): sample.value for sample in samples}
 
 
 def without_gauges(samples: Samples) -> Samples:

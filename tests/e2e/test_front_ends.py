@@ -1,0 +1,166 @@
+"""Front ends in processes of their own: what callers and operators see when one of the processes ends."""
+
+import os
+import re
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+
+from headwaiter_client import Client, ModelNotFound, RetryPolicy, Unavailable
+from testbed.minilm import command_path
+from testbed.server_process import RunningServer, running_server
+from tests.e2e.prometheus_metrics import metric_value, metrics_page
+
+FLAGS = ["--provider", "cpu", "--front-ends", "2"]
+ONCE = RetryPolicy(max_attempts=1)
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    return tmp_path / "log"
+
+
+@contextmanager
+def server_of(bundle: Path, log: Path, *flags: str) -> Iterator[RunningServer]:
+    with log.open("wb") as errors, running_server(bundle, [*FLAGS, *flags], log=errors) as server:
+        yield server
+
+
+def front_ends(server: RunningServer) -> list[psutil.Process]:
+    """Return the processes of the front ends, the oldest first."""
+    return sorted(psutil.Process(server.process.pid).children(), key=lambda each: each.create_time())
+
+
+def wait_for_line(log: Path, words: str, count: int = 1) -> None:
+    end_s = time.monotonic() + 30
+    while log.read_text().count(words) < count:
+        assert time.monotonic() < end_s, log.read_text()
+        time.sleep(0.05)
+
+
+def busy_front_end(server: RunningServer) -> psutil.Process:
+    """Return the front end that has a connection to gRPC."""
+    port = int(server.address.rpartition(":")[2])
+    (busy,) = [
+        each
+        for each in front_ends(server)
+        if any(one.laddr.port == port and one.status == "ESTABLISHED" for one in each.net_connections("tcp"))
+    ]
+    return busy
+
+
+def test_every_front_end_gives_the_same_answers_and_one_page_counts_the_calls_of_all(
+    text_bundle: Path, log: Path
+) -> None:
+    with server_of(text_bundle, log) as server, ExitStack() as stack:
+        # The kernel picks the front end of a connection at random: with 24 connections, one front end of two has none
+        # in one run of 8 million.
+        clients = [stack.enter_context(Client(server.address)) for _ in range(24)]
+        pooled = [client.encode(["rain"]).pooled for client in clients]
+        assert all(np.array_equal(each, pooled[0]) for each in pooled)
+        assert len(front_ends(server)) == 2
+        assert metric_value(server.metrics_url, "headwaiter_requests_total", method="Encode", code="OK") == 24
+        assert metric_value(server.metrics_url, "headwaiter_front_ends") == 2
+        with pytest.raises(ModelNotFound):
+            clients[0].encode(["rain"], model="snow")
+        # The log names the process.
+        assert re.search(r"INFO front end [12]: Encode \S+: ModelNotFound", log.read_text())
+
+
+def test_a_killed_front_end_costs_no_retrying_caller_a_call_and_comes_back(text_bundle: Path, log: Path) -> None:
+    with server_of(text_bundle, log) as server, ExitStack() as stack:
+        clients = [stack.enter_context(Client(server.address, timeout_s=30)) for _ in range(8)]
+        expected = clients[0].encode(["rain"]).pooled
+        wait_for_line(log, "answers requests", 2)
+        stop_s = time.monotonic() + 3
+
+        def call(client: Client) -> int:
+            calls = 0
+            while time.monotonic() < stop_s:
+                assert np.array_equal(client.encode(["rain"]).pooled, expected)
+                calls += 1
+            return calls
+
+        with ThreadPoolExecutor(8) as threads:
+            counts = [threads.submit(call, client) for client in clients]
+            time.sleep(1)
+            front_ends(server)[0].kill()
+            assert all(each.result() for each in counts)
+        wait_for_line(log, "answers requests", 3)
+        assert log.read_text().count("has ended with exit code -9") == 1
+        assert metric_value(server.metrics_url, "headwaiter_front_end_restarts_total") == 1
+        assert metric_value(server.metrics_url, "headwaiter_front_ends") == 2
+
+
+def test_the_counts_of_a_killed_front_end_stay_on_the_page(text_bundle: Path, log: Path) -> None:
+    with server_of(text_bundle, log) as server:
+        with Client(server.address) as client:
+            for _ in range(10):
+                client.encode(["rain"])
+            before = metric_value(server.metrics_url, "headwaiter_requests_total", method="Encode")
+            busy_front_end(server).kill()
+            wait_for_line(log, "answers requests", 3)
+        assert before == metric_value(server.metrics_url, "headwaiter_requests_total", method="Encode") == 10
+        assert "headwaiter_inflight_requests 0.0" in metrics_page(server.metrics_url).splitlines()
+
+
+def test_when_the_engine_is_killed_callers_get_unavailable_at_once_and_no_process_is_left(
+    text_bundle: Path, log: Path
+) -> None:
+    with server_of(text_bundle, log) as server, Client(server.address, retry=ONCE) as client:
+        client.encode(["rain"])
+        children = front_ends(server)
+
+        def call_until_it_fails() -> float:
+            while True:
+                started_s = time.monotonic()
+                try:
+                    client.encode(["rain"], timeout_s=10)
+                except Unavailable:
+                    return time.monotonic() - started_s
+
+        with ThreadPoolExecutor(8) as threads:
+            failed = [threads.submit(call_until_it_fails) for _ in range(8)]
+            time.sleep(0.3)
+            server.process.kill()
+            assert max(each.result() for each in failed) < 1.0
+        _, alive = psutil.wait_procs(children, 10)
+        assert not alive
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_to_all_processes_drains_the_server(text_bundle: Path, log: Path, number: signal.Signals) -> None:
+    arguments = [command_path("headwaiter-server"), str(text_bundle), *FLAGS, "--address", "127.0.0.1:0"]
+    with (
+        log.open("wb") as errors,
+        # A terminal sends the signal of Ctrl-C to the whole group.
+        subprocess.Popen([*arguments, "--metrics-port", "0"], stderr=errors, process_group=0) as server,
+    ):
+        wait_for_line(log, "serving on port")
+        children = psutil.Process(server.pid).children()
+        if number is signal.SIGINT:
+            os.killpg(server.pid, number)
+        else:
+            server.send_signal(number)
+        assert server.wait(20) == 0
+        _, alive = psutil.wait_procs(children, 5)
+        assert not alive
+    assert "Traceback" not in log.read_text()
+
+
+def test_two_servers_do_not_share_a_port(text_bundle: Path, log: Path) -> None:
+    with server_of(text_bundle, log) as server:
+        arguments = [command_path("headwaiter-server"), str(text_bundle), *FLAGS, "--metrics-port", "0"]
+        for front_end_count in ("0", "2"):
+            command = [*arguments, "--address", server.address, "--front-ends", front_end_count]
+            second = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+            assert second.returncode == 1
+            assert f"cannot listen on --address {server.address}" in second.stderr

@@ -1,0 +1,132 @@
+"""The two ends of a socket between processes: calls, requests, cancellations, and the end of a process."""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from headwaiter_proto.rules.errors import ModelNotFound, Overloaded, Unavailable
+from headwaiter_server.processes.link import Link, Methods, Refused
+from headwaiter_server.processes.messages import Kind, write_error
+
+
+@asynccontextmanager
+async def pair(methods: Methods | None = None, **options: Any) -> AsyncIterator[tuple[Link, Link]]:
+    """Return two ends; the second one has methods."""
+    ours, theirs = socket.socketpair()
+    asks, answers = Link({}), Link(methods or {}, **options)
+    await asks.open(ours)
+    await answers.open(theirs)
+    try:
+        yield asks, answers
+    finally:
+        asks.close()
+        answers.close()
+        await asyncio.wait({asks.closed, answers.closed})
+
+
+async def test_calls_are_answered_as_they_end_each_with_its_own_result() -> None:
+    async def wait_for(seconds: float, result: str) -> str:
+        await asyncio.sleep(seconds)
+        return result
+
+    async with pair({"wait_for": wait_for}) as (asks, _):
+        order: list[str] = []
+
+        async def ask(seconds: float, result: str) -> None:
+            order.append(await asks.call("wait_for", seconds, result))
+
+        await asyncio.gather(ask(0.05, "late"), ask(0.0, "soon"))
+        assert order == ["soon", "late"]
+
+
+async def test_an_error_keeps_its_class_and_tells_whether_the_request_was_refused() -> None:
+    async def fail(kind: str) -> None:
+        raise ModelNotFound("no such model") if kind == "failed" else Refused(Overloaded("full", retry_after_s=1.0))
+
+    async with pair({"fail": fail}) as (asks, _):
+        with pytest.raises(ModelNotFound, match="no such model"):
+            await asks.call("fail", "failed")
+        with pytest.raises(Refused) as refused:
+            await asks.call("fail", "refused")
+        assert repr(refused.value.error) == repr(Overloaded("full", retry_after_s=1.0))
+
+
+async def test_a_cancelled_call_is_cancelled_at_the_other_end() -> None:
+    started, cancelled = asyncio.Event(), asyncio.Event()
+
+    async def hang() -> None:
+        started.set()
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            cancelled.set()
+            raise
+
+    async with pair({"hang": hang}) as (asks, _), asyncio.timeout(10):
+        call = asyncio.create_task(asks.call("hang"))
+        await started.wait()
+        call.cancel()
+        await cancelled.wait()
+
+
+async def test_requests_and_their_cancellations_reach_the_other_end_by_number() -> None:
+    requests: list[tuple[int, bytes]] = []
+    cancelled: list[int] = []
+    seen = asyncio.Event()
+
+    def cancel(number: int) -> None:
+        cancelled.append(number)
+        seen.set()
+
+    async with (
+        pair(on_request=lambda *request: requests.append(request), on_cancel=cancel) as (asks, answers),
+        asyncio.timeout(10),
+    ):
+        tasks = [asyncio.create_task(asks.ask(Kind.REQUEST, [b"one", b"two"])) for _ in range(2)]
+        while len(requests) < 2:  # noqa: ASYNC110 - the callback is no coroutine
+            await asyncio.sleep(0)
+        tasks[0].cancel()
+        await seen.wait()
+        assert ([payload for _, payload in requests], cancelled) == ([b"onetwo"] * 2, [requests[0][0]])
+        answers.send(Kind.RAISED, requests[1][0], write_error(Unavailable("gone")))
+        with pytest.raises(Unavailable, match="gone"):
+            await tasks[1]
+
+
+async def test_when_a_process_ends_what_waits_for_it_fails_at_once_and_what_works_for_it_stops() -> None:
+    started, stopped = asyncio.Event(), asyncio.Event()
+
+    async def hang() -> None:
+        started.set()
+        try:
+            await asyncio.sleep(60)
+        finally:
+            stopped.set()
+
+    async with pair({"hang": hang}) as (asks, answers), asyncio.timeout(10):
+        call = asyncio.create_task(asks.call("hang"))
+        await started.wait()
+        answers.close()
+        with pytest.raises(Unavailable, match="has ended"):
+            await call
+        await stopped.wait()
+        with pytest.raises(Unavailable, match="has ended"):
+            await asks.call("hang")
+
+
+async def test_a_process_that_does_not_read_is_cut_off_before_it_fills_the_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("headwaiter_server.processes.link._MAX_UNREAD_BYTES", 1 << 20)
+    ours, theirs = socket.socketpair()
+    link = Link({})
+    await link.open(ours)
+    with theirs:
+        async with asyncio.timeout(10):
+            while not link.closed.done():
+                link.send(Kind.VECTORS, 0, [bytes(1 << 16)])
+                await asyncio.sleep(0)

@@ -1,0 +1,59 @@
+"""One page of metrics for several processes: each series is the sum of all processes."""
+
+import pytest
+from prometheus_client import generate_latest
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.parser import text_string_to_metric_families
+
+from headwaiter_server.metric_sums import Samples, SummedMetrics, add_samples, read_samples, without_gauges
+from headwaiter_server.metrics import Recorder
+
+
+def recorder(models: tuple[str, ...], requests: int) -> Recorder:
+    """Return a recorder that has counted requests to models, and one that is in progress."""
+    made = Recorder()
+    for model in models:
+        for _ in range(requests):
+            made.received()
+            made.finished((model, "1"), "Encode", "OK", 0.01)
+    made.received()
+    return made
+
+
+def values(page: bytes) -> Samples:
+    families = text_string_to_metric_families(page.decode())
+    return {
+        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+        for family in families
+        for sample in family.samples
+    }
+
+
+def test_each_series_is_the_sum_of_all_processes() -> None:
+    one, two = recorder(("a",), 2), recorder(("a", "b"), 3)
+    summed = values(generate_latest(SummedMetrics(one.registry, [read_samples(two.registry)])))  # type: ignore[arg-type]
+    for (name, labels), value in summed.items():
+        parts = [values(generate_latest(each.registry)).get((name, labels), 0.0) for each in (one, two)]
+        assert value == sum(parts), (name, labels)
+    counted = ("headwaiter_requests_total", (("code", "OK"), ("method", "Encode"), ("model", "a"), ("version", "1")))
+    assert summed[counted] == 5
+    assert summed["headwaiter_inflight_requests", ()] == 2
+
+
+@pytest.mark.parametrize("accept", ["", "application/openmetrics-text; version=1.0.0"])
+def test_a_model_that_only_another_process_knows_has_whole_histograms_in_order(accept: str) -> None:
+    encode, _ = choose_encoder(accept)
+    other = read_samples(recorder(("new",), 1).registry)
+    page = encode(SummedMetrics(Recorder().registry, [other])).decode()  # type: ignore[arg-type]
+    lines = [line for line in page.splitlines() if line.startswith("headwaiter_request_duration_seconds")]
+    bounds = [line.split('le="')[1].split('"')[0] for line in lines if "_bucket" in line]
+    assert [float(bound) for bound in bounds] == sorted(map(float, bounds))
+    assert (len(bounds), bounds[-1]) == (19, "+Inf")
+    assert {line.split("{")[0].rpartition("_")[2] for line in lines} == {"bucket", "count", "sum"}
+
+
+def test_only_counters_and_histograms_outlive_a_process() -> None:
+    ended = without_gauges(read_samples(recorder(("a",), 2).registry))
+    assert "headwaiter_inflight_requests" not in {name for name, _ in ended}
+    twice = add_samples([ended, ended])
+    assert twice == {key: 2 * value for key, value in ended.items()}
