@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from bench.processes import LOAD_CORE, SERVER_CORE, pin
 from bench.studies.scheduler_alone import (
@@ -71,7 +72,7 @@ async def _measure(callers: int) -> tuple[float, float, float]:
 def send(end: socket.socket, callers: int) -> None:
     """Keep a number of requests of one sequence in flight, as a front end does, until the engine ends."""
     pin(LOAD_CORE)
-    values = [np.zeros(LENGTH_TOKENS, np.int64)]
+    values: list[NDArray[np.generic]] = [np.zeros(LENGTH_TOKENS, np.int64)]
     payload = b"".join(write_request(Request(0, values, False, Priority.INTERACTIVE, float("inf"), 0, None)))
     end.sendall(b"".join(HEADER.pack(len(payload), Kind.REQUEST, number) + payload for number in range(callers)))
     received = b""

@@ -31,7 +31,7 @@ def values(page: bytes) -> Samples:
 
 def test_each_series_is_the_sum_of_all_processes() -> None:
     one, two = recorder(("a",), 2), recorder(("a", "b"), 3)
-    summed = values(generate_latest(SummedMetrics(one.registry, [read_samples(two.registry)])))  # type: ignore[arg-type]
+    summed = values(generate_latest(SummedMetrics(one.registry, [read_samples(two.registry)])))
     for (name, labels), value in summed.items():
         parts = [values(generate_latest(each.registry)).get((name, labels), 0.0) for each in (one, two)]
         assert value == sum(parts), (name, labels)
@@ -44,7 +44,7 @@ def test_each_series_is_the_sum_of_all_processes() -> None:
 def test_a_model_that_only_another_process_knows_has_whole_histograms_in_order(accept: str) -> None:
     encode, _ = choose_encoder(accept)
     other = read_samples(recorder(("new",), 1).registry)
-    page = encode(SummedMetrics(Recorder().registry, [other])).decode()  # type: ignore[arg-type]
+    page = encode(SummedMetrics(Recorder().registry, [other])).decode()
     lines = [line for line in page.splitlines() if line.startswith("headwaiter_request_duration_seconds")]
     bounds = [line.split('le="')[1].split('"')[0] for line in lines if "_bucket" in line]
     assert [float(bound) for bound in bounds] == sorted(map(float, bounds))
