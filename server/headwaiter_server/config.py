@@ -205,7 +205,7 @@ class Settings:
     def share(self, parts: int) -> "Settings":
         """Return the settings of one of several front ends, which share the limits of the server."""
         calls, reply_bytes = -(-self.max_calls // parts), -(-self.max_reply_bytes // parts)
-        return dataclasses.replace(self, max_calls=calls, max_reply_bytes=reply_bytes)
+        return dataclasses.replace(self, front_ends=parts, max_calls=calls, max_reply_bytes=reply_bytes)
 
     def warnings(self, environment: Mapping[str, str]) -> list[str]:
         """Return what is probably wrong with the settings or with the variables of the environment."""

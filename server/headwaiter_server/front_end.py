@@ -73,7 +73,7 @@ class FrontEnd:
         incoming = IncomingMessages(settings.max_request_bytes)
         self._calls = UnaryCalls(recorder, self._path.call_limit, incoming)
         self._streams = OpenStreams(self._path)
-        self._health = health.HealthService(incoming)
+        self._health = health.HealthService(incoming, settings.front_ends or 1)
         self._reported_names: set[str] = set()
         self.port = 0
         self.metrics_port = 0

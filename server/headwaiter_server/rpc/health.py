@@ -13,7 +13,7 @@ from google.protobuf.message import DecodeError
 from grpc_health.v1 import health_pb2
 
 from headwaiter_proto.rules.errors import HeadwaiterError
-from headwaiter_proto.rules.status import code_of
+from headwaiter_proto.rules.status import FRONT_ENDS_KEY, code_of
 from headwaiter_server.requests.shares import Shares
 from headwaiter_server.rpc.incoming import IncomingMessages
 
@@ -27,9 +27,16 @@ _Status = health_pb2.HealthCheckResponse
 class HealthService:
     """Says whether the server and each of its models answer requests; needs no token."""
 
-    def __init__(self, incoming: IncomingMessages) -> None:
-        """Report nothing until `set_serving` is called; `incoming` reads the messages."""
+    def __init__(self, incoming: IncomingMessages, front_ends: int = 1) -> None:
+        """Report nothing until `set_serving` is called.
+
+        Args:
+            incoming: reads the messages.
+            front_ends: number of processes that receive the calls of the server; clients open more connections if there
+                are several.
+        """
         self._incoming = incoming
+        self._metadata = ((FRONT_ENDS_KEY, str(front_ends)),) if front_ends > 1 else ()
         self._serving: dict[str, bool] = {}
         self._watchers = Shares(_MAX_WATCHERS)
         self._changed = asyncio.Event()
@@ -80,6 +87,7 @@ class HealthService:
         if status == _Status.SERVICE_UNKNOWN:
             known = ", ".join(map(repr, list(self._serving)[:10]))
             await _refuse(context, grpc.StatusCode.NOT_FOUND, f"the server has no such service: ask for one of {known}")
+        context.set_trailing_metadata(self._metadata)
         return _Status(status=status).SerializeToString()
 
     async def _watch(self, service: str, context: Any) -> None:
