@@ -1,0 +1,90 @@
+"""The CPU time of a unary call: Headwaiter with a null model in turns with an echo server, under the load of h2load.
+
+Run it with `python -m bench.studies.unary_calls`; it needs h2load, which is part of nghttp2. It prints for each round
+the server's CPU microseconds per call and the calls/s. The load generator is written in C, so that it never limits the
+server.
+"""
+
+import re
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import grpc
+import numpy as np
+
+from bench.loads.raw_calls import ENCODE, request
+from bench.measure import MINIMAL, Fleet, counters
+from bench.processes import LOAD_CORE, cpu_s, pin
+from bench.rounds import Rounds
+from bench.studies.front_end import NULL
+from headwaiter_proto import encoder_pb2 as pb
+from testbed.server_process import RunningServer
+
+_LENGTH_TOKENS = 20
+_CONNECTIONS, _STREAMS = 4, 8
+_WARM_UP_CALLS, _CALLS = 1_000, 6_000
+_ROUNDS = 5
+_MOST_RATIO = 1.9
+
+
+class _CallCost(NamedTuple):
+    cpu_us: float
+    calls_per_s: float
+
+
+def main() -> None:
+    """Measure, and print the figures."""
+    pin(LOAD_CORE)
+    message = request(np.arange(1000, 1000 + _LENGTH_TOKENS)).message
+    ratios = Rounds()
+    with Fleet() as fleet:
+        echo = f"/echo/unary-{_reply_bytes(fleet[NULL].address, message)}"
+        for _ in range(_ROUNDS):
+            ours, theirs = _cost(fleet[NULL], ENCODE, message), _cost(fleet[MINIMAL], echo, message)
+            ratios.append(ours.cpu_us / theirs.cpu_us)
+            print(
+                f"Headwaiter {ours.cpu_us:.0f} µs, {ours.calls_per_s:.0f}/s; "
+                f"echo {theirs.cpu_us:.0f} µs, {theirs.calls_per_s:.0f}/s; ratio {ratios[-1]:.2f}",
+                flush=True,
+            )
+        # h2load sees only the status of HTTP, which is 200 for calls that fail, too.
+        answered = counters(fleet[NULL].metrics_url)["headwaiter_requests_total OK"]
+        assert answered == 1 + _ROUNDS * (_WARM_UP_CALLS + _CALLS)
+    print(f"median ratio {ratios:.2f}; at most {_MOST_RATIO} is required")
+
+
+def _reply_bytes(address: str, message: bytes) -> int:
+    """Return the size of a reply that has the vector of the sequence."""
+    with grpc.insecure_channel(address) as channel:
+        call: Any = channel.unary_unary(ENCODE)
+        raw: bytes = call(message)
+    assert list(pb.EncodeResponse.FromString(raw).lengths) == [_LENGTH_TOKENS]
+    return len(raw)
+
+
+def _cost(server: RunningServer, method: str, message: bytes) -> _CallCost:
+    _send(server, method, message, _WARM_UP_CALLS)
+    before_s = cpu_s(server.process.pid)
+    calls_per_s = _send(server, method, message, _CALLS)
+    return _CallCost((cpu_s(server.process.pid) - before_s) / _CALLS * 1e6, calls_per_s)
+
+
+def _send(server: RunningServer, method: str, message: bytes, calls: int) -> float:
+    """Send calls with h2load, and return the calls/s."""
+    with tempfile.TemporaryDirectory() as folder:
+        body = Path(folder, "body")
+        body.write_bytes(b"\0" + len(message).to_bytes(4, "big") + message)
+        load = ["h2load", "-n", str(calls), "-c", str(_CONNECTIONS), "-m", str(_STREAMS), "-d", str(body)]
+        headers = ["-H", "content-type: application/grpc", "-H", "te: trailers"]
+        command = [*load, *headers, f"http://{server.address}{method}"]
+        output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    assert f" {calls} succeeded, 0 failed" in output, output
+    rate = re.search(r"([\d.]+) req/s", output)
+    assert rate is not None, output
+    return float(rate[1])
+
+
+if __name__ == "__main__":
+    main()
