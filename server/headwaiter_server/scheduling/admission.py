@@ -1,7 +1,7 @@
 """Decide whether a request may queue, and when a refused request may try again: a pure function."""
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from headwaiter_proto.rules.errors import DeadlineExceeded, HeadwaiterError, InvalidInput, Overloaded
 from headwaiter_server.scheduling.cost import BatchLimits, CostModel, Shape
@@ -38,16 +38,6 @@ class Backlog:
     pending: Pending
     cost: CostModel
     limits: BatchLimits
-    _smallest_batch_s: float = field(init=False)
-    _token_s: float = field(init=False)
-    _hidden_token_s: float = field(init=False)
-
-    def __post_init__(self) -> None:
-        cost, pending = self.cost, self.pending
-        # A batch that is not full costs a launch too.
-        self._smallest_batch_s = cost.seconds(1, 1, 1, 1)
-        self._token_s = cost.in_full_batches_s(1, pending.mean_tokens, self.limits.tokens)
-        self._hidden_token_s = cost.hidden_row_s * pending.hidden_tokens / max(1, pending.tokens)
 
     def all_s(self) -> float:
         """Return the seconds that one device takes for all sequences."""
@@ -67,7 +57,10 @@ class Backlog:
         """Return the seconds that one device takes for this many tokens, in full batches of average sequences."""
         if not tokens:
             return 0.0
-        return max(self._smallest_batch_s, self._token_s * tokens) + self._hidden_token_s * tokens
+        cost, pending = self.cost, self.pending
+        # A batch that is not full costs a launch too.
+        all_s = max(cost.seconds(1, 1, 1, 1), cost.in_full_batches_s(tokens, pending.mean_tokens, self.limits.tokens))
+        return all_s + cost.hidden_row_s * tokens * pending.hidden_tokens / max(1, pending.tokens)
 
 
 # Yields how long the other models take while one runs its work of this many seconds before a fair start: the last

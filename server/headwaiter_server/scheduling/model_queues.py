@@ -142,7 +142,8 @@ class ModelQueues(list[ModelQueue]):
         while self._changed:
             queue = self._changed.pop()
             number = self._numbers[queue]
-            self._work_s[number] = queue.backlog.all_s()
+            if len(self) > 1:
+                self._work_s[number] = queue.backlog.all_s()
             (self._suspecting.add if queue.suspects else self._suspecting.discard)(queue)
             leader, before, place = queue.leader, self._places.get(queue), None
             if leader:
