@@ -87,7 +87,7 @@ def normalize_pooled(pooled: NDArray[np.float32], *, normalized: bool) -> NDArra
     if not normalized:
         return pooled
     exact = pooled.astype(np.float64)  # In float32 the squares of large values overflow to infinity.
-    lengths = np.linalg.norm(exact, axis=-1, keepdims=True)
+    lengths = np.sqrt(np.add.reduce(exact * exact, axis=-1, keepdims=True))
     unit: NDArray[np.float32] = (exact / np.maximum(lengths, 1e-12)).astype(np.float32)
     return unit
 
