@@ -25,13 +25,19 @@ class _Reading:
     """A message that is being received.
 
     Attributes:
-        timer: ends the reading.
+        task: reads the message.
         slow: whether the message counts as slow.
+        dropped: whether the message took too long, and its task was cancelled.
     """
 
     connection: str
-    timer: asyncio.Timeout
+    task: "asyncio.Task[Any]"
     slow: bool = False
+    dropped: bool = False
+
+    def drop(self) -> None:
+        """End the reading."""
+        self.dropped = self.task.cancel()
 
 
 class IncomingMessages:
@@ -47,7 +53,7 @@ class IncomingMessages:
         self._most_slow = max(_LEAST_SLOW, _SLOW_BYTES // max_message_bytes)
         self._slow = Shares(self._most_slow)
         self._reading = Stragglers[_Reading](_SLOW_S, self._note_slow)
-        self._slow_reading = Stragglers[_Reading](_LONGEST_S, _drop)
+        self._slow_reading = Stragglers[_Reading](_LONGEST_S, _Reading.drop)
 
     async def read(self, context: Any, connection: str) -> bytes:
         """Return the first message of a call.
@@ -56,13 +62,16 @@ class IncomingMessages:
             InvalidInput: the call has no message.
             Overloaded: the message arrives too slowly while others do too, or takes longer than 30 s.
         """
-        reading: _Reading | None = None
+        task = asyncio.current_task()
+        assert task is not None
+        reading = _Reading(connection, task)
+        self._reading.add(reading)
         try:
-            async with asyncio.timeout(None) as timer:
-                reading = _Reading(connection, timer)
-                self._reading.add(reading)
-                raw = await context.read()
-        except TimeoutError:
+            raw = await context.read()
+        except asyncio.CancelledError:
+            # gRPC may have cancelled the task too, because the caller has gone.
+            if not reading.dropped or task.uncancel():
+                raise
             raise Overloaded(
                 f"the message was not complete in time; the server waits {_LONGEST_S:g} s for at most "
                 f"{self._most_slow} messages that arrive slowly, and divides them among connections: send the message "
@@ -71,8 +80,7 @@ class IncomingMessages:
                 limit=self._most_slow,
             ) from None
         finally:
-            if reading is not None:
-                self._end(reading)
+            self._end(reading)
         if raw is grpc.aio.EOF:
             raise InvalidInput("the call ended without a message: send one message")
         message: bytes = raw
@@ -84,14 +92,10 @@ class IncomingMessages:
             self._slow.take(reading.connection, 1)
             self._slow_reading.add(reading)
         else:
-            _drop(reading)
+            reading.drop()
 
     def _end(self, reading: _Reading) -> None:
         self._reading.discard(reading)
         if reading.slow:
             self._slow_reading.discard(reading)
             self._slow.give_back(reading.connection, 1)
-
-
-def _drop(reading: _Reading) -> None:
-    reading.timer.reschedule(asyncio.get_running_loop().time())
