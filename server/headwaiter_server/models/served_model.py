@@ -1,9 +1,9 @@
 """A version of a model that answers requests, as the services see it."""
 
 import asyncio
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Self
 
 from headwaiter_proto.encoder_pb2 import Precision
 from headwaiter_proto.manifest_pb2 import Manifest
@@ -93,17 +93,17 @@ class ServedModel:
         """The name and the version, for metrics."""
         return self.facts.name, self.facts.version
 
-    @contextmanager
-    def used(self) -> Iterator[None]:
+    def __enter__(self) -> Self:
         """Keep the model loaded while the block runs."""
         self._users += 1
         self._unused.clear()
-        try:
-            yield
-        finally:
-            self._users -= 1
-            if not self._users:
-                self._unused.set()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Note the end of a block."""
+        self._users -= 1
+        if not self._users:
+            self._unused.set()
 
     async def wait_until_unused(self, timeout_s: float) -> None:
         """Wait until no request uses the model, or until the time-out."""

@@ -129,13 +129,11 @@ class RequestPath:
             self.reply_limit.hold(call.connection, size_bytes, call.held)
             call.reply_bytes = size_bytes
 
-    @contextmanager
-    def used(self, name: str, version: str, call: Call) -> Iterator[ServedModel]:
-        """Find the model of a request, and keep the model loaded inside the block."""
+    def used(self, name: str, version: str, call: Call) -> ServedModel:
+        """Return the model of a request, which stays loaded in a `with` block."""
         served = self.engine.directory.find(name, version)
         call.model = served.labels
-        with served.used():
-            yield served
+        return served
 
     @contextmanager
     def encoding(self, name: str, version: str, call: Call) -> Iterator[ServedModel]:
