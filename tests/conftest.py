@@ -16,6 +16,7 @@ import pytest
 from hypothesis import settings
 
 from headwaiter_export.cli import main
+from testbed.server_process import FRONT_ENDS
 from tests.shared_folders import SharedFolders
 from tests.stored_costs import store_cost
 
@@ -109,6 +110,16 @@ def feature_bundle(feature_encoder: "Encoder", shared_folders: SharedFolders, op
     return shared_folders.get("tiny-features", export)
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the option that chooses the form of the servers."""
+    parser.addoption("--front-ends", type=int, default=0, help="number of front ends of the tested servers (default 0)")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Tell the form to the code that starts servers, in the processes of pytest-xdist and in scripts, too."""
+    os.environ[FRONT_ENDS] = str(config.getoption("--front-ends"))
+
+
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     """Run the whole suite in three processes, and named tests in this process, so that a debugger works.
 
@@ -130,7 +141,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Skip a test marked `gpu` if CUDA does not work here, with ONNX Runtime's reason."""
+    """Skip a test marked `one_process` if servers have front ends, and one marked `gpu` if CUDA does not work here."""
+    if (marker := item.get_closest_marker("one_process")) and item.config.getoption("--front-ends"):
+        pytest.skip(marker.args[0])
     if not item.get_closest_marker("gpu"):
         return
     from bench.gpu.cuda import cuda_unavailable_reason

@@ -35,12 +35,19 @@ def local_settings(bundle: Path | None, **changes: Any) -> Settings:
 async def serving(bundle: Path | None, **changes: Any) -> AsyncIterator[Server]:
     """Start a server, and drain the server when the block ends; its front ends run in the test's event loop, too."""
     server = Server(local_settings(bundle, **changes))
-    with patch.object(front_end_processes, "spawn_process", _FrontEndInLoop.start):
+    with front_ends_in_loop():
         await server.start()
         try:
             yield server
         finally:
             await server.drain()
+
+
+@contextmanager
+def front_ends_in_loop() -> Iterator[None]:
+    """Run the front ends of servers that start in the block in the test's event loop."""
+    with patch.object(front_end_processes, "spawn_process", _FrontEndInLoop.start):
+        yield
 
 
 class _FrontEndInLoop:
@@ -123,7 +130,10 @@ def paused_device() -> Iterator[PausedDevice]:
 
 
 async def wait_until(client: AsyncClient, condition: Callable[[], bool]) -> None:
-    """Wait until a condition holds; a call to the server between two checks lets the server work."""
+    """Wait until a condition holds; a call to the server between two checks lets the server work.
+
+    The condition runs in a thread, because the event loop may run the front end that the condition asks for metrics.
+    """
     async with asyncio.timeout(10):
-        while not condition():
+        while not await asyncio.to_thread(condition):
             await client.is_serving()

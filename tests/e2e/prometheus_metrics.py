@@ -1,5 +1,6 @@
 """Reads a server's metrics over HTTP, as Prometheus does."""
 
+import asyncio
 from urllib.request import urlopen
 
 from prometheus_client.parser import text_string_to_metric_families
@@ -10,6 +11,11 @@ def metrics_page(url: str) -> str:
     with urlopen(url, timeout=10) as reply:
         text: str = reply.read().decode()
     return text
+
+
+async def read_metric(url: str, name: str, **labels: str) -> float:
+    """Return what `metric_value` returns; the event loop goes on, which may run a front end of the server."""
+    return await asyncio.to_thread(metric_value, url, name, **labels)
 
 
 def metric_value(url: str, name: str, **labels: str) -> float:

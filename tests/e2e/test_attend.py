@@ -28,7 +28,7 @@ from testbed.server_process import RunningServer
 from tests.checkpoints import VOCABULARY
 from tests.e2e.grpc_errors import code_of, is_from_server
 from tests.e2e.in_process_server import connect, metrics_url, serving
-from tests.e2e.prometheus_metrics import metric_value
+from tests.e2e.prometheus_metrics import read_metric
 from tests.export.helpers import assert_close, oracle_of
 
 TEXT = "Rain falls on tables"
@@ -140,7 +140,7 @@ async def test_attend_is_counted_timed_and_logged_like_encode(
                 await client.attend(TEXT, request_id="attend-2")
         for code in ("OK", "INTERNAL"):
             labels = {"model": "tiny-text", "method": "Attend", "code": code}
-            assert metric_value(metrics_url(server), "headwaiter_requests_total", **labels) == 1
+            assert await read_metric(metrics_url(server), "headwaiter_requests_total", **labels) == 1
     stages_s = timings.tokenize_s + timings.queue_s + timings.assemble_s + timings.compute_s + timings.respond_s
     assert stages_s == pytest.approx(timings.total_s, rel=0, abs=1e-6)
     assert (failed.value.sequence, failed.value.request_id) == (0, "attend-2")

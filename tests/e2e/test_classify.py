@@ -23,7 +23,7 @@ from tests.checkpoints import VOCABULARY, randomize, save_tokenizer, write_json
 from tests.documents import ROOT
 from tests.e2e.in_process_server import connect, metrics_url, serving
 from tests.e2e.open_inference_caller import calling, raw_request
-from tests.e2e.prometheus_metrics import metric_value
+from tests.e2e.prometheus_metrics import read_metric
 from tests.shared_folders import SharedFolders
 
 QUERY = "rain on bread"
@@ -111,7 +111,7 @@ async def test_a_cross_encoder_reranks_like_transformers(cross_encoder: Exported
         assert description.tasks == {"encode", "classify", "rerank", "attend"}
         assert (description.head.function, description.token_types) == ("sigmoid", 2)
         labels = {"method": "Classify", "code": "OK"}
-        assert metric_value(metrics_url(server), "headwaiter_requests_total", **labels) == 3
+        assert await read_metric(metrics_url(server), "headwaiter_requests_total", **labels) == 3
 
 
 async def test_the_example_prints_the_documents_in_their_order(

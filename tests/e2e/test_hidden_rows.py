@@ -8,7 +8,7 @@ from unittest.mock import patch
 from headwaiter_server.runtime.graph import EncoderGraph, Outputs
 from headwaiter_server.runtime.packing import PackedBatch
 from tests.e2e.in_process_server import connect, metrics_url, serving, wait_until
-from tests.e2e.prometheus_metrics import metric_value
+from tests.e2e.prometheus_metrics import read_metric
 
 LENGTH = 32
 ROW_S = 3e-4
@@ -33,8 +33,8 @@ async def test_rows_are_copied_for_the_sequences_that_need_them_if_copies_are_ex
             pooled = [asyncio.create_task(client.encode_tokens([[2] * LENGTH])) for _ in range(5)]
             with_rows = asyncio.create_task(client.encode_tokens([[3] * LENGTH], hidden=True, pooled=False))
             await asyncio.gather(first, with_rows, *pooled)
-            row_s = metric_value(metrics_url(server), "headwaiter_batch_cost_seconds", term="hidden_row")
-            ratio = metric_value(metrics_url(server), "headwaiter_cost_correction_ratio")
+            row_s = await read_metric(metrics_url(server), "headwaiter_batch_cost_seconds", term="hidden_row")
+            ratio = await read_metric(metrics_url(server), "headwaiter_cost_correction_ratio")
     assert sum(copied_tokens) == 4 * 64 + LENGTH
     assert row_s >= ROW_S / 2
     assert ratio > 0

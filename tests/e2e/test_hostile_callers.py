@@ -1,6 +1,7 @@
 """Callers that stall, vanish or flood take nothing from other callers, and the server refuses them with an error."""
 
 import asyncio
+import os
 import socket
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -14,14 +15,15 @@ import pytest
 
 from headwaiter_client import AsyncClient, HeadwaiterError, Overloaded
 from headwaiter_proto import encoder_pb2 as pb
-from headwaiter_server import app
+from headwaiter_server import front_end
 from headwaiter_server.app import Server
 from headwaiter_server.config import read_settings
 from headwaiter_server.models.tokenizer import BundleTokenizer, TokenizedText
 from headwaiter_server.runtime.attention_weights import AttentionWeightsGraph
+from testbed.server_process import FRONT_ENDS
 from tests.e2e.grpc_errors import code_of
-from tests.e2e.in_process_server import connect, metrics_url, paused_device, wait_until
-from tests.e2e.prometheus_metrics import metric_value
+from tests.e2e.in_process_server import connect, front_ends_in_loop, metrics_url, paused_device, wait_until
+from tests.e2e.prometheus_metrics import metric_value, read_metric
 from tests.e2e.raw_http2 import RawConnection
 from tests.stored_costs import cost_folder
 
@@ -34,16 +36,17 @@ STREAM_REQUEST = pb.EncodeRequest(request_id="a", texts=pb.Texts(values=["bread"
 @asynccontextmanager
 async def serving_with(bundle: Path, **environment: object) -> AsyncIterator[tuple[Server, AsyncClient]]:
     """Start a server with settings from environment variables; yield the server and a client."""
-    flags = ["--provider", "cpu", "--address", "127.0.0.1:0", "--metrics-port", "0"]
-    flags += ["--cache-dir", str(cost_folder())]
+    flags = ["--provider", "cpu", "--address", "127.0.0.1:0", "--metrics-port", "0", "--cache-dir", str(cost_folder())]
+    flags += ["--front-ends", os.environ[FRONT_ENDS]]
     variables = {f"HEADWAITER_{name.upper()}": str(value) for name, value in environment.items()}
     server = Server(read_settings([str(bundle), *flags], variables))
-    await server.start()
-    try:
-        async with connect(server) as client:
-            yield server, client
-    finally:
-        await server.drain()
+    with front_ends_in_loop():
+        await server.start()
+        try:
+            async with connect(server) as client:
+                yield server, client
+        finally:
+            await server.drain()
 
 
 def hidden_request() -> bytes:
@@ -68,8 +71,8 @@ async def test_replies_that_a_caller_does_not_read_are_bounded_and_others_are_an
                 for _ in range(calls):
                     await asyncio.to_thread(connection.call, "Encode", hidden_request())
                 await wait_until(client, lambda sent=sent: requests_total(server) == sent)  # type: ignore[misc]
-                assert requests_total(server, code="OK") == answered
-            assert requests_total(server, code="RESOURCE_EXHAUSTED") == 2 * calls - 6
+                assert await asyncio.to_thread(requests_total, server, code="OK") == answered
+            assert await asyncio.to_thread(requests_total, server, code="RESOURCE_EXHAUSTED") == 2 * calls - 6
             assert (await client.encode(["bread"])).pooled is not None
         # A request of this size is only accepted once nobody holds anything.
         await until_admitted(lambda: client.encode_tokens([[1] * SEQUENCE_TOKENS] * 5 * SEQUENCES, hidden=True))
@@ -127,9 +130,9 @@ async def test_an_idle_stream_ends_and_a_stream_that_waits_for_an_answer_does_no
 
 async def test_a_caller_that_answers_no_pings_loses_its_connection_and_its_calls(text_bundle: Path) -> None:
     with (
-        patch.object(app, "_PING_INTERVAL_S", 0.3, create=True),
-        patch.object(app, "_PING_TIMEOUT_S", 0.3, create=True),
-        patch.object(app, "_HANDSHAKE_TIMEOUT_S", 0.5, create=True),
+        patch.object(front_end, "_PING_INTERVAL_S", 0.3),
+        patch.object(front_end, "_PING_TIMEOUT_S", 0.3),
+        patch.object(front_end, "_HANDSHAKE_TIMEOUT_S", 0.5),
     ):
         async with serving_with(text_bundle) as (server, client):
             silent = RawConnection(server.port, answers_pings=False)
@@ -163,7 +166,7 @@ async def test_a_panic_of_the_tokenizer_fails_only_its_call(text_bundle: Path, t
                 await client.encode(texts, timeout_s=5)
             assert code_of(failed.value) is grpc.StatusCode.INTERNAL
         assert (await client.encode(texts)).pooled is not None
-        assert metric_value(metrics_url(server), "headwaiter_inflight_requests") == 0
+        assert await read_metric(metrics_url(server), "headwaiter_inflight_requests") == 0
 
 
 async def test_a_drain_does_not_wait_for_an_attend_whose_caller_has_gone(text_bundle: Path) -> None:

@@ -9,7 +9,7 @@ from headwaiter_client import AsyncClient
 from testbed.server_process import running_server
 from tests.e2e.cancelling_load import CANCELLED, REQUESTS, CancellingLoad
 from tests.e2e.in_process_server import wait_until
-from tests.e2e.prometheus_metrics import metric_value
+from tests.e2e.prometheus_metrics import metric_value, read_metric
 
 MEMORY_GROWTH_BYTES = 20e6
 
@@ -26,7 +26,7 @@ async def test_all_uncancelled_requests_are_answered_and_the_server_ends_idle(te
             assert (load.answered, load.cancelled) == (REQUESTS - CANCELLED, CANCELLED)
             # The server learns of a cancellation after the client has continued.
             await wait_until(client, lambda: metric_value(server.metrics_url, "headwaiter_inflight_requests") == 0)
-            assert metric_value(server.metrics_url, "headwaiter_queue_sequences") == 0
-            assert metric_value(server.metrics_url, "headwaiter_queue_tokens") == 0
+            assert await read_metric(server.metrics_url, "headwaiter_queue_sequences") == 0
+            assert await read_metric(server.metrics_url, "headwaiter_queue_tokens") == 0
     quarter = len(memory_bytes) // 4
     assert mean(memory_bytes[-quarter:]) - mean(memory_bytes[quarter : 2 * quarter]) < MEMORY_GROWTH_BYTES

@@ -16,7 +16,7 @@ from headwaiter_client import AsyncClient
 from headwaiter_server.runtime.graph import EncoderGraph, Outputs
 from headwaiter_server.runtime.packing import PackedBatch
 from tests.e2e.in_process_server import connect, metrics_url, serving
-from tests.e2e.prometheus_metrics import metric_value
+from tests.e2e.prometheus_metrics import read_metric
 
 LENGTH = 16
 BUDGET_TOKENS = 128
@@ -74,10 +74,10 @@ async def test_few_full_batches_fail_when_memory_is_too_small(
     async with serving(text_bundle, token_budget=BUDGET_TOKENS) as server, connect(server) as client:
         with small_memory() as memory:
             tokens = await encode_for(client, seconds)
-        budget_tokens = metric_value(metrics_url(server), "headwaiter_token_budget")
+        budget_tokens = await read_metric(metrics_url(server), "headwaiter_token_budget")
         assert (await client.model()).execution.token_budget == budget_tokens
-        counted = metric_value(metrics_url(server), "headwaiter_batches_failed_total", reason="size")
-        ratio = metric_value(metrics_url(server), "headwaiter_batch_limits_ratio")
+        counted = await read_metric(metrics_url(server), "headwaiter_batches_failed_total", reason="size")
+        ratio = await read_metric(metrics_url(server), "headwaiter_batch_limits_ratio")
     assert 1 <= len(memory.failed_tokens) <= 24 + len(memory.ran_tokens) / 400
     # The work of failed batches is a small part, and most batches are as large as the memory allows.
     assert sum(memory.failed_tokens) <= 0.2 * tokens
@@ -101,5 +101,5 @@ async def test_a_faulty_sequence_does_not_lower_the_limits(text_bundle: Path) ->
         with patch.object(EncoderGraph, "run", fail_on_7):
             encoding = await client.encode_tokens([[1] * LENGTH, [7] * LENGTH, [2] * LENGTH], partial=True)
         assert list(encoding.failures) == [1]
-        assert metric_value(metrics_url(server), "headwaiter_batches_failed_total", reason="sequence") == 1
-        assert metric_value(metrics_url(server), "headwaiter_token_budget") == BUDGET_TOKENS
+        assert await read_metric(metrics_url(server), "headwaiter_batches_failed_total", reason="sequence") == 1
+        assert await read_metric(metrics_url(server), "headwaiter_token_budget") == BUDGET_TOKENS

@@ -11,7 +11,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from headwaiter_proto import open_inference_pb2 as oip
 from tests.e2e.in_process_server import connect, metrics_url, paused_device, serving
 from tests.e2e.open_inference_caller import SERVICE, calling, id_request, raw_request, refusal
-from tests.e2e.prometheus_metrics import metric_value
+from tests.e2e.prometheus_metrics import read_metric
 
 
 async def test_health_metadata_and_config_describe_the_server(text_bundle: Path) -> None:
@@ -133,7 +133,7 @@ async def test_calls_without_the_bearer_token_are_refused(text_bundle: Path, tmp
         metadata = (("authorization", "Bearer s3cret"),)
         assert (await caller.infer(id_request(1), metadata=metadata))["pooled"].shape == (1, 32)
         labels = {"method": "ServerLive", "code": "UNAUTHENTICATED"}
-        assert metric_value(metrics_url(server), "headwaiter_requests_total", **labels) == 1
+        assert await read_metric(metrics_url(server), "headwaiter_requests_total", **labels) == 1
 
 
 async def test_a_server_that_drains_is_not_ready(text_bundle: Path) -> None:

@@ -33,7 +33,15 @@ from headwaiter_server.models import repository
 from headwaiter_server.models.loading import LoadedModel, load_model
 from headwaiter_server.runtime import model
 from headwaiter_server.runtime.errors import ModelRefused
-from tests.e2e.in_process_server import connect, local_settings, metrics_url, paused_device, serving, wait_until
+from tests.e2e.in_process_server import (
+    connect,
+    front_ends_in_loop,
+    local_settings,
+    metrics_url,
+    paused_device,
+    serving,
+    wait_until,
+)
 from tests.e2e.prometheus_metrics import metrics_page
 
 FEATURES = np.ones((3, 6), np.float32)
@@ -357,7 +365,7 @@ async def test_callers_cannot_load_and_unload_models_unless_the_operator_allows_
 
 async def test_a_server_without_a_single_good_model_does_not_start(tmp_path: Path, text_bundle: Path) -> None:
     add_version(tmp_path / "models" / "texts" / "1", text_bundle, corrupt=True)
-    with pytest.raises(ModelRefused, match=r"texts.*packed-cpu\.fp32\.onnx"):
+    with front_ends_in_loop(), pytest.raises(ModelRefused, match=r"texts.*packed-cpu\.fp32\.onnx"):
         await Server(local_settings(None, models=tmp_path / "models")).start()
 
 

@@ -10,7 +10,7 @@ import pytest
 from headwaiter_client import DeadlineExceeded, InvalidInput, Overloaded
 from tests.e2e.grpc_errors import code_of
 from tests.e2e.in_process_server import connect, metrics_url, paused_device, serving, wait_until
-from tests.e2e.prometheus_metrics import metric_value
+from tests.e2e.prometheus_metrics import metric_value, read_metric
 
 
 async def test_a_deadline_in_the_past_fails_without_a_call(text_bundle: Path) -> None:
@@ -19,7 +19,7 @@ async def test_a_deadline_in_the_past_fails_without_a_call(text_bundle: Path) ->
             await client.encode(["bread"], timeout_s=0)
         assert refused.value.__cause__ is None  # There is no gRPC status.
         assert (await client.encode(["bread"])).pooled is not None
-        assert metric_value(metrics_url(server), "headwaiter_requests_total", method="Encode") == 1
+        assert await read_metric(metrics_url(server), "headwaiter_requests_total", method="Encode") == 1
 
 
 async def test_a_request_whose_deadline_passes_in_the_queue_never_runs(text_bundle: Path) -> None:

@@ -30,8 +30,8 @@ from headwaiter_server.runtime.warmup import Lengths, typical_batch
 from testbed.minilm import command_path
 from testbed.server_process import running_server
 from tests.e2e.grpc_errors import is_from_server
-from tests.e2e.in_process_server import connect, local_settings, metrics_url, serving
-from tests.e2e.prometheus_metrics import metric_value
+from tests.e2e.in_process_server import connect, front_ends_in_loop, local_settings, metrics_url, serving
+from tests.e2e.prometheus_metrics import read_metric
 
 CPU_GRAPH = "packed-cpu.fp32.onnx"
 MESSAGE_PREFIX = "headwaiter-server: "
@@ -101,8 +101,8 @@ async def test_auto_falls_back_to_the_cpu_and_reports_it_in_log_api_and_metrics(
         execution = (await client.model()).execution
         assert (execution.provider, execution.requested_provider) == ("cpu", "auto")
         assert execution.fallback_reason == reason
-        assert metric_value(metrics_url(server), "headwaiter_provider_fallback") == 1
-        assert metric_value(metrics_url(server), "headwaiter_model_info", provider="cpu", graph=CPU_GRAPH) == 1
+        assert await read_metric(metrics_url(server), "headwaiter_provider_fallback") == 1
+        assert await read_metric(metrics_url(server), "headwaiter_model_info", provider="cpu", graph=CPU_GRAPH) == 1
     warnings = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
     assert any(reason in message for message in warnings)
     # The line that announces the served model repeats the reason.
@@ -120,11 +120,11 @@ async def test_a_restart_uses_the_learnt_batch_costs_and_reports_it_in_log_and_a
             connect(server) as client,
         ):
             execution = (await client.model()).execution
-            assert metric_value(metrics_url(server), "headwaiter_token_budget") == execution.token_budget >= 128
+            assert await read_metric(metrics_url(server), "headwaiter_token_budget") == execution.token_budget >= 128
             # What 200 batches have taught is stored.
             for length in range(1, 201):
                 await client.encode_tokens([[1] * (length % 60 + 1)])
-            assert metric_value(metrics_url(server), "headwaiter_batch_cost_error_ratio_count") == 200
+            assert await read_metric(metrics_url(server), "headwaiter_batch_cost_error_ratio_count") == 200
         (line,) = [message for message in caplog.messages if CPU_GRAPH in message and word in message]
         assert execution.longest_sequence_bytes > 0
         assert f"{execution.longest_sequence_bytes / 2**20:,.0f} MiB for one sequence of 64 tokens" in line
@@ -179,7 +179,7 @@ async def test_a_starting_server_is_not_serving_and_its_methods_are_unavailable(
         return open_model(*arguments)
 
     server = Server(local_settings(text_bundle))
-    with patch("headwaiter_server.models.loading.open_model", open_slowly):
+    with patch("headwaiter_server.models.loading.open_model", open_slowly), front_ends_in_loop():
         starting = asyncio.create_task(server.start())
         assert await asyncio.to_thread(loading.wait, 10)
         async with connect(server) as client:

@@ -16,7 +16,7 @@ from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_server.app import Server
 from tests.e2e.grpc_errors import code_of
 from tests.e2e.in_process_server import connect, metrics_url, paused_device, serving, wait_until
-from tests.e2e.prometheus_metrics import metric_value
+from tests.e2e.prometheus_metrics import metric_value, read_metric
 
 
 @asynccontextmanager
@@ -70,7 +70,7 @@ async def test_requests_of_a_cancelled_or_expired_stream_leave_the_queue_and_nev
                 labels = {"method": "EncodeStream", "code": code}
                 counted = partial(metric_value, metrics_url(server), "headwaiter_requests_total", **labels)
                 await wait_until(client, lambda counted=counted: counted() == 3)  # type: ignore[misc]
-                assert metric_value(metrics_url(server), "headwaiter_queue_sequences") == 0
+                assert await read_metric(metrics_url(server), "headwaiter_queue_sequences") == 0
             device.resume()
             assert (await first).lengths.tolist() == [3]
         assert device.batch_lengths == [[3]]
@@ -86,7 +86,7 @@ async def test_a_request_whose_own_timeout_passes_fails_alone_and_never_runs(tex
             await call.write(request("hasty", 5, timeout_s=0.1))
             late = await call.read()
             assert (late.request_id, late.error.reason) == ("hasty", pb.DEADLINE_EXCEEDED)
-            assert metric_value(metrics_url(server), "headwaiter_expired_total") == 1
+            assert await read_metric(metrics_url(server), "headwaiter_expired_total") == 1
             device.resume()
             await call.done_writing()
             assert (await call.read()).response.request_id == "patient"

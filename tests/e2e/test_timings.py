@@ -12,7 +12,7 @@ from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_server.runtime.graph import EncoderGraph, Outputs
 from headwaiter_server.runtime.packing import PackedBatch
 from tests.e2e.in_process_server import connect, metrics_url, paused_device, serving
-from tests.e2e.prometheus_metrics import metric_value
+from tests.e2e.prometheus_metrics import read_metric
 from tests.e2e.test_stream import request, streaming
 
 STAGES = ("tokenize", "queue", "assemble", "compute", "respond")
@@ -41,7 +41,7 @@ async def test_no_stage_is_negative_when_the_batches_of_a_request_run_at_the_sam
     async with serving(text_bundle, instances=2, token_budget=64) as server, connect(server) as client:
         with patch.object(EncoderGraph, "run", run_slowly):
             timings = (await client.encode_tokens([[1] * 64] * 6)).timings
-        queue_s = metric_value(metrics_url(server), "headwaiter_stage_duration_seconds_sum", stage="queue")
+        queue_s = await read_metric(metrics_url(server), "headwaiter_stage_duration_seconds_sum", stage="queue")
     assert timings.batches == 6
     stages = stages_of(timings)
     # Two sessions compute three batches each.
@@ -80,9 +80,11 @@ async def test_attend_is_no_part_of_the_stages_of_encode(text_bundle: Path) -> N
         attended = stages_of((await client.attend("bread")).timings)
         encoded = stages_of((await client.encode(["bread"])).timings)
         for stage in STAGES:
-            counted = metric_value(metrics_url(server), "headwaiter_stage_duration_seconds_count", stage=stage)
-            summed_s = metric_value(metrics_url(server), "headwaiter_stage_duration_seconds_sum", stage=stage)
-            attend_s = metric_value(metrics_url(server), "headwaiter_attend_stage_duration_seconds_sum", stage=stage)
+            counted = await read_metric(metrics_url(server), "headwaiter_stage_duration_seconds_count", stage=stage)
+            summed_s = await read_metric(metrics_url(server), "headwaiter_stage_duration_seconds_sum", stage=stage)
+            attend_s = await read_metric(
+                metrics_url(server), "headwaiter_attend_stage_duration_seconds_sum", stage=stage
+            )
             assert counted == 1
             assert summed_s == pytest.approx(encoded[stage])
             assert attend_s == pytest.approx(attended[stage])
