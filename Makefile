@@ -42,6 +42,7 @@ test: lint test-protobuf7 $(VENV)/.installed $(NODE_PACKAGES) ## Run the linters
 
 test-all: lint test-protobuf7 $(VENV)/.installed $(NODE_PACKAGES) ## Run the linters and all tests, the slow ones too
 	$(BIN)/pytest -m ''
+	$(BIN)/pytest -n 3 -m '' --front-ends 2 tests/e2e tests/open_inference tests/server/http tests/soak
 
 # Example of a longer load without the other parts: make soak SOAK='load --minutes 30'
 soak: $(VENV)/.installed ## Run all long runs: load with faults, fuzzing, HTTP/2 abuse, sockets, folders, bundles

@@ -63,14 +63,13 @@ def running_server(
     Raises:
         RuntimeError: the server is not serving after 120 seconds, or has exited.
     """
-    if not program:
-        flags = ["--front-ends", os.environ.get(FRONT_ENDS, "0"), *flags]
     address = address or f"127.0.0.1:{_free_port()}"
     metrics_port = _free_port()
     arguments = [*wrapper, *(program or [command_path("headwaiter-server")]), *([str(bundle)] if bundle else [])]
     arguments += ["--address", address, "--metrics-port", str(metrics_port), *flags]
     # Environment variables that the caller has set for another server must not change this server.
     environment = {name: value for name, value in os.environ.items() if not name.startswith("HEADWAITER_")}
+    environment["HEADWAITER_FRONT_ENDS"] = os.environ.get(FRONT_ENDS, "0")
     with subprocess.Popen(arguments, env=environment, stderr=log) as server:
         try:
             if waits:

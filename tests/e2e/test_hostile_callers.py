@@ -37,7 +37,7 @@ STREAM_REQUEST = pb.EncodeRequest(request_id="a", texts=pb.Texts(values=["bread"
 async def serving_with(bundle: Path, **environment: object) -> AsyncIterator[tuple[Server, AsyncClient]]:
     """Start a server with settings from environment variables; yield the server and a client."""
     flags = ["--provider", "cpu", "--address", "127.0.0.1:0", "--metrics-port", "0", "--cache-dir", str(cost_folder())]
-    flags += ["--front-ends", os.environ[FRONT_ENDS]]
+    environment = {"front_ends": os.environ[FRONT_ENDS], **environment}
     variables = {f"HEADWAITER_{name.upper()}": str(value) for name, value in environment.items()}
     server = Server(read_settings([str(bundle), *flags], variables))
     with front_ends_in_loop():

@@ -10,11 +10,11 @@ from contextlib import ExitStack
 from pathlib import Path
 from urllib.parse import urlsplit
 
-import psutil
 import pytest
 
 from headwaiter_client import Client
 from testbed.server_process import RunningServer, running_server
+from tests.server_processes import memory_bytes
 
 # Bodies that are refused, and the status of each.
 BODIES = {
@@ -56,14 +56,13 @@ def connect(server: RunningServer) -> socket.socket:
 
 
 def test_wrong_bodies_are_refused_and_leave_no_memory_behind(hostile_server: RunningServer) -> None:
-    process = psutil.Process(hostile_server.process.pid)
     for body, status in BODIES.items():
         assert status_of(hostile_server, body) == (status, "application/json"), body[:30]
-    before_bytes = process.memory_info().rss
+    before_bytes = memory_bytes(hostile_server)
     for _ in range(5):
         for body in BODIES:
             status_of(hostile_server, body)
-    assert process.memory_info().rss - before_bytes < 32 << 20
+    assert memory_bytes(hostile_server) - before_bytes < 32 << 20
 
 
 def test_the_playground_refuses_wrong_bodies(hostile_server: RunningServer) -> None:
@@ -129,17 +128,16 @@ def test_bytes_that_are_no_request_close_the_connection(request_bytes: bytes, ho
 
 
 def test_idle_connections_hurt_neither_http_nor_grpc(hostile_server: RunningServer) -> None:
-    process = psutil.Process(hostile_server.process.pid)
     with Client(hostile_server.address) as client, ExitStack() as idle:
         client.encode(["rain"])
-        before_bytes = process.memory_info().rss
+        before_bytes = memory_bytes(hostile_server)
         for number in range(1000):
             connection = idle.enter_context(connect(hostile_server))
             if number % 2:
                 connection.sendall(b"POST /v1/embeddings HTTP/1.1\r\n")
         assert len(client.encode(["rain"]).lengths) == 1
         assert status_of(hostile_server, b'{"input": "rain"}')[0] == 200
-        assert process.memory_info().rss - before_bytes < 64 << 20
+        assert memory_bytes(hostile_server) - before_bytes < 64 << 20
 
 
 @pytest.mark.parametrize(

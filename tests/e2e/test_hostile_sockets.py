@@ -11,7 +11,6 @@ from typing import Any
 from unittest.mock import patch
 
 import grpc
-import psutil
 import pytest
 import trustme
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -24,6 +23,7 @@ from testbed.server_process import RunningServer, running_server
 from tests.e2e.in_process_server import connect, metrics_url, serving, wait_until
 from tests.e2e.prometheus_metrics import metric_value
 from tests.e2e.raw_http2 import RawConnection
+from tests.server_processes import memory_bytes, processes
 from tests.soak.partial_messages import PartialMessages
 
 ENCODE, HEALTH, STREAM = (
@@ -38,13 +38,12 @@ MIB = 1 << 20
 def test_messages_that_stop_before_their_end_hold_little_memory(text_bundle: Path, path: str) -> None:
     with running_server(text_bundle, ["--provider", "cpu"]) as server, Client(server.address) as client:
         client.encode(["rain"])
-        process = psutil.Process(server.process.pid)
-        before_bytes = process.memory_info().rss
+        before_bytes = memory_bytes(server)
         attack = PartialMessages(server.address, path, streams=60, message_bytes=6 * MIB)
         attack.run(2.0)
         # 60 messages of 6 MiB would be 360 MiB. Half of the eight slow messages may belong to one connection.
         assert len(attack.ended) >= 50
-        assert process.memory_info().rss - before_bytes < 128 * MIB
+        assert memory_bytes(server) - before_bytes < 128 * MIB
         assert len(client.encode(["rain"]).lengths) == 1
         attack.close()
 
@@ -95,7 +94,7 @@ def test_silent_https_connections_take_no_descriptor_from_grpc(text_bundle: Path
             assert response.status == 200
         with Client(server.address, tls=tls) as client:
             assert len(client.encode(["rain"], timeout_s=5).lengths) == 1
-        assert psutil.Process(server.process.pid).num_fds() < 150
+        assert max(process.num_fds() for process in processes(server)) < 150
 
 
 async def test_an_http_connection_without_complete_headers_is_closed(text_bundle: Path) -> None:

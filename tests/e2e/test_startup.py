@@ -28,7 +28,7 @@ from headwaiter_server.runtime.model import Model, open_model
 from headwaiter_server.runtime.packing import PackedBatch
 from headwaiter_server.runtime.warmup import Lengths, typical_batch
 from testbed.minilm import command_path
-from testbed.server_process import running_server
+from testbed.server_process import FRONT_ENDS, running_server
 from tests.e2e.grpc_errors import is_from_server
 from tests.e2e.in_process_server import connect, front_ends_in_loop, local_settings, metrics_url, serving
 from tests.e2e.prometheus_metrics import read_metric
@@ -215,6 +215,7 @@ def failed_start(*arguments: str, **variables: str) -> tuple[int, str]:
     """Run a server that must not start; return its exit status and its only line, without the command's name."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("HEADWAITER_")}
     defaults = {"HEADWAITER_PROVIDER": "cpu", "HEADWAITER_ADDRESS": "127.0.0.1:0", "HEADWAITER_METRICS_PORT": "0"}
+    defaults["HEADWAITER_FRONT_ENDS"] = os.environ[FRONT_ENDS]
     completed = subprocess.run(
         [command_path("headwaiter-server"), *arguments],
         env={**inherited, **defaults, **variables},

@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+import os
 import sys
 import tempfile
 import time
@@ -9,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from testbed.server_process import RunningServer, running_server
+from testbed.server_process import FRONT_ENDS, RunningServer, running_server
 from tests.soak.folder_chaos import folder_chaos
 from tests.soak.fuzzed_folders import fuzzed_folders
 from tests.soak.hostile_sockets import hostile_sockets
@@ -30,6 +31,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--per-s", type=float, default=1000, help="most mutated messages a second (default 1000)")
     parser.add_argument("--scale", type=float, default=1, help="size of the attacks of `http2` (default 1)")
     parser.add_argument("--instances", type=int, default=2, help="sessions of the server (default 2)")
+    parser.add_argument("--front-ends", type=int, default=0, help="front ends of the servers (default 0)")
     parser.add_argument("--seed", type=int, default=0, help="seed of all random choices (default 0)")
     return parser.parse_args()
 
@@ -37,6 +39,7 @@ def _arguments() -> argparse.Namespace:
 def main() -> int:
     """Run the parts, and return the exit code."""
     arguments = _arguments()
+    os.environ[FRONT_ENDS] = str(arguments.front_ends)
     with tempfile.TemporaryDirectory() as folder:
         text_model = export_text_model(Path(folder))
         broken: list[str] = []

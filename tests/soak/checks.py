@@ -1,4 +1,4 @@
-"""What a server process holds: memory, files, threads, tasks, and the requests that it counts as unfinished."""
+"""What the processes of a server hold: memory, files, threads, tasks, and the requests that it counts as unfinished."""
 
 import threading
 import time
@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from urllib.request import urlopen
 
-import psutil
 from prometheus_client.parser import text_string_to_metric_families
 
 from testbed.server_process import RunningServer
+from tests.server_processes import memory_bytes, processes
 
 _MIB = 1 << 20
 _GAUGES = {
@@ -27,8 +27,10 @@ _SAMPLE_INTERVAL_S = 0.25
 
 def holdings(server: RunningServer) -> dict[str, int]:
     """Return the number of things that a server holds, by name."""
-    process = psutil.Process(server.process.pid)
-    held = {"threads": process.num_threads(), "open files": process.num_fds()}
+    held = {
+        "threads": sum(process.num_threads() for process in processes(server)),
+        "open files": sum(process.num_fds() for process in processes(server)),
+    }
     for name, value in metrics(server).items():
         if name in _GAUGES:
             held[_GAUGES[name]] = int(value)
@@ -63,7 +65,7 @@ def leaks(server: RunningServer, before: dict[str, int], settle_s: float = _SETT
 
 def memory_mib(server: RunningServer) -> float:
     """Return the resident memory of a server."""
-    return float(psutil.Process(server.process.pid).memory_info().rss / _MIB)
+    return memory_bytes(server) / _MIB
 
 
 @contextmanager

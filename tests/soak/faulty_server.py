@@ -2,11 +2,9 @@
 
 Run it with `python -m tests.soak.faulty_server BUNDLE` and the flags of headwaiter-server. A poisoned sequence always
 fails its batch. START_FAULTS starts the faults of `FAULT_INTERVALS_S`, STOP_FAULTS stops them. The metrics page also
-counts the faults, and the asyncio tasks and calls that the process holds.
+counts the faults, and the asyncio tasks and calls that the server's processes hold.
 """
 
-import asyncio
-import gc
 import signal
 import sys
 import time
@@ -19,9 +17,10 @@ import numpy as np
 from prometheus_client import Gauge
 
 from headwaiter_server import app, cli
-from headwaiter_server.metrics import Recorder
+from headwaiter_server.processes import front_end_processes
 from headwaiter_server.runtime.graph import EncoderGraph, Outputs
 from headwaiter_server.runtime.packing import PackedBatch
+from tests.soak.counted_front_end import SoakRecorder
 
 START_FAULTS, STOP_FAULTS = signal.SIGUSR1, signal.SIGUSR2
 # The tokenizer puts [CLS] first, so no text has these ids.
@@ -74,23 +73,22 @@ def main() -> int:
         device.before_run(batch)
         return run(graph, batch, **wanted)
 
-    class SoakRecorder(Recorder):
-        """Also counts faults and asyncio tasks."""
+    class FaultRecorder(SoakRecorder):
+        """Also counts faults."""
 
         def __init__(self, gpus: Collection[int] = ()) -> None:
             super().__init__(gpus)
-            loop = asyncio.get_running_loop()
-            tasks = Gauge("soak_asyncio_tasks", "Unfinished asyncio tasks.", registry=self.registry)
-            tasks.set_function(lambda: len(asyncio.all_tasks(loop)))
-            calls = Gauge("soak_held_calls", "Calls, finished or not, that Python still holds.", registry=self.registry)
-            calls.set_function(lambda: sum(type(each).__name__ == "_HandlerCallDetails" for each in gc.get_objects()))
             faults = Gauge("soak_faults", "Faults so far.", ["fault"], registry=self.registry)
             for fault in device.counts:
                 faults.labels(fault).set_function(partial(device.counts.__getitem__, fault))
 
     signal.signal(START_FAULTS, lambda *_: device.start())
     signal.signal(STOP_FAULTS, lambda *_: device.stop())
-    with patch.object(EncoderGraph, "run", run_or_fail), patch.object(app, "Recorder", SoakRecorder):
+    with (
+        patch.object(EncoderGraph, "run", run_or_fail),
+        patch.object(app, "Recorder", FaultRecorder),
+        patch.object(front_end_processes, "COMMAND", (sys.executable, "-m", "tests.soak.counted_front_end")),
+    ):
         return cli.main()
 
 

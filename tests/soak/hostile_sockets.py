@@ -22,7 +22,8 @@ from grpc_health.v1 import health_pb2
 from headwaiter_proto import encoder_pb2 as pb
 from testbed.server_process import RunningServer
 from tests.e2e.raw_http2 import RawConnection
-from tests.soak.checks import sampled_memory
+from tests.server_processes import processes
+from tests.soak.checks import holdings, memory_mib, sampled_memory
 from tests.soak.honest_caller import HonestCaller, Measurement
 from tests.soak.partial_messages import PartialMessages
 from tests.soak.report import table
@@ -146,6 +147,10 @@ class _Readiness:
         self._thread.join()
 
 
+def _cpu_s(server: RunningServer) -> float:
+    return sum(sum(process.cpu_times()[:2]) for process in processes(server))
+
+
 def _attackers(server: RunningServer, seconds: float) -> psutil.Popen:
     http_address = server.metrics_url.split("/")[2]
     return psutil.Popen(
@@ -159,21 +164,20 @@ def hostile_sockets(server: RunningServer, beside: RunningServer, seconds: float
     The attackers first attack another server `beside`: that shows what they and their victim take from the processor.
     """
     calm, other, attacked, after = Measurement(), Measurement(), Measurement(), Measurement()
-    process = psutil.Process(server.process.pid)
     with HonestCaller(server.address) as caller:
         with caller.measuring(calm):
             time.sleep(_CALM_S)
         attackers = _attackers(beside, min(seconds, _BESIDE_S))
         with caller.measuring(other):
             attackers.wait()
-        before_mib = process.memory_info().rss / _MIB
+        before_mib = memory_mib(server)
         readiness = _Readiness(server)
         attackers = _attackers(server, seconds)
-        cpu_before, wall_s = sum(process.cpu_times()[:2]), time.monotonic()
+        cpu_before, wall_s = _cpu_s(server), time.monotonic()
         with sampled_memory(server) as samples_mib, caller.measuring(attacked):
             while attackers.is_running() and time.monotonic() - wall_s < seconds:
                 time.sleep(0.5)
-        share = (sum(process.cpu_times()[:2]) - cpu_before) / (time.monotonic() - wall_s)
+        share = (_cpu_s(server) - cpu_before) / (time.monotonic() - wall_s)
         attackers.wait()
         readiness.stop()
         time.sleep(_SETTLE_S)
@@ -197,9 +201,10 @@ def hostile_sockets(server: RunningServer, beside: RunningServer, seconds: float
     ]
     print(table(("honest caller", "answers", "p50 ms", "p99 ms", "errors"), rows))
     print(
-        f"memory: +{growth_mib:.0f} MiB at most, +{process.memory_info().rss / _MIB - before_mib:.0f} MiB after "
+        f"memory: +{growth_mib:.0f} MiB at most, +{memory_mib(server) - before_mib:.0f} MiB after "
         f"{_SETTLE_S:.0f} s; the server took {share:.2f} cores; readiness: {len(readiness.seconds)} answers, "
-        f"{readiness.failures} failures, {max(readiness.seconds):.2f} s at most; {process.num_fds()} descriptors"
+        f"{readiness.failures} failures, {max(readiness.seconds):.2f} s at most; "
+        f"{holdings(server)['open files']} descriptors"
     )
     broken = [f"memory grew by {growth_mib:.0f} MiB"] * (growth_mib > _MAX_GROWTH_MIB)
     ratio = attacked.p99_ms / max(calm.p99_ms, other.p99_ms)

@@ -100,10 +100,15 @@ async def _main(engine: socket.socket, http_socket: socket.socket) -> None:
     collecting.cancel()
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Run a front end with the arguments of the command line: two sockets, and the number of the front end."""
     engine_file, http_file, number = map(int, sys.argv[1:])
     configure_logging(f"front end {number}")
     asyncio.run(_main(socket.socket(fileno=engine_file), socket.socket(fileno=http_file)))
     sys.stderr.flush()
     # Threads that tokenise or write a reply cannot be interrupted.
     os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -24,6 +24,8 @@ _LIVES_S = 5.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 30.0
 # A front end ends when its socket is closed, and is killed after this time.
 _END_S = 1.0
+# The program of a front end; its arguments follow.
+COMMAND = (sys.executable, "-P", "-m", "headwaiter_server.processes.front_end_process")
 
 
 class Child(Protocol):
@@ -41,8 +43,8 @@ class Child(Protocol):
 async def spawn_process(engine: socket.socket, http_socket: socket.socket, number: int) -> Child:
     """Start the process of a front end with its end of the socket to the engine."""
     files = engine.fileno(), http_socket.fileno()
-    command = (sys.executable, "-P", "-m", "headwaiter_server.processes.front_end_process", *map(str, (*files, number)))
-    return await asyncio.create_subprocess_exec(*command, stdin=asyncio.subprocess.DEVNULL, pass_fds=files)
+    arguments = map(str, (*files, number))
+    return await asyncio.create_subprocess_exec(*COMMAND, *arguments, stdin=asyncio.subprocess.DEVNULL, pass_fds=files)
 
 
 class FrontEndProcesses:
