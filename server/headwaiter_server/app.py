@@ -36,7 +36,7 @@ class Server:
         self._engine = links.engine = LocalEngine(settings, recorder, links, self._report_health)
         count = _front_end_count(settings)
         self._front_end: FrontEnd | FrontEndProcesses = (
-            FrontEndProcesses(settings, count, links, recorder) if count else FrontEnd(settings, recorder, self._engine)
+            FrontEndProcesses(settings, count, links) if count else FrontEnd(settings, recorder, self._engine)
         )
 
     @property

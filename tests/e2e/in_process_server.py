@@ -70,6 +70,11 @@ class _FrontEndInLoop:
         """End the task once its sockets are closed."""
 
 
+def one_front_end() -> int:
+    """Return 1, or 0 without front ends: for limits of connections, of which each front end has its share."""
+    return min(1, int(os.environ[FRONT_ENDS]))
+
+
 def connect(server: Server) -> AsyncClient:
     """Return a client that never retries, so that a test sees the first refusal."""
     return AsyncClient(f"127.0.0.1:{server.port}", retry=RetryPolicy(max_attempts=1))

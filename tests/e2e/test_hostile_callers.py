@@ -22,7 +22,14 @@ from headwaiter_server.models.tokenizer import BundleTokenizer, TokenizedText
 from headwaiter_server.runtime.attention_weights import AttentionWeightsGraph
 from testbed.server_process import FRONT_ENDS
 from tests.e2e.grpc_errors import code_of
-from tests.e2e.in_process_server import connect, front_ends_in_loop, metrics_url, paused_device, wait_until
+from tests.e2e.in_process_server import (
+    connect,
+    front_ends_in_loop,
+    metrics_url,
+    one_front_end,
+    paused_device,
+    wait_until,
+)
 from tests.e2e.prometheus_metrics import metric_value, read_metric
 from tests.e2e.raw_http2 import RawConnection
 from tests.stored_costs import cost_folder
@@ -64,7 +71,10 @@ def requests_total(server: Server, **labels: str) -> float:
 
 async def test_replies_that_a_caller_does_not_read_are_bounded_and_others_are_answered(text_bundle: Path) -> None:
     calls = 12
-    async with serving_with(text_bundle, max_reply_bytes=8 * REPLY_BYTES) as (server, client):
+    async with serving_with(text_bundle, front_ends=one_front_end(), max_reply_bytes=8 * REPLY_BYTES) as (
+        server,
+        client,
+    ):
         with RawConnection(server.port, window_bytes=0) as first, RawConnection(server.port, window_bytes=0) as second:
             # The first connection gets half of the limit, and the second one half of the rest.
             for connection, sent, answered in ((first, calls, 4), (second, 2 * calls, 4 + 2)):
@@ -87,7 +97,7 @@ async def until_admitted(send: Callable[[], Awaitable[object]]) -> None:
 
 
 async def test_one_connection_cannot_hold_all_calls(text_bundle: Path) -> None:
-    async with serving_with(text_bundle, max_calls=8) as (server, client):
+    async with serving_with(text_bundle, front_ends=one_front_end(), max_calls=8) as (server, client):
         with RawConnection(server.port) as greedy:
             for _ in range(20):
                 greedy.call("EncodeStream", STREAM_REQUEST, end=False)

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
 
+from prometheus_client import Counter, Gauge
 from prometheus_client.exposition import choose_encoder
 
 from headwaiter_proto.rules.errors import HeadwaiterError
@@ -45,6 +46,7 @@ class FrontEndLinks:
 
     Attributes:
         engine: runs the models; set it before the first front end is added.
+        restarts: counts the front ends that were started again.
     """
 
     engine: LocalEngine
@@ -54,6 +56,11 @@ class FrontEndLinks:
         self._links: set[_FrontEndLink] = set()
         # Front ends that know all models.
         self._joined: set[_FrontEndLink] = set()
+        self.restarts = Counter(
+            "headwaiter_front_end_restarts", "Front ends that ended and were started again.", registry=recorder.registry
+        )
+        running = Gauge("headwaiter_front_ends", "Front ends that run.", registry=recorder.registry)
+        running.set_function(lambda: len(self._joined))
         # The counts of front ends that have ended.
         self._ended_samples: Samples = {}
         self._ended_totals: list[dict[int, Totals]] = []

@@ -9,11 +9,8 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Protocol
 
-from prometheus_client import Counter, Gauge
-
 from headwaiter_server.config import Settings
 from headwaiter_server.front_end import cannot_listen, listen_for_http
-from headwaiter_server.metrics import Recorder
 from headwaiter_server.processes.front_end_links import FrontEndLinks
 from headwaiter_server.processes.link import Link
 
@@ -54,24 +51,18 @@ class FrontEndProcesses:
         settings: the settings of the server.
         count: number of front ends.
         links: the engine's ends of their sockets.
-        recorder: records how often a front end was started again.
 
     Attributes:
         port: the port for gRPC; 0 until the front ends listen.
         metrics_port: the port for HTTP; 0 until the front ends listen.
     """
 
-    def __init__(self, settings: Settings, count: int, links: FrontEndLinks, recorder: Recorder) -> None:
+    def __init__(self, settings: Settings, count: int, links: FrontEndLinks) -> None:
         self._settings, self._count, self._links = settings, count, links
         self._running: dict[int, tuple[Child, Link]] = {}
         self._keepers: list[asyncio.Task[None]] = []
         self._unanswered_count = 0
         self._stopping = False
-        self._restarts = Counter(
-            "headwaiter_front_end_restarts", "Front ends that ended and were started again.", registry=recorder.registry
-        )
-        running = Gauge("headwaiter_front_ends", "Front ends that run.", registry=recorder.registry)
-        running.set_function(lambda: len(self._running))
         self.port = self.metrics_port = 0
 
     @property
@@ -167,7 +158,7 @@ class FrontEndProcesses:
                 log.error(
                     "front end %d has ended with exit code %s; it is started again in %g s", number, exit_code, pause_s
                 )
-                self._restarts.inc()
+                self._links.restarts.inc()
                 await asyncio.sleep(pause_s)
                 pause_s = min(2 * pause_s or _FIRST_PAUSE_S, _LONGEST_PAUSE_S)
                 try:
