@@ -1,13 +1,12 @@
 """Run the command headwaiter-server."""
 
 import asyncio
-import atexit
 import logging
 import os
 import sys
-from typing import NoReturn
 
 from headwaiter_server.config import SettingsError, read_settings
+from headwaiter_server.exit import exit_at_once
 from headwaiter_server.log_lines import configure_logging
 
 
@@ -39,25 +38,17 @@ def main() -> int:
             await serve(settings)
         except DeviceLost as error:
             logging.getLogger(__name__).error("%s; the server ends, and its supervisor must start it again", error)
-            _exit_at_once(3)
+            exit_at_once(3)
         except (CannotListen, ModelRefused) as error:
             return _fail(str(error), 1)
         except SettingsError as error:
             return _fail(str(error), 2)
         except Exception:
             logging.getLogger(__name__).exception("the server failed")
-            _exit_at_once(1)
-        _exit_at_once(0)
+            exit_at_once(1)
+        return exit_at_once(0)
 
     return asyncio.run(serve_and_exit())
-
-
-def _exit_at_once(exit_code: int) -> NoReturn:
-    """Exit without waiting for threads that load a model or run a batch, because they cannot be interrupted."""
-    # Only these functions delete temporary files and flush the log; the threads still run meanwhile.
-    atexit._run_exitfuncs()  # noqa: SLF001 - atexit has no public function for this
-    sys.stderr.flush()
-    os._exit(exit_code)
 
 
 def _fail(message: str, exit_code: int) -> int:

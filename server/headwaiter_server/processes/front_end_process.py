@@ -4,7 +4,6 @@ The first socket leads to the engine. The second one listens for HTTP; all front
 """
 
 import asyncio
-import os
 import signal
 import socket
 import sys
@@ -12,6 +11,7 @@ from contextlib import suppress
 from typing import Any
 
 from headwaiter_server.config import Settings, SettingsError
+from headwaiter_server.exit import exit_at_once
 from headwaiter_server.front_end import CannotListen, FrontEnd
 from headwaiter_server.garbage import collect_garbage, tune_garbage_collector
 from headwaiter_server.log_lines import configure_logging
@@ -98,6 +98,7 @@ async def _main(engine: socket.socket, http_socket: socket.socket) -> None:
     collecting = asyncio.create_task(collect_garbage())
     await FrontEndProcess(http_socket).serve(engine)
     collecting.cancel()
+    exit_at_once(0)
 
 
 def main() -> None:
@@ -105,9 +106,6 @@ def main() -> None:
     engine_file, http_file, number = map(int, sys.argv[1:])
     configure_logging(f"front end {number}")
     asyncio.run(_main(socket.socket(fileno=engine_file), socket.socket(fileno=http_file)))
-    sys.stderr.flush()
-    # Threads that tokenise or write a reply cannot be interrupted.
-    os._exit(0)
 
 
 if __name__ == "__main__":
