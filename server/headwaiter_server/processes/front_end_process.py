@@ -56,6 +56,7 @@ class FrontEndProcess:
                 async with asyncio.timeout(2 * _SEND_ERRORS_S):
                     await asyncio.sleep(0)
                     await self._front_end.stop_listening(_SEND_ERRORS_S)
+        self._http_socket.close()
         self._link.close()
 
     async def _listen(self, settings: Settings) -> tuple[int, int] | Exception:
@@ -63,12 +64,13 @@ class FrontEndProcess:
         recorder = Recorder()
         engine = RemoteEngine(settings, recorder, self._link, self._report_health)
         self._methods |= engine.methods
-        self._front_end = FrontEnd(settings, recorder, engine, self._http_socket)
+        front_end = FrontEnd(settings, recorder, engine, self._http_socket)
         try:
-            await self._front_end.listen()
+            await front_end.listen()
         except (CannotListen, SettingsError) as error:
             return error
-        return self._front_end.port, self._front_end.metrics_port
+        self._front_end = front_end
+        return front_end.port, front_end.metrics_port
 
     def _report_health(self) -> None:
         self._listening.report_health()

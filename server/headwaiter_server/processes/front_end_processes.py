@@ -61,6 +61,7 @@ class FrontEndProcesses:
         self._settings, self._count, self._links = settings, count, links
         self._running: dict[int, tuple[Child, Link]] = {}
         self._keepers: list[asyncio.Task[None]] = []
+        self._sockets: list[socket.socket] = []
         self._unanswered_count = 0
         self._stopping = False
         self.port = self.metrics_port = 0
@@ -77,10 +78,15 @@ class FrontEndProcesses:
             CannotListen: a port cannot be used.
             SettingsError: a file cannot be used.
         """
-        self._grpc_socket, self._address = _reserve(self._settings.address)
-        self._http_socket = listen_for_http(self._settings)
+        grpc_socket, self._address = _reserve(self._settings.address)
+        self._sockets.append(grpc_socket)
         try:
-            await asyncio.gather(*map(self._start, range(1, self._count + 1)))
+            self._http_socket = listen_for_http(self._settings)
+            self._sockets.append(self._http_socket)
+            # If one front end cannot start, wait for the others, which are stopped then.
+            started = await asyncio.gather(*map(self._start, range(1, self._count + 1)), return_exceptions=True)
+            for error in filter(None, started):
+                raise error
         except BaseException:
             await self.stop_listening(0)
             raise
@@ -109,8 +115,8 @@ class FrontEndProcesses:
             keeper.cancel()
         await asyncio.gather(*(self._end(child, link) for child, link in self._running.values()))
         self._running.clear()
-        self._grpc_socket.close()
-        self._http_socket.close()
+        for each in self._sockets:
+            each.close()
 
     async def _call_all(self, method: str, *arguments: Any) -> list[Any]:
         links = [link for _, link in self._running.values()]
@@ -139,7 +145,6 @@ class FrontEndProcesses:
             await self._end(child, link)
             raise
         self._running[number] = child, link
-        log.info("front end %d answers requests", number)
 
     async def _keep(self, number: int) -> None:
         """Start a front end again whenever it ends."""
@@ -163,6 +168,7 @@ class FrontEndProcesses:
                 pause_s = min(2 * pause_s or _FIRST_PAUSE_S, _LONGEST_PAUSE_S)
                 try:
                     await self._start(number)
+                    log.info("front end %d answers requests again", number)
                 except Exception:
                     log.exception("front end %d does not start", number)
 
