@@ -103,7 +103,8 @@ class Server:
 def _front_end_count(settings: Settings) -> int:
     """Return the number of processes for front ends; 0 for a front end in the process of the models."""
     if settings.front_ends is not None:
-        return settings.front_ends
+        # Each front end answers at least one call.
+        return min(settings.front_ends, settings.max_calls)
     # One process cannot feed a GPU. On a CPU, the processes would take the cores that the model needs.
     if settings.provider == "cpu" or compute_capability(settings.devices[0]) is None:
         return 0

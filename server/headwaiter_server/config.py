@@ -202,9 +202,11 @@ class Settings:
         restricted = usable < (os.cpu_count() or 1)
         return max(1, usable // self.instances) if restricted or self.instances > 1 else None
 
-    def share(self, parts: int) -> "Settings":
-        """Return the settings of one of several front ends, which share the limits of the server."""
-        calls, reply_bytes = -(-self.max_calls // parts), -(-self.max_reply_bytes // parts)
+    def share(self, number: int, parts: int) -> "Settings":
+        """Return the settings of front end `number` of `parts`, from 1; their limits add up to those of the server."""
+        calls, reply_bytes = (
+            limit // parts + (number <= limit % parts) for limit in (self.max_calls, self.max_reply_bytes)
+        )
         return dataclasses.replace(self, front_ends=parts, max_calls=calls, max_reply_bytes=reply_bytes)
 
     def warnings(self, environment: Mapping[str, str]) -> list[str]:

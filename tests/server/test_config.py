@@ -22,6 +22,7 @@ GIVEN = {
     "http_address": ("0.0.0.0:0", "0.0.0.0:0"),
     "http_api": ("on", "on"),
     "playground": ("on", "on"),
+    "front_ends": ("3", 3),
     "http_timeout_s": ("1.5", 1.5),
     "threads": ("3", 3),
     "devices": ("1,0", (1, 0)),
@@ -153,6 +154,7 @@ def test_unknown_variables_are_ignored() -> None:
         (["b", "--address", "localhost:70000"], {}, ["--address", "'localhost:70000'", "HOST:PORT"]),
         (["b", "--metrics-port", "-1"], {}, ["--metrics-port", "'-1'", "port"]),
         (["b", "--metrics-port", "65536"], {}, ["--metrics-port", "'65536'", "port"]),
+        (["b", "--front-ends", "-1"], {}, ["--front-ends", "'-1'", "auto", "64"]),
         (["b", "--devices", "0,0"], {}, ["--devices", "'0,0'"]),
         (["b", "--devices", "0,-1"], {}, ["--devices", "'0,-1'"]),
         (["b", "--threads", "1.5"], {}, ["--threads", "'1.5'", "0"]),
@@ -219,3 +221,10 @@ def test_the_error_for_a_token_file_that_is_not_text_names_the_file() -> None:
     Path("BINARY").write_bytes(b"\xff\xfe")
     with pytest.raises(SettingsError, match="--token-file BINARY"):
         Settings(bundle=Path("b"), token_file=Path("BINARY")).token()
+
+
+def test_the_limits_of_the_front_ends_add_up_to_those_of_the_server() -> None:
+    settings = Settings(bundle=Path("bundle"), max_calls=11, max_reply_bytes=100)
+    shares = [settings.share(number, 3) for number in (1, 2, 3)]
+    assert sorted(each.max_calls for each in shares) == [3, 4, 4]
+    assert sorted(each.max_reply_bytes for each in shares) == [33, 33, 34]

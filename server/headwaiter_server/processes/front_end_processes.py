@@ -130,7 +130,7 @@ class FrontEndProcesses:
             SettingsError: a file cannot be used.
             Unavailable: the process has ended.
         """
-        settings = replace(self._settings.share(self._count), address=self._address)
+        settings = replace(self._settings.share(number, self._count), address=self._address)
         ours, theirs = socket.socketpair()
         child = await spawn_process(theirs, self._http_socket, number)
         theirs.close()
