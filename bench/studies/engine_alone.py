@@ -1,9 +1,11 @@
-"""The engine alone: its CPU time for each sequence that front ends send, on a device that computes nothing."""
+"""The engine alone: its CPU time for each sequence that front ends send, on a device that computes nothing.
+
+Run it with `python -m bench.studies.engine_alone`.
+"""
 
 import asyncio
 import gc
 import socket
-import subprocess
 import sys
 import time
 from types import SimpleNamespace
@@ -12,8 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bench.processes import LOAD_CORE, SERVER_CORE, pin
+from bench.processes import LOAD_CORE, SERVER_CORE, in_new_process, pin
 from bench.studies.scheduler_alone import (
+    CALLERS,
     COST,
     GC_THRESHOLD_OBJECTS,
     LENGTH_TOKENS,
@@ -51,21 +54,22 @@ async def _measure(callers: int) -> tuple[float, float, float]:
     engine: Any = SimpleNamespace(scheduler=scheduler, running_model=lambda _: running, load=None, unload=None)
     links.engine = engine
     ours, theirs = socket.socketpair()
-    command = [sys.executable, "-m", __name__, str(theirs.fileno()), str(callers)]
-    with subprocess.Popen(command, pass_fds=[theirs.fileno()]) as load:
-        theirs.close()
-        await links.add(ours)
-        while not observer.sequences:
-            await asyncio.sleep(0.1)
-        await asyncio.sleep(_RUN_S)
-        gc.collect()
-        gc.freeze()
-        cpu_s, started_s = time.process_time(), time.perf_counter()
-        batches, sequences = observer.batches, observer.sequences
-        await asyncio.sleep(_RUN_S)
-        cpu_s, run_s = time.process_time() - cpu_s, time.perf_counter() - started_s
-        batches, sequences = observer.batches - batches, observer.sequences - sequences
-        load.kill()
+    command = [sys.executable, "-m", "bench.studies.engine_alone", str(theirs.fileno()), str(callers)]
+    load = await asyncio.create_subprocess_exec(*command, pass_fds=[theirs.fileno()])
+    theirs.close()
+    await links.add(ours)
+    while not observer.sequences:  # noqa: ASYNC110 - an event costs each batch time
+        await asyncio.sleep(0.1)
+    await asyncio.sleep(_RUN_S)
+    gc.collect()
+    gc.freeze()
+    cpu_s, started_s = time.process_time(), time.perf_counter()
+    batches, sequences = observer.batches, observer.sequences
+    await asyncio.sleep(_RUN_S)
+    cpu_s, run_s = time.process_time() - cpu_s, time.perf_counter() - started_s
+    batches, sequences = observer.batches - batches, observer.sequences - sequences
+    load.kill()
+    await load.wait()
     return cpu_s / sequences * 1e6, sequences / run_s, sequences / batches
 
 
@@ -88,5 +92,17 @@ def send(end: socket.socket, callers: int) -> None:
         )
 
 
+def main() -> None:
+    """Measure, and print the figures; with arguments, send requests instead."""
+    if sys.argv[1:]:
+        send(socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2]))
+        return
+    for callers in CALLERS:
+        cpu_us, per_s, per_batch = in_new_process("bench.studies.engine_alone", "measure", callers)
+        print(
+            f"{callers:,} in flight: {cpu_us:.0f} µs, {per_s:,.0f} sequences/s, {per_batch:.0f} per batch", flush=True
+        )
+
+
 if __name__ == "__main__":
-    send(socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2]))
+    main()

@@ -1,8 +1,8 @@
 """The CPU time of a unary call: Headwaiter with a null model in turns with an echo server, under the load of h2load.
 
 Run it with `python -m bench.studies.unary_calls`; it needs h2load, which is part of nghttp2. It prints for each round
-the server's CPU microseconds per call and the calls/s. The load generator is written in C, so that it never limits the
-server.
+the CPU microseconds per call and the calls/s: of the echo server, of Headwaiter in one process, and of Headwaiter's
+engine and of its two front ends. The load generator is written in C, so that it never limits the server.
 """
 
 import re
@@ -13,9 +13,10 @@ from typing import Any, NamedTuple
 
 import grpc
 import numpy as np
+import psutil
 
 from bench.loads.raw_calls import ENCODE, request
-from bench.measure import MINIMAL, Fleet, counters
+from bench.measure import MINIMAL, Fleet, ServerSetup, counters
 from bench.processes import LOAD_CORE, cpu_s, pin
 from bench.rounds import Rounds
 from bench.studies.front_end import NULL
@@ -23,14 +24,19 @@ from headwaiter_proto import encoder_pb2 as pb
 from testbed.server_process import RunningServer
 
 _LENGTH_TOKENS = 20
-_CONNECTIONS, _STREAMS = 4, 8
+# With eight connections, each of two front ends has some.
+_CONNECTIONS, _STREAMS = 8, 8
 _WARM_UP_CALLS, _CALLS = 1_000, 6_000
 _ROUNDS = 5
-_MOST_RATIO = 1.9
+_MOST_RATIO, _MOST_FRONT_END_RATIO = 1.9, 1.6
+_FRONT_ENDS = ServerSetup("null model, two front ends", program=NULL.program, flags=("--front-ends", "2"))
 
 
 class _CallCost(NamedTuple):
+    """The CPU time of a call, in the process that was started and in its children."""
+
     cpu_us: float
+    children_cpu_us: float
     calls_per_s: float
 
 
@@ -38,21 +44,27 @@ def main() -> None:
     """Measure, and print the figures."""
     pin(LOAD_CORE)
     message = request(np.arange(1000, 1000 + _LENGTH_TOKENS)).message
-    ratios = Rounds()
+    ratios, front_end_ratios = Rounds(), Rounds()
     with Fleet() as fleet:
         echo = f"/echo/unary-{_reply_bytes(fleet[NULL].address, message)}"
         for _ in range(_ROUNDS):
-            ours, theirs = _cost(fleet[NULL], ENCODE, message), _cost(fleet[MINIMAL], echo, message)
+            theirs, ours = _cost(fleet[MINIMAL], echo, message), _cost(fleet[NULL], ENCODE, message)
+            divided = _cost(fleet[_FRONT_ENDS], ENCODE, message)
             ratios.append(ours.cpu_us / theirs.cpu_us)
+            front_end_ratios.append(divided.children_cpu_us / theirs.cpu_us)
             print(
-                f"Headwaiter {ours.cpu_us:.0f} µs, {ours.calls_per_s:.0f}/s; "
-                f"echo {theirs.cpu_us:.0f} µs, {theirs.calls_per_s:.0f}/s; ratio {ratios[-1]:.2f}",
+                f"echo {theirs.cpu_us:.0f} µs, {theirs.calls_per_s:.0f}/s; "
+                f"one process {ours.cpu_us:.0f} µs, {ours.calls_per_s:.0f}/s, ratio {ratios[-1]:.2f}; "
+                f"front end {divided.children_cpu_us:.0f} µs, ratio {front_end_ratios[-1]:.2f}, "
+                f"engine {divided.cpu_us:.0f} µs",
                 flush=True,
             )
-        # h2load sees only the status of HTTP, which is 200 for calls that fail, too.
-        answered = counters(fleet[NULL].metrics_url)["headwaiter_requests_total OK"]
-        assert answered == 1 + _ROUNDS * (_WARM_UP_CALLS + _CALLS)
-    print(f"median ratio {ratios:.2f}; at most {_MOST_RATIO} is required")
+        for setup in (NULL, _FRONT_ENDS):
+            # h2load sees only the status of HTTP, which is 200 for calls that fail, too.
+            answered = counters(fleet[setup].metrics_url)["headwaiter_requests_total OK"]
+            assert answered == _ROUNDS * (_WARM_UP_CALLS + _CALLS) + (setup is NULL)
+    print(f"median ratios: one process {ratios:.2f}, at most {_MOST_RATIO} is required")
+    print(f"front end {front_end_ratios:.2f}, at most {_MOST_FRONT_END_RATIO} is required")
 
 
 def _reply_bytes(address: str, message: bytes) -> int:
@@ -66,9 +78,18 @@ def _reply_bytes(address: str, message: bytes) -> int:
 
 def _cost(server: RunningServer, method: str, message: bytes) -> _CallCost:
     _send(server, method, message, _WARM_UP_CALLS)
-    before_s = cpu_s(server.process.pid)
+    before_s, children_before_s = _cpu_s(server)
     calls_per_s = _send(server, method, message, _CALLS)
-    return _CallCost((cpu_s(server.process.pid) - before_s) / _CALLS * 1e6, calls_per_s)
+    after_s, children_after_s = _cpu_s(server)
+    return _CallCost(
+        (after_s - before_s) / _CALLS * 1e6, (children_after_s - children_before_s) / _CALLS * 1e6, calls_per_s
+    )
+
+
+def _cpu_s(server: RunningServer) -> tuple[float, float]:
+    """Return the CPU seconds of a server's process, and of its children."""
+    process = psutil.Process(server.process.pid)
+    return cpu_s(process.pid), sum(cpu_s(child.pid) for child in process.children())
 
 
 def _send(server: RunningServer, method: str, message: bytes, calls: int) -> float:
