@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 # The part of a drain that is reserved for sending replies.
 _SEND_REPLIES_S = 1.0
 # With a GPU, the engine keeps processors for its event loop and for the threads that feed the GPU.
-_ENGINE_PROCESSORS, _MOST_FRONT_ENDS = 2, 8
+_ENGINE_PROCESSORS, _MOST_FRONT_ENDS = 2, 12
 
 
 class Server:

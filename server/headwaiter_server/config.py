@@ -86,7 +86,7 @@ class Settings:
         None,
         FRONT_ENDS,
         "processes that listen, tokenise and reply beside the process of the models; 0 does all in one process; auto "
-        "takes 0 on a CPU, and with a GPU two less than the processors, at most 8",
+        "takes 0 on a CPU, and with a GPU two less than the processors, at most 12",
     )
     http_timeout_s: float = _setting(60.0, TIME_LIMIT, "longest time in seconds to answer a request over HTTP")
     threads: int = _setting(0, NATURAL, "CPU threads of each session; 0 divides the cores among the sessions")
