@@ -32,7 +32,7 @@ class Server:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         recorder = Recorder(settings.devices)
-        links = FrontEndLinks(recorder)
+        self._links = links = FrontEndLinks(recorder)
         self._engine = links.engine = LocalEngine(settings, recorder, links, self._report_health)
         count = _front_end_count(settings)
         self._front_end: FrontEnd | FrontEndProcesses = (
@@ -60,6 +60,7 @@ class Server:
         await self._front_end.listen()
         try:
             await self._engine.start()
+            await self._links.published()
         except BaseException:
             await self._front_end.stop_listening(0)
             raise

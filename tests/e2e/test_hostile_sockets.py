@@ -20,7 +20,7 @@ from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_server.http import connections
 from headwaiter_server.rpc import endpoint, incoming
 from testbed.server_process import RunningServer, running_server
-from tests.e2e.in_process_server import connect, metrics_url, serving, wait_until
+from tests.e2e.in_process_server import connect, metrics_url, one_front_end, serving, wait_until
 from tests.e2e.prometheus_metrics import metric_value
 from tests.e2e.raw_http2 import RawConnection
 from tests.server_processes import memory_bytes, processes
@@ -121,7 +121,8 @@ async def test_a_message_that_stays_incomplete_is_dropped_and_the_call_told(text
 async def test_a_reply_that_is_not_taken_in_time_frees_its_share(text_bundle: Path) -> None:
     request = pb.EncodeRequest(texts=pb.Texts(values=["bread " * 20] * 40), output=pb.OutputOptions(hidden=True))
     with patch.object(endpoint, "DELIVERY_S", 0.3):
-        async with serving(text_bundle, max_reply_bytes=150_000) as server, connect(server) as client:
+        limits = {"front_ends": one_front_end(), "max_reply_bytes": 150_000}
+        async with serving(text_bundle, **limits) as server, connect(server) as client:
             with RawConnection(server.port, window_bytes=0) as greedy:
                 refused = False
                 async with asyncio.timeout(10):

@@ -61,6 +61,7 @@ class FrontEndLinks:
         )
         running = Gauge("headwaiter_front_ends", "Front ends that run.", registry=recorder.registry)
         running.set_function(lambda: len(self._joined))
+        self._published: asyncio.Future[list[Any]] | None = None
         # The counts of front ends that have ended.
         self._ended_samples: Samples = {}
         self._ended_totals: list[dict[int, Totals]] = []
@@ -88,8 +89,23 @@ class FrontEndLinks:
         directory = self.engine.directory
         versions = [each.status() for each in directory.known_versions]
         current = [each.facts.number for each in directory.current]
-        for link in self._joined:
-            link.notify("publish", versions, current, directory.started)
+        calls = (link.call("publish", versions, current, directory.started) for link in self._joined)
+        self._published = asyncio.gather(*calls, return_exceptions=True)
+
+    async def published(self) -> None:
+        """Wait until all front ends know what was published last."""
+        if self._published is not None:
+            await asyncio.shield(self._published)
+
+    async def load(self, name: str) -> None:
+        """Load a model; see `Engine`. All front ends answer requests with the model afterwards."""
+        await self.engine.load(name)
+        await self.published()
+
+    async def unload(self, name: str) -> None:
+        """Unload a model; see `Engine`. No front end answers new requests with the model afterwards."""
+        await self.engine.unload(name)
+        await self.published()
 
     async def prepare(self, facts: ModelFacts, tokenizer: BundleTokenizer | None) -> None:
         """Let all front ends open the tokenizer of a model; a front end that cannot is closed."""
@@ -169,8 +185,8 @@ class _FrontEndLink(Link):
             "describe": self._describe,
             "batches": self._batches,
             "totals": links.totals,
-            "load": engine.load,
-            "unload": engine.unload,
+            "load": links.load,
+            "unload": links.unload,
             "metrics": links.metrics,
         }
         super().__init__(methods, self._receive, self._give_up)
