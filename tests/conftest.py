@@ -141,9 +141,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Skip a test marked `one_process` if servers have front ends, and one marked `gpu` if CUDA does not work here."""
-    if (marker := item.get_closest_marker("one_process")) and item.config.getoption("--front-ends"):
-        pytest.skip(marker.args[0])
+    """Skip a test marked `gpu` if CUDA does not work here."""
     if not item.get_closest_marker("gpu"):
         return
     from bench.gpu.cuda import cuda_unavailable_reason
