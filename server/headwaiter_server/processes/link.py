@@ -11,6 +11,7 @@ from headwaiter_proto.rules.errors import HeadwaiterError, Unavailable
 from headwaiter_server.processes.messages import (
     HEADER,
     Kind,
+    missing_bytes,
     read_error,
     read_objects,
     read_vectors,
@@ -61,7 +62,9 @@ class Link(asyncio.Protocol):
         self._waiting: dict[int, asyncio.Future[Any]] = {}
         self._answering: dict[int, asyncio.Task[None]] = {}
         self._outgoing: list[Any] = []
-        self._incomplete = b""
+        # The pieces of an incomplete message, and the least number of bytes that it still lacks.
+        self._received: list[bytes] = []
+        self._missing_bytes = 0
         self._transport: asyncio.Transport | None = None
         self._loop = asyncio.get_running_loop()
         self.closed: asyncio.Future[None] = self._loop.create_future()
@@ -122,9 +125,13 @@ class Link(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Handle all complete messages."""
-        if self._incomplete:
-            data = self._incomplete + data
-        messages, self._incomplete = split_messages(data)
+        self._received.append(data)
+        self._missing_bytes -= len(data)
+        if self._missing_bytes > 0:
+            # A message of 100 MB arrives in hundreds of pieces: joining them at each piece would copy gigabytes.
+            return
+        messages, left = split_messages(b"".join(self._received))
+        self._received, self._missing_bytes = [left] if left else [], missing_bytes(left)
         for kind, number, payload in messages:
             self._handle(kind, number, payload)
 
@@ -152,10 +159,12 @@ class Link(asyncio.Protocol):
         if kind is Kind.REQUEST:
             self._on_request(number, payload)
         elif kind is Kind.CALL:
-            self._answering[number] = self._loop.create_task(self._answer(number, payload))
+            task = self._answering[number] = self._loop.create_task(self._answer(number, payload))
+            # Not in the task itself, which never runs if it is cancelled before its first step.
+            task.add_done_callback(lambda _: self._answering.pop(number))
         elif kind is Kind.CANCEL:
-            if task := self._answering.get(number):
-                task.cancel()
+            if answering := self._answering.get(number):
+                answering.cancel()
             else:
                 self._on_cancel(number)
         elif (answer := self._waiting.get(number)) is not None and not answer.done():
@@ -180,8 +189,6 @@ class Link(asyncio.Protocol):
         except Exception as error:
             log.exception("a call between processes failed")
             self.send(Kind.RAISED, number, write_error(HeadwaiterError(f"a call between processes failed: {error}")))
-        finally:
-            del self._answering[number]
 
 
 def _gone() -> Unavailable:

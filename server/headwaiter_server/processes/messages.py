@@ -183,3 +183,11 @@ def split_messages(received: bytes) -> tuple[list[tuple[Kind, int, bytes]], byte
         place = start + length
         messages.append((Kind(kind), number, received[start:place]))
     return messages, received[place:]
+
+
+def missing_bytes(incomplete: bytes) -> int:
+    """Return the least number of bytes that the message which begins with these bytes still lacks."""
+    if len(incomplete) < HEADER.size:
+        return HEADER.size - len(incomplete)
+    length, _, _ = HEADER.unpack_from(incomplete)
+    return HEADER.size + int(length) - len(incomplete)

@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 
 from headwaiter_proto.rules.errors import ModelNotFound, Overloaded, Unavailable
 from headwaiter_server.processes.link import Link, Methods, Refused
-from headwaiter_server.processes.messages import Kind, write_error
+from headwaiter_server.processes.messages import HEADER, Kind, write_error, write_objects
 
 
 @asynccontextmanager
@@ -116,6 +117,31 @@ async def test_when_a_process_ends_what_waits_for_it_fails_at_once_and_what_work
         await stopped.wait()
         with pytest.raises(Unavailable, match="has ended"):
             await asks.call("hang")
+
+
+async def test_a_large_message_is_not_copied_again_at_each_piece() -> None:
+    requests: list[bytes] = []
+    link = Link({}, on_request=lambda _, payload: requests.append(payload))
+    payload = bytes(16 << 20)
+    message = HEADER.pack(len(payload), Kind.REQUEST, 0) + payload
+    started_s = time.process_time()
+    for place in range(0, len(message), 4096):
+        link.data_received(message[place : place + 4096])
+    # Joined at each piece, 32 GB would be copied, which takes 10 s.
+    assert time.process_time() - started_s < 2.0
+    assert requests == [payload]
+
+
+async def test_a_call_that_is_cancelled_before_it_begins_leaves_nothing() -> None:
+    async def hang() -> None:
+        await asyncio.sleep(60)
+
+    async with pair({"hang": hang}) as (asks, answers), asyncio.timeout(10):
+        # Both messages arrive in one piece.
+        asks.send(Kind.CALL, 7, write_objects("hang"))
+        asks.send(Kind.CANCEL, 7, [])
+        await asyncio.sleep(0.1)
+        assert not answers._answering
 
 
 async def test_a_process_that_does_not_read_is_cut_off_before_it_fills_the_memory(
