@@ -63,8 +63,8 @@ def running_server(
     Raises:
         RuntimeError: the server is not serving after 120 seconds, or has exited.
     """
-    address = address or f"127.0.0.1:{_free_port()}"
-    metrics_port = _free_port()
+    address = address or f"127.0.0.1:{free_port()}"
+    metrics_port = free_port()
     arguments = [*wrapper, *(program or [command_path("headwaiter-server")]), *([str(bundle)] if bundle else [])]
     arguments += ["--address", address, "--metrics-port", str(metrics_port), *flags]
     # Environment variables that the caller has set for another server must not change this server.
@@ -95,7 +95,8 @@ def _wait_until_serving(server: subprocess.Popen[bytes], address: str) -> None:
     raise RuntimeError(f"the server at {address} {problem}: read the server's log for the cause")
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """Return a port that no process of this host uses now."""
     while True:
         port = random.choice(_PORTS)
         with socket.socket() as probe, suppress(OSError):

@@ -51,13 +51,13 @@ async def _measure(callers: int) -> tuple[float, float, float]:
     session = Session(SleepingDevice(), pack([np.zeros(1, np.int64)]))
     running = SimpleNamespace(queue=scheduler.add_model({worker: session}, COST, LIMITS, observer))
     links = FrontEndLinks(Recorder())
-    engine: Any = SimpleNamespace(scheduler=scheduler, running_model=lambda _: running, load=None, unload=None)
+    engine: Any = SimpleNamespace(scheduler=scheduler, running_model=lambda _: running, max_unread_bytes=1 << 30)
     links.engine = engine
     ours, theirs = socket.socketpair()
     command = [sys.executable, "-m", "bench.studies.engine_alone", str(theirs.fileno()), str(callers)]
     load = await asyncio.create_subprocess_exec(*command, pass_fds=[theirs.fileno()])
     theirs.close()
-    await links.add(ours)
+    await links.add(ours, 1)
     while not observer.sequences:  # noqa: ASYNC110 - an event costs each batch time
         await asyncio.sleep(0.1)
     await asyncio.sleep(_RUN_S)

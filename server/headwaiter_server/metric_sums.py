@@ -11,7 +11,8 @@ from prometheus_client.samples import Sample
 from headwaiter_server.model_statistics import Totals
 
 # The value of each series, by the name and the labels of the series.
-_Key = tuple[str, tuple[tuple[str, str], ...]]
+Labels = tuple[tuple[str, str], ...]
+_Key = tuple[str, Labels]
 Samples = Mapping[_Key, float]
 
 
@@ -53,11 +54,11 @@ class SummedMetrics(Collector):
     """The metrics of this process, with the counts of other processes added to each series."""
 
     def __init__(self, registry: CollectorRegistry, others: Iterable[Samples]) -> None:
-        self._registry, self._sums = registry, add_samples(others)
+        self._registry, self._others = registry, list(others)
 
     def collect(self) -> Iterator[Metric]:
         """Yield each family of this process, and the series that only other processes have."""
-        left = dict(self._sums)
+        left = dict(add_samples(self._others))
         families = list(self._registry.collect())
         for family in families:
             family.samples = [each._replace(value=each.value + left.pop(_key(each), 0.0)) for each in family.samples]

@@ -53,7 +53,7 @@ MODULES: dict[str, set[str]] = {
     "model_statistics": set(),
     "model_metrics": {"histogram", "model_statistics", "runtime", "scheduling"},
     "metrics": {"model_metrics", "runtime"},
-    "front_end": {"config", "descriptors", "metrics", *LAYERS},
+    "front_end": {"config", "descriptors", "metrics", *LAYERS.keys() - {"processes"}},
     "app": {"config", "environment", "front_end", "metrics", *LAYERS},
     "process": {"app", "config", "descriptors", "garbage"},
     "cli": {"front_end", "config", "exit", "log_lines", "process", "runtime"},

@@ -10,23 +10,27 @@ from numpy.typing import NDArray
 from prometheus_client.exposition import choose_encoder
 
 from headwaiter_proto import encoder_pb2 as pb
-from headwaiter_proto.rules.errors import HeadwaiterError, Unavailable
+from headwaiter_proto.rules.errors import HeadwaiterError
 from headwaiter_server.config import Settings
 from headwaiter_server.engine.batches import batches_reply
 from headwaiter_server.engine.description import description
 from headwaiter_server.metrics import Recorder
 from headwaiter_server.model_statistics import Totals
-from headwaiter_server.models.directory import ModelDirectory
+from headwaiter_server.models.directory import ModelDirectory, starting
 from headwaiter_server.models.repository import Followers, ModelRepository
 from headwaiter_server.models.running_model import RunningModel
 from headwaiter_server.models.served_model import ServedModel
 from headwaiter_server.runtime.attention_weights import AttentionSelection, AttentionWeights
 from headwaiter_server.scheduling.admission import QueueLimits
+from headwaiter_server.scheduling.attention_weights import MAX_WAITING
 from headwaiter_server.scheduling.cost import Shape
 from headwaiter_server.scheduling.fair_start import Priority
 from headwaiter_server.scheduling.queued_request import Interval, Outcome
 from headwaiter_server.scheduling.scheduler import Scheduler
 from headwaiter_server.scheduling.worker import Worker
+
+# Descriptions of models, pages of metrics, and requests for the counts of front ends.
+_OTHER_UNREAD_BYTES = 256 << 20
 
 
 class LocalEngine:
@@ -164,6 +168,12 @@ class LocalEngine:
         return self._scheduler
 
     @property
+    def max_unread_bytes(self) -> int:
+        """What a front end may leave unread: all replies of the server, and the attention weights that wait."""
+        settings = self._settings
+        return settings.max_reply_bytes + 2 * MAX_WAITING * settings.max_attend_bytes + _OTHER_UNREAD_BYTES
+
+    @property
     def running(self) -> list[RunningModel]:
         """The models that answer requests, by name."""
         return [] if self._repository is None else self._repository.running
@@ -175,7 +185,7 @@ class LocalEngine:
     @property
     def _running_repository(self) -> ModelRepository:
         if self._repository is None:
-            raise Unavailable("the server is starting: wait until its health check reports SERVING")
+            raise starting()
         return self._repository
 
 

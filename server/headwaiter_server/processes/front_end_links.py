@@ -11,17 +11,19 @@ from typing import Any
 from prometheus_client import Counter, Gauge
 from prometheus_client.exposition import choose_encoder
 
-from headwaiter_proto.rules.errors import HeadwaiterError
+from headwaiter_proto.rules.errors import HeadwaiterError, Unavailable
 from headwaiter_server.concurrency.background_tasks import BackgroundTasks
 from headwaiter_server.engine.local import LocalEngine
-from headwaiter_server.metric_sums import Counts, Samples, SummedMetrics, add_samples, without_gauges
+from headwaiter_server.metric_sums import Counts, Labels, Samples, SummedMetrics, add_samples, without_gauges
 from headwaiter_server.metrics import Recorder
 from headwaiter_server.model_statistics import Totals
+from headwaiter_server.models.model_version import VersionStatus
 from headwaiter_server.models.served_model import ModelFacts
 from headwaiter_server.models.tokenizer import BundleTokenizer
 from headwaiter_server.processes.link import Link, Methods, Refused
 from headwaiter_server.processes.messages import Kind, read_request, write_error, write_outcome
 from headwaiter_server.runtime.attention_weights import AttentionSelection, AttentionWeights
+from headwaiter_server.runtime.errors import one_line
 from headwaiter_server.scheduling.fair_start import Priority
 from headwaiter_server.scheduling.queued_request import Interval, Outcome, QueuedRequest
 
@@ -30,8 +32,8 @@ log = logging.getLogger(__name__)
 # A front end that has not opened a tokenizer after this time hangs.
 _PREPARE_S = 60.0
 # The counts of a front end are read at this interval, so that a killed one loses few of them; reading them may take a
-# fiftieth of the time.
-_COUNT_INTERVAL_S, _COUNT_SHARE, _COUNT_TIMEOUT_S = 0.5, 0.02, 1.0
+# tenth of the time.
+_COUNT_INTERVAL_S, _COUNT_SHARE, _COUNT_TIMEOUT_S = 0.5, 0.1, 1.0
 # A front end that has not answered for this time hangs.
 _HUNG_S = 30.0
 # Stands for the errors of sequences that failed in the front end, which knows them.
@@ -61,15 +63,17 @@ class FrontEndLinks:
         )
         running = Gauge("headwaiter_front_ends", "Front ends that run.", registry=recorder.registry)
         running.set_function(lambda: len(self._joined))
+        # The models that the front ends know or will know, by number.
+        self._announced: dict[int, tuple[ModelFacts, BundleTokenizer | None]] = {}
         self._published: asyncio.Future[list[Any]] | None = None
-        # The counts of front ends that have ended.
+        # What front ends had counted when they ended.
         self._ended_samples: Samples = {}
-        self._ended_totals: list[dict[int, Totals]] = []
+        self._ended_totals: dict[int, Totals] = {}
         self._tasks = BackgroundTasks(on_error=lambda: log.error("counting a front end failed", exc_info=True))
 
-    async def add(self, end: socket.socket) -> Link:
+    async def add(self, end: socket.socket, number: int) -> Link:
         """Answer the requests of a front end, and return the socket's link."""
-        link = _FrontEndLink(self.engine, self)
+        link = _FrontEndLink(self.engine, self, number)
         await link.open(end)
         self._links.add(link)
         link.closed.add_done_callback(lambda _: self._remove(link))
@@ -77,10 +81,21 @@ class FrontEndLinks:
         return link
 
     async def join(self, link: Link) -> None:
-        """Let a front end that listens answer requests: tell it of all models."""
+        """Let a front end that listens answer requests: tell it of all models.
+
+        Raises:
+            Unavailable: the front end has ended.
+        """
         assert isinstance(link, _FrontEndLink)
-        running = self.engine.running
-        await asyncio.gather(*(self._prepare_one(link, each.facts, each.tokenizer) for each in running))
+        prepared: set[int] = set()
+        # More models may be announced meanwhile, and others released.
+        while missing := self._announced.keys() - prepared:
+            await asyncio.gather(*(link.prepare(*self._announced[number]) for number in missing))
+            prepared |= missing
+        for number in prepared - self._announced.keys():
+            link.notify("release", number)
+        if link.closed.done():
+            raise Unavailable(f"{link.other} has ended during its start")
         self._joined.add(link)
         self.publish()
 
@@ -89,7 +104,7 @@ class FrontEndLinks:
         directory = self.engine.directory
         versions = [each.status() for each in directory.known_versions]
         current = [each.facts.number for each in directory.current]
-        calls = (link.call("publish", versions, current, directory.started) for link in self._joined)
+        calls = (link.publish(versions, current, started=directory.started) for link in self._joined)
         self._published = asyncio.gather(*calls, return_exceptions=True)
 
     async def published(self) -> None:
@@ -109,55 +124,44 @@ class FrontEndLinks:
 
     async def prepare(self, facts: ModelFacts, tokenizer: BundleTokenizer | None) -> None:
         """Let all front ends open the tokenizer of a model; a front end that cannot is closed."""
-        await asyncio.gather(*(self._prepare_one(link, facts, tokenizer) for link in tuple(self._links)))
+        self._announced[facts.number] = facts, tokenizer
+        await asyncio.gather(*(link.prepare(facts, tokenizer) for link in tuple(self._joined)))
 
     async def release(self, number: int) -> None:
         """Wait until no front end uses a model any more."""
-        await asyncio.gather(*(link.call("release", number) for link in tuple(self._links)), return_exceptions=True)
-        for totals in self._ended_totals:
-            totals.pop(number, None)
+        del self._announced[number]
+        await asyncio.gather(*(link.call("release", number) for link in tuple(self._joined)), return_exceptions=True)
+        self._ended_totals.pop(number, None)
+        self._ended_samples = {key: value for key, value in self._ended_samples.items() if self._knows(key[1])}
 
     async def totals(self, numbers: Iterable[int]) -> list[Totals]:
         """Return the counts and the times of models, of all processes together."""
+        sums = {each: self.engine.running_model(each).recorder.statistics.totals() for each in numbers}
         await self._count_all()
-        counted = [link.counts.totals for link in self._links] + self._ended_totals
-        sums = []
-        for number in numbers:
-            total = self.engine.running_model(number).recorder.statistics.totals()
-            for totals in counted:
-                if number in totals:
-                    total.add(totals[number])
-            sums.append(total)
-        return sums
+        for counted in (self._ended_totals, *(link.counts.totals for link in self._links)):
+            for number in sums.keys() & counted.keys():
+                sums[number].add(counted[number])
+        return list(sums.values())
 
     async def metrics(self, accept: str) -> tuple[bytes, str]:
         """Return the page of metrics of all processes together; see `Engine`."""
         await self._count_all()
-        known = {("", ""), *((each.name, each.version) for each in self.engine.directory.known_versions)}
-        ended = {key: value for key, value in self._ended_samples.items() if _labels(key[1]) in known}
         encode, content_type = choose_encoder(accept)
-        sums: Any = SummedMetrics(self._recorder.registry, [ended, *(link.counts.samples for link in self._links)])
+        others = [self._ended_samples, *(link.counts.samples for link in self._links)]
+        sums: Any = SummedMetrics(self._recorder.registry, others)
         # Writing all series takes milliseconds; a thread keeps the event loop free.
         return await asyncio.to_thread(encode, sums), content_type
-
-    async def _prepare_one(self, link: "_FrontEndLink", facts: ModelFacts, tokenizer: BundleTokenizer | None) -> None:
-        try:
-            async with asyncio.timeout(_PREPARE_S):
-                await link.call("prepare", facts, None if tokenizer is None else tokenizer.file)
-        except (HeadwaiterError, TimeoutError) as error:
-            if not link.closed.done():
-                log.error("a front end cannot open the tokenizer of %s, and is started again: %s", facts.name, error)
-                link.close()
 
     async def _count_forever(self, link: "_FrontEndLink") -> None:
         counting_s = 0.0
         while not link.closed.done():
-            await asyncio.wait({link.closed}, timeout=max(_COUNT_INTERVAL_S, counting_s / _COUNT_SHARE))
+            pause_s = max(_COUNT_INTERVAL_S, min(counting_s / _COUNT_SHARE, _HUNG_S / 4))
+            await asyncio.wait({link.closed}, timeout=pause_s)
             started_s = time.monotonic()
             await link.count()
             counting_s = time.monotonic() - started_s
-            if link.hangs() and not link.closed.done():
-                log.error("a front end has not answered for %g s, and is started again", _HUNG_S)
+            if time.monotonic() - link.heard_s > _HUNG_S and not link.closed.done():
+                log.error("%s has not answered for %g s, and is started again", link.other, _HUNG_S)
                 link.close()
 
     async def _count_all(self) -> None:
@@ -167,7 +171,14 @@ class FrontEndLinks:
         self._links.discard(link)
         self._joined.discard(link)
         self._ended_samples = add_samples([self._ended_samples, without_gauges(link.counts.samples)])
-        self._ended_totals.append(dict(link.counts.totals))
+        for number in link.counts.totals.keys() & self._announced.keys():
+            self._ended_totals.setdefault(number, Totals()).add(link.counts.totals[number])
+
+    def _knows(self, labels: Labels) -> bool:
+        """Return whether a series is of a version that the server knows, or of none."""
+        series = dict(labels)
+        versions = ((each.name, each.version) for each in self.engine.directory.known_versions)
+        return "version" not in series or (series["model"], series["version"]) in (("", ""), *versions)
 
 
 class _FrontEndLink(Link):
@@ -177,7 +188,7 @@ class _FrontEndLink(Link):
         counts: what the front end had counted when it was asked last.
     """
 
-    def __init__(self, engine: LocalEngine, links: FrontEndLinks) -> None:
+    def __init__(self, engine: LocalEngine, links: FrontEndLinks, number: int) -> None:
         methods: Methods = {
             "check_room": self._check_room,
             "check_attention_room": self._check_attention_room,
@@ -189,10 +200,11 @@ class _FrontEndLink(Link):
             "unload": links.unload,
             "metrics": links.metrics,
         }
-        super().__init__(methods, self._receive, self._give_up)
+        super().__init__(f"front end {number}", methods, self._receive, self._give_up, engine.max_unread_bytes)
         self._engine = engine
         self._requests: dict[int, _Waiting] = {}
-        self._counted_s = time.monotonic()
+        self._counting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._counting.set_result(None)
         self.counts = Counts()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -201,21 +213,38 @@ class _FrontEndLink(Link):
         for number in tuple(self._requests):
             self._give_up(number)
 
-    async def count(self) -> None:
-        """Read what the front end has counted; keep the latest counts if it does not answer."""
-        with suppress(HeadwaiterError, TimeoutError):
-            async with asyncio.timeout(_COUNT_TIMEOUT_S):
-                self.counts = await self.call("counts")
-            self._counted_s = time.monotonic()
+    async def prepare(self, facts: ModelFacts, tokenizer: BundleTokenizer | None) -> None:
+        """Let the front end open the tokenizer of a model, or close the link."""
+        await self._call_or_close(_PREPARE_S, "prepare", facts, None if tokenizer is None else tokenizer.file)
 
-    def hangs(self) -> bool:
-        """Return whether the front end has not answered for long."""
-        return time.monotonic() - self._counted_s > _HUNG_S
+    async def publish(self, versions: list[VersionStatus], current: list[int], *, started: bool) -> None:
+        """Tell the front end which models answer requests, or close the link."""
+        await self._call_or_close(_HUNG_S, "publish", versions, current, started)
+
+    async def _call_or_close(self, timeout_s: float, method: str, *arguments: Any) -> None:
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self.call(method, *arguments)
+        except (HeadwaiterError, TimeoutError) as error:
+            if not self.closed.done():
+                log.error("%s cannot %s a model, and is started again: %s", self.other, method, one_line(error))
+                self.close()
+
+    async def count(self) -> None:
+        """Read what the front end has counted; keep the latest counts if it does not answer soon."""
+        # A slow answer counts as a sign of life, so the call goes on.
+        if self._counting.done():
+            self._counting = asyncio.create_task(self._read_counts())
+        await asyncio.wait({self._counting}, timeout=_COUNT_TIMEOUT_S)
+
+    async def _read_counts(self) -> None:
+        with suppress(HeadwaiterError):
+            self.counts = await self.call("counts")
 
     def _receive(self, number: int, payload: bytes) -> None:
         """Queue a request."""
-        asked = read_request(payload)
         try:
+            asked = read_request(payload)
             running = self._engine.running_model(asked.model)
             failures = None if asked.failed is None else dict.fromkeys(asked.failed, _FAILED_BEFORE)
             waiting = _Waiting(self, number, asked.deadline_s)
@@ -225,8 +254,11 @@ class _FrontEndLink(Link):
             self._engine.scheduler.enqueue(request, asked.values, asked.deadline_s, asked.priority)
         except HeadwaiterError as error:
             self.send(Kind.REFUSED, number, write_error(error))
-            return
-        self._requests[number] = waiting
+        except Exception as error:
+            log.exception("a request of %s failed", self.other)
+            self.send(Kind.RAISED, number, write_error(HeadwaiterError(f"a request between processes failed: {error}")))
+        else:
+            self._requests[number] = waiting
 
     def answer(self, waiting: "_Waiting", kind: Kind, parts: list[Any]) -> None:
         """Send the answer to a request."""
@@ -293,9 +325,3 @@ class _Waiting:
         """Send the error."""
         self.is_done = True
         self._link.answer(self, Kind.RAISED, write_error(exception))
-
-
-def _labels(labels: tuple[tuple[str, str], ...]) -> tuple[str, str]:
-    """Return the model and the version among the labels of a series; empty strings if it has none."""
-    values = dict(labels)
-    return values.get("model", ""), values.get("version", "")

@@ -38,12 +38,12 @@ class FrontEndProcess:
             "wait_until_quiet": self._wait_until_quiet,
             "stop": self._stop,
         }
-        self._link = Link(self._methods)
+        self._link = Link("the engine", self._methods)
         self._front_end: FrontEnd | None = None
         self._stopped = asyncio.Event()
 
     async def serve(self, engine: socket.socket) -> None:
-        """Do what the engine says until it ends the front end, or has ended."""
+        """Do what the engine says until the engine stops this front end, or has ended."""
         await self._link.open(engine)
         stopped = asyncio.create_task(self._stopped.wait())
         ends: set[asyncio.Future[Any]] = {stopped, self._link.closed}
@@ -94,8 +94,9 @@ class FrontEndProcess:
 
 
 async def _main(engine: socket.socket, http_socket: socket.socket) -> None:
-    # Ctrl-C reaches all processes of a terminal. The engine's process drains, and then ends this one.
-    asyncio.get_running_loop().add_signal_handler(signal.SIGINT, lambda: None)
+    # Terminals and supervisors send these signals to all processes. The engine drains, and then ends this process.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, lambda: None)
     tune_garbage_collector()
     collecting = asyncio.create_task(collect_garbage())
     await FrontEndProcess(http_socket).serve(engine)

@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Protocol
 
+from headwaiter_server.concurrency.background_tasks import BackgroundTasks
 from headwaiter_server.config import Settings
 from headwaiter_server.front_end import cannot_listen, listen_for_http
 from headwaiter_server.processes.front_end_links import FrontEndLinks
@@ -60,7 +61,7 @@ class FrontEndProcesses:
     def __init__(self, settings: Settings, count: int, links: FrontEndLinks) -> None:
         self._settings, self._count, self._links = settings, count, links
         self._running: dict[int, tuple[Child, Link]] = {}
-        self._keepers: list[asyncio.Task[None]] = []
+        self._keepers = BackgroundTasks(on_error=lambda: log.error("watching a front end failed", exc_info=True))
         self._sockets: list[socket.socket] = []
         self._unanswered_count = 0
         self._stopping = False
@@ -90,7 +91,8 @@ class FrontEndProcesses:
         except BaseException:
             await self.stop_listening(0)
             raise
-        self._keepers = [asyncio.create_task(self._keep(number)) for number in self._running]
+        for number in tuple(self._running):
+            self._keepers.start(self._keep(number))
 
     def report_health(self) -> None:
         """Tell the front ends which models answer requests."""
@@ -104,23 +106,26 @@ class FrontEndProcesses:
 
     async def wait_until_quiet(self, end_s: float) -> None:
         """Return when all replies are sent and no new call has arrived for a while, at the latest at `end_s`."""
-        counts = await self._call_all("wait_until_quiet", end_s)
+        counts = await self._call_all(end_s - time.monotonic() + _END_S, "wait_until_quiet", end_s)
         self._unanswered_count = sum(count for count in counts if isinstance(count, int))
 
     async def stop_listening(self, grace_s: float) -> None:
         """Free the ports, and end the processes; calls in progress have `grace_s` seconds to end."""
         self._stopping = True
-        await self._call_all("stop", grace_s)
-        for keeper in self._keepers:
-            keeper.cancel()
+        await self._call_all(grace_s + 2 * _END_S, "stop", grace_s)
+        self._keepers.cancel()
         await asyncio.gather(*(self._end(child, link) for child, link in self._running.values()))
         self._running.clear()
         for each in self._sockets:
             each.close()
 
-    async def _call_all(self, method: str, *arguments: Any) -> list[Any]:
+    async def _call_all(self, timeout_s: float, method: str, *arguments: Any) -> list[Any]:
+        """Return what all front ends answer; the error or None of those that do not."""
         links = [link for _, link in self._running.values()]
-        return await asyncio.gather(*(link.call(method, *arguments) for link in links), return_exceptions=True)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                return await asyncio.gather(*(link.call(method, *arguments) for link in links), return_exceptions=True)
+        return []
 
     async def _start(self, number: int) -> None:
         """Start a front end, and return when it answers requests.
@@ -134,7 +139,7 @@ class FrontEndProcesses:
         ours, theirs = socket.socketpair()
         child = await spawn_process(theirs, self._http_socket, number)
         theirs.close()
-        link = await self._links.add(ours)
+        link = await self._links.add(ours, number)
         try:
             listens = await link.call("listen", settings)
             if isinstance(listens, Exception):
@@ -145,6 +150,8 @@ class FrontEndProcesses:
             await self._end(child, link)
             raise
         self._running[number] = child, link
+        if self._stopping:
+            link.notify("drain")
 
     async def _keep(self, number: int) -> None:
         """Start a front end again whenever it ends."""
@@ -159,25 +166,27 @@ class FrontEndProcesses:
                 return
             if time.monotonic() - started_s > _LIVES_S:
                 pause_s = 0.0
+            log.error("front end %d has ended with exit code %s, and is started again", number, exit_code)
+            self._links.restarts.inc()
             while number not in self._running:
-                log.error(
-                    "front end %d has ended with exit code %s; it is started again in %g s", number, exit_code, pause_s
-                )
-                self._links.restarts.inc()
                 await asyncio.sleep(pause_s)
                 pause_s = min(2 * pause_s or _FIRST_PAUSE_S, _LONGEST_PAUSE_S)
                 try:
                     await self._start(number)
                     log.info("front end %d answers requests again", number)
                 except Exception:
-                    log.exception("front end %d does not start", number)
+                    log.exception("front end %d does not start; the next try is in %g s", number, pause_s)
 
     async def _end(self, child: Child, link: Link) -> int | None:
         """Return the exit code of a process, which is killed if it does not end by itself."""
         link.close()
-        with suppress(TimeoutError):
+        try:
             return await asyncio.wait_for(child.wait(), _END_S)
-        child.kill()
+        except TimeoutError:
+            pass
+        finally:
+            with suppress(ProcessLookupError):
+                child.kill()
         return await child.wait()
 
 

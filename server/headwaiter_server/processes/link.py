@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import socket
+import time
 from collections.abc import Awaitable, Callable
 from itertools import count
 from typing import Any
@@ -22,10 +23,6 @@ from headwaiter_server.processes.messages import (
 
 log = logging.getLogger(__name__)
 
-# What the other process may leave unread. The limits of the server keep a process that reads far below this.
-_MAX_UNREAD_BYTES = 1 << 30
-
-
 # The methods that the other end may call, by name.
 Methods = dict[str, Callable[..., Awaitable[Any]]]
 
@@ -42,23 +39,31 @@ class Link(asyncio.Protocol):
     """One end of the socket. What is sent in one turn of the event loop leaves together.
 
     Args:
+        other: names the other process in the log.
         methods: answer the calls of the other end, by name.
         on_request: takes the number and the payload of a request to encode.
         on_cancel: takes the number of a request that is no longer wanted.
+        max_unread_bytes: what the other process may leave unread; then the socket is closed.
 
     Attributes:
         closed: resolves when the other process has gone, or `close` was called.
+        heard_s: when the other process sent something last, on `time.monotonic`.
     """
 
     def __init__(
         self,
+        other: str,
         methods: Methods,
         on_request: Callable[[int, bytes], None] = lambda *_: None,
         on_cancel: Callable[[int], None] = lambda _: None,
+        max_unread_bytes: float = float("inf"),
     ) -> None:
+        self._max_unread_bytes = max_unread_bytes
+        self.heard_s = time.monotonic()
+        self.other = other
         self._methods, self._on_request, self._on_cancel = methods, on_request, on_cancel
         self._numbers = count()
-        # What waits for an answer of the other end, and what answers the other end.
+        # Calls and requests to the other end, and running calls of the other end.
         self._waiting: dict[int, asyncio.Future[Any]] = {}
         self._answering: dict[int, asyncio.Task[None]] = {}
         self._outgoing: list[Any] = []
@@ -74,7 +79,7 @@ class Link(asyncio.Protocol):
         await self._loop.create_unix_connection(lambda: self, sock=end)
 
     def close(self) -> None:
-        """Close the socket without a word."""
+        """Close the socket, without sending what is left."""
         if self._transport is not None:
             self._transport.abort()
 
@@ -125,6 +130,7 @@ class Link(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Handle all complete messages."""
+        self.heard_s = time.monotonic()
         self._received.append(data)
         self._missing_bytes -= len(data)
         if self._missing_bytes > 0:
@@ -151,8 +157,8 @@ class Link(asyncio.Protocol):
         if transport is None or transport.is_closing():
             return
         transport.write(b"".join(outgoing))
-        if transport.get_write_buffer_size() > _MAX_UNREAD_BYTES:
-            log.error("a process has left more than %d bytes unread: its socket is closed", _MAX_UNREAD_BYTES)
+        if (unread_bytes := transport.get_write_buffer_size()) > self._max_unread_bytes:
+            log.error("%s has left %d bytes unread, and is cut off", self.other, unread_bytes)
             transport.abort()
 
     def _handle(self, kind: Kind, number: int, payload: bytes) -> None:
@@ -187,7 +193,7 @@ class Link(asyncio.Protocol):
         except HeadwaiterError as error:
             self.send(Kind.RAISED, number, write_error(error))
         except Exception as error:
-            log.exception("a call between processes failed")
+            log.exception("a call of %s failed", self.other)
             self.send(Kind.RAISED, number, write_error(HeadwaiterError(f"a call between processes failed: {error}")))
 
 

@@ -142,7 +142,7 @@ class RemoteEngine:
         if tokenizer_file is not None:
             tokenizer = await asyncio.to_thread(BundleTokenizer, tokenizer_file, facts.manifest.max_text_tokens)
         recorder = self._recorder.model(facts.name, facts.version)
-        self._models[facts.number] = ServedModel(facts, tokenizer, recorder)
+        self._models.setdefault(facts.number, ServedModel(facts, tokenizer, recorder))
 
     async def _publish(self, versions: list[VersionStatus], current: list[int], started: bool) -> None:
         """Answer new requests with these models from now on."""

@@ -18,7 +18,7 @@ from headwaiter_server.processes.messages import HEADER, Kind, write_error, writ
 async def pair(methods: Methods | None = None, **options: Any) -> AsyncIterator[tuple[Link, Link]]:
     """Return two ends; the second one has methods."""
     ours, theirs = socket.socketpair()
-    asks, answers = Link({}), Link(methods or {}, **options)
+    asks, answers = Link("one", {}), Link("two", methods or {}, **options)
     await asks.open(ours)
     await answers.open(theirs)
     try:
@@ -121,7 +121,7 @@ async def test_when_a_process_ends_what_waits_for_it_fails_at_once_and_what_work
 
 async def test_a_large_message_is_not_copied_again_at_each_piece() -> None:
     requests: list[bytes] = []
-    link = Link({}, on_request=lambda _, payload: requests.append(payload))
+    link = Link("one", {}, on_request=lambda _, payload: requests.append(payload))
     payload = bytes(16 << 20)
     message = HEADER.pack(len(payload), Kind.REQUEST, 0) + payload
     started_s = time.process_time()
@@ -144,12 +144,9 @@ async def test_a_call_that_is_cancelled_before_it_begins_leaves_nothing() -> Non
         assert not answers._answering
 
 
-async def test_a_process_that_does_not_read_is_cut_off_before_it_fills_the_memory(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("headwaiter_server.processes.link._MAX_UNREAD_BYTES", 1 << 20)
+async def test_a_process_that_does_not_read_is_cut_off_before_it_fills_the_memory() -> None:
     ours, theirs = socket.socketpair()
-    link = Link({})
+    link = Link("deaf", {}, max_unread_bytes=1 << 20)
     await link.open(ours)
     with theirs:
         async with asyncio.timeout(10):

@@ -1,0 +1,175 @@
+"""The engine's side of the sockets to front ends: joining while models change, hanging front ends, faulty requests."""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from headwaiter_proto.rules.errors import HeadwaiterError, Unavailable
+from headwaiter_server.metrics import Recorder
+from headwaiter_server.models.directory import ModelDirectory
+from headwaiter_server.processes import front_end_links
+from headwaiter_server.processes.front_end_links import FrontEndLinks
+from headwaiter_server.processes.link import Link
+from headwaiter_server.processes.messages import Kind
+
+
+def facts(number: int) -> Any:
+    return SimpleNamespace(number=number, name=f"model {number}")
+
+
+class FrontEnd:
+    """A front end that opens tokenizers when a test lets it, and notes what it hears."""
+
+    def __init__(self) -> None:
+        self.models: list[int] = []
+        self.heard: list[tuple[str, Any]] = []
+        self.opens = asyncio.Event()
+        self.opens.set()
+        self.link = Link(
+            "the engine",
+            {"prepare": self.prepare, "publish": self.publish, "release": self.release, "counts": self.counts},
+        )
+
+    async def prepare(self, facts: Any, _: bytes | None) -> None:
+        await self.opens.wait()
+        self.models.append(facts.number)
+
+    async def publish(self, _: object, current: list[int], started: bool) -> None:
+        self.heard.append(("publish", current))
+
+    async def release(self, number: int) -> None:
+        self.models.remove(number)
+        self.heard.append(("release", number))
+
+    async def counts(self) -> Any:
+        raise HeadwaiterError("not now")
+
+
+class Engine:
+    """An engine whose models a test announces."""
+
+    def __init__(self) -> None:
+        self.directory = ModelDirectory("")
+        self.max_unread_bytes = 1 << 20
+        self.load = self.unload = None
+        self.links = FrontEndLinks(Recorder())
+        self.links.engine = self  # type: ignore[assignment]
+
+        self.open: list[Link] = []
+
+    async def add(self, front_end: FrontEnd) -> Link:
+        ours, theirs = socket.socketpair()
+        await front_end.link.open(theirs)
+        self.open += [front_end.link, link := await self.links.add(ours, 1)]
+        return link
+
+    async def close(self) -> None:
+        for link in self.open:
+            link.close()
+        await asyncio.gather(*(link.closed for link in self.open))
+
+
+@pytest.fixture
+async def engine() -> AsyncIterator[Engine]:
+    made = Engine()
+    yield made
+    await made.close()
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not condition():  # noqa: ASYNC110 - the condition has no event
+            await asyncio.sleep(0.01)
+
+
+async def test_a_front_end_that_joins_while_a_model_is_announced_knows_the_model_first(
+    engine: Engine,
+) -> None:
+    early, late = FrontEnd(), FrontEnd()
+    await engine.links.join(await engine.add(early))
+    await engine.links.prepare(facts(1), None)
+    late.opens.clear()
+    link = await engine.add(late)
+    joining = asyncio.create_task(engine.links.join(link))
+    early.opens.clear()
+    preparing = asyncio.create_task(engine.links.prepare(facts(2), None))
+    await asyncio.sleep(0)
+    late.opens.set()
+    await joining
+    assert sorted(late.models) == [1, 2]
+    await until(lambda: late.heard == [("publish", [])])
+    early.opens.set()
+    await preparing
+    assert early.models == [1, 2]
+
+
+async def test_a_model_that_is_released_while_a_front_end_joins_is_released_there_too(engine: Engine) -> None:
+    front_end = FrontEnd()
+    await engine.links.prepare(facts(1), None)
+    front_end.opens.clear()
+    joining = asyncio.create_task(engine.links.join(await engine.add(front_end)))
+    await asyncio.sleep(0.05)
+    await engine.links.release(1)
+    front_end.opens.set()
+    await joining
+    await until(lambda: front_end.models == [])
+
+
+async def test_a_front_end_that_ends_while_it_joins_does_not_count(engine: Engine) -> None:
+    front_end = FrontEnd()
+    await engine.links.prepare(facts(1), None)
+    front_end.opens.clear()
+    joining = asyncio.create_task(engine.links.join(await engine.add(front_end)))
+    await asyncio.sleep(0.05)
+    front_end.link.close()
+    with pytest.raises(Unavailable, match="front end 1"):
+        await joining
+    assert engine.links._joined == set()
+
+
+async def test_a_front_end_that_cannot_open_a_tokenizer_is_closed(engine: Engine) -> None:
+    front_end = FrontEnd()
+
+    async def fail(*_: object) -> None:
+        raise HeadwaiterError("no tokenizer")
+
+    front_end.link._methods["prepare"] = fail
+    link = await engine.add(front_end)
+    await engine.links.join(link)
+    await engine.links.prepare(facts(1), None)
+    async with asyncio.timeout(10):
+        await link.closed
+
+
+async def test_a_front_end_that_hangs_is_closed_and_a_slow_one_is_not(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(front_end_links, "_HUNG_S", 1.0)
+    monkeypatch.setattr(front_end_links, "_COUNT_INTERVAL_S", 0.05)
+    monkeypatch.setattr(front_end_links, "_COUNT_TIMEOUT_S", 0.05)
+    slow = FrontEnd()
+
+    async def count_slowly() -> Any:
+        await asyncio.sleep(0.2)
+        raise HeadwaiterError("late")
+
+    slow.link._methods["counts"] = count_slowly
+    slow_link = await engine.add(slow)
+    ours, hung = socket.socketpair()
+    with hung:
+        hung_link = await engine.links.add(ours, 2)
+        async with asyncio.timeout(10):
+            await hung_link.closed
+    assert not slow_link.closed.done()
+
+
+async def test_a_request_that_cannot_be_read_fails_alone(engine: Engine) -> None:
+    front_end = FrontEnd()
+    link = await engine.add(front_end)
+    with pytest.raises(HeadwaiterError, match="between processes"):
+        await front_end.link.ask(Kind.REQUEST, [b"no request"])
+    assert not link.closed.done()
