@@ -1,1 +1,1 @@
-"""The path of a request, the same for gRPC and HTTP: limits, admission, outcome, reply."""
+"""The path of a request, the same for gRPC and HTTP: limits, inputs, outcome, reply."""

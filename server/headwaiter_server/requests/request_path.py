@@ -1,4 +1,4 @@
-"""The path of every request to encode, the same for all protocols: find the model, check, admit, run, write the reply.
+"""The path of every request to encode, the same for all protocols: find the model, check, ask the engine, reply.
 
 A protocol turns its own message into an EncodeRequest of headwaiter.v1 before this path, and gives a ReplyForm, which
 turns the EncodeResponse into the bytes of its own reply.

@@ -2,8 +2,8 @@
 
 A sequence goes through the scheduler in these steps:
 
-1. `submit` admits the request or refuses it, puts its sequences into the queue of the model, and wakes the
-   loop.
+1. `submit`, or `enqueue` for a front end in another process, admits the request or refuses it, puts its sequences into
+   the queue of the model, and wakes the loop.
 2. The loop (`_serve`) sleeps until a request arrives, a batch is done, or a worker is about to want its next batch.
 3. The loop hands out the results of batches that are done. Tasks beside the loop bisect failed batches, and notice
    devices that are dead or hang.
@@ -11,7 +11,7 @@ A sequence goes through the scheduler in these steps:
 5. For each worker that wants a batch, `ModelQueues.next` chooses the model, and `plan` chooses the sequences. The
    loop also drops the sequences that `plan` finds expired, and isolates the sequences that may kill a device.
 6. The worker packs the batch, runs it in a thread, and wakes the loop: step 3 again.
-7. The last result of a request resolves its answer, which `submit` returns.
+7. The last result of a request resolves its answer, which `submit` returns, or which leaves for the front end.
 
 A device that dies ends the scheduler, after every caller was answered. On CUDA, a kernel's illegal access or a lost
 card makes every later call of the process fail, in new sessions too, and a thread that hangs in the driver cannot be
@@ -170,7 +170,7 @@ class Scheduler:
     ) -> None:
         """Queue the sequences of a request that has no answer yet, or refuse it as `submit` does.
 
-        Whatever waits for the answer must call `ModelQueue.end_request` once the answer is there, or `withdraw`.
+        The owner of the request calls `ModelQueue.end_request` once the answer is there, or `withdraw` before.
         """
         queue, hidden, failures = request.queue, request.hidden, request.failures
         runnable = [(index, sequence, len(sequence)) for index, sequence in enumerate(values)]
