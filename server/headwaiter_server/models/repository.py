@@ -1,8 +1,8 @@
 """The repository of models: which versions are loaded, and how a new version takes over from an old one.
 
 A new version is loaded beside the old one, in a thread. Once the new version is checked, measured and warm, and all
-front ends have its tokenizer, it takes over. Requests that have begun with the old version end with the old version; then its memory is freed. A version that
-cannot be loaded is reported, and changes nothing else.
+front ends have its tokenizer, it takes over. Requests that have begun with the old version end with the old version;
+then its memory is freed. A version that cannot be loaded is reported, and changes nothing else.
 """
 
 import asyncio
