@@ -159,6 +159,7 @@ async def test_a_front_end_that_hangs_is_closed_and_a_slow_one_is_not(
 
     slow.link._methods["counts"] = count_slowly
     slow_link = await engine.add(slow)
+    await engine.links.join(slow_link)
     ours, hung = socket.socketpair()
     with hung:
         hung_link = await engine.links.add(ours, 2)
